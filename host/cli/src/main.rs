@@ -1,0 +1,2 @@
+//! The `leafhost` command.
+fn main() {}

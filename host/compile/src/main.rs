@@ -1,0 +1,2 @@
+//! The compiler child process.
+fn main() {}
