@@ -1,1 +1,17 @@
-//! (in the making)
+//! Floor 0: what the rest of Leafhost talks about.
+//!
+//! Names, devices, Configurations, Instances, slots, handler status, faults, and the ports through which the agent
+//! reaches the world. Knows no file, socket, clock, cluster or Wasm runtime; everything here is plain data and
+//! rules on it.
+
+pub mod attribute;
+pub mod configuration;
+pub mod device;
+pub mod fault;
+pub mod handler;
+pub mod instance;
+pub mod names;
+pub mod ports;
+pub mod session;
+pub mod slot;
+pub mod timeouts;

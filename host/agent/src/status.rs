@@ -1,0 +1,189 @@
+//! The status document: what `/status` serves, `leafhost status -o json` prints and the tables are made from.
+//!
+//! Knows nothing of how it comes about; fields are only ever added.
+
+use leafhost_core::configuration::FieldProblem;
+use leafhost_core::instance::Instance;
+use leafhost_core::ports::SourceProblem;
+use leafhost_core::session::{Explanation, LeftOut};
+use serde::{Deserialize, Serialize};
+
+/// The whole document.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Status {
+    /// The node's name.
+    pub node: String,
+    /// The agent's version.
+    pub version: String,
+    /// `standalone` or `kubernetes`.
+    pub mode: String,
+    /// Where the CDI specs are, if any are written.
+    pub cdi_dir: Option<String>,
+    /// One entry a handler and source, sorted by name and source.
+    pub handlers: Vec<HandlerView>,
+    /// Sorted by namespace and name.
+    pub configurations: Vec<ConfigurationView>,
+    /// The `akri.sh/v0` objects, sorted by namespace and name.
+    pub instances: Vec<Instance>,
+    /// What concerns no single Configuration: broken files, folders that cannot be read, no udev, no root.
+    pub problems: Vec<String>,
+}
+
+/// A handler and source.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct HandlerView {
+    /// The handler's name; empty while the source never loaded.
+    pub name: String,
+    /// The source: a file name.
+    pub source: String,
+    /// `Waiting`, `Active`, `Offline`; `Refused` for a source that never loaded.
+    pub status: String,
+    /// Since when, RFC 3339.
+    pub since: Option<String>,
+    /// The handler's own version.
+    pub version: String,
+    /// The sha256 of its bytes.
+    pub digest: String,
+    /// How many devices it has.
+    pub devices: usize,
+    /// Why the newest bytes do not serve, or what the last failed session said.
+    pub last_error: Option<String>,
+    /// Grants the newest bytes need and do not have.
+    pub missing_grants: Vec<String>,
+    /// What an operator should know although it serves.
+    pub warnings: Vec<String>,
+}
+
+/// A Configuration.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ConfigurationView {
+    /// The name.
+    pub name: String,
+    /// The namespace.
+    pub namespace: String,
+    /// The handler it names.
+    pub handler: String,
+    /// How many devices it has now, those in grace included.
+    pub devices: usize,
+    /// How many of them are unhealthy or missing.
+    pub unhealthy: usize,
+    /// What is wrong, in words.
+    pub problems: Vec<String>,
+    /// What the handler says of the details.
+    pub invalid_details: Vec<Problem>,
+    /// One entry a session.
+    pub sessions: Vec<SessionView>,
+    /// The CDI kind, `akri.sh/<name>`, if the specs are written.
+    pub cdi_kind: Option<String>,
+}
+
+/// A problem at a path, readable and writable.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Problem {
+    /// Where.
+    pub path: String,
+    /// What.
+    pub message: String,
+}
+
+impl From<FieldProblem> for Problem {
+    fn from(problem: FieldProblem) -> Self {
+        Self {
+            path: problem.path,
+            message: problem.message,
+        }
+    }
+}
+
+impl From<&SourceProblem> for Problem {
+    fn from(problem: &SourceProblem) -> Self {
+        let line = problem
+            .line
+            .map(|line| format!(":{line}"))
+            .unwrap_or_default();
+        Self {
+            path: format!("{}{line}: {}", problem.source, problem.path),
+            message: problem.message.clone(),
+        }
+    }
+}
+
+/// A session: one Configuration × one source of its handler.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SessionView {
+    /// The source.
+    pub source: String,
+    /// When the last call ended, RFC 3339.
+    pub last_call: Option<String>,
+    /// Why it was made.
+    pub events: Vec<String>,
+    /// How long it took, in milliseconds.
+    pub wall_ms: f64,
+    /// How much of that the guest computed.
+    pub cpu_ms: f64,
+    /// The guest's memory at its largest, in bytes.
+    pub memory_bytes: u64,
+    /// `ok`, `unavailable`, `invalid-details`, or the fault's reason.
+    pub result: String,
+    /// What went wrong at the last call, if something did.
+    pub error: Option<String>,
+    /// How many calls failed in a row.
+    pub failures: u64,
+    /// How long the handler waits if nothing wakes it, in milliseconds.
+    pub next_ms: Option<u64>,
+    /// How many devices the session has.
+    pub devices: usize,
+    /// Devices that were in the answer and were not taken.
+    pub left_out: Vec<LeftOutView>,
+    /// Things seen that are no devices, and why.
+    pub skipped: Vec<SkippedView>,
+    /// How many more there were.
+    pub skipped_dropped: u64,
+    /// Capabilities that were asked for and denied.
+    pub denied: Vec<String>,
+    /// Wakes that could not be served.
+    pub wakes_refused: Vec<String>,
+}
+
+/// A device that was not taken.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LeftOutView {
+    /// Its id.
+    pub id: String,
+    /// Why.
+    pub reason: String,
+}
+
+impl From<&LeftOut> for LeftOutView {
+    fn from(left_out: &LeftOut) -> Self {
+        Self {
+            id: left_out.id.clone(),
+            reason: left_out.reason.clone(),
+        }
+    }
+}
+
+/// Something seen that is not a device.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SkippedView {
+    /// The thing.
+    pub subject: String,
+    /// What decided.
+    pub rule: String,
+    /// What did not fit.
+    pub reason: String,
+}
+
+impl From<&Explanation> for SkippedView {
+    fn from(explanation: &Explanation) -> Self {
+        Self {
+            subject: explanation.subject.clone(),
+            rule: explanation.rule.clone(),
+            reason: explanation.reason.clone(),
+        }
+    }
+}

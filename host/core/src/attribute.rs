@@ -1,0 +1,182 @@
+//! Attributes and capacities of a device, named as Kubernetes' dynamic resource allocation names them.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+/// The longest text or version, in bytes (`resource.k8s.io/v1`, `DeviceAttributeMaxValueLength`).
+pub const MAX_VALUE: usize = 64;
+/// The most attributes and capacities of one device together (`ResourceSliceMaxAttributesAndCapacitiesPerDevice`).
+pub const MAX_COUNT: usize = 32;
+
+/// A value, in the JSON form of `resource.k8s.io/v1` `DeviceAttribute`: `{"string": "LATEST-GPU-MODEL"}`.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum AttributeValue {
+    /// At most 64 bytes.
+    String(String),
+    /// A number.
+    Int(i64),
+    /// Yes or no.
+    Bool(bool),
+    /// A semantic version.
+    Version(String),
+}
+
+/// Attributes by name.
+pub type Attributes = BTreeMap<String, AttributeValue>;
+/// Capacities by name, values are Kubernetes quantities.
+pub type Capacities = BTreeMap<String, String>;
+
+/// What is wrong with an attribute's or a capacity's name, if anything.
+///
+/// `[<DNS subdomain of at most 63 bytes>/]<C identifier of at most 32 bytes>`.
+pub fn name_problem(name: &str) -> Option<&'static str> {
+    let (domain, identifier) = match name.split_once('/') {
+        Some((domain, identifier)) => (Some(domain), identifier),
+        None => (None, name),
+    };
+    if domain.is_some_and(|domain| domain.len() > 63 || !crate::names::is_node_name(domain)) {
+        return Some("the part before '/' must be a DNS domain of at most 63 bytes");
+    }
+    if identifier.len() > 32 || !crate::names::is_env_name(identifier) {
+        return Some("must be a C identifier of at most 32 bytes, perhaps behind 'domain/'");
+    }
+    None
+}
+
+/// What is wrong with a value, if anything.
+pub fn value_problem(value: &AttributeValue) -> Option<&'static str> {
+    match value {
+        AttributeValue::String(text) if text.len() > MAX_VALUE => {
+            Some("text is longer than 64 bytes")
+        }
+        AttributeValue::Version(text) if text.len() > MAX_VALUE || !is_semver(text) => {
+            Some("version must be like 1.2.3 and at most 64 bytes")
+        }
+        _ => None,
+    }
+}
+
+/// Whether `text` is a semantic version 2.0.0, as the API server checks it.
+fn is_semver(text: &str) -> bool {
+    let (rest, build) = match text.split_once('+') {
+        Some((rest, build)) => (rest, Some(build)),
+        None => (text, None),
+    };
+    let (core, pre) = match rest.split_once('-') {
+        Some((core, pre)) => (core, Some(pre)),
+        None => (rest, None),
+    };
+    let number = |part: &str| {
+        !part.is_empty()
+            && part.bytes().all(|b| b.is_ascii_digit())
+            && (part == "0" || !part.starts_with('0'))
+    };
+    let identifier = |part: &str| {
+        !part.is_empty() && part.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-')
+    };
+    let pre_identifier = |part: &str| {
+        identifier(part) && (number(part) || part.bytes().any(|b| !b.is_ascii_digit()))
+    };
+    core.split('.').count() == 3
+        && core.split('.').all(number)
+        && pre.is_none_or(|pre| pre.split('.').all(pre_identifier))
+        && build.is_none_or(|build| build.split('.').all(identifier))
+}
+
+/// Whether `text` is a Kubernetes quantity: a decimal number with an SI or binary suffix or a decimal exponent.
+///
+/// Source: `k8s.io/apimachinery/pkg/api/resource`, the grammar in the documentation of `Quantity`.
+pub fn is_quantity(text: &str) -> bool {
+    const SUFFIXES: [&str; 16] = [
+        "", "n", "u", "m", "k", "M", "G", "T", "P", "E", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei",
+    ];
+    let unsigned = text.strip_prefix(['+', '-']).unwrap_or(text);
+    let end = unsigned
+        .find(|c: char| !c.is_ascii_digit() && c != '.')
+        .unwrap_or(unsigned.len());
+    let (number, suffix) = unsigned.split_at(end);
+    let digits = number.bytes().filter(u8::is_ascii_digit).count();
+    let exponent = suffix.strip_prefix(['e', 'E']).is_some_and(|exponent| {
+        let exponent = exponent.strip_prefix(['+', '-']).unwrap_or(exponent);
+        !exponent.is_empty() && exponent.bytes().all(|b| b.is_ascii_digit())
+    });
+    text.len() <= 64
+        && digits > 0
+        && number.matches('.').count() <= 1
+        && (SUFFIXES.contains(&suffix) || exponent)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_those_dra_takes() {
+        for (name, good) in [
+            ("model", true),
+            ("gpu.example.com/model", true),
+            ("driverVersion", true),
+            ("", false),
+            ("a-b", false),
+            ("1a", false),
+            ("/a", false),
+            ("a/b/c", false),
+            (&"a".repeat(33), false),
+        ] {
+            assert_eq!(name_problem(name).is_none(), good, "{name}");
+        }
+    }
+
+    #[test]
+    fn versions_are_semantic() {
+        for (text, good) in [
+            ("1.2.3", true),
+            ("1.0.0-rc.1+build.5", true),
+            ("1.2", false),
+            ("01.2.3", false),
+            ("1.2.3-", false),
+            ("1.2.3-01", false),
+            ("v1.2.3", false),
+        ] {
+            assert_eq!(
+                value_problem(&AttributeValue::Version(text.into())).is_none(),
+                good,
+                "{text}"
+            );
+        }
+    }
+
+    #[test]
+    fn quantities_are_those_of_kubernetes() {
+        for (text, good) in [
+            ("80Gi", true),
+            ("1", true),
+            ("1.5", true),
+            (".5", true),
+            ("100m", true),
+            ("1e3", true),
+            ("1E", true),
+            ("-1", true),
+            ("", false),
+            (".", false),
+            ("80 Gi", false),
+            ("80GB", false),
+            ("1.2.3", false),
+            ("1e", false),
+        ] {
+            assert_eq!(is_quantity(text), good, "{text}");
+        }
+    }
+
+    #[test]
+    fn values_have_the_json_form_of_dra() {
+        let json = serde_json::to_string(&AttributeValue::String("x".into())).unwrap();
+        assert_eq!(json, r#"{"string":"x"}"#);
+        assert_eq!(
+            serde_json::to_string(&AttributeValue::Int(3)).unwrap(),
+            r#"{"int":3}"#
+        );
+    }
+}

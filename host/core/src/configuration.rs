@@ -1,0 +1,412 @@
+//! The Configuration: what to discover and how many slots each find gets (`akri.sh/v0`, field-compatible with Akri).
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::names::ConfigurationKey;
+
+/// The annotation that sets how long a missing device keeps its Instance, such as `30s` or `5m`.
+pub const GRACE_ANNOTATION: &str = "leafhost.dev/grace";
+
+/// The document as it is written: checked by [`crate::configuration::Configuration::try_from`].
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Manifest {
+    /// `akri.sh/v0`.
+    pub api_version: String,
+    /// `Configuration`.
+    pub kind: String,
+    /// Name, namespace and the rest.
+    pub metadata: Metadata,
+    /// What is wanted.
+    pub spec: Spec,
+}
+
+/// The part of `ObjectMeta` that means something here; the rest is ignored.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Metadata {
+    /// The name.
+    pub name: String,
+    /// The namespace; `default` where absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub namespace: Option<String>,
+    /// Set by the API server.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uid: Option<String>,
+    /// Set by the API server: grows with every change of the spec.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub generation: Option<i64>,
+    /// Annotations.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub annotations: BTreeMap<String, String>,
+}
+
+/// What is wanted.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Spec {
+    /// Which handler, and what it is told.
+    pub discovery_handler: DiscoveryHandlerInfo,
+    /// How many slots each find gets.
+    #[serde(default = "one")]
+    pub capacity: i64,
+    /// Pods or jobs to start per Instance; kept as it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub broker_spec: Option<serde_json::Value>,
+    /// A service per Instance; kept as it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub instance_service_spec: Option<serde_json::Value>,
+    /// A service per Configuration; kept as it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub configuration_service_spec: Option<serde_json::Value>,
+    /// Environment variables for every workload; they win over a device's own.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub broker_properties: BTreeMap<String, String>,
+}
+
+/// Which handler, and what it is told.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct DiscoveryHandlerInfo {
+    /// The handler's name.
+    pub name: String,
+    /// Text for the handler, YAML by custom.
+    #[serde(default)]
+    pub discovery_details: String,
+    /// Values for the handler.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub discovery_properties: Option<Vec<DiscoveryProperty>>,
+}
+
+/// One value for the handler: given, or named. Neither means an empty value, as in Akri.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct DiscoveryProperty {
+    /// `[_A-Za-z][_A-Za-z0-9]*`.
+    pub name: String,
+    /// The value itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub value: Option<String>,
+    /// Where the value is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub value_from: Option<ValueFrom>,
+}
+
+/// Where a value is.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum ValueFrom {
+    /// A key of a Secret.
+    SecretKeyRef(KeyRef),
+    /// A key of a ConfigMap.
+    ConfigMapKeyRef(KeyRef),
+}
+
+/// A key of a Secret or ConfigMap.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct KeyRef {
+    /// The Secret's or ConfigMap's name.
+    pub name: String,
+    /// Its namespace.
+    #[serde(default = "default_namespace")]
+    pub namespace: String,
+    /// The key.
+    pub key: String,
+    /// Whether it may be missing; then the property is left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub optional: Option<bool>,
+}
+
+fn one() -> i64 {
+    1
+}
+
+fn default_namespace() -> String {
+    "default".to_owned()
+}
+
+/// A Configuration that has been checked.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Configuration {
+    /// Namespace and name.
+    pub key: ConfigurationKey,
+    /// What identifies this object among all that ever had the name.
+    pub uid: String,
+    /// The handler's name.
+    pub handler: String,
+    /// Text for the handler.
+    pub details: String,
+    /// Values for the handler, as written.
+    pub properties: Vec<DiscoveryProperty>,
+    /// How many slots each find gets, 1 to [`MAX_CAPACITY`].
+    pub capacity: u32,
+    /// Environment variables for every workload.
+    pub broker_properties: BTreeMap<String, String>,
+    /// How long a missing device keeps its Instance, if the annotation says so.
+    pub grace: Option<std::time::Duration>,
+}
+
+/// The most slots of one Instance: each is a key in the object and a device the kubelet lists.
+pub const MAX_CAPACITY: u32 = 1000;
+/// The most text `discoveryDetails` may have, in bytes.
+pub const MAX_DETAILS: usize = 256 << 10;
+
+/// Why a document is not a Configuration: every problem with the path of the field, such as `spec.capacity`.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub struct FieldProblem {
+    /// The field.
+    pub path: String,
+    /// What is wrong and what would be right.
+    pub message: String,
+}
+
+impl FieldProblem {
+    /// A problem at a path.
+    pub fn new(path: impl Into<String>, message: impl Into<String>) -> Self {
+        Self {
+            path: path.into(),
+            message: message.into(),
+        }
+    }
+}
+
+impl TryFrom<Manifest> for Configuration {
+    type Error = Vec<FieldProblem>;
+
+    fn try_from(manifest: Manifest) -> Result<Self, Self::Error> {
+        let mut problems = Vec::new();
+        if manifest.api_version != crate::names::API_VERSION {
+            problems.push(FieldProblem::new(
+                "apiVersion",
+                format!("is {:?}, must be \"akri.sh/v0\"", manifest.api_version),
+            ));
+        }
+        if manifest.kind != "Configuration" {
+            problems.push(FieldProblem::new(
+                "kind",
+                format!("is {:?}, must be \"Configuration\"", manifest.kind),
+            ));
+        }
+        let metadata = manifest.metadata;
+        let namespace = metadata.namespace.as_deref().unwrap_or("default");
+        let key = ConfigurationKey::new(namespace, &metadata.name)
+            .map_err(|error| {
+                let path = if error.what == "namespace" {
+                    "metadata.namespace"
+                } else {
+                    "metadata.name"
+                };
+                problems.push(FieldProblem::new(path, error.to_string()));
+            })
+            .ok();
+        let spec = manifest.spec;
+        let handler = spec.discovery_handler;
+        if !crate::names::is_handler_name(&handler.name) {
+            problems.push(FieldProblem::new(
+                "spec.discoveryHandler.name",
+                format!(
+                    "{:?} is not 1 to 63 letters, digits, '-', '_' or '.'",
+                    handler.name
+                ),
+            ));
+        }
+        if handler.discovery_details.len() > MAX_DETAILS {
+            problems.push(FieldProblem::new(
+                "spec.discoveryHandler.discoveryDetails",
+                "is longer than 256 KiB",
+            ));
+        }
+        let properties = handler.discovery_properties.unwrap_or_default();
+        problems.extend(property_problems(&properties));
+        let capacity = u32::try_from(spec.capacity)
+            .ok()
+            .filter(|capacity| (1..=MAX_CAPACITY).contains(capacity));
+        if capacity.is_none() {
+            problems.push(FieldProblem::new(
+                "spec.capacity",
+                format!("is {}, must be 1 to {MAX_CAPACITY}", spec.capacity),
+            ));
+        }
+        for (name, value) in &spec.broker_properties {
+            if !crate::names::is_env_name(name) {
+                problems.push(FieldProblem::new(
+                    format!("spec.brokerProperties.{name}"),
+                    "name is not [A-Za-z_][A-Za-z0-9_]*",
+                ));
+            } else if value.contains('\0') {
+                problems.push(FieldProblem::new(
+                    format!("spec.brokerProperties.{name}"),
+                    "value has a NUL",
+                ));
+            }
+        }
+        let grace = metadata
+            .annotations
+            .get(GRACE_ANNOTATION)
+            .map(|text| parse_duration(text).ok_or(text));
+        if let Some(Err(text)) = grace {
+            problems.push(FieldProblem::new(
+                format!("metadata.annotations.{GRACE_ANNOTATION}"),
+                format!(
+                    "is {text:?}, must be a number with s, m or h, such as \"30s\", and at most 24h"
+                ),
+            ));
+        }
+        match (key, capacity) {
+            (Some(key), Some(capacity)) if problems.is_empty() => Ok(Self {
+                uid: metadata.uid.unwrap_or_default(),
+                handler: handler.name,
+                details: handler.discovery_details,
+                properties,
+                capacity,
+                broker_properties: spec.broker_properties,
+                grace: grace.and_then(Result::ok),
+                key,
+            }),
+            _ => Err(problems),
+        }
+    }
+}
+
+fn property_problems(properties: &[DiscoveryProperty]) -> Vec<FieldProblem> {
+    let mut problems = Vec::new();
+    for (index, property) in properties.iter().enumerate() {
+        let path = format!("spec.discoveryHandler.discoveryProperties[{index}]");
+        if !crate::names::is_env_name(&property.name) {
+            problems.push(FieldProblem::new(
+                format!("{path}.name"),
+                format!("{:?} is not [_A-Za-z][_A-Za-z0-9]*", property.name),
+            ));
+        }
+        if property.value.is_some() && property.value_from.is_some() {
+            problems.push(FieldProblem::new(
+                path,
+                "has both value and valueFrom, must have one of them",
+            ));
+        }
+        if properties
+            .iter()
+            .take(index)
+            .any(|other| other.name == property.name)
+        {
+            problems.push(FieldProblem::new(
+                format!("spec.discoveryHandler.discoveryProperties[{index}].name"),
+                format!("{:?} is there twice", property.name),
+            ));
+        }
+    }
+    problems
+}
+
+/// A whole number with `s`, `m` or `h`; `0` needs no unit. At most a day.
+fn parse_duration(text: &str) -> Option<std::time::Duration> {
+    let (number, factor) = match text.strip_suffix(['s', 'm', 'h']) {
+        Some(number) if text.ends_with('h') => (number, 3600),
+        Some(number) if text.ends_with('m') => (number, 60),
+        Some(number) => (number, 1),
+        None if text == "0" => ("0", 1),
+        None => return None,
+    };
+    let seconds = number.parse::<u64>().ok()?.checked_mul(factor)?;
+    (seconds <= 86_400).then(|| std::time::Duration::from_secs(seconds))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn manifest(spec: serde_json::Value) -> Manifest {
+        serde_json::from_value(json!({
+            "apiVersion": "akri.sh/v0", "kind": "Configuration", "metadata": {"name": "a"}, "spec": spec,
+        }))
+        .unwrap()
+    }
+
+    fn paths(manifest: Manifest) -> Vec<String> {
+        match Configuration::try_from(manifest) {
+            Ok(_) => Vec::new(),
+            Err(problems) => problems.into_iter().map(|problem| problem.path).collect(),
+        }
+    }
+
+    #[test]
+    fn what_is_left_out_has_akris_defaults() {
+        let configuration =
+            Configuration::try_from(manifest(json!({"discoveryHandler": {"name": "udev"}})))
+                .unwrap();
+        assert_eq!(
+            (configuration.capacity, configuration.key.namespace()),
+            (1, "default")
+        );
+    }
+
+    #[test]
+    fn every_wrong_field_is_named_by_its_path() {
+        let handler = json!({"name": "udev"});
+        for (spec, expected) in [
+            (
+                json!({"discoveryHandler": handler, "capacity": 0}),
+                "spec.capacity",
+            ),
+            (
+                json!({"discoveryHandler": handler, "capacity": -1}),
+                "spec.capacity",
+            ),
+            (
+                json!({"discoveryHandler": handler, "capacity": 1001}),
+                "spec.capacity",
+            ),
+            (
+                json!({"discoveryHandler": {"name": "a b"}}),
+                "spec.discoveryHandler.name",
+            ),
+            (
+                json!({"discoveryHandler": handler, "brokerProperties": {"A=": ""}}),
+                "spec.brokerProperties.A=",
+            ),
+            (
+                json!({"discoveryHandler": {"name": "udev", "discoveryProperties": [{"name": "a"}, {"name": "a"}]}}),
+                "spec.discoveryHandler.discoveryProperties[1].name",
+            ),
+        ] {
+            assert_eq!(paths(manifest(spec)), [expected]);
+        }
+    }
+
+    #[test]
+    fn wrong_kind_version_name_and_grace_are_all_told_at_once() {
+        let mut wrong = manifest(json!({"discoveryHandler": {"name": "udev"}}));
+        wrong.kind = "Instance".into();
+        wrong.api_version = "v1".into();
+        wrong.metadata.name = "A".into();
+        wrong
+            .metadata
+            .annotations
+            .insert(GRACE_ANNOTATION.into(), "soon".into());
+        let grace = format!("metadata.annotations.{GRACE_ANNOTATION}");
+        assert_eq!(
+            paths(wrong),
+            ["apiVersion", "kind", "metadata.name", &grace]
+        );
+    }
+
+    #[test]
+    fn grace_is_a_number_with_a_unit() {
+        for (text, seconds) in [
+            ("0", Some(0)),
+            ("30s", Some(30)),
+            ("5m", Some(300)),
+            ("24h", Some(86_400)),
+            ("25h", None),
+            ("5", None),
+            ("-1s", None),
+            ("s", None),
+        ] {
+            assert_eq!(parse_duration(text).map(|d| d.as_secs()), seconds, "{text}");
+        }
+    }
+}

@@ -1,0 +1,346 @@
+//! What a handler reports, checked against the rules that hold for every handler.
+//!
+//! Knows no grants: whether a node or mount may be handed out is decided where the guest's answer is read.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::{Deserialize, Serialize};
+
+use crate::attribute::{self, Attributes, Capacities};
+use crate::names::is_env_name;
+
+/// The longest device id, in bytes.
+pub const MAX_ID: usize = 1024;
+/// The most text one device may have, in bytes.
+pub const MAX_TEXT: usize = 64 << 10;
+
+/// A file or folder of the node that the workload sees.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Mount {
+    /// The absolute path in the container.
+    pub container_path: String,
+    /// The absolute path on the node.
+    pub host_path: String,
+    /// Whether the workload may not write.
+    pub read_only: bool,
+}
+
+/// A device node that the workload gets.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct DeviceNode {
+    /// The absolute path in the container.
+    pub container_path: String,
+    /// The absolute path on the node.
+    pub host_path: String,
+    /// Some of `r`, `w`, `m`.
+    pub permissions: String,
+}
+
+/// Whether a device works.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(tag = "health", content = "reason")]
+pub enum Health {
+    /// It does.
+    Healthy,
+    /// It is there and does not, and why.
+    Unhealthy(String),
+    /// The handler cannot tell.
+    Unknown,
+}
+
+/// One device, as a handler reports it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Device {
+    /// What identifies it, for a shared device on every node.
+    pub id: String,
+    /// Visible from many nodes.
+    pub shared: bool,
+    /// What identifies the piece of hardware, whichever handler found it.
+    pub physical_id: Option<String>,
+    /// Environment variables of the workload.
+    pub properties: BTreeMap<String, String>,
+    /// Files and folders for the workload.
+    pub mounts: Vec<Mount>,
+    /// Device nodes for the workload.
+    pub nodes: Vec<DeviceNode>,
+    /// What schedulers choose by.
+    pub attributes: Attributes,
+    /// Amounts of what the device has.
+    pub capacity: Capacities,
+    /// Whether it works.
+    pub health: Health,
+}
+
+impl Device {
+    /// A healthy device with an id and nothing else.
+    pub fn new(id: impl Into<String>, shared: bool) -> Self {
+        Self {
+            id: id.into(),
+            shared,
+            physical_id: None,
+            properties: BTreeMap::new(),
+            mounts: Vec::new(),
+            nodes: Vec::new(),
+            attributes: Attributes::new(),
+            capacity: Capacities::new(),
+            health: Health::Healthy,
+        }
+    }
+
+    /// What identifies the device within a Configuration.
+    pub fn key(&self) -> DeviceKey {
+        DeviceKey {
+            id: self.id.clone(),
+            shared: self.shared,
+        }
+    }
+
+    /// The first rule of the contract that the device breaks, in words for the handler's author.
+    pub fn problem(&self) -> Option<String> {
+        if let Some(problem) = id_problem(&self.id) {
+            return Some(problem.to_owned());
+        }
+        if self
+            .physical_id
+            .as_deref()
+            .is_some_and(|id| id.is_empty() || id.len() > 256 || has_control(id))
+        {
+            return Some(
+                "physical-id must be 1 to 256 bytes without control characters".to_owned(),
+            );
+        }
+        if self.text() > MAX_TEXT {
+            return Some(format!("has more than {MAX_TEXT} bytes of text"));
+        }
+        for (name, value) in &self.properties {
+            if !is_env_name(name) {
+                return Some(format!("property {name:?} is not [A-Za-z_][A-Za-z0-9_]*"));
+            }
+            if value.contains('\0') {
+                return Some(format!("property {name} has a NUL in its value"));
+            }
+        }
+        for mount in &self.mounts {
+            for path in [&mount.container_path, &mount.host_path] {
+                if let Some(problem) = path_problem(path) {
+                    return Some(format!("mount {path:?} {problem}"));
+                }
+            }
+        }
+        for node in &self.nodes {
+            for path in [&node.container_path, &node.host_path] {
+                if let Some(problem) = path_problem(path) {
+                    return Some(format!("device node {path:?} {problem}"));
+                }
+            }
+            if !is_permissions(&node.permissions) {
+                return Some(format!(
+                    "device node {:?} has permissions {:?}, not some of rwm",
+                    node.host_path, node.permissions
+                ));
+            }
+        }
+        if self.attributes.len() + self.capacity.len() > attribute::MAX_COUNT {
+            return Some(format!(
+                "has more than {} attributes and capacities",
+                attribute::MAX_COUNT
+            ));
+        }
+        for (name, value) in &self.attributes {
+            if let Some(problem) =
+                attribute::name_problem(name).or_else(|| attribute::value_problem(value))
+            {
+                return Some(format!("attribute {name:?} {problem}"));
+            }
+        }
+        for (name, quantity) in &self.capacity {
+            if let Some(problem) = attribute::name_problem(name) {
+                return Some(format!("capacity {name:?} {problem}"));
+            }
+            if !attribute::is_quantity(quantity) {
+                return Some(format!(
+                    "capacity {name:?} is {quantity:?}, not a Kubernetes quantity"
+                ));
+            }
+        }
+        None
+    }
+
+    /// How many bytes of text the device has in all.
+    pub fn text(&self) -> usize {
+        let pairs: usize = self
+            .properties
+            .iter()
+            .chain(&self.capacity)
+            .map(|(name, value)| name.len() + value.len())
+            .sum();
+        let mounts: usize = self
+            .mounts
+            .iter()
+            .map(|mount| mount.container_path.len() + mount.host_path.len())
+            .sum();
+        let nodes: usize = self
+            .nodes
+            .iter()
+            .map(|node| node.container_path.len() + node.host_path.len())
+            .sum();
+        let attributes: usize = self
+            .attributes
+            .iter()
+            .map(|(name, value)| {
+                name.len()
+                    + match value {
+                        attribute::AttributeValue::String(text)
+                        | attribute::AttributeValue::Version(text) => text.len(),
+                        attribute::AttributeValue::Int(_) | attribute::AttributeValue::Bool(_) => 0,
+                    }
+            })
+            .sum();
+        let reason = if let Health::Unhealthy(reason) = &self.health {
+            reason.len()
+        } else {
+            0
+        };
+        self.id.len()
+            + self.physical_id.as_ref().map_or(0, String::len)
+            + pairs
+            + mounts
+            + nodes
+            + attributes
+            + reason
+    }
+}
+
+/// What identifies a device within a Configuration: two handlers may report it, and it is one.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct DeviceKey {
+    /// The id.
+    pub id: String,
+    /// Whether it is shared: a local and a shared device of one id are two.
+    pub shared: bool,
+}
+
+/// What is wrong with a device id, if anything.
+pub fn id_problem(id: &str) -> Option<&'static str> {
+    if id.is_empty() {
+        Some("id is empty")
+    } else if id.len() > MAX_ID {
+        Some("id is longer than 1,024 bytes")
+    } else if has_control(id) {
+        Some("id has a control character")
+    } else {
+        None
+    }
+}
+
+/// What is wrong with a path, if anything: it must be absolute, without `..`, `.`, empty parts and control characters.
+pub fn path_problem(path: &str) -> Option<&'static str> {
+    let Some(rest) = path.strip_prefix('/') else {
+        return Some("is not absolute");
+    };
+    if has_control(path) {
+        Some("has a control character")
+    } else if rest.split('/').any(|part| matches!(part, "" | "." | "..")) {
+        Some("has an empty part, '.' or '..'")
+    } else if path.len() > 4095 {
+        Some("is longer than 4,095 bytes")
+    } else {
+        None
+    }
+}
+
+fn has_control(text: &str) -> bool {
+    text.chars().any(char::is_control)
+}
+
+fn is_permissions(text: &str) -> bool {
+    let distinct: BTreeSet<char> = text.chars().collect();
+    !text.is_empty()
+        && distinct.len() == text.len()
+        && distinct.iter().all(|c| matches!(c, 'r' | 'w' | 'm'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::attribute::AttributeValue;
+
+    #[test]
+    fn a_device_that_breaks_the_contract_is_told_how() {
+        type Break = fn(&mut Device);
+        let table: [(Break, &str); 13] = [
+            (|d| d.id = String::new(), "id is empty"),
+            (|d| d.id = "a\0b".into(), "control character"),
+            (|d| d.id = "a\nb".into(), "control character"),
+            (|d| d.id = "x".repeat(1 << 20), "longer than 1,024"),
+            (
+                |d| drop(d.properties.insert("A=B".into(), String::new())),
+                "A=B",
+            ),
+            (
+                |d| drop(d.properties.insert("A".into(), "\0".into())),
+                "NUL",
+            ),
+            (
+                |d| drop(d.properties.insert("A".into(), "x".repeat(65 << 10))),
+                "bytes of text",
+            ),
+            (
+                |d| {
+                    d.mounts.push(Mount {
+                        container_path: "/a/../b".into(),
+                        host_path: "/a".into(),
+                        read_only: true,
+                    })
+                },
+                "'..'",
+            ),
+            (
+                |d| {
+                    d.mounts.push(Mount {
+                        container_path: "a".into(),
+                        host_path: "/a".into(),
+                        read_only: true,
+                    })
+                },
+                "not absolute",
+            ),
+            (
+                |d| {
+                    d.nodes.push(DeviceNode {
+                        container_path: "/dev/a".into(),
+                        host_path: "/dev/a".into(),
+                        permissions: "rr".into(),
+                    })
+                },
+                "rwm",
+            ),
+            (
+                |d| {
+                    drop(
+                        d.attributes
+                            .insert("a-b".into(), AttributeValue::Bool(true)),
+                    )
+                },
+                "C identifier",
+            ),
+            (
+                |d| drop(d.capacity.insert("memory".into(), "lots".into())),
+                "quantity",
+            ),
+            (|d| d.physical_id = Some(String::new()), "physical-id"),
+        ];
+        assert_eq!(Device::new("/devices/a/../b", false).problem(), None);
+        for (break_it, words) in table {
+            let mut device = Device::new("d", false);
+            break_it(&mut device);
+            let problem = device.problem().unwrap_or_default();
+            assert!(
+                problem.contains(words),
+                "{problem:?} does not say {words:?}"
+            );
+        }
+    }
+}

@@ -1,0 +1,55 @@
+//! What is known of a discovery handler: its description, its sources, its status.
+
+use serde::Serialize;
+
+/// What a handler says of itself.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Description {
+    /// The registry key.
+    pub name: String,
+    /// The handler's own version.
+    pub version: String,
+    /// One line.
+    pub summary: String,
+    /// Working details.
+    pub example: String,
+    /// The default for its devices.
+    pub shared: bool,
+}
+
+/// The status of a handler's source in the registry, named as in the Akri agent's document.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HandlerStatus {
+    /// Registered, and no Configuration uses it. The first answer of a session makes it Active, a first failure
+    /// of all its sessions Offline.
+    Waiting,
+    /// At least one session gets answers. The last Configuration deleted makes it Waiting, failure of
+    /// all sessions Offline.
+    Active,
+    /// Every session has failed since then, or the source is gone. An answer makes it Active, five minutes end in its
+    /// removal from the registry.
+    Offline(jiff::Timestamp),
+}
+
+impl HandlerStatus {
+    /// `Waiting`, `Active` or `Offline`.
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::Waiting => "Waiting",
+            Self::Active => "Active",
+            Self::Offline(_) => "Offline",
+        }
+    }
+}
+
+/// The sha256 of a component's bytes, unpacked, in lower-case hex.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+pub struct Digest(pub String);
+
+impl Digest {
+    /// The first twelve digits, for people.
+    pub fn short(&self) -> &str {
+        self.0.get(..12).unwrap_or(&self.0)
+    }
+}

@@ -1,0 +1,306 @@
+//! The Instance: one discovered device (`akri.sh/v0`, field-compatible with Akri, additive fields below `leafhost`).
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::attribute::{Attributes, Capacities};
+use crate::device::Health;
+
+/// The label that names the node of a local Instance.
+pub const NODE_LABEL: &str = "leafhost.dev/node";
+/// The label of a shared Instance, `true`.
+pub const SHARED_LABEL: &str = "leafhost.dev/shared";
+/// The label that names the Configuration of a shared Instance.
+pub const CONFIGURATION_LABEL: &str = "leafhost.dev/configuration";
+
+/// The whole object.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Instance {
+    /// `akri.sh/v0`.
+    pub api_version: String,
+    /// `Instance`.
+    pub kind: String,
+    /// Name, uid, labels, owner.
+    pub metadata: InstanceMetadata,
+    /// The device.
+    pub spec: InstanceSpec,
+    /// How it is seen from the nodes.
+    #[serde(default, skip_serializing_if = "InstanceStatus::is_empty")]
+    pub status: InstanceStatus,
+}
+
+/// The part of `ObjectMeta` that is used.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct InstanceMetadata {
+    /// `<configuration>-<hash>`.
+    pub name: String,
+    /// That of the Configuration.
+    pub namespace: String,
+    /// Set by the store at creation; never changes.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub uid: String,
+    /// Set by the store at every write.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub resource_version: String,
+    /// Set by the store at creation, RFC 3339.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub creation_timestamp: Option<String>,
+    /// Labels.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub labels: BTreeMap<String, String>,
+    /// Annotations.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub annotations: BTreeMap<String, String>,
+    /// The Configuration.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub owner_references: Vec<OwnerReference>,
+}
+
+/// The Configuration as owner.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct OwnerReference {
+    /// `akri.sh/v0`.
+    pub api_version: String,
+    /// `Configuration`.
+    pub kind: String,
+    /// Its name.
+    pub name: String,
+    /// Its uid.
+    pub uid: String,
+    /// `true`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub controller: Option<bool>,
+}
+
+/// The device.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct InstanceSpec {
+    /// The Configuration's name.
+    pub configuration_name: String,
+    /// `akri.sh/<configuration>=<hash>`.
+    #[serde(default)]
+    pub cdi_name: String,
+    /// How many slots.
+    #[serde(default = "one")]
+    pub capacity: u32,
+    /// The device's properties, overlaid by the Configuration's.
+    #[serde(default)]
+    pub broker_properties: BTreeMap<String, String>,
+    /// Visible from many nodes.
+    #[serde(default)]
+    pub shared: bool,
+    /// The nodes that see it, each once.
+    #[serde(default)]
+    pub nodes: Vec<String>,
+    /// Slot id → who has it, see [`crate::slot::DeviceUsage`]; an absent key means free.
+    #[serde(default)]
+    pub device_usage: BTreeMap<String, String>,
+    /// What Akri does not have.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub leafhost: Option<Leafhost>,
+}
+
+/// Additive fields of the spec.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Leafhost {
+    /// The device's id: what a hash in a name stands for.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub id: String,
+    /// What schedulers choose by.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub attributes: Attributes,
+    /// Amounts of what the device has.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub capacity: Capacities,
+    /// What identifies the piece of hardware.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub physical_id: Option<String>,
+}
+
+/// How the device is seen from the nodes.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct InstanceStatus {
+    /// One entry a node, written by that node only.
+    #[serde(default)]
+    pub nodes: BTreeMap<String, NodeStatus>,
+}
+
+impl InstanceStatus {
+    /// Whether nothing is said.
+    pub fn is_empty(&self) -> bool {
+        self.nodes.is_empty()
+    }
+}
+
+/// How one node sees the device. No timestamp of the last look: it would be a write at every look.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct NodeStatus {
+    /// Whether it works.
+    #[serde(flatten)]
+    pub health: Health,
+    /// Since when the device is missing from complete answers, RFC 3339, while its grace runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub missing_since: Option<String>,
+}
+
+fn one() -> u32 {
+    1
+}
+
+impl Instance {
+    /// `namespace/name`.
+    pub fn key(&self) -> InstanceKey {
+        InstanceKey {
+            namespace: self.metadata.namespace.clone(),
+            name: self.metadata.name.clone(),
+        }
+    }
+
+    /// The id of the device, where an agent of ours wrote the object.
+    pub fn device_id(&self) -> Option<&str> {
+        self.spec
+            .leafhost
+            .as_ref()
+            .map(|leafhost| leafhost.id.as_str())
+            .filter(|id| !id.is_empty())
+    }
+
+    /// The hash at the end of the name.
+    pub fn hash(&self) -> Option<&str> {
+        self.metadata
+            .name
+            .strip_prefix(&self.spec.configuration_name)?
+            .strip_prefix('-')
+    }
+}
+
+/// `namespace/name` of an Instance.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct InstanceKey {
+    /// The namespace.
+    pub namespace: String,
+    /// The name.
+    pub name: String,
+}
+
+impl std::fmt::Display for InstanceKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.name)
+    }
+}
+
+/// A change of an Instance, each field the difference it makes. A store applies it to the newest object, so
+/// that what others wrote meanwhile stays.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Edit {
+    /// Replaces what the creator writes: slots and properties.
+    Common {
+        /// `spec.capacity`.
+        capacity: u32,
+        /// `spec.brokerProperties`.
+        broker_properties: BTreeMap<String, String>,
+        /// `spec.leafhost`.
+        leafhost: Leafhost,
+    },
+    /// Adds a node to `spec.nodes` if it is not there.
+    AddNode(String),
+    /// Removes a node from `spec.nodes` and its entry from the status.
+    RemoveNode(String),
+    /// Replaces one node's entry in the status.
+    Status {
+        /// The node.
+        node: String,
+        /// Its entry.
+        status: NodeStatus,
+    },
+}
+
+impl Edit {
+    /// Makes the change.
+    pub fn apply(&self, instance: &mut Instance) {
+        match self {
+            Self::Common {
+                capacity,
+                broker_properties,
+                leafhost,
+            } => {
+                instance.spec.capacity = *capacity;
+                instance
+                    .spec
+                    .broker_properties
+                    .clone_from(broker_properties);
+                instance.spec.leafhost = Some(leafhost.clone());
+            }
+            Self::AddNode(node) => {
+                if !instance.spec.nodes.contains(node) {
+                    instance.spec.nodes.push(node.clone());
+                }
+            }
+            Self::RemoveNode(node) => {
+                instance.spec.nodes.retain(|other| other != node);
+                instance.status.nodes.remove(node);
+            }
+            Self::Status { node, status } => {
+                instance.status.nodes.insert(node.clone(), status.clone());
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_object_of_akri_0_12_without_newer_fields_is_read() {
+        let text = r#"{"apiVersion":"akri.sh/v0","kind":"Instance","metadata":{"name":"a-8120fe","namespace":"default"},
+            "spec":{"configurationName":"a","shared":true,"nodes":["n"],"deviceUsage":{"a-8120fe-0":""}}}"#;
+        let instance: Instance = serde_json::from_str(text).unwrap();
+        assert_eq!(
+            (instance.spec.capacity, instance.hash()),
+            (1, Some("8120fe"))
+        );
+    }
+
+    #[test]
+    fn health_and_reason_stand_side_by_side_in_the_status() {
+        let status = NodeStatus {
+            health: Health::Unhealthy("hot".into()),
+            missing_since: None,
+        };
+        assert_eq!(
+            serde_json::to_string(&status).unwrap(),
+            r#"{"health":"Unhealthy","reason":"hot"}"#
+        );
+        let back: NodeStatus = serde_json::from_str(r#"{"health":"Healthy"}"#).unwrap();
+        assert_eq!(back.health, Health::Healthy);
+    }
+
+    #[test]
+    fn a_node_is_added_once_and_takes_its_status_along_when_it_leaves() {
+        let text = r#"{"apiVersion":"akri.sh/v0","kind":"Instance","metadata":{"name":"a-1","namespace":"default"},
+            "spec":{"configurationName":"a"}}"#;
+        let mut instance: Instance = serde_json::from_str(text).unwrap();
+        Edit::AddNode("n".into()).apply(&mut instance);
+        Edit::AddNode("n".into()).apply(&mut instance);
+        Edit::Status {
+            node: "n".into(),
+            status: NodeStatus {
+                health: Health::Healthy,
+                missing_since: None,
+            },
+        }
+        .apply(&mut instance);
+        assert_eq!(instance.spec.nodes, ["n"]);
+        Edit::RemoveNode("n".into()).apply(&mut instance);
+        assert!(instance.spec.nodes.is_empty() && instance.status.is_empty());
+    }
+}

@@ -1,0 +1,280 @@
+//! Names that are parsed once and then trusted: Configurations, handlers, Instances, CDI devices.
+//!
+//! The forms are Akri's, so that brokers and tools written for it keep working.
+
+use std::fmt;
+
+use blake2::digest::consts::{U3, U5, U8};
+use blake2::{Blake2b, Digest};
+use serde::Serialize;
+
+/// The API group and version of Configurations and Instances.
+pub const API_VERSION: &str = "akri.sh/v0";
+/// The API group; also the vendor of CDI devices and the prefix of extended resources.
+pub const GROUP: &str = "akri.sh";
+/// The longest name of a Kubernetes object, in bytes.
+const MAX_NAME: usize = 253;
+/// The longest digest in a name, in bytes: `-` and 16 hex digits are kept free in every Configuration name.
+const MAX_DIGEST: usize = 8;
+
+/// Why a text is not a name.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{what} {text:?} {rule}")]
+pub struct InvalidName {
+    /// What kind of name was expected.
+    pub what: &'static str,
+    /// The text.
+    pub text: String,
+    /// What it should be.
+    pub rule: &'static str,
+}
+
+/// `namespace/name` of a Configuration.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ConfigurationKey {
+    namespace: String,
+    name: String,
+}
+
+impl ConfigurationKey {
+    /// Checks both parts: the namespace is a DNS label, the name a DNS subdomain that leaves room for the
+    /// `-<hash>` of an Instance.
+    pub fn new(namespace: &str, name: &str) -> Result<Self, InvalidName> {
+        if !is_dns_label(namespace) {
+            return Err(InvalidName {
+                what: "namespace",
+                text: namespace.to_owned(),
+                rule: "is not 1 to 63 lower-case letters, digits and '-'",
+            });
+        }
+        if !is_dns_subdomain(name, MAX_NAME - 1 - 2 * MAX_DIGEST) {
+            return Err(InvalidName {
+                what: "Configuration name",
+                text: name.to_owned(),
+                rule: "is not 1 to 236 lower-case letters, digits, '-' and '.', each part between dots beginning and ending with a letter or digit",
+            });
+        }
+        Ok(Self {
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+        })
+    }
+
+    /// The namespace.
+    pub fn namespace(&self) -> &str {
+        &self.namespace
+    }
+
+    /// The name within the namespace.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+}
+
+impl fmt::Display for ConfigurationKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.name)
+    }
+}
+
+impl Serialize for ConfigurationKey {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+/// Whether `text` can be a discovery handler's name: 1 to 63 letters, digits, `-`, `_`, `.`, with a letter or digit
+/// at both ends. Case counts: `debugEcho` is Akri's.
+pub fn is_handler_name(text: &str) -> bool {
+    let inner = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    text.len() <= 63
+        && text.chars().all(inner)
+        && text.starts_with(|c: char| c.is_ascii_alphanumeric())
+        && text.ends_with(|c: char| c.is_ascii_alphanumeric())
+}
+
+/// Whether `text` can be a node's name: a DNS subdomain of at most 253 bytes.
+pub fn is_node_name(text: &str) -> bool {
+    is_dns_subdomain(text, MAX_NAME)
+}
+
+/// Whether `text` can name an environment variable: `[A-Za-z_][A-Za-z0-9_]*`.
+pub fn is_env_name(text: &str) -> bool {
+    text.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
+        && text.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
+}
+
+/// Whether `text` can be a CDI class: a letter, then letters, digits, `.`, `_`, `-`, ending with a letter or digit.
+/// One character is refused although the specification allows it: podman's CDI library up to 0.5 panics on it.
+pub fn is_cdi_class(text: &str) -> bool {
+    text.len() >= 2
+        && text.starts_with(|c: char| c.is_ascii_alphabetic())
+        && text.ends_with(|c: char| c.is_ascii_alphanumeric())
+        && text
+            .chars()
+            .all(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-'))
+}
+
+fn is_dns_label(text: &str) -> bool {
+    !text.is_empty()
+        && text.len() <= 63
+        && text
+            .bytes()
+            .all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
+        && !text.starts_with('-')
+        && !text.ends_with('-')
+}
+
+fn is_dns_subdomain(text: &str, longest: usize) -> bool {
+    let part = |part: &str| {
+        !part.is_empty()
+            && part
+                .bytes()
+                .all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
+            && !part.starts_with('-')
+            && !part.ends_with('-')
+    };
+    text.len() <= longest && text.split('.').all(part)
+}
+
+/// How many bytes of BLAKE2b stand for a device in the names of its Instance.
+///
+/// Akri's three bytes collide; a device that loses gets the next longer digest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum DigestLength {
+    /// Akri's.
+    Three,
+    /// The first way out of a collision.
+    Five,
+    /// The last one.
+    Eight,
+}
+
+impl DigestLength {
+    /// From short to long.
+    pub const ALL: [Self; 3] = [Self::Three, Self::Five, Self::Eight];
+}
+
+/// The hash of a device: lower-case hex of BLAKE2b with a digest of that length (a parameter of the function, no
+/// truncation) over the id, for a local device over id and node name.
+///
+/// Source: Akri, `agent/src/discovery_handler_manager`, checked against its test vectors.
+pub fn device_hash(id: &str, local_to: Option<&str>, length: DigestLength) -> String {
+    let node = local_to.unwrap_or_default();
+    match length {
+        DigestLength::Three => hex::<Blake2b<U3>>(id, node),
+        DigestLength::Five => hex::<Blake2b<U5>>(id, node),
+        DigestLength::Eight => hex::<Blake2b<U8>>(id, node),
+    }
+}
+
+fn hex<D: Digest>(id: &str, node: &str) -> String {
+    let digest = D::new().chain_update(id).chain_update(node).finalize();
+    digest.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// `<configuration>-<hash>`.
+pub fn instance_name(configuration: &str, hash: &str) -> String {
+    format!("{configuration}-{hash}")
+}
+
+/// `akri.sh/<configuration>=<hash>`.
+pub fn cdi_name(configuration: &str, hash: &str) -> String {
+    format!("{GROUP}/{configuration}={hash}")
+}
+
+/// A name as the value of a label: itself up to 63 bytes, else its head and a digest.
+pub fn label_value(name: &str) -> String {
+    if name.len() <= 63 {
+        return name.to_owned();
+    }
+    let head: String = name.chars().take(46).collect();
+    format!(
+        "{}-{}",
+        head.trim_end_matches(['-', '.']),
+        device_hash(name, None, DigestLength::Eight)
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hashes_are_those_of_akri() {
+        for (id, node, hash) in [
+            ("foo0", None, "8120fe"),
+            ("foo1", None, "a19705"),
+            ("bar0", None, "d46b65"),
+            ("bar1", None, "ab76e6"),
+            ("dev_1", None, "cb2ad7"),
+            ("my_local_device", Some("my_node"), "e77db4"),
+        ] {
+            assert_eq!(device_hash(id, node, DigestLength::Three), hash, "{id}");
+        }
+    }
+
+    #[test]
+    fn a_longer_digest_is_another_one_and_not_a_longer_text() {
+        let short = device_hash("foo0", None, DigestLength::Three);
+        let long = device_hash("foo0", None, DigestLength::Five);
+        assert_eq!(long.len(), 10);
+        assert!(!long.starts_with(&short));
+    }
+
+    #[test]
+    fn ten_thousand_devices_collide_in_three_bytes_and_not_in_five() {
+        let distinct = |length| {
+            let hashes: std::collections::BTreeSet<_> = (0..10_000)
+                .map(|n| device_hash(&format!("device-{n}"), None, length))
+                .collect();
+            hashes.len()
+        };
+        assert!((9_985..10_000).contains(&distinct(DigestLength::Three)));
+        assert_eq!(distinct(DigestLength::Five), 10_000);
+    }
+
+    #[test]
+    fn names_follow_kubernetes() {
+        for (namespace, name, good) in [
+            ("default", "udev-video", true),
+            ("default", "a.b", true),
+            ("default", "t", true),
+            ("default", "", false),
+            ("default", "Video", false),
+            ("default", "a..b", false),
+            ("default", "-a", false),
+            ("default", "a_b", false),
+            ("a.b", "a", false),
+            ("default", &"a".repeat(236), true),
+            ("default", &"a".repeat(237), false),
+        ] {
+            assert_eq!(
+                ConfigurationKey::new(namespace, name).is_ok(),
+                good,
+                "{namespace}/{name}"
+            );
+        }
+    }
+
+    #[test]
+    fn label_values_never_exceed_63_bytes() {
+        assert_eq!(label_value("node-1"), "node-1");
+        let long = "n".repeat(200);
+        assert_eq!(label_value(&long).len(), 63);
+        assert_ne!(label_value(&long), label_value(&"n".repeat(201)));
+    }
+
+    #[test]
+    fn cdi_classes_need_two_characters() {
+        for (class, good) in [
+            ("udev", true),
+            ("t", false),
+            ("1a", false),
+            ("a.b", true),
+            ("a-", false),
+        ] {
+            assert_eq!(is_cdi_class(class), good, "{class}");
+        }
+    }
+}

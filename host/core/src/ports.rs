@@ -1,0 +1,223 @@
+//! The ports: how the agent reaches Configurations, handlers and Instances. Two homes implement them (files, and later
+//! the API server), and tests with plain data.
+//!
+//! Snapshots travel through `tokio::sync::watch`; a receiver always starts from the newest one.
+
+use std::collections::BTreeMap;
+use std::fmt::Debug;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use serde::Serialize;
+use tokio::sync::watch;
+
+use crate::configuration::{Configuration, FieldProblem};
+use crate::handler::{Description, Digest};
+use crate::instance::{Edit, Instance, InstanceKey};
+use crate::names::ConfigurationKey;
+use crate::session::{Property, Session, SessionSpec};
+
+/// Something an operator wrote that cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub struct SourceProblem {
+    /// Where it is: a file, `cameras.yaml`; or an object, `ConfigMap leafhost/handlers`.
+    pub source: String,
+    /// The line, where it is known, from 1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub line: Option<usize>,
+    /// The field, such as `spec.capacity`; empty for the whole.
+    pub path: String,
+    /// What is wrong and what would be right; says so where an earlier version keeps serving.
+    pub message: String,
+    /// The Configuration it belongs to, where that much could be read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub configuration: Option<ConfigurationKey>,
+}
+
+impl std::fmt::Display for SourceProblem {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.source)?;
+        if let Some(line) = self.line {
+            write!(f, ":{line}")?;
+        }
+        if !self.path.is_empty() {
+            write!(f, ": {}", self.path)?;
+        }
+        write!(f, ": {}", self.message)
+    }
+}
+
+/// All Configurations of this node.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct ConfigurationSet {
+    /// Whether the source has been read once. Until then an absent Configuration says nothing.
+    pub complete: bool,
+    /// Those that can be used.
+    pub accepted: BTreeMap<ConfigurationKey, Arc<ConfiguredDiscovery>>,
+    /// What cannot be used, sorted.
+    pub problems: Vec<SourceProblem>,
+}
+
+/// A Configuration with its properties resolved.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ConfiguredDiscovery {
+    /// The Configuration.
+    pub configuration: Configuration,
+    /// Its properties; or why one of them cannot be had, then the handler is not called.
+    pub properties: Result<Vec<Property>, FieldProblem>,
+}
+
+/// Where Configurations come from.
+pub trait ConfigurationSource: Send + Sync {
+    /// The Configurations, newest first seen.
+    fn configurations(&self) -> watch::Receiver<Arc<ConfigurationSet>>;
+}
+
+/// All handler files of this node.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct SourceSet {
+    /// Whether the source has been read once. Until then an absent file says nothing.
+    pub complete: bool,
+    /// By source name, which is the file name (`udev.wasm`): the order decides which of two sources of one handler wins.
+    pub files: BTreeMap<String, Arc<SourceFile>>,
+    /// What cannot be read, sorted.
+    pub problems: Vec<SourceProblem>,
+}
+
+/// One handler file with its grants.
+#[derive(Clone, PartialEq, Eq)]
+pub struct SourceFile {
+    /// The source's name.
+    pub name: String,
+    /// The bytes as they lie there: a component, perhaps gzipped.
+    pub bytes: Arc<[u8]>,
+    /// The text of the grants file beside it, if there is one.
+    pub grants: Option<Arc<str>>,
+}
+
+impl Debug for SourceFile {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SourceFile")
+            .field("name", &self.name)
+            .field("bytes", &self.bytes.len())
+            .field("grants", &self.grants.is_some())
+            .finish()
+    }
+}
+
+/// Where handlers come from.
+pub trait HandlerSource: Send + Sync {
+    /// The handler files.
+    fn handlers(&self) -> watch::Receiver<Arc<SourceSet>>;
+    /// Keeps `file` as the version to fall back on after a restart: called once it has been loaded and serves.
+    fn accept(&self, file: &SourceFile);
+    /// The version last accepted under that name, if it is still kept.
+    fn accepted(&self, name: &str) -> Option<SourceFile>;
+}
+
+/// Why a handler file does not serve. The text names what is wrong and what would be right.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("cannot load {source_name}: {message}")]
+pub struct LoadError {
+    /// The source's name.
+    pub source_name: String,
+    /// What is wrong and what would be right.
+    pub message: String,
+    /// Grants that are missing, such as `udev`; empty if something else is wrong.
+    pub missing_grants: Vec<String>,
+    /// Whether trying again with the same bytes may help (the compiler could not be started).
+    pub transient: bool,
+}
+
+/// Turns files into handlers.
+#[async_trait]
+pub trait Loader: Send + Sync {
+    /// Checks, compiles or takes from the cache, and asks the component who it is.
+    async fn load(&self, file: &SourceFile) -> Result<Arc<dyn Handler>, LoadError>;
+}
+
+/// A handler that is ready to serve.
+#[async_trait]
+pub trait Handler: Send + Sync + Debug {
+    /// What it says of itself.
+    fn description(&self) -> &Description;
+    /// The digest of its bytes.
+    fn digest(&self) -> &Digest;
+    /// What an operator should know although it serves, such as a grant that names nothing.
+    fn warnings(&self) -> &[String];
+    /// Whether `details` can be used: no problem means yes.
+    async fn validate(&self, details: &str) -> Result<Vec<FieldProblem>, crate::fault::Fault>;
+    /// Opens a session. The first call starts when [`Session::next`] is first awaited.
+    fn open(&self, spec: SessionSpec) -> Box<dyn Session>;
+}
+
+/// All Instances that concern this node.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct InstanceSet {
+    /// By namespace and name.
+    pub instances: BTreeMap<InstanceKey, Arc<Instance>>,
+}
+
+/// A write.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Change {
+    /// Creates; the store sets uid, resource version and creation time.
+    Create(Box<Instance>),
+    /// Edits.
+    Update {
+        /// Which.
+        key: InstanceKey,
+        /// The object meant; another under the same name is left alone.
+        uid: String,
+        /// In this order.
+        edits: Vec<Edit>,
+    },
+    /// Removes.
+    Delete {
+        /// Which.
+        key: InstanceKey,
+        /// The object meant; another under the same name is left alone.
+        uid: String,
+    },
+}
+
+impl Change {
+    /// The Instance that is changed.
+    pub fn key(&self) -> InstanceKey {
+        match self {
+            Self::Create(instance) => instance.key(),
+            Self::Update { key, .. } | Self::Delete { key, .. } => key.clone(),
+        }
+    }
+}
+
+/// Why a write did not happen.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// The object is not as the change assumes; look again.
+    #[error("Instance {key} was changed meanwhile")]
+    Conflict {
+        /// Which.
+        key: InstanceKey,
+    },
+    /// The store cannot be written; the text says what and the remedy.
+    #[error("cannot write Instance {key}: {message}")]
+    Unavailable {
+        /// Which.
+        key: InstanceKey,
+        /// What and the remedy.
+        message: String,
+        /// Cause.
+        #[source]
+        source: Option<Box<dyn std::error::Error + Send + Sync>>,
+    },
+}
+
+/// Where Instances are kept.
+#[async_trait]
+pub trait InstanceStore: Send + Sync {
+    /// The Instances as they are now. A change that succeeded is in here before `apply` returns.
+    fn instances(&self) -> watch::Receiver<Arc<InstanceSet>>;
+    /// Makes the changes, each for itself, durable when it returns; one result a change, in order.
+    async fn apply(&self, changes: Vec<Change>) -> Vec<Result<(), StoreError>>;
+}

@@ -1,0 +1,107 @@
+//! Slots: the shares of an Instance, and who has each.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// Who has a slot: a value of `Instance.spec.deviceUsage`.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum DeviceUsage {
+    /// Nobody; also what an absent key means.
+    Unused,
+    /// A node, through the Instance's own resource.
+    Node(String),
+    /// A node, through the Configuration's resource, as its virtual device.
+    Configuration {
+        /// `<configuration>-<n>`, or just `n` in older objects.
+        device: String,
+        /// The node.
+        node: String,
+    },
+}
+
+/// Why a text is no `deviceUsage` value.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("deviceUsage value {0:?} is none of \"\", \"<node>\", \"C:<virtual device>:<node>\"")]
+pub struct InvalidUsage(pub String);
+
+impl DeviceUsage {
+    /// The node that has the slot.
+    pub fn node(&self) -> Option<&str> {
+        match self {
+            Self::Unused => None,
+            Self::Node(node) | Self::Configuration { node, .. } => Some(node),
+        }
+    }
+}
+
+impl FromStr for DeviceUsage {
+    type Err = InvalidUsage;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        if text.is_empty() {
+            return Ok(Self::Unused);
+        }
+        match text.split(':').collect::<Vec<_>>().as_slice() {
+            [node] if crate::names::is_node_name(node) => Ok(Self::Node((*node).to_owned())),
+            ["C", device, node] if !device.is_empty() && crate::names::is_node_name(node) => {
+                Ok(Self::Configuration {
+                    device: (*device).to_owned(),
+                    node: (*node).to_owned(),
+                })
+            }
+            _ => Err(InvalidUsage(text.to_owned())),
+        }
+    }
+}
+
+impl fmt::Display for DeviceUsage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unused => Ok(()),
+            Self::Node(node) => f.write_str(node),
+            Self::Configuration { device, node } => write!(f, "C:{device}:{node}"),
+        }
+    }
+}
+
+/// `<instance>-<slot>`: the key in `deviceUsage` and the device id the kubelet sees.
+pub fn slot_id(instance: &str, slot: u32) -> String {
+    format!("{instance}-{slot}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_forms_akri_writes_are_read_and_written_alike() {
+        for (text, usage) in [
+            ("", DeviceUsage::Unused),
+            ("node-a", DeviceUsage::Node("node-a".into())),
+            (
+                "C:cams-1:node-a",
+                DeviceUsage::Configuration {
+                    device: "cams-1".into(),
+                    node: "node-a".into(),
+                },
+            ),
+            (
+                "C:0:node-a",
+                DeviceUsage::Configuration {
+                    device: "0".into(),
+                    node: "node-a".into(),
+                },
+            ),
+        ] {
+            assert_eq!(text.parse(), Ok(usage.clone()));
+            assert_eq!(usage.to_string(), text);
+        }
+    }
+
+    #[test]
+    fn other_texts_are_refused() {
+        for text in ["C::node", "C:a", "D:a:node", "a b", "C:a:b:c", "C:a:"] {
+            assert!(text.parse::<DeviceUsage>().is_err(), "{text}");
+        }
+    }
+}
