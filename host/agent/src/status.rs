@@ -4,7 +4,6 @@
 
 use leafhost_core::configuration::FieldProblem;
 use leafhost_core::instance::Instance;
-use leafhost_core::ports::SourceProblem;
 use leafhost_core::session::{Explanation, LeftOut};
 use serde::{Deserialize, Serialize};
 
@@ -73,42 +72,11 @@ pub struct ConfigurationView {
     /// What is wrong, in words.
     pub problems: Vec<String>,
     /// What the handler says of the details.
-    pub invalid_details: Vec<Problem>,
+    pub invalid_details: Vec<FieldProblem>,
     /// One entry a session.
     pub sessions: Vec<SessionView>,
     /// The CDI kind, `akri.sh/<name>`, if the specs are written.
     pub cdi_kind: Option<String>,
-}
-
-/// A problem at a path, readable and writable.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Problem {
-    /// Where.
-    pub path: String,
-    /// What.
-    pub message: String,
-}
-
-impl From<FieldProblem> for Problem {
-    fn from(problem: FieldProblem) -> Self {
-        Self {
-            path: problem.path,
-            message: problem.message,
-        }
-    }
-}
-
-impl From<&SourceProblem> for Problem {
-    fn from(problem: &SourceProblem) -> Self {
-        let line = problem
-            .line
-            .map(|line| format!(":{line}"))
-            .unwrap_or_default();
-        Self {
-            path: format!("{}{line}: {}", problem.source, problem.path),
-            message: problem.message.clone(),
-        }
-    }
 }
 
 /// A session: one Configuration × one source of its handler.
@@ -138,52 +106,13 @@ pub struct SessionView {
     /// How many devices the session has.
     pub devices: usize,
     /// Devices that were in the answer and were not taken.
-    pub left_out: Vec<LeftOutView>,
+    pub left_out: Vec<LeftOut>,
     /// Things seen that are no devices, and why.
-    pub skipped: Vec<SkippedView>,
+    pub skipped: Vec<Explanation>,
     /// How many more there were.
     pub skipped_dropped: u64,
     /// Capabilities that were asked for and denied.
     pub denied: Vec<String>,
     /// Wakes that could not be served.
     pub wakes_refused: Vec<String>,
-}
-
-/// A device that was not taken.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LeftOutView {
-    /// Its id.
-    pub id: String,
-    /// Why.
-    pub reason: String,
-}
-
-impl From<&LeftOut> for LeftOutView {
-    fn from(left_out: &LeftOut) -> Self {
-        Self {
-            id: left_out.id.clone(),
-            reason: left_out.reason.clone(),
-        }
-    }
-}
-
-/// Something seen that is not a device.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SkippedView {
-    /// The thing.
-    pub subject: String,
-    /// What decided.
-    pub rule: String,
-    /// What did not fit.
-    pub reason: String,
-}
-
-impl From<&Explanation> for SkippedView {
-    fn from(explanation: &Explanation) -> Self {
-        Self {
-            subject: explanation.subject.clone(),
-            rule: explanation.rule.clone(),
-            reason: explanation.reason.clone(),
-        }
-    }
 }

@@ -155,7 +155,7 @@ pub const MAX_CAPACITY: u32 = 1000;
 pub const MAX_DETAILS: usize = 256 << 10;
 
 /// Why a document is not a Configuration: every problem with the path of the field, such as `spec.capacity`.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct FieldProblem {
     /// The field.
     pub path: String,

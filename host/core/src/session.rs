@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::configuration::FieldProblem;
 use crate::device::Device;
@@ -138,7 +138,7 @@ pub enum Devices {
 }
 
 /// A device that was not taken.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeftOut {
     /// Its id, cut to 256 bytes for showing; control characters escaped.
     pub id: String,
@@ -147,7 +147,7 @@ pub struct LeftOut {
 }
 
 /// Something seen that is not a device.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Explanation {
     /// The thing.
     pub subject: String,
