@@ -1,1 +1,7 @@
-//! (in the making)
+//! The harness: starts the real binaries in a folder of their own, waits for conditions, stops what it started.
+//!
+//! Knows the agent only from outside, as a user does: its command line, its files, its status document.
+
+pub mod agent;
+pub mod program;
+pub mod wait;

@@ -1,0 +1,75 @@
+# Every target is a few lines anyone could type. `make setup` installs what is missing and says what; the others call it.
+TARGET   := $(or $(CARGO_TARGET_DIR),target)
+HANDLERS := debug-echo mock-gpu udev
+PREFIX   ?= /usr/local
+DESTDIR  ?=
+
+.PHONY: help setup setup-test build handlers run test test-all bench soak lint doc install clean
+
+help:
+	@echo 'setup     install what building needs (says what; sudo only for that)'
+	@echo 'build     $(TARGET)/release/leafhost and leafhost-compile'
+	@echo 'handlers  $(TARGET)/handlers/<name>.wasm with <name>.grants.yaml beside it'
+	@echo 'run       the agent on this machine with a live table; Ctrl-C ends both'
+	@echo 'test      all tests that need no root'
+	@echo 'test-all  those and the ones with podman and real hot-plug'
+	@echo 'bench, soak, lint, doc, install [PREFIX=/usr/local]'
+
+setup:
+	@deploy/setup.sh build
+
+setup-test:
+	@deploy/setup.sh build test
+
+# One package at a time: together, cargo would link the compiler into the agent too.
+build: setup
+	cargo build --release --locked -p leafhost
+	cargo build --release --locked -p leafhost-compile
+
+handlers: setup
+	cargo build --locked --profile handler --target wasm32-wasip2 $(HANDLERS:%=-p handler-%)
+	@mkdir -p $(TARGET)/handlers
+	@for name in $(HANDLERS); do \
+	  cp $(TARGET)/wasm32-wasip2/handler/handler_$$(echo $$name | tr - _).wasm $(TARGET)/handlers/$$name.wasm && \
+	  cp handlers/$$name/$$name.grants.yaml $(TARGET)/handlers/ || exit 1; done
+
+run: build handlers
+	@deploy/run.sh $(TARGET)
+
+test: handlers
+	cargo build --locked --workspace
+	cargo test --locked --workspace
+
+test-all: setup-test test
+	cargo test --locked -p leafhost-tests --test system
+
+bench: handlers
+	cargo bench --locked --workspace
+
+soak: handlers
+	cargo build --locked --workspace
+	cargo test --locked --workspace -- --ignored soak --nocapture
+
+lint: setup
+	cargo fmt --check
+	cargo clippy --locked --workspace --all-targets -- -D warnings
+	cargo clippy --locked --target wasm32-wasip2 $(HANDLERS:%=-p handler-%) -- -D warnings
+
+doc: setup
+	RUSTDOCFLAGS='-D warnings' cargo doc --locked --workspace --no-deps
+
+install: build handlers
+	install -Dm755 $(TARGET)/release/leafhost $(DESTDIR)$(PREFIX)/bin/leafhost
+	install -Dm755 $(TARGET)/release/leafhost-compile $(DESTDIR)$(PREFIX)/libexec/leafhost/leafhost-compile
+	for name in $(HANDLERS); do \
+	  install -Dm644 -t $(DESTDIR)$(PREFIX)/share/leafhost/handlers $(TARGET)/handlers/$$name.wasm $(TARGET)/handlers/$$name.grants.yaml || exit 1; done
+	install -d $(DESTDIR)$(PREFIX)/share/bash-completion/completions $(DESTDIR)$(PREFIX)/share/zsh/site-functions \
+	  $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d $(DESTDIR)$(PREFIX)/share/man/man1 $(DESTDIR)$(PREFIX)/lib/systemd/system
+	$(TARGET)/release/leafhost completions bash > $(DESTDIR)$(PREFIX)/share/bash-completion/completions/leafhost
+	$(TARGET)/release/leafhost completions zsh > $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_leafhost
+	$(TARGET)/release/leafhost completions fish > $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/leafhost.fish
+	$(TARGET)/release/leafhost man $(DESTDIR)$(PREFIX)/share/man/man1
+	sed 's|@PREFIX@|$(PREFIX)|' deploy/systemd/leafhost.service > $(DESTDIR)$(PREFIX)/lib/systemd/system/leafhost.service
+
+clean:
+	cargo clean

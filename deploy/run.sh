@@ -1,0 +1,22 @@
+#!/bin/sh
+# The agent in standalone mode on this machine, in <target>/run, with a live table. Ctrl-C ends both.
+set -eu
+target=$1
+run=$target/run
+mkdir -p "$run/handlers"
+cp -R deploy/samples/standalone/. "$run/"
+cp "$target"/handlers/*.wasm "$target"/handlers/*.grants.yaml "$run/handlers/"
+
+"$target/release/leafhost" agent --standalone "$run" --state-dir "$run/state" --cdi-dir "$run/cdi" \
+  --listen 127.0.0.1:0 --log-format text >"$run/log" 2>&1 &
+agent=$!
+# The terminal sends Ctrl-C to the table and the agent alike; the agent drains by itself, this shell waits for it.
+trap 'kill "$agent" 2>/dev/null || true; wait "$agent" 2>/dev/null || true' EXIT
+trap : INT TERM
+
+echo "agent $agent runs in $run, its log is $run/log"
+[ "$(id -u)" = 0 ] || echo "not root: device nodes are offered with the rights this user has; podman must be run by this user"
+"$target/release/leafhost" status --watch --state-dir "$run/state" || {
+  status=$?
+  [ $status -ge 128 ] || { echo "the last lines of $run/log:"; tail -n 20 "$run/log"; exit $status; }
+}

@@ -1,0 +1,44 @@
+#!/bin/sh
+# Installs what the named parts (build, test) need and this machine lacks. Says what before it does it.
+set -eu
+packages='gcc libc6-dev libudev-dev pkg-config'
+for part in "$@"; do
+  case "$part" in
+    build) ;;
+    # podman with what a container on a bare machine needs; umockdev plays USB devices; busybox is the test image.
+    test) packages="$packages podman runc umockdev busybox-static" ;;
+    *) echo "setup: unknown part '$part', must be build or test" >&2; exit 2 ;;
+  esac
+done
+
+if ! command -v rustup >/dev/null; then
+  echo "setup: rustup is not here; install Rust with it, then try again" >&2
+  exit 1
+fi
+if ! rustup show active-toolchain >/dev/null 2>&1; then
+  echo "setup: will install the Rust toolchain named in rust-toolchain.toml"
+  rustup toolchain install
+fi
+if ! [ -d "$(rustc --print sysroot)/lib/rustlib/wasm32-wasip2" ]; then
+  echo "setup: will install the Rust target wasm32-wasip2"
+  rustup target add wasm32-wasip2
+fi
+for component in clippy rustfmt; do
+  cargo "$(echo $component | sed s/rustfmt/fmt/)" --version >/dev/null 2>&1 || rustup component add "$component"
+done
+
+if ! command -v dpkg-query >/dev/null; then
+  echo "setup: no Debian here; make sure of what these packages hold: $packages"
+  exit 0
+fi
+missing=
+for package in $packages; do
+  [ "$(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null)" = installed ] || missing="$missing $package"
+done
+[ -n "$missing" ] || exit 0
+sudo=
+[ "$(id -u)" = 0 ] || sudo=sudo
+echo "setup: will install with apt-get${sudo:+ (as root, through sudo)}:$missing"
+$sudo apt-get update -qq
+# shellcheck disable=SC2086
+$sudo env DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends $missing >/dev/null

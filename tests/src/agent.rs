@@ -1,0 +1,154 @@
+//! An agent in standalone mode, in a folder of its own.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::program::{self, Ended};
+use crate::wait::{eventually, within};
+
+/// A folder with Configurations, handlers and state, and the agent that works on it while one runs.
+pub struct Home {
+    folder: TempDir,
+    child: Option<Child>,
+}
+
+impl Home {
+    /// An empty one.
+    pub fn new() -> Result<Self> {
+        let folder = tempfile::tempdir().context("cannot make a folder")?;
+        for name in ["configurations", "handlers"] {
+            fs::create_dir(folder.path().join(name))?;
+        }
+        Ok(Self { folder, child: None })
+    }
+
+    /// The folder.
+    pub fn path(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// The folder of CDI specs.
+    pub fn cdi(&self) -> PathBuf {
+        self.path().join("cdi")
+    }
+
+    /// Puts a handler of ours there with its grants.
+    pub fn add_handler(&self, name: &str) -> Result<()> {
+        let wasm = program::handler(name)?;
+        for file in [wasm.with_extension("grants.yaml"), wasm] {
+            let to = self.path().join("handlers").join(file.file_name().context("no file name")?);
+            fs::copy(&file, to).with_context(|| format!("cannot copy {}", file.display()))?;
+        }
+        Ok(())
+    }
+
+    /// Writes a file below the folder.
+    pub fn write(&self, name: &str, text: impl AsRef<[u8]>) -> Result<()> {
+        let path = self.path().join(name);
+        if let Some(parent) = path.parent() {
+            fs::create_dir_all(parent)?;
+        }
+        fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))
+    }
+
+    /// Removes a file below the folder.
+    pub fn remove(&self, name: &str) -> Result<()> {
+        fs::remove_file(self.path().join(name)).with_context(|| format!("cannot remove {name}"))
+    }
+
+    /// Starts the agent, with more arguments, and waits until it is ready.
+    pub fn start(&mut self, more: &[&str]) -> Result<()> {
+        ensure!(self.child.is_none(), "the agent runs already");
+        let log = File::options().create(true).append(true).open(self.path().join("log"))?;
+        let child = Command::new(program::leafhost()?)
+            .arg("agent")
+            .arg("--standalone")
+            .arg(self.path())
+            .arg("--state-dir")
+            .arg(self.path().join("state"))
+            .arg("--cdi-dir")
+            .arg(self.cdi())
+            .args(["--node-name", "node-a", "--listen", "127.0.0.1:0", "--log-format", "text"])
+            .args(more)
+            .stdin(Stdio::null())
+            .stdout(log.try_clone()?)
+            .stderr(log)
+            .spawn()
+            .context("cannot start the agent")?;
+        self.child = Some(child);
+        eventually("the agent answers", || {
+            let ended = self.child.as_mut().map(Child::try_wait).transpose()?.flatten();
+            ensure!(ended.is_none(), "the agent ended: {ended:?}\n{}", self.log());
+            self.status().map(drop)
+        })
+        .with_context(|| self.log())
+    }
+
+    /// Ends the agent with a signal and waits for it; its exit code.
+    pub fn stop(&mut self, signal: Signal) -> Result<Option<i32>> {
+        let mut child = self.child.take().context("no agent runs")?;
+        kill(Pid::from_raw(i32::try_from(child.id())?), signal).context("cannot signal the agent")?;
+        let status = within(Duration::from_secs(20), "the agent ends", || child.try_wait()?.context("it still runs"));
+        if status.is_err() {
+            child.kill()?;
+            child.wait()?;
+        }
+        Ok(status?.code())
+    }
+
+    /// What the agent has logged.
+    pub fn log(&self) -> String {
+        fs::read_to_string(self.path().join("log")).unwrap_or_default()
+    }
+
+    /// Runs `leafhost` with `--state-dir` of this home.
+    pub fn leafhost(&self, arguments: &[&str]) -> Result<Ended> {
+        let state = self.path().join("state");
+        let state = state.to_str().context("the folder's name is no text")?;
+        program::run(program::leafhost()?, arguments.iter().copied().chain(["--state-dir", state]))
+    }
+
+    /// The status document.
+    pub fn status(&self) -> Result<Value> {
+        let text = self.leafhost(&["status", "-o", "json"])?.good()?;
+        serde_json::from_str(&text).context("the status is no JSON")
+    }
+
+    /// The Instances, once there are `count` of them.
+    pub fn instances(&self, count: usize) -> Result<Vec<Value>> {
+        eventually(&format!("{count} Instances"), || {
+            let status = self.status()?;
+            let instances = status.get("instances").and_then(Value::as_array).context("no instances")?;
+            ensure!(instances.len() == count, "{} Instances, {status:#}", instances.len());
+            Ok(instances.clone())
+        })
+        .with_context(|| self.log())
+    }
+
+    /// Waits until `holds` is true of the status document.
+    pub fn until(&self, what: &str, holds: impl Fn(&Value) -> bool) -> Result<Value> {
+        eventually(what, || {
+            let status = self.status()?;
+            ensure!(holds(&status), "{status:#}");
+            Ok(status)
+        })
+        .with_context(|| self.log())
+    }
+}
+
+impl Drop for Home {
+    fn drop(&mut self) {
+        if let Some(child) = &mut self.child {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}

@@ -1,0 +1,76 @@
+//! Programs that the workspace builds, and running them to their end.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, ensure};
+
+/// The folder cargo puts binaries of this profile into.
+pub fn build_folder() -> Result<PathBuf> {
+    let test = std::env::current_exe().context("cannot tell where this test is")?;
+    let deps = test.parent().context("the test is in no folder")?;
+    Ok(deps.parent().context("the test is in no build folder")?.to_owned())
+}
+
+/// The `leafhost` binary of this build.
+pub fn leafhost() -> Result<PathBuf> {
+    let path = build_folder()?.join("leafhost");
+    ensure!(path.is_file(), "{} is not there: run `cargo build --workspace` first", path.display());
+    Ok(path)
+}
+
+/// `<name>.wasm` as `make handlers` builds it.
+pub fn handler(name: &str) -> Result<PathBuf> {
+    let build = build_folder()?;
+    let target = build.parent().context("the build folder has no parent")?;
+    let path = target.join("handlers").join(name).with_extension("wasm");
+    ensure!(path.is_file(), "{} is not there: run `make handlers` first", path.display());
+    Ok(path)
+}
+
+/// The root of the source tree.
+pub fn source_tree() -> &'static Path {
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
+}
+
+/// What a program that ended has left.
+#[derive(Debug)]
+pub struct Ended {
+    /// Its exit code; absent if a signal ended it.
+    pub code: Option<i32>,
+    /// Standard output.
+    pub out: String,
+    /// Standard error.
+    pub err: String,
+}
+
+impl Ended {
+    /// The output, if the program ended well.
+    pub fn good(self) -> Result<String> {
+        ensure!(self.code == Some(0), "ended with {:?}\n{}{}", self.code, self.out, self.err);
+        Ok(self.out)
+    }
+}
+
+/// Runs `program` to its end.
+pub fn run<A: AsRef<OsStr>>(program: impl AsRef<OsStr>, arguments: impl IntoIterator<Item = A>) -> Result<Ended> {
+    run_in(program, arguments, Path::new("."), &[])
+}
+
+/// Runs `program` in a folder with more environment, to its end.
+pub fn run_in<A: AsRef<OsStr>>(
+    program: impl AsRef<OsStr>,
+    arguments: impl IntoIterator<Item = A>,
+    folder: &Path,
+    environment: &[(&str, &OsStr)],
+) -> Result<Ended> {
+    let mut command = Command::new(&program);
+    command.args(arguments).current_dir(folder).envs(environment.iter().copied()).stdin(Stdio::null());
+    let output = command.output().with_context(|| format!("cannot run {}", program.as_ref().to_string_lossy()))?;
+    Ok(Ended {
+        code: output.status.code(),
+        out: String::from_utf8_lossy(&output.stdout).into_owned(),
+        err: String::from_utf8_lossy(&output.stderr).into_owned(),
+    })
+}

@@ -1,0 +1,26 @@
+//! Waiting for a condition: looks again and again until it holds or time is up.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail};
+
+/// How long anything may take on a busy machine.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Looks until `look` gives something, or fails with what it said last.
+pub fn eventually<T>(what: &str, look: impl FnMut() -> Result<T>) -> Result<T> {
+    within(PATIENCE, what, look)
+}
+
+/// The same with a limit of its own.
+#[expect(clippy::disallowed_methods, reason = "a black-box test has nothing to be woken by; this is the one place that looks again")]
+pub fn within<T>(limit: Duration, what: &str, mut look: impl FnMut() -> Result<T>) -> Result<T> {
+    let start = Instant::now();
+    loop {
+        match look() {
+            Ok(found) => return Ok(found),
+            Err(error) if start.elapsed() > limit => bail!("{what}: not within {limit:?}: {error:#}"),
+            Err(_) => std::thread::sleep(Duration::from_millis(25)),
+        }
+    }
+}

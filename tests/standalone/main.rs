@@ -1,0 +1,7 @@
+//! The agent in standalone mode as a user meets it: real binary, real handlers, real files.
+#![allow(missing_docs, reason = "a test binary")]
+
+mod bad_input;
+mod handlers;
+mod instances;
+mod verbs;

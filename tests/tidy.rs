@@ -1,0 +1,76 @@
+//! The tree keeps its own rules: what no linter checks.
+#![allow(missing_docs, reason = "a test file")]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+const FOLDERS: [&str; 4] = ["host", "sdk", "handlers", "tests"];
+
+fn sources() -> Vec<PathBuf> {
+    let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
+    let mut found = Vec::new();
+    let mut folders: Vec<PathBuf> = FOLDERS.iter().map(|folder| root.join(folder)).collect();
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() && !path.ends_with("target") {
+                folders.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                found.push(path);
+            }
+        }
+    }
+    assert!(found.len() > 30, "the search itself is broken: {} files", found.len());
+    found
+}
+
+fn offenders(breaks: impl Fn(&Path, &str) -> bool) -> Vec<PathBuf> {
+    let breaks = &breaks;
+    sources().into_iter().filter(|path| breaks(path, &fs::read_to_string(path).unwrap())).collect()
+}
+
+#[test]
+fn every_source_file_says_what_it_is_for() {
+    assert_eq!(offenders(|_, text| !text.starts_with("//!")), Vec::<PathBuf>::new());
+}
+
+#[test]
+fn no_source_file_has_more_than_600_lines() {
+    assert_eq!(offenders(|_, text| text.lines().count() > 600), Vec::<PathBuf>::new());
+}
+
+#[test]
+fn no_file_has_a_name_that_says_nothing() {
+    let bad = ["mod", "util", "utils", "common", "helpers", "manager", "misc"];
+    assert_eq!(offenders(|path, _| path.file_stem().is_some_and(|stem| bad.iter().any(|bad| stem == *bad))), Vec::<PathBuf>::new());
+}
+
+#[test]
+fn nothing_is_left_for_later() {
+    let words = ["TODO", "FIXME", "XXX", "HACK"].map(|word| format!("{word}:"));
+    assert_eq!(offenders(|_, text| words.iter().any(|word| text.contains(word))), Vec::<PathBuf>::new());
+}
+
+#[test]
+fn the_floors_hold() {
+    let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
+    let allowed: [(&str, &[&str]); 8] = [
+        ("host/core", &[]),
+        ("host/udev", &[]),
+        ("host/cdi", &[]),
+        ("host/files", &["leafhost-core"]),
+        ("host/wasm", &["leafhost-core", "leafhost-udev"]),
+        ("host/compile", &["leafhost-wasm"]),
+        ("host/agent", &["leafhost-core", "leafhost-cdi"]),
+        ("sdk", &[]),
+    ];
+    for (folder, below) in allowed {
+        let manifest = fs::read_to_string(root.join(folder).join("Cargo.toml")).unwrap();
+        let (_, dependencies) = manifest.split_once("[dependencies]").unwrap();
+        let dependencies = dependencies.split("\n[").next().unwrap_or_default();
+        for line in dependencies.lines().filter(|line| line.starts_with("leafhost-")) {
+            let name = line.split(['.', ' ', '=']).next().unwrap_or_default();
+            assert!(below.contains(&name), "{folder} must not depend on {name}");
+        }
+    }
+}
