@@ -1,0 +1,192 @@
+//! The verbs an operator and a handler's author live in.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use leafhost_tests::agent::Home;
+use leafhost_tests::program::{self, Ended, source_tree};
+use serde_json::Value;
+
+use crate::instances::DEBUG_ECHO;
+
+fn leafhost(arguments: &[&str]) -> Result<Ended> {
+    program::run(program::leafhost()?, arguments)
+}
+
+fn handler(name: &str) -> Result<String> {
+    Ok(program::handler(name)?.to_str().context("no text")?.to_owned())
+}
+
+#[test]
+fn handler_run_shows_devices_and_exits_0() -> Result<()> {
+    let home = Home::new()?;
+    home.write("echo.yaml", DEBUG_ECHO)?;
+    let file = home.path().join("echo.yaml");
+    let out = leafhost(&["handler", "run", &handler("debug-echo")?, "--configuration", file.to_str().unwrap_or_default()])?.good()?;
+    assert!(out.contains("foo0") && out.contains("8120fe"), "{out}");
+    Ok(())
+}
+
+#[test]
+fn handler_run_on_a_wrong_rule_names_it_and_exits_1() -> Result<()> {
+    let home = Home::new()?;
+    home.write("details.yaml", "udevRules:\n  - KERNEL=\"null\"\n")?;
+    let file = home.path().join("details.yaml");
+    let ended = leafhost(&["handler", "run", &handler("udev")?, "--details", file.to_str().unwrap_or_default()])?;
+    assert_eq!(ended.code, Some(1), "{ended:?}");
+    assert!(ended.err.contains("udevRules[0]"), "{ended:?}");
+    Ok(())
+}
+
+#[test]
+fn handler_run_without_a_device_is_no_error_and_explain_says_why() -> Result<()> {
+    let home = Home::new()?;
+    home.write("details.yaml", "udevRules:\n  - SUBSYSTEM==\"mem\", KERNEL==\"null\", ATTR{dev}==\"9:9\"\n")?;
+    let file = home.path().join("details.yaml");
+    let ended =
+        leafhost(&["handler", "run", &handler("udev")?, "--details", file.to_str().unwrap_or_default(), "--explain"])?;
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    let all = format!("{}{}", ended.out, ended.err);
+    assert!(all.contains("/devices/virtual/mem/null") && all.contains("1:3"), "{all}");
+    Ok(())
+}
+
+#[test]
+fn the_udev_handler_finds_a_device_of_this_machine_with_akris_properties() -> Result<()> {
+    let home = Home::new()?;
+    home.write("details.yaml", "udevRules:\n  - KERNEL==\"null\", SUBSYSTEM==\"mem\"\npermissions: rw\n")?;
+    let file = home.path().join("details.yaml");
+    let out = leafhost(&["handler", "run", &handler("udev")?, "--details", file.to_str().unwrap_or_default(), "-o", "json"])?
+        .good()?;
+    let found: Value = serde_json::from_str(&out).context("no JSON")?;
+    let text = found.to_string();
+    for words in ["UDEV_DEVNODE", "/dev/null", "UDEV_DEVPATH", "/devices/virtual/mem/null"] {
+        assert!(text.contains(words), "{words} is not in {text}");
+    }
+    Ok(())
+}
+
+#[test]
+fn inspect_names_imports_grants_and_digest() -> Result<()> {
+    let out = leafhost(&["handler", "inspect", &handler("udev")?])?.good()?;
+    for words in ["udev", "leafhost:udev/devices", "sha256"] {
+        assert!(out.contains(words), "{words} is not in {out}");
+    }
+    let grants = leafhost(&["handler", "inspect", &handler("udev")?, "--grants"])?.good()?;
+    assert!(grants.contains("udev:"), "{grants}");
+    Ok(())
+}
+
+#[test]
+fn check_reads_as_the_agent_would() -> Result<()> {
+    let home = Home::new()?;
+    home.add_handler("debug-echo")?;
+    home.write("configurations/echo.yaml", DEBUG_ECHO)?;
+    let path = home.path().to_str().unwrap_or_default().to_owned();
+    leafhost(&["check", &path])?.good()?;
+    home.write("configurations/echo.yaml", DEBUG_ECHO.replace(r#"["foo0", "foo1"]"#, "7"))?;
+    let ended = leafhost(&["check", &path])?;
+    assert_eq!(ended.code, Some(1), "{ended:?}");
+    let all = format!("{}{}", ended.out, ended.err);
+    assert!(all.contains("echo.yaml") && all.contains("descriptions"), "{all}");
+    Ok(())
+}
+
+#[test]
+fn a_stopped_agent_is_named_as_such() -> Result<()> {
+    let home = Home::new()?;
+    let ended = home.leafhost(&["status"])?;
+    assert_eq!(ended.code, Some(1));
+    assert!(ended.err.contains("state"), "{ended:?}");
+    Ok(())
+}
+
+#[test]
+fn wrong_usage_exits_2() -> Result<()> {
+    assert_eq!(leafhost(&["agent", "--no-such-flag"])?.code, Some(2));
+    Ok(())
+}
+
+#[test]
+fn the_version_names_the_contract() -> Result<()> {
+    let out = leafhost(&["--version"])?.good()?;
+    assert!(out.contains("leafhost:discovery@0.1.0"), "{out}");
+    Ok(())
+}
+
+#[test]
+fn the_samples_pass_the_check() -> Result<()> {
+    let home = Home::new()?;
+    for name in ["debug-echo", "mock-gpu", "udev"] {
+        home.add_handler(name)?;
+    }
+    for entry in fs::read_dir(source_tree().join("deploy/samples/standalone/configurations"))? {
+        let path = entry?.path();
+        fs::copy(&path, home.path().join("configurations").join(path.file_name().context("no name")?))?;
+    }
+    leafhost(&["check", home.path().to_str().unwrap_or_default()])?.good()?;
+    Ok(())
+}
+
+/// One fenced block of the SDK's README: its language, the file it stands for, its text.
+struct Block {
+    language: String,
+    file: Option<String>,
+    text: String,
+}
+
+fn blocks(markdown: &str) -> Vec<Block> {
+    let mut found = Vec::new();
+    let mut open: Option<Block> = None;
+    for line in markdown.lines() {
+        if let Some(info) = line.trim_start().strip_prefix("```") {
+            if let Some(block) = open.take() {
+                found.push(block);
+            } else {
+                let mut words = info.split(',').map(str::trim);
+                let language = words.next().unwrap_or_default().to_owned();
+                let file = words.find_map(|word| word.strip_prefix("file=")).map(str::to_owned);
+                open = Some(Block { language, file, text: String::new() });
+            }
+        } else if let Some(block) = &mut open {
+            block.text.push_str(line);
+            block.text.push('\n');
+        }
+    }
+    found
+}
+
+#[test]
+fn the_sdks_five_minutes_work_as_they_are_written() -> Result<()> {
+    let home = Home::new()?;
+    let readme = fs::read_to_string(source_tree().join("sdk/README.md"))?;
+    let bin = program::build_folder()?;
+    let path = std::env::join_paths(
+        std::iter::once(bin.clone()).chain(std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default())),
+    )?;
+    let sdk = source_tree().join("sdk").canonicalize()?;
+    let target = bin.parent().context("no target folder")?.join("authors");
+    let environment: [(&str, &OsStr); 3] = [
+        ("PATH", &path),
+        // The text names the published crate; here it is the one of this tree.
+        ("LEAFHOST_SDK", sdk.as_os_str()),
+        ("CARGO_TARGET_DIR", target.as_os_str()),
+    ];
+    let mut folder = home.path().to_owned();
+    let mut ran = 0;
+    for block in blocks(&readme) {
+        if let Some(file) = &block.file {
+            fs::write(folder.join(file), &block.text).with_context(|| format!("cannot write {file}"))?;
+        } else if block.language == "sh" {
+            // A `cd` in one block holds for the next ones, as it does for a reader.
+            let script = format!("set -eu\n{}\npwd > '{}'\n", block.text, home.path().join("pwd").display());
+            program::run_in("sh", ["-c", &script], &folder, &environment)?.good().with_context(|| block.text.clone())?;
+            folder = Path::new(fs::read_to_string(home.path().join("pwd"))?.trim()).to_owned();
+            ran += 1;
+        }
+    }
+    assert!(ran >= 3, "the README has only {ran} blocks to run");
+    Ok(())
+}
