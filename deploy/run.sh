@@ -7,7 +7,11 @@ mkdir -p "$run/handlers"
 cp -R deploy/samples/standalone/. "$run/"
 cp "$target"/handlers/*.wasm "$target"/handlers/*.grants.yaml "$run/handlers/"
 
-"$target/release/leafhost" agent --standalone "$run" --state-dir "$run/state" --cdi-dir "$run/cdi" \
+# As root the specs go where every podman looks, and are lost at boot; otherwise beside the rest.
+cdi=$run/cdi
+[ "$(id -u)" != 0 ] || cdi=/run/cdi
+
+"$target/release/leafhost" agent --standalone "$run" --state-dir "$run/state" --cdi-dir "$cdi" \
   --listen 127.0.0.1:0 --log-format text >"$run/log" 2>&1 &
 agent=$!
 # The terminal sends Ctrl-C to the table and the agent alike; the agent drains by itself, this shell waits for it.
@@ -15,7 +19,8 @@ trap 'kill "$agent" 2>/dev/null || true; wait "$agent" 2>/dev/null || true' EXIT
 trap : INT TERM
 
 echo "agent $agent runs in $run, its log is $run/log"
-[ "$(id -u)" = 0 ] || echo "not root: device nodes are offered with the rights this user has; podman must be run by this user"
+echo "CDI specs are in $cdi"
+[ "$(id -u)" = 0 ] || echo "not root: podman 4 reads only /etc/cdi and /run/cdi, where root must put the specs; newer ones take --cdi-spec-dir"
 "$target/release/leafhost" status --watch --state-dir "$run/state" || {
   status=$?
   [ $status -ge 128 ] || { echo "the last lines of $run/log:"; tail -n 20 "$run/log"; exit $status; }
