@@ -1,0 +1,94 @@
+//! Sysfs attributes, read with care: some files there are endless, some block, and reading a few acts on the hardware.
+
+use std::fs::{self, File};
+use std::io::Read;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Component, Path, PathBuf};
+
+use crate::Result;
+use crate::subsystems::Subsystems;
+use crate::tree::{self, SYS};
+
+/// The largest attribute that is read, in bytes.
+const MAX_ATTRIBUTE: u64 = 4 << 10;
+
+/// Reads sysfs attributes, pairs of devpath and name; the answer has the same length and order. Blocks.
+///
+/// `None` for what is absent, not readable, binary, larger than 4 KiB, or not the device's. A name may lead through a
+/// link (`device/vendor`), but only to a device above or below in the same chain whose subsystem is allowed. A link
+/// itself gives the last part of what it points to, so that `iommu_group` gives `7` and `driver` a name.
+pub fn read(attributes: &[(String, String)], allowed: &Subsystems) -> Result<Vec<Option<String>>> {
+    tree::require_sysfs()?;
+    Ok(attributes
+        .iter()
+        .map(|(devpath, name)| attribute(devpath, name, allowed))
+        .collect())
+}
+
+/// One attribute, if it may be read and can be.
+pub(crate) fn attribute(devpath: &str, name: &str, allowed: &Subsystems) -> Option<String> {
+    if !is_plain(devpath.strip_prefix('/')?) || !is_plain(name) {
+        return None;
+    }
+    let device = PathBuf::from(format!("{SYS}{devpath}"));
+    // A device is named by its own path: one that leads through a link is another's.
+    if fs::canonicalize(&device).ok()? != device || !tree::is_allowed(&device, allowed) {
+        return None;
+    }
+    let path = device.join(name);
+    let (folder, file) = (path.parent()?, path.file_name()?);
+    let folder = fs::canonicalize(folder).ok()?;
+    if !belongs(&folder, &device, allowed) {
+        return None;
+    }
+    let path = folder.join(file);
+    let metadata = fs::symlink_metadata(&path).ok()?;
+    if metadata.is_symlink() {
+        let target = fs::read_link(&path).ok()?;
+        return Some(target.file_name()?.to_str()?.to_owned());
+    }
+    if !metadata.is_file() || metadata.permissions().mode() & 0o444 == 0 || acts(file.to_str()?) {
+        return None;
+    }
+    let mut bytes = Vec::new();
+    File::open(&path)
+        .ok()?
+        .take(MAX_ATTRIBUTE + 1)
+        .read_to_end(&mut bytes)
+        .ok()?;
+    if u64::try_from(bytes.len()).ok()? > MAX_ATTRIBUTE || bytes.contains(&0) {
+        return None;
+    }
+    let text = String::from_utf8(bytes).ok()?;
+    Some(text.trim_end_matches(['\n', '\r']).to_owned())
+}
+
+/// Whether the folder is one of the device, or of one above or below it that may be seen.
+fn belongs(folder: &Path, device: &Path, allowed: &Subsystems) -> bool {
+    let Some(owner) = tree::owner(folder) else {
+        return false;
+    };
+    owner == device
+        || ((owner.starts_with(device) || device.starts_with(&owner))
+            && tree::is_allowed(&owner, allowed))
+}
+
+/// Whether the path stays below where it starts.
+fn is_plain(path: &str) -> bool {
+    !path.is_empty()
+        && !path.contains('\0')
+        && Path::new(path)
+            .components()
+            .all(|part| matches!(part, Component::Normal(_)))
+}
+
+/// Whether reading is more than looking: windows into a PCI or ISA device's registers and memory. (A device may hang
+/// on a read of them.)
+fn acts(name: &str) -> bool {
+    matches!(
+        name,
+        "config" | "rom" | "vpd" | "legacy_io" | "legacy_mem" | "eeprom" | "nvmem"
+    ) || name
+        .strip_prefix("resource")
+        .is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
+}

@@ -1,0 +1,199 @@
+//! Looking for devices: one walk through sysfs for any number of rules.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use crate::facts::Facts;
+use crate::rule::Rule;
+use crate::subsystems::Subsystems;
+use crate::tree::{self, Node};
+use crate::verdict::{Chain, Verdict, judge};
+use crate::{Error, Result};
+
+mod notes;
+
+use notes::Notes;
+
+/// The most rules one look answers.
+pub const MAX_RULES: usize = 64;
+/// The most notes one look takes.
+pub const MAX_NOTES: usize = 1_000;
+/// How long one look may take; a hundred times what hundreds of devices need.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// What was found.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Found {
+    /// The devices for which a rule holds and their ancestors, sorted by devpath.
+    pub devices: Vec<Device>,
+    /// What an operator should know: terms that held only as a regular expression, then devices that a rule nearly
+    /// took, those first for which most terms held. At most [`MAX_NOTES`].
+    pub notes: Vec<Note>,
+    /// How many more notes there were.
+    pub notes_dropped: u64,
+}
+
+/// A device. Of an ancestor that may not be seen only `devpath`, `parent` and `kernel` are given.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Device {
+    /// The path below `/sys`.
+    pub devpath: String,
+    /// The nearest ancestor; it is in the same answer.
+    pub parent: Option<String>,
+    /// The kernel's name.
+    pub kernel: String,
+    /// The subsystem.
+    pub subsystem: Option<String>,
+    /// The driver.
+    pub driver: Option<String>,
+    /// The node below `/dev`.
+    pub devnode: Option<String>,
+    /// udev's properties, sorted by name.
+    pub properties: Vec<(String, String)>,
+    /// udev's tags, sorted.
+    pub tags: Vec<String>,
+    /// The rules that hold, by index, ascending; none for what is listed as an ancestor.
+    pub rules: Vec<u32>,
+}
+
+/// Something an operator should know about a rule and a device.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Note {
+    /// The device's path.
+    pub subject: String,
+    /// The rule.
+    pub rule: String,
+    /// What is to say.
+    pub reason: String,
+}
+
+/// Finds all devices for which at least one rule holds. Blocks: some milliseconds for a few hundred devices.
+pub fn find(rules: &[Rule], allowed: &Subsystems) -> Result<Found> {
+    if rules.len() > MAX_RULES {
+        return Err(Error::TooManyRules { count: rules.len() });
+    }
+    tree::require_sysfs()?;
+    let started = Instant::now();
+    let walk = Walk::start(allowed)?;
+    let mut matched: BTreeMap<String, Vec<u32>> = BTreeMap::new();
+    let mut notes = Notes::default();
+    for node in walk.candidates() {
+        if started.elapsed() > PATIENCE {
+            return Err(Error::TooSlow {
+                seconds: PATIENCE.as_secs(),
+            });
+        }
+        let above: Vec<&Node<'_>> = walk.above(node.devpath()).collect();
+        let seen: Vec<&dyn Facts> = above
+            .iter()
+            .filter(|node| node.is_allowed())
+            .map(|node| -> &dyn Facts { *node })
+            .collect();
+        let chain = Chain {
+            own: node,
+            ancestors: &seen,
+        };
+        for (index, rule) in (0..).zip(rules) {
+            match judge(rule, &chain) {
+                Verdict::Holds { as_regex } => {
+                    matched
+                        .entry(node.devpath().to_owned())
+                        .or_default()
+                        .push(index);
+                    for term in as_regex {
+                        notes.matched_as_regex(index, term, node.devpath());
+                    }
+                }
+                Verdict::Misses(miss) => notes.missed(index, node.devpath(), miss),
+                Verdict::Differs => {}
+            }
+        }
+    }
+    let (notes, notes_dropped) = notes.written(rules);
+    Ok(Found {
+        devices: walk.devices(&matched),
+        notes,
+        notes_dropped,
+    })
+}
+
+/// All devices of one look.
+struct Walk<'a> {
+    nodes: BTreeMap<String, Node<'a>>,
+}
+
+impl<'a> Walk<'a> {
+    /// Lists the devices of all buses and classes, and what is above them.
+    fn start(allowed: &'a Subsystems) -> Result<Self> {
+        let enumerate = |source| Error::Enumerate { source };
+        let mut enumerator = udev::Enumerator::new().map_err(enumerate)?;
+        let mut nodes = BTreeMap::new();
+        for device in enumerator.scan_devices().map_err(enumerate)? {
+            let node = Node::new(device, allowed);
+            nodes.insert(node.devpath().to_owned(), node);
+        }
+        let listed: Vec<String> = nodes.keys().cloned().collect();
+        let mut looked_up = BTreeSet::new();
+        for devpath in &listed {
+            for path in tree::above(devpath) {
+                if nodes.contains_key(path) || !looked_up.insert(path) {
+                    continue;
+                }
+                if let Some(node) = Node::look_up(path, allowed) {
+                    nodes.insert(path.to_owned(), node);
+                }
+            }
+        }
+        Ok(Self { nodes })
+    }
+
+    fn candidates(&self) -> impl Iterator<Item = &Node<'a>> {
+        self.nodes.values().filter(|node| node.is_allowed())
+    }
+
+    /// The ancestors, nearest first.
+    fn above(&self, devpath: &str) -> impl Iterator<Item = &Node<'a>> {
+        tree::above(devpath).filter_map(|path| self.nodes.get(path))
+    }
+
+    /// The matched devices and their ancestors.
+    fn devices(&self, matched: &BTreeMap<String, Vec<u32>>) -> Vec<Device> {
+        let mut wanted: BTreeSet<&str> = BTreeSet::new();
+        for devpath in matched.keys() {
+            wanted.insert(devpath);
+            wanted.extend(self.above(devpath).map(Facts::devpath));
+        }
+        wanted
+            .into_iter()
+            .filter_map(|devpath| self.nodes.get(devpath))
+            .map(|node| {
+                let rules = matched.get(node.devpath()).cloned().unwrap_or_default();
+                self.device(node, rules)
+            })
+            .collect()
+    }
+
+    fn device(&self, node: &Node<'_>, rules: Vec<u32>) -> Device {
+        let mut device = Device {
+            devpath: node.devpath().to_owned(),
+            parent: self
+                .above(node.devpath())
+                .next()
+                .map(|parent| parent.devpath().to_owned()),
+            kernel: node.kernel().to_owned(),
+            ..Device::default()
+        };
+        if node.is_allowed() {
+            device.subsystem = node.subsystem().map(str::to_owned);
+            device.driver = node.driver().map(str::to_owned);
+            device.devnode = node.devnode();
+            device.properties = node.properties().into_iter().collect();
+            device.tags = node.tags().to_vec();
+            device.rules = rules;
+        }
+        device
+    }
+}
+
+#[cfg(test)]
+mod tests;

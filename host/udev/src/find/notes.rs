@@ -1,0 +1,92 @@
+//! What a look leaves to say, bounded, the most telling first.
+
+use std::collections::BTreeMap;
+
+use super::{MAX_NOTES, Note};
+use crate::rule::{Rule, Term};
+use crate::verdict::Miss;
+
+/// Notes as they come up.
+#[derive(Debug, Default)]
+pub(super) struct Notes {
+    /// By rule and term: the first device, and how many there were.
+    as_regex: BTreeMap<(u32, usize), (String, usize)>,
+    missed: Vec<(u32, String, Miss)>,
+}
+
+impl Notes {
+    /// A term of a rule that holds does so only as a regular expression.
+    pub(super) fn matched_as_regex(&mut self, rule: u32, term: usize, devpath: &str) {
+        self.as_regex
+            .entry((rule, term))
+            .or_insert_with(|| (devpath.to_owned(), 0))
+            .1 += 1;
+    }
+
+    /// A rule nearly held.
+    pub(super) fn missed(&mut self, rule: u32, devpath: &str, miss: Miss) {
+        self.missed.push((rule, devpath.to_owned(), miss));
+    }
+
+    /// The notes as texts, and how many were too many.
+    pub(super) fn written(mut self, rules: &[Rule]) -> (Vec<Note>, u64) {
+        let total = self.as_regex.len() + self.missed.len();
+        self.missed.sort_by(|a, b| {
+            let held = b.2.held.cmp(&a.2.held);
+            held.then_with(|| (&a.1, a.0).cmp(&(&b.1, b.0)))
+        });
+        let as_regex = self
+            .as_regex
+            .into_iter()
+            .filter_map(|((rule, term), (devpath, count))| {
+                let (rule, term) = lookup(rules, rule, term)?;
+                let others = match count {
+                    0 | 1 => String::new(),
+                    _ => format!(" (and {} other devices)", count - 1),
+                };
+                Some(Note {
+                    subject: devpath,
+                    rule: rule.to_string(),
+                    reason: format!(
+                        "{term} holds only as a regular expression{others}; write it as a glob"
+                    ),
+                })
+            });
+        let missed = self.missed.into_iter().filter_map(|(rule, devpath, miss)| {
+            let (rule, term) = lookup(rules, rule, miss.failed)?;
+            Some(Note {
+                subject: devpath,
+                rule: rule.to_string(),
+                reason: format!("{term} does not hold: {}", found(term, &miss)),
+            })
+        });
+        let notes: Vec<Note> = as_regex.chain(missed).take(MAX_NOTES).collect();
+        let dropped = total.saturating_sub(notes.len());
+        (notes, u64::try_from(dropped).unwrap_or(u64::MAX))
+    }
+}
+
+fn lookup(rules: &[Rule], rule: u32, term: usize) -> Option<(&Rule, &Term)> {
+    let rule = rules.get(usize::try_from(rule).ok()?)?;
+    Some((rule, rule.terms().nth(term)?))
+}
+
+/// What the device has where the term does not hold.
+fn found(term: &Term, miss: &Miss) -> String {
+    let what = term
+        .key
+        .clone()
+        .unwrap_or_else(|| term.field.to_string().to_lowercase());
+    match (&miss.actual, term.negated, term.field.is_plural()) {
+        (Some(actual), false, true) => {
+            format!("neither the device's {what} {actual:?} nor that of one above it fits")
+        }
+        (Some(actual), true, true) => {
+            format!("the device, whose {what} is {actual:?}, or one above it fits the pattern")
+        }
+        (Some(actual), _, false) => format!("{what} is {actual:?}"),
+        (None, false, true) => format!("no {what} of the device or one above it fits"),
+        (None, true, true) => "one above the device fits the pattern".to_owned(),
+        (None, _, false) => format!("{what} is absent or empty"),
+    }
+}

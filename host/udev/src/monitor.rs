@@ -1,0 +1,268 @@
+//! Listening for device events.
+//!
+//! Events reach everyone who subscribed; nothing here knows rules. udevd's own group is listened to where udevd runs in
+//! our network namespace, since only there it can be heard; else the kernel's, which says what happened before udevd
+//! has set permissions and links.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use tokio::io::unix::AsyncFd;
+use tokio::sync::{broadcast, oneshot};
+
+use crate::event::Event;
+use crate::tree::{lossy, properties, split_tags};
+
+/// How long udevd is given to follow up on an event of the kernel.
+const SETTLE: Duration = Duration::from_secs(1);
+/// Events a slow subscriber may be behind before it is told that it lost some.
+const BACKLOG: usize = 1024;
+/// Where udevd takes orders.
+const CONTROL: &str = "/run/udev/control";
+/// The unix sockets of our own network namespace.
+const SOCKETS: &str = "/proc/self/net/unix";
+
+/// Which events are heard.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Group {
+    /// udevd's, sent when it is done with a device.
+    Udev,
+    /// The kernel's own.
+    Kernel,
+}
+
+impl Group {
+    /// The group that can be heard here.
+    ///
+    /// udevd's events stay in its network namespace, which shows by its control socket: `/proc/net/unix` lists the
+    /// sockets of our namespace only, also where `/run/udev` is mounted from elsewhere.
+    pub fn here() -> Self {
+        let sockets = fs::read_to_string(SOCKETS).unwrap_or_default();
+        Self::choose(Path::new(CONTROL).exists(), &sockets)
+    }
+
+    fn choose(has_control: bool, sockets: &str) -> Self {
+        let is_ours = sockets
+            .lines()
+            .any(|line| line.split_whitespace().last() == Some(CONTROL));
+        if has_control && is_ours {
+            Self::Udev
+        } else {
+            Self::Kernel
+        }
+    }
+
+    fn settle(self) -> Option<Duration> {
+        match self {
+            Self::Udev => None,
+            Self::Kernel => Some(SETTLE),
+        }
+    }
+}
+
+/// Why events cannot be heard.
+#[derive(Debug, thiserror::Error)]
+pub enum MonitorError {
+    /// No socket.
+    #[error(
+        "cannot listen for device events: no netlink socket of the {group:?} group; devices are found by timer only"
+    )]
+    Socket {
+        /// Which group.
+        group: Group,
+        /// Cause.
+        #[source]
+        source: io::Error,
+    },
+    /// No thread.
+    #[error("cannot start the thread that listens for device events")]
+    Thread {
+        /// Cause.
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// Listens until dropped.
+#[derive(Debug)]
+pub struct Monitor {
+    group: Group,
+    events: broadcast::Sender<Arc<Event>>,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Monitor {
+    /// Starts to listen to the group that can be heard here. From its return on no event is missed.
+    pub fn start() -> Result<Self, MonitorError> {
+        Self::start_on(Group::here())
+    }
+
+    /// Starts to listen to a group.
+    pub fn start_on(group: Group) -> Result<Self, MonitorError> {
+        let (events, _) = broadcast::channel(BACKLOG);
+        let (stop, stopped) = oneshot::channel();
+        let (ready, opened) = std::sync::mpsc::channel();
+        let sender = events.clone();
+        let thread = std::thread::Builder::new()
+            .name("udev-monitor".to_owned())
+            .spawn(move || run(group, &sender, stopped, &ready))
+            .map_err(|source| MonitorError::Thread { source })?;
+        let monitor = Self {
+            group,
+            events,
+            stop: Some(stop),
+            thread: Some(thread),
+        };
+        match opened.recv() {
+            Ok(Ok(())) => Ok(monitor),
+            Ok(Err(source)) => Err(MonitorError::Socket { group, source }),
+            Err(_) => Err(MonitorError::Thread {
+                source: io::Error::other("it ended before it listened"),
+            }),
+        }
+    }
+
+    /// The events from now on. A receiver that falls behind gets `Lagged`, which means the same as
+    /// [`Event::is_lost`]; `Closed` when the monitor is dropped or can listen no more.
+    pub fn subscribe(&self) -> broadcast::Receiver<Arc<Event>> {
+        self.events.subscribe()
+    }
+
+    /// Which events are heard.
+    pub fn group(&self) -> Group {
+        self.group
+    }
+}
+
+impl Drop for Monitor {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            // A thread that panicked has said so itself; the next look by timer goes on without it.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// The thread: libudev's socket belongs to one thread for good.
+fn run(
+    group: Group,
+    events: &broadcast::Sender<Arc<Event>>,
+    stopped: oneshot::Receiver<()>,
+    ready: &std::sync::mpsc::Sender<io::Result<()>>,
+) {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_io()
+        .build();
+    let runtime = match runtime {
+        Ok(runtime) => runtime,
+        Err(error) => return drop(ready.send(Err(error))),
+    };
+    runtime.block_on(async {
+        let socket = match open(group) {
+            Ok(socket) => socket,
+            Err(error) => return drop(ready.send(Err(error))),
+        };
+        let _ = ready.send(Ok(()));
+        tokio::select! {
+            _ = stopped => {}
+            error = pump(&socket, group, events) => {
+                tracing::error!(%error, "cannot listen for device events any more; devices are found by timer only");
+            }
+        }
+    });
+}
+
+fn open(group: Group) -> io::Result<AsyncFd<udev::MonitorSocket>> {
+    let builder = match group {
+        Group::Udev => udev::MonitorBuilder::new()?,
+        Group::Kernel => udev::MonitorBuilder::new_kernel()?,
+    };
+    AsyncFd::new(builder.listen()?)
+}
+
+/// Passes events on until the socket breaks.
+async fn pump(
+    socket: &AsyncFd<udev::MonitorSocket>,
+    group: Group,
+    events: &broadcast::Sender<Arc<Event>>,
+) -> io::Error {
+    loop {
+        let mut readable = match socket.readable().await {
+            Ok(readable) => readable,
+            Err(error) => return error,
+        };
+        loop {
+            let received = readable.get_inner().iter().next();
+            // libudev leaves its reason in errno, and nothing was called since.
+            let reason = io::Error::last_os_error();
+            let event = match received {
+                Some(event) => read_event(&event, group),
+                None => match Silence::of(&reason) {
+                    Silence::Empty => break,
+                    Silence::Skipped => continue,
+                    Silence::Overrun => Event::lost(group.settle()),
+                    Silence::Broken => return reason,
+                },
+            };
+            // Without a subscriber there is nobody to tell.
+            let _ = events.send(Arc::new(event));
+        }
+        readable.clear_ready();
+    }
+}
+
+/// Why libudev gave no event.
+#[derive(Debug, PartialEq, Eq)]
+enum Silence {
+    /// There is none.
+    Empty,
+    /// There was something else.
+    Skipped,
+    /// The kernel dropped some.
+    Overrun,
+    /// The socket is of no use any more.
+    Broken,
+}
+
+impl Silence {
+    fn of(reason: &io::Error) -> Self {
+        const ENOBUFS: i32 = 105;
+        const EBADF: i32 = 9;
+        match reason.raw_os_error() {
+            Some(ENOBUFS) => Self::Overrun,
+            Some(EBADF) => Self::Broken,
+            _ if reason.kind() == io::ErrorKind::Interrupted => Self::Skipped,
+            _ => Self::Empty,
+        }
+    }
+}
+
+fn read_event(event: &udev::Event, group: Group) -> Event {
+    let properties = properties(event);
+    let tags = match group {
+        Group::Udev => properties
+            .get("CURRENT_TAGS")
+            .or_else(|| properties.get("TAGS"))
+            .map(|tags| split_tags(tags))
+            .unwrap_or_default(),
+        Group::Kernel => Vec::new(),
+    };
+    Event {
+        action: event.action().map(lossy).unwrap_or_default(),
+        devpath: lossy(event.devpath()),
+        subsystem: event.subsystem().map(lossy),
+        devnode: event.devnode().map(|path| lossy(path.as_os_str())),
+        properties,
+        tags,
+        settle: group.settle(),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,278 @@
+//! Rules: terms that must all hold, each compiled once.
+//!
+//! Knows how rules are written and which are allowed, not how devices are looked up.
+
+use std::fmt;
+
+use crate::pattern::Pattern;
+
+/// The most terms a rule may have.
+pub const MAX_TERMS: usize = 32;
+/// The longest pattern, in bytes.
+pub const MAX_VALUE: usize = 1 << 10;
+/// The longest key, in bytes.
+const MAX_KEY: usize = 256;
+
+/// What a term looks at. The plural ones hold if they hold for the device or for any of its ancestors.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Field {
+    /// A sysfs attribute of the device.
+    Attr,
+    /// A sysfs attribute of the device or an ancestor.
+    Attrs,
+    /// The path below `/sys`.
+    Devpath,
+    /// The driver bound to the device.
+    Driver,
+    /// The driver bound to the device or an ancestor.
+    Drivers,
+    /// The kernel's name of the device.
+    Kernel,
+    /// The kernel's name of the device or an ancestor.
+    Kernels,
+    /// A property in udev's database.
+    Env,
+    /// The subsystem.
+    Subsystem,
+    /// The subsystem of the device or an ancestor.
+    Subsystems,
+    /// A tag in udev's database.
+    Tag,
+    /// A tag of the device or an ancestor.
+    Tags,
+}
+
+impl Field {
+    /// Whether a term on this field names a key.
+    pub fn has_key(self) -> bool {
+        matches!(self, Self::Attr | Self::Attrs | Self::Env)
+    }
+
+    /// Whether ancestors are looked at too.
+    pub fn is_plural(self) -> bool {
+        matches!(
+            self,
+            Self::Attrs | Self::Drivers | Self::Kernels | Self::Subsystems | Self::Tags
+        )
+    }
+}
+
+impl fmt::Display for Field {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Attr => "ATTR",
+            Self::Attrs => "ATTRS",
+            Self::Devpath => "DEVPATH",
+            Self::Driver => "DRIVER",
+            Self::Drivers => "DRIVERS",
+            Self::Kernel => "KERNEL",
+            Self::Kernels => "KERNELS",
+            Self::Env => "ENV",
+            Self::Subsystem => "SUBSYSTEM",
+            Self::Subsystems => "SUBSYSTEMS",
+            Self::Tag => "TAG",
+            Self::Tags => "TAGS",
+        })
+    }
+}
+
+/// One comparison. An absent thing is compared like an empty text.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Term {
+    /// What is looked at.
+    pub field: Field,
+    /// Which attribute or property, where the field asks for one.
+    pub key: Option<String>,
+    /// `!=`: globs only; on a plural field neither the device nor any ancestor may match.
+    pub negated: bool,
+    /// A shell glob with `|` between alternatives; a term that is not negated also holds where it matches
+    /// the whole text as a regular expression.
+    pub value: String,
+}
+
+impl fmt::Display for Term {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.field)?;
+        if let Some(key) = &self.key {
+            write!(f, "{{{key}}}")?;
+        }
+        let operator = if self.negated { "!=" } else { "==" };
+        write!(f, "{operator}\"{}\"", self.value)
+    }
+}
+
+/// Why terms are no rule.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidRule {
+    /// No term.
+    #[error("a rule needs at least one term")]
+    Empty,
+    /// More than [`MAX_TERMS`].
+    #[error("a rule has {count} terms, {MAX_TERMS} are the most")]
+    TooManyTerms {
+        /// How many there were.
+        count: usize,
+    },
+    /// The pattern is over [`MAX_VALUE`].
+    #[error("the pattern of {field} has {length} bytes, {MAX_VALUE} are the most")]
+    LongValue {
+        /// Of which field.
+        field: Field,
+        /// Its length in bytes.
+        length: usize,
+    },
+    /// The key is missing.
+    #[error("{field} needs a key, as in {field}{{name}}")]
+    MissingKey {
+        /// The field.
+        field: Field,
+    },
+    /// The key names nothing.
+    #[error("the key of {field} must be 1 to {MAX_KEY} bytes without control characters")]
+    BadKey {
+        /// The field.
+        field: Field,
+    },
+    /// A key where none belongs.
+    #[error("{field} takes no key, but {key:?} is given")]
+    UnexpectedKey {
+        /// The field.
+        field: Field,
+        /// The key.
+        key: String,
+    },
+}
+
+/// Terms that must all hold for one device.
+#[derive(Debug, Clone)]
+pub struct Rule {
+    terms: Vec<CompiledTerm>,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct CompiledTerm {
+    pub(crate) term: Term,
+    pub(crate) pattern: Pattern,
+}
+
+impl Rule {
+    /// Checks the terms and compiles their patterns.
+    pub fn new(terms: Vec<Term>) -> Result<Self, InvalidRule> {
+        if terms.is_empty() {
+            return Err(InvalidRule::Empty);
+        }
+        if terms.len() > MAX_TERMS {
+            return Err(InvalidRule::TooManyTerms { count: terms.len() });
+        }
+        let terms = terms.into_iter().map(compile).collect::<Result<_, _>>()?;
+        Ok(Self { terms })
+    }
+
+    /// The terms, as they were given.
+    pub fn terms(&self) -> impl Iterator<Item = &Term> {
+        self.terms.iter().map(|compiled| &compiled.term)
+    }
+
+    pub(crate) fn compiled(&self) -> &[CompiledTerm] {
+        &self.terms
+    }
+}
+
+impl fmt::Display for Rule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, compiled) in self.terms.iter().enumerate() {
+            if index > 0 {
+                f.write_str(", ")?;
+            }
+            write!(f, "{}", compiled.term)?;
+        }
+        Ok(())
+    }
+}
+
+fn compile(term: Term) -> Result<CompiledTerm, InvalidRule> {
+    let field = term.field;
+    if term.value.len() > MAX_VALUE {
+        return Err(InvalidRule::LongValue {
+            field,
+            length: term.value.len(),
+        });
+    }
+    match &term.key {
+        None if field.has_key() => return Err(InvalidRule::MissingKey { field }),
+        Some(key) if !field.has_key() => {
+            return Err(InvalidRule::UnexpectedKey {
+                field,
+                key: key.clone(),
+            });
+        }
+        Some(key) if key.is_empty() || key.len() > MAX_KEY || key.chars().any(char::is_control) => {
+            return Err(InvalidRule::BadKey { field });
+        }
+        _ => {}
+    }
+    let pattern = if term.negated {
+        Pattern::glob(&term.value)
+    } else {
+        Pattern::glob_or_regex(&term.value)
+    };
+    Ok(CompiledTerm { term, pattern })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mk_term(field: Field, key: Option<&str>, negated: bool, value: &str) -> Term {
+        Term {
+            field,
+            key: key.map(str::to_owned),
+            negated,
+            value: value.to_owned(),
+        }
+    }
+
+    #[test]
+    fn a_rule_reads_as_in_a_rules_file() -> Result<(), InvalidRule> {
+        let rule = Rule::new(vec![
+            mk_term(Field::Kernel, None, false, "video*"),
+            mk_term(Field::Env, Some("ID_X"), true, "y"),
+        ])?;
+        assert_eq!(rule.to_string(), r#"KERNEL=="video*", ENV{ID_X}!="y""#);
+        Ok(())
+    }
+
+    #[test]
+    fn what_breaks_a_bound_is_no_rule() {
+        let kernel = mk_term(Field::Kernel, None, false, "a");
+        let table = [
+            (vec![], "at least one term"),
+            (vec![kernel; MAX_TERMS + 1], "33 terms"),
+            (
+                vec![mk_term(Field::Tag, None, false, &"x".repeat(MAX_VALUE + 1))],
+                "of TAG has 1025 bytes",
+            ),
+            (
+                vec![mk_term(Field::Attrs, None, false, "")],
+                "ATTRS needs a key, as in ATTRS{name}",
+            ),
+            (vec![mk_term(Field::Env, Some(""), false, "")], "key of ENV"),
+            (
+                vec![mk_term(Field::Attr, Some("a\0b"), false, "")],
+                "key of ATTR",
+            ),
+            (
+                vec![mk_term(Field::Driver, Some("x"), false, "")],
+                "DRIVER takes no key",
+            ),
+        ];
+        for (terms, words) in table {
+            let message =
+                Rule::new(terms).map_or_else(|error| error.to_string(), |_| String::new());
+            assert!(
+                message.contains(words),
+                "{message:?} does not say {words:?}"
+            );
+        }
+    }
+}
