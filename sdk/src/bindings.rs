@@ -1,0 +1,12 @@
+//! What the contract's WIT files become in Rust: generated, never written by hand.
+//!
+//! Authors meet these types under the names the crate root and [`crate::udev`] give them.
+
+wit_bindgen::generate!({
+    world: "discovery-handler",
+    path: "wit",
+    generate_all,
+    additional_derives: [PartialEq, Eq],
+    pub_export_macro: true,
+    default_bindings_module: "leafhost_sdk::bindings",
+});

@@ -1,0 +1,119 @@
+//! Why a call has no answer.
+
+use std::fmt;
+
+use crate::Problem;
+
+/// What a call of [`Handler::discover`](crate::Handler::discover) returns.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Why a call has no answer. The devices found before stay.
+///
+/// Any `std::error::Error` becomes [`Unavailable`](Self::Unavailable) through `?`, with the causes behind it in
+/// the text. For that reason this type is none itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Error {
+    /// The details are wrong, which shows only now. No further call until the Configuration changes.
+    InvalidDetails(Vec<Problem>),
+    /// Something the handler needs is not there at the moment; says what. The next call comes after one second, then
+    /// two, up to five minutes.
+    Unavailable(String),
+}
+
+impl Error {
+    /// Something the handler needs is not there at the moment.
+    pub fn unavailable(what: impl Into<String>) -> Self {
+        Self::Unavailable(what.into())
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::InvalidDetails(problems) => {
+                f.write_str("the details are wrong")?;
+                for problem in problems {
+                    write!(f, "; {problem}")?;
+                }
+                Ok(())
+            }
+            Self::Unavailable(what) => f.write_str(what),
+        }
+    }
+}
+
+impl<E: std::error::Error> From<E> for Error {
+    fn from(error: E) -> Self {
+        let mut text = error.to_string();
+        let mut cause = error.source();
+        while let Some(error) = cause {
+            text.push_str(": ");
+            text.push_str(&error.to_string());
+            cause = error.source();
+        }
+        Self::Unavailable(text)
+    }
+}
+
+impl Problem {
+    /// `path` is the field as YAML tools write it, such as `filter.items[2]`, empty for the text as a whole; `message` says
+    /// what is wrong and what would be right.
+    pub fn new(path: impl Into<String>, message: impl Into<String>) -> Self {
+        Self {
+            path: path.into(),
+            message: message.into(),
+        }
+    }
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.path.is_empty() {
+            f.write_str(&self.message)
+        } else {
+            write!(f, "{}: {}", self.path, self.message)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_causes_of_an_error_are_in_the_text() {
+        #[derive(Debug)]
+        struct Outer(std::num::ParseIntError);
+        impl fmt::Display for Outer {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("cannot read the port")
+            }
+        }
+        impl std::error::Error for Outer {
+            fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+                Some(&self.0)
+            }
+        }
+        fn fails() -> Result<u16> {
+            Ok("x".parse::<u16>().map_err(Outer)?)
+        }
+        assert_eq!(
+            fails(),
+            Err(Error::unavailable(
+                "cannot read the port: invalid digit found in string"
+            ))
+        );
+    }
+
+    #[test]
+    fn problems_are_shown_with_their_paths() {
+        let error = Error::InvalidDetails(vec![
+            Problem::new("a[1]", "is too large"),
+            Problem::new("", "is no YAML"),
+        ]);
+        assert_eq!(
+            error.to_string(),
+            "the details are wrong; a[1]: is too large; is no YAML"
+        );
+    }
+}

@@ -1,0 +1,96 @@
+//! Between the contract and [`Handler`]: what every component has and no author writes.
+
+use std::marker::PhantomData;
+
+#[cfg(target_family = "wasm")]
+use crate::bindings::exports::leafhost::discovery::handler::Guest;
+use crate::bindings::leafhost::discovery::types as wit;
+use crate::host::Imports;
+use crate::{Discovery, Error, Handler, Host, Problem, Request, Result, details};
+
+/// A handler that [`register!`](crate::register) made a component of.
+pub trait Registered: Handler {
+    /// The version of the handler's crate.
+    const VERSION: &'static str;
+}
+
+/// A component's exports for a handler.
+#[derive(Debug)]
+pub struct Component<H>(PhantomData<H>);
+
+pub(crate) fn describe<H: Registered>() -> wit::Description {
+    let description = H::describe();
+    wit::Description {
+        name: description.name,
+        version: H::VERSION.to_owned(),
+        summary: description.summary,
+        example: description.example,
+        shared: description.shared,
+    }
+}
+
+pub(crate) fn parse<H: Handler>(text: &str) -> Result<H::Details, Vec<Problem>> {
+    let details = details::parse(text).map_err(|problem| vec![problem])?;
+    let problems = H::validate(&details);
+    if problems.is_empty() {
+        Ok(details)
+    } else {
+        Err(problems)
+    }
+}
+
+pub(crate) fn discover<H: Handler>(request: wit::Request, imports: Imports) -> Result<Discovery> {
+    let host = Host::new(imports, &request.budget);
+    let details = parse::<H>(&request.details).map_err(Error::InvalidDetails)?;
+    let request = Request {
+        node: request.node,
+        configuration: request.configuration,
+        details,
+        properties: request.properties,
+        events: request.events,
+        events_lost: request.events_lost,
+        budget: request.budget,
+        cursor: request.cursor,
+    };
+    H::discover(&request, &host)
+}
+
+#[cfg(target_family = "wasm")]
+impl<H: Registered> Guest for Component<H> {
+    fn describe() -> wit::Description {
+        describe::<H>()
+    }
+
+    fn validate(details: String) -> Result<(), Vec<Problem>> {
+        parse::<H>(&details).map(drop)
+    }
+
+    fn discover(request: wit::Request) -> Result<wit::Discovery, wit::DiscoveryError> {
+        match discover::<H>(request, Imports::new()) {
+            Ok(discovery) => Ok(discovery.into()),
+            Err(Error::InvalidDetails(problems)) => {
+                Err(wit::DiscoveryError::InvalidDetails(problems))
+            }
+            Err(Error::Unavailable(what)) => Err(wit::DiscoveryError::Unavailable(what)),
+        }
+    }
+}
+
+/// Makes the crate a component with this [`Handler`]. Once per crate, which needs `crate-type = ["cdylib"]`.
+///
+/// In a native build it only checks the type and makes the handler known to [`testing`](crate::testing).
+#[macro_export]
+macro_rules! register {
+    ($handler:ty) => {
+        impl $crate::glue::Registered for $handler {
+            const VERSION: &'static str = env!("CARGO_PKG_VERSION");
+        }
+
+        #[cfg(target_family = "wasm")]
+        #[allow(unsafe_code, reason = "the component's exports")]
+        const _: () = {
+            type Component = $crate::glue::Component<$handler>;
+    $crate::bindings::export!(Component with_types_in $crate::bindings);
+        };
+    };
+}

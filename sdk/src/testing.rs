@@ -1,0 +1,190 @@
+//! Fakes with which `cargo test` runs a handler natively, on the same way as in a component: the details are
+//! read from YAML, [`Handler::validate`] is asked, then [`Handler::discover`].
+//!
+//! ```
+//! use leafhost_sdk::testing::{Call, FakeHost, UdevDevice};
+//! use leafhost_sdk::{Description, Deserialize, Device, Discovery, Handler, Host, Request, Result, register, udev};
+//!
+//! struct Cameras;
+//! register!(Cameras);
+//!
+//! #[derive(Deserialize)]
+//! #[serde(crate = "leafhost_sdk::serde")]
+//! struct Details {
+//!     driver: String,
+//! }
+//!
+//! impl Handler for Cameras {
+//!     type Details = Details;
+//!
+//!     fn describe() -> Description {
+//!         Description::new("cameras", "Cameras with a certain driver").example("driver: uvcvideo")
+//!     }
+//!
+//!     fn discover(request: &Request<Details>, host: &Host) -> Result<Discovery> {
+//!         let rule = vec![udev::subsystem("video4linux"), udev::driver(&request.details.driver)];
+//!         let found = host.udev().find(&[rule.clone()])?;
+//!         let devices = found.iter().filter(|device| device.matched());
+//!         Ok(Discovery::complete(devices.map(|device| Device::new(&device.devpath))).wake_on_udev(rule))
+//!     }
+//! }
+//!
+//! let host = FakeHost::new().udev(
+//!     UdevDevice::new("/devices/usb/video0").subsystem("video4linux").driver("uvcvideo"),
+//! );
+//! let found = Call::<Cameras>::new("driver: uvcvideo").run(&host).unwrap();
+//! assert_eq!(found.devices(), [Device::new("/devices/usb/video0")]);
+//! ```
+
+mod call;
+mod glob;
+mod udev;
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::time::Duration;
+
+use crate::host::Imports;
+use crate::{Handler, Host, Level, Problem, glue};
+
+pub use call::{Call, budget};
+pub use udev::UdevDevice;
+
+/// A host in memory: devices it has, and what a handler told it.
+///
+/// Its clock stands still unless the test moves it, and its random numbers are the same in every run.
+#[derive(Debug, Default)]
+pub struct FakeHost(Rc<State>);
+
+/// What a fake host and the imports made from it share.
+#[derive(Debug, Default)]
+pub(crate) struct State {
+    log: RefCell<Vec<(Level, String)>>,
+    skipped: RefCell<Vec<Skipped>>,
+    now: Cell<Duration>,
+    tick: Cell<Duration>,
+    random: Cell<u64>,
+    pub(crate) udev: udev::Table,
+}
+
+/// Something a handler saw and left out.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Skipped {
+    /// The thing.
+    pub subject: String,
+    /// What decided.
+    pub rule: String,
+    /// What did not fit.
+    pub reason: String,
+}
+
+impl FakeHost {
+    /// A host without devices.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Gives the host a udev device. The nearest device above it by `devpath` becomes its parent.
+    #[must_use]
+    pub fn udev(self, device: UdevDevice) -> Self {
+        self.0.udev.insert(device);
+        self
+    }
+
+    /// Lets every udev question fail, as on a node without sysfs.
+    #[must_use]
+    pub fn without_udev(self, why: &str) -> Self {
+        self.0.udev.fail(why);
+        self
+    }
+
+    /// Lets every look at the clock take so long, so that [`Host::has_time`] says no after a while.
+    #[must_use]
+    pub fn tick(self, time: Duration) -> Self {
+        self.0.tick.set(time);
+        self
+    }
+
+    /// What a handler's own functions are tested with; [`Call`] makes its own.
+    pub fn host(&self) -> Host {
+        Host::new(self.imports(), &budget())
+    }
+
+    /// The lines written so far.
+    pub fn log(&self) -> Vec<(Level, String)> {
+        self.0.log.borrow().clone()
+    }
+
+    /// What was left out so far.
+    pub fn skipped(&self) -> Vec<Skipped> {
+        self.0.skipped.borrow().clone()
+    }
+
+    pub(crate) fn imports(&self) -> Imports {
+        Imports(Rc::clone(&self.0))
+    }
+}
+
+impl State {
+    pub(crate) fn log(&self, level: Level, message: &str) {
+        self.log.borrow_mut().push((level, message.to_owned()));
+    }
+
+    pub(crate) fn skipped(&self, subject: &str, rule: &str, reason: &str) {
+        self.skipped.borrow_mut().push(Skipped {
+            subject: subject.to_owned(),
+            rule: rule.to_owned(),
+            reason: reason.to_owned(),
+        });
+    }
+
+    pub(crate) fn now(&self) -> Duration {
+        let now = self.now.get();
+        self.now.set(now.saturating_add(self.tick.get()));
+        now
+    }
+
+    /// SplitMix64 (Steele, Lea, Flood 2014) from 0.
+    pub(crate) fn random(&self) -> u64 {
+        let state = self.random.get().wrapping_add(0x9e37_79b9_7f4a_7c15);
+        self.random.set(state);
+        let mixed = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+}
+
+/// What the handler says of these details: nothing if it takes them.
+pub fn validate<H: Handler>(details: &str) -> Vec<Problem> {
+    glue::parse::<H>(details).err().unwrap_or_default()
+}
+
+/// What is wrong with the handler's description, in words: nothing if a host will load it.
+pub fn description_problems<H: glue::Registered>() -> Vec<String> {
+    let description = glue::describe::<H>();
+    let mut problems = Vec::new();
+    let name = &description.name;
+    let in_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    let at_end = |c: char| c.is_ascii_alphanumeric();
+    if name.len() > 63
+        || !name.chars().all(in_name)
+        || !name.starts_with(at_end)
+        || !name.ends_with(at_end)
+    {
+        problems.push(format!(
+            "name {name:?} is not 1 to 63 letters, digits, '-', '_' or '.'"
+        ));
+    }
+    let summary = &description.summary;
+    if summary.is_empty() || summary.len() > 200 || summary.contains('\n') {
+        problems.push(format!(
+            "summary {summary:?} is not one line of 1 to 200 bytes"
+        ));
+    }
+    let example = validate::<H>(&description.example);
+    problems.extend(example.iter().map(|problem| format!("example: {problem}")));
+    problems
+}
+
+#[cfg(test)]
+mod tests;

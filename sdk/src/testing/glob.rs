@@ -1,0 +1,78 @@
+//! Shell globs as udev understands them, for the fake.
+
+/// Whether the whole text matches one of the alternatives between `|`.
+pub(super) fn matches(pattern: &str, text: &str) -> bool {
+    let text: Vec<char> = text.chars().collect();
+    pattern.split('|').any(|alternative| {
+        let pattern: Vec<char> = alternative.chars().collect();
+        one(&pattern, &text)
+    })
+}
+
+fn one(pattern: &[char], text: &[char]) -> bool {
+    let Some((first, rest)) = pattern.split_first() else {
+        return text.is_empty();
+    };
+    if *first == '*' {
+        return (0..=text.len()).any(|skip| text.get(skip..).is_some_and(|text| one(rest, text)));
+    }
+    let Some((c, text)) = text.split_first() else {
+        return false;
+    };
+    match first {
+        '?' => one(rest, text),
+        '\\' => rest
+            .split_first()
+            .is_some_and(|(literal, rest)| literal == c && one(rest, text)),
+        '[' => match class(rest) {
+            Some((negated, members, rest)) => member(members, *c) != negated && one(rest, text),
+            None => c == first && one(rest, text),
+        },
+        literal => literal == c && one(rest, text),
+    }
+}
+
+/// Splits `^a-z]rest` into whether it is negated, its members, and the rest. `None` where no `]` follows.
+fn class(pattern: &[char]) -> Option<(bool, &[char], &[char])> {
+    let (negated, pattern) = match pattern.split_first() {
+        Some(('!' | '^', rest)) => (true, rest),
+        _ => (false, pattern),
+    };
+    let end = 1 + pattern.iter().skip(1).position(|c| *c == ']')?;
+    Some((negated, pattern.get(..end)?, pattern.get(end + 1..)?))
+}
+
+fn member(members: &[char], c: char) -> bool {
+    match members {
+        [low, '-', high, rest @ ..] => (*low..=*high).contains(&c) || member(rest, c),
+        [one, rest @ ..] => *one == c || member(rest, c),
+        [] => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn patterns_are_those_of_udev() {
+        for (pattern, text, holds) in [
+            ("video*", "video0", true),
+            ("video*", "a video0", false),
+            ("video[0-9]", "video7", true),
+            ("video[!0-9]", "video7", false),
+            ("video[^a-c]x", "video7x", true),
+            ("[]x]", "]", true),
+            ("a?c", "abc", true),
+            ("a?c", "ac", false),
+            ("046d|04b4", "04b4", true),
+            ("a|", "", true),
+            ("", "", true),
+            ("*", "", true),
+            ("?*", "", false),
+            ("[", "[", true),
+            (r"\*", "*", true),
+            (r"\*", "x", false),
+        ] {
+            assert_eq!(super::matches(pattern, text), holds, "{pattern:?} {text:?}");
+        }
+    }
+}

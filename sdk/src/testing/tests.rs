@@ -1,0 +1,267 @@
+use std::time::Duration;
+
+use super::*;
+use crate::{
+    AttributeValue, Description, Device, Discovery, Error, Event, Request, Result, Wake,
+    udev as rules,
+};
+
+struct Cameras;
+crate::register!(Cameras);
+
+#[derive(serde::Deserialize)]
+struct Details {
+    vendor: String,
+    #[serde(default)]
+    limit: Option<u8>,
+}
+
+impl Handler for Cameras {
+    type Details = Details;
+
+    fn describe() -> Description {
+        Description::new("cameras", "USB cameras of one vendor").example("vendor: 046d")
+    }
+
+    fn validate(details: &Details) -> Vec<Problem> {
+        match details.limit {
+            Some(0) => vec![Problem::new("limit", "must be at least 1")],
+            _ => Vec::new(),
+        }
+    }
+
+    fn discover(request: &Request<Details>, host: &Host) -> Result<Discovery> {
+        let rule = vec![
+            rules::subsystem("video4linux"),
+            rules::attrs("idVendor", &request.details.vendor),
+        ];
+        let found = host.udev().find(std::slice::from_ref(&rule))?;
+        let mut devices = Vec::new();
+        for camera in found.iter().filter(|device| device.matched()) {
+            if !host.has_time() {
+                return Ok(Discovery::partial(devices));
+            }
+            let Some(node) = &camera.devnode else {
+                host.skipped(&camera.devpath, "devnode", "there is none");
+                continue;
+            };
+            devices.push(
+                Device::new(&camera.devpath)
+                    .node(node)
+                    .attribute("node", request.node.as_str()),
+            );
+        }
+        host.info(format!("{} cameras", devices.len()));
+        Ok(Discovery::complete(devices).wake_on_udev(rule))
+    }
+}
+
+fn mk_host() -> FakeHost {
+    FakeHost::new()
+        .udev(
+            UdevDevice::new("/devices/usb1")
+                .subsystem("usb")
+                .attribute("idVendor", "046d"),
+        )
+        .udev(
+            UdevDevice::new("/devices/usb1/a/video0")
+                .subsystem("video4linux")
+                .devnode("/dev/video0"),
+        )
+        .udev(UdevDevice::new("/devices/usb1/a/video1").subsystem("video4linux"))
+        .udev(
+            UdevDevice::new("/devices/usb2")
+                .subsystem("usb")
+                .attribute("idVendor", "1234"),
+        )
+        .udev(
+            UdevDevice::new("/devices/usb2/video2")
+                .subsystem("video4linux")
+                .devnode("/dev/video2"),
+        )
+}
+
+#[test]
+fn a_handler_runs_natively_on_the_way_of_a_component() {
+    let host = mk_host();
+    let found = Call::<Cameras>::new("vendor: 046d")
+        .node("n")
+        .run(&host)
+        .unwrap();
+    assert_eq!(
+        found.devices(),
+        [Device::new("/devices/usb1/a/video0")
+            .node("/dev/video0")
+            .attribute("node", "n")]
+    );
+    assert!(matches!(found.wakes(), [Wake::Udev(rule)] if rule.len() == 2));
+    assert_eq!(host.log(), [(Level::Info, "1 cameras".to_owned())]);
+    assert_eq!(
+        host.skipped(),
+        [Skipped {
+            subject: "/devices/usb1/a/video1".into(),
+            rule: "devnode".into(),
+            reason: "there is none".into(),
+        }]
+    );
+}
+
+#[test]
+fn details_the_handler_refuses_never_reach_discover() {
+    for (details, path) in [
+        ("{}", "vendor"),
+        ("{vendor: a, limit: 0}", "limit"),
+        ("[", ""),
+    ] {
+        let host = mk_host();
+        let error = Call::<Cameras>::new(details).run(&host).unwrap_err();
+        let Error::InvalidDetails(problems) = error else {
+            panic!("{error}");
+        };
+        assert_eq!(problems, validate::<Cameras>(details));
+        assert_eq!(problems[0].path, path);
+        assert!(host.log().is_empty());
+    }
+    assert_eq!(validate::<Cameras>("vendor: a"), []);
+}
+
+#[test]
+fn a_call_that_runs_out_of_time_answers_in_part() {
+    let host = mk_host().tick(Duration::from_secs(24));
+    let found = Call::<Cameras>::new("vendor: 046d").run(&host).unwrap();
+    assert_eq!(found, Discovery::partial([]));
+    let host = mk_host().tick(Duration::from_secs(5));
+    let found = Call::<Cameras>::new("vendor: 046d").run(&host).unwrap();
+    assert_eq!(found.devices().len(), 1);
+}
+
+#[test]
+fn a_node_without_udev_is_a_reason_to_try_later() {
+    let error = Call::<Cameras>::new("vendor: 046d").run(&mk_host().without_udev("no sysfs"));
+    assert_eq!(
+        error,
+        Err(Error::unavailable("udev not available: no sysfs"))
+    );
+}
+
+#[test]
+fn ancestors_come_with_their_descendants_and_match_no_rule() {
+    let host = mk_host();
+    let rules = [
+        vec![rules::kernel("video0")],
+        vec![
+            rules::attrs("idVendor", "046d"),
+            rules::subsystem("usb").not(),
+        ],
+    ];
+    let found = host.host().udev().find(&rules).unwrap();
+    let table: Vec<_> = found
+        .iter()
+        .map(|device| {
+            (
+                device.devpath.as_str(),
+                device.parent.as_deref(),
+                device.rules.as_slice(),
+            )
+        })
+        .collect();
+    assert_eq!(
+        table,
+        [
+            ("/devices/usb1", None, [].as_slice()),
+            ("/devices/usb1/a/video0", Some("/devices/usb1"), &[0, 1]),
+            ("/devices/usb1/a/video1", Some("/devices/usb1"), &[1]),
+        ]
+    );
+}
+
+#[test]
+fn absent_things_are_like_an_empty_text() {
+    let host = FakeHost::new().udev(UdevDevice::new("/devices/a").tag("t").property("P", "1"));
+    let find = |term| !host.host().udev().find(&[vec![term]]).unwrap().is_empty();
+    assert!(find(rules::driver("").clone()));
+    assert!(find(rules::driver("x").not()));
+    assert!(!find(rules::driver("?*")));
+    assert!(find(rules::tag("t")));
+    assert!(!find(rules::tag("")));
+    assert!(find(rules::env("P", "1|2")));
+}
+
+#[test]
+fn attributes_are_read_in_the_order_they_were_asked_for() {
+    let host = mk_host();
+    let pair = |path: &str, name: &str| (path.to_owned(), name.to_owned());
+    let asked = [
+        pair("/devices/usb2", "idVendor"),
+        pair("/devices/usb1", "none"),
+        pair("/devices/none", "idVendor"),
+        pair("/devices/usb1", "idVendor"),
+    ];
+    assert_eq!(
+        host.host().udev().read(&asked),
+        Ok(vec![Some("1234".into()), None, None, Some("046d".into())])
+    );
+}
+
+#[test]
+fn a_rule_with_a_key_where_none_belongs_is_refused() {
+    let term = rules::Term {
+        key: Some("a".into()),
+        ..rules::kernel("b")
+    };
+    let answer = FakeHost::new().host().udev().find(&[vec![term]]);
+    assert!(matches!(answer, Err(rules::Error::InvalidRule(_))));
+}
+
+#[test]
+fn a_description_no_host_takes_is_told_how() {
+    struct Bad;
+    crate::register!(Bad);
+    impl Handler for Bad {
+        type Details = Details;
+        fn describe() -> Description {
+            Description::new("-bad", "two\nlines").example("vendor: [a]")
+        }
+        fn discover(_: &Request<Details>, _: &Host) -> Result<Discovery> {
+            Ok(Discovery::unchanged())
+        }
+    }
+    assert_eq!(description_problems::<Cameras>(), Vec::<String>::new());
+    let problems = description_problems::<Bad>();
+    assert_eq!(problems.len(), 3, "{problems:?}");
+    assert!(problems[2].starts_with("example: vendor: "), "{problems:?}");
+}
+
+#[test]
+fn a_handler_sees_the_properties_events_and_cursor_of_its_call() {
+    struct Echo;
+    impl Handler for Echo {
+        type Details = crate::serde::de::IgnoredAny;
+        fn describe() -> Description {
+            Description::new("echo", "Says what it was asked")
+        }
+        fn discover(request: &Request<Self::Details>, host: &Host) -> Result<Discovery> {
+            assert_eq!(request.events, [Event::Timer]);
+            assert_eq!(request.property("b"), Some([0xff].as_slice()));
+            let text = request.property_text("a")?.unwrap_or_default();
+            assert_eq!(request.property_text("c"), Ok(None));
+            assert!(request.property_text("b").is_err());
+            assert_ne!(host.random(), host.random());
+            let cursor = request.cursor.clone().unwrap_or_default();
+            Ok(Discovery::complete([
+                Device::new(text).attribute("a", AttributeValue::version("1.0.0"))
+            ])
+            .departed("old")
+            .cursor(cursor))
+        }
+    }
+    let call = Call::<Echo>::new("anything")
+        .secret("b", [0xff])
+        .property("a", "x")
+        .events([Event::Timer])
+        .cursor([1, 2]);
+    let answer = call.run(&FakeHost::new()).unwrap();
+    assert_eq!(answer.cursor, Some(vec![1, 2]));
+    assert_eq!(answer.departed, ["old"]);
+    assert_eq!(answer.devices()[0].id, "x");
+}

@@ -1,0 +1,212 @@
+//! udev devices in memory, and the matcher over them. Positive terms are compared as globs only; the real host also takes
+//! them as regular expressions.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+
+use super::glob;
+use crate::bindings::leafhost::udev::devices::Error;
+use crate::udev::{Device, Field, Rule, Term};
+
+/// A udev device of a [`FakeHost`](super::FakeHost).
+#[derive(Debug, Clone)]
+pub struct UdevDevice {
+    device: Device,
+    attributes: BTreeMap<String, String>,
+}
+
+impl UdevDevice {
+    /// A device at a path below `/sys`, such as `/devices/virtual/mem/null`; its last part is the kernel's name.
+    pub fn new(devpath: &str) -> Self {
+        let kernel = devpath.rsplit('/').next().unwrap_or_default();
+        Self {
+            device: Device {
+                devpath: devpath.to_owned(),
+                parent: None,
+                kernel: kernel.to_owned(),
+                subsystem: None,
+                driver: None,
+                devnode: None,
+                properties: Vec::new(),
+                tags: Vec::new(),
+                rules: Vec::new(),
+            },
+            attributes: BTreeMap::new(),
+        }
+    }
+
+    /// The subsystem.
+    #[must_use]
+    pub fn subsystem(mut self, name: &str) -> Self {
+        self.device.subsystem = Some(name.to_owned());
+        self
+    }
+
+    /// The driver bound to it.
+    #[must_use]
+    pub fn driver(mut self, name: &str) -> Self {
+        self.device.driver = Some(name.to_owned());
+        self
+    }
+
+    /// The node below `/dev`.
+    #[must_use]
+    pub fn devnode(mut self, path: &str) -> Self {
+        self.device.devnode = Some(path.to_owned());
+        self
+    }
+
+    /// A property in udev's database.
+    #[must_use]
+    pub fn property(mut self, name: &str, value: &str) -> Self {
+        let properties = &mut self.device.properties;
+        properties.push((name.to_owned(), value.to_owned()));
+        properties.sort();
+        self
+    }
+
+    /// A tag in udev's database.
+    #[must_use]
+    pub fn tag(mut self, tag: &str) -> Self {
+        self.device.tags.push(tag.to_owned());
+        self.device.tags.sort();
+        self
+    }
+
+    /// A sysfs attribute.
+    #[must_use]
+    pub fn attribute(mut self, name: &str, value: &str) -> Self {
+        self.attributes.insert(name.to_owned(), value.to_owned());
+        self
+    }
+
+    /// What a term looks at in this very device, absent things as an empty text. Tags are many.
+    fn texts(&self, term: &Term) -> Vec<&str> {
+        let device = &self.device;
+        let key = term.key.as_deref().unwrap_or_default();
+        let text = match term.field {
+            Field::Attr | Field::Attrs => self.attributes.get(key).map(String::as_str),
+            Field::Devpath => Some(device.devpath.as_str()),
+            Field::Driver | Field::Drivers => device.driver.as_deref(),
+            Field::Kernel | Field::Kernels => Some(device.kernel.as_str()),
+            Field::Env => device.property(key),
+            Field::Subsystem | Field::Subsystems => device.subsystem.as_deref(),
+            Field::Tag | Field::Tags if !device.tags.is_empty() => {
+                return device.tags.iter().map(String::as_str).collect();
+            }
+            Field::Tag | Field::Tags => None,
+        };
+        vec![text.unwrap_or_default()]
+    }
+}
+
+/// All devices by `devpath`.
+#[derive(Debug, Default)]
+pub(crate) struct Table {
+    devices: RefCell<BTreeMap<String, UdevDevice>>,
+    failure: RefCell<Option<String>>,
+}
+
+impl Table {
+    pub(super) fn insert(&self, device: UdevDevice) {
+        self.devices
+            .borrow_mut()
+            .insert(device.device.devpath.clone(), device);
+    }
+
+    pub(super) fn fail(&self, why: &str) {
+        *self.failure.borrow_mut() = Some(why.to_owned());
+    }
+
+    fn available(&self) -> Result<(), Error> {
+        match &*self.failure.borrow() {
+            Some(why) => Err(Error::Unavailable(why.clone())),
+            None => Ok(()),
+        }
+    }
+
+    pub(crate) fn find(&self, rules: &[Rule]) -> Result<Vec<Device>, Error> {
+        self.available()?;
+        rules.iter().flatten().try_for_each(check)?;
+        let devices = self.devices.borrow();
+        let mut answer = BTreeMap::new();
+        for (devpath, device) in &*devices {
+            let chain: Vec<&UdevDevice> = std::iter::once(device)
+                .chain(ancestors(&devices, devpath))
+                .collect();
+            let held: Vec<u32> = (0..)
+                .zip(rules)
+                .filter(|(_, rule)| rule.iter().all(|term| holds(term, &chain)))
+                .map(|(index, _)| index)
+                .collect();
+            if held.is_empty() {
+                continue;
+            }
+            for (link, parent) in chain
+                .iter()
+                .zip(chain.iter().skip(1).map(Some).chain([None]))
+            {
+                let path = &link.device.devpath;
+                let entry = answer.entry(path.clone()).or_insert_with(|| Device {
+                    parent: parent.map(|parent| parent.device.devpath.clone()),
+                    ..link.device.clone()
+                });
+                if path == devpath {
+                    entry.rules.clone_from(&held);
+                }
+            }
+        }
+        Ok(answer.into_values().collect())
+    }
+
+    pub(crate) fn read(
+        &self,
+        attributes: &[(String, String)],
+    ) -> Result<Vec<Option<String>>, Error> {
+        self.available()?;
+        let devices = self.devices.borrow();
+        Ok(attributes
+            .iter()
+            .map(|(devpath, name)| devices.get(devpath)?.attributes.get(name).cloned())
+            .collect())
+    }
+}
+
+/// The devices above a path, nearest first.
+fn ancestors<'a>(
+    devices: &'a BTreeMap<String, UdevDevice>,
+    devpath: &'a str,
+) -> impl Iterator<Item = &'a UdevDevice> {
+    let mut path = devpath;
+    std::iter::from_fn(move || {
+        path = path.rsplit_once('/')?.0;
+        Some(path)
+    })
+    .filter_map(|path| devices.get(path))
+}
+
+fn check(term: &Term) -> Result<(), Error> {
+    let needs_key = matches!(term.field, Field::Attr | Field::Attrs | Field::Env);
+    if needs_key == term.key.is_some() {
+        Ok(())
+    } else if needs_key {
+        Err(Error::InvalidRule(format!("{:?} needs a key", term.field)))
+    } else {
+        Err(Error::InvalidRule(format!("{:?} takes no key", term.field)))
+    }
+}
+
+/// `chain` is the device and what is above it.
+fn holds(term: &Term, chain: &[&UdevDevice]) -> bool {
+    let plural = matches!(
+        term.field,
+        Field::Attrs | Field::Drivers | Field::Kernels | Field::Subsystems | Field::Tags
+    );
+    let looked_at = if plural { chain.len() } else { 1 };
+    let matched = chain
+        .iter()
+        .take(looked_at)
+        .flat_map(|device| device.texts(term))
+        .any(|text| glob::matches(&term.value, text));
+    matched != term.negated
+}

@@ -1,0 +1,142 @@
+//! The devices of the node as udev knows them. Using [`Host::udev`](crate::Host::udev) needs the grant
+//! `udev: {subsystems: […]}`.
+//!
+//! ```
+//! use leafhost_sdk::udev;
+//!
+//! // SUBSYSTEM=="video4linux", ATTRS{idVendor}!="046d"
+//! let rule = vec![udev::subsystem("video4linux"), udev::attrs("idVendor", "046d").not()];
+//! # assert!(rule[1].negated);
+//! ```
+
+use std::fmt;
+
+use crate::Host;
+use crate::bindings::leafhost::udev::devices as wit;
+
+#[doc(inline)]
+pub use crate::bindings::leafhost::udev::{
+    devices::Device,
+    types::{Event, Field, Rule, Term},
+};
+
+/// Why a question was not answered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Error {
+    /// The rules break a bound or name a key where none belongs; says which.
+    InvalidRule(String),
+    /// The node has no sysfs, or reading it failed; says what and why.
+    Unavailable(String),
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::InvalidRule(what) => write!(f, "udev rule refused: {what}"),
+            Self::Unavailable(what) => write!(f, "udev not available: {what}"),
+        }
+    }
+}
+
+impl std::error::Error for Error {}
+
+impl From<wit::Error> for Error {
+    fn from(error: wit::Error) -> Self {
+        match error {
+            wit::Error::InvalidRule(what) => Self::InvalidRule(what),
+            wit::Error::Unavailable(what) => Self::Unavailable(what),
+        }
+    }
+}
+
+/// Questions about devices; from [`Host::udev`](crate::Host::udev).
+#[derive(Debug, Clone, Copy)]
+pub struct Udev<'a>(pub(crate) &'a Host);
+
+impl Udev<'_> {
+    /// All devices for which at least one of the rules holds, with their ancestors, sorted by `devpath`.
+    /// [`Device::matched`] tells them apart.
+    ///
+    /// A rule is a list of terms that must all hold. One call is one walk through sysfs: ask all rules (at most
+    /// 64) at once.
+    pub fn find(&self, rules: &[Rule]) -> Result<Vec<Device>, Error> {
+        Ok(self.0.imports.udev_find(rules)?)
+    }
+
+    /// Reads sysfs attributes: pairs of `devpath` and attribute name, at most 4,096. The answer has the same
+    /// length and order; `None` for what is absent, not readable, binary, or larger than 4 KiB.
+    pub fn read(&self, attributes: &[(String, String)]) -> Result<Vec<Option<String>>, Error> {
+        Ok(self.0.imports.udev_read(attributes)?)
+    }
+}
+
+impl Device {
+    /// Whether a rule held for the device itself; else it is here as an ancestor.
+    pub fn matched(&self) -> bool {
+        !self.rules.is_empty()
+    }
+
+    /// A property in udev's database, such as `ID_SERIAL`.
+    pub fn property(&self, name: &str) -> Option<&str> {
+        self.properties
+            .iter()
+            .find_map(|(other, value)| (other == name).then_some(value.as_str()))
+    }
+}
+
+impl Term {
+    fn positive(field: Field, key: Option<&str>, value: &str) -> Self {
+        Self {
+            field,
+            key: key.map(str::to_owned),
+            negated: false,
+            value: value.to_owned(),
+        }
+    }
+
+    /// The same term with `!=`.
+    #[must_use]
+    #[allow(
+        clippy::should_implement_trait,
+        reason = "reads as a step of building a rule"
+    )]
+    pub fn not(mut self) -> Self {
+        self.negated = !self.negated;
+        self
+    }
+}
+
+/// `SUBSYSTEM==value`. Values are globs: `*`, `?`, `[…]`, and `|` between alternatives.
+pub fn subsystem(value: &str) -> Term {
+    Term::positive(Field::Subsystem, None, value)
+}
+
+/// `KERNEL==value`: the kernel's name of the device, such as `video0`.
+pub fn kernel(value: &str) -> Term {
+    Term::positive(Field::Kernel, None, value)
+}
+
+/// `DRIVER==value`: the driver bound to the device.
+pub fn driver(value: &str) -> Term {
+    Term::positive(Field::Driver, None, value)
+}
+
+/// `ENV{name}==value`: a property in udev's database.
+pub fn env(name: &str, value: &str) -> Term {
+    Term::positive(Field::Env, Some(name), value)
+}
+
+/// `ATTR{name}==value`: a sysfs attribute of the device.
+pub fn attr(name: &str, value: &str) -> Term {
+    Term::positive(Field::Attr, Some(name), value)
+}
+
+/// `ATTRS{name}==value`: a sysfs attribute of the device or an ancestor.
+pub fn attrs(name: &str, value: &str) -> Term {
+    Term::positive(Field::Attrs, Some(name), value)
+}
+
+/// `TAG==value`: a tag in udev's database.
+pub fn tag(value: &str) -> Term {
+    Term::positive(Field::Tag, None, value)
+}
