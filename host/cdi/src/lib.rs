@@ -1,1 +1,16 @@
-//! (in the making)
+//! Writes CDI specs: the files that tell a container runtime what `--device vendor/class=name` means.
+//!
+//! Each spec is written in the lowest version that expresses it, because a runtime refuses a version it does not know,
+//! and so that a reader never sees half a file. Knows nothing of what the devices are or where they come from.
+//!
+//! Source of the format: the Container Device Interface specification 1.1.0, `SPEC.md`.
+
+pub mod directory;
+pub mod names;
+pub mod spec;
+pub mod version;
+
+pub use directory::{Error, Published, SpecDir, Written};
+pub use names::{class_problem, device_name_problem, vendor_problem};
+pub use spec::{ContainerEdits, Device, DeviceNode, InvalidSpec, Mount, Spec};
+pub use version::minimum_version;

@@ -1,0 +1,245 @@
+use super::*;
+use crate::spec::{ContainerEdits, Device};
+
+fn mk_spec(class: &str, devices: &[&str]) -> Spec {
+    Spec {
+        kind: format!("akri.sh/{class}"),
+        devices: devices
+            .iter()
+            .map(|name| Device {
+                name: (*name).to_owned(),
+                container_edits: ContainerEdits {
+                    env: vec![format!("ID={name}")],
+                    ..ContainerEdits::default()
+                },
+            })
+            .collect(),
+        container_edits: ContainerEdits::default(),
+    }
+}
+
+fn mk_dir() -> (tempfile::TempDir, SpecDir) {
+    let folder = tempfile::tempdir().unwrap();
+    let directory = SpecDir::new(folder.path().join("cdi"), "akri.sh", "leafhost").unwrap();
+    (folder, directory)
+}
+
+#[test]
+fn a_spec_is_written_once_read_back_replaced_and_removed() {
+    let (_folder, directory) = mk_dir();
+    let first = mk_spec("cams", &["a", "b"]);
+    assert_eq!(directory.write(&first).unwrap(), Written::Created);
+    let path = directory.path("cams");
+    let inode = |path: &Path| std::os::unix::fs::MetadataExt::ino(&fs::metadata(path).unwrap());
+    let before = inode(&path);
+    assert_eq!(directory.write(&first).unwrap(), Written::Unchanged);
+    assert_eq!(inode(&path), before, "an unchanged spec causes no write");
+    assert_eq!(
+        fs::metadata(&path).unwrap().permissions().mode() & 0o777,
+        MODE
+    );
+    let second = mk_spec("cams", &["a"]);
+    assert_eq!(directory.write(&second).unwrap(), Written::Replaced);
+    assert_eq!(
+        directory.read().unwrap().specs,
+        [("cams".into(), second)].into()
+    );
+    assert!(directory.remove("cams").unwrap());
+    assert!(!directory.remove("cams").unwrap());
+    assert_eq!(fs::read_dir(directory.directory()).unwrap().count(), 0);
+}
+
+#[test]
+fn files_of_others_are_neither_read_nor_replaced_nor_removed() {
+    let (_folder, directory) = mk_dir();
+    directory.check_writable().unwrap();
+    let at = |name: &str| directory.directory().join(name);
+    let theirs = r#"{"cdiVersion":"0.5.0","kind":"akri.sh/other","devices":[]}"#;
+    for name in [
+        "akri.sh-cams_leafhost.json",
+        "akri.sh-cams.json",
+        "nvidia.com-gpu_leafhost.json",
+    ] {
+        fs::write(at(name), theirs).unwrap();
+    }
+    std::os::unix::fs::symlink("/dev/null", at("akri.sh-linked_leafhost.json")).unwrap();
+    let published = directory.read().unwrap();
+    assert!(published.specs.is_empty() && published.damaged.is_empty());
+    assert_eq!(published.foreign.len(), 2);
+    for class in ["cams", "linked"] {
+        let error = directory.write(&mk_spec(class, &["a"])).unwrap_err();
+        assert!(matches!(error, Error::Foreign { .. }), "{error}");
+        assert!(
+            error
+                .to_string()
+                .contains(&format!("akri.sh-{class}_leafhost.json"))
+        );
+        assert!(matches!(
+            directory.remove(class),
+            Err(Error::Foreign { .. })
+        ));
+    }
+    assert_eq!(
+        fs::read_to_string(at("akri.sh-cams_leafhost.json")).unwrap(),
+        theirs
+    );
+}
+
+#[test]
+fn a_damaged_file_of_ours_is_named_and_replaced() {
+    let (_folder, directory) = mk_dir();
+    directory.check_writable().unwrap();
+    fs::write(directory.path("cams"), "{\"cdiVersion\": \"0.").unwrap();
+    assert_eq!(
+        directory.read().unwrap().damaged.keys().collect::<Vec<_>>(),
+        ["cams"]
+    );
+    assert_eq!(
+        directory.write(&mk_spec("cams", &["a"])).unwrap(),
+        Written::Replaced
+    );
+    assert!(directory.read().unwrap().damaged.is_empty());
+}
+
+#[test]
+fn a_device_that_another_file_defines_is_reported_and_not_written() {
+    for (name, content) in [
+        (
+            "theirs.json",
+            r#"{"cdiVersion":"0.5.0","kind":"akri.sh/cams","devices":[{"name":"b","containerEdits":{}}]}"#,
+        ),
+        (
+            "theirs.yaml",
+            "cdiVersion: 0.5.0\nkind: akri.sh/cams\ndevices:\n- name: b\n  containerEdits: {hooks: []}\n",
+        ),
+    ] {
+        let (_folder, directory) = mk_dir();
+        directory.check_writable().unwrap();
+        fs::write(directory.directory().join(name), content).unwrap();
+        let error = directory.write(&mk_spec("cams", &["a", "b"])).unwrap_err();
+        let text = error.to_string();
+        assert!(
+            text.contains("akri.sh/cams=b") && text.contains(name),
+            "{text}"
+        );
+        assert!(!directory.path("cams").exists());
+        assert_eq!(
+            directory.write(&mk_spec("cams", &["a"])).unwrap(),
+            Written::Created
+        );
+    }
+}
+
+#[test]
+fn what_a_crash_left_is_cleared_and_never_ends_in_json() {
+    let (_folder, directory) = mk_dir();
+    directory.check_writable().unwrap();
+    let left = directory.temporary("cams").unwrap();
+    let (_, path) = left.keep().unwrap();
+    assert!(
+        !path
+            .extension()
+            .is_some_and(|end| end == "json" || end == "yaml")
+    );
+    directory.read().unwrap();
+    assert!(!path.exists());
+}
+
+#[test]
+fn a_folder_that_cannot_be_written_is_named_with_the_remedy() {
+    let folder = tempfile::tempdir().unwrap();
+    let blocked = folder.path().join("file");
+    fs::write(&blocked, "").unwrap();
+    for path in [blocked.clone(), blocked.join("cdi")] {
+        let directory = SpecDir::new(&path, "akri.sh", "leafhost").unwrap();
+        for error in [
+            directory.check_writable().unwrap_err(),
+            directory.write(&mk_spec("cams", &["a"])).unwrap_err(),
+        ] {
+            let text = error.to_string();
+            assert!(
+                text.contains("--cdi-dir") && text.contains("file"),
+                "{text}"
+            );
+        }
+    }
+    for (kind, words) in [
+        (ErrorKind::PermissionDenied, "run as root"),
+        (ErrorKind::ReadOnlyFilesystem, "read-only"),
+        (ErrorKind::StorageFull, "no space"),
+    ] {
+        assert!(
+            failed("write", &blocked, kind.into())
+                .to_string()
+                .contains(words)
+        );
+    }
+}
+
+#[test]
+fn a_spec_a_runtime_would_refuse_is_never_written() {
+    let (_folder, directory) = mk_dir();
+    type Break = fn(&mut Spec);
+    let table: [(Break, &str); 9] = [
+        (|s| s.kind = "akri.sh".into(), "vendor/class"),
+        (|s| s.kind = "akri.sh/a".into(), "one character"),
+        (|s| s.kind = "other.sh/cams".into(), "vendor akri.sh"),
+        (|s| s.devices.clear(), "no device"),
+        (|s| s.devices.push(s.devices[0].clone()), "twice"),
+        (|s| s.devices[0].name = "a b".into(), "device name"),
+        (
+            |s| s.devices[0].container_edits = ContainerEdits::default(),
+            "no env, device node or mount",
+        ),
+        (
+            |s| s.devices[0].container_edits.env.push("A".into()),
+            "NAME=value",
+        ),
+        (
+            |s| {
+                let node = crate::spec::DeviceNode::new("/dev/a", "/dev/a", "x");
+                s.container_edits.device_nodes.push(node);
+            },
+            "permissions",
+        ),
+    ];
+    for (break_it, words) in table {
+        let mut spec = mk_spec("cams", &["a"]);
+        break_it(&mut spec);
+        let text = directory.write(&spec).unwrap_err().to_string();
+        assert!(text.contains(words), "{text:?} does not say {words:?}");
+    }
+    assert!(!directory.directory().exists());
+}
+
+#[test]
+fn the_value_of_a_variable_is_in_no_error() {
+    let (_folder, directory) = mk_dir();
+    let mut spec = mk_spec("cams", &["a"]);
+    spec.container_edits.env.push("TOKEN=secret\0".into());
+    let text = directory.write(&spec).unwrap_err().to_string();
+    assert!(text.contains("TOKEN") && !text.contains("secret"), "{text}");
+}
+
+#[test]
+fn a_reader_never_sees_half_a_file() {
+    let (_folder, directory) = mk_dir();
+    let names: Vec<String> = (0..2000).map(|n| format!("device-{n}")).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let specs = [mk_spec("cams", &names), mk_spec("cams", &names[..1])];
+    directory.write(&specs[0]).unwrap();
+    let path = directory.path("cams");
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            for spec in specs.iter().cycle().take(40) {
+                directory.write(spec).unwrap();
+            }
+        });
+        let mut seen = 0;
+        while !writer.is_finished() || seen == 0 {
+            let spec = Spec::from_json(&fs::read(&path).unwrap()).unwrap();
+            assert!(specs.contains(&spec));
+            seen += 1;
+        }
+    });
+}

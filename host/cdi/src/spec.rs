@@ -1,0 +1,318 @@
+//! A spec: one kind, its devices, and what each does to a container.
+
+use std::collections::BTreeSet;
+
+use serde::{Deserialize, Serialize};
+
+use crate::names::{class_problem, device_name_problem, vendor_problem};
+use crate::version::minimum_version;
+
+/// All devices of one kind.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Spec {
+    /// `vendor/class`.
+    pub kind: String,
+    /// The devices, at least one.
+    pub devices: Vec<Device>,
+    /// What a container gets that has any of the devices.
+    pub container_edits: ContainerEdits,
+}
+
+/// One device.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Device {
+    /// The name within the kind.
+    pub name: String,
+    /// What a container gets that has the device; at least one edit.
+    pub container_edits: ContainerEdits,
+}
+
+/// What is changed in a container.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct ContainerEdits {
+    /// `NAME=value`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub env: Vec<String>,
+    /// Device nodes.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub device_nodes: Vec<DeviceNode>,
+    /// Files and folders of the host.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub mounts: Vec<Mount>,
+}
+
+impl ContainerEdits {
+    /// Whether nothing is changed.
+    pub fn is_empty(&self) -> bool {
+        self.env.is_empty() && self.device_nodes.is_empty() && self.mounts.is_empty()
+    }
+}
+
+/// A device node. Type and numbers are left to the runtime, which looks at the node when the container starts.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct DeviceNode {
+    /// The absolute path in the container.
+    pub path: String,
+    /// The absolute path on the host, if it is another one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host_path: Option<String>,
+    /// Some of `r`, `w`, `m`; absent means all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub permissions: Option<String>,
+}
+
+impl DeviceNode {
+    /// A node; the path on the host is written only where it differs, because that needs a newer version.
+    pub fn new(container_path: &str, host_path: &str, permissions: &str) -> Self {
+        Self {
+            path: container_path.to_owned(),
+            host_path: (host_path != container_path).then(|| host_path.to_owned()),
+            permissions: Some(permissions.to_owned()),
+        }
+    }
+}
+
+/// A mount.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Mount {
+    /// The absolute path on the host.
+    pub host_path: String,
+    /// The absolute path in the container.
+    pub container_path: String,
+    /// The type of file system; absent for a bind mount.
+    #[serde(rename = "type", default, skip_serializing_if = "Option::is_none")]
+    pub mount_type: Option<String>,
+    /// Mount options, as in an OCI runtime configuration.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub options: Vec<String>,
+}
+
+impl Mount {
+    /// A file or folder of the host with everything mounted below it. `nodev` is not set: device nodes in it are
+    /// what it may be wanted for, and the runtime's device rules still hold.
+    pub fn bind(container_path: &str, host_path: &str, read_only: bool) -> Self {
+        let access = if read_only { "ro" } else { "rw" };
+        Self {
+            host_path: host_path.to_owned(),
+            container_path: container_path.to_owned(),
+            mount_type: None,
+            options: ["rbind", "rprivate", access].map(str::to_owned).into(),
+        }
+    }
+}
+
+/// Why a spec is not written: a runtime would refuse the file.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidSpec {
+    /// The kind is not `vendor/class`.
+    #[error("kind {kind:?} is not vendor/class")]
+    Kind {
+        /// The kind.
+        kind: String,
+    },
+    /// A name breaks its rule.
+    #[error("{part} {text:?} {problem}")]
+    Name {
+        /// `vendor`, `class` or `device name`.
+        part: &'static str,
+        /// The name.
+        text: String,
+        /// What is wrong with it.
+        problem: &'static str,
+    },
+    /// There is no device.
+    #[error("kind {kind} has no device; a spec needs one")]
+    NoDevice {
+        /// The kind.
+        kind: String,
+    },
+    /// Two devices have one name.
+    #[error("device {name:?} is there twice")]
+    Repeated {
+        /// The name.
+        name: String,
+    },
+    /// A device would do nothing.
+    #[error("device {name:?} has no env, device node or mount; it needs one")]
+    NoEdit {
+        /// The name.
+        name: String,
+    },
+    /// An edit is not understood.
+    #[error("{edit} {text:?} {problem}")]
+    Edit {
+        /// `env`, `device node` or `mount`.
+        edit: &'static str,
+        /// Its text: the name of the variable, or the path.
+        text: String,
+        /// What is wrong with it.
+        problem: &'static str,
+    },
+}
+
+impl Spec {
+    /// Vendor and class, both checked.
+    pub fn vendor_and_class(&self) -> Result<(&str, &str), InvalidSpec> {
+        let (vendor, class) = self.kind.split_once('/').ok_or_else(|| InvalidSpec::Kind {
+            kind: self.kind.clone(),
+        })?;
+        check_name("vendor", vendor, vendor_problem(vendor))?;
+        check_name("class", class, class_problem(class))?;
+        Ok((vendor, class))
+    }
+
+    /// Checks everything for which a runtime would refuse the file.
+    pub fn validate(&self) -> Result<(), InvalidSpec> {
+        self.vendor_and_class()?;
+        if self.devices.is_empty() {
+            return Err(InvalidSpec::NoDevice {
+                kind: self.kind.clone(),
+            });
+        }
+        self.container_edits.validate()?;
+        let mut names = BTreeSet::new();
+        for Device {
+            name,
+            container_edits,
+        } in &self.devices
+        {
+            check_name("device name", name, device_name_problem(name))?;
+            if !names.insert(name) {
+                return Err(InvalidSpec::Repeated { name: name.clone() });
+            }
+            if container_edits.is_empty() {
+                return Err(InvalidSpec::NoEdit { name: name.clone() });
+            }
+            container_edits.validate()?;
+        }
+        Ok(())
+    }
+
+    /// The file's content: JSON in the lowest version that expresses it.
+    pub fn to_json(&self) -> Result<Vec<u8>, serde_json::Error> {
+        let mut bytes = serde_json::to_vec_pretty(&Written {
+            cdi_version: minimum_version(self),
+            kind: &self.kind,
+            devices: &self.devices,
+            container_edits: &self.container_edits,
+        })?;
+        bytes.push(b'\n');
+        Ok(bytes)
+    }
+
+    /// Reads what [`Spec::to_json`] wrote; a field that is never written is an error.
+    pub fn from_json(bytes: &[u8]) -> Result<Self, serde_json::Error> {
+        let read: Read = serde_json::from_slice(bytes)?;
+        let Read {
+            _version: _,
+            kind,
+            devices,
+            container_edits,
+        } = read;
+        Ok(Self {
+            kind,
+            devices,
+            container_edits,
+        })
+    }
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Written<'a> {
+    cdi_version: &'static str,
+    kind: &'a str,
+    devices: &'a [Device],
+    #[serde(skip_serializing_if = "ContainerEdits::is_empty")]
+    container_edits: &'a ContainerEdits,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct Read {
+    #[serde(rename = "cdiVersion")]
+    _version: serde::de::IgnoredAny,
+    kind: String,
+    devices: Vec<Device>,
+    #[serde(default)]
+    container_edits: ContainerEdits,
+}
+
+impl ContainerEdits {
+    fn validate(&self) -> Result<(), InvalidSpec> {
+        for variable in &self.env {
+            // Only the name goes into the text: the value may be a secret.
+            let text = variable.split('=').next().unwrap_or_default();
+            let problem = if text.is_empty() || !variable.contains('=') {
+                Some("is not NAME=value")
+            } else if variable.contains('\0') {
+                Some("has a NUL")
+            } else {
+                None
+            };
+            check_edit("env", text, problem)?;
+        }
+        for node in &self.device_nodes {
+            check_edit("device node", &node.path, path_problem(&node.path))?;
+            if let Some(host) = &node.host_path {
+                check_edit("device node", host, path_problem(host))?;
+            }
+            let known = |text: &String| text.chars().all(|c| matches!(c, 'r' | 'w' | 'm'));
+            if !node.permissions.as_ref().is_none_or(known) {
+                check_edit(
+                    "device node",
+                    &node.path,
+                    Some("has permissions other than 'r', 'w' and 'm'"),
+                )?;
+            }
+        }
+        for mount in &self.mounts {
+            for path in [&mount.container_path, &mount.host_path] {
+                check_edit("mount", path, path_problem(path))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn path_problem(path: &str) -> Option<&'static str> {
+    if !path.starts_with('/') {
+        Some("is not an absolute path")
+    } else if path.contains('\0') {
+        Some("has a NUL")
+    } else {
+        None
+    }
+}
+
+fn check_name(
+    part: &'static str,
+    text: &str,
+    problem: Option<&'static str>,
+) -> Result<(), InvalidSpec> {
+    problem.map_or(Ok(()), |problem| {
+        Err(InvalidSpec::Name {
+            part,
+            text: text.to_owned(),
+            problem,
+        })
+    })
+}
+
+fn check_edit(
+    edit: &'static str,
+    text: &str,
+    problem: Option<&'static str>,
+) -> Result<(), InvalidSpec> {
+    problem.map_or(Ok(()), |problem| {
+        Err(InvalidSpec::Edit {
+            edit,
+            text: text.to_owned(),
+            problem,
+        })
+    })
+}

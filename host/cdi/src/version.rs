@@ -1,0 +1,57 @@
+//! The lowest version of the specification that expresses a spec.
+
+use crate::spec::{ContainerEdits, Spec};
+
+/// What any runtime that knows CDI at all reads.
+const BASE: &str = "0.3.0";
+
+/// A version, and whether a spec has what it brought.
+type Rule = (&'static str, fn(&Spec) -> bool);
+
+/// Highest version first.
+const RULES: [Rule; 4] = [
+    ("0.6.0", has_a_dot_in_the_class),
+    ("0.5.0", has_a_device_name_that_begins_with_a_digit),
+    ("0.5.0", has_a_node_with_another_path_on_the_host),
+    ("0.4.0", has_a_mount_type),
+];
+
+/// The lowest version that expresses `spec`, such as `0.5.0`. Readers refuse a lower one for what is in it, and a
+/// higher one if they do not know it.
+pub fn minimum_version(spec: &Spec) -> &'static str {
+    RULES
+        .iter()
+        .find(|(_, applies)| applies(spec))
+        .map_or(BASE, |(version, _)| version)
+}
+
+fn edits(spec: &Spec) -> impl Iterator<Item = &ContainerEdits> {
+    spec.devices
+        .iter()
+        .map(|device| &device.container_edits)
+        .chain([&spec.container_edits])
+}
+
+fn has_a_dot_in_the_class(spec: &Spec) -> bool {
+    spec.kind
+        .split_once('/')
+        .is_some_and(|(_, class)| class.contains('.'))
+}
+
+fn has_a_device_name_that_begins_with_a_digit(spec: &Spec) -> bool {
+    spec.devices
+        .iter()
+        .any(|device| !device.name.starts_with(|c: char| c.is_ascii_alphabetic()))
+}
+
+fn has_a_node_with_another_path_on_the_host(spec: &Spec) -> bool {
+    edits(spec)
+        .flat_map(|edits| &edits.device_nodes)
+        .any(|node| node.host_path.is_some())
+}
+
+fn has_a_mount_type(spec: &Spec) -> bool {
+    edits(spec)
+        .flat_map(|edits| &edits.mounts)
+        .any(|mount| mount.mount_type.is_some())
+}
