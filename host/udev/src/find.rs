@@ -83,11 +83,10 @@ pub fn find(rules: &[Rule], allowed: &Subsystems) -> Result<Found> {
                 seconds: PATIENCE.as_secs(),
             });
         }
-        let above: Vec<&Node<'_>> = walk.above(node.devpath()).collect();
-        let seen: Vec<&dyn Facts> = above
-            .iter()
+        let seen: Vec<&dyn Facts> = walk
+            .above(node.devpath())
             .filter(|node| node.is_allowed())
-            .map(|node| -> &dyn Facts { *node })
+            .map(|node| node as &dyn Facts)
             .collect();
         let chain = Chain {
             own: node,

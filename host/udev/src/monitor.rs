@@ -6,13 +6,16 @@
 
 use std::fs;
 use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use tokio::io::unix::AsyncFd;
-use tokio::sync::{broadcast, oneshot};
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use tokio::sync::broadcast;
 
 use crate::event::Event;
 use crate::tree::{lossy, properties, split_tags};
@@ -92,7 +95,7 @@ pub enum MonitorError {
 pub struct Monitor {
     group: Group,
     events: broadcast::Sender<Arc<Event>>,
-    stop: Option<oneshot::Sender<()>>,
+    stop: Option<UnixStream>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -105,12 +108,13 @@ impl Monitor {
     /// Starts to listen to a group.
     pub fn start_on(group: Group) -> Result<Self, MonitorError> {
         let (events, _) = broadcast::channel(BACKLOG);
-        let (stop, stopped) = oneshot::channel();
-        let (ready, opened) = std::sync::mpsc::channel();
+        let (stop, stopped) =
+            UnixStream::pair().map_err(|source| MonitorError::Thread { source })?;
+        let (ready, opened) = mpsc::channel();
         let sender = events.clone();
         let thread = std::thread::Builder::new()
             .name("udev-monitor".to_owned())
-            .spawn(move || run(group, &sender, stopped, &ready))
+            .spawn(move || run(group, &sender, &stopped, &ready))
             .map_err(|source| MonitorError::Thread { source })?;
         let monitor = Self {
             group,
@@ -143,8 +147,8 @@ impl Drop for Monitor {
     fn drop(&mut self) {
         drop(self.stop.take());
         if let Some(thread) = self.thread.take() {
-            // A thread that panicked has said so itself; the next look by timer goes on without it.
-            let _ = thread.join();
+            // A thread that panicked has said so itself.
+            drop(thread.join());
         }
     }
 }
@@ -153,92 +157,68 @@ impl Drop for Monitor {
 fn run(
     group: Group,
     events: &broadcast::Sender<Arc<Event>>,
-    stopped: oneshot::Receiver<()>,
-    ready: &std::sync::mpsc::Sender<io::Result<()>>,
+    stop: &UnixStream,
+    ready: &mpsc::Sender<io::Result<()>>,
 ) {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_io()
-        .build();
-    let runtime = match runtime {
-        Ok(runtime) => runtime,
+    let socket = match open(group) {
+        Ok(socket) => socket,
         Err(error) => return drop(ready.send(Err(error))),
     };
-    runtime.block_on(async {
-        let socket = match open(group) {
-            Ok(socket) => socket,
-            Err(error) => return drop(ready.send(Err(error))),
-        };
-        let _ = ready.send(Ok(()));
-        tokio::select! {
-            _ = stopped => {}
-            error = pump(&socket, group, events) => {
-                tracing::error!(%error, "cannot listen for device events any more; devices are found by timer only");
-            }
-        }
-    });
+    // Whoever waits for this may have gone; then the stop is there already.
+    drop(ready.send(Ok(())));
+    if let Err(error) = pump(&socket, group, events, stop) {
+        tracing::error!(%error, "cannot listen for device events any more; devices are found by timer only");
+    }
 }
 
-fn open(group: Group) -> io::Result<AsyncFd<udev::MonitorSocket>> {
+fn open(group: Group) -> io::Result<udev::MonitorSocket> {
     let builder = match group {
         Group::Udev => udev::MonitorBuilder::new()?,
         Group::Kernel => udev::MonitorBuilder::new_kernel()?,
     };
-    AsyncFd::new(builder.listen()?)
+    builder.listen()
 }
 
-/// Passes events on until the socket breaks.
-async fn pump(
-    socket: &AsyncFd<udev::MonitorSocket>,
+/// Passes events on until the other end of `stop` is dropped or the socket breaks.
+fn pump(
+    socket: &udev::MonitorSocket,
     group: Group,
     events: &broadcast::Sender<Arc<Event>>,
-) -> io::Error {
+    stop: &UnixStream,
+) -> io::Result<()> {
     loop {
-        let mut readable = match socket.readable().await {
-            Ok(readable) => readable,
-            Err(error) => return error,
-        };
-        loop {
-            let received = readable.get_inner().iter().next();
-            // libudev leaves its reason in errno, and nothing was called since.
-            let reason = io::Error::last_os_error();
-            let event = match received {
-                Some(event) => read_event(&event, group),
-                None => match Silence::of(&reason) {
-                    Silence::Empty => break,
-                    Silence::Skipped => continue,
-                    Silence::Overrun => Event::lost(group.settle()),
-                    Silence::Broken => return reason,
-                },
-            };
-            // Without a subscriber there is nobody to tell.
-            let _ = events.send(Arc::new(event));
+        let mut fds = [
+            PollFd::new(socket.as_fd(), PollFlags::POLLIN),
+            PollFd::new(stop.as_fd(), PollFlags::POLLIN),
+        ];
+        match poll(&mut fds, PollTimeout::NONE) {
+            Ok(_) => {}
+            Err(Errno::EINTR) => continue,
+            Err(error) => return Err(error.into()),
         }
-        readable.clear_ready();
+        let [_, stopped] = &fds;
+        if stopped.any() != Some(false) {
+            return Ok(());
+        }
+        while let Some(event) = receive(socket, group)? {
+            // Without a subscriber there is nobody to tell.
+            drop(events.send(Arc::new(event)));
+        }
     }
 }
 
-/// Why libudev gave no event.
-#[derive(Debug, PartialEq, Eq)]
-enum Silence {
-    /// There is none.
-    Empty,
-    /// There was something else.
-    Skipped,
-    /// The kernel dropped some.
-    Overrun,
-    /// The socket is of no use any more.
-    Broken,
-}
-
-impl Silence {
-    fn of(reason: &io::Error) -> Self {
-        const ENOBUFS: i32 = 105;
-        const EBADF: i32 = 9;
-        match reason.raw_os_error() {
-            Some(ENOBUFS) => Self::Overrun,
-            Some(EBADF) => Self::Broken,
-            _ if reason.kind() == io::ErrorKind::Interrupted => Self::Skipped,
-            _ => Self::Empty,
+/// The next event; None if there is none at the moment.
+fn receive(socket: &udev::MonitorSocket, group: Group) -> io::Result<Option<Event>> {
+    loop {
+        if let Some(event) = socket.iter().next() {
+            return Ok(Some(read_event(&event, group)));
+        }
+        // libudev leaves its reason in errno, and nothing was called since.
+        match Errno::last() {
+            Errno::ENOBUFS => return Ok(Some(Event::lost(group.settle()))),
+            Errno::EINTR => {}
+            error @ (Errno::EBADF | Errno::ENOTSOCK | Errno::ENOMEM) => return Err(error.into()),
+            _ => return Ok(None),
         }
     }
 }

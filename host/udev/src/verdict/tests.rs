@@ -1,1 +1,243 @@
-//! Tests.
+use super::*;
+use crate::facts::Written;
+use crate::rule::{InvalidRule, Term};
+
+/// `FIELD{key}==value` and so on; only as much of the grammar as a table needs.
+fn mk_rule(terms: &[(Field, &str, bool, &str)]) -> Result<Rule, InvalidRule> {
+    Rule::new(
+        terms
+            .iter()
+            .map(|(field, key, equal, value)| Term {
+                field: *field,
+                key: field.has_key().then(|| (*key).to_owned()),
+                negated: !equal,
+                value: (*value).to_owned(),
+            })
+            .collect(),
+    )
+}
+
+fn mk_camera() -> [Written; 4] {
+    [
+        Written {
+            devpath: "/devices/pci0000:00/0000:00:14.0/usb1/1-1/1-1:1.0/video4linux/video0",
+            subsystem: Some("video4linux"),
+            properties: vec![
+                ("ID_V4L_CAPABILITIES", ":capture:"),
+                ("ID_MODEL", "C270"),
+                ("ID_VENDOR_ID", "046d"),
+            ],
+            attributes: vec![("name", "TestCam: UVC Camera"), ("model", "CAM 1   ")],
+            tags: vec!["seat".into(), "uaccess".into()],
+            ..Written::default()
+        },
+        Written {
+            devpath: "/devices/pci0000:00/0000:00:14.0/usb1/1-1/1-1:1.0",
+            subsystem: Some("usb"),
+            driver: Some("uvcvideo"),
+            ..Written::default()
+        },
+        Written {
+            devpath: "/devices/pci0000:00/0000:00:14.0/usb1/1-1",
+            subsystem: Some("usb"),
+            driver: Some("usb"),
+            attributes: vec![("idVendor", "046d"), ("idProduct", "0825")],
+            tags: vec!["systemd".into()],
+            ..Written::default()
+        },
+        Written {
+            devpath: "/devices/pci0000:00/0000:00:14.0",
+            subsystem: Some("pci"),
+            driver: Some("xhci_hcd"),
+            ..Written::default()
+        },
+    ]
+}
+
+fn judge_camera(terms: &[(Field, &str, bool, &str)]) -> Result<Verdict, InvalidRule> {
+    let [own, ancestors @ ..] = mk_camera();
+    let ancestors: Vec<&dyn Facts> = ancestors
+        .iter()
+        .map(|written| written as &dyn Facts)
+        .collect();
+    Ok(judge(
+        &mk_rule(terms)?,
+        &Chain {
+            own: &own,
+            ancestors: &ancestors,
+        },
+    ))
+}
+
+#[test]
+fn rules_hold_as_in_udev() -> Result<(), InvalidRule> {
+    use Field::{
+        Attr, Attrs, Devpath, Driver, Drivers, Env, Kernel, Kernels, Subsystem, Subsystems, Tag,
+        Tags,
+    };
+    let path = "/devices/pci0000:00/0000:00:14.0/usb1/1-1/1-1:1.0/video4linux/video0";
+    type Terms<'a> = &'a [(Field, &'a str, bool, &'a str)];
+    let table: [(Terms<'_>, bool); 40] = [
+        // Two terms on one field must both hold.
+        (
+            &[
+                (Env, "ID_MODEL", true, "C270"),
+                (Env, "ID_VENDOR_ID", true, "046d"),
+            ],
+            true,
+        ),
+        (
+            &[
+                (Env, "ID_MODEL", true, "C270"),
+                (Env, "ID_VENDOR_ID", true, "1234"),
+            ],
+            false,
+        ),
+        (
+            &[(Kernel, "", true, "video*"), (Kernel, "", true, "*0")],
+            true,
+        ),
+        (
+            &[(Kernel, "", true, "video*"), (Kernel, "", true, "*1")],
+            false,
+        ),
+        // A path names one device.
+        (&[(Devpath, "", true, path)], true),
+        (&[(Devpath, "", true, "/devices/virtual/mem/null")], false),
+        (&[(Devpath, "", true, "*/video4linux/*")], true),
+        (&[(Devpath, "", false, "*/usb1/*")], false),
+        // Alternatives.
+        (&[(Kernel, "", true, "audio0|video0")], true),
+        (&[(Kernel, "", false, "audio0|video0")], false),
+        (&[(Kernel, "", true, "video[0-9]*")], true),
+        // Negations are globs.
+        (&[(Kernel, "", false, "v*")], false),
+        (&[(Kernel, "", false, "n*")], true),
+        (&[(Kernel, "", false, "v.*")], true),
+        (&[(Env, "ID_V4L_CAPABILITIES", false, "*:capture:*")], false),
+        // The plural ones look upwards, the singular ones do not.
+        (&[(Kernels, "", true, "1-*")], true),
+        (&[(Kernels, "", true, "video?")], true),
+        (&[(Kernels, "", true, "2-*")], false),
+        (&[(Kernels, "", false, "1-*")], false),
+        (&[(Kernels, "", false, "2-*")], true),
+        (&[(Driver, "", true, "uvcvideo")], false),
+        (&[(Drivers, "", true, "uvcvideo")], true),
+        (&[(Subsystem, "", true, "usb")], false),
+        (&[(Subsystems, "", true, "usb")], true),
+        (&[(Attr, "idVendor", true, "046d")], false),
+        (&[(Attrs, "idVendor", true, "046d")], true),
+        (&[(Attrs, "idVendor", false, "046d")], false),
+        (&[(Tag, "", true, "uaccess")], true),
+        (&[(Tag, "", true, "systemd")], false),
+        (&[(Tags, "", true, "systemd")], true),
+        (&[(Tag, "", false, "seat")], false),
+        // Each plural term looks for its own ancestor.
+        (
+            &[
+                (Drivers, "", true, "xhci_hcd"),
+                (Attrs, "idVendor", true, "046d"),
+            ],
+            true,
+        ),
+        // What is absent is an empty text.
+        (&[(Driver, "", true, "")], true),
+        (&[(Driver, "", false, "vfio-pci")], true),
+        (&[(Env, "NONE", true, "?*")], false),
+        (&[(Env, "NONE", false, "1")], true),
+        (&[(Env, "NONE", true, "*")], true),
+        // White space at the end of an attribute counts only where the pattern has some.
+        (&[(Attr, "model", true, "CAM 1")], true),
+        (&[(Attr, "model", true, "CAM 1 ")], false),
+        (&[(Attr, "model", true, "CAM 1   ")], true),
+    ];
+    for (terms, expected) in table {
+        let verdict = judge_camera(terms)?;
+        let holds = matches!(&verdict, Verdict::Holds { as_regex } if as_regex.is_empty());
+        assert_eq!(holds, expected, "{}: {verdict:?}", mk_rule(terms)?);
+    }
+    Ok(())
+}
+
+#[test]
+fn a_regular_expression_holds_and_says_so() -> Result<(), InvalidRule> {
+    let table: [(Field, &str, bool, Option<Vec<usize>>); 5] = [
+        (Field::Kernel, "v.*", true, Some(vec![1])),
+        (Field::Kernels, "1-1:1.[0]", true, Some(vec![])),
+        (Field::Kernels, "0000:00:[0-9]+\\.0", true, Some(vec![1])),
+        (Field::Kernel, "ideo.*", true, None),
+        (Field::Kernel, "v.*", false, Some(vec![])),
+    ];
+    for (field, value, equal, expected) in table {
+        let verdict = judge_camera(&[
+            (Field::Subsystem, "", true, "video4linux"),
+            (field, "", equal, value),
+        ])?;
+        let as_regex = match verdict {
+            Verdict::Holds { as_regex } => Some(as_regex),
+            _ => None,
+        };
+        assert_eq!(as_regex, expected, "{value}");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_near_miss_names_the_first_term_that_fails() -> Result<(), InvalidRule> {
+    use Field::{Attrs, Driver, Env, Kernel, Subsystem};
+    let miss = |held, failed, actual: Option<&str>| {
+        Verdict::Misses(Miss {
+            held,
+            failed,
+            actual: actual.map(str::to_owned),
+        })
+    };
+    let subsystem = (Subsystem, "", true, "video4linux");
+    let table = [
+        (
+            vec![subsystem, (Env, "ID_MODEL", true, "C920")],
+            miss(1, 1, Some("C270")),
+        ),
+        (
+            vec![
+                (Env, "ID_X", true, "y"),
+                subsystem,
+                (Env, "ID_MODEL", true, "C270"),
+            ],
+            miss(2, 0, None),
+        ),
+        (
+            vec![(Env, "ID_MODEL", false, "C270"), subsystem],
+            miss(1, 0, Some("C270")),
+        ),
+        // What is at hand decides; no file is opened for the rest.
+        (
+            vec![
+                subsystem,
+                (Kernel, "", true, "tty*"),
+                (Env, "ID_MODEL", true, "C270"),
+            ],
+            miss(1, 1, Some("video0")),
+        ),
+        (
+            vec![
+                (Kernel, "", true, "tty*"),
+                (Attrs, "idVendor", true, "046d"),
+            ],
+            Verdict::Differs,
+        ),
+        // Neither a negated term nor one that matches everything is near.
+        (
+            vec![
+                (Driver, "", false, "x"),
+                (Kernel, "", true, "*"),
+                (Env, "ID_MODEL", true, "no"),
+            ],
+            Verdict::Differs,
+        ),
+    ];
+    for (terms, expected) in table {
+        assert_eq!(judge_camera(&terms)?, expected, "{}", mk_rule(&terms)?);
+    }
+    Ok(())
+}

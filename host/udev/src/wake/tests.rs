@@ -1,1 +1,1 @@
-//! Tests.
+use super::*;
