@@ -1,6 +1,8 @@
 use super::*;
 use crate::spec::{ContainerEdits, Device};
 
+type Break = fn(&mut Spec);
+
 fn mk_spec(class: &str, devices: &[&str]) -> Spec {
     Spec {
         kind: format!("akri.sh/{class}"),
@@ -179,7 +181,6 @@ fn a_folder_that_cannot_be_written_is_named_with_the_remedy() {
 #[test]
 fn a_spec_a_runtime_would_refuse_is_never_written() {
     let (_folder, directory) = mk_dir();
-    type Break = fn(&mut Spec);
     let table: [(Break, &str); 9] = [
         (|s| s.kind = "akri.sh".into(), "vendor/class"),
         (|s| s.kind = "akri.sh/a".into(), "one character"),
