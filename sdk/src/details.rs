@@ -81,7 +81,7 @@ mod tests {
                 "filter.action",
                 "`Include` or `Exclude`",
             ),
-            ("udevRules: [a", "", "line"),
+            ("udevRules: [a", "udevRules", "line 2 column 1"),
             ("- a", "", "expected struct"),
             ("", "udevRules", "is missing"),
         ] {

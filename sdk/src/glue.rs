@@ -86,6 +86,9 @@ macro_rules! register {
             const VERSION: &'static str = env!("CARGO_PKG_VERSION");
         }
 
+        #[cfg(not(target_family = "wasm"))]
+        const _: fn() -> $crate::Description = <$handler as $crate::Handler>::describe;
+
         #[cfg(target_family = "wasm")]
         #[allow(unsafe_code, reason = "the component's exports")]
         const _: () = {

@@ -144,7 +144,7 @@ impl State {
         now
     }
 
-    /// SplitMix64 (Steele, Lea, Flood 2014) from 0.
+    /// `SplitMix64` (Steele, Lea, Flood 2014) from 0.
     pub(crate) fn random(&self) -> u64 {
         let state = self.random.get().wrapping_add(0x9e37_79b9_7f4a_7c15);
         self.random.set(state);

@@ -54,6 +54,13 @@ impl From<wit::Error> for Error {
 pub struct Udev<'a>(pub(crate) &'a Host);
 
 impl Udev<'_> {
+    /// The devices for which all terms hold, without their ancestors, sorted by `devpath`.
+    pub fn matching(&self, terms: &[Term]) -> Result<Vec<Device>, Error> {
+        let mut found = self.find(&[terms.to_vec()])?;
+        found.retain(Device::matched);
+        Ok(found)
+    }
+
     /// All devices for which at least one of the rules holds, with their ancestors, sorted by `devpath`.
     /// [`Device::matched`] tells them apart.
     ///

@@ -2,14 +2,14 @@
 
 use leafhost_sdk::{Description, Deserialize, Device, Discovery, Handler, Host, Request, Result};
 
-pub struct {{TypeName}};
+struct {{TypeName}};
 
 leafhost_sdk::register!({{TypeName}});
 
 /// What a Configuration says in `discoveryDetails`.
 #[derive(Deserialize)]
 #[serde(crate = "leafhost_sdk::serde")]
-pub struct Details {
+struct Details {
     names: Vec<String>,
 }
 
@@ -25,5 +25,30 @@ impl Handler for {{TypeName}} {
         let names = request.details.names.iter();
         let devices = names.map(|name| Device::new(name).property("DEVICE_NAME", name));
         Ok(Discovery::complete(devices))
+    }
+}
+
+/// `cargo test` runs the handler on a host in memory: no agent, no hardware.
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use leafhost_sdk::testing::{Call, FakeHost, description_problems, validate};
+
+    #[test]
+    fn the_description_is_one_a_host_takes() {
+        assert_eq!(description_problems::<{{TypeName}}>(), Vec::<String>::new());
+    }
+
+    #[test]
+    fn the_example_has_devices() {
+        let example = include_str!("../details.yaml");
+        let found = Call::<{{TypeName}}>::new(example).run(&FakeHost::new()).unwrap();
+        assert_eq!(found.devices().len(), 2);
+    }
+
+    #[test]
+    fn a_wrong_field_is_named() {
+        let problems = validate::<{{TypeName}}>("names: [[a]]");
+        assert_eq!(problems[0].path, "names[0]");
     }
 }
