@@ -1,4 +1,26 @@
 //! The node agent as a library: registry, sessions, plan, reconcile, offers, admin endpoint. Joins the adapters; no
 //! adapter knows it.
+//!
+//! ```text
+//!  handler files ─► loader ─► handlers ─┐
+//!                                       ├─► discovery ─► devices ─┬─► reconcile ─► Instances ─┐
+//!  Configurations ──────────────────────┘                         │                           │
+//!                                                                 └─► offer ◄─────────────────┘
+//!                                                                       └─► CDI specs
+//! ```
+//! Each box is one task, which owns its state; each arrow between them a `watch` channel. What they publish beside it is
+//! read by [`document`] and served by [`admin`].
 
+pub mod backoff;
+pub mod clock;
+pub mod devices;
+pub mod discovery;
+pub mod loader;
+pub mod metrics;
+pub mod plan;
+pub mod reconcile;
+pub mod registry;
 pub mod status;
+
+#[cfg(test)]
+mod fakes;

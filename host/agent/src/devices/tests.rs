@@ -1,0 +1,309 @@
+use super::*;
+use leafhost_core::session::LeftOut;
+
+const DEFAULTS: Grace = Grace(None);
+
+fn at(second: i64) -> Timestamp {
+    Timestamp::from_second(second).unwrap()
+}
+
+fn local(id: &str) -> Device {
+    Device::new(id, false)
+}
+
+fn shared(id: &str) -> Device {
+    Device::new(id, true)
+}
+
+fn answer(devices: Devices) -> Discovery {
+    Discovery {
+        devices,
+        departed: Vec::new(),
+        left_out: Vec::new(),
+    }
+}
+
+fn complete(devices: &[Device]) -> Discovery {
+    answer(Devices::Complete(devices.to_vec()))
+}
+
+/// `id` where present, `id?second` where missing since then.
+fn shown(session: &SessionDevices) -> Vec<String> {
+    session
+        .tracked
+        .iter()
+        .map(|(key, tracked)| match tracked.missing_since {
+            None => key.id.clone(),
+            Some(since) => format!("{}?{}", key.id, since.as_second()),
+        })
+        .collect()
+}
+
+fn with(devices: &[Device]) -> SessionDevices {
+    let mut session = SessionDevices::default();
+    session.fold(complete(devices), DEFAULTS, at(0));
+    session
+}
+
+#[test]
+fn each_kind_of_answer_leaves_what_it_should() {
+    let left_out = |id: &str| Discovery {
+        left_out: vec![LeftOut {
+            id: id.into(),
+            reason: "property".into(),
+        }],
+        ..complete(&[])
+    };
+    let long = "x".repeat(600);
+    let table: [(&str, Vec<Device>, Discovery, Vec<&str>); 9] = [
+        (
+            "a local device that is missing goes",
+            vec![local("a")],
+            complete(&[]),
+            vec![],
+        ),
+        (
+            "a shared one stays",
+            vec![shared("a")],
+            complete(&[]),
+            vec!["a?5"],
+        ),
+        (
+            "partial says nothing of the rest",
+            vec![local("a")],
+            answer(Devices::Partial(vec![local("b")])),
+            vec!["a", "b"],
+        ),
+        (
+            "unchanged",
+            vec![local("a")],
+            answer(Devices::Unchanged),
+            vec!["a"],
+        ),
+        (
+            "departed goes at once",
+            vec![shared("a"), shared("b")],
+            Discovery {
+                departed: vec!["a".into()],
+                ..answer(Devices::Unchanged)
+            },
+            vec!["b"],
+        ),
+        (
+            "what is reported has not departed",
+            vec![shared("a")],
+            Discovery {
+                departed: vec!["a".into()],
+                ..complete(&[shared("a")])
+            },
+            vec!["a"],
+        ),
+        ("left out stays", vec![local("a")], left_out("a"), vec!["a"]),
+        (
+            "left out stays although its id is shown cut",
+            vec![local(&long)],
+            left_out(&long[..256]),
+            vec![&long],
+        ),
+        (
+            "left out is not another one",
+            vec![local("a")],
+            left_out("b"),
+            vec![],
+        ),
+    ];
+    for (what, before, discovery, after) in table {
+        let mut session = with(&before);
+        session.fold(discovery, DEFAULTS, at(5));
+        assert_eq!(shown(&session), after, "{what}");
+    }
+}
+
+#[test]
+fn a_shared_device_goes_after_five_minutes_and_not_before() {
+    let mut session = with(&[shared("a"), shared("b")]);
+    session.fold(complete(&[shared("b")]), DEFAULTS, at(10));
+    session.fold(complete(&[shared("b")]), DEFAULTS, at(20));
+    assert_eq!(session.deadline(DEFAULTS), Some(at(310)));
+    assert!(!session.expire(DEFAULTS, at(309)));
+    assert!(session.expire(DEFAULTS, at(310)));
+    assert_eq!(shown(&session), ["b"]);
+}
+
+#[test]
+fn a_device_that_comes_back_is_as_if_it_had_never_been_away() {
+    let mut session = with(&[shared("a")]);
+    let before = session.clone();
+    assert!(session.fold(complete(&[]), DEFAULTS, at(10)));
+    assert!(session.fold(complete(&[shared("a")]), DEFAULTS, at(20)));
+    assert_eq!(session, before);
+}
+
+#[test]
+fn the_configuration_sets_the_grace_of_both_kinds() {
+    let grace = Grace(Some(Duration::from_secs(30)));
+    let mut session = with(&[shared("a"), local("b")]);
+    session.fold(complete(&[]), grace, at(10));
+    assert_eq!(shown(&session), ["a?10", "b?10"]);
+    assert!(session.expire(grace, at(40)));
+    assert_eq!(shown(&session), Vec::<String>::new());
+}
+
+#[test]
+fn the_same_answer_again_is_no_difference() {
+    let mut session = with(&[shared("a")]);
+    assert!(!session.fold(complete(&[shared("a")]), DEFAULTS, at(9)));
+    assert!(!session.fold(answer(Devices::Unchanged), DEFAULTS, at(9)));
+}
+
+#[test]
+fn unchanged_as_the_first_answer_of_new_bytes_means_none() {
+    let mut session = with(&[shared("a"), local("b")]);
+    session.reopen();
+    session.fold(answer(Devices::Unchanged), DEFAULTS, at(7));
+    assert_eq!(shown(&session), ["a?7"]);
+}
+
+#[test]
+fn a_device_of_an_earlier_run_that_was_left_out_stays() {
+    let mut session = SessionDevices::default();
+    let left_out = Discovery {
+        left_out: vec![LeftOut {
+            id: "a".into(),
+            reason: "property".into(),
+        }],
+        ..complete(&[])
+    };
+    session.fold(left_out, DEFAULTS, at(1));
+    session.fold(answer(Devices::Unchanged), DEFAULTS, at(2));
+    let mut known = unseen(&[("a", false, None), ("b", false, None)]);
+    known.meet([&session].into_iter(), true, DEFAULTS, at(2));
+    assert_eq!(known, unseen(&[("a", false, None)]));
+}
+
+fn unseen(devices: &[(&str, bool, Option<i64>)]) -> Unseen {
+    Unseen(
+        devices
+            .iter()
+            .map(|&(id, shared, since)| {
+                let key = DeviceKey {
+                    id: id.into(),
+                    shared,
+                };
+                (key, since.map(at))
+            })
+            .collect(),
+    )
+}
+
+#[test]
+fn a_device_of_an_earlier_run_waits_for_a_complete_answer() {
+    let known = unseen(&[
+        ("here", false, None),
+        ("gone", false, None),
+        ("away", true, None),
+        ("long", true, Some(-400)),
+    ]);
+    let partial = {
+        let mut session = SessionDevices::default();
+        session.fold(
+            answer(Devices::Partial(vec![local("here")])),
+            DEFAULTS,
+            at(1),
+        );
+        session
+    };
+    let mut unseen_now = known.clone();
+    unseen_now.meet(
+        [&partial].into_iter(),
+        partial.is_settled(),
+        DEFAULTS,
+        at(1),
+    );
+    assert_eq!(
+        unseen_now,
+        unseen(&[
+            ("gone", false, None),
+            ("away", true, None),
+            ("long", true, Some(-400))
+        ])
+    );
+
+    let whole = with(&[local("here")]);
+    unseen_now.meet(
+        [&partial, &whole].into_iter(),
+        whole.is_settled(),
+        DEFAULTS,
+        at(2),
+    );
+    assert_eq!(unseen_now, unseen(&[("away", true, Some(2))]));
+    assert_eq!(unseen_now.deadline(DEFAULTS), Some(at(302)));
+    unseen_now.meet([&whole].into_iter(), true, DEFAULTS, at(302));
+    assert!(unseen_now.is_empty());
+}
+
+#[test]
+fn a_device_of_an_earlier_run_goes_when_it_is_said_to_have_departed() {
+    let mut session = SessionDevices::default();
+    let departed = Discovery {
+        departed: vec!["a".into()],
+        ..answer(Devices::Partial(Vec::new()))
+    };
+    session.fold(departed, DEFAULTS, at(1));
+    let mut known = unseen(&[("a", true, None)]);
+    known.meet([&session].into_iter(), false, DEFAULTS, at(1));
+    assert!(known.is_empty());
+}
+
+#[test]
+fn a_moment_in_the_future_does_not_stretch_the_grace() {
+    let session = with(&[]);
+    let mut known = unseen(&[("a", true, Some(9_000))]);
+    known.meet([&session].into_iter(), true, DEFAULTS, at(10));
+    assert_eq!(known.deadline(DEFAULTS), Some(at(310)));
+}
+
+#[test]
+fn of_two_sources_the_first_wins_and_the_other_is_named() {
+    let mut named = shared("a");
+    named.properties.insert("FROM".into(), "first".into());
+    let first = with(&[named.clone()]);
+    let second = with(&[shared("a"), shared("b")]);
+    let (devices, lost) = merge(
+        [("1.wasm", &first), ("2.wasm", &second)].into_iter(),
+        &unseen(&[("a", true, None), ("c", false, None)]),
+    );
+    let sources: Vec<_> = devices
+        .values()
+        .map(|view| view.device.as_ref().map(|device| device.properties.len()))
+        .collect();
+    assert_eq!(sources, [Some(1), Some(0), None]);
+    assert_eq!(
+        lost,
+        [Lost {
+            winner: "1.wasm".into(),
+            loser: "2.wasm".into(),
+            devices: 1,
+            example: "a".into()
+        }]
+    );
+}
+
+#[test]
+fn a_local_and_a_shared_device_of_one_id_are_two() {
+    let session = with(&[shared("a"), local("a")]);
+    assert_eq!(session.tracked().len(), 2);
+}
+
+#[test]
+fn a_source_that_has_the_device_wins_over_one_that_misses_it() {
+    let mut first = with(&[shared("a")]);
+    first.fold(complete(&[]), DEFAULTS, at(3));
+    let second = with(&[shared("a")]);
+    let (devices, lost) = merge(
+        [("1", &first), ("2", &second)].into_iter(),
+        &Unseen::default(),
+    );
+    assert_eq!(devices.values().next().unwrap().missing_since, None);
+    assert_eq!(lost, []);
+}

@@ -1,0 +1,145 @@
+//! The course of discovery in words, for the status document.
+
+use std::sync::Arc;
+
+use leafhost_core::configuration::FieldProblem;
+
+use super::DiscoveryTask;
+use super::published::{ConfigurationReport, DiscoveryReport, HandlerReport};
+use super::served::Served;
+use crate::registry::{HandlerKey, Phase};
+
+impl DiscoveryTask {
+    pub(super) fn report(&self) -> DiscoveryReport {
+        DiscoveryReport {
+            handlers: self
+                .registry
+                .keys()
+                .filter_map(|key| self.handler_report(key))
+                .collect(),
+            configurations: self
+                .served
+                .iter()
+                .map(|(key, served)| (key.clone(), self.configuration_report(served)))
+                .collect(),
+            problems: self.configuration_set.problems.clone(),
+        }
+    }
+
+    fn handler_report(&self, key: &HandlerKey) -> Option<HandlerReport> {
+        let (phase, since) = self.registry.phase(key)?;
+        let sessions = || {
+            let served = self
+                .served
+                .values()
+                .filter(|served| served.handler() == key.name);
+            served.filter_map(|served| served.sessions.get(&key.source))
+        };
+        Some(HandlerReport {
+            name: key.name.clone(),
+            source: key.source.clone(),
+            status: match phase {
+                Phase::Registered(status) => status.label(),
+                Phase::Removed { .. } => "Removed",
+            },
+            since,
+            devices: sessions()
+                .map(|session| session.devices.tracked().len())
+                .sum(),
+            last_error: sessions().find_map(|session| session.fault.clone()),
+        })
+    }
+
+    fn configuration_report(&self, served: &Served) -> ConfigurationReport {
+        let mut invalid: Vec<FieldProblem> = served
+            .sessions
+            .values()
+            .flat_map(|session| session.invalid.iter().cloned())
+            .collect();
+        invalid.sort();
+        invalid.dedup();
+        let mut problems = Vec::new();
+        if let Err(problem) = &served.configured.properties {
+            let FieldProblem { path, message } = problem;
+            problems.push(format!("{path}: {message}; the handler is not called"));
+        }
+        problems.extend(self.handler_problem(served.handler()));
+        problems.extend(self.source_problems(served));
+        ConfigurationReport {
+            handler: served.handler().to_owned(),
+            problems,
+            invalid_details: invalid,
+            sessions: served
+                .sessions
+                .values()
+                .map(|session| Arc::clone(&session.view))
+                .filter(|view| !view.source.is_empty())
+                .collect(),
+        }
+    }
+
+    fn handler_problem(&self, name: &str) -> Option<String> {
+        let entries: Vec<&HandlerKey> = self
+            .registry
+            .keys()
+            .filter(|key| key.name == name)
+            .collect();
+        if let Some(removed) = entries
+            .iter()
+            .find_map(|key| match self.registry.phase(key) {
+                Some((Phase::Removed { retry }, _)) => Some(retry),
+                _ => None,
+            })
+        {
+            let registered = entries.iter().any(|key| self.registry.is_registered(key));
+            return (!registered).then(|| {
+                format!(
+                    "handler {name:?} failed for too long and was removed; it is tried again at {removed}, or at once when its file is replaced"
+                )
+            });
+        }
+        if !entries.is_empty() {
+            return None;
+        }
+        if !self.handler_set.complete {
+            return Some(format!("handler {name:?} is not loaded yet"));
+        }
+        let mut names: Vec<&str> = self.registry.keys().map(|key| key.name.as_str()).collect();
+        names.dedup();
+        let remedy = if names.is_empty() {
+            "there is no handler at all; add its .wasm file to the handlers".to_owned()
+        } else {
+            format!(
+                "there are {}; correct the name or add the handler's .wasm file",
+                names.join(", ")
+            )
+        };
+        Some(format!(
+            "spec.discoveryHandler.name: no handler is named {name:?}; {remedy}"
+        ))
+    }
+
+    fn source_problems(&self, served: &Served) -> Vec<String> {
+        let sources: Vec<&str> = self
+            .serving
+            .keys()
+            .filter(|key| key.name == served.handler())
+            .map(|key| key.source.as_str())
+            .collect();
+        let mut problems = Vec::new();
+        if sources.len() > 1 {
+            problems.push(format!(
+                "handler {:?} comes from {}: each of them gets this Configuration's properties, credentials included; remove what is not wanted",
+                served.handler(),
+                sources.join(" and "),
+            ));
+        }
+        for lost in &served.lost {
+            problems.push(format!(
+                "{} devices of {} (such as {:?}) are not used, because {} has them, too",
+                lost.devices, lost.loser, lost.example, lost.winner
+            ));
+        }
+        problems
+    }
+}

@@ -1,0 +1,256 @@
+//! A Configuration as it is served: its sessions, their devices, and the devices only the store knows.
+//!
+//! Knows no task and no registry.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use leafhost_core::configuration::FieldProblem;
+use leafhost_core::handler::Digest;
+use leafhost_core::ports::{ConfiguredDiscovery, Handler};
+use leafhost_core::session::{Devices, Opening, Outcome, Property, Report};
+use tokio::sync::watch;
+
+use super::published::ConfigurationDevices;
+use super::session::Order;
+use crate::devices::{Grace, Lost, SessionDevices, Unseen, merge};
+use crate::status::SessionView;
+
+/// A Configuration.
+#[derive(Debug)]
+pub(super) struct Served {
+    pub configured: Arc<ConfiguredDiscovery>,
+    /// By source. An entry without a running task keeps its devices.
+    pub sessions: BTreeMap<String, SourceSession>,
+    pub unseen: Unseen,
+    /// Since when no handler of the name is registered.
+    pub without_handler: Option<Timestamp>,
+    /// What is published of it.
+    pub published: Option<Arc<ConfigurationDevices>>,
+    pub lost: Vec<Lost>,
+}
+
+/// One source of its handler.
+#[derive(Debug, Default)]
+pub(super) struct SourceSession {
+    pub devices: SessionDevices,
+    pub running: Option<Running>,
+    /// The bytes that were opened last.
+    pub digest: Option<Digest>,
+    /// Before then the task is not started again.
+    pub restart: Option<Timestamp>,
+    pub invalid: Vec<FieldProblem>,
+    /// What the last call failed of, if it was a fault.
+    pub fault: Option<String>,
+    pub view: Arc<SessionView>,
+}
+
+/// The task of a session; it ends when this is dropped.
+#[derive(Debug)]
+pub(super) struct Running {
+    pub generation: u64,
+    pub orders: watch::Sender<Arc<Order>>,
+}
+
+impl Running {
+    /// Whether the task already does that.
+    pub fn is_on(
+        &self,
+        handler: &Arc<dyn Handler>,
+        details: &str,
+        properties: &[Property],
+    ) -> bool {
+        let order = self.orders.borrow();
+        Arc::ptr_eq(&order.handler, handler)
+            && order.spec.details == details
+            && order.spec.properties == properties
+    }
+}
+
+impl Served {
+    pub fn new(configured: Arc<ConfiguredDiscovery>, unseen: Unseen) -> Self {
+        Self {
+            configured,
+            sessions: BTreeMap::new(),
+            unseen,
+            without_handler: None,
+            published: None,
+            lost: Vec::new(),
+        }
+    }
+
+    pub fn handler(&self) -> &str {
+        &self.configured.configuration.handler
+    }
+
+    pub fn grace(&self) -> Grace {
+        Grace(self.configured.configuration.grace)
+    }
+
+    /// Whether what no session has is not there.
+    fn is_settled(&self, all_known: bool) -> bool {
+        let mut sessions = self.sessions.values();
+        all_known
+            && !self.sessions.is_empty()
+            && sessions.all(|session| session.devices.is_settled())
+    }
+
+    /// Lets go whose grace is over.
+    pub fn expire(&mut self, all_known: bool, now: Timestamp) {
+        let grace = self.grace();
+        for session in self.sessions.values_mut() {
+            session.devices.expire(grace, now);
+        }
+        let settled = self.is_settled(all_known);
+        let sessions = self.sessions.values().map(|session| &session.devices);
+        self.unseen.meet(sessions, settled, grace, now);
+    }
+
+    /// When there is something to do next.
+    pub fn deadline(&self, all_known: bool) -> Option<Timestamp> {
+        let grace = self.grace();
+        let settled = self.is_settled(all_known);
+        let sessions = self.sessions.values();
+        let of_sessions = sessions
+            .clone()
+            .filter_map(|session| session.devices.deadline(grace));
+        let restarts = sessions.filter_map(|session| session.restart);
+        let unseen = self.unseen.deadline(grace).filter(|_| settled);
+        of_sessions.chain(restarts).chain(unseen).min()
+    }
+
+    /// What is published, the same as last time if nothing differs.
+    pub fn publish(&mut self, all_known: bool) -> Arc<ConfigurationDevices> {
+        let sessions = self.sessions.iter();
+        let (devices, lost) = merge(
+            sessions.map(|(source, session)| (source.as_str(), &session.devices)),
+            &self.unseen,
+        );
+        self.lost = lost;
+        let new = ConfigurationDevices {
+            configured: Arc::clone(&self.configured),
+            devices,
+            settled: self.is_settled(all_known),
+        };
+        match &self.published {
+            Some(old) if **old == new => Arc::clone(old),
+            _ => Arc::clone(self.published.insert(Arc::new(new))),
+        }
+    }
+}
+
+impl SourceSession {
+    /// What the handler is told of why it is opened.
+    pub fn opening(&self, handler: &Arc<dyn Handler>) -> Opening {
+        if self.digest.as_ref() == Some(handler.digest()) {
+            Opening::Changed
+        } else {
+            Opening::First
+        }
+    }
+
+    /// The details or the handler are others now; what was said of the old ones is void.
+    pub fn reopened(&mut self, handler: &Arc<dyn Handler>) {
+        if self.opening(handler) == Opening::First {
+            self.devices.reopen();
+        }
+        self.digest = Some(handler.digest().clone());
+        self.restart = None;
+        self.invalid.clear();
+    }
+
+    /// Takes in what came of a call. Says whether the handler answered, that is, did not fault.
+    pub fn take(&mut self, source: &str, report: Report, grace: Grace, now: Timestamp) -> bool {
+        let Report {
+            outcome,
+            explained,
+            explained_dropped,
+            call,
+        } = report;
+        let old = &self.view;
+        let mut view = SessionView {
+            source: source.to_owned(),
+            last_call: Some(now.to_string()),
+            events: call.events.iter().map(|&event| event.to_owned()).collect(),
+            wall_ms: call.wall.as_secs_f64() * 1e3,
+            cpu_ms: call.cpu.as_secs_f64() * 1e3,
+            memory_bytes: call.memory,
+            failures: old.failures + 1,
+            next_ms: call
+                .next
+                .map(|next| u64::try_from(next.as_millis()).unwrap_or(u64::MAX)),
+            left_out: old.left_out.clone(),
+            skipped: explained,
+            skipped_dropped: explained_dropped,
+            denied: call.denied,
+            wakes_refused: call.wakes_refused,
+            ..SessionView::default()
+        };
+        self.fault = None;
+        let mut answered = true;
+        match outcome {
+            Outcome::Discovered(discovery) => {
+                self.invalid.clear();
+                view.failures = 0;
+                "ok".clone_into(&mut view.result);
+                if discovery.devices == Devices::Unchanged {
+                    if view.skipped.is_empty() {
+                        view.skipped.clone_from(&old.skipped);
+                        view.skipped_dropped = old.skipped_dropped;
+                    }
+                } else {
+                    view.left_out.clone_from(&discovery.left_out);
+                }
+                self.devices.fold(discovery, grace, now);
+            }
+            Outcome::InvalidDetails(problems) => {
+                "invalid-details".clone_into(&mut view.result);
+                self.invalid = problems;
+            }
+            Outcome::Unavailable(what) => {
+                "unavailable".clone_into(&mut view.result);
+                view.error = Some(what);
+            }
+            Outcome::Faulted(fault) => {
+                fault.reason.label().clone_into(&mut view.result);
+                view.error = Some(fault.message.clone());
+                self.fault = Some(fault.to_string());
+                answered = false;
+            }
+        }
+        view.devices = self.devices.tracked().len();
+        self.view = Arc::new(view);
+        answered
+    }
+
+    /// The handler refuses the details before it is called.
+    pub fn refused(&mut self, source: &str, problems: Vec<FieldProblem>, now: Timestamp) {
+        self.invalid = problems;
+        self.fault = None;
+        self.view = Arc::new(SessionView {
+            source: source.to_owned(),
+            last_call: Some(now.to_string()),
+            events: vec!["validate".to_owned()],
+            result: "invalid-details".to_owned(),
+            failures: self.view.failures + 1,
+            devices: self.devices.tracked().len(),
+            ..SessionView::default()
+        });
+    }
+
+    /// The task broke down, or the handler could not be called at all.
+    pub fn failed(&mut self, source: &str, result: &str, message: String, now: Timestamp) {
+        self.view = Arc::new(SessionView {
+            source: source.to_owned(),
+            last_call: Some(now.to_string()),
+            result: result.to_owned(),
+            error: Some(message.clone()),
+            failures: self.view.failures + 1,
+            devices: self.devices.tracked().len(),
+            left_out: self.view.left_out.clone(),
+            ..SessionView::default()
+        });
+        self.fault = Some(message);
+    }
+}

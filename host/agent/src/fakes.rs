@@ -1,0 +1,449 @@
+//! What stands for the ports in tests: plain data, driven by hand.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use leafhost_core::configuration::{Configuration, FieldProblem, Manifest};
+use leafhost_core::device::Device;
+use leafhost_core::fault::{Fault, FaultReason};
+use leafhost_core::handler::{Description, Digest};
+use leafhost_core::names::ConfigurationKey;
+use leafhost_core::ports::{
+    Change, ConfigurationSet, ConfigurationSource, ConfiguredDiscovery, Handler, HandlerSource,
+    InstanceSet, InstanceStore, LoadError, Loader, SourceFile, SourceSet, StoreError,
+};
+use leafhost_core::session::{
+    CallStats, Devices, Discovery, Outcome, Report, Session, SessionSpec,
+};
+use tokio::sync::{mpsc, watch};
+
+pub(crate) fn key(name: &str) -> ConfigurationKey {
+    ConfigurationKey::new("default", name).unwrap()
+}
+
+/// A Configuration in the namespace `default`.
+pub(crate) fn configured(name: &str, handler: &str, details: &str) -> ConfiguredDiscovery {
+    configured_as(serde_json::json!({
+        "apiVersion": "akri.sh/v0", "kind": "Configuration",
+        "metadata": {"name": name, "uid": format!("uid-of-{name}")},
+        "spec": {"discoveryHandler": {"name": handler, "discoveryDetails": details}, "capacity": 2},
+    }))
+}
+
+pub(crate) fn configured_as(manifest: serde_json::Value) -> ConfiguredDiscovery {
+    let manifest: Manifest = serde_json::from_value(manifest).unwrap();
+    ConfiguredDiscovery {
+        configuration: Configuration::try_from(manifest).unwrap(),
+        properties: Ok(Vec::new()),
+    }
+}
+
+pub(crate) fn configuration_set(
+    accepted: impl IntoIterator<Item = ConfiguredDiscovery>,
+) -> Arc<ConfigurationSet> {
+    Arc::new(ConfigurationSet {
+        complete: true,
+        accepted: accepted
+            .into_iter()
+            .map(|configured| (configured.configuration.key.clone(), Arc::new(configured)))
+            .collect(),
+        problems: Vec::new(),
+    })
+}
+
+pub(crate) fn report(outcome: Outcome) -> Report {
+    Report {
+        outcome,
+        explained: Vec::new(),
+        explained_dropped: 0,
+        call: CallStats {
+            wall: Duration::from_millis(300),
+            ..CallStats::default()
+        },
+    }
+}
+
+pub(crate) fn found(devices: Devices) -> Report {
+    report(Outcome::Discovered(Discovery {
+        devices,
+        departed: Vec::new(),
+        left_out: Vec::new(),
+    }))
+}
+
+pub(crate) fn complete(devices: &[Device]) -> Report {
+    found(Devices::Complete(devices.to_vec()))
+}
+
+pub(crate) fn fault() -> Report {
+    report(Outcome::Faulted(Fault::new(
+        FaultReason::Trap,
+        "unreachable",
+    )))
+}
+
+/// A source that is set by hand.
+#[derive(Debug)]
+pub(crate) struct Configurations(pub watch::Sender<Arc<ConfigurationSet>>);
+
+impl ConfigurationSource for Configurations {
+    fn configurations(&self) -> watch::Receiver<Arc<ConfigurationSet>> {
+        self.0.subscribe()
+    }
+}
+
+/// Files that are set by hand.
+#[derive(Debug)]
+pub(crate) struct Files {
+    pub set: watch::Sender<Arc<SourceSet>>,
+    pub accepted: Mutex<BTreeMap<String, SourceFile>>,
+}
+
+impl Files {
+    pub fn new(files: &[SourceFile]) -> Self {
+        let files_ = Self {
+            set: watch::Sender::new(Arc::default()),
+            accepted: Mutex::default(),
+        };
+        files_.put(files);
+        files_
+    }
+
+    pub fn put(&self, files: &[SourceFile]) {
+        self.set.send_replace(Arc::new(SourceSet {
+            complete: true,
+            files: files
+                .iter()
+                .map(|file| (file.name.clone(), Arc::new(file.clone())))
+                .collect(),
+            problems: Vec::new(),
+        }));
+    }
+}
+
+/// The file `<name>` whose bytes are `text`.
+pub(crate) fn file(name: &str, text: &str) -> SourceFile {
+    SourceFile {
+        name: name.to_owned(),
+        bytes: text.as_bytes().into(),
+        grants: None,
+    }
+}
+
+impl HandlerSource for Files {
+    fn handlers(&self) -> watch::Receiver<Arc<SourceSet>> {
+        self.set.subscribe()
+    }
+
+    fn accept(&self, file: &SourceFile) {
+        let mut accepted = self.accepted.lock().unwrap();
+        accepted.insert(file.name.clone(), file.clone());
+    }
+
+    fn accepted(&self, name: &str) -> Option<SourceFile> {
+        self.accepted.lock().unwrap().get(name).cloned()
+    }
+}
+
+/// Loads `<handler>@<version>`; bytes that say `broken` do not load, those that say `busy` do not for now.
+#[derive(Debug, Default)]
+pub(crate) struct FakeLoader {
+    pub loads: Mutex<Vec<String>>,
+    pub handlers: Mutex<BTreeMap<String, Arc<FakeHandler>>>,
+    pub running: Mutex<(usize, usize)>,
+    pub busy: Mutex<u32>,
+}
+
+#[async_trait]
+impl Loader for FakeLoader {
+    async fn load(&self, file: &SourceFile) -> Result<Arc<dyn Handler>, LoadError> {
+        let text = String::from_utf8(file.bytes.to_vec()).unwrap();
+        self.loads
+            .lock()
+            .unwrap()
+            .push(format!("{}={text}", file.name));
+        {
+            let mut running = self.running.lock().unwrap();
+            running.0 += 1;
+            running.1 = running.1.max(running.0);
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+        self.running.lock().unwrap().0 -= 1;
+        let error = |message: &str, transient| LoadError {
+            source_name: file.name.clone(),
+            message: message.to_owned(),
+            missing_grants: Vec::new(),
+            transient,
+        };
+        if text == "broken" {
+            return Err(error("is no component", false));
+        }
+        if text == "panic" {
+            panic!("as asked");
+        }
+        {
+            let mut busy = self.busy.lock().unwrap();
+            if *busy > 0 {
+                *busy -= 1;
+                return Err(error("the compiler cannot be started", true));
+            }
+        }
+        let handler = FakeHandler::new(&text);
+        let mut handlers = self.handlers.lock().unwrap();
+        handlers.insert(file.name.clone(), Arc::clone(&handler));
+        Ok(handler)
+    }
+}
+
+/// A handler whose sessions say what the test tells them to.
+#[derive(Debug)]
+pub(crate) struct FakeHandler {
+    description: Description,
+    digest: Digest,
+    /// What the next looks at details come to; then nothing is wrong with them.
+    pub validations: Mutex<VecDeque<Result<Vec<FieldProblem>, Fault>>>,
+    pub opened: Mutex<Vec<Opened>>,
+    /// What every session says at once when it is opened.
+    pub greeting: Mutex<Option<Report>>,
+}
+
+/// A session that was opened.
+#[derive(Debug)]
+pub(crate) struct Opened {
+    pub spec: SessionSpec,
+    say: mpsc::UnboundedSender<Report>,
+}
+
+impl FakeHandler {
+    /// `<name>@<version>`; the text is the digest.
+    pub fn new(text: &str) -> Arc<Self> {
+        let (name, version) = text.split_once('@').unwrap_or((text, "1"));
+        Arc::new(Self {
+            description: Description {
+                name: name.to_owned(),
+                version: version.to_owned(),
+                summary: String::new(),
+                example: String::new(),
+                shared: true,
+            },
+            digest: Digest(text.to_owned()),
+            validations: Mutex::default(),
+            opened: Mutex::default(),
+            greeting: Mutex::default(),
+        })
+    }
+
+    /// Lets the newest session of a Configuration say something. False if there is none that listens.
+    pub fn say(&self, configuration: &str, report: Report) -> bool {
+        let opened = self.opened.lock().unwrap();
+        let mut newest = opened.iter().rev();
+        let session = newest.find(|opened| opened.spec.configuration.name() == configuration);
+        session.is_some_and(|opened| opened.say.send(report).is_ok())
+    }
+
+    pub fn opened(&self) -> Vec<String> {
+        let opened = self.opened.lock().unwrap();
+        let shown = |opened: &Opened| {
+            let SessionSpec {
+                configuration,
+                details,
+                opening,
+                ..
+            } = &opened.spec;
+            format!("{} {details:?} {opening:?}", configuration.name())
+        };
+        opened.iter().map(shown).collect()
+    }
+}
+
+#[async_trait]
+impl Handler for FakeHandler {
+    fn description(&self) -> &Description {
+        &self.description
+    }
+
+    fn digest(&self) -> &Digest {
+        &self.digest
+    }
+
+    fn warnings(&self) -> &[String] {
+        &[]
+    }
+
+    async fn validate(&self, _details: &str) -> Result<Vec<FieldProblem>, Fault> {
+        let next = self.validations.lock().unwrap().pop_front();
+        next.unwrap_or(Ok(Vec::new()))
+    }
+
+    fn open(&self, spec: SessionSpec) -> Box<dyn Session> {
+        let (say, reports) = mpsc::unbounded_channel();
+        if let Some(report) = self.greeting.lock().unwrap().clone() {
+            say.send(report).unwrap();
+        }
+        self.opened.lock().unwrap().push(Opened { spec, say });
+        Box::new(FakeSession(reports))
+    }
+}
+
+struct FakeSession(mpsc::UnboundedReceiver<Report>);
+
+#[async_trait]
+impl Session for FakeSession {
+    async fn next(&mut self) -> Report {
+        match self.0.recv().await {
+            Some(report) => report,
+            None => std::future::pending().await,
+        }
+    }
+}
+
+/// A store in memory.
+#[derive(Debug)]
+pub(crate) struct Store {
+    set: watch::Sender<Arc<InstanceSet>>,
+    writes: Mutex<Vec<String>>,
+    calls: Mutex<usize>,
+    pub broken: Mutex<bool>,
+    /// So many changes end in a conflict.
+    pub conflicts: Mutex<usize>,
+}
+
+impl Default for Store {
+    fn default() -> Self {
+        Self {
+            set: watch::Sender::new(Arc::default()),
+            writes: Mutex::default(),
+            calls: Mutex::default(),
+            broken: Mutex::default(),
+            conflicts: Mutex::default(),
+        }
+    }
+}
+
+impl Store {
+    pub fn set(&self) -> Arc<InstanceSet> {
+        Arc::clone(&self.set.borrow())
+    }
+
+    pub fn subscribe(&self) -> watch::Receiver<Arc<InstanceSet>> {
+        self.set.subscribe()
+    }
+
+    pub fn names(&self) -> Vec<String> {
+        let set = self.set();
+        set.instances.keys().map(|key| key.name.clone()).collect()
+    }
+
+    /// What was written since the last look.
+    pub fn take_writes(&self) -> Vec<String> {
+        std::mem::take(&mut self.writes.lock().unwrap())
+    }
+
+    pub fn calls(&self) -> usize {
+        *self.calls.lock().unwrap()
+    }
+
+    fn apply_one(&self, set: &mut InstanceSet, change: Change) -> Result<(), StoreError> {
+        let key = change.key();
+        if *self.broken.lock().unwrap() {
+            return Err(StoreError::Unavailable {
+                key,
+                message: "the folder is read-only; make it writable".to_owned(),
+                source: None,
+            });
+        }
+        let mut conflicts = self.conflicts.lock().unwrap();
+        if *conflicts > 0 {
+            *conflicts -= 1;
+            return Err(StoreError::Conflict { key });
+        }
+        let mut writes = self.writes.lock().unwrap();
+        match change {
+            Change::Create(mut instance) => {
+                if set.instances.contains_key(&key) {
+                    return Err(StoreError::Conflict { key });
+                }
+                writes.push(format!("create {}", key.name));
+                instance.metadata.uid = format!("uid-{}", uuid(&writes));
+                set.instances.insert(key, Arc::new(*instance));
+            }
+            Change::Update { uid, edits, .. } => {
+                let Some(held) = set
+                    .instances
+                    .get_mut(&key)
+                    .filter(|held| held.metadata.uid == uid)
+                else {
+                    return Err(StoreError::Conflict { key });
+                };
+                writes.push(format!("update {}", key.name));
+                let instance = Arc::make_mut(held);
+                edits.iter().for_each(|edit| edit.apply(instance));
+            }
+            Change::Delete { uid, .. } => {
+                if set
+                    .instances
+                    .get(&key)
+                    .is_none_or(|held| held.metadata.uid != uid)
+                {
+                    return Err(StoreError::Conflict { key });
+                }
+                writes.push(format!("delete {}", key.name));
+                set.instances.remove(&key);
+            }
+        }
+        Ok(())
+    }
+}
+
+fn uuid(writes: &[String]) -> usize {
+    writes.len()
+}
+
+#[async_trait]
+impl InstanceStore for Store {
+    fn instances(&self) -> watch::Receiver<Arc<InstanceSet>> {
+        self.set.subscribe()
+    }
+
+    async fn apply(&self, changes: Vec<Change>) -> Vec<Result<(), StoreError>> {
+        *self.calls.lock().unwrap() += 1;
+        let mut set = InstanceSet::clone(&self.set());
+        let results = changes
+            .into_iter()
+            .map(|change| self.apply_one(&mut set, change))
+            .collect();
+        self.set.send_if_modified(|held| {
+            let differs = **held != set;
+            if differs {
+                *held = Arc::new(set);
+            }
+            differs
+        });
+        results
+    }
+}
+
+/// Waits until what is published is as wished; gives up when nothing moves any more for a minute of paused time.
+pub(crate) async fn wait_for<T: Clone + Sync + Send>(
+    receiver: &watch::Receiver<T>,
+    mut wish: impl FnMut(&T) -> bool,
+) -> T {
+    let mut receiver = receiver.clone();
+    let seen = tokio::time::timeout(
+        Duration::from_secs(60),
+        receiver.wait_for(|held| wish(held)),
+    );
+    match seen.await {
+        Ok(held) => held.expect("the publisher has ended").clone(),
+        Err(_) => panic!("what was waited for did not happen"),
+    }
+}
+
+/// Lets all tasks run until none has anything to do, without time passing.
+pub(crate) async fn idle() {
+    for _ in 0..200 {
+        tokio::task::yield_now().await;
+    }
+}

@@ -1,0 +1,340 @@
+//! The loader task: handler files in, handlers that serve out.
+//!
+//! Any failure keeps what served before; after a restart that is the version accepted last. Knows neither Configurations
+//! nor sessions.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::Arc;
+
+use leafhost_core::ports::{
+    Handler, HandlerSource, LoadError, Loader, SourceFile, SourceProblem, SourceSet,
+};
+use tokio::sync::watch;
+use tokio::task::{Id, JoinSet, spawn_blocking};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::backoff;
+
+/// So many files are loaded at once: compiling is the one thing here that wants a whole core.
+const AT_ONCE: usize = 2;
+
+/// All sources of handlers and what each serves.
+#[derive(Debug, Clone, Default)]
+pub struct HandlerSet {
+    /// Whether every file has been tried once. Until then an absent handler says nothing.
+    pub complete: bool,
+    /// By source name; the order decides which of two sources of one handler wins.
+    pub sources: BTreeMap<String, LoadedSource>,
+    /// What cannot be read, sorted.
+    pub problems: Vec<SourceProblem>,
+}
+
+/// A source.
+#[derive(Debug, Clone, Default)]
+pub struct LoadedSource {
+    /// What serves, perhaps an earlier version.
+    pub handler: Option<Arc<dyn Handler>>,
+    /// Why the newest version does not serve, if it does not.
+    pub error: Option<LoadError>,
+}
+
+impl PartialEq for HandlerSet {
+    fn eq(&self, other: &Self) -> bool {
+        self.complete == other.complete
+            && self.sources == other.sources
+            && self.problems == other.problems
+    }
+}
+
+impl PartialEq for LoadedSource {
+    fn eq(&self, other: &Self) -> bool {
+        let same = match (&self.handler, &other.handler) {
+            (Some(one), Some(two)) => Arc::ptr_eq(one, two),
+            (None, None) => true,
+            _ => false,
+        };
+        same && self.error == other.error
+    }
+}
+
+/// What is to be loaded.
+#[derive(Debug, Clone)]
+struct Job {
+    file: Arc<SourceFile>,
+    /// Which state of the file: what is older than the entry's is dropped.
+    generation: u64,
+    /// The version accepted before, not what lies there now.
+    fallback: bool,
+}
+
+#[derive(Debug)]
+struct Entry {
+    file: Arc<SourceFile>,
+    generation: u64,
+    failures: u32,
+    retry: Option<Instant>,
+    loaded: LoadedSource,
+}
+
+/// The task.
+pub struct LoaderTask {
+    source: Arc<dyn HandlerSource>,
+    loader: Arc<dyn Loader>,
+    handlers: watch::Sender<Arc<HandlerSet>>,
+    entries: BTreeMap<String, Entry>,
+    queue: VecDeque<Job>,
+    running: JoinSet<Result<Arc<dyn Handler>, LoadError>>,
+    jobs: HashMap<Id, Job>,
+    generation: u64,
+    read: bool,
+    problems: Vec<SourceProblem>,
+}
+
+impl LoaderTask {
+    /// The task and what it publishes.
+    pub fn new(
+        source: Arc<dyn HandlerSource>,
+        loader: Arc<dyn Loader>,
+    ) -> (Self, watch::Receiver<Arc<HandlerSet>>) {
+        let (handlers, receiver) = watch::channel(Arc::default());
+        let task = Self {
+            source,
+            loader,
+            handlers,
+            entries: BTreeMap::new(),
+            queue: VecDeque::new(),
+            running: JoinSet::new(),
+            jobs: HashMap::new(),
+            generation: 0,
+            read: false,
+            problems: Vec::new(),
+        };
+        (task, receiver)
+    }
+
+    /// Runs until `shutdown`, or until the source of files is gone.
+    pub async fn run(mut self, shutdown: CancellationToken) {
+        let mut files = self.source.handlers();
+        files.mark_changed();
+        loop {
+            let retry = self.entries.values().filter_map(|entry| entry.retry).min();
+            tokio::select! {
+                () = shutdown.cancelled() => break,
+                changed = files.changed() => {
+                    if changed.is_err() {
+                        break;
+                    }
+                    let set = Arc::clone(&files.borrow_and_update());
+                    self.look(&set).await;
+                }
+                Some(ended) = self.running.join_next_with_id() => {
+                    let (id, result) = match ended {
+                        Ok((id, result)) => (id, Some(result)),
+                        Err(error) if error.is_cancelled() => (error.id(), None),
+                        Err(error) => (error.id(), Some(Err(self.broken(error.id())))),
+                    };
+                    if let (Some(job), Some(result)) = (self.jobs.remove(&id), result) {
+                        self.loaded(job, result).await;
+                    }
+                }
+                () = until(retry) => self.retry(),
+            }
+            self.start();
+            self.publish();
+        }
+        self.running.shutdown().await;
+    }
+
+    /// Takes in what lies there now.
+    async fn look(&mut self, set: &SourceSet) {
+        self.read |= set.complete;
+        self.problems.clone_from(&set.problems);
+        if set.complete {
+            self.entries.retain(|name, _| set.files.contains_key(name));
+        }
+        for (name, file) in &set.files {
+            if self
+                .entries
+                .get(name)
+                .is_some_and(|entry| entry.file == *file)
+            {
+                continue;
+            }
+            self.generation += 1;
+            let generation = self.generation;
+            if let Some(entry) = self.entries.get_mut(name) {
+                entry.file = Arc::clone(file);
+                entry.generation = generation;
+                entry.failures = 0;
+                entry.retry = None;
+            } else {
+                self.entries.insert(
+                    name.clone(),
+                    Entry {
+                        file: Arc::clone(file),
+                        generation,
+                        failures: 0,
+                        retry: None,
+                        loaded: LoadedSource::default(),
+                    },
+                );
+                if let Some(accepted) = self.accepted(name).await
+                    && accepted != **file
+                {
+                    self.queue.push_back(Job {
+                        file: Arc::new(accepted),
+                        generation,
+                        fallback: true,
+                    });
+                }
+            }
+            self.queue.push_back(Job {
+                file: Arc::clone(file),
+                generation,
+                fallback: false,
+            });
+        }
+    }
+
+    /// A load has ended.
+    async fn loaded(&mut self, job: Job, result: Result<Arc<dyn Handler>, LoadError>) {
+        let name = job.file.name.clone();
+        let Some(entry) = self.entries.get_mut(&name) else {
+            return;
+        };
+        if entry.generation != job.generation {
+            return;
+        }
+        match (result, job.fallback) {
+            (Ok(handler), true) => {
+                // The newest version may have been quicker.
+                entry.loaded.handler.get_or_insert(handler);
+            }
+            (Ok(handler), false) => {
+                tracing::info!(
+                    source = name,
+                    handler = handler.description().name,
+                    version = handler.description().version,
+                    "handler loaded"
+                );
+                entry.loaded = LoadedSource {
+                    handler: Some(handler),
+                    error: None,
+                };
+                entry.failures = 0;
+                self.accept(job.file).await;
+            }
+            (Err(error), true) => {
+                tracing::warn!(source = name, %error, "the version accepted before does not load");
+            }
+            (Err(error), false) => {
+                entry.failures = entry.failures.saturating_add(1);
+                if backoff::is_told(entry.failures.into()) {
+                    tracing::warn!(source = name, %error, "handler does not load");
+                }
+                if error.transient {
+                    entry.retry = Some(Instant::now() + backoff::wait(entry.failures));
+                }
+                entry.loaded.error = Some(error);
+            }
+        }
+    }
+
+    /// Queues again what failed for a reason that may have passed.
+    fn retry(&mut self) {
+        let now = Instant::now();
+        for entry in self.entries.values_mut() {
+            if entry.retry.is_some_and(|at| at <= now) {
+                entry.retry = None;
+                self.queue.push_back(Job {
+                    file: Arc::clone(&entry.file),
+                    generation: entry.generation,
+                    fallback: false,
+                });
+            }
+        }
+    }
+
+    /// Starts as many loads as may run at once.
+    fn start(&mut self) {
+        while self.running.len() < AT_ONCE
+            && let Some(job) = self.queue.pop_front()
+        {
+            let newest = self
+                .entries
+                .get(&job.file.name)
+                .map(|entry| entry.generation);
+            if newest != Some(job.generation) {
+                continue;
+            }
+            let (loader, file) = (Arc::clone(&self.loader), Arc::clone(&job.file));
+            let task = self.running.spawn(async move { loader.load(&file).await });
+            self.jobs.insert(task.id(), job);
+        }
+    }
+
+    fn publish(&self) {
+        let waiting = |name: &str| {
+            let jobs = self.queue.iter().chain(self.jobs.values());
+            jobs.filter(|job| job.file.name == name).count() > 0
+        };
+        let tried = |(name, entry): (&String, &Entry)| {
+            entry.loaded.handler.is_some() || (entry.loaded.error.is_some() && !waiting(name))
+        };
+        let set = HandlerSet {
+            complete: self.read && self.entries.iter().all(tried),
+            sources: self
+                .entries
+                .iter()
+                .map(|(name, entry)| (name.clone(), entry.loaded.clone()))
+                .collect(),
+            problems: self.problems.clone(),
+        };
+        self.handlers.send_if_modified(|held| {
+            let differs = **held != set;
+            if differs {
+                *held = Arc::new(set);
+            }
+            differs
+        });
+    }
+
+    fn broken(&self, id: Id) -> LoadError {
+        LoadError {
+            source_name: self
+                .jobs
+                .get(&id)
+                .map(|job| job.file.name.clone())
+                .unwrap_or_default(),
+            message: "the loader broke down, which is a bug; the log has its last words".to_owned(),
+            missing_grants: Vec::new(),
+            transient: false,
+        }
+    }
+
+    /// The port reads and writes files: off the async threads, but one after the other, so that an older version never
+    /// overtakes a newer one.
+    async fn accepted(&self, name: &str) -> Option<SourceFile> {
+        let (source, name) = (Arc::clone(&self.source), name.to_owned());
+        spawn_blocking(move || source.accepted(&name)).await.ok()?
+    }
+
+    async fn accept(&self, file: Arc<SourceFile>) {
+        let source = Arc::clone(&self.source);
+        if spawn_blocking(move || source.accept(&file)).await.is_err() {
+            tracing::error!("keeping an accepted handler broke down, which is a bug");
+        }
+    }
+}
+
+/// Waits until then; for ever if there is no then.
+pub(crate) async fn until(then: Option<Instant>) {
+    match then {
+        Some(then) => tokio::time::sleep_until(then).await,
+        None => std::future::pending().await,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,188 @@
+use super::*;
+use crate::fakes::{FakeLoader, Files, file, wait_for};
+
+struct Bench {
+    files: Arc<Files>,
+    loader: Arc<FakeLoader>,
+    handlers: watch::Receiver<Arc<HandlerSet>>,
+    shutdown: CancellationToken,
+    task: tokio::task::JoinHandle<()>,
+}
+
+fn start(files: Files) -> Bench {
+    let (files, loader) = (Arc::new(files), Arc::new(FakeLoader::default()));
+    let source: Arc<dyn HandlerSource> = Arc::<Files>::clone(&files);
+    let (task, handlers) = LoaderTask::new(source, Arc::<FakeLoader>::clone(&loader));
+    let shutdown = CancellationToken::new();
+    Bench {
+        files,
+        loader,
+        handlers,
+        task: tokio::spawn(task.run(shutdown.clone())),
+        shutdown,
+    }
+}
+
+/// `<source>: <what serves>[, <error>]`.
+fn shown(set: &HandlerSet) -> Vec<String> {
+    set.sources
+        .iter()
+        .map(|(name, loaded)| {
+            let handler = loaded.handler.as_ref();
+            let serves = handler.map_or("nothing", |handler| handler.digest().0.as_str());
+            let error = loaded
+                .error
+                .as_ref()
+                .map_or(String::new(), |error| format!(", {}", error.message));
+            format!("{name}: {serves}{error}")
+        })
+        .collect()
+}
+
+impl Bench {
+    async fn serves(&self, expected: &[&str]) {
+        wait_for(&self.handlers, |set| set.complete && shown(set) == expected).await;
+    }
+
+    fn accepted(&self) -> Vec<String> {
+        let accepted = self.files.accepted.lock().unwrap();
+        accepted
+            .values()
+            .map(|file| String::from_utf8(file.bytes.to_vec()).unwrap())
+            .collect()
+    }
+
+    async fn end(self) {
+        self.shutdown.cancel();
+        self.task.await.unwrap();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_file_is_loaded_replaced_and_removed() {
+    let bench = start(Files::new(&[file("a.wasm", "udev@1")]));
+    bench.serves(&["a.wasm: udev@1"]).await;
+    bench
+        .files
+        .put(&[file("a.wasm", "udev@2"), file("b.wasm", "echo@1")]);
+    bench.serves(&["a.wasm: udev@2", "b.wasm: echo@1"]).await;
+    bench.files.put(&[file("b.wasm", "echo@1")]);
+    bench.serves(&["b.wasm: echo@1"]).await;
+    assert_eq!(bench.loader.loads.lock().unwrap().len(), 3);
+    bench.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_does_not_load_leaves_the_last_good_version_serving() {
+    for garbage in ["broken", "panic"] {
+        let bench = start(Files::new(&[file("a.wasm", "udev@1")]));
+        bench.serves(&["a.wasm: udev@1"]).await;
+        bench.files.put(&[file("a.wasm", garbage)]);
+        let set = wait_for(&bench.handlers, |set| shown(set).concat().contains(", ")).await;
+        assert!(
+            shown(&set).concat().starts_with("a.wasm: udev@1, "),
+            "{set:?}"
+        );
+        assert_eq!(bench.accepted(), ["udev@1"]);
+        bench.files.put(&[file("a.wasm", "udev@1")]);
+        bench.serves(&["a.wasm: udev@1"]).await;
+        bench.end().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn after_a_start_the_accepted_version_serves_while_the_newest_does_not() {
+    let files = Files::new(&[file("a.wasm", "broken")]);
+    files.accept(&file("a.wasm", "udev@1"));
+    let bench = start(files);
+    bench.serves(&["a.wasm: udev@1, is no component"]).await;
+    bench.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn after_a_start_the_newest_version_wins_over_the_accepted_one() {
+    let files = Files::new(&[file("a.wasm", "udev@2")]);
+    files.accept(&file("a.wasm", "udev@1"));
+    let bench = start(files);
+    bench.serves(&["a.wasm: udev@2"]).await;
+    assert_eq!(bench.accepted(), ["udev@2"]);
+    bench.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_accepted_version_that_still_lies_there_is_loaded_once() {
+    let files = Files::new(&[file("a.wasm", "udev@1")]);
+    files.accept(&file("a.wasm", "udev@1"));
+    let bench = start(files);
+    bench.serves(&["a.wasm: udev@1"]).await;
+    assert_eq!(*bench.loader.loads.lock().unwrap(), ["a.wasm=udev@1"]);
+    bench.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failure_that_may_pass_is_tried_again_with_backoff() {
+    let bench = {
+        let bench = start(Files::new(&[file("a.wasm", "udev@1")]));
+        *bench.loader.busy.lock().unwrap() = 3;
+        bench
+    };
+    let started = Instant::now();
+    bench.serves(&["a.wasm: udev@1"]).await;
+    let took = started.elapsed().as_secs_f64();
+    assert!((0.75 * 7.0..7.5).contains(&took), "{took}");
+    assert_eq!(bench.loader.loads.lock().unwrap().len(), 4);
+    bench.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn two_files_are_loaded_at_once_and_no_more() {
+    let files: Vec<_> = (0..6)
+        .map(|n| file(&format!("{n}.wasm"), &format!("h{n}@1")))
+        .collect();
+    let bench = start(Files::new(&files));
+    wait_for(&bench.handlers, |set| {
+        set.complete && set.sources.len() == 6
+    })
+    .await;
+    assert_eq!(bench.loader.running.lock().unwrap().1, 2);
+    bench.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_set_is_complete_only_when_every_file_has_been_tried() {
+    let mut bench = start(Files::new(&[
+        file("a.wasm", "udev@1"),
+        file("b.wasm", "broken"),
+    ]));
+    let mut seen = Vec::new();
+    loop {
+        bench.handlers.changed().await.unwrap();
+        let set = Arc::clone(&bench.handlers.borrow_and_update());
+        seen.push((set.complete, shown(&set).len()));
+        if set.complete {
+            break;
+        }
+    }
+    assert!(seen.len() > 1, "{seen:?}");
+    bench.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn changed_grants_are_a_new_handler() {
+    let bench = start(Files::new(&[file("a.wasm", "udev@1")]));
+    bench.serves(&["a.wasm: udev@1"]).await;
+    let old = bench.handlers.borrow().sources["a.wasm"]
+        .handler
+        .clone()
+        .unwrap();
+    let mut granted = file("a.wasm", "udev@1");
+    granted.grants = Some("udev: {}".into());
+    bench.files.put(&[granted.clone()]);
+    wait_for(&bench.handlers, |set| {
+        let new = set.sources["a.wasm"].handler.as_ref().unwrap();
+        !Arc::ptr_eq(new, &old)
+    })
+    .await;
+    assert_eq!(bench.files.accepted("a.wasm"), Some(granted));
+    bench.end().await;
+}

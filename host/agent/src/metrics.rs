@@ -1,0 +1,365 @@
+//! The metrics, in the Prometheus text format 0.0.4. Names and labels of the first three are Akri's.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::sync::{Mutex, PoisonError};
+
+use leafhost_core::fault::Fault;
+use leafhost_core::ports::InstanceSet;
+use prometheus_client::encoding::{EncodeLabelSet, EncodeMetric, LabelSetEncoder, MetricEncoder};
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::{Family, MetricConstructor};
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::metrics::{MetricType, TypedMetric};
+use prometheus_client::registry::Registry;
+
+/// The content type of [`Metrics::render`].
+pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+/// Akri's buckets, in seconds.
+const RESPONSE_BUCKETS: [f64; 9] = [0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0, 60.0];
+/// Calls of components take from microseconds to their wall limit.
+const CALL_BUCKETS: [f64; 10] = [0.000_1, 0.001, 0.005, 0.025, 0.1, 0.5, 1.0, 5.0, 15.0, 30.0];
+
+/// Labels: names and values.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+struct Labels(Vec<(&'static str, String)>);
+
+impl EncodeLabelSet for Labels {
+    fn encode(&self, encoder: &mut LabelSetEncoder<'_>) -> fmt::Result {
+        for (name, value) in &self.0 {
+            use prometheus_client::encoding::EncodeLabel as _;
+            (*name, value.as_str()).encode(encoder.encode_label())?;
+        }
+        Ok(())
+    }
+}
+
+fn labels<const N: usize>(pairs: [(&'static str, &str); N]) -> Labels {
+    Labels(
+        pairs
+            .into_iter()
+            .map(|(name, value)| (name, value.to_owned()))
+            .collect(),
+    )
+}
+
+/// A counter whose name is written as it is: Akri's has no `_total`.
+#[derive(Debug, Clone, Default)]
+struct Count(Counter);
+
+impl EncodeMetric for Count {
+    fn encode(&self, mut encoder: MetricEncoder<'_>) -> fmt::Result {
+        // A gauge is a counter without the suffix, as far as the text goes.
+        encoder.encode_gauge(&i64::try_from(self.0.get()).unwrap_or(i64::MAX))
+    }
+
+    fn metric_type(&self) -> MetricType {
+        MetricType::Counter
+    }
+}
+
+impl TypedMetric for Count {
+    const TYPE: MetricType = MetricType::Counter;
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Buckets(&'static [f64]);
+
+impl MetricConstructor<Histogram> for Buckets {
+    fn new_metric(&self) -> Histogram {
+        Histogram::new(self.0.iter().copied())
+    }
+}
+
+/// All metrics of the agent.
+#[derive(Debug)]
+pub struct Metrics {
+    registry: Registry,
+    instances: Family<Labels, Gauge>,
+    /// The label sets of `instances`: a family does not list its own.
+    counted: Mutex<BTreeSet<Labels>>,
+    response_time: Family<Labels, Histogram, Buckets>,
+    response_result: Family<Labels, Count>,
+    calls: Family<Labels, Count>,
+    faults: Family<Labels, Count>,
+    call_time: Family<Labels, Histogram, Buckets>,
+    denied: Family<Labels, Count>,
+    writes: Family<Labels, Count>,
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        let mut registry = Registry::default();
+        let instances = Family::default();
+        let response_time = Family::new_with_constructor(Buckets(&RESPONSE_BUCKETS));
+        let response_result = Family::default();
+        let calls = Family::default();
+        let faults = Family::default();
+        let call_time = Family::new_with_constructor(Buckets(&CALL_BUCKETS));
+        let denied = Family::default();
+        let writes = Family::default();
+        registry.register(
+            "akri_instance_count",
+            "Instances this node sees",
+            Family::clone(&instances),
+        );
+        registry.register(
+            "akri_discovery_response_time",
+            "Seconds until a handler answered",
+            response_time.clone(),
+        );
+        registry.register(
+            "akri_discovery_response_result",
+            "Calls of handlers by result",
+            Family::clone(&response_result),
+        );
+        registry.register(
+            "leafhost_handler_calls_total",
+            "Calls of handlers",
+            Family::clone(&calls),
+        );
+        registry.register(
+            "leafhost_handler_faults_total",
+            "Calls of handlers that ended without an answer, by reason",
+            Family::clone(&faults),
+        );
+        registry.register(
+            "leafhost_handler_call_seconds",
+            "Wall clock of calls of handlers",
+            call_time.clone(),
+        );
+        registry.register(
+            "leafhost_handler_denied_total",
+            "Capabilities handlers asked for and were denied",
+            Family::clone(&denied),
+        );
+        registry.register(
+            "leafhost_store_writes_total",
+            "Changes of Instances by kind and result",
+            Family::clone(&writes),
+        );
+        Self {
+            registry,
+            instances,
+            counted: Mutex::default(),
+            response_time,
+            response_result,
+            calls,
+            faults,
+            call_time,
+            denied,
+            writes,
+        }
+    }
+}
+
+/// What is counted of a call.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Call<'a> {
+    pub handler: &'a str,
+    pub configuration: &'a str,
+    pub seconds: f64,
+    /// Why there are no devices: a fault, or nothing if the handler said so itself.
+    pub failed: Option<Option<&'a Fault>>,
+    pub denied: usize,
+}
+
+impl Metrics {
+    /// The text.
+    pub fn render(&self) -> String {
+        let mut text = String::new();
+        // Writing to a string does not fail.
+        let _ = prometheus_client::encoding::text::encode_registry(&mut text, &self.registry);
+        text
+    }
+
+    pub(crate) fn called(&self, call: Call<'_>) {
+        let handler = labels([("handler", call.handler)]);
+        self.calls.get_or_create(&handler).0.inc();
+        self.call_time.get_or_create(&handler).observe(call.seconds);
+        self.response_time
+            .get_or_create(&labels([("configuration", call.configuration)]))
+            .observe(call.seconds);
+        let result = if call.failed.is_some() {
+            "Fail"
+        } else {
+            "Success"
+        };
+        self.response_result
+            .get_or_create(&labels([
+                ("discovery_handler_name", call.handler),
+                ("result", result),
+            ]))
+            .0
+            .inc();
+        if let Some(Some(fault)) = call.failed {
+            self.faults
+                .get_or_create(&labels([
+                    ("handler", call.handler),
+                    ("reason", fault.reason.label()),
+                ]))
+                .0
+                .inc();
+        }
+        if call.denied > 0 {
+            self.denied
+                .get_or_create(&handler)
+                .0
+                .inc_by(u64::try_from(call.denied).unwrap_or(u64::MAX));
+        }
+    }
+
+    /// No Configuration has that name any more.
+    pub(crate) fn forget_configuration(&self, name: &str) {
+        self.response_time
+            .remove(&labels([("configuration", name)]));
+    }
+
+    pub(crate) fn wrote(&self, kind: &'static str, result: &'static str) {
+        self.writes
+            .get_or_create(&labels([("kind", kind), ("result", result)]))
+            .0
+            .inc();
+    }
+
+    /// Counts the Instances that `node` sees.
+    pub(crate) fn count_instances(&self, set: &InstanceSet, node: &str) {
+        let mut counts = BTreeMap::<Labels, i64>::new();
+        for instance in set.instances.values() {
+            if instance.spec.nodes.iter().any(|seen| seen == node) {
+                let shared = if instance.spec.shared {
+                    "true"
+                } else {
+                    "false"
+                };
+                let key = labels([
+                    ("configuration", &instance.spec.configuration_name),
+                    ("is_shared", shared),
+                ]);
+                *counts.entry(key).or_default() += 1;
+            }
+        }
+        let now: BTreeSet<Labels> = counts.keys().cloned().collect();
+        let mut counted = self.counted.lock().unwrap_or_else(PoisonError::into_inner);
+        for labels in counted.difference(&now) {
+            self.instances.remove(labels);
+        }
+        *counted = now;
+        for (labels, count) in counts {
+            self.instances.get_or_create(&labels).set(count);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use leafhost_core::fault::FaultReason;
+    use std::sync::Arc;
+
+    fn lines(metrics: &Metrics, start: &str) -> Vec<String> {
+        let mut lines: Vec<String> = metrics
+            .render()
+            .lines()
+            .filter(|line| line.starts_with(start))
+            .map(str::to_owned)
+            .collect();
+        lines.sort();
+        lines
+    }
+
+    fn called(metrics: &Metrics, failed: Option<Option<&Fault>>) {
+        metrics.called(Call {
+            handler: "udev",
+            configuration: "video",
+            seconds: 0.3,
+            failed,
+            denied: 2,
+        });
+    }
+
+    #[test]
+    fn names_and_labels_come_out_exactly() {
+        let metrics = Metrics::default();
+        called(&metrics, None);
+        called(&metrics, Some(Some(&Fault::new(FaultReason::Trap, "x"))));
+        for line in [
+            "# TYPE akri_discovery_response_result counter",
+            r#"akri_discovery_response_result{discovery_handler_name="udev",result="Success"} 1"#,
+            r#"akri_discovery_response_result{discovery_handler_name="udev",result="Fail"} 1"#,
+            "# TYPE akri_discovery_response_time histogram",
+            r#"akri_discovery_response_time_bucket{le="0.25",configuration="video"} 0"#,
+            r#"akri_discovery_response_time_bucket{le="0.5",configuration="video"} 2"#,
+            "# TYPE leafhost_handler_calls_total counter",
+            r#"leafhost_handler_calls_total{handler="udev"} 2"#,
+            r#"leafhost_handler_faults_total{handler="udev",reason="trap"} 1"#,
+            r#"leafhost_handler_call_seconds_count{handler="udev"} 2"#,
+            r#"leafhost_handler_denied_total{handler="udev"} 4"#,
+        ] {
+            assert_eq!(lines(&metrics, line), [line]);
+        }
+    }
+
+    #[test]
+    fn buckets_are_those_of_akri() {
+        let metrics = Metrics::default();
+        called(&metrics, None);
+        let bounds: Vec<String> = metrics
+            .render()
+            .lines()
+            .filter_map(|line| line.strip_prefix("akri_discovery_response_time_bucket{le=\""))
+            .filter_map(|rest| Some(rest.split_once('"')?.0.to_owned()))
+            .collect();
+        assert_eq!(
+            bounds,
+            [
+                "0.25", "0.5", "1.0", "1.5", "2.0", "3.0", "5.0", "10.0", "60.0", "+Inf"
+            ]
+        );
+    }
+
+    #[test]
+    fn labels_of_a_configuration_go_with_it() {
+        let metrics = Metrics::default();
+        called(&metrics, None);
+        metrics.forget_configuration("video");
+        assert!(!metrics.render().contains("video"));
+    }
+
+    #[test]
+    fn instances_this_node_sees_are_counted_by_configuration_and_kind() {
+        let metrics = Metrics::default();
+        let instance = |name: &str, node: &str, shared: bool| {
+            let instance: leafhost_core::instance::Instance =
+                serde_json::from_value(serde_json::json!({
+                    "apiVersion": "akri.sh/v0", "kind": "Instance",
+                    "metadata": {"name": name, "namespace": "default"},
+                    "spec": {"configurationName": "a", "shared": shared, "nodes": [node]},
+                }))
+                .unwrap();
+            (instance.key(), Arc::new(instance))
+        };
+        let mut set = InstanceSet {
+            instances: [
+                instance("a-1", "here", true),
+                instance("a-2", "here", true),
+                instance("a-3", "here", false),
+                instance("a-4", "there", false),
+            ]
+            .into(),
+        };
+        metrics.count_instances(&set, "here");
+        assert_eq!(
+            lines(&metrics, "akri_instance_count"),
+            [
+                r#"akri_instance_count{configuration="a",is_shared="false"} 1"#,
+                r#"akri_instance_count{configuration="a",is_shared="true"} 2"#,
+            ]
+        );
+        set.instances.clear();
+        metrics.count_instances(&set, "here");
+        assert_eq!(lines(&metrics, "akri_instance_count"), [""; 0]);
+    }
+}

@@ -1,0 +1,305 @@
+//! The plan: what has to be written so that the Instances say what this node sees. Pure; every plan starts from nothing.
+//!
+//! A write is caused by a difference alone, and never touches what another node or the kubelet owns: `deviceUsage` is
+//! filled in at creation and left alone, `nodes` and `status.nodes` are edited in this node's own entry.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use leafhost_core::device::{Device, DeviceKey, Health};
+use leafhost_core::instance::{
+    CONFIGURATION_LABEL, Edit, Instance, InstanceKey, InstanceMetadata, InstanceSpec,
+    InstanceStatus, Leafhost, NODE_LABEL, NodeStatus, OwnerReference, SHARED_LABEL,
+};
+use leafhost_core::names::{
+    API_VERSION, ConfigurationKey, DigestLength, cdi_name, device_hash, instance_name, label_value,
+};
+use leafhost_core::ports::{Change, InstanceSet};
+use leafhost_core::slot::slot_id;
+
+use leafhost_core::configuration::Configuration;
+
+use crate::devices::DeviceView;
+use crate::discovery::{ConfigurationDevices, DeviceSnapshot};
+
+/// What has to be written. `taken` are names that others have although `instances` does not show them.
+pub fn plan(
+    node: &str,
+    snapshot: &DeviceSnapshot,
+    instances: &InstanceSet,
+    taken: &BTreeSet<InstanceKey>,
+) -> Vec<Change> {
+    let mut by_configuration: BTreeMap<(&str, &str), Vec<&Instance>> = BTreeMap::new();
+    for instance in instances.instances.values() {
+        let owner = (
+            instance.metadata.namespace.as_str(),
+            instance.spec.configuration_name.as_str(),
+        );
+        by_configuration.entry(owner).or_default().push(instance);
+    }
+    let mut changes = Vec::new();
+    for (key, view) in &snapshot.configurations {
+        let held = by_configuration
+            .remove(&(key.namespace(), key.name()))
+            .unwrap_or_default();
+        Planner {
+            node,
+            configuration: &view.configured.configuration,
+        }
+        .plan(view, &held, instances, taken, &mut changes);
+    }
+    if snapshot.complete {
+        for ((namespace, name), held) in by_configuration {
+            let spared = ConfigurationKey::new(namespace, name)
+                .is_ok_and(|key| snapshot.spared.contains(&key));
+            if !spared {
+                changes.extend(
+                    held.into_iter()
+                        .filter_map(|instance| withdraw(node, instance)),
+                );
+            }
+        }
+    }
+    changes
+}
+
+struct Planner<'a> {
+    node: &'a str,
+    configuration: &'a Configuration,
+}
+
+impl Planner<'_> {
+    fn plan(
+        &self,
+        view: &ConfigurationDevices,
+        held: &[&Instance],
+        all: &InstanceSet,
+        taken: &BTreeSet<InstanceKey>,
+        changes: &mut Vec<Change>,
+    ) {
+        let mut matched: BTreeMap<DeviceKey, &Instance> = BTreeMap::new();
+        let mut unidentified: BTreeMap<&str, &Instance> = BTreeMap::new();
+        for &instance in held {
+            if !instance.spec.shared && !self.is_mine(instance) {
+                continue;
+            }
+            match instance.device_id() {
+                Some(id) => {
+                    let key = DeviceKey {
+                        id: id.to_owned(),
+                        shared: instance.spec.shared,
+                    };
+                    matched.entry(key).or_insert(instance);
+                }
+                None => drop(unidentified.insert(&instance.metadata.name, instance)),
+            }
+        }
+        let mut names: BTreeSet<InstanceKey> = BTreeSet::new();
+        for (key, device) in &view.devices {
+            let instance = matched.get(key).copied().or_else(|| {
+                // Akri's agent wrote no id: its name says which device it is.
+                let instance = *unidentified.get(self.name(key, DigestLength::Three).0.as_str())?;
+                (instance.spec.shared == key.shared).then_some(instance)
+            });
+            match (instance, &device.device) {
+                (Some(instance), _) => {
+                    unidentified.remove(instance.metadata.name.as_str());
+                    changes.extend(self.update(instance, device));
+                }
+                (None, Some(reported)) => {
+                    let free = |name: &str| {
+                        let key = InstanceKey {
+                            namespace: self.configuration.key.namespace().to_owned(),
+                            name: name.to_owned(),
+                        };
+                        let free = !all.instances.contains_key(&key)
+                            && !taken.contains(&key)
+                            && !names.contains(&key);
+                        free.then_some(key)
+                    };
+                    let mut lengths = DigestLength::ALL.into_iter();
+                    if let Some((key, hash)) = lengths.find_map(|length| {
+                        let (name, hash) = self.name(key, length);
+                        Some((free(&name)?, hash))
+                    }) {
+                        names.insert(key);
+                        let created = self.create(&hash, reported, device);
+                        changes.push(Change::Create(Box::new(created)));
+                    }
+                }
+                (None, None) => {}
+            }
+        }
+        for (key, instance) in &matched {
+            if !view.devices.contains_key(key) {
+                changes.extend(withdraw(self.node, instance));
+            }
+        }
+        if view.settled {
+            for instance in unidentified.values() {
+                changes.extend(withdraw(self.node, instance));
+            }
+        }
+    }
+
+    /// Whether a local Instance is of this node.
+    fn is_mine(&self, instance: &Instance) -> bool {
+        sees(self.node, instance)
+            || (instance.spec.nodes.is_empty()
+                && instance.metadata.labels.get(NODE_LABEL) == Some(&label_value(self.node)))
+    }
+
+    fn name(&self, key: &DeviceKey, length: DigestLength) -> (String, String) {
+        let local_to = (!key.shared).then_some(self.node);
+        let hash = device_hash(&key.id, local_to, length);
+        (instance_name(self.configuration.key.name(), &hash), hash)
+    }
+
+    fn broker_properties(&self, device: &Device) -> BTreeMap<String, String> {
+        let mut properties = device.properties.clone();
+        let own = &self.configuration.broker_properties;
+        properties.extend(
+            own.iter()
+                .map(|(name, value)| (name.clone(), value.clone())),
+        );
+        properties
+    }
+
+    fn create(&self, hash: &str, device: &Device, view: &DeviceView) -> Instance {
+        let configuration = self.configuration;
+        let (namespace, owner) = (configuration.key.namespace(), configuration.key.name());
+        let name = instance_name(owner, hash);
+        let labels = if device.shared {
+            BTreeMap::from([
+                (SHARED_LABEL.to_owned(), "true".to_owned()),
+                (CONFIGURATION_LABEL.to_owned(), label_value(owner)),
+            ])
+        } else {
+            BTreeMap::from([(NODE_LABEL.to_owned(), label_value(self.node))])
+        };
+        Instance {
+            api_version: API_VERSION.to_owned(),
+            kind: "Instance".to_owned(),
+            metadata: InstanceMetadata {
+                name: name.clone(),
+                namespace: namespace.to_owned(),
+                labels,
+                owner_references: vec![OwnerReference {
+                    api_version: API_VERSION.to_owned(),
+                    kind: "Configuration".to_owned(),
+                    name: owner.to_owned(),
+                    uid: configuration.uid.clone(),
+                    controller: Some(true),
+                }],
+                ..InstanceMetadata::default()
+            },
+            spec: InstanceSpec {
+                configuration_name: owner.to_owned(),
+                cdi_name: cdi_name(owner, hash),
+                capacity: configuration.capacity,
+                broker_properties: self.broker_properties(device),
+                shared: device.shared,
+                nodes: vec![self.node.to_owned()],
+                device_usage: (0..configuration.capacity)
+                    .map(|slot| (slot_id(&name, slot), String::new()))
+                    .collect(),
+                leafhost: Some(leafhost(device)),
+            },
+            status: InstanceStatus {
+                nodes: BTreeMap::from([(
+                    self.node.to_owned(),
+                    NodeStatus {
+                        health: device.health.clone(),
+                        missing_since: view.missing_since.map(|since| since.to_string()),
+                    },
+                )]),
+            },
+        }
+    }
+
+    fn update(&self, instance: &Instance, view: &DeviceView) -> Option<Change> {
+        let mut edits = Vec::new();
+        if let Some(device) = &view.device {
+            edits.extend(self.common(instance, device));
+            if !sees(self.node, instance) {
+                edits.push(Edit::AddNode(self.node.to_owned()));
+            }
+        }
+        let held = instance.status.nodes.get(self.node);
+        let known = view.device.as_ref().map(|device| &device.health);
+        let status = NodeStatus {
+            health: known
+                .or(held.map(|held| &held.health))
+                .unwrap_or(&Health::Unknown)
+                .clone(),
+            missing_since: view.missing_since.map(|since| since.to_string()),
+        };
+        // A device of an earlier run about which nothing is known is not worth a write.
+        let silent = view.device.is_none() && view.missing_since.is_none();
+        if held != Some(&status) && !silent {
+            edits.push(Edit::Status {
+                node: self.node.to_owned(),
+                status,
+            });
+        }
+        (!edits.is_empty()).then(|| Change::Update {
+            key: instance.key(),
+            uid: instance.metadata.uid.clone(),
+            edits,
+        })
+    }
+
+    /// The common fields, if they differ. Where other nodes see the device, too, only what the Configuration says is
+    /// compared: each node's own view of the properties would be a write for ever.
+    fn common(&self, instance: &Instance, device: &Device) -> Option<Edit> {
+        let spec = &instance.spec;
+        let (properties, leafhost) = (self.broker_properties(device), leafhost(device));
+        let others = spec.nodes.iter().any(|node| node != self.node);
+        let same = if others {
+            let mut own = self.configuration.broker_properties.iter();
+            own.all(|(name, value)| spec.broker_properties.get(name) == Some(value))
+        } else {
+            spec.broker_properties == properties && spec.leafhost.as_ref() == Some(&leafhost)
+        };
+        let differs = !same || spec.capacity != self.configuration.capacity;
+        differs.then_some(Edit::Common {
+            capacity: self.configuration.capacity,
+            broker_properties: properties,
+            leafhost,
+        })
+    }
+}
+
+fn leafhost(device: &Device) -> Leafhost {
+    Leafhost {
+        id: device.id.clone(),
+        attributes: device.attributes.clone(),
+        capacity: device.capacity.clone(),
+        physical_id: device.physical_id.clone(),
+    }
+}
+
+fn sees(node: &str, instance: &Instance) -> bool {
+    instance.spec.nodes.iter().any(|seen| seen == node)
+}
+
+/// Takes this node out of an Instance, and the Instance away if no other node is left in it.
+fn withdraw(node: &str, instance: &Instance) -> Option<Change> {
+    let (key, uid) = (instance.key(), instance.metadata.uid.clone());
+    let own_label = instance.metadata.labels.get(NODE_LABEL) == Some(&label_value(node));
+    if !sees(node, instance) && !(instance.spec.nodes.is_empty() && own_label) {
+        return None;
+    }
+    let last = instance.spec.nodes.iter().all(|seen| seen == node);
+    Some(if last {
+        Change::Delete { key, uid }
+    } else {
+        Change::Update {
+            key,
+            uid,
+            edits: vec![Edit::RemoveNode(node.to_owned())],
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests;

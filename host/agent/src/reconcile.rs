@@ -1,0 +1,192 @@
+//! The reconcile task: devices and Instances → plan → writes. It is the only one that writes Instances on this node.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use leafhost_core::instance::InstanceKey;
+use leafhost_core::ports::{Change, InstanceSet, InstanceStore, StoreError};
+use tokio::sync::watch;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::backoff;
+use crate::discovery::DeviceSnapshot;
+use crate::loader::until;
+use crate::metrics::Metrics;
+use crate::plan::plan;
+
+/// So many times in a row conflicts are met by looking again at once; then the backoff takes over.
+const PATIENCE: u32 = 3;
+
+/// How reconciling goes.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ReconcileReport {
+    /// Whether the Instances have once said what was found after Configurations and handlers had been read.
+    pub done_once: bool,
+    /// What cannot be written, and the remedy.
+    pub problems: Vec<String>,
+}
+
+/// Why the task ended although nobody asked it to.
+#[derive(Debug, thiserror::Error)]
+#[error("the source of {0} has ended")]
+pub struct Ended(&'static str);
+
+/// The task.
+pub struct ReconcileTask {
+    node: String,
+    store: Arc<dyn InstanceStore>,
+    instances: watch::Receiver<Arc<InstanceSet>>,
+    devices: watch::Receiver<Arc<DeviceSnapshot>>,
+    report: watch::Sender<ReconcileReport>,
+    metrics: Arc<Metrics>,
+    taken: BTreeSet<InstanceKey>,
+    failures: u32,
+    retry: Option<Instant>,
+}
+
+impl ReconcileTask {
+    /// The task and what it publishes.
+    pub fn new(
+        node: String,
+        store: Arc<dyn InstanceStore>,
+        devices: watch::Receiver<Arc<DeviceSnapshot>>,
+        metrics: Arc<Metrics>,
+    ) -> (Self, watch::Receiver<ReconcileReport>) {
+        let (report, seen) = watch::channel(ReconcileReport::default());
+        let task = Self {
+            node,
+            instances: store.instances(),
+            store,
+            devices,
+            report,
+            metrics,
+            taken: BTreeSet::new(),
+            failures: 0,
+            retry: None,
+        };
+        (task, seen)
+    }
+
+    /// Runs until `shutdown`. A write that has begun is finished first.
+    pub async fn run(mut self, shutdown: CancellationToken) -> Result<(), Ended> {
+        self.devices.mark_changed();
+        self.instances.mark_changed();
+        loop {
+            tokio::select! {
+                () = shutdown.cancelled() => return Ok(()),
+                changed = self.devices.changed() => changed.map_err(|_| Ended("devices"))?,
+                changed = self.instances.changed() => changed.map_err(|_| Ended("Instances"))?,
+                () = until(self.retry) => {}
+            }
+            self.reconcile().await;
+        }
+    }
+
+    async fn reconcile(&mut self) {
+        let mut errors = Vec::new();
+        let mut read = false;
+        for _ in 0..PATIENCE {
+            let snapshot = Arc::clone(&self.devices.borrow_and_update());
+            let instances = Arc::clone(&self.instances.borrow_and_update());
+            read = snapshot.read;
+            let changes = plan(&self.node, &snapshot, &instances, &self.taken);
+            if changes.is_empty() {
+                errors.clear();
+                break;
+            }
+            errors = self.apply(changes, &instances).await;
+            // What is unavailable does not become available by asking again at once.
+            if !errors
+                .iter()
+                .any(|error| matches!(error, StoreError::Conflict { .. }))
+            {
+                break;
+            }
+        }
+        let instances = Arc::clone(&self.instances.borrow_and_update());
+        self.metrics.count_instances(&instances, &self.node);
+        self.conclude(read, &errors);
+    }
+
+    /// Makes the changes; returns what failed.
+    async fn apply(&mut self, changes: Vec<Change>, instances: &InstanceSet) -> Vec<StoreError> {
+        let kinds: Vec<(&'static str, bool)> = changes
+            .iter()
+            .map(|change| match change {
+                Change::Create(instance) => ("create", !instance.spec.shared),
+                Change::Update { .. } => ("update", false),
+                Change::Delete { .. } => ("delete", false),
+            })
+            .collect();
+        let results = self.store.apply(changes).await;
+        let mut errors = Vec::new();
+        for (result, (kind, local_create)) in results.into_iter().zip(kinds) {
+            let label = match &result {
+                Ok(()) => "ok",
+                Err(StoreError::Conflict { .. }) => "conflict",
+                Err(StoreError::Unavailable { .. }) => "unavailable",
+            };
+            self.metrics.wrote(kind, label);
+            let Err(error) = result else { continue };
+            if let StoreError::Conflict { key } = &error
+                && local_create
+                && !instances.instances.contains_key(key)
+                && !self.instances.borrow().instances.contains_key(key)
+            {
+                // Another node's device has the name; ours takes a longer one.
+                self.taken.insert(key.clone());
+            }
+            errors.push(error);
+        }
+        errors
+    }
+
+    fn conclude(&mut self, read: bool, errors: &[StoreError]) {
+        let problems = match errors {
+            [] => Vec::new(),
+            [first, rest @ ..] if rest.is_empty() => vec![words(first)],
+            [first, rest @ ..] => vec![format!("{} (and {} more)", words(first), rest.len())],
+        };
+        if let Some(problem) = problems.first() {
+            self.failures = self.failures.saturating_add(1);
+            self.retry = Some(Instant::now() + backoff::wait(self.failures));
+            if backoff::is_told(self.failures.into()) {
+                tracing::warn!(
+                    problem,
+                    failures = self.failures,
+                    "Instances cannot be written"
+                );
+            }
+        } else {
+            if self.failures > 0 {
+                tracing::info!("Instances are written again");
+            }
+            self.failures = 0;
+            self.retry = None;
+        }
+        self.report.send_if_modified(|held| {
+            let new = ReconcileReport {
+                done_once: held.done_once || (read && problems.is_empty()),
+                problems,
+            };
+            let differs = *held != new;
+            *held = new;
+            differs
+        });
+    }
+}
+
+/// The error and its causes.
+fn words(error: &StoreError) -> String {
+    let mut text = error.to_string();
+    let mut cause = std::error::Error::source(error);
+    while let Some(error) = cause {
+        text = format!("{text}: {error}");
+        cause = error.source();
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests;
