@@ -3,11 +3,11 @@
 use std::fs::{self, File};
 use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Component, Path, PathBuf};
+use std::path::{Component, Path};
 
 use crate::Result;
 use crate::subsystems::Subsystems;
-use crate::tree::{self, SYS};
+use crate::tree;
 
 /// The largest attribute that is read, in bytes.
 const MAX_ATTRIBUTE: u64 = 4 << 10;
@@ -21,33 +21,45 @@ pub fn read(attributes: &[(String, String)], allowed: &Subsystems) -> Result<Vec
     tree::require_sysfs()?;
     Ok(attributes
         .iter()
-        .map(|(devpath, name)| attribute(devpath, name, allowed))
+        .map(|(devpath, name)| checked(devpath, name, allowed))
         .collect())
 }
 
-/// One attribute, if it may be read and can be.
-pub(crate) fn attribute(devpath: &str, name: &str, allowed: &Subsystems) -> Option<String> {
-    if !is_plain(devpath.strip_prefix('/')?) || !is_plain(name) {
+fn checked(devpath: &str, name: &str, allowed: &Subsystems) -> Option<String> {
+    if !is_plain(devpath.strip_prefix('/')?) {
         return None;
     }
-    let device = PathBuf::from(format!("{SYS}{devpath}"));
+    let device = tree::folder(devpath);
     // A device is named by its own path: one that leads through a link is another's.
-    if fs::canonicalize(&device).ok()? != device || !tree::is_allowed(&device, allowed) {
+    if fs::canonicalize(&device).ok()? != device
+        || tree::owner(&device)? != device
+        || !allowed.allows(tree::subsystem(&device).as_deref())
+    {
         return None;
     }
-    let path = device.join(name);
-    let (folder, file) = (path.parent()?, path.file_name()?);
-    let folder = fs::canonicalize(folder).ok()?;
-    if !belongs(&folder, &device, allowed) {
+    attribute(&device, name, allowed)
+}
+
+/// One attribute of the device in this folder, which may be seen.
+pub(crate) fn attribute(device: &Path, name: &str, allowed: &Subsystems) -> Option<String> {
+    if !is_plain(name) {
         return None;
     }
-    let path = folder.join(file);
+    let mut path = device.join(name);
+    if name.contains('/') {
+        let folder = fs::canonicalize(path.parent()?).ok()?;
+        if !belongs(&folder, device, allowed) {
+            return None;
+        }
+        path = folder.join(path.file_name()?);
+    }
     let metadata = fs::symlink_metadata(&path).ok()?;
+    let name = path.file_name()?.to_str()?;
     if metadata.is_symlink() {
         let target = fs::read_link(&path).ok()?;
         return Some(target.file_name()?.to_str()?.to_owned());
     }
-    if !metadata.is_file() || metadata.permissions().mode() & 0o444 == 0 || acts(file.to_str()?) {
+    if !metadata.is_file() || metadata.permissions().mode() & 0o444 == 0 || acts(name) {
         return None;
     }
     let mut bytes = Vec::new();
@@ -70,7 +82,7 @@ fn belongs(folder: &Path, device: &Path, allowed: &Subsystems) -> bool {
     };
     owner == device
         || ((owner.starts_with(device) || device.starts_with(&owner))
-            && tree::is_allowed(&owner, allowed))
+            && allowed.allows(tree::subsystem(&owner).as_deref()))
 }
 
 /// Whether the path stays below where it starts.

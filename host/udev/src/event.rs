@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use crate::tree::kernel_of;
+
 /// Something happened to a device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Event {
@@ -44,7 +46,7 @@ impl Event {
     }
 
     /// The kernel's name of the device.
-    pub fn kernel(&self) -> &str {
-        self.devpath.rsplit('/').next().unwrap_or_default()
+    pub fn kernel(&self) -> String {
+        kernel_of(&self.devpath)
     }
 }

@@ -8,6 +8,8 @@ use crate::rule::{Field, Term};
 pub(crate) trait Facts {
     /// The path below `/sys`.
     fn devpath(&self) -> &str;
+    /// The kernel's name.
+    fn kernel(&self) -> &str;
     /// The subsystem.
     fn subsystem(&self) -> Option<&str>;
     /// The driver.
@@ -18,11 +20,6 @@ pub(crate) trait Facts {
     fn attribute(&self, key: &str) -> Option<String>;
     /// The tags.
     fn tags(&self) -> &[String];
-
-    /// The kernel's name.
-    fn kernel(&self) -> &str {
-        self.devpath().rsplit('/').next().unwrap_or_default()
-    }
 }
 
 /// What a term finds on one device, ancestors left aside: texts, at least one; an empty one for what is absent.
@@ -62,6 +59,10 @@ pub(crate) struct Written {
 impl Facts for Written {
     fn devpath(&self) -> &str {
         self.devpath
+    }
+
+    fn kernel(&self) -> &str {
+        self.devpath.rsplit('/').next().unwrap_or_default()
     }
 
     fn subsystem(&self) -> Option<&str> {

@@ -94,6 +94,8 @@ pub fn find(rules: &[Rule], allowed: &Subsystems) -> Result<Found> {
         };
         for (index, rule) in (0..).zip(rules) {
             match judge(rule, &chain) {
+                // One that has gone since it was listed is not found.
+                Verdict::Holds { .. } if node.device().is_none() => {}
                 Verdict::Holds { as_regex } => {
                     matched
                         .entry(node.devpath().to_owned())
@@ -124,13 +126,14 @@ struct Walk<'a> {
 impl<'a> Walk<'a> {
     /// Lists the devices of all buses and classes, and what is above them.
     fn start(allowed: &'a Subsystems) -> Result<Self> {
-        let enumerate = |source| Error::Enumerate { source };
-        let mut enumerator = udev::Enumerator::new().map_err(enumerate)?;
-        let mut nodes = BTreeMap::new();
-        for device in enumerator.scan_devices().map_err(enumerate)? {
-            let node = Node::new(device, allowed);
-            nodes.insert(node.devpath().to_owned(), node);
-        }
+        let mut nodes: BTreeMap<String, Node<'a>> = tree::list()
+            .map_err(|source| Error::List { source })?
+            .into_iter()
+            .map(|(devpath, subsystem)| {
+                let node = Node::listed(devpath.clone(), Some(subsystem), allowed);
+                (devpath, node)
+            })
+            .collect();
         let listed: Vec<String> = nodes.keys().cloned().collect();
         let mut looked_up = BTreeSet::new();
         for devpath in &listed {

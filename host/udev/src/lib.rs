@@ -1,5 +1,5 @@
-//! Finds and watches devices the way udev rules match them: rules, enumeration through libudev, sysfs attributes and
-//! device events.
+//! Finds and watches devices the way udev rules match them: rules, devices with what libudev
+//! knows of them, sysfs attributes and device events.
 //!
 //! Stands alone: knows nothing of handlers, grants or the contract they speak. What may be seen comes in as
 //! [`Subsystems`]. The functions that look at sysfs block for some milliseconds; call them where blocking is allowed.
@@ -42,9 +42,9 @@ pub enum Error {
         /// What was looked for.
         path: PathBuf,
     },
-    /// libudev gave no list.
+    /// Reading the folders of sysfs failed.
     #[error("cannot list the devices in /sys")]
-    Enumerate {
+    List {
         /// Cause.
         #[source]
         source: std::io::Error,

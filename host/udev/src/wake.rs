@@ -69,10 +69,10 @@ fn name_may_hold(term: &CompiledTerm, event: &Event) -> bool {
     }
     let value = match term.term.field {
         Field::Kernel => event.kernel(),
-        Field::Devpath => &event.devpath,
-        _ => event.subsystem.as_deref().unwrap_or_default(),
+        Field::Devpath => event.devpath.clone(),
+        _ => event.subsystem.clone().unwrap_or_default(),
     };
-    (term.pattern.matches(value) != Match::No) != term.term.negated
+    (term.pattern.matches(&value) != Match::No) != term.term.negated
 }
 
 fn may_hold<'a>(term: &CompiledTerm, event: &Event, live: &dyn Fn() -> Option<Live<'a>>) -> bool {
@@ -121,9 +121,9 @@ fn names_above_may_hold<'a>(
     let own = if term.term.field == Field::Kernels {
         event.kernel()
     } else {
-        event.subsystem.as_deref().unwrap_or_default()
+        event.subsystem.clone().unwrap_or_default()
     };
-    let own = term.pattern.matches(own) != Match::No;
+    let own = term.pattern.matches(&own) != Match::No;
     let above = match live() {
         Some((_, above)) => Some(
             above
@@ -132,8 +132,7 @@ fn names_above_may_hold<'a>(
         ),
         None if term.term.field == Field::Kernels && !term.term.negated => Some(
             tree::above(&event.devpath)
-                .filter_map(|path| path.rsplit('/').next())
-                .any(|kernel| term.pattern.matches(kernel) != Match::No),
+                .any(|path| term.pattern.matches(&tree::kernel_of(path)) != Match::No),
         ),
         None => None,
     };

@@ -1,1 +1,62 @@
+use nix::sys::socket::{setsockopt, sockopt};
+
 use super::*;
+
+#[test]
+fn the_group_of_udevd_is_heard_only_in_its_own_namespace() {
+    let socket = "Num       RefCount Protocol Flags    Type St Inode Path\n\
+        ffff88: 00000002 00000000 00010000 0005 01 17 /run/udev/control\n";
+    let other = socket.replace("control", "control2");
+    let table = [
+        (true, socket, Group::Udev),
+        (true, other.as_str(), Group::Kernel),
+        (true, "", Group::Kernel),
+        // Without it libudev would listen to nothing.
+        (false, socket, Group::Kernel),
+    ];
+    for (has_control, sockets, expected) in table {
+        assert_eq!(Group::choose(has_control, sockets), expected, "{sockets}");
+    }
+}
+
+#[test]
+fn a_dropped_monitor_ends_its_thread() -> Result<(), MonitorError> {
+    let monitor = Monitor::start_on(Group::Kernel)?;
+    let mut events = monitor.subscribe();
+    assert_eq!(monitor.group(), Group::Kernel);
+    drop(monitor);
+    loop {
+        match events.try_recv() {
+            Err(broadcast::error::TryRecvError::Closed) => return Ok(()),
+            // The machine's own events come when they come.
+            Ok(_) | Err(broadcast::error::TryRecvError::Lagged(_)) => {}
+            Err(broadcast::error::TryRecvError::Empty) => panic!("the thread is still there"),
+        }
+    }
+}
+
+#[test]
+fn more_events_than_the_socket_holds_are_told_as_lost() -> io::Result<()> {
+    let uevent = Path::new("/sys/devices/virtual/mem/null/uevent");
+    if !nix::unistd::geteuid().is_root() || !uevent.exists() {
+        eprintln!("skipped: needs root and /sys; run it with sudo");
+        return Ok(());
+    }
+    let socket = open(Group::Kernel)?;
+    setsockopt(&socket, sockopt::RcvBuf, &2304)?;
+    for _ in 0..64 {
+        if let Err(error) = fs::write(uevent, "change") {
+            eprintln!("skipped: /sys cannot be written here ({error})");
+            return Ok(());
+        }
+    }
+    let mut heard = Vec::new();
+    while let Some(event) = receive(&socket, Group::Kernel)? {
+        heard.push(event);
+    }
+    assert!(heard.iter().any(Event::is_lost), "{} heard", heard.len());
+    let change = heard.iter().find(|event| event.action == "change");
+    let change = change.map(|event| (event.devpath.as_str(), event.subsystem.as_deref()));
+    assert_eq!(change, Some(("/devices/virtual/mem/null", Some("mem"))));
+    Ok(())
+}
