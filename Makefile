@@ -1,10 +1,11 @@
 # Every target is a few lines anyone could type. `make setup` installs what is missing and says what; the others call it.
 TARGET   := $(or $(CARGO_TARGET_DIR),target)
+TOOLS    := $(or $(LEAFHOST_TOOLS),$(HOME)/.cache/leafhost/tools)
 HANDLERS := debug-echo mock-gpu udev
 PREFIX   ?= /usr/local
 DESTDIR  ?=
 
-.PHONY: help setup setup-test build handlers run test test-all bench soak lint doc install clean
+.PHONY: help setup setup-test setup-lint build handlers run test test-all bench soak lint doc install clean
 
 help:
 	@echo 'setup     install what building needs (says what; sudo only for that)'
@@ -20,6 +21,9 @@ setup:
 
 setup-test:
 	@deploy/setup.sh build test
+
+setup-lint:
+	@deploy/setup.sh build lint
 
 # One package at a time: together, cargo would link the compiler into the agent too.
 build: setup
@@ -50,10 +54,11 @@ soak: handlers
 	cargo build --locked --workspace
 	cargo test --locked --workspace -- --ignored soak --nocapture
 
-lint: setup
+lint: setup-lint
 	cargo fmt --check
 	cargo clippy --locked --workspace --all-targets -- -D warnings
 	cargo clippy --locked --target wasm32-wasip2 $(HANDLERS:%=-p handler-%) -- -D warnings
+	PATH="$(TOOLS)/bin:$$PATH" cargo deny --log-level error check bans licenses sources
 
 doc: setup
 	RUSTDOCFLAGS='-D warnings' cargo doc --locked --workspace --no-deps

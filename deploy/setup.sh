@@ -1,13 +1,14 @@
 #!/bin/sh
-# Installs what the named parts (build, test) need and this machine lacks. Says what before it does it.
+# Installs what the named parts (build, test, lint) need and this machine lacks. Says what before it does it.
 set -eu
 packages='gcc libc6-dev libudev-dev pkg-config'
 for part in "$@"; do
   case "$part" in
     build) ;;
     # podman with what a container on a bare machine needs; umockdev plays USB devices; busybox is the test image.
+    lint) ;;
     test) packages="$packages podman runc umockdev busybox-static" ;;
-    *) echo "setup: unknown part '$part', must be build or test" >&2; exit 2 ;;
+    *) echo "setup: unknown part '$part', must be build, test or lint" >&2; exit 2 ;;
   esac
 done
 
@@ -26,6 +27,13 @@ fi
 for component in clippy rustfmt; do
   cargo "$(echo $component | sed s/rustfmt/fmt/)" --version >/dev/null 2>&1 || rustup component add "$component"
 done
+
+case " $* " in *" lint "*)
+  if ! [ -x "${LEAFHOST_TOOLS:=$HOME/.cache/leafhost/tools}/bin/cargo-deny" ]; then
+    echo "setup: will build cargo-deny in $LEAFHOST_TOOLS (some minutes, once)"
+    cargo install --locked --quiet --root "$LEAFHOST_TOOLS" --version 0.20.2 cargo-deny
+  fi ;;
+esac
 
 if ! command -v dpkg-query >/dev/null; then
   echo "setup: no Debian here; make sure of what these packages hold: $packages"
