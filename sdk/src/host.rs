@@ -89,7 +89,7 @@ impl Host {
         self.elapsed() < self.wall.saturating_mul(4) / 5
     }
 
-    /// A random number.
+    /// A random number; not for secrets.
     pub fn random(&self) -> u64 {
         self.imports.random()
     }

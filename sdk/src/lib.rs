@@ -1,4 +1,8 @@
 #![doc = include_str!("../README.md")]
+#![allow(
+    clippy::test_attr_in_doctest,
+    reason = "the guide shows a handler with its tests"
+)]
 
 #[doc(hidden)]
 #[allow(
@@ -10,6 +14,7 @@
     reason = "generated from the contract"
 )]
 pub mod bindings;
+pub mod check;
 mod details;
 mod device;
 mod discovery;

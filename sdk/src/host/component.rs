@@ -13,6 +13,10 @@ pub struct Imports {
     started: Instant,
 }
 
+#[allow(
+    clippy::unused_self,
+    reason = "the fake in the place of the imports has state"
+)]
 impl Imports {
     pub fn new() -> Self {
         Self {
