@@ -34,10 +34,10 @@ fn goes_inside(test: &str) -> Result<bool, Box<dyn std::error::Error>> {
             return Ok(true);
         }
     };
-    let text = String::from_utf8_lossy(&output.stdout);
+    let told = String::from_utf8_lossy(&output.stdout);
     assert!(
-        output.status.success() && text.contains("1 passed"),
-        "{text}{}",
+        output.status.success() && told.contains("1 passed"),
+        "{told}{}",
         String::from_utf8_lossy(&output.stderr)
     );
     Ok(true)

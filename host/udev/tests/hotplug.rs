@@ -8,11 +8,14 @@ use std::{fs, io};
 use leafhost_udev::{Event, Field, Monitor, Rule, Subsystems, Term, find};
 use tokio::sync::broadcast::{Receiver, error::RecvError};
 
+/// Removes the device of a kernel name.
+type Remove = Box<dyn Fn(&str) -> io::Result<()>>;
+
 /// A device that this test made, removed when dropped.
 struct Plugged {
     kernel: String,
     subsystem: &'static str,
-    remove: Box<dyn Fn(&str) -> io::Result<()>>,
+    remove: Remove,
 }
 
 impl Drop for Plugged {

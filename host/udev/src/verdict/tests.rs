@@ -17,6 +17,8 @@ fn mk_rule(terms: &[(Field, &str, bool, &str)]) -> Result<Rule, InvalidRule> {
     )
 }
 
+type Terms<'a> = &'a [(Field, &'a str, bool, &'a str)];
+
 fn mk_camera() -> [Written; 4] {
     [
         Written {
@@ -76,7 +78,6 @@ fn rules_hold_as_in_udev() -> Result<(), InvalidRule> {
         Tags,
     };
     let path = "/devices/pci0000:00/0000:00:14.0/usb1/1-1/1-1:1.0/video4linux/video0";
-    type Terms<'a> = &'a [(Field, &'a str, bool, &'a str)];
     let table: [(Terms<'_>, bool); 40] = [
         // Two terms on one field must both hold.
         (

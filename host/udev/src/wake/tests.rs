@@ -59,6 +59,15 @@ fn wakes_while(plugged: bool, rule: &Rule, event: &Event) -> bool {
     wakes(rule, event, &live)
 }
 
+/// A rule of one term, an action, how long it settles, whether the camera is plugged in: whether that wakes.
+type Row<'a> = (
+    (Field, &'a str, bool, &'a str),
+    &'a str,
+    Option<Duration>,
+    bool,
+    bool,
+);
+
 #[test]
 fn an_event_wakes_where_it_may_matter() -> Result<(), InvalidRule> {
     use Field::{
@@ -66,14 +75,6 @@ fn an_event_wakes_where_it_may_matter() -> Result<(), InvalidRule> {
     };
     let kernel = Some(Duration::from_secs(1));
     let cap = [("ID_V4L_CAPABILITIES", ":capture:")];
-    // rule, action, settle, plugged in: wakes
-    type Row<'a> = (
-        (Field, &'a str, bool, &'a str),
-        &'a str,
-        Option<Duration>,
-        bool,
-        bool,
-    );
     let table: [Row<'_>; 34] = [
         ((Kernel, "", true, "video*"), "add", None, true, true),
         ((Kernel, "", true, "tty*"), "add", None, true, false),
