@@ -1,0 +1,31 @@
+//! What the guide in `README.md` promises, and can be seen without running it.
+
+const GUIDE: &str = include_str!("../README.md");
+
+/// The contents of a fenced block.
+fn block(info: &str) -> &'static str {
+    let (_, rest) = GUIDE.split_once(&format!("\n```{info}\n")).unwrap();
+    rest.split_once("\n```\n").unwrap().0
+}
+
+#[test]
+fn a_handler_for_a_real_device_is_at_most_30_lines() {
+    let (handler, _) = block("rust,file:src/lib.rs")
+        .split_once("\n#[cfg(test)]")
+        .unwrap();
+    assert!(handler.contains("impl Handler for"));
+    assert!(handler.trim_end().lines().count() <= 30);
+}
+
+#[test]
+fn the_configuration_has_the_details_the_handler_is_tried_with() {
+    let details = block("yaml,file:details.yaml");
+    assert!(block("yaml,file:configuration.yaml").ends_with(details));
+    assert!(block("rust,file:src/lib.rs").contains(&format!(".example(\"{details}\")")));
+}
+
+#[test]
+fn the_table_of_versions_names_this_one() {
+    let version = env!("CARGO_PKG_VERSION").rsplit_once('.').unwrap().0;
+    assert!(GUIDE.contains(&format!("\n| {version} | ")));
+}
