@@ -3,14 +3,26 @@
 const GUIDE: &str = include_str!("../README.md");
 
 /// The contents of a fenced block.
-fn block(info: &str) -> &'static str {
-    let (_, rest) = GUIDE.split_once(&format!("\n```{info}\n")).unwrap();
-    rest.split_once("\n```\n").unwrap().0
+fn block(info: &str) -> Option<&'static str> {
+    let (_, rest) = GUIDE.split_once(&format!(
+        "
+```{info}
+"
+    ))?;
+    Some(
+        rest.split_once(
+            "
+```
+",
+        )?
+        .0,
+    )
 }
 
 #[test]
 fn a_handler_for_a_real_device_is_at_most_30_lines() {
     let (handler, _) = block("rust,file:src/lib.rs")
+        .unwrap()
         .split_once("\n#[cfg(test)]")
         .unwrap();
     assert!(handler.contains("impl Handler for"));
@@ -19,9 +31,17 @@ fn a_handler_for_a_real_device_is_at_most_30_lines() {
 
 #[test]
 fn the_configuration_has_the_details_the_handler_is_tried_with() {
-    let details = block("yaml,file:details.yaml");
-    assert!(block("yaml,file:configuration.yaml").ends_with(details));
-    assert!(block("rust,file:src/lib.rs").contains(&format!(".example(\"{details}\")")));
+    let details = block("yaml,file:details.yaml").unwrap();
+    assert!(
+        block("yaml,file:configuration.yaml")
+            .unwrap()
+            .ends_with(details)
+    );
+    assert!(
+        block("rust,file:src/lib.rs")
+            .unwrap()
+            .contains(&format!(".example(\"{details}\")"))
+    );
 }
 
 #[test]
