@@ -11,16 +11,23 @@
 //! Each box is one task, which owns its state; each arrow between them a `watch` channel. What they publish beside it is
 //! read by [`document`] and served by [`admin`].
 
+pub mod admin;
+pub mod agent;
 pub mod backoff;
 pub mod clock;
 pub mod devices;
 pub mod discovery;
+pub mod document;
 pub mod loader;
 pub mod metrics;
+pub mod offer;
 pub mod plan;
 pub mod reconcile;
 pub mod registry;
 pub mod status;
+
+pub use agent::{Agent, AgentConfig, Error, Ports};
+pub use document::Board;
 
 #[cfg(test)]
 mod fakes;

@@ -1,1 +1,543 @@
+use leafhost_core::configuration::FieldProblem;
+use leafhost_core::device::Device;
+use leafhost_core::fault::{Fault, FaultReason};
+use leafhost_core::session::{Devices, Outcome};
 
+use super::*;
+use crate::fakes::{
+    FakeHandler, complete, configuration_set, configured, configured_as, fault, found, idle, key,
+    report, wait_for,
+};
+use crate::loader::LoadedSource;
+
+struct Bench {
+    configurations: watch::Sender<Arc<ConfigurationSet>>,
+    handlers: watch::Sender<Arc<HandlerSet>>,
+    devices: watch::Receiver<Arc<DeviceSnapshot>>,
+    report: watch::Receiver<Arc<DiscoveryReport>>,
+    metrics: Arc<Metrics>,
+    _task: tokio_util::task::AbortOnDropHandle<Result<(), Error>>,
+}
+
+fn start(configurations: &[ConfiguredDiscovery], handlers: &[(&str, &Arc<FakeHandler>)]) -> Bench {
+    start_with(configurations, handlers, &InstanceSet::default())
+}
+
+fn start_with(
+    configurations: &[ConfiguredDiscovery],
+    handlers: &[(&str, &Arc<FakeHandler>)],
+    instances: &InstanceSet,
+) -> Bench {
+    let (configurations, c) = watch::channel(configuration_set(configurations.to_vec()));
+    let (handlers, h) = watch::channel(handler_set(handlers));
+    let metrics = Arc::new(Metrics::default());
+    let config = DiscoveryConfig {
+        node: "node-a".to_owned(),
+        eviction: Duration::from_mins(5),
+        clock: Clock::new(Timestamp::UNIX_EPOCH),
+    };
+    let (task, devices, report) = DiscoveryTask::new(config, Arc::clone(&metrics), c, h, instances);
+    let task = tokio::spawn(task.run(CancellationToken::new()));
+    Bench {
+        configurations,
+        handlers,
+        devices,
+        report,
+        metrics,
+        _task: tokio_util::task::AbortOnDropHandle::new(task),
+    }
+}
+
+fn handler_set(handlers: &[(&str, &Arc<FakeHandler>)]) -> Arc<HandlerSet> {
+    let source = |(source, handler): &(&str, &Arc<FakeHandler>)| {
+        let loaded = LoadedSource {
+            handler: Some(Arc::<FakeHandler>::clone(handler)),
+            error: None,
+        };
+        ((*source).to_owned(), loaded)
+    };
+    Arc::new(HandlerSet {
+        complete: true,
+        sources: handlers.iter().map(source).collect(),
+        problems: Vec::new(),
+    })
+}
+
+impl Bench {
+    fn configure(&self, configurations: &[ConfiguredDiscovery]) {
+        self.configurations
+            .send_replace(configuration_set(configurations.to_vec()));
+    }
+
+    fn serve(&self, handlers: &[(&str, &Arc<FakeHandler>)]) {
+        self.handlers.send_replace(handler_set(handlers));
+    }
+
+    /// `<handler source>: <status>`, each.
+    async fn statuses(&self, expected: &[&str]) {
+        wait_for(&self.report, |report| {
+            let shown = |handler: &HandlerReport| format!("{}: {}", handler.source, handler.status);
+            report.handlers.iter().map(shown).collect::<Vec<_>>() == expected
+        })
+        .await;
+    }
+
+    /// The ids of a Configuration's devices, `?` behind those that are missing, `*` behind those not seen since the start.
+    async fn has(&self, configuration: &str, expected: &[&str]) {
+        wait_for(&self.devices, |snapshot| {
+            shown(snapshot, configuration) == expected
+        })
+        .await;
+    }
+
+    fn has_now(&self, configuration: &str) -> Vec<String> {
+        shown(&self.devices.borrow(), configuration)
+    }
+
+    async fn problem(&self, configuration: &str, words: &str) {
+        let key = key(configuration);
+        wait_for(&self.report, |report| {
+            let view = report.configurations.get(&key);
+            view.is_some_and(|view| view.problems.iter().any(|problem| problem.contains(words)))
+        })
+        .await;
+    }
+}
+
+fn shown(snapshot: &DeviceSnapshot, configuration: &str) -> Vec<String> {
+    let Some(view) = snapshot.configurations.get(&key(configuration)) else {
+        return Vec::new();
+    };
+    let shown = |(key, view): (&DeviceKey, &crate::devices::DeviceView)| {
+        let missing = if view.missing_since.is_some() {
+            "?"
+        } else {
+            ""
+        };
+        let unseen = if view.device.is_none() { "*" } else { "" };
+        format!("{}{missing}{unseen}", key.id)
+    };
+    view.devices.iter().map(shown).collect()
+}
+
+fn local(id: &str) -> Device {
+    Device::new(id, false)
+}
+
+fn shared(id: &str) -> Device {
+    Device::new(id, true)
+}
+
+async fn pass(seconds: u64) {
+    idle().await;
+    tokio::time::advance(Duration::from_secs(seconds)).await;
+    idle().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_failing_session_beside_healthy_ones_leaves_the_handler_active() {
+    let udev = FakeHandler::new("udev@1");
+    let bench = start(
+        &[
+            configured("a", "udev", ""),
+            configured("b", "udev", ""),
+            configured("c", "udev", ""),
+        ],
+        &[("udev.wasm", &udev)],
+    );
+    bench.statuses(&["udev.wasm: Waiting"]).await;
+    idle().await;
+    assert!(udev.say("a", complete(&[local("1")])));
+    assert!(udev.say("b", complete(&[local("2")])));
+    for _ in 0..20 {
+        assert!(udev.say("c", fault()));
+    }
+    bench.has("a", &["1"]).await;
+    bench.has("b", &["2"]).await;
+    wait_for(&bench.report, |report| {
+        let views = &report.configurations[&key("c")].sessions;
+        views
+            .iter()
+            .any(|view| view.failures == 20 && view.result == "trap")
+    })
+    .await;
+    bench.statuses(&["udev.wasm: Active"]).await;
+    pass(3600).await;
+    bench.statuses(&["udev.wasm: Active"]).await;
+    assert_eq!(bench.has_now("a"), ["1"]);
+    let faults = r#"leafhost_handler_faults_total{handler="udev",reason="trap"} 20"#;
+    assert!(bench.metrics.render().contains(faults));
+}
+
+#[tokio::test(start_paused = true)]
+async fn devices_stay_while_offline_go_at_the_removal_and_come_back_with_the_retry() {
+    let udev = FakeHandler::new("udev@1");
+    let bench = start(&[configured("a", "udev", "")], &[("udev.wasm", &udev)]);
+    idle().await;
+    udev.say("a", complete(&[local("1")]));
+    bench.statuses(&["udev.wasm: Active"]).await;
+    udev.say("a", fault());
+    bench.statuses(&["udev.wasm: Offline"]).await;
+    pass(299).await;
+    assert_eq!(bench.has_now("a"), ["1"]);
+    pass(2).await;
+    bench.statuses(&["udev.wasm: Removed"]).await;
+    bench.has("a", &[]).await;
+    bench.problem("a", "tried again at").await;
+    assert!(
+        !udev.say("a", complete(&[local("1")])),
+        "its session has ended"
+    );
+    pass(300).await;
+    bench.statuses(&["udev.wasm: Waiting"]).await;
+    idle().await;
+    assert_eq!(udev.opened(), [r#"a "" First"#, r#"a "" First"#]);
+    udev.say("a", complete(&[local("1")]));
+    bench.statuses(&["udev.wasm: Active"]).await;
+    bench.has("a", &["1"]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn errors_of_the_handler_are_answers_and_withdraw_nothing() {
+    let udev = FakeHandler::new("udev@1");
+    let bench = start(&[configured("a", "udev", "")], &[("udev.wasm", &udev)]);
+    idle().await;
+    udev.say("a", report(Outcome::Unavailable("no bus".into())));
+    bench.statuses(&["udev.wasm: Active"]).await;
+    udev.say("a", complete(&[local("1")]));
+    udev.say(
+        "a",
+        report(Outcome::InvalidDetails(vec![FieldProblem::new(
+            "x", "is wrong",
+        )])),
+    );
+    wait_for(&bench.report, |report| {
+        !report.configurations[&key("a")].invalid_details.is_empty()
+    })
+    .await;
+    bench.statuses(&["udev.wasm: Active"]).await;
+    assert_eq!(bench.has_now("a"), ["1"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn deleting_configurations_ends_sessions_and_leads_back_to_waiting() {
+    let udev = FakeHandler::new("udev@1");
+    let (a, b) = (configured("a", "udev", ""), configured("b", "udev", ""));
+    let bench = start(&[a.clone(), b.clone()], &[("udev.wasm", &udev)]);
+    idle().await;
+    udev.say("a", complete(&[local("1")]));
+    udev.say("b", complete(&[local("2")]));
+    bench.has("a", &["1"]).await;
+    bench.has("b", &["2"]).await;
+    bench.configure(&[b]);
+    bench.has("a", &[]).await;
+    bench.statuses(&["udev.wasm: Active"]).await;
+    idle().await;
+    assert!(!udev.say("a", complete(&[])), "its session has ended");
+    assert!(!bench.metrics.render().contains(r#"configuration="a""#));
+    bench.configure(&[]);
+    bench.statuses(&["udev.wasm: Waiting"]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_changes_opens_the_session_anew_and_says_why() {
+    let udev = FakeHandler::new("udev@1");
+    let bench = start(&[configured("a", "udev", "x")], &[("udev.wasm", &udev)]);
+    idle().await;
+    udev.say("a", complete(&[local("1")]));
+    bench.has("a", &["1"]).await;
+    bench.configure(&[configured("a", "udev", "y")]);
+    idle().await;
+    let regranted = FakeHandler::new("udev@1");
+    bench.serve(&[("udev.wasm", &regranted)]);
+    idle().await;
+    let replaced = FakeHandler::new("udev@2");
+    bench.serve(&[("udev.wasm", &replaced)]);
+    idle().await;
+    assert_eq!(udev.opened(), [r#"a "x" First"#, r#"a "y" Changed"#]);
+    assert_eq!(regranted.opened(), [r#"a "y" Changed"#]);
+    assert_eq!(replaced.opened(), [r#"a "y" First"#]);
+    assert_eq!(bench.has_now("a"), ["1"], "nothing is withdrawn by a swap");
+    bench.statuses(&["udev.wasm: Active"]).await;
+
+    let seen = bench.devices.clone();
+    let before = Arc::clone(&seen.borrow());
+    replaced.say("a", complete(&[local("1")]));
+    idle().await;
+    assert!(
+        Arc::ptr_eq(&before, &seen.borrow()),
+        "the same devices are no news"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_to_older_details_is_dropped() {
+    let udev = FakeHandler::new("udev@1");
+    let bench = start(&[configured("a", "udev", "x")], &[("udev.wasm", &udev)]);
+    idle().await;
+    // Both are there before any task runs again: the answer belongs to `x`.
+    udev.say("a", complete(&[local("old")]));
+    bench.configure(&[configured("a", "udev", "y")]);
+    idle().await;
+    udev.say("a", complete(&[local("new")]));
+    bench.has("a", &["new"]).await;
+    assert_eq!(udev.opened(), [r#"a "x" First"#, r#"a "y" Changed"#]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn details_the_handler_refuses_are_shown_and_it_is_not_called() {
+    let udev = FakeHandler::new("udev@1");
+    let problems = vec![FieldProblem::new("udevRules[0]", "has no operator")];
+    udev.validations
+        .lock()
+        .unwrap()
+        .push_back(Ok(problems.clone()));
+    let bench = start(&[configured("a", "udev", "x")], &[("udev.wasm", &udev)]);
+    wait_for(&bench.report, |report| {
+        report
+            .configurations
+            .get(&key("a"))
+            .is_some_and(|view| view.invalid_details == problems)
+    })
+    .await;
+    assert_eq!(udev.opened(), Vec::<String>::new());
+    bench.statuses(&["udev.wasm: Active"]).await;
+    bench.configure(&[configured("a", "udev", "y")]);
+    wait_for(&bench.report, |report| {
+        report.configurations[&key("a")].invalid_details.is_empty()
+    })
+    .await;
+    idle().await;
+    assert_eq!(udev.opened().len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_fault_while_validating_is_a_failure_and_is_tried_again() {
+    let udev = FakeHandler::new("udev@1");
+    let fault = Fault::new(FaultReason::CpuBudget, "2 s");
+    udev.validations.lock().unwrap().push_back(Err(fault));
+    let bench = start(&[configured("a", "udev", "x")], &[("udev.wasm", &udev)]);
+    bench.statuses(&["udev.wasm: Offline"]).await;
+    pass(1).await;
+    assert_eq!(udev.opened().len(), 1);
+    udev.say("a", complete(&[]));
+    bench.statuses(&["udev.wasm: Active"]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_handler_nobody_has_is_named_with_those_there_are() {
+    let (udev, echo) = (FakeHandler::new("udev@1"), FakeHandler::new("debugEcho@1"));
+    let bench = start(
+        &[configured("a", "udve", "")],
+        &[("e.wasm", &echo), ("u.wasm", &udev)],
+    );
+    bench
+        .problem(
+            "a",
+            "no handler is named \"udve\"; there are debugEcho, udev",
+        )
+        .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_its_properties_the_handler_is_not_called_and_devices_stay() {
+    let udev = FakeHandler::new("udev@1");
+    let whole = configured("a", "udev", "");
+    let mut lacking = whole.clone();
+    lacking.properties = Err(FieldProblem::new(
+        "spec.discoveryHandler.discoveryProperties[0]",
+        "Secret x is missing",
+    ));
+    let bench = start(&[whole.clone()], &[("udev.wasm", &udev)]);
+    idle().await;
+    udev.say("a", complete(&[local("1")]));
+    bench.has("a", &["1"]).await;
+    bench.configure(&[lacking]);
+    bench.problem("a", "Secret x is missing").await;
+    idle().await;
+    assert!(!udev.say("a", complete(&[])), "its session has ended");
+    pass(3600).await;
+    assert_eq!(bench.has_now("a"), ["1"]);
+    bench.configure(&[whole]);
+    idle().await;
+    assert_eq!(udev.opened().len(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn two_sources_of_a_handler_both_serve_and_the_warning_names_them() {
+    let (one, two) = (FakeHandler::new("udev@1"), FakeHandler::new("udev@2"));
+    let bench = start(
+        &[configured("a", "udev", "")],
+        &[("1.wasm", &one), ("2.wasm", &two)],
+    );
+    bench
+        .problem(
+            "a",
+            "1.wasm and 2.wasm: each of them gets this Configuration's properties",
+        )
+        .await;
+    idle().await;
+    one.say("a", complete(&[shared("x")]));
+    two.say("a", complete(&[shared("x"), shared("y")]));
+    bench.has("a", &["x", "y"]).await;
+    bench
+        .problem(
+            "a",
+            "1 devices of 2.wasm (such as \"x\") are not used, because 1.wasm has them",
+        )
+        .await;
+    one.say("a", fault());
+    bench.statuses(&["1.wasm: Offline", "2.wasm: Active"]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_deleted_source_is_offline_keeps_its_devices_and_is_then_forgotten() {
+    let udev = FakeHandler::new("udev@1");
+    let bench = start(&[configured("a", "udev", "")], &[("udev.wasm", &udev)]);
+    idle().await;
+    udev.say("a", complete(&[local("1")]));
+    bench.has("a", &["1"]).await;
+    bench.serve(&[]);
+    bench.statuses(&["udev.wasm: Offline"]).await;
+    pass(299).await;
+    assert_eq!(bench.has_now("a"), ["1"]);
+    pass(2).await;
+    bench.has("a", &[]).await;
+    bench.statuses(&[]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_missing_shared_device_goes_when_its_grace_is_over() {
+    let echo = FakeHandler::new("debugEcho@1");
+    let short = configured_as(serde_json::json!({
+        "apiVersion": "akri.sh/v0", "kind": "Configuration",
+        "metadata": {"name": "b", "annotations": {"leafhost.dev/grace": "30s"}},
+        "spec": {"discoveryHandler": {"name": "debugEcho"}},
+    }));
+    let bench = start(
+        &[configured("a", "debugEcho", ""), short],
+        &[("e.wasm", &echo)],
+    );
+    idle().await;
+    for configuration in ["a", "b"] {
+        echo.say(configuration, complete(&[shared("1"), local("2")]));
+        bench.has(configuration, &["1", "2"]).await;
+        echo.say(configuration, complete(&[]));
+    }
+    bench.has("a", &["1?"]).await;
+    bench.has("b", &["1?", "2?"]).await;
+    pass(29).await;
+    assert_eq!(bench.has_now("b"), ["1?", "2?"]);
+    pass(2).await;
+    assert_eq!(bench.has_now("b"), Vec::<String>::new());
+    assert_eq!(bench.has_now("a"), ["1?"]);
+    pass(270).await;
+    assert_eq!(bench.has_now("a"), Vec::<String>::new());
+}
+
+fn earlier(devices: &[(&str, &str, bool)]) -> InstanceSet {
+    let instance = |(configuration, id, shared): &(&str, &str, bool)| {
+        let instance: leafhost_core::instance::Instance =
+            serde_json::from_value(serde_json::json!({
+                "apiVersion": "akri.sh/v0", "kind": "Instance",
+                "metadata": {"name": format!("{configuration}-{id}"), "namespace": "default"},
+                "spec": {"configurationName": configuration, "shared": shared, "nodes": ["node-a"],
+                         "leafhost": {"id": id}},
+            }))
+            .unwrap();
+        (instance.key(), Arc::new(instance))
+    };
+    InstanceSet {
+        instances: devices.iter().map(instance).collect(),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn after_a_restart_only_a_complete_answer_withdraws() {
+    let udev = FakeHandler::new("udev@1");
+    let instances = earlier(&[("a", "1", false), ("a", "2", false), ("a", "3", true)]);
+    let bench = start_with(
+        &[configured("a", "udev", "")],
+        &[("udev.wasm", &udev)],
+        &instances,
+    );
+    bench.has("a", &["1*", "2*", "3*"]).await;
+    for outcome in [
+        fault(),
+        report(Outcome::Unavailable("x".into())),
+        found(Devices::Partial(vec![local("1")])),
+    ] {
+        idle().await;
+        udev.say("a", outcome);
+    }
+    bench.has("a", &["1", "2*", "3*"]).await;
+    udev.say("a", complete(&[local("1")]));
+    bench.has("a", &["1", "3?*"]).await;
+    pass(299).await;
+    assert_eq!(bench.has_now("a"), ["1", "3?*"]);
+    pass(2).await;
+    assert_eq!(bench.has_now("a"), ["1"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn after_a_restart_a_slower_source_is_waited_for() {
+    let (one, two) = (FakeHandler::new("udev@1"), FakeHandler::new("udev@2"));
+    let instances = earlier(&[("a", "1", false), ("a", "2", false)]);
+    let bench = start_with(
+        &[configured("a", "udev", "")],
+        &[("1.wasm", &one), ("2.wasm", &two)],
+        &instances,
+    );
+    idle().await;
+    one.say("a", complete(&[local("1")]));
+    bench.has("a", &["1", "2*"]).await;
+    two.say("a", complete(&[local("2")]));
+    bench.has("a", &["1", "2"]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn devices_of_a_handler_that_never_shows_up_go_after_the_eviction_time() {
+    let instances = earlier(&[("a", "1", false)]);
+    let bench = start_with(&[configured("a", "udev", "")], &[], &instances);
+    bench.has("a", &["1*"]).await;
+    pass(299).await;
+    assert_eq!(bench.has_now("a"), ["1*"]);
+    pass(2).await;
+    assert_eq!(bench.has_now("a"), Vec::<String>::new());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_misspelt_handler_name_withdraws_nothing_for_five_minutes() {
+    let udev = FakeHandler::new("udev@1");
+    let bench = start(&[configured("a", "udev", "")], &[("udev.wasm", &udev)]);
+    idle().await;
+    udev.say("a", complete(&[local("1")]));
+    bench.has("a", &["1"]).await;
+    pass(1000).await;
+    bench.configure(&[configured("a", "udve", "")]);
+    bench.statuses(&["udev.wasm: Waiting"]).await;
+    bench.has("a", &["1*"]).await;
+    pass(200).await;
+    assert_eq!(bench.has_now("a"), ["1*"]);
+    pass(101).await;
+    assert_eq!(bench.has_now("a"), Vec::<String>::new());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_source_that_is_not_read_yet_deletes_nothing() {
+    let udev = FakeHandler::new("udev@1");
+    let bench = start(&[configured("a", "udev", "")], &[("udev.wasm", &udev)]);
+    idle().await;
+    udev.say("a", complete(&[local("1")]));
+    bench.has("a", &["1"]).await;
+    bench.configurations.send_replace(Arc::default());
+    wait_for(&bench.devices, |snapshot| !snapshot.complete).await;
+    assert_eq!(bench.has_now("a"), ["1"]);
+}
+
+#[test]
+fn instances_of_the_store_are_known_by_their_node() {
+    let instances = earlier(&[("a", "1", false)]);
+    assert_eq!(known(&instances, "node-a").len(), 1);
+    assert!(known(&instances, "node-b").is_empty());
+}

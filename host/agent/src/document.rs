@@ -1,0 +1,248 @@
+//! The board: everything the tasks publish, and the status document made of it on demand.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use leafhost_core::device::Health;
+use leafhost_core::names::ConfigurationKey;
+use leafhost_core::ports::{InstanceSet, SourceProblem};
+use tokio::sync::watch;
+
+use crate::discovery::{
+    ConfigurationDevices, ConfigurationReport, DeviceSnapshot, DiscoveryReport, HandlerReport,
+};
+use crate::loader::{HandlerSet, LoadedSource};
+use crate::offer::OfferReport;
+use crate::reconcile::ReconcileReport;
+use crate::status::{ConfigurationView, HandlerView, SessionView, Status};
+
+/// What does not change while the agent runs.
+#[derive(Debug, Clone, Default)]
+pub struct Identity {
+    /// The node's name.
+    pub node: String,
+    /// The agent's version.
+    pub version: String,
+    /// `standalone` or `kubernetes`.
+    pub mode: String,
+    /// Where the CDI specs are, if any are written.
+    pub cdi_dir: Option<String>,
+    /// What is known to be missing on this machine: no udev, not root.
+    pub problems: Vec<String>,
+}
+
+/// What the tasks publish.
+#[derive(Debug, Clone)]
+pub struct Board {
+    pub(crate) identity: Arc<Identity>,
+    pub(crate) handlers: watch::Receiver<Arc<HandlerSet>>,
+    pub(crate) devices: watch::Receiver<Arc<DeviceSnapshot>>,
+    pub(crate) report: watch::Receiver<Arc<DiscoveryReport>>,
+    pub(crate) reconcile: watch::Receiver<ReconcileReport>,
+    pub(crate) offers: Option<watch::Receiver<Arc<OfferReport>>>,
+    pub(crate) instances: watch::Receiver<Arc<InstanceSet>>,
+}
+
+impl Board {
+    /// Waits until something is published that this board has not seen. False: there will be no more.
+    pub async fn changed(&mut self) -> bool {
+        let offers = async {
+            match &mut self.offers {
+                Some(offers) => offers.changed().await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            changed = self.handlers.changed() => changed.is_ok(),
+            changed = self.devices.changed() => changed.is_ok(),
+            changed = self.report.changed() => changed.is_ok(),
+            changed = self.reconcile.changed() => changed.is_ok(),
+            changed = self.instances.changed() => changed.is_ok(),
+            changed = offers => changed.is_ok(),
+        }
+    }
+
+    /// The document as of now.
+    pub fn status(&self) -> Status {
+        let handlers = Arc::clone(&self.handlers.borrow());
+        let devices = Arc::clone(&self.devices.borrow());
+        let report = Arc::clone(&self.report.borrow());
+        let offers = match &self.offers {
+            Some(offers) => Arc::clone(&offers.borrow()),
+            None => Arc::default(),
+        };
+        let instances = Arc::clone(&self.instances.borrow());
+        let mut problems = self.identity.problems.clone();
+        problems.extend(handlers.problems.iter().map(SourceProblem::to_string));
+        let unowned = report
+            .problems
+            .iter()
+            .filter(|problem| problem.configuration.is_none());
+        problems.extend(unowned.map(SourceProblem::to_string));
+        problems.extend(self.reconcile.borrow().problems.iter().cloned());
+        problems.extend(offers.general.iter().cloned());
+        Status {
+            node: self.identity.node.clone(),
+            version: self.identity.version.clone(),
+            mode: self.identity.mode.clone(),
+            cdi_dir: self.identity.cdi_dir.clone(),
+            handlers: handler_views(&handlers, &report.handlers),
+            configurations: configuration_views(&devices, &report, &offers),
+            instances: instances
+                .instances
+                .values()
+                .map(|instance| (**instance).clone())
+                .collect(),
+            problems,
+        }
+    }
+}
+
+fn handler_views(set: &HandlerSet, reports: &[HandlerReport]) -> Vec<HandlerView> {
+    let mut views: Vec<HandlerView> = Vec::new();
+    for (source, loaded) in &set.sources {
+        let name = loaded
+            .handler
+            .as_ref()
+            .map(|handler| &handler.description().name);
+        let report = reports
+            .iter()
+            .find(|report| Some(&report.name) == name && report.source == *source);
+        views.push(handler_view(source, loaded, report));
+    }
+    for report in reports {
+        let shown = |view: &HandlerView| view.name == report.name && view.source == report.source;
+        if !views.iter().any(shown) {
+            views.push(handler_view(
+                &report.source,
+                &LoadedSource::default(),
+                Some(report),
+            ));
+        }
+    }
+    views.sort_by(|one, two| (&one.name, &one.source).cmp(&(&two.name, &two.source)));
+    views
+}
+
+fn handler_view(
+    source: &str,
+    loaded: &LoadedSource,
+    report: Option<&HandlerReport>,
+) -> HandlerView {
+    let mut view = HandlerView {
+        source: source.to_owned(),
+        status: if loaded.error.is_some() {
+            "Refused".to_owned()
+        } else {
+            "Loading".to_owned()
+        },
+        ..HandlerView::default()
+    };
+    if let Some(handler) = &loaded.handler {
+        let description = handler.description();
+        view.name.clone_from(&description.name);
+        view.version.clone_from(&description.version);
+        view.digest.clone_from(&handler.digest().0);
+        view.warnings = handler.warnings().to_vec();
+    }
+    if let Some(report) = report {
+        view.name.clone_from(&report.name);
+        report.status.clone_into(&mut view.status);
+        view.since = Some(report.since.to_string());
+        view.devices = report.devices;
+        view.last_error.clone_from(&report.last_error);
+    }
+    if let Some(error) = &loaded.error {
+        view.last_error = Some(error.to_string());
+        view.missing_grants.clone_from(&error.missing_grants);
+    }
+    view
+}
+
+fn configuration_views(
+    devices: &DeviceSnapshot,
+    report: &DiscoveryReport,
+    offers: &OfferReport,
+) -> Vec<ConfigurationView> {
+    let twice = found_twice(devices);
+    let mut problems: BTreeMap<&ConfigurationKey, Vec<String>> = BTreeMap::new();
+    for problem in &report.problems {
+        if let Some(key) = &problem.configuration {
+            problems.entry(key).or_default().push(problem.to_string());
+        }
+    }
+    let keys: BTreeSet<&ConfigurationKey> = report
+        .configurations
+        .keys()
+        .chain(problems.keys().copied())
+        .collect();
+    let nothing = ConfigurationReport::default();
+    keys.into_iter()
+        .map(|key| {
+            let report = report.configurations.get(key).unwrap_or(&nothing);
+            let view = devices.configurations.get(key);
+            let mut texts = problems.remove(key).unwrap_or_default();
+            texts.extend(report.problems.iter().cloned());
+            texts.extend(offers.problems.get(key).into_iter().flatten().cloned());
+            texts.extend(twice.get(key).into_iter().flatten().cloned());
+            ConfigurationView {
+                name: key.name().to_owned(),
+                namespace: key.namespace().to_owned(),
+                handler: report.handler.clone(),
+                devices: view.map_or(0, |view| view.devices.len()),
+                unhealthy: view.map_or(0, |view| unhealthy(view)),
+                problems: texts,
+                invalid_details: report.invalid_details.clone(),
+                sessions: report
+                    .sessions
+                    .iter()
+                    .map(|session| SessionView::clone(session))
+                    .collect(),
+                cdi_kind: offers.kinds.get(key).cloned(),
+            }
+        })
+        .collect()
+}
+
+fn unhealthy(view: &ConfigurationDevices) -> usize {
+    let bad = view.devices.values().filter(|view| {
+        let health = view.device.as_ref().map(|device| &device.health);
+        view.missing_since.is_some() || matches!(health, Some(Health::Unhealthy(_)))
+    });
+    bad.count()
+}
+
+/// Pieces of hardware that two Configurations have found, in words for each of them.
+fn found_twice(devices: &DeviceSnapshot) -> BTreeMap<&ConfigurationKey, Vec<String>> {
+    let mut found: BTreeMap<&str, BTreeMap<&ConfigurationKey, &str>> = BTreeMap::new();
+    for (key, view) in &devices.configurations {
+        for device in view
+            .devices
+            .values()
+            .filter_map(|view| view.device.as_ref())
+        {
+            if let Some(physical) = &device.physical_id {
+                let finders = found.entry(physical).or_default();
+                finders.entry(key).or_insert(&device.id);
+            }
+        }
+    }
+    let mut texts: BTreeMap<&ConfigurationKey, Vec<String>> = BTreeMap::new();
+    for (physical, finders) in found.iter().filter(|(_, finders)| finders.len() > 1) {
+        for (&key, id) in finders {
+            let others: Vec<String> = finders
+                .iter()
+                .filter(|(other, _)| **other != key)
+                .map(|(other, id)| format!("{other} (as {id:?})"))
+                .collect();
+            texts.entry(key).or_default().push(format!(
+                "device {id:?} is the hardware {physical:?}, which {} found, too: it may be handed out twice",
+                others.join(" and ")
+            ));
+        }
+    }
+    texts
+}
+
+#[cfg(test)]
+mod tests;

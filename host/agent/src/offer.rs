@@ -1,0 +1,191 @@
+//! The offer task: Instances and devices → one CDI spec a Configuration, for container runtimes without a kubelet.
+//!
+//! Every pass starts from what lies in the folder, so that entries of devices which have not been reported since the start
+//! stay, and so that a file somebody removed comes back. Files stay when the agent stops.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use leafhost_cdi::SpecDir;
+use leafhost_core::names::ConfigurationKey;
+use leafhost_core::ports::InstanceSet;
+use tokio::sync::watch;
+use tokio::task::spawn_blocking;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::backoff;
+use crate::discovery::DeviceSnapshot;
+use crate::loader::until;
+
+pub mod spec;
+
+/// The folder is looked at so often although nothing changed: others write there, too.
+const BACKSTOP: Duration = Duration::from_mins(1);
+
+/// What is offered.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct OfferReport {
+    /// The CDI kinds whose spec is written.
+    pub kinds: BTreeMap<ConfigurationKey, String>,
+    /// What keeps a Configuration from being offered.
+    pub problems: BTreeMap<ConfigurationKey, Vec<String>>,
+    /// What concerns the folder as a whole.
+    pub general: Vec<String>,
+}
+
+/// Why the task ended although nobody asked it to.
+#[derive(Debug, thiserror::Error)]
+#[error("the source of {0} has ended")]
+pub struct Ended(&'static str);
+
+/// The task.
+pub struct OfferTask {
+    node: String,
+    folder: SpecDir,
+    devices: watch::Receiver<Arc<DeviceSnapshot>>,
+    instances: watch::Receiver<Arc<InstanceSet>>,
+    report: watch::Sender<Arc<OfferReport>>,
+    failures: u32,
+    next: Instant,
+}
+
+impl OfferTask {
+    /// The task and what it publishes.
+    pub fn new(
+        node: String,
+        folder: SpecDir,
+        devices: watch::Receiver<Arc<DeviceSnapshot>>,
+        instances: watch::Receiver<Arc<InstanceSet>>,
+    ) -> (Self, watch::Receiver<Arc<OfferReport>>) {
+        let (report, seen) = watch::channel(Arc::default());
+        let task = Self {
+            node,
+            folder,
+            devices,
+            instances,
+            report,
+            failures: 0,
+            next: Instant::now(),
+        };
+        (task, seen)
+    }
+
+    /// Runs until `shutdown`. A pass that has begun is finished first.
+    pub async fn run(mut self, shutdown: CancellationToken) -> Result<(), Ended> {
+        loop {
+            tokio::select! {
+                () = shutdown.cancelled() => return Ok(()),
+                changed = self.devices.changed() => changed.map_err(|_| Ended("devices"))?,
+                changed = self.instances.changed() => changed.map_err(|_| Ended("Instances"))?,
+                () = until(Some(self.next)) => {}
+            }
+            self.pass().await;
+        }
+    }
+
+    async fn pass(&mut self) {
+        let devices = Arc::clone(&self.devices.borrow_and_update());
+        let instances = Arc::clone(&self.instances.borrow_and_update());
+        let (node, folder) = (self.node.clone(), self.folder.clone());
+        let work = spawn_blocking(move || pass(&node, &folder, &devices, &instances));
+        let Ok((report, failed)) = work.await else {
+            tracing::error!("writing CDI specs broke down, which is a bug");
+            self.next = Instant::now() + BACKSTOP;
+            return;
+        };
+        let wait = if let Some(problem) = failed {
+            self.failures = self.failures.saturating_add(1);
+            if backoff::is_told(self.failures.into()) {
+                tracing::warn!(
+                    problem,
+                    failures = self.failures,
+                    "CDI specs cannot be written"
+                );
+            }
+            backoff::wait(self.failures)
+        } else {
+            self.failures = 0;
+            BACKSTOP
+        };
+        self.next = Instant::now() + wait;
+        self.report.send_if_modified(|held| {
+            let differs = **held != report;
+            if differs {
+                *held = Arc::new(report);
+            }
+            differs
+        });
+    }
+}
+
+/// One pass; also returns the first of the failures that are worth trying again.
+fn pass(
+    node: &str,
+    folder: &SpecDir,
+    devices: &DeviceSnapshot,
+    instances: &InstanceSet,
+) -> (OfferReport, Option<String>) {
+    let mut report = OfferReport::default();
+    let mut failed = None;
+    let published = match folder.read() {
+        Ok(published) => published,
+        Err(error) => {
+            let problem = words(&error);
+            report.general.push(problem.clone());
+            return (report, Some(problem));
+        }
+    };
+    let wanted = spec::wanted(node, devices, instances, &published.specs);
+    report.problems = wanted.problems;
+    for (class, (key, spec)) in &wanted.specs {
+        let result = match spec {
+            Some(spec) if published.specs.get(class) == Some(spec) => Ok(()),
+            Some(spec) => folder.write(spec).map(drop),
+            None => folder.remove(class).map(drop),
+        };
+        match result {
+            Ok(()) => {
+                if let Some(spec) = spec {
+                    report.kinds.insert(key.clone(), spec.kind.clone());
+                }
+            }
+            Err(error) => {
+                let problem = words(&error);
+                report
+                    .problems
+                    .entry(key.clone())
+                    .or_default()
+                    .push(problem.clone());
+                failed.get_or_insert(problem);
+            }
+        }
+    }
+    if devices.complete {
+        let classes = published.specs.keys().chain(published.damaged.keys());
+        for class in classes.filter(|class| !wanted.specs.contains_key(*class)) {
+            let spared = devices.spared.iter().any(|key| key.name() == class);
+            if !spared && let Err(error) = folder.remove(class) {
+                let problem = words(&error);
+                report.general.push(problem.clone());
+                failed.get_or_insert(problem);
+            }
+        }
+    }
+    (report, failed)
+}
+
+/// The error and its causes.
+fn words(error: &leafhost_cdi::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = std::error::Error::source(error);
+    while let Some(error) = cause {
+        text = format!("{text}: {error}");
+        cause = error.source();
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests;

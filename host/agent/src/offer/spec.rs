@@ -1,0 +1,206 @@
+//! What the CDI specs should say. Pure.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use leafhost_cdi::{ContainerEdits, Device as CdiDevice, DeviceNode, Mount, Spec};
+use leafhost_core::device::{Device, DeviceKey};
+use leafhost_core::names::{ConfigurationKey, GROUP, is_cdi_class};
+use leafhost_core::ports::InstanceSet;
+
+use crate::discovery::{ConfigurationDevices, DeviceSnapshot};
+
+/// The device that stands for all devices of its Configuration.
+pub const ALL: &str = "all";
+
+/// What should lie in the folder.
+#[derive(Debug, Default)]
+pub struct Wanted {
+    /// By class: the Configuration and its spec, nothing if it has no device.
+    pub specs: BTreeMap<String, (ConfigurationKey, Option<Spec>)>,
+    /// What keeps a Configuration from being offered.
+    pub problems: BTreeMap<ConfigurationKey, Vec<String>>,
+}
+
+/// What should lie in the folder, given what does.
+pub fn wanted(
+    node: &str,
+    devices: &DeviceSnapshot,
+    instances: &InstanceSet,
+    published: &BTreeMap<String, Spec>,
+) -> Wanted {
+    let mut wanted = Wanted::default();
+    let mut hashes = hashes(node, instances);
+    for (key, view) in &devices.configurations {
+        let class = key.name();
+        if !is_cdi_class(class) {
+            wanted.problem(
+                key,
+                format!("metadata.name {class:?} can be no CDI class, so the devices are not offered to container runtimes; a name of two or more letters, digits, '.' and '-' that begins with a letter and ends with a letter or digit can"),
+            );
+        } else if let Some((first, _)) = wanted.specs.get(class) {
+            let text = format!(
+                "has the CDI kind {GROUP}/{class}, as {first} has, which comes first; rename one of them"
+            );
+            wanted.problem(key, text);
+        } else {
+            let hashes = hashes.remove(key).unwrap_or_default();
+            let spec = spec(class, view, &hashes, published.get(class));
+            wanted.specs.insert(class.to_owned(), (key.clone(), spec));
+        }
+    }
+    wanted
+}
+
+impl Wanted {
+    fn problem(&mut self, key: &ConfigurationKey, text: String) {
+        self.problems.entry(key.clone()).or_default().push(text);
+    }
+}
+
+type Hashes<'a> = BTreeMap<DeviceKey, &'a str>;
+
+/// The hashes in the names of this node's Instances, by Configuration and device.
+fn hashes<'a>(node: &str, instances: &'a InstanceSet) -> BTreeMap<ConfigurationKey, Hashes<'a>> {
+    let mut hashes: BTreeMap<ConfigurationKey, Hashes<'a>> = BTreeMap::new();
+    for instance in instances.instances.values() {
+        let spec = &instance.spec;
+        let key = ConfigurationKey::new(&instance.metadata.namespace, &spec.configuration_name);
+        if let (Ok(key), Some(id), Some(hash)) = (key, instance.device_id(), instance.hash())
+            && spec.nodes.iter().any(|seen| seen == node)
+        {
+            let device = DeviceKey {
+                id: id.to_owned(),
+                shared: spec.shared,
+            };
+            hashes.entry(key).or_default().insert(device, hash);
+        }
+    }
+    hashes
+}
+
+fn spec(
+    class: &str,
+    view: &ConfigurationDevices,
+    hashes: &Hashes<'_>,
+    published: Option<&Spec>,
+) -> Option<Spec> {
+    let own = &view.configured.configuration.broker_properties;
+    let mut all = ContainerEdits::default();
+    let mut devices = Vec::new();
+    // In the order of ids, in which the first gives `all` its plain variables.
+    for (key, device) in &view.devices {
+        let Some(hash) = hashes.get(key) else {
+            continue;
+        };
+        let edits = match &device.device {
+            Some(device) => edits(class, hash, device, own),
+            None => {
+                let entry =
+                    published.and_then(|spec| spec.devices.iter().find(|d| d.name == **hash));
+                match entry {
+                    Some(entry) => entry.container_edits.clone(),
+                    None => continue,
+                }
+            }
+        };
+        merge(&mut all, &edits);
+        devices.push(CdiDevice {
+            name: (*hash).to_owned(),
+            container_edits: edits,
+        });
+    }
+    if devices.is_empty() {
+        return None;
+    }
+    devices.sort_by(|one, two| one.name.cmp(&two.name));
+    devices.push(CdiDevice {
+        name: ALL.to_owned(),
+        container_edits: all,
+    });
+    Some(Spec {
+        kind: format!("{GROUP}/{class}"),
+        devices,
+        container_edits: ContainerEdits::default(),
+    })
+}
+
+/// What a container gets with one device: each variable plain and with the hash behind its name, as Akri does it.
+fn edits(
+    class: &str,
+    hash: &str,
+    device: &Device,
+    own: &BTreeMap<String, String>,
+) -> ContainerEdits {
+    let mut properties: BTreeMap<&str, &str> = BTreeMap::new();
+    for (name, value) in device.properties.iter().chain(own) {
+        properties.insert(name, value);
+    }
+    let suffix = hash.to_uppercase();
+    let plain = properties
+        .iter()
+        .map(|(name, value)| format!("{name}={value}"));
+    let suffixed = properties
+        .iter()
+        .map(|(name, value)| format!("{name}_{suffix}={value}"));
+    let mut edits = ContainerEdits {
+        env: plain.chain(suffixed).collect(),
+        device_nodes: device
+            .nodes
+            .iter()
+            .map(|node| DeviceNode::new(&node.container_path, &node.host_path, &node.permissions))
+            .collect(),
+        mounts: device
+            .mounts
+            .iter()
+            .map(|mount| Mount::bind(&mount.container_path, &mount.host_path, mount.read_only))
+            .collect(),
+    };
+    if edits.is_empty() {
+        // Runtimes refuse a device that does nothing.
+        edits
+            .env
+            .push(format!("LEAFHOST_DEVICE_{suffix}={GROUP}/{class}={hash}"));
+    }
+    edits
+}
+
+/// Adds what is not there yet: variables by name, nodes and mounts by their path in the container.
+fn merge(all: &mut ContainerEdits, edits: &ContainerEdits) {
+    let name = |variable: &str| variable.split('=').next().map(str::to_owned);
+    let held: BTreeSet<Option<String>> = all.env.iter().map(|variable| name(variable)).collect();
+    let new = edits
+        .env
+        .iter()
+        .filter(|variable| !held.contains(&name(variable)));
+    all.env.extend(new.cloned());
+    for node in &edits.device_nodes {
+        match all
+            .device_nodes
+            .iter_mut()
+            .find(|held| held.path == node.path)
+        {
+            None => all.device_nodes.push(node.clone()),
+            Some(held) if held.host_path == node.host_path => {
+                held.permissions = union(held.permissions.as_deref(), node.permissions.as_deref());
+            }
+            Some(_) => {}
+        }
+    }
+    for mount in &edits.mounts {
+        let path = &mount.container_path;
+        if !all.mounts.iter().any(|held| held.container_path == *path) {
+            all.mounts.push(mount.clone());
+        }
+    }
+}
+
+/// The permissions of both, where absent means all.
+fn union(one: Option<&str>, two: Option<&str>) -> Option<String> {
+    let (one, two) = (one?, two?);
+    Some(
+        "rwm"
+            .chars()
+            .filter(|&c| one.contains(c) || two.contains(c))
+            .collect(),
+    )
+}
