@@ -20,35 +20,58 @@ fn sources() -> Vec<PathBuf> {
             }
         }
     }
-    assert!(found.len() > 30, "the search itself is broken: {} files", found.len());
+    assert!(
+        found.len() > 30,
+        "the search itself is broken: {} files",
+        found.len()
+    );
     found
 }
 
 fn offenders(breaks: impl Fn(&Path, &str) -> bool) -> Vec<PathBuf> {
     let breaks = &breaks;
-    sources().into_iter().filter(|path| breaks(path, &fs::read_to_string(path).unwrap())).collect()
+    sources()
+        .into_iter()
+        .filter(|path| breaks(path, &fs::read_to_string(path).unwrap()))
+        .collect()
 }
 
 #[test]
 fn every_source_file_says_what_it_is_for() {
-    assert_eq!(offenders(|_, text| !text.starts_with("//!")), Vec::<PathBuf>::new());
+    assert_eq!(
+        offenders(|_, text| !text.starts_with("//!")),
+        Vec::<PathBuf>::new()
+    );
 }
 
 #[test]
 fn no_source_file_has_more_than_600_lines() {
-    assert_eq!(offenders(|_, text| text.lines().count() > 600), Vec::<PathBuf>::new());
+    assert_eq!(
+        offenders(|_, text| text.lines().count() > 600),
+        Vec::<PathBuf>::new()
+    );
 }
 
 #[test]
 fn no_file_has_a_name_that_says_nothing() {
-    let bad = ["mod", "util", "utils", "common", "helpers", "manager", "misc"];
-    assert_eq!(offenders(|path, _| path.file_stem().is_some_and(|stem| bad.iter().any(|bad| stem == *bad))), Vec::<PathBuf>::new());
+    let bad = [
+        "mod", "util", "utils", "common", "helpers", "manager", "misc",
+    ];
+    assert_eq!(
+        offenders(|path, _| path
+            .file_stem()
+            .is_some_and(|stem| bad.iter().any(|bad| stem == *bad))),
+        Vec::<PathBuf>::new()
+    );
 }
 
 #[test]
 fn nothing_is_left_for_later() {
     let words = ["TODO", "FIXME", "XXX", "HACK"].map(|word| format!("{word}:"));
-    assert_eq!(offenders(|_, text| words.iter().any(|word| text.contains(word))), Vec::<PathBuf>::new());
+    assert_eq!(
+        offenders(|_, text| words.iter().any(|word| text.contains(word))),
+        Vec::<PathBuf>::new()
+    );
 }
 
 #[test]
@@ -68,7 +91,10 @@ fn the_floors_hold() {
         let manifest = fs::read_to_string(root.join(folder).join("Cargo.toml")).unwrap();
         let (_, dependencies) = manifest.split_once("[dependencies]").unwrap();
         let dependencies = dependencies.split("\n[").next().unwrap_or_default();
-        for line in dependencies.lines().filter(|line| line.starts_with("leafhost-")) {
+        for line in dependencies
+            .lines()
+            .filter(|line| line.starts_with("leafhost-"))
+        {
             let name = line.split(['.', ' ', '=']).next().unwrap_or_default();
             assert!(below.contains(&name), "{folder} must not depend on {name}");
         }

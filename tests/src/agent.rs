@@ -27,7 +27,10 @@ impl Home {
         for name in ["configurations", "handlers"] {
             fs::create_dir(folder.path().join(name))?;
         }
-        Ok(Self { folder, child: None })
+        Ok(Self {
+            folder,
+            child: None,
+        })
     }
 
     /// The folder.
@@ -44,7 +47,10 @@ impl Home {
     pub fn add_handler(&self, name: &str) -> Result<()> {
         let wasm = program::handler(name)?;
         for file in [wasm.with_extension("grants.yaml"), wasm] {
-            let to = self.path().join("handlers").join(file.file_name().context("no file name")?);
+            let to = self
+                .path()
+                .join("handlers")
+                .join(file.file_name().context("no file name")?);
             fs::copy(&file, to).with_context(|| format!("cannot copy {}", file.display()))?;
         }
         Ok(())
@@ -67,7 +73,10 @@ impl Home {
     /// Starts the agent, with more arguments, and waits until it is ready.
     pub fn start(&mut self, more: &[&str]) -> Result<()> {
         ensure!(self.child.is_none(), "the agent runs already");
-        let log = File::options().create(true).append(true).open(self.path().join("log"))?;
+        let log = File::options()
+            .create(true)
+            .append(true)
+            .open(self.path().join("log"))?;
         let child = Command::new(program::leafhost()?)
             .arg("agent")
             .arg("--standalone")
@@ -76,7 +85,14 @@ impl Home {
             .arg(self.path().join("state"))
             .arg("--cdi-dir")
             .arg(self.cdi())
-            .args(["--node-name", "node-a", "--listen", "127.0.0.1:0", "--log-format", "text"])
+            .args([
+                "--node-name",
+                "node-a",
+                "--listen",
+                "127.0.0.1:0",
+                "--log-format",
+                "text",
+            ])
             .args(more)
             .stdin(Stdio::null())
             .stdout(log.try_clone()?)
@@ -85,8 +101,17 @@ impl Home {
             .context("cannot start the agent")?;
         self.child = Some(child);
         eventually("the agent answers", || {
-            let ended = self.child.as_mut().map(Child::try_wait).transpose()?.flatten();
-            ensure!(ended.is_none(), "the agent ended: {ended:?}\n{}", self.log());
+            let ended = self
+                .child
+                .as_mut()
+                .map(Child::try_wait)
+                .transpose()?
+                .flatten();
+            ensure!(
+                ended.is_none(),
+                "the agent ended: {ended:?}\n{}",
+                self.log()
+            );
             self.status().map(drop)
         })
         .with_context(|| self.log())
@@ -95,8 +120,11 @@ impl Home {
     /// Ends the agent with a signal and waits for it; its exit code.
     pub fn stop(&mut self, signal: Signal) -> Result<Option<i32>> {
         let mut child = self.child.take().context("no agent runs")?;
-        kill(Pid::from_raw(i32::try_from(child.id())?), signal).context("cannot signal the agent")?;
-        let status = within(Duration::from_secs(20), "the agent ends", || child.try_wait()?.context("it still runs"));
+        kill(Pid::from_raw(i32::try_from(child.id())?), signal)
+            .context("cannot signal the agent")?;
+        let status = within(Duration::from_secs(20), "the agent ends", || {
+            child.try_wait()?.context("it still runs")
+        });
         if status.is_err() {
             child.kill()?;
             child.wait()?;
@@ -113,7 +141,10 @@ impl Home {
     pub fn leafhost(&self, arguments: &[&str]) -> Result<Ended> {
         let state = self.path().join("state");
         let state = state.to_str().context("the folder's name is no text")?;
-        program::run(program::leafhost()?, arguments.iter().copied().chain(["--state-dir", state]))
+        program::run(
+            program::leafhost()?,
+            arguments.iter().copied().chain(["--state-dir", state]),
+        )
     }
 
     /// The status document.
@@ -126,8 +157,15 @@ impl Home {
     pub fn instances(&self, count: usize) -> Result<Vec<Value>> {
         eventually(&format!("{count} Instances"), || {
             let status = self.status()?;
-            let instances = status.get("instances").and_then(Value::as_array).context("no instances")?;
-            ensure!(instances.len() == count, "{} Instances, {status:#}", instances.len());
+            let instances = status
+                .get("instances")
+                .and_then(Value::as_array)
+                .context("no instances")?;
+            ensure!(
+                instances.len() == count,
+                "{} Instances, {status:#}",
+                instances.len()
+            );
             Ok(instances.clone())
         })
         .with_context(|| self.log())

@@ -10,13 +10,20 @@ use anyhow::{Context, Result, ensure};
 pub fn build_folder() -> Result<PathBuf> {
     let test = std::env::current_exe().context("cannot tell where this test is")?;
     let deps = test.parent().context("the test is in no folder")?;
-    Ok(deps.parent().context("the test is in no build folder")?.to_owned())
+    Ok(deps
+        .parent()
+        .context("the test is in no build folder")?
+        .to_owned())
 }
 
 /// The `leafhost` binary of this build.
 pub fn leafhost() -> Result<PathBuf> {
     let path = build_folder()?.join("leafhost");
-    ensure!(path.is_file(), "{} is not there: run `cargo build --workspace` first", path.display());
+    ensure!(
+        path.is_file(),
+        "{} is not there: run `cargo build --workspace` first",
+        path.display()
+    );
     Ok(path)
 }
 
@@ -25,7 +32,11 @@ pub fn handler(name: &str) -> Result<PathBuf> {
     let build = build_folder()?;
     let target = build.parent().context("the build folder has no parent")?;
     let path = target.join("handlers").join(name).with_extension("wasm");
-    ensure!(path.is_file(), "{} is not there: run `make handlers` first", path.display());
+    ensure!(
+        path.is_file(),
+        "{} is not there: run `make handlers` first",
+        path.display()
+    );
     Ok(path)
 }
 
@@ -48,13 +59,22 @@ pub struct Ended {
 impl Ended {
     /// The output, if the program ended well.
     pub fn good(self) -> Result<String> {
-        ensure!(self.code == Some(0), "ended with {:?}\n{}{}", self.code, self.out, self.err);
+        ensure!(
+            self.code == Some(0),
+            "ended with {:?}\n{}{}",
+            self.code,
+            self.out,
+            self.err
+        );
         Ok(self.out)
     }
 }
 
 /// Runs `program` to its end.
-pub fn run<A: AsRef<OsStr>>(program: impl AsRef<OsStr>, arguments: impl IntoIterator<Item = A>) -> Result<Ended> {
+pub fn run<A: AsRef<OsStr>>(
+    program: impl AsRef<OsStr>,
+    arguments: impl IntoIterator<Item = A>,
+) -> Result<Ended> {
     run_in(program, arguments, Path::new("."), &[])
 }
 
@@ -66,8 +86,14 @@ pub fn run_in<A: AsRef<OsStr>>(
     environment: &[(&str, &OsStr)],
 ) -> Result<Ended> {
     let mut command = Command::new(&program);
-    command.args(arguments).current_dir(folder).envs(environment.iter().copied()).stdin(Stdio::null());
-    let output = command.output().with_context(|| format!("cannot run {}", program.as_ref().to_string_lossy()))?;
+    command
+        .args(arguments)
+        .current_dir(folder)
+        .envs(environment.iter().copied())
+        .stdin(Stdio::null());
+    let output = command
+        .output()
+        .with_context(|| format!("cannot run {}", program.as_ref().to_string_lossy()))?;
     Ok(Ended {
         code: output.status.code(),
         out: String::from_utf8_lossy(&output.stdout).into_owned(),

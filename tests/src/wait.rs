@@ -13,13 +13,18 @@ pub fn eventually<T>(what: &str, look: impl FnMut() -> Result<T>) -> Result<T> {
 }
 
 /// The same with a limit of its own.
-#[expect(clippy::disallowed_methods, reason = "a black-box test has nothing to be woken by; this is the one place that looks again")]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a black-box test has nothing to be woken by; this is the one place that looks again"
+)]
 pub fn within<T>(limit: Duration, what: &str, mut look: impl FnMut() -> Result<T>) -> Result<T> {
     let start = Instant::now();
     loop {
         match look() {
             Ok(found) => return Ok(found),
-            Err(error) if start.elapsed() > limit => bail!("{what}: not within {limit:?}: {error:#}"),
+            Err(error) if start.elapsed() > limit => {
+                bail!("{what}: not within {limit:?}: {error:#}")
+            }
             Err(_) => std::thread::sleep(Duration::from_millis(25)),
         }
     }

@@ -23,26 +23,51 @@ fn a_configuration_that_breaks_is_named_by_file_and_field_and_its_instances_stay
     let before = home.instances(2)?;
     let broken = [
         ("not: [closed", "echo.yaml"),
-        (&*DEBUG_ECHO.replace("capacity: 2", "capacity: 0"), "spec.capacity"),
-        (&DEBUG_ECHO.replace("capacity: 2", "capacity: -1"), "spec.capacity"),
-        (&DEBUG_ECHO.replace("kind: Configuration", "kind: Instance"), "kind"),
-        (&DEBUG_ECHO.replace("name: echo", "name: Echo"), "metadata.name"),
-        (&DEBUG_ECHO.replace("capacity: 2", "capacity: many"), "spec.capacity"),
+        (
+            &*DEBUG_ECHO.replace("capacity: 2", "capacity: 0"),
+            "spec.capacity",
+        ),
+        (
+            &DEBUG_ECHO.replace("capacity: 2", "capacity: -1"),
+            "spec.capacity",
+        ),
+        (
+            &DEBUG_ECHO.replace("kind: Configuration", "kind: Instance"),
+            "kind",
+        ),
+        (
+            &DEBUG_ECHO.replace("name: echo", "name: Echo"),
+            "metadata.name",
+        ),
+        (
+            &DEBUG_ECHO.replace("capacity: 2", "capacity: many"),
+            "spec.capacity",
+        ),
     ];
     for (text, words) in broken {
         home.write("configurations/echo.yaml", text)?;
         home.until(&format!("{words} is named"), |status| {
-            let problems = format!("{:?} {:?}", status.get("problems"), status.pointer("/configurations/0/problems"));
+            let problems = format!(
+                "{:?} {:?}",
+                status.get("problems"),
+                status.pointer("/configurations/0/problems")
+            );
             problems.contains("echo.yaml") && problems.contains(words)
         })?;
         assert_eq!(home.instances(2)?, before, "{text}");
     }
     home.stop(Signal::SIGTERM)?;
     home.start(&[])?;
-    assert_eq!(home.instances(2)?, before, "the last good Configuration serves after a restart");
+    assert_eq!(
+        home.instances(2)?,
+        before,
+        "the last good Configuration serves after a restart"
+    );
     home.write("configurations/echo.yaml", DEBUG_ECHO)?;
     home.until("all is well", |status| {
-        status.pointer("/configurations/0/problems").is_some_and(|problems| problems.as_array().is_some_and(Vec::is_empty))
+        status
+            .pointer("/configurations/0/problems")
+            .is_some_and(|problems| problems.as_array().is_some_and(Vec::is_empty))
     })?;
     Ok(())
 }
@@ -51,12 +76,19 @@ fn a_configuration_that_breaks_is_named_by_file_and_field_and_its_instances_stay
 fn details_the_handler_refuses_are_shown_with_their_path() -> Result<()> {
     let mut home = Home::new()?;
     home.add_handler("debug-echo")?;
-    home.write("configurations/echo.yaml", DEBUG_ECHO.replace(r#"["foo0", "foo1"]"#, r#"["foo0", {a: 1}]"#))?;
+    home.write(
+        "configurations/echo.yaml",
+        DEBUG_ECHO.replace(r#"["foo0", "foo1"]"#, r#"["foo0", {a: 1}]"#),
+    )?;
     home.start(&[])?;
     home.until("the path is shown", |status| {
-        status.pointer("/configurations/0/invalidDetails/0/path").is_some_and(|path| path == "descriptions[1]")
+        status
+            .pointer("/configurations/0/invalidDetails/0/path")
+            .is_some_and(|path| path == "descriptions[1]")
     })?;
-    let checked = home.leafhost(&["status", "configuration", "echo"])?.good()?;
+    let checked = home
+        .leafhost(&["status", "configuration", "echo"])?
+        .good()?;
     assert!(checked.contains("descriptions[1]"), "{checked}");
     Ok(())
 }
@@ -64,12 +96,23 @@ fn details_the_handler_refuses_are_shown_with_their_path() -> Result<()> {
 #[test]
 fn of_two_configurations_with_one_name_the_first_file_wins_and_the_other_is_named() -> Result<()> {
     let mut home = home_with_echo()?;
-    home.write("configurations/second.yaml", DEBUG_ECHO.replace("foo0", "bar0"))?;
+    home.write(
+        "configurations/second.yaml",
+        DEBUG_ECHO.replace("foo0", "bar0"),
+    )?;
     home.start(&[])?;
     let instances = home.instances(2)?;
-    assert!(instances.iter().any(|instance| instance.pointer("/metadata/name") == Some(&"echo-8120fe".into())));
+    assert!(
+        instances
+            .iter()
+            .any(|instance| instance.pointer("/metadata/name") == Some(&"echo-8120fe".into()))
+    );
     home.until("the second is named", |status| {
-        let problems = format!("{:?} {:?}", status.get("problems"), status.pointer("/configurations/0/problems"));
+        let problems = format!(
+            "{:?} {:?}",
+            status.get("problems"),
+            status.pointer("/configurations/0/problems")
+        );
         problems.contains("second.yaml")
     })?;
     Ok(())
@@ -87,7 +130,9 @@ fn grants_that_cannot_be_read_are_named_and_the_old_ones_stay_in_force() -> Resu
     ] {
         home.write("handlers/debug-echo.grants.yaml", grants)?;
         home.until(&format!("{words} is named"), |status| {
-            status.pointer("/handlers/0/lastError").is_some_and(|error| error.to_string().contains(words))
+            status
+                .pointer("/handlers/0/lastError")
+                .is_some_and(|error| error.to_string().contains(words))
         })?;
         assert_eq!(home.instances(2)?, before);
     }
@@ -106,7 +151,11 @@ fn half_an_instance_file_is_never_believed() -> Result<()> {
     fs::write(&file, half)?;
     home.start(&[])?;
     let instances = home.instances(2)?;
-    assert!(instances.iter().all(|instance| instance.pointer("/spec/capacity").is_some()));
+    assert!(
+        instances
+            .iter()
+            .all(|instance| instance.pointer("/spec/capacity").is_some())
+    );
     Ok(())
 }
 
@@ -116,7 +165,15 @@ fn a_second_agent_on_the_same_state_folder_is_refused_and_the_first_serves_on() 
     home.start(&[])?;
     home.instances(2)?;
     let path = home.path().to_str().unwrap_or_default().to_owned();
-    let second = home.leafhost(&["agent", "--standalone", &path, "--node-name", "node-a", "--listen", "127.0.0.1:0"])?;
+    let second = home.leafhost(&[
+        "agent",
+        "--standalone",
+        &path,
+        "--node-name",
+        "node-a",
+        "--listen",
+        "127.0.0.1:0",
+    ])?;
     assert_eq!(second.code, Some(1), "{second:?}");
     assert!(second.err.contains("state"), "{second:?}");
     home.instances(2)?;
@@ -129,9 +186,20 @@ fn another_node_name_on_old_state_is_refused_with_the_remedy() -> Result<()> {
     home.start(&[])?;
     home.stop(Signal::SIGTERM)?;
     let path = home.path().to_str().unwrap_or_default().to_owned();
-    let other = home.leafhost(&["agent", "--standalone", &path, "--node-name", "node-b", "--listen", "127.0.0.1:0"])?;
+    let other = home.leafhost(&[
+        "agent",
+        "--standalone",
+        &path,
+        "--node-name",
+        "node-b",
+        "--listen",
+        "127.0.0.1:0",
+    ])?;
     assert_eq!(other.code, Some(1), "{other:?}");
-    assert!(other.err.contains("node-a") && other.err.contains("--node-name"), "{other:?}");
+    assert!(
+        other.err.contains("node-a") && other.err.contains("--node-name"),
+        "{other:?}"
+    );
     Ok(())
 }
 
@@ -142,7 +210,15 @@ fn a_state_folder_that_cannot_be_made_ends_the_start_with_its_path_and_exit_code
     let path = home.path().to_str().unwrap_or_default().to_owned();
     let ended = program::run(
         program::leafhost()?,
-        ["agent", "--standalone", &path, "--state-dir", &format!("{path}/state"), "--listen", "127.0.0.1:0"],
+        [
+            "agent",
+            "--standalone",
+            &path,
+            "--state-dir",
+            &format!("{path}/state"),
+            "--listen",
+            "127.0.0.1:0",
+        ],
     )?;
     assert_eq!(ended.code, Some(1), "{ended:?}");
     assert!(ended.err.contains(&format!("{path}/state")), "{ended:?}");

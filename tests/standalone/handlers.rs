@@ -13,11 +13,15 @@ use crate::instances::DEBUG_ECHO;
 
 fn handler<'a>(status: &'a Value, source: &str) -> Option<&'a Value> {
     let all = status.get("handlers").and_then(Value::as_array)?;
-    all.iter().find(|handler| handler.get("source").and_then(Value::as_str) == Some(source))
+    all.iter()
+        .find(|handler| handler.get("source").and_then(Value::as_str) == Some(source))
 }
 
 fn field<'a>(status: &'a Value, source: &str, name: &str) -> &'a str {
-    handler(status, source).and_then(|handler| handler.get(name)).and_then(Value::as_str).unwrap_or_default()
+    handler(status, source)
+        .and_then(|handler| handler.get(name))
+        .and_then(Value::as_str)
+        .unwrap_or_default()
 }
 
 fn home_with_echo() -> Result<Home> {
@@ -28,12 +32,15 @@ fn home_with_echo() -> Result<Home> {
 }
 
 #[test]
-fn a_handler_dropped_into_a_running_agent_serves_the_configuration_that_waited_for_it() -> Result<()> {
+fn a_handler_dropped_into_a_running_agent_serves_the_configuration_that_waited_for_it() -> Result<()>
+{
     let mut home = Home::new()?;
     home.write("configurations/echo.yaml", DEBUG_ECHO)?;
     home.start(&[])?;
     home.until("the missing handler is named", |status| {
-        status.pointer("/configurations/0/problems").is_some_and(|problems| problems.to_string().contains("debugEcho"))
+        status
+            .pointer("/configurations/0/problems")
+            .is_some_and(|problems| problems.to_string().contains("debugEcho"))
     })?;
     home.add_handler("debug-echo")?;
     home.instances(2)?;
@@ -45,22 +52,29 @@ fn a_handler_without_a_configuration_waits() -> Result<()> {
     let mut home = Home::new()?;
     home.add_handler("mock-gpu")?;
     home.start(&[])?;
-    home.until("it waits", |status| field(status, "mock-gpu.wasm", "status") == "Waiting")?;
+    home.until("it waits", |status| {
+        field(status, "mock-gpu.wasm", "status") == "Waiting"
+    })?;
     Ok(())
 }
 
 #[test]
-fn garbage_in_place_of_a_handler_is_named_and_the_old_one_serves_on_also_after_a_restart() -> Result<()> {
+fn garbage_in_place_of_a_handler_is_named_and_the_old_one_serves_on_also_after_a_restart()
+-> Result<()> {
     let mut home = home_with_echo()?;
     home.start(&[])?;
     let before = home.instances(2)?;
     home.write("handlers/debug-echo.wasm", b"this is no component")?;
     let is_named = |status: &Value| {
-        field(status, "debug-echo.wasm", "status") == "Active" && !field(status, "debug-echo.wasm", "lastError").is_empty()
+        field(status, "debug-echo.wasm", "status") == "Active"
+            && !field(status, "debug-echo.wasm", "lastError").is_empty()
     };
     home.until("the garbage is named and the old one serves", is_named)?;
     // A new Configuration shows that the old bytes are really called.
-    home.write("configurations/more.yaml", DEBUG_ECHO.replace("name: echo", "name: more"))?;
+    home.write(
+        "configurations/more.yaml",
+        DEBUG_ECHO.replace("name: echo", "name: more"),
+    )?;
     home.instances(4)?;
     home.remove("configurations/more.yaml")?;
     assert_eq!(home.instances(2)?, before);
@@ -96,11 +110,22 @@ fn a_deleted_handler_goes_offline_keeps_its_devices_and_is_evicted_with_them() -
     home.start(&["--handler-eviction", "4s"])?;
     home.instances(2)?;
     home.remove("handlers/debug-echo.wasm")?;
-    let status = home.until("it is Offline", |status| field(status, "debug-echo.wasm", "status") == "Offline")?;
-    let instances = status.get("instances").and_then(Value::as_array).context("no instances")?;
-    assert_eq!(instances.len(), 2, "devices stay published while the handler is Offline");
+    let status = home.until("it is Offline", |status| {
+        field(status, "debug-echo.wasm", "status") == "Offline"
+    })?;
+    let instances = status
+        .get("instances")
+        .and_then(Value::as_array)
+        .context("no instances")?;
+    assert_eq!(
+        instances.len(),
+        2,
+        "devices stay published while the handler is Offline"
+    );
     home.instances(0)?;
-    home.until("it is out of the registry", |status| handler(status, "debug-echo.wasm").is_none())?;
+    home.until("it is out of the registry", |status| {
+        handler(status, "debug-echo.wasm").is_none()
+    })?;
     Ok(())
 }
 
@@ -110,9 +135,13 @@ fn a_handler_that_comes_back_before_its_eviction_finds_its_instances_as_they_wer
     home.start(&[])?;
     let before = home.instances(2)?;
     home.remove("handlers/debug-echo.wasm")?;
-    home.until("it is Offline", |status| field(status, "debug-echo.wasm", "status") == "Offline")?;
+    home.until("it is Offline", |status| {
+        field(status, "debug-echo.wasm", "status") == "Offline"
+    })?;
     home.add_handler("debug-echo")?;
-    home.until("it is Active", |status| field(status, "debug-echo.wasm", "status") == "Active")?;
+    home.until("it is Active", |status| {
+        field(status, "debug-echo.wasm", "status") == "Active"
+    })?;
     assert_eq!(home.instances(2)?, before);
     Ok(())
 }
@@ -122,23 +151,37 @@ fn a_gzipped_handler_serves_like_a_plain_one() -> Result<()> {
     let mut home = Home::new()?;
     home.write("configurations/echo.yaml", DEBUG_ECHO)?;
     let wasm = program::handler("debug-echo")?;
-    fs::copy(wasm.with_extension("grants.yaml"), home.path().join("handlers/debug-echo.grants.yaml"))?;
+    fs::copy(
+        wasm.with_extension("grants.yaml"),
+        home.path().join("handlers/debug-echo.grants.yaml"),
+    )?;
     fs::copy(&wasm, home.path().join("plain"))?;
     program::run("gzip", [home.path().join("plain")])?.good()?;
-    fs::rename(home.path().join("plain.gz"), home.path().join("handlers/debug-echo.wasm.gz"))?;
+    fs::rename(
+        home.path().join("plain.gz"),
+        home.path().join("handlers/debug-echo.wasm.gz"),
+    )?;
     home.start(&[])?;
     home.instances(2)?;
     Ok(())
 }
 
 #[test]
-fn without_its_grants_a_handlers_devices_are_left_out_and_named_until_the_grants_come() -> Result<()> {
+fn without_its_grants_a_handlers_devices_are_left_out_and_named_until_the_grants_come() -> Result<()>
+{
     let mut home = home_with_echo()?;
     home.remove("handlers/debug-echo.grants.yaml")?;
     home.start(&[])?;
     home.until("both devices are left out", |status| {
-        let left_out = status.pointer("/configurations/0/sessions/0/leftOut").and_then(Value::as_array);
-        left_out.is_some_and(|all| all.len() == 2 && all.iter().all(|one| one.to_string().contains("DEBUG_ECHO_DESCRIPTION")))
+        let left_out = status
+            .pointer("/configurations/0/sessions/0/leftOut")
+            .and_then(Value::as_array);
+        left_out.is_some_and(|all| {
+            all.len() == 2
+                && all
+                    .iter()
+                    .all(|one| one.to_string().contains("DEBUG_ECHO_DESCRIPTION"))
+        })
     })?;
     home.add_handler("debug-echo")?;
     home.instances(2)?;
@@ -169,9 +212,15 @@ fn an_editors_way_of_saving_is_no_deletion() -> Result<()> {
         fs::write(&file, format!("{DEBUG_ECHO}# {round}\n"))?;
         fs::remove_file(&other)?;
     }
-    home.write("configurations/last.yaml", DEBUG_ECHO.replace("name: echo", "name: last"))?;
+    home.write(
+        "configurations/last.yaml",
+        DEBUG_ECHO.replace("name: echo", "name: last"),
+    )?;
     let after = home.instances(4)?;
-    let kept: Vec<_> = after.into_iter().filter(|instance| instance.pointer("/spec/configurationName") == Some(&"echo".into())).collect();
+    let kept: Vec<_> = after
+        .into_iter()
+        .filter(|instance| instance.pointer("/spec/configurationName") == Some(&"echo".into()))
+        .collect();
     assert_eq!(kept, before);
     Ok(())
 }
@@ -182,8 +231,13 @@ fn the_admin_endpoint_tells_health_readiness_and_metrics() -> Result<()> {
     home.start(&[])?;
     home.instances(2)?;
     let agent: Value = serde_json::from_slice(&fs::read(home.path().join("state/agent.json"))?)?;
-    let listen = agent.get("listen").and_then(Value::as_str).context("no address")?.to_owned();
-    let get = |path: &str| program::run("curl", ["-sSf", &format!("http://{listen}{path}")])?.good();
+    let listen = agent
+        .get("listen")
+        .and_then(Value::as_str)
+        .context("no address")?
+        .to_owned();
+    let get =
+        |path: &str| program::run("curl", ["-sSf", &format!("http://{listen}{path}")])?.good();
     get("/healthz")?;
     eventually("it is ready", || get("/readyz").map(drop))?;
     let metrics = get("/metrics")?;

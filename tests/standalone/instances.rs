@@ -25,13 +25,21 @@ spec:
 "#;
 
 fn text<'a>(value: &'a Value, pointer: &str) -> &'a str {
-    value.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
+    value
+        .pointer(pointer)
+        .and_then(Value::as_str)
+        .unwrap_or_default()
 }
 
 fn uids(instances: &[Value]) -> BTreeMap<String, String> {
     instances
         .iter()
-        .map(|instance| (text(instance, "/metadata/name").to_owned(), text(instance, "/metadata/uid").to_owned()))
+        .map(|instance| {
+            (
+                text(instance, "/metadata/name").to_owned(),
+                text(instance, "/metadata/uid").to_owned(),
+            )
+        })
         .collect()
 }
 
@@ -42,12 +50,21 @@ fn two_descriptions_become_two_instances_with_akris_names_and_slots() -> Result<
     home.write("configurations/echo.yaml", DEBUG_ECHO)?;
     home.start(&[])?;
     let instances = home.instances(2)?;
-    let names: Vec<_> = instances.iter().map(|instance| text(instance, "/metadata/name")).collect();
+    let names: Vec<_> = instances
+        .iter()
+        .map(|instance| text(instance, "/metadata/name"))
+        .collect();
     assert_eq!(names, ["echo-8120fe", "echo-a19705"]);
     let first = instances.first().context("none")?;
     assert_eq!(text(first, "/spec/cdiName"), "akri.sh/echo=8120fe");
-    assert_eq!(first.pointer("/spec/deviceUsage"), Some(&json!({"echo-8120fe-0": "", "echo-8120fe-1": ""})));
-    assert_eq!(first.pointer("/spec/brokerProperties"), Some(&json!({"DEBUG_ECHO_DESCRIPTION": "foo0", "GREETING": "hello"})));
+    assert_eq!(
+        first.pointer("/spec/deviceUsage"),
+        Some(&json!({"echo-8120fe-0": "", "echo-8120fe-1": ""}))
+    );
+    assert_eq!(
+        first.pointer("/spec/brokerProperties"),
+        Some(&json!({"DEBUG_ECHO_DESCRIPTION": "foo0", "GREETING": "hello"}))
+    );
     assert_eq!(first.pointer("/spec/nodes"), Some(&json!(["node-a"])));
     assert_eq!(first.pointer("/spec/shared"), Some(&json!(true)));
     Ok(())
@@ -61,14 +78,32 @@ fn cdi_specs_carry_both_forms_of_every_variable_and_outlive_the_agent() -> Resul
     home.start(&[])?;
     home.instances(2)?;
     let file = home.cdi().join("akri.sh-echo.json");
-    let spec: Value = eventually("the CDI spec", || Ok(serde_json::from_slice(&fs::read(&file)?)?))?;
+    let spec: Value = eventually("the CDI spec", || {
+        Ok(serde_json::from_slice(&fs::read(&file)?)?)
+    })?;
     assert_eq!(text(&spec, "/kind"), "akri.sh/echo");
-    let devices = spec.get("devices").and_then(Value::as_array).context("no devices")?;
+    let devices = spec
+        .get("devices")
+        .and_then(Value::as_array)
+        .context("no devices")?;
     let names: Vec<_> = devices.iter().map(|device| text(device, "/name")).collect();
     assert_eq!(names, ["8120fe", "a19705", "all"]);
-    let environment = devices.first().and_then(|device| device.pointer("/containerEdits/env")).context("no env")?;
-    for line in ["DEBUG_ECHO_DESCRIPTION=foo0", "DEBUG_ECHO_DESCRIPTION_8120FE=foo0", "GREETING=hello", "GREETING_8120FE=hello"] {
-        assert!(environment.as_array().is_some_and(|all| all.contains(&json!(line))), "{line} is not in {environment}");
+    let environment = devices
+        .first()
+        .and_then(|device| device.pointer("/containerEdits/env"))
+        .context("no env")?;
+    for line in [
+        "DEBUG_ECHO_DESCRIPTION=foo0",
+        "DEBUG_ECHO_DESCRIPTION_8120FE=foo0",
+        "GREETING=hello",
+        "GREETING_8120FE=hello",
+    ] {
+        assert!(
+            environment
+                .as_array()
+                .is_some_and(|all| all.contains(&json!(line))),
+            "{line} is not in {environment}"
+        );
     }
     home.stop(Signal::SIGTERM)?;
     assert!(file.is_file());
@@ -81,7 +116,10 @@ fn restarts_by_term_and_by_kill_keep_every_instance_and_write_nothing() -> Resul
     home.add_handler("debug-echo")?;
     home.add_handler("mock-gpu")?;
     home.write("configurations/echo.yaml", DEBUG_ECHO)?;
-    home.write("configurations/gpu.yaml", fs::read(source_tree().join("deploy/samples/standalone/configurations/mock-gpu.yaml"))?)?;
+    home.write(
+        "configurations/gpu.yaml",
+        fs::read(source_tree().join("deploy/samples/standalone/configurations/mock-gpu.yaml"))?,
+    )?;
     home.start(&[])?;
     let before = home.instances(6)?;
     for signal in [Signal::SIGTERM, Signal::SIGKILL] {
@@ -89,7 +127,12 @@ fn restarts_by_term_and_by_kill_keep_every_instance_and_write_nothing() -> Resul
         home.start(&[])?;
         home.until("both handlers are Active", |status| {
             let handlers = status.get("handlers").and_then(Value::as_array);
-            handlers.is_some_and(|all| all.len() == 2 && all.iter().all(|handler| text(handler, "/status") == "Active"))
+            handlers.is_some_and(|all| {
+                all.len() == 2
+                    && all
+                        .iter()
+                        .all(|handler| text(handler, "/status") == "Active")
+            })
         })?;
         assert_eq!(home.instances(6)?, before, "after {signal}");
     }
@@ -101,13 +144,22 @@ fn a_deleted_configuration_takes_its_instances_and_its_spec_along_and_no_other()
     let mut home = Home::new()?;
     home.add_handler("debug-echo")?;
     home.write("configurations/echo.yaml", DEBUG_ECHO)?;
-    home.write("configurations/more.yaml", DEBUG_ECHO.replace("name: echo", "name: more"))?;
+    home.write(
+        "configurations/more.yaml",
+        DEBUG_ECHO.replace("name: echo", "name: more"),
+    )?;
     home.start(&[])?;
-    let kept: BTreeMap<_, _> = uids(&home.instances(4)?).into_iter().filter(|(name, _)| name.starts_with("echo-")).collect();
+    let kept: BTreeMap<_, _> = uids(&home.instances(4)?)
+        .into_iter()
+        .filter(|(name, _)| name.starts_with("echo-"))
+        .collect();
     home.remove("configurations/more.yaml")?;
     assert_eq!(uids(&home.instances(2)?), kept);
     eventually("the CDI spec is gone", || {
-        ensure!(!home.cdi().join("akri.sh-more.json").exists(), "it is there");
+        ensure!(
+            !home.cdi().join("akri.sh-more.json").exists(),
+            "it is there"
+        );
         Ok(())
     })
 }
@@ -119,7 +171,12 @@ fn capacity_and_properties_change_live_without_a_new_instance() -> Result<()> {
     home.write("configurations/echo.yaml", DEBUG_ECHO)?;
     home.start(&[])?;
     let before = uids(&home.instances(2)?);
-    home.write("configurations/echo.yaml", DEBUG_ECHO.replace("capacity: 2", "capacity: 5").replace("hello", "hi"))?;
+    home.write(
+        "configurations/echo.yaml",
+        DEBUG_ECHO
+            .replace("capacity: 2", "capacity: 5")
+            .replace("hello", "hi"),
+    )?;
     home.until("the change arrives", |status| {
         status.pointer("/instances/0/spec/capacity") == Some(&json!(5))
             && status.pointer("/instances/0/spec/brokerProperties/GREETING") == Some(&json!("hi"))
@@ -132,15 +189,30 @@ fn capacity_and_properties_change_live_without_a_new_instance() -> Result<()> {
 fn mock_gpus_are_local_typed_and_stable() -> Result<()> {
     let mut home = Home::new()?;
     home.add_handler("mock-gpu")?;
-    home.write("configurations/gpu.yaml", fs::read(source_tree().join("deploy/samples/standalone/configurations/mock-gpu.yaml"))?)?;
+    home.write(
+        "configurations/gpu.yaml",
+        fs::read(source_tree().join("deploy/samples/standalone/configurations/mock-gpu.yaml"))?,
+    )?;
     home.start(&[])?;
     let instances = home.instances(4)?;
     for instance in &instances {
         assert_eq!(instance.pointer("/spec/shared"), Some(&json!(false)));
-        assert_eq!(instance.pointer("/metadata/labels/leafhost.dev~1node"), Some(&json!("node-a")));
-        assert_eq!(instance.pointer("/spec/leafhost/attributes/model"), Some(&json!({"string": "LATEST-GPU-MODEL"})));
-        assert_eq!(instance.pointer("/spec/leafhost/attributes/driverVersion"), Some(&json!({"version": "1.0.0"})));
-        assert_eq!(instance.pointer("/spec/leafhost/capacity/memory"), Some(&json!("80Gi")));
+        assert_eq!(
+            instance.pointer("/metadata/labels/leafhost.dev~1node"),
+            Some(&json!("node-a"))
+        );
+        assert_eq!(
+            instance.pointer("/spec/leafhost/attributes/model"),
+            Some(&json!({"string": "LATEST-GPU-MODEL"}))
+        );
+        assert_eq!(
+            instance.pointer("/spec/leafhost/attributes/driverVersion"),
+            Some(&json!({"version": "1.0.0"}))
+        );
+        assert_eq!(
+            instance.pointer("/spec/leafhost/capacity/memory"),
+            Some(&json!("80Gi"))
+        );
     }
     Ok(())
 }
@@ -149,11 +221,16 @@ fn mock_gpus_are_local_typed_and_stable() -> Result<()> {
 fn a_configuration_whose_name_is_no_cdi_class_gets_instances_and_a_word_about_it() -> Result<()> {
     let mut home = Home::new()?;
     home.add_handler("debug-echo")?;
-    home.write("configurations/t.yaml", DEBUG_ECHO.replace("name: echo", "name: t"))?;
+    home.write(
+        "configurations/t.yaml",
+        DEBUG_ECHO.replace("name: echo", "name: t"),
+    )?;
     home.start(&[])?;
     home.instances(2)?;
     home.until("the status says so", |status| {
-        status.pointer("/configurations/0/problems").is_some_and(|problems| problems.to_string().contains("CDI"))
+        status
+            .pointer("/configurations/0/problems")
+            .is_some_and(|problems| problems.to_string().contains("CDI"))
     })?;
     assert!(!home.cdi().join("akri.sh-t.json").exists());
     Ok(())

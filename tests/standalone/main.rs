@@ -2,6 +2,7 @@
 #![allow(missing_docs, reason = "a test binary")]
 
 mod bad_input;
+mod five_minutes;
 mod handlers;
 mod instances;
 mod verbs;

@@ -1,8 +1,6 @@
 //! The verbs an operator and a handler's author live in.
 
-use std::ffi::OsStr;
 use std::fs;
-use std::path::Path;
 
 use anyhow::{Context, Result};
 use leafhost_tests::agent::Home;
@@ -16,7 +14,10 @@ fn leafhost(arguments: &[&str]) -> Result<Ended> {
 }
 
 fn handler(name: &str) -> Result<String> {
-    Ok(program::handler(name)?.to_str().context("no text")?.to_owned())
+    Ok(program::handler(name)?
+        .to_str()
+        .context("no text")?
+        .to_owned())
 }
 
 #[test]
@@ -24,7 +25,14 @@ fn handler_run_shows_devices_and_exits_0() -> Result<()> {
     let home = Home::new()?;
     home.write("echo.yaml", DEBUG_ECHO)?;
     let file = home.path().join("echo.yaml");
-    let out = leafhost(&["handler", "run", &handler("debug-echo")?, "--configuration", file.to_str().unwrap_or_default()])?.good()?;
+    let out = leafhost(&[
+        "handler",
+        "run",
+        &handler("debug-echo")?,
+        "--configuration",
+        file.to_str().unwrap_or_default(),
+    ])?
+    .good()?;
     assert!(out.contains("foo0") && out.contains("8120fe"), "{out}");
     Ok(())
 }
@@ -34,7 +42,13 @@ fn handler_run_on_a_wrong_rule_names_it_and_exits_1() -> Result<()> {
     let home = Home::new()?;
     home.write("details.yaml", "udevRules:\n  - KERNEL=\"null\"\n")?;
     let file = home.path().join("details.yaml");
-    let ended = leafhost(&["handler", "run", &handler("udev")?, "--details", file.to_str().unwrap_or_default()])?;
+    let ended = leafhost(&[
+        "handler",
+        "run",
+        &handler("udev")?,
+        "--details",
+        file.to_str().unwrap_or_default(),
+    ])?;
     assert_eq!(ended.code, Some(1), "{ended:?}");
     assert!(ended.err.contains("udevRules[0]"), "{ended:?}");
     Ok(())
@@ -43,26 +57,54 @@ fn handler_run_on_a_wrong_rule_names_it_and_exits_1() -> Result<()> {
 #[test]
 fn handler_run_without_a_device_is_no_error_and_explain_says_why() -> Result<()> {
     let home = Home::new()?;
-    home.write("details.yaml", "udevRules:\n  - SUBSYSTEM==\"mem\", KERNEL==\"null\", ATTR{dev}==\"9:9\"\n")?;
+    home.write(
+        "details.yaml",
+        "udevRules:\n  - SUBSYSTEM==\"mem\", KERNEL==\"null\", ATTR{dev}==\"9:9\"\n",
+    )?;
     let file = home.path().join("details.yaml");
-    let ended =
-        leafhost(&["handler", "run", &handler("udev")?, "--details", file.to_str().unwrap_or_default(), "--explain"])?;
+    let ended = leafhost(&[
+        "handler",
+        "run",
+        &handler("udev")?,
+        "--details",
+        file.to_str().unwrap_or_default(),
+        "--explain",
+    ])?;
     assert_eq!(ended.code, Some(0), "{ended:?}");
     let all = format!("{}{}", ended.out, ended.err);
-    assert!(all.contains("/devices/virtual/mem/null") && all.contains("1:3"), "{all}");
+    assert!(
+        all.contains("/devices/virtual/mem/null") && all.contains("1:3"),
+        "{all}"
+    );
     Ok(())
 }
 
 #[test]
 fn the_udev_handler_finds_a_device_of_this_machine_with_akris_properties() -> Result<()> {
     let home = Home::new()?;
-    home.write("details.yaml", "udevRules:\n  - KERNEL==\"null\", SUBSYSTEM==\"mem\"\npermissions: rw\n")?;
+    home.write(
+        "details.yaml",
+        "udevRules:\n  - KERNEL==\"null\", SUBSYSTEM==\"mem\"\npermissions: rw\n",
+    )?;
     let file = home.path().join("details.yaml");
-    let out = leafhost(&["handler", "run", &handler("udev")?, "--details", file.to_str().unwrap_or_default(), "-o", "json"])?
-        .good()?;
+    let out = leafhost(&[
+        "handler",
+        "run",
+        &handler("udev")?,
+        "--details",
+        file.to_str().unwrap_or_default(),
+        "-o",
+        "json",
+    ])?
+    .good()?;
     let found: Value = serde_json::from_str(&out).context("no JSON")?;
     let text = found.to_string();
-    for words in ["UDEV_DEVNODE", "/dev/null", "UDEV_DEVPATH", "/devices/virtual/mem/null"] {
+    for words in [
+        "UDEV_DEVNODE",
+        "/dev/null",
+        "UDEV_DEVPATH",
+        "/devices/virtual/mem/null",
+    ] {
         assert!(text.contains(words), "{words} is not in {text}");
     }
     Ok(())
@@ -86,11 +128,17 @@ fn check_reads_as_the_agent_would() -> Result<()> {
     home.write("configurations/echo.yaml", DEBUG_ECHO)?;
     let path = home.path().to_str().unwrap_or_default().to_owned();
     leafhost(&["check", &path])?.good()?;
-    home.write("configurations/echo.yaml", DEBUG_ECHO.replace(r#"["foo0", "foo1"]"#, "7"))?;
+    home.write(
+        "configurations/echo.yaml",
+        DEBUG_ECHO.replace(r#"["foo0", "foo1"]"#, "7"),
+    )?;
     let ended = leafhost(&["check", &path])?;
     assert_eq!(ended.code, Some(1), "{ended:?}");
     let all = format!("{}{}", ended.out, ended.err);
-    assert!(all.contains("echo.yaml") && all.contains("descriptions"), "{all}");
+    assert!(
+        all.contains("echo.yaml") && all.contains("descriptions"),
+        "{all}"
+    );
     Ok(())
 }
 
@@ -124,69 +172,13 @@ fn the_samples_pass_the_check() -> Result<()> {
     }
     for entry in fs::read_dir(source_tree().join("deploy/samples/standalone/configurations"))? {
         let path = entry?.path();
-        fs::copy(&path, home.path().join("configurations").join(path.file_name().context("no name")?))?;
+        fs::copy(
+            &path,
+            home.path()
+                .join("configurations")
+                .join(path.file_name().context("no name")?),
+        )?;
     }
     leafhost(&["check", home.path().to_str().unwrap_or_default()])?.good()?;
-    Ok(())
-}
-
-/// One fenced block of the SDK's README: its language, the file it stands for, its text.
-struct Block {
-    language: String,
-    file: Option<String>,
-    text: String,
-}
-
-fn blocks(markdown: &str) -> Vec<Block> {
-    let mut found = Vec::new();
-    let mut open: Option<Block> = None;
-    for line in markdown.lines() {
-        if let Some(info) = line.trim_start().strip_prefix("```") {
-            if let Some(block) = open.take() {
-                found.push(block);
-            } else {
-                let mut words = info.split(',').map(str::trim);
-                let language = words.next().unwrap_or_default().to_owned();
-                let file = words.find_map(|word| word.strip_prefix("file=")).map(str::to_owned);
-                open = Some(Block { language, file, text: String::new() });
-            }
-        } else if let Some(block) = &mut open {
-            block.text.push_str(line);
-            block.text.push('\n');
-        }
-    }
-    found
-}
-
-#[test]
-fn the_sdks_five_minutes_work_as_they_are_written() -> Result<()> {
-    let home = Home::new()?;
-    let readme = fs::read_to_string(source_tree().join("sdk/README.md"))?;
-    let bin = program::build_folder()?;
-    let path = std::env::join_paths(
-        std::iter::once(bin.clone()).chain(std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default())),
-    )?;
-    let sdk = source_tree().join("sdk").canonicalize()?;
-    let target = bin.parent().context("no target folder")?.join("authors");
-    let environment: [(&str, &OsStr); 3] = [
-        ("PATH", &path),
-        // The text names the published crate; here it is the one of this tree.
-        ("LEAFHOST_SDK", sdk.as_os_str()),
-        ("CARGO_TARGET_DIR", target.as_os_str()),
-    ];
-    let mut folder = home.path().to_owned();
-    let mut ran = 0;
-    for block in blocks(&readme) {
-        if let Some(file) = &block.file {
-            fs::write(folder.join(file), &block.text).with_context(|| format!("cannot write {file}"))?;
-        } else if block.language == "sh" {
-            // A `cd` in one block holds for the next ones, as it does for a reader.
-            let script = format!("set -eu\n{}\npwd > '{}'\n", block.text, home.path().join("pwd").display());
-            program::run_in("sh", ["-c", &script], &folder, &environment)?.good().with_context(|| block.text.clone())?;
-            folder = Path::new(fs::read_to_string(home.path().join("pwd"))?.trim()).to_owned();
-            ran += 1;
-        }
-    }
-    assert!(ran >= 3, "the README has only {ran} blocks to run");
     Ok(())
 }

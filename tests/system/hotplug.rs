@@ -25,7 +25,8 @@ struct Zram(String);
 
 impl Zram {
     fn add() -> Result<Self> {
-        let id = fs::read_to_string("/sys/class/zram-control/hot_add").context("cannot add a zram device")?;
+        let id = fs::read_to_string("/sys/class/zram-control/hot_add")
+            .context("cannot add a zram device")?;
         Ok(Self(id.trim().to_owned()))
     }
 }
@@ -51,14 +52,23 @@ fn a_device_plugged_in_is_an_instance_and_unplugged_is_none() -> Result<()> {
     home.write("configurations/zram.yaml", ZRAM)?;
     home.start(&[])?;
     home.until("the handler is Active", |status| {
-        status.pointer("/handlers/0/status").is_some_and(|status| status == "Active")
+        status
+            .pointer("/handlers/0/status")
+            .is_some_and(|status| status == "Active")
     })?;
-    let before = home.status()?.get("instances").and_then(Value::as_array).map_or(0, Vec::len);
+    let before = home
+        .status()?
+        .get("instances")
+        .and_then(Value::as_array)
+        .map_or(0, Vec::len);
     let zram = Zram::add()?;
     let node = format!("/dev/zram{}", zram.0);
     home.instances(before + 1)?;
     let status = home.status()?;
-    ensure!(status.to_string().contains(&node), "{node} is not in {status:#}");
+    ensure!(
+        status.to_string().contains(&node),
+        "{node} is not in {status:#}"
+    );
     let spec = home.cdi().join("akri.sh-zram.json");
     eventually("the CDI spec names the node", || {
         ensure!(fs::read_to_string(&spec)?.contains(&node), "not yet");

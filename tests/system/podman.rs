@@ -35,7 +35,10 @@ fn image(home: &Home) -> Result<String> {
     fs::create_dir_all(&root)?;
     fs::copy("/usr/bin/busybox", root.join("busybox"))?;
     let tar = home.path().join("image.tar");
-    let (tar, rootfs) = (tar.to_string_lossy().into_owned(), home.path().join("rootfs"));
+    let (tar, rootfs) = (
+        tar.to_string_lossy().into_owned(),
+        home.path().join("rootfs"),
+    );
     program::run("tar", ["-C", &rootfs.to_string_lossy(), "-cf", &tar, "."])?.good()?;
     let name = format!("localhost/leafhost-test-{}", std::process::id());
     podman(home, &["import", "-q", &tar, &name])?;
@@ -44,24 +47,62 @@ fn image(home: &Home) -> Result<String> {
 
 fn podman(home: &Home, arguments: &[&str]) -> Result<String> {
     let storage = home.path().join("podman");
-    let (root, runroot, tmp) = (storage.join("root"), storage.join("runroot"), storage.join("tmp"));
+    let (root, runroot, tmp) = (
+        storage.join("root"),
+        storage.join("runroot"),
+        storage.join("tmp"),
+    );
     fs::create_dir_all(&tmp)?;
-    let (root, runroot, tmp) = (root.to_string_lossy(), runroot.to_string_lossy(), tmp.to_string_lossy());
-    let global = ["--root", &root, "--runroot", &runroot, "--tmpdir", &tmp, "--storage-driver", "vfs", "--runtime", "runc", "--cgroup-manager", "cgroupfs"];
+    let (root, runroot, tmp) = (
+        root.to_string_lossy(),
+        runroot.to_string_lossy(),
+        tmp.to_string_lossy(),
+    );
+    let global = [
+        "--root",
+        &root,
+        "--runroot",
+        &runroot,
+        "--tmpdir",
+        &tmp,
+        "--storage-driver",
+        "vfs",
+        "--runtime",
+        "runc",
+        "--cgroup-manager",
+        "cgroupfs",
+    ];
     let cdi = home.cdi();
     let cdi = cdi.to_string_lossy();
     let spec_dir = ["--cdi-spec-dir", &*cdi];
     let help = program::run("podman", ["--help"])?.good()?;
-    let spec_dir: &[&str] = if help.contains("--cdi-spec-dir") { &spec_dir } else { &[] };
+    let spec_dir: &[&str] = if help.contains("--cdi-spec-dir") {
+        &spec_dir
+    } else {
+        &[]
+    };
     program::run("podman", global.iter().chain(spec_dir).chain(arguments))?.good()
 }
 
 fn run(home: &Home, image: &str, device: &str, script: &str) -> Result<String> {
     // A container in a machine without CAP_SYS_RESOURCE keeps the limits it has.
-    let limits = ["--ulimit", "nofile=1024:1024", "--ulimit", "nproc=1024:1024"];
+    let limits = [
+        "--ulimit",
+        "nofile=1024:1024",
+        "--ulimit",
+        "nproc=1024:1024",
+    ];
     let command = ["run", "--rm", "--network=none", "--device", device];
     let rest = [image, "/bin/busybox", "sh", "-c", script];
-    podman(home, &command.iter().chain(&limits).chain(&rest).copied().collect::<Vec<_>>())
+    podman(
+        home,
+        &command
+            .iter()
+            .chain(&limits)
+            .chain(&rest)
+            .copied()
+            .collect::<Vec<_>>(),
+    )
 }
 
 #[test]
@@ -73,7 +114,11 @@ fn a_container_sees_the_variables_and_the_node_of_its_devices() -> Result<()> {
     for name in ["debug-echo", "mock-gpu", "udev"] {
         home.add_handler(name)?;
         let sample = format!("{name}.yaml");
-        let text = fs::read(source_tree().join("deploy/samples/standalone/configurations").join(&sample))?;
+        let text = fs::read(
+            source_tree()
+                .join("deploy/samples/standalone/configurations")
+                .join(&sample),
+        )?;
         home.write(&format!("configurations/{sample}"), text)?;
     }
     // Debian's podman has no --cdi-spec-dir: the specs go where it looks.
@@ -82,24 +127,51 @@ fn a_container_sees_the_variables_and_the_node_of_its_devices() -> Result<()> {
     let image = image(&home)?;
     home.start(&["--cdi-dir", "/var/run/cdi"])?;
     let status = home.until("eight Instances or more", |status| {
-        status.get("instances").and_then(serde_json::Value::as_array).is_some_and(|all| all.len() >= 8)
+        status
+            .get("instances")
+            .and_then(serde_json::Value::as_array)
+            .is_some_and(|all| all.len() >= 8)
     })?;
-    eventually("the specs", || fs::read(system.join("akri.sh-udev.json")).context("no spec"))?;
+    eventually("the specs", || {
+        fs::read(system.join("akri.sh-udev.json")).context("no spec")
+    })?;
 
-    let out = run(&home, &image, "akri.sh/debug-echo=8120fe", "/bin/busybox env")?;
-    assert!(out.contains("DEBUG_ECHO_DESCRIPTION=foo0") && out.contains("DEBUG_ECHO_DESCRIPTION_8120FE=foo0"), "{out}");
+    let out = run(
+        &home,
+        &image,
+        "akri.sh/debug-echo=8120fe",
+        "/bin/busybox env",
+    )?;
+    assert!(
+        out.contains("DEBUG_ECHO_DESCRIPTION=foo0")
+            && out.contains("DEBUG_ECHO_DESCRIPTION_8120FE=foo0"),
+        "{out}"
+    );
     let out = run(&home, &image, "akri.sh/mock-gpu=all", "/bin/busybox env")?;
-    assert_eq!(out.lines().filter(|line| line.starts_with("MOCK_GPU_UUID_")).count(), 4, "{out}");
+    assert_eq!(
+        out.lines()
+            .filter(|line| line.starts_with("MOCK_GPU_UUID_"))
+            .count(),
+        4,
+        "{out}"
+    );
 
     let full = status
         .get("instances")
         .and_then(serde_json::Value::as_array)
         .into_iter()
         .flatten()
-        .find(|instance| instance.pointer("/spec/brokerProperties/UDEV_DEVNODE") == Some(&"/dev/full".into()))
+        .find(|instance| {
+            instance.pointer("/spec/brokerProperties/UDEV_DEVNODE") == Some(&"/dev/full".into())
+        })
         .and_then(|instance| instance.pointer("/spec/cdiName")?.as_str())
         .context("this machine's /dev/full is no Instance")?;
-    let out = run(&home, &image, full, "/bin/busybox stat -c %t:%T /dev/full; echo x > /dev/full || echo no space")?;
+    let out = run(
+        &home,
+        &image,
+        full,
+        "/bin/busybox stat -c %t:%T /dev/full; echo x > /dev/full || echo no space",
+    )?;
     assert!(out.contains("1:7") && out.contains("no space"), "{out}");
     for name in ["debug-echo", "mock-gpu", "udev"] {
         fs::remove_file(system.join(format!("akri.sh-{name}.json")))?;
