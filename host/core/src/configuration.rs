@@ -94,14 +94,49 @@ pub struct DiscoveryProperty {
     pub value_from: Option<ValueFrom>,
 }
 
-/// Where a value is.
+/// Where a value is: exactly one of `secretKeyRef` and `configMapKeyRef`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(try_from = "ValueFromFields", into = "ValueFromFields")]
 pub enum ValueFrom {
     /// A key of a Secret.
     SecretKeyRef(KeyRef),
     /// A key of a ConfigMap.
     ConfigMapKeyRef(KeyRef),
+}
+
+/// The written form: a YAML reader would want a tag for an enum.
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct ValueFromFields {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    secret_key_ref: Option<KeyRef>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    config_map_key_ref: Option<KeyRef>,
+}
+
+impl TryFrom<ValueFromFields> for ValueFrom {
+    type Error = &'static str;
+
+    fn try_from(fields: ValueFromFields) -> Result<Self, Self::Error> {
+        match (fields.secret_key_ref, fields.config_map_key_ref) {
+            (Some(reference), None) => Ok(Self::SecretKeyRef(reference)),
+            (None, Some(reference)) => Ok(Self::ConfigMapKeyRef(reference)),
+            _ => Err("must have exactly one of secretKeyRef and configMapKeyRef"),
+        }
+    }
+}
+
+impl From<ValueFrom> for ValueFromFields {
+    fn from(value: ValueFrom) -> Self {
+        let (secret_key_ref, config_map_key_ref) = match value {
+            ValueFrom::SecretKeyRef(reference) => (Some(reference), None),
+            ValueFrom::ConfigMapKeyRef(reference) => (None, Some(reference)),
+        };
+        Self {
+            secret_key_ref,
+            config_map_key_ref,
+        }
+    }
 }
 
 /// A key of a Secret or ConfigMap.

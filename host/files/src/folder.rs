@@ -1,0 +1,271 @@
+//! A watched folder: its files once they have settled, as snapshots.
+//!
+//! Only whole files of the wanted names come out, never half a one. Knows nothing of what is in them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use futures::FutureExt as _;
+use leafhost_core::timeouts::{FILE_SETTLE, FOLDER_BACKSTOP};
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use crate::blocking::blocking;
+use crate::listen::{self, Listener, Sound};
+use crate::settle::{LOOK_SPACING, Settled, Settling};
+
+mod look;
+pub use look::{Kind, Rules};
+use look::{Look, Read};
+
+/// What a file holds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Content {
+    /// Its bytes.
+    Bytes(Arc<[u8]>),
+    /// It cannot be used, and why.
+    Refused(String),
+    /// It was there when the folder was first seen and has not settled since.
+    Pending,
+}
+
+/// The files of a folder.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Snapshot {
+    /// Whether the folder has been read once.
+    pub complete: bool,
+    /// Whether there is a folder.
+    pub exists: bool,
+    /// By name; in a nested folder `SUBFOLDER/NAME`.
+    pub files: BTreeMap<String, Content>,
+    /// What concerns the folder as a whole.
+    pub problems: Vec<String>,
+}
+
+/// A folder and what is wanted of it.
+pub struct Folder {
+    path: PathBuf,
+    rules: Rules,
+    snapshot: watch::Sender<Arc<Snapshot>>,
+}
+
+impl Folder {
+    /// Names the folder; it need not exist.
+    pub fn new(path: impl Into<PathBuf>, rules: Rules) -> Self {
+        Self {
+            path: path.into(),
+            rules,
+            snapshot: watch::Sender::default(),
+        }
+    }
+
+    /// The snapshots, from [`Folder::watch`].
+    pub fn snapshots(&self) -> watch::Receiver<Arc<Snapshot>> {
+        self.snapshot.subscribe()
+    }
+
+    /// Watches until it is dropped. An idle folder is looked through every ten seconds and costs nothing else.
+    pub async fn watch(self) {
+        let mut ear = Ear::open();
+        let mut settling = Settling::default();
+        let mut snapshot = Snapshot::default();
+        let mut first = None;
+        loop {
+            let look = self.look(&mut ear).await;
+            let now = Instant::now();
+            while let Some(sound) = ear.next().now_or_never() {
+                self.note(sound, &mut settling, &mut ear, now);
+            }
+            settling.seen(&look.found, now);
+            let settled = settling.take(now);
+            self.read(settled, &look, &mut settling, &mut snapshot)
+                .await;
+            snapshot.exists = look.exists;
+            snapshot.problems = look.problems;
+            snapshot.problems.extend(ear.deaf.clone());
+            let started = *first.get_or_insert(now) + FILE_SETTLE;
+            let mut wake = settling.next().unwrap_or(now + FOLDER_BACKSTOP);
+            wake = wake.min(now + FOLDER_BACKSTOP);
+            if now >= started {
+                if !snapshot.complete {
+                    let unsettled = settling.unsettled();
+                    let pending = unsettled.map(|name| (name.to_owned(), Content::Pending));
+                    snapshot.files.extend(pending);
+                    snapshot.complete = true;
+                }
+                self.publish(&snapshot);
+            } else {
+                wake = wake.min(started);
+            }
+            self.wait(&mut ear, &mut settling, now, wake).await;
+        }
+    }
+
+    /// Looks through the folder, having listened to all of it before.
+    async fn look(&self, ear: &mut Ear) -> Look {
+        loop {
+            let (path, rules) = (self.path.clone(), self.rules.clone());
+            let look = blocking(move || Look::at(&path, &rules)).await;
+            let mut wanted = look.subfolders.clone();
+            wanted.insert(self.path.clone());
+            if !look.exists {
+                wanted.insert(listen::parent(&self.path));
+            }
+            if !ear.turn_to(wanted) {
+                return look;
+            }
+        }
+    }
+
+    async fn read(
+        &self,
+        settled: Vec<(String, Settled)>,
+        look: &Look,
+        settling: &mut Settling,
+        snapshot: &mut Snapshot,
+    ) {
+        for (name, settled) in settled {
+            let (Settled::Rests, Some(stamp)) = (settled, look.found.get(&name).copied()) else {
+                snapshot.files.remove(&name);
+                continue;
+            };
+            let Some(kind) = self.rules.kind(&name) else {
+                continue;
+            };
+            let (path, file) = (self.path.clone(), name.clone());
+            match blocking(move || look::read(&path, &file, kind, stamp)).await {
+                Read::MovedOn => settling.moved_on(&name, Instant::now()),
+                Read::Content(content) => {
+                    let held = snapshot.files.entry(name).or_insert(Content::Pending);
+                    // What is equal stays the very same bytes, so that comparing them costs nothing.
+                    if *held != content {
+                        *held = content;
+                    }
+                }
+            }
+        }
+    }
+
+    fn publish(&self, snapshot: &Snapshot) {
+        self.snapshot.send_if_modified(|published| {
+            let differs = **published != *snapshot;
+            if differs {
+                *published = Arc::new(snapshot.clone());
+            }
+            differs
+        });
+    }
+
+    /// Waits until something is due: at `wake`, or earlier if something of interest is heard.
+    async fn wait(&self, ear: &mut Ear, settling: &mut Settling, looked: Instant, wake: Instant) {
+        let backstop = looked + FOLDER_BACKSTOP;
+        let mut wake = wake;
+        loop {
+            let sound = tokio::select! {
+                biased;
+                () = tokio::time::sleep_until(wake) => {
+                    if wake >= backstop {
+                        ear.doubt();
+                    }
+                    return;
+                }
+                sound = ear.next() => sound,
+            };
+            let now = Instant::now();
+            if self.note(sound, settling, ear, now) {
+                wake = wake.min((looked + LOOK_SPACING).max(now));
+            }
+        }
+    }
+
+    /// Takes note of a sound. Returns whether it is worth a look.
+    fn note(&self, sound: Sound, settling: &mut Settling, ear: &mut Ear, now: Instant) -> bool {
+        match sound {
+            Sound::Folder => {
+                ear.doubt();
+                true
+            }
+            Sound::Lost => {
+                settling.lost(now);
+                ear.doubt();
+                true
+            }
+            Sound::File {
+                folder,
+                name,
+                heard,
+            } => {
+                let path = folder.join(name);
+                let name = path.strip_prefix(&self.path).ok().and_then(Path::to_str);
+                let Some(name) = name.filter(|name| self.rules.kind(name).is_some()) else {
+                    return false;
+                };
+                if let Some(heard) = heard {
+                    settling.heard(name, heard, now);
+                }
+                true
+            }
+        }
+    }
+}
+
+/// What the folder listens with, as far as the kernel lets it.
+struct Ear {
+    listener: Option<Listener>,
+    turned_to: BTreeSet<PathBuf>,
+    /// Why not everything is heard.
+    deaf: Option<String>,
+}
+
+impl Ear {
+    fn open() -> Self {
+        let mut ear = Self {
+            listener: None,
+            turned_to: BTreeSet::new(),
+            deaf: None,
+        };
+        match Listener::new() {
+            Ok(listener) => ear.listener = Some(listener),
+            Err(error) => ear.fail(&error),
+        }
+        ear
+    }
+
+    /// Listens to these folders. Returns whether it did not before, so that something may have been missed.
+    fn turn_to(&mut self, wanted: BTreeSet<PathBuf>) -> bool {
+        let Some(listener) = self.listener.as_mut() else {
+            return false;
+        };
+        if self.turned_to == wanted {
+            return false;
+        }
+        match listener.listen(&wanted) {
+            Ok(()) => self.deaf = None,
+            Err(error) => self.fail(&error),
+        }
+        self.turned_to = wanted;
+        true
+    }
+
+    /// A folder may have been replaced by another of the same name: listen anew.
+    fn doubt(&mut self) {
+        self.turned_to.clear();
+    }
+
+    async fn next(&mut self) -> Sound {
+        match &mut self.listener {
+            Some(listener) => listener.next().await,
+            None => std::future::pending().await,
+        }
+    }
+
+    fn fail(&mut self, error: &std::io::Error) {
+        self.deaf = Some(format!(
+            "the kernel does not tell of changes ({error}), they are seen every 10 seconds; raise fs.inotify.max_user_instances and fs.inotify.max_user_watches"
+        ));
+    }
+}
+
+#[cfg(test)]
+mod tests;

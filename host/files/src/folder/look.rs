@@ -1,0 +1,198 @@
+//! One look through a folder, and reading one file of it. Blocks.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, File, Metadata};
+use std::io::{self, Read as _};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+
+use crate::folder::Content;
+use crate::listen::is_missing;
+use crate::settle::Stamp;
+
+/// Which files of a folder are wanted.
+#[derive(Debug, Clone)]
+pub struct Rules {
+    /// By how their names end; the first that fits.
+    pub kinds: &'static [Kind],
+    /// Whether the files are in folders below this one, not in it itself.
+    pub nested: bool,
+    /// The most files; those after are named as a problem.
+    pub max_files: usize,
+}
+
+/// Files whose names end alike.
+#[derive(Debug)]
+pub struct Kind {
+    /// How their names end; empty for any name.
+    pub suffix: &'static str,
+    /// The most bytes.
+    pub max: u64,
+    /// Whether a link will do, if it stays inside the folder.
+    pub links: bool,
+}
+
+impl Rules {
+    /// The kind of a file, if it is wanted: no dotfiles, and in a nested folder `SUBFOLDER/NAME`.
+    pub fn kind(&self, name: &str) -> Option<&'static Kind> {
+        let base = match (self.nested, name.split_once('/')) {
+            (false, None) => name,
+            (true, Some((folder, base))) if !folder.starts_with('.') && !base.contains('/') => base,
+            _ => return None,
+        };
+        let kinds = self.kinds.iter();
+        kinds
+            .filter(|_| !base.starts_with('.'))
+            .find(|kind| base.len() > kind.suffix.len() && base.ends_with(kind.suffix))
+    }
+}
+
+/// What a folder holds.
+#[derive(Debug, Default)]
+pub struct Look {
+    /// Whether there is a folder.
+    pub exists: bool,
+    /// The wanted files.
+    pub found: BTreeMap<String, Stamp>,
+    /// The folders below it, where files are wanted from there.
+    pub subfolders: BTreeSet<PathBuf>,
+    /// What could not be looked at.
+    pub problems: Vec<String>,
+}
+
+impl Look {
+    /// Looks.
+    pub fn at(path: &Path, rules: &Rules) -> Self {
+        let mut look = Self::default();
+        let entries = match entries(path) {
+            Ok(entries) => entries,
+            Err(error) if is_missing(&error) => return look,
+            Err(error) => {
+                look.exists = true;
+                look.problems.push(format!("cannot be read: {error}"));
+                return look;
+            }
+        };
+        look.exists = true;
+        for (name, is_folder) in entries {
+            if !rules.nested {
+                look.add(path, name, rules);
+            } else if is_folder && !name.starts_with('.') {
+                let folder = path.join(&name);
+                match self::entries(&folder) {
+                    Ok(entries) => {
+                        for (file, _) in entries {
+                            look.add(path, format!("{name}/{file}"), rules);
+                        }
+                    }
+                    Err(error) if is_missing(&error) => {}
+                    Err(error) => look.problems.push(format!("cannot read {name}: {error}")),
+                }
+                look.subfolders.insert(folder);
+            }
+        }
+        if let Some(first) = look.found.keys().nth(rules.max_files).cloned() {
+            let rest = look.found.split_off(&first).len();
+            look.problems.push(format!(
+                "has {rest} files more than the {} that are read; {first} and those after it are left out",
+                rules.max_files
+            ));
+        }
+        look
+    }
+
+    fn add(&mut self, path: &Path, name: String, rules: &Rules) {
+        if rules.kind(&name).is_none() {
+            return;
+        }
+        let file = path.join(&name);
+        // A link that leads nowhere is a file that cannot be used, not a missing one.
+        let metadata = fs::metadata(&file).or_else(|_| fs::symlink_metadata(&file));
+        if let Ok(metadata) = metadata {
+            self.found.insert(name, stamp(&metadata));
+        }
+    }
+}
+
+/// What came of reading a file.
+#[derive(Debug)]
+pub enum Read {
+    /// It is not as it was when it settled.
+    MovedOn,
+    /// It was read, or cannot be used.
+    Content(Content),
+}
+
+/// Reads a file that has settled as `expected`.
+pub fn read(folder: &Path, name: &str, kind: &Kind, expected: Stamp) -> Read {
+    match try_read(folder, name, kind, expected) {
+        Ok(read) => read,
+        Err(error) if is_missing(&error) => Read::MovedOn,
+        Err(error) => refused(format!("cannot be read: {error}")),
+    }
+}
+
+fn try_read(folder: &Path, name: &str, kind: &Kind, expected: Stamp) -> io::Result<Read> {
+    let path = folder.join(name);
+    if fs::symlink_metadata(&path)?.is_symlink() {
+        if !kind.links {
+            return Ok(refused(format!(
+                "is a link; a file that ends in {} must be a regular file",
+                kind.suffix
+            )));
+        }
+        match fs::canonicalize(&path) {
+            Ok(target) if target.starts_with(fs::canonicalize(folder)?) => {}
+            Ok(_) => {
+                return Ok(refused(
+                    "is a link out of the folder; put the file itself there",
+                ));
+            }
+            Err(error) => return Ok(refused(format!("is a link that leads nowhere: {error}"))),
+        }
+    }
+    let metadata = fs::metadata(&path)?;
+    if !metadata.is_file() {
+        return Ok(refused("is not a regular file"));
+    }
+    if metadata.len() > kind.max {
+        return Ok(refused(format!(
+            "has {} bytes, at most {} are allowed",
+            metadata.len(),
+            kind.max
+        )));
+    }
+    let file = File::open(&path)?;
+    let mut bytes = Vec::new();
+    let before = stamp(&file.metadata()?);
+    (&file).take(kind.max + 1).read_to_end(&mut bytes)?;
+    if before != expected || stamp(&file.metadata()?) != expected {
+        return Ok(Read::MovedOn);
+    }
+    Ok(Read::Content(Content::Bytes(bytes.into())))
+}
+
+fn refused(why: impl Into<String>) -> Read {
+    Read::Content(Content::Refused(why.into()))
+}
+
+/// Names and whether each is a folder. A name that is no text is nobody's.
+fn entries(path: &Path) -> io::Result<Vec<(String, bool)>> {
+    let mut entries = Vec::new();
+    for entry in fs::read_dir(path)? {
+        let entry = entry?;
+        if let Ok(name) = entry.file_name().into_string() {
+            entries.push((name, entry.file_type()?.is_dir()));
+        }
+    }
+    Ok(entries)
+}
+
+fn stamp(metadata: &Metadata) -> Stamp {
+    Stamp {
+        inode: metadata.ino(),
+        size: metadata.size(),
+        modified: (metadata.mtime(), metadata.mtime_nsec()),
+        changed: (metadata.ctime(), metadata.ctime_nsec()),
+    }
+}

@@ -1,0 +1,264 @@
+use std::fs::{self, OpenOptions};
+use std::io::Write as _;
+use std::process::Command;
+use std::time::Duration;
+
+use tempfile::TempDir;
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+use super::*;
+
+const RULES: Rules = Rules {
+    kinds: &[
+        Kind {
+            suffix: ".grants.yaml",
+            max: 100,
+            links: false,
+        },
+        Kind {
+            suffix: ".yaml",
+            max: 100_000,
+            links: true,
+        },
+    ],
+    nested: false,
+    max_files: 5,
+};
+
+struct Watched {
+    folder: TempDir,
+    receiver: watch::Receiver<Arc<Snapshot>>,
+    _task: JoinSet<()>,
+}
+
+fn mk_watched(rules: Rules, prepare: impl FnOnce(&Path)) -> Watched {
+    let folder = tempfile::tempdir().unwrap();
+    prepare(folder.path());
+    let watched = Folder::new(folder.path().join("f"), rules);
+    let receiver = watched.snapshots();
+    let mut task = JoinSet::new();
+    task.spawn(watched.watch());
+    Watched {
+        folder,
+        receiver,
+        _task: task,
+    }
+}
+
+fn mk_folder(path: &Path) {
+    fs::create_dir(path.join("f")).unwrap();
+}
+
+impl Watched {
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join("f").join(name)
+    }
+
+    /// Waits until a snapshot is as wanted; yields every snapshot on the way, that one last.
+    async fn until(&mut self, wanted: impl Fn(&Snapshot) -> bool) -> Vec<Arc<Snapshot>> {
+        let mut seen = Vec::new();
+        let wait = async {
+            loop {
+                let snapshot = self.receiver.borrow_and_update().clone();
+                seen.push(snapshot.clone());
+                if wanted(&snapshot) {
+                    return;
+                }
+                self.receiver.changed().await.unwrap();
+            }
+        };
+        let waited = timeout(Duration::from_secs(20), wait).await;
+        assert!(waited.is_ok(), "last seen: {:?}", seen.last());
+        seen
+    }
+
+    async fn until_holds(&mut self, name: &str, text: &str) -> Vec<Arc<Snapshot>> {
+        let content = bytes(text);
+        self.until(|snapshot| snapshot.files.get(name) == Some(&content))
+            .await
+    }
+}
+
+fn bytes(text: &str) -> Content {
+    Content::Bytes(text.as_bytes().into())
+}
+
+fn shell(script: &str, path: &Path) {
+    let status = Command::new("sh")
+        .arg("-ec")
+        .arg(script)
+        .arg("sh")
+        .arg(path)
+        .status()
+        .unwrap();
+    assert!(status.success());
+}
+
+#[tokio::test]
+async fn the_ways_editors_save_never_show_a_file_missing_or_half() {
+    let old = "old content\n";
+    let mut watched = mk_watched(RULES, |path| {
+        mk_folder(path);
+        fs::write(path.join("f/a.yaml"), old).unwrap();
+    });
+    watched.until_holds("a.yaml", old).await;
+    let mut held = old.to_owned();
+    for script in [
+        r#"printf 'vim\n' > "$1.new"; mv "$1.new" "$1""#,
+        r#"mv "$1" "$1~"; printf 'backup\n' > "$1"; rm "$1~""#,
+        r#"sed -i 's/.*/sed/' "$1""#,
+        r#"rm "$1"; printf 'cp\n' > "$1.src"; cp "$1.src" "$1""#,
+        r#"printf 'in place\n' > "$1""#,
+    ] {
+        let path = watched.path("a.yaml");
+        shell(script, &path);
+        let new = fs::read_to_string(&path).unwrap();
+        assert_ne!(new, held);
+        for snapshot in watched.until_holds("a.yaml", &new).await {
+            let content = snapshot.files.get("a.yaml");
+            assert!(
+                [Some(&bytes(&held)), Some(&bytes(&new))].contains(&content),
+                "{script}: {content:?}"
+            );
+            assert_eq!(snapshot.files.len(), 1, "{script}");
+        }
+        held = new;
+    }
+}
+
+#[tokio::test]
+async fn a_slow_writer_that_pauses_is_waited_for() {
+    let mut watched = mk_watched(RULES, mk_folder);
+    watched.until(|snapshot| snapshot.complete).await;
+    let mut file = fs::File::create(watched.path("slow.yaml")).unwrap();
+    file.write_all(b"first half, ").unwrap();
+    // Another file that comes later and settles shows that the time has passed.
+    for n in 0..3 {
+        let name = format!("mark-{n}.yaml");
+        fs::write(watched.path(&name), "mark").unwrap();
+        let seen = watched.until_holds(&name, "mark").await;
+        assert!(
+            seen.iter()
+                .all(|snapshot| !snapshot.files.contains_key("slow.yaml"))
+        );
+    }
+    file.write_all(b"second half").unwrap();
+    drop(file);
+    let seen = watched
+        .until_holds("slow.yaml", "first half, second half")
+        .await;
+    let held = seen
+        .iter()
+        .filter_map(|snapshot| snapshot.files.get("slow.yaml"));
+    assert!(
+        held.into_iter()
+            .all(|content| *content == bytes("first half, second half"))
+    );
+}
+
+#[tokio::test]
+async fn a_folder_may_come_late_go_and_come_again() {
+    let mut watched = mk_watched(RULES, |_| {});
+    let seen = watched.until(|snapshot| snapshot.complete).await;
+    assert!(!seen.last().unwrap().exists);
+    for text in ["first", "second"] {
+        let folder = watched.path("");
+        let started = std::time::Instant::now();
+        fs::create_dir(&folder).unwrap();
+        fs::write(watched.path("a.yaml"), text).unwrap();
+        watched.until_holds("a.yaml", text).await;
+        assert!(
+            started.elapsed() < Duration::from_secs(8),
+            "heard, not found by the backstop"
+        );
+        fs::remove_dir_all(&folder).unwrap();
+        watched
+            .until(|snapshot| !snapshot.exists && snapshot.files.is_empty())
+            .await;
+    }
+}
+
+#[tokio::test]
+async fn only_wanted_files_count_and_what_cannot_be_used_says_why() {
+    let mut watched = mk_watched(RULES, |path| {
+        mk_folder(path);
+        let at = |name: &str| path.join("f").join(name);
+        fs::write(at("plain.yaml"), "plain").unwrap();
+        fs::write(at(".hidden.yaml"), "").unwrap();
+        fs::write(at("notes.txt"), "").unwrap();
+        fs::write(at("big.grants.yaml"), "x".repeat(101)).unwrap();
+        fs::create_dir(at("folder.yaml")).unwrap();
+        fs::write(path.join("outside.yaml"), "outside").unwrap();
+        let link = std::os::unix::fs::symlink::<&str, PathBuf>;
+        link("plain.yaml", at("inside.yaml")).unwrap();
+        link("../outside.yaml", at("out.yaml")).unwrap();
+    });
+    let seen = watched.until(|snapshot| snapshot.complete).await;
+    let files = &seen.last().unwrap().files;
+    assert_eq!(files.get("plain.yaml"), Some(&bytes("plain")));
+    assert_eq!(files.get("inside.yaml"), Some(&bytes("plain")));
+    for (name, words) in [
+        ("big.grants.yaml", "101 bytes"),
+        ("folder.yaml", "not a regular file"),
+        ("out.yaml", "out of the folder"),
+    ] {
+        match files.get(name) {
+            Some(Content::Refused(why)) => assert!(why.contains(words), "{name}: {why}"),
+            other => panic!("{name}: {other:?}"),
+        }
+    }
+    assert_eq!(files.len(), 5);
+    std::os::unix::fs::symlink("plain.yaml", watched.path("a.grants.yaml")).unwrap();
+    let too_many = watched
+        .until(|snapshot| !snapshot.problems.is_empty())
+        .await;
+    let problem = &too_many.last().unwrap().problems[0];
+    assert!(problem.contains("plain.yaml and those after"), "{problem}");
+    fs::remove_file(watched.path("big.grants.yaml")).unwrap();
+    watched
+        .until(|snapshot| {
+            matches!(snapshot.files.get("a.grants.yaml"), Some(Content::Refused(why)) if why.contains("is a link"))
+        })
+        .await;
+}
+
+#[tokio::test]
+async fn a_touch_is_no_change() {
+    let mut watched = mk_watched(RULES, |path| {
+        mk_folder(path);
+        fs::write(path.join("f/a.yaml"), "a").unwrap();
+    });
+    watched.until_holds("a.yaml", "a").await;
+    fs::write(watched.path("a.yaml"), "a").unwrap();
+    OpenOptions::new()
+        .append(true)
+        .open(watched.path("a.yaml"))
+        .unwrap();
+    fs::write(watched.path("b.yaml"), "b").unwrap();
+    let seen = watched.until_holds("b.yaml", "b").await;
+    assert_eq!(seen.len(), 2, "before and after b.yaml, nothing between");
+}
+
+#[tokio::test]
+async fn files_below_a_nested_folder_have_two_names() {
+    let rules = Rules {
+        kinds: &[Kind {
+            suffix: "",
+            max: 10,
+            links: true,
+        }],
+        nested: true,
+        max_files: 10,
+    };
+    let mut watched = mk_watched(rules, mk_folder);
+    watched.until(|snapshot| snapshot.complete).await;
+    fs::create_dir(watched.path("camera")).unwrap();
+    fs::write(watched.path("camera/password"), "one").unwrap();
+    watched.until_holds("camera/password", "one").await;
+    fs::write(watched.path("camera/password"), "two").unwrap();
+    let seen = watched.until_holds("camera/password", "two").await;
+    assert_eq!(seen.last().unwrap().files.len(), 1);
+    fs::remove_dir_all(watched.path("camera")).unwrap();
+    watched.until(|snapshot| snapshot.files.is_empty()).await;
+}

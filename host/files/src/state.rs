@@ -1,0 +1,179 @@
+//! The state folder: whose it is, and which node it belongs to.
+
+use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
+use std::io::{self, Read as _, Seek as _, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+
+use crate::atomic;
+
+const NODE_NAME: &str = "node-name";
+const LOCK: &str = "lock";
+
+/// Why the state folder cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The file system refused.
+    #[error("cannot {action} {}: {remedy}", path.display())]
+    Io {
+        /// What was attempted.
+        action: &'static str,
+        /// The file or folder.
+        path: PathBuf,
+        /// What to do about it.
+        remedy: &'static str,
+        /// Cause.
+        #[source]
+        source: io::Error,
+    },
+    /// Another agent works there.
+    #[error(
+        "the state folder {} is in use by the agent with pid {pid}; stop that one, or name another folder with --state-dir",
+        path.display()
+    )]
+    InUse {
+        /// The folder.
+        path: PathBuf,
+        /// The other agent's process, as far as it said so.
+        pid: String,
+    },
+    /// The Instances there are another node's.
+    #[error(
+        "the state folder {} belongs to node {remembered:?}, and this node is {given:?}; start with --node-name {remembered}, or remove {} and everything beside it to begin anew, with new Instances",
+        path.display(),
+        path.join(NODE_NAME).display()
+    )]
+    OtherNode {
+        /// The folder.
+        path: PathBuf,
+        /// The node it belongs to.
+        remembered: String,
+        /// The node given now.
+        given: String,
+    },
+}
+
+/// The state folder, held until it is dropped.
+#[derive(Debug)]
+pub struct StateDir {
+    path: PathBuf,
+    _lock: File,
+}
+
+impl StateDir {
+    /// Makes the folder if need be, for its owner alone, and holds it. Blocks.
+    pub fn open(path: impl Into<PathBuf>, node_name: &str) -> Result<Self, Error> {
+        let path = path.into();
+        let fail = |action, at: &Path| {
+            let at = at.to_owned();
+            move |source: io::Error| Error::Io {
+                action,
+                path: at,
+                remedy: atomic::remedy(&source),
+                source,
+            }
+        };
+        DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(&path)
+            .map_err(fail("create the state folder", &path))?;
+        let lock = path.join(LOCK);
+        let mut file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .open(&lock)
+            .map_err(fail("open", &lock))?;
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => {
+                let mut pid = String::new();
+                file.read_to_string(&mut pid).map_err(fail("read", &lock))?;
+                return Err(Error::InUse {
+                    path,
+                    pid: pid.trim().to_owned(),
+                });
+            }
+            Err(TryLockError::Error(error)) => return Err(fail("lock", &lock)(error)),
+        }
+        file.set_len(0)
+            .and_then(|()| file.rewind())
+            .and_then(|()| writeln!(file, "{}", std::process::id()))
+            .map_err(fail("write", &lock))?;
+        let remembered = path.join(NODE_NAME);
+        match fs::read_to_string(&remembered) {
+            Ok(text) if text.trim() == node_name => {}
+            // An empty file can only be what a full disk has left.
+            Ok(text) if !text.trim().is_empty() => {
+                return Err(Error::OtherNode {
+                    path,
+                    remembered: text.trim().to_owned(),
+                    given: node_name.to_owned(),
+                });
+            }
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                return Err(fail("read", &remembered)(error));
+            }
+            _ => atomic::write(&path, NODE_NAME, format!("{node_name}\n").as_bytes())
+                .map_err(fail("write", &remembered))?,
+        }
+        Ok(Self { path, _lock: file })
+    }
+
+    /// The folder.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt as _;
+
+    #[test]
+    fn the_folder_is_made_for_its_owner_alone_and_held_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a/state");
+        let held = StateDir::open(&path, "edge-1").unwrap();
+        let mode = fs::metadata(&path).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o700);
+        let text = StateDir::open(&path, "edge-1").unwrap_err().to_string();
+        assert!(
+            text.contains(&format!("pid {}", std::process::id())) && text.contains("--state-dir"),
+            "{text}"
+        );
+        drop(held);
+        assert_eq!(StateDir::open(&path, "edge-1").unwrap().path(), path);
+    }
+
+    #[test]
+    fn another_node_name_is_refused_with_the_remedy() {
+        let folder = tempfile::tempdir().unwrap();
+        drop(StateDir::open(folder.path(), "edge-1").unwrap());
+        let text = StateDir::open(folder.path(), "edge-2")
+            .unwrap_err()
+            .to_string();
+        for words in ["edge-2", "--node-name edge-1", "node-name"] {
+            assert!(text.contains(words), "{text}");
+        }
+        drop(StateDir::open(folder.path(), "edge-1").unwrap());
+    }
+
+    #[test]
+    fn a_path_that_cannot_be_a_folder_is_named_with_the_remedy() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("file");
+        fs::write(&file, "").unwrap();
+        for path in [file.clone(), file.join("state")] {
+            let text = StateDir::open(&path, "edge-1").unwrap_err().to_string();
+            assert!(
+                text.contains("--state-dir") && text.contains("file"),
+                "{text}"
+            );
+        }
+    }
+}
