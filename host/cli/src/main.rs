@@ -1,2 +1,33 @@
-//! The `leafhost` command.
-fn main() {}
+//! The `leafhost` command: reads the command line, runs the verb, tells what went wrong.
+
+mod age;
+mod agent_file;
+mod args;
+mod failure;
+mod folders;
+mod handler;
+mod manual;
+mod status;
+mod table;
+mod terminal;
+mod version;
+
+use std::process::ExitCode;
+
+use args::{Cli, Command};
+use clap::Parser as _;
+
+fn main() -> ExitCode {
+    let result = match Cli::parse().command {
+        Command::Agent(_) => Err(anyhow::anyhow!("the agent is not joined in yet")),
+        Command::Status(args) => status::run(args),
+        Command::Check(_) => Err(anyhow::anyhow!("check is not joined in yet")),
+        Command::Handler(command) => handler::run(command),
+        Command::Completions { shell } => manual::completions(shell),
+        Command::Man { dir } => manual::pages(dir.as_deref()),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => failure::report(&error),
+    }
+}

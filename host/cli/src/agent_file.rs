@@ -1,0 +1,109 @@
+//! `agent.json` in the state folder: how `leafhost status` finds the agent that works there.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result};
+use serde::{Deserialize, Serialize};
+
+/// What the file says.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct AgentFile {
+    /// Where `/status` is served, as it can be reached from this machine.
+    pub address: SocketAddr,
+    /// The agent's process.
+    pub pid: u32,
+}
+
+impl AgentFile {
+    /// The file of this process, which listens on `bound`.
+    pub fn of_this_process(bound: SocketAddr) -> Self {
+        let ip = match bound.ip() {
+            IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+            IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
+            ip => ip,
+        };
+        Self {
+            address: SocketAddr::new(ip, bound.port()),
+            pid: std::process::id(),
+        }
+    }
+
+    /// Where it is.
+    pub fn path(state_dir: &Path) -> PathBuf {
+        state_dir.join("agent.json")
+    }
+
+    /// Writes it, whole or not at all. It goes when the guard is dropped.
+    pub fn publish(&self, state_dir: &Path) -> Result<Published> {
+        let path = Self::path(state_dir);
+        let text = serde_json::to_string(self).context("cannot write agent.json")?;
+        let new = path.with_extension("json.new");
+        std::fs::write(&new, text)
+            .and_then(|()| std::fs::rename(&new, &path))
+            .with_context(|| {
+                format!(
+                    "cannot write {}: is the state folder full or read-only?",
+                    path.display()
+                )
+            })?;
+        Ok(Published {
+            path,
+            file: self.clone(),
+        })
+    }
+
+    /// Reads it.
+    pub fn read(state_dir: &Path) -> std::io::Result<Self> {
+        let text = std::fs::read_to_string(Self::path(state_dir))?;
+        Ok(serde_json::from_str(&text)?)
+    }
+}
+
+/// Removes the file when the agent ends, unless another agent has written its own meanwhile.
+#[derive(Debug)]
+pub struct Published {
+    path: PathBuf,
+    file: AgentFile,
+}
+
+impl Drop for Published {
+    fn drop(&mut self) {
+        let ours = self
+            .path
+            .parent()
+            .and_then(|dir| AgentFile::read(dir).ok())
+            .is_some_and(|file| file == self.file);
+        if ours && let Err(error) = std::fs::remove_file(&self.path) {
+            tracing::warn!(%error, path = %self.path.display(), "cannot remove agent.json");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_file_is_there_while_the_agent_is() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = AgentFile::of_this_process("0.0.0.0:1234".parse().unwrap());
+        assert_eq!(file.address.to_string(), "127.0.0.1:1234");
+        let published = file.publish(dir.path()).unwrap();
+        assert_eq!(AgentFile::read(dir.path()).unwrap(), file);
+        drop(published);
+        assert!(AgentFile::read(dir.path()).is_err());
+    }
+
+    #[test]
+    fn the_file_of_a_successor_stays() {
+        let dir = tempfile::tempdir().unwrap();
+        let first = AgentFile::of_this_process("127.0.0.1:1".parse().unwrap());
+        let second = AgentFile::of_this_process("127.0.0.1:2".parse().unwrap());
+        let guard = first.publish(dir.path()).unwrap();
+        let _other = second.publish(dir.path()).unwrap();
+        drop(guard);
+        assert_eq!(AgentFile::read(dir.path()).unwrap(), second);
+    }
+}

@@ -1,0 +1,365 @@
+//! The command line as `clap` reads it: flags, their environment variables, defaults, units and examples.
+//!
+//! Decides nothing and touches no file; each verb takes its part of this and does the rest.
+
+#![allow(
+    clippy::doc_markdown,
+    reason = "the documentation of flags is their help text, where backticks would be seen"
+)]
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::builder::BoolishValueParser;
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+mod examples;
+mod property;
+
+pub use property::{PropertyArg, PropertyValue};
+
+/// Where the agent listens if nothing else is said.
+pub const DEFAULT_LISTEN: &str = "127.0.0.1:9478";
+
+/// Makes any device at the edge usable by any workload: discovery handlers are sandboxed WebAssembly components, what
+/// they find becomes Instances and CDI devices.
+#[derive(Debug, Parser)]
+#[command(name = "leafhost", version, long_version = crate::version::long(), after_long_help = examples::TOP,
+    propagate_version = false, arg_required_else_help = true, subcommand_required = true)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Run the node agent
+    ///
+    /// Calls the discovery handlers that Configurations name and keeps one Instance and one CDI device for each device
+    /// they find. The first SIGTERM or SIGINT ends it within 5 s, a second one at once. Instances and CDI specs
+    /// stay when it stops.
+    #[command(after_long_help = examples::AGENT)]
+    Agent(Box<AgentArgs>),
+    /// Show what a running agent does
+    ///
+    /// Without VIEW: handlers, Configurations and Instances. The agent is found through its state folder
+    /// or --agent.
+    #[command(after_long_help = examples::STATUS)]
+    Status(StatusArgs),
+    /// Check Configurations, handlers and grants without an agent
+    ///
+    /// Reads them as the agent would and prints every problem with file, line and field. The discoveryDetails are
+    /// checked by the handler itself where it is at hand. Exits with 1 if there is any problem.
+    #[command(after_long_help = examples::CHECK)]
+    Check(CheckArgs),
+    /// Write, look at and try discovery handlers
+    #[command(subcommand)]
+    Handler(HandlerCommand),
+    /// Print a completion script for a shell
+    #[command(after_long_help = examples::COMPLETIONS)]
+    Completions {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
+    /// Write the manual pages
+    #[command(hide = true)]
+    Man {
+        /// The folder to write one page a command to; without it the main page is printed
+        dir: Option<PathBuf>,
+    },
+}
+
+/// Verbs for handlers.
+#[derive(Debug, Subcommand)]
+pub enum HandlerCommand {
+    /// Write a new handler's crate: source, native test, grants, size profile
+    #[command(after_long_help = examples::NEW)]
+    New(NewArgs),
+    /// Show what a component says of itself and which grants it needs
+    #[command(after_long_help = examples::INSPECT)]
+    Inspect(InspectArgs),
+    /// Run one discovery with production limits and show what comes of it
+    ///
+    /// Nothing is written and no agent is needed. What the handler logs and what the call cost goes to stderr,
+    /// devices to stdout. No device is a success; refused details and faults exit with 1.
+    #[command(after_long_help = examples::RUN)]
+    Run(Box<RunArgs>),
+}
+
+/// Flags of `leafhost agent`.
+#[derive(Debug, Args)]
+pub struct AgentArgs {
+    /// Run without a cluster on the files in DIR: configurations/*.yaml, handlers/*.wasm, secrets/NAME/KEY [default DIR:
+    /// /etc/leafhost as root, else $XDG_CONFIG_HOME/leafhost]
+    #[arg(long, env = "LEAFHOST_STANDALONE", value_name = "DIR", num_args = 0..=1, default_missing_value = "")]
+    pub standalone: Option<String>,
+
+    /// The node's name in Instances; remembered in the state folder [default: the host name]
+    #[arg(long, env = "LEAFHOST_NODE_NAME", value_name = "NAME")]
+    pub node_name: Option<String>,
+
+    /// Where Instances and what was last accepted are kept [default: /var/lib/leafhost as root, else
+    /// $XDG_STATE_HOME/leafhost]
+    #[arg(long, env = "LEAFHOST_STATE_DIR", value_name = "DIR")]
+    pub state_dir: Option<PathBuf>,
+
+    /// Where CDI specs are written [default: /etc/cdi as root, else cdi in the state folder]
+    #[arg(
+        long,
+        env = "LEAFHOST_CDI_DIR",
+        value_name = "DIR",
+        conflicts_with = "no_cdi"
+    )]
+    pub cdi_dir: Option<PathBuf>,
+
+    /// Write no CDI specs
+    #[arg(long, env = "LEAFHOST_NO_CDI", value_parser = BoolishValueParser::new())]
+    pub no_cdi: bool,
+
+    /// A further folder with handlers, below DIR/handlers in rank; may be repeated
+    #[arg(
+        long,
+        env = "LEAFHOST_HANDLERS_DIR",
+        value_name = "DIR",
+        value_delimiter = ':'
+    )]
+    pub handlers_dir: Vec<PathBuf>,
+
+    /// The address of /status, /healthz, /readyz and /metrics; port 0 takes any free one
+    #[arg(long, env = "LEAFHOST_LISTEN", value_name = "ADDR:PORT", default_value = DEFAULT_LISTEN)]
+    pub listen: SocketAddr,
+
+    /// A further address that serves /metrics, /healthz and /readyz only, for scrapers on the network
+    #[arg(long, env = "LEAFHOST_METRICS_LISTEN", value_name = "ADDR:PORT")]
+    pub metrics_listen: Option<SocketAddr>,
+
+    /// How long a handler stays Offline before its devices are withdrawn, such as 30s or 5m
+    #[arg(long, env = "LEAFHOST_HANDLER_EVICTION", value_name = "DURATION", default_value = "5m",
+        value_parser = duration)]
+    pub handler_eviction: Duration,
+
+    /// How handlers are compiled.
+    #[command(flatten)]
+    pub compiler: CompilerArgs,
+
+    /// The log's form; auto: text on a terminal and under journald, else json
+    #[arg(
+        long,
+        env = "LEAFHOST_LOG_FORMAT",
+        value_name = "FORMAT",
+        default_value = "auto"
+    )]
+    pub log_format: LogFormat,
+
+    /// What is logged to stderr: error, warn, info, debug or trace, also by part: info,leafhost_wasm=debug
+    #[arg(
+        long,
+        env = "LEAFHOST_LOG_LEVEL",
+        value_name = "LEVEL",
+        default_value = "info"
+    )]
+    pub log_level: String,
+}
+
+/// How handlers are compiled.
+#[derive(Debug, Clone, Args)]
+pub struct CompilerArgs {
+    /// The program that compiles components in a sandbox of its own [default: leafhost-compile beside this executable
+    /// or in ../libexec/leafhost]
+    #[arg(long, env = "LEAFHOST_COMPILER", value_name = "FILE")]
+    pub compiler: Option<PathBuf>,
+
+    /// How long one component may take to compile, such as 60s
+    #[arg(long, env = "LEAFHOST_COMPILE_TIMEOUT", value_name = "DURATION", default_value = "60s",
+        value_parser = duration)]
+    pub compile_timeout: Duration,
+}
+
+/// The log's form.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum LogFormat {
+    /// Text on a terminal and under journald, else json.
+    Auto,
+    /// Lines for people.
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+/// Flags of `leafhost status`.
+#[derive(Debug, Args)]
+pub struct StatusArgs {
+    /// What to show [default: an overview]
+    pub view: Option<View>,
+
+    /// The Configuration, NAME or NAMESPACE/NAME; only with `configuration`
+    pub name: Option<String>,
+
+    /// Show again whenever something changes, until interrupted; waits for an agent to start
+    #[arg(long, short, env = "LEAFHOST_WATCH", value_parser = BoolishValueParser::new())]
+    pub watch: bool,
+
+    /// The form
+    #[arg(
+        long,
+        short,
+        env = "LEAFHOST_OUTPUT",
+        value_name = "FORM",
+        default_value = "table"
+    )]
+    pub output: Output,
+
+    /// The agent's address, ADDR:PORT, instead of looking into state folders
+    #[arg(long, env = "LEAFHOST_AGENT", value_name = "ADDR:PORT")]
+    pub agent: Option<String>,
+
+    /// The agent's state folder [default: $XDG_STATE_HOME/leafhost, then /var/lib/leafhost]
+    #[arg(long, env = "LEAFHOST_STATE_DIR", value_name = "DIR")]
+    pub state_dir: Option<PathBuf>,
+}
+
+/// What `leafhost status` shows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum View {
+    /// Handlers and where they come from
+    Handlers,
+    /// Instances with their CDI devices
+    Instances,
+    /// Slots and who holds them
+    Slots,
+    /// One Configuration in full; without NAME all of them, a line each
+    Configuration,
+}
+
+/// The form of what is printed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Output {
+    /// For people
+    Table,
+    /// JSON; with --watch one object a line
+    Json,
+    /// YAML; with --watch one document after the other
+    Yaml,
+}
+
+/// Flags of `leafhost check`.
+#[derive(Debug, Args)]
+pub struct CheckArgs {
+    /// Folders laid out as for `agent --standalone`, Configuration files, grants files or components
+    #[arg(required = true, value_name = "DIR|FILE")]
+    pub paths: Vec<PathBuf>,
+
+    /// How handlers are compiled.
+    #[command(flatten)]
+    pub compiler: CompilerArgs,
+}
+
+/// Flags of `leafhost handler new`.
+#[derive(Debug, Args)]
+pub struct NewArgs {
+    /// The handler's name, which is also the crate's: lower-case letters, digits and '-'
+    pub name: String,
+
+    /// The folder to write [default: NAME]
+    #[arg(long, env = "LEAFHOST_PATH", value_name = "DIR")]
+    pub path: Option<PathBuf>,
+
+    /// The leafhost-sdk to depend on: a folder or a version [default: this program's own version]
+    #[arg(long, env = "LEAFHOST_SDK", value_name = "PATH|VERSION")]
+    pub sdk: Option<String>,
+}
+
+/// Flags of `leafhost handler inspect`.
+#[derive(Debug, Args)]
+pub struct InspectArgs {
+    /// The component: .wasm or .wasm.gz
+    pub file: PathBuf,
+
+    /// Print a grants file to start from instead
+    #[arg(long, env = "LEAFHOST_PRINT_GRANTS", value_parser = BoolishValueParser::new())]
+    pub grants: bool,
+
+    /// How handlers are compiled.
+    #[command(flatten)]
+    pub compiler: CompilerArgs,
+}
+
+/// Flags of `leafhost handler run`.
+#[derive(Debug, Args)]
+pub struct RunArgs {
+    /// The component: .wasm or .wasm.gz
+    pub file: PathBuf,
+
+    /// A Configuration file: its details and properties are used [default: the handler's own example]
+    #[arg(
+        long,
+        env = "LEAFHOST_CONFIGURATION",
+        value_name = "FILE",
+        conflicts_with = "details"
+    )]
+    pub configuration: Option<PathBuf>,
+
+    /// A file with the discoveryDetails alone; - reads stdin
+    #[arg(long, env = "LEAFHOST_DETAILS", value_name = "FILE")]
+    pub details: Option<PathBuf>,
+
+    /// A discovery property, NAME=VALUE or NAME=@FILE; may be repeated, wins over the Configuration's
+    #[arg(long, env = "LEAFHOST_PROPERTY", value_name = "K=V|K=@FILE")]
+    pub property: Vec<PropertyArg>,
+
+    /// The grants file [default: the one beside FILE]
+    #[arg(long, env = "LEAFHOST_GRANTS", value_name = "FILE")]
+    pub grants: Option<PathBuf>,
+
+    /// Show also what was seen and is no device, and why
+    #[arg(long, env = "LEAFHOST_EXPLAIN", value_parser = BoolishValueParser::new())]
+    pub explain: bool,
+
+    /// Go on and print every report, as the agent would see them, until interrupted
+    #[arg(long, short, env = "LEAFHOST_WATCH", value_parser = BoolishValueParser::new())]
+    pub watch: bool,
+
+    /// The form of what is printed to stdout
+    #[arg(
+        long,
+        short,
+        env = "LEAFHOST_OUTPUT",
+        value_name = "FORM",
+        default_value = "table"
+    )]
+    pub output: Output,
+
+    /// The node's name the handler is told [default: the host name]
+    #[arg(long, env = "LEAFHOST_NODE_NAME", value_name = "NAME")]
+    pub node_name: Option<String>,
+
+    /// What of the handler's log is shown: error, warn, info, debug or trace
+    #[arg(
+        long,
+        env = "LEAFHOST_LOG_LEVEL",
+        value_name = "LEVEL",
+        default_value = "debug"
+    )]
+    pub log_level: String,
+
+    /// How handlers are compiled.
+    #[command(flatten)]
+    pub compiler: CompilerArgs,
+}
+
+/// Reads a length of time such as `30s`, `5m` or `1h 30m`.
+fn duration(text: &str) -> Result<Duration, String> {
+    let remedy = "must be a number with a unit, such as 30s, 5m or 1h";
+    let signed: jiff::SignedDuration = text.parse().map_err(|_| remedy.to_owned())?;
+    let duration = Duration::try_from(signed).map_err(|_| remedy.to_owned())?;
+    if duration.is_zero() {
+        return Err("must be more than nothing".to_owned());
+    }
+    Ok(duration)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,79 @@
+//! The examples at the foot of `--help`.
+
+/// `leafhost --help`.
+pub const TOP: &str = "\
+Every flag can be given as an environment variable, --node-name as LEAFHOST_NODE_NAME.
+
+Exit codes: 0 it worked, 1 it failed, 2 the command line is wrong.
+
+Examples:
+  leafhost agent --standalone                     run on this machine's /etc/leafhost
+  leafhost status --watch                         a live table of the devices
+  leafhost handler new thermo                     begin a handler of your own
+  leafhost handler run thermo.wasm --explain      try it
+";
+
+/// `leafhost agent --help`.
+pub const AGENT: &str = "\
+Folders         as root               otherwise
+  DIR           /etc/leafhost         $XDG_CONFIG_HOME/leafhost (~/.config/leafhost)
+  --state-dir   /var/lib/leafhost     $XDG_STATE_HOME/leafhost (~/.local/state/leafhost)
+  --cdi-dir     /etc/cdi              cdi in the state folder
+
+Under systemd (Type=notify) it says when it is ready and when it stops.
+
+Examples:
+  leafhost agent --standalone
+  leafhost agent --standalone ./site --state-dir ./site/state --cdi-dir ./site/cdi
+  LEAFHOST_STANDALONE=/etc/leafhost LEAFHOST_LOG_FORMAT=json leafhost agent
+";
+
+/// `leafhost status --help`.
+pub const STATUS: &str = "\
+Tables have colours on a terminal unless NO_COLOR is set.
+
+Examples:
+  leafhost status
+  leafhost status --watch
+  leafhost status instances -o json | jq -r '.[].spec.cdiName'
+  leafhost status configuration cameras     last call, devices, what was skipped and why, the podman line
+";
+
+/// `leafhost check --help`.
+pub const CHECK: &str = "\
+Examples:
+  leafhost check /etc/leafhost
+  leafhost check cameras.yaml
+";
+
+/// `leafhost completions --help`.
+pub const COMPLETIONS: &str = "\
+Examples:
+  leafhost completions bash > ~/.local/share/bash-completion/completions/leafhost
+  leafhost completions zsh > ~/.zfunc/_leafhost
+";
+
+/// `leafhost handler new --help`.
+pub const NEW: &str = "\
+Examples:
+  leafhost handler new thermo
+  leafhost handler new thermo --path ~/src/thermo --sdk ~/src/leafhost/sdk
+";
+
+/// `leafhost handler inspect --help`.
+pub const INSPECT: &str = "\
+Examples:
+  leafhost handler inspect thermo.wasm
+  leafhost handler inspect thermo.wasm --grants > thermo.grants.yaml
+";
+
+/// `leafhost handler run --help`.
+pub const RUN: &str = "\
+Limits and grants are those of the agent. Without --configuration and --details the handler's own example is used.
+
+Examples:
+  leafhost handler run thermo.wasm
+  leafhost handler run udev.wasm --configuration cameras.yaml --explain
+  echo 'udevRules: [SUBSYSTEM==\"tty\"]' | leafhost handler run udev.wasm --details -
+  leafhost handler run plc.wasm --details plc.yaml --property PASSWORD=@secret.txt --watch
+";

@@ -1,0 +1,115 @@
+use clap::{CommandFactory, Parser};
+
+use super::*;
+
+fn parse(line: &str) -> Result<Command, clap::Error> {
+    Cli::try_parse_from(line.split_whitespace()).map(|cli| cli.command)
+}
+
+fn agent(line: &str) -> Box<AgentArgs> {
+    match parse(line) {
+        Ok(Command::Agent(args)) => args,
+        other => panic!("{line}: {other:?}"),
+    }
+}
+
+#[test]
+fn the_definition_is_sound() {
+    Cli::command().debug_assert();
+}
+
+#[test]
+fn every_flag_has_a_variable_of_its_name_and_a_help_text() {
+    fn look(command: &clap::Command, path: &str) {
+        assert!(command.get_about().is_some(), "{path} has no help");
+        for arg in command.get_arguments() {
+            let Some(long) = arg
+                .get_long()
+                .filter(|long| !matches!(*long, "help" | "version"))
+            else {
+                continue;
+            };
+            let variable = format!("LEAFHOST_{}", long.to_uppercase().replace('-', "_"));
+            let expected = match (path, long) {
+                // A switch here, a file for `handler run`: one variable cannot be both.
+                ("leafhost handler inspect", "grants") => "LEAFHOST_PRINT_GRANTS",
+                _ => &variable,
+            };
+            assert_eq!(
+                arg.get_env().and_then(|env| env.to_str()),
+                Some(expected),
+                "{path} --{long}"
+            );
+            assert!(arg.get_help().is_some(), "{path} --{long} has no help");
+        }
+        for sub in command.get_subcommands() {
+            look(sub, &format!("{path} {}", sub.get_name()));
+        }
+    }
+    look(&Cli::command(), "leafhost");
+}
+
+#[test]
+fn standalone_takes_a_folder_or_none() {
+    for (line, expected) in [
+        ("leafhost agent", None),
+        ("leafhost agent --standalone", Some("")),
+        ("leafhost agent --standalone /x", Some("/x")),
+        ("leafhost agent --standalone --no-cdi", Some("")),
+    ] {
+        assert_eq!(agent(line).standalone.as_deref(), expected, "{line}");
+    }
+}
+
+#[test]
+fn defaults_are_those_of_the_documentation() {
+    let args = agent("leafhost agent");
+    assert_eq!(args.listen.to_string(), "127.0.0.1:9478");
+    assert_eq!(
+        args.handler_eviction,
+        leafhost_core::timeouts::HANDLER_EVICTION
+    );
+    assert_eq!(
+        args.compiler.compile_timeout,
+        leafhost_core::timeouts::COMPILE
+    );
+    assert_eq!(args.log_format, LogFormat::Auto);
+}
+
+#[test]
+fn wrong_lines_are_usage_errors() {
+    for line in [
+        "leafhost agent --listen nonsense",
+        "leafhost agent --handler-eviction 5",
+        "leafhost agent --handler-eviction -5m",
+        "leafhost agent --no-cdi --cdi-dir /x",
+        "leafhost status nothing",
+        "leafhost check",
+        "leafhost handler run",
+        "leafhost handler run a.wasm --details a --configuration b",
+        "leafhost handler run a.wasm --property x",
+        "leafhost completions klingon",
+        "leafhost crash",
+    ] {
+        let error = parse(line).unwrap_err();
+        assert_eq!(error.exit_code(), 2, "{line}");
+    }
+}
+
+#[test]
+fn views_flags_and_forms_stand_in_any_order() {
+    for line in [
+        "leafhost status configuration cams -o json --watch",
+        "leafhost status --watch -o json configuration cams",
+        "leafhost status -w configuration --output=json cams",
+    ] {
+        let Ok(Command::Status(args)) = parse(line) else {
+            panic!("{line}");
+        };
+        assert_eq!(
+            (args.view, args.name.as_deref(), args.watch, args.output),
+            (Some(View::Configuration), Some("cams"), true, Output::Json),
+            "{line}"
+        );
+    }
+}

@@ -1,0 +1,80 @@
+//! How a verb that did not work ends: one `error:` line and the exit code.
+
+use std::process::ExitCode;
+
+use crate::terminal::{Paint, Tone};
+
+/// The command line is wrong in a way that only shows when all of it is read.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct Usage(pub String);
+
+/// What was asked for was done and its result, already shown, is a failure: `check` found problems.
+#[derive(Debug, thiserror::Error)]
+#[error("failed")]
+pub struct Shown;
+
+/// Tells the user and chooses the exit code: 0 where the reader of the output has gone, 2 for a wrong command line, else 1.
+pub fn report(error: &anyhow::Error) -> ExitCode {
+    if error.chain().any(is_broken_pipe) {
+        return ExitCode::SUCCESS;
+    }
+    let code = if error.is::<Usage>() { 2 } else { 1 };
+    if !error.is::<Shown>() {
+        let label = Paint::stderr().apply(Tone::Bad, "error:");
+        eprintln!("{label} {}", line(error));
+    }
+    ExitCode::from(code)
+}
+
+/// The error and its causes on one line; a cause that only says again what stands before is left out.
+pub fn line(error: &anyhow::Error) -> String {
+    let mut line = String::new();
+    for cause in error.chain() {
+        let cause = cause.to_string();
+        if line.is_empty() {
+            line = cause;
+        } else if !line.contains(&cause) {
+            line.push_str(": ");
+            line.push_str(&cause);
+        }
+    }
+    crate::terminal::escape(&line).into_owned()
+}
+
+fn is_broken_pipe(error: &(dyn std::error::Error + 'static)) -> bool {
+    error
+        .downcast_ref::<std::io::Error>()
+        .is_some_and(|error| error.kind() == std::io::ErrorKind::BrokenPipe)
+}
+
+#[cfg(test)]
+mod tests {
+    use anyhow::anyhow;
+
+    use super::*;
+
+    #[test]
+    fn the_exit_code_tells_whose_fault_it_is() {
+        let gone = std::io::Error::from(std::io::ErrorKind::BrokenPipe);
+        for (error, code) in [
+            (anyhow!("no"), ExitCode::from(1)),
+            (Usage("no".into()).into(), ExitCode::from(2)),
+            (Shown.into(), ExitCode::from(1)),
+            (
+                anyhow::Error::from(gone).context("cannot print"),
+                ExitCode::SUCCESS,
+            ),
+        ] {
+            assert_eq!(report(&error), code, "{error:?}");
+        }
+    }
+
+    #[test]
+    fn causes_stand_on_one_line_and_once() {
+        let error = anyhow!("file\nmissing")
+            .context("cannot read a: file\nmissing")
+            .context("cannot start");
+        assert_eq!(line(&error), "cannot start: cannot read a: file\\nmissing");
+    }
+}

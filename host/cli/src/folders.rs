@@ -1,0 +1,149 @@
+//! Where things are when nobody says: `/etc` and `/var/lib` for root, the XDG folders for everybody else.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result};
+
+/// The state folder of an agent that runs as root.
+pub const SYSTEM_STATE: &str = "/var/lib/leafhost";
+/// The folder with Configurations and handlers of an agent that runs as root.
+const SYSTEM_CONFIG: &str = "/etc/leafhost";
+/// Where container runtimes look for CDI specs if nothing is set.
+pub const SYSTEM_CDI: &str = "/etc/cdi";
+
+/// Who asks, as far as folders depend on it.
+#[derive(Debug, Clone, Default)]
+pub struct User {
+    /// Root.
+    pub is_root: bool,
+    /// `$HOME`.
+    pub home: Option<PathBuf>,
+    /// `$XDG_CONFIG_HOME`.
+    pub config: Option<PathBuf>,
+    /// `$XDG_STATE_HOME`.
+    pub state: Option<PathBuf>,
+    /// `$XDG_CACHE_HOME`.
+    pub cache: Option<PathBuf>,
+}
+
+impl User {
+    /// The user this process runs as.
+    pub fn current() -> Self {
+        // The XDG specification: a relative path is to be ignored.
+        let absolute = |name: &str| {
+            std::env::var_os(name)
+                .map(PathBuf::from)
+                .filter(|path| path.is_absolute())
+        };
+        Self {
+            is_root: nix::unistd::geteuid().is_root(),
+            home: absolute("HOME"),
+            config: absolute("XDG_CONFIG_HOME"),
+            state: absolute("XDG_STATE_HOME"),
+            cache: absolute("XDG_CACHE_HOME"),
+        }
+    }
+
+    /// The folder with Configurations and handlers.
+    pub fn standalone_dir(&self) -> Result<PathBuf> {
+        if self.is_root {
+            return Ok(SYSTEM_CONFIG.into());
+        }
+        self.own(self.config.as_ref(), ".config")
+            .context("cannot tell the standalone folder: give it with --standalone DIR")
+    }
+
+    /// The folder for Instances and what was last accepted.
+    pub fn state_dir(&self) -> Result<PathBuf> {
+        if self.is_root {
+            return Ok(SYSTEM_STATE.into());
+        }
+        self.own(self.state.as_ref(), ".local/state")
+            .context("cannot tell the state folder: give it with --state-dir DIR")
+    }
+
+    /// The folder for CDI specs.
+    pub fn cdi_dir(&self, state_dir: &Path) -> PathBuf {
+        if self.is_root {
+            SYSTEM_CDI.into()
+        } else {
+            state_dir.join("cdi")
+        }
+    }
+
+    /// The folder for what can be made again: compiled components of `handler run` and the like.
+    pub fn cache_dir(&self) -> PathBuf {
+        self.own(self.cache.as_ref(), ".cache").unwrap_or_else(|_| {
+            std::env::temp_dir().join(format!("leafhost-{}", nix::unistd::geteuid()))
+        })
+    }
+
+    fn own(&self, folder: Option<&PathBuf>, below_home: &str) -> Result<PathBuf> {
+        let folder = match (folder, &self.home) {
+            (Some(folder), _) => folder.clone(),
+            (None, Some(home)) => home.join(below_home),
+            (None, None) => anyhow::bail!("HOME is not set"),
+        };
+        Ok(folder.join("leafhost"))
+    }
+}
+
+/// The host's name as a node name: lower case.
+pub fn node_name() -> Result<String> {
+    let name = nix::unistd::gethostname()
+        .context("cannot read the host name: give a name with --node-name NAME")?;
+    let name = name.to_string_lossy().to_lowercase();
+    check_node_name(&name)?;
+    Ok(name)
+}
+
+/// Refuses what cannot be a node's name.
+pub fn check_node_name(name: &str) -> Result<()> {
+    anyhow::ensure!(
+        leafhost_core::names::is_node_name(name),
+        "the node name {name:?} is not 1 to 253 lower-case letters, digits, '-' and '.': give another with --node-name NAME"
+    );
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn root_has_system_folders_and_others_their_own() {
+        let root = User {
+            is_root: true,
+            home: Some("/root".into()),
+            ..User::default()
+        };
+        assert_eq!(root.standalone_dir().unwrap(), Path::new("/etc/leafhost"));
+        assert_eq!(root.state_dir().unwrap(), Path::new("/var/lib/leafhost"));
+        assert_eq!(root.cdi_dir(Path::new("/x")), Path::new("/etc/cdi"));
+        let user = User {
+            home: Some("/home/a".into()),
+            config: Some("/conf".into()),
+            ..User::default()
+        };
+        assert_eq!(user.standalone_dir().unwrap(), Path::new("/conf/leafhost"));
+        let state = user.state_dir().unwrap();
+        assert_eq!(state, Path::new("/home/a/.local/state/leafhost"));
+        assert_eq!(user.cdi_dir(&state), state.join("cdi"));
+    }
+
+    #[test]
+    fn without_a_home_the_error_names_the_flag() {
+        let nobody = User::default();
+        let error = format!("{:#}", nobody.state_dir().unwrap_err());
+        assert!(error.contains("--state-dir"), "{error}");
+        let error = format!("{:#}", nobody.standalone_dir().unwrap_err());
+        assert!(error.contains("--standalone DIR"), "{error}");
+    }
+
+    #[test]
+    fn a_wrong_node_name_names_the_flag() {
+        assert!(check_node_name("edge-1.site").is_ok());
+        let error = check_node_name("Edge_1").unwrap_err().to_string();
+        assert!(error.contains("--node-name"), "{error}");
+    }
+}

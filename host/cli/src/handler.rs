@@ -1,0 +1,21 @@
+//! `leafhost handler …`: what an author of a handler lives in.
+
+use anyhow::Result;
+
+use crate::args::HandlerCommand;
+
+pub mod guest_log;
+pub mod open;
+
+mod inspect;
+mod new;
+mod run;
+
+/// Runs the verb.
+pub fn run(command: HandlerCommand) -> Result<()> {
+    match command {
+        HandlerCommand::New(args) => new::run(&args),
+        HandlerCommand::Inspect(args) => inspect::run(&args),
+        HandlerCommand::Run(args) => run::run(*args),
+    }
+}

@@ -1,0 +1,110 @@
+//! `leafhost handler inspect`: what a component says of itself, what it imports, which grants it needs.
+
+use std::fmt::Write as _;
+use std::io::Write as _;
+
+use anyhow::{Context as _, Result};
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use leafhost_core::ports::{Loader as _, SourceFile};
+use leafhost_wasm::Inspection;
+use leafhost_wasm::grants::suggest;
+
+use super::open;
+use crate::age::bytes;
+use crate::args::InspectArgs;
+use crate::terminal::{self, Paint, Tone};
+
+/// Runs the verb.
+pub fn run(args: &InspectArgs) -> Result<()> {
+    let file = open::read(&args.file, None)?;
+    let inspection = leafhost_wasm::inspect(&file.bytes)
+        .with_context(|| format!("cannot use {}", args.file.display()))?;
+    if args.grants {
+        return Ok(terminal::print(&suggest(&inspection))?);
+    }
+    let mut text = String::new();
+    surface(&mut text, &file, &inspection)?;
+    terminal::print(&text)?;
+    // What it says of itself needs no grant of the operator's, but loading does: those it asks for are given here.
+    let runtime = open::runtime(&args.compiler, false)?;
+    let trial = SourceFile {
+        grants: Some(suggest(&inspection).into()),
+        ..file.clone()
+    };
+    let handler = open::block_on(async { Ok(runtime.load(&trial).await?) })?;
+    let description = handler.description();
+    let mut text = String::new();
+    let paint = Paint::stdout();
+    field(&mut text, "Name", &description.name);
+    field(&mut text, "Version", &description.version);
+    field(&mut text, "Finds", &description.summary);
+    let shared = if description.shared {
+        "shared: visible from many nodes"
+    } else {
+        "local: of this node only"
+    };
+    field(&mut text, "Devices", shared);
+    for warning in handler.warnings() {
+        field(&mut text, "Warning", &paint.apply(Tone::Warning, warning));
+    }
+    if description.example.is_empty() {
+        field(&mut text, "Example", "none");
+    } else {
+        text.push_str("Example details:\n");
+        for line in description.example.lines() {
+            writeln!(text, "  {}", terminal::escape(line))?;
+        }
+    }
+    Ok(terminal::print(&text)?)
+}
+
+fn surface(text: &mut String, file: &SourceFile, inspection: &Inspection) -> Result<()> {
+    field(text, "Digest", &format!("sha256:{}", inspection.digest.0));
+    let packed = match inspection.packed_size {
+        Some(packed) => size(packed),
+        None => size(packed_size(&file.bytes)?),
+    };
+    field(
+        text,
+        "Size",
+        &format!("{}, {packed} gzipped", size(inspection.size)),
+    );
+    field(text, "Contract", &inspection.handler);
+    let (wasi, ours): (Vec<&str>, Vec<&str>) = inspection
+        .imports
+        .iter()
+        .map(String::as_str)
+        .partition(|import| import.starts_with("wasi:"));
+    field(text, "Imports", &or_none(&ours.join(", ")));
+    field(text, "WASI", &or_none(&wasi.join(", ")));
+    let given = match (inspection.grants.as_slice(), &file.grants) {
+        ([], _) => "none".to_owned(),
+        (needed, Some(_)) => needed.join(", "),
+        (needed, None) => format!(
+            "{} (no grants file beside it: --grants prints one)",
+            needed.join(", ")
+        ),
+    };
+    field(text, "Needs grants", &given);
+    Ok(())
+}
+
+fn field(text: &mut String, name: &str, value: &str) {
+    // Writing to a text cannot fail.
+    let _ = writeln!(text, "{:<14}{value}", format!("{name}:"));
+}
+
+fn or_none(text: &str) -> String {
+    if text.is_empty() { "none" } else { text }.to_owned()
+}
+
+fn size(size: usize) -> String {
+    bytes(u64::try_from(size).unwrap_or(u64::MAX))
+}
+
+fn packed_size(bytes: &[u8]) -> Result<usize> {
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
+    encoder.write_all(bytes)?;
+    Ok(encoder.finish()?.len())
+}

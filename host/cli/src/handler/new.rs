@@ -1,0 +1,348 @@
+//! `leafhost handler new`: writes the SDK's template as a crate of its own.
+
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result, bail};
+
+use crate::args::NewArgs;
+use crate::failure::Usage;
+use crate::terminal;
+
+/// Name in the crate and text of every file of the template.
+const TEMPLATE: [(&str, &str); 7] = [
+    (
+        "Cargo.toml",
+        include_str!("../../../../sdk/template/Cargo.toml.tmpl"),
+    ),
+    (
+        "src/lib.rs",
+        include_str!("../../../../sdk/template/src/lib.rs"),
+    ),
+    (
+        "{{name}}.grants.yaml",
+        include_str!("../../../../sdk/template/grants.yaml"),
+    ),
+    (
+        "details.yaml",
+        include_str!("../../../../sdk/template/details.yaml"),
+    ),
+    (
+        "configuration.yaml",
+        include_str!("../../../../sdk/template/configuration.yaml"),
+    ),
+    (
+        "README.md",
+        include_str!("../../../../sdk/template/README.md"),
+    ),
+    (
+        ".gitignore",
+        include_str!("../../../../sdk/template/gitignore"),
+    ),
+];
+
+/// Names that Cargo or the compiler refuse for a crate.
+const TAKEN: [&str; 46] = [
+    "abstract",
+    "alloc",
+    "as",
+    "async",
+    "await",
+    "become",
+    "box",
+    "break",
+    "const",
+    "continue",
+    "core",
+    "crate",
+    "do",
+    "dyn",
+    "else",
+    "enum",
+    "extern",
+    "false",
+    "final",
+    "fn",
+    "for",
+    "gen",
+    "if",
+    "impl",
+    "in",
+    "leafhost-sdk",
+    "let",
+    "loop",
+    "macro",
+    "match",
+    "mod",
+    "move",
+    "mut",
+    "override",
+    "priv",
+    "proc-macro",
+    "pub",
+    "ref",
+    "return",
+    "self",
+    "static",
+    "std",
+    "struct",
+    "super",
+    "test",
+    "trait",
+];
+/// The same, continued.
+const TAKEN_TOO: [&str; 11] = [
+    "true", "try", "type", "typeof", "unsafe", "unsized", "use", "virtual", "where", "while",
+    "yield",
+];
+/// Names of the SDK that the template imports: the handler's type needs another one.
+const IMPORTED: [&str; 9] = [
+    "Description",
+    "Deserialize",
+    "Details",
+    "Device",
+    "Discovery",
+    "Handler",
+    "Host",
+    "Request",
+    "Result",
+];
+
+/// Runs the verb.
+pub fn run(args: &NewArgs) -> Result<()> {
+    check_name(&args.name)?;
+    let dir = args
+        .path
+        .clone()
+        .unwrap_or_else(|| args.name.as_str().into());
+    let sdk = match &args.sdk {
+        Some(sdk) => named_sdk(sdk)?,
+        None => installed_sdk(),
+    };
+    write(&args.name, &dir, &sdk)?;
+    let shown = dir.display();
+    let library = args.name.replace('-', "_");
+    let name = &args.name;
+    terminal::print(&format!(
+        "\
+Wrote the handler {name} to {shown}. Next:
+
+  cd {shown}
+  cargo test
+  cargo build --release --target wasm32-wasip2
+  leafhost handler run target/wasm32-wasip2/release/{library}.wasm --details details.yaml --grants {name}.grants.yaml
+
+The handler is in src/lib.rs; README.md says how to install it.
+"
+    ))?;
+    Ok(())
+}
+
+fn check_name(name: &str) -> Result<()> {
+    let fine = name.len() <= 63
+        && name.starts_with(|c: char| c.is_ascii_lowercase())
+        && !name.ends_with('-')
+        && !name.contains("--")
+        && name
+            .chars()
+            .all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-');
+    if !fine {
+        return Err(Usage(format!(
+            "the name {name:?} must be 1 to 63 lower-case letters, digits and single '-', beginning with a letter"
+        ))
+        .into());
+    }
+    if TAKEN.contains(&name) || TAKEN_TOO.contains(&name) {
+        return Err(Usage(format!(
+            "a crate cannot be called {name:?}: choose another name"
+        ))
+        .into());
+    }
+    Ok(())
+}
+
+/// `my-sensor` → `MySensor`.
+fn type_name(name: &str) -> String {
+    let mut text: String = name
+        .split('-')
+        .flat_map(|part| {
+            let mut chars = part.chars();
+            let first = chars.next().map(|c| c.to_ascii_uppercase());
+            first.into_iter().chain(chars)
+        })
+        .collect();
+    if IMPORTED.contains(&text.as_str()) {
+        text.push_str("Handler");
+    }
+    text
+}
+
+/// The right side of `leafhost-sdk = …` for what `--sdk` says.
+fn named_sdk(sdk: &str) -> Result<String> {
+    let path = Path::new(sdk);
+    if sdk.starts_with(|c: char| c.is_ascii_digit()) && !path.exists() {
+        return Ok(toml_string(sdk));
+    }
+    let path = path.canonicalize().with_context(|| {
+        format!("cannot find the SDK {sdk}: --sdk takes its folder or a version such as 0.1.0")
+    })?;
+    if !is_sdk(&path) {
+        bail!(
+            "{} is not the folder of leafhost-sdk: its Cargo.toml does not name it",
+            path.display()
+        );
+    }
+    Ok(dependency_on(&path))
+}
+
+/// The SDK that came with this program: installed beside it, or the source tree it was built in; else the published one
+/// of its version.
+fn installed_sdk() -> String {
+    let executable = std::env::current_exe().and_then(|path| path.canonicalize());
+    executable
+        .ok()
+        .and_then(|executable| {
+            let places = ["../share/leafhost/sdk", "../../sdk"];
+            let folder = executable.parent()?.to_owned();
+            places
+                .iter()
+                .filter_map(|place| folder.join(place).canonicalize().ok())
+                .find(|path| is_sdk(path))
+        })
+        .map_or_else(
+            || toml_string(env!("CARGO_PKG_VERSION")),
+            |path| dependency_on(&path),
+        )
+}
+
+fn is_sdk(path: &Path) -> bool {
+    std::fs::read_to_string(path.join("Cargo.toml")).is_ok_and(|text| {
+        text.lines()
+            .any(|line| line.trim() == "name = \"leafhost-sdk\"")
+    })
+}
+
+fn dependency_on(path: &Path) -> String {
+    format!("{{ path = {} }}", toml_string(&path.to_string_lossy()))
+}
+
+/// A basic string of TOML, whose escapes are those of JSON.
+fn toml_string(text: &str) -> String {
+    serde_json::Value::from(text).to_string()
+}
+
+fn write(name: &str, dir: &Path, sdk: &str) -> Result<()> {
+    let fill = |text: &str| {
+        text.replace("{{name}}", name)
+            .replace("{{TypeName}}", &type_name(name))
+            .replace("{{crate_name}}", &name.replace('-', "_"))
+            .replace("{{sdk}}", sdk)
+    };
+    let files: Vec<(PathBuf, String)> = TEMPLATE
+        .iter()
+        .map(|(file, text)| (dir.join(fill(file)), fill(text)))
+        .collect();
+    // All are looked at before one is written.
+    if let Some((path, _)) = files
+        .iter()
+        .find(|(path, _)| path.symlink_metadata().is_ok())
+    {
+        bail!(
+            "{} is already there and stays as it is: choose another --path",
+            path.display()
+        );
+    }
+    for (path, text) in &files {
+        let parent = path.parent().unwrap_or(dir);
+        std::fs::create_dir_all(parent)
+            .and_then(|()| std::fs::File::create_new(path)?.write_all(text.as_bytes()))
+            .with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_new_handler_is_whole_and_has_no_placeholder_left() {
+        let dir = tempfile::tempdir().unwrap();
+        let crate_dir = dir.path().join("my-sensor");
+        write("my-sensor", &crate_dir, "\"0.1.0\"").unwrap();
+        for (file, _) in TEMPLATE {
+            let file = file.replace("{{name}}", "my-sensor");
+            let text = std::fs::read_to_string(crate_dir.join(&file)).unwrap();
+            assert!(!text.contains("{{"), "{file}: {text}");
+        }
+        let manifest = std::fs::read_to_string(crate_dir.join("Cargo.toml")).unwrap();
+        assert!(manifest.contains("name = \"my-sensor\""), "{manifest}");
+        assert!(manifest.contains("leafhost-sdk = \"0.1.0\""), "{manifest}");
+        let source = std::fs::read_to_string(crate_dir.join("src/lib.rs")).unwrap();
+        assert!(source.contains("register!(MySensor)"), "{source}");
+    }
+
+    #[test]
+    fn every_file_of_the_template_is_written() {
+        let template = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../sdk/template");
+        let mut count = 0;
+        for folder in ["", "src"] {
+            let entries = std::fs::read_dir(template.join(folder)).unwrap();
+            count += entries
+                .filter(|entry| entry.as_ref().unwrap().file_type().unwrap().is_file())
+                .count();
+        }
+        assert_eq!(count, TEMPLATE.len());
+    }
+
+    #[test]
+    fn what_is_there_stays() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("README.md"), "mine").unwrap();
+        let error = write("a", dir.path(), "\"1\"").unwrap_err().to_string();
+        assert!(error.contains("README.md"), "{error}");
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn names_are_those_cargo_takes() {
+        for (name, good) in [
+            ("thermo", true),
+            ("my-sensor-2", true),
+            ("", false),
+            ("2x", false),
+            ("a_b", false),
+            ("A", false),
+            ("a-", false),
+            ("a--b", false),
+            ("type", false),
+            ("core", false),
+            ("../x", false),
+        ] {
+            assert_eq!(check_name(name).is_ok(), good, "{name}");
+        }
+    }
+
+    #[test]
+    fn types_do_not_collide_with_what_is_imported() {
+        for (name, expected) in [
+            ("my-sensor", "MySensor"),
+            ("device", "DeviceHandler"),
+            ("x2-y", "X2Y"),
+        ] {
+            assert_eq!(type_name(name), expected);
+        }
+    }
+
+    #[test]
+    fn the_sdk_is_a_version_or_a_folder() {
+        assert_eq!(named_sdk("0.1.0").unwrap(), "\"0.1.0\"");
+        let sdk = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../sdk");
+        let dependency = named_sdk(sdk.to_str().unwrap()).unwrap();
+        assert!(dependency.starts_with("{ path = \"/"), "{dependency}");
+        let error = format!("{:#}", named_sdk("/nowhere").unwrap_err());
+        assert!(error.contains("--sdk"), "{error}");
+        let other = tempfile::tempdir().unwrap();
+        assert!(named_sdk(other.path().to_str().unwrap()).is_err());
+    }
+}

@@ -1,0 +1,90 @@
+//! A component on the command line: reads the file with its grants and loads it as the agent would, with a cache of
+//! this user's own.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::{Context as _, Result};
+use leafhost_core::ports::SourceFile;
+use leafhost_wasm::{Runtime, RuntimeConfig};
+
+use crate::args::CompilerArgs;
+use crate::folders::User;
+
+/// A runtime for a single command. `events` says whether device events are to wake handlers; without them a handler that
+/// asks for them is called every minute.
+pub fn runtime(compiler: &CompilerArgs, events: bool) -> Result<Arc<Runtime>> {
+    let events = if events {
+        leafhost_udev::Monitor::start().map_err(|error| format!("{:#}", anyhow::Error::from(error)))
+    } else {
+        Err("one call only".to_owned())
+    };
+    Ok(Runtime::new(RuntimeConfig {
+        cache_dir: User::current().cache_dir().join("native"),
+        compiler: compiler.compiler.clone(),
+        compile_timeout: compiler.compile_timeout,
+        events,
+    })?)
+}
+
+/// Reads a component and the grants file beside it, or the one that is given.
+pub fn read(file: &Path, grants: Option<&Path>) -> Result<SourceFile> {
+    let name = file
+        .file_name()
+        .with_context(|| format!("{} is not a file", file.display()))?
+        .to_string_lossy()
+        .into_owned();
+    let bytes = std::fs::read(file).with_context(|| format!("cannot read {}", file.display()))?;
+    let beside = beside(file, &name);
+    let grants = grants.or_else(|| beside.is_file().then_some(&beside));
+    let grants = grants.map(read_grants).transpose()?;
+    Ok(SourceFile {
+        name,
+        bytes: bytes.into(),
+        grants,
+    })
+}
+
+/// Where the grants of a component are, if there are any.
+pub fn beside(file: &Path, name: &str) -> PathBuf {
+    let stem = name.strip_suffix(".gz").unwrap_or(name);
+    let stem = stem.strip_suffix(".wasm").unwrap_or(stem);
+    file.with_file_name(format!("{stem}.grants.yaml"))
+}
+
+fn read_grants(path: &Path) -> Result<Arc<str>> {
+    let text = std::fs::read_to_string(path)
+        .with_context(|| format!("cannot read the grants {}", path.display()))?;
+    Ok(text.into())
+}
+
+/// Runs one command's asynchronous part.
+pub fn block_on<T>(future: impl Future<Output = Result<T>>) -> Result<T> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .context("cannot start the threads of this command")?;
+    let result = runtime.block_on(future);
+    // A guest that still computes is not waited for.
+    runtime.shutdown_background();
+    result
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn grants_lie_beside_the_component_unless_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("a.wasm.gz");
+        std::fs::write(&file, b"x").unwrap();
+        assert_eq!(read(&file, None).unwrap().grants, None);
+        std::fs::write(dir.path().join("a.grants.yaml"), "udev:").unwrap();
+        assert_eq!(read(&file, None).unwrap().grants.as_deref(), Some("udev:"));
+        let other = dir.path().join("other.yaml");
+        let error = format!("{:#}", read(&file, Some(&other)).unwrap_err());
+        assert!(error.contains("other.yaml"), "{error}");
+    }
+}

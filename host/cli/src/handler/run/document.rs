@@ -1,0 +1,241 @@
+//! A report as one document: what `-o json` prints and the page is made from.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+use leafhost_core::attribute::{Attributes, Capacities};
+use leafhost_core::configuration::FieldProblem;
+use leafhost_core::device::{Device, DeviceNode, Health, Mount};
+use leafhost_core::names::{ConfigurationKey, DigestLength, cdi_name, device_hash, instance_name};
+use leafhost_core::ports::Handler;
+use leafhost_core::session::{CallStats, Devices, Explanation, LeftOut, Outcome, Report};
+use serde::Serialize;
+
+/// One report.
+#[derive(Debug, Clone, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Document {
+    /// The handler's name.
+    pub handler: String,
+    /// Its own version.
+    pub version: String,
+    /// The sha256 of its bytes.
+    pub digest: String,
+    /// The node it was told.
+    pub node: String,
+    /// The Configuration it was told, `namespace/name`.
+    pub configuration: String,
+    /// `ok`, `invalid-details`, `unavailable`, or the reason of the fault.
+    pub result: String,
+    /// What went wrong, if something did.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+    /// What is wrong with the details.
+    pub invalid_details: Vec<FieldProblem>,
+    /// `complete`, `partial` or `unchanged`; absent without an answer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub extent: Option<&'static str>,
+    /// The devices.
+    pub devices: Vec<Found>,
+    /// Ids known to have left.
+    pub departed: Vec<String>,
+    /// Devices that were in the answer and were not taken.
+    pub left_out: Vec<LeftOut>,
+    /// Things seen that are no devices, and why.
+    pub skipped: Vec<Explanation>,
+    /// How many more there were.
+    pub skipped_dropped: u64,
+    /// What the call cost; absent if there was none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub call: Option<Cost>,
+}
+
+/// A device and the names it would get.
+#[derive(Debug, Clone, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Found {
+    /// What identifies it.
+    pub id: String,
+    /// The name of its Instance.
+    pub instance: String,
+    /// The name container runtimes know it by.
+    pub cdi_name: String,
+    /// Visible from many nodes.
+    pub shared: bool,
+    /// Whether it works.
+    #[serde(flatten)]
+    pub health: Health,
+    /// What identifies the piece of hardware.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub physical_id: Option<String>,
+    /// Environment variables of the workload.
+    pub properties: BTreeMap<String, String>,
+    /// Device nodes for the workload.
+    pub device_nodes: Vec<DeviceNode>,
+    /// Files and folders for the workload.
+    pub mounts: Vec<Mount>,
+    /// What schedulers choose by.
+    pub attributes: Attributes,
+    /// Amounts of what the device has.
+    pub capacity: Capacities,
+}
+
+/// What a call cost.
+#[derive(Debug, Clone, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Cost {
+    /// Why the handler was called.
+    pub events: Vec<&'static str>,
+    /// How long it took, in milliseconds.
+    pub wall_ms: f64,
+    /// How much of that the guest computed.
+    pub cpu_ms: f64,
+    /// The guest's memory at its largest, in bytes.
+    pub memory_bytes: u64,
+    /// Capabilities that were asked for and denied.
+    pub denied: Vec<String>,
+    /// Log lines over the rate.
+    pub log_dropped: u64,
+    /// How long the handler waits if nothing wakes it, in milliseconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub next_ms: Option<f64>,
+    /// Wakes that could not be served.
+    pub wakes_refused: Vec<String>,
+}
+
+impl Document {
+    /// The document of a report.
+    pub fn new(
+        handler: &dyn Handler,
+        node: &str,
+        configuration: &ConfigurationKey,
+        report: Report,
+    ) -> Self {
+        let mut document = Self::empty(handler, node, configuration);
+        match report.outcome {
+            Outcome::Discovered(discovery) => {
+                let (extent, devices) = match discovery.devices {
+                    Devices::Unchanged => ("unchanged", Vec::new()),
+                    Devices::Complete(devices) => ("complete", devices),
+                    Devices::Partial(devices) => ("partial", devices),
+                };
+                document.extent = Some(extent);
+                document.devices = devices
+                    .into_iter()
+                    .map(|device| Found::new(device, node, configuration.name()))
+                    .collect();
+                document.departed = discovery.departed;
+                document.left_out = discovery.left_out;
+            }
+            Outcome::InvalidDetails(problems) => {
+                "invalid-details".clone_into(&mut document.result);
+                document.invalid_details = problems;
+            }
+            Outcome::Unavailable(what) => {
+                "unavailable".clone_into(&mut document.result);
+                document.error = Some(what);
+            }
+            Outcome::Faulted(fault) => {
+                fault.reason.label().clone_into(&mut document.result);
+                document.error = Some(fault.message);
+            }
+        }
+        document.skipped = report.explained;
+        document.skipped_dropped = report.explained_dropped;
+        document.call = Some(report.call.into());
+        document
+    }
+
+    /// The document of details that the handler refuses, so that it was not called.
+    pub fn refused(
+        handler: &dyn Handler,
+        node: &str,
+        configuration: &ConfigurationKey,
+        problems: Vec<FieldProblem>,
+    ) -> Self {
+        Self {
+            result: "invalid-details".to_owned(),
+            invalid_details: problems,
+            ..Self::empty(handler, node, configuration)
+        }
+    }
+
+    fn empty(handler: &dyn Handler, node: &str, configuration: &ConfigurationKey) -> Self {
+        let description = handler.description();
+        Self {
+            handler: description.name.clone(),
+            version: description.version.clone(),
+            digest: handler.digest().0.clone(),
+            node: node.to_owned(),
+            configuration: configuration.to_string(),
+            result: "ok".to_owned(),
+            error: None,
+            invalid_details: Vec::new(),
+            extent: None,
+            devices: Vec::new(),
+            departed: Vec::new(),
+            left_out: Vec::new(),
+            skipped: Vec::new(),
+            skipped_dropped: 0,
+            call: None,
+        }
+    }
+
+    /// An error unless there was an answer. `origin` says where the details are from.
+    pub fn failure(&self, origin: &str) -> Result<()> {
+        let error = self.error.as_deref().unwrap_or("says nothing more");
+        match self.result.as_str() {
+            "ok" => Ok(()),
+            "invalid-details" => {
+                let problems: Vec<String> = self
+                    .invalid_details
+                    .iter()
+                    .map(|problem| match problem.path.as_str() {
+                        "" => problem.message.clone(),
+                        path => format!("{path}: {}", problem.message),
+                    })
+                    .collect();
+                bail!("{} refuses {origin}: {}", self.handler, problems.join("; "))
+            }
+            "unavailable" => bail!("{} cannot tell at the moment: {error}", self.handler),
+            reason => bail!("the call of {} failed ({reason}): {error}", self.handler),
+        }
+    }
+}
+
+impl Found {
+    fn new(device: Device, node: &str, configuration: &str) -> Self {
+        let local_to = (!device.shared).then_some(node);
+        let hash = device_hash(&device.id, local_to, DigestLength::Three);
+        Self {
+            instance: instance_name(configuration, &hash),
+            cdi_name: cdi_name(configuration, &hash),
+            id: device.id,
+            shared: device.shared,
+            health: device.health,
+            physical_id: device.physical_id,
+            properties: device.properties,
+            device_nodes: device.nodes,
+            mounts: device.mounts,
+            attributes: device.attributes,
+            capacity: device.capacity,
+        }
+    }
+}
+
+impl From<CallStats> for Cost {
+    fn from(stats: CallStats) -> Self {
+        let milliseconds = |time: Duration| time.as_secs_f64() * 1000.0;
+        Self {
+            events: stats.events,
+            wall_ms: milliseconds(stats.wall),
+            cpu_ms: milliseconds(stats.cpu),
+            memory_bytes: stats.memory,
+            denied: stats.denied,
+            log_dropped: stats.log_dropped,
+            next_ms: stats.next.map(milliseconds),
+            wakes_refused: stats.wakes_refused,
+        }
+    }
+}

@@ -1,0 +1,165 @@
+//! A report for people: a block a device on stdout, what the call cost on stderr.
+
+use leafhost_core::attribute::AttributeValue;
+use leafhost_core::device::Health;
+use leafhost_wasm::Limits;
+
+use super::document::{Document, Found};
+use crate::age::{bytes, length};
+use crate::status::configuration::skipped;
+use crate::table::{Cell, Table};
+use crate::terminal::{Paint, Tone};
+
+/// The devices, those left out, and with `explain` what was skipped.
+pub fn text(document: &Document, explain: bool, paint: Paint) -> std::io::Result<String> {
+    let mut blocks: Vec<Vec<String>> = document
+        .devices
+        .iter()
+        .map(|device| block(device, paint))
+        .collect();
+    if !document.left_out.is_empty() {
+        let mut table = Table::new(&["LEFT-OUT", "WHY"]);
+        for left_out in &document.left_out {
+            table.row([
+                left_out.id.as_str().into(),
+                Cell::new(Tone::Warning, &left_out.reason),
+            ]);
+        }
+        blocks.push(table.lines(paint)?);
+    }
+    if explain && !document.skipped.is_empty() {
+        let mut lines = skipped(&document.skipped).lines(paint)?;
+        if document.skipped_dropped > 0 {
+            lines.push(format!("and {} more", document.skipped_dropped));
+        }
+        blocks.push(lines);
+    }
+    if !document.departed.is_empty() {
+        let mut table = Table::new(&["DEPARTED"]);
+        for id in &document.departed {
+            table.row([id.as_str().into()]);
+        }
+        blocks.push(table.lines(paint)?);
+    }
+    Ok(blocks
+        .iter()
+        .map(|block| format!("{}\n", block.join("\n")))
+        .collect::<Vec<_>>()
+        .join("\n"))
+}
+
+fn block(device: &Found, paint: Paint) -> Vec<String> {
+    let health = match &device.health {
+        Health::Healthy => paint.apply(Tone::Good, "healthy"),
+        Health::Unknown => paint.apply(Tone::Faint, "health unknown"),
+        Health::Unhealthy(why) => paint.apply(Tone::Bad, &format!("unhealthy: {why}")),
+    };
+    let mut lines = vec![format!(
+        "{}  {}, {health}",
+        paint.apply(Tone::Heading, &device.id),
+        if device.shared { "shared" } else { "local" },
+    )];
+    let mut line = |name: &str, value: &str| {
+        let value = paint.apply(Tone::Plain, value);
+        lines.push(format!("  {name:<10} {value}"));
+    };
+    line("instance", &device.instance);
+    line("cdi", &device.cdi_name);
+    if let Some(id) = &device.physical_id {
+        line("hardware", id);
+    }
+    for (name, value) in &device.properties {
+        line("env", &format!("{name}={value}"));
+    }
+    for node in &device.device_nodes {
+        let place = place(&node.host_path, &node.container_path);
+        line("node", &format!("{place} ({})", node.permissions));
+    }
+    for mount in &device.mounts {
+        let place = place(&mount.host_path, &mount.container_path);
+        let mode = if mount.read_only { "ro" } else { "rw" };
+        line("mount", &format!("{place} ({mode})"));
+    }
+    for (name, value) in &device.attributes {
+        let value = match value {
+            AttributeValue::String(text) => format!("{text:?}"),
+            AttributeValue::Int(number) => number.to_string(),
+            AttributeValue::Bool(yes) => yes.to_string(),
+            AttributeValue::Version(text) => format!("version {text}"),
+        };
+        line("attribute", &format!("{name} = {value}"));
+    }
+    for (name, quantity) in &device.capacity {
+        line("capacity", &format!("{name} = {quantity}"));
+    }
+    lines
+}
+
+fn place(host: &str, container: &str) -> String {
+    if host == container {
+        host.to_owned()
+    } else {
+        format!("{host} as {container}")
+    }
+}
+
+/// What came of the call in a few words and what it cost, against the limits.
+pub fn cost(document: &Document, explain: bool, limits: &Limits) -> Vec<String> {
+    let Some(call) = &document.call else {
+        return Vec::new();
+    };
+    let mut parts = Vec::new();
+    if let Some(extent) = document.extent {
+        parts.push(match (extent, document.devices.len()) {
+            ("unchanged", _) => "the same devices as before".to_owned(),
+            ("partial", 1) => "1 device, perhaps not all".to_owned(),
+            ("partial", number) => format!("{number} devices, perhaps not all"),
+            (_, 1) => "1 device".to_owned(),
+            (_, number) => format!("{number} devices"),
+        });
+    }
+    if !document.left_out.is_empty() {
+        parts.push(format!("{} left out", document.left_out.len()));
+    }
+    let seen = u64::try_from(document.skipped.len()).unwrap_or(u64::MAX);
+    let seen = seen.saturating_add(document.skipped_dropped);
+    if seen > 0 {
+        let hint = if explain {
+            ""
+        } else {
+            " (--explain shows them)"
+        };
+        parts.push(format!("{seen} skipped{hint}"));
+    }
+    parts.push(format!("woken by {}", call.events.join(", ")));
+    let milliseconds = |time: std::time::Duration| length(time.as_secs_f64() * 1000.0);
+    let mut lines = vec![
+        parts.join(", "),
+        format!(
+            "took {} of {}, computed {} of {}, memory {} of {}",
+            length(call.wall_ms),
+            milliseconds(limits.wall),
+            length(call.cpu_ms),
+            milliseconds(limits.cpu),
+            bytes(call.memory_bytes),
+            bytes(limits.memory),
+        ),
+        match call.next_ms {
+            Some(next) => format!("next call after {} if nothing wakes it", length(next)),
+            None => "next call only on an event or a change".to_owned(),
+        },
+    ];
+    if call.log_dropped > 0 {
+        lines.push(format!("{} log lines were over the rate", call.log_dropped));
+    }
+    lines.extend(call.denied.iter().map(|what| format!("denied: {what}")));
+    lines.extend(
+        call.wakes_refused
+            .iter()
+            .map(|what| format!("wake refused: {what}")),
+    );
+    lines
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,148 @@
+use leafhost_core::session::{Explanation, LeftOut};
+use serde_json::json;
+
+use super::super::document::Cost;
+use super::*;
+
+fn mk_device() -> Found {
+    Found {
+        id: "gpu-0".into(),
+        instance: "gpus-8120fe".into(),
+        cdi_name: "akri.sh/gpus=8120fe".into(),
+        shared: false,
+        health: Health::Unhealthy("hot".into()),
+        physical_id: Some("0000:01:00.0".into()),
+        properties: [("GPU_UUID".to_owned(), "a b".to_owned())].into(),
+        device_nodes: serde_json::from_value(json!([
+            {"hostPath": "/dev/gpu0", "containerPath": "/dev/gpu0", "permissions": "rw"},
+            {"hostPath": "/dev/gpu0", "containerPath": "/dev/gpu", "permissions": "r"},
+        ]))
+        .unwrap(),
+        mounts: serde_json::from_value(json!([
+            {"hostPath": "/run/gpu", "containerPath": "/run/gpu", "readOnly": true},
+        ]))
+        .unwrap(),
+        attributes: serde_json::from_value(
+            json!({"model": {"string": "M1"}, "numa": {"int": 1}, "driver": {"version": "1.2.3"}}),
+        )
+        .unwrap(),
+        capacity: [("memory".to_owned(), "80Gi".to_owned())].into(),
+    }
+}
+
+fn mk_document() -> Document {
+    Document {
+        handler: "mock-gpu".into(),
+        version: "1".into(),
+        digest: "ab".into(),
+        node: "edge-1".into(),
+        configuration: "default/gpus".into(),
+        result: "ok".into(),
+        error: None,
+        invalid_details: Vec::new(),
+        extent: Some("complete"),
+        devices: vec![mk_device()],
+        departed: Vec::new(),
+        left_out: vec![LeftOut {
+            id: "gpu-1".into(),
+            reason: "node /dev/gpu1 is not granted".into(),
+        }],
+        skipped: vec![Explanation {
+            subject: "gpu-2".into(),
+            rule: "count".into(),
+            reason: "one too many".into(),
+        }],
+        skipped_dropped: 2,
+        call: Some(Cost {
+            events: vec!["first"],
+            wall_ms: 38.0,
+            cpu_ms: 3.1,
+            memory_bytes: 1_179_648,
+            denied: vec!["udev.read gpu".into()],
+            log_dropped: 4,
+            next_ms: Some(10_000.0),
+            wakes_refused: Vec::new(),
+        }),
+    }
+}
+
+#[test]
+fn a_device_is_shown_with_all_it_brings() {
+    assert_eq!(
+        text(&mk_document(), false, Paint::PLAIN).unwrap(),
+        "\
+gpu-0  local, unhealthy: hot
+  instance   gpus-8120fe
+  cdi        akri.sh/gpus=8120fe
+  hardware   0000:01:00.0
+  env        GPU_UUID=a b
+  node       /dev/gpu0 (rw)
+  node       /dev/gpu0 as /dev/gpu (r)
+  mount      /run/gpu (ro)
+  attribute  driver = version 1.2.3
+  attribute  model = \"M1\"
+  attribute  numa = 1
+  capacity   memory = 80Gi
+
+LEFT-OUT  WHY
+gpu-1     node /dev/gpu1 is not granted
+"
+    );
+}
+
+#[test]
+fn explain_adds_what_was_skipped() {
+    let text = text(&mk_document(), true, Paint::PLAIN).unwrap();
+    assert!(
+        text.ends_with("\nSKIPPED  RULE   WHY\ngpu-2    count  one too many\nand 2 more\n"),
+        "{text}"
+    );
+}
+
+#[test]
+fn the_cost_stands_against_the_limits() {
+    let lines = cost(&mk_document(), false, &Limits::default());
+    assert_eq!(
+        lines,
+        [
+            "1 device, 1 left out, 3 skipped (--explain shows them), woken by first",
+            "took 38 ms of 30 s, computed 3.1 ms of 2 s, memory 1.1 MiB of 64 MiB",
+            "next call after 10 s if nothing wakes it",
+            "4 log lines were over the rate",
+            "denied: udev.read gpu",
+        ]
+    );
+}
+
+#[test]
+fn no_device_is_no_failure_and_no_output() {
+    let mut document = mk_document();
+    document.devices.clear();
+    document.left_out.clear();
+    assert_eq!(text(&document, false, Paint::PLAIN).unwrap(), "");
+    assert!(document.failure("details").is_ok());
+}
+
+#[test]
+fn refused_details_fail_with_the_path_of_the_field() {
+    let mut document = mk_document();
+    document.result = "invalid-details".into();
+    document.invalid_details = vec![leafhost_core::configuration::FieldProblem::new(
+        "udevRules[0]",
+        "no closing quote",
+    )];
+    let error = document.failure("the details in a.yaml").unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "mock-gpu refuses the details in a.yaml: udevRules[0]: no closing quote"
+    );
+}
+
+#[test]
+fn a_fault_fails_with_its_reason() {
+    let mut document = mk_document();
+    document.result = "cpu_budget".into();
+    document.error = Some("computed for more than 2 s".into());
+    let error = document.failure("x").unwrap_err().to_string();
+    assert!(error.contains("(cpu_budget): computed"), "{error}");
+}

@@ -1,0 +1,163 @@
+//! `leafhost status`: asks the running agent and shows what it says.
+
+use anyhow::Result;
+use jiff::Timestamp;
+use leafhost_agent::status::Status;
+
+use crate::args::{Output, StatusArgs, View};
+use crate::failure::Usage;
+use crate::folders::User;
+use crate::terminal::{self, Paint};
+
+pub mod configuration;
+pub mod podman;
+pub mod tables;
+
+mod find;
+mod overview;
+mod watch;
+
+#[cfg(test)]
+mod tests;
+
+/// What to show and how.
+#[derive(Debug, Clone)]
+struct Request {
+    view: Option<View>,
+    name: Option<String>,
+    output: Output,
+    paint: Paint,
+    /// Cut the overview to the terminal, and one JSON object a line.
+    live: bool,
+}
+
+/// Runs the verb.
+pub fn run(args: StatusArgs) -> Result<()> {
+    let StatusArgs {
+        view,
+        name,
+        watch,
+        output,
+        agent,
+        state_dir,
+    } = args;
+    if name.is_some() && view != Some(View::Configuration) {
+        return Err(Usage("NAME can only follow `configuration`".to_owned()).into());
+    }
+    let search = find::Search::new(agent.as_deref(), state_dir.as_deref(), &User::current());
+    let request = Request {
+        view,
+        name,
+        output,
+        paint: Paint::stdout(),
+        live: watch,
+    };
+    if !watch {
+        let text = request.render(&search.status()?, Timestamp::now())?;
+        return Ok(terminal::print(&text)?);
+    }
+    watch::run(move || {
+        let shown = search
+            .status()
+            .and_then(|status| request.frame(&status, Timestamp::now()));
+        shown.unwrap_or_else(|error| request.trouble(&error))
+    })
+}
+
+impl Request {
+    fn frame(&self, status: &Status, now: Timestamp) -> Result<watch::Frame> {
+        let text = self.render(status, now)?;
+        // Of one Configuration every call is of interest, of all only what comes of them.
+        let key = match self.view {
+            Some(View::Configuration) if self.name.is_some() => serde_json::to_string(status)?,
+            _ => serde_json::to_string(&essence(status))?,
+        };
+        Ok(watch::Frame { text, key })
+    }
+
+    fn trouble(&self, error: &anyhow::Error) -> watch::Frame {
+        let text = match self.output {
+            Output::Table => format!("{error:#}\n(trying again every second)\n"),
+            Output::Json => format!("{}\n", serde_json::json!({"error": format!("{error:#}")})),
+            Output::Yaml => format!("---\nerror: {}\n", serde_json::json!(format!("{error:#}"))),
+        };
+        watch::Frame {
+            key: text.clone(),
+            text,
+        }
+    }
+
+    fn render(&self, status: &Status, now: Timestamp) -> Result<String> {
+        match self.output {
+            Output::Table => self.table(status, now),
+            Output::Json | Output::Yaml => {
+                let value = self.value(status)?;
+                self.document(&value)
+            }
+        }
+    }
+
+    fn document(&self, value: &serde_json::Value) -> Result<String> {
+        Ok(match (self.output, self.live) {
+            (Output::Yaml, true) => format!("---\n{}", serde_yaml_ng::to_string(value)?),
+            (Output::Yaml, false) => serde_yaml_ng::to_string(value)?,
+            (_, true) => format!("{}\n", serde_json::to_string(value)?),
+            (_, false) => format!("{}\n", serde_json::to_string_pretty(value)?),
+        })
+    }
+
+    fn value(&self, status: &Status) -> Result<serde_json::Value> {
+        Ok(match (self.view, &self.name) {
+            (None, _) => serde_json::to_value(status)?,
+            (Some(View::Handlers), _) => serde_json::to_value(&status.handlers)?,
+            (Some(View::Instances), _) => serde_json::to_value(&status.instances)?,
+            (Some(View::Slots), _) => serde_json::to_value(tables::slot_list(status))?,
+            (Some(View::Configuration), None) => serde_json::to_value(&status.configurations)?,
+            (Some(View::Configuration), Some(name)) => {
+                serde_json::to_value(configuration::find(status, name)?)?
+            }
+        })
+    }
+
+    fn table(&self, status: &Status, now: Timestamp) -> Result<String> {
+        let height = (self.live && terminal::is_terminal()).then(terminal::height);
+        let lines = match (self.view, &self.name) {
+            (None, _) => overview::lines(status, now, self.paint, height)?,
+            (Some(View::Handlers), _) => tables::handlers(status, now).lines(self.paint)?,
+            (Some(View::Instances), _) => tables::instances(status, None, now).lines(self.paint)?,
+            (Some(View::Slots), _) => tables::slots(status).lines(self.paint)?,
+            (Some(View::Configuration), None) => {
+                tables::configurations(status, now).lines(self.paint)?
+            }
+            (Some(View::Configuration), Some(name)) => {
+                let view = configuration::find(status, name)?;
+                configuration::lines(status, view, now, self.paint)?
+            }
+        };
+        let mut text = lines.join("\n");
+        text.push('\n');
+        if self.live && !terminal::is_terminal() {
+            // Blocks that follow each other are told apart by an empty line.
+            text.push('\n');
+        }
+        Ok(text)
+    }
+}
+
+/// The status without what differs from call to call.
+fn essence(status: &Status) -> Status {
+    let mut status = status.clone();
+    for session in status
+        .configurations
+        .iter_mut()
+        .flat_map(|configuration| &mut configuration.sessions)
+    {
+        session.last_call = None;
+        session.events.clear();
+        session.wall_ms = 0.0;
+        session.cpu_ms = 0.0;
+        session.memory_bytes = 0;
+        session.next_ms = None;
+    }
+    status
+}

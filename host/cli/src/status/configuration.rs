@@ -1,0 +1,233 @@
+//! One Configuration in full: last call, problems, devices, what was skipped and why, the podman line.
+
+use anyhow::{Result, bail};
+use jiff::Timestamp;
+use leafhost_agent::status::{ConfigurationView, SessionView, Status};
+
+use super::{podman, tables};
+use crate::age::{age, bytes, length};
+use crate::table::{Cell, Table};
+use crate::terminal::{Paint, Tone};
+
+/// The Configuration called `NAME` or `NAMESPACE/NAME`.
+pub fn find<'a>(status: &'a Status, name: &str) -> Result<&'a ConfigurationView> {
+    let (namespace, name) = match name.split_once('/') {
+        Some((namespace, name)) => (Some(namespace), name),
+        None => (None, name),
+    };
+    let fitting: Vec<&ConfigurationView> = status
+        .configurations
+        .iter()
+        .filter(|view| view.name == name && namespace.is_none_or(|wanted| view.namespace == wanted))
+        .collect();
+    let names = |views: &[&ConfigurationView]| {
+        let names: Vec<String> = views
+            .iter()
+            .map(|view| tables::qualified(&view.namespace, &view.name))
+            .collect();
+        names.join(", ")
+    };
+    match fitting.as_slice() {
+        [one] => Ok(one),
+        [] if status.configurations.is_empty() => {
+            bail!("no Configuration {name}: the agent has none")
+        }
+        [] => {
+            let all: Vec<&ConfigurationView> = status.configurations.iter().collect();
+            bail!("no Configuration {name}: the agent has {}", names(&all))
+        }
+        several => bail!(
+            "several Configurations are called {name}: give one of {}",
+            several
+                .iter()
+                .map(|view| format!("{}/{}", view.namespace, view.name))
+                .collect::<Vec<_>>()
+                .join(", ")
+        ),
+    }
+}
+
+/// All that is known of it, as lines.
+pub fn lines(
+    status: &Status,
+    view: &ConfigurationView,
+    now: Timestamp,
+    paint: Paint,
+) -> std::io::Result<Vec<String>> {
+    let mut out = Page {
+        paint,
+        lines: Vec::new(),
+    };
+    out.field(
+        "Configuration",
+        &format!("{}/{}", view.namespace, view.name),
+    );
+    out.field("Handler", &view.handler);
+    let devices = match view.unhealthy {
+        0 => view.devices.to_string(),
+        unhealthy => format!("{}, {unhealthy} of them unhealthy or missing", view.devices),
+    };
+    out.field("Devices", &devices);
+    out.field(
+        "CDI kind",
+        view.cdi_kind.as_deref().unwrap_or("none is written"),
+    );
+    out.list("Problems", Tone::Bad, &view.problems);
+    let refused: Vec<String> = view
+        .invalid_details
+        .iter()
+        .map(|problem| format!("{}: {}", problem.path, problem.message))
+        .collect();
+    out.list("Refused details", Tone::Bad, &refused);
+    if view.sessions.is_empty() {
+        out.section("No session: no handler of this name serves it.");
+    }
+    for session in &view.sessions {
+        session_lines(&mut out, session, now)?;
+    }
+    let instances = tables::instances(status, Some(view), now);
+    if !instances.is_empty() {
+        out.section("Instances");
+        out.table(&instances)?;
+    }
+    podman_lines(&mut out, status, view);
+    Ok(out.lines)
+}
+
+fn session_lines(out: &mut Page, session: &SessionView, now: Timestamp) -> std::io::Result<()> {
+    out.section(&format!("Session of {}", session.source));
+    if let Some(last) = &session.last_call {
+        out.field(
+            "Last call",
+            &format!(
+                "{} ago, {}, took {} (computing {}, memory {})",
+                age(Some(last), now),
+                session.result,
+                length(session.wall_ms),
+                length(session.cpu_ms),
+                bytes(session.memory_bytes)
+            ),
+        );
+        out.field("Called for", &session.events.join(", "));
+    } else {
+        out.field("Last call", "none yet");
+    }
+    if let Some(error) = &session.error {
+        out.toned("Error", Tone::Bad, error);
+    }
+    if session.failures > 0 {
+        let failures = session.failures.to_string();
+        out.toned("Failed in a row", Tone::Bad, &failures);
+    }
+    let next = session
+        .next_ms
+        .map(|next| length(f64::from(u32::try_from(next).unwrap_or(u32::MAX))));
+    out.field(
+        "Next call",
+        &next.map_or_else(
+            || "only on an event".to_owned(),
+            |next| format!("{next} after the last at the latest"),
+        ),
+    );
+    out.field("Devices", &session.devices.to_string());
+    out.list("Denied", Tone::Warning, &session.denied);
+    out.list("Wakes refused", Tone::Warning, &session.wakes_refused);
+    if !session.left_out.is_empty() {
+        let mut table = Table::new(&["LEFT-OUT", "WHY"]);
+        for left_out in &session.left_out {
+            table.row([
+                left_out.id.as_str().into(),
+                Cell::new(Tone::Warning, &left_out.reason),
+            ]);
+        }
+        out.lines.push(String::new());
+        out.table(&table)?;
+    }
+    if !session.skipped.is_empty() {
+        out.lines.push(String::new());
+        out.table(&skipped(&session.skipped))?;
+    }
+    if session.skipped_dropped > 0 {
+        out.lines
+            .push(format!("  and {} more skipped", session.skipped_dropped));
+    }
+    Ok(())
+}
+
+/// What was seen and is no device.
+pub fn skipped(explanations: &[leafhost_core::session::Explanation]) -> Table {
+    let mut table = Table::new(&["SKIPPED", "RULE", "WHY"]);
+    for explanation in explanations {
+        table.row([
+            explanation.subject.as_str().into(),
+            explanation.rule.as_str().into(),
+            explanation.reason.as_str().into(),
+        ]);
+    }
+    table
+}
+
+fn podman_lines(out: &mut Page, status: &Status, view: &ConfigurationView) {
+    let (Some(dir), Some(kind)) = (&status.cdi_dir, &view.cdi_kind) else {
+        return;
+    };
+    let mut offered =
+        tables::of(status, Some(view)).filter_map(|instance| tables::offered_as(status, instance));
+    let Some(first) = offered.next() else {
+        return;
+    };
+    out.section("Use one device, or all");
+    out.lines
+        .push(format!("  {}", podman::run_line(dir, first)));
+    out.lines.push(format!(
+        "  {}",
+        podman::run_line(dir, &format!("{kind}=all"))
+    ));
+    if let Some(note) = podman::older_podman(dir) {
+        let note = out.paint.apply(Tone::Faint, &format!("  ({note})"));
+        out.lines.push(note);
+    }
+}
+
+/// Lines under headings.
+struct Page {
+    paint: Paint,
+    lines: Vec<String>,
+}
+
+impl Page {
+    fn section(&mut self, title: &str) {
+        self.lines.push(String::new());
+        self.lines.push(self.paint.apply(Tone::Heading, title));
+    }
+
+    fn field(&mut self, name: &str, value: &str) {
+        self.toned(name, Tone::Plain, value);
+    }
+
+    fn toned(&mut self, name: &str, tone: Tone, value: &str) {
+        let value = self.paint.apply(tone, value);
+        self.lines
+            .push(format!("  {:<16} {value}", format!("{name}:")));
+    }
+
+    fn list(&mut self, name: &str, tone: Tone, values: &[String]) {
+        let mut name = name;
+        for value in values {
+            if name.is_empty() {
+                let value = self.paint.apply(tone, value);
+                self.lines.push(format!("  {:<16} {value}", ""));
+            } else {
+                self.toned(name, tone, value);
+            }
+            name = "";
+        }
+    }
+
+    fn table(&mut self, table: &Table) -> std::io::Result<()> {
+        let lines = table.lines(self.paint)?;
+        self.lines
+            .extend(lines.iter().map(|line| format!("  {line}")));
+        Ok(())
+    }
+}

@@ -1,0 +1,309 @@
+//! The tables of `leafhost status`, made from the status document.
+
+use jiff::Timestamp;
+use leafhost_agent::status::{ConfigurationView, HandlerView, SessionView, Status};
+use leafhost_core::device::Health;
+use leafhost_core::instance::Instance;
+use leafhost_core::slot::{DeviceUsage, slot_id};
+use serde::Serialize;
+
+use crate::age::{age, length};
+use crate::table::{Cell, Table};
+use crate::terminal::Tone;
+
+/// A line a handler and source.
+pub fn handlers(status: &Status, now: Timestamp) -> Table {
+    let mut table = Table::new(&[
+        "HANDLER", "SOURCE", "STATUS", "SINCE", "VERSION", "DIGEST", "DEVICES", "NOTE",
+    ]);
+    for handler in &status.handlers {
+        table.row([
+            handler.name.as_str().into(),
+            handler.source.as_str().into(),
+            Cell::new(handler_tone(&handler.status), &handler.status),
+            age(handler.since.as_deref(), now).into(),
+            handler.version.as_str().into(),
+            handler.digest.get(..12).unwrap_or(&handler.digest).into(),
+            Cell::count(handler.devices),
+            handler_note(handler),
+        ]);
+    }
+    table
+}
+
+fn handler_tone(status: &str) -> Tone {
+    match status {
+        "Active" => Tone::Good,
+        "Waiting" => Tone::Plain,
+        _ => Tone::Bad,
+    }
+}
+
+fn handler_note(handler: &HandlerView) -> Cell {
+    if !handler.missing_grants.is_empty() {
+        let grants = handler.missing_grants.join(", ");
+        return Cell::new(Tone::Bad, format!("needs the grant {grants}"));
+    }
+    match (&handler.last_error, handler.warnings.as_slice()) {
+        (Some(error), _) => Cell::new(Tone::Bad, error),
+        (None, warnings) => first_of(Tone::Warning, warnings),
+    }
+}
+
+/// The first of some texts and how many more there are.
+fn first_of(tone: Tone, texts: &[String]) -> Cell {
+    match texts {
+        [] => "".into(),
+        [only] => Cell::new(tone, only),
+        [first, rest @ ..] => Cell::new(tone, format!("{first} (and {} more)", rest.len())),
+    }
+}
+
+/// A line a Configuration.
+pub fn configurations(status: &Status, now: Timestamp) -> Table {
+    let mut table = Table::new(&[
+        "CONFIGURATION",
+        "HANDLER",
+        "DEVICES",
+        "UNHEALTHY",
+        "LAST-CALL",
+        "TOOK",
+        "RESULT",
+        "NOTE",
+    ]);
+    for configuration in &status.configurations {
+        let session = worst(configuration);
+        let unhealthy = match configuration.unhealthy {
+            0 => Cell::count(0),
+            number => Cell::new(Tone::Warning, number.to_string()),
+        };
+        table.row([
+            qualified(&configuration.namespace, &configuration.name).into(),
+            configuration.handler.as_str().into(),
+            Cell::count(configuration.devices),
+            unhealthy,
+            age(
+                session.and_then(|session| session.last_call.as_deref()),
+                now,
+            )
+            .into(),
+            session
+                .filter(|session| session.last_call.is_some())
+                .map_or_else(String::new, |session| length(session.wall_ms))
+                .into(),
+            session.map_or_else(|| "".into(), result),
+            configuration_note(configuration),
+        ]);
+    }
+    table
+}
+
+/// The session that deserves a look most.
+fn worst(configuration: &ConfigurationView) -> Option<&SessionView> {
+    let sessions = &configuration.sessions;
+    sessions
+        .iter()
+        .find(|session| session.error.is_some())
+        .or_else(|| sessions.iter().max_by_key(|session| &session.last_call))
+}
+
+/// How the last call went, coloured.
+pub fn result(session: &SessionView) -> Cell {
+    let tone = match session.result.as_str() {
+        "ok" => Tone::Good,
+        "unavailable" => Tone::Warning,
+        _ => Tone::Bad,
+    };
+    Cell::new(tone, &session.result)
+}
+
+fn configuration_note(configuration: &ConfigurationView) -> Cell {
+    let mut notes = configuration.problems.clone();
+    notes.extend(configuration.invalid_details.iter().map(|problem| {
+        if problem.path.is_empty() {
+            format!("discoveryDetails: {}", problem.message)
+        } else {
+            format!("discoveryDetails {}: {}", problem.path, problem.message)
+        }
+    }));
+    notes.extend(
+        configuration
+            .sessions
+            .iter()
+            .filter_map(|session| session.error.clone()),
+    );
+    notes.dedup();
+    if !notes.is_empty() {
+        return first_of(Tone::Bad, &notes);
+    }
+    let sum = |count: fn(&SessionView) -> usize| configuration.sessions.iter().map(count).sum();
+    let (left_out, denied): (usize, usize) = (
+        sum(|session| session.left_out.len()),
+        sum(|session| session.denied.len()),
+    );
+    let mut hints = Vec::new();
+    if left_out > 0 {
+        hints.push(format!("{left_out} left out"));
+    }
+    if denied > 0 {
+        hints.push(format!("{denied} denied"));
+    }
+    Cell::new(Tone::Warning, hints.join(", "))
+}
+
+/// A line an Instance; `configuration` restricts them to one.
+pub fn instances(
+    status: &Status,
+    configuration: Option<&ConfigurationView>,
+    now: Timestamp,
+) -> Table {
+    let mut table = Table::new(&[
+        "INSTANCE",
+        "CDI-DEVICE",
+        "HEALTH",
+        "SHARED",
+        "SLOTS",
+        "AGE",
+        "ID",
+    ]);
+    for instance in of(status, configuration) {
+        let used = used_slots(instance);
+        let slots = format!("{used}/{}", instance.spec.capacity);
+        table.row([
+            qualified(&instance.metadata.namespace, &instance.metadata.name).into(),
+            offered_as(status, instance).unwrap_or_default().into(),
+            health(instance, &status.node, now),
+            if instance.spec.shared {
+                "true"
+            } else {
+                "false"
+            }
+            .into(),
+            Cell::new(if used == 0 { Tone::Faint } else { Tone::Plain }, slots),
+            age(instance.metadata.creation_timestamp.as_deref(), now).into(),
+            instance.device_id().unwrap_or_default().into(),
+        ]);
+    }
+    table
+}
+
+/// The Instances of one Configuration, or all.
+pub fn of<'a>(
+    status: &'a Status,
+    configuration: Option<&'a ConfigurationView>,
+) -> impl Iterator<Item = &'a Instance> {
+    status.instances.iter().filter(move |instance| {
+        configuration.is_none_or(|configuration| {
+            instance.spec.configuration_name == configuration.name
+                && instance.metadata.namespace == configuration.namespace
+        })
+    })
+}
+
+/// The name a container runtime knows the device by, if a CDI spec says so.
+pub fn offered_as<'a>(status: &Status, instance: &'a Instance) -> Option<&'a str> {
+    let configuration = status.configurations.iter().find(|configuration| {
+        configuration.name == instance.spec.configuration_name
+            && configuration.namespace == instance.metadata.namespace
+    });
+    let offered = configuration.is_none_or(|configuration| configuration.cdi_kind.is_some());
+    (offered && status.cdi_dir.is_some() && !instance.spec.cdi_name.is_empty())
+        .then_some(instance.spec.cdi_name.as_str())
+}
+
+fn health(instance: &Instance, node: &str, now: Timestamp) -> Cell {
+    let Some(status) = instance.status.nodes.get(node) else {
+        return Cell::new(Tone::Faint, "Unknown");
+    };
+    if status.missing_since.is_some() {
+        let since = age(status.missing_since.as_deref(), now);
+        return Cell::new(Tone::Warning, format!("Missing {since}"));
+    }
+    match &status.health {
+        Health::Healthy => Cell::new(Tone::Good, "Healthy"),
+        Health::Unhealthy(reason) if reason.is_empty() => Cell::new(Tone::Bad, "Unhealthy"),
+        Health::Unhealthy(reason) => Cell::new(Tone::Bad, format!("Unhealthy: {reason}")),
+        Health::Unknown => Cell::new(Tone::Faint, "Unknown"),
+    }
+}
+
+fn used_slots(instance: &Instance) -> usize {
+    let usage = &instance.spec.device_usage;
+    usage.values().filter(|holder| !holder.is_empty()).count()
+}
+
+/// A slot and who holds it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Slot {
+    /// `namespace/name` of the Instance; without the namespace if it is `default`.
+    pub instance: String,
+    /// The slot's id.
+    pub id: String,
+    /// The node that holds it, absent if it is free.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub node: Option<String>,
+    /// The resource it was claimed through: `instance` or `configuration`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub resource: Option<&'static str>,
+    /// The entry as it stands in `deviceUsage`, if it cannot be read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unreadable: Option<String>,
+}
+
+/// All slots of all Instances.
+pub fn slot_list(status: &Status) -> Vec<Slot> {
+    let mut slots = Vec::new();
+    for instance in &status.instances {
+        let name = qualified(&instance.metadata.namespace, &instance.metadata.name);
+        for number in 0..instance.spec.capacity {
+            let id = slot_id(&instance.metadata.name, number);
+            let text = instance.spec.device_usage.get(&id);
+            let text = text.map_or("", String::as_str);
+            let (node, resource, unreadable) = match text.parse() {
+                Ok(DeviceUsage::Unused) => (None, None, None),
+                Ok(DeviceUsage::Node(node)) => (Some(node), Some("instance"), None),
+                Ok(DeviceUsage::Configuration { node, .. }) => {
+                    (Some(node), Some("configuration"), None)
+                }
+                Err(_) => (None, None, Some(text.to_owned())),
+            };
+            slots.push(Slot {
+                instance: name.clone(),
+                id,
+                node,
+                resource,
+                unreadable,
+            });
+        }
+    }
+    slots
+}
+
+/// A line a slot.
+pub fn slots(status: &Status) -> Table {
+    let mut table = Table::new(&["INSTANCE", "SLOT", "HELD-BY", "THROUGH"]);
+    for slot in slot_list(status) {
+        let holder = match (&slot.node, &slot.unreadable) {
+            (Some(node), _) => node.as_str().into(),
+            (None, Some(text)) => Cell::new(Tone::Bad, text),
+            (None, None) => Cell::new(Tone::Faint, "free"),
+        };
+        table.row([
+            slot.instance.into(),
+            slot.id.into(),
+            holder,
+            slot.resource.unwrap_or_default().into(),
+        ]);
+    }
+    table
+}
+
+/// The name, with its namespace unless that is `default`.
+pub fn qualified(namespace: &str, name: &str) -> String {
+    if namespace == "default" || namespace.is_empty() {
+        name.to_owned()
+    } else {
+        format!("{namespace}/{name}")
+    }
+}

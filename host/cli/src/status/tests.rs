@@ -1,0 +1,310 @@
+use leafhost_core::configuration::FieldProblem;
+use leafhost_core::session::{Explanation, LeftOut};
+use serde_json::json;
+
+use super::*;
+use leafhost_agent::status::{ConfigurationView, HandlerView, SessionView};
+
+const NOW: &str = "2026-01-01T12:00:00Z";
+
+fn now() -> Timestamp {
+    NOW.parse().unwrap()
+}
+
+fn mk_instance(configuration: &str, hash: &str, spec: &serde_json::Value) -> serde_json::Value {
+    let mut full = json!({
+        "configurationName": configuration,
+        "cdiName": format!("akri.sh/{configuration}={hash}"),
+        "capacity": 2,
+        "nodes": ["edge-1"],
+    });
+    full.as_object_mut()
+        .unwrap()
+        .extend(spec.as_object().unwrap().clone());
+    json!({
+        "apiVersion": "akri.sh/v0",
+        "kind": "Instance",
+        "metadata": {
+            "name": format!("{configuration}-{hash}"),
+            "namespace": "default",
+            "creationTimestamp": "2026-01-01T11:55:00Z",
+        },
+        "spec": full,
+    })
+}
+
+fn mk_status() -> Status {
+    let mut healthy = mk_instance(
+        "cams",
+        "8120fe",
+        &json!({
+            "shared": true,
+            "deviceUsage": {"cams-8120fe-0": "edge-1", "cams-8120fe-1": ""},
+            "leafhost": {"id": "cam-0"},
+        }),
+    );
+    healthy["status"] = json!({"nodes": {"edge-1": {"health": "Healthy"}}});
+    let mut hot = mk_instance("cams", "a19705", &json!({"leafhost": {"id": "cam-1"}}));
+    hot["status"] = json!({"nodes": {"edge-1": {"health": "Unhealthy", "reason": "hot"}}});
+    let mut missing = mk_instance("t", "d46b65", &json!({"capacity": 1}));
+    missing["status"] = json!({"nodes": {"edge-1": {
+        "health": "Healthy", "missingSince": "2026-01-01T11:59:30Z"}}});
+    let instances = [healthy, hot, missing].map(|value| serde_json::from_value(value).unwrap());
+    Status {
+        node: "edge-1".into(),
+        version: "0.1.0".into(),
+        mode: "standalone".into(),
+        cdi_dir: Some("/home/a/cdi".into()),
+        handlers: vec![
+            HandlerView {
+                name: "cam".into(),
+                source: "cam.wasm".into(),
+                status: "Active".into(),
+                since: Some("2026-01-01T09:00:00Z".into()),
+                version: "1.2.0".into(),
+                digest: "0123456789abcdef".into(),
+                devices: 2,
+                ..HandlerView::default()
+            },
+            HandlerView {
+                source: "new.wasm".into(),
+                status: "Refused".into(),
+                missing_grants: vec!["udev".into()],
+                ..HandlerView::default()
+            },
+        ],
+        configurations: vec![
+            ConfigurationView {
+                name: "cams".into(),
+                namespace: "default".into(),
+                handler: "cam".into(),
+                devices: 2,
+                unhealthy: 1,
+                cdi_kind: Some("akri.sh/cams".into()),
+                sessions: vec![mk_session()],
+                ..ConfigurationView::default()
+            },
+            ConfigurationView {
+                name: "t".into(),
+                namespace: "lab".into(),
+                handler: "cam".into(),
+                problems: vec!["its name is no CDI class".into()],
+                invalid_details: vec![FieldProblem::new("items[0]", "must be a number")],
+                ..ConfigurationView::default()
+            },
+        ],
+        instances: instances.into(),
+        problems: vec!["no udev: device events do not wake handlers".into()],
+    }
+}
+
+fn mk_session() -> SessionView {
+    SessionView {
+        source: "cam.wasm".into(),
+        last_call: Some("2026-01-01T11:59:48Z".into()),
+        events: vec!["timer".into()],
+        wall_ms: 38.2,
+        cpu_ms: 3.1,
+        memory_bytes: 1_179_648,
+        result: "ok".into(),
+        next_ms: Some(10_000),
+        devices: 2,
+        left_out: vec![LeftOut {
+            id: "cam-2".into(),
+            reason: "node /dev/x is not granted".into(),
+        }],
+        skipped: vec![Explanation {
+            subject: "10.0.0.7".into(),
+            rule: "types".into(),
+            reason: "is a printer".into(),
+        }],
+        skipped_dropped: 3,
+        ..SessionView::default()
+    }
+}
+
+fn request(view: Option<View>, name: Option<&str>, output: Output) -> Request {
+    Request {
+        view,
+        name: name.map(str::to_owned),
+        output,
+        paint: Paint::PLAIN,
+        live: false,
+    }
+}
+
+fn shown(view: Option<View>, name: Option<&str>) -> String {
+    request(view, name, Output::Table)
+        .render(&mk_status(), now())
+        .unwrap()
+}
+
+#[test]
+fn the_overview_shows_everything_a_line_each() {
+    assert_eq!(
+        shown(None, None),
+        "\
+edge-1  leafhost 0.1.0 standalone, 2 handlers, 2 Configurations, 3 Instances
+podman --cdi-spec-dir /home/a/cdi run --device akri.sh/<configuration>=<hash> IMAGE
+! no udev: device events do not wake handlers
+
+HANDLER  SOURCE    STATUS   SINCE  VERSION  DIGEST        DEVICES  NOTE
+cam      cam.wasm  Active   3h     1.2.0    0123456789ab  2        -
+-        new.wasm  Refused  -      -        -             0        needs the grant udev
+
+CONFIGURATION  HANDLER  DEVICES  UNHEALTHY  LAST-CALL  TOOK   RESULT  NOTE
+cams           cam      2        1          12s        38 ms  ok      1 left out
+lab/t          cam      0        0          -          -      -       its name is no CDI class (and 1 more)
+
+INSTANCE     CDI-DEVICE           HEALTH          SHARED  SLOTS  AGE  ID
+cams-8120fe  akri.sh/cams=8120fe  Healthy         true    1/2    5m   cam-0
+cams-a19705  akri.sh/cams=a19705  Unhealthy: hot  false   0/2    5m   cam-1
+t-d46b65     akri.sh/t=d46b65     Missing 30s     false   0/1    5m   -
+"
+    );
+}
+
+#[test]
+fn a_low_terminal_cuts_the_instances_and_says_so() {
+    let status = mk_status();
+    let all = overview::lines(&status, now(), Paint::PLAIN, Some(17)).unwrap();
+    assert_eq!(all.len(), 16);
+    let mut many = status.clone();
+    let one = status.instances[0].clone();
+    many.instances = std::iter::repeat_n(one, 50).collect();
+    let cut = overview::lines(&many, now(), Paint::PLAIN, Some(24)).unwrap();
+    assert_eq!(cut.len(), 23);
+    assert_eq!(
+        cut.last().unwrap(),
+        "and 41 more: leafhost status instances"
+    );
+}
+
+#[test]
+fn slots_name_their_holder_and_the_way_it_was_claimed() {
+    assert_eq!(
+        shown(Some(View::Slots), None),
+        "\
+INSTANCE     SLOT           HELD-BY  THROUGH
+cams-8120fe  cams-8120fe-0  edge-1   instance
+cams-8120fe  cams-8120fe-1  free     -
+cams-a19705  cams-a19705-0  free     -
+cams-a19705  cams-a19705-1  free     -
+t-d46b65     t-d46b65-0     free     -
+"
+    );
+}
+
+#[test]
+fn a_configuration_is_shown_with_calls_devices_and_the_podman_line() {
+    assert_eq!(
+        shown(Some(View::Configuration), Some("cams")),
+        "  \
+  Configuration:   default/cams
+  Handler:         cam
+  Devices:         2, 1 of them unhealthy or missing
+  CDI kind:        akri.sh/cams
+
+Session of cam.wasm
+  Last call:       12s ago, ok, took 38 ms (computing 3.1 ms, memory 1.1 MiB)
+  Called for:      timer
+  Next call:       10 s after the last at the latest
+  Devices:         2
+
+  LEFT-OUT  WHY
+  cam-2     node /dev/x is not granted
+
+  SKIPPED   RULE   WHY
+  10.0.0.7  types  is a printer
+  and 3 more skipped
+
+Instances
+  INSTANCE     CDI-DEVICE           HEALTH          SHARED  SLOTS  AGE  ID
+  cams-8120fe  akri.sh/cams=8120fe  Healthy         true    1/2    5m   cam-0
+  cams-a19705  akri.sh/cams=a19705  Unhealthy: hot  false   0/2    5m   cam-1
+
+Use one device, or all
+  podman --cdi-spec-dir /home/a/cdi run --rm --device akri.sh/cams=8120fe IMAGE
+  podman --cdi-spec-dir /home/a/cdi run --rm --device akri.sh/cams=all IMAGE
+  (podman before 5.5 reads /etc/cdi only: as root, start the agent with --cdi-dir /etc/cdi, or copy the specs there from /home/a/cdi)
+"
+    );
+}
+
+#[test]
+fn a_configuration_in_trouble_says_why() {
+    assert_eq!(
+        shown(Some(View::Configuration), Some("lab/t")),
+        "  \
+  Configuration:   lab/t
+  Handler:         cam
+  Devices:         0
+  CDI kind:        none is written
+  Problems:        its name is no CDI class
+  Refused details: items[0]: must be a number
+
+No session: no handler of this name serves it.
+"
+    );
+}
+
+#[test]
+fn an_unknown_configuration_is_answered_with_those_there_are() {
+    let error = configuration::find(&mk_status(), "nope").unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "no Configuration nope: the agent has cams, lab/t"
+    );
+    assert!(configuration::find(&mk_status(), "lab/cams").is_err());
+    let mut twice = mk_status();
+    twice.configurations[1].name = "cams".into();
+    let error = configuration::find(&twice, "cams").unwrap_err();
+    assert!(error.to_string().contains("default/cams, lab/cams"));
+}
+
+#[test]
+fn json_and_yaml_are_the_document_itself() {
+    let status = mk_status();
+    let text = request(None, None, Output::Json)
+        .render(&status, now())
+        .unwrap();
+    assert_eq!(serde_json::from_str::<Status>(&text).unwrap(), status);
+    let text = request(None, None, Output::Yaml)
+        .render(&status, now())
+        .unwrap();
+    assert_eq!(serde_yaml_ng::from_str::<Status>(&text).unwrap(), status);
+    let text = request(Some(View::Instances), None, Output::Json)
+        .render(&status, now())
+        .unwrap();
+    let list: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(list[0]["spec"]["cdiName"], "akri.sh/cams=8120fe");
+}
+
+#[test]
+fn a_call_that_changes_nothing_is_no_new_version_of_the_overview() {
+    let status = mk_status();
+    let mut later = status.clone();
+    later.configurations[0].sessions[0].last_call = Some(NOW.into());
+    later.configurations[0].sessions[0].wall_ms = 40.0;
+    let key = |view, name, status: &Status| {
+        let request = request(view, name, Output::Table);
+        request.frame(status, now()).unwrap().key
+    };
+    assert_eq!(key(None, None, &status), key(None, None, &later));
+    let one = Some(View::Configuration);
+    assert_ne!(
+        key(one, Some("cams"), &status),
+        key(one, Some("cams"), &later)
+    );
+    let mut more = status.clone();
+    more.instances.pop();
+    assert_ne!(key(None, None, &status), key(None, None, &more));
+}
+
+#[test]
+fn each_live_json_document_is_one_line() {
+    let mut live = request(None, None, Output::Json);
+    live.live = true;
+    let text = live.render(&mk_status(), now()).unwrap();
+    assert_eq!(text.matches('\n').count(), 1);
+}

@@ -1,0 +1,129 @@
+//! What is on the other side of stdout: a terminal with colours and a size, or a file or pipe.
+
+use std::borrow::Cow;
+use std::io::{IsTerminal, Write};
+
+/// What a text means; the colour follows from it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Tone {
+    /// Nothing special.
+    Plain,
+    /// A heading.
+    Heading,
+    /// As it should be.
+    Good,
+    /// Deserves a look.
+    Warning,
+    /// Wrong.
+    Bad,
+    /// Less important than the rest.
+    Faint,
+}
+
+/// Whether texts are coloured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Paint(bool);
+
+impl Paint {
+    /// No colours.
+    pub const PLAIN: Self = Self(false);
+    /// Colours.
+    #[cfg(test)]
+    pub const COLOURED: Self = Self(true);
+
+    /// Colours if stdout is a terminal that has them and `NO_COLOR` is not set.
+    pub fn stdout() -> Self {
+        Self(std::io::stdout().is_terminal() && wanted())
+    }
+
+    /// The same for stderr.
+    pub fn stderr() -> Self {
+        Self(std::io::stderr().is_terminal() && wanted())
+    }
+
+    /// Whether texts are coloured.
+    pub fn is_on(self) -> bool {
+        self.0
+    }
+
+    /// The text in the colour of its tone. Control characters are escaped, so that nothing a handler says can
+    /// steer the terminal.
+    pub fn apply(self, tone: Tone, text: &str) -> String {
+        let text = escape(text);
+        let code = match tone {
+            Tone::Plain => None,
+            Tone::Heading => Some("1"),
+            Tone::Good => Some("32"),
+            Tone::Warning => Some("33"),
+            Tone::Bad => Some("31"),
+            Tone::Faint => Some("2"),
+        };
+        match code {
+            Some(code) if self.0 && !text.is_empty() => format!("\x1b[{code}m{text}\x1b[0m"),
+            _ => text.into_owned(),
+        }
+    }
+}
+
+fn wanted() -> bool {
+    let set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+    !set("NO_COLOR") && std::env::var_os("TERM").is_none_or(|term| term != "dumb")
+}
+
+/// The text with control characters as `\n`, `\u{1b}` and the like.
+pub fn escape(text: &str) -> Cow<'_, str> {
+    if !text.contains(char::is_control) {
+        return Cow::Borrowed(text);
+    }
+    let mut escaped = String::with_capacity(text.len() + 8);
+    for c in text.chars() {
+        if c.is_control() {
+            escaped.extend(c.escape_default());
+        } else {
+            escaped.push(c);
+        }
+    }
+    Cow::Owned(escaped)
+}
+
+/// Whether stdout is a terminal.
+pub fn is_terminal() -> bool {
+    std::io::stdout().is_terminal()
+}
+
+/// How many lines the terminal shows; 24 where it does not tell.
+pub fn height() -> usize {
+    terminal_size::terminal_size().map_or(24, |(_, height)| usize::from(height.0))
+}
+
+/// Writes to stdout at once. A reader that has gone is an error of kind `BrokenPipe`, which the program ends on
+/// silently.
+pub fn print(text: &str) -> std::io::Result<()> {
+    let mut out = std::io::stdout().lock();
+    out.write_all(text.as_bytes())?;
+    out.flush()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_handlers_text_cannot_steer_the_terminal() {
+        assert_eq!(
+            Paint::PLAIN.apply(Tone::Bad, "a\x1b[2Jb\nc"),
+            "a\\u{1b}[2Jb\\nc"
+        );
+        assert_eq!(
+            Paint::COLOURED.apply(Tone::Bad, "a\x07"),
+            "\x1b[31ma\\u{7}\x1b[0m"
+        );
+    }
+
+    #[test]
+    fn plain_texts_stay_as_they_are() {
+        assert_eq!(Paint::COLOURED.apply(Tone::Plain, "ä"), "ä");
+        assert_eq!(Paint::PLAIN.apply(Tone::Good, "ok"), "ok");
+        assert_eq!(Paint::COLOURED.apply(Tone::Good, ""), "");
+    }
+}
