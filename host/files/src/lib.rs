@@ -6,8 +6,11 @@
 mod atomic;
 mod blocking;
 pub mod folder;
+pub mod instances;
 mod listen;
+pub mod properties;
 mod settle;
 pub mod state;
 
+pub use instances::FileInstances;
 pub use state::StateDir;

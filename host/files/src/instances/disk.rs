@@ -1,0 +1,193 @@
+//! The files of Instances. Blocks.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io::{self, ErrorKind};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use leafhost_core::instance::{Instance, InstanceKey};
+use leafhost_core::names::{DigestLength, device_hash};
+use leafhost_core::ports::{InstanceSet, SourceProblem, StoreError};
+use tempfile::NamedTempFile;
+
+use super::Error;
+use super::batch::Writes;
+use crate::atomic;
+
+/// What was on the disk.
+#[derive(Default)]
+pub struct Stored {
+    pub set: InstanceSet,
+    pub problems: Vec<SourceProblem>,
+}
+
+/// Why an Instance was not written.
+pub struct Failure {
+    path: PathBuf,
+    source: Arc<io::Error>,
+}
+
+impl Failure {
+    pub fn for_key(&self, key: &InstanceKey) -> StoreError {
+        StoreError::Unavailable {
+            key: key.clone(),
+            message: format!("{}: {}", self.path.display(), atomic::remedy(&self.source)),
+            source: Some(Box::new(Arc::clone(&self.source))),
+        }
+    }
+}
+
+/// Reads all; moves aside what is no Instance.
+pub fn read(folder: &Path) -> Result<Stored, Error> {
+    let fail = |action, path: &Path| {
+        let path = path.to_owned();
+        move |source| Error {
+            action,
+            path,
+            source,
+        }
+    };
+    let mut stored = Stored::default();
+    fs::create_dir_all(folder).map_err(fail("create", folder))?;
+    for entry in fs::read_dir(folder).map_err(fail("read", folder))? {
+        let namespace = entry.map_err(fail("read", folder))?.path();
+        if !namespace.is_dir() {
+            continue;
+        }
+        for name in atomic::open(&namespace).map_err(fail("read", &namespace))? {
+            if !name.ends_with(".yaml") {
+                continue;
+            }
+            let path = namespace.join(&name);
+            let bytes = fs::read(&path).map_err(fail("read", &path))?;
+            match parse(&bytes).and_then(|instance| {
+                let key = instance.key();
+                let same = path == file(folder, &key);
+                same.then_some((key, instance))
+                    .ok_or_else(|| "its name and namespace are not those of the file".to_owned())
+            }) {
+                Ok((key, instance)) => {
+                    stored.set.instances.insert(key, Arc::new(instance));
+                }
+                Err(why) => {
+                    let aside = namespace.join(format!("{name}.broken"));
+                    fs::rename(&path, &aside).map_err(fail("move aside", &path))?;
+                    stored.problems.push(SourceProblem {
+                        source: aside.display().to_string(),
+                        line: None,
+                        path: String::new(),
+                        message: format!(
+                            "was no Instance and was moved aside; its device gets a new one: {why}"
+                        ),
+                        configuration: None,
+                    });
+                }
+            }
+        }
+    }
+    stored.problems.sort();
+    Ok(stored)
+}
+
+/// Writes and removes. Each folder is synced once; returns what failed.
+pub fn write(folder: &Path, writes: &Writes) -> BTreeMap<InstanceKey, Failure> {
+    let mut failed = BTreeMap::new();
+    let mut prepared = Vec::new();
+    let mut made = BTreeSet::new();
+    for (key, instance) in writes {
+        let path = file(folder, key);
+        let namespace = folder.join(&key.namespace);
+        match instance {
+            Some(instance) => {
+                let first = !made.contains(&namespace);
+                match prepare(folder, &namespace, first, instance) {
+                    Ok(new) => {
+                        prepared.push((key, path, Some(new)));
+                        made.insert(namespace);
+                    }
+                    Err(source) => fail(&mut failed, key, path, source),
+                }
+            }
+            None => prepared.push((key, path, None)),
+        }
+    }
+    let mut touched: BTreeMap<PathBuf, Vec<&InstanceKey>> = BTreeMap::new();
+    for (key, path, new) in prepared {
+        let done = match new {
+            Some(new) => atomic::place(new, &path),
+            None => match fs::remove_file(&path) {
+                Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
+                _ => Ok(()),
+            },
+        };
+        match done {
+            Ok(()) => touched
+                .entry(folder.join(&key.namespace))
+                .or_default()
+                .push(key),
+            Err(source) => fail(&mut failed, key, path, source),
+        }
+    }
+    for (namespace, keys) in touched {
+        if let Err(source) = atomic::sync(&namespace) {
+            let source = Arc::new(source);
+            for key in keys {
+                let (path, source) = (namespace.clone(), Arc::clone(&source));
+                failed.insert(key.clone(), Failure { path, source });
+            }
+        }
+    }
+    failed
+}
+
+fn prepare(
+    folder: &Path,
+    namespace: &Path,
+    make: bool,
+    instance: &Instance,
+) -> io::Result<NamedTempFile> {
+    let bytes = encode(instance)?;
+    if make && !namespace.is_dir() {
+        fs::create_dir_all(namespace)?;
+        atomic::sync(folder)?;
+    }
+    atomic::prepare(namespace, &bytes)
+}
+
+fn fail(
+    failed: &mut BTreeMap<InstanceKey, Failure>,
+    key: &InstanceKey,
+    path: PathBuf,
+    source: io::Error,
+) {
+    let source = Arc::new(source);
+    failed.insert(key.clone(), Failure { path, source });
+}
+
+/// The file of an Instance. A name too long for a file name is cut and told apart by a digest.
+fn file(folder: &Path, key: &InstanceKey) -> PathBuf {
+    let InstanceKey { namespace, name } = key;
+    let stem = match name.get(..200) {
+        Some(head) => format!("{head}~{}", device_hash(name, None, DigestLength::Eight)),
+        None => name.clone(),
+    };
+    folder.join(namespace).join(format!("{stem}.yaml"))
+}
+
+/// By way of JSON: a YAML writer of its own mind gives enums tags that no other tool reads.
+fn encode(instance: &Instance) -> io::Result<Vec<u8>> {
+    let value = serde_json::to_value(instance)?;
+    let text = serde_yaml_ng::to_string(&value).map_err(io::Error::other)?;
+    Ok(text.into_bytes())
+}
+
+fn parse(bytes: &[u8]) -> Result<Instance, String> {
+    let value: serde_json::Value =
+        serde_yaml_ng::from_slice(bytes).map_err(|error| error.to_string())?;
+    let instance: Instance = serde_json::from_value(value).map_err(|error| error.to_string())?;
+    if instance.metadata.uid.is_empty() {
+        return Err("it has no uid".to_owned());
+    }
+    Ok(instance)
+}

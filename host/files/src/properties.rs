@@ -1,0 +1,249 @@
+//! Discovery properties: values given in a Configuration, or named there and kept as files `NAME/KEY`.
+
+use std::sync::Arc;
+
+use leafhost_core::configuration::{
+    Configuration, DiscoveryProperty, FieldProblem, KeyRef, ValueFrom,
+};
+use leafhost_core::session::Property;
+
+use crate::folder::{Content, Kind, Rules, Snapshot};
+
+/// The longest value, in bytes.
+pub const MAX_VALUE: u64 = 1 << 20;
+
+/// Which files are values.
+pub const RULES: Rules = Rules {
+    kinds: &[Kind {
+        suffix: "",
+        max: MAX_VALUE,
+        links: true,
+    }],
+    nested: true,
+    max_files: 1000,
+};
+
+/// Where named values are: `secrets/NAME/KEY` and `configmaps/NAME/KEY` below `folder`.
+pub struct Values {
+    /// The folder both are in, for texts.
+    pub folder: String,
+    /// `secrets`.
+    pub secrets: Arc<Snapshot>,
+    /// `configmaps`.
+    pub configmaps: Arc<Snapshot>,
+}
+
+impl Values {
+    /// The properties of a Configuration, sorted by name; or the first that cannot be had.
+    pub fn resolve(&self, configuration: &Configuration) -> Result<Vec<Property>, FieldProblem> {
+        let mut resolved = Vec::new();
+        for (index, property) in configuration.properties.iter().enumerate() {
+            let path = format!("spec.discoveryHandler.discoveryProperties[{index}]");
+            resolved.extend(self.property(property, &path, configuration.key.namespace())?);
+        }
+        resolved.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(resolved)
+    }
+
+    fn property(
+        &self,
+        property: &DiscoveryProperty,
+        path: &str,
+        namespace: &str,
+    ) -> Result<Option<Property>, FieldProblem> {
+        let given = |value: Arc<[u8]>, secret| Property {
+            name: property.name.clone(),
+            value: Some(value),
+            secret,
+        };
+        let (kind, field, reference, files) = match &property.value_from {
+            None => {
+                let value = property.value.as_deref().unwrap_or_default();
+                return Ok(Some(given(value.as_bytes().into(), false)));
+            }
+            Some(ValueFrom::SecretKeyRef(reference)) => {
+                ("secrets", "secretKeyRef", reference, &self.secrets)
+            }
+            Some(ValueFrom::ConfigMapKeyRef(reference)) => {
+                ("configmaps", "configMapKeyRef", reference, &self.configmaps)
+            }
+        };
+        let at = |field_of: &str| format!("{path}.valueFrom.{field}{field_of}");
+        check(reference, namespace)
+            .map_err(|(field_of, message)| FieldProblem::new(at(field_of), message))?;
+        let name = format!("{}/{}", reference.name, reference.key);
+        let file = format!("{}/{kind}/{name}", self.folder);
+        match files.files.get(&name) {
+            Some(Content::Bytes(bytes)) => Ok(Some(given(bytes.clone(), kind == "secrets"))),
+            Some(Content::Refused(why)) => Err(FieldProblem::new(at(""), format!("{file} {why}"))),
+            Some(Content::Pending) => Err(FieldProblem::new(
+                at(""),
+                format!("{file} is still being written"),
+            )),
+            None if reference.optional == Some(true) => Ok(None),
+            None => Err(FieldProblem::new(
+                at(""),
+                format!("{file} is missing; write the value into it, or set optional: true"),
+            )),
+        }
+    }
+}
+
+/// The field of a reference that cannot be used, and why.
+fn check(reference: &KeyRef, namespace: &str) -> Result<(), (&'static str, String)> {
+    if reference.namespace != namespace {
+        return Err((
+            ".namespace",
+            format!(
+                "is {:?}, must be that of the Configuration, {namespace:?}",
+                reference.namespace
+            ),
+        ));
+    }
+    if !leafhost_core::names::is_node_name(&reference.name) {
+        return Err((
+            ".name",
+            format!(
+                "{:?} is not 1 to 253 lower-case letters, digits, '-' and '.'",
+                reference.name
+            ),
+        ));
+    }
+    let inner = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    let key = &reference.key;
+    if key.is_empty() || key.len() > 253 || key.starts_with('.') || !key.chars().all(inner) {
+        return Err((
+            ".key",
+            format!(
+                "{key:?} is not 1 to 253 letters, digits, '-', '_' and '.', with no '.' in front"
+            ),
+        ));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use leafhost_core::configuration::Manifest;
+    use serde_json::{Value, json};
+
+    fn mk_values(secrets: &[(&str, Content)]) -> Values {
+        let snapshot = |files: &[(&str, Content)]| {
+            let files = files.iter().cloned();
+            Arc::new(Snapshot {
+                complete: true,
+                files: files
+                    .map(|(name, content)| (name.to_owned(), content))
+                    .collect(),
+                ..Snapshot::default()
+            })
+        };
+        Values {
+            folder: "DIR".into(),
+            secrets: snapshot(secrets),
+            configmaps: snapshot(&[("site/room", Content::Bytes(b"12".as_slice().into()))]),
+        }
+    }
+
+    fn mk_configuration(properties: &Value) -> Configuration {
+        let manifest: Manifest = serde_json::from_value(json!({
+            "apiVersion": "akri.sh/v0", "kind": "Configuration", "metadata": {"name": "a"},
+            "spec": {"discoveryHandler": {"name": "udev", "discoveryProperties": properties}},
+        }))
+        .unwrap();
+        manifest.try_into().unwrap()
+    }
+
+    #[test]
+    fn values_are_given_or_read_and_sorted_by_name() {
+        let values = mk_values(&[(
+            "camera/password",
+            Content::Bytes(b"\xff\n".as_slice().into()),
+        )]);
+        let configuration = mk_configuration(&json!([
+            {"name": "p", "valueFrom": {"secretKeyRef": {"name": "camera", "key": "password"}}},
+            {"name": "given", "value": "x"},
+            {"name": "empty"},
+            {"name": "m", "valueFrom": {"configMapKeyRef": {"name": "site", "key": "room"}}},
+            {"name": "o", "valueFrom": {"secretKeyRef": {"name": "none", "key": "k", "optional": true}}},
+        ]));
+        let resolved = values.resolve(&configuration).unwrap();
+        let shown: Vec<_> = resolved
+            .iter()
+            .map(|p| (p.name.as_str(), p.value.as_deref().unwrap(), p.secret))
+            .collect();
+        assert_eq!(
+            shown,
+            [
+                ("empty", b"".as_slice(), false),
+                ("given", b"x", false),
+                ("m", b"12", false),
+                ("p", b"\xff\n", true),
+            ]
+        );
+    }
+
+    #[test]
+    fn what_cannot_be_had_is_named_with_field_file_and_remedy() {
+        let values = mk_values(&[
+            ("camera/big", Content::Refused("has 2 bytes".into())),
+            ("camera/new", Content::Pending),
+        ]);
+        let secret = |fields: Value| json!({"secretKeyRef": fields});
+        for (from, field, words) in [
+            (
+                secret(json!({"name": "camera", "key": "gone"})),
+                "secretKeyRef",
+                "DIR/secrets/camera/gone is missing",
+            ),
+            (
+                json!({"configMapKeyRef": {"name": "site", "key": "gone"}}),
+                "configMapKeyRef",
+                "DIR/configmaps/site/gone is missing",
+            ),
+            (
+                secret(json!({"name": "camera", "key": "big"})),
+                "secretKeyRef",
+                "has 2 bytes",
+            ),
+            (
+                secret(json!({"name": "camera", "key": "new"})),
+                "secretKeyRef",
+                "being written",
+            ),
+            (
+                secret(json!({"name": "camera", "key": "k", "namespace": "other"})),
+                "secretKeyRef.namespace",
+                "\"other\"",
+            ),
+            (
+                secret(json!({"name": "..", "key": "k", "optional": true})),
+                "secretKeyRef.name",
+                "\"..\"",
+            ),
+            (
+                secret(json!({"name": "a/../b", "key": "k"})),
+                "secretKeyRef.name",
+                "a/../b",
+            ),
+            (
+                secret(json!({"name": "camera", "key": "../../../etc/shadow"})),
+                "secretKeyRef.key",
+                "shadow",
+            ),
+            (
+                secret(json!({"name": "camera", "key": ".."})),
+                "secretKeyRef.key",
+                "\"..\"",
+            ),
+        ] {
+            let configuration = mk_configuration(&json!([{"name": "p", "valueFrom": from}]));
+            let problem = values.resolve(&configuration).unwrap_err();
+            let expected =
+                format!("spec.discoveryHandler.discoveryProperties[0].valueFrom.{field}");
+            assert_eq!(problem.path, expected);
+            assert!(problem.message.contains(words), "{}", problem.message);
+        }
+    }
+}
