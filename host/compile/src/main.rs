@@ -1,2 +1,95 @@
-//! The compiler child process.
-fn main() {}
+//! The compiler child: a component on standard input, native code on standard output.
+//!
+//! Reads bytes that anyone may have written, so it gives up whatever it does not need before it reads the first one:
+//! memory, time, files, sockets, other programs. What is left of its rights is two pipes.
+//! Exit status: 0 done, 3 the component does not compile, 4 no limits, 5 the compiler panicked, 1 anything else;
+//! the reason is on standard error.
+
+use std::io::{self, Read as _, Write as _};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::process::ExitCode;
+
+use leafhost_wasm::{EXIT_INVALID, EXIT_LIMITS, EXIT_PANIC, MAX_BYTES, engine_config};
+use wasmtime::Engine;
+
+mod sandbox;
+
+/// Cranelift's threads; under the bound on address space each costs a part of it.
+const THREADS: usize = 4;
+
+fn main() -> ExitCode {
+    if let Err(error) = sandbox::enter() {
+        eprintln!("{}", chain(&error));
+        return ExitCode::from(EXIT_LIMITS);
+    }
+    // The message is printed by the hook of the standard library.
+    match catch_unwind(AssertUnwindSafe(compile)) {
+        Ok(Ok(())) => ExitCode::SUCCESS,
+        Ok(Err(error)) => {
+            eprintln!("{}", chain(&error));
+            ExitCode::from(match error {
+                Error::Component(_) | Error::TooLarge => EXIT_INVALID,
+                Error::Read(_) | Error::Write(_) | Error::Engine(_) | Error::Threads(_) => 1,
+            })
+        }
+        Err(_) => ExitCode::from(EXIT_PANIC),
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+enum Error {
+    #[error("cannot read the component from standard input")]
+    Read(#[source] io::Error),
+    #[error("the component has more than {} MiB", MAX_BYTES >> 20)]
+    TooLarge,
+    #[error("cannot set up the compiler")]
+    Engine(#[source] Box<dyn std::error::Error>),
+    #[error("cannot start the compiler's threads")]
+    Threads(#[source] rayon::ThreadPoolBuildError),
+    #[error("{0:#}")]
+    Component(wasmtime::Error),
+    #[error("cannot write the native code to standard output")]
+    Write(#[source] io::Error),
+}
+
+fn compile() -> Result<(), Error> {
+    rayon::ThreadPoolBuilder::new()
+        .num_threads(threads())
+        .build_global()
+        .map_err(Error::Threads)?;
+    let config = engine_config().map_err(|error| Error::Engine(error.into()))?;
+    let engine = Engine::new(&config).map_err(|error| Error::Engine(error.into()))?;
+    let mut wasm = Vec::new();
+    let most = u64::try_from(MAX_BYTES).unwrap_or(u64::MAX);
+    io::stdin()
+        .lock()
+        .take(most + 1)
+        .read_to_end(&mut wasm)
+        .map_err(Error::Read)?;
+    if wasm.len() > MAX_BYTES {
+        return Err(Error::TooLarge);
+    }
+    let native = engine
+        .precompile_component(&wasm)
+        .map_err(Error::Component)?;
+    let mut output = io::stdout().lock();
+    output
+        .write_all(&native)
+        .and_then(|()| output.flush())
+        .map_err(Error::Write)
+}
+
+fn threads() -> usize {
+    std::thread::available_parallelism().map_or(1, |threads| threads.get().min(THREADS))
+}
+
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text.push_str(": ");
+        text.push_str(&error.to_string());
+        cause = error.source();
+    }
+    text
+}

@@ -1,1 +1,107 @@
-//! (in the making)
+//! Loads and calls discovery handlers: sandboxed WebAssembly components (`wit/` is the contract).
+//!
+//! The only crate that knows wasmtime. It implements the ports `Loader`, `Handler` and `Session` of `leafhost-core`; knows
+//! nothing of files being watched, of Instances or of the kubelet.
+//!
+//! ```text
+//! bytes ─► component ─► grants ─► cache / compiler ─► linked ─► described ─► handler     (load)
+//! wake ─► session ─► call: fresh store, limits, capabilities ─► output checked ─► report (session)
+//! ```
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use wasmtime::component::Linker;
+
+mod bindings;
+mod cache;
+mod call;
+mod capabilities;
+mod compiler;
+mod component;
+mod cpu;
+mod engine;
+pub mod grants;
+mod handler;
+mod limits;
+mod load;
+mod output;
+mod record;
+mod session;
+mod text;
+mod ticker;
+
+pub use cache::CacheError;
+pub use compiler::{CompileError, EXIT_INVALID, EXIT_LIMITS, EXIT_PANIC};
+pub use component::{CONTRACT_VERSIONS, ComponentError, Inspection, MAX_BYTES, inspect};
+pub use engine::{EngineError, engine_config};
+pub use limits::Limits;
+
+/// What a [`Runtime`] needs.
+#[derive(Debug)]
+pub struct RuntimeConfig {
+    /// Where native code is kept; made if it is not there, for this user alone.
+    pub cache_dir: PathBuf,
+    /// The compiler program; absent: where it is installed beside the agent.
+    pub compiler: Option<PathBuf>,
+    /// How long compiling one component may take.
+    pub compile_timeout: Duration,
+    /// Where device events come from; or why there are none, then handlers that want them are called every minute.
+    pub events: Result<leafhost_udev::Monitor, String>,
+}
+
+/// Why there is no runtime.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The engine.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    /// The capabilities.
+    #[error("cannot link the capabilities")]
+    Link(#[source] wasmtime::Error),
+    /// The cache.
+    #[error(transparent)]
+    Cache(#[from] CacheError),
+    /// Threads.
+    #[error("cannot start the threads that guests run on")]
+    Threads(#[source] std::io::Error),
+}
+
+/// Loads handlers, see [`leafhost_core::ports::Loader`].
+pub struct Runtime {
+    host: Arc<call::Host>,
+    linker: Linker<capabilities::CallState>,
+    cache: Arc<cache::Cache>,
+    compiler: compiler::Compiler,
+    events: Arc<handler::Events>,
+}
+
+impl std::fmt::Debug for Runtime {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Runtime")
+            .field("cache", &self.cache)
+            .field("compiler", &self.compiler)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Runtime {
+    /// Starts the threads that guests run on and opens the cache. Blocks for a moment.
+    ///
+    /// # Errors
+    /// The cache folder cannot be used, or threads cannot be started; the text has the remedy.
+    pub fn new(config: RuntimeConfig) -> Result<Arc<Self>, Error> {
+        let engine = engine::engine()?;
+        let linker = capabilities::link(&engine).map_err(Error::Link)?;
+        let cache = cache::Cache::open(&config.cache_dir, engine::fingerprint()?)?;
+        let host = call::Host::start(engine).map_err(Error::Threads)?;
+        Ok(Arc::new(Self {
+            host: Arc::new(host),
+            linker,
+            cache: Arc::new(cache),
+            compiler: compiler::Compiler::new(config.compiler, config.compile_timeout),
+            events: Arc::new(config.events),
+        }))
+    }
+}

@@ -1,0 +1,270 @@
+//! One call of a guest: a fresh store, armed limits, and what became of it.
+//!
+//! Guests run on a runtime of their own, so that one that computes delays no timer of the agent.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use leafhost_core::fault::{Fault, FaultReason};
+use tokio::sync::Semaphore;
+use tokio::task::AbortHandle;
+use wasmtime::{Engine, Store, Trap, UpdateDeadline, WasmBacktrace};
+use wasmtime_wasi::{I32Exit, ResourceTableError};
+
+use crate::bindings::{DiscoveryHandler, DiscoveryHandlerPre};
+use crate::capabilities::CallState;
+use crate::cpu::Metered;
+use crate::limits::{HANDLES, HOSTCALL_FUEL, Limits};
+use crate::record::Record;
+use crate::text::{Secrets, clean};
+use crate::ticker::Ticker;
+
+/// How many guests of the agent run at once; more wait.
+const AT_ONCE: usize = 16;
+/// How many functions of a backtrace are shown.
+const FRAMES: usize = 8;
+/// The longest text of a fault, in bytes.
+const MAX_TEXT: usize = 4096;
+
+/// Where guests run.
+#[derive(Debug)]
+pub(crate) struct Host {
+    pub(crate) engine: Engine,
+    ticker: Ticker,
+    runtime: Option<tokio::runtime::Runtime>,
+    permits: Semaphore,
+}
+
+impl Host {
+    /// Starts the threads.
+    pub(crate) fn start(engine: Engine) -> std::io::Result<Self> {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(2)
+            .max_blocking_threads(16)
+            .thread_name("guest")
+            .enable_all()
+            .build()?;
+        Ok(Self {
+            ticker: Ticker::start(&engine)?,
+            engine,
+            runtime: Some(runtime),
+            permits: Semaphore::new(AT_ONCE),
+        })
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        // Waiting for guests is not allowed where futures run, and not needed: nothing is left of them but memory.
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+/// What a guest is to do, once it stands.
+pub(crate) type Work<T> = Box<
+    dyn for<'a> FnOnce(
+            &'a DiscoveryHandler,
+            &'a mut Store<CallState>,
+        ) -> Pin<Box<dyn Future<Output = wasmtime::Result<T>> + Send + 'a>>
+        + Send,
+>;
+
+/// Ends the task when the caller no longer waits.
+struct EndWithCaller(AbortHandle);
+
+impl Drop for EndWithCaller {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// What a call is made of.
+pub(crate) struct Call<T> {
+    /// The component, linked.
+    pub(crate) pre: DiscoveryHandlerPre<CallState>,
+    /// What the store knows.
+    pub(crate) state: CallState,
+    /// What it may use.
+    pub(crate) limits: Limits,
+    /// What is kept of it.
+    pub(crate) record: Arc<Record>,
+    /// What must not be seen in a fault.
+    pub(crate) secrets: Arc<Secrets>,
+    /// What it is to do.
+    pub(crate) work: Work<T>,
+}
+
+/// How a call ended, and how long it took from the start of the guest.
+pub(crate) struct Ended<T> {
+    pub(crate) answer: Result<T, Fault>,
+    pub(crate) wall: Duration,
+}
+
+impl Host {
+    /// Makes a call. Dropping the future ends it.
+    pub(crate) async fn call<T: Send + 'static>(self: &Arc<Self>, call: Call<T>) -> Ended<T> {
+        let stopped = || Ended {
+            answer: Err(Fault::new(FaultReason::Host, "the agent is stopping")),
+            wall: Duration::ZERO,
+        };
+        let (Ok(_permit), Some(runtime)) = (self.permits.acquire().await, &self.runtime) else {
+            return stopped();
+        };
+        let meter = call.record.cpu.clone();
+        // Weak: a host that is dropped must not be kept by a guest, nor be dropped by one.
+        let running = self.ticker.run();
+        let engine = self.engine.clone();
+        let task = runtime.spawn(Metered::new(meter, async move {
+            let _running = running;
+            run(&engine, call).await
+        }));
+        let _end = EndWithCaller(task.abort_handle());
+        match task.await {
+            Ok(ended) => ended,
+            Err(error) if error.is_cancelled() => stopped(),
+            Err(error) => Ended {
+                answer: Err(Fault::new(
+                    FaultReason::Host,
+                    clean(
+                        &format!("the agent failed while it ran the guest: {error}"),
+                        MAX_TEXT,
+                    ),
+                )),
+                wall: Duration::ZERO,
+            },
+        }
+    }
+}
+
+async fn run<T>(engine: &Engine, call: Call<T>) -> Ended<T> {
+    let Call {
+        pre,
+        state,
+        limits,
+        record,
+        secrets,
+        work,
+    } = call;
+    let begin = tokio::time::Instant::now();
+    let mut store = Store::new(engine, state);
+    store.limiter(|state| &mut state.limiter);
+    store.set_hostcall_fuel(HOSTCALL_FUEL);
+    store.set_max_component_handles(HANDLES);
+    let (meter, budget) = (record.cpu.clone(), limits.cpu);
+    store.epoch_deadline_callback(move |_| {
+        if meter.used_within_poll() > budget {
+            return Err(wasmtime::Error::new(CpuExhausted));
+        }
+        // Yielding through tokio's own function: a plain yield starves the timers, by which a call is ended.
+        let pause = Box::pin(tokio::task::yield_now());
+        Ok(UpdateDeadline::YieldCustom(1, pause))
+    });
+    let answer = tokio::time::timeout(limits.wall, async {
+        // Armed only now: what it waited for before is not its doing.
+        store.set_epoch_deadline(1);
+        let handler = pre.instantiate_async(&mut store).await?;
+        work(&handler, &mut store).await
+    })
+    .await;
+    let wall = begin.elapsed();
+    // The guest's last lines come out when its streams are dropped.
+    drop(store);
+    let answer = match answer {
+        Ok(answer) => answer.map_err(|error| fault(&error, &limits, &record)),
+        Err(_) => Err(Fault::new(
+            FaultReason::WallTimeout,
+            format!(
+                "it took longer than {} s; `limits.wallSeconds` in the grants raises that",
+                limits.wall.as_secs()
+            ),
+        )),
+    };
+    let answer = answer.map_err(|fault| Fault {
+        message: secrets.clean(&fault.message, MAX_TEXT),
+        ..fault
+    });
+    Ended { answer, wall }
+}
+
+/// The guest computed longer than it may.
+#[derive(Debug, thiserror::Error)]
+#[error("the budget for computing is used up")]
+struct CpuExhausted;
+
+/// What happened, by the error that ended the guest.
+fn fault(error: &wasmtime::Error, limits: &Limits, record: &Record) -> Fault {
+    if error.downcast_ref::<CpuExhausted>().is_some() {
+        return Fault::new(
+            FaultReason::CpuBudget,
+            format!(
+                "it computed longer than {} s; `limits.cpuSeconds` in the grants raises that",
+                limits.cpu.as_secs()
+            ),
+        );
+    }
+    let place = place(error);
+    let words = match record.kept().last_words.as_str() {
+        "" => String::new(),
+        words => format!("; it said: {words}"),
+    };
+    if record.memory.refused() {
+        return Fault::new(
+            FaultReason::Memory,
+            format!(
+                "it needed more than {} MiB of memory{place}{words}; `limits.memoryMiB` in the grants raises that",
+                limits.memory >> 20
+            ),
+        );
+    }
+    if let Some(I32Exit(status)) = error.downcast_ref::<I32Exit>() {
+        return Fault::new(
+            FaultReason::Exit,
+            format!("it exited with status {status}; a handler returns{words}"),
+        );
+    }
+    let cause = error.root_cause().to_string();
+    let held_too_much = matches!(
+        error.downcast_ref::<ResourceTableError>(),
+        Some(ResourceTableError::Full)
+    ) || cause.contains("fuel allocated for hostcalls")
+        || cause.contains("handle limit exceeded");
+    if held_too_much {
+        return Fault::new(
+            FaultReason::HostResources,
+            format!(
+                "it made the host hold more than {} MiB or {HANDLES} handles{place}",
+                HOSTCALL_FUEL >> 20
+            ),
+        );
+    }
+    let what = match error.downcast_ref::<Trap>() {
+        Some(Trap::UnreachableCodeReached) => "it aborted, as after a panic".to_owned(),
+        Some(trap) => format!("it trapped: {trap}"),
+        None => format!("it failed: {cause}"),
+    };
+    Fault::new(FaultReason::Trap, format!("{what}{place}{words}"))
+}
+
+/// ` in f, called by g, h`, as far as names are known.
+fn place(error: &wasmtime::Error) -> String {
+    let Some(backtrace) = error.downcast_ref::<WasmBacktrace>() else {
+        return String::new();
+    };
+    let shown = backtrace.to_string();
+    let names: Vec<&str> = shown
+        .lines()
+        .filter_map(|line| line.split_once(" - "))
+        .map(|(_, name)| name.rsplit('!').next().unwrap_or(name).trim())
+        .filter(|name| !name.is_empty())
+        .take(FRAMES)
+        .collect();
+    match names.split_first() {
+        None => String::new(),
+        Some((first, [])) => format!(" in {first}"),
+        Some((first, callers)) => format!(" in {first}, called by {}", callers.join(", ")),
+    }
+}

@@ -1,0 +1,127 @@
+//! `leafhost:log`: lines for the operator. Needs no grant.
+//!
+//! Lines go to `tracing` under the target `leafhost::guest` with the handler, its source and the Configuration beside them.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+use wasmtime::component::{HasSelf, Linker};
+
+use super::CallState;
+use crate::bindings::leafhost::log::log;
+use crate::record::Record;
+use crate::text::Secrets;
+
+/// The longest line, in bytes.
+const MAX_LINE: usize = 4096;
+/// So many lines…
+const LINES: u32 = 20;
+/// …in this time.
+const WINDOW: Duration = Duration::from_secs(10);
+
+/// How much a line matters, in `tracing`'s words.
+pub(crate) use tracing::Level;
+
+/// Lets so many lines through; one for all calls of a session.
+#[derive(Debug, Default)]
+pub(crate) struct Rate(Mutex<Option<(Instant, u32)>>);
+
+impl Rate {
+    /// Whether one more line may be written now.
+    pub(crate) fn admits(&self) -> bool {
+        let mut window = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = Instant::now();
+        match &mut *window {
+            Some((begin, lines)) if now.duration_since(*begin) < WINDOW => {
+                *lines += 1;
+                *lines <= LINES
+            }
+            _ => {
+                *window = Some((now, 1));
+                true
+            }
+        }
+    }
+}
+
+/// Where the lines of a session go.
+#[derive(Debug)]
+pub(crate) struct LogSink {
+    /// The handler's name; the source's until it has said its own.
+    pub(crate) handler: String,
+    /// The source's name.
+    pub(crate) source: String,
+    /// The Configuration; empty outside of `discover`.
+    pub(crate) configuration: String,
+    /// What must not be seen.
+    pub(crate) secrets: Arc<Secrets>,
+    /// How many lines.
+    pub(crate) rate: Rate,
+}
+
+impl LogSink {
+    /// Writes a line, or drops and counts it.
+    pub(crate) fn write(&self, record: &Record, level: Level, message: &str) {
+        if !self.rate.admits() {
+            record.kept().log_dropped += 1;
+            return;
+        }
+        let message = self.secrets.clean(message, MAX_LINE);
+        let (handler, source, configuration) = (&self.handler, &self.source, &self.configuration);
+        macro_rules! line {
+            ($level:ident) => {
+                tracing::event!(target: "leafhost::guest", Level::$level, handler, source, configuration, "{message}")
+            };
+        }
+        match level {
+            Level::ERROR => line!(ERROR),
+            Level::WARN => line!(WARN),
+            Level::INFO => line!(INFO),
+            _ => line!(DEBUG),
+        }
+    }
+}
+
+/// Where the lines of a call go.
+pub(crate) struct LogState {
+    pub(crate) sink: Arc<LogSink>,
+    pub(crate) record: Arc<Record>,
+}
+
+/// Links it.
+pub(super) fn add_to_linker(
+    linker: &mut Linker<CallState>,
+    state: fn(&mut CallState) -> &mut LogState,
+) -> wasmtime::Result<()> {
+    log::add_to_linker::<_, HasSelf<LogState>>(linker, state)
+}
+
+impl log::Host for LogState {
+    async fn write(&mut self, level: log::Level, message: String) -> wasmtime::Result<()> {
+        let level = match level {
+            log::Level::Debug => Level::DEBUG,
+            log::Level::Info => Level::INFO,
+            log::Level::Warn => Level::WARN,
+            log::Level::Error => Level::ERROR,
+        };
+        self.sink.write(&self.record, level, &message);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn twenty_lines_in_ten_seconds_are_written() {
+        let rate = Rate::default();
+        let admitted = |n: u32| (0..n).filter(|_| rate.admits()).count();
+        assert_eq!(admitted(100), 20);
+        tokio::time::advance(Duration::from_secs(9)).await;
+        assert_eq!(admitted(5), 0);
+        tokio::time::advance(Duration::from_secs(1)).await;
+        assert_eq!(admitted(100), 20);
+    }
+}

@@ -1,0 +1,206 @@
+//! `leafhost:udev`: the devices of the node. Needs the grant `udev`, which says which subsystems.
+//!
+//! Every call is one blocking task; a guest that is ended meanwhile leaves it to run out.
+
+use std::sync::Arc;
+
+use leafhost_udev::{Field, Rule, Subsystems, Term};
+use wasmtime::component::{HasSelf, Linker};
+
+use super::{CallState, Capabilities};
+use crate::bindings::leafhost::udev::{devices, types};
+use crate::record::Record;
+use crate::text::{Secrets, clean};
+
+/// The most rules of one question.
+pub(crate) const MAX_RULES: usize = 64;
+/// The most attributes read at once.
+const MAX_READS: usize = 4096;
+/// The most bytes of names in one question to read.
+const MAX_NAMES: usize = 1 << 20;
+
+/// What a call may see.
+pub(crate) struct UdevState {
+    allowed: Result<Arc<Subsystems>, &'static str>,
+    secrets: Arc<Secrets>,
+    record: Arc<Record>,
+}
+
+impl UdevState {
+    /// For one call.
+    pub(super) fn new(
+        capabilities: &Capabilities,
+        secrets: Arc<Secrets>,
+        record: Arc<Record>,
+    ) -> Self {
+        let allowed = match &capabilities.udev {
+            _ if !capabilities.discovers => Err("devices are shown to `discover` only"),
+            None => Err("the grant `udev` is missing"),
+            Some(allowed) => Ok(allowed.clone()),
+        };
+        Self {
+            allowed,
+            secrets,
+            record,
+        }
+    }
+
+    fn allowed(&self, asked: &str) -> Result<Arc<Subsystems>, devices::Error> {
+        self.allowed.clone().map_err(|reason| {
+            self.record.deny(asked);
+            devices::Error::Unavailable(reason.to_owned())
+        })
+    }
+
+    /// Subsystems that a rule asks for by name and that are not granted: their devices are as if they were not there,
+    /// which an operator who wonders should be told.
+    fn note_denied(&self, rules: &[types::Rule], allowed: &Subsystems) {
+        for term in rules.iter().flatten() {
+            let named = matches!(term.field, types::Field::Subsystem) && !term.negated;
+            let plain = !term.value.contains(['*', '?', '[', '|', '(', '.', '\\']);
+            if named && plain && !allowed.allows(Some(&term.value)) {
+                self.record
+                    .deny(&format!("udev subsystem {:?}", term.value));
+            }
+        }
+    }
+}
+
+/// Links it.
+pub(super) fn add_to_linker(
+    linker: &mut Linker<CallState>,
+    state: fn(&mut CallState) -> &mut UdevState,
+) -> wasmtime::Result<()> {
+    types::add_to_linker::<_, HasSelf<UdevState>>(linker, state)?;
+    devices::add_to_linker::<_, HasSelf<UdevState>>(linker, state)
+}
+
+impl types::Host for UdevState {}
+
+impl devices::Host for UdevState {
+    async fn find(
+        &mut self,
+        rules: Vec<types::Rule>,
+    ) -> wasmtime::Result<Result<Vec<devices::Device>, devices::Error>> {
+        let allowed = match self.allowed("udev.find") {
+            Ok(allowed) => allowed,
+            Err(error) => return Ok(Err(error)),
+        };
+        self.note_denied(&rules, &allowed);
+        let rules = match host_rules(rules) {
+            Ok(rules) => rules,
+            Err(message) => return Ok(Err(devices::Error::InvalidRule(message))),
+        };
+        let found = tokio::task::spawn_blocking(move || leafhost_udev::find(&rules, &allowed));
+        let found = match found.await {
+            Ok(Ok(found)) => found,
+            Ok(Err(error)) => return Ok(Err(unavailable(&error))),
+            Err(error) => return Ok(Err(unavailable(&error))),
+        };
+        for note in &found.notes {
+            self.record
+                .explain(&self.secrets, &note.subject, &note.rule, &note.reason);
+        }
+        let mut kept = self.record.kept();
+        kept.explained_dropped += found.notes_dropped;
+        kept.nodes.extend(
+            found
+                .devices
+                .iter()
+                .filter_map(|device| device.devnode.clone()),
+        );
+        drop(kept);
+        Ok(Ok(found.devices.into_iter().map(guest_device).collect()))
+    }
+
+    async fn read(
+        &mut self,
+        attributes: Vec<(String, String)>,
+    ) -> wasmtime::Result<Result<Vec<Option<String>>, devices::Error>> {
+        let allowed = match self.allowed("udev.read") {
+            Ok(allowed) => allowed,
+            Err(error) => return Ok(Err(error)),
+        };
+        let names: usize = attributes
+            .iter()
+            .map(|(path, name)| path.len() + name.len())
+            .sum();
+        if attributes.len() > MAX_READS || names > MAX_NAMES {
+            return Ok(Err(devices::Error::InvalidRule(format!(
+                "asks for {} attributes, at most {MAX_READS} with names of at most {MAX_NAMES} bytes in all",
+                attributes.len()
+            ))));
+        }
+        let read = tokio::task::spawn_blocking(move || leafhost_udev::read(&attributes, &allowed));
+        Ok(match read.await {
+            Ok(Ok(values)) => Ok(values),
+            Ok(Err(error)) => Err(unavailable(&error)),
+            Err(error) => Err(unavailable(&error)),
+        })
+    }
+}
+
+fn unavailable(error: &dyn std::error::Error) -> devices::Error {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text.push_str(": ");
+        text.push_str(&error.to_string());
+        cause = error.source();
+    }
+    devices::Error::Unavailable(clean(&text, 1024))
+}
+
+/// The guest's rules; or which one is none and why.
+pub(crate) fn host_rules(rules: Vec<types::Rule>) -> Result<Vec<Rule>, String> {
+    if rules.len() > MAX_RULES {
+        return Err(format!("{} rules, at most {MAX_RULES}", rules.len()));
+    }
+    rules
+        .into_iter()
+        .enumerate()
+        .map(|(index, rule)| host_rule(rule).map_err(|error| format!("rule {index}: {error}")))
+        .collect()
+}
+
+/// The guest's rule; or why it is none.
+pub(crate) fn host_rule(rule: types::Rule) -> Result<Rule, leafhost_udev::InvalidRule> {
+    Rule::new(rule.into_iter().map(host_term).collect())
+}
+
+fn host_term(term: types::Term) -> Term {
+    let field = match term.field {
+        types::Field::Attr => Field::Attr,
+        types::Field::Attrs => Field::Attrs,
+        types::Field::Devpath => Field::Devpath,
+        types::Field::Driver => Field::Driver,
+        types::Field::Drivers => Field::Drivers,
+        types::Field::Kernel => Field::Kernel,
+        types::Field::Kernels => Field::Kernels,
+        types::Field::Env => Field::Env,
+        types::Field::Subsystem => Field::Subsystem,
+        types::Field::Subsystems => Field::Subsystems,
+        types::Field::Tag => Field::Tag,
+        types::Field::Tags => Field::Tags,
+    };
+    Term {
+        field,
+        key: term.key,
+        negated: term.negated,
+        value: term.value,
+    }
+}
+
+fn guest_device(device: leafhost_udev::Device) -> devices::Device {
+    devices::Device {
+        devpath: device.devpath,
+        parent: device.parent,
+        kernel: device.kernel,
+        subsystem: device.subsystem,
+        driver: device.driver,
+        devnode: device.devnode,
+        properties: device.properties.into_iter().collect(),
+        tags: device.tags.into_iter().collect(),
+        rules: device.rules,
+    }
+}

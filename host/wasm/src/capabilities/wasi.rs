@@ -1,0 +1,160 @@
+//! WASI 0.2: there because every language's library imports it, and empty. Needs no grant, and gives nothing but clocks and random
+//! numbers: no files, arguments, environment, names; sockets are denied where they are made.
+//! Standard output and error are lines of the log.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bytes::Bytes;
+use wasmtime::component::Linker;
+use wasmtime_wasi::cli::{IsTerminal, StdoutStream};
+use wasmtime_wasi::p2::{OutputStream, Pollable, StreamResult};
+use wasmtime_wasi::{WasiCtx, WasiCtxBuilder};
+
+use super::CallState;
+use super::log::{Level, LogSink};
+use crate::record::Record;
+
+/// A line that does not end is written in pieces of this size, in bytes.
+const MAX_LINE: usize = 4096;
+/// The most random bytes a guest gets at once.
+const MAX_RANDOM: u64 = 64 << 10;
+
+/// The context of one call.
+pub(super) fn context(sink: &Arc<LogSink>, record: &Arc<Record>) -> WasiCtx {
+    let line = |level, last_words| Lines {
+        shared: Arc::new(Shared {
+            sink: sink.clone(),
+            record: record.clone(),
+            level,
+            last_words,
+            begun: Mutex::default(),
+        }),
+    };
+    WasiCtxBuilder::new()
+        .stdout(line(Level::INFO, false))
+        .stderr(line(Level::WARN, true))
+        .max_random_size(MAX_RANDOM)
+        .build()
+}
+
+/// Links it.
+pub(super) fn add_to_linker(linker: &mut Linker<CallState>) -> wasmtime::Result<()> {
+    wasmtime_wasi::p2::add_to_linker_async(linker)
+}
+
+/// A stream whose lines are lines of the log.
+#[derive(Clone)]
+struct Lines {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    sink: Arc<LogSink>,
+    record: Arc<Record>,
+    level: Level,
+    last_words: bool,
+    /// The line that has no end yet.
+    begun: Mutex<Vec<u8>>,
+}
+
+impl Shared {
+    fn take(&self, bytes: &[u8]) {
+        let mut begun = self.begun.lock().unwrap_or_else(PoisonError::into_inner);
+        for piece in bytes.split_inclusive(|byte| *byte == b'\n') {
+            for part in piece.chunks(MAX_LINE) {
+                begun.extend_from_slice(part);
+                if begun.ends_with(b"\n") || begun.len() >= MAX_LINE {
+                    self.write(&begun);
+                    begun.clear();
+                }
+            }
+        }
+    }
+
+    fn write(&self, line: &[u8]) {
+        let text = String::from_utf8_lossy(line);
+        let text = text.trim_end();
+        if text.is_empty() {
+            return;
+        }
+        if self.last_words {
+            self.record.last_words(text);
+        }
+        self.sink.write(&self.record, self.level, text);
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        let begun = std::mem::take(&mut self.begun);
+        self.write(&begun.into_inner().unwrap_or_else(PoisonError::into_inner));
+    }
+}
+
+impl IsTerminal for Lines {
+    fn is_terminal(&self) -> bool {
+        false
+    }
+}
+
+impl StdoutStream for Lines {
+    fn async_stream(&self) -> Box<dyn tokio::io::AsyncWrite + Send + Sync> {
+        Box::new(tokio::io::sink())
+    }
+
+    fn p2_stream(&self) -> Box<dyn OutputStream> {
+        Box::new(self.clone())
+    }
+}
+
+#[async_trait::async_trait]
+impl Pollable for Lines {
+    async fn ready(&mut self) {}
+}
+
+#[async_trait::async_trait]
+impl OutputStream for Lines {
+    fn write(&mut self, bytes: Bytes) -> StreamResult<()> {
+        self.shared.take(&bytes);
+        Ok(())
+    }
+
+    fn flush(&mut self) -> StreamResult<()> {
+        Ok(())
+    }
+
+    fn check_write(&mut self) -> StreamResult<usize> {
+        Ok(64 << 10)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn standard_error_is_kept_line_by_line() {
+        let sink = Arc::new(LogSink {
+            handler: "h".into(),
+            source: "h.wasm".into(),
+            configuration: String::new(),
+            secrets: Arc::default(),
+            rate: super::super::log::Rate::default(),
+        });
+        let record = Arc::new(Record::default());
+        let shared = Shared {
+            sink,
+            record: record.clone(),
+            level: Level::WARN,
+            last_words: true,
+            begun: Mutex::default(),
+        };
+        shared.take(b"panicked at ");
+        assert_eq!(record.kept().last_words, "");
+        shared.take(b"src/lib.rs:7:\nboom\n");
+        assert_eq!(record.kept().last_words, "panicked at src/lib.rs:7: boom");
+        shared.take(b"no end");
+        drop(shared);
+        assert!(record.kept().last_words.ends_with("no end"));
+    }
+}

@@ -1,0 +1,245 @@
+//! The compiler child: started once a component, with the component on its standard input and a file as its output.
+//!
+//! What a compiler does with hostile input is nobody's promise: it may panic, or take all memory. In a child that
+//! limits itself that costs one handler, not the agent. Also, what it leaves in memory is gone with it.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::process::Command;
+
+/// The program's name.
+const PROGRAM: &str = "leafhost-compile";
+/// How much of what the child says on standard error is kept.
+const STDERR: u64 = 4096;
+/// The child's exit status if the component is to blame: its text is for the handler's author.
+pub const EXIT_INVALID: u8 = 3;
+/// The child's exit status if it could not limit itself.
+pub const EXIT_LIMITS: u8 = 4;
+/// The child's exit status after a panic of the compiler.
+pub const EXIT_PANIC: u8 = 5;
+
+/// Why a component was not compiled.
+#[derive(Debug, thiserror::Error)]
+pub enum CompileError {
+    /// No program.
+    #[error(
+        "cannot find the compiler {PROGRAM}; looked for {}; install it there or name it with --compiler",
+        .0.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ")
+    )]
+    NotFound(Vec<PathBuf>),
+    /// The program does not start, or its pipes break.
+    #[error("cannot run the compiler {path}: {source}")]
+    Run {
+        /// The program.
+        path: PathBuf,
+        /// Cause.
+        source: std::io::Error,
+    },
+    /// Too slow.
+    #[error(
+        "compiling took longer than {} s; a smaller component, or a longer --compile-timeout", .0.as_secs()
+    )]
+    Timeout(Duration),
+    /// The component is wrong, or too much for the compiler.
+    #[error("it does not compile: {0}")]
+    Refused(String),
+    /// The program failed for a reason that is not in the component.
+    #[error("the compiler failed: {0}")]
+    Failed(String),
+}
+
+impl CompileError {
+    /// Whether the same bytes may compile another time.
+    pub fn is_transient(&self) -> bool {
+        !matches!(self, Self::Refused(_))
+    }
+}
+
+/// Starts children, one at a time.
+#[derive(Debug)]
+pub(crate) struct Compiler {
+    path: Option<PathBuf>,
+    timeout: Duration,
+    /// Compiling takes up to 400 MB: two at once are too many for a small machine.
+    one: tokio::sync::Semaphore,
+}
+
+impl Compiler {
+    /// With the program at `path`, or where it is installed.
+    pub(crate) fn new(path: Option<PathBuf>, timeout: Duration) -> Self {
+        Self {
+            path,
+            timeout,
+            one: tokio::sync::Semaphore::new(1),
+        }
+    }
+
+    /// Compiles `wasm` into `output`.
+    pub(crate) async fn compile(&self, wasm: &[u8], output: File) -> Result<(), CompileError> {
+        let path = self.find()?;
+        let run = |source| CompileError::Run {
+            path: path.clone(),
+            source,
+        };
+        let _one = self.one.acquire().await;
+        let mut child = Command::new(&path)
+            .env_clear()
+            .stdin(Stdio::piped())
+            .stdout(Stdio::from(output))
+            .stderr(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+            .map_err(run)?;
+        let (stdin, stderr) = (child.stdin.take(), child.stderr.take());
+        let feed = async {
+            if let Some(mut stdin) = stdin {
+                // A child that has seen enough closes its end; its status says why.
+                let _ = stdin.write_all(wasm).await;
+            }
+        };
+        let listen = async {
+            let mut said = Vec::new();
+            if let Some(stderr) = stderr {
+                let mut stderr = stderr.take(STDERR);
+                let _ = stderr.read_to_end(&mut said).await;
+                let mut rest = stderr.into_inner();
+                let _ = tokio::io::copy(&mut rest, &mut tokio::io::sink()).await;
+            }
+            said
+        };
+        let work = async { tokio::join!(feed, listen, child.wait()) };
+        let Ok(((), said, status)) = tokio::time::timeout(self.timeout, work).await else {
+            let _ = child.kill().await;
+            return Err(CompileError::Timeout(self.timeout));
+        };
+        let status = status.map_err(run)?;
+        let said = shown(&said);
+        match status.code() {
+            Some(0) => Ok(()),
+            Some(code) if code == i32::from(EXIT_INVALID) || code == i32::from(EXIT_PANIC) => {
+                Err(CompileError::Refused(said))
+            }
+            // Killed by its own limits: the component needs more than any handler should.
+            None => Err(CompileError::Refused(format!(
+                "the compiler was ended by a limit ({status}){}{said}",
+                if said.is_empty() { "" } else { ": " }
+            ))),
+            Some(_) => Err(CompileError::Failed(format!(
+                "{} ended with {status}{}{said}",
+                path.display(),
+                if said.is_empty() { "" } else { ": " }
+            ))),
+        }
+    }
+
+    fn find(&self) -> Result<PathBuf, CompileError> {
+        let places = match &self.path {
+            Some(path) => vec![path.clone()],
+            None => places(std::env::current_exe().ok().as_deref()),
+        };
+        places
+            .iter()
+            .find(|path| path.is_file())
+            .cloned()
+            .ok_or(CompileError::NotFound(places))
+    }
+}
+
+/// Where the program may be installed, seen from the agent's own executable.
+fn places(executable: Option<&Path>) -> Vec<PathBuf> {
+    let Some(folder) = executable.and_then(Path::parent) else {
+        return Vec::new();
+    };
+    let mut places = vec![folder.join(PROGRAM)];
+    if let Some(prefix) = folder.parent() {
+        places.push(prefix.join("libexec/leafhost").join(PROGRAM));
+    }
+    places
+}
+
+fn shown(said: &[u8]) -> String {
+    let text = String::from_utf8_lossy(said);
+    crate::text::clean(text.trim(), 4096)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    async fn run(script: &str, timeout: Duration) -> Result<(), CompileError> {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("compiler");
+        std::fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+        let output = tempfile::tempfile().unwrap();
+        Compiler::new(Some(path), timeout)
+            .compile(&vec![7; 1 << 20], output)
+            .await
+    }
+
+    #[tokio::test]
+    async fn what_the_child_did_is_told_apart() {
+        let long = Duration::from_secs(20);
+        for (script, words, transient) in [
+            (
+                "cat >/dev/null; echo no such thing >&2; exit 3",
+                "no such thing",
+                false,
+            ),
+            ("echo panicked >&2; exit 5", "panicked", false),
+            ("exit 4", "status: 4", true),
+            ("kill -XCPU $$", "ended by a limit", false),
+        ] {
+            let error = run(script, long).await.unwrap_err();
+            assert!(error.to_string().contains(words), "{script}: {error}");
+            assert_eq!(error.is_transient(), transient, "{script}");
+        }
+        run("cat", long).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_child_that_hangs_is_killed() {
+        let error = run("exec cat /dev/zero >/dev/null", Duration::from_millis(50))
+            .await
+            .unwrap_err();
+        assert!(matches!(error, CompileError::Timeout(_)), "{error}");
+    }
+
+    #[tokio::test]
+    async fn a_child_that_floods_standard_error_is_cut_short() {
+        let error = run(
+            "yes >&2 & sleep 0.1; kill $!; exit 3",
+            Duration::from_secs(20),
+        )
+        .await
+        .unwrap_err();
+        assert!(error.to_string().len() < 10_000);
+    }
+
+    #[test]
+    fn the_program_is_beside_the_agent_or_in_libexec() {
+        let places = places(Some(Path::new("/usr/local/bin/leafhost")));
+        let expected = [
+            "/usr/local/bin/leafhost-compile",
+            "/usr/local/libexec/leafhost/leafhost-compile",
+        ];
+        assert_eq!(places, expected.map(PathBuf::from));
+    }
+
+    #[tokio::test]
+    async fn a_missing_program_is_named() {
+        let compiler = Compiler::new(Some("/nowhere/x".into()), Duration::from_secs(1));
+        let error = compiler
+            .compile(b"", tempfile::tempfile().unwrap())
+            .await
+            .unwrap_err();
+        assert!(error.to_string().contains("/nowhere/x"), "{error}");
+        assert!(error.is_transient());
+    }
+}

@@ -1,0 +1,257 @@
+//! Looks at a handler's bytes without running or compiling them: unpacks, names what they are, lists the imports.
+//!
+//! Knows no engine. Everything here reads bytes that somebody else wrote: bounded, and never a panic.
+
+use std::borrow::Cow;
+use std::io::Read as _;
+
+use flate2::read::MultiGzDecoder;
+use leafhost_core::handler::Digest;
+use sha2::{Digest as _, Sha256};
+use wasmparser::{Encoding, Parser, Payload};
+
+use crate::engine::hex;
+
+/// The most bytes a component may have, unpacked.
+pub const MAX_BYTES: usize = 32 << 20;
+/// The interface a component must export to be a handler.
+const HANDLER: &str = "leafhost:discovery/handler";
+/// The versions of the contract that are served, newest first: an import or export names one of them.
+pub const CONTRACT_VERSIONS: &[&str] = &[
+    "leafhost:discovery@0.1.0",
+    "leafhost:log@0.1.0",
+    "leafhost:explain@0.1.0",
+    "leafhost:udev@0.1.0",
+];
+/// Interfaces of ours that need no grant: types, and what is always there.
+const UNGRANTED: &[&str] = &[
+    "leafhost:discovery/types",
+    "leafhost:udev/types",
+    "leafhost:log/log",
+    "leafhost:explain/explain",
+];
+/// Interfaces of ours and the grant each needs.
+const GRANTED: &[(&str, &str)] = &[("leafhost:udev/devices", "udev")];
+/// The packages of WASI 0.2 that are linked, all of them empty or denying.
+const WASI: &[&str] = &[
+    "wasi:cli",
+    "wasi:clocks",
+    "wasi:filesystem",
+    "wasi:io",
+    "wasi:random",
+    "wasi:sockets",
+];
+
+/// Why bytes are no handler.
+#[derive(Debug, thiserror::Error)]
+pub enum ComponentError {
+    /// No content.
+    #[error("the file is empty")]
+    Empty,
+    /// Over the limit.
+    #[error("it has more than {} MiB unpacked", MAX_BYTES >> 20)]
+    TooLarge,
+    /// Packed, and not readable.
+    #[error("cannot unpack it; the gzip data is cut off or damaged: {0}")]
+    Gzip(#[source] std::io::Error),
+    /// Neither a component nor a module.
+    #[error(
+        "this is not WebAssembly (it begins with {0:?}); a handler is a component, built with --target wasm32-wasip2"
+    )]
+    NotWasm(String),
+    /// A core module.
+    #[error("this is a core module, not a component; build it with --target wasm32-wasip2")]
+    CoreModule,
+    /// Text instead of the binary form.
+    #[error("this is WebAssembly as text; turn it into a component first")]
+    Text,
+    /// Structure broken.
+    #[error("the file is cut off: {0}")]
+    Truncated(#[source] wasmparser::BinaryReaderError),
+    /// Structure broken.
+    #[error("the file is damaged: {0}")]
+    Damaged(#[source] wasmparser::BinaryReaderError),
+    /// Not of our world.
+    #[error(
+        "it is a component, but no discovery handler: it does not export {HANDLER} (it exports {0})"
+    )]
+    NoHandler(String),
+    /// Of our world, but another version.
+    #[error("it was made for {0}; this version serves {served}", served = CONTRACT_VERSIONS.join(", "))]
+    Version(String),
+    /// Imports that are not here.
+    #[error("it imports {}, which this version does not have", .0.join(", "))]
+    UnknownImports(Vec<String>),
+}
+
+/// What can be said of a handler without running it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Inspection {
+    /// The sha256 of the unpacked bytes.
+    pub digest: Digest,
+    /// Bytes, unpacked.
+    pub size: usize,
+    /// Bytes as they were given, if those were gzipped.
+    pub packed_size: Option<usize>,
+    /// Interfaces it imports, with versions, sorted.
+    pub imports: Vec<String>,
+    /// Grants it needs, such as `udev`, sorted.
+    pub grants: Vec<String>,
+    /// The handler interface it exports, with version.
+    pub handler: String,
+}
+
+/// Bytes that are a handler as far as can be seen, with what was seen.
+#[derive(Debug)]
+pub(crate) struct Checked<'a> {
+    /// The component, unpacked.
+    pub(crate) bytes: Cow<'a, [u8]>,
+    /// What was seen.
+    pub(crate) inspection: Inspection,
+}
+
+/// Looks at a handler's bytes, `.wasm` or `.wasm.gz`.
+///
+/// # Errors
+/// The bytes are no handler; says what they are instead.
+pub fn inspect(bytes: &[u8]) -> Result<Inspection, ComponentError> {
+    check(bytes).map(|checked| checked.inspection)
+}
+
+/// Unpacks and checks a handler's bytes.
+pub(crate) fn check(packed: &[u8]) -> Result<Checked<'_>, ComponentError> {
+    let bytes = unpack(packed)?;
+    let digest = Digest(hex(&Sha256::digest(&bytes)));
+    let (imports, exports) = surface(&bytes)?;
+    let handler = exports
+        .iter()
+        .find(|name| split_version(name).0 == HANDLER)
+        .cloned()
+        .ok_or_else(|| ComponentError::NoHandler(list(&exports)))?;
+    for name in imports.iter().chain([&handler]) {
+        let (interface, version) = split_version(name);
+        let package = interface.split('/').next().unwrap_or_default();
+        let wanted = format!("{package}@{version}");
+        let served = |contract: &&&str| split_version(contract).0 == package;
+        if CONTRACT_VERSIONS.iter().any(|contract| served(&contract))
+            && !CONTRACT_VERSIONS.contains(&wanted.as_str())
+        {
+            return Err(ComponentError::Version(wanted));
+        }
+    }
+    let unknown: Vec<String> = imports
+        .iter()
+        .filter(|name| !known(name))
+        .cloned()
+        .collect();
+    if !unknown.is_empty() {
+        return Err(ComponentError::UnknownImports(unknown));
+    }
+    let mut grants: Vec<String> = imports
+        .iter()
+        .filter_map(|name| {
+            let interface = split_version(name).0;
+            let (_, grant) = GRANTED.iter().find(|(needs, _)| *needs == interface)?;
+            Some((*grant).to_owned())
+        })
+        .collect();
+    grants.sort();
+    grants.dedup();
+    let inspection = Inspection {
+        digest,
+        size: bytes.len(),
+        packed_size: matches!(bytes, Cow::Owned(_)).then_some(packed.len()),
+        imports,
+        grants,
+        handler,
+    };
+    Ok(Checked { bytes, inspection })
+}
+
+fn unpack(bytes: &[u8]) -> Result<Cow<'_, [u8]>, ComponentError> {
+    let bytes = if bytes.starts_with(&[0x1f, 0x8b]) {
+        let mut unpacked = Vec::new();
+        let limit = u64::try_from(MAX_BYTES).unwrap_or(u64::MAX) + 1;
+        MultiGzDecoder::new(bytes)
+            .take(limit)
+            .read_to_end(&mut unpacked)
+            .map_err(ComponentError::Gzip)?;
+        Cow::Owned(unpacked)
+    } else {
+        Cow::Borrowed(bytes)
+    };
+    if bytes.len() > MAX_BYTES {
+        return Err(ComponentError::TooLarge);
+    }
+    Ok(bytes)
+}
+
+/// Names of imports and exports at the outermost level, sorted.
+fn surface(bytes: &[u8]) -> Result<(Vec<String>, Vec<String>), ComponentError> {
+    if bytes.is_empty() {
+        return Err(ComponentError::Empty);
+    }
+    if bytes.trim_ascii_start().starts_with(b"(") {
+        return Err(ComponentError::Text);
+    }
+    if !bytes.starts_with(b"\0asm".get(..bytes.len().min(4)).unwrap_or_default()) {
+        let begin = bytes.get(..bytes.len().min(16)).unwrap_or_default();
+        return Err(ComponentError::NotWasm(begin.escape_ascii().to_string()));
+    }
+    let (mut imports, mut exports) = (Vec::new(), Vec::new());
+    let mut depth = 0_usize;
+    let broken = |error: wasmparser::BinaryReaderError| {
+        if error.message().contains("unexpected end") {
+            ComponentError::Truncated(error)
+        } else {
+            ComponentError::Damaged(error)
+        }
+    };
+    for payload in Parser::new(0).parse_all(bytes) {
+        match payload.map_err(broken)? {
+            Payload::Version {
+                encoding: Encoding::Module,
+                ..
+            } if depth == 0 => return Err(ComponentError::CoreModule),
+            Payload::ModuleSection { .. } | Payload::ComponentSection { .. } => depth += 1,
+            Payload::End(_) => depth = depth.saturating_sub(1),
+            Payload::ComponentImportSection(section) if depth == 0 => {
+                for import in section {
+                    imports.push(import.map_err(broken)?.name.name.to_owned());
+                }
+            }
+            Payload::ComponentExportSection(section) if depth == 0 => {
+                for export in section {
+                    exports.push(export.map_err(broken)?.name.name.to_owned());
+                }
+            }
+            _ => {}
+        }
+    }
+    imports.sort();
+    exports.sort();
+    Ok((imports, exports))
+}
+
+fn known(name: &str) -> bool {
+    let (interface, version) = split_version(name);
+    let package = interface.split('/').next().unwrap_or_default();
+    UNGRANTED.contains(&interface)
+        || GRANTED.iter().any(|(granted, _)| *granted == interface)
+        || (WASI.contains(&package) && version.starts_with("0.2."))
+}
+
+fn split_version(name: &str) -> (&str, &str) {
+    name.split_once('@').unwrap_or((name, ""))
+}
+
+fn list(names: &[String]) -> String {
+    if names.is_empty() {
+        "nothing".to_owned()
+    } else {
+        names.join(", ")
+    }
+}
+
+#[cfg(test)]
+mod tests;

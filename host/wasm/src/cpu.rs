@@ -1,0 +1,89 @@
+//! How much a call computed: the thread's CPU time while its future is polled.
+//!
+//! Epoch ticks alone would bill a guest for the time in which the kernel let others run.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use nix::time::{ClockId, clock_gettime};
+
+/// Counts the computing of one call.
+#[derive(Debug, Default)]
+pub(crate) struct CpuMeter {
+    /// Nanoseconds of the polls that ended.
+    used: AtomicU64,
+    /// The thread's clock when the poll began that runs now.
+    since: AtomicU64,
+}
+
+impl CpuMeter {
+    /// What has been used up to the last poll's end.
+    pub(crate) fn used(&self) -> Duration {
+        Duration::from_nanos(self.used.load(Ordering::Relaxed))
+    }
+
+    /// What has been used, asked from within a poll, on the polling thread.
+    pub(crate) fn used_within_poll(&self) -> Duration {
+        let running = thread_nanos().saturating_sub(self.since.load(Ordering::Relaxed));
+        self.used() + Duration::from_nanos(running)
+    }
+}
+
+/// Runs a future and counts its computing.
+pub(crate) struct Metered<F> {
+    meter: Arc<CpuMeter>,
+    future: Pin<Box<F>>,
+}
+
+impl<F: Future> Metered<F> {
+    /// Counts `future` on `meter`.
+    pub(crate) fn new(meter: Arc<CpuMeter>, future: F) -> Self {
+        Self {
+            meter,
+            future: Box::pin(future),
+        }
+    }
+}
+
+impl<F: Future> Future for Metered<F> {
+    type Output = F::Output;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
+        let begin = thread_nanos();
+        self.meter.since.store(begin, Ordering::Relaxed);
+        let poll = self.future.as_mut().poll(context);
+        let took = thread_nanos().saturating_sub(begin);
+        self.meter.used.fetch_add(took, Ordering::Relaxed);
+        poll
+    }
+}
+
+/// The CPU time of this thread; 0 where the kernel does not tell, then nothing is billed.
+fn thread_nanos() -> u64 {
+    clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(0, |time| {
+        u64::try_from(Duration::from(time).as_nanos()).unwrap_or(u64::MAX)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn waiting_costs_nothing_and_computing_does() {
+        let meter = Arc::new(CpuMeter::default());
+        Metered::new(meter.clone(), tokio::time::sleep(Duration::from_millis(50))).await;
+        assert!(meter.used() < Duration::from_millis(25), "{meter:?}");
+        Metered::new(meter.clone(), async {
+            let begin = thread_nanos();
+            while thread_nanos() - begin < 60_000_000 {}
+            assert!(meter.used_within_poll() >= Duration::from_millis(60));
+        })
+        .await;
+        assert!(meter.used() >= Duration::from_millis(60), "{meter:?}");
+    }
+}

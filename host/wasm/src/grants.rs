@@ -1,0 +1,316 @@
+//! What a handler may use and hand out: the grants file beside it. Without a file, nothing.
+//!
+//! Checked as a whole, every problem with the path of its field. Knows no engine and opens nothing.
+
+use std::time::Duration;
+
+use glob::{MatchOptions, Pattern};
+use leafhost_core::configuration::FieldProblem;
+use serde::Deserialize;
+
+use crate::limits::Limits;
+
+mod network;
+mod suggest;
+
+pub use network::{HostPorts, NetPorts, NetworkGrants, Ports, Tls};
+pub use suggest::suggest;
+
+/// The most bytes a grants file may have.
+pub const MAX_TEXT: usize = 64 << 10;
+/// The most entries of one list.
+const MAX_ENTRIES: usize = 256;
+
+/// What a handler may use and hand out.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Grants {
+    /// `udev.subsystems`: which devices it may see and be woken by; absent: none.
+    pub udev: Option<Vec<String>>,
+    /// `network`: checked and kept; this version has no capability that uses it.
+    pub network: Option<NetworkGrants>,
+    /// `limits`, over the defaults.
+    pub limits: Limits,
+    /// `devices`: what its devices may bring along.
+    pub devices: DeviceGrants,
+}
+
+/// What a handler's devices may bring along.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct DeviceGrants {
+    /// `udev` is in `nodes`: the nodes of devices that udev gave to the same call.
+    pub udev_nodes: bool,
+    /// Nodes by pattern.
+    pub nodes: Vec<Pattern>,
+    /// Files and folders by pattern.
+    pub mounts: Vec<MountGrant>,
+    /// Environment variables by pattern.
+    pub env: Vec<Pattern>,
+}
+
+/// A file or folder that a device may bring along.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MountGrant {
+    /// Which paths.
+    pub path: Pattern,
+    /// Whether also for writing.
+    pub write: bool,
+}
+
+/// A star stays within one part of a path.
+const PATHS: MatchOptions = MatchOptions {
+    case_sensitive: true,
+    require_literal_separator: true,
+    require_literal_leading_dot: false,
+};
+
+impl DeviceGrants {
+    /// Whether a pattern names that node; the nodes from udev aside.
+    pub fn allows_node(&self, path: &str) -> bool {
+        self.nodes
+            .iter()
+            .any(|pattern| pattern.matches_with(path, PATHS))
+    }
+
+    /// Whether that path may be mounted that way.
+    pub fn allows_mount(&self, path: &str, read_only: bool) -> bool {
+        self.mounts
+            .iter()
+            .any(|grant| (read_only || grant.write) && grant.path.matches_with(path, PATHS))
+    }
+
+    /// Whether that environment variable may be set. Some never: they change what a workload runs, or whom it trusts.
+    pub fn allows_env(&self, name: &str) -> bool {
+        let never = name == "PATH" || name.starts_with("LD_") || name.starts_with("KUBERNETES_");
+        !never && self.env.iter().any(|pattern| pattern.matches(name))
+    }
+}
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields, default)]
+struct File {
+    udev: Option<UdevSection>,
+    network: Option<network::Section>,
+    limits: LimitsSection,
+    devices: DevicesSection,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct UdevSection {
+    subsystems: Vec<String>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields, default, rename_all = "camelCase")]
+struct LimitsSection {
+    #[serde(rename = "memoryMiB")]
+    memory_mib: Option<u64>,
+    cpu_seconds: Option<u64>,
+    wall_seconds: Option<u64>,
+    devices: Option<u64>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields, default)]
+struct DevicesSection {
+    nodes: Vec<String>,
+    mounts: Vec<String>,
+    env: Vec<String>,
+}
+
+impl Grants {
+    /// Reads a grants file. An empty one grants nothing.
+    ///
+    /// # Errors
+    /// Every problem, with the path of the field such as `network.udp[1]`.
+    pub fn parse(text: &str) -> Result<Self, Vec<FieldProblem>> {
+        if text.len() > MAX_TEXT {
+            let message = format!("the grants file is larger than {} KiB", MAX_TEXT >> 10);
+            return Err(vec![FieldProblem::new("", message)]);
+        }
+        let deserializer = serde_yaml_ng::Deserializer::from_str(text);
+        // A file of comments is null.
+        let file: Option<File> =
+            serde_path_to_error::deserialize(deserializer).map_err(|error| {
+                let path = error.path().to_string();
+                let path = if path == "." { String::new() } else { path };
+                vec![FieldProblem::new(path, error.into_inner().to_string())]
+            })?;
+        let file = file.unwrap_or_default();
+        let mut problems = Vec::new();
+        let grants = Self {
+            udev: file.udev.map(|section| {
+                check_list("udev.subsystems", &section.subsystems, &mut problems);
+                section.subsystems
+            }),
+            network: file.network.map(|section| section.check(&mut problems)),
+            limits: file.limits.check(&mut problems),
+            devices: file.devices.check(&mut problems),
+        };
+        if problems.is_empty() {
+            Ok(grants)
+        } else {
+            Err(problems)
+        }
+    }
+
+    /// Whether the grant of that name, as [`crate::Inspection::grants`] has it, is given.
+    pub(crate) fn gives(&self, name: &str) -> bool {
+        match name {
+            "udev" => self.udev.is_some(),
+            _ => false,
+        }
+    }
+
+    /// What an operator should know of grants that this version cannot serve.
+    pub(crate) fn warnings(&self) -> Vec<String> {
+        let mut warnings = Vec::new();
+        if self.network.is_some() {
+            warnings.push(
+                "the grants name `network`, but network capabilities are not in this version; they have no effect".to_owned(),
+            );
+        }
+        if self.devices.udev_nodes && self.udev.is_none() {
+            warnings.push(
+                "`devices.nodes` has `udev`, but there is no grant `udev`; it names no node"
+                    .to_owned(),
+            );
+        }
+        warnings
+    }
+}
+
+impl LimitsSection {
+    fn check(self, problems: &mut Vec<FieldProblem>) -> Limits {
+        let defaults = Limits::default();
+        let mut raised = |name: &str, value: Option<u64>, default: u64, ceiling: u64| {
+            let value = value.unwrap_or(default);
+            if !(default..=ceiling).contains(&value) {
+                problems.push(FieldProblem::new(
+                    format!("limits.{name}"),
+                    format!(
+                        "is {value}, must be {default} to {ceiling}; limits are raised here, not lowered"
+                    ),
+                ));
+            }
+            value.clamp(default, ceiling)
+        };
+        let memory = raised("memoryMiB", self.memory_mib, defaults.memory >> 20, 1024);
+        let cpu = raised("cpuSeconds", self.cpu_seconds, defaults.cpu.as_secs(), 60);
+        let wall = raised(
+            "wallSeconds",
+            self.wall_seconds,
+            defaults.wall.as_secs(),
+            600,
+        );
+        let devices = raised("devices", self.devices, defaults.devices.into(), 65_536);
+        Limits {
+            memory: memory << 20,
+            cpu: Duration::from_secs(cpu),
+            wall: Duration::from_secs(wall),
+            devices: u32::try_from(devices).unwrap_or(defaults.devices),
+            answer: defaults.answer,
+        }
+    }
+}
+
+impl DevicesSection {
+    fn check(self, problems: &mut Vec<FieldProblem>) -> DeviceGrants {
+        let mut grants = DeviceGrants::default();
+        for (list, name) in [
+            (&self.nodes, "devices.nodes"),
+            (&self.mounts, "devices.mounts"),
+            (&self.env, "devices.env"),
+        ] {
+            check_list(name, list, problems);
+        }
+        for (index, entry) in self.nodes.iter().enumerate() {
+            if entry == "udev" {
+                grants.udev_nodes = true;
+                continue;
+            }
+            let below_dev = entry.starts_with("/dev/");
+            match path_pattern(entry) {
+                Ok(pattern) if below_dev => grants.nodes.push(pattern),
+                outcome => problems.push(FieldProblem::new(
+                    format!("devices.nodes[{index}]"),
+                    format!(
+                        "{entry:?} {}",
+                        outcome.err().unwrap_or_else(|| {
+                            "must be `udev` or a path below /dev such as \"/dev/vfio/*\"".to_owned()
+                        })
+                    ),
+                )),
+            }
+        }
+        for (index, entry) in self.mounts.iter().enumerate() {
+            match mount_grant(entry) {
+                Ok(grant) => grants.mounts.push(grant),
+                Err(message) => problems.push(FieldProblem::new(
+                    format!("devices.mounts[{index}]"),
+                    format!("{entry:?} {message}"),
+                )),
+            }
+        }
+        for (index, entry) in self.env.iter().enumerate() {
+            let named = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '*' | '?');
+            match Pattern::new(entry) {
+                Ok(pattern) if !entry.is_empty() && entry.chars().all(named) => {
+                    grants.env.push(pattern);
+                }
+                _ => problems.push(FieldProblem::new(
+                    format!("devices.env[{index}]"),
+                    format!("{entry:?} must be a name or a pattern such as \"UDEV_*\""),
+                )),
+            }
+        }
+        grants
+    }
+}
+
+fn check_list(path: &str, list: &[String], problems: &mut Vec<FieldProblem>) {
+    if list.len() > MAX_ENTRIES {
+        problems.push(FieldProblem::new(
+            path,
+            format!("has {} entries, at most {MAX_ENTRIES}", list.len()),
+        ));
+    }
+    for (index, entry) in list.iter().enumerate() {
+        if entry.is_empty() || entry.len() > 4096 || entry.chars().any(char::is_control) {
+            problems.push(FieldProblem::new(
+                format!("{path}[{index}]"),
+                "must be 1 to 4,096 bytes without control characters",
+            ));
+        }
+    }
+}
+
+fn path_pattern(text: &str) -> Result<Pattern, String> {
+    if let Some(problem) = leafhost_core::device::path_problem(text) {
+        return Err(problem.to_owned());
+    }
+    if text.contains("**") {
+        return Err("has `**`; one star stays within one folder".to_owned());
+    }
+    Pattern::new(text).map_err(|error| format!("is no pattern: {}", error.msg))
+}
+
+fn mount_grant(entry: &str) -> Result<MountGrant, String> {
+    let (path, write) = match entry.rsplit_once(':') {
+        Some((path, "ro")) => (path, false),
+        Some((path, "rw")) => (path, true),
+        _ => return Err("must end in `:ro` or `:rw`, such as \"/run/udev:ro\"".to_owned()),
+    };
+    let never = ["/dev", "/proc", "/sys"];
+    if never.iter().any(|root| {
+        path.strip_prefix(root)
+            .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    }) {
+        return Err("lies in /dev, /proc or /sys; nodes are granted by `devices.nodes`".to_owned());
+    }
+    let path = path_pattern(path)?;
+    Ok(MountGrant { path, write })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,178 @@
+use super::*;
+
+fn problem(text: &str) -> FieldProblem {
+    Grants::parse(text).unwrap_err().remove(0)
+}
+
+#[test]
+fn the_documented_file_is_read() {
+    let grants = Grants::parse(
+        r#"
+network: {interfaces: ["en*", "eth*"], udp: ["239.255.255.250/32:3702", "[ff02::c]/128:3702"], multicast: ["239.255.255.250:3702"], tcp: ["lan:4840-4850"], http: ["lan:*", "api.example.com:443"], tls: verify}
+udev: {subsystems: ["*"]}
+limits: {memoryMiB: 128, cpuSeconds: 4, wallSeconds: 60, devices: 8192}
+devices: {nodes: [udev, "/dev/vfio/*"], mounts: ["/run/udev:ro"], env: ["UDEV_*"]}
+"#,
+    )
+    .unwrap();
+    assert_eq!(grants.limits.memory, 128 << 20);
+    assert_eq!(grants.limits.wall, Duration::from_secs(60));
+    let network = grants.network.as_ref().unwrap();
+    assert_eq!(network.udp.len(), 2);
+    assert_eq!(network.tcp[0].net, None);
+    assert_eq!(network.tcp[0].ports.to_string(), "4840-4850");
+    assert!(matches!(&network.http[1], HostPorts::Name(name, _) if name == "api.example.com"));
+    let devices = &grants.devices;
+    assert!(devices.udev_nodes);
+    assert!(devices.allows_node("/dev/vfio/7"));
+    assert!(!devices.allows_node("/dev/vfio/a/b"));
+    assert!(!devices.allows_node("/dev/sda"));
+    assert!(devices.allows_mount("/run/udev", true));
+    assert!(!devices.allows_mount("/run/udev", false));
+    assert!(devices.allows_env("UDEV_DEVNODE"));
+    assert!(!devices.allows_env("OTHER"));
+    assert_eq!(grants.warnings().len(), 1);
+}
+
+#[test]
+fn nothing_is_granted_by_an_empty_file() {
+    for text in ["", "# nothing\n", "{}", "devices: {}"] {
+        assert_eq!(Grants::parse(text).unwrap(), Grants::default(), "{text:?}");
+    }
+}
+
+#[test]
+fn some_variables_are_never_granted() {
+    let grants = Grants::parse("devices: {env: ['*']}").unwrap().devices;
+    for (name, allowed) in [
+        ("A", true),
+        ("PATH", false),
+        ("PATHS", true),
+        ("LD_PRELOAD", false),
+        ("KUBERNETES_SERVICE_HOST", false),
+    ] {
+        assert_eq!(grants.allows_env(name), allowed, "{name}");
+    }
+}
+
+#[test]
+fn a_wrong_field_is_named_with_its_path() {
+    for (text, path, words) in [
+        ("udeev: {}", "udeev", "unknown field"),
+        ("udev: {subsystem: []}", "udev.subsystem", "unknown field"),
+        ("udev: {}", "udev", "missing field"),
+        (
+            "network: {udp: ['1.2.3.4/33:1']}",
+            "network.udp[0]",
+            "0 to 32",
+        ),
+        (
+            "network: {udp: ['999.1.1.1/8:1']}",
+            "network.udp[0]",
+            "no IP address",
+        ),
+        (
+            "network: {tcp: ['lan:1', '10.0.0.1/8:1']}",
+            "network.tcp[1]",
+            "10.0.0.0/8",
+        ),
+        (
+            "network: {tcp: ['ff02::c/128:1']}",
+            "network.tcp[0]",
+            "brackets",
+        ),
+        (
+            "network: {tcp: ['10.0.0.0/8']}",
+            "network.tcp[0]",
+            "CIDR:PORTS",
+        ),
+        (
+            "network: {tcp: ['10.0.0.0/8:0']}",
+            "network.tcp[0]",
+            "ports",
+        ),
+        (
+            "network: {tcp: ['10.0.0.0/8:9-1']}",
+            "network.tcp[0]",
+            "ports",
+        ),
+        (
+            "network: {http: ['1.2.3:80']}",
+            "network.http[0]",
+            "no IP address",
+        ),
+        (
+            "network: {multicast: ['10.0.0.1:1']}",
+            "network.multicast[0]",
+            "group",
+        ),
+        ("network: {tls: none}", "network.tls", "unknown variant"),
+        ("limits: {memoryMiB: 1}", "limits.memoryMiB", "64 to 1024"),
+        ("limits: {cpuSeconds: 1000}", "limits.cpuSeconds", "2 to 60"),
+        ("limits: {devices: -1}", "limits.devices", "invalid value"),
+        (
+            "devices: {nodes: ['/etc/passwd']}",
+            "devices.nodes[0]",
+            "below /dev",
+        ),
+        (
+            "devices: {nodes: ['/dev/../etc']}",
+            "devices.nodes[0]",
+            "'..'",
+        ),
+        (
+            "devices: {nodes: ['/dev/**']}",
+            "devices.nodes[0]",
+            "one star",
+        ),
+        (
+            "devices: {mounts: ['/run/udev']}",
+            "devices.mounts[0]",
+            ":ro",
+        ),
+        (
+            "devices: {mounts: ['/proc/1:ro']}",
+            "devices.mounts[0]",
+            "/proc",
+        ),
+        (
+            "devices: {mounts: ['run:ro']}",
+            "devices.mounts[0]",
+            "not absolute",
+        ),
+        ("devices: {env: ['A-B']}", "devices.env[0]", "a name"),
+        (
+            "devices: {env: [7, 8]}\nlimits: 3",
+            "limits",
+            "invalid type",
+        ),
+    ] {
+        let problem = problem(text);
+        assert_eq!(problem.path, path, "{text}: {problem:?}");
+        assert!(problem.message.contains(words), "{text}: {problem:?}");
+    }
+}
+
+#[test]
+fn a_file_made_to_blow_up_is_refused() {
+    assert!(
+        problem(&"#".repeat(MAX_TEXT + 1))
+            .message
+            .contains("64 KiB")
+    );
+    let mut bomb = String::from("a0: &a0 [x, x, x, x, x, x, x, x, x]\n");
+    for n in 1..12 {
+        let one = format!("*a{}, ", n - 1);
+        bomb.push_str(&format!("a{n}: &a{n} [{}]\n", one.repeat(9)));
+    }
+    bomb.push_str("udev: {subsystems: *a11}\n");
+    assert!(!problem(&bomb).message.is_empty());
+    let nested = format!("udev: {}", "[".repeat(50_000));
+    assert!(!problem(&nested).message.is_empty());
+}
+
+#[test]
+fn many_entries_are_refused() {
+    let text = format!("udev: {{subsystems: [{}]}}", "a, ".repeat(300));
+    assert!(problem(&text).message.contains("at most 256"));
+}

@@ -1,0 +1,175 @@
+//! What one call may use, and the part of it that wasmtime asks about: memory, tables, guest instances.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use wasmtime::{Error, ResourceLimiter, Result};
+
+/// The most guest instances, memories and tables of one component, each.
+const GUEST_INSTANCES: usize = 64;
+/// The most elements of all tables together.
+const TABLE_ELEMENTS: usize = 100_000;
+
+/// The bounds of one call. The defaults are meant for every handler; a grants file may raise some.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Limits {
+    /// Bytes of linear memory, of all memories together.
+    pub memory: u64,
+    /// Computing in the guest.
+    pub cpu: Duration,
+    /// Wall clock, waiting included.
+    pub wall: Duration,
+    /// Devices in one answer.
+    pub devices: u32,
+    /// Bytes of text in one answer.
+    pub answer: u32,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            memory: 64 << 20,
+            cpu: Duration::from_secs(2),
+            wall: Duration::from_secs(30),
+            devices: 4096,
+            answer: 8 << 20,
+        }
+    }
+}
+
+/// Bytes a guest may make the host hold for it while it calls or answers.
+pub(crate) const HOSTCALL_FUEL: usize = 32 << 20;
+/// Handles a guest may hold.
+pub(crate) const HANDLES: usize = 4096;
+
+/// What a call's memory came to; outlives the store.
+#[derive(Debug, Default)]
+pub(crate) struct MemoryUse {
+    peak: AtomicU64,
+    refused: AtomicBool,
+}
+
+impl MemoryUse {
+    /// Bytes of linear memory at their most.
+    pub(crate) fn peak(&self) -> u64 {
+        self.peak.load(Ordering::Relaxed)
+    }
+
+    /// Whether the guest asked for more than it may have.
+    pub(crate) fn refused(&self) -> bool {
+        self.refused.load(Ordering::Relaxed)
+    }
+}
+
+/// Says yes or no to growth.
+#[derive(Debug)]
+pub(crate) struct Limiter {
+    limit: u64,
+    memory: u64,
+    growing: u64,
+    elements: usize,
+    growing_elements: usize,
+    uses: Arc<MemoryUse>,
+}
+
+impl Limiter {
+    /// At most `limit` bytes.
+    pub(crate) fn new(limit: u64, uses: Arc<MemoryUse>) -> Self {
+        Self {
+            limit,
+            memory: 0,
+            growing: 0,
+            elements: 0,
+            growing_elements: 0,
+            uses,
+        }
+    }
+}
+
+impl ResourceLimiter for Limiter {
+    fn memory_growing(
+        &mut self,
+        current: usize,
+        desired: usize,
+        _maximum: Option<usize>,
+    ) -> Result<bool> {
+        let more = u64::try_from(desired.saturating_sub(current)).unwrap_or(u64::MAX);
+        let total = self.memory.saturating_add(more);
+        if total > self.limit {
+            self.uses.refused.store(true, Ordering::Relaxed);
+            return Ok(false);
+        }
+        self.memory = total;
+        self.growing = more;
+        self.uses.peak.fetch_max(total, Ordering::Relaxed);
+        Ok(true)
+    }
+
+    fn memory_grow_failed(&mut self, _error: Error) -> Result<()> {
+        self.memory -= std::mem::take(&mut self.growing);
+        Ok(())
+    }
+
+    fn table_growing(
+        &mut self,
+        current: usize,
+        desired: usize,
+        _maximum: Option<usize>,
+    ) -> Result<bool> {
+        let more = desired.saturating_sub(current);
+        let total = self.elements.saturating_add(more);
+        if total > TABLE_ELEMENTS {
+            self.uses.refused.store(true, Ordering::Relaxed);
+            return Ok(false);
+        }
+        self.elements = total;
+        self.growing_elements = more;
+        Ok(true)
+    }
+
+    fn table_grow_failed(&mut self, _error: Error) -> Result<()> {
+        self.elements -= std::mem::take(&mut self.growing_elements);
+        Ok(())
+    }
+
+    fn instances(&self) -> usize {
+        GUEST_INSTANCES
+    }
+
+    fn tables(&self) -> usize {
+        GUEST_INSTANCES
+    }
+
+    fn memories(&self) -> usize {
+        GUEST_INSTANCES
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_memories_count_together() {
+        let uses = Arc::new(MemoryUse::default());
+        let mut limiter = Limiter::new(100, uses.clone());
+        assert!(limiter.memory_growing(0, 60, None).unwrap());
+        assert!(!limiter.memory_growing(0, 60, None).unwrap());
+        assert!(uses.refused());
+        assert!(limiter.memory_growing(0, 40, None).unwrap());
+        assert_eq!(uses.peak(), 100);
+        limiter
+            .memory_grow_failed(Error::msg("no memory left on the machine"))
+            .unwrap();
+        assert!(limiter.memory_growing(60, 100, None).unwrap());
+    }
+
+    #[test]
+    fn tables_are_bounded() {
+        let mut limiter = Limiter::new(100, Arc::default());
+        assert!(limiter.table_growing(0, 100_000, None).unwrap());
+        assert!(!limiter.table_growing(100_000, 100_001, None).unwrap());
+        assert!(!limiter.table_growing(0, 1, None).unwrap());
+    }
+}

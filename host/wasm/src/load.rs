@@ -1,0 +1,277 @@
+//! From a file to a handler: unpack, look, check the grants, compile or take from the cache, link, ask who it is.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use leafhost_core::configuration::MAX_DETAILS;
+use leafhost_core::fault::FaultReason;
+use leafhost_core::handler::{Description, Digest};
+use leafhost_core::names::is_handler_name;
+use leafhost_core::ports::{Handler, LoadError, Loader, SourceFile};
+use wasmtime::component::Component;
+
+use crate::Runtime;
+use crate::bindings::DiscoveryHandlerPre;
+use crate::bindings::leafhost::discovery::types;
+use crate::cache::CacheError;
+use crate::compiler::CompileError;
+use crate::component::{self, ComponentError, Inspection};
+use crate::grants::Grants;
+use crate::handler::{Guest, LoadedHandler};
+use crate::text::clean;
+
+/// The longest version a handler may give itself, in bytes.
+const MAX_VERSION: usize = 64;
+/// The longest summary, in bytes.
+const MAX_SUMMARY: usize = 200;
+
+/// Why a file does not become a handler.
+#[derive(Debug, thiserror::Error)]
+enum Refusal {
+    #[error(transparent)]
+    Component(#[from] ComponentError),
+    #[error("its grants file {0}")]
+    Grants(String),
+    #[error("it needs the grant{} {}, which {file} does not give; `leafhost handler inspect {source_name} --grants` prints a file to start from",
+        if missing.len() == 1 { "" } else { "s" }, missing.join(", "))]
+    MissingGrants {
+        missing: Vec<String>,
+        file: String,
+        source_name: String,
+    },
+    #[error(transparent)]
+    Compile(#[from] CompileError),
+    #[error(transparent)]
+    Cache(#[from] CacheError),
+    #[error(
+        "the compiler's output is not for this agent ({0}); install leafhost and leafhost-compile of one version together"
+    )]
+    Foreign(String),
+    #[error("it does not fit the contract: {0}")]
+    Contract(String),
+    #[error("it cannot say who it is: {0}")]
+    Describe(leafhost_core::fault::Fault),
+    #[error("its description is wrong: {0}")]
+    Description(String),
+    #[error("the agent failed while it loaded it: {0}")]
+    Task(#[from] tokio::task::JoinError),
+}
+
+impl Refusal {
+    fn into_error(self, source_name: &str) -> LoadError {
+        let transient = match &self {
+            Self::Compile(error) => error.is_transient(),
+            Self::Describe(fault) => fault.reason == FaultReason::Host,
+            Self::Cache(_) | Self::Foreign(_) | Self::Task(_) => true,
+            _ => false,
+        };
+        LoadError {
+            source_name: source_name.to_owned(),
+            message: clean(&self.to_string(), 8192),
+            missing_grants: match self {
+                Self::MissingGrants { missing, .. } => missing,
+                _ => Vec::new(),
+            },
+            transient,
+        }
+    }
+}
+
+#[async_trait]
+impl Loader for Runtime {
+    async fn load(&self, file: &SourceFile) -> Result<Arc<dyn Handler>, LoadError> {
+        let handler = self
+            .load_file(file)
+            .await
+            .map_err(|refusal| refusal.into_error(&file.name))?;
+        Ok(Arc::new(handler))
+    }
+}
+
+impl Runtime {
+    async fn load_file(&self, file: &SourceFile) -> Result<LoadedHandler, Refusal> {
+        let packed = file.bytes.clone();
+        let (wasm, inspection) = tokio::task::spawn_blocking(move || {
+            component::check(&packed)
+                .map(|checked| (checked.bytes.into_owned(), checked.inspection))
+        })
+        .await??;
+        let grants = read_grants(file)?;
+        check_grants(file, &inspection, &grants)?;
+        let component = self.native(wasm, inspection.digest.clone()).await?;
+        let contract =
+            |error: wasmtime::Error| Refusal::Contract(clean(&format!("{error:#}"), 2048));
+        let pre = self.linker.instantiate_pre(&component).map_err(contract)?;
+        let pre = DiscoveryHandlerPre::new(pre).map_err(contract)?;
+        let mut warnings = grants.warnings();
+        let guest = Guest::new(self.host.clone(), pre, grants, file.name.clone());
+        let described = guest
+            .describe(&file.name)
+            .await
+            .map_err(Refusal::Describe)?;
+        let description = check_description(described).map_err(Refusal::Description)?;
+        match guest
+            .validate(&description.name, &description.example)
+            .await
+        {
+            Ok(problems) => {
+                if let Some(problem) = problems.first() {
+                    warnings.push(format!(
+                        "it refuses its own example: {}{}{}",
+                        problem.path,
+                        if problem.path.is_empty() { "" } else { ": " },
+                        problem.message
+                    ));
+                }
+            }
+            Err(fault) => warnings.push(format!("it fails to check its own example: {fault}")),
+        }
+        Ok(LoadedHandler {
+            guest: Arc::new(guest),
+            description,
+            digest: inspection.digest,
+            warnings,
+            events: self.events.clone(),
+        })
+    }
+
+    /// Native code, from the cache or freshly compiled.
+    async fn native(&self, wasm: Vec<u8>, digest: Digest) -> Result<Component, Refusal> {
+        let (cache, engine) = (self.cache.clone(), self.host.engine.clone());
+        let wanted = digest.clone();
+        let hit = tokio::task::spawn_blocking(move || cache.load(&engine, &wanted)).await?;
+        if let Some(component) = hit {
+            return Ok(component);
+        }
+        let begin = tokio::time::Instant::now();
+        let cache = self.cache.clone();
+        let (file, output) = tokio::task::spawn_blocking(move || cache.create()).await??;
+        self.compiler.compile(&wasm, output).await?;
+        tracing::debug!(digest = digest.short(), took = ?begin.elapsed(), "compiled");
+        let (cache, engine) = (self.cache.clone(), self.host.engine.clone());
+        tokio::task::spawn_blocking(move || cache.keep(&engine, &digest, file))
+            .await??
+            .map_err(|error| Refusal::Foreign(clean(&format!("{error:#}"), 1024)))
+    }
+}
+
+fn read_grants(file: &SourceFile) -> Result<Grants, Refusal> {
+    let Some(text) = &file.grants else {
+        return Ok(Grants::default());
+    };
+    Grants::parse(text).map_err(|problems| {
+        let lines: Vec<String> = problems
+            .iter()
+            .take(10)
+            .map(|problem| match problem.path.as_str() {
+                "" => problem.message.clone(),
+                path => format!("{path}: {}", problem.message),
+            })
+            .collect();
+        Refusal::Grants(format!("{}: {}", grants_name(&file.name), lines.join("; ")))
+    })
+}
+
+fn check_grants(
+    file: &SourceFile,
+    inspection: &Inspection,
+    grants: &Grants,
+) -> Result<(), Refusal> {
+    let missing: Vec<String> = inspection
+        .grants
+        .iter()
+        .filter(|grant| !grants.gives(grant))
+        .cloned()
+        .collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    Err(Refusal::MissingGrants {
+        missing,
+        file: grants_name(&file.name),
+        source_name: file.name.clone(),
+    })
+}
+
+/// `<stem>.grants.yaml` beside `<stem>.wasm` or `<stem>.wasm.gz`.
+fn grants_name(source: &str) -> String {
+    let stem = source.strip_suffix(".gz").unwrap_or(source);
+    format!("{}.grants.yaml", stem.strip_suffix(".wasm").unwrap_or(stem))
+}
+
+fn check_description(described: types::Description) -> Result<Description, String> {
+    let types::Description {
+        name,
+        version,
+        summary,
+        example,
+        shared,
+    } = described;
+    if !is_handler_name(&name) {
+        return Err(format!(
+            "the name {:?} is not 1 to 63 letters, digits, '-', '_' or '.', beginning and ending with a letter or digit",
+            clean(&name, 128)
+        ));
+    }
+    let one_line =
+        |text: &str, most: usize| text.len() <= most && !text.chars().any(char::is_control);
+    if !one_line(&version, MAX_VERSION) {
+        return Err(format!(
+            "the version is not one line of at most {MAX_VERSION} bytes"
+        ));
+    }
+    if !one_line(&summary, MAX_SUMMARY) {
+        return Err(format!(
+            "the summary is not one line of at most {MAX_SUMMARY} bytes"
+        ));
+    }
+    if example.len() > MAX_DETAILS {
+        return Err(format!(
+            "the example has more than {} KiB",
+            MAX_DETAILS >> 10
+        ));
+    }
+    Ok(Description {
+        name,
+        version,
+        summary,
+        example,
+        shared,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn described(name: &str, summary: &str) -> types::Description {
+        types::Description {
+            name: name.into(),
+            version: "1".into(),
+            summary: summary.into(),
+            example: String::new(),
+            shared: true,
+        }
+    }
+
+    #[test]
+    fn a_description_is_checked() {
+        assert!(check_description(described("debugEcho", "Finds")).is_ok());
+        for (name, summary, words) in [
+            ("", "", "name"),
+            ("a b", "", "name"),
+            ("a", "two\nlines", "summary"),
+            ("a", &"x".repeat(201), "summary"),
+        ] {
+            let error = check_description(described(name, summary)).unwrap_err();
+            assert!(error.contains(words), "{error}");
+        }
+    }
+
+    #[test]
+    fn grants_lie_beside_the_component() {
+        for name in ["udev.wasm", "udev.wasm.gz"] {
+            assert_eq!(grants_name(name), "udev.grants.yaml");
+        }
+    }
+}

@@ -1,0 +1,322 @@
+//! The guest's answer, checked: what a device makes the host hand to a workload is bounded by the grants.
+//!
+//! A device that breaks a rule is left out and its siblings stay; an answer over a limit is refused whole. Knows no store.
+
+use std::collections::BTreeSet;
+
+use leafhost_core::attribute::AttributeValue;
+use leafhost_core::device::{self, Device, DeviceNode, Health, Mount};
+use leafhost_core::fault::{Fault, FaultReason};
+use leafhost_core::session::{Devices, Discovery, LeftOut};
+
+use crate::bindings::leafhost::discovery::types;
+use crate::grants::Grants;
+use crate::text::{Secrets, clean};
+
+mod paths;
+
+pub(crate) use paths::{Kind, Resolved, resolve};
+
+/// The largest cursor, in bytes.
+pub(crate) const MAX_CURSOR: usize = 1 << 20;
+/// The most wakes.
+const MAX_WAKES: usize = 64;
+/// How many devices that were left out are named; all are left out.
+const SHOWN_ID: usize = 256;
+
+/// What an answer is measured by.
+pub(crate) struct Bounds<'a> {
+    /// What may be handed out, and how much may be said.
+    pub(crate) grants: &'a Grants,
+    /// Whether a device that does not say is shared.
+    pub(crate) shared: bool,
+    /// What must not be seen.
+    pub(crate) secrets: &'a Secrets,
+    /// Nodes of devices that udev gave to this call.
+    pub(crate) udev_nodes: &'a BTreeSet<String>,
+    /// Follows links.
+    pub(crate) resolve: &'a (dyn Fn(&str) -> std::io::Result<Resolved> + Sync),
+}
+
+impl Bounds<'_> {
+    /// Refuses an answer that is over a limit, before anything is made of it.
+    pub(crate) fn weigh(&self, answer: &types::Discovery) -> Result<(), Fault> {
+        let limits = &self.grants.limits;
+        let too_large = |what: String| Err(Fault::new(FaultReason::AnswerTooLarge, what));
+        let devices = match &answer.devices {
+            types::Devices::Unchanged => &[][..],
+            types::Devices::Complete(list) | types::Devices::Partial(list) => list,
+        };
+        let most = usize::try_from(limits.devices).unwrap_or(usize::MAX);
+        if devices.len() > most || answer.departed.len() > most {
+            return too_large(format!(
+                "the answer has {} devices and {} departed, at most {most} each; `limits.devices` in the grants raises it",
+                devices.len(),
+                answer.departed.len()
+            ));
+        }
+        let departed: usize = answer.departed.iter().map(String::len).sum();
+        let text = departed + devices.iter().map(text).sum::<usize>();
+        if text > usize::try_from(limits.answer).unwrap_or(usize::MAX) {
+            return too_large(format!(
+                "the answer has {text} bytes of text, at most {}",
+                limits.answer
+            ));
+        }
+        let cursor = answer.cursor.as_ref().map_or(0, Vec::len);
+        if cursor > MAX_CURSOR {
+            return too_large(format!(
+                "the cursor has {cursor} bytes, at most {MAX_CURSOR}"
+            ));
+        }
+        if answer.wake.len() > MAX_WAKES {
+            return too_large(format!(
+                "the answer has {} wakes, at most {MAX_WAKES}",
+                answer.wake.len()
+            ));
+        }
+        Ok(())
+    }
+
+    /// The devices, those that break a rule left out.
+    pub(crate) fn discovery(&self, devices: types::Devices, departed: Vec<String>) -> Discovery {
+        let mut left_out = Vec::new();
+        let devices = match devices {
+            types::Devices::Unchanged => Devices::Unchanged,
+            types::Devices::Complete(list) => Devices::Complete(self.devices(list, &mut left_out)),
+            types::Devices::Partial(list) => Devices::Partial(self.devices(list, &mut left_out)),
+        };
+        let mut known = BTreeSet::new();
+        let departed = departed
+            .into_iter()
+            .filter(|id| device::id_problem(id).is_none() && known.insert(id.clone()))
+            .collect();
+        Discovery {
+            devices,
+            departed,
+            left_out,
+        }
+    }
+
+    fn devices(&self, list: Vec<types::Device>, left_out: &mut Vec<LeftOut>) -> Vec<Device> {
+        let mut ids = BTreeSet::new();
+        let mut devices = Vec::new();
+        for raw in list {
+            let id = raw.id.clone();
+            let checked = if ids.insert(id.clone()) {
+                self.device(raw)
+            } else {
+                Err("the id was there before in the same answer; the first one counts".to_owned())
+            };
+            match checked {
+                Ok(device) => devices.push(device),
+                Err(reason) => left_out.push(LeftOut {
+                    id: self.secrets.clean(&id, SHOWN_ID),
+                    reason: self.secrets.clean(&reason, 1024),
+                }),
+            }
+        }
+        devices
+    }
+
+    fn device(&self, raw: types::Device) -> Result<Device, String> {
+        if text(&raw) > device::MAX_TEXT {
+            return Err(format!("has more than {} bytes of text", device::MAX_TEXT));
+        }
+        let mut device = Device::new(raw.id, raw.shared.unwrap_or(self.shared));
+        device.physical_id = raw.physical_id;
+        for (name, value) in raw.properties {
+            if let Some(value) = device.properties.insert(name.clone(), value) {
+                drop(value);
+                return Err(format!("property {name:?} is there twice"));
+            }
+        }
+        device.mounts = raw
+            .mounts
+            .into_iter()
+            .map(|mount| Mount {
+                container_path: mount.container_path,
+                host_path: mount.host_path,
+                read_only: mount.read_only,
+            })
+            .collect();
+        device.nodes = raw
+            .device_nodes
+            .into_iter()
+            .map(|node| DeviceNode {
+                container_path: node.container_path,
+                host_path: node.host_path,
+                permissions: node.permissions,
+            })
+            .collect();
+        for attribute in raw.attributes {
+            let value = match attribute.value {
+                types::AttributeValue::Text(text) => AttributeValue::String(text),
+                types::AttributeValue::Integer(number) => AttributeValue::Int(number),
+                types::AttributeValue::Boolean(truth) => AttributeValue::Bool(truth),
+                types::AttributeValue::Version(version) => AttributeValue::Version(version),
+            };
+            if device
+                .attributes
+                .insert(attribute.name.clone(), value)
+                .is_some()
+            {
+                return Err(format!("attribute {:?} is there twice", attribute.name));
+            }
+        }
+        for (name, quantity) in raw.capacity {
+            let again = device.attributes.contains_key(&name)
+                || device.capacity.insert(name.clone(), quantity).is_some();
+            if again {
+                return Err(format!("capacity {name:?} is there twice"));
+            }
+        }
+        device.health = match raw.health {
+            types::Health::Healthy => Health::Healthy,
+            types::Health::Unhealthy(reason) => Health::Unhealthy(clean(&reason, 1024)),
+            types::Health::Unknown => Health::Unknown,
+        };
+        if let Some(problem) = device.problem() {
+            return Err(problem);
+        }
+        self.refuse_secrets(&device)?;
+        self.hand_out(&mut device)?;
+        Ok(device)
+    }
+
+    fn refuse_secrets(&self, device: &Device) -> Result<(), String> {
+        let reason = match &device.health {
+            Health::Unhealthy(reason) => Some(reason),
+            Health::Healthy | Health::Unknown => None,
+        };
+        let pairs = device.properties.iter().chain(&device.capacity);
+        let paths = device
+            .mounts
+            .iter()
+            .flat_map(|mount| [&mount.container_path, &mount.host_path])
+            .chain(
+                device
+                    .nodes
+                    .iter()
+                    .flat_map(|node| [&node.container_path, &node.host_path]),
+            );
+        let values = device.attributes.iter().flat_map(|(name, value)| {
+            let text = match value {
+                AttributeValue::String(text) | AttributeValue::Version(text) => Some(text),
+                AttributeValue::Int(_) | AttributeValue::Bool(_) => None,
+            };
+            [Some(name), text].into_iter().flatten()
+        });
+        let mut texts = [Some(&device.id), device.physical_id.as_ref(), reason]
+            .into_iter()
+            .flatten()
+            .chain(pairs.flat_map(|(name, value)| [name, value]))
+            .chain(paths)
+            .chain(values);
+        match texts.find_map(|text| self.secrets.find(text)) {
+            Some(name) => Err(format!("has the value of the secret property {name}")),
+            None => Ok(()),
+        }
+    }
+
+    /// Checks what the device brings along against the grants; paths become what their links lead to, so that what was
+    /// checked is what is handed out.
+    fn hand_out(&self, device: &mut Device) -> Result<(), String> {
+        let grants = &self.grants.devices;
+        if let Some(name) = device
+            .properties
+            .keys()
+            .find(|name| !grants.allows_env(name))
+        {
+            return Err(format!(
+                "property {name} is not granted; `devices.env` in the grants lists what may be set (never PATH, LD_*, KUBERNETES_*)"
+            ));
+        }
+        for node in &mut device.nodes {
+            let granted = |path: &str| {
+                grants.allows_node(path) || (grants.udev_nodes && self.udev_nodes.contains(path))
+            };
+            node.host_path = self.granted_path(&node.host_path, "nodes", granted, Kind::is_node)?;
+            if let Some(problem) = paths::node_target_problem(&node.container_path, &node.host_path)
+            {
+                return Err(format!("device node {:?} {problem}", node.container_path));
+            }
+        }
+        for mount in &mut device.mounts {
+            let read_only = mount.read_only;
+            let granted = |path: &str| grants.allows_mount(path, read_only);
+            mount.host_path =
+                self.granted_path(&mount.host_path, "mounts", granted, Kind::is_mountable)?;
+            if let Some(problem) = paths::mount_target_problem(&mount.container_path) {
+                return Err(format!("mount {:?} {problem}", mount.container_path));
+            }
+        }
+        Ok(())
+    }
+
+    fn granted_path(
+        &self,
+        path: &str,
+        list: &str,
+        granted: impl Fn(&str) -> bool,
+        fits: fn(Kind) -> bool,
+    ) -> Result<String, String> {
+        if !granted(path) {
+            return Err(format!(
+                "{path} is not granted; `devices.{list}` in the grants lists what may be handed out"
+            ));
+        }
+        let resolved = (self.resolve)(path)
+            .map_err(|error| format!("{path} cannot be handed out: {error}"))?;
+        if !granted(&resolved.path) {
+            return Err(format!(
+                "{path} leads to {}, which is not granted",
+                resolved.path
+            ));
+        }
+        if !fits(resolved.kind) || !paths::is_below_its_root(&resolved.path, resolved.kind) {
+            return Err(format!(
+                "{path} is {}, which cannot be handed out under `devices.{list}`",
+                resolved.kind.words()
+            ));
+        }
+        Ok(resolved.path)
+    }
+}
+
+/// How many bytes of text a device has, as it came.
+fn text(device: &types::Device) -> usize {
+    let pairs = device.properties.iter().chain(&device.capacity);
+    let pairs: usize = pairs.map(|(name, value)| name.len() + value.len()).sum();
+    let mounts = device
+        .mounts
+        .iter()
+        .map(|mount| mount.container_path.len() + mount.host_path.len());
+    let nodes = device
+        .device_nodes
+        .iter()
+        .map(|node| node.container_path.len() + node.host_path.len() + node.permissions.len());
+    let attributes = device.attributes.iter().map(|attribute| {
+        attribute.name.len()
+            + match &attribute.value {
+                types::AttributeValue::Text(text) | types::AttributeValue::Version(text) => {
+                    text.len()
+                }
+                types::AttributeValue::Integer(_) | types::AttributeValue::Boolean(_) => 8,
+            }
+    });
+    let reason = match &device.health {
+        types::Health::Unhealthy(reason) => reason.len(),
+        types::Health::Healthy | types::Health::Unknown => 0,
+    };
+    device.id.len()
+        + device.physical_id.as_ref().map_or(0, String::len)
+        + pairs
+        + mounts.sum::<usize>()
+        + nodes.sum::<usize>()
+        + attributes.sum::<usize>()
+        + reason
+}
+
+#[cfg(test)]
+mod tests;

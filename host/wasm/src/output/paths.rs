@@ -1,0 +1,197 @@
+//! Paths of nodes and mounts: what lies behind their links, and where in a container they may not go.
+
+use std::io;
+use std::os::unix::fs::FileTypeExt as _;
+
+/// What is at a path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// A character or block device.
+    Node,
+    /// A file.
+    File,
+    /// A folder.
+    Folder,
+    /// A socket or pipe.
+    Channel,
+}
+
+impl Kind {
+    /// Whether it goes under `devices.nodes`.
+    pub(crate) fn is_node(self) -> bool {
+        self == Self::Node
+    }
+
+    /// Whether it goes under `devices.mounts`.
+    pub(crate) fn is_mountable(self) -> bool {
+        self != Self::Node
+    }
+
+    /// For people.
+    pub(crate) fn words(self) -> &'static str {
+        match self {
+            Self::Node => "a device node",
+            Self::File => "a file",
+            Self::Folder => "a folder",
+            Self::Channel => "a socket or pipe",
+        }
+    }
+}
+
+/// What a path leads to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Resolved {
+    /// The path without links.
+    pub(crate) path: String,
+    /// What is there.
+    pub(crate) kind: Kind,
+}
+
+/// Follows links. Blocks.
+pub(crate) fn resolve(path: &str) -> io::Result<Resolved> {
+    let path = std::fs::canonicalize(path)?;
+    let kind = std::fs::symlink_metadata(&path)?.file_type();
+    let kind = if kind.is_char_device() || kind.is_block_device() {
+        Kind::Node
+    } else if kind.is_dir() {
+        Kind::Folder
+    } else if kind.is_file() {
+        Kind::File
+    } else {
+        Kind::Channel
+    };
+    let path = path
+        .into_os_string()
+        .into_string()
+        .map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "its name is not UTF-8"))?;
+    Ok(Resolved { path, kind })
+}
+
+/// Nodes lie below `/dev`, and nothing else from there, from `/proc` or `/sys` is handed out.
+pub(super) fn is_below_its_root(path: &str, kind: Kind) -> bool {
+    if kind.is_node() {
+        path.starts_with("/dev/")
+    } else {
+        !["/dev", "/proc", "/sys"]
+            .iter()
+            .any(|root| is_within(path, root))
+    }
+}
+
+/// What is wrong with putting a node there, if anything.
+pub(super) fn node_target_problem(target: &str, host: &str) -> Option<&'static str> {
+    /// What every container has there already, and relies on.
+    const STANDARD: &[&str] = &[
+        "console", "fd", "full", "kmsg", "mem", "mqueue", "null", "ptmx", "pts", "random", "shm",
+        "stderr", "stdin", "stdout", "tty", "urandom", "zero",
+    ];
+    let Some(rest) = target.strip_prefix("/dev/") else {
+        return Some("must lie below /dev in the container");
+    };
+    let first = rest.split('/').next().unwrap_or_default();
+    (STANDARD.contains(&first) && target != host)
+        .then_some("would replace what every container has under that name")
+}
+
+/// What is wrong with mounting something there, if anything.
+pub(super) fn mount_target_problem(target: &str) -> Option<&'static str> {
+    /// What runs, whom it trusts, and what the kernel shows.
+    const BELOW: &[&str] = &[
+        "/bin",
+        "/boot",
+        "/dev",
+        "/etc",
+        "/lib",
+        "/lib32",
+        "/lib64",
+        "/libx32",
+        "/proc",
+        "/run/secrets",
+        "/sbin",
+        "/sys",
+        "/usr/bin",
+        "/usr/lib",
+        "/usr/lib32",
+        "/usr/lib64",
+        "/usr/libexec",
+        "/usr/libx32",
+        "/usr/local/bin",
+        "/usr/local/lib",
+        "/usr/local/sbin",
+        "/usr/sbin",
+        "/var/run/secrets",
+    ];
+    /// Folders that hold one of those, or that a program expects to be its own.
+    const EXACT: &[&str] = &[
+        "/home",
+        "/media",
+        "/mnt",
+        "/opt",
+        "/root",
+        "/run",
+        "/srv",
+        "/tmp",
+        "/usr",
+        "/usr/local",
+        "/var",
+        "/var/lib",
+        "/var/run",
+    ];
+    (EXACT.contains(&target) || BELOW.iter().any(|root| is_within(target, root)))
+        .then_some("would cover a part of the container's own system")
+}
+
+fn is_within(path: &str, root: &str) -> bool {
+    path.strip_prefix(root)
+        .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_goes_below_dev_and_replaces_nothing() {
+        for (target, host, good) in [
+            ("/dev/video0", "/dev/video0", true),
+            ("/dev/vfio/7", "/dev/vfio/7", true),
+            ("/dev/null", "/dev/null", true),
+            ("/dev/null", "/dev/sda", false),
+            ("/dev/shm/x", "/dev/sda", false),
+            ("/etc/passwd", "/dev/sda", false),
+        ] {
+            let problem = node_target_problem(target, host);
+            assert_eq!(problem.is_none(), good, "{target} from {host}");
+        }
+    }
+
+    #[test]
+    fn a_mount_covers_no_part_of_the_system() {
+        for (target, good) in [
+            ("/run/udev", true),
+            ("/data", true),
+            ("/usr/share/x", true),
+            ("/libx", true),
+            ("/etc/ssl", false),
+            ("/proc", false),
+            ("/sys/class", false),
+            ("/usr", false),
+            ("/var/run/secrets/kubernetes.io", false),
+            ("/lib64/ld.so", false),
+            ("/dev/video0", false),
+        ] {
+            assert_eq!(mount_target_problem(target).is_none(), good, "{target}");
+        }
+    }
+
+    #[test]
+    fn links_are_followed_and_kinds_told() {
+        assert_eq!(resolve("/dev/null").unwrap().kind, Kind::Node);
+        let folder = tempfile::tempdir().unwrap();
+        let link = folder.path().join("link");
+        std::os::unix::fs::symlink("/dev/null", &link).unwrap();
+        let resolved = resolve(link.to_str().unwrap()).unwrap();
+        assert_eq!(resolved.path, "/dev/null");
+        assert!(resolve("/nowhere/at/all").is_err());
+    }
+}

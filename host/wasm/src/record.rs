@@ -1,0 +1,123 @@
+//! What is kept of a call whatever becomes of it: the store of a call that is ended dies with it, this does not.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use leafhost_core::session::Explanation;
+
+use crate::cpu::CpuMeter;
+use crate::limits::MemoryUse;
+use crate::text::{Secrets, cut};
+
+/// How many explanations of a call are kept.
+const EXPLANATIONS: usize = 1000;
+/// The longest text of an explanation, in bytes.
+const EXPLANATION_TEXT: usize = 512;
+/// How many different denials of a call are kept.
+const DENIALS: usize = 64;
+/// How much of the guest's last words on standard error is kept, in bytes.
+const LAST_WORDS: usize = 1024;
+
+/// What is kept of one call.
+#[derive(Debug, Default)]
+pub(crate) struct Record {
+    /// Memory.
+    pub(crate) memory: Arc<MemoryUse>,
+    /// Computing.
+    pub(crate) cpu: Arc<CpuMeter>,
+    kept: Mutex<Kept>,
+}
+
+/// The parts that are more than a number.
+#[derive(Debug, Default)]
+pub(crate) struct Kept {
+    /// Things seen and left out.
+    pub(crate) explained: Vec<Explanation>,
+    /// How many more.
+    pub(crate) explained_dropped: u64,
+    /// What was asked for and denied.
+    pub(crate) denied: BTreeSet<String>,
+    /// Nodes of devices that udev gave to this call.
+    pub(crate) nodes: BTreeSet<String>,
+    /// Log lines over the rate.
+    pub(crate) log_dropped: u64,
+    /// The end of what it wrote to standard error: a panic's message, most often.
+    pub(crate) last_words: String,
+}
+
+impl Record {
+    /// The parts that are more than a number.
+    pub(crate) fn kept(&self) -> MutexGuard<'_, Kept> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes them out.
+    pub(crate) fn take(&self) -> Kept {
+        std::mem::take(&mut *self.kept())
+    }
+
+    /// Keeps an explanation, within the bounds.
+    pub(crate) fn explain(&self, secrets: &Secrets, subject: &str, rule: &str, reason: &str) {
+        let mut kept = self.kept();
+        if kept.explained.len() >= EXPLANATIONS {
+            kept.explained_dropped += 1;
+            return;
+        }
+        kept.explained.push(Explanation {
+            subject: secrets.clean(subject, EXPLANATION_TEXT),
+            rule: secrets.clean(rule, EXPLANATION_TEXT),
+            reason: secrets.clean(reason, EXPLANATION_TEXT),
+        });
+    }
+
+    /// Keeps a denial, within the bounds.
+    pub(crate) fn deny(&self, what: &str) {
+        let mut kept = self.kept();
+        if kept.denied.len() < DENIALS {
+            kept.denied.insert(crate::text::clean(what, 256));
+        }
+    }
+
+    /// Keeps the newest line of standard error.
+    pub(crate) fn last_words(&self, line: &str) {
+        let mut kept = self.kept();
+        if !kept.last_words.is_empty() {
+            kept.last_words.push(' ');
+        }
+        kept.last_words.push_str(cut(line, LAST_WORDS));
+        let over = kept.last_words.len().saturating_sub(LAST_WORDS);
+        let start = (over..=kept.last_words.len())
+            .find(|start| kept.last_words.is_char_boundary(*start))
+            .unwrap_or(0);
+        kept.last_words.drain(..start);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn explanations_are_bounded_and_the_rest_is_counted() {
+        let record = Record::default();
+        for _ in 0..1100 {
+            record.explain(&Secrets::default(), &"s".repeat(600), "r", "n\n");
+        }
+        let kept = record.take();
+        assert_eq!((kept.explained.len(), kept.explained_dropped), (1000, 100));
+        let first = kept.explained.first().unwrap();
+        assert!(first.subject.len() < 520);
+        assert_eq!(first.reason, "n\\n");
+    }
+
+    #[test]
+    fn the_last_words_are_the_end() {
+        let record = Record::default();
+        for n in 0..2000 {
+            record.last_words(&format!("öine {n}"));
+        }
+        let kept = record.take();
+        assert!(kept.last_words.len() <= 1024);
+        assert!(kept.last_words.ends_with("öine 1999"));
+    }
+}

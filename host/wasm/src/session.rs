@@ -1,0 +1,331 @@
+//! A session: calls a handler again and again, when its wakes come true.
+//!
+//! Knows no guest: what a call is, [`Caller`] knows; so the rules of time are tested without one.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use leafhost_core::session::{CallStats, Explanation, Opening, Outcome, Report, Session};
+use leafhost_core::timeouts::{WAKE_AFTER_MAX, WAKE_AFTER_MIN, WAKE_SPACING};
+use leafhost_udev::{Event, Subsystems};
+use tokio::sync::broadcast;
+use tokio::time::Instant;
+
+mod backoff;
+mod wakes;
+
+pub(crate) use wakes::Wakes;
+use wakes::{Heard, Pending, hear};
+
+/// How often a handler is called that asked for device events where there are none.
+pub(crate) const INSTEAD_OF_EVENTS: Duration = Duration::from_mins(1);
+
+/// Makes one call.
+#[async_trait]
+pub(crate) trait Caller: Send + Sync + 'static {
+    /// Calls the handler. Dropping the future ends the call.
+    async fn call(&self, ask: Ask) -> Called;
+}
+
+/// What a call is told besides what is the same for every call of the session.
+#[derive(Debug, Default, Clone, PartialEq)]
+pub(crate) struct Ask {
+    /// Why now.
+    pub(crate) events: Vec<Why>,
+    /// More came than are kept.
+    pub(crate) events_lost: bool,
+    /// What the last answer left.
+    pub(crate) cursor: Option<Vec<u8>>,
+}
+
+/// Why a call is made.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Why {
+    /// The session is new.
+    First,
+    /// Details, properties or grants changed.
+    Changed,
+    /// The time has come.
+    Timer,
+    /// A device event.
+    Udev(Arc<Event>),
+}
+
+impl Why {
+    /// What `status` calls it.
+    fn label(&self) -> &'static str {
+        match self {
+            Self::First => "first",
+            Self::Changed => "changed",
+            Self::Timer => "timer",
+            Self::Udev(_) => "udev",
+        }
+    }
+}
+
+/// What came of a call.
+#[derive(Debug, Clone)]
+pub(crate) struct Called {
+    /// What was said.
+    pub(crate) outcome: Outcome,
+    /// Things seen and left out.
+    pub(crate) explained: Vec<Explanation>,
+    /// How many more.
+    pub(crate) explained_dropped: u64,
+    /// What it cost; why it was made and what comes next is filled in by the session.
+    pub(crate) stats: CallStats,
+    /// What an answer with devices leaves for the next call.
+    pub(crate) next: Option<Next>,
+}
+
+/// What an answer leaves for the next call.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Next {
+    /// When.
+    pub(crate) wakes: Wakes,
+    /// The cursor.
+    pub(crate) cursor: Option<Vec<u8>>,
+}
+
+/// Device events as they come, and which of them the handler may see.
+pub(crate) struct Listening {
+    pub(crate) events: broadcast::Receiver<Arc<Event>>,
+    pub(crate) allowed: Arc<Subsystems>,
+}
+
+/// A session of a handler that is called.
+pub(crate) struct WakingSession {
+    caller: Arc<dyn Caller>,
+    listening: Option<Listening>,
+    phase: Phase,
+    /// The wakes of the last answer: in force until the next one, also after calls that failed.
+    wakes: Wakes,
+    /// Handed back at the next call.
+    cursor: Option<Vec<u8>>,
+    /// What the next call is told.
+    pending: Pending,
+    /// When the handler is called if nothing wakes it before.
+    timer: Option<Instant>,
+    /// When it is told of an event again, whose consequences came later than the event.
+    again: Option<(Instant, Arc<Event>)>,
+    /// No call begins before.
+    not_before: Instant,
+    /// How many calls in a row had no answer with devices.
+    failures: u32,
+}
+
+enum Phase {
+    /// A call runs. What it was told, for it to be told again if it fails, and what happened since it began.
+    Calling {
+        call: Pin<Box<dyn Future<Output = Called> + Send>>,
+        told: Pending,
+        since: Heard,
+    },
+    /// Until a wake comes true.
+    Waiting,
+    /// The details are wrong: only a new session calls again.
+    Refused,
+}
+
+impl WakingSession {
+    /// A session that has not called yet.
+    pub(crate) fn new(
+        caller: Arc<dyn Caller>,
+        opening: Opening,
+        listening: Option<Listening>,
+    ) -> Self {
+        let opening = match opening {
+            Opening::First => Why::First,
+            Opening::Changed => Why::Changed,
+        };
+        let mut pending = Pending::default();
+        pending.push(opening);
+        Self {
+            caller,
+            listening,
+            phase: Phase::Waiting,
+            wakes: Wakes::default(),
+            cursor: None,
+            pending,
+            timer: None,
+            again: None,
+            not_before: Instant::now(),
+            failures: 0,
+        }
+    }
+
+    /// Takes what is due, and begins a call if there is a reason and it may.
+    fn begin_if_due(&mut self) {
+        let now = Instant::now();
+        if now < self.not_before {
+            return;
+        }
+        if self.timer.is_some_and(|at| at <= now) {
+            self.timer = None;
+            self.pending.push(Why::Timer);
+        }
+        if let Some((_, event)) = self.again.take_if(|(at, _)| *at <= now) {
+            self.pending.push(Why::Udev(event));
+        }
+        if !self.pending.is_reason() {
+            return;
+        }
+        let told = std::mem::take(&mut self.pending);
+        let ask = Ask {
+            events: told.events().to_vec(),
+            events_lost: told.lost(),
+            // Kept, too: a call that fails leaves it as it was.
+            cursor: self.cursor.clone(),
+        };
+        let caller = self.caller.clone();
+        self.phase = Phase::Calling {
+            call: Box::pin(async move { caller.call(ask).await }),
+            told,
+            since: Heard::default(),
+        };
+    }
+
+    /// When to look again if nothing is heard.
+    fn look_at(&self) -> Option<Instant> {
+        let due = if self.pending.is_reason() {
+            Some(self.not_before)
+        } else {
+            let again = self.again.as_ref().map(|(at, _)| *at);
+            self.timer.into_iter().chain(again).min()
+        };
+        due.map(|at| at.max(self.not_before))
+    }
+
+    /// An event that came while no call runs.
+    fn heard(&mut self, heard: &Heard) {
+        let Some(listening) = &self.listening else {
+            return;
+        };
+        if self.wakes.udev.is_empty() {
+            return;
+        }
+        if heard.lost() {
+            self.pending.lose();
+        }
+        for event in heard.events() {
+            let wakes = event.is_lost()
+                || self
+                    .wakes
+                    .udev
+                    .iter()
+                    .any(|rule| rule.wakes_on(event, &listening.allowed));
+            if !wakes {
+                continue;
+            }
+            if let Some(settle) = event.settle {
+                self.again = Some((Instant::now() + settle, event.clone()));
+            }
+            if event.is_lost() {
+                self.pending.lose();
+            } else {
+                self.pending.push(Why::Udev(event.clone()));
+            }
+        }
+    }
+
+    /// What a call's end means for the next one.
+    fn finish(&mut self, called: Called, told: Pending, since: &Heard) -> Report {
+        let now = Instant::now();
+        self.not_before = now + WAKE_SPACING;
+        self.phase = Phase::Waiting;
+        let mut stats = called.stats;
+        stats.events = told.events().iter().map(Why::label).collect();
+        if told.lost() {
+            stats.events.push("lost");
+        }
+        stats.events.dedup();
+        match &called.outcome {
+            Outcome::Discovered(_) => {
+                let next = called.next.unwrap_or_default();
+                self.failures = 0;
+                self.wakes = next.wakes;
+                self.cursor = next.cursor;
+                self.timer = self
+                    .wakes
+                    .after
+                    .map(|after| now + after.clamp(WAKE_AFTER_MIN, WAKE_AFTER_MAX));
+            }
+            Outcome::InvalidDetails(_) => self.phase = Phase::Refused,
+            Outcome::Unavailable(_) => {
+                self.pending.tell_again(told);
+                self.timer = Some(now + self.failed(Duration::ZERO));
+            }
+            Outcome::Faulted(_) => {
+                self.pending.tell_again(told);
+                self.not_before = now + self.failed(stats.cpu);
+                self.timer = Some(self.not_before);
+            }
+        }
+        self.heard(since);
+        stats.next = match self.phase {
+            Phase::Refused => None,
+            _ => self.look_at().map(|at| at.duration_since(now)),
+        };
+        stats.wakes_refused.clone_from(&self.wakes.refused);
+        Report {
+            outcome: called.outcome,
+            explained: called.explained,
+            explained_dropped: called.explained_dropped,
+            call: stats,
+        }
+    }
+
+    /// Counts a failure; how long to wait after it.
+    fn failed(&mut self, cpu: Duration) -> Duration {
+        self.failures = self.failures.saturating_add(1);
+        backoff::delay(self.failures, cpu)
+    }
+}
+
+#[async_trait]
+impl Session for WakingSession {
+    async fn next(&mut self) -> Report {
+        loop {
+            match &mut self.phase {
+                Phase::Refused => std::future::pending().await,
+                Phase::Calling { call, told, since } => {
+                    tokio::select! {
+                        biased;
+                        called = call => {
+                            let (told, since) = (std::mem::take(told), std::mem::take(since));
+                            return self.finish(called, told, &since);
+                        }
+                        event = hear(&mut self.listening) => since.push(event),
+                    }
+                }
+                Phase::Waiting => {
+                    self.begin_if_due();
+                    if matches!(self.phase, Phase::Calling { .. }) {
+                        continue;
+                    }
+                    let at = self.look_at();
+                    let time = async {
+                        match at {
+                            Some(at) => tokio::time::sleep_until(at).await,
+                            None => std::future::pending().await,
+                        }
+                    };
+                    tokio::select! {
+                        event = hear(&mut self.listening) => {
+                            let mut heard = Heard::default();
+                            heard.push(event);
+                            self.heard(&heard);
+                        }
+                        () = time => {}
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,44 @@
+//! How long to wait after a call that failed.
+
+use std::time::Duration;
+
+use leafhost_core::timeouts::{BACKOFF_FIRST, BACKOFF_LAST};
+
+/// A call that failed is followed by a wait of so many times the computing it used: at most one hundredth of a core.
+const PER_CPU: u32 = 100;
+
+/// The wait after so many failures in a row, the last of which used so much computing. Doubles up to five minutes; shortened at
+/// random by up to a fifth, so that sessions that failed together do not come back together.
+pub(super) fn delay(failures: u32, cpu: Duration) -> Duration {
+    let doubled = BACKOFF_FIRST
+        .saturating_mul(2_u32.saturating_pow(failures.saturating_sub(1)))
+        .min(BACKOFF_LAST);
+    let jittered = doubled.mul_f64(rand::random_range(0.8..=1.0));
+    jittered.max(BACKOFF_FIRST).max(cpu.saturating_mul(PER_CPU))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn waits_double_from_one_second_to_five_minutes() {
+        for (failures, least, most) in [
+            (1, 1.0, 1.0),
+            (2, 1.6, 2.0),
+            (3, 3.2, 4.0),
+            (10, 240.0, 300.0),
+            (u32::MAX, 240.0, 300.0),
+        ] {
+            for _ in 0..50 {
+                let delay = delay(failures, Duration::ZERO).as_secs_f64();
+                assert!((least..=most).contains(&delay), "{failures}: {delay}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_was_computed_is_waited_off_a_hundred_times() {
+        assert_eq!(delay(1, Duration::from_secs(2)), Duration::from_secs(200));
+    }
+}

@@ -1,0 +1,129 @@
+//! Text that a guest wrote, made fit for logs and terminals: bounded, on one line, without secrets.
+
+use leafhost_core::session::Property;
+
+/// What stands for a secret.
+const MASK: &str = "***";
+
+/// At most `max` bytes of `text`, cut between characters.
+pub(crate) fn cut(text: &str, max: usize) -> &str {
+    if text.len() <= max {
+        return text;
+    }
+    let end = (0..=max).rev().find(|end| text.is_char_boundary(*end));
+    text.get(..end.unwrap_or(0)).unwrap_or_default()
+}
+
+/// `text` cut to `max` bytes, control characters escaped.
+pub(crate) fn clean(text: &str, max: usize) -> String {
+    let mut cleaned = String::new();
+    for character in cut(text, max).chars() {
+        if character.is_control() || is_direction(character) {
+            cleaned.extend(character.escape_default());
+        } else {
+            cleaned.push(character);
+        }
+    }
+    if text.len() > max {
+        cleaned.push('…');
+    }
+    cleaned
+}
+
+/// Characters that reorder what a terminal shows.
+fn is_direction(character: char) -> bool {
+    matches!(character, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{2028}' | '\u{2029}')
+}
+
+/// The values that must not be seen.
+#[derive(Default)]
+pub(crate) struct Secrets(Vec<(String, String)>);
+
+impl std::fmt::Debug for Secrets {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Secrets").field(&self.0.len()).finish()
+    }
+}
+
+impl Secrets {
+    /// The secret ones of `properties`. A value that ends in a line end is also known without.
+    pub(crate) fn new(properties: &[Property]) -> Self {
+        let mut values = Vec::new();
+        for property in properties.iter().filter(|property| property.secret) {
+            let Some(value) = property.value.as_deref() else {
+                continue;
+            };
+            let text = String::from_utf8_lossy(value).trim().to_owned();
+            if !text.is_empty() {
+                values.push((property.name.clone(), text));
+            }
+        }
+        // The longest first, so that a secret within another leaves no rest of it.
+        values.sort_by_key(|(_, value)| std::cmp::Reverse(value.len()));
+        Self(values)
+    }
+
+    /// The name of a property whose value is in `text`.
+    pub(crate) fn find(&self, text: &str) -> Option<&str> {
+        self.0
+            .iter()
+            .find(|(_, value)| text.contains(value.as_str()))
+            .map(|(name, _)| name.as_str())
+    }
+
+    /// `text` without secrets, cleaned. Masked before it is cut, so that no part of a secret stays at the end.
+    pub(crate) fn clean(&self, text: &str, max: usize) -> String {
+        let mut masked = std::borrow::Cow::Borrowed(text);
+        for (_, value) in &self.0 {
+            if masked.contains(value.as_str()) {
+                masked = masked.replace(value.as_str(), MASK).into();
+            }
+        }
+        clean(&masked, max)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn secrets(values: &[&str]) -> Secrets {
+        let properties: Vec<Property> = values
+            .iter()
+            .map(|value| Property {
+                name: format!("n{value}").trim().to_owned(),
+                value: Some(value.as_bytes().into()),
+                secret: true,
+            })
+            .collect();
+        Secrets::new(&properties)
+    }
+
+    #[test]
+    fn text_is_cut_between_characters_and_kept_on_one_line() {
+        assert_eq!(clean("a\nb\u{1b}[31m\0", 100), "a\\nb\\u{1b}[31m\\u{0}");
+        assert_eq!(clean("äöü", 3), "ä…");
+        assert_eq!(clean("abc", 3), "abc");
+        assert_eq!(clean("a\u{202e}b", 9), "a\\u{202e}b");
+    }
+
+    #[test]
+    fn secrets_are_masked_also_at_the_cut_and_inside_each_other() {
+        let secrets = secrets(&["hunter2\n", "hunter2000"]);
+        assert_eq!(secrets.clean("pw=hunter2000, hunter2", 100), "pw=***, ***");
+        assert_eq!(secrets.clean("0123456 hunter2", 12), "0123456 ***");
+        assert_eq!(secrets.find("xhunter2y"), Some("nhunter2"));
+        assert_eq!(secrets.find("other"), None);
+    }
+
+    #[test]
+    fn what_is_no_secret_stays() {
+        let property = Property {
+            name: "user".into(),
+            value: Some(b"admin".as_slice().into()),
+            secret: false,
+        };
+        let secrets = Secrets::new(&[property]);
+        assert_eq!(secrets.clean("admin", 100), "admin");
+    }
+}
