@@ -9,21 +9,20 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use leafhost_core::device::DeviceKey;
-use leafhost_core::fault::{Fault, FaultReason};
 use leafhost_core::names::ConfigurationKey;
-use leafhost_core::ports::{ConfigurationSet, ConfiguredDiscovery, Handler, InstanceSet};
-use leafhost_core::session::{Outcome, Property, SessionSpec};
+use leafhost_core::ports::{ConfigurationSet, Handler, InstanceSet};
 use tokio::sync::{mpsc, watch};
 use tokio::task::{Id, JoinSet};
 use tokio_util::sync::CancellationToken;
 
-use crate::backoff;
 use crate::clock::{Clock, later};
 use crate::devices::Unseen;
 use crate::loader::{HandlerSet, until};
-use crate::metrics::{Call, Metrics};
+use crate::metrics::Metrics;
 use crate::registry::{Event, HandlerKey, Registry};
 
+mod hear;
+mod look;
 mod published;
 mod report;
 mod served;
@@ -34,8 +33,8 @@ pub use published::{
     ConfigurationDevices, ConfigurationReport, DeviceSnapshot, DiscoveryReport, HandlerReport,
 };
 
-use served::{Running, Served, SourceSession};
-use session::{Answer, Order, Said, SessionId};
+use served::Served;
+use session::{Answer, SessionId};
 use trouble::Trouble;
 
 /// Answers wait here while the task is busy with another one.
@@ -172,254 +171,6 @@ impl DiscoveryTask {
         self.config.clock.now()
     }
 
-    /// Brings registry and sessions in line with what there is now.
-    fn look(&mut self) {
-        let now = self.now();
-        let serving: BTreeMap<HandlerKey, Arc<dyn Handler>> = self
-            .handler_set
-            .sources
-            .iter()
-            .filter_map(|(source, loaded)| {
-                let handler = loaded.handler.as_ref()?;
-                let key = HandlerKey {
-                    name: handler.description().name.clone(),
-                    source: source.clone(),
-                };
-                Some((key, Arc::clone(handler)))
-            })
-            .collect();
-        for key in self
-            .serving
-            .keys()
-            .filter(|key| !serving.contains_key(*key))
-        {
-            self.registry.source_gone(key, now);
-        }
-        for (key, handler) in &serving {
-            let held = self.serving.get(key);
-            if !held.is_some_and(|held| Arc::ptr_eq(held, handler)) {
-                self.registry.register(key, now);
-            }
-        }
-        self.serving = serving;
-        let set = Arc::clone(&self.configuration_set);
-        if set.complete {
-            let spared = |key: &ConfigurationKey| {
-                let mut problems = set.problems.iter();
-                problems.any(|problem| problem.configuration.as_ref() == Some(key))
-            };
-            self.known
-                .retain(|key, _| set.accepted.contains_key(key) || spared(key));
-            let gone: Vec<ConfigurationKey> = self
-                .served
-                .keys()
-                .filter(|key| !set.accepted.contains_key(*key))
-                .cloned()
-                .collect();
-            for key in gone {
-                self.forget(&key, now);
-            }
-        }
-        for (key, configured) in &set.accepted {
-            self.serve(key, configured, now);
-        }
-    }
-
-    /// The Configuration was deleted.
-    fn forget(&mut self, key: &ConfigurationKey, now: Timestamp) {
-        if let Some(served) = self.served.remove(key) {
-            for source in served.sessions.keys() {
-                let handler = HandlerKey {
-                    name: served.handler().to_owned(),
-                    source: source.clone(),
-                };
-                self.registry.close(&handler, key, now);
-            }
-            if !self.served.keys().any(|other| other.name() == key.name()) {
-                self.metrics.forget_configuration(key.name());
-            }
-        }
-    }
-
-    /// Brings one Configuration's sessions in line.
-    fn serve(
-        &mut self,
-        key: &ConfigurationKey,
-        configured: &Arc<ConfiguredDiscovery>,
-        now: Timestamp,
-    ) {
-        let served = match self.served.entry(key.clone()) {
-            std::collections::btree_map::Entry::Occupied(held) => held.into_mut(),
-            std::collections::btree_map::Entry::Vacant(free) => {
-                let unseen = self.known.remove(key).unwrap_or_default();
-                free.insert(Served::new(Arc::clone(configured), unseen))
-            }
-        };
-        if served.handler() != configured.configuration.handler {
-            let name = served.handler().to_owned();
-            for (source, session) in std::mem::take(&mut served.sessions) {
-                served.unseen.adopt(&session.devices);
-                let name = name.clone();
-                self.registry.close(&HandlerKey { name, source }, key, now);
-            }
-        }
-        served.configured = Arc::clone(configured);
-        let name = served.handler().to_owned();
-        for (source, session) in &mut served.sessions {
-            let handler = HandlerKey {
-                name: name.clone(),
-                source: source.clone(),
-            };
-            if !self.serving.contains_key(&handler) || configured.properties.is_err() {
-                session.running = None;
-                session.restart = None;
-            }
-        }
-        if self.registry.serves(&name) {
-            served.without_handler = None;
-        } else {
-            served.without_handler.get_or_insert(now);
-        }
-        for (handler, component) in &self.serving {
-            if handler.name != name || !self.registry.is_registered(handler) {
-                continue;
-            }
-            let Ok(properties) = &configured.properties else {
-                self.registry.close(handler, key, now);
-                continue;
-            };
-            let session = served.sessions.entry(handler.source.clone()).or_default();
-            let details = &configured.configuration.details;
-            let on = |running: &Running| running.is_on(component, details, properties);
-            if session.running.as_ref().is_some_and(on)
-                || session.restart.is_some_and(|then| then > now)
-            {
-                continue;
-            }
-            self.generation += 1;
-            let id = SessionId {
-                configuration: key.clone(),
-                handler: handler.clone(),
-            };
-            let order = order(
-                self.generation,
-                &self.config.node,
-                &id,
-                component,
-                session,
-                (details, properties),
-            );
-            session.reopened(component);
-            let running = match session.running.take() {
-                Some(running) if running.orders.send(Arc::clone(&order)).is_ok() => Running {
-                    generation: self.generation,
-                    ..running
-                },
-                _ => {
-                    let (orders, receiver) = watch::channel(order);
-                    let answers = self.answers.0.clone();
-                    let task = self
-                        .tasks
-                        .spawn(session::run(id.clone(), receiver, answers));
-                    self.ids.insert(task.id(), id);
-                    Running {
-                        generation: self.generation,
-                        orders,
-                    }
-                }
-            };
-            session.running = Some(running);
-            self.registry.open(handler, key, now);
-        }
-    }
-
-    /// A session has said something.
-    fn answered(&mut self, answer: Answer) {
-        let Answer {
-            id,
-            generation,
-            said,
-        } = answer;
-        let now = self.now();
-        let Some(served) = self.served.get_mut(&id.configuration) else {
-            return;
-        };
-        let grace = served.grace();
-        let source = &id.handler.source;
-        let session = match served.sessions.get_mut(source) {
-            Some(session) if session.generation() == Some(generation) => session,
-            _ => return,
-        };
-        let was_fine = session.fault.is_none();
-        let answered = match said {
-            Said::Report(report) => {
-                let failed = match &report.outcome {
-                    Outcome::Discovered(_) => None,
-                    Outcome::Faulted(fault) => Some(Some(fault)),
-                    Outcome::InvalidDetails(_) | Outcome::Unavailable(_) => Some(None),
-                };
-                self.metrics.called(Call {
-                    handler: &id.handler.name,
-                    configuration: id.configuration.name(),
-                    seconds: report.call.wall.as_secs_f64(),
-                    failed,
-                    denied: report.call.denied.len(),
-                });
-                session.take(source, report, grace, now)
-            }
-            Said::Refused(problems) => {
-                session.refused(source, problems, now);
-                true
-            }
-            Said::NotValidated { fault, took } => {
-                self.metrics.called(Call {
-                    handler: &id.handler.name,
-                    configuration: id.configuration.name(),
-                    seconds: took.as_secs_f64(),
-                    failed: Some(Some(&fault)),
-                    denied: 0,
-                });
-                session.failed(source, fault.reason.label(), fault.to_string(), now);
-                false
-            }
-        };
-        tell(&mut self.trouble, &id, session, was_fine);
-        if answered {
-            self.registry.answered(&id.handler, &id.configuration, now);
-        } else {
-            self.registry.failed(&id.handler, &id.configuration, now);
-        }
-        let all_known = self.all_known(now);
-        if let Some(served) = self.served.get_mut(&id.configuration) {
-            served.expire(all_known, now);
-        }
-    }
-
-    /// A session's task panicked: a bug of ours, for which no other session pays.
-    fn broken(&mut self, id: &SessionId) {
-        let now = self.now();
-        let fault = Fault::new(
-            FaultReason::Host,
-            "the session broke down, which is a bug; the log has its last words",
-        );
-        tracing::error!(configuration = %id.configuration, handler = id.handler.name, source = id.handler.source,
-            "a session broke down");
-        let served = self.served.get_mut(&id.configuration);
-        if let Some(session) = served.and_then(|served| served.sessions.get_mut(&id.handler.source))
-        {
-            session.running = None;
-            session.failed(
-                &id.handler.source,
-                fault.reason.label(),
-                fault.to_string(),
-                now,
-            );
-            let failures = u32::try_from(session.view.failures).unwrap_or(u32::MAX);
-            session.restart = Some(later(now, backoff::wait(failures)));
-            self.registry.failed(&id.handler, &id.configuration, now);
-        }
-    }
-
     /// What time brought about: removals, returns, ends of grace.
     fn tick(&mut self) {
         let now = self.now();
@@ -529,54 +280,6 @@ impl DiscoveryTask {
             }
             differs
         });
-    }
-}
-
-impl SourceSession {
-    fn generation(&self) -> Option<u64> {
-        self.running.as_ref().map(|running| running.generation)
-    }
-}
-
-fn order(
-    generation: u64,
-    node: &str,
-    id: &SessionId,
-    handler: &Arc<dyn Handler>,
-    session: &SourceSession,
-    (details, properties): (&str, &[Property]),
-) -> Arc<Order> {
-    Arc::new(Order {
-        generation,
-        handler: Arc::clone(handler),
-        spec: SessionSpec {
-            node: node.to_owned(),
-            configuration: id.configuration.clone(),
-            details: details.to_owned(),
-            properties: properties.to_vec(),
-            opening: session.opening(handler),
-        },
-    })
-}
-
-/// Tells the log of the first failure in a row and of ever fewer of those that follow, and of the end of them.
-fn tell(trouble: &mut Trouble, id: &SessionId, session: &SourceSession, was_fine: bool) {
-    let view = &session.view;
-    let (configuration, handler, source) =
-        (&id.configuration, &id.handler.name, &id.handler.source);
-    if view.failures == 0 {
-        if !was_fine && trouble.is_told(&id.handler) {
-            tracing::info!(%configuration, handler, source, "discovery works again");
-        }
-    } else if backoff::is_told(view.failures) && trouble.is_told(&id.handler) {
-        let invalid: Vec<String> = session
-            .invalid
-            .iter()
-            .map(|problem| format!("{}: {}", problem.path, problem.message))
-            .collect();
-        let error = view.error.clone().unwrap_or_else(|| invalid.join("; "));
-        tracing::warn!(%configuration, handler, source, result = view.result, failures = view.failures, error,
-            "no devices from the handler");
     }
 }
 

@@ -1,1 +1,1 @@
-
+//! The endpoint as a client sees it.

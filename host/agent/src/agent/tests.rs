@@ -1,3 +1,5 @@
+//! The whole agent, with fakes for the ports.
+
 use std::collections::BTreeMap;
 
 use leafhost_core::device::Device;

@@ -1,3 +1,5 @@
+//! Answers and grace.
+
 use super::*;
 use leafhost_core::session::LeftOut;
 

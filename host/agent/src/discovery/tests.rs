@@ -1,6 +1,9 @@
+//! The discovery task on paused time, with sessions that say what they are told.
+
 use leafhost_core::configuration::FieldProblem;
 use leafhost_core::device::Device;
 use leafhost_core::fault::{Fault, FaultReason};
+use leafhost_core::ports::ConfiguredDiscovery;
 use leafhost_core::session::{Devices, Outcome};
 
 use super::*;

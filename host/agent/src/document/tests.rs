@@ -1,1 +1,1 @@
-
+//! The status document.

@@ -1,3 +1,5 @@
+//! The loader task with fake files.
+
 use super::*;
 use crate::fakes::{FakeLoader, Files, file, wait_for};
 

@@ -1,1 +1,333 @@
+//! CDI specs, as computed and as they lie in the folder.
 
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+
+use leafhost_cdi::Spec;
+use leafhost_core::device::{Device, DeviceNode, Mount};
+use leafhost_core::ports::{Change, ConfiguredDiscovery};
+use tokio_util::task::AbortOnDropHandle;
+
+use super::*;
+use crate::devices::DeviceView;
+use crate::discovery::ConfigurationDevices;
+use crate::fakes::{configured, configured_as, key, wait_for};
+use crate::plan::plan;
+
+const NODE: &str = "node-a";
+
+/// The snapshot, and the Instances that are planned for it.
+fn home(views: Vec<(ConfiguredDiscovery, Vec<Device>)>) -> (DeviceSnapshot, InstanceSet) {
+    let mut snapshot = DeviceSnapshot {
+        read: true,
+        complete: true,
+        ..DeviceSnapshot::default()
+    };
+    for (configured, devices) in views {
+        let views = devices.into_iter().map(|device| {
+            let view = DeviceView {
+                device: Some(Arc::new(device.clone())),
+                missing_since: None,
+            };
+            (device.key(), view)
+        });
+        let view = ConfigurationDevices {
+            devices: views.collect(),
+            configured: Arc::new(configured),
+            settled: true,
+        };
+        let key = view.configured.configuration.key.clone();
+        snapshot.configurations.insert(key, Arc::new(view));
+    }
+    let mut set = InstanceSet::default();
+    for change in plan(NODE, &snapshot, &set, &BTreeSet::new()) {
+        if let Change::Create(instance) = change {
+            set.instances.insert(instance.key(), Arc::new(*instance));
+        }
+    }
+    (snapshot, set)
+}
+
+fn cams(devices: Vec<Device>) -> (DeviceSnapshot, InstanceSet) {
+    home(vec![(configured("cams", "udev", ""), devices)])
+}
+
+fn camera(id: &str) -> Device {
+    let mut device = Device::new(id, true);
+    device.properties.insert("ID".into(), id.into());
+    device.nodes.push(DeviceNode {
+        container_path: format!("/dev/{id}"),
+        host_path: format!("/dev/{id}"),
+        permissions: "rw".into(),
+    });
+    device
+}
+
+fn env<'a>(spec: &'a Spec, name: &str) -> &'a [String] {
+    let device = spec
+        .devices
+        .iter()
+        .find(|device| device.name == name)
+        .unwrap();
+    &device.container_edits.env
+}
+
+fn names(spec: &Spec) -> Vec<&str> {
+    spec.devices
+        .iter()
+        .map(|device| device.name.as_str())
+        .collect()
+}
+
+fn folder(dir: &tempfile::TempDir) -> SpecDir {
+    SpecDir::new(dir.path(), "akri.sh", "leafhost").unwrap()
+}
+
+/// One pass and what lies in the folder then.
+fn passed(
+    folder: &SpecDir,
+    home: &(DeviceSnapshot, InstanceSet),
+) -> (OfferReport, BTreeMap<String, Spec>) {
+    let (report, _) = pass(NODE, folder, &home.0, &home.1);
+    (report, folder.read().unwrap().specs)
+}
+
+#[test]
+fn a_device_has_its_variables_in_both_forms_of_akri() {
+    let dir = tempfile::tempdir().unwrap();
+    let with_own = configured_as(serde_json::json!({
+        "apiVersion": "akri.sh/v0", "kind": "Configuration", "metadata": {"name": "cams"},
+        "spec": {"discoveryHandler": {"name": "udev"}, "brokerProperties": {"MODE": "fast"}},
+    }));
+    let (report, specs) = passed(
+        &folder(&dir),
+        &home(vec![(with_own, vec![camera("foo1"), camera("foo0")])]),
+    );
+    let spec = &specs["cams"];
+    assert_eq!(spec.kind, "akri.sh/cams");
+    assert_eq!(report.kinds[&key("cams")], "akri.sh/cams");
+    assert_eq!(names(spec), ["8120fe", "a19705", "all"]);
+    assert_eq!(
+        env(spec, "8120fe"),
+        ["ID=foo0", "MODE=fast", "ID_8120FE=foo0", "MODE_8120FE=fast"]
+    );
+    assert_eq!(
+        env(spec, "all"),
+        [
+            "ID=foo0",
+            "MODE=fast",
+            "ID_8120FE=foo0",
+            "MODE_8120FE=fast",
+            "ID_A19705=foo1",
+            "MODE_A19705=fast"
+        ],
+        "the plain form is that of the first id"
+    );
+    let all = spec.devices.last().unwrap();
+    let nodes: Vec<_> = all
+        .container_edits
+        .device_nodes
+        .iter()
+        .map(|node| node.path.as_str())
+        .collect();
+    assert_eq!(nodes, ["/dev/foo0", "/dev/foo1"]);
+}
+
+#[test]
+fn what_devices_have_in_common_is_in_all_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let with_common = |id: &str, permissions: &str| {
+        let mut device = Device::new(id, true);
+        device.nodes.push(DeviceNode {
+            container_path: "/dev/ctl".into(),
+            host_path: "/dev/ctl".into(),
+            permissions: permissions.into(),
+        });
+        device.mounts.push(Mount {
+            container_path: "/run/udev".into(),
+            host_path: "/run/udev".into(),
+            read_only: true,
+        });
+        device
+    };
+    let (_, specs) = passed(
+        &folder(&dir),
+        &cams(vec![with_common("foo0", "r"), with_common("foo1", "w")]),
+    );
+    let all = &specs["cams"].devices.last().unwrap().container_edits;
+    assert_eq!((all.device_nodes.len(), all.mounts.len()), (1, 1));
+    assert_eq!(all.device_nodes[0].permissions.as_deref(), Some("rw"));
+}
+
+#[test]
+fn a_device_that_brings_nothing_is_offered_all_the_same() {
+    let dir = tempfile::tempdir().unwrap();
+    let (report, specs) = passed(&folder(&dir), &cams(vec![Device::new("foo0", true)]));
+    assert_eq!(report.problems, BTreeMap::new());
+    assert_eq!(
+        env(&specs["cams"], "8120fe"),
+        ["LEAFHOST_DEVICE_8120FE=akri.sh/cams=8120fe"]
+    );
+}
+
+#[test]
+fn an_entry_stays_until_its_device_is_reported_again_or_withdrawn() {
+    let dir = tempfile::tempdir().unwrap();
+    let folder = folder(&dir);
+    let (mut snapshot, mut instances) = cams(vec![camera("foo0"), camera("foo1")]);
+    let (_, before) = passed(&folder, &(snapshot.clone(), instances.clone()));
+    let view = Arc::make_mut(snapshot.configurations.get_mut(&key("cams")).unwrap());
+    view.devices
+        .values_mut()
+        .for_each(|view| view.device = None);
+    let (_, after) = passed(&folder, &(snapshot.clone(), instances.clone()));
+    assert_eq!(after, before, "nothing has been reported since the start");
+
+    let view = Arc::make_mut(snapshot.configurations.get_mut(&key("cams")).unwrap());
+    view.devices.retain(|key, _| key.id == "foo1");
+    let (_, withdrawn) = passed(&folder, &(snapshot.clone(), instances.clone()));
+    assert_eq!(
+        names(&withdrawn["cams"]),
+        ["a19705", "all"],
+        "the Instance need not be deleted first"
+    );
+    instances.instances.clear();
+    let (report, none) = passed(&folder, &(snapshot, instances));
+    assert_eq!((none.len(), report.kinds.len()), (0, 0));
+}
+
+#[test]
+fn files_of_deleted_configurations_go_when_all_have_been_read() {
+    let dir = tempfile::tempdir().unwrap();
+    let folder = folder(&dir);
+    passed(&folder, &cams(vec![camera("foo0")]));
+    let nothing = |complete, spared: &[&str]| DeviceSnapshot {
+        complete,
+        spared: spared.iter().map(|name| key(name)).collect(),
+        ..DeviceSnapshot::default()
+    };
+    for (snapshot, left) in [
+        (nothing(false, &[]), 1),
+        (nothing(true, &["cams"]), 1),
+        (nothing(true, &[]), 0),
+    ] {
+        let (_, specs) = passed(&folder, &(snapshot, InstanceSet::default()));
+        assert_eq!(specs.len(), left);
+    }
+}
+
+#[test]
+fn a_name_that_is_no_cdi_class_is_named_and_the_others_are_offered() {
+    let dir = tempfile::tempdir().unwrap();
+    let views = vec![
+        (configured("1st", "udev", ""), vec![camera("foo0")]),
+        (configured("cams", "udev", ""), vec![camera("foo0")]),
+    ];
+    let (report, specs) = passed(&folder(&dir), &home(views));
+    assert_eq!(specs.keys().collect::<Vec<_>>(), ["cams"]);
+    assert!(
+        report.problems[&key("1st")][0].contains("can be no CDI class"),
+        "{report:?}"
+    );
+}
+
+#[test]
+fn of_two_configurations_of_one_kind_the_first_namespace_wins() {
+    let dir = tempfile::tempdir().unwrap();
+    let edge = configured_as(serde_json::json!({
+        "apiVersion": "akri.sh/v0", "kind": "Configuration", "metadata": {"name": "cams", "namespace": "edge"},
+        "spec": {"discoveryHandler": {"name": "udev"}},
+    }));
+    let loser = edge.configuration.key.clone();
+    let views = vec![
+        (edge, vec![camera("foo0")]),
+        (configured("cams", "udev", ""), vec![camera("foo1")]),
+    ];
+    let (report, specs) = passed(&folder(&dir), &home(views));
+    assert_eq!(names(&specs["cams"]), ["a19705", "all"]);
+    assert!(
+        report.problems[&loser][0].contains("as default/cams has"),
+        "{report:?}"
+    );
+}
+
+#[test]
+fn unhealthy_devices_stay_listed() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut device = camera("foo0");
+    device.health = leafhost_core::device::Health::Unhealthy("hot".into());
+    let (_, specs) = passed(&folder(&dir), &cams(vec![device]));
+    assert_eq!(names(&specs["cams"]), ["8120fe", "all"]);
+}
+
+#[test]
+fn an_equal_spec_is_not_written_and_a_damaged_one_is() {
+    let dir = tempfile::tempdir().unwrap();
+    let folder = folder(&dir);
+    let home = cams(vec![camera("foo0")]);
+    let (_, specs) = passed(&folder, &home);
+    let file = folder.path("cams");
+    let inode = |path: &std::path::Path| {
+        use std::os::unix::fs::MetadataExt as _;
+        fs::metadata(path).unwrap().ino()
+    };
+    let before = inode(&file);
+    passed(&folder, &home);
+    assert_eq!(inode(&file), before);
+    fs::write(&file, "{").unwrap();
+    assert_eq!(passed(&folder, &home).1, specs);
+}
+
+fn start(
+    dir: &tempfile::TempDir,
+    home: (DeviceSnapshot, InstanceSet),
+) -> (
+    watch::Receiver<Arc<OfferReport>>,
+    (
+        watch::Sender<Arc<DeviceSnapshot>>,
+        watch::Sender<Arc<InstanceSet>>,
+    ),
+    AbortOnDropHandle<Result<(), Ended>>,
+) {
+    let (devices, d) = watch::channel(Arc::new(home.0));
+    let (instances, i) = watch::channel(Arc::new(home.1));
+    let (task, report) = OfferTask::new(NODE.into(), folder(dir), d, i);
+    let task = tokio::spawn(task.run(CancellationToken::new()));
+    (report, (devices, instances), AbortOnDropHandle::new(task))
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_folder_that_is_none_is_a_problem_with_a_remedy_and_tried_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().to_owned();
+    fs::remove_dir(&path).unwrap();
+    fs::write(&path, "").unwrap();
+    let (report, _senders, _task) = start(&dir, cams(vec![camera("foo0")]));
+    let seen = wait_for(&report, |report| !report.general.is_empty()).await;
+    assert!(seen.general[0].contains("--cdi-dir"), "{seen:?}");
+    fs::remove_file(&path).unwrap();
+    wait_for(&report, |report| {
+        report.general.is_empty() && !report.kinds.is_empty()
+    })
+    .await;
+    assert_eq!(fs::read_dir(&path).unwrap().count(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_file_that_somebody_removed_comes_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let (report, _senders, _task) = start(&dir, cams(vec![camera("foo0")]));
+    wait_for(&report, |report| !report.kinds.is_empty()).await;
+    let file = folder(&dir).path("cams");
+    let mode = fs::metadata(&file).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o644);
+    fs::remove_file(&file).unwrap();
+    tokio::time::timeout(BACKSTOP * 3, async {
+        while !file.exists() {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+    })
+    .await
+    .expect("the file is back");
+}

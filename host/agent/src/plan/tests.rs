@@ -1,1 +1,476 @@
+//! Plans, from nothing and from everything that may be there.
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use leafhost_core::attribute::AttributeValue;
+use leafhost_core::ports::ConfiguredDiscovery;
+
 use super::*;
+use crate::fakes::{configured, configured_as, key};
+
+const NODE: &str = "node-a";
+
+fn local(id: &str) -> Device {
+    Device::new(id, false)
+}
+
+fn shared(id: &str) -> Device {
+    Device::new(id, true)
+}
+
+fn seen(device: Device) -> (DeviceKey, DeviceView) {
+    let view = DeviceView {
+        device: Some(Arc::new(device)),
+        missing_since: None,
+    };
+    (view.device.as_ref().unwrap().key(), view)
+}
+
+fn view(
+    configured: ConfiguredDiscovery,
+    devices: impl IntoIterator<Item = Device>,
+) -> ConfigurationDevices {
+    ConfigurationDevices {
+        configured: Arc::new(configured),
+        devices: devices.into_iter().map(seen).collect(),
+        settled: false,
+    }
+}
+
+fn snapshot(views: impl IntoIterator<Item = ConfigurationDevices>) -> DeviceSnapshot {
+    DeviceSnapshot {
+        read: true,
+        complete: true,
+        spared: BTreeSet::new(),
+        configurations: views
+            .into_iter()
+            .map(|view| (view.configured.configuration.key.clone(), Arc::new(view)))
+            .collect(),
+    }
+}
+
+fn cams(devices: impl IntoIterator<Item = Device>) -> DeviceSnapshot {
+    snapshot([view(configured("cams", "udev", ""), devices)])
+}
+
+/// Makes the changes, as a store would.
+fn apply(set: &mut InstanceSet, changes: Vec<Change>) {
+    for change in changes {
+        let key = change.key();
+        match change {
+            Change::Create(mut instance) => {
+                instance.metadata.uid = format!("uid-of-{key}");
+                assert!(set.instances.insert(key, Arc::new(*instance)).is_none());
+            }
+            Change::Update { edits, .. } => {
+                let instance = Arc::make_mut(set.instances.get_mut(&key).unwrap());
+                edits.iter().for_each(|edit| edit.apply(instance));
+            }
+            Change::Delete { .. } => drop(set.instances.remove(&key).unwrap()),
+        }
+    }
+}
+
+fn planned(snapshot: &DeviceSnapshot, set: &InstanceSet) -> Vec<Change> {
+    plan(NODE, snapshot, set, &BTreeSet::new())
+}
+
+/// What the store has after the plan for `snapshot`; a second plan finds nothing to do.
+fn settled(snapshot: &DeviceSnapshot) -> InstanceSet {
+    let mut set = InstanceSet::default();
+    let changes = planned(snapshot, &set);
+    apply(&mut set, changes);
+    assert_eq!(planned(snapshot, &set), []);
+    set
+}
+
+fn names(set: &InstanceSet) -> Vec<&str> {
+    set.instances.keys().map(|key| key.name.as_str()).collect()
+}
+
+fn only(set: &InstanceSet) -> &Instance {
+    assert_eq!(set.instances.len(), 1);
+    set.instances.values().next().unwrap()
+}
+
+/// Each change in short.
+fn shown(changes: &[Change]) -> Vec<String> {
+    let edit = |edit: &Edit| match edit {
+        Edit::Common { .. } => "common".to_owned(),
+        Edit::AddNode(node) => format!("+{node}"),
+        Edit::RemoveNode(node) => format!("-{node}"),
+        Edit::Status { node, .. } => format!("status of {node}"),
+    };
+    changes
+        .iter()
+        .map(|change| match change {
+            Change::Create(instance) => format!("create {}", instance.metadata.name),
+            Change::Update { key, edits, .. } => {
+                let edits: Vec<String> = edits.iter().map(edit).collect();
+                format!("update {}: {}", key.name, edits.join(", "))
+            }
+            Change::Delete { key, .. } => format!("delete {}", key.name),
+        })
+        .collect()
+}
+
+#[test]
+fn an_instance_is_what_akri_makes_of_a_shared_device() {
+    let mut device = shared("foo0");
+    device.properties.insert("A".into(), "device".into());
+    device.properties.insert("B".into(), "device".into());
+    device
+        .attributes
+        .insert("model".into(), AttributeValue::String("x".into()));
+    device.capacity.insert("memory".into(), "80Gi".into());
+    device.physical_id = Some("usb-1".into());
+    let configured = configured_as(serde_json::json!({
+        "apiVersion": "akri.sh/v0", "kind": "Configuration",
+        "metadata": {"name": "cams", "namespace": "edge", "uid": "u"},
+        "spec": {"discoveryHandler": {"name": "udev"}, "capacity": 2, "brokerProperties": {"B": "configuration"}},
+    }));
+    let set = settled(&snapshot([view(configured, [device])]));
+    assert_eq!(
+        serde_json::to_value(only(&set)).unwrap(),
+        serde_json::json!({
+            "apiVersion": "akri.sh/v0", "kind": "Instance",
+            "metadata": {
+                "name": "cams-8120fe", "namespace": "edge", "uid": "uid-of-edge/cams-8120fe",
+                "labels": {"leafhost.dev/shared": "true", "leafhost.dev/configuration": "cams"},
+                "ownerReferences": [{"apiVersion": "akri.sh/v0", "kind": "Configuration", "name": "cams", "uid": "u", "controller": true}],
+            },
+            "spec": {
+                "configurationName": "cams", "cdiName": "akri.sh/cams=8120fe", "capacity": 2, "shared": true, "nodes": [NODE],
+                "brokerProperties": {"A": "device", "B": "configuration"},
+                "deviceUsage": {"cams-8120fe-0": "", "cams-8120fe-1": ""},
+                "leafhost": {"id": "foo0", "attributes": {"model": {"string": "x"}}, "capacity": {"memory": "80Gi"}, "physicalId": "usb-1"},
+            },
+            "status": {"nodes": {NODE: {"health": "Healthy"}}},
+        })
+    );
+}
+
+#[test]
+fn a_local_device_has_its_node_in_hash_and_label() {
+    let set = settled(&cams([local("foo0")]));
+    let instance = only(&set);
+    let hash = device_hash("foo0", Some(NODE), DigestLength::Three);
+    assert_eq!(instance.metadata.name, format!("cams-{hash}"));
+    assert_eq!(
+        instance.metadata.labels,
+        BTreeMap::from([(NODE_LABEL.into(), NODE.into())])
+    );
+}
+
+#[test]
+fn every_difference_is_one_edit_and_nothing_else_is() {
+    let before = cams([shared("foo0")]);
+    let hot = Device {
+        health: Health::Unhealthy("hot".into()),
+        ..shared("foo0")
+    };
+    let named = Device {
+        properties: BTreeMap::from([("A".into(), "1".into())]),
+        ..shared("foo0")
+    };
+    let known = Device {
+        physical_id: Some("x".into()),
+        ..shared("foo0")
+    };
+    let mut more = configured("cams", "udev", "");
+    more.configuration.capacity = 5;
+    let mut missing = view(configured("cams", "udev", ""), [shared("foo0")]);
+    missing
+        .devices
+        .values_mut()
+        .for_each(|view| view.missing_since = Some(Timestamp::UNIX_EPOCH));
+    let mut unseen = missing.clone();
+    unseen
+        .devices
+        .values_mut()
+        .for_each(|view| view.device = None);
+    let mut waiting = unseen.clone();
+    waiting
+        .devices
+        .values_mut()
+        .for_each(|view| view.missing_since = None);
+    for (what, after, expected) in [
+        ("nothing", before.clone(), None),
+        (
+            "health",
+            cams([hot]),
+            Some("update cams-8120fe: status of node-a"),
+        ),
+        (
+            "properties",
+            cams([named]),
+            Some("update cams-8120fe: common"),
+        ),
+        (
+            "physical id",
+            cams([known]),
+            Some("update cams-8120fe: common"),
+        ),
+        (
+            "capacity",
+            snapshot([view(more, [shared("foo0")])]),
+            Some("update cams-8120fe: common"),
+        ),
+        (
+            "missing",
+            snapshot([missing]),
+            Some("update cams-8120fe: status of node-a"),
+        ),
+        (
+            "missing since before the start",
+            snapshot([unseen]),
+            Some("update cams-8120fe: status of node-a"),
+        ),
+        ("not seen since the start", snapshot([waiting]), None),
+        ("gone", cams([]), Some("delete cams-8120fe")),
+    ] {
+        let mut set = settled(&before);
+        let changes = planned(&after, &set);
+        assert_eq!(
+            shown(&changes),
+            expected.into_iter().collect::<Vec<_>>(),
+            "{what}"
+        );
+        let (usage, uid) = (
+            only(&set).spec.device_usage.clone(),
+            only(&set).metadata.uid.clone(),
+        );
+        apply(&mut set, changes);
+        assert_eq!(planned(&after, &set), [], "{what}, a second time");
+        if let Some(instance) = set.instances.values().next() {
+            assert_eq!(
+                (&instance.spec.device_usage, &instance.metadata.uid),
+                (&usage, &uid),
+                "{what}"
+            );
+        }
+    }
+}
+
+#[test]
+fn health_of_a_missing_device_is_the_last_known_one() {
+    let hot = Device {
+        health: Health::Unhealthy("hot".into()),
+        ..shared("foo0")
+    };
+    let mut set = settled(&cams([hot]));
+    let mut unseen = view(configured("cams", "udev", ""), [shared("foo0")]);
+    for view in unseen.devices.values_mut() {
+        *view = DeviceView {
+            device: None,
+            missing_since: Some(Timestamp::UNIX_EPOCH),
+        };
+    }
+    let changes = planned(&snapshot([unseen]), &set);
+    apply(&mut set, changes);
+    let status = &only(&set).status.nodes[NODE];
+    assert_eq!(status.health, Health::Unhealthy("hot".into()));
+    assert_eq!(
+        status.missing_since.as_deref(),
+        Some("1970-01-01T00:00:00Z")
+    );
+}
+
+fn on_nodes(set: &mut InstanceSet, nodes: &[&str]) {
+    for instance in set.instances.values_mut() {
+        Arc::make_mut(instance).spec.nodes = nodes.iter().map(|&node| node.to_owned()).collect();
+    }
+}
+
+#[test]
+fn a_shared_instance_is_left_by_one_node_and_deleted_by_the_last() {
+    for (nodes, expected) in [
+        (&["node-b", NODE][..], Some("update cams-8120fe: -node-a")),
+        (&[NODE], Some("delete cams-8120fe")),
+        (&["node-b"], None),
+    ] {
+        let mut set = settled(&cams([shared("foo0")]));
+        on_nodes(&mut set, nodes);
+        for gone in [cams([]), snapshot([])] {
+            assert_eq!(
+                shown(&planned(&gone, &set)),
+                expected.into_iter().collect::<Vec<_>>(),
+                "{nodes:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_node_that_sees_another_nodes_instance_joins_it() {
+    let mut set = settled(&cams([shared("foo0")]));
+    on_nodes(&mut set, &["node-b"]);
+    Arc::make_mut(set.instances.values_mut().next().unwrap())
+        .status
+        .nodes
+        .clear();
+    let mut device = shared("foo0");
+    device.properties.insert("SEEN_FROM".into(), NODE.into());
+    let changes = planned(&cams([device.clone()]), &set);
+    assert_eq!(
+        shown(&changes),
+        ["update cams-8120fe: +node-a, status of node-a"]
+    );
+    apply(&mut set, changes);
+    assert_eq!(
+        planned(&cams([device]), &set),
+        [],
+        "its own view of the properties is no difference"
+    );
+}
+
+#[test]
+fn a_foreign_instance_causes_nothing() {
+    let mut set = settled(&cams([local("foo0"), local("foo1")]));
+    on_nodes(&mut set, &["node-b"]);
+    for instance in set.instances.values_mut() {
+        let labels = &mut Arc::make_mut(instance).metadata.labels;
+        labels.insert(NODE_LABEL.into(), "node-b".into());
+    }
+    assert_eq!(planned(&cams([]), &set), []);
+    assert_eq!(planned(&snapshot([]), &set), []);
+}
+
+#[test]
+fn configurations_that_are_not_there_count_as_deleted_only_when_all_have_been_read() {
+    let set = settled(&cams([local("foo0")]));
+    let deleted = snapshot([]);
+    let unread = DeviceSnapshot {
+        complete: false,
+        ..snapshot([])
+    };
+    let unusable = DeviceSnapshot {
+        spared: BTreeSet::from([key("cams")]),
+        ..snapshot([])
+    };
+    assert_eq!(planned(&deleted, &set).len(), 1);
+    assert_eq!(planned(&unread, &set), []);
+    assert_eq!(planned(&unusable, &set), []);
+}
+
+#[test]
+fn an_instance_that_akri_made_is_taken_over_by_its_name() {
+    let mut set = settled(&cams([shared("foo0"), shared("foo1")]));
+    for instance in set.instances.values_mut() {
+        Arc::make_mut(instance).spec.leafhost = None;
+    }
+    let changes = planned(&cams([shared("foo0")]), &set);
+    assert_eq!(
+        shown(&changes),
+        ["update cams-8120fe: common"],
+        "foo1 may still be found"
+    );
+    let mut whole = view(configured("cams", "udev", ""), [shared("foo0")]);
+    whole.settled = true;
+    let changes = planned(&snapshot([whole]), &set);
+    assert_eq!(
+        shown(&changes),
+        ["update cams-8120fe: common", "delete cams-a19705"]
+    );
+}
+
+/// Two ids whose three-byte hashes are the same.
+fn colliding() -> (String, String) {
+    let mut seen = BTreeMap::new();
+    for n in 0.. {
+        let id = format!("device-{n}");
+        if let Some(other) = seen.insert(device_hash(&id, None, DigestLength::Three), id.clone()) {
+            let mut pair = [id, other];
+            pair.sort();
+            let [first, second] = pair;
+            return (first, second);
+        }
+    }
+    unreachable!()
+}
+
+#[test]
+fn of_two_devices_that_collide_the_first_id_has_the_short_name() {
+    let (first, second) = colliding();
+    let short = |id: &str| instance_name("cams", &device_hash(id, None, DigestLength::Three));
+    let long = |id: &str| instance_name("cams", &device_hash(id, None, DigestLength::Five));
+    let both = settled(&cams([shared(&second), shared(&first)]));
+    let of = |set: &InstanceSet, id: &str| {
+        let mut all = set.instances.values();
+        all.find(|instance| instance.device_id() == Some(id))
+            .unwrap()
+            .metadata
+            .name
+            .clone()
+    };
+    assert_eq!(
+        (of(&both, &first), of(&both, &second)),
+        (short(&first), long(&second))
+    );
+
+    let mut set = settled(&cams([shared(&second)]));
+    assert_eq!(of(&set, &second), short(&second));
+    let changes = planned(&cams([shared(&second), shared(&first)]), &set);
+    apply(&mut set, changes);
+    assert_eq!(
+        of(&set, &second),
+        short(&second),
+        "an Instance keeps its name"
+    );
+    assert_eq!(of(&set, &first), long(&first));
+    let changes = planned(&cams([shared(&first)]), &set);
+    apply(&mut set, changes);
+    assert_eq!(names(&set), [long(&first)], "also when the other one goes");
+}
+
+#[test]
+fn ten_thousand_devices_all_have_an_instance_and_few_a_long_name() {
+    let devices = (0..10_000).map(|n| shared(&format!("device-{n}")));
+    let snapshot = cams(devices);
+    let set = settled(&snapshot);
+    assert_eq!(set.instances.len(), 10_000);
+    let long = set
+        .instances
+        .keys()
+        .filter(|key| key.name.len() > "cams-8120fe".len())
+        .count();
+    assert!((1..15).contains(&long), "{long}");
+}
+
+#[test]
+fn a_name_that_another_node_has_is_evaded() {
+    let hash = |length| device_hash("foo0", Some(NODE), length);
+    let taken = InstanceKey {
+        namespace: "default".into(),
+        name: instance_name("cams", &hash(DigestLength::Three)),
+    };
+    let changes = plan(
+        NODE,
+        &cams([local("foo0")]),
+        &InstanceSet::default(),
+        &BTreeSet::from([taken]),
+    );
+    assert_eq!(
+        shown(&changes),
+        [format!("create cams-{}", hash(DigestLength::Five))]
+    );
+}
+
+#[test]
+fn configurations_of_one_name_in_two_namespaces_do_not_meet() {
+    let edge = configured_as(serde_json::json!({
+        "apiVersion": "akri.sh/v0", "kind": "Configuration", "metadata": {"name": "cams", "namespace": "edge"},
+        "spec": {"discoveryHandler": {"name": "udev"}},
+    }));
+    let both = snapshot([
+        view(configured("cams", "udev", ""), [shared("foo0")]),
+        view(edge.clone(), [shared("foo0")]),
+    ]);
+    let set = settled(&both);
+    assert_eq!(set.instances.len(), 2);
+    let one = snapshot([view(edge, [shared("foo0")])]);
+    let changes = planned(&one, &set);
+    assert_eq!(changes.len(), 1);
+    assert_eq!(changes[0].key().namespace, "default");
+}

@@ -1,1 +1,178 @@
+//! The reconcile task on paused time.
 
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use leafhost_core::device::Device;
+use tokio_util::task::AbortOnDropHandle;
+
+use super::*;
+use crate::devices::DeviceView;
+use crate::discovery::ConfigurationDevices;
+use crate::fakes::{Store, configured, idle, key, wait_for};
+
+struct Bench {
+    devices: watch::Sender<Arc<DeviceSnapshot>>,
+    store: Arc<Store>,
+    report: watch::Receiver<ReconcileReport>,
+    metrics: Arc<Metrics>,
+    _task: AbortOnDropHandle<Result<(), Ended>>,
+}
+
+fn start() -> Bench {
+    let (devices, seen) = watch::channel(Arc::default());
+    let store = Arc::new(Store::default());
+    let metrics = Arc::new(Metrics::default());
+    let port: Arc<dyn InstanceStore> = Arc::<Store>::clone(&store);
+    let (task, report) = ReconcileTask::new("node-a".into(), port, seen, Arc::clone(&metrics));
+    let task = tokio::spawn(task.run(CancellationToken::new()));
+    Bench {
+        devices,
+        store,
+        report,
+        metrics,
+        _task: AbortOnDropHandle::new(task),
+    }
+}
+
+fn snapshot(ids: &[&str], shared: bool) -> Arc<DeviceSnapshot> {
+    let view = |id: &&str| {
+        let device = Arc::new(Device::new(*id, shared));
+        let key = device.key();
+        (
+            key,
+            DeviceView {
+                device: Some(device),
+                missing_since: None,
+            },
+        )
+    };
+    let view = ConfigurationDevices {
+        configured: Arc::new(configured("cams", "udev", "")),
+        devices: ids.iter().map(view).collect(),
+        settled: true,
+    };
+    Arc::new(DeviceSnapshot {
+        read: true,
+        complete: true,
+        spared: BTreeSet::new(),
+        configurations: BTreeMap::from([(key("cams"), Arc::new(view))]),
+    })
+}
+
+impl Bench {
+    fn see(&self, ids: &[&str]) {
+        self.devices.send_replace(snapshot(ids, true));
+    }
+
+    async fn instances(&self, names: &[&str]) {
+        wait_for(&self.store.subscribe(), |set| {
+            set.instances
+                .keys()
+                .map(|key| key.name.as_str())
+                .eq(names.iter().copied())
+        })
+        .await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn instances_follow_the_devices_and_nothing_new_writes_nothing() {
+    let bench = start();
+    idle().await;
+    assert!(
+        !bench.report.borrow().done_once,
+        "nothing has been read yet"
+    );
+    bench.see(&["foo0", "foo1"]);
+    bench.instances(&["cams-8120fe", "cams-a19705"]).await;
+    wait_for(&bench.report, |report| report.done_once).await;
+    assert_eq!(bench.store.calls(), 1, "one batch");
+    assert!(
+        bench
+            .metrics
+            .render()
+            .contains(r#"akri_instance_count{configuration="cams",is_shared="true"} 2"#)
+    );
+    bench.store.take_writes();
+    for _ in 0..10 {
+        bench.see(&["foo0", "foo1"]);
+        idle().await;
+    }
+    assert_eq!(bench.store.calls(), 1);
+    bench.see(&["foo0"]);
+    bench.instances(&["cams-8120fe"]).await;
+    assert_eq!(bench.store.take_writes(), ["delete cams-a19705"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_instance_somebody_deleted_is_made_again() {
+    let bench = start();
+    bench.see(&["foo0"]);
+    bench.instances(&["cams-8120fe"]).await;
+    let instance = Arc::clone(bench.store.set().instances.values().next().unwrap());
+    let delete = Change::Delete {
+        key: instance.key(),
+        uid: instance.metadata.uid.clone(),
+    };
+    bench.store.apply(vec![delete]).await;
+    bench.instances(&["cams-8120fe"]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_conflict_is_met_by_looking_again() {
+    let bench = start();
+    *bench.store.conflicts.lock().unwrap() = 2;
+    bench.see(&["foo0"]);
+    idle().await;
+    bench.instances(&["cams-8120fe"]).await;
+    assert_eq!(bench.store.calls(), 3);
+    assert_eq!(bench.report.borrow().problems, Vec::<String>::new());
+}
+
+#[tokio::test(start_paused = true)]
+async fn conflicts_without_end_are_no_busy_loop() {
+    let bench = start();
+    *bench.store.conflicts.lock().unwrap() = usize::MAX;
+    bench.see(&["foo0"]);
+    tokio::time::sleep(Duration::from_mins(10)).await;
+    assert!(bench.store.calls() < 40, "{}", bench.store.calls());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_cannot_be_written_is_shown_and_tried_again_with_backoff() {
+    let bench = start();
+    *bench.store.broken.lock().unwrap() = true;
+    bench.see(&["foo0", "foo1"]);
+    let report = wait_for(&bench.report, |report| !report.problems.is_empty()).await;
+    assert_eq!(
+        report.problems,
+        [
+            "cannot write Instance default/cams-8120fe: the folder is read-only; make it writable (and 1 more)"
+        ]
+    );
+    assert!(!report.done_once);
+    tokio::time::sleep(Duration::from_mins(10)).await;
+    let calls = bench.store.calls();
+    assert!((9..16).contains(&calls), "{calls}");
+    *bench.store.broken.lock().unwrap() = false;
+    tokio::time::sleep(Duration::from_mins(5)).await;
+    bench.instances(&["cams-8120fe", "cams-a19705"]).await;
+    let report = wait_for(&bench.report, |report| report.problems.is_empty()).await;
+    assert!(report.done_once);
+    let retries = r#"leafhost_store_writes_total{kind="create",result="unavailable"}"#;
+    assert!(bench.metrics.render().contains(retries));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_local_device_whose_name_is_taken_elsewhere_gets_a_longer_one() {
+    let bench = start();
+    *bench.store.conflicts.lock().unwrap() = 1;
+    bench.devices.send_replace(snapshot(&["foo0"], false));
+    let long = leafhost_core::names::device_hash(
+        "foo0",
+        Some("node-a"),
+        leafhost_core::names::DigestLength::Five,
+    );
+    bench.instances(&[&format!("cams-{long}")]).await;
+}

@@ -1,3 +1,5 @@
+//! Every transition.
+
 use super::*;
 
 fn at(second: i64) -> Timestamp {

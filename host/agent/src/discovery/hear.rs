@@ -1,0 +1,128 @@
+//! Hearing what sessions say: into their devices, the registry, the metrics and the log.
+
+use leafhost_core::fault::{Fault, FaultReason};
+use leafhost_core::session::Outcome;
+
+use super::DiscoveryTask;
+use super::served::SourceSession;
+use super::session::{Answer, Said, SessionId};
+use super::trouble::Trouble;
+use crate::backoff;
+use crate::clock::later;
+use crate::metrics::Call;
+
+impl DiscoveryTask {
+    /// A session has said something.
+    pub(super) fn answered(&mut self, answer: Answer) {
+        let Answer {
+            id,
+            generation,
+            said,
+        } = answer;
+        let now = self.now();
+        let Some(served) = self.served.get_mut(&id.configuration) else {
+            return;
+        };
+        let grace = served.grace();
+        let source = &id.handler.source;
+        let session = match served.sessions.get_mut(source) {
+            Some(session) if session.generation() == Some(generation) => session,
+            _ => return,
+        };
+        let was_fine = session.fault.is_none();
+        let answered = match said {
+            Said::Report(report) => {
+                let failed = match &report.outcome {
+                    Outcome::Discovered(_) => None,
+                    Outcome::Faulted(fault) => Some(Some(fault)),
+                    Outcome::InvalidDetails(_) | Outcome::Unavailable(_) => Some(None),
+                };
+                self.metrics.called(Call {
+                    handler: &id.handler.name,
+                    configuration: id.configuration.name(),
+                    seconds: report.call.wall.as_secs_f64(),
+                    failed,
+                    denied: report.call.denied.len(),
+                });
+                session.take(source, report, grace, now)
+            }
+            Said::Refused(problems) => {
+                session.refused(source, problems, now);
+                true
+            }
+            Said::NotValidated { fault, took } => {
+                self.metrics.called(Call {
+                    handler: &id.handler.name,
+                    configuration: id.configuration.name(),
+                    seconds: took.as_secs_f64(),
+                    failed: Some(Some(&fault)),
+                    denied: 0,
+                });
+                session.failed(source, fault.reason.label(), fault.to_string(), now);
+                false
+            }
+        };
+        tell(&mut self.trouble, &id, session, was_fine);
+        if answered {
+            self.registry.answered(&id.handler, &id.configuration, now);
+        } else {
+            self.registry.failed(&id.handler, &id.configuration, now);
+        }
+        let all_known = self.all_known(now);
+        if let Some(served) = self.served.get_mut(&id.configuration) {
+            served.expire(all_known, now);
+        }
+    }
+
+    /// A session's task panicked: a bug of ours, for which no other session pays.
+    pub(super) fn broken(&mut self, id: &SessionId) {
+        let now = self.now();
+        let fault = Fault::new(
+            FaultReason::Host,
+            "the session broke down, which is a bug; the log has its last words",
+        );
+        tracing::error!(configuration = %id.configuration, handler = id.handler.name, source = id.handler.source,
+            "a session broke down");
+        let served = self.served.get_mut(&id.configuration);
+        if let Some(session) = served.and_then(|served| served.sessions.get_mut(&id.handler.source))
+        {
+            session.running = None;
+            session.failed(
+                &id.handler.source,
+                fault.reason.label(),
+                fault.to_string(),
+                now,
+            );
+            let failures = u32::try_from(session.view.failures).unwrap_or(u32::MAX);
+            session.restart = Some(later(now, backoff::wait(failures)));
+            self.registry.failed(&id.handler, &id.configuration, now);
+        }
+    }
+}
+
+impl SourceSession {
+    fn generation(&self) -> Option<u64> {
+        self.running.as_ref().map(|running| running.generation)
+    }
+}
+
+/// Tells the log of the first failure in a row and of ever fewer of those that follow, and of the end of them.
+fn tell(trouble: &mut Trouble, id: &SessionId, session: &SourceSession, was_fine: bool) {
+    let view = &session.view;
+    let (configuration, handler, source) =
+        (&id.configuration, &id.handler.name, &id.handler.source);
+    if view.failures == 0 {
+        if !was_fine && trouble.is_told(&id.handler) {
+            tracing::info!(%configuration, handler, source, "discovery works again");
+        }
+    } else if backoff::is_told(view.failures) && trouble.is_told(&id.handler) {
+        let invalid: Vec<String> = session
+            .invalid
+            .iter()
+            .map(|problem| format!("{}: {}", problem.path, problem.message))
+            .collect();
+        let error = view.error.clone().unwrap_or_else(|| invalid.join("; "));
+        tracing::warn!(%configuration, handler, source, result = view.result, failures = view.failures, error,
+            "no devices from the handler");
+    }
+}

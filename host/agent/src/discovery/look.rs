@@ -1,0 +1,200 @@
+//! Bringing registry and sessions in line with the Configurations and handlers there are.
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use leafhost_core::names::ConfigurationKey;
+use leafhost_core::ports::{ConfiguredDiscovery, Handler};
+use leafhost_core::session::{Property, SessionSpec};
+use tokio::sync::watch;
+
+use super::DiscoveryTask;
+use super::served::{Running, Served, SourceSession};
+use super::session::{self, Order, SessionId};
+use crate::registry::HandlerKey;
+
+impl DiscoveryTask {
+    /// Brings registry and sessions in line with what there is now.
+    pub(super) fn look(&mut self) {
+        let now = self.now();
+        let serving: BTreeMap<HandlerKey, Arc<dyn Handler>> = self
+            .handler_set
+            .sources
+            .iter()
+            .filter_map(|(source, loaded)| {
+                let handler = loaded.handler.as_ref()?;
+                let key = HandlerKey {
+                    name: handler.description().name.clone(),
+                    source: source.clone(),
+                };
+                Some((key, Arc::clone(handler)))
+            })
+            .collect();
+        for key in self
+            .serving
+            .keys()
+            .filter(|key| !serving.contains_key(*key))
+        {
+            self.registry.source_gone(key, now);
+        }
+        for (key, handler) in &serving {
+            let held = self.serving.get(key);
+            if !held.is_some_and(|held| Arc::ptr_eq(held, handler)) {
+                self.registry.register(key, now);
+            }
+        }
+        self.serving = serving;
+        let set = Arc::clone(&self.configuration_set);
+        if set.complete {
+            let spared = |key: &ConfigurationKey| {
+                let mut problems = set.problems.iter();
+                problems.any(|problem| problem.configuration.as_ref() == Some(key))
+            };
+            self.known
+                .retain(|key, _| set.accepted.contains_key(key) || spared(key));
+            let gone: Vec<ConfigurationKey> = self
+                .served
+                .keys()
+                .filter(|key| !set.accepted.contains_key(*key))
+                .cloned()
+                .collect();
+            for key in gone {
+                self.forget(&key, now);
+            }
+        }
+        for (key, configured) in &set.accepted {
+            self.serve(key, configured, now);
+        }
+    }
+
+    /// The Configuration was deleted.
+    fn forget(&mut self, key: &ConfigurationKey, now: Timestamp) {
+        if let Some(served) = self.served.remove(key) {
+            for source in served.sessions.keys() {
+                let handler = HandlerKey {
+                    name: served.handler().to_owned(),
+                    source: source.clone(),
+                };
+                self.registry.close(&handler, key, now);
+            }
+            if !self.served.keys().any(|other| other.name() == key.name()) {
+                self.metrics.forget_configuration(key.name());
+            }
+        }
+    }
+
+    /// Brings one Configuration's sessions in line.
+    fn serve(
+        &mut self,
+        key: &ConfigurationKey,
+        configured: &Arc<ConfiguredDiscovery>,
+        now: Timestamp,
+    ) {
+        let served = match self.served.entry(key.clone()) {
+            Entry::Occupied(held) => held.into_mut(),
+            Entry::Vacant(free) => {
+                let unseen = self.known.remove(key).unwrap_or_default();
+                free.insert(Served::new(Arc::clone(configured), unseen))
+            }
+        };
+        if served.handler() != configured.configuration.handler {
+            let name = served.handler().to_owned();
+            for (source, session) in std::mem::take(&mut served.sessions) {
+                served.unseen.adopt(&session.devices);
+                let name = name.clone();
+                self.registry.close(&HandlerKey { name, source }, key, now);
+            }
+        }
+        served.configured = Arc::clone(configured);
+        let name = served.handler().to_owned();
+        for (source, session) in &mut served.sessions {
+            let handler = HandlerKey {
+                name: name.clone(),
+                source: source.clone(),
+            };
+            if !self.serving.contains_key(&handler) || configured.properties.is_err() {
+                session.running = None;
+                session.restart = None;
+            }
+        }
+        if self.registry.serves(&name) {
+            served.without_handler = None;
+        } else {
+            served.without_handler.get_or_insert(now);
+        }
+        for (handler, component) in &self.serving {
+            if handler.name != name || !self.registry.is_registered(handler) {
+                continue;
+            }
+            let Ok(properties) = &configured.properties else {
+                self.registry.close(handler, key, now);
+                continue;
+            };
+            let session = served.sessions.entry(handler.source.clone()).or_default();
+            let details = &configured.configuration.details;
+            let on = |running: &Running| running.is_on(component, details, properties);
+            if session.running.as_ref().is_some_and(on)
+                || session.restart.is_some_and(|then| then > now)
+            {
+                continue;
+            }
+            self.generation += 1;
+            let id = SessionId {
+                configuration: key.clone(),
+                handler: handler.clone(),
+            };
+            let order = order(
+                self.generation,
+                &self.config.node,
+                &id,
+                component,
+                session,
+                (details, properties),
+            );
+            session.reopened(component);
+            let running = match session.running.take() {
+                Some(running) if running.orders.send(Arc::clone(&order)).is_ok() => Running {
+                    generation: self.generation,
+                    ..running
+                },
+                _ => {
+                    let (orders, receiver) = watch::channel(order);
+                    let answers = self.answers.0.clone();
+                    let task = self
+                        .tasks
+                        .spawn(session::run(id.clone(), receiver, answers));
+                    self.ids.insert(task.id(), id);
+                    Running {
+                        generation: self.generation,
+                        orders,
+                    }
+                }
+            };
+            session.running = Some(running);
+            self.registry.open(handler, key, now);
+        }
+    }
+}
+
+fn order(
+    generation: u64,
+    node: &str,
+    id: &SessionId,
+    handler: &Arc<dyn Handler>,
+    session: &SourceSession,
+    (details, properties): (&str, &[Property]),
+) -> Arc<Order> {
+    Arc::new(Order {
+        generation,
+        handler: Arc::clone(handler),
+        spec: SessionSpec {
+            node: node.to_owned(),
+            configuration: id.configuration.clone(),
+            details: details.to_owned(),
+            properties: properties.to_vec(),
+            opening: session.opening(handler),
+        },
+    })
+}
