@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 
 use crate::attribute::{self, Attributes, Capacities};
-use crate::names::is_env_name;
+use crate::names::is_property_name;
 
 /// The longest device id, in bytes.
 pub const MAX_ID: usize = 1024;
@@ -115,8 +115,8 @@ impl Device {
             return Some(format!("has more than {MAX_TEXT} bytes of text"));
         }
         for (name, value) in &self.properties {
-            if !is_env_name(name) {
-                return Some(format!("property {name:?} is not [A-Za-z_][A-Za-z0-9_]*"));
+            if !is_property_name(name) {
+                return Some(format!("property {name:?} is not [A-Za-z_][A-Za-z0-9_-]*"));
             }
             if value.contains('\0') {
                 return Some(format!("property {name} has a NUL in its value"));

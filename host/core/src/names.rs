@@ -104,6 +104,12 @@ pub fn is_env_name(text: &str) -> bool {
         && text.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
 }
 
+/// Whether this can be the name of a device's property: like an environment variable, but a `-` may be in it, because
+/// `KubeVirt` looks for `PCI_RESOURCE_…` with the resource's own dashes.
+pub fn is_property_name(text: &str) -> bool {
+    is_env_name(&text.replace('-', "_")) && !text.starts_with('-')
+}
+
 /// Whether `text` can be a CDI class: a letter, then letters, digits, `.`, `_`, `-`, ending with a letter or digit.
 /// One character is refused although the specification allows it: podman's CDI library up to 0.5 panics on it.
 pub fn is_cdi_class(text: &str) -> bool {

@@ -1,0 +1,70 @@
+//! What the details say: Akri's `discoveryDetails` for udev.
+
+use leafhost_sdk::udev::Rule;
+use leafhost_sdk::{Deserialize, Problem};
+
+use crate::rules;
+
+/// The most rules: each is a wake, and one of the 64 is the timer's.
+const MAX_RULES: usize = 63;
+
+/// `discoveryDetails`.
+#[derive(Debug, Deserialize)]
+#[serde(crate = "leafhost_sdk::serde", rename_all = "camelCase")]
+pub struct Details {
+    /// As in a udev rules file.
+    pub udev_rules: Vec<String>,
+    /// Makes one device of a device and all matched below it.
+    #[serde(default)]
+    pub group_recursive: bool,
+    /// What a workload may do with the nodes.
+    #[serde(default = "all")]
+    pub permissions: String,
+}
+
+fn all() -> String {
+    "rwm".to_owned()
+}
+
+impl Details {
+    /// All that is wrong.
+    pub fn problems(&self) -> Vec<Problem> {
+        let mut problems = self.rules().err().unwrap_or_default();
+        if self.udev_rules.len() > MAX_RULES {
+            problems.push(Problem::new(
+                "udevRules",
+                format!("has more than {MAX_RULES} rules; write alternatives as KERNEL==\"a|b\""),
+            ));
+        }
+        if !["r", "w", "m", "rw", "rm", "rwm", "wm"].contains(&self.permissions.as_str()) {
+            problems.push(Problem::new(
+                "permissions",
+                format!(
+                    "is {:?}, but must be one of r, w, m, rw, rm, wm, rwm",
+                    self.permissions
+                ),
+            ));
+        }
+        problems
+    }
+
+    /// The rules, read.
+    pub fn rules(&self) -> Result<Vec<Rule>, Vec<Problem>> {
+        let mut rules = Vec::new();
+        let mut problems = Vec::new();
+        for (index, text) in self.udev_rules.iter().enumerate() {
+            match rules::parse(text) {
+                Ok(rule) => rules.push(rule),
+                Err(mistake) => problems.push(Problem::new(
+                    format!("udevRules[{index}]"),
+                    mistake.to_string(),
+                )),
+            }
+        }
+        if problems.is_empty() {
+            Ok(rules)
+        } else {
+            Err(problems)
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! What identifies and describes a piece of hardware, as far as udev or the kernel says.
+
+use leafhost_sdk::udev::Device;
+
+/// What a device is chosen by; each at most 64 bytes.
+const MAX_ATTRIBUTE: usize = 64;
+
+/// `usb:VENDOR:MODEL:SERIAL@PORT` for a USB device and all that belongs to it, a PCI address for a PCI device and what
+/// hangs directly on it. `chain` is the device and what is above it, nearest first.
+///
+/// Not for what is farther from its PCI device: the disks of one controller are not one piece of hardware.
+pub fn physical_id(chain: &[&Device]) -> Option<String> {
+    let usb = chain.iter().find(|device| is_usb_device(device));
+    if let Some(usb) = usb {
+        let (vendor, model) = ids(usb).unwrap_or_default();
+        let serial = usb.property("ID_SERIAL_SHORT").unwrap_or_default();
+        return bounded(format!("usb:{vendor}:{model}:{serial}@{}", usb.kernel), 256);
+    }
+    let pci = chain
+        .iter()
+        .take(2)
+        .find(|device| device.subsystem.as_deref() == Some("pci"))?;
+    Some(format!("pci:{}", pci.kernel))
+}
+
+/// Names and values of attributes, each from the nearest device of the chain that has it.
+pub fn attributes(chain: &[&Device]) -> Vec<(&'static str, String)> {
+    let own = |value: fn(&Device) -> Option<String>| chain.first().and_then(|device| value(device));
+    let nearest = |names: &[&str]| {
+        chain.iter().find_map(|device| {
+            names
+                .iter()
+                .find_map(|name| device.property(name))
+                .map(str::to_owned)
+        })
+    };
+    let ids = chain.iter().find_map(|device| ids(device));
+    let (vendor_id, model_id) = ids.unzip();
+    let all = [
+        ("subsystem", own(|device| device.subsystem.clone())),
+        ("driver", own(|device| device.driver.clone())),
+        ("vendorID", vendor_id),
+        ("modelID", model_id),
+        ("vendor", nearest(&["ID_VENDOR", "ID_VENDOR_FROM_DATABASE"])),
+        ("model", nearest(&["ID_MODEL", "ID_MODEL_FROM_DATABASE"])),
+        ("serial", nearest(&["ID_SERIAL_SHORT"])),
+    ];
+    all.into_iter()
+        .filter_map(|(name, value)| Some((name, bounded(value?, MAX_ATTRIBUTE)?)))
+        .collect()
+}
+
+fn is_usb_device(device: &Device) -> bool {
+    device.subsystem.as_deref() == Some("usb") && device.property("DEVTYPE") == Some("usb_device")
+}
+
+/// The ids of vendor and model, four hexadecimal digits each: from udev, or as the kernel gives them.
+fn ids(device: &Device) -> Option<(String, String)> {
+    let (vendor, model) = match (
+        device.property("ID_VENDOR_ID"),
+        device.property("ID_MODEL_ID"),
+    ) {
+        (Some(vendor), Some(model)) => (vendor, model),
+        _ if device.subsystem.as_deref() == Some("pci") => {
+            device.property("PCI_ID")?.split_once(':')?
+        }
+        _ if device.subsystem.as_deref() == Some("usb") => {
+            let mut parts = device.property("PRODUCT")?.split('/');
+            (parts.next()?, parts.next()?)
+        }
+        _ => return None,
+    };
+    let digits = |id: &str| {
+        let id = id.trim_start_matches("0x").to_ascii_lowercase();
+        format!("{id:0>4}")
+    };
+    Some((digits(vendor), digits(model)))
+}
+
+fn bounded(text: String, most: usize) -> Option<String> {
+    let fits = !text.is_empty() && text.len() <= most && !text.chars().any(char::is_control);
+    fits.then_some(text)
+}

@@ -1,0 +1,322 @@
+//! Reads a rule as it is written in a udev rules file: `KERNEL=="video[0-9]*", ATTRS{idVendor}!="046d"`.
+//!
+//! Only comparisons are rules here; what assigns or acts is refused by name. As in udev, white space and commas separate,
+//! and `\"` stands for a quote within a value.
+
+use leafhost_sdk::udev::{Field, Rule, Term};
+
+/// The most terms a rule may have, and the longest value in bytes: what the host takes.
+const MAX_TERMS: usize = 32;
+const MAX_VALUE: usize = 1 << 10;
+
+/// What rules files know beside comparisons of a device with a pattern.
+const UNSUPPORTED: [&str; 19] = [
+    "ACTION",
+    "CONST",
+    "GOTO",
+    "GROUP",
+    "IMPORT",
+    "LABEL",
+    "MODE",
+    "NAME",
+    "OPTIONS",
+    "OWNER",
+    "PROGRAM",
+    "RESULT",
+    "RUN",
+    "SECLABEL",
+    "SYMLINK",
+    "SYSCTL",
+    "SYSTEMD_WANTS",
+    "TEST",
+    "WAIT_FOR",
+];
+
+/// Why a text is no rule, and where.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mistake {
+    /// The character, from 1.
+    at: usize,
+    /// What is wrong there.
+    what: String,
+}
+
+impl std::fmt::Display for Mistake {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "character {}: {}", self.at, self.what)
+    }
+}
+
+/// Reads one rule.
+pub fn parse(text: &str) -> Result<Rule, Mistake> {
+    let mut reader = Reader { text, rest: text };
+    let mut terms = Vec::new();
+    loop {
+        reader.skip(|c| c.is_whitespace() || c == ',');
+        if reader.rest.is_empty() {
+            break;
+        }
+        if terms.len() == MAX_TERMS {
+            return Err(reader.mistake(format!("a rule has at most {MAX_TERMS} terms")));
+        }
+        terms.push(term(&mut reader)?);
+    }
+    if terms.is_empty() {
+        let what = "the rule is empty; write at least one term, such as KERNEL==\"video*\"";
+        return Err(reader.mistake(what));
+    }
+    Ok(terms)
+}
+
+fn term(reader: &mut Reader<'_>) -> Result<Term, Mistake> {
+    let start = *reader;
+    let name = reader.take(|c| c.is_ascii_alphanumeric() || c == '_');
+    let Some((field, needs_key)) = field(name) else {
+        return Err(start.mistake(match name {
+            "" => "expected a field, such as KERNEL or ENV{ID_MODEL}".to_owned(),
+            _ if UNSUPPORTED.contains(&name) => {
+                format!("{name} is not about finding devices; remove it")
+            }
+            _ => format!(
+                "unknown field {name}; known are ATTR{{key}}, ATTRS{{key}}, DEVPATH, DRIVER, DRIVERS, ENV{{key}}, \
+                 KERNEL, KERNELS, SUBSYSTEM, SUBSYSTEMS, TAG and TAGS"
+            ),
+        }));
+    };
+    let key = key(reader, name, needs_key)?;
+    reader.skip(char::is_whitespace);
+    let negated = operator(reader, name)?;
+    reader.skip(char::is_whitespace);
+    let value = value(reader)?;
+    Ok(Term {
+        field,
+        key,
+        negated,
+        value,
+    })
+}
+
+fn field(name: &str) -> Option<(Field, bool)> {
+    Some(match name {
+        "ATTR" => (Field::Attr, true),
+        "ATTRS" => (Field::Attrs, true),
+        "DEVPATH" => (Field::Devpath, false),
+        "DRIVER" => (Field::Driver, false),
+        "DRIVERS" => (Field::Drivers, false),
+        "ENV" => (Field::Env, true),
+        "KERNEL" => (Field::Kernel, false),
+        "KERNELS" => (Field::Kernels, false),
+        "SUBSYSTEM" => (Field::Subsystem, false),
+        "SUBSYSTEMS" => (Field::Subsystems, false),
+        "TAG" => (Field::Tag, false),
+        "TAGS" => (Field::Tags, false),
+        _ => return None,
+    })
+}
+
+fn key(reader: &mut Reader<'_>, name: &str, needed: bool) -> Result<Option<String>, Mistake> {
+    let start = *reader;
+    if !reader.eat("{") {
+        return if needed {
+            Err(start.mistake(format!("{name} needs a key, as in {name}{{name}}")))
+        } else {
+            Ok(None)
+        };
+    }
+    if !needed {
+        return Err(start.mistake(format!("{name} takes no key")));
+    }
+    let key = reader.take(|c| c != '}' && c != '"');
+    if !reader.eat("}") {
+        return Err(reader.mistake("expected } after the key"));
+    }
+    if key.is_empty() || key.len() > 256 || key.chars().any(char::is_control) {
+        return Err(start.mistake("the key must be 1 to 256 bytes without control characters"));
+    }
+    Ok(Some(key.to_owned()))
+}
+
+/// True for `!=`.
+fn operator(reader: &mut Reader<'_>, name: &str) -> Result<bool, Mistake> {
+    if reader.eat("==") {
+        return Ok(false);
+    }
+    if reader.eat("!=") {
+        return Ok(true);
+    }
+    for assignment in ["+=", "-=", ":=", "="] {
+        if reader.rest.starts_with(assignment) {
+            return Err(reader.mistake(format!(
+                "{assignment} assigns, and a rule here only compares; use {name}== or {name}!="
+            )));
+        }
+    }
+    Err(reader.mistake(format!("expected == or != after {name}")))
+}
+
+fn value(reader: &mut Reader<'_>) -> Result<String, Mistake> {
+    let start = *reader;
+    if !reader.eat("\"") {
+        return Err(start.mistake("expected a value in double quotes"));
+    }
+    let mut value = String::new();
+    loop {
+        value.push_str(reader.take(|c| c != '"' && c != '\\'));
+        if reader.eat("\\\"") {
+            value.push('"');
+        } else if reader.eat("\\") {
+            value.push('\\');
+        } else if reader.eat("\"") {
+            break;
+        } else {
+            return Err(start.mistake("the value is not closed by a double quote"));
+        }
+    }
+    if value.len() > MAX_VALUE {
+        return Err(start.mistake(format!("a value has at most {MAX_VALUE} bytes")));
+    }
+    if value.chars().any(char::is_control) {
+        return Err(start.mistake("a value has no control characters"));
+    }
+    Ok(value)
+}
+
+/// A text and how far it is read.
+#[derive(Clone, Copy)]
+struct Reader<'a> {
+    text: &'a str,
+    rest: &'a str,
+}
+
+impl<'a> Reader<'a> {
+    fn take(&mut self, accepts: impl Fn(char) -> bool) -> &'a str {
+        let end = self.rest.find(|c| !accepts(c)).unwrap_or(self.rest.len());
+        let (taken, rest) = self.rest.split_at(end);
+        self.rest = rest;
+        taken
+    }
+
+    fn skip(&mut self, accepts: impl Fn(char) -> bool) {
+        self.take(accepts);
+    }
+
+    fn eat(&mut self, token: &str) -> bool {
+        match self.rest.strip_prefix(token) {
+            Some(rest) => {
+                self.rest = rest;
+                true
+            }
+            None => false,
+        }
+    }
+
+    fn mistake(&self, what: impl Into<String>) -> Mistake {
+        let read = self.text.len().saturating_sub(self.rest.len());
+        let before = self.text.get(..read).unwrap_or_default();
+        Mistake {
+            at: before.chars().count() + 1,
+            what: what.into(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn written(rule: &[Term]) -> Vec<String> {
+        rule.iter()
+            .map(|term| {
+                format!(
+                    "{:?}{{{}}}{}{}",
+                    term.field,
+                    term.key.as_deref().unwrap_or_default(),
+                    if term.negated { "!=" } else { "==" },
+                    term.value
+                )
+            })
+            .collect()
+    }
+
+    #[test]
+    fn rules_are_read_as_udev_and_akri_write_them() {
+        let table: [(&str, &[&str]); 12] = [
+            (
+                r#"KERNEL=="video[0-9]*""#,
+                &["Field::Kernel{}==video[0-9]*"],
+            ),
+            (
+                r#"SUBSYSTEM=="video4linux", ENV{ID_V4L_CAPABILITIES}=="*:capture:*""#,
+                &[
+                    "Field::Subsystem{}==video4linux",
+                    "Field::Env{ID_V4L_CAPABILITIES}==*:capture:*",
+                ],
+            ),
+            (
+                r#"ATTRS{idVendor}!="046d",KERNELS=="1-1""#,
+                &["Field::Attrs{idVendor}!=046d", "Field::Kernels{}==1-1"],
+            ),
+            (
+                r#" ATTR{device/vendor} == "0x8086" , "#,
+                &["Field::Attr{device/vendor}==0x8086"],
+            ),
+            (
+                "TAG==\"a\"\n TAGS==\"b\" DRIVER!=\"\"",
+                &["Field::Tag{}==a", "Field::Tags{}==b", "Field::Driver{}!="],
+            ),
+            (r#"DRIVERS=="a|b""#, &["Field::Drivers{}==a|b"]),
+            (r#"SUBSYSTEMS=="usb""#, &["Field::Subsystems{}==usb"]),
+            (
+                r#"DEVPATH=="/devices/pci0000:00/*/{a}%k$x""#,
+                &["Field::Devpath{}==/devices/pci0000:00/*/{a}%k$x"],
+            ),
+            (r#"ENV{A}=="a\"b""#, &["Field::Env{A}==a\"b"]),
+            (r#"ENV{A}=="a\*\\b""#, &[r"Field::Env{A}==a\*\\b"]),
+            (r#"ENV{A}=="Größe""#, &["Field::Env{A}==Größe"]),
+            (r#"ENV{A}=="a, b==c""#, &["Field::Env{A}==a, b==c"]),
+        ];
+        for (text, expected) in table {
+            let rule = parse(text).map(|rule| written(&rule));
+            assert_eq!(
+                rule,
+                Ok(expected.iter().map(|&s| s.to_owned()).collect()),
+                "{text}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_mistake_says_where_and_what() {
+        let many = r#"TAG=="a""#.repeat(MAX_TERMS + 1);
+        let long = format!("TAG==\"{}\"", "x".repeat(MAX_VALUE + 1));
+        let table = [
+            ("", 1, "at least one term"),
+            (" , ", 4, "at least one term"),
+            ("kernel==\"a\"", 1, "unknown field kernel"),
+            ("KERNEL==\"a\", ACTION==\"add\"", 14, "ACTION is not about"),
+            ("RUN{program}+=\"/bin/x\"", 1, "RUN is not about"),
+            ("KERNEL=\"a\"", 7, "= assigns"),
+            ("ENV{A}+=\"a\"", 7, "+= assigns"),
+            ("KERNEL:=\"a\"", 7, ":= assigns"),
+            ("KERNEL-=\"a\"", 7, "-= assigns"),
+            ("KERNEL", 7, "expected == or !="),
+            ("KERNEL==a", 9, "in double quotes"),
+            ("KERNEL==e\"a\"", 9, "in double quotes"),
+            ("ENV{A}==\"größer", 9, "not closed"),
+            ("ENV{größe}==\"a\", X", 18, "unknown field X"),
+            ("ENV==\"a\"", 4, "ENV needs a key"),
+            ("ENV{}==\"a\"", 4, "the key must be"),
+            ("ENV{A==\"a\"", 8, "expected }"),
+            ("KERNEL{a}==\"a\"", 7, "KERNEL takes no key"),
+            ("KERNEL==\"a\"; TAG==\"b\"", 12, "expected a field"),
+            ("TAG==\"a\u{1}\"", 6, "control characters"),
+            (many.as_str(), 257, "at most 32 terms"),
+            (long.as_str(), 6, "at most 1024 bytes"),
+        ];
+        for (text, at, words) in table {
+            let mistake = parse(text).unwrap_err();
+            assert_eq!(mistake.at, at, "{text}: {mistake}");
+            assert!(mistake.what.contains(words), "{text}: {mistake}");
+        }
+    }
+}

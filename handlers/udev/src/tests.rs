@@ -1,0 +1,320 @@
+use std::fmt::Write as _;
+
+use leafhost_sdk::testing::{Call, FakeHost, UdevDevice, description_problems, validate};
+use leafhost_sdk::{AttributeValue, Device, Devices, Discovery, Error, Wake, udev};
+
+use super::Udev;
+
+const PCI: &str = "/devices/pci0000:00/0000:00:14.0";
+const USB: &str = "/devices/pci0000:00/0000:00:14.0/usb1/1-1";
+const VIDEO: &str = "/devices/pci0000:00/0000:00:14.0/usb1/1-1/1-1:1.0/video4linux/video0";
+
+/// A webcam with two video nodes and a microphone, and two loop devices.
+fn mk_host() -> FakeHost {
+    let video = |number: u8, capabilities: &str| {
+        UdevDevice::new(&format!("{USB}/1-1:1.0/video4linux/video{number}"))
+            .subsystem("video4linux")
+            .devnode(&format!("/dev/video{number}"))
+            .property("ID_MODEL", "C270")
+            .property("ID_V4L_CAPABILITIES", capabilities)
+    };
+    let interface = |number: u8, driver: &str| {
+        UdevDevice::new(&format!("{USB}/1-1:1.{number}"))
+            .subsystem("usb")
+            .driver(driver)
+            .property("DEVTYPE", "usb_interface")
+    };
+    let disk = |number: u8| {
+        UdevDevice::new(&format!("/devices/virtual/block/loop{number}"))
+            .subsystem("block")
+            .devnode(&format!("/dev/loop{number}"))
+    };
+    FakeHost::new()
+        .udev(UdevDevice::new(PCI).subsystem("pci").driver("xhci_hcd"))
+        .udev(
+            UdevDevice::new(USB)
+                .subsystem("usb")
+                .devnode("/dev/bus/usb/001/002")
+                .property("DEVTYPE", "usb_device")
+                .property("ID_SERIAL_SHORT", "SN1")
+                .property("PRODUCT", "46d/825/12"),
+        )
+        .udev(interface(0, "uvcvideo"))
+        .udev(interface(1, "snd-usb-audio"))
+        .udev(video(0, ":capture:"))
+        .udev(video(1, ":"))
+        .udev(disk(1))
+        .udev(disk(10))
+}
+
+fn mk_gpu_host() -> FakeHost {
+    FakeHost::new()
+        .udev(
+            UdevDevice::new("/devices/pci0000:00/0000:00:01.0/0000:01:00.0")
+                .subsystem("pci")
+                .driver("vfio-pci")
+                .property("PCI_ID", "10DE:1FB0")
+                .attribute("iommu_group", "7"),
+        )
+        .udev(UdevDevice::new("/devices/pci0000:00/0000:02:00.0").subsystem("pci"))
+}
+
+fn details(rules: &[&str], more: &str) -> String {
+    let mut text = "udevRules:\n".to_owned();
+    for rule in rules {
+        writeln!(text, "- '{rule}'").unwrap();
+    }
+    text + more
+}
+
+fn discover(host: &FakeHost, rules: &[&str], more: &str) -> Discovery {
+    Call::<Udev>::new(&details(rules, more)).run(host).unwrap()
+}
+
+fn ids(discovery: &Discovery) -> Vec<&str> {
+    discovery
+        .devices()
+        .iter()
+        .map(|device| device.id.as_str())
+        .collect()
+}
+
+fn nodes(device: &Device) -> Vec<(&str, &str)> {
+    device
+        .device_nodes
+        .iter()
+        .map(|node| (node.host_path.as_str(), node.permissions.as_str()))
+        .collect()
+}
+
+#[test]
+fn a_camera_is_a_device_named_by_its_path() {
+    let rule = r#"SUBSYSTEM=="video4linux", ENV{ID_V4L_CAPABILITIES}=="*:capture:*""#;
+    let found = discover(&mk_host(), &[rule], "");
+    assert!(matches!(found.devices, Devices::Complete(_)));
+    assert_eq!(ids(&found), [VIDEO]);
+    let camera = &found.devices()[0];
+    assert_eq!(
+        camera.properties,
+        [
+            ("UDEV_DEVPATH".to_owned(), VIDEO.to_owned()),
+            ("UDEV_DEVNODE".to_owned(), "/dev/video0".to_owned())
+        ]
+    );
+    assert_eq!(nodes(camera), [("/dev/video0", "rwm")]);
+    assert_eq!(camera.physical_id.as_deref(), Some("usb:046d:0825:SN1@1-1"));
+    let attributes: Vec<_> = camera
+        .attributes
+        .iter()
+        .map(|attribute| (attribute.name.as_str(), attribute.value.clone()))
+        .collect();
+    let text = |text: &str| AttributeValue::Text(text.to_owned());
+    assert_eq!(
+        attributes,
+        [
+            ("subsystem", text("video4linux")),
+            ("vendorID", text("046d")),
+            ("modelID", text("0825")),
+            ("model", text("C270")),
+            ("serial", text("SN1")),
+        ]
+    );
+}
+
+#[test]
+fn a_device_matched_twice_is_one() {
+    let rules = [r#"KERNEL=="video*""#, r#"SUBSYSTEM=="video4linux""#];
+    assert_eq!(discover(&mk_host(), &rules, "").devices().len(), 2);
+}
+
+#[test]
+fn a_device_without_a_node_climbs_to_the_first_that_has_one() {
+    let host = mk_host();
+    let found = discover(&host, &[r#"DRIVER=="uvcvideo|snd-usb-audio""#], "");
+    assert_eq!(ids(&found), [USB]);
+    assert_eq!(
+        nodes(&found.devices()[0]),
+        [("/dev/bus/usb/001/002", "rwm")]
+    );
+    let skipped = host.skipped();
+    assert_eq!(skipped.len(), 1);
+    assert_eq!(skipped[0].subject, format!("{USB}/1-1:1.1"));
+    assert_eq!(skipped[0].rule, r#"DRIVER=="uvcvideo|snd-usb-audio""#);
+    assert!(skipped[0].reason.contains(USB), "{}", skipped[0].reason);
+}
+
+#[test]
+fn a_device_that_matches_itself_swallows_what_climbs_to_it() {
+    let host = mk_host();
+    let found = discover(&host, &[r#"SUBSYSTEM=="usb""#], "");
+    assert_eq!(ids(&found), [USB]);
+    assert_eq!(host.skipped().len(), 2);
+}
+
+#[test]
+fn a_device_without_any_node_has_only_its_path() {
+    let found = discover(&mk_host(), &[r#"KERNEL=="0000:00:14.0""#], "");
+    assert_eq!(ids(&found), [PCI]);
+    let device = &found.devices()[0];
+    assert_eq!(device.get_property("UDEV_DEVNODE"), None);
+    assert_eq!(nodes(device), []);
+    assert_eq!(device.physical_id.as_deref(), Some("pci:0000:00:14.0"));
+}
+
+#[test]
+fn a_group_is_named_by_its_uppermost_device() {
+    let rules = [r#"KERNEL=="video*|loop*""#, r#"ENV{DEVTYPE}=="usb_device""#];
+    let found = discover(&mk_host(), &rules, "groupRecursive: true\npermissions: rw");
+    // loop10 is beside loop1, not below it.
+    assert_eq!(
+        ids(&found),
+        [
+            USB,
+            "/devices/virtual/block/loop1",
+            "/devices/virtual/block/loop10"
+        ]
+    );
+    let camera = &found.devices()[0];
+    assert_eq!(
+        nodes(camera),
+        [
+            ("/dev/bus/usb/001/002", "rw"),
+            ("/dev/video0", "rw"),
+            ("/dev/video1", "rw")
+        ]
+    );
+    for (name, value) in [
+        ("UDEV_DEVPATH", USB),
+        ("UDEV_DEVNODE_0", "/dev/bus/usb/001/002"),
+        ("UDEV_DEVNODE_1", "/dev/video0"),
+        ("UDEV_DEVNODE_2", "/dev/video1"),
+    ] {
+        assert_eq!(camera.get_property(name), Some(value));
+    }
+    assert_eq!(camera.properties.len(), 4);
+}
+
+#[test]
+fn the_address_of_a_usb_device_is_in_the_variable_of_its_resource() {
+    for (more, variable) in [
+        ("", "USB_RESOURCE_AKRI_SH_UDEV-CAM"),
+        ("groupRecursive: true", "USB_RESOURCE_AKRI_SH_UDEV-CAM_0"),
+    ] {
+        let found = Call::<Udev>::new(&details(&[r#"ENV{DEVTYPE}=="usb_device""#], more))
+            .property("devicePluginResourceName", " akri.sh/udev-cam\n")
+            .property("vfioPassthrough", "true")
+            .run(&mk_host())
+            .unwrap();
+        let camera = &found.devices()[0];
+        assert_eq!(camera.get_property(variable), Some("1:2"));
+        assert_eq!(camera.device_nodes.len(), 1);
+        let has_pci = camera
+            .properties
+            .iter()
+            .any(|(name, _)| name.starts_with("PCI"));
+        assert!(!has_pci, "a USB device is reached through USB");
+    }
+}
+
+#[test]
+fn a_pci_device_is_passed_through_with_its_iommu_group() {
+    let vfio = vec![("/dev/vfio/7", "rwm"), ("/dev/vfio/vfio", "rwm")];
+    let table = [("True ", vfio, 1), ("false", vec![], 0), ("", vec![], 0)];
+    for (passthrough, expected, skipped) in table {
+        let host = mk_gpu_host();
+        let found = Call::<Udev>::new(&details(&[r#"SUBSYSTEM=="pci""#], "permissions: r"))
+            .property("devicePluginResourceName", "example.com/gpu")
+            .property("vfioPassthrough", passthrough)
+            .run(&host)
+            .unwrap();
+        let [gpu, other] = found.devices() else {
+            panic!("{found:?}");
+        };
+        let variable = "PCI_RESOURCE_EXAMPLE_COM_GPU";
+        assert_eq!(gpu.get_property(variable), Some("0000:01:00.0"));
+        assert_eq!(other.get_property(variable), Some("0000:02:00.0"));
+        assert_eq!(nodes(gpu), expected);
+        assert_eq!(nodes(other), []);
+        assert_eq!(host.skipped().len(), skipped, "{:?}", host.skipped());
+        assert_eq!(gpu.get_attribute("vendorID"), Some(&"10de".into()));
+    }
+}
+
+#[test]
+fn passthrough_without_a_resource_is_explained() {
+    let host = mk_gpu_host();
+    let found = Call::<Udev>::new(&details(&[r#"DRIVER=="vfio-pci""#], ""))
+        .property("vfioPassthrough", "true")
+        .run(&host)
+        .unwrap();
+    assert_eq!(nodes(&found.devices()[0]), []);
+    assert!(
+        host.skipped()[0]
+            .reason
+            .contains("devicePluginResourceName")
+    );
+}
+
+#[test]
+fn every_rule_wakes_and_a_slow_timer_besides() {
+    let rules = [r#"KERNEL=="video*""#, r#"KERNEL=="tty*""#];
+    assert_eq!(
+        discover(&mk_host(), &rules, "").wakes(),
+        [
+            Wake::Udev(vec![udev::kernel("video*")]),
+            Wake::Udev(vec![udev::kernel("tty*")]),
+            Wake::After(300_000),
+        ]
+    );
+}
+
+#[test]
+fn without_rules_there_is_nothing_to_wait_for() {
+    let found = Call::<Udev>::new("udevRules: []").run(&mk_host()).unwrap();
+    assert_eq!(found, Discovery::complete([]).until_changed());
+}
+
+#[test]
+fn without_sysfs_the_answer_is_not_that_there_are_no_devices() {
+    let host = mk_host().without_udev("no /sys");
+    let answer = Call::<Udev>::new(&details(&[r#"KERNEL=="a""#], "")).run(&host);
+    assert_eq!(answer, Err(Error::unavailable("no /sys")));
+}
+
+#[test]
+fn what_is_wrong_with_details_is_said_where() {
+    let many = details(&[r#"KERNEL=="a""#; 64], "");
+    let table = [
+        ("", "udevRules", "is missing"),
+        ("udevRules: KERNEL", "udevRules", "sequence"),
+        ("udevRules: [1]", "udevRules[0]", ""),
+        (
+            "udevRules: ['KERNEL==\"a\"', 'KERNEL=\"b\"']",
+            "udevRules[1]",
+            "character 7: = assigns",
+        ),
+        ("udevRules: ['']", "udevRules[0]", "empty"),
+        (
+            "{udevRules: [], groupRecursive: perhaps}",
+            "groupRecursive",
+            "boolean",
+        ),
+        ("{udevRules: [], permissions: xyz}", "permissions", "rwm"),
+        ("{udevRules: [], permissions: ''}", "permissions", "rwm"),
+        (many.as_str(), "udevRules", "more than 63 rules"),
+    ];
+    for (text, path, words) in table {
+        let problems = validate::<Udev>(text);
+        assert_eq!(problems.len(), 1, "{text}: {problems:?}");
+        assert_eq!(problems[0].path, path, "{text}: {problems:?}");
+        assert!(problems[0].message.contains(words), "{text}: {problems:?}");
+    }
+    assert_eq!(validate::<Udev>("{udevRules: [], other: 1}"), []);
+    let two = validate::<Udev>("{udevRules: ['', 'KERNEL==\"a\"', 'X']}");
+    assert_eq!(two.len(), 2, "every wrong rule is named");
+}
+
+#[test]
+fn the_description_is_one_a_host_takes() {
+    assert_eq!(description_problems::<Udev>(), Vec::<String>::new());
+}
