@@ -86,23 +86,14 @@ impl SessionDevices {
         for device in reported {
             let key = device.key();
             present.insert(key.clone());
-            match self.tracked.get_mut(&key) {
-                Some(tracked) => {
-                    tracked.missing_since = None;
-                    if *tracked.device != device {
-                        tracked.device = Arc::new(device);
-                    }
-                }
-                None => {
-                    let device = Arc::new(device);
-                    self.tracked.insert(
-                        key,
-                        Tracked {
-                            device,
-                            missing_since: None,
-                        },
-                    );
-                }
+            let device = Arc::new(device);
+            let tracked = self.tracked.entry(key).or_insert_with(|| Tracked {
+                device: Arc::clone(&device),
+                missing_since: None,
+            });
+            tracked.missing_since = None;
+            if tracked.device != device {
+                tracked.device = device;
             }
         }
         if complete {
@@ -188,21 +179,21 @@ impl Unseen {
 
     /// Compares with what the sessions have. A device that one has is seen. When `settled` (every session that
     /// might have it has given a complete answer) the others are missing, and go when their grace is over.
-    pub fn meet<'a>(
+    pub fn meet(
         &mut self,
-        sessions: impl Iterator<Item = &'a SessionDevices> + Clone,
+        sessions: &[&SessionDevices],
         settled: bool,
         grace: Grace,
         now: Timestamp,
     ) {
         self.0.retain(|key, missing_since| {
-            if sessions.clone().any(|session| {
+            if sessions.iter().any(|session| {
                 session.tracked.contains_key(key) || session.departed.contains(&key.id)
             }) {
                 return false;
             }
             let left_out = sessions
-                .clone()
+                .iter()
                 .any(|session| is_left_out(&session.left_out, &key.id));
             if settled && !left_out {
                 // A clock that was ahead when the agent last ran must not stretch the grace.

@@ -134,16 +134,16 @@ impl DiscoveryTask {
                         break Err(Error::SourceEnded("Configurations"));
                     }
                     self.configuration_set = Arc::clone(&self.configurations.borrow_and_update());
-                    self.look();
                     self.tick();
+                    self.look();
                 }
                 changed = self.handlers.changed() => {
                     if changed.is_err() {
                         break Err(Error::SourceEnded("handlers"));
                     }
                     self.handler_set = Arc::clone(&self.handlers.borrow_and_update());
-                    self.look();
                     self.tick();
+                    self.look();
                 }
                 Some(answer) = self.answers.1.recv() => self.answered(answer),
                 Some(ended) = self.tasks.join_next_with_id() => {

@@ -180,9 +180,7 @@ impl Loader for FakeLoader {
         if text == "broken" {
             return Err(error("is no component", false));
         }
-        if text == "panic" {
-            panic!("as asked");
-        }
+        assert_ne!(text, "panic", "as asked");
         {
             let mut busy = self.busy.lock().unwrap();
             if *busy > 0 {
@@ -366,7 +364,7 @@ impl Store {
                     return Err(StoreError::Conflict { key });
                 }
                 writes.push(format!("create {}", key.name));
-                instance.metadata.uid = format!("uid-{}", uuid(&writes));
+                instance.metadata.uid = format!("uid-{}", writes.len());
                 set.instances.insert(key, Arc::new(*instance));
             }
             Change::Update { uid, edits, .. } => {
@@ -379,7 +377,9 @@ impl Store {
                 };
                 writes.push(format!("update {}", key.name));
                 let instance = Arc::make_mut(held);
-                edits.iter().for_each(|edit| edit.apply(instance));
+                for edit in &edits {
+                    edit.apply(instance);
+                }
             }
             Change::Delete { uid, .. } => {
                 if set
@@ -395,10 +395,6 @@ impl Store {
         }
         Ok(())
     }
-}
-
-fn uuid(writes: &[String]) -> usize {
-    writes.len()
 }
 
 #[async_trait]
@@ -431,14 +427,9 @@ pub(crate) async fn wait_for<T: Clone + Sync + Send>(
     mut wish: impl FnMut(&T) -> bool,
 ) -> T {
     let mut receiver = receiver.clone();
-    let seen = tokio::time::timeout(
-        Duration::from_secs(60),
-        receiver.wait_for(|held| wish(held)),
-    );
-    match seen.await {
-        Ok(held) => held.expect("the publisher has ended").clone(),
-        Err(_) => panic!("what was waited for did not happen"),
-    }
+    let seen = tokio::time::timeout(Duration::from_mins(1), receiver.wait_for(|held| wish(held)));
+    let held = seen.await.expect("what was waited for did not happen");
+    held.expect("the publisher has ended").clone()
 }
 
 /// Lets all tasks run until none has anything to do, without time passing.

@@ -161,9 +161,19 @@ pub(crate) struct Call<'a> {
     pub handler: &'a str,
     pub configuration: &'a str,
     pub seconds: f64,
-    /// Why there are no devices: a fault, or nothing if the handler said so itself.
-    pub failed: Option<Option<&'a Fault>>,
+    pub ended: Ended<'a>,
     pub denied: usize,
+}
+
+/// How a call ended.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Ended<'a> {
+    /// With devices, be they none.
+    Discovered,
+    /// With an error of the handler's own.
+    Refused,
+    /// Without an answer.
+    Faulted(&'a Fault),
 }
 
 impl Metrics {
@@ -182,10 +192,9 @@ impl Metrics {
         self.response_time
             .get_or_create(&labels([("configuration", call.configuration)]))
             .observe(call.seconds);
-        let result = if call.failed.is_some() {
-            "Fail"
-        } else {
-            "Success"
+        let result = match call.ended {
+            Ended::Discovered => "Success",
+            Ended::Refused | Ended::Faulted(_) => "Fail",
         };
         self.response_result
             .get_or_create(&labels([
@@ -194,7 +203,7 @@ impl Metrics {
             ]))
             .0
             .inc();
-        if let Some(Some(fault)) = call.failed {
+        if let Ended::Faulted(fault) = call.ended {
             self.faults
                 .get_or_create(&labels([
                     ("handler", call.handler),
@@ -270,12 +279,12 @@ mod tests {
         lines
     }
 
-    fn called(metrics: &Metrics, failed: Option<Option<&Fault>>) {
+    fn called(metrics: &Metrics, ended: Ended<'_>) {
         metrics.called(Call {
             handler: "udev",
             configuration: "video",
             seconds: 0.3,
-            failed,
+            ended,
             denied: 2,
         });
     }
@@ -283,8 +292,11 @@ mod tests {
     #[test]
     fn names_and_labels_come_out_exactly() {
         let metrics = Metrics::default();
-        called(&metrics, None);
-        called(&metrics, Some(Some(&Fault::new(FaultReason::Trap, "x"))));
+        called(&metrics, Ended::Discovered);
+        called(
+            &metrics,
+            Ended::Faulted(&Fault::new(FaultReason::Trap, "x")),
+        );
         for line in [
             "# TYPE akri_discovery_response_result counter",
             r#"akri_discovery_response_result{discovery_handler_name="udev",result="Success"} 1"#,
@@ -305,7 +317,7 @@ mod tests {
     #[test]
     fn buckets_are_those_of_akri() {
         let metrics = Metrics::default();
-        called(&metrics, None);
+        called(&metrics, Ended::Discovered);
         let bounds: Vec<String> = metrics
             .render()
             .lines()
@@ -323,7 +335,7 @@ mod tests {
     #[test]
     fn labels_of_a_configuration_go_with_it() {
         let metrics = Metrics::default();
-        called(&metrics, None);
+        called(&metrics, Ended::Discovered);
         metrics.forget_configuration("video");
         assert!(!metrics.render().contains("video"));
     }

@@ -286,7 +286,8 @@ fn sees(node: &str, instance: &Instance) -> bool {
 fn withdraw(node: &str, instance: &Instance) -> Option<Change> {
     let (key, uid) = (instance.key(), instance.metadata.uid.clone());
     let own_label = instance.metadata.labels.get(NODE_LABEL) == Some(&label_value(node));
-    if !sees(node, instance) && !(instance.spec.nodes.is_empty() && own_label) {
+    let nobodys = instance.spec.nodes.is_empty() && own_label;
+    if !(sees(node, instance) || nobodys) {
         return None;
     }
     let last = instance.spec.nodes.iter().all(|seen| seen == node);

@@ -145,7 +145,7 @@ impl ReconcileTask {
     fn conclude(&mut self, read: bool, errors: &[StoreError]) {
         let problems = match errors {
             [] => Vec::new(),
-            [first, rest @ ..] if rest.is_empty() => vec![words(first)],
+            [only] => vec![words(only)],
             [first, rest @ ..] => vec![format!("{} (and {} more)", words(first), rest.len())],
         };
         if let Some(problem) = problems.first() {

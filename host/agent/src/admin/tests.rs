@@ -1,1 +1,180 @@
 //! The endpoint as a client sees it.
+
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio_util::task::AbortOnDropHandle;
+
+use super::*;
+use crate::document::Identity;
+use crate::reconcile::ReconcileReport;
+
+struct Bench {
+    address: std::net::SocketAddr,
+    metrics_address: std::net::SocketAddr,
+    reconcile: watch::Sender<ReconcileReport>,
+    version: watch::Sender<u64>,
+    _tasks: [AbortOnDropHandle<()>; 2],
+}
+
+async fn start() -> Bench {
+    let (reconcile, reconciled) = watch::channel(ReconcileReport::default());
+    let (version, versions) = watch::channel(7);
+    let board = Board {
+        identity: Arc::new(Identity::default()),
+        handlers: watch::channel(Arc::default()).1,
+        devices: watch::channel(Arc::default()).1,
+        report: watch::channel(Arc::default()).1,
+        reconcile: reconciled,
+        offers: None,
+        instances: watch::channel(Arc::default()).1,
+    };
+    let shutdown = CancellationToken::new();
+    let metrics = Arc::new(Metrics::default());
+    metrics.wrote("create", "ok");
+    let admin = Admin::new(board, versions, metrics, shutdown.clone());
+    let listeners = [
+        TcpListener::bind("127.0.0.1:0").await.unwrap(),
+        TcpListener::bind("127.0.0.1:0").await.unwrap(),
+    ];
+    let [address, metrics_address] = listeners
+        .each_ref()
+        .map(|listener| listener.local_addr().unwrap());
+    let [all, metrics] = listeners;
+    let tasks = [
+        tokio::spawn(serve(all, admin.clone().routes(), shutdown.clone())),
+        tokio::spawn(serve(metrics, admin.metrics_route(), shutdown)),
+    ];
+    Bench {
+        address,
+        metrics_address,
+        reconcile,
+        version,
+        _tasks: tasks.map(AbortOnDropHandle::new),
+    }
+}
+
+/// What comes back for these bytes until the other side closes.
+async fn send(address: std::net::SocketAddr, request: &[u8]) -> String {
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    // The other side may hang up before it has read all.
+    let _ = stream.write_all(request).await;
+    let mut answer = Vec::new();
+    let _ = stream.read_to_end(&mut answer).await;
+    String::from_utf8(answer).unwrap()
+}
+
+async fn get(address: std::net::SocketAddr, path: &str) -> String {
+    let request = format!("GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+    send(address, request.as_bytes()).await
+}
+
+#[tokio::test]
+async fn ready_is_a_latch_of_the_first_reconcile() {
+    let bench = start().await;
+    assert!(
+        get(bench.address, "/healthz")
+            .await
+            .starts_with("HTTP/1.1 200")
+    );
+    assert!(
+        get(bench.address, "/readyz")
+            .await
+            .starts_with("HTTP/1.1 503")
+    );
+    bench
+        .reconcile
+        .send_modify(|report| report.done_once = true);
+    assert!(
+        get(bench.address, "/readyz")
+            .await
+            .starts_with("HTTP/1.1 200")
+    );
+}
+
+#[tokio::test]
+async fn the_metrics_endpoint_has_the_metrics_alone() {
+    let bench = start().await;
+    assert!(
+        get(bench.metrics_address, "/metrics")
+            .await
+            .contains("# TYPE leafhost_store_writes_total counter")
+    );
+    for path in ["/status", "/healthz", "/readyz", "/"] {
+        assert!(
+            get(bench.metrics_address, path)
+                .await
+                .starts_with("HTTP/1.1 404"),
+            "{path}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn the_status_waits_for_another_version() {
+    let bench = start().await;
+    let now = get(bench.address, "/status").await;
+    assert!(now.contains("leafhost-status-version: 7\r\n"), "{now}");
+    let older = get(bench.address, "/status?after=6").await;
+    assert!(older.starts_with("HTTP/1.1 200"), "{older}");
+    let waiting = tokio::spawn(get(bench.address, "/status?after=7"));
+    bench.version.send_replace(8);
+    let newer = waiting.await.unwrap();
+    assert!(newer.contains("leafhost-status-version: 8\r\n"), "{newer}");
+}
+
+#[tokio::test]
+async fn nothing_new_for_thirty_seconds_is_said_without_a_document() {
+    let bench = start().await;
+    tokio::time::pause();
+    let answer = get(bench.address, "/status?after=7").await;
+    assert!(answer.starts_with("HTTP/1.1 304"), "{answer}");
+    assert!(
+        answer.contains("leafhost-status-version: 7\r\n"),
+        "{answer}"
+    );
+}
+
+#[tokio::test]
+async fn requests_that_are_none_are_refused() {
+    let bench = start().await;
+    let long = [
+        b"GET /",
+        "x".repeat(64 << 10).as_bytes(),
+        b" HTTP/1.1\r\n\r\n",
+    ]
+    .concat();
+    for (request, code) in [
+        (
+            &b"GET /status?after=soon HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"[..],
+            "400",
+        ),
+        (
+            b"POST /status HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n",
+            "405",
+        ),
+        (
+            b"GET /nowhere HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n",
+            "404",
+        ),
+        (b"\x16\x03\x01\r\n\r\n", "400"),
+    ] {
+        let answer = send(bench.address, request).await;
+        assert!(
+            answer.starts_with(&format!("HTTP/1.1 {code}")),
+            "{code}: {answer}"
+        );
+    }
+    assert!(!send(bench.address, &long).await.starts_with("HTTP/1.1 200"));
+}
+
+#[tokio::test]
+async fn a_head_that_does_not_come_is_not_waited_for() {
+    let bench = start().await;
+    let mut stream = TcpStream::connect(bench.address).await.unwrap();
+    stream.write_all(b"GET / HTTP").await.unwrap();
+    tokio::time::pause();
+    let mut answer = Vec::new();
+    let started = tokio::time::Instant::now();
+    let _ = stream.read_to_end(&mut answer).await;
+    assert!(started.elapsed() <= HEAD + Duration::from_secs(1));
+}

@@ -179,7 +179,7 @@ fn a_device_of_an_earlier_run_that_was_left_out_stays() {
     session.fold(left_out, DEFAULTS, at(1));
     session.fold(answer(Devices::Unchanged), DEFAULTS, at(2));
     let mut known = unseen(&[("a", false, None), ("b", false, None)]);
-    known.meet([&session].into_iter(), true, DEFAULTS, at(2));
+    known.meet(&[&session], true, DEFAULTS, at(2));
     assert_eq!(known, unseen(&[("a", false, None)]));
 }
 
@@ -216,12 +216,7 @@ fn a_device_of_an_earlier_run_waits_for_a_complete_answer() {
         session
     };
     let mut unseen_now = known.clone();
-    unseen_now.meet(
-        [&partial].into_iter(),
-        partial.is_settled(),
-        DEFAULTS,
-        at(1),
-    );
+    unseen_now.meet(&[&partial], partial.is_settled(), DEFAULTS, at(1));
     assert_eq!(
         unseen_now,
         unseen(&[
@@ -232,15 +227,10 @@ fn a_device_of_an_earlier_run_waits_for_a_complete_answer() {
     );
 
     let whole = with(&[local("here")]);
-    unseen_now.meet(
-        [&partial, &whole].into_iter(),
-        whole.is_settled(),
-        DEFAULTS,
-        at(2),
-    );
+    unseen_now.meet(&[&partial, &whole], whole.is_settled(), DEFAULTS, at(2));
     assert_eq!(unseen_now, unseen(&[("away", true, Some(2))]));
     assert_eq!(unseen_now.deadline(DEFAULTS), Some(at(302)));
-    unseen_now.meet([&whole].into_iter(), true, DEFAULTS, at(302));
+    unseen_now.meet(&[&whole], true, DEFAULTS, at(302));
     assert!(unseen_now.is_empty());
 }
 
@@ -253,7 +243,7 @@ fn a_device_of_an_earlier_run_goes_when_it_is_said_to_have_departed() {
     };
     session.fold(departed, DEFAULTS, at(1));
     let mut known = unseen(&[("a", true, None)]);
-    known.meet([&session].into_iter(), false, DEFAULTS, at(1));
+    known.meet(&[&session], false, DEFAULTS, at(1));
     assert!(known.is_empty());
 }
 
@@ -261,7 +251,7 @@ fn a_device_of_an_earlier_run_goes_when_it_is_said_to_have_departed() {
 fn a_moment_in_the_future_does_not_stretch_the_grace() {
     let session = with(&[]);
     let mut known = unseen(&[("a", true, Some(9_000))]);
-    known.meet([&session].into_iter(), true, DEFAULTS, at(10));
+    known.meet(&[&session], true, DEFAULTS, at(10));
     assert_eq!(known.deadline(DEFAULTS), Some(at(310)));
 }
 

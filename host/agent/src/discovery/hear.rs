@@ -9,7 +9,7 @@ use super::session::{Answer, Said, SessionId};
 use super::trouble::Trouble;
 use crate::backoff;
 use crate::clock::later;
-use crate::metrics::Call;
+use crate::metrics::{Call, Ended};
 
 impl DiscoveryTask {
     /// A session has said something.
@@ -32,16 +32,16 @@ impl DiscoveryTask {
         let was_fine = session.fault.is_none();
         let answered = match said {
             Said::Report(report) => {
-                let failed = match &report.outcome {
-                    Outcome::Discovered(_) => None,
-                    Outcome::Faulted(fault) => Some(Some(fault)),
-                    Outcome::InvalidDetails(_) | Outcome::Unavailable(_) => Some(None),
+                let ended = match &report.outcome {
+                    Outcome::Discovered(_) => Ended::Discovered,
+                    Outcome::Faulted(fault) => Ended::Faulted(fault),
+                    Outcome::InvalidDetails(_) | Outcome::Unavailable(_) => Ended::Refused,
                 };
                 self.metrics.called(Call {
                     handler: &id.handler.name,
                     configuration: id.configuration.name(),
                     seconds: report.call.wall.as_secs_f64(),
-                    failed,
+                    ended,
                     denied: report.call.denied.len(),
                 });
                 session.take(source, report, grace, now)
@@ -55,7 +55,7 @@ impl DiscoveryTask {
                     handler: &id.handler.name,
                     configuration: id.configuration.name(),
                     seconds: took.as_secs_f64(),
-                    failed: Some(Some(&fault)),
+                    ended: Ended::Faulted(&fault),
                     denied: 0,
                 });
                 session.failed(source, fault.reason.label(), fault.to_string(), now);

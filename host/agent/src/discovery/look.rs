@@ -61,7 +61,8 @@ impl DiscoveryTask {
                 .cloned()
                 .collect();
             for key in gone {
-                self.forget(&key, now);
+                let spared = spared(&key);
+                self.forget(key, spared, now);
             }
         }
         for (key, configured) in &set.accepted {
@@ -69,18 +70,22 @@ impl DiscoveryTask {
         }
     }
 
-    /// The Configuration was deleted.
-    fn forget(&mut self, key: &ConfigurationKey, now: Timestamp) {
-        if let Some(served) = self.served.remove(key) {
+    /// The Configuration was deleted; or it is `spared`: it cannot be used as it is now written, and its devices wait
+    /// for it.
+    fn forget(&mut self, key: ConfigurationKey, spared: bool, now: Timestamp) {
+        if let Some(served) = self.served.remove(&key) {
             for source in served.sessions.keys() {
                 let handler = HandlerKey {
                     name: served.handler().to_owned(),
                     source: source.clone(),
                 };
-                self.registry.close(&handler, key, now);
+                self.registry.close(&handler, &key, now);
             }
             if !self.served.keys().any(|other| other.name() == key.name()) {
                 self.metrics.forget_configuration(key.name());
+            }
+            if spared {
+                self.known.insert(key, served.into_unseen());
             }
         }
     }

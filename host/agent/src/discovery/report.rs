@@ -106,14 +106,24 @@ impl DiscoveryTask {
         }
         let mut names: Vec<&str> = self.registry.keys().map(|key| key.name.as_str()).collect();
         names.dedup();
-        let remedy = if names.is_empty() {
-            "there is no handler at all; add its .wasm file to the handlers".to_owned()
+        let refused: Vec<&str> = self
+            .handler_set
+            .sources
+            .iter()
+            .filter(|(_, loaded)| loaded.handler.is_none())
+            .map(|(source, _)| source.as_str())
+            .collect();
+        let mut remedy = if names.is_empty() {
+            "there is none at all; add its .wasm file to the handlers".to_owned()
         } else {
             format!(
                 "there are {}; correct the name or add the handler's .wasm file",
                 names.join(", ")
             )
         };
+        if !refused.is_empty() {
+            remedy = format!("{remedy} ({} did not load)", refused.join(", "));
+        }
         Some(format!(
             "spec.discoveryHandler.name: no handler is named {name:?}; {remedy}"
         ))

@@ -103,8 +103,16 @@ impl Served {
             session.devices.expire(grace, now);
         }
         let settled = self.is_settled(all_known);
-        let sessions = self.sessions.values().map(|session| &session.devices);
-        self.unseen.meet(sessions, settled, grace, now);
+        let sessions: Vec<_> = self.sessions.values().map(|s| &s.devices).collect();
+        self.unseen.meet(&sessions, settled, grace, now);
+    }
+
+    /// All devices it has, for when its sessions have ended.
+    pub fn into_unseen(mut self) -> Unseen {
+        for session in self.sessions.values() {
+            self.unseen.adopt(&session.devices);
+        }
+        self.unseen
     }
 
     /// When there is something to do next.
@@ -158,6 +166,7 @@ impl SourceSession {
         self.digest = Some(handler.digest().clone());
         self.restart = None;
         self.invalid.clear();
+        Arc::make_mut(&mut self.view).failures = 0;
     }
 
     /// Takes in what came of a call. Says whether the handler answered, that is, did not fault.

@@ -351,7 +351,7 @@ async fn without_its_properties_the_handler_is_not_called_and_devices_stay() {
         "spec.discoveryHandler.discoveryProperties[0]",
         "Secret x is missing",
     ));
-    let bench = start(&[whole.clone()], &[("udev.wasm", &udev)]);
+    let bench = start(std::slice::from_ref(&whole), &[("udev.wasm", &udev)]);
     idle().await;
     udev.say("a", complete(&[local("1")]));
     bench.has("a", &["1"]).await;

@@ -1,1 +1,252 @@
 //! The status document.
+
+use jiff::Timestamp;
+use leafhost_core::device::Device;
+use leafhost_core::ports::LoadError;
+
+use super::*;
+use crate::devices::DeviceView;
+use crate::fakes::{FakeHandler, configured, key};
+
+#[derive(Default)]
+struct Parts {
+    handlers: HandlerSet,
+    devices: DeviceSnapshot,
+    report: DiscoveryReport,
+    reconcile: ReconcileReport,
+    offers: OfferReport,
+}
+
+fn document(parts: Parts) -> Status {
+    let board = Board {
+        identity: Arc::new(Identity {
+            problems: vec!["no udev".to_owned()],
+            ..Identity::default()
+        }),
+        handlers: watch::channel(Arc::new(parts.handlers)).1,
+        devices: watch::channel(Arc::new(parts.devices)).1,
+        report: watch::channel(Arc::new(parts.report)).1,
+        reconcile: watch::channel(parts.reconcile).1,
+        offers: Some(watch::channel(Arc::new(parts.offers)).1),
+        instances: watch::channel(Arc::default()).1,
+    };
+    board.status()
+}
+
+fn source(handler: Option<Arc<FakeHandler>>, error: Option<&str>) -> LoadedSource {
+    LoadedSource {
+        handler: handler.map(|handler| handler as _),
+        error: error.map(|message| LoadError {
+            source_name: "x.wasm".to_owned(),
+            message: message.to_owned(),
+            missing_grants: vec!["udev".to_owned()],
+            transient: false,
+        }),
+    }
+}
+
+fn registered(name: &str, source: &str, status: &'static str) -> HandlerReport {
+    HandlerReport {
+        name: name.to_owned(),
+        source: source.to_owned(),
+        status,
+        since: Timestamp::UNIX_EPOCH,
+        devices: 3,
+        last_error: Some("trap: unreachable".to_owned()),
+    }
+}
+
+#[test]
+fn each_source_is_shown_with_what_serves_and_what_does_not() {
+    let handlers = HandlerSet {
+        complete: true,
+        sources: BTreeMap::from([
+            (
+                "a.wasm".to_owned(),
+                source(Some(FakeHandler::new("echo@2")), None),
+            ),
+            (
+                "b.wasm".to_owned(),
+                source(Some(FakeHandler::new("udev@1")), Some("is garbage")),
+            ),
+            ("c.wasm".to_owned(), source(None, Some("is garbage"))),
+            ("d.wasm".to_owned(), source(None, None)),
+        ]),
+        problems: Vec::new(),
+    };
+    let report = DiscoveryReport {
+        handlers: vec![
+            registered("echo", "a.wasm", "Active"),
+            registered("gone", "e.wasm", "Offline"),
+            registered("udev", "b.wasm", "Waiting"),
+        ],
+        ..DiscoveryReport::default()
+    };
+    let status = document(Parts {
+        handlers,
+        report,
+        ..Parts::default()
+    });
+    let shown: Vec<_> = status
+        .handlers
+        .iter()
+        .map(|view| {
+            let error = view.last_error.as_deref().unwrap_or_default();
+            format!(
+                "{}|{}|{}|{}|{error}",
+                view.name, view.source, view.status, view.version
+            )
+        })
+        .collect();
+    assert_eq!(
+        shown,
+        [
+            "|c.wasm|Refused||cannot load x.wasm: is garbage",
+            "|d.wasm|Loading||",
+            "echo|a.wasm|Active|2|trap: unreachable",
+            "gone|e.wasm|Offline||trap: unreachable",
+            "udev|b.wasm|Waiting|1|cannot load x.wasm: is garbage",
+        ]
+    );
+    assert_eq!(status.handlers[4].missing_grants, ["udev"]);
+    assert_eq!(status.handlers[4].digest, "udev@1");
+}
+
+fn problem(source: &str, configuration: Option<&str>) -> SourceProblem {
+    SourceProblem {
+        source: source.to_owned(),
+        line: Some(3),
+        path: "spec.capacity".to_owned(),
+        message: "is 0, must be 1 to 1000".to_owned(),
+        configuration: configuration.map(key),
+    }
+}
+
+#[test]
+fn a_problem_is_shown_where_it_belongs() {
+    let report = DiscoveryReport {
+        configurations: BTreeMap::from([(key("a"), ConfigurationReport::default())]),
+        problems: vec![
+            problem("a.yaml", Some("a")),
+            problem("b.yaml", Some("b")),
+            problem("c.yaml", None),
+        ],
+        ..DiscoveryReport::default()
+    };
+    let handlers = HandlerSet {
+        problems: vec![problem("x.wasm", None)],
+        ..HandlerSet::default()
+    };
+    let reconcile = ReconcileReport {
+        problems: vec!["cannot write".to_owned()],
+        ..ReconcileReport::default()
+    };
+    let offers = OfferReport {
+        general: vec!["cannot read /etc/cdi".to_owned()],
+        problems: BTreeMap::from([(key("a"), vec!["is no CDI class".to_owned()])]),
+        ..OfferReport::default()
+    };
+    let status = document(Parts {
+        handlers,
+        report,
+        reconcile,
+        offers,
+        ..Parts::default()
+    });
+    assert_eq!(
+        status.problems,
+        [
+            "no udev",
+            "x.wasm:3: spec.capacity: is 0, must be 1 to 1000",
+            "c.yaml:3: spec.capacity: is 0, must be 1 to 1000",
+            "cannot write",
+            "cannot read /etc/cdi",
+        ]
+    );
+    let shown: Vec<_> = status
+        .configurations
+        .iter()
+        .map(|view| (view.name.as_str(), view.problems.clone()))
+        .collect();
+    assert_eq!(
+        shown,
+        [
+            (
+                "a",
+                vec![
+                    "a.yaml:3: spec.capacity: is 0, must be 1 to 1000".to_owned(),
+                    "is no CDI class".to_owned()
+                ]
+            ),
+            (
+                "b",
+                vec!["b.yaml:3: spec.capacity: is 0, must be 1 to 1000".to_owned()]
+            ),
+        ]
+    );
+}
+
+fn devices(
+    name: &str,
+    devices: &[(&str, Option<&str>, Health)],
+) -> (ConfigurationKey, Arc<ConfigurationDevices>) {
+    let views = devices.iter().map(|(id, physical, health)| {
+        let mut device = Device::new(*id, false);
+        device.physical_id = physical.map(str::to_owned);
+        device.health = health.clone();
+        let view = DeviceView {
+            missing_since: None,
+            device: Some(Arc::new(device)),
+        };
+        (view.device.as_ref().unwrap().key(), view)
+    });
+    let view = ConfigurationDevices {
+        configured: Arc::new(configured(name, "udev", "")),
+        devices: views.collect(),
+        settled: true,
+    };
+    (key(name), Arc::new(view))
+}
+
+#[test]
+fn hardware_found_by_two_configurations_is_named_in_both() {
+    let configurations = BTreeMap::from([
+        devices(
+            "a",
+            &[
+                ("cam", Some("usb-1"), Health::Healthy),
+                ("other", Some("usb-2"), Health::Healthy),
+            ],
+        ),
+        devices(
+            "b",
+            &[("video0", Some("usb-1"), Health::Unhealthy("hot".into()))],
+        ),
+    ]);
+    let reports = configurations
+        .keys()
+        .map(|key| (key.clone(), ConfigurationReport::default()));
+    let status = document(Parts {
+        report: DiscoveryReport {
+            configurations: reports.collect(),
+            ..DiscoveryReport::default()
+        },
+        devices: DeviceSnapshot {
+            configurations,
+            ..DeviceSnapshot::default()
+        },
+        ..Parts::default()
+    });
+    let shown: Vec<_> = status
+        .configurations
+        .iter()
+        .map(|view| (view.devices, view.unhealthy, view.problems.join("|")))
+        .collect();
+    assert_eq!(
+        shown,
+        [
+            (2, 0, "device \"cam\" is the hardware \"usb-1\", which default/b (as \"video0\") found, too: it may be handed out twice".to_owned()),
+            (1, 1, "device \"video0\" is the hardware \"usb-1\", which default/a (as \"cam\") found, too: it may be handed out twice".to_owned()),
+        ]
+    );
+}

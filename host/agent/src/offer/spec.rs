@@ -92,15 +92,13 @@ fn spec(
         let Some(hash) = hashes.get(key) else {
             continue;
         };
-        let edits = match &device.device {
-            Some(device) => edits(class, hash, device, own),
-            None => {
-                let entry =
-                    published.and_then(|spec| spec.devices.iter().find(|d| d.name == **hash));
-                match entry {
-                    Some(entry) => entry.container_edits.clone(),
-                    None => continue,
-                }
+        let edits = if let Some(device) = &device.device {
+            edits(class, hash, device, own)
+        } else {
+            let entries = published.map(|spec| &spec.devices).into_iter().flatten();
+            match entries.into_iter().find(|entry| entry.name == **hash) {
+                Some(entry) => entry.container_edits.clone(),
+                None => continue,
             }
         };
         merge(&mut all, &edits);

@@ -279,22 +279,24 @@ fn an_equal_spec_is_not_written_and_a_damaged_one_is() {
     assert_eq!(passed(&folder, &home).1, specs);
 }
 
-fn start(
-    dir: &tempfile::TempDir,
-    home: (DeviceSnapshot, InstanceSet),
-) -> (
-    watch::Receiver<Arc<OfferReport>>,
-    (
-        watch::Sender<Arc<DeviceSnapshot>>,
-        watch::Sender<Arc<InstanceSet>>,
-    ),
-    AbortOnDropHandle<Result<(), Ended>>,
-) {
+struct Bench {
+    report: watch::Receiver<Arc<OfferReport>>,
+    _devices: watch::Sender<Arc<DeviceSnapshot>>,
+    _instances: watch::Sender<Arc<InstanceSet>>,
+    _task: AbortOnDropHandle<Result<(), Ended>>,
+}
+
+fn start(dir: &tempfile::TempDir, home: (DeviceSnapshot, InstanceSet)) -> Bench {
     let (devices, d) = watch::channel(Arc::new(home.0));
     let (instances, i) = watch::channel(Arc::new(home.1));
     let (task, report) = OfferTask::new(NODE.into(), folder(dir), d, i);
     let task = tokio::spawn(task.run(CancellationToken::new()));
-    (report, (devices, instances), AbortOnDropHandle::new(task))
+    Bench {
+        report,
+        _devices: devices,
+        _instances: instances,
+        _task: AbortOnDropHandle::new(task),
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -303,11 +305,11 @@ async fn a_folder_that_is_none_is_a_problem_with_a_remedy_and_tried_again() {
     let path = dir.path().to_owned();
     fs::remove_dir(&path).unwrap();
     fs::write(&path, "").unwrap();
-    let (report, _senders, _task) = start(&dir, cams(vec![camera("foo0")]));
-    let seen = wait_for(&report, |report| !report.general.is_empty()).await;
+    let bench = start(&dir, cams(vec![camera("foo0")]));
+    let seen = wait_for(&bench.report, |report| !report.general.is_empty()).await;
     assert!(seen.general[0].contains("--cdi-dir"), "{seen:?}");
     fs::remove_file(&path).unwrap();
-    wait_for(&report, |report| {
+    wait_for(&bench.report, |report| {
         report.general.is_empty() && !report.kinds.is_empty()
     })
     .await;
@@ -317,8 +319,8 @@ async fn a_folder_that_is_none_is_a_problem_with_a_remedy_and_tried_again() {
 #[tokio::test(start_paused = true)]
 async fn a_file_that_somebody_removed_comes_back() {
     let dir = tempfile::tempdir().unwrap();
-    let (report, _senders, _task) = start(&dir, cams(vec![camera("foo0")]));
-    wait_for(&report, |report| !report.kinds.is_empty()).await;
+    let bench = start(&dir, cams(vec![camera("foo0")]));
+    wait_for(&bench.report, |report| !report.kinds.is_empty()).await;
     let file = folder(&dir).path("cams");
     let mode = fs::metadata(&file).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o644);

@@ -65,7 +65,9 @@ fn apply(set: &mut InstanceSet, changes: Vec<Change>) {
             }
             Change::Update { edits, .. } => {
                 let instance = Arc::make_mut(set.instances.get_mut(&key).unwrap());
-                edits.iter().for_each(|edit| edit.apply(instance));
+                for edit in &edits {
+                    edit.apply(instance);
+                }
             }
             Change::Delete { .. } => drop(set.instances.remove(&key).unwrap()),
         }

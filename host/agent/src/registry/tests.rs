@@ -17,6 +17,9 @@ fn handler() -> HandlerKey {
     }
 }
 
+/// What it is about, what happens when, and where the handler stands then.
+type Row = (&'static str, &'static [(i64, Do)], &'static str);
+
 /// What happens, to which Configuration's session.
 #[derive(Clone, Copy)]
 enum Do {
@@ -57,7 +60,7 @@ fn play(steps: &[(i64, Do)]) -> String {
 
 #[test]
 fn every_transition_is_as_the_design_has_it() {
-    let table: &[(&str, &[(i64, Do)], &str)] = &[
+    let table: &[Row] = &[
         ("registered, unused", &[(0, Register)], "Waiting"),
         (
             "used, not heard yet",
