@@ -9,15 +9,42 @@ use tempfile::NamedTempFile;
 /// What names of files that are being written end with. They are cleared when a folder is opened.
 pub const TEMPORARY: &str = ".tmp";
 
-/// Writes a file beside the place it is for, durable but not yet there.
+/// Threads that wait for the disk at the same time: a journal takes many waiters in one go.
+const SYNCING: usize = 16;
+
+/// Writes a file beside the place it is for; durable after [`sync_all`] and not yet there.
 pub fn prepare(folder: &Path, bytes: &[u8]) -> io::Result<NamedTempFile> {
     let mut file = tempfile::Builder::new()
         .prefix(".new-")
         .suffix(TEMPORARY)
         .tempfile_in(folder)?;
     file.write_all(bytes)?;
-    file.as_file().sync_all()?;
     Ok(file)
+}
+
+/// Makes the content of files durable; one result a file, in order.
+pub fn sync_all(files: &[&File]) -> Vec<io::Result<()>> {
+    if let [file] = files {
+        return vec![file.sync_all()];
+    }
+    let share = files.len().div_ceil(SYNCING).max(1);
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = files
+            .chunks(share)
+            .map(|files| {
+                let sync = || files.iter().map(|file| file.sync_all()).collect();
+                scope.spawn(sync)
+            })
+            .collect();
+        let joined = threads.into_iter().map(|thread| {
+            let results: Vec<_> = match thread.join() {
+                Ok(results) => results,
+                Err(panic) => std::panic::resume_unwind(panic),
+            };
+            results
+        });
+        joined.flatten().collect()
+    })
 }
 
 /// Puts a prepared file in its place. Durable after [`sync`].
@@ -32,7 +59,9 @@ pub fn sync(folder: &Path) -> io::Result<()> {
 
 /// Writes one file of a folder: durable when it returns, and no reader sees a part of it.
 pub fn write(folder: &Path, name: &str, bytes: &[u8]) -> io::Result<()> {
-    place(prepare(folder, bytes)?, &folder.join(name))?;
+    let file = prepare(folder, bytes)?;
+    file.as_file().sync_all()?;
+    place(file, &folder.join(name))?;
     sync(folder)
 }
 

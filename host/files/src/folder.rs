@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use crate::blocking::blocking;
 use crate::listen::{self, Listener, Sound};
-use crate::settle::{LOOK_SPACING, Settled, Settling};
+use crate::settle::{LOOK_SPACING, Settled, Settling, Stamp};
 
 mod look;
 pub use look::{Kind, Rules};
@@ -41,6 +41,23 @@ pub struct Snapshot {
     pub files: BTreeMap<String, Content>,
     /// What concerns the folder as a whole.
     pub problems: Vec<String>,
+}
+
+impl Snapshot {
+    /// The folder as it is at this moment, whether at rest or not. Blocks.
+    pub fn now(path: &Path, rules: &Rules) -> Self {
+        let look = Look::at(path, rules);
+        let content = |(name, stamp): (&String, &Stamp)| {
+            let read = look::read(path, name, rules.kind(name)?, *stamp);
+            Some((name.clone(), read.content()?))
+        };
+        Self {
+            complete: true,
+            exists: look.exists,
+            files: look.found.iter().filter_map(content).collect(),
+            problems: look.problems,
+        }
+    }
 }
 
 /// A folder and what is wanted of it.

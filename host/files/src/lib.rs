@@ -5,12 +5,18 @@
 
 mod atomic;
 mod blocking;
+pub mod configurations;
 pub mod folder;
+pub mod handlers;
 pub mod instances;
 mod listen;
 pub mod properties;
 mod settle;
+pub mod standalone;
 pub mod state;
 
+pub use configurations::{FileConfigurations, check_folder, check_text};
+pub use handlers::FileHandlers;
 pub use instances::FileInstances;
+pub use standalone::{Places, Standalone};
 pub use state::StateDir;

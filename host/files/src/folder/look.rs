@@ -123,6 +123,16 @@ pub enum Read {
     Content(Content),
 }
 
+impl Read {
+    /// What was read, if the file stood still.
+    pub fn content(self) -> Option<Content> {
+        match self {
+            Self::MovedOn => None,
+            Self::Content(content) => Some(content),
+        }
+    }
+}
+
 /// Reads a file that has settled as `expected`.
 pub fn read(folder: &Path, name: &str, kind: &Kind, expected: Stamp) -> Read {
     match try_read(folder, name, kind, expected) {

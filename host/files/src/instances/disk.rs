@@ -1,6 +1,6 @@
 //! The files of Instances. Blocks.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
@@ -90,43 +90,26 @@ pub fn read(folder: &Path) -> Result<Stored, Error> {
     Ok(stored)
 }
 
+/// Files that are prepared and not yet in their places; each holds a descriptor.
+const AT_ONCE: usize = 256;
+
 /// Writes and removes. Each folder is synced once; returns what failed.
 pub fn write(folder: &Path, writes: &Writes) -> BTreeMap<InstanceKey, Failure> {
     let mut failed = BTreeMap::new();
-    let mut prepared = Vec::new();
-    let mut made = BTreeSet::new();
-    for (key, instance) in writes {
-        let path = file(folder, key);
-        let namespace = folder.join(&key.namespace);
-        match instance {
-            Some(instance) => {
-                let first = !made.contains(&namespace);
-                match prepare(folder, &namespace, first, instance) {
-                    Ok(new) => {
-                        prepared.push((key, path, Some(new)));
-                        made.insert(namespace);
-                    }
-                    Err(source) => fail(&mut failed, key, path, source),
+    let mut touched: BTreeMap<PathBuf, Vec<&InstanceKey>> = BTreeMap::new();
+    let writes: Vec<_> = writes.iter().collect();
+    for chunk in writes.chunks(AT_ONCE) {
+        for (key, done) in write_chunk(folder, chunk) {
+            match done {
+                Ok(()) => {
+                    let namespace = folder.join(&key.namespace);
+                    touched.entry(namespace).or_default().push(key);
+                }
+                Err(source) => {
+                    let (path, source) = (file(folder, key), Arc::new(source));
+                    failed.insert(key.clone(), Failure { path, source });
                 }
             }
-            None => prepared.push((key, path, None)),
-        }
-    }
-    let mut touched: BTreeMap<PathBuf, Vec<&InstanceKey>> = BTreeMap::new();
-    for (key, path, new) in prepared {
-        let done = match new {
-            Some(new) => atomic::place(new, &path),
-            None => match fs::remove_file(&path) {
-                Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
-                _ => Ok(()),
-            },
-        };
-        match done {
-            Ok(()) => touched
-                .entry(folder.join(&key.namespace))
-                .or_default()
-                .push(key),
-            Err(source) => fail(&mut failed, key, path, source),
         }
     }
     for (namespace, keys) in touched {
@@ -141,28 +124,47 @@ pub fn write(folder: &Path, writes: &Writes) -> BTreeMap<InstanceKey, Failure> {
     failed
 }
 
-fn prepare(
+type Done<'a> = (&'a InstanceKey, io::Result<()>);
+
+fn write_chunk<'a>(
     folder: &Path,
-    namespace: &Path,
-    make: bool,
-    instance: &Instance,
-) -> io::Result<NamedTempFile> {
-    let bytes = encode(instance)?;
-    if make && !namespace.is_dir() {
-        fs::create_dir_all(namespace)?;
-        atomic::sync(folder)?;
+    chunk: &[(&'a InstanceKey, &Option<Arc<Instance>>)],
+) -> Vec<Done<'a>> {
+    let mut done = Vec::new();
+    let mut prepared = Vec::new();
+    for (key, instance) in chunk {
+        match instance {
+            Some(instance) => match prepare(folder, key, instance) {
+                Ok(new) => prepared.push((*key, new)),
+                Err(error) => done.push((*key, Err(error))),
+            },
+            None => done.push((*key, remove(&file(folder, key)))),
+        }
     }
-    atomic::prepare(namespace, &bytes)
+    let contents: Vec<_> = prepared.iter().map(|(_, new)| new.as_file()).collect();
+    let synced = atomic::sync_all(&contents);
+    for ((key, new), synced) in prepared.into_iter().zip(synced) {
+        let placed = synced.and_then(|()| atomic::place(new, &file(folder, key)));
+        done.push((key, placed));
+    }
+    done
 }
 
-fn fail(
-    failed: &mut BTreeMap<InstanceKey, Failure>,
-    key: &InstanceKey,
-    path: PathBuf,
-    source: io::Error,
-) {
-    let source = Arc::new(source);
-    failed.insert(key.clone(), Failure { path, source });
+fn prepare(folder: &Path, key: &InstanceKey, instance: &Instance) -> io::Result<NamedTempFile> {
+    let bytes = encode(instance)?;
+    let namespace = folder.join(&key.namespace);
+    if !namespace.is_dir() {
+        fs::create_dir_all(&namespace)?;
+        atomic::sync(folder)?;
+    }
+    atomic::prepare(&namespace, &bytes)
+}
+
+fn remove(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
 }
 
 /// The file of an Instance. A name too long for a file name is cut and told apart by a digest.

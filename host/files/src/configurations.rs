@@ -1,0 +1,325 @@
+//! Configurations as YAML files, several documents a file, with their properties.
+//!
+//! What a file said when it was last good is kept in the state folder and serves while the file is broken, over
+//! restarts too.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use leafhost_core::configuration::Configuration;
+use leafhost_core::names::ConfigurationKey;
+use leafhost_core::ports::{
+    ConfigurationSet, ConfigurationSource, ConfiguredDiscovery, SourceProblem,
+};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+use crate::atomic;
+use crate::blocking::blocking;
+use crate::folder::{Content, Folder, Kind, Rules, Snapshot};
+use crate::properties::{self, Values};
+
+mod documents;
+use documents::{Document, Reading};
+
+const RULES: Rules = Rules {
+    kinds: &[
+        Kind {
+            suffix: ".yaml",
+            max: 1 << 20,
+            links: true,
+        },
+        Kind {
+            suffix: ".yml",
+            max: 1 << 20,
+            links: true,
+        },
+    ],
+    nested: false,
+    max_files: 1000,
+};
+
+/// The last good text of each file.
+type Kept = BTreeMap<String, String>;
+
+/// The Configurations of a standalone folder. Dropping it ends its tasks.
+pub struct FileConfigurations {
+    set: watch::Receiver<Arc<ConfigurationSet>>,
+    _tasks: JoinSet<()>,
+}
+
+impl FileConfigurations {
+    /// Watches `configurations`, `secrets` and `configmaps` in `folder`; what was last good is in `kept`.
+    pub async fn open(folder: PathBuf, kept: PathBuf) -> std::io::Result<Self> {
+        let mut tasks = JoinSet::new();
+        let mut watched = |name: &str, rules| {
+            let watched = Folder::new(folder.join(name), rules);
+            let snapshots = watched.snapshots();
+            tasks.spawn(watched.watch());
+            snapshots
+        };
+        let folders = Folders {
+            configurations: watched("configurations", RULES),
+            secrets: watched("secrets", properties::RULES),
+            configmaps: watched("configmaps", properties::RULES),
+        };
+        let (path, texts) = blocking(move || {
+            let texts = read_kept(&kept);
+            (kept, texts)
+        })
+        .await;
+        let texts = texts?;
+        let (sender, set) = watch::channel(Arc::default());
+        tasks.spawn(follow(folder, folders, path, texts, sender));
+        Ok(Self { set, _tasks: tasks })
+    }
+}
+
+impl ConfigurationSource for FileConfigurations {
+    fn configurations(&self) -> watch::Receiver<Arc<ConfigurationSet>> {
+        self.set.clone()
+    }
+}
+
+/// Reads the text of a Configuration file as the agent would: its good documents, and what is wrong with the others.
+/// `file` is the name in the problems.
+pub fn check_text(file: &str, text: &str) -> (Vec<Configuration>, Vec<SourceProblem>) {
+    let Reading {
+        documents,
+        problems,
+    } = documents::read(file, text);
+    let configurations = documents.into_iter().map(|d| d.configuration).collect();
+    (configurations, problems)
+}
+
+/// Reads a standalone folder once, as the agent would without anything kept from before. Blocks.
+pub fn check_folder(folder: &Path) -> ConfigurationSet {
+    let values = Values {
+        folder: folder.display().to_string(),
+        secrets: Arc::new(Snapshot::now(&folder.join("secrets"), &properties::RULES)),
+        configmaps: Arc::new(Snapshot::now(
+            &folder.join("configmaps"),
+            &properties::RULES,
+        )),
+    };
+    let path = folder.join("configurations");
+    let snapshot = Snapshot::now(&path, &RULES);
+    assemble(&path, &snapshot, &values, &mut Kept::new())
+}
+
+struct Folders {
+    configurations: watch::Receiver<Arc<Snapshot>>,
+    secrets: watch::Receiver<Arc<Snapshot>>,
+    configmaps: watch::Receiver<Arc<Snapshot>>,
+}
+
+async fn follow(
+    folder: PathBuf,
+    mut folders: Folders,
+    kept_folder: PathBuf,
+    mut kept: Kept,
+    set: watch::Sender<Arc<ConfigurationSet>>,
+) {
+    let path = folder.join("configurations");
+    let shown = folder.display().to_string();
+    loop {
+        let snapshot = folders.configurations.borrow_and_update().clone();
+        let values = Values {
+            folder: shown.clone(),
+            secrets: folders.secrets.borrow_and_update().clone(),
+            configmaps: folders.configmaps.borrow_and_update().clone(),
+        };
+        if snapshot.complete && values.secrets.complete && values.configmaps.complete {
+            let (path, kept_folder) = (path.clone(), kept_folder.clone());
+            let before = kept;
+            let (next, after) = blocking(move || {
+                let mut after = before.clone();
+                let next = assemble(&path, &snapshot, &values, &mut after);
+                let after = store(&kept_folder, before, after);
+                (next, after)
+            })
+            .await;
+            kept = after;
+            set.send_if_modified(|published| {
+                let differs = **published != next;
+                if differs {
+                    *published = Arc::new(next);
+                }
+                differs
+            });
+        }
+        let changed = tokio::select! {
+            changed = folders.configurations.changed() => changed,
+            changed = folders.secrets.changed() => changed,
+            changed = folders.configmaps.changed() => changed,
+        };
+        if changed.is_err() {
+            return;
+        }
+    }
+}
+
+/// What the files say now, together with what the broken ones said last. Pure.
+fn assemble(
+    path: &Path,
+    snapshot: &Snapshot,
+    values: &Values,
+    kept: &mut Kept,
+) -> ConfigurationSet {
+    let at = |file: &str| path.join(file).display().to_string();
+    let mut set = ConfigurationSet {
+        complete: true,
+        ..ConfigurationSet::default()
+    };
+    let mut of_folder = snapshot.problems.clone();
+    if snapshot.exists {
+        kept.retain(|file, _| snapshot.files.contains_key(file));
+    } else {
+        of_folder.push("is missing; make it and put Configurations there".to_owned());
+    }
+    set.problems.extend(
+        of_folder
+            .into_iter()
+            .map(|message| problem(&path.display().to_string(), message)),
+    );
+    let mut owners: BTreeMap<ConfigurationKey, String> = BTreeMap::new();
+    for (name, content) in &snapshot.files {
+        let file = at(name);
+        let mut reading = match content {
+            Content::Pending => Reading::default(),
+            Content::Refused(why) => Reading {
+                documents: Vec::new(),
+                problems: vec![problem(&file, why.clone())],
+            },
+            Content::Bytes(bytes) => match std::str::from_utf8(bytes) {
+                Ok(text) => documents::read(&file, text),
+                Err(error) => Reading {
+                    documents: Vec::new(),
+                    problems: vec![problem(&file, format!("is not UTF-8 text: {error}"))],
+                },
+            },
+        };
+        if !reading.problems.is_empty() || *content == Content::Pending {
+            retain(&file, kept.get(name), &mut reading);
+        }
+        set.problems.append(&mut reading.problems);
+        let texts: Vec<&str> = reading.documents.iter().map(|d| d.text.as_str()).collect();
+        if texts.is_empty() {
+            kept.remove(name);
+        } else {
+            kept.insert(name.clone(), texts.join("\n---\n"));
+        }
+        for Document { configuration, .. } in reading.documents {
+            let key = configuration.key.clone();
+            if let Some(other) = owners.get(&key) {
+                set.problems.push(SourceProblem {
+                    path: "metadata.name".to_owned(),
+                    configuration: Some(key.clone()),
+                    ..problem(
+                        &file,
+                        format!(
+                            "{key} is in {other} already, which counts; remove or rename this one"
+                        ),
+                    )
+                });
+                continue;
+            }
+            owners.insert(key.clone(), file.clone());
+            let properties = values.resolve(&configuration);
+            if let Err(wrong) = &properties {
+                set.problems.push(SourceProblem {
+                    path: wrong.path.clone(),
+                    configuration: Some(key.clone()),
+                    ..problem(&file, wrong.message.clone())
+                });
+            }
+            let discovery = ConfiguredDiscovery {
+                configuration,
+                properties,
+            };
+            set.accepted.insert(key, Arc::new(discovery));
+        }
+    }
+    set.problems.sort();
+    set
+}
+
+/// Adds to a file with problems what it said last and does not say now: a document that cannot be read may be any.
+fn retain(file: &str, kept: Option<&String>, reading: &mut Reading) {
+    let earlier = kept.map(|text| documents::read(file, text).documents);
+    let now: BTreeSet<_> = reading.documents.iter().map(key).cloned().collect();
+    let mut retained: Vec<Document> = earlier.unwrap_or_default();
+    retained.retain(|document| !now.contains(key(document)));
+    for problem in &mut reading.problems {
+        let names: Vec<_> = retained
+            .iter()
+            .map(key)
+            .filter(|key| problem.configuration.as_ref().is_none_or(|own| own == *key))
+            .map(ToString::to_string)
+            .collect();
+        if !names.is_empty() {
+            problem.message += &format!(
+                "; until that is right, the last accepted version of {} keeps serving",
+                names.join(", ")
+            );
+        }
+    }
+    reading.documents.append(&mut retained);
+}
+
+fn key(document: &Document) -> &ConfigurationKey {
+    &document.configuration.key
+}
+
+fn problem(source: &str, message: String) -> SourceProblem {
+    SourceProblem {
+        source: source.to_owned(),
+        line: None,
+        path: String::new(),
+        message,
+        configuration: None,
+    }
+}
+
+fn read_kept(folder: &Path) -> std::io::Result<Kept> {
+    let mut kept = Kept::new();
+    for name in atomic::open(folder)? {
+        // Not as it was written: worth nothing, and replaced when the file is good again.
+        if let Ok(text) = String::from_utf8(std::fs::read(folder.join(&name))?) {
+            kept.insert(name, text);
+        }
+    }
+    Ok(kept)
+}
+
+/// Writes what differs; yields what is on the disk now. What cannot be written is tried again at the next change.
+fn store(folder: &Path, mut before: Kept, after: Kept) -> Kept {
+    let gone: Vec<String> = before
+        .keys()
+        .filter(|name| !after.contains_key(*name))
+        .cloned()
+        .collect();
+    for name in gone {
+        match atomic::remove(folder, &name) {
+            Ok(()) => drop(before.remove(&name)),
+            Err(error) => {
+                tracing::warn!(%error, file = %name, "cannot remove the kept version of a Configuration file")
+            }
+        }
+    }
+    for (name, text) in after {
+        if before.get(&name) == Some(&text) {
+            continue;
+        }
+        if let Err(error) = atomic::write(folder, &name, text.as_bytes()) {
+            tracing::warn!(%error, file = %name, remedy = atomic::remedy(&error), "cannot keep the accepted version of a Configuration file");
+        }
+        // It serves from memory all the same.
+        before.insert(name, text);
+    }
+    before
+}
+
+#[cfg(test)]
+mod tests;

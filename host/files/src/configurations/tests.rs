@@ -1,0 +1,207 @@
+use std::fs;
+use std::time::Duration;
+
+use tempfile::TempDir;
+
+use super::*;
+
+fn mk_text(name: &str, capacity: &str) -> String {
+    format!(
+        "apiVersion: akri.sh/v0\nkind: Configuration\nmetadata: {{name: {name}}}\nspec:\n  capacity: {capacity}\n  discoveryHandler:\n    name: udev\n"
+    )
+}
+
+fn mk_snapshot(files: &[(&str, &str)]) -> Snapshot {
+    Snapshot {
+        complete: true,
+        exists: true,
+        files: files
+            .iter()
+            .map(|(name, text)| ((*name).to_owned(), Content::Bytes(text.as_bytes().into())))
+            .collect(),
+        problems: Vec::new(),
+    }
+}
+
+fn mk_values() -> Values {
+    Values {
+        folder: "DIR".into(),
+        secrets: Arc::default(),
+        configmaps: Arc::default(),
+    }
+}
+
+/// Names with capacities.
+fn shown(set: &ConfigurationSet) -> Vec<(String, u32)> {
+    set.accepted
+        .iter()
+        .map(|(key, found)| (key.name().to_owned(), found.configuration.capacity))
+        .collect()
+}
+
+fn run(files: &[(&str, &str)], kept: &mut Kept) -> ConfigurationSet {
+    assemble(Path::new("DIR"), &mk_snapshot(files), &mk_values(), kept)
+}
+
+fn pairs(expected: &[(&str, u32)]) -> Vec<(String, u32)> {
+    expected
+        .iter()
+        .map(|(name, capacity)| ((*name).to_owned(), *capacity))
+        .collect()
+}
+
+#[test]
+fn what_a_broken_file_said_last_keeps_serving_and_its_good_documents_are_new() {
+    let mut kept = Kept::new();
+    let good = format!("{}---\n{}", mk_text("a", "1"), mk_text("b", "1"));
+    run(&[("f.yaml", &good)], &mut kept);
+    let broken = format!("{}---\n{}", mk_text("a", "2"), mk_text("b", "0"));
+    let set = run(&[("f.yaml", &broken)], &mut kept);
+    assert_eq!(shown(&set), pairs(&[("a", 2), ("b", 1)]));
+    let text = set.problems[0].to_string();
+    for words in [
+        "DIR/f.yaml:13",
+        "spec.capacity",
+        "must be 1 to",
+        "default/b keeps serving",
+    ] {
+        assert!(text.contains(words), "{text}");
+    }
+    // All of it unreadable, from a restart: only what was kept is there.
+    let set = run(&[("f.yaml", "a: [")], &mut kept.clone());
+    assert_eq!(shown(&set), pairs(&[("a", 2), ("b", 1)]));
+    assert!(
+        set.problems[0]
+            .message
+            .contains("default/a, default/b keeps serving")
+    );
+    // A good file counts as it is: b was removed on purpose.
+    let set = run(&[("f.yaml", &mk_text("a", "3"))], &mut kept);
+    assert_eq!((shown(&set), set.problems), (pairs(&[("a", 3)]), vec![]));
+}
+
+#[test]
+fn a_file_that_is_gone_serves_no_more_and_one_that_has_not_settled_still_does() {
+    let mut kept = Kept::new();
+    run(
+        &[
+            ("f.yaml", &mk_text("a", "1")),
+            ("g.yaml", &mk_text("b", "1")),
+        ],
+        &mut kept,
+    );
+    let mut snapshot = mk_snapshot(&[]);
+    snapshot.files.insert("g.yaml".into(), Content::Pending);
+    let set = assemble(Path::new("DIR"), &snapshot, &mk_values(), &mut kept);
+    assert_eq!((shown(&set), set.problems), (pairs(&[("b", 1)]), vec![]));
+    assert_eq!(kept.len(), 1);
+}
+
+#[test]
+fn the_first_file_by_name_has_the_name_and_the_other_is_told() {
+    let set = run(
+        &[
+            ("b.yaml", &mk_text("a", "2")),
+            ("a.yml", &mk_text("a", "1")),
+        ],
+        &mut Kept::new(),
+    );
+    assert_eq!(shown(&set), pairs(&[("a", 1)]));
+    let text = set.problems[0].to_string();
+    assert!(
+        text.starts_with("DIR/b.yaml: metadata.name") && text.contains("DIR/a.yml"),
+        "{text}"
+    );
+}
+
+#[test]
+fn a_folder_checked_once_says_what_the_agent_would() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |path: &str| folder.path().join(path);
+    fs::create_dir_all(at("configurations")).unwrap();
+    let text = mk_text("a", "1")
+        + "    discoveryProperties:\n    - {name: p, valueFrom: {secretKeyRef: {name: cam, key: pw}}}\n";
+    fs::write(at("configurations/a.yaml"), text).unwrap();
+    let missing = check_folder(folder.path());
+    assert!(
+        missing.problems[0]
+            .message
+            .contains("secrets/cam/pw is missing")
+    );
+    fs::create_dir_all(at("secrets/cam")).unwrap();
+    fs::write(at("secrets/cam/pw"), "x").unwrap();
+    let set = check_folder(folder.path());
+    assert_eq!(set.problems, []);
+    let found = set.accepted.values().next().unwrap();
+    assert!(found.properties.as_ref().unwrap()[0].secret);
+}
+
+struct Home {
+    folder: TempDir,
+    source: FileConfigurations,
+}
+
+impl Home {
+    async fn open(folder: TempDir) -> Self {
+        let path = folder.path();
+        let source = FileConfigurations::open(path.join("etc"), path.join("kept"))
+            .await
+            .unwrap();
+        Self { folder, source }
+    }
+
+    fn write(&self, file: &str, text: &str) {
+        let path = self.folder.path().join("etc").join(file);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+
+    async fn until(&self, wanted: impl Fn(&ConfigurationSet) -> bool) -> Arc<ConfigurationSet> {
+        let mut sets = self.source.configurations();
+        let wait = sets.wait_for(|set| wanted(set));
+        let set = tokio::time::timeout(Duration::from_secs(20), wait).await;
+        Arc::clone(&set.expect("in time").unwrap())
+    }
+}
+
+#[tokio::test]
+async fn the_last_good_state_serves_over_a_restart_and_properties_follow_their_files() {
+    let home = Home::open(tempfile::tempdir().unwrap()).await;
+    let text = mk_text("a", "1")
+        + "    discoveryProperties:\n    - {name: p, valueFrom: {secretKeyRef: {name: cam, key: pw}}}\n";
+    home.write("configurations/a.yaml", &text);
+    let set = home.until(|set| !set.accepted.is_empty()).await;
+    assert!(set.accepted.values().next().unwrap().properties.is_err());
+    let value = |set: &ConfigurationSet| {
+        let found = set.accepted.values().next()?;
+        found
+            .properties
+            .as_ref()
+            .ok()?
+            .first()?
+            .value
+            .as_deref()
+            .map(<[u8]>::to_vec)
+    };
+    for password in ["one", "two"] {
+        home.write("secrets/cam/pw", password);
+        home.until(|set| value(set) == Some(password.into())).await;
+    }
+    home.write("configurations/a.yaml", "half: [");
+    let set = home.until(|set| !set.problems.is_empty()).await;
+    assert_eq!(shown(&set), pairs(&[("a", 1)]));
+    let Home { folder, source } = home;
+    drop(source);
+    let home = Home::open(folder).await;
+    let set = home.until(|set| set.complete).await;
+    assert_eq!(shown(&set), pairs(&[("a", 1)]));
+    assert!(set.problems[0].message.contains("keeps serving"));
+    fs::remove_file(home.folder.path().join("etc/configurations/a.yaml")).unwrap();
+    home.until(|set| set.accepted.is_empty()).await;
+    assert_eq!(
+        fs::read_dir(home.folder.path().join("kept"))
+            .unwrap()
+            .count(),
+        0
+    );
+}

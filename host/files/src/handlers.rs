@@ -1,0 +1,245 @@
+//! Handler files: components with their grants beside them, from one or several folders.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use futures::future::select_all;
+use leafhost_core::ports::{HandlerSource, SourceFile, SourceProblem, SourceSet};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+use crate::folder::{Content, Folder, Kind, Rules, Snapshot};
+
+mod accepted;
+use accepted::Accepted;
+
+const GRANTS: &str = ".grants.yaml";
+const COMPONENTS: [&str; 2] = [".wasm.gz", ".wasm"];
+
+const RULES: Rules = Rules {
+    kinds: &[
+        // Whoever may write where a link leads to would decide what a handler may do.
+        Kind {
+            suffix: GRANTS,
+            max: 64 << 10,
+            links: false,
+        },
+        Kind {
+            suffix: ".wasm.gz",
+            max: 32 << 20,
+            links: true,
+        },
+        Kind {
+            suffix: ".wasm",
+            max: 32 << 20,
+            links: true,
+        },
+    ],
+    nested: false,
+    max_files: 1000,
+};
+
+/// The handler files of some folders. Dropping it ends its tasks.
+pub struct FileHandlers {
+    set: watch::Receiver<Arc<SourceSet>>,
+    accepted: Arc<Accepted>,
+    _tasks: JoinSet<()>,
+}
+
+impl FileHandlers {
+    /// Watches the folders; of files with one name the one in the first folder counts. What was accepted is kept in
+    /// `kept`.
+    pub async fn open(folders: Vec<PathBuf>, kept: PathBuf) -> std::io::Result<Self> {
+        let mut tasks = JoinSet::new();
+        let accepted = Accepted::open(kept, &mut tasks).await?;
+        let watched = folders
+            .into_iter()
+            .map(|path| {
+                let folder = Folder::new(path.clone(), RULES);
+                let snapshots = folder.snapshots();
+                tasks.spawn(folder.watch());
+                (path, snapshots)
+            })
+            .collect();
+        let (sender, set) = watch::channel(Arc::default());
+        tasks.spawn(follow(watched, Arc::clone(&accepted), sender));
+        Ok(Self {
+            set,
+            accepted,
+            _tasks: tasks,
+        })
+    }
+}
+
+impl HandlerSource for FileHandlers {
+    fn handlers(&self) -> watch::Receiver<Arc<SourceSet>> {
+        self.set.clone()
+    }
+
+    fn accept(&self, file: &SourceFile) {
+        self.accepted.keep(file);
+    }
+
+    fn accepted(&self, name: &str) -> Option<SourceFile> {
+        self.accepted.get(name)
+    }
+}
+
+async fn follow(
+    mut folders: Vec<(PathBuf, watch::Receiver<Arc<Snapshot>>)>,
+    accepted: Arc<Accepted>,
+    set: watch::Sender<Arc<SourceSet>>,
+) {
+    loop {
+        let snapshots: Vec<_> = folders
+            .iter_mut()
+            .map(|(path, snapshots)| (path.clone(), snapshots.borrow_and_update().clone()))
+            .collect();
+        if snapshots.iter().all(|(_, snapshot)| snapshot.complete) {
+            let before = set.borrow().clone();
+            let earlier = |name: &str| match before.files.get(name) {
+                Some(file) => Some(Arc::clone(file)),
+                None => accepted.get(name).map(Arc::new),
+            };
+            let next = assemble(&snapshots, earlier);
+            // A folder that is not there says nothing of its files: it may come back with them.
+            if snapshots.iter().all(|(_, snapshot)| snapshot.exists) {
+                accepted.forget_all_but(&next.files);
+            }
+            set.send_if_modified(|published| {
+                let differs = **published != next;
+                if differs {
+                    *published = Arc::new(next);
+                }
+                differs
+            });
+        }
+        if folders.is_empty() {
+            return;
+        }
+        let changes = folders
+            .iter_mut()
+            .map(|(_, snapshots)| Box::pin(snapshots.changed()));
+        if select_all(changes).await.0.is_err() {
+            return;
+        }
+    }
+}
+
+/// The sources, where a file cannot be used as it was before. Pure.
+fn assemble(
+    folders: &[(PathBuf, Arc<Snapshot>)],
+    earlier: impl Fn(&str) -> Option<Arc<SourceFile>>,
+) -> SourceSet {
+    let mut set = SourceSet {
+        complete: true,
+        ..SourceSet::default()
+    };
+    let mut owners: BTreeMap<&str, &Path> = BTreeMap::new();
+    for (path, snapshot) in folders {
+        let folder = path.display().to_string();
+        let of_folder = snapshot.problems.iter().cloned();
+        set.problems
+            .extend(of_folder.map(|message| problem(folder.clone(), message)));
+        if !snapshot.exists {
+            let message = "is missing; make it and put handlers there".to_owned();
+            set.problems.push(problem(folder, message));
+        }
+        for (name, content) in &snapshot.files {
+            let file = path.join(name).display().to_string();
+            let Some(stem) = stem(name) else {
+                set.problems
+                    .extend(orphan(name, snapshot).map(|message| problem(file, message)));
+                continue;
+            };
+            if let Some(other) = owners.get(name.as_str()) {
+                let other = other.join(name);
+                let message = format!("is not used: {} comes first", other.display());
+                set.problems.push(problem(file, message));
+                continue;
+            }
+            owners.insert(name, path);
+            let grants_name = format!("{stem}{GRANTS}");
+            let grants = snapshot.files.get(&grants_name);
+            match source(name, content, grants) {
+                Ok(source) => drop(set.files.insert(name.clone(), Arc::new(source))),
+                Err(wrong) => {
+                    let earlier = earlier(name);
+                    if let Some((of_grants, mut message)) = wrong {
+                        let at = if of_grants {
+                            path.join(&grants_name).display().to_string()
+                        } else {
+                            file
+                        };
+                        if earlier.is_some() {
+                            message +=
+                                "; until that is right, the last accepted version keeps serving";
+                        }
+                        set.problems.push(problem(at, message));
+                    }
+                    set.files
+                        .extend(earlier.map(|source| (name.clone(), source)));
+                }
+            }
+        }
+    }
+    set.problems.sort();
+    set
+}
+
+/// The source; or whether it is the grants that cannot be used, and why; or nothing if it has not settled.
+fn source(
+    name: &str,
+    content: &Content,
+    grants: Option<&Content>,
+) -> Result<SourceFile, Option<(bool, String)>> {
+    let bytes = match content {
+        Content::Bytes(bytes) => Arc::clone(bytes),
+        Content::Refused(why) => return Err(Some((false, why.clone()))),
+        Content::Pending => return Err(None),
+    };
+    let grants = match grants {
+        None => None,
+        Some(Content::Bytes(bytes)) => {
+            let text = std::str::from_utf8(bytes)
+                .map_err(|error| Some((true, format!("is not UTF-8 text: {error}"))))?;
+            Some(text.into())
+        }
+        Some(Content::Refused(why)) => return Err(Some((true, why.clone()))),
+        Some(Content::Pending) => return Err(None),
+    };
+    Ok(SourceFile {
+        name: name.to_owned(),
+        bytes,
+        grants,
+    })
+}
+
+fn stem(name: &str) -> Option<&str> {
+    COMPONENTS
+        .iter()
+        .find_map(|suffix| name.strip_suffix(suffix))
+}
+
+/// What is wrong with grants that belong to no component.
+fn orphan(name: &str, snapshot: &Snapshot) -> Option<String> {
+    let stem = name.strip_suffix(GRANTS)?;
+    let has_component = COMPONENTS
+        .iter()
+        .any(|suffix| snapshot.files.contains_key(&format!("{stem}{suffix}")));
+    (!has_component).then(|| format!("grants to nobody: there is no {stem}.wasm beside it"))
+}
+
+fn problem(source: String, message: String) -> SourceProblem {
+    SourceProblem {
+        source,
+        line: None,
+        path: String::new(),
+        message,
+        configuration: None,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,232 @@
+use std::fs;
+use std::time::Duration;
+
+use tempfile::TempDir;
+
+use super::*;
+
+fn bytes(text: &str) -> Content {
+    Content::Bytes(text.as_bytes().into())
+}
+
+fn mk_snapshot(files: &[(&str, Content)]) -> Arc<Snapshot> {
+    Arc::new(Snapshot {
+        complete: true,
+        exists: true,
+        files: files
+            .iter()
+            .map(|(name, content)| ((*name).to_owned(), content.clone()))
+            .collect(),
+        problems: Vec::new(),
+    })
+}
+
+fn mk_source(name: &str, text: &str, grants: Option<&str>) -> SourceFile {
+    SourceFile {
+        name: name.to_owned(),
+        bytes: text.as_bytes().into(),
+        grants: grants.map(Into::into),
+    }
+}
+
+fn mk_folders(files: &[(&str, Content)]) -> Vec<(PathBuf, Arc<Snapshot>)> {
+    vec![("DIR".into(), mk_snapshot(files))]
+}
+
+#[test]
+fn a_component_has_the_grants_beside_it_and_the_first_folder_counts() {
+    let folders = [
+        (
+            "one".into(),
+            mk_snapshot(&[("a.wasm", bytes("1")), ("a.grants.yaml", bytes("g"))]),
+        ),
+        (
+            "two".into(),
+            mk_snapshot(&[
+                ("a.wasm", bytes("2")),
+                ("b.wasm.gz", bytes("b")),
+                ("c.grants.yaml", bytes("g")),
+            ]),
+        ),
+        (
+            "three".into(),
+            Arc::new(Snapshot {
+                complete: true,
+                ..Snapshot::default()
+            }),
+        ),
+    ];
+    let set = assemble(&folders, |_| None);
+    let found: Vec<_> = set
+        .files
+        .values()
+        .map(|file| SourceFile::clone(file))
+        .collect();
+    assert_eq!(
+        found,
+        [
+            mk_source("a.wasm", "1", Some("g")),
+            mk_source("b.wasm.gz", "b", None)
+        ]
+    );
+    let problems: Vec<_> = set.problems.iter().map(ToString::to_string).collect();
+    assert_eq!(problems.len(), 3, "{problems:?}");
+    assert!(problems[0].starts_with("three: is missing"));
+    assert!(problems[1].contains("two/a.wasm: is not used: one/a.wasm"));
+    assert!(problems[2].contains("there is no c.wasm"));
+}
+
+#[test]
+fn what_cannot_be_read_serves_as_it_was_and_never_with_other_grants() {
+    let earlier = Arc::new(mk_source("a.wasm", "old", Some("old grants")));
+    let refused = Content::Refused("is a link".into());
+    for (files, at) in [
+        (
+            vec![("a.wasm", refused.clone()), ("a.grants.yaml", bytes("g"))],
+            Some("DIR/a.wasm"),
+        ),
+        (
+            vec![("a.wasm", bytes("new")), ("a.grants.yaml", refused)],
+            Some("DIR/a.grants.yaml"),
+        ),
+        (
+            vec![
+                ("a.wasm", bytes("new")),
+                ("a.grants.yaml", Content::Bytes(b"\xff".as_slice().into())),
+            ],
+            Some("DIR/a.grants.yaml"),
+        ),
+        (vec![("a.wasm", Content::Pending)], None),
+        (
+            vec![
+                ("a.wasm", bytes("new")),
+                ("a.grants.yaml", Content::Pending),
+            ],
+            None,
+        ),
+    ] {
+        let folders = mk_folders(&files);
+        let set = assemble(&folders, |_| Some(earlier.clone()));
+        assert_eq!(set.files.get("a.wasm"), Some(&earlier));
+        assert_eq!(
+            set.problems.first().map(|problem| problem.source.as_str()),
+            at
+        );
+        assert!(
+            set.problems
+                .iter()
+                .all(|problem| problem.message.contains("keeps serving"))
+        );
+        let set = assemble(&folders, |_| None);
+        assert!(set.files.is_empty());
+        assert!(
+            set.problems
+                .iter()
+                .all(|problem| !problem.message.contains("keeps serving"))
+        );
+    }
+}
+
+struct Home {
+    folder: TempDir,
+    source: FileHandlers,
+}
+
+impl Home {
+    async fn open(folder: TempDir) -> Self {
+        let path = folder.path();
+        let source = FileHandlers::open(vec![path.join("handlers")], path.join("kept"))
+            .await
+            .unwrap();
+        Self { folder, source }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    async fn until(&self, wanted: impl Fn(&SourceSet) -> bool) -> Arc<SourceSet> {
+        let mut sets = self.source.handlers();
+        let wait = sets.wait_for(|set| wanted(set));
+        let set = tokio::time::timeout(Duration::from_secs(20), wait).await;
+        Arc::clone(&set.expect("in time").unwrap())
+    }
+
+    async fn until_kept(&self, versions: usize, blobs: usize) {
+        let count = |name: &str, end: &str| {
+            let entries = fs::read_dir(self.path(name)).into_iter().flatten();
+            entries
+                .filter(|entry| {
+                    entry
+                        .as_ref()
+                        .unwrap()
+                        .file_name()
+                        .to_string_lossy()
+                        .ends_with(end)
+                })
+                .count()
+        };
+        let wait = async {
+            while (count("kept", ".yaml"), count("kept/bytes", "")) != (versions, blobs) {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        assert!(
+            tokio::time::timeout(Duration::from_secs(20), wait)
+                .await
+                .is_ok()
+        );
+    }
+}
+
+#[tokio::test]
+async fn the_accepted_version_is_kept_over_a_restart_until_the_file_is_gone() {
+    let home = Home::open(tempfile::tempdir().unwrap()).await;
+    fs::create_dir(home.path("handlers")).unwrap();
+    fs::write(home.path("handlers/a.grants.yaml"), "g").unwrap();
+    fs::write(home.path("handlers/a.wasm"), "good").unwrap();
+    let good = mk_source("a.wasm", "good", Some("g"));
+    let set = home
+        .until(|set| set.files.values().any(|file| **file == good))
+        .await;
+    assert_eq!(set.problems, []);
+    home.source.accept(&good);
+    home.source.accept(&good);
+    assert_eq!(home.source.accepted("a.wasm"), Some(good.clone()));
+    home.until_kept(1, 1).await;
+    // Garbage is a change like any other, and no reason to forget.
+    fs::write(home.path("handlers/a.wasm"), "garbage").unwrap();
+    home.until(|set| set.files.values().any(|file| *file.bytes == *b"garbage"))
+        .await;
+
+    let Home { folder, source } = home;
+    drop(source);
+    let home = Home::open(folder).await;
+    assert_eq!(home.source.accepted("a.wasm"), Some(good));
+    let other = mk_source("a.wasm", "other", None);
+    home.source.accept(&other);
+    home.until(|set| set.complete).await;
+    home.until_kept(1, 1).await;
+
+    fs::remove_file(home.path("handlers/a.wasm")).unwrap();
+    home.until(|set| set.files.is_empty()).await;
+    home.until_kept(0, 0).await;
+    assert_eq!(home.source.accepted("a.wasm"), None);
+}
+
+#[tokio::test]
+async fn a_damaged_kept_version_is_none() {
+    let home = Home::open(tempfile::tempdir().unwrap()).await;
+    home.source.accept(&mk_source("a.wasm", "good", None));
+    home.until_kept(1, 1).await;
+    let Home { folder, source } = home;
+    drop(source);
+    let blob = fs::read_dir(folder.path().join("kept/bytes"))
+        .unwrap()
+        .next()
+        .unwrap()
+        .unwrap();
+    fs::write(blob.path(), "goo").unwrap();
+    let home = Home::open(folder).await;
+    assert_eq!(home.source.accepted("a.wasm"), None);
+}

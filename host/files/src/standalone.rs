@@ -1,0 +1,150 @@
+//! The whole standalone home: one folder that an operator writes, one that is the agent's.
+
+use std::path::{Path, PathBuf};
+
+use leafhost_core::ports::SourceProblem;
+
+use crate::blocking::blocking;
+use crate::{FileConfigurations, FileHandlers, FileInstances, StateDir, atomic, instances, state};
+
+/// Why the home cannot be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The state folder is not to be had.
+    #[error(transparent)]
+    State(#[from] state::Error),
+    /// The Instances cannot be read.
+    #[error(transparent)]
+    Instances(#[from] instances::Error),
+    /// What was accepted before cannot be read.
+    #[error("cannot read {}: {}", path.display(), atomic::remedy(source))]
+    Accepted {
+        /// The folder.
+        path: PathBuf,
+        /// Cause.
+        #[source]
+        source: std::io::Error,
+    },
+}
+
+/// Where a home is.
+#[derive(Debug, Clone)]
+pub struct Places {
+    /// The operator's folder, with `configurations`, `handlers`, `secrets` and `configmaps`.
+    pub folder: PathBuf,
+    /// The agent's own folder.
+    pub state_dir: PathBuf,
+    /// More folders with handlers; those of `folder` come first.
+    pub handlers: Vec<PathBuf>,
+}
+
+/// An open home. Dropping it ends its tasks and lets go of the state folder.
+pub struct Standalone {
+    /// The Configurations.
+    pub configurations: FileConfigurations,
+    /// The handlers.
+    pub handlers: FileHandlers,
+    /// The Instances.
+    pub instances: FileInstances,
+    // Last: let go when nobody writes there any more.
+    state: StateDir,
+}
+
+impl Standalone {
+    /// Opens it for the node of that name.
+    pub async fn open(places: Places, node_name: &str) -> Result<Self, Error> {
+        let Places {
+            folder,
+            state_dir,
+            handlers,
+        } = places;
+        let node_name = node_name.to_owned();
+        let state = blocking(move || StateDir::open(state_dir, &node_name)).await?;
+        let accepted = |name: &str| state.path().join("accepted").join(name);
+        let failed = |path: PathBuf| move |source| Error::Accepted { path, source };
+        let instances = FileInstances::open(state.path().join("instances")).await?;
+        let kept = accepted("configurations");
+        let configurations = FileConfigurations::open(folder.clone(), kept.clone())
+            .await
+            .map_err(failed(kept))?;
+        let mut folders = vec![folder.join("handlers")];
+        folders.extend(handlers);
+        let kept = accepted("handlers");
+        let handlers = FileHandlers::open(folders, kept.clone())
+            .await
+            .map_err(failed(kept))?;
+        Ok(Self {
+            configurations,
+            handlers,
+            instances,
+            state,
+        })
+    }
+
+    /// What was found wrong when it was opened.
+    pub fn problems(&self) -> &[SourceProblem] {
+        self.instances.problems()
+    }
+
+    /// The state folder.
+    pub fn state_dir(&self) -> &Path {
+        self.state.path()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use leafhost_core::ports::{ConfigurationSource as _, HandlerSource as _};
+    use std::time::Duration;
+
+    #[tokio::test]
+    async fn an_empty_home_is_complete_and_held_by_one_agent() {
+        let folder = tempfile::tempdir().unwrap();
+        let places = Places {
+            folder: folder.path().join("etc"),
+            state_dir: folder.path().join("state"),
+            handlers: Vec::new(),
+        };
+        let home = Standalone::open(places.clone(), "edge-1").await.unwrap();
+        let second = Standalone::open(places.clone(), "edge-1").await;
+        assert!(matches!(
+            second.err(),
+            Some(Error::State(state::Error::InUse { .. }))
+        ));
+        let (mut configurations, mut handlers) = (
+            home.configurations.configurations(),
+            home.handlers.handlers(),
+        );
+        let wait = async {
+            let missing = configurations
+                .wait_for(|set| set.complete)
+                .await
+                .unwrap()
+                .problems[0]
+                .to_string();
+            assert!(
+                missing.ends_with(
+                    "etc/configurations: is missing; make it and put Configurations there"
+                ),
+                "{missing}"
+            );
+            assert!(
+                handlers
+                    .wait_for(|set| set.complete)
+                    .await
+                    .unwrap()
+                    .files
+                    .is_empty()
+            );
+        };
+        assert!(
+            tokio::time::timeout(Duration::from_secs(20), wait)
+                .await
+                .is_ok()
+        );
+        assert!(home.problems().is_empty());
+        drop(home);
+        Standalone::open(places, "edge-1").await.unwrap();
+    }
+}
