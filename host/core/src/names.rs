@@ -241,6 +241,26 @@ mod tests {
     }
 
     #[test]
+    fn a_property_may_have_the_dashes_of_a_resource() {
+        for (name, env, property) in [
+            ("UDEV_DEVNODE_0", true, true),
+            ("_a", true, true),
+            ("PCI_RESOURCE_AKRI_SH_UDEV-GPU", false, true),
+            ("-A", false, false),
+            ("0A", false, false),
+            ("A=B", false, false),
+            ("A.B", false, false),
+            ("", false, false),
+        ] {
+            assert_eq!(
+                (is_env_name(name), is_property_name(name)),
+                (env, property),
+                "{name}"
+            );
+        }
+    }
+
+    #[test]
     fn names_follow_kubernetes() {
         for (namespace, name, good) in [
             ("default", "udev-video", true),

@@ -104,3 +104,60 @@ fn acts(name: &str) -> bool {
         .strip_prefix("resource")
         .is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn attributes_of_a_real_device_are_read() -> Result<()> {
+        let null = "/devices/virtual/mem/null";
+        if !Path::new("/sys/devices/virtual/mem/null/dev").exists() {
+            eprintln!("skipped: /sys is not mounted here");
+            return Ok(());
+        }
+        // Folders of a device's own, such as this one, are not in every kernel.
+        let control = fs::read_to_string("/sys/devices/virtual/mem/null/power/control").ok();
+        let table: [(&str, &str, Option<&str>); 9] = [
+            (null, "dev", Some("1:3")),
+            (null, "power/control", control.as_deref().map(str::trim_end)),
+            (null, "subsystem", Some("mem")),
+            (null, "subsystem/uevent", None),
+            (null, "../zero/dev", None),
+            (null, "power", None),
+            (null, "none", None),
+            ("/devices/virtual/mem", "null/dev", None),
+            ("/class/mem/null", "dev", None),
+        ];
+        let asked: Vec<(String, String)> = table
+            .iter()
+            .map(|(devpath, name, _)| ((*devpath).to_owned(), (*name).to_owned()))
+            .collect();
+        let answer = read(&asked, &Subsystems::new(["mem"]))?;
+        for ((devpath, name, expected), value) in table.iter().zip(answer) {
+            assert_eq!(value.as_deref(), *expected, "{devpath} {name}");
+        }
+        assert_eq!(
+            read(&asked, &Subsystems::new(["tty"]))?,
+            vec![None; asked.len()]
+        );
+        Ok(())
+    }
+
+    #[test]
+    fn windows_into_the_hardware_are_left_alone() {
+        for name in [
+            "config",
+            "rom",
+            "vpd",
+            "resource0",
+            "resource2_wc",
+            "legacy_io",
+        ] {
+            assert!(acts(name), "{name}");
+        }
+        for name in ["resource", "vendor", "class", "dev"] {
+            assert!(!acts(name), "{name}");
+        }
+    }
+}

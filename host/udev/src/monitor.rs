@@ -22,6 +22,8 @@ use crate::tree::{lossy, properties, split_tags};
 
 /// How long udevd is given to follow up on an event of the kernel.
 const SETTLE: Duration = Duration::from_secs(1);
+/// How long a socket that broke is left alone, in milliseconds.
+const REOPEN: u16 = 1_000;
 /// Events a slow subscriber may be behind before it is told that it lost some.
 const BACKLOG: usize = 1024;
 /// Where udevd takes orders.
@@ -132,7 +134,7 @@ impl Monitor {
     }
 
     /// The events from now on. A receiver that falls behind gets `Lagged`, which means the same as
-    /// [`Event::is_lost`]; `Closed` when the monitor is dropped or can listen no more.
+    /// [`Event::is_lost`]; `Closed` when the monitor is dropped.
     pub fn subscribe(&self) -> broadcast::Receiver<Arc<Event>> {
         self.events.subscribe()
     }
@@ -160,15 +162,45 @@ fn run(
     stop: &UnixStream,
     ready: &mpsc::Sender<io::Result<()>>,
 ) {
-    let socket = match open(group) {
+    let mut socket = match open(group) {
         Ok(socket) => socket,
         Err(error) => return drop(ready.send(Err(error))),
     };
     // Whoever waits for this may have gone; then the stop is there already.
     drop(ready.send(Ok(())));
-    if let Err(error) = pump(&socket, group, events, stop) {
-        tracing::error!(%error, "cannot listen for device events any more; devices are found by timer only");
+    while let Err(error) = pump(&socket, group, events, stop) {
+        tracing::warn!(%error, "cannot hear device events; trying again");
+        socket = loop {
+            match wait(&mut [stopped(stop)], REOPEN.into()) {
+                Ok(true) => return,
+                Ok(false) => {}
+                Err(error) => {
+                    tracing::error!(%error, "cannot hear device events any more; devices are found by timer only");
+                    return;
+                }
+            }
+            if let Ok(socket) = open(group) {
+                break socket;
+            }
+        };
+        // Nobody knows what happened meanwhile.
+        drop(events.send(Arc::new(Event::lost(group.settle()))));
     }
+}
+
+/// Waits until one of these is ready: whether one is.
+fn wait(fds: &mut [PollFd<'_>], timeout: PollTimeout) -> io::Result<bool> {
+    loop {
+        match poll(fds, timeout) {
+            Ok(ready) => return Ok(ready > 0),
+            Err(Errno::EINTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+fn stopped(stop: &UnixStream) -> PollFd<'_> {
+    PollFd::new(stop.as_fd(), PollFlags::POLLIN)
 }
 
 fn open(group: Group) -> io::Result<udev::MonitorSocket> {
@@ -188,15 +220,11 @@ fn pump(
 ) -> io::Result<()> {
     loop {
         let mut fds = [
+            stopped(stop),
             PollFd::new(socket.as_fd(), PollFlags::POLLIN),
-            PollFd::new(stop.as_fd(), PollFlags::POLLIN),
         ];
-        match poll(&mut fds, PollTimeout::NONE) {
-            Ok(_) => {}
-            Err(Errno::EINTR) => continue,
-            Err(error) => return Err(error.into()),
-        }
-        let [_, stopped] = &fds;
+        wait(&mut fds, PollTimeout::NONE)?;
+        let [stopped, _] = &fds;
         if stopped.any() != Some(false) {
             return Ok(());
         }

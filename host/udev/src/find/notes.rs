@@ -12,6 +12,7 @@ pub(super) struct Notes {
     /// By rule and term: the first device, and how many there were.
     as_regex: BTreeMap<(u32, usize), (String, usize)>,
     missed: Vec<(u32, String, Miss)>,
+    forgotten: usize,
 }
 
 impl Notes {
@@ -26,15 +27,25 @@ impl Notes {
     /// A rule nearly held.
     pub(super) fn missed(&mut self, rule: u32, devpath: &str, miss: Miss) {
         self.missed.push((rule, devpath.to_owned(), miss));
+        if self.missed.len() > 8 * MAX_NOTES {
+            self.sort();
+            self.forgotten += self.missed.len() - MAX_NOTES;
+            self.missed.truncate(MAX_NOTES);
+        }
     }
 
-    /// The notes as texts, and how many were too many.
-    pub(super) fn written(mut self, rules: &[Rule]) -> (Vec<Note>, u64) {
-        let total = self.as_regex.len() + self.missed.len();
+    /// The most terms held first.
+    fn sort(&mut self) {
         self.missed.sort_by(|a, b| {
             let held = b.2.held.cmp(&a.2.held);
             held.then_with(|| (&a.1, a.0).cmp(&(&b.1, b.0)))
         });
+    }
+
+    /// The notes as texts, and how many were too many.
+    pub(super) fn written(mut self, rules: &[Rule]) -> (Vec<Note>, u64) {
+        let total = self.as_regex.len() + self.missed.len() + self.forgotten;
+        self.sort();
         let as_regex = self
             .as_regex
             .into_iter()
@@ -88,5 +99,60 @@ fn found(term: &Term, miss: &Miss) -> String {
         (None, false, true) => format!("no {what} of the device or one above it fits"),
         (None, true, true) => "one above the device fits the pattern".to_owned(),
         (None, _, false) => format!("{what} is absent or empty"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rule::{Field, InvalidRule};
+
+    #[test]
+    fn the_most_telling_notes_are_kept() -> Result<(), InvalidRule> {
+        let term = |field| Term {
+            field,
+            key: None,
+            negated: false,
+            value: "x*".to_owned(),
+        };
+        let rules = [Rule::new(vec![
+            term(Field::Kernel),
+            term(Field::Driver),
+            term(Field::Tag),
+        ])?];
+        let mut notes = Notes::default();
+        let miss = |held, actual: Option<&str>| Miss {
+            held,
+            failed: 2,
+            actual: actual.map(str::to_owned),
+        };
+        for number in 0..10_000 {
+            notes.missed(0, &format!("/devices/x{number:05}"), miss(1, Some("y")));
+        }
+        notes.missed(0, "/devices/z", miss(2, None));
+        notes.matched_as_regex(0, 0, "/devices/x00000");
+        let (written, dropped) = notes.written(&rules);
+        assert_eq!(written.len(), MAX_NOTES);
+        assert_eq!(dropped, 10_002 - 1_000);
+        let reasons: Vec<(&str, &str)> = written
+            .iter()
+            .take(3)
+            .map(|note| (note.subject.as_str(), note.reason.as_str()))
+            .collect();
+        assert_eq!(
+            reasons,
+            [
+                (
+                    "/devices/x00000",
+                    r#"KERNEL=="x*" holds only as a regular expression; write it as a glob"#
+                ),
+                (
+                    "/devices/z",
+                    r#"TAG=="x*" does not hold: tag is absent or empty"#
+                ),
+                ("/devices/x00000", r#"TAG=="x*" does not hold: tag is "y""#),
+            ]
+        );
+        Ok(())
     }
 }
