@@ -134,7 +134,13 @@ impl Grants {
             serde_path_to_error::deserialize(deserializer).map_err(|error| {
                 let path = error.path().to_string();
                 let path = if path == "." { String::new() } else { path };
-                vec![FieldProblem::new(path, error.into_inner().to_string())]
+                let message = error.into_inner().to_string();
+                // The reader names the path itself, but not always.
+                let bare = message
+                    .strip_prefix(path.as_str())
+                    .and_then(|rest| rest.strip_prefix(": "));
+                let message = bare.unwrap_or(&message).to_owned();
+                vec![FieldProblem::new(path, message)]
             })?;
         let file = file.unwrap_or_default();
         let mut problems = Vec::new();

@@ -90,14 +90,14 @@ impl Loader for Runtime {
 
 impl Runtime {
     async fn load_file(&self, file: &SourceFile) -> Result<LoadedHandler, Refusal> {
-        let packed = file.bytes.clone();
-        let (wasm, inspection) = tokio::task::spawn_blocking(move || {
-            component::check(&packed)
-                .map(|checked| (checked.bytes.into_owned(), checked.inspection))
+        let looked_at = file.clone();
+        let (wasm, inspection, grants) = tokio::task::spawn_blocking(move || {
+            let checked = component::check(&looked_at.bytes)?;
+            let grants = read_grants(&looked_at)?;
+            check_grants(&looked_at, &checked.inspection, &grants)?;
+            Ok::<_, Refusal>((checked.bytes.into_owned(), checked.inspection, grants))
         })
         .await??;
-        let grants = read_grants(file)?;
-        check_grants(file, &inspection, &grants)?;
         let component = self.native(wasm, inspection.digest.clone()).await?;
         let contract =
             |error: wasmtime::Error| Refusal::Contract(clean(&format!("{error:#}"), 2048));

@@ -1,1 +1,114 @@
+use super::*;
 
+fn digest() -> Digest {
+    Digest("d".repeat(64))
+}
+
+fn open(folder: &Path) -> Cache {
+    Cache::open(folder, "f".repeat(64)).unwrap()
+}
+
+/// Puts a file there as `keep` does, without an engine.
+fn put(cache: &Cache, name: &str, code: &[u8]) {
+    let mut bytes = cache
+        .authenticator(name, code)
+        .finalize()
+        .into_bytes()
+        .to_vec();
+    bytes.extend_from_slice(code);
+    std::fs::write(cache.folder.join(name), bytes).unwrap();
+}
+
+#[test]
+fn only_what_this_agent_wrote_under_that_name_is_verified() {
+    let folder = tempfile::tempdir().unwrap();
+    let cache = open(folder.path());
+    put(&cache, "a", b"code");
+    let bytes = std::fs::read(folder.path().join("a")).unwrap();
+    assert_eq!(cache.verify("a", &bytes), Some(&b"code"[..]));
+    assert_eq!(cache.verify("b", &bytes), None, "under another name");
+    assert_eq!(cache.verify("a", &bytes[..10]), None, "cut off");
+    let mut changed = bytes.clone();
+    *changed.last_mut().unwrap() ^= 1;
+    assert_eq!(cache.verify("a", &changed), None, "changed");
+    let again = open(folder.path());
+    assert_eq!(again.verify("a", &bytes), Some(&b"code"[..]), "restarted");
+    let other = tempfile::tempdir().unwrap();
+    assert_eq!(
+        open(other.path()).verify("a", &bytes),
+        None,
+        "brought along"
+    );
+}
+
+#[test]
+fn the_folder_and_the_key_are_this_users_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("cache");
+    std::fs::create_dir(&path).unwrap();
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o777)).unwrap();
+    let first = open(&path);
+    let mode = |path: &Path| std::fs::metadata(path).unwrap().mode() & 0o777;
+    assert_eq!(mode(&path), 0o700);
+    assert_eq!(mode(&path.join(KEY_FILE)), 0o600);
+    assert_eq!(open(&path).key, first.key);
+    // Others could have read it: it is worth nothing any more.
+    std::fs::set_permissions(path.join(KEY_FILE), std::fs::Permissions::from_mode(0o644)).unwrap();
+    let second = open(&path);
+    assert_ne!(second.key, first.key);
+    assert_eq!(mode(&path.join(KEY_FILE)), 0o600);
+    std::fs::write(path.join(KEY_FILE), b"short").unwrap();
+    assert_ne!(open(&path).key, second.key);
+}
+
+#[test]
+fn what_nobody_asks_for_is_removed() {
+    let folder = tempfile::tempdir().unwrap();
+    let cache = open(folder.path());
+    let ours = cache.name(&digest());
+    let old = cache.name(&Digest("e".repeat(64)));
+    let foreign = format!("{}-{}{SUFFIX}", "d".repeat(64), "0".repeat(16));
+    for name in [
+        &ours,
+        &old,
+        &foreign,
+        &".new-1".to_owned(),
+        &"note".to_owned(),
+    ] {
+        std::fs::write(folder.path().join(name), b"x").unwrap();
+    }
+    let long_ago = SystemTime::now() - UNUSED - Duration::from_secs(1);
+    for name in [old.as_str(), ".new-1"] {
+        let file = File::options().write(true).open(folder.path().join(name));
+        file.unwrap().set_modified(long_ago).unwrap();
+    }
+    cache.prune();
+    let mut left: Vec<_> = std::fs::read_dir(folder.path())
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    left.sort();
+    assert_eq!(left, [ours.as_str(), KEY_FILE, "note"]);
+}
+
+#[test]
+fn a_forged_file_is_removed_and_not_run() {
+    let folder = tempfile::tempdir().unwrap();
+    let cache = open(folder.path());
+    let path = folder.path().join(cache.name(&digest()));
+    std::fs::write(&path, [0; 100]).unwrap();
+    let engine = crate::engine::engine().unwrap();
+    assert!(cache.load(&engine, &digest()).is_none());
+    assert!(!path.exists());
+}
+
+#[test]
+fn verified_bytes_that_are_no_native_code_are_compiled_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let cache = open(folder.path());
+    let name = cache.name(&digest());
+    put(&cache, &name, b"made by an older engine");
+    let engine = crate::engine::engine().unwrap();
+    assert!(cache.load(&engine, &digest()).is_none());
+    assert!(!folder.path().join(name).exists());
+}

@@ -109,7 +109,7 @@ fn a_wrong_field_is_named_with_its_path() {
         ("network: {tls: none}", "network.tls", "unknown variant"),
         ("limits: {memoryMiB: 1}", "limits.memoryMiB", "64 to 1024"),
         ("limits: {cpuSeconds: 1000}", "limits.cpuSeconds", "2 to 60"),
-        ("limits: {devices: -1}", "limits.devices", "invalid value"),
+        ("limits: {devices: -1}", "limits.devices", "invalid type"),
         (
             "devices: {nodes: ['/etc/passwd']}",
             "devices.nodes[0]",

@@ -1,1 +1,321 @@
+use super::*;
 
+const GRANTS: &str = r#"
+udev: {subsystems: ["*"]}
+devices: {nodes: [udev, "/dev/vfio/*"], mounts: ["/run/udev:ro", "/srv/data:rw"], env: ["UDEV_*"]}
+"#;
+
+fn raw(id: &str) -> types::Device {
+    types::Device {
+        id: id.to_owned(),
+        shared: None,
+        physical_id: None,
+        properties: Vec::new(),
+        mounts: Vec::new(),
+        device_nodes: Vec::new(),
+        attributes: Vec::new(),
+        capacity: Vec::new(),
+        health: types::Health::Healthy,
+    }
+}
+
+fn node(path: &str) -> types::DeviceNode {
+    types::DeviceNode {
+        container_path: path.to_owned(),
+        host_path: path.to_owned(),
+        permissions: "rw".to_owned(),
+    }
+}
+
+fn mount(container: &str, host: &str, read_only: bool) -> types::Mount {
+    types::Mount {
+        container_path: container.to_owned(),
+        host_path: host.to_owned(),
+        read_only,
+    }
+}
+
+/// A machine with a few paths.
+fn machine(path: &str) -> std::io::Result<Resolved> {
+    let (path, kind) = match path {
+        "/dev/video0" | "/dev/vfio/7" => (path, Kind::Node),
+        "/dev/vfio/link" => ("/dev/sda", Kind::Node),
+        "/dev/vfio/out" => ("/etc/shadow", Kind::File),
+        "/dev/vfio/folder" => ("/dev/vfio/folder", Kind::Folder),
+        "/run/udev" | "/srv/data" => (path, Kind::Folder),
+        _ => return Err(std::io::ErrorKind::NotFound.into()),
+    };
+    Ok(Resolved {
+        path: path.to_owned(),
+        kind,
+    })
+}
+
+fn discovery(list: Vec<types::Device>, secrets: &Secrets) -> Discovery {
+    let grants = Grants::parse(GRANTS).unwrap();
+    let udev_nodes = BTreeSet::from(["/dev/video0".to_owned()]);
+    let bounds = Bounds {
+        grants: &grants,
+        shared: true,
+        secrets,
+        udev_nodes: &udev_nodes,
+        resolve: &machine,
+    };
+    bounds.discovery(types::Devices::Complete(list), Vec::new())
+}
+
+fn check(device: types::Device) -> Result<Device, String> {
+    let discovery = discovery(vec![device], &Secrets::default());
+    let Devices::Complete(mut devices) = discovery.devices else {
+        return Err("not complete".to_owned());
+    };
+    devices
+        .pop()
+        .ok_or_else(|| discovery.left_out[0].reason.clone())
+}
+
+#[test]
+fn what_is_granted_is_handed_out() {
+    let mut device = raw("d");
+    device.properties = vec![("UDEV_DEVNODE".into(), "/dev/video0".into())];
+    device.device_nodes = vec![node("/dev/video0"), node("/dev/vfio/7")];
+    device.mounts = vec![
+        mount("/run/udev", "/run/udev", true),
+        mount("/data", "/srv/data", false),
+    ];
+    let device = check(device).unwrap();
+    assert!(device.shared);
+    assert_eq!(device.nodes.len(), 2);
+    assert_eq!(device.mounts.len(), 2);
+}
+
+#[test]
+fn what_is_not_granted_leaves_the_device_out_and_says_why() {
+    type Break = fn(&mut types::Device);
+    let table: [(Break, &str); 19] = [
+        (
+            |d| d.properties = vec![("OTHER".into(), String::new())],
+            "OTHER is not granted",
+        ),
+        (
+            |d| d.properties = vec![("LD_PRELOAD".into(), String::new())],
+            "LD_PRELOAD is not granted",
+        ),
+        (
+            |d| d.properties = vec![("UDEV_A".into(), "1".into()), ("UDEV_A".into(), "2".into())],
+            "there twice",
+        ),
+        (
+            |d| d.device_nodes = vec![node("/dev/sda")],
+            "/dev/sda is not granted",
+        ),
+        (
+            |d| d.device_nodes = vec![node("/dev/vfio/link")],
+            "leads to /dev/sda, which is not granted",
+        ),
+        (
+            |d| d.device_nodes = vec![node("/dev/vfio/out")],
+            "leads to /etc/shadow",
+        ),
+        (
+            |d| d.device_nodes = vec![node("/dev/vfio/folder")],
+            "is a folder",
+        ),
+        (
+            |d| d.device_nodes = vec![node("/dev/vfio/none")],
+            "cannot be handed out",
+        ),
+        (|d| d.device_nodes = vec![node("/dev/vfio/../sda")], "'..'"),
+        (
+            |d| {
+                d.device_nodes = vec![types::DeviceNode {
+                    container_path: "/etc/x".into(),
+                    ..node("/dev/video0")
+                }]
+            },
+            "below /dev",
+        ),
+        (
+            |d| {
+                d.device_nodes = vec![types::DeviceNode {
+                    container_path: "/dev/null".into(),
+                    ..node("/dev/video0")
+                }]
+            },
+            "would replace",
+        ),
+        (
+            |d| {
+                d.device_nodes = vec![types::DeviceNode {
+                    permissions: "x".into(),
+                    ..node("/dev/video0")
+                }]
+            },
+            "rwm",
+        ),
+        (
+            |d| d.mounts = vec![mount("/run/udev", "/run/udev", false)],
+            "not granted",
+        ),
+        (
+            |d| d.mounts = vec![mount("/x", "/etc", true)],
+            "/etc is not granted",
+        ),
+        (
+            |d| d.mounts = vec![mount("/etc/x", "/run/udev", true)],
+            "would cover",
+        ),
+        (
+            |d| {
+                d.attributes = ["a", "a"]
+                    .map(|name| types::Attribute {
+                        name: name.into(),
+                        value: types::AttributeValue::Boolean(true),
+                    })
+                    .into()
+            },
+            "there twice",
+        ),
+        (
+            |d| {
+                d.attributes = vec![types::Attribute {
+                    name: "a".into(),
+                    value: types::AttributeValue::Integer(1),
+                }];
+                d.capacity = vec![("a".into(), "1".into())];
+            },
+            "there twice",
+        ),
+        (
+            |d| d.properties = vec![("UDEV_A".into(), "x".repeat(65 << 10))],
+            "bytes of text",
+        ),
+        (|d| d.id = "a\nb".into(), "control character"),
+    ];
+    for (break_it, words) in table {
+        let mut device = raw("d");
+        break_it(&mut device);
+        let reason = check(device).unwrap_err();
+        assert!(reason.contains(words), "{reason:?} does not say {words:?}");
+    }
+}
+
+#[test]
+fn siblings_stay_and_the_first_of_two_counts() {
+    let mut second = raw("a");
+    second.shared = Some(false);
+    let list = vec![raw("a"), second, raw(""), raw("b")];
+    let discovery = discovery(list, &Secrets::default());
+    let Devices::Complete(devices) = &discovery.devices else {
+        panic!("{discovery:?}");
+    };
+    let ids: Vec<_> = devices.iter().map(|d| (d.id.as_str(), d.shared)).collect();
+    assert_eq!(ids, [("a", true), ("b", true)]);
+    assert_eq!(discovery.left_out.len(), 2);
+}
+
+#[test]
+fn a_device_with_a_secret_is_left_out_and_the_secret_is_not_shown() {
+    let property = leafhost_core::session::Property {
+        name: "password".into(),
+        value: Some(b"hunter2".as_slice().into()),
+        secret: true,
+    };
+    let secrets = Secrets::new(&[property]);
+    type Hide = fn(&mut types::Device);
+    let places: [Hide; 6] = [
+        |d| d.id = "rtsp://a:hunter2@cam".into(),
+        |d| d.physical_id = Some("hunter2".into()),
+        |d| d.properties = vec![("UDEV_A".into(), "xhunter2".into())],
+        |d| d.capacity = vec![("hunter2".into(), "1".into())],
+        |d| d.health = types::Health::Unhealthy("login hunter2 failed".into()),
+        |d| {
+            d.attributes = vec![types::Attribute {
+                name: "a".into(),
+                value: types::AttributeValue::Text("hunter2".into()),
+            }];
+        },
+    ];
+    for hide in places {
+        let mut device = raw("d");
+        hide(&mut device);
+        let left_out = discovery(vec![device], &secrets).left_out;
+        assert!(
+            left_out[0].reason.contains("secret property password"),
+            "{left_out:?}"
+        );
+        assert!(!format!("{left_out:?}").contains("hunter2"), "{left_out:?}");
+    }
+}
+
+fn answer(devices: Vec<types::Device>) -> types::Discovery {
+    types::Discovery {
+        devices: types::Devices::Complete(devices),
+        departed: Vec::new(),
+        wake: Vec::new(),
+        cursor: None,
+    }
+}
+
+#[test]
+fn an_answer_over_a_limit_is_refused_whole() {
+    let grants = Grants::default();
+    let bounds = Bounds {
+        grants: &grants,
+        shared: false,
+        secrets: &Secrets::default(),
+        udev_nodes: &BTreeSet::new(),
+        resolve: &machine,
+    };
+    let many = |count: usize| vec![raw("d"); count];
+    let texts = |bytes: usize| {
+        let mut device = raw("d");
+        device.properties = vec![("A".into(), "x".repeat(bytes))];
+        vec![device; 128]
+    };
+    let cursor = |bytes: usize| types::Discovery {
+        cursor: Some(vec![0; bytes]),
+        ..answer(Vec::new())
+    };
+    let wakes = |count: usize| types::Discovery {
+        wake: vec![types::Wake::Network; count],
+        ..answer(Vec::new())
+    };
+    let departed = |count: usize| types::Discovery {
+        departed: vec!["d".into(); count],
+        ..answer(Vec::new())
+    };
+    for (answer, good) in [
+        (answer(many(4096)), true),
+        (answer(many(4097)), false),
+        (departed(4096), true),
+        (departed(4097), false),
+        (answer(texts(60 << 10)), true),
+        (answer(texts(64 << 10)), false),
+        (cursor(MAX_CURSOR), true),
+        (cursor(MAX_CURSOR + 1), false),
+        (wakes(64), true),
+        (wakes(65), false),
+    ] {
+        let weighed = bounds.weigh(&answer);
+        assert_eq!(weighed.is_ok(), good, "{weighed:?}");
+        if let Err(fault) = weighed {
+            assert_eq!(fault.reason, FaultReason::AnswerTooLarge);
+        }
+    }
+}
+
+#[test]
+fn departed_ids_are_distinct_and_well_formed() {
+    let bounds = Bounds {
+        grants: &Grants::default(),
+        shared: false,
+        secrets: &Secrets::default(),
+        udev_nodes: &BTreeSet::new(),
+        resolve: &machine,
+    };
+    let departed = ["a", "", "a", "b\n", "c"].map(str::to_owned).to_vec();
+    let discovery = bounds.discovery(types::Devices::Unchanged, departed);
+    assert_eq!(discovery.devices, Devices::Unchanged);
+    assert_eq!(discovery.departed, ["a", "c"]);
+}
