@@ -132,7 +132,7 @@ pub struct AgentArgs {
     #[arg(long, env = "LEAFHOST_LISTEN", value_name = "ADDR:PORT", default_value = DEFAULT_LISTEN)]
     pub listen: SocketAddr,
 
-    /// A further address that serves /metrics, /healthz and /readyz only, for scrapers on the network
+    /// A further address that serves /metrics alone, for scrapers on the network
     #[arg(long, env = "LEAFHOST_METRICS_LISTEN", value_name = "ADDR:PORT")]
     pub metrics_listen: Option<SocketAddr>,
 
@@ -251,6 +251,15 @@ pub struct CheckArgs {
     /// Folders laid out as for `agent --standalone`, Configuration files, grants files or components
     #[arg(required = true, value_name = "DIR|FILE")]
     pub paths: Vec<PathBuf>,
+
+    /// A further folder with handlers, asked about discoveryDetails; may be repeated
+    #[arg(
+        long,
+        env = "LEAFHOST_HANDLERS_DIR",
+        value_name = "DIR",
+        value_delimiter = ':'
+    )]
+    pub handlers_dir: Vec<PathBuf>,
 
     /// How handlers are compiled.
     #[command(flatten)]

@@ -1,8 +1,10 @@
 //! The `leafhost` command: reads the command line, runs the verb, tells what went wrong.
 
 mod age;
+mod agent;
 mod agent_file;
 mod args;
+mod check;
 mod failure;
 mod folders;
 mod handler;
@@ -19,9 +21,9 @@ use clap::Parser as _;
 
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
-        Command::Agent(_) => Err(anyhow::anyhow!("the agent is not joined in yet")),
+        Command::Agent(args) => agent::run(*args),
         Command::Status(args) => status::run(args),
-        Command::Check(_) => Err(anyhow::anyhow!("check is not joined in yet")),
+        Command::Check(args) => check::run(args),
         Command::Handler(command) => handler::run(command),
         Command::Completions { shell } => manual::completions(shell),
         Command::Man { dir } => manual::pages(dir.as_deref()),

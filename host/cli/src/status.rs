@@ -1,6 +1,6 @@
 //! `leafhost status`: asks the running agent and shows what it says.
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use jiff::Timestamp;
 use leafhost_agent::status::Status;
 
@@ -52,16 +52,20 @@ pub fn run(args: StatusArgs) -> Result<()> {
         paint: Paint::stdout(),
         live: watch,
     };
-    if !watch {
-        let text = request.render(&search.status()?, Timestamp::now())?;
-        return Ok(terminal::print(&text)?);
+    if watch {
+        return watch::run(search, move |newest| {
+            let frame = newest.as_ref().map_err(Clone::clone).and_then(|status| {
+                let frame = request.frame(status, Timestamp::now());
+                frame.map_err(|error| format!("{error:#}"))
+            });
+            frame.unwrap_or_else(|error| request.trouble(&error))
+        });
     }
-    watch::run(move || {
-        let shown = search
-            .status()
-            .and_then(|status| request.frame(&status, Timestamp::now()));
-        shown.unwrap_or_else(|error| request.trouble(&error))
-    })
+    let answer = search
+        .status(None)?
+        .context("the agent says that nothing has changed although nobody asked that")?;
+    let text = request.render(&answer.status, Timestamp::now())?;
+    Ok(terminal::print(&text)?)
 }
 
 impl Request {
@@ -75,11 +79,11 @@ impl Request {
         Ok(watch::Frame { text, key })
     }
 
-    fn trouble(&self, error: &anyhow::Error) -> watch::Frame {
+    fn trouble(&self, error: &str) -> watch::Frame {
         let text = match self.output {
-            Output::Table => format!("{error:#}\n(trying again every second)\n"),
-            Output::Json => format!("{}\n", serde_json::json!({"error": format!("{error:#}")})),
-            Output::Yaml => format!("---\nerror: {}\n", serde_json::json!(format!("{error:#}"))),
+            Output::Table => format!("{error}\n(trying again every second)\n"),
+            Output::Json => format!("{}\n", serde_json::json!({"error": error})),
+            Output::Yaml => format!("---\nerror: {}\n", serde_json::json!(error)),
         };
         watch::Frame {
             key: text.clone(),

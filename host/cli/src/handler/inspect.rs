@@ -1,5 +1,6 @@
 //! `leafhost handler inspect`: what a component says of itself, what it imports, which grants it needs.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::io::Write as _;
 
@@ -76,6 +77,12 @@ fn surface(text: &mut String, file: &SourceFile, inspection: &Inspection) -> Res
         .iter()
         .map(String::as_str)
         .partition(|import| import.starts_with("wasi:"));
+    // Every program has them; the packages say enough.
+    let wasi: BTreeSet<&str> = wasi
+        .iter()
+        .filter_map(|import| import.split('/').next())
+        .collect();
+    let wasi: Vec<&str> = wasi.into_iter().collect();
     field(text, "Imports", &or_none(&ours.join(", ")));
     field(text, "WASI", &or_none(&wasi.join(", ")));
     let given = match (inspection.grants.as_slice(), &file.grants) {

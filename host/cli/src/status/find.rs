@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
+use leafhost_agent::admin::VERSION_HEADER;
 use leafhost_agent::status::Status;
 
 use crate::agent_file::AgentFile;
@@ -13,8 +14,19 @@ use crate::folders::{SYSTEM_STATE, User};
 
 /// An agent answers within this or not at all.
 const ANSWER: Duration = Duration::from_secs(10);
+/// So long the agent may wait with its answer until something changes.
+const LONG_POLL: Duration = Duration::from_secs(30);
 /// The largest status that is read: 100,000 Instances fit.
 const LARGEST: u64 = 512 << 20;
+
+/// What an agent answered.
+#[derive(Debug, Clone)]
+pub struct Answer {
+    /// The status.
+    pub status: Status,
+    /// Its version, to ask for a later one.
+    pub version: Option<String>,
+}
 
 /// Where to look for the agent.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -53,11 +65,13 @@ impl Search {
         }
     }
 
-    /// The status of the first agent that answers; else where was looked and what was there.
-    pub fn status(&self) -> Result<Status> {
+    /// The status of the first agent that answers; else where was looked and what was there. With `after`, the version of
+    /// an earlier answer, it waits up to half a minute for another version and returns nothing if there is none.
+    pub fn status(&self, after: Option<&str>) -> Result<Option<Answer>> {
         let (dirs, and_default_address) = match self {
             Self::Address(address) => {
-                return fetch(address).with_context(|| format!("no agent answers at {address}"));
+                return fetch(address, after)
+                    .with_context(|| format!("no agent answers at {address}"));
             }
             Self::Folders {
                 dirs,
@@ -66,29 +80,25 @@ impl Search {
         };
         let mut looked = Vec::new();
         for dir in dirs {
+            let path = AgentFile::path(dir);
             match AgentFile::read(dir) {
-                Ok(file) => match fetch(&file.address.to_string()) {
-                    Ok(status) => return Ok(status),
+                Ok(file) => match fetch(&file.address.to_string(), after) {
+                    Ok(answer) => return Ok(answer),
                     Err(error) => looked.push(format!(
                         "{} names {}, where none answers ({error:#})",
-                        AgentFile::path(dir).display(),
+                        path.display(),
                         file.address
                     )),
                 },
                 Err(error) if error.kind() == ErrorKind::NotFound => {
-                    looked.push(format!("no {}", AgentFile::path(dir).display()));
+                    looked.push(format!("no {}", path.display()));
                 }
-                Err(error) => {
-                    looked.push(format!(
-                        "cannot read {}: {error}",
-                        AgentFile::path(dir).display()
-                    ));
-                }
+                Err(error) => looked.push(format!("cannot read {}: {error}", path.display())),
             }
         }
         if and_default_address {
-            match fetch(DEFAULT_LISTEN) {
-                Ok(status) => return Ok(status),
+            match fetch(DEFAULT_LISTEN, after) {
+                Ok(answer) => return Ok(answer),
                 Err(error) => looked.push(format!("none at {DEFAULT_LISTEN} ({error:#})")),
             }
         }
@@ -99,23 +109,33 @@ impl Search {
     }
 }
 
-fn fetch(address: &str) -> Result<Status> {
+fn fetch(address: &str, after: Option<&str>) -> Result<Option<Answer>> {
+    let (query, patience) = match after {
+        Some(version) => (format!("?after={version}"), ANSWER + LONG_POLL),
+        None => (String::new(), ANSWER),
+    };
     // No proxy: the agent is on this machine or named by the user.
     let client: ureq::Agent = ureq::Agent::config_builder()
-        .timeout_global(Some(ANSWER))
+        .timeout_global(Some(patience))
         .proxy(None)
         .build()
         .into();
     let mut response = client
-        .get(format!("http://{address}/status"))
+        .get(format!("http://{address}/status{query}"))
         .call()
         .map_err(plain)?;
-    response
+    if response.status().as_u16() == 304 {
+        return Ok(None);
+    }
+    let version = response.headers().get(VERSION_HEADER);
+    let version = version.and_then(|value| Some(value.to_str().ok()?.to_owned()));
+    let status = response
         .body_mut()
         .with_config()
         .limit(LARGEST)
         .read_json()
-        .context("the answer is no status of a leafhost agent of this version")
+        .context("the answer is no status of a leafhost agent of this version")?;
+    Ok(Some(Answer { status, version }))
 }
 
 /// The cause without the library's own words around it.
@@ -160,7 +180,7 @@ mod tests {
     fn where_was_looked_and_what_to_do_is_said() {
         let dir = tempfile::tempdir().unwrap();
         let search = Search::new(None, Some(dir.path()), &User::default());
-        let error = format!("{:#}", search.status().unwrap_err());
+        let error = format!("{:#}", search.status(None).unwrap_err());
         for words in ["no running agent", "agent.json", "--agent ADDR:PORT"] {
             assert!(error.contains(words), "{error}");
         }
@@ -177,7 +197,7 @@ mod tests {
             .publish(dir.path())
             .unwrap();
         let search = Search::new(None, Some(dir.path()), &User::default());
-        let error = format!("{:#}", search.status().unwrap_err());
+        let error = format!("{:#}", search.status(None).unwrap_err());
         assert!(error.contains("none answers"), "{error}");
         assert!(error.contains("refused"), "{error}");
     }

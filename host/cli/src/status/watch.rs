@@ -1,16 +1,22 @@
 //! `--watch`: shows a text again whenever it changes. On a terminal it is redrawn in place and the terminal is put back
 //! at the end; into a pipe each version follows the one before.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
+use leafhost_agent::status::Status;
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
 use tokio::time::Instant;
 
+use super::find::Search;
 use crate::terminal;
 
-/// How often the agent is asked.
+/// On a terminal ages grow this often; an agent that does not answer is asked again this often.
 const EVERY: Duration = Duration::from_secs(1);
+/// Between two questions at least.
+const SPACING: Duration = Duration::from_millis(200);
 /// An agent that takes long to answer is asked less often: at most one part in so many of its time goes into this.
 const SHARE: u32 = 20;
 
@@ -23,36 +29,82 @@ pub struct Frame {
     pub key: String,
 }
 
-/// Calls `next` again and again and shows what it returns, until a signal comes. `next` may block.
-pub fn run(next: impl Fn() -> Frame + Send + Sync + 'static) -> Result<()> {
+/// The newest status, or why there is none.
+type Newest = Option<Arc<Result<Status, String>>>;
+
+/// Shows what `render` makes of the newest status again and again, until a signal comes.
+pub fn run(search: Search, render: impl Fn(&Result<Status, String>) -> Frame) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .context("cannot start watching")?;
-    let result = runtime.block_on(watch(std::sync::Arc::new(next)));
-    // A request under way is not waited for.
+    let result = runtime.block_on(watch(search, render));
+    // A question under way is not waited for.
     runtime.shutdown_background();
     result
 }
 
-async fn watch(next: std::sync::Arc<impl Fn() -> Frame + Send + Sync + 'static>) -> Result<()> {
+async fn watch(search: Search, render: impl Fn(&Result<Status, String>) -> Frame) -> Result<()> {
     let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?;
     let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
-    let mut view = View::new()?;
+    let (sender, receiver) = watch::channel(None);
+    tokio::select! {
+        result = ask(Arc::new(search), sender) => result,
+        result = show(receiver, render) => result,
+        _ = interrupt.recv() => Ok(()),
+        _ = terminate.recv() => Ok(()),
+    }
+}
+
+/// Asks the agent again and again; it answers when something has changed.
+async fn ask(search: Arc<Search>, newest: watch::Sender<Newest>) -> Result<()> {
+    let mut version: Option<String> = None;
     loop {
         let started = Instant::now();
-        let next = std::sync::Arc::clone(&next);
-        let shown = async {
-            let frame = tokio::task::spawn_blocking(move || next()).await?;
-            let pause = EVERY.max(started.elapsed() * SHARE);
-            view.show(frame)?;
-            tokio::time::sleep(pause).await;
-            anyhow::Ok(())
+        let (search, after) = (Arc::clone(&search), version.clone());
+        let answer = tokio::task::spawn_blocking(move || search.status(after.as_deref())).await?;
+        let waited = version.is_some();
+        let pause = match answer {
+            Ok(Some(answer)) => {
+                let pause = if answer.version.is_some() {
+                    SPACING
+                } else {
+                    EVERY
+                };
+                version = answer.version;
+                newest.send_replace(Some(Arc::new(Ok(answer.status))));
+                // Of a question that waited for a change nobody knows what it cost.
+                if waited {
+                    pause
+                } else {
+                    pause.max(started.elapsed() * SHARE)
+                }
+            }
+            Ok(None) => SPACING,
+            Err(error) => {
+                version = None;
+                newest.send_replace(Some(Arc::new(Err(format!("{error:#}")))));
+                EVERY
+            }
         };
+        tokio::time::sleep(pause).await;
+    }
+}
+
+async fn show(
+    mut newest: watch::Receiver<Newest>,
+    render: impl Fn(&Result<Status, String>) -> Frame,
+) -> Result<()> {
+    let mut view = View::new()?;
+    let mut tick = tokio::time::interval(EVERY);
+    loop {
         tokio::select! {
-            result = shown => result?,
-            _ = interrupt.recv() => return Ok(()),
-            _ = terminate.recv() => return Ok(()),
+            changed = newest.changed() => changed?,
+            _ = tick.tick(), if view.is_terminal() => {}
+        }
+        let held = newest.borrow_and_update().clone();
+        if let Some(status) = held {
+            view.show(render(&status))?;
         }
     }
 }
@@ -72,6 +124,10 @@ impl View {
         } else {
             Self::Pipe { last: None }
         })
+    }
+
+    fn is_terminal(&self) -> bool {
+        matches!(self, Self::Terminal { .. })
     }
 
     fn show(&mut self, frame: Frame) -> std::io::Result<()> {

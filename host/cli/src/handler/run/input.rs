@@ -2,12 +2,16 @@
 
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use anyhow::{Context as _, Result, bail};
 use leafhost_core::configuration::MAX_DETAILS;
 use leafhost_core::handler::Description;
 use leafhost_core::names::ConfigurationKey;
 use leafhost_core::session::Property;
+use leafhost_files::check_text;
+use leafhost_files::folder::Snapshot;
+use leafhost_files::properties::{RULES, Values};
 
 use crate::args::{PropertyArg, PropertyValue};
 
@@ -127,7 +131,140 @@ fn set(properties: &mut Vec<Property>, given: &PropertyArg) -> Result<()> {
     Ok(())
 }
 
+/// The only Configuration in the file for this handler, with its properties.
 fn configuration(path: &Path, handler: &str) -> Result<Input> {
-    let _ = handler;
-    bail!("{}", path.display())
+    let text = std::fs::read_to_string(path)
+        .with_context(|| format!("cannot read the Configuration {}", path.display()))?;
+    let (configurations, problems) = check_text(&path.display().to_string(), &text);
+    let mut fitting = configurations
+        .iter()
+        .filter(|configuration| configuration.handler == handler);
+    let Some(configuration) = fitting.next() else {
+        if let Some(problem) = problems.first() {
+            bail!("{problem}");
+        }
+        let handlers: Vec<&str> = configurations
+            .iter()
+            .map(|configuration| configuration.handler.as_str())
+            .collect();
+        bail!(
+            "no Configuration in {} is for the handler {handler}: spec.discoveryHandler.name is {}",
+            path.display(),
+            handlers.join(", ")
+        );
+    };
+    if let Some(other) = fitting.next() {
+        bail!(
+            "{} has several Configurations for {handler}, {} and {}: give a file with one",
+            path.display(),
+            configuration.key,
+            other.key
+        );
+    }
+    let properties = values(path).resolve(configuration).map_err(|problem| {
+        anyhow::anyhow!("{}: {}: {}", path.display(), problem.path, problem.message)
+    })?;
+    Ok(Input {
+        configuration: configuration.key.clone(),
+        details: configuration.details.clone(),
+        properties,
+        origin: format!("the discoveryDetails in {}", path.display()),
+    })
+}
+
+/// The secrets and config maps of the standalone folder the file lies in; beside it where it lies elsewhere.
+fn values(path: &Path) -> Values {
+    let beside = path.parent().unwrap_or(Path::new(""));
+    let folder = match beside.file_name() {
+        Some(name) if name == "configurations" => beside.parent().unwrap_or(beside),
+        _ => beside,
+    };
+    let read = |name: &str| Arc::new(Snapshot::now(&folder.join(name), &RULES));
+    Values {
+        folder: folder.display().to_string(),
+        secrets: read("secrets"),
+        configmaps: read("configmaps"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mk_description(example: &str) -> Description {
+        Description {
+            name: "debugEcho".into(),
+            version: String::new(),
+            summary: String::new(),
+            example: example.into(),
+            shared: true,
+        }
+    }
+
+    fn mk_configuration(dir: &Path, name: &str, handler: &str) -> String {
+        let text = format!(
+            "apiVersion: akri.sh/v0\nkind: Configuration\nmetadata: {{name: {name}}}\nspec:\n  discoveryHandler:\n    name: {handler}\n    discoveryDetails: 'a: 1'\n    discoveryProperties:\n    - name: P\n      valueFrom: {{secretKeyRef: {{name: s, key: k}}}}\n"
+        );
+        std::fs::create_dir_all(dir.join("secrets/s")).unwrap();
+        std::fs::write(dir.join("secrets/s/k"), "hidden").unwrap();
+        text
+    }
+
+    #[test]
+    fn a_configuration_brings_details_and_the_secrets_of_its_folder() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = dir.path().join("configurations");
+        std::fs::create_dir(&folder).unwrap();
+        let path = folder.join("a.yaml");
+        let text = mk_configuration(dir.path(), "a", "debugEcho");
+        std::fs::write(&path, text).unwrap();
+        let given = Given::Configuration(path);
+        let input = read(Some(&given), &mk_description(""), &[]).unwrap();
+        assert_eq!(input.configuration.to_string(), "default/a");
+        assert_eq!(input.details, "a: 1");
+        assert_eq!(input.properties[0].value.as_deref(), Some(&b"hidden"[..]));
+        assert!(input.properties[0].secret);
+        let given_value = ["P=shown".parse().unwrap()];
+        let input = read(Some(&given), &mk_description(""), &given_value).unwrap();
+        assert_eq!(input.properties.len(), 1);
+        assert_eq!(input.properties[0].value.as_deref(), Some(&b"shown"[..]));
+        assert!(input.properties[0].secret, "takes the place of a secret");
+    }
+
+    #[test]
+    fn a_configuration_for_another_handler_is_refused_by_name() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.yaml");
+        std::fs::write(&path, mk_configuration(dir.path(), "a", "udev")).unwrap();
+        let given = Given::Configuration(path);
+        let error = read(Some(&given), &mk_description(""), &[]).unwrap_err();
+        assert!(error.to_string().contains("is udev"), "{error}");
+    }
+
+    #[test]
+    fn without_details_the_example_is_used_if_there_is_one() {
+        let input = read(None, &mk_description("x: 1"), &[]).unwrap();
+        assert_eq!(input.details, "x: 1");
+        assert_eq!(input.configuration.to_string(), "default/debugecho");
+        let error = read(None, &mk_description(""), &[]).unwrap_err();
+        assert!(error.to_string().contains("--details"), "{error}");
+    }
+
+    #[test]
+    fn a_property_from_a_file_counts_as_secret() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("v");
+        std::fs::write(&path, "x").unwrap();
+        let given = [
+            format!("B=@{}", path.display()).parse().unwrap(),
+            "A=1".parse().unwrap(),
+        ];
+        let input = read(None, &mk_description("x: 1"), &given).unwrap();
+        let shown: Vec<(&str, bool)> = input
+            .properties
+            .iter()
+            .map(|property| (property.name.as_str(), property.secret))
+            .collect();
+        assert_eq!(shown, [("A", false), ("B", true)]);
+    }
 }

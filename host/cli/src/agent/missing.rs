@@ -1,0 +1,101 @@
+//! What this machine does not have, each with what does not work for it and the remedy. What works, works without it.
+
+use std::path::{Path, PathBuf};
+
+use leafhost_udev::{Group, Monitor};
+
+use super::settings::Settings;
+use crate::folders::SYSTEM_CDI;
+
+/// What was looked at.
+#[derive(Debug, Clone, Default)]
+pub struct Machine {
+    /// Runs as root.
+    pub is_root: bool,
+    /// Where CDI specs are written.
+    pub cdi_dir: Option<PathBuf>,
+    /// Which device events are heard, or why none.
+    pub events: Option<Result<Group, String>>,
+    /// Where podman is.
+    pub podman: Option<PathBuf>,
+}
+
+impl Machine {
+    /// Looks.
+    pub fn look(settings: &Settings, events: &Result<Monitor, String>) -> Self {
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        Self {
+            is_root: settings.is_root,
+            cdi_dir: settings.cdi_dir.clone(),
+            events: Some(events.as_ref().map(Monitor::group).map_err(Clone::clone)),
+            podman: std::env::split_paths(&path)
+                .map(|dir| dir.join("podman"))
+                .find(|file| file.is_file()),
+        }
+    }
+
+    /// A line for everything that is missing.
+    pub fn problems(&self) -> Vec<String> {
+        let mut problems = Vec::new();
+        match &self.events {
+            Some(Err(error)) => problems.push(format!(
+                "no device events ({error}): handlers that wait for them are called every minute instead"
+            )),
+            Some(Ok(Group::Kernel)) => problems.push(
+                "no udevd in this network namespace: devices have no ID_* properties and no tags, the kernel's own events are heard; install udev, or run the agent in the host's network namespace"
+                    .to_owned(),
+            ),
+            Some(Ok(_)) | None => {}
+        }
+        if let Some(dir) = &self.cdi_dir {
+            if !self.is_root && dir != Path::new(SYSTEM_CDI) {
+                problems.push(format!(
+                    "not root: CDI specs are written to {}, where container runtimes do not look by themselves; start as root, or give podman --cdi-spec-dir",
+                    dir.display()
+                ));
+            }
+            if self.podman.is_none() {
+                problems.push(
+                    "no podman on the PATH: CDI specs are written all the same; install podman 4.1 or newer to use them"
+                        .to_owned(),
+                );
+            }
+        }
+        problems
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_machine_that_has_everything_has_no_problem() {
+        let machine = Machine {
+            is_root: true,
+            cdi_dir: Some("/etc/cdi".into()),
+            events: Some(Ok(Group::Udev)),
+            podman: Some("/usr/bin/podman".into()),
+        };
+        assert_eq!(machine.problems(), Vec::<String>::new());
+    }
+
+    #[test]
+    fn everything_that_is_missing_is_named() {
+        let machine = Machine {
+            is_root: false,
+            cdi_dir: Some("/home/a/cdi".into()),
+            events: Some(Err("not permitted".into())),
+            podman: None,
+        };
+        let problems = machine.problems().join("\n");
+        for words in ["not permitted", "not root", "/home/a/cdi", "no podman"] {
+            assert!(problems.contains(words), "{problems}");
+        }
+    }
+
+    #[test]
+    fn without_cdi_nobody_misses_podman_or_root() {
+        assert_eq!(Machine::default().problems(), Vec::<String>::new());
+    }
+}

@@ -1,0 +1,218 @@
+//! `leafhost check`: reads Configurations, handlers and grants as the agent would and names every problem.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result};
+use leafhost_core::configuration::Configuration;
+use leafhost_core::ports::SourceProblem;
+use leafhost_files::{check_folder, check_text};
+use leafhost_wasm::grants::Grants;
+
+use crate::args::{CheckArgs, CompilerArgs};
+use crate::failure::Shown;
+use crate::handler::open::block_on;
+use crate::terminal::{self, Paint, Tone};
+
+mod handlers;
+
+use handlers::Handlers;
+
+/// Runs the verb.
+pub fn run(args: CheckArgs) -> Result<()> {
+    let CheckArgs {
+        paths,
+        handlers_dir,
+        compiler,
+    } = args;
+    let findings = block_on(check(&paths, &handlers_dir, &compiler))?;
+    let paint = Paint::stdout();
+    let mut text = String::new();
+    for problem in &findings.problems {
+        text.push_str(&paint.apply(Tone::Bad, problem));
+        text.push('\n');
+    }
+    for note in &findings.notes {
+        text.push_str(&paint.apply(Tone::Warning, &format!("note: {note}")));
+        text.push('\n');
+    }
+    let count = |number: usize, what: &str| match number {
+        1 => format!("1 {what}"),
+        _ => format!("{number} {what}s"),
+    };
+    let found = match findings.problems.len() {
+        0 => "no problem".to_owned(),
+        number => count(number, "problem"),
+    };
+    let configurations = count(findings.configurations, "Configuration");
+    let handlers = count(findings.handlers, "handler");
+    terminal::print(&text)?;
+    terminal::print(&format!(
+        "{configurations} and {handlers} checked: {found}\n"
+    ))?;
+    if findings.problems.is_empty() {
+        Ok(())
+    } else {
+        Err(Shown.into())
+    }
+}
+
+/// What was found.
+#[derive(Debug, Default)]
+struct Findings {
+    /// How many Configurations can be used.
+    configurations: usize,
+    /// How many handlers load.
+    handlers: usize,
+    /// What is wrong, a line each.
+    problems: Vec<String>,
+    /// What could not be checked.
+    notes: Vec<String>,
+}
+
+/// What is to be looked at.
+#[derive(Debug, Default)]
+struct Plan {
+    /// Configurations and where each is; true: all handlers of its agent are at hand.
+    configurations: Vec<(String, Configuration, bool)>,
+    /// Components to be loaded because they were named.
+    components: BTreeSet<PathBuf>,
+    /// Folders whose handlers are to be at hand.
+    folders: BTreeSet<PathBuf>,
+    problems: Vec<SourceProblem>,
+}
+
+async fn check(
+    paths: &[PathBuf],
+    handlers_dirs: &[PathBuf],
+    compiler: &CompilerArgs,
+) -> Result<Findings> {
+    let mut plan = Plan::default();
+    for path in paths {
+        plan.add(path)?;
+    }
+    plan.folders.extend(handlers_dirs.iter().cloned());
+    let Plan {
+        configurations,
+        components,
+        folders,
+        mut problems,
+    } = plan;
+    let handlers = Handlers::load(components, &folders, compiler, &mut problems).await?;
+    let mut findings = Findings {
+        configurations: configurations.len(),
+        handlers: handlers.count(),
+        ..Findings::default()
+    };
+    for (place, configuration, complete) in &configurations {
+        let name = &configuration.handler;
+        if handlers.has(name) {
+            problems.extend(handlers.validate(place, configuration).await);
+        } else if *complete {
+            problems.push(problem(
+                place,
+                "spec.discoveryHandler.name",
+                format!("no handler {name:?} is there, only {}", handlers.names()),
+            ));
+        } else {
+            findings.notes.push(format!(
+                "{place}: discoveryDetails not checked, the handler {name} is not at hand (--handlers-dir DIR)"
+            ));
+        }
+    }
+    problems.sort();
+    problems.dedup();
+    findings.problems = problems.iter().map(ToString::to_string).collect();
+    Ok(findings)
+}
+
+impl Plan {
+    fn add(&mut self, path: &Path) -> Result<()> {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let metadata = path
+            .metadata()
+            .with_context(|| format!("cannot read {}", path.display()))?;
+        if metadata.is_dir() {
+            let set = check_folder(path);
+            self.problems.extend(set.problems);
+            let handlers = path.join("handlers");
+            let complete = handlers.is_dir();
+            for discovery in set.accepted.values() {
+                let configuration = discovery.configuration.clone();
+                let place = format!("Configuration {}", configuration.key);
+                self.configurations.push((place, configuration, complete));
+            }
+            if complete {
+                self.components.extend(handlers::components(&handlers)?);
+                self.problems.extend(lone_grants(&handlers)?);
+            }
+            return Ok(());
+        }
+        if handlers::is_component(&name) {
+            self.components.insert(path.to_owned());
+            return Ok(());
+        }
+        let text = std::fs::read_to_string(path)
+            .with_context(|| format!("cannot read {}", path.display()))?;
+        let file = path.display().to_string();
+        if name.ends_with(".grants.yaml") {
+            self.problems.extend(grants_problems(&file, &text));
+            return Ok(());
+        }
+        let (configurations, problems) = check_text(&file, &text);
+        self.problems.extend(problems);
+        for configuration in configurations {
+            self.configurations
+                .push((file.clone(), configuration, false));
+        }
+        // The handlers of the folder it lies in, where it lies as in a standalone folder.
+        let beside = path
+            .canonicalize()
+            .ok()
+            .and_then(|path| Some(path.parent()?.parent()?.join("handlers")))
+            .filter(|folder| folder.is_dir());
+        self.folders.extend(beside);
+        Ok(())
+    }
+}
+
+/// Problems of grants files that lie beside no component; those of a component show when it is loaded.
+fn lone_grants(folder: &Path) -> Result<Vec<SourceProblem>> {
+    let mut problems = Vec::new();
+    for path in handlers::files(folder)? {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let Some(stem) = name.strip_suffix(".grants.yaml") else {
+            continue;
+        };
+        let has_component = [".wasm", ".wasm.gz"]
+            .iter()
+            .any(|suffix| folder.join(format!("{stem}{suffix}")).exists());
+        if !has_component {
+            let text = std::fs::read_to_string(&path)
+                .with_context(|| format!("cannot read {}", path.display()))?;
+            problems.extend(grants_problems(&path.display().to_string(), &text));
+        }
+    }
+    Ok(problems)
+}
+
+fn grants_problems(file: &str, text: &str) -> Vec<SourceProblem> {
+    let wrong = Grants::parse(text).err().unwrap_or_default();
+    wrong
+        .into_iter()
+        .map(|wrong| problem(file, &wrong.path, wrong.message))
+        .collect()
+}
+
+fn problem(source: &str, path: &str, message: String) -> SourceProblem {
+    SourceProblem {
+        source: source.to_owned(),
+        line: None,
+        path: path.to_owned(),
+        message,
+        configuration: None,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,134 @@
+//! The handlers at hand: loaded with their grants as the agent would, and asked about discoveryDetails.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::{Context as _, Result};
+use leafhost_core::configuration::Configuration;
+use leafhost_core::ports::{Handler, Loader as _, SourceProblem};
+
+use super::problem;
+use crate::args::CompilerArgs;
+use crate::handler::open;
+
+/// Handlers by name.
+#[derive(Debug, Default)]
+pub struct Handlers {
+    by_name: BTreeMap<String, Arc<dyn Handler>>,
+}
+
+impl Handlers {
+    /// Loads the named components, of which every problem counts, and those in the folders, of which none does: they are
+    /// only there to be asked.
+    pub async fn load(
+        named: BTreeSet<PathBuf>,
+        folders: &BTreeSet<PathBuf>,
+        compiler: &CompilerArgs,
+        problems: &mut Vec<SourceProblem>,
+    ) -> Result<Self> {
+        let mut all: Vec<(PathBuf, bool)> = named.into_iter().map(|path| (path, true)).collect();
+        for folder in folders {
+            all.extend(components(folder)?.into_iter().map(|path| (path, false)));
+        }
+        let mut handlers = Self::default();
+        if all.is_empty() {
+            return Ok(handlers);
+        }
+        let runtime = open::runtime(compiler, false)?;
+        for (path, counts) in all {
+            let shown = path.display().to_string();
+            let loaded = match open::read(&path, None) {
+                Ok(file) => runtime.load(&file).await.map_err(|error| error.message),
+                Err(error) => Err(format!("{error:#}")),
+            };
+            match loaded {
+                Ok(handler) => {
+                    if counts {
+                        let warnings = handler.warnings().iter();
+                        problems.extend(warnings.map(|text| problem(&shown, "", text.clone())));
+                    }
+                    let name = handler.description().name.clone();
+                    handlers.by_name.entry(name).or_insert(handler);
+                }
+                Err(message) if counts => problems.push(problem(&shown, "", message)),
+                Err(_) => {}
+            }
+        }
+        Ok(handlers)
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.by_name.len()
+    }
+
+    /// Whether there is one of that name.
+    pub fn has(&self, name: &str) -> bool {
+        self.by_name.contains_key(name)
+    }
+
+    /// Their names, for people.
+    pub fn names(&self) -> String {
+        if self.by_name.is_empty() {
+            return "none that loads".to_owned();
+        }
+        let names: Vec<&str> = self.by_name.keys().map(String::as_str).collect();
+        names.join(", ")
+    }
+
+    /// What the Configuration's handler says of its details.
+    pub async fn validate(&self, place: &str, configuration: &Configuration) -> Vec<SourceProblem> {
+        const DETAILS: &str = "spec.discoveryHandler.discoveryDetails";
+        let Some(handler) = self.by_name.get(&configuration.handler) else {
+            return Vec::new();
+        };
+        let told = |message: String| SourceProblem {
+            configuration: Some(configuration.key.clone()),
+            ..problem(place, DETAILS, message)
+        };
+        match handler.validate(&configuration.details).await {
+            Ok(wrong) => wrong
+                .into_iter()
+                .map(|wrong| {
+                    told(if wrong.path.is_empty() {
+                        wrong.message
+                    } else {
+                        format!("{}: {}", wrong.path, wrong.message)
+                    })
+                })
+                .collect(),
+            Err(fault) => vec![told(format!("the handler failed to check them: {fault}"))],
+        }
+    }
+}
+
+/// The components in a folder, sorted.
+pub fn components(folder: &Path) -> Result<Vec<PathBuf>> {
+    let mut files = files(folder)?;
+    files.retain(|path| {
+        let name = path.file_name().unwrap_or_default();
+        is_component(&name.to_string_lossy())
+    });
+    Ok(files)
+}
+
+/// Whether a file of that name counts as a component.
+pub fn is_component(name: &str) -> bool {
+    let stem = name.strip_suffix(".gz").unwrap_or(name);
+    !name.starts_with('.') && stem.strip_suffix(".wasm").is_some()
+}
+
+/// The files in a folder, sorted.
+pub fn files(folder: &Path) -> Result<Vec<PathBuf>> {
+    let entries = std::fs::read_dir(folder)
+        .and_then(Iterator::collect::<Result<Vec<_>, _>>)
+        .with_context(|| format!("cannot read {}", folder.display()))?;
+    let mut files: Vec<PathBuf> = entries
+        .into_iter()
+        .map(|entry| entry.path())
+        .filter(|path| path.is_file())
+        .collect();
+    files.sort();
+    Ok(files)
+}

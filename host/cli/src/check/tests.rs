@@ -1,0 +1,94 @@
+use std::time::Duration;
+
+use super::*;
+
+const GOOD: &str = "\
+apiVersion: akri.sh/v0
+kind: Configuration
+metadata:
+  name: cams
+spec:
+  discoveryHandler:
+    name: cam
+    discoveryDetails: ''
+";
+
+fn compiler() -> CompilerArgs {
+    CompilerArgs {
+        compiler: Some("/nowhere/leafhost-compile".into()),
+        compile_timeout: Duration::from_secs(1),
+    }
+}
+
+async fn checked(path: &Path) -> Findings {
+    check(&[path.to_owned()], &[], &compiler()).await.unwrap()
+}
+
+fn write(dir: &Path, file: &str, text: &str) -> PathBuf {
+    let path = dir.join(file);
+    std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+    std::fs::write(&path, text).unwrap();
+    path
+}
+
+#[tokio::test]
+async fn a_good_file_has_no_problem_and_says_what_was_not_checked() {
+    let dir = tempfile::tempdir().unwrap();
+    let findings = checked(&write(dir.path(), "a.yaml", GOOD)).await;
+    assert_eq!(findings.problems, Vec::<String>::new());
+    assert_eq!(findings.configurations, 1);
+    assert!(findings.notes[0].contains("the handler cam is not at hand"));
+}
+
+#[tokio::test]
+async fn a_wrong_field_is_told_with_file_line_and_path() {
+    let dir = tempfile::tempdir().unwrap();
+    let text = GOOD.replace("spec:\n", "spec:\n  capacity: 0\n");
+    let path = write(dir.path(), "a.yaml", &text);
+    let findings = checked(&path).await;
+    let expected = format!("{}:6: spec.capacity: is 0", path.display());
+    assert!(
+        findings.problems[0].starts_with(&expected),
+        "{:?}",
+        findings.problems
+    );
+}
+
+#[tokio::test]
+async fn a_folder_is_read_with_its_handlers() {
+    let dir = tempfile::tempdir().unwrap();
+    write(dir.path(), "configurations/a.yaml", GOOD);
+    write(dir.path(), "handlers/cam.wasm", "not wasm");
+    write(dir.path(), "handlers/lone.grants.yaml", "udef: {}");
+    let findings = checked(dir.path()).await;
+    let problems = findings.problems.join("\n");
+    for words in [
+        "handlers/cam.wasm: this is not WebAssembly",
+        "lone.grants.yaml: ",
+        "unknown field `udef`",
+        "Configuration default/cams: spec.discoveryHandler.name: no handler \"cam\" is there",
+    ] {
+        assert!(problems.contains(words), "{words} not in\n{problems}");
+    }
+    assert_eq!(findings.problems.len(), 3, "{problems}");
+}
+
+#[tokio::test]
+async fn a_grants_file_is_checked_by_itself() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = write(dir.path(), "a.grants.yaml", "devices: {nodes: [dev]}");
+    let findings = checked(&path).await;
+    assert!(
+        findings.problems[0].contains("devices.nodes[0]"),
+        "{:?}",
+        findings.problems
+    );
+}
+
+#[tokio::test]
+async fn a_file_that_is_not_there_is_an_error() {
+    let error = check(&["/nowhere.yaml".into()], &[], &compiler())
+        .await
+        .unwrap_err();
+    assert!(format!("{error:#}").contains("/nowhere.yaml"));
+}
