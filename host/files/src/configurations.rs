@@ -141,13 +141,12 @@ async fn follow(
             })
             .await;
             kept = after;
-            set.send_if_modified(|published| {
-                let differs = **published != next;
-                if differs {
-                    *published = Arc::new(next);
-                }
-                differs
-            });
+            publish(&set, next);
+        } else {
+            let mut next = ConfigurationSet::default();
+            next.problems
+                .extend(folder_problems(&path, &snapshot, &values));
+            publish(&set, next);
         }
         let changed = tokio::select! {
             changed = folders.configurations.changed() => changed,
@@ -172,17 +171,14 @@ fn assemble(
         complete: true,
         ..ConfigurationSet::default()
     };
-    let mut of_folder = snapshot.problems.clone();
+    set.problems.extend(folder_problems(path, snapshot, values));
     if snapshot.exists {
         kept.retain(|file, _| snapshot.files.contains_key(file));
     } else {
-        of_folder.push("is missing; make it and put Configurations there".to_owned());
+        let message = "is missing; make it and put Configurations there";
+        let folder = path.display().to_string();
+        set.problems.push(problem(&folder, message.to_owned()));
     }
-    set.problems.extend(
-        of_folder
-            .into_iter()
-            .map(|message| problem(&path.display().to_string(), message)),
-    );
     let mut owners: BTreeMap<ConfigurationKey, String> = BTreeMap::new();
     for (name, content) in &snapshot.files {
         let file = at(name);
@@ -245,6 +241,32 @@ fn assemble(
     set
 }
 
+fn publish(set: &watch::Sender<Arc<ConfigurationSet>>, next: ConfigurationSet) {
+    set.send_if_modified(|published| {
+        let differs = **published != next;
+        if differs {
+            *published = Arc::new(next);
+        }
+        differs
+    });
+}
+
+/// What is wrong with the folders themselves.
+fn folder_problems(path: &Path, snapshot: &Snapshot, values: &Values) -> Vec<SourceProblem> {
+    let folders = [
+        (path.display().to_string(), snapshot),
+        (format!("{}/secrets", values.folder), &*values.secrets),
+        (format!("{}/configmaps", values.folder), &*values.configmaps),
+    ];
+    let of = |(folder, snapshot): &(String, &Snapshot)| {
+        let messages = snapshot.problems.iter().cloned();
+        messages
+            .map(|message| problem(folder, message))
+            .collect::<Vec<_>>()
+    };
+    folders.iter().flat_map(of).collect()
+}
+
 /// Adds to a file with problems what it said last and does not say now: a document that cannot be read may be any.
 fn retain(file: &str, kept: Option<&String>, reading: &mut Reading) {
     let earlier = kept.map(|text| documents::read(file, text).documents);
@@ -259,10 +281,9 @@ fn retain(file: &str, kept: Option<&String>, reading: &mut Reading) {
             .map(ToString::to_string)
             .collect();
         if !names.is_empty() {
-            problem.message += &format!(
-                "; until that is right, the last accepted version of {} keeps serving",
-                names.join(", ")
-            );
+            problem.message += "; until that is right, the last accepted version of ";
+            problem.message += &names.join(", ");
+            problem.message += " keeps serving";
         }
     }
     reading.documents.append(&mut retained);
@@ -304,7 +325,7 @@ fn store(folder: &Path, mut before: Kept, after: Kept) -> Kept {
         match atomic::remove(folder, &name) {
             Ok(()) => drop(before.remove(&name)),
             Err(error) => {
-                tracing::warn!(%error, file = %name, "cannot remove the kept version of a Configuration file")
+                tracing::warn!(%error, file = %name, "cannot remove the kept version of a Configuration file");
             }
         }
     }

@@ -3,6 +3,7 @@
 //! Only whole files of the wanted names come out, never half a one. Knows nothing of what is in them.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -20,7 +21,7 @@ pub use look::{Kind, Rules};
 use look::{Look, Read};
 
 /// What a file holds.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub enum Content {
     /// Its bytes.
     Bytes(Arc<[u8]>),
@@ -30,10 +31,21 @@ pub enum Content {
     Pending,
 }
 
+/// Without the bytes: they may be secret.
+impl fmt::Debug for Content {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Bytes(bytes) => write!(f, "Bytes({})", bytes.len()),
+            Self::Refused(why) => write!(f, "Refused({why:?})"),
+            Self::Pending => f.write_str("Pending"),
+        }
+    }
+}
+
 /// The files of a folder.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Snapshot {
-    /// Whether the folder has been read once.
+    /// Whether the folder has been read once. What is in a folder that cannot be read stays as it was last seen.
     pub complete: bool,
     /// Whether there is a folder.
     pub exists: bool,
@@ -94,26 +106,28 @@ impl Folder {
             while let Some(sound) = ear.next().now_or_never() {
                 self.note(sound, &mut settling, &mut ear, now);
             }
-            settling.seen(&look.found, now);
-            let settled = settling.take(now);
-            self.read(settled, &look, &mut settling, &mut snapshot)
-                .await;
+            if look.readable {
+                settling.seen(&look.found, now);
+                let settled = settling.take(now);
+                self.read(settled, &look, &mut settling, &mut snapshot)
+                    .await;
+            }
             snapshot.exists = look.exists;
             snapshot.problems = look.problems;
             snapshot.problems.extend(ear.deaf.clone());
             let started = *first.get_or_insert(now) + FILE_SETTLE;
             let mut wake = settling.next().unwrap_or(now + FOLDER_BACKSTOP);
             wake = wake.min(now + FOLDER_BACKSTOP);
-            if now >= started {
-                if !snapshot.complete {
-                    let unsettled = settling.unsettled();
-                    let pending = unsettled.map(|name| (name.to_owned(), Content::Pending));
+            if now < started {
+                wake = wake.min(started);
+            } else {
+                if !snapshot.complete && look.readable {
+                    let unsettled = settling.take_unsettled().into_iter();
+                    let pending = unsettled.map(|name| (name, Content::Pending));
                     snapshot.files.extend(pending);
                     snapshot.complete = true;
                 }
                 self.publish(&snapshot);
-            } else {
-                wake = wake.min(started);
             }
             self.wait(&mut ear, &mut settling, now, wake).await;
         }
@@ -126,7 +140,7 @@ impl Folder {
             let look = blocking(move || Look::at(&path, &rules)).await;
             let mut wanted = look.subfolders.clone();
             wanted.insert(self.path.clone());
-            if !look.exists {
+            if !look.exists || !look.readable {
                 wanted.insert(listen::parent(&self.path));
             }
             if !ear.turn_to(wanted) {

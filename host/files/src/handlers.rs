@@ -107,13 +107,11 @@ async fn follow(
             if snapshots.iter().all(|(_, snapshot)| snapshot.exists) {
                 accepted.forget_all_but(&next.files);
             }
-            set.send_if_modified(|published| {
-                let differs = **published != next;
-                if differs {
-                    *published = Arc::new(next);
-                }
-                differs
-            });
+            publish(&set, next);
+        } else {
+            let mut next = SourceSet::default();
+            next.problems.extend(folder_problems(&snapshots));
+            publish(&set, next);
         }
         if folders.is_empty() {
             return;
@@ -136,12 +134,10 @@ fn assemble(
         complete: true,
         ..SourceSet::default()
     };
+    set.problems.extend(folder_problems(folders));
     let mut owners: BTreeMap<&str, &Path> = BTreeMap::new();
     for (path, snapshot) in folders {
         let folder = path.display().to_string();
-        let of_folder = snapshot.problems.iter().cloned();
-        set.problems
-            .extend(of_folder.map(|message| problem(folder.clone(), message)));
         if !snapshot.exists {
             let message = "is missing; make it and put handlers there".to_owned();
             set.problems.push(problem(folder, message));
@@ -186,6 +182,28 @@ fn assemble(
     }
     set.problems.sort();
     set
+}
+
+fn publish(set: &watch::Sender<Arc<SourceSet>>, next: SourceSet) {
+    set.send_if_modified(|published| {
+        let differs = **published != next;
+        if differs {
+            *published = Arc::new(next);
+        }
+        differs
+    });
+}
+
+/// What is wrong with the folders themselves.
+fn folder_problems(folders: &[(PathBuf, Arc<Snapshot>)]) -> Vec<SourceProblem> {
+    let of = |(path, snapshot): &(PathBuf, Arc<Snapshot>)| {
+        let folder = path.display().to_string();
+        let messages = snapshot.problems.iter().cloned();
+        messages
+            .map(|message| problem(folder.clone(), message))
+            .collect::<Vec<_>>()
+    };
+    folders.iter().flat_map(of).collect()
 }
 
 /// The source; or whether it is the grants that cannot be used, and why; or nothing if it has not settled.

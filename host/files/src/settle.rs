@@ -170,12 +170,16 @@ impl Settling {
         times.map(|(at, _)| at).min()
     }
 
-    /// Files that are there and never counted yet.
-    pub fn unsettled(&self) -> impl Iterator<Item = &str> {
+    /// Files that are there and have never counted. From now on their going counts.
+    pub fn take_unsettled(&mut self) -> Vec<String> {
         self.entries
-            .iter()
+            .iter_mut()
             .filter(|(_, entry)| entry.stamp.is_some() && !entry.counted)
-            .map(|(name, _)| name.as_str())
+            .map(|(name, entry)| {
+                entry.counted = true;
+                name.clone()
+            })
+            .collect()
     }
 }
 
@@ -185,6 +189,9 @@ pub const LOOK_SPACING: Duration = Duration::from_millis(50);
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A name, what happens at which millisecond, and what settles at which.
+    type Scenario = (&'static str, Vec<(u64, Step)>, Vec<(u64, Settled)>);
 
     /// What happens in a scenario.
     enum Step {
@@ -232,7 +239,7 @@ mod tests {
     #[test]
     fn a_file_counts_once_closed_and_unchanged_for_200_ms_and_is_gone_after_two_seconds() {
         use Settled::{Gone, Rests};
-        let table: Vec<(&str, Vec<(u64, Step)>, Vec<(u64, Settled)>)> = vec![
+        let table: Vec<Scenario> = vec![
             (
                 "there from the start",
                 vec![(0, See(1))],
@@ -323,10 +330,21 @@ mod tests {
         let now = Instant::now();
         let mut settling = Settling::default();
         settling.seen(&[("f".to_owned(), stamp(1))].into(), now);
-        assert_eq!(settling.unsettled().collect::<Vec<_>>(), ["f"]);
         assert_eq!(settling.next(), Some(now + FILE_SETTLE));
         assert_eq!(settling.take(now + FILE_SETTLE).len(), 1);
         assert_eq!(settling.next(), None);
-        assert_eq!(settling.unsettled().count(), 0);
+        assert!(settling.take_unsettled().is_empty());
+    }
+
+    #[test]
+    fn a_file_that_never_settled_is_missed_once_it_was_told_of() {
+        let now = Instant::now();
+        let mut settling = Settling::default();
+        settling.heard("f", Heard::Written, now);
+        settling.seen(&[("f".to_owned(), stamp(1))].into(), now);
+        assert_eq!(settling.take_unsettled(), ["f"]);
+        settling.seen(&BTreeMap::new(), now);
+        let taken = settling.take(now + FILE_GONE);
+        assert_eq!(taken, [("f".to_owned(), Settled::Gone)]);
     }
 }

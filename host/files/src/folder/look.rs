@@ -52,6 +52,8 @@ impl Rules {
 pub struct Look {
     /// Whether there is a folder.
     pub exists: bool,
+    /// Whether it could be read; a missing one is empty.
+    pub readable: bool,
     /// The wanted files.
     pub found: BTreeMap<String, Stamp>,
     /// The folders below it, where files are wanted from there.
@@ -63,13 +65,19 @@ pub struct Look {
 impl Look {
     /// Looks.
     pub fn at(path: &Path, rules: &Rules) -> Self {
-        let mut look = Self::default();
+        let mut look = Self {
+            readable: true,
+            ..Self::default()
+        };
         let entries = match entries(path) {
             Ok(entries) => entries,
             Err(error) if is_missing(&error) => return look,
             Err(error) => {
                 look.exists = true;
-                look.problems.push(format!("cannot be read: {error}"));
+                look.readable = false;
+                look.problems.push(format!(
+                    "cannot be read, what was there last keeps serving: {error}"
+                ));
                 return look;
             }
         };
@@ -86,7 +94,9 @@ impl Look {
                         }
                     }
                     Err(error) if is_missing(&error) => {}
-                    Err(error) => look.problems.push(format!("cannot read {name}: {error}")),
+                    Err(error) => look
+                        .problems
+                        .push(format!("{name} cannot be read: {error}")),
                 }
                 look.subfolders.insert(folder);
             }

@@ -68,8 +68,8 @@ impl Watched {
                 self.receiver.changed().await.unwrap();
             }
         };
-        let waited = timeout(Duration::from_secs(20), wait).await;
-        assert!(waited.is_ok(), "last seen: {:?}", seen.last());
+        let in_time = timeout(Duration::from_secs(20), wait).await;
+        assert!(in_time.is_ok(), "last seen: {:?}", seen.last());
         seen
     }
 
@@ -209,7 +209,8 @@ async fn only_wanted_files_count_and_what_cannot_be_used_says_why() {
         }
     }
     assert_eq!(files.len(), 5);
-    std::os::unix::fs::symlink("plain.yaml", watched.path("a.grants.yaml")).unwrap();
+    std::os::unix::fs::symlink("plain.yaml", watched.path("new")).unwrap();
+    fs::rename(watched.path("new"), watched.path("a.grants.yaml")).unwrap();
     let too_many = watched
         .until(|snapshot| !snapshot.problems.is_empty())
         .await;
@@ -261,4 +262,31 @@ async fn files_below_a_nested_folder_have_two_names() {
     assert_eq!(seen.last().unwrap().files.len(), 1);
     fs::remove_dir_all(watched.path("camera")).unwrap();
     watched.until(|snapshot| snapshot.files.is_empty()).await;
+}
+
+#[tokio::test]
+async fn what_is_in_a_folder_that_cannot_be_read_stays() {
+    let mut watched = mk_watched(RULES, |path| {
+        mk_folder(path);
+        fs::write(path.join("f/a.yaml"), "a").unwrap();
+    });
+    watched.until_holds("a.yaml", "a").await;
+    let folder = watched.folder.path().join("f");
+    // A link to itself: refused to root as well.
+    std::os::unix::fs::symlink("f", folder.with_extension("loop")).unwrap();
+    fs::rename(&folder, folder.with_extension("away")).unwrap();
+    fs::rename(folder.with_extension("loop"), &folder).unwrap();
+    let seen = watched
+        .until(|snapshot| {
+            snapshot
+                .problems
+                .iter()
+                .any(|problem| problem.contains("cannot be read"))
+        })
+        .await;
+    assert_eq!(seen.last().unwrap().files.get("a.yaml"), Some(&bytes("a")));
+    fs::remove_file(&folder).unwrap();
+    fs::rename(folder.with_extension("away"), &folder).unwrap();
+    let seen = watched.until(|snapshot| snapshot.problems.is_empty()).await;
+    assert!(seen.iter().all(|snapshot| snapshot.files.len() == 1));
 }

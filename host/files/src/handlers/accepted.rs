@@ -4,6 +4,7 @@
 //! bytes and grants change together or not at all.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -34,7 +35,7 @@ struct Version {
 /// The accepted versions.
 pub struct Accepted {
     files: Mutex<Files>,
-    changed: mpsc::UnboundedSender<()>,
+    told: mpsc::UnboundedSender<()>,
 }
 
 impl Accepted {
@@ -45,10 +46,10 @@ impl Accepted {
             (folder, files)
         })
         .await;
-        let (changed, changes) = mpsc::unbounded_channel();
+        let (told, changes) = mpsc::unbounded_channel();
         let accepted = Arc::new(Self {
             files: Mutex::new(files?),
-            changed,
+            told,
         });
         tasks.spawn(write(folder, Arc::clone(&accepted), changes));
         Ok(accepted)
@@ -78,7 +79,7 @@ impl Accepted {
 
     fn tell(&self) {
         // The writer ends with the runtime only.
-        let _ = self.changed.send(());
+        let _ = self.told.send(());
     }
 
     fn lock(&self) -> MutexGuard<'_, Files> {
@@ -171,6 +172,10 @@ fn store(folder: &Path, files: &Files) -> io::Result<()> {
 }
 
 fn hex(bytes: &[u8]) -> String {
-    let digest = Sha256::digest(bytes);
-    digest.iter().map(|byte| format!("{byte:02x}")).collect()
+    let mut text = String::new();
+    for byte in Sha256::digest(bytes) {
+        // Writing to a text cannot fail.
+        let _ = write!(text, "{byte:02x}");
+    }
+    text
 }

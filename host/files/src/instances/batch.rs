@@ -56,7 +56,9 @@ impl<'a> Batch<'a> {
             }
             (Change::Update { edits, .. }, Some(newest)) => {
                 let mut instance = Instance::clone(newest);
-                edits.iter().for_each(|edit| edit.apply(&mut instance));
+                for edit in &edits {
+                    edit.apply(&mut instance);
+                }
                 if instance != **newest {
                     self.put(key.clone(), instance);
                 }

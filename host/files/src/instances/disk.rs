@@ -1,6 +1,7 @@
 //! The files of Instances. Blocks.
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::fs;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
@@ -56,7 +57,7 @@ pub fn read(folder: &Path) -> Result<Stored, Error> {
             continue;
         }
         for name in atomic::open(&namespace).map_err(fail("read", &namespace))? {
-            if !name.ends_with(".yaml") {
+            if Path::new(&name).extension() != Some(OsStr::new("yaml")) {
                 continue;
             }
             let path = namespace.join(&name);

@@ -1,0 +1,90 @@
+//! Where a field stands in a YAML text. Pure.
+
+use std::fmt;
+
+use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde_yaml_ng::Value;
+
+/// The line of a field, or of the nearest one around it that is there.
+pub fn locate(text: &str, path: &str) -> Option<usize> {
+    let mut path = path;
+    while !path.is_empty() {
+        let deserializer = serde_yaml_ng::Deserializer::from_str(text);
+        if let Err(found) = Walk(path).deserialize(deserializer) {
+            return found.location().map(|location| location.line());
+        }
+        path = path.rfind(['.', '[']).and_then(|end| path.get(..end))?;
+    }
+    None
+}
+
+/// Walks to a field and fails there: the reader tells where it was.
+struct Walk<'a>(&'a str);
+
+impl<'de> DeserializeSeed<'de> for Walk<'_> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        if self.0.is_empty() {
+            deserializer.deserialize_any(Here)
+        } else {
+            deserializer.deserialize_any(self)
+        }
+    }
+}
+
+impl<'de> Visitor<'de> for Walk<'_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a map or a list")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
+        while let Some(key) = map.next_key::<Value>()? {
+            let rest = key.as_str().and_then(|key| self.0.strip_prefix(key));
+            match rest {
+                Some(rest) if rest.is_empty() || rest.starts_with(['.', '[']) => {
+                    map.next_value_seed(Walk(rest.strip_prefix('.').unwrap_or(rest)))?;
+                }
+                _ => drop(map.next_value::<IgnoredAny>()?),
+            }
+        }
+        Ok(())
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<(), A::Error> {
+        let inner = self
+            .0
+            .strip_prefix('[')
+            .and_then(|rest| rest.split_once(']'));
+        let wanted = inner.and_then(|(index, rest)| Some((index.parse::<usize>().ok()?, rest)));
+        for index in 0_usize.. {
+            match wanted {
+                Some((at, rest)) if at == index => {
+                    let rest = rest.strip_prefix('.').unwrap_or(rest);
+                    if list.next_element_seed(Walk(rest))?.is_none() {
+                        break;
+                    }
+                }
+                _ => {
+                    if list.next_element::<IgnoredAny>()?.is_none() {
+                        break;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Refuses whatever it meets.
+struct Here;
+
+impl Visitor<'_> for Here {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("nothing: only the place is wanted")
+    }
+}
