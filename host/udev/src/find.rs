@@ -26,8 +26,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 pub struct Found {
     /// The devices for which a rule holds and their ancestors, sorted by devpath.
     pub devices: Vec<Device>,
-    /// What an operator should know: terms that held only as a regular expression, then devices that a rule nearly
-    /// took, those first for which most terms held. At most [`MAX_NOTES`].
+    /// What an operator should know: terms that held only as a regular expression, then devices that
+    /// no rule took and one nearly did, those first for which most terms held. At most [`MAX_NOTES`].
     pub notes: Vec<Note>,
     /// How many more notes there were.
     pub notes_dropped: u64,
@@ -92,22 +92,29 @@ pub fn find(rules: &[Rule], allowed: &Subsystems) -> Result<Found> {
             own: node,
             ancestors: &seen,
         };
+        let mut held = Vec::new();
+        let mut missed = Vec::new();
         for (index, rule) in (0..).zip(rules) {
             match judge(rule, &chain) {
                 // One that has gone since it was listed is not found.
                 Verdict::Holds { .. } if node.device().is_none() => {}
                 Verdict::Holds { as_regex } => {
-                    matched
-                        .entry(node.devpath().to_owned())
-                        .or_default()
-                        .push(index);
+                    held.push(index);
                     for term in as_regex {
                         notes.matched_as_regex(index, term, node.devpath());
                     }
                 }
-                Verdict::Misses(miss) => notes.missed(index, node.devpath(), miss),
+                Verdict::Misses(miss) => missed.push((index, miss)),
                 Verdict::Differs => {}
             }
+        }
+        // Whoever is found by one rule is not missed by the others.
+        if held.is_empty() {
+            for (index, miss) in missed {
+                notes.missed(index, node.devpath(), miss);
+            }
+        } else {
+            matched.insert(node.devpath().to_owned(), held);
         }
     }
     let (notes, notes_dropped) = notes.written(rules);
