@@ -107,6 +107,8 @@ pub enum Error {
 
 /// All tasks, ready to run.
 pub struct Agent {
+    /// Held, because a source may end with its last owner.
+    configurations: Arc<dyn ConfigurationSource>,
     loader: LoaderTask,
     discovery: DiscoveryTask,
     reconcile: ReconcileTask,
@@ -170,6 +172,7 @@ impl Agent {
             problems,
         };
         Ok(Self {
+            configurations: ports.configurations,
             loader,
             discovery,
             reconcile,
@@ -224,7 +227,9 @@ impl Agent {
             let serve = admin::serve(listener, admin.metrics_route(), stop.clone());
             tasks.spawn("metrics endpoint", done(serve));
         }
-        tasks.join().await
+        let ended = tasks.join().await;
+        drop(self.configurations);
+        ended
     }
 }
 

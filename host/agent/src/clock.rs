@@ -23,9 +23,10 @@ impl Clock {
         }
     }
 
-    /// The time.
+    /// The time, in whole milliseconds: it is shown to people.
     pub fn now(&self) -> Timestamp {
-        later(self.wall, self.started.elapsed())
+        let now = later(self.wall, self.started.elapsed());
+        Timestamp::from_millisecond(now.as_millisecond()).unwrap_or(now)
     }
 
     /// The moment at which the clock will show `time`; now for what is past.

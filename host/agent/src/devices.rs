@@ -2,6 +2,7 @@
 //!
 //! Pure: time is given. Withdrawal is by answers and grace alone; errors and faults never come here.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -67,12 +68,12 @@ impl SessionDevices {
 
     /// Takes an answer in; says whether anything is different now.
     pub fn fold(&mut self, discovery: Discovery, grace: Grace, now: Timestamp) -> bool {
-        let before = self.clone();
         let Discovery {
             devices,
             departed,
             left_out,
         } = discovery;
+        let mut differs = false;
         if devices != Devices::Unchanged {
             self.left_out = left_out.into_iter().map(|out| out.id).collect();
         }
@@ -86,37 +87,52 @@ impl SessionDevices {
         for device in reported {
             let key = device.key();
             present.insert(key.clone());
-            let device = Arc::new(device);
-            let tracked = self.tracked.entry(key).or_insert_with(|| Tracked {
-                device: Arc::clone(&device),
-                missing_since: None,
-            });
-            tracked.missing_since = None;
-            if tracked.device != device {
-                tracked.device = device;
-            }
+            differs |= self.report(key, device);
         }
         if complete {
-            self.settled = true;
-            let Self {
-                tracked, left_out, ..
-            } = self;
-            for (key, tracked) in tracked {
-                if !present.contains(key) && !is_left_out(left_out, &key.id) {
-                    tracked.missing_since.get_or_insert(now);
+            differs |= !std::mem::replace(&mut self.settled, true);
+            let left_out = &self.left_out;
+            for (key, tracked) in &mut self.tracked {
+                if tracked.missing_since.is_none()
+                    && !present.contains(key)
+                    && !is_left_out(left_out, &key.id)
+                {
+                    tracked.missing_since = Some(now);
+                    differs = true;
                 }
             }
         }
+        let ids: BTreeSet<&str> = present.iter().map(|key| key.id.as_str()).collect();
         self.departed = departed
             .into_iter()
-            .filter(|id| !present.iter().any(|key| key.id == *id))
+            .filter(|id| !ids.contains(id.as_str()))
             .collect();
-        let Self {
-            tracked, departed, ..
-        } = self;
-        tracked.retain(|key, _| !departed.contains(&key.id));
-        self.expire(grace, now);
-        *self != before
+        let (before, departed) = (self.tracked.len(), &self.departed);
+        self.tracked.retain(|key, _| !departed.contains(&key.id));
+        differs |= self.tracked.len() != before;
+        self.expire(grace, now) || differs
+    }
+
+    /// A device is there; says whether it is news.
+    fn report(&mut self, key: DeviceKey, device: Device) -> bool {
+        match self.tracked.entry(key) {
+            Entry::Vacant(free) => {
+                free.insert(Tracked {
+                    device: Arc::new(device),
+                    missing_since: None,
+                });
+                true
+            }
+            Entry::Occupied(mut held) => {
+                let held = held.get_mut();
+                let returned = held.missing_since.take().is_some();
+                let differs = *held.device != device;
+                if differs {
+                    held.device = Arc::new(device);
+                }
+                returned || differs
+            }
+        }
     }
 
     /// Lets go what was missing for too long; says whether there was such a device.
@@ -234,36 +250,47 @@ pub struct DeviceView {
     pub missing_since: Option<Timestamp>,
 }
 
-/// The devices of all sessions of a Configuration, in the order of their sources: the first that has a device now wins, then
-/// the first that had it. Also says which source lost which device.
-pub fn merge<'a>(
-    sessions: impl Iterator<Item = (&'a str, &'a SessionDevices)>,
+/// What a session brings in.
+#[derive(Debug, Clone, Copy)]
+pub struct Part<'a> {
+    /// The source.
+    pub source: &'a str,
+    /// Whether the source is still there. One that is gone only fills gaps.
+    pub live: bool,
+    /// Its devices.
+    pub devices: &'a SessionDevices,
+}
+
+/// The devices of all sessions of a Configuration, by source: the first that has a device now wins, then the first that
+/// had it. Also says which source lost which device.
+pub fn merge(
+    mut parts: Vec<Part<'_>>,
     unseen: &Unseen,
 ) -> (BTreeMap<DeviceKey, DeviceView>, Vec<Lost>) {
+    parts.sort_by_key(|part| (!part.live, part.source));
     let mut merged: BTreeMap<DeviceKey, (&str, DeviceView)> = BTreeMap::new();
     let mut lost: BTreeMap<(&str, &str), (usize, String)> = BTreeMap::new();
-    for (source, session) in sessions {
-        for (key, tracked) in &session.tracked {
+    for part in parts {
+        for (key, tracked) in &part.devices.tracked {
             let view = DeviceView {
                 device: Some(Arc::clone(&tracked.device)),
                 missing_since: tracked.missing_since,
             };
-            match merged.get_mut(key) {
-                None => {
-                    merged.insert(key.clone(), (source, view));
+            match merged.entry(key.clone()) {
+                Entry::Vacant(free) => {
+                    free.insert((part.source, view));
                 }
-                Some((winner, held))
-                    if held.missing_since.is_none() && view.missing_since.is_none() =>
-                {
-                    let entry = lost
-                        .entry((*winner, source))
-                        .or_insert_with(|| (0, key.id.clone()));
-                    entry.0 += 1;
+                Entry::Occupied(mut held) => {
+                    let (winner, first) = held.get_mut();
+                    match (first.missing_since, view.missing_since) {
+                        (None, None) if part.live => {
+                            let entry = lost.entry((*winner, part.source));
+                            entry.or_insert_with(|| (0, key.id.clone())).0 += 1;
+                        }
+                        (Some(_), None) => (*winner, *first) = (part.source, view),
+                        _ => {}
+                    }
                 }
-                Some(held) if held.1.missing_since.is_some() && view.missing_since.is_none() => {
-                    *held = (source, view);
-                }
-                Some(_) => {}
             }
         }
     }

@@ -200,6 +200,7 @@ impl DiscoveryTask {
                 .map(|since| later(since, self.config.eviction));
             if self.handler_set.complete && waited.is_some_and(|then| then <= now) {
                 served.unseen.clear();
+                served.stale = true;
             }
             served.expire(all_known, now);
         }
@@ -210,6 +211,7 @@ impl DiscoveryTask {
         for served in self.served.values_mut() {
             if served.handler() == key.name {
                 served.sessions.remove(&key.source);
+                served.stale = true;
                 if last {
                     served.unseen.clear();
                 }
@@ -266,20 +268,13 @@ impl DiscoveryTask {
                 .collect(),
         };
         self.devices.send_if_modified(|held| {
-            let differs = **held != snapshot;
+            let differs = !held.is(&snapshot);
             if differs {
                 *held = Arc::new(snapshot);
             }
             differs
         });
-        let report = self.report();
-        self.report.send_if_modified(|held| {
-            let differs = **held != report;
-            if differs {
-                *held = Arc::new(report);
-            }
-            differs
-        });
+        self.report.send_replace(Arc::new(self.report()));
     }
 }
 

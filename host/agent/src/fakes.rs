@@ -86,11 +86,11 @@ pub(crate) fn fault() -> Report {
 
 /// A source that is set by hand.
 #[derive(Debug)]
-pub(crate) struct Configurations(pub watch::Sender<Arc<ConfigurationSet>>);
+pub(crate) struct Configurations(pub watch::Receiver<Arc<ConfigurationSet>>);
 
 impl ConfigurationSource for Configurations {
     fn configurations(&self) -> watch::Receiver<Arc<ConfigurationSet>> {
-        self.0.subscribe()
+        self.0.clone()
     }
 }
 
@@ -203,8 +203,8 @@ pub(crate) struct FakeHandler {
     /// What the next looks at details come to; then nothing is wrong with them.
     pub validations: Mutex<VecDeque<Result<Vec<FieldProblem>, Fault>>>,
     pub opened: Mutex<Vec<Opened>>,
-    /// What every session says at once when it is opened.
-    pub greeting: Mutex<Option<Report>>,
+    /// So many sessions panic when they are first asked.
+    pub panics: Mutex<usize>,
 }
 
 /// A session that was opened.
@@ -229,7 +229,7 @@ impl FakeHandler {
             digest: Digest(text.to_owned()),
             validations: Mutex::default(),
             opened: Mutex::default(),
-            greeting: Mutex::default(),
+            panics: Mutex::default(),
         })
     }
 
@@ -277,20 +277,24 @@ impl Handler for FakeHandler {
 
     fn open(&self, spec: SessionSpec) -> Box<dyn Session> {
         let (say, reports) = mpsc::unbounded_channel();
-        if let Some(report) = self.greeting.lock().unwrap().clone() {
-            say.send(report).unwrap();
-        }
         self.opened.lock().unwrap().push(Opened { spec, say });
-        Box::new(FakeSession(reports))
+        let mut panics = self.panics.lock().unwrap();
+        let shaky = *panics > 0;
+        *panics = panics.saturating_sub(1);
+        Box::new(FakeSession { reports, shaky })
     }
 }
 
-struct FakeSession(mpsc::UnboundedReceiver<Report>);
+struct FakeSession {
+    reports: mpsc::UnboundedReceiver<Report>,
+    shaky: bool,
+}
 
 #[async_trait]
 impl Session for FakeSession {
     async fn next(&mut self) -> Report {
-        match self.0.recv().await {
+        assert!(!self.shaky, "as asked");
+        match self.reports.recv().await {
             Some(report) => report,
             None => std::future::pending().await,
         }

@@ -3,6 +3,7 @@
 //! A write is caused by a difference alone, and never touches what another node or the kubelet owns: `deviceUsage` is
 //! filled in at creation and left alone, `nodes` and `status.nodes` are edited in this node's own entry.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 
 use leafhost_core::device::{Device, DeviceKey, Health};
@@ -88,7 +89,11 @@ impl Planner<'_> {
                         id: id.to_owned(),
                         shared: instance.spec.shared,
                     };
-                    matched.entry(key).or_insert(instance);
+                    match matched.entry(key) {
+                        Entry::Vacant(free) => drop(free.insert(instance)),
+                        // Two nodes were quicker than their watches: every node keeps the same one.
+                        Entry::Occupied(_) => changes.extend(withdraw(self.node, instance)),
+                    }
                 }
                 None => drop(unidentified.insert(&instance.metadata.name, instance)),
             }

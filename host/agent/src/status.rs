@@ -37,7 +37,8 @@ pub struct HandlerView {
     pub name: String,
     /// The source: a file name.
     pub source: String,
-    /// `Waiting`, `Active`, `Offline`; `Refused` for a source that never loaded.
+    /// `Waiting`, `Active`, `Offline`; `Removed` after it was Offline for too long, until it is tried again; `Loading` while a
+    /// source is loaded for the first time, `Refused` if it never loaded.
     pub status: String,
     /// Since when, RFC 3339.
     pub since: Option<String>,

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use leafhost_core::device::Device;
+use leafhost_core::ports::ConfigurationSet;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
@@ -14,7 +15,7 @@ use crate::fakes::{
 use crate::status::Status;
 
 struct Bench {
-    configurations: Arc<Configurations>,
+    configurations: watch::Sender<Arc<ConfigurationSet>>,
     loader: Arc<FakeLoader>,
     store: Arc<Store>,
     board: Board,
@@ -26,7 +27,7 @@ struct Bench {
 
 async fn start(store: Arc<Store>) -> Bench {
     let configurations = configuration_set([configured("cams", "udev", "x")]);
-    let configurations = Arc::new(Configurations(watch::Sender::new(configurations)));
+    let (configurations, receiver) = watch::channel(configurations);
     let loader = Arc::new(FakeLoader::default());
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -37,7 +38,7 @@ async fn start(store: Arc<Store>) -> Bench {
         ..AgentConfig::new("node-a", "1.2.3")
     };
     let ports = Ports {
-        configurations: Arc::<Configurations>::clone(&configurations),
+        configurations: Arc::new(Configurations(receiver)),
         handlers: Arc::new(Files::new(&[file("udev.wasm", "udev@1")])),
         loader: Arc::<FakeLoader>::clone(&loader),
         instances: Arc::<Store>::clone(&store),

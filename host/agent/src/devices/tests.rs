@@ -255,6 +255,31 @@ fn a_moment_in_the_future_does_not_stretch_the_grace() {
     assert_eq!(known.deadline(DEFAULTS), Some(at(310)));
 }
 
+fn part<'a>(source: &'a str, devices: &'a SessionDevices) -> Part<'a> {
+    Part {
+        source,
+        live: true,
+        devices,
+    }
+}
+
+#[test]
+fn a_source_that_is_gone_fills_gaps_and_wins_nothing() {
+    let mut old = shared("a");
+    old.properties.insert("FROM".into(), "gone".into());
+    let (gone, live) = (with(&[old, shared("b")]), with(&[shared("a")]));
+    let gone = Part {
+        live: false,
+        ..part("1.wasm", &gone)
+    };
+    let (devices, lost) = merge(vec![gone, part("2.wasm", &live)], &Unseen::default());
+    let shown: Vec<_> = devices
+        .values()
+        .map(|view| view.device.as_ref().unwrap().properties.len())
+        .collect();
+    assert_eq!((shown, lost), (vec![0, 0], vec![]));
+}
+
 #[test]
 fn of_two_sources_the_first_wins_and_the_other_is_named() {
     let mut named = shared("a");
@@ -262,7 +287,7 @@ fn of_two_sources_the_first_wins_and_the_other_is_named() {
     let first = with(&[named.clone()]);
     let second = with(&[shared("a"), shared("b")]);
     let (devices, lost) = merge(
-        [("1.wasm", &first), ("2.wasm", &second)].into_iter(),
+        vec![part("1.wasm", &first), part("2.wasm", &second)],
         &unseen(&[("a", true, None), ("c", false, None)]),
     );
     let sources: Vec<_> = devices
@@ -293,7 +318,7 @@ fn a_source_that_has_the_device_wins_over_one_that_misses_it() {
     first.fold(complete(&[]), DEFAULTS, at(3));
     let second = with(&[shared("a")]);
     let (devices, lost) = merge(
-        [("1", &first), ("2", &second)].into_iter(),
+        vec![part("1", &first), part("2", &second)],
         &Unseen::default(),
     );
     assert_eq!(devices.values().next().unwrap().missing_since, None);

@@ -4,7 +4,7 @@ use leafhost_core::fault::{Fault, FaultReason};
 use leafhost_core::session::Outcome;
 
 use super::DiscoveryTask;
-use super::served::SourceSession;
+use super::served::{SourceSession, Taken};
 use super::session::{Answer, Said, SessionId};
 use super::trouble::Trouble;
 use crate::backoff;
@@ -30,7 +30,7 @@ impl DiscoveryTask {
             _ => return,
         };
         let was_fine = session.fault.is_none();
-        let answered = match said {
+        let Taken { answered, differs } = match said {
             Said::Report(report) => {
                 let ended = match &report.outcome {
                     Outcome::Discovered(_) => Ended::Discovered,
@@ -48,7 +48,10 @@ impl DiscoveryTask {
             }
             Said::Refused(problems) => {
                 session.refused(source, problems, now);
-                true
+                Taken {
+                    answered: true,
+                    differs: false,
+                }
             }
             Said::NotValidated { fault, took } => {
                 self.metrics.called(Call {
@@ -59,7 +62,10 @@ impl DiscoveryTask {
                     denied: 0,
                 });
                 session.failed(source, fault.reason.label(), fault.to_string(), now);
-                false
+                Taken {
+                    answered: false,
+                    differs: false,
+                }
             }
         };
         tell(&mut self.trouble, &id, session, was_fine);
@@ -70,6 +76,7 @@ impl DiscoveryTask {
         }
         let all_known = self.all_known(now);
         if let Some(served) = self.served.get_mut(&id.configuration) {
+            served.stale |= differs;
             served.expire(all_known, now);
         }
     }

@@ -113,6 +113,7 @@ impl DiscoveryTask {
             }
         }
         served.configured = Arc::clone(configured);
+        served.stale = true;
         let name = served.handler().to_owned();
         for (source, session) in &mut served.sessions {
             let handler = HandlerKey {

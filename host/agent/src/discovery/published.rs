@@ -25,6 +25,24 @@ pub struct DeviceSnapshot {
     pub configurations: BTreeMap<ConfigurationKey, Arc<ConfigurationDevices>>,
 }
 
+impl DeviceSnapshot {
+    /// Whether the other one is the same. What is equal is kept as the same object, so this looks at no device.
+    pub(super) fn is(&self, other: &Self) -> bool {
+        let Self {
+            read,
+            complete,
+            spared,
+            configurations,
+        } = self;
+        let mut pairs = configurations.iter().zip(&other.configurations);
+        *read == other.read
+            && *complete == other.complete
+            && *spared == other.spared
+            && configurations.len() == other.configurations.len()
+            && pairs.all(|((one, view), (two, other))| one == two && Arc::ptr_eq(view, other))
+    }
+}
+
 /// The devices of a Configuration.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ConfigurationDevices {

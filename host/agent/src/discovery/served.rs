@@ -14,7 +14,7 @@ use tokio::sync::watch;
 
 use super::published::ConfigurationDevices;
 use super::session::Order;
-use crate::devices::{Grace, Lost, SessionDevices, Unseen, merge};
+use crate::devices::{Grace, Lost, Part, SessionDevices, Unseen, merge};
 use crate::status::SessionView;
 
 /// A Configuration.
@@ -27,7 +27,9 @@ pub(super) struct Served {
     /// Since when no handler of the name is registered.
     pub without_handler: Option<Timestamp>,
     /// What is published of it.
-    pub published: Option<Arc<ConfigurationDevices>>,
+    published: Option<Arc<ConfigurationDevices>>,
+    /// Whether something may differ from that.
+    pub stale: bool,
     pub lost: Vec<Lost>,
 }
 
@@ -44,6 +46,15 @@ pub(super) struct SourceSession {
     /// What the last call failed of, if it was a fault.
     pub fault: Option<String>,
     pub view: Arc<SessionView>,
+}
+
+/// What came of taking in a report.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Taken {
+    /// Whether the handler answered, that is, did not fault.
+    pub answered: bool,
+    /// Whether the devices are others now.
+    pub differs: bool,
 }
 
 /// The task of a session; it ends when this is dropped.
@@ -76,6 +87,7 @@ impl Served {
             unseen,
             without_handler: None,
             published: None,
+            stale: true,
             lost: Vec::new(),
         }
     }
@@ -100,8 +112,12 @@ impl Served {
     pub fn expire(&mut self, all_known: bool, now: Timestamp) {
         let grace = self.grace();
         for session in self.sessions.values_mut() {
-            session.devices.expire(grace, now);
+            self.stale |= session.devices.expire(grace, now);
         }
+        if self.unseen.is_empty() {
+            return;
+        }
+        self.stale = true;
         let settled = self.is_settled(all_known);
         let sessions: Vec<_> = self.sessions.values().map(|s| &s.devices).collect();
         self.unseen.meet(&sessions, settled, grace, now);
@@ -130,16 +146,25 @@ impl Served {
 
     /// What is published, the same as last time if nothing differs.
     pub fn publish(&mut self, all_known: bool) -> Arc<ConfigurationDevices> {
-        let sessions = self.sessions.iter();
-        let (devices, lost) = merge(
-            sessions.map(|(source, session)| (source.as_str(), &session.devices)),
-            &self.unseen,
-        );
+        let settled = self.is_settled(all_known);
+        if let Some(old) = &self.published
+            && !self.stale
+            && old.settled == settled
+        {
+            return Arc::clone(old);
+        }
+        let parts = self.sessions.iter().map(|(source, session)| Part {
+            source,
+            live: session.running.is_some(),
+            devices: &session.devices,
+        });
+        let (devices, lost) = merge(parts.collect(), &self.unseen);
         self.lost = lost;
+        self.stale = false;
         let new = ConfigurationDevices {
             configured: Arc::clone(&self.configured),
             devices,
-            settled: self.is_settled(all_known),
+            settled,
         };
         match &self.published {
             Some(old) if **old == new => Arc::clone(old),
@@ -169,8 +194,8 @@ impl SourceSession {
         Arc::make_mut(&mut self.view).failures = 0;
     }
 
-    /// Takes in what came of a call. Says whether the handler answered, that is, did not fault.
-    pub fn take(&mut self, source: &str, report: Report, grace: Grace, now: Timestamp) -> bool {
+    /// Takes in what came of a call.
+    pub fn take(&mut self, source: &str, report: Report, grace: Grace, now: Timestamp) -> Taken {
         let Report {
             outcome,
             explained,
@@ -197,7 +222,10 @@ impl SourceSession {
             ..SessionView::default()
         };
         self.fault = None;
-        let mut answered = true;
+        let mut taken = Taken {
+            answered: true,
+            differs: false,
+        };
         match outcome {
             Outcome::Discovered(discovery) => {
                 self.invalid.clear();
@@ -211,7 +239,7 @@ impl SourceSession {
                 } else {
                     view.left_out.clone_from(&discovery.left_out);
                 }
-                self.devices.fold(discovery, grace, now);
+                taken.differs = self.devices.fold(discovery, grace, now);
             }
             Outcome::InvalidDetails(problems) => {
                 "invalid-details".clone_into(&mut view.result);
@@ -225,12 +253,12 @@ impl SourceSession {
                 fault.reason.label().clone_into(&mut view.result);
                 view.error = Some(fault.message.clone());
                 self.fault = Some(fault.to_string());
-                answered = false;
+                taken.answered = false;
             }
         }
         view.devices = self.devices.tracked().len();
         self.view = Arc::new(view);
-        answered
+        taken
     }
 
     /// The handler refuses the details before it is called.

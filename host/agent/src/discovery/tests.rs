@@ -410,6 +410,68 @@ async fn a_deleted_source_is_offline_keeps_its_devices_and_is_then_forgotten() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_session_that_breaks_down_is_a_failure_and_starts_again() {
+    let udev = FakeHandler::new("udev@1");
+    *udev.panics.lock().unwrap() = 2;
+    let bench = start(
+        &[configured("a", "udev", ""), configured("b", "udev", "")],
+        &[("udev.wasm", &udev)],
+    );
+    bench.statuses(&["udev.wasm: Offline"]).await;
+    pass(1).await;
+    idle().await;
+    assert_eq!(udev.opened().len(), 4);
+    udev.say("a", complete(&[local("1")]));
+    bench.has("a", &["1"]).await;
+    bench.statuses(&["udev.wasm: Active"]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_removed_handler_comes_back_at_once_with_new_bytes() {
+    let udev = FakeHandler::new("udev@1");
+    let bench = start(&[configured("a", "udev", "")], &[("udev.wasm", &udev)]);
+    idle().await;
+    udev.say("a", fault());
+    bench.statuses(&["udev.wasm: Offline"]).await;
+    pass(301).await;
+    bench.statuses(&["udev.wasm: Removed"]).await;
+    let better = FakeHandler::new("udev@2");
+    bench.serve(&[("udev.wasm", &better)]);
+    bench.statuses(&["udev.wasm: Waiting"]).await;
+    idle().await;
+    better.say("a", complete(&[local("1")]));
+    bench.has("a", &["1"]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_configuration_that_cannot_be_used_for_now_finds_its_devices_again() {
+    let udev = FakeHandler::new("udev@1");
+    let bench = start(&[configured("a", "udev", "")], &[("udev.wasm", &udev)]);
+    idle().await;
+    udev.say("a", complete(&[local("1")]));
+    bench.has("a", &["1"]).await;
+    bench
+        .configurations
+        .send_replace(Arc::new(ConfigurationSet {
+            complete: true,
+            problems: vec![leafhost_core::ports::SourceProblem {
+                source: "a.yaml".into(),
+                line: None,
+                path: String::new(),
+                message: "is no YAML".into(),
+                configuration: Some(key("a")),
+            }],
+            ..ConfigurationSet::default()
+        }));
+    wait_for(&bench.devices, |snapshot| {
+        snapshot.configurations.is_empty() && snapshot.spared.contains(&key("a"))
+    })
+    .await;
+    bench.configure(&[configured("a", "udev", "")]);
+    bench.has("a", &["1*"]).await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_missing_shared_device_goes_when_its_grace_is_over() {
     let echo = FakeHandler::new("debugEcho@1");
     let short = configured_as(serde_json::json!({

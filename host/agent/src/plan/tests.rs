@@ -441,6 +441,16 @@ fn ten_thousand_devices_all_have_an_instance_and_few_a_long_name() {
 }
 
 #[test]
+fn of_two_instances_of_one_device_the_first_stays() {
+    let mut set = settled(&cams([shared("foo0")]));
+    let mut twin = only(&set).clone();
+    twin.metadata.name = "cams-ffffffffff".into();
+    set.instances.insert(twin.key(), Arc::new(twin));
+    let changes = planned(&cams([shared("foo0")]), &set);
+    assert_eq!(shown(&changes), ["delete cams-ffffffffff"]);
+}
+
+#[test]
 fn a_name_that_another_node_has_is_evaded() {
     let hash = |length| device_hash("foo0", Some(NODE), length);
     let taken = InstanceKey {
