@@ -62,6 +62,14 @@ impl Board {
         }
     }
 
+    /// Waits until the agent is ready: Configurations and handlers were read and the Instances said so. False: it ended before.
+    pub async fn ready(&mut self) -> bool {
+        self.reconcile
+            .wait_for(|report| report.done_once)
+            .await
+            .is_ok()
+    }
+
     /// The document as of now.
     pub fn status(&self) -> Status {
         let handlers = Arc::clone(&self.handlers.borrow());

@@ -99,6 +99,7 @@ impl ConfigurationSource for Configurations {
 pub(crate) struct Files {
     pub set: watch::Sender<Arc<SourceSet>>,
     pub accepted: Mutex<BTreeMap<String, SourceFile>>,
+    pub accepts: Mutex<usize>,
 }
 
 impl Files {
@@ -106,6 +107,7 @@ impl Files {
         let files_ = Self {
             set: watch::Sender::new(Arc::default()),
             accepted: Mutex::default(),
+            accepts: Mutex::default(),
         };
         files_.put(files);
         files_
@@ -138,6 +140,7 @@ impl HandlerSource for Files {
     }
 
     fn accept(&self, file: &SourceFile) {
+        *self.accepts.lock().unwrap() += 1;
         let mut accepted = self.accepted.lock().unwrap();
         accepted.insert(file.name.clone(), file.clone());
     }

@@ -74,6 +74,8 @@ struct Entry {
     generation: u64,
     failures: u32,
     retry: Option<Instant>,
+    /// Whether the file is the version that is kept for a restart.
+    kept: bool,
     loaded: LoadedSource,
 }
 
@@ -168,7 +170,9 @@ impl LoaderTask {
                 entry.generation = generation;
                 entry.failures = 0;
                 entry.retry = None;
+                entry.kept = false;
             } else {
+                let accepted = self.accepted(name).await;
                 self.entries.insert(
                     name.clone(),
                     Entry {
@@ -176,10 +180,11 @@ impl LoaderTask {
                         generation,
                         failures: 0,
                         retry: None,
+                        kept: accepted.as_ref() == Some(&**file),
                         loaded: LoadedSource::default(),
                     },
                 );
-                if let Some(accepted) = self.accepted(name).await
+                if let Some(accepted) = accepted
                     && accepted != **file
                 {
                     self.queue.push_back(Job {
@@ -223,7 +228,9 @@ impl LoaderTask {
                     error: None,
                 };
                 entry.failures = 0;
-                self.accept(job.file).await;
+                if !std::mem::replace(&mut entry.kept, true) {
+                    self.accept(job.file).await;
+                }
             }
             (Err(error), true) => {
                 tracing::warn!(source = name, %error, "the version accepted before does not load");

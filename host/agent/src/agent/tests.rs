@@ -190,7 +190,7 @@ async fn a_restart_touches_no_instance() {
     let (before, _) = (store.set(), store.take_writes());
 
     let bench = start(store).await;
-    wait_for(&bench.board.reconcile, |report| report.done_once).await;
+    assert!(bench.board.clone().ready().await);
     bench.sees(&[camera("foo0"), camera("foo1")]).await;
     wait_for(&bench.board.devices, |snapshot| {
         let mut views = snapshot

@@ -273,8 +273,46 @@ async fn what_changes_opens_the_session_anew_and_says_why() {
     );
 }
 
+#[tokio::test]
+async fn an_answer_to_an_older_order_is_dropped() {
+    let udev = FakeHandler::new("udev@1");
+    let (_keep, c) = watch::channel(Arc::default());
+    let (_keep, h) = watch::channel(Arc::default());
+    let config = DiscoveryConfig {
+        node: "node-a".to_owned(),
+        eviction: Duration::from_mins(5),
+        clock: Clock::new(Timestamp::UNIX_EPOCH),
+    };
+    let (mut task, ..) = DiscoveryTask::new(config, Arc::default(), c, h, &InstanceSet::default());
+    task.handler_set = handler_set(&[("udev.wasm", &udev)]);
+    let answer = |generation| Answer {
+        id: SessionId {
+            configuration: key("a"),
+            handler: HandlerKey {
+                name: "udev".to_owned(),
+                source: "udev.wasm".to_owned(),
+            },
+        },
+        generation,
+        said: session::Said::Report(complete(&[local("1")])),
+    };
+    let devices = |task: &DiscoveryTask| {
+        let session = &task.served[&key("a")].sessions["udev.wasm"];
+        session.devices.tracked().len()
+    };
+    for details in ["x", "y"] {
+        task.configuration_set = configuration_set([configured("a", "udev", details)]);
+        task.look();
+    }
+    let newest = task.generation;
+    task.answered(answer(newest - 1));
+    assert_eq!(devices(&task), 0);
+    task.answered(answer(newest));
+    assert_eq!(devices(&task), 1);
+}
+
 #[tokio::test(start_paused = true)]
-async fn an_answer_to_older_details_is_dropped() {
+async fn what_was_said_before_the_details_changed_is_dropped() {
     let udev = FakeHandler::new("udev@1");
     let bench = start(&[configured("a", "udev", "x")], &[("udev.wasm", &udev)]);
     idle().await;
@@ -500,77 +538,6 @@ async fn a_missing_shared_device_goes_when_its_grace_is_over() {
     assert_eq!(bench.has_now("a"), Vec::<String>::new());
 }
 
-fn earlier(devices: &[(&str, &str, bool)]) -> InstanceSet {
-    let instance = |(configuration, id, shared): &(&str, &str, bool)| {
-        let instance: leafhost_core::instance::Instance =
-            serde_json::from_value(serde_json::json!({
-                "apiVersion": "akri.sh/v0", "kind": "Instance",
-                "metadata": {"name": format!("{configuration}-{id}"), "namespace": "default"},
-                "spec": {"configurationName": configuration, "shared": shared, "nodes": ["node-a"],
-                         "leafhost": {"id": id}},
-            }))
-            .unwrap();
-        (instance.key(), Arc::new(instance))
-    };
-    InstanceSet {
-        instances: devices.iter().map(instance).collect(),
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn after_a_restart_only_a_complete_answer_withdraws() {
-    let udev = FakeHandler::new("udev@1");
-    let instances = earlier(&[("a", "1", false), ("a", "2", false), ("a", "3", true)]);
-    let bench = start_with(
-        &[configured("a", "udev", "")],
-        &[("udev.wasm", &udev)],
-        &instances,
-    );
-    bench.has("a", &["1*", "2*", "3*"]).await;
-    for outcome in [
-        fault(),
-        report(Outcome::Unavailable("x".into())),
-        found(Devices::Partial(vec![local("1")])),
-    ] {
-        idle().await;
-        udev.say("a", outcome);
-    }
-    bench.has("a", &["1", "2*", "3*"]).await;
-    udev.say("a", complete(&[local("1")]));
-    bench.has("a", &["1", "3?*"]).await;
-    pass(299).await;
-    assert_eq!(bench.has_now("a"), ["1", "3?*"]);
-    pass(2).await;
-    assert_eq!(bench.has_now("a"), ["1"]);
-}
-
-#[tokio::test(start_paused = true)]
-async fn after_a_restart_a_slower_source_is_waited_for() {
-    let (one, two) = (FakeHandler::new("udev@1"), FakeHandler::new("udev@2"));
-    let instances = earlier(&[("a", "1", false), ("a", "2", false)]);
-    let bench = start_with(
-        &[configured("a", "udev", "")],
-        &[("1.wasm", &one), ("2.wasm", &two)],
-        &instances,
-    );
-    idle().await;
-    one.say("a", complete(&[local("1")]));
-    bench.has("a", &["1", "2*"]).await;
-    two.say("a", complete(&[local("2")]));
-    bench.has("a", &["1", "2"]).await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn devices_of_a_handler_that_never_shows_up_go_after_the_eviction_time() {
-    let instances = earlier(&[("a", "1", false)]);
-    let bench = start_with(&[configured("a", "udev", "")], &[], &instances);
-    bench.has("a", &["1*"]).await;
-    pass(299).await;
-    assert_eq!(bench.has_now("a"), ["1*"]);
-    pass(2).await;
-    assert_eq!(bench.has_now("a"), Vec::<String>::new());
-}
-
 #[tokio::test(start_paused = true)]
 async fn a_misspelt_handler_name_withdraws_nothing_for_five_minutes() {
     let udev = FakeHandler::new("udev@1");
@@ -600,9 +567,4 @@ async fn a_source_that_is_not_read_yet_deletes_nothing() {
     assert_eq!(bench.has_now("a"), ["1"]);
 }
 
-#[test]
-fn instances_of_the_store_are_known_by_their_node() {
-    let instances = earlier(&[("a", "1", false)]);
-    assert_eq!(known(&instances, "node-a").len(), 1);
-    assert!(known(&instances, "node-b").is_empty());
-}
+mod restart;

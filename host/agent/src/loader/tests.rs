@@ -117,6 +117,11 @@ async fn an_accepted_version_that_still_lies_there_is_loaded_once() {
     files.accept(&file("a.wasm", "udev@1"));
     let bench = start(files);
     bench.serves(&["a.wasm: udev@1"]).await;
+    assert_eq!(
+        *bench.files.accepts.lock().unwrap(),
+        1,
+        "it is kept already"
+    );
     assert_eq!(*bench.loader.loads.lock().unwrap(), ["a.wasm=udev@1"]);
     bench.end().await;
 }

@@ -1,0 +1,81 @@
+//! What the store knows of an earlier run.
+
+use super::*;
+
+fn earlier(devices: &[(&str, &str, bool)]) -> InstanceSet {
+    let instance = |(configuration, id, shared): &(&str, &str, bool)| {
+        let instance: leafhost_core::instance::Instance =
+            serde_json::from_value(serde_json::json!({
+                "apiVersion": "akri.sh/v0", "kind": "Instance",
+                "metadata": {"name": format!("{configuration}-{id}"), "namespace": "default"},
+                "spec": {"configurationName": configuration, "shared": shared, "nodes": ["node-a"],
+                         "leafhost": {"id": id}},
+            }))
+            .unwrap();
+        (instance.key(), Arc::new(instance))
+    };
+    InstanceSet {
+        instances: devices.iter().map(instance).collect(),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn after_a_restart_only_a_complete_answer_withdraws() {
+    let udev = FakeHandler::new("udev@1");
+    let instances = earlier(&[("a", "1", false), ("a", "2", false), ("a", "3", true)]);
+    let bench = start_with(
+        &[configured("a", "udev", "")],
+        &[("udev.wasm", &udev)],
+        &instances,
+    );
+    bench.has("a", &["1*", "2*", "3*"]).await;
+    for outcome in [
+        fault(),
+        report(Outcome::Unavailable("x".into())),
+        found(Devices::Partial(vec![local("1")])),
+    ] {
+        idle().await;
+        udev.say("a", outcome);
+    }
+    bench.has("a", &["1", "2*", "3*"]).await;
+    udev.say("a", complete(&[local("1")]));
+    bench.has("a", &["1", "3?*"]).await;
+    pass(299).await;
+    assert_eq!(bench.has_now("a"), ["1", "3?*"]);
+    pass(2).await;
+    assert_eq!(bench.has_now("a"), ["1"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn after_a_restart_a_slower_source_is_waited_for() {
+    let (one, two) = (FakeHandler::new("udev@1"), FakeHandler::new("udev@2"));
+    let instances = earlier(&[("a", "1", false), ("a", "2", false)]);
+    let bench = start_with(
+        &[configured("a", "udev", "")],
+        &[("1.wasm", &one), ("2.wasm", &two)],
+        &instances,
+    );
+    idle().await;
+    one.say("a", complete(&[local("1")]));
+    bench.has("a", &["1", "2*"]).await;
+    two.say("a", complete(&[local("2")]));
+    bench.has("a", &["1", "2"]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn devices_of_a_handler_that_never_shows_up_go_after_the_eviction_time() {
+    let instances = earlier(&[("a", "1", false)]);
+    let bench = start_with(&[configured("a", "udev", "")], &[], &instances);
+    bench.has("a", &["1*"]).await;
+    pass(299).await;
+    assert_eq!(bench.has_now("a"), ["1*"]);
+    pass(2).await;
+    assert_eq!(bench.has_now("a"), Vec::<String>::new());
+}
+
+#[test]
+fn instances_of_the_store_are_known_by_their_node() {
+    let instances = earlier(&[("a", "1", false)]);
+    assert_eq!(known(&instances, "node-a").len(), 1);
+    assert!(known(&instances, "node-b").is_empty());
+}
