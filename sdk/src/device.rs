@@ -36,7 +36,7 @@ impl Device {
         self
     }
 
-    /// An environment variable for the workload, `[A-Za-z_][A-Za-z0-9_]*`; a name said twice has the last value.
+    /// An environment variable for the workload, `[A-Za-z_][A-Za-z0-9_-]*`; a name said twice has the last value.
     /// Needs the grant `devices.env`.
     #[must_use]
     pub fn property(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {

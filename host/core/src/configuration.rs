@@ -354,7 +354,7 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn manifest(spec: serde_json::Value) -> Manifest {
+    fn manifest(spec: &serde_json::Value) -> Manifest {
         serde_json::from_value(json!({
             "apiVersion": "akri.sh/v0", "kind": "Configuration", "metadata": {"name": "a"}, "spec": spec,
         }))
@@ -371,7 +371,7 @@ mod tests {
     #[test]
     fn what_is_left_out_has_akris_defaults() {
         let configuration =
-            Configuration::try_from(manifest(json!({"discoveryHandler": {"name": "udev"}})))
+            Configuration::try_from(manifest(&json!({"discoveryHandler": {"name": "udev"}})))
                 .unwrap();
         assert_eq!(
             (configuration.capacity, configuration.key.namespace()),
@@ -408,13 +408,13 @@ mod tests {
                 "spec.discoveryHandler.discoveryProperties[1].name",
             ),
         ] {
-            assert_eq!(paths(manifest(spec)), [expected]);
+            assert_eq!(paths(manifest(&spec)), [expected]);
         }
     }
 
     #[test]
     fn wrong_kind_version_name_and_grace_are_all_told_at_once() {
-        let mut wrong = manifest(json!({"discoveryHandler": {"name": "udev"}}));
+        let mut wrong = manifest(&json!({"discoveryHandler": {"name": "udev"}}));
         wrong.kind = "Instance".into();
         wrong.api_version = "v1".into();
         wrong.metadata.name = "A".into();

@@ -293,7 +293,7 @@ mod tests {
                         container_path: "/a/../b".into(),
                         host_path: "/a".into(),
                         read_only: true,
-                    })
+                    });
                 },
                 "'..'",
             ),
@@ -303,7 +303,7 @@ mod tests {
                         container_path: "a".into(),
                         host_path: "/a".into(),
                         read_only: true,
-                    })
+                    });
                 },
                 "not absolute",
             ),
@@ -313,7 +313,7 @@ mod tests {
                         container_path: "/dev/a".into(),
                         host_path: "/dev/a".into(),
                         permissions: "rr".into(),
-                    })
+                    });
                 },
                 "rwm",
             ),
@@ -322,7 +322,7 @@ mod tests {
                     drop(
                         d.attributes
                             .insert("a-b".into(), AttributeValue::Bool(true)),
-                    )
+                    );
                 },
                 "C identifier",
             ),
