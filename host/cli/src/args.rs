@@ -94,7 +94,7 @@ pub enum HandlerCommand {
 pub struct AgentArgs {
     /// Run without a cluster on the files in DIR: configurations/*.yaml, handlers/*.wasm, secrets/NAME/KEY [default DIR:
     /// /etc/leafhost as root, else $XDG_CONFIG_HOME/leafhost]
-    #[arg(long, env = "LEAFHOST_STANDALONE", value_name = "DIR", num_args = 0..=1, default_missing_value = "")]
+    #[arg(long, env = "LEAFHOST_STANDALONE", value_name = "DIR", num_args = 0..=1, default_missing_value = "1")]
     pub standalone: Option<String>,
 
     /// The node's name in Instances; remembered in the state folder [default: the host name]
@@ -315,8 +315,14 @@ pub struct RunArgs {
     #[arg(long, env = "LEAFHOST_DETAILS", value_name = "FILE")]
     pub details: Option<PathBuf>,
 
-    /// A discovery property, NAME=VALUE or NAME=@FILE; may be repeated, wins over the Configuration's
-    #[arg(long, env = "LEAFHOST_PROPERTY", value_name = "K=V|K=@FILE")]
+    /// A discovery property, NAME=VALUE or NAME=@FILE, which counts as a Secret; may be repeated, wins over the
+    /// Configuration's
+    #[arg(
+        long,
+        env = "LEAFHOST_PROPERTY",
+        value_name = "K=V|K=@FILE",
+        hide_env_values = true
+    )]
     pub property: Vec<PropertyArg>,
 
     /// The grants file [default: the one beside FILE]

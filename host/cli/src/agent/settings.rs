@@ -57,15 +57,16 @@ impl Settings {
             log_level,
         } = args;
         let dir = match standalone.as_deref() {
-            None => {
+            // An empty environment variable says no.
+            None | Some("") => {
                 return Err(Usage(
                     "say where Configurations come from: --standalone runs on this machine's files; this version cannot join a cluster"
                         .to_owned(),
                 )
                 .into());
             }
-            // An environment variable that only says yes.
-            Some("" | "1" | "true") => user.standalone_dir()?,
+            // The flag alone, or an environment variable that only says yes.
+            Some("1" | "true") => user.standalone_dir()?,
             Some(dir) => absolute(Path::new(dir))?,
         };
         let state_dir = match state_dir {

@@ -53,9 +53,9 @@ fn every_flag_has_a_variable_of_its_name_and_a_help_text() {
 fn standalone_takes_a_folder_or_none() {
     for (line, expected) in [
         ("leafhost agent", None),
-        ("leafhost agent --standalone", Some("")),
+        ("leafhost agent --standalone", Some("1")),
         ("leafhost agent --standalone /x", Some("/x")),
-        ("leafhost agent --standalone --no-cdi", Some("")),
+        ("leafhost agent --standalone --no-cdi", Some("1")),
     ] {
         assert_eq!(agent(line).standalone.as_deref(), expected, "{line}");
     }

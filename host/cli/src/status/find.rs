@@ -207,4 +207,53 @@ mod tests {
         let search = Search::new(Some("http://127.0.0.1:1/"), None, &User::default());
         assert_eq!(search, Search::Address("127.0.0.1:1".into()));
     }
+
+    /// Answers one request after the other with these texts; yields the requests' first lines.
+    fn serve(answers: Vec<String>) -> (String, std::thread::JoinHandle<Vec<String>>) {
+        use std::io::{BufRead as _, BufReader, Write as _};
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let server = std::thread::spawn(move || {
+            let mut asked = Vec::new();
+            for answer in answers {
+                let (mut stream, _) = listener.accept().unwrap();
+                let mut lines = BufReader::new(stream.try_clone().unwrap()).lines();
+                asked.push(lines.next().unwrap().unwrap());
+                while !lines.next().unwrap().unwrap().is_empty() {}
+                stream.write_all(answer.as_bytes()).unwrap();
+            }
+            asked
+        });
+        (address, server)
+    }
+
+    #[test]
+    fn a_version_is_kept_and_asked_for() {
+        let status = serde_json::to_string(&Status {
+            node: "edge-1".into(),
+            ..Status::default()
+        })
+        .unwrap();
+        let (address, server) = serve(vec![
+            format!(
+                "HTTP/1.1 200 OK\r\nleafhost-status-version: 7\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{status}",
+                status.len()
+            ),
+            "HTTP/1.1 304 Not Modified\r\nconnection: close\r\n\r\n".into(),
+            "HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 2\r\n\r\n{}".into(),
+        ]);
+        let search = Search::new(Some(&address), None, &User::default());
+        let answer = search.status(None).unwrap().unwrap();
+        assert_eq!(answer.status.node, "edge-1");
+        assert_eq!(answer.version.as_deref(), Some("7"));
+        assert!(search.status(Some("7")).unwrap().is_none());
+        let other = format!("{:#}", search.status(None).unwrap_err());
+        assert!(other.contains("no status of a leafhost agent"), "{other}");
+        let asked = server.join().unwrap();
+        assert!(asked[0].starts_with("GET /status HTTP"), "{asked:?}");
+        assert!(
+            asked[1].starts_with("GET /status?after=7 HTTP"),
+            "{asked:?}"
+        );
+    }
 }

@@ -49,7 +49,10 @@ pub fn read(
             configuration: stand_in(&description.name)?,
             details: details(path)?,
             properties: Vec::new(),
-            origin: format!("the details in {}", path.display()),
+            origin: match path.to_str() {
+                Some("-") => "the details on stdin".to_owned(),
+                _ => format!("the details in {}", path.display()),
+            },
         },
         None if description.example.is_empty() => bail!(
             "{} has no example: give details with --details FILE or --configuration FILE",
