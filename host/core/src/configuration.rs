@@ -430,6 +430,19 @@ mod tests {
     }
 
     #[test]
+    fn a_reference_is_written_as_it_is_read_and_names_one_place() {
+        let secret = json!({"secretKeyRef": {"name": "a", "namespace": "default", "key": "k"}});
+        let read: ValueFrom = serde_json::from_value(secret.clone()).unwrap();
+        assert_eq!(serde_json::to_value(read).unwrap(), secret);
+        let mut both = secret;
+        both["configMapKeyRef"] = json!({"name": "a", "key": "k"});
+        for wrong in [both, json!({})] {
+            let error = serde_json::from_value::<ValueFrom>(wrong).unwrap_err();
+            assert!(error.to_string().contains("exactly one"), "{error}");
+        }
+    }
+
+    #[test]
     fn grace_is_a_number_with_a_unit() {
         for (text, seconds) in [
             ("0", Some(0)),

@@ -135,6 +135,9 @@ impl Folder {
 
     /// Looks through the folder, having listened to all of it before.
     async fn look(&self, ear: &mut Ear) -> Look {
+        if ear.in_doubt {
+            ear.turn_to(ear.turned_to.clone());
+        }
         loop {
             let (path, rules) = (self.path.clone(), self.rules.clone());
             let look = blocking(move || Look::at(&path, &rules)).await;
@@ -245,6 +248,8 @@ impl Folder {
 struct Ear {
     listener: Option<Listener>,
     turned_to: BTreeSet<PathBuf>,
+    /// Whether what it is turned to may be another folder by now.
+    in_doubt: bool,
     /// Why not everything is heard.
     deaf: Option<String>,
 }
@@ -254,6 +259,7 @@ impl Ear {
         let mut ear = Self {
             listener: None,
             turned_to: BTreeSet::new(),
+            in_doubt: false,
             deaf: None,
         };
         match Listener::new() {
@@ -268,7 +274,7 @@ impl Ear {
         let Some(listener) = self.listener.as_mut() else {
             return false;
         };
-        if self.turned_to == wanted {
+        if self.turned_to == wanted && !self.in_doubt {
             return false;
         }
         match listener.listen(&wanted) {
@@ -276,12 +282,13 @@ impl Ear {
             Err(error) => self.fail(&error),
         }
         self.turned_to = wanted;
+        self.in_doubt = false;
         true
     }
 
     /// A folder may have been replaced by another of the same name: listen anew.
     fn doubt(&mut self) {
-        self.turned_to.clear();
+        self.in_doubt = true;
     }
 
     async fn next(&mut self) -> Sound {
