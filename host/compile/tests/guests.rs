@@ -1,5 +1,12 @@
 //! Guests written as text, through the real compiler: loaded, called, bounded.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a test; what the bench cannot do is a failure"
+)]
+
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,6 +19,8 @@ use leafhost_wasm::{Runtime, RuntimeConfig, engine_config};
 use wasmtime::Engine;
 use wasmtime::component::Component;
 
+/// Waits an hour.
+const ASLEEP: &str = "(call $block (call $after (i64.const 3600000000000))) (i32.const 256)";
 /// The usual answer.
 const ANSWER: &str = "(i32.const 256)";
 
@@ -314,4 +323,33 @@ async fn what_is_no_handler_is_refused_with_the_reason() {
         assert!(error.message.contains(words), "{words}: {error}");
         assert!(!error.transient, "{error}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dropped_session_ends_its_call_and_gives_its_place_back() {
+    let bench = Bench::new();
+    let asleep = Guest::that(ASLEEP).wasm();
+    let handler = bench.load(&asleep, "").await.unwrap();
+    let mut sessions: Vec<_> = (0..4).map(|_| handler.open(spec())).collect();
+    let moment = Duration::from_millis(200);
+    for session in &mut sessions {
+        assert!(tokio::time::timeout(moment, session.next()).await.is_err());
+    }
+    // Four calls of a handler at once, and no fifth.
+    let fifth = tokio::time::timeout(moment, handler.validate("")).await;
+    assert!(fifth.is_err());
+    drop(sessions);
+    let fifth = tokio::time::timeout(Duration::from_secs(10), handler.validate("")).await;
+    assert_eq!(fifth.unwrap(), Ok(Vec::new()));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "waits for the whole thirty seconds a call may take"]
+async fn a_guest_that_sleeps_is_ended_by_the_clock_and_pays_no_computing() {
+    let bench = Bench::new();
+    let report = bench.first(&Guest::that(ASLEEP), "").await;
+    let (reason, message) = fault(&report);
+    assert_eq!(reason, FaultReason::WallTimeout, "{message}");
+    assert!(report.call.wall >= Duration::from_secs(30));
+    assert!(report.call.cpu < Duration::from_secs(1));
 }

@@ -108,7 +108,7 @@ impl Cache {
                 user,
             });
         }
-        if metadata.mode() & 0o077 != 0 {
+        if !is_private(&metadata) {
             std::fs::set_permissions(folder, std::fs::Permissions::from_mode(0o700))
                 .map_err(broken)?;
         }
@@ -266,6 +266,12 @@ fn deserialize(engine: &Engine, code: &[u8]) -> wasmtime::Result<Component> {
     unsafe { Component::deserialize(engine, code) }
 }
 
+/// Whether nobody but the owner may do anything with it.
+fn is_private(metadata: &std::fs::Metadata) -> bool {
+    let others = metadata.mode() & 0o077;
+    others == 0
+}
+
 /// The key, if its file is ours alone and whole.
 fn read_key(folder: &Path, user: u32) -> Option<[u8; KEY]> {
     let mut file = OpenOptions::new()
@@ -274,7 +280,7 @@ fn read_key(folder: &Path, user: u32) -> Option<[u8; KEY]> {
         .open(folder.join(KEY_FILE))
         .ok()?;
     let metadata = file.metadata().ok()?;
-    let ours = metadata.is_file() && metadata.uid() == user && metadata.mode() & 0o077 == 0;
+    let ours = metadata.is_file() && metadata.uid() == user && is_private(&metadata);
     let mut key = [0; KEY];
     let whole = metadata.len() == u64::try_from(KEY).ok()? && file.read_exact(&mut key).is_ok();
     (ours && whole).then_some(key)

@@ -16,7 +16,7 @@ use wasmtime_wasi::{I32Exit, ResourceTableError};
 use crate::bindings::{DiscoveryHandler, DiscoveryHandlerPre};
 use crate::capabilities::CallState;
 use crate::cpu::Metered;
-use crate::limits::{HANDLES, HOSTCALL_FUEL, Limits};
+use crate::limits::{HANDLES, HOSTCALL_FUEL, Limits, TABLE_ELEMENTS};
 use crate::record::Record;
 use crate::text::{Secrets, clean};
 use crate::ticker::Ticker;
@@ -218,6 +218,12 @@ fn fault(error: &wasmtime::Error, limits: &Limits, record: &Record) -> Fault {
                 "it needed more than {} MiB of memory{place}{words}; `limits.memoryMiB` in the grants raises that",
                 limits.memory >> 20
             ),
+        );
+    }
+    if record.memory.tables_refused() {
+        return Fault::new(
+            FaultReason::Memory,
+            format!("it needed more than {TABLE_ELEMENTS} elements of tables{place}{words}"),
         );
     }
     if let Some(I32Exit(status)) = error.downcast_ref::<I32Exit>() {

@@ -4,25 +4,26 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use leafhost_core::configuration::FieldProblem;
-use leafhost_core::fault::{Fault, FaultReason};
+use leafhost_core::fault::Fault;
 use leafhost_core::handler::{Description, Digest};
 use leafhost_core::ports::Handler;
-use leafhost_core::session::{CallStats, Outcome, Session, SessionSpec};
+use leafhost_core::session::{Session, SessionSpec};
 use leafhost_udev::Subsystems;
 use tokio::sync::Semaphore;
 
 use crate::bindings::DiscoveryHandlerPre;
 use crate::bindings::leafhost::discovery::types;
-use crate::bindings::leafhost::udev::types as udev_types;
 use crate::call::{Call, Ended, Host, Work};
 use crate::capabilities::log::{LogSink, Rate};
-use crate::capabilities::udev::host_rule;
 use crate::capabilities::{CallState, Capabilities};
 use crate::grants::Grants;
-use crate::output::{Bounds, resolve};
 use crate::record::Record;
-use crate::session::{Ask, Called, Caller, Listening, Next, Wakes, WakingSession, Why};
+use crate::session::{Listening, WakingSession};
 use crate::text::Secrets;
+
+mod caller;
+
+use caller::GuestCaller;
 
 /// How many calls of one handler run at once; more wait.
 const AT_ONCE: usize = 4;
@@ -204,192 +205,6 @@ impl Handler for LoadedHandler {
             sink,
         };
         Box::new(WakingSession::new(Arc::new(caller), opening, listening))
-    }
-}
-
-/// The calls of one session.
-struct GuestCaller {
-    guest: Arc<Guest>,
-    capabilities: Capabilities,
-    no_events: Option<String>,
-    shared: bool,
-    spec: SessionSpec,
-    sink: Arc<LogSink>,
-}
-
-#[async_trait]
-impl Caller for GuestCaller {
-    async fn call(&self, ask: Ask) -> Called {
-        let record = Arc::new(Record::default());
-        let request = self.request(ask);
-        let work: Work<_> = Box::new(|handler, store| {
-            Box::pin(async move {
-                let handler = handler.leafhost_discovery_handler();
-                handler.call_discover(store, &request).await
-            })
-        });
-        let ended = self
-            .guest
-            .call(&self.capabilities, &self.sink, &record, work)
-            .await;
-        let kept = record.take();
-        let secrets = &self.sink.secrets;
-        let (outcome, next) = match ended.answer {
-            Ok(Ok(answer)) => self.discovered(answer, kept.nodes).await,
-            Ok(Err(types::DiscoveryError::InvalidDetails(list))) => {
-                (Outcome::InvalidDetails(problems(list, secrets)), None)
-            }
-            Ok(Err(types::DiscoveryError::Unavailable(what))) => {
-                (Outcome::Unavailable(secrets.clean(&what, MAX_TEXT)), None)
-            }
-            Err(fault) => (Outcome::Faulted(fault), None),
-        };
-        Called {
-            outcome,
-            explained: kept.explained,
-            explained_dropped: kept.explained_dropped,
-            stats: CallStats {
-                wall: ended.wall,
-                cpu: record.cpu.used(),
-                memory: record.memory.peak(),
-                denied: kept.denied.into_iter().collect(),
-                log_dropped: kept.log_dropped,
-                ..CallStats::default()
-            },
-            next,
-        }
-    }
-}
-
-impl GuestCaller {
-    fn request(&self, ask: Ask) -> types::Request {
-        let limits = &self.guest.grants.limits;
-        let millis =
-            |time: std::time::Duration| u32::try_from(time.as_millis()).unwrap_or(u32::MAX);
-        let properties = self.spec.properties.iter().map(|property| types::Property {
-            name: property.name.clone(),
-            value: property.value.as_deref().map(<[u8]>::to_vec),
-            secret: property.secret,
-        });
-        types::Request {
-            node: self.spec.node.clone(),
-            configuration: self.spec.configuration.to_string(),
-            details: self.spec.details.clone(),
-            properties: properties.collect(),
-            events: ask.events.into_iter().map(guest_event).collect(),
-            events_lost: ask.events_lost,
-            budget: types::Budget {
-                wall_ms: millis(limits.wall),
-                cpu_ms: millis(limits.cpu),
-                memory_bytes: limits.memory,
-                devices: limits.devices,
-                answer_bytes: limits.answer,
-            },
-            cursor: ask.cursor,
-        }
-    }
-
-    /// Checks an answer away from the async threads: paths are looked up.
-    async fn discovered(
-        &self,
-        answer: types::Discovery,
-        udev_nodes: std::collections::BTreeSet<String>,
-    ) -> (Outcome, Option<Next>) {
-        let (grants, secrets) = (self.guest.grants.clone(), self.sink.secrets.clone());
-        let shared = self.shared;
-        let checked = tokio::task::spawn_blocking(move || {
-            let bounds = Bounds {
-                grants: &grants,
-                shared,
-                secrets: &secrets,
-                udev_nodes: &udev_nodes,
-                resolve: &resolve,
-            };
-            bounds.weigh(&answer)?;
-            let discovery = bounds.discovery(answer.devices, answer.departed);
-            Ok((discovery, answer.wake, answer.cursor))
-        });
-        match checked.await {
-            Ok(Ok((discovery, wake, cursor))) => {
-                let wakes = self.wakes(wake);
-                (Outcome::Discovered(discovery), Some(Next { wakes, cursor }))
-            }
-            Ok(Err(fault)) => (Outcome::Faulted(fault), None),
-            Err(error) => {
-                let message = format!("the agent failed while it checked the answer: {error}");
-                (
-                    Outcome::Faulted(Fault::new(FaultReason::Host, message)),
-                    None,
-                )
-            }
-        }
-    }
-
-    /// The wakes that can be served, and why the others cannot.
-    fn wakes(&self, list: Vec<types::Wake>) -> Wakes {
-        let mut wakes = Wakes::default();
-        for wake in list {
-            match wake {
-                types::Wake::After(millis) => {
-                    let after = std::time::Duration::from_millis(millis.into());
-                    wakes.after = Some(wakes.after.map_or(after, |other| other.min(after)));
-                }
-                types::Wake::Udev(rule) => self.udev_wake(rule, &mut wakes),
-                types::Wake::Network => wakes
-                    .refused
-                    .push("network: this version has no network capability".to_owned()),
-                types::Wake::Multicast(filter) => wakes.refused.push(self.sink.secrets.clean(
-                    &format!(
-                        "multicast {}:{}: this version has no network capability",
-                        filter.group, filter.port
-                    ),
-                    MAX_TEXT,
-                )),
-            }
-        }
-        wakes
-    }
-
-    fn udev_wake(&self, rule: udev_types::Rule, wakes: &mut Wakes) {
-        if self.capabilities.udev.is_none() {
-            wakes
-                .refused
-                .push("udev: the grant `udev` is missing".to_owned());
-            return;
-        }
-        match host_rule(rule) {
-            Ok(_) if self.no_events.is_some() => {
-                let reason = self.no_events.as_deref().unwrap_or_default();
-                let instead = crate::session::INSTEAD_OF_EVENTS;
-                wakes.after = Some(wakes.after.map_or(instead, |other| other.min(instead)));
-                let refused = format!(
-                    "udev: {reason}; called every {} s instead",
-                    instead.as_secs()
-                );
-                if !wakes.refused.contains(&refused) {
-                    wakes.refused.push(refused);
-                }
-            }
-            Ok(rule) => wakes.udev.push(rule),
-            Err(error) => {
-                let text = format!("udev: {error}");
-                wakes.refused.push(self.sink.secrets.clean(&text, MAX_TEXT));
-            }
-        }
-    }
-}
-
-fn guest_event(why: Why) -> types::Event {
-    match why {
-        Why::First => types::Event::First,
-        Why::Changed => types::Event::Changed,
-        Why::Timer => types::Event::Timer,
-        Why::Udev(event) => types::Event::Udev(udev_types::Event {
-            action: event.action.clone(),
-            devpath: event.devpath.clone(),
-            subsystem: event.subsystem.clone(),
-            devnode: event.devnode.clone(),
-        }),
     }
 }
 

@@ -9,7 +9,7 @@ use wasmtime::{Error, ResourceLimiter, Result};
 /// The most guest instances, memories and tables of one component, each.
 const GUEST_INSTANCES: usize = 64;
 /// The most elements of all tables together.
-const TABLE_ELEMENTS: usize = 100_000;
+pub(crate) const TABLE_ELEMENTS: usize = 100_000;
 
 /// The bounds of one call. The defaults are meant for every handler; a grants file may raise some.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -48,6 +48,7 @@ pub(crate) const HANDLES: usize = 4096;
 pub(crate) struct MemoryUse {
     peak: AtomicU64,
     refused: AtomicBool,
+    tables_refused: AtomicBool,
 }
 
 impl MemoryUse {
@@ -59,6 +60,11 @@ impl MemoryUse {
     /// Whether the guest asked for more than it may have.
     pub(crate) fn refused(&self) -> bool {
         self.refused.load(Ordering::Relaxed)
+    }
+
+    /// Whether the guest asked for more elements of tables than it may have.
+    pub(crate) fn tables_refused(&self) -> bool {
+        self.tables_refused.load(Ordering::Relaxed)
     }
 }
 
@@ -120,7 +126,7 @@ impl ResourceLimiter for Limiter {
         let more = desired.saturating_sub(current);
         let total = self.elements.saturating_add(more);
         if total > TABLE_ELEMENTS {
-            self.uses.refused.store(true, Ordering::Relaxed);
+            self.uses.tables_refused.store(true, Ordering::Relaxed);
             return Ok(false);
         }
         self.elements = total;

@@ -29,6 +29,10 @@ struct Shared {
 struct State {
     running: usize,
     stopped: bool,
+    /// No tick is waited for.
+    parked: bool,
+    /// How many there were.
+    ticks: u64,
 }
 
 impl Shared {
@@ -40,15 +44,18 @@ impl Shared {
     fn wait(&self) -> bool {
         let mut state = self.lock();
         while state.running == 0 && !state.stopped {
+            state.parked = true;
             state = self
                 .changed
                 .wait(state)
                 .unwrap_or_else(PoisonError::into_inner);
         }
-        let (state, _) = self
+        state.parked = false;
+        let (mut state, _) = self
             .changed
             .wait_timeout_while(state, TICK, |state| !state.stopped)
             .unwrap_or_else(PoisonError::into_inner);
+        state.ticks += 1;
         !state.stopped
     }
 }
@@ -99,5 +106,49 @@ pub(crate) struct Running(Arc<Shared>);
 impl Drop for Running {
     fn drop(&mut self) {
         self.0.lock().running -= 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use super::*;
+
+    /// Waits until `done`, at most ten seconds.
+    fn eventually(mut done: impl FnMut() -> bool) {
+        let begin = Instant::now();
+        while !done() {
+            assert!(begin.elapsed() < Duration::from_secs(10), "not in time");
+            std::thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn the_epoch_grows_only_while_a_guest_runs() {
+        let engine = crate::engine::engine().unwrap();
+        let ticker = Ticker::start(&engine).unwrap();
+        let wakes = |ticker: &Ticker| ticker.shared.lock().ticks;
+        assert_eq!(wakes(&ticker), 0);
+        let running = ticker.run();
+        eventually(|| wakes(&ticker) >= 3);
+        drop(running);
+        // One tick may be under way.
+        let after = wakes(&ticker) + 1;
+        eventually(|| ticker.shared.lock().parked);
+        assert!(wakes(&ticker) <= after);
+    }
+
+    #[test]
+    fn the_thread_ends_with_the_ticker() {
+        let engine = crate::engine::engine().unwrap();
+        let ticker = Ticker::start(&engine).unwrap();
+        let _running = ticker.run();
+        let shared = Arc::downgrade(&ticker.shared);
+        let thread = ticker.thread.as_ref().unwrap().thread().id();
+        drop(ticker);
+        assert_ne!(thread, std::thread::current().id());
+        // What is left is held by `_running` alone: the thread has given up its part.
+        assert_eq!(shared.strong_count(), 1);
     }
 }

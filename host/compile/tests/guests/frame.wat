@@ -8,6 +8,15 @@
   (import "leafhost:explain/explain@0.1.0" (instance $explain
     (export "skipped" (func (param "subject" string) (param "rule" string) (param "reason" string)))))
 
+  (import "wasi:io/poll@0.2.0" (instance $poll
+    (export "pollable" (type $pollable (sub resource)))
+    (export "[method]pollable.block" (func (param "self" (borrow $pollable))))))
+  (alias export $poll "pollable" (type $pollable))
+  (import "wasi:clocks/monotonic-clock@0.2.0" (instance $clock
+    (alias outer 1 $pollable (type $outer))
+    (export "pollable" (type $pollable (eq $outer)))
+    (export "subscribe-duration" (func (param "when" u64) (result (own $pollable))))))
+
   (type $description' (record (field "name" string) (field "version" string) (field "summary" string)
     (field "example" string) (field "shared" bool)))
   (export $description "description" (type $description'))
@@ -75,11 +84,15 @@
   (core instance $m (instantiate $memory))
   (core func $write (canon lower (func $log "write") (memory (core memory $m "memory"))))
   (core func $skipped (canon lower (func $explain "skipped") (memory (core memory $m "memory"))))
+  (core func $block (canon lower (func $poll "[method]pollable.block")))
+  (core func $after (canon lower (func $clock "subscribe-duration")))
 
   (core module $guest
     (import "host" "memory" (memory 2))
     (import "host" "write" (func $write (param i32 i32 i32)))
     (import "host" "skipped" (func $skipped (param i32 i32 i32 i32 i32 i32)))
+    (import "host" "block" (func $block (param i32)))
+    (import "host" "after" (func $after (param i64) (result i32)))
     ;; name, version, summary, example
     (data (i32.const 64) "\00\04\00\00\07\00\00\00\08\04\00\00\03\00\00\00\0b\04\00\00\00\00\00\00\0b\04\00\00\00\00\00\00\01")
     ;; ok(complete([device at 512]), no departed, [wake at 640], cursor "c")
@@ -96,7 +109,9 @@
   (core instance $g (instantiate $guest (with "host" (instance
     (export "memory" (memory $m "memory"))
     (export "write" (func $write))
-    (export "skipped" (func $skipped))))))
+    (export "skipped" (func $skipped))
+    (export "block" (func $block))
+    (export "after" (func $after))))))
 
   (func $describe (result $description)
     (canon lift (core func $g "describe") (memory (core memory $m "memory")) (realloc (core func $m "realloc"))))

@@ -1,3 +1,4 @@
+use std::fmt::Write as _;
 use std::io::Write as _;
 
 use flate2::Compression;
@@ -7,12 +8,12 @@ use super::*;
 
 /// A component with such imports and a handler of that version.
 fn component(imports: &[&str], handler: &str) -> Vec<u8> {
-    let imports: String = imports
-        .iter()
-        .map(|name| format!("(import \"{name}\" (instance))"))
-        .collect();
+    let mut instances = String::new();
+    for name in imports {
+        let _ = write!(instances, "(import \"{name}\" (instance))");
+    }
     let text = format!(
-        "(component {imports} (instance $handler) (export \"{handler}\" (instance $handler)))"
+        "(component {instances} (instance $handler) (export \"{handler}\" (instance $handler)))"
     );
     wat::parse_str(text).unwrap()
 }

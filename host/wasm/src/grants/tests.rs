@@ -1,3 +1,5 @@
+use std::fmt::Write as _;
+
 use super::*;
 
 fn problem(text: &str) -> FieldProblem {
@@ -16,7 +18,7 @@ devices: {nodes: [udev, "/dev/vfio/*"], mounts: ["/run/udev:ro"], env: ["UDEV_*"
     )
     .unwrap();
     assert_eq!(grants.limits.memory, 128 << 20);
-    assert_eq!(grants.limits.wall, Duration::from_secs(60));
+    assert_eq!(grants.limits.wall, Duration::from_mins(1));
     let network = grants.network.as_ref().unwrap();
     assert_eq!(network.udp.len(), 2);
     assert_eq!(network.tcp[0].net, None);
@@ -163,7 +165,7 @@ fn a_file_made_to_blow_up_is_refused() {
     let mut bomb = String::from("a0: &a0 [x, x, x, x, x, x, x, x, x]\n");
     for n in 1..12 {
         let one = format!("*a{}, ", n - 1);
-        bomb.push_str(&format!("a{n}: &a{n} [{}]\n", one.repeat(9)));
+        let _ = writeln!(bomb, "a{n}: &a{n} [{}]", one.repeat(9));
     }
     bomb.push_str("udev: {subsystems: *a11}\n");
     assert!(!problem(&bomb).message.is_empty());

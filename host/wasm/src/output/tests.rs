@@ -5,6 +5,9 @@ udev: {subsystems: ["*"]}
 devices: {nodes: [udev, "/dev/vfio/*"], mounts: ["/run/udev:ro", "/srv/data:rw"], env: ["UDEV_*"]}
 "#;
 
+/// Changes a device.
+type Break = fn(&mut types::Device);
+
 fn raw(id: &str) -> types::Device {
     types::Device {
         id: id.to_owned(),
@@ -91,7 +94,6 @@ fn what_is_granted_is_handed_out() {
 
 #[test]
 fn what_is_not_granted_leaves_the_device_out_and_says_why() {
-    type Break = fn(&mut types::Device);
     let table: [(Break, &str); 19] = [
         (
             |d| d.properties = vec![("OTHER".into(), String::new())],
@@ -131,7 +133,7 @@ fn what_is_not_granted_leaves_the_device_out_and_says_why() {
                 d.device_nodes = vec![types::DeviceNode {
                     container_path: "/etc/x".into(),
                     ..node("/dev/video0")
-                }]
+                }];
             },
             "below /dev",
         ),
@@ -140,7 +142,7 @@ fn what_is_not_granted_leaves_the_device_out_and_says_why() {
                 d.device_nodes = vec![types::DeviceNode {
                     container_path: "/dev/null".into(),
                     ..node("/dev/video0")
-                }]
+                }];
             },
             "would replace",
         ),
@@ -149,7 +151,7 @@ fn what_is_not_granted_leaves_the_device_out_and_says_why() {
                 d.device_nodes = vec![types::DeviceNode {
                     permissions: "x".into(),
                     ..node("/dev/video0")
-                }]
+                }];
             },
             "rwm",
         ),
@@ -172,7 +174,7 @@ fn what_is_not_granted_leaves_the_device_out_and_says_why() {
                         name: name.into(),
                         value: types::AttributeValue::Boolean(true),
                     })
-                    .into()
+                    .into();
             },
             "there twice",
         ),
@@ -222,8 +224,7 @@ fn a_device_with_a_secret_is_left_out_and_the_secret_is_not_shown() {
         secret: true,
     };
     let secrets = Secrets::new(&[property]);
-    type Hide = fn(&mut types::Device);
-    let places: [Hide; 6] = [
+    let places: [Break; 6] = [
         |d| d.id = "rtsp://a:hunter2@cam".into(),
         |d| d.physical_id = Some("hunter2".into()),
         |d| d.properties = vec![("UDEV_A".into(), "xhunter2".into())],
