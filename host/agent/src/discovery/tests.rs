@@ -242,37 +242,6 @@ async fn deleting_configurations_ends_sessions_and_leads_back_to_waiting() {
     bench.statuses(&["udev.wasm: Waiting"]).await;
 }
 
-#[tokio::test(start_paused = true)]
-async fn what_changes_opens_the_session_anew_and_says_why() {
-    let udev = FakeHandler::new("udev@1");
-    let bench = start(&[configured("a", "udev", "x")], &[("udev.wasm", &udev)]);
-    idle().await;
-    udev.say("a", complete(&[local("1")]));
-    bench.has("a", &["1"]).await;
-    bench.configure(&[configured("a", "udev", "y")]);
-    idle().await;
-    let regranted = FakeHandler::new("udev@1");
-    bench.serve(&[("udev.wasm", &regranted)]);
-    idle().await;
-    let replaced = FakeHandler::new("udev@2");
-    bench.serve(&[("udev.wasm", &replaced)]);
-    idle().await;
-    assert_eq!(udev.opened(), [r#"a "x" First"#, r#"a "y" Changed"#]);
-    assert_eq!(regranted.opened(), [r#"a "y" Changed"#]);
-    assert_eq!(replaced.opened(), [r#"a "y" First"#]);
-    assert_eq!(bench.has_now("a"), ["1"], "nothing is withdrawn by a swap");
-    bench.statuses(&["udev.wasm: Active"]).await;
-
-    let seen = bench.devices.clone();
-    let before = Arc::clone(&seen.borrow());
-    replaced.say("a", complete(&[local("1")]));
-    idle().await;
-    assert!(
-        Arc::ptr_eq(&before, &seen.borrow()),
-        "the same devices are no news"
-    );
-}
-
 #[tokio::test]
 async fn an_answer_to_an_older_order_is_dropped() {
     let udev = FakeHandler::new("udev@1");
@@ -397,54 +366,12 @@ async fn without_its_properties_the_handler_is_not_called_and_devices_stay() {
     bench.problem("a", "Secret x is missing").await;
     idle().await;
     assert!(!udev.say("a", complete(&[])), "its session has ended");
+    bench.statuses(&["udev.wasm: Waiting"]).await;
     pass(3600).await;
     assert_eq!(bench.has_now("a"), ["1"]);
     bench.configure(&[whole]);
     idle().await;
     assert_eq!(udev.opened().len(), 2);
-}
-
-#[tokio::test(start_paused = true)]
-async fn two_sources_of_a_handler_both_serve_and_the_warning_names_them() {
-    let (one, two) = (FakeHandler::new("udev@1"), FakeHandler::new("udev@2"));
-    let bench = start(
-        &[configured("a", "udev", "")],
-        &[("1.wasm", &one), ("2.wasm", &two)],
-    );
-    bench
-        .problem(
-            "a",
-            "1.wasm and 2.wasm: each of them gets this Configuration's properties",
-        )
-        .await;
-    idle().await;
-    one.say("a", complete(&[shared("x")]));
-    two.say("a", complete(&[shared("x"), shared("y")]));
-    bench.has("a", &["x", "y"]).await;
-    bench
-        .problem(
-            "a",
-            "1 devices of 2.wasm (such as \"x\") are not used, because 1.wasm has them",
-        )
-        .await;
-    one.say("a", fault());
-    bench.statuses(&["1.wasm: Offline", "2.wasm: Active"]).await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_deleted_source_is_offline_keeps_its_devices_and_is_then_forgotten() {
-    let udev = FakeHandler::new("udev@1");
-    let bench = start(&[configured("a", "udev", "")], &[("udev.wasm", &udev)]);
-    idle().await;
-    udev.say("a", complete(&[local("1")]));
-    bench.has("a", &["1"]).await;
-    bench.serve(&[]);
-    bench.statuses(&["udev.wasm: Offline"]).await;
-    pass(299).await;
-    assert_eq!(bench.has_now("a"), ["1"]);
-    pass(2).await;
-    bench.has("a", &[]).await;
-    bench.statuses(&[]).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -462,23 +389,6 @@ async fn a_session_that_breaks_down_is_a_failure_and_starts_again() {
     udev.say("a", complete(&[local("1")]));
     bench.has("a", &["1"]).await;
     bench.statuses(&["udev.wasm: Active"]).await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_removed_handler_comes_back_at_once_with_new_bytes() {
-    let udev = FakeHandler::new("udev@1");
-    let bench = start(&[configured("a", "udev", "")], &[("udev.wasm", &udev)]);
-    idle().await;
-    udev.say("a", fault());
-    bench.statuses(&["udev.wasm: Offline"]).await;
-    pass(301).await;
-    bench.statuses(&["udev.wasm: Removed"]).await;
-    let better = FakeHandler::new("udev@2");
-    bench.serve(&[("udev.wasm", &better)]);
-    bench.statuses(&["udev.wasm: Waiting"]).await;
-    idle().await;
-    better.say("a", complete(&[local("1")]));
-    bench.has("a", &["1"]).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -568,3 +478,4 @@ async fn a_source_that_is_not_read_yet_deletes_nothing() {
 }
 
 mod restart;
+mod sources;

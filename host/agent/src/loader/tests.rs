@@ -142,6 +142,23 @@ async fn a_failure_that_may_pass_is_tried_again_with_backoff() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_version_that_was_replaced_while_it_loaded_never_serves() {
+    let mut bench = start(Files::new(&[file("a.wasm", "udev@1")]));
+    while bench.loader.running.lock().unwrap().0 == 0 {
+        tokio::task::yield_now().await;
+    }
+    bench.files.put(&[file("a.wasm", "udev@2")]);
+    let mut seen = Vec::new();
+    while seen.last().is_none_or(|last| last != "a.wasm: udev@2") {
+        bench.handlers.changed().await.unwrap();
+        seen.extend(shown(&bench.handlers.borrow_and_update()));
+    }
+    assert_eq!(seen, ["a.wasm: nothing", "a.wasm: udev@2"]);
+    assert_eq!(bench.loader.loads.lock().unwrap().len(), 2);
+    bench.end().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn two_files_are_loaded_at_once_and_no_more() {
     let files: Vec<_> = (0..6)
         .map(|n| file(&format!("{n}.wasm"), &format!("h{n}@1")))

@@ -47,6 +47,24 @@ async fn after_a_restart_only_a_complete_answer_withdraws() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn after_a_restart_files_that_are_not_read_yet_are_waited_for() {
+    let udev = FakeHandler::new("udev@1");
+    let instances = earlier(&[("a", "1", false), ("a", "2", false)]);
+    let bench = start_with(&[configured("a", "udev", "")], &[], &instances);
+    let all = handler_set(&[("udev.wasm", &udev)]);
+    let some = HandlerSet {
+        complete: false,
+        ..HandlerSet::clone(&all)
+    };
+    bench.handlers.send_replace(Arc::new(some));
+    idle().await;
+    udev.say("a", complete(&[local("1")]));
+    bench.has("a", &["1", "2*"]).await;
+    bench.handlers.send_replace(all);
+    bench.has("a", &["1"]).await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn after_a_restart_a_slower_source_is_waited_for() {
     let (one, two) = (FakeHandler::new("udev@1"), FakeHandler::new("udev@2"));
     let instances = earlier(&[("a", "1", false), ("a", "2", false)]);

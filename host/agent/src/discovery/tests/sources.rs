@@ -1,0 +1,140 @@
+//! Sources of handlers that come, go, change, and meet.
+
+use super::*;
+
+#[tokio::test(start_paused = true)]
+async fn two_sources_of_a_handler_both_serve_and_the_warning_names_them() {
+    let (one, two) = (FakeHandler::new("udev@1"), FakeHandler::new("udev@2"));
+    let bench = start(
+        &[configured("a", "udev", "")],
+        &[("1.wasm", &one), ("2.wasm", &two)],
+    );
+    bench
+        .problem(
+            "a",
+            "1.wasm and 2.wasm: each of them gets this Configuration's properties",
+        )
+        .await;
+    idle().await;
+    one.say("a", complete(&[shared("x")]));
+    two.say("a", complete(&[shared("x"), shared("y")]));
+    bench.has("a", &["x", "y"]).await;
+    bench
+        .problem(
+            "a",
+            "1 devices of 2.wasm (such as \"x\") are not used, because 1.wasm has them",
+        )
+        .await;
+    one.say("a", fault());
+    bench.statuses(&["1.wasm: Offline", "2.wasm: Active"]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_deleted_source_is_offline_keeps_its_devices_and_is_then_forgotten() {
+    let udev = FakeHandler::new("udev@1");
+    let bench = start(&[configured("a", "udev", "")], &[("udev.wasm", &udev)]);
+    idle().await;
+    udev.say("a", complete(&[local("1")]));
+    bench.has("a", &["1"]).await;
+    bench.serve(&[]);
+    bench.statuses(&["udev.wasm: Offline"]).await;
+    pass(299).await;
+    assert_eq!(bench.has_now("a"), ["1"]);
+    pass(2).await;
+    bench.has("a", &[]).await;
+    bench.statuses(&[]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn new_bytes_that_say_unchanged_at_first_have_no_device() {
+    let udev = FakeHandler::new("udev@1");
+    let bench = start(&[configured("a", "udev", "")], &[("udev.wasm", &udev)]);
+    idle().await;
+    udev.say("a", complete(&[local("1")]));
+    bench.has("a", &["1"]).await;
+    let new = FakeHandler::new("udev@2");
+    bench.serve(&[("udev.wasm", &new)]);
+    idle().await;
+    new.say("a", found(Devices::Unchanged));
+    bench.has("a", &[]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_source_under_a_new_name_takes_over_from_the_old_one() {
+    let (old, new) = (FakeHandler::new("udev@1"), FakeHandler::new("udev@2"));
+    let bench = start(&[configured("a", "udev", "")], &[("1.wasm", &old)]);
+    idle().await;
+    old.say("a", complete(&[local("1")]));
+    bench.has("a", &["1"]).await;
+    bench.serve(&[("2.wasm", &new)]);
+    bench
+        .statuses(&["1.wasm: Offline", "2.wasm: Waiting"])
+        .await;
+    idle().await;
+    let mut better = local("1");
+    better.physical_id = Some("usb-1".to_owned());
+    new.say("a", complete(&[better]));
+    wait_for(&bench.devices, |snapshot| {
+        let view = snapshot.configurations.get(&key("a"));
+        let mut devices = view.into_iter().flat_map(|view| view.devices.values());
+        devices.any(|view| {
+            view.device
+                .as_ref()
+                .is_some_and(|device| device.physical_id.is_some())
+        })
+    })
+    .await;
+    let report = Arc::clone(&bench.report.borrow());
+    assert_eq!(
+        report.configurations[&key("a")].problems,
+        Vec::<String>::new()
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_removed_handler_comes_back_at_once_with_new_bytes() {
+    let udev = FakeHandler::new("udev@1");
+    let bench = start(&[configured("a", "udev", "")], &[("udev.wasm", &udev)]);
+    idle().await;
+    udev.say("a", fault());
+    bench.statuses(&["udev.wasm: Offline"]).await;
+    pass(301).await;
+    bench.statuses(&["udev.wasm: Removed"]).await;
+    let better = FakeHandler::new("udev@2");
+    bench.serve(&[("udev.wasm", &better)]);
+    bench.statuses(&["udev.wasm: Waiting"]).await;
+    idle().await;
+    better.say("a", complete(&[local("1")]));
+    bench.has("a", &["1"]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_changes_opens_the_session_anew_and_says_why() {
+    let udev = FakeHandler::new("udev@1");
+    let bench = start(&[configured("a", "udev", "x")], &[("udev.wasm", &udev)]);
+    idle().await;
+    udev.say("a", complete(&[local("1")]));
+    bench.has("a", &["1"]).await;
+    bench.configure(&[configured("a", "udev", "y")]);
+    idle().await;
+    let regranted = FakeHandler::new("udev@1");
+    bench.serve(&[("udev.wasm", &regranted)]);
+    idle().await;
+    let replaced = FakeHandler::new("udev@2");
+    bench.serve(&[("udev.wasm", &replaced)]);
+    idle().await;
+    assert_eq!(udev.opened(), [r#"a "x" First"#, r#"a "y" Changed"#]);
+    assert_eq!(regranted.opened(), [r#"a "y" Changed"#]);
+    assert_eq!(replaced.opened(), [r#"a "y" First"#]);
+    assert_eq!(bench.has_now("a"), ["1"], "nothing is withdrawn by a swap");
+    bench.statuses(&["udev.wasm: Active"]).await;
+
+    let seen = bench.devices.clone();
+    let before = Arc::clone(&seen.borrow());
+    replaced.say("a", complete(&[local("1")]));
+    idle().await;
+    assert!(
+        Arc::ptr_eq(&before, &seen.borrow()),
+        "the same devices are no news"
+    );
+}
