@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
-use leafhost_core::configuration::Configuration;
 use leafhost_core::ports::SourceProblem;
 use leafhost_files::{check_folder, check_text};
 use leafhost_wasm::grants::Grants;
@@ -14,8 +13,10 @@ use crate::failure::Shown;
 use crate::handler::open::block_on;
 use crate::terminal::{self, Paint, Tone};
 
+mod found;
 mod handlers;
 
+use found::Found;
 use handlers::Handlers;
 
 /// Runs the verb.
@@ -73,8 +74,8 @@ struct Findings {
 /// What is to be looked at.
 #[derive(Debug, Default)]
 struct Plan {
-    /// Configurations and where each is; true: all handlers of its agent are at hand.
-    configurations: Vec<(String, Configuration, bool)>,
+    /// Configurations; true: all handlers of their agent are at hand.
+    configurations: Vec<(Found, bool)>,
     /// Components to be loaded because they were named.
     components: BTreeSet<PathBuf>,
     /// Folders whose handlers are to be at hand.
@@ -98,32 +99,34 @@ async fn check(
         folders,
         mut problems,
     } = plan;
-    let handlers = Handlers::load(components, &folders, compiler, &mut problems).await?;
-    let mut findings = Findings {
-        configurations: configurations.len(),
-        handlers: handlers.count(),
-        ..Findings::default()
-    };
-    for (place, configuration, complete) in &configurations {
-        let name = &configuration.handler;
+    let mut notes = Vec::new();
+    let told = (&mut problems, &mut notes);
+    let handlers = Handlers::load(components, &folders, compiler, told).await?;
+    for (found, complete) in &configurations {
+        let name = &found.configuration.handler;
         if handlers.has(name) {
-            problems.extend(handlers.validate(place, configuration).await);
+            problems.extend(handlers.validate(found).await);
         } else if *complete {
-            problems.push(problem(
-                place,
-                "spec.discoveryHandler.name",
-                format!("no handler {name:?} is there, only {}", handlers.names()),
-            ));
+            let message = format!("no handler {name:?} is there, only {}", handlers.names());
+            problems.push(SourceProblem {
+                line: found.handler_line,
+                ..problem(&found.file, "spec.discoveryHandler.name", message)
+            });
         } else {
-            findings.notes.push(format!(
-                "{place}: discoveryDetails not checked, the handler {name} is not at hand (--handlers-dir DIR)"
+            notes.push(format!(
+                "{}: discoveryDetails of {} not checked, the handler {name} is not at hand (--handlers-dir DIR)",
+                found.file, found.configuration.key
             ));
         }
     }
     problems.sort();
     problems.dedup();
-    findings.problems = problems.iter().map(ToString::to_string).collect();
-    Ok(findings)
+    Ok(Findings {
+        configurations: configurations.len(),
+        handlers: handlers.count(),
+        problems: problems.iter().map(ToString::to_string).collect(),
+        notes,
+    })
 }
 
 impl Plan {
@@ -133,20 +136,7 @@ impl Plan {
             .metadata()
             .with_context(|| format!("cannot read {}", path.display()))?;
         if metadata.is_dir() {
-            let set = check_folder(path);
-            self.problems.extend(set.problems);
-            let handlers = path.join("handlers");
-            let complete = handlers.is_dir();
-            for discovery in set.accepted.values() {
-                let configuration = discovery.configuration.clone();
-                let place = format!("Configuration {}", configuration.key);
-                self.configurations.push((place, configuration, complete));
-            }
-            if complete {
-                self.components.extend(handlers::components(&handlers)?);
-                self.problems.extend(lone_grants(&handlers)?);
-            }
-            return Ok(());
+            return self.add_folder(path);
         }
         if handlers::is_component(&name) {
             self.components.insert(path.to_owned());
@@ -159,12 +149,10 @@ impl Plan {
             self.problems.extend(grants_problems(&file, &text));
             return Ok(());
         }
-        let (configurations, problems) = check_text(&file, &text);
-        self.problems.extend(problems);
-        for configuration in configurations {
-            self.configurations
-                .push((file.clone(), configuration, false));
-        }
+        self.problems.extend(check_text(&file, &text).1);
+        let found = found::read(&file, &text);
+        self.configurations
+            .extend(found.into_iter().map(|found| (found, false)));
         // The handlers of the folder it lies in, where it lies as in a standalone folder.
         let beside = path
             .canonicalize()
@@ -172,6 +160,39 @@ impl Plan {
             .and_then(|path| Some(path.parent()?.parent()?.join("handlers")))
             .filter(|folder| folder.is_dir());
         self.folders.extend(beside);
+        Ok(())
+    }
+
+    fn add_folder(&mut self, path: &Path) -> Result<()> {
+        let set = check_folder(path);
+        self.problems.extend(set.problems);
+        let handlers = path.join("handlers");
+        let complete = handlers.is_dir();
+        let mut keys = set.accepted;
+        let configurations = path.join("configurations");
+        let files = if configurations.is_dir() {
+            handlers::files(&configurations)?
+        } else {
+            Vec::new()
+        };
+        for file in files {
+            if !handlers::is_yaml(&file) {
+                continue;
+            }
+            let Ok(text) = std::fs::read_to_string(&file) else {
+                continue;
+            };
+            // What the folder as a whole accepts, at the first place it stands.
+            let found = found::read(&file.display().to_string(), &text)
+                .into_iter()
+                .filter(|found| keys.remove(&found.configuration.key).is_some());
+            self.configurations
+                .extend(found.map(|found| (found, complete)));
+        }
+        if complete {
+            self.components.extend(handlers::components(&handlers)?);
+            self.problems.extend(lone_grants(&handlers)?);
+        }
         Ok(())
     }
 }

@@ -81,6 +81,10 @@ impl Request {
 
     fn trouble(&self, error: &str) -> watch::Frame {
         let text = match self.output {
+            Output::Table if terminal::is_terminal() => {
+                let lines = terminal::wrap(&terminal::escape(error), terminal::size().width);
+                format!("{}\n(trying again every second)\n", lines.join("\n"))
+            }
             Output::Table => format!("{error}\n(trying again every second)\n"),
             Output::Json => format!("{}\n", serde_json::json!({"error": error})),
             Output::Yaml => format!("---\nerror: {}\n", serde_json::json!(error)),
@@ -124,9 +128,9 @@ impl Request {
     }
 
     fn table(&self, status: &Status, now: Timestamp) -> Result<String> {
-        let height = (self.live && terminal::is_terminal()).then(terminal::height);
+        let size = (self.live && terminal::is_terminal()).then(terminal::size);
         let lines = match (self.view, &self.name) {
-            (None, _) => overview::lines(status, now, self.paint, height)?,
+            (None, _) => overview::lines(status, now, self.paint, size)?,
             (Some(View::Handlers), _) => tables::handlers(status, now).lines(self.paint)?,
             (Some(View::Instances), _) => tables::instances(status, None, now).lines(self.paint)?,
             (Some(View::Slots), _) => tables::slots(status).lines(self.paint)?,

@@ -91,9 +91,39 @@ pub fn is_terminal() -> bool {
     std::io::stdout().is_terminal()
 }
 
-/// How many lines the terminal shows; 24 where it does not tell.
-pub fn height() -> usize {
-    terminal_size::terminal_size().map_or(24, |(_, height)| usize::from(height.0))
+/// How much a terminal shows, in characters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Size {
+    /// Characters in a line.
+    pub width: usize,
+    /// Lines.
+    pub height: usize,
+}
+
+/// How much this terminal shows; 80 × 24 where it does not tell.
+pub fn size() -> Size {
+    let told = terminal_size::terminal_size();
+    let (width, height) = told.map_or((80, 24), |(width, height)| (width.0, height.0));
+    Size {
+        width: usize::from(width),
+        height: usize::from(height),
+    }
+}
+
+/// The text in lines of at most `width` characters, broken between words where that is possible.
+pub fn wrap(text: &str, width: usize) -> Vec<String> {
+    let mut lines = Vec::new();
+    let mut line = String::new();
+    for word in text.split(' ') {
+        if !line.is_empty() && line.chars().count() + 1 + word.chars().count() > width {
+            lines.push(std::mem::take(&mut line));
+        } else if !line.is_empty() {
+            line.push(' ');
+        }
+        line.push_str(word);
+    }
+    lines.push(line);
+    lines
 }
 
 /// Writes to stdout at once. A reader that has gone is an error of kind `BrokenPipe`, which the program ends on
@@ -118,6 +148,13 @@ mod tests {
             Paint::COLOURED.apply(Tone::Bad, "a\x07"),
             "\x1b[31ma\\u{7}\x1b[0m"
         );
+    }
+
+    #[test]
+    fn long_texts_are_broken_between_words() {
+        assert_eq!(wrap("one two three", 7), ["one two", "three"]);
+        assert_eq!(wrap("one-two-three four", 5), ["one-two-three", "four"]);
+        assert_eq!(wrap("", 5), [""]);
     }
 
     #[test]

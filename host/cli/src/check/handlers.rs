@@ -5,12 +5,15 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
-use leafhost_core::configuration::Configuration;
 use leafhost_core::ports::{Handler, Loader as _, SourceProblem};
 
+use super::found::Found;
 use super::problem;
 use crate::args::CompilerArgs;
 use crate::handler::open;
+
+/// The field that handlers check.
+const DETAILS: &str = "spec.discoveryHandler.discoveryDetails";
 
 /// Handlers by name.
 #[derive(Debug, Default)]
@@ -19,13 +22,13 @@ pub struct Handlers {
 }
 
 impl Handlers {
-    /// Loads the named components, of which every problem counts, and those in the folders, of which none does: they are
-    /// only there to be asked.
+    /// Loads the named components, of which every problem and warning counts, and those in the folders, of which none
+    /// does: they are only there to be asked.
     pub async fn load(
         named: BTreeSet<PathBuf>,
         folders: &BTreeSet<PathBuf>,
         compiler: &CompilerArgs,
-        problems: &mut Vec<SourceProblem>,
+        (problems, notes): (&mut Vec<SourceProblem>, &mut Vec<String>),
     ) -> Result<Self> {
         let mut all: Vec<(PathBuf, bool)> = named.into_iter().map(|path| (path, true)).collect();
         for folder in folders {
@@ -46,7 +49,7 @@ impl Handlers {
                 Ok(handler) => {
                     if counts {
                         let warnings = handler.warnings().iter();
-                        problems.extend(warnings.map(|text| problem(&shown, "", text.clone())));
+                        notes.extend(warnings.map(|warning| format!("{shown}: {warning}")));
                     }
                     let name = handler.description().name.clone();
                     handlers.by_name.entry(name).or_insert(handler);
@@ -78,14 +81,15 @@ impl Handlers {
     }
 
     /// What the Configuration's handler says of its details.
-    pub async fn validate(&self, place: &str, configuration: &Configuration) -> Vec<SourceProblem> {
-        const DETAILS: &str = "spec.discoveryHandler.discoveryDetails";
+    pub async fn validate(&self, found: &Found) -> Vec<SourceProblem> {
+        let configuration = &found.configuration;
         let Some(handler) = self.by_name.get(&configuration.handler) else {
             return Vec::new();
         };
         let told = |message: String| SourceProblem {
+            line: found.details_line,
             configuration: Some(configuration.key.clone()),
-            ..problem(place, DETAILS, message)
+            ..problem(&found.file, DETAILS, message)
         };
         match handler.validate(&configuration.details).await {
             Ok(wrong) => wrong
@@ -117,6 +121,17 @@ pub fn components(folder: &Path) -> Result<Vec<PathBuf>> {
 pub fn is_component(name: &str) -> bool {
     let stem = name.strip_suffix(".gz").unwrap_or(name);
     !name.starts_with('.') && stem.strip_suffix(".wasm").is_some()
+}
+
+/// Whether the agent reads the file as Configurations.
+pub fn is_yaml(path: &Path) -> bool {
+    let hidden = path
+        .file_name()
+        .is_some_and(|name| name.to_string_lossy().starts_with('.'));
+    !hidden
+        && path
+            .extension()
+            .is_some_and(|end| end == "yaml" || end == "yml")
 }
 
 /// The files in a folder, sorted.

@@ -66,7 +66,7 @@ async fn a_folder_is_read_with_its_handlers() {
         "handlers/cam.wasm: this is not WebAssembly",
         "lone.grants.yaml: ",
         "unknown field `udef`",
-        "Configuration default/cams: spec.discoveryHandler.name: no handler \"cam\" is there",
+        "configurations/a.yaml:6: spec.discoveryHandler.name: no handler \"cam\" is there",
     ] {
         assert!(problems.contains(words), "{words} not in\n{problems}");
     }

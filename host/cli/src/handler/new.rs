@@ -42,71 +42,13 @@ const TEMPLATE: [(&str, &str); 7] = [
 ];
 
 /// Names that Cargo or the compiler refuse for a crate.
-const TAKEN: [&str; 46] = [
-    "abstract",
-    "alloc",
-    "as",
-    "async",
-    "await",
-    "become",
-    "box",
-    "break",
-    "const",
-    "continue",
-    "core",
-    "crate",
-    "do",
-    "dyn",
-    "else",
-    "enum",
-    "extern",
-    "false",
-    "final",
-    "fn",
-    "for",
-    "gen",
-    "if",
-    "impl",
-    "in",
-    "leafhost-sdk",
-    "let",
-    "loop",
-    "macro",
-    "match",
-    "mod",
-    "move",
-    "mut",
-    "override",
-    "priv",
-    "proc-macro",
-    "pub",
-    "ref",
-    "return",
-    "self",
-    "static",
-    "std",
-    "struct",
-    "super",
-    "test",
-    "trait",
-];
-/// The same, continued.
-const TAKEN_TOO: [&str; 11] = [
-    "true", "try", "type", "typeof", "unsafe", "unsized", "use", "virtual", "where", "while",
-    "yield",
-];
-/// Names of the SDK that the template imports: the handler's type needs another one.
-const IMPORTED: [&str; 9] = [
-    "Description",
-    "Deserialize",
-    "Details",
-    "Device",
-    "Discovery",
-    "Handler",
-    "Host",
-    "Request",
-    "Result",
-];
+const TAKEN: &str = "abstract alloc as async await become box break const continue core crate do dyn else enum \
+    extern false final fn for gen if impl in leafhost-sdk let loop macro match mod move mut override priv \
+    proc-macro pub ref return self static std struct super test trait true try type typeof unsafe unsized use \
+    virtual where while yield";
+/// Names that the template imports from the SDK or defines: the handler's type needs another one.
+const IMPORTED: &str =
+    "Description Deserialize Details Device Discovery Handler Host Request Result";
 
 /// Runs the verb.
 pub fn run(args: &NewArgs) -> Result<()> {
@@ -152,7 +94,7 @@ fn check_name(name: &str) -> Result<()> {
         ))
         .into());
     }
-    if TAKEN.contains(&name) || TAKEN_TOO.contains(&name) {
+    if TAKEN.split_whitespace().any(|taken| taken == name) {
         return Err(Usage(format!(
             "a crate cannot be called {name:?}: choose another name"
         ))
@@ -171,7 +113,7 @@ fn type_name(name: &str) -> String {
             first.into_iter().chain(chars)
         })
         .collect();
-    if IMPORTED.contains(&text.as_str()) {
+    if IMPORTED.split(' ').any(|imported| imported == text) {
         text.push_str("Handler");
     }
     text

@@ -4,24 +4,29 @@ use jiff::Timestamp;
 use leafhost_agent::status::Status;
 
 use super::{podman, tables};
-use crate::terminal::{Paint, Tone};
+use crate::terminal::{Paint, Size, Tone, wrap};
 
 /// The fewest rows of the Instance table that are shown however low the terminal is.
 const FEWEST_ROWS: usize = 3;
 
-/// The overview as lines; where a height is given the Instance table is cut to fit into it.
+/// The overview as lines; where a size is given problems are wrapped and the Instance table is cut to fit into it.
 pub fn lines(
     status: &Status,
     now: Timestamp,
     paint: Paint,
-    height: Option<usize>,
+    size: Option<Size>,
 ) -> std::io::Result<Vec<String>> {
     let mut lines = vec![head(status, paint)];
     if let Some(line) = podman::hint(status) {
         lines.push(paint.apply(Tone::Faint, &line));
     }
     for problem in &status.problems {
-        lines.push(paint.apply(Tone::Warning, &format!("! {problem}")));
+        let problem = crate::terminal::escape(problem);
+        let width = size.map_or(usize::MAX, |size| size.width.saturating_sub(2));
+        for (number, line) in wrap(&problem, width).iter().enumerate() {
+            let mark = if number == 0 { "!" } else { " " };
+            lines.push(paint.apply(Tone::Warning, &format!("{mark} {line}")));
+        }
     }
     for (table, nothing) in [
         (
@@ -49,8 +54,8 @@ pub fn lines(
     let instances = table.lines(paint)?;
     // One line is the heading, one stays free for the cursor.
     let rows = instances.len().saturating_sub(1);
-    let room = height.map_or(usize::MAX, |height| {
-        height.saturating_sub(lines.len() + 2).max(FEWEST_ROWS)
+    let room = size.map_or(usize::MAX, |size| {
+        size.height.saturating_sub(lines.len() + 2).max(FEWEST_ROWS)
     });
     if rows <= room {
         lines.extend(instances);

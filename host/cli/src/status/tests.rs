@@ -3,6 +3,7 @@ use leafhost_core::session::{Explanation, LeftOut};
 use serde_json::json;
 
 use super::*;
+use crate::terminal::Size;
 use leafhost_agent::status::{ConfigurationView, HandlerView, SessionView};
 
 const NOW: &str = "2026-01-01T12:00:00Z";
@@ -164,15 +165,28 @@ t-d46b65     akri.sh/t=d46b65     Missing 30s     false   0/1    5m   -
     );
 }
 
+fn mk_size(height: usize) -> Size {
+    Size { width: 80, height }
+}
+
+#[test]
+fn a_long_problem_is_wrapped_on_a_terminal() {
+    let mut status = mk_status();
+    status.problems = vec!["word ".repeat(30).trim_end().to_owned()];
+    let lines = overview::lines(&status, now(), Paint::PLAIN, Some(mk_size(40))).unwrap();
+    assert!(lines[2].starts_with("! word") && lines[3].starts_with("  word"));
+    assert!(lines[2..4].iter().all(|line| line.chars().count() <= 80));
+}
+
 #[test]
 fn a_low_terminal_cuts_the_instances_and_says_so() {
     let status = mk_status();
-    let all = overview::lines(&status, now(), Paint::PLAIN, Some(17)).unwrap();
+    let all = overview::lines(&status, now(), Paint::PLAIN, Some(mk_size(17))).unwrap();
     assert_eq!(all.len(), 16);
     let mut many = status.clone();
     let one = status.instances[0].clone();
     many.instances = std::iter::repeat_n(one, 50).collect();
-    let cut = overview::lines(&many, now(), Paint::PLAIN, Some(24)).unwrap();
+    let cut = overview::lines(&many, now(), Paint::PLAIN, Some(mk_size(24))).unwrap();
     assert_eq!(cut.len(), 23);
     assert_eq!(
         cut.last().unwrap(),

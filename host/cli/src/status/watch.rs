@@ -162,7 +162,7 @@ impl Screen {
     #[allow(clippy::unused_self, reason = "only an entered screen may be drawn on")]
     fn draw(&mut self, text: &str) -> std::io::Result<()> {
         let mut drawing = String::from("\x1b[H");
-        let lines: Vec<&str> = text.lines().take(terminal::height()).collect();
+        let lines: Vec<&str> = text.lines().take(terminal::size().height).collect();
         drawing.push_str(&lines.join("\x1b[K\r\n"));
         drawing.push_str("\x1b[K\x1b[J");
         terminal::print(&drawing)
