@@ -154,6 +154,7 @@ async fn a_version_that_was_replaced_while_it_loaded_never_serves() {
         seen.extend(shown(&bench.handlers.borrow_and_update()));
     }
     assert_eq!(seen, ["a.wasm: nothing", "a.wasm: udev@2"]);
+    assert_eq!(bench.accepted(), ["udev@2"]);
     assert_eq!(bench.loader.loads.lock().unwrap().len(), 2);
     bench.end().await;
 }

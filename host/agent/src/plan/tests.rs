@@ -279,6 +279,19 @@ fn health_of_a_missing_device_is_the_last_known_one() {
     );
 }
 
+#[test]
+fn nothing_known_is_not_written() {
+    let mut set = settled(&cams([shared("foo0")]));
+    for instance in set.instances.values_mut() {
+        Arc::make_mut(instance).status.nodes.clear();
+    }
+    let mut unseen = view(configured("cams", "udev", ""), [shared("foo0")]);
+    for view in unseen.devices.values_mut() {
+        view.device = None;
+    }
+    assert_eq!(planned(&snapshot([unseen]), &set), []);
+}
+
 fn on_nodes(set: &mut InstanceSet, nodes: &[&str]) {
     for instance in set.instances.values_mut() {
         Arc::make_mut(instance).spec.nodes = nodes.iter().map(|&node| node.to_owned()).collect();
