@@ -111,3 +111,72 @@ impl InstanceStore for Instances {
         self.0.instances.apply(changes).await
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use clap::Parser as _;
+    use tokio_util::sync::CancellationToken;
+
+    use super::*;
+    use crate::args::{Cli, Command};
+    use crate::folders::User;
+
+    fn mk_settings(dir: &std::path::Path) -> Settings {
+        let line = format!(
+            "leafhost agent --node-name edge-1 --standalone {0}/etc --state-dir {0}/state --cdi-dir {0}/cdi --listen 127.0.0.1:0",
+            dir.display()
+        );
+        let cli = Cli::try_parse_from(line.split(' ')).unwrap();
+        let Command::Agent(args) = cli.command else {
+            panic!("{line}");
+        };
+        Settings::new(*args, &User::default()).unwrap()
+    }
+
+    async fn get(address: std::net::SocketAddr, path: &'static str) -> Result<String, String> {
+        let asked = tokio::task::spawn_blocking(move || {
+            let mut answer = ureq::get(format!("http://{address}{path}"))
+                .call()
+                .map_err(|error| error.to_string())?;
+            answer
+                .body_mut()
+                .read_to_string()
+                .map_err(|error| error.to_string())
+        });
+        asked.await.unwrap()
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn an_agent_on_empty_folders_gets_ready_tells_what_is_missing_and_stops() {
+        let dir = tempfile::tempdir().unwrap();
+        let settings = mk_settings(dir.path());
+        let listener = TcpListener::bind(settings.listen).await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let agent = agent(&settings, listener, None).await.unwrap();
+        let shutdown = CancellationToken::new();
+        let running = tokio::spawn(agent.run(shutdown.clone()));
+        let ready = async {
+            while get(address, "/readyz").await.is_err() {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        let patience = Duration::from_secs(30);
+        tokio::time::timeout(patience, ready).await.unwrap();
+        let status = get(address, "/status").await.unwrap();
+        for words in [
+            "\"node\":\"edge-1\"",
+            "not root",
+            "configurations: is missing",
+        ] {
+            assert!(status.contains(words), "{words} not in {status}");
+        }
+        let other = TcpListener::bind(settings.listen).await.unwrap();
+        let second = super::agent(&settings, other, None).await.err().unwrap();
+        assert!(second.to_string().contains("in use"), "{second}");
+        shutdown.cancel();
+        let ended = tokio::time::timeout(patience, running).await.unwrap();
+        ended.unwrap().unwrap();
+    }
+}

@@ -11,13 +11,12 @@ use leafhost_wasm::{Runtime, RuntimeConfig};
 use crate::args::CompilerArgs;
 use crate::folders::User;
 
-/// A runtime for a single command. `events` says whether device events are to wake handlers; without them a handler that
-/// asks for them is called every minute.
+/// A runtime for a single command. `events` says whether device events are to wake handlers, which only sessions need.
 pub fn runtime(compiler: &CompilerArgs, events: bool) -> Result<Arc<Runtime>> {
     let events = if events {
         leafhost_udev::Monitor::start().map_err(|error| format!("{:#}", anyhow::Error::from(error)))
     } else {
-        Err("one call only".to_owned())
+        Err("nothing is discovered".to_owned())
     };
     Ok(Runtime::new(RuntimeConfig {
         cache_dir: User::current().cache_dir().join("native"),

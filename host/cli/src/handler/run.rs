@@ -49,7 +49,7 @@ pub fn run(args: RunArgs) -> Result<()> {
         (None, Some(path)) => Some(input::Given::Details(path)),
         (None, None) => None,
     };
-    let runtime = open::runtime(&compiler, watch)?;
+    let runtime = open::runtime(&compiler, true)?;
     open::block_on(async {
         let handler = runtime.load(&source).await?;
         for warning in handler.warnings() {
