@@ -16,6 +16,7 @@ use crate::status::Status;
 
 struct Bench {
     configurations: watch::Sender<Arc<ConfigurationSet>>,
+    files: Arc<Files>,
     loader: Arc<FakeLoader>,
     store: Arc<Store>,
     board: Board,
@@ -29,6 +30,7 @@ async fn start(store: Arc<Store>) -> Bench {
     let configurations = configuration_set([configured("cams", "udev", "x")]);
     let (configurations, receiver) = watch::channel(configurations);
     let loader = Arc::new(FakeLoader::default());
+    let files = Arc::new(Files::new(&[file("udev.wasm", "udev@1")]));
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let cdi = tempfile::tempdir().unwrap();
@@ -39,7 +41,7 @@ async fn start(store: Arc<Store>) -> Bench {
     };
     let ports = Ports {
         configurations: Arc::new(Configurations(receiver)),
-        handlers: Arc::new(Files::new(&[file("udev.wasm", "udev@1")])),
+        handlers: Arc::<Files>::clone(&files),
         loader: Arc::<FakeLoader>::clone(&loader),
         instances: Arc::<Store>::clone(&store),
     };
@@ -48,6 +50,7 @@ async fn start(store: Arc<Store>) -> Bench {
     let shutdown = CancellationToken::new();
     Bench {
         configurations,
+        files,
         loader,
         store,
         board,
@@ -203,6 +206,55 @@ async fn a_restart_touches_no_instance() {
     let store = bench.end().await;
     assert_eq!(store.take_writes(), Vec::<String>::new());
     assert_eq!(store.set(), before);
+}
+
+#[tokio::test]
+async fn a_replaced_handler_that_sees_the_same_causes_no_write() {
+    let bench = start(Arc::default()).await;
+    bench.sees(&[camera("foo0")]).await;
+    bench.instances(1).await;
+    wait_for(bench.board.offers.as_ref().unwrap(), |offers| {
+        !offers.kinds.is_empty()
+    })
+    .await;
+    let (before, _) = (bench.store.set(), bench.store.take_writes());
+    bench.files.put(&[file("udev.wasm", "udev@2")]);
+    wait_for(&bench.board.handlers, |set| {
+        let mut handlers = set
+            .sources
+            .values()
+            .filter_map(|source| source.handler.as_ref());
+        handlers.any(|handler| handler.digest().0 == "udev@2")
+    })
+    .await;
+    bench.sees(&[camera("foo0")]).await;
+    let second = r#"leafhost_handler_calls_total{handler="udev"} 2"#;
+    while !bench.get("/metrics").await.2.contains(second) {
+        tokio::task::yield_now().await;
+    }
+    let store = bench.end().await;
+    assert_eq!(store.take_writes(), Vec::<String>::new());
+    assert_eq!(store.set(), before);
+}
+
+#[tokio::test]
+async fn a_deleted_configuration_takes_instances_and_offers_along() {
+    let bench = start(Arc::default()).await;
+    bench.sees(&[camera("foo0"), camera("foo1")]).await;
+    bench.instances(2).await;
+    let offers = bench.board.offers.clone().unwrap();
+    wait_for(&offers, |offers| !offers.kinds.is_empty()).await;
+    bench.configurations.send_replace(configuration_set([]));
+    bench.instances(0).await;
+    wait_for(&offers, |offers| offers.kinds.is_empty()).await;
+    assert_eq!(std::fs::read_dir(bench.cdi.path()).unwrap().count(), 0);
+    let status = bench.board.status();
+    assert_eq!(
+        (status.configurations.len(), status.instances.len()),
+        (0, 0)
+    );
+    assert_eq!(status.handlers[0].status, "Waiting");
+    bench.end().await;
 }
 
 #[tokio::test]
