@@ -77,7 +77,7 @@ fn cdi_specs_carry_both_forms_of_every_variable_and_outlive_the_agent() -> Resul
     home.write("configurations/echo.yaml", DEBUG_ECHO)?;
     home.start(&[])?;
     home.instances(2)?;
-    let file = home.cdi().join("akri.sh-echo.json");
+    let file = home.cdi().join("akri.sh-echo_leafhost.json");
     let spec: Value = eventually("the CDI spec", || {
         Ok(serde_json::from_slice(&fs::read(&file)?)?)
     })?;
@@ -157,7 +157,7 @@ fn a_deleted_configuration_takes_its_instances_and_its_spec_along_and_no_other()
     assert_eq!(uids(&home.instances(2)?), kept);
     eventually("the CDI spec is gone", || {
         ensure!(
-            !home.cdi().join("akri.sh-more.json").exists(),
+            !home.cdi().join("akri.sh-more_leafhost.json").exists(),
             "it is there"
         );
         Ok(())
@@ -232,6 +232,6 @@ fn a_configuration_whose_name_is_no_cdi_class_gets_instances_and_a_word_about_it
             .pointer("/configurations/0/problems")
             .is_some_and(|problems| problems.to_string().contains("CDI"))
     })?;
-    assert!(!home.cdi().join("akri.sh-t.json").exists());
+    assert!(!home.cdi().join("akri.sh-t_leafhost.json").exists());
     Ok(())
 }

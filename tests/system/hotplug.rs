@@ -69,7 +69,7 @@ fn a_device_plugged_in_is_an_instance_and_unplugged_is_none() -> Result<()> {
         status.to_string().contains(&node),
         "{node} is not in {status:#}"
     );
-    let spec = home.cdi().join("akri.sh-zram.json");
+    let spec = home.cdi().join("akri.sh-zram_leafhost.json");
     eventually("the CDI spec names the node", || {
         ensure!(fs::read_to_string(&spec)?.contains(&node), "not yet");
         Ok(())

@@ -133,7 +133,7 @@ fn a_container_sees_the_variables_and_the_node_of_its_devices() -> Result<()> {
             .is_some_and(|all| all.len() >= 8)
     })?;
     eventually("the specs", || {
-        fs::read(system.join("akri.sh-udev.json")).context("no spec")
+        fs::read(system.join("akri.sh-udev_leafhost.json")).context("no spec")
     })?;
 
     let out = run(
@@ -174,7 +174,7 @@ fn a_container_sees_the_variables_and_the_node_of_its_devices() -> Result<()> {
     )?;
     assert!(out.contains("1:7") && out.contains("no space"), "{out}");
     for name in ["debug-echo", "mock-gpu", "udev"] {
-        fs::remove_file(system.join(format!("akri.sh-{name}.json")))?;
+        fs::remove_file(system.join(format!("akri.sh-{name}_leafhost.json")))?;
     }
     Ok(())
 }
