@@ -35,31 +35,51 @@ pub(crate) enum Error {
 
 /// Bounds memory, computing and files, gives up the right to gain rights, and all system calls but those a computation needs.
 pub(crate) fn enter() -> Result<(), Error> {
-    for (what, resource, most) in [
-        ("memory", Resource::RLIMIT_AS, MEMORY),
-        ("computing", Resource::RLIMIT_CPU, CPU),
-        ("open files", Resource::RLIMIT_NOFILE, FILES),
-        ("output", Resource::RLIMIT_FSIZE, OUTPUT),
-        ("core dump", Resource::RLIMIT_CORE, 0),
+    for (what, resource, soft, hard) in [
+        ("memory", Resource::RLIMIT_AS, MEMORY, MEMORY),
+        // The signal of the soft bound says what it was; that of the hard one could be anybody's.
+        ("computing", Resource::RLIMIT_CPU, CPU, CPU + 5),
+        ("open files", Resource::RLIMIT_NOFILE, FILES, FILES),
+        ("output", Resource::RLIMIT_FSIZE, OUTPUT, OUTPUT),
+        ("core dump", Resource::RLIMIT_CORE, 0, 0),
     ] {
-        setrlimit(resource, most, most).map_err(|source| Error::Limit { what, source })?;
+        setrlimit(resource, soft, hard).map_err(|source| Error::Limit { what, source })?;
     }
-    // Sets no_new_privs, too. Threads that start later inherit the filter; there are none yet.
-    apply_filter(&filter()?)?;
+    filter_calls()
+}
+
+/// For this thread and those it starts from now on; sets `no_new_privs`, too.
+fn filter_calls() -> Result<(), Error> {
+    apply_filter(&without_clone3()?)?;
+    apply_filter(&only_allowed()?)?;
     Ok(())
 }
 
-fn filter() -> Result<BpfProgram, Error> {
+/// Makes libraries start threads by `clone`, whose flags can be looked at.
+fn without_clone3() -> Result<BpfProgram, Error> {
+    let rules = BTreeMap::from([(libc::SYS_clone3, Vec::new())]);
+    let absent = SeccompAction::Errno(libc::ENOSYS.unsigned_abs());
+    let arch = std::env::consts::ARCH.try_into()?;
+    let filter = SeccompFilter::new(rules, SeccompAction::Allow, absent, arch)?;
+    Ok(filter.try_into()?)
+}
+
+fn only_allowed() -> Result<BpfProgram, Error> {
     let mut rules: BTreeMap<i64, Vec<SeccompRule>> =
         ALLOWED.iter().map(|call| (*call, Vec::new())).collect();
+    let first_argument = |operator, value| {
+        let condition = SeccompCondition::new(0, SeccompCmpArgLen::Dword, operator, value)?;
+        Ok::<_, Error>(vec![SeccompRule::new(vec![condition])?])
+    };
     // An abort signals its own process and no other.
-    let own = SeccompCondition::new(
-        0,
-        SeccompCmpArgLen::Dword,
-        SeccompCmpOp::Eq,
-        u64::from(std::process::id()),
-    )?;
-    rules.insert(libc::SYS_tgkill, vec![SeccompRule::new(vec![own])?]);
+    let own = u64::from(std::process::id());
+    rules.insert(libc::SYS_tgkill, first_argument(SeccompCmpOp::Eq, own)?);
+    // Threads, no processes: those would outlive the agent's patience.
+    let thread = u64::from(libc::CLONE_THREAD.unsigned_abs());
+    rules.insert(
+        libc::SYS_clone,
+        first_argument(SeccompCmpOp::MaskedEq(thread), thread)?,
+    );
     let arch = std::env::consts::ARCH.try_into()?;
     // A refusal, not a kill: libraries ask for what they can do without (a file with the number of processors).
     let refuse = SeccompAction::Errno(libc::EPERM.unsigned_abs());
@@ -72,7 +92,6 @@ const ALLOWED: &[i64] = &[
     libc::SYS_brk,
     libc::SYS_clock_gettime,
     libc::SYS_clock_nanosleep,
-    libc::SYS_clone,
     libc::SYS_clone3,
     libc::SYS_close,
     libc::SYS_exit,
@@ -107,3 +126,50 @@ const ALLOWED: &[i64] = &[
     libc::SYS_write,
     libc::SYS_writev,
 ];
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::io::{ErrorKind, pipe};
+    use std::net::{TcpListener, UdpSocket};
+    use std::os::unix::net::UnixStream;
+    use std::process::Command;
+
+    use super::*;
+
+    #[test]
+    fn what_is_left_is_computing() {
+        // The filter holds for the thread that asks for it; the bounds would hold for all tests.
+        let confined = std::thread::spawn(|| {
+            let before = pipe();
+            filter_calls().unwrap();
+            let refused = [
+                File::open("/etc/hostname").err(),
+                File::create("/tmp/leafhost-compile-test").err(),
+                std::fs::read_dir("/").err(),
+                std::fs::remove_file("/tmp/leafhost-compile-test").err(),
+                TcpListener::bind("127.0.0.1:0").err(),
+                UdpSocket::bind("127.0.0.1:0").err(),
+                UnixStream::connect("/run/systemd/notify").err(),
+                Command::new("/bin/true").status().err(),
+                pipe().err(),
+                nix::sys::resource::getrusage(nix::sys::resource::UsageWho::RUSAGE_SELF)
+                    .err()
+                    .map(Into::into),
+            ];
+            let helper = std::thread::spawn(|| {
+                let sum: u64 = vec![7_u64; 1 << 20].iter().sum();
+                (sum, File::open("/etc/hostname").err().map(|e| e.kind()))
+            });
+            (before.is_ok(), refused, helper.join())
+        });
+        let (before, refused, helper) = confined.join().unwrap();
+        assert!(before);
+        for (at, error) in refused.iter().enumerate() {
+            let kind = error.as_ref().map(std::io::Error::kind);
+            assert_eq!(kind, Some(ErrorKind::PermissionDenied), "number {at}");
+        }
+        let expected = (7 << 20, Some(ErrorKind::PermissionDenied));
+        assert_eq!(helper.unwrap(), expected, "a thread started within");
+    }
+}

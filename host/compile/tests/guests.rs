@@ -353,3 +353,18 @@ async fn a_guest_that_sleeps_is_ended_by_the_clock_and_pays_no_computing() {
     assert!(report.call.wall >= Duration::from_secs(30));
     assert!(report.call.cpu < Duration::from_secs(1));
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sockets_are_denied_and_the_denial_is_shown() {
+    let bench = Bench::new();
+    // Memory 700: error(access-denied), as `network.error-code` numbers it.
+    let guest = Guest::that(
+        "(call $socket (i32.const 0) (i32.const 700)) (if (i32.ne (i32.load8_u (i32.const 700)) (i32.const 1)) (then unreachable)) (if (i32.ne (i32.load8_u (i32.const 704)) (i32.const 1)) (then unreachable)) (i32.const 256)",
+    );
+    let report = bench.first(&guest, "").await;
+    assert!(
+        matches!(report.outcome, Outcome::Discovered(_)),
+        "{report:?}"
+    );
+    assert_eq!(report.call.denied, ["a TCP socket"]);
+}

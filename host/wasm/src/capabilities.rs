@@ -15,6 +15,7 @@ use crate::text::Secrets;
 
 pub(crate) mod explain;
 pub(crate) mod log;
+mod sockets;
 pub(crate) mod udev;
 mod wasi;
 
@@ -26,6 +27,7 @@ pub(crate) struct CallState {
     wasi: WasiCtx,
     log: log::LogState,
     explain: explain::ExplainState,
+    sockets: sockets::SocketState,
     udev: udev::UdevState,
 }
 
@@ -64,6 +66,9 @@ impl CallState {
                 record: record.clone(),
             },
             explain,
+            sockets: sockets::SocketState {
+                record: record.clone(),
+            },
             udev,
         }
     }
@@ -82,6 +87,7 @@ impl WasiView for CallState {
 pub(crate) fn link(engine: &Engine) -> wasmtime::Result<Linker<CallState>> {
     let mut linker = Linker::new(engine);
     wasi::add_to_linker(&mut linker)?;
+    sockets::add_to_linker(&mut linker, |state| &mut state.sockets)?;
     log::add_to_linker(&mut linker, |state| &mut state.log)?;
     explain::add_to_linker(&mut linker, |state| &mut state.explain)?;
     udev::add_to_linker(&mut linker, |state| &mut state.udev)?;

@@ -4,6 +4,7 @@
 //! limits itself that costs one handler, not the agent. Also, what it leaves in memory is gone with it.
 
 use std::fs::File;
+use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
@@ -123,12 +124,15 @@ impl Compiler {
             Some(code) if code == i32::from(EXIT_INVALID) || code == i32::from(EXIT_PANIC) => {
                 Err(CompileError::Refused(said))
             }
-            // Killed by its own limits: the component needs more than any handler should.
-            None => Err(CompileError::Refused(format!(
-                "the compiler was ended by a limit ({status}){}{said}",
-                if said.is_empty() { "" } else { ": " }
-            ))),
-            Some(_) => Err(CompileError::Failed(format!(
+            // Ended by its own limits: the component needs more than any handler should. Killed, it was by someone else,
+            // such as the kernel out of memory.
+            None if status.signal() != Some(nix::libc::SIGKILL) => {
+                Err(CompileError::Refused(format!(
+                    "the compiler was ended by a limit ({status}){}{said}",
+                    if said.is_empty() { "" } else { ": " }
+                )))
+            }
+            _ => Err(CompileError::Failed(format!(
                 "{} ended with {status}{}{said}",
                 path.display(),
                 if said.is_empty() { "" } else { ": " }
@@ -195,6 +199,7 @@ mod tests {
             ("echo panicked >&2; exit 5", "panicked", false),
             ("exit 4", "status: 4", true),
             ("kill -XCPU $$", "ended by a limit", false),
+            ("kill -KILL $$", "signal: 9", true),
         ] {
             let error = run(script, long).await.unwrap_err();
             assert!(error.to_string().contains(words), "{script}: {error}");

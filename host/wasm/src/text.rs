@@ -35,13 +35,23 @@ fn is_direction(character: char) -> bool {
     matches!(character, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{2028}' | '\u{2029}')
 }
 
+/// A line of a secret with several lines is masked by itself if it has so many bytes: guests write line by line.
+const MASKED_LINE: usize = 8;
+
 /// The values that must not be seen.
 #[derive(Default)]
-pub(crate) struct Secrets(Vec<(String, String)>);
+pub(crate) struct Secrets {
+    /// By the name of the property.
+    values: Vec<(String, String)>,
+    /// The values and their lines, the longest first, so that a secret within another leaves no rest of it.
+    masked: Vec<String>,
+}
 
 impl std::fmt::Debug for Secrets {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("Secrets").field(&self.0.len()).finish()
+        f.debug_struct("Secrets")
+            .field("values", &self.values.len())
+            .finish_non_exhaustive()
     }
 }
 
@@ -58,14 +68,21 @@ impl Secrets {
                 values.push((property.name.clone(), text));
             }
         }
-        // The longest first, so that a secret within another leaves no rest of it.
-        values.sort_by_key(|(_, value)| std::cmp::Reverse(value.len()));
-        Self(values)
+        let lines = values.iter().flat_map(|(_, value)| value.lines());
+        let mut masked: Vec<String> = lines
+            .map(str::trim)
+            .filter(|line| line.len() >= MASKED_LINE)
+            .chain(values.iter().map(|(_, value)| value.as_str()))
+            .map(str::to_owned)
+            .collect();
+        masked.sort_by_key(|text| std::cmp::Reverse(text.len()));
+        masked.dedup();
+        Self { values, masked }
     }
 
     /// The name of a property whose value is in `text`.
     pub(crate) fn find(&self, text: &str) -> Option<&str> {
-        self.0
+        self.values
             .iter()
             .find(|(_, value)| text.contains(value.as_str()))
             .map(|(name, _)| name.as_str())
@@ -74,7 +91,7 @@ impl Secrets {
     /// `text` without secrets, cleaned. Masked before it is cut, so that no part of a secret stays at the end.
     pub(crate) fn clean(&self, text: &str, max: usize) -> String {
         let mut masked = std::borrow::Cow::Borrowed(text);
-        for (_, value) in &self.0 {
+        for value in &self.masked {
             if masked.contains(value.as_str()) {
                 masked = masked.replace(value.as_str(), MASK).into();
             }
@@ -114,6 +131,14 @@ mod tests {
         assert_eq!(secrets.clean("0123456 hunter2", 12), "0123456 ***");
         assert_eq!(secrets.find("xhunter2y"), Some("nhunter2"));
         assert_eq!(secrets.find("other"), None);
+    }
+
+    #[test]
+    fn a_secret_of_several_lines_is_masked_line_by_line() {
+        let secrets = secrets(&["-----BEGIN KEY-----\nMIIEvQIBADAN\nab\n-----END KEY-----\n"]);
+        assert_eq!(secrets.clean("key MIIEvQIBADAN", 100), "key ***");
+        assert_eq!(secrets.clean("cable", 100), "cable");
+        assert_eq!(secrets.find("-----BEGIN KEY-----"), None);
     }
 
     #[test]

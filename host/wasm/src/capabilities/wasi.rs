@@ -1,5 +1,5 @@
 //! WASI 0.2: there because every language's library imports it, and empty. Needs no grant, and gives nothing but clocks and random
-//! numbers: no files, arguments, environment, names; sockets are denied where they are made.
+//! numbers: no files, arguments, environment; sockets are denied next door.
 //! Standard output and error are lines of the log.
 
 use std::sync::{Arc, Mutex, PoisonError};

@@ -371,3 +371,27 @@ async fn a_session_goes_on_when_the_monitor_is_gone() {
     drop(events);
     assert_eq!(session.next().await.call.events, ["timer"]);
 }
+
+#[tokio::test(start_paused = true)]
+async fn what_a_failed_call_was_told_is_told_again() {
+    let slow = Duration::from_secs(1);
+    let caller = Scripted::new([
+        (slow, found(None, &["usb"])),
+        (slow, unavailable()),
+        (slow, found(None, &["usb"])),
+    ]);
+    let (session, events) = listening(&caller);
+    let mut reports = run(session);
+    pass(MILLI).await;
+    for _ in 0..100 {
+        events.send(event("usb", None)).unwrap();
+    }
+    for _ in 0..3 {
+        reports.recv().await;
+    }
+    let ask = caller.last();
+    assert_eq!(caller.calls().len(), 3);
+    assert_eq!(caller.calls()[2].0, 3100, "one second after it failed");
+    assert!(ask.events_lost);
+    assert_eq!(ask.events.len(), 64);
+}

@@ -31,6 +31,8 @@ pub(super) struct Pending {
     lost: bool,
     /// How many of the events are those of a call that failed: no reason for another by themselves.
     told_before: usize,
+    /// Whether that call was told of lost events, too.
+    lost_before: bool,
 }
 
 impl Pending {
@@ -44,30 +46,28 @@ impl Pending {
 
     /// Whether there is something to make a call for.
     pub(super) fn is_reason(&self) -> bool {
-        self.lost || self.events.len() > self.told_before
+        (self.lost && !self.lost_before) || self.events.len() > self.told_before
     }
 
     pub(super) fn push(&mut self, why: Why) {
         if self.events.len() < MAX_TOLD {
             self.events.push(why);
         } else {
-            self.lost = true;
+            self.lose();
         }
     }
 
     pub(super) fn lose(&mut self) {
         self.lost = true;
+        self.lost_before = false;
     }
 
     /// Puts back what a call was told that failed. Its timer has come and gone.
     pub(super) fn tell_again(&mut self, told: Self) {
-        // Room is left for the reason of the next call. Lost events, too, would be a reason: `first` says the same.
-        self.events = told.events;
+        *self = told;
         self.events.retain(|why| *why != Why::Timer);
-        if told.lost || self.events.len() >= MAX_TOLD {
-            self.events = vec![Why::First];
-        }
         self.told_before = self.events.len();
+        self.lost_before = self.lost;
     }
 }
 
