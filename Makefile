@@ -68,6 +68,10 @@ install: build handlers
 	install -Dm755 $(TARGET)/release/leafhost-compile $(DESTDIR)$(PREFIX)/libexec/leafhost/leafhost-compile
 	for name in $(HANDLERS); do \
 	  install -Dm644 -t $(DESTDIR)$(PREFIX)/share/leafhost/handlers $(TARGET)/handlers/$$name.wasm $(TARGET)/handlers/$$name.grants.yaml || exit 1; done
+	cargo package --locked --allow-dirty --no-verify -p leafhost-sdk
+	rm -rf $(DESTDIR)$(PREFIX)/share/leafhost/sdk
+	install -d $(DESTDIR)$(PREFIX)/share/leafhost/sdk
+	tar -xzf $(TARGET)/package/leafhost-sdk-*.crate --strip-components=1 -C $(DESTDIR)$(PREFIX)/share/leafhost/sdk
 	install -d $(DESTDIR)$(PREFIX)/share/bash-completion/completions $(DESTDIR)$(PREFIX)/share/zsh/site-functions \
 	  $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d $(DESTDIR)$(PREFIX)/share/man/man1 $(DESTDIR)$(PREFIX)/lib/systemd/system
 	$(TARGET)/release/leafhost completions bash > $(DESTDIR)$(PREFIX)/share/bash-completion/completions/leafhost

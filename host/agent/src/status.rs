@@ -1,6 +1,7 @@
 //! The status document: what `/status` serves, `leafhost status -o json` prints and the tables are made from.
 //!
-//! Knows nothing of how it comes about; fields are only ever added.
+//! Knows nothing of how it comes about; fields are only ever added, and absent ones are read as empty, so that a newer program
+//! reads an older agent's document.
 
 use leafhost_core::configuration::FieldProblem;
 use leafhost_core::instance::Instance;
@@ -9,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 /// The whole document.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", default)]
 pub struct Status {
     /// The node's name.
     pub node: String,
@@ -31,7 +32,7 @@ pub struct Status {
 
 /// A handler and source.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", default)]
 pub struct HandlerView {
     /// The handler's name; empty while the source never loaded.
     pub name: String,
@@ -58,7 +59,7 @@ pub struct HandlerView {
 
 /// A Configuration.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", default)]
 pub struct ConfigurationView {
     /// The name.
     pub name: String,
@@ -82,7 +83,7 @@ pub struct ConfigurationView {
 
 /// A session: one Configuration × one source of its handler.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", default)]
 pub struct SessionView {
     /// The source.
     pub source: String,

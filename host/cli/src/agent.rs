@@ -57,7 +57,7 @@ async fn serve(settings: Settings) -> Result<()> {
 /// Runs the agent until the first signal, lets it drain, and gives up at the second.
 async fn run_until_signal(agent: Agent, signals: &mut Signals, address: SocketAddr) -> Result<()> {
     let shutdown = CancellationToken::new();
-    let ready = systemd::ready(address, shutdown.clone());
+    let ready = systemd::ready(agent.board(), address, shutdown.clone());
     let running = agent.run(shutdown.clone());
     let both = async {
         tokio::pin!(running);
