@@ -22,8 +22,10 @@ use crate::session::{Listening, WakingSession};
 use crate::text::Secrets;
 
 mod caller;
+mod ears;
 
 use caller::GuestCaller;
+use ears::Ears;
 
 /// How many calls of one handler run at once; more wait.
 const AT_ONCE: usize = 4;
@@ -196,9 +198,10 @@ impl Handler for LoadedHandler {
                 discovers: true,
                 udev: self.guest.udev.clone(),
             },
-            no_events: match self.events.as_ref() {
-                Ok(_) => None,
-                Err(reason) => Some(reason.clone()),
+            ears: match (&self.guest.udev, self.events.as_ref()) {
+                (None, _) => Ears::NotGranted,
+                (Some(_), Ok(_)) => Ears::Udev,
+                (Some(_), Err(reason)) => Ears::Deaf(reason.clone()),
             },
             shared: self.description.shared,
             spec,

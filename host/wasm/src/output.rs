@@ -21,7 +21,7 @@ pub(crate) use paths::{Kind, Resolved, resolve};
 pub(crate) const MAX_CURSOR: usize = 1 << 20;
 /// The most wakes.
 const MAX_WAKES: usize = 64;
-/// How many devices that were left out are named; all are left out.
+/// How much is shown of the id of a device that was left out, in bytes.
 const SHOWN_ID: usize = 256;
 
 /// What an answer is measured by.

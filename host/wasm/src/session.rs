@@ -160,6 +160,7 @@ impl WakingSession {
     /// Takes what is due, and begins a call if there is a reason and it may.
     fn begin_if_due(&mut self) {
         let now = Instant::now();
+        self.stand_in(now);
         if now < self.not_before {
             return;
         }
@@ -186,6 +187,15 @@ impl WakingSession {
             told,
             since: Heard::default(),
         };
+    }
+
+    /// Sets the timer where the monitor has ended since device events were asked for.
+    fn stand_in(&mut self, now: Instant) {
+        let deaf = self.listening.is_none() && !self.wakes.udev.is_empty();
+        if deaf && self.failures == 0 {
+            let instead = now + INSTEAD_OF_EVENTS;
+            self.timer = Some(self.timer.map_or(instead, |at| at.min(instead)));
+        }
     }
 
     /// When to look again if nothing is heard.
@@ -265,6 +275,7 @@ impl WakingSession {
             }
         }
         self.heard(since);
+        self.stand_in(now);
         stats.next = match self.phase {
             Phase::Refused => None,
             _ => self.look_at().map(|at| at.duration_since(now)),

@@ -8,22 +8,22 @@ use async_trait::async_trait;
 use leafhost_core::fault::{Fault, FaultReason};
 use leafhost_core::session::{CallStats, Outcome, SessionSpec};
 
+use super::ears::Ears;
 use super::{Guest, MAX_TEXT, problems};
 use crate::bindings::leafhost::discovery::types;
 use crate::bindings::leafhost::udev::types as udev_types;
 use crate::call::Work;
 use crate::capabilities::Capabilities;
 use crate::capabilities::log::LogSink;
-use crate::capabilities::udev::host_rule;
 use crate::output::{Bounds, resolve};
 use crate::record::Record;
-use crate::session::{Ask, Called, Caller, INSTEAD_OF_EVENTS, Next, Wakes, Why};
+use crate::session::{Ask, Called, Caller, Next, Why};
 
 /// The calls of one session.
 pub(super) struct GuestCaller {
     pub(super) guest: Arc<Guest>,
     pub(super) capabilities: Capabilities,
-    pub(super) no_events: Option<String>,
+    pub(super) ears: Ears,
     pub(super) shared: bool,
     pub(super) spec: SessionSpec,
     pub(super) sink: Arc<LogSink>,
@@ -64,7 +64,11 @@ impl Caller for GuestCaller {
                 wall: ended.wall,
                 cpu: record.cpu.used(),
                 memory: record.memory.peak(),
-                denied: kept.denied.into_iter().collect(),
+                denied: kept
+                    .denied
+                    .iter()
+                    .map(|what| secrets.clean(what, MAX_TEXT))
+                    .collect(),
                 log_dropped: kept.log_dropped,
                 ..CallStats::default()
             },
@@ -122,7 +126,7 @@ impl GuestCaller {
         });
         match checked.await {
             Ok(Ok((discovery, wake, cursor))) => {
-                let wakes = self.wakes(wake);
+                let wakes = self.ears.wakes(wake, &self.sink.secrets);
                 (Outcome::Discovered(discovery), Some(Next { wakes, cursor }))
             }
             Ok(Err(fault)) => (Outcome::Faulted(fault), None),
@@ -132,62 +136,6 @@ impl GuestCaller {
                     Outcome::Faulted(Fault::new(FaultReason::Host, message)),
                     None,
                 )
-            }
-        }
-    }
-
-    /// The wakes that can be served, and why the others cannot.
-    fn wakes(&self, list: Vec<types::Wake>) -> Wakes {
-        let mut wakes = Wakes::default();
-        for wake in list {
-            match wake {
-                types::Wake::After(millis) => {
-                    let after = Duration::from_millis(millis.into());
-                    wakes.after = Some(wakes.after.map_or(after, |other| other.min(after)));
-                }
-                types::Wake::Udev(rule) => self.udev_wake(rule, &mut wakes),
-                types::Wake::Network => wakes
-                    .refused
-                    .push("network: this version has no network capability".to_owned()),
-                types::Wake::Multicast(filter) => wakes.refused.push(self.sink.secrets.clean(
-                    &format!(
-                        "multicast {}:{}: this version has no network capability",
-                        filter.group, filter.port
-                    ),
-                    MAX_TEXT,
-                )),
-            }
-        }
-        wakes
-    }
-
-    fn udev_wake(&self, rule: udev_types::Rule, wakes: &mut Wakes) {
-        if self.capabilities.udev.is_none() {
-            wakes
-                .refused
-                .push("udev: the grant `udev` is missing".to_owned());
-            return;
-        }
-        match host_rule(rule) {
-            Ok(_) if self.no_events.is_some() => {
-                let reason = self.no_events.as_deref().unwrap_or_default();
-                wakes.after = Some(
-                    wakes
-                        .after
-                        .map_or(INSTEAD_OF_EVENTS, |other| other.min(INSTEAD_OF_EVENTS)),
-                );
-                let refused = format!(
-                    "udev: {reason}; called every {} s instead",
-                    INSTEAD_OF_EVENTS.as_secs()
-                );
-                if !wakes.refused.contains(&refused) {
-                    wakes.refused.push(refused);
-                }
-            }
-            Ok(rule) => wakes.udev.push(rule),
-            Err(error) => {
-                let text = format!("udev: {error}");
-                wakes.refused.push(self.sink.secrets.clean(&text, MAX_TEXT));
             }
         }
     }

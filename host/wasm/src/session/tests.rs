@@ -364,12 +364,22 @@ async fn a_dropped_wait_loses_no_report_and_makes_no_second_call() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_session_goes_on_when_the_monitor_is_gone() {
-    let caller = at_once([found(Some(1000), &["usb"]), found(None, &[])]);
+async fn when_the_monitor_is_gone_the_clock_stands_in_for_it() {
+    let answer = || found(None, &["usb"]);
+    let caller = at_once([answer(), answer(), answer()]);
     let (mut session, events) = listening(&caller);
     session.next().await;
+    let waited = tokio::time::timeout(Duration::from_secs(30), session.next()).await;
+    assert!(waited.is_err());
     drop(events);
-    assert_eq!(session.next().await.call.events, ["timer"]);
+    let report = session.next().await;
+    assert_eq!(report.call.events, ["timer"]);
+    assert_eq!(report.call.next, Some(INSTEAD_OF_EVENTS));
+    session.next().await;
+    assert_eq!(
+        caller.calls()[1..],
+        [(90_000, vec!["timer"]), (150_000, vec!["timer"])]
+    );
 }
 
 #[tokio::test(start_paused = true)]

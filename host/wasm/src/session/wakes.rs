@@ -96,14 +96,15 @@ impl Heard {
     }
 }
 
-/// The next event; none if some were lost. Waits for ever where nobody listens.
+/// The next event; none if some were lost, or if there will be no more. Waits for ever where nobody listens.
 pub(super) async fn hear(listening: &mut Option<Listening>) -> Option<Arc<Event>> {
-    if let Some(open) = listening {
-        match open.events.recv().await {
-            Ok(event) => return Some(event),
-            Err(RecvError::Lagged(_)) => return None,
-            Err(RecvError::Closed) => *listening = None,
-        }
+    let Some(open) = listening else {
+        return std::future::pending().await;
+    };
+    match open.events.recv().await {
+        Ok(event) => return Some(event),
+        Err(RecvError::Lagged(_)) => {}
+        Err(RecvError::Closed) => *listening = None,
     }
-    std::future::pending().await
+    None
 }
