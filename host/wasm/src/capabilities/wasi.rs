@@ -2,13 +2,14 @@
 //! numbers: no files, arguments, environment; sockets are denied next door.
 //! Standard output and error are lines of the log.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
 use bytes::Bytes;
+use tokio::time::Instant;
 use wasmtime::component::Linker;
 use wasmtime_wasi::cli::{IsTerminal, StdoutStream};
 use wasmtime_wasi::p2::{OutputStream, Pollable, StreamResult};
-use wasmtime_wasi::{WasiCtx, WasiCtxBuilder};
+use wasmtime_wasi::{HostMonotonicClock, WasiCtx, WasiCtxBuilder};
 
 use super::CallState;
 use super::log::{Level, LogSink};
@@ -18,6 +19,22 @@ use crate::record::Record;
 const MAX_LINE: usize = 4096;
 /// The most random bytes a guest gets at once.
 const MAX_RANDOM: u64 = 64 << 10;
+
+/// The zero of every guest's monotonic clock.
+static START: LazyLock<Instant> = LazyLock::new(Instant::now);
+
+/// One clock for all calls: a handler keeps times in its cursor and compares them in the next call.
+struct AgentClock;
+
+impl HostMonotonicClock for AgentClock {
+    fn resolution(&self) -> u64 {
+        1
+    }
+
+    fn now(&self) -> u64 {
+        u64::try_from(START.elapsed().as_nanos()).unwrap_or(u64::MAX)
+    }
+}
 
 /// The context of one call.
 pub(super) fn context(sink: &Arc<LogSink>, record: &Arc<Record>) -> WasiCtx {
@@ -34,6 +51,7 @@ pub(super) fn context(sink: &Arc<LogSink>, record: &Arc<Record>) -> WasiCtx {
         .stdout(line(Level::INFO, false))
         .stderr(line(Level::WARN, true))
         .max_random_size(MAX_RANDOM)
+        .monotonic_clock(AgentClock)
         .build()
 }
 
