@@ -17,6 +17,7 @@ use crate::wait::{eventually, within};
 /// A folder with Configurations, handlers and state, and the agent that works on it while one runs.
 pub struct Home {
     folder: TempDir,
+    cdi: PathBuf,
     child: Option<Child>,
 }
 
@@ -28,6 +29,7 @@ impl Home {
             fs::create_dir(folder.path().join(name))?;
         }
         Ok(Self {
+            cdi: folder.path().join("cdi"),
             folder,
             child: None,
         })
@@ -38,9 +40,14 @@ impl Home {
         self.folder.path()
     }
 
-    /// The folder of CDI specs.
-    pub fn cdi(&self) -> PathBuf {
-        self.path().join("cdi")
+    /// The folder of CDI specs: in this home, unless [`Self::publish_in`] says otherwise.
+    pub fn cdi(&self) -> &Path {
+        &self.cdi
+    }
+
+    /// Has the next agent write CDI specs into a folder of the machine.
+    pub fn publish_in(&mut self, folder: &Path) {
+        self.cdi = folder.to_owned();
     }
 
     /// Puts a handler of ours there with its grants.

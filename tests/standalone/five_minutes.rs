@@ -187,7 +187,7 @@ fn the_sdks_five_minutes_work_as_they_are_written() -> Result<()> {
     assert!(shown.contains("akri.sh/entropy="), "{shown}");
     let detail = author.run("leafhost status configuration entropy")?;
     assert!(
-        detail.contains("/dev/random") && detail.contains("podman run"),
+        detail.contains("/dev/random") && detail.contains("--device akri.sh/entropy="),
         "{detail}"
     );
     Ok(())

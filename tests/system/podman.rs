@@ -125,7 +125,8 @@ fn a_container_sees_the_variables_and_the_node_of_its_devices() -> Result<()> {
     let system = Path::new("/var/run/cdi");
     fs::create_dir_all(system)?;
     let image = image(&home)?;
-    home.start(&["--cdi-dir", "/var/run/cdi"])?;
+    home.publish_in(system);
+    home.start(&[])?;
     let status = home.until("eight Instances or more", |status| {
         status
             .get("instances")

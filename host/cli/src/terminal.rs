@@ -26,6 +26,7 @@ pub struct Paint(bool);
 
 impl Paint {
     /// No colours.
+    #[cfg(test)]
     pub const PLAIN: Self = Self(false);
     /// Colours.
     #[cfg(test)]

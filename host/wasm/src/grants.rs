@@ -80,9 +80,13 @@ impl DeviceGrants {
 
     /// Whether that environment variable may be set. Some never: they change what a workload runs, or whom it trusts.
     pub fn allows_env(&self, name: &str) -> bool {
-        let never = name == "PATH" || name.starts_with("LD_") || name.starts_with("KUBERNETES_");
-        !never && self.env.iter().any(|pattern| pattern.matches(name))
+        !is_never_env(name) && self.env.iter().any(|pattern| pattern.matches(name))
     }
+}
+
+/// Whether that name, or whatever a pattern that begins so names, is never handed out.
+fn is_never_env(name: &str) -> bool {
+    name == "PATH" || name.starts_with("LD_") || name.starts_with("KUBERNETES_")
 }
 
 #[derive(Deserialize, Default)]
@@ -261,6 +265,10 @@ impl DevicesSection {
         for (index, entry) in self.env.iter().enumerate() {
             let named = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '*' | '?');
             match Pattern::new(entry) {
+                Ok(_) if is_never_env(entry) => problems.push(FieldProblem::new(
+                    format!("devices.env[{index}]"),
+                    format!("{entry:?} is never handed out, as are PATH, LD_* and KUBERNETES_*; remove it"),
+                )),
                 Ok(pattern) if !entry.is_empty() && entry.chars().all(named) => {
                     grants.env.push(pattern);
                 }

@@ -129,12 +129,17 @@ fn fetch(address: &str, after: Option<&str>) -> Result<Option<Answer>> {
     }
     let version = response.headers().get(VERSION_HEADER);
     let version = version.and_then(|value| Some(value.to_str().ok()?.to_owned()));
-    let status = response
+    let status: Status = response
         .body_mut()
         .with_config()
         .limit(LARGEST)
         .read_json()
-        .context("the answer is no status of a leafhost agent of this version")?;
+        .context("the answer is no status of a leafhost agent")?;
+    // Every field may be absent, so any JSON object would pass; an agent always has a node.
+    anyhow::ensure!(
+        !status.node.is_empty(),
+        "the answer is no status of a leafhost agent: it names no node"
+    );
     Ok(Some(Answer { status, version }))
 }
 
