@@ -1,5 +1,5 @@
 //! The tree keeps its own rules: what no linter checks.
-#![allow(missing_docs, reason = "a test file")]
+#![allow(missing_docs, clippy::unwrap_used, reason = "a test file")]
 
 use std::fs;
 use std::path::{Path, PathBuf};

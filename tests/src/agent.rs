@@ -47,7 +47,7 @@ impl Home {
 
     /// Has the next agent write CDI specs into a folder of the machine.
     pub fn publish_in(&mut self, folder: &Path) {
-        self.cdi = folder.to_owned();
+        folder.clone_into(&mut self.cdi);
     }
 
     /// Puts a handler of ours there with its grants.

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail};
 
 /// How long anything may take on a busy machine.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const PATIENCE: Duration = Duration::from_mins(1);
 
 /// Looks until `look` gives something, or fails with what it said last.
 pub fn eventually<T>(what: &str, look: impl FnMut() -> Result<T>) -> Result<T> {

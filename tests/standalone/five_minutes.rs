@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context, Result, bail, ensure};
@@ -112,7 +112,7 @@ impl Author {
             String::from_utf8_lossy(&output.stderr)
         );
         ensure!(output.status.success(), "{script}\n{text}");
-        self.folder = Path::new(fs::read_to_string(&place)?.trim()).to_owned();
+        self.folder = fs::read_to_string(&place)?.trim().into();
         let target = self.folder.join("target");
         if self.folder.join("Cargo.toml").exists() && !target.exists() {
             let kept = self

@@ -245,7 +245,7 @@ fn the_admin_endpoint_tells_health_readiness_and_metrics() -> Result<()> {
     for line in [
         r#"akri_instance_count{configuration="echo",is_shared="true"} 2"#,
         r#"akri_discovery_response_time_count{configuration="echo"}"#,
-        r#"akri_discovery_response_result"#,
+        "akri_discovery_response_result",
     ] {
         ensure!(metrics.contains(line), "{line} is not in\n{metrics}");
     }
