@@ -7,20 +7,27 @@ mkdir -p "$run/handlers"
 cp -R deploy/samples/standalone/. "$run/"
 cp "$target"/handlers/*.wasm "$target"/handlers/*.grants.yaml "$run/handlers/"
 
-# As root the specs go where every podman looks, and are lost at boot; otherwise beside the rest.
+# As root the specs go where every podman looks, and leave with this trial; otherwise they are beside the rest.
 cdi=$run/cdi
-[ "$(id -u)" != 0 ] || cdi=/run/cdi
+[ "$(id -u)" != 0 ] || cdi=/etc/cdi
 
 "$target/release/leafhost" agent --standalone "$run" --state-dir "$run/state" --cdi-dir "$cdi" \
   --listen 127.0.0.1:0 --log-format text >"$run/log" 2>&1 &
 agent=$!
 # The terminal sends Ctrl-C to the table and the agent alike; the agent drains by itself, this shell waits for it.
-trap 'kill "$agent" 2>/dev/null || true; wait "$agent" 2>/dev/null || true' EXIT
+finish() {
+  kill "$agent" 2>/dev/null || true
+  wait "$agent" 2>/dev/null || true
+  for sample in deploy/samples/standalone/configurations/*.yaml; do
+    rm -f "$cdi/akri.sh-$(basename "$sample" .yaml)_leafhost.json"
+  done
+}
+trap finish EXIT
 trap : INT TERM
 
 echo "agent $agent runs in $run, its log is $run/log"
 echo "CDI specs are in $cdi"
-[ "$(id -u)" = 0 ] || echo "not root: podman 4 reads only /etc/cdi and /run/cdi, where root must put the specs; newer ones take --cdi-spec-dir"
+[ "$(id -u)" = 0 ] || echo "not root: podman before 5.5 reads only the system's folders, where root must put the specs; newer ones take --cdi-spec-dir"
 "$target/release/leafhost" status --watch --state-dir "$run/state" || {
   status=$?
   [ $status -ge 128 ] || { echo "the last lines of $run/log:"; tail -n 20 "$run/log"; exit $status; }
