@@ -127,12 +127,41 @@ pub fn wrap(text: &str, width: usize) -> Vec<String> {
     lines
 }
 
+/// The first `width` characters of a line that may hold colours; `…` in the last place says that there is more.
+pub fn cut(line: &str, width: usize) -> Cow<'_, str> {
+    let mut kept = String::new();
+    let mut shown = 0;
+    let mut rest = line.chars();
+    while let Some(c) = rest.next() {
+        if c == '\x1b' {
+            kept.push(c);
+            kept.extend(rest.by_ref().take_while(|c| *c != 'm'));
+            kept.push('m');
+            continue;
+        }
+        shown += 1;
+        if shown > width {
+            kept.pop();
+            kept.push('…');
+            if line.contains('\x1b') {
+                kept.push_str("\x1b[0m");
+            }
+            return Cow::Owned(kept);
+        }
+        kept.push(c);
+    }
+    Cow::Borrowed(line)
+}
+
 /// Writes to stdout at once. A reader that has gone is an error of kind `BrokenPipe`, which the program ends on
 /// silently.
 pub fn print(text: &str) -> std::io::Result<()> {
     let mut out = std::io::stdout().lock();
-    out.write_all(text.as_bytes())?;
-    out.flush()
+    out.write_all(text.as_bytes())
+        .and_then(|()| out.flush())
+        .map_err(|error| {
+            std::io::Error::new(error.kind(), format!("cannot write to stdout: {error}"))
+        })
 }
 
 #[cfg(test)]
@@ -156,6 +185,15 @@ mod tests {
         assert_eq!(wrap("one two three", 7), ["one two", "three"]);
         assert_eq!(wrap("one-two-three four", 5), ["one-two-three", "four"]);
         assert_eq!(wrap("", 5), [""]);
+    }
+
+    #[test]
+    fn a_line_is_cut_where_the_terminal_ends_and_says_so() {
+        assert_eq!(cut("abc", 3), "abc");
+        assert_eq!(cut("abcd", 3), "ab…");
+        assert_eq!(cut("\x1b[32mabc\x1b[0m", 3), "\x1b[32mabc\x1b[0m");
+        assert_eq!(cut("\x1b[32mabcd\x1b[0m", 3), "\x1b[32mab…\x1b[0m");
+        assert_eq!(cut("äöü", 2), "ä…");
     }
 
     #[test]

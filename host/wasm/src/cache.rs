@@ -42,7 +42,7 @@ const SUFFIX: &str = ".native";
 pub enum CacheError {
     /// The folder.
     #[error(
-        "cannot use {path} for native code: {source}; make it writable or choose another state folder"
+        "cannot use {path} for native code: {source}; make it writable or choose another folder"
     )]
     Folder {
         /// The folder.
@@ -52,7 +52,7 @@ pub enum CacheError {
     },
     /// The folder is not ours alone.
     #[error(
-        "will not use {path} for native code: it belongs to user {owner}, the agent runs as {user}; remove it or choose another state folder"
+        "will not use {path} for native code: it belongs to user {owner}, the agent runs as {user}; remove it or choose another folder"
     )]
     Owner {
         /// The folder.

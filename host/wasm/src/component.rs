@@ -56,7 +56,7 @@ pub enum ComponentError {
     Gzip(#[source] std::io::Error),
     /// Neither a component nor a module.
     #[error(
-        "this is not WebAssembly (it begins with {0:?}); a handler is a component, built with --target wasm32-wasip2"
+        "this is not WebAssembly (it begins with \"{0}\"); a handler is a component, built with --target wasm32-wasip2"
     )]
     NotWasm(String),
     /// A core module.

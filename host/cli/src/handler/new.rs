@@ -46,9 +46,8 @@ const TAKEN: &str = "abstract alloc as async await become box break const contin
     extern false final fn for gen if impl in leafhost-sdk let loop macro match mod move mut override priv \
     proc-macro pub ref return self static std struct super test trait true try type typeof unsafe unsized use \
     virtual where while yield";
-/// Names that the template imports from the SDK or defines: the handler's type needs another one.
-const IMPORTED: &str =
-    "Description Deserialize Details Device Discovery Handler Host Request Result";
+/// Names that the template imports, defines or means the standard ones by: the handler's type needs another one.
+const IMPORTED: &str = "Call Description Deserialize Details Device Discovery FakeHost Handler Host Request Result String Vec";
 
 /// Runs the verb.
 pub fn run(args: &NewArgs) -> Result<()> {

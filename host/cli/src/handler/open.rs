@@ -18,12 +18,13 @@ pub fn runtime(compiler: &CompilerArgs, events: bool) -> Result<Arc<Runtime>> {
     } else {
         Err("nothing is discovered".to_owned())
     };
-    Ok(Runtime::new(RuntimeConfig {
+    Runtime::new(RuntimeConfig {
         cache_dir: User::current().cache_dir().join("native"),
         compiler: compiler.compiler.clone(),
         compile_timeout: compiler.compile_timeout,
         events,
-    })?)
+    })
+    .context("cannot start the runtime of handlers, which keeps what it compiled in $XDG_CACHE_HOME/leafhost (~/.cache/leafhost)")
 }
 
 /// Reads a component and the grants file beside it, or the one that is given.

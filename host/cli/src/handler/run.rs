@@ -138,8 +138,8 @@ impl Show {
             (Output::Table, _) => page::text(document, self.explain, Paint::stdout())?,
             (Output::Json, true) => format!("{}\n", serde_json::to_string(document)?),
             (Output::Json, false) => format!("{}\n", serde_json::to_string_pretty(document)?),
-            (Output::Yaml, true) => format!("---\n{}", serde_yaml_ng::to_string(document)?),
-            (Output::Yaml, false) => serde_yaml_ng::to_string(document)?,
+            (Output::Yaml, true) => format!("---\n{}", document.yaml()?),
+            (Output::Yaml, false) => document.yaml()?,
         };
         terminal::print(&text)?;
         for line in page::cost(document, self.explain, &self.limits) {

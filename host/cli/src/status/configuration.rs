@@ -91,6 +91,10 @@ pub fn lines(
         out.table(&instances)?;
     }
     podman_lines(&mut out, status, view);
+    // Last, since there may be a thousand.
+    for session in &view.sessions {
+        skipped_lines(&mut out, session)?;
+    }
     Ok(out.lines)
 }
 
@@ -125,7 +129,10 @@ fn session_lines(out: &mut Page, session: &SessionView, now: Timestamp) -> std::
     out.field(
         "Next call",
         &next.map_or_else(
-            || "only on an event".to_owned(),
+            || match session.result.as_str() {
+                "invalid-details" => "when the Configuration changes".to_owned(),
+                _ => "only on an event or a change".to_owned(),
+            },
             |next| format!("{next} after the last at the latest"),
         ),
     );
@@ -143,13 +150,20 @@ fn session_lines(out: &mut Page, session: &SessionView, now: Timestamp) -> std::
         out.lines.push(String::new());
         out.table(&table)?;
     }
+    Ok(())
+}
+
+fn skipped_lines(out: &mut Page, session: &SessionView) -> std::io::Result<()> {
+    if session.skipped.is_empty() && session.skipped_dropped == 0 {
+        return Ok(());
+    }
+    out.section(&format!("Seen by {} and no device", session.source));
     if !session.skipped.is_empty() {
-        out.lines.push(String::new());
         out.table(&skipped(&session.skipped))?;
     }
     if session.skipped_dropped > 0 {
         out.lines
-            .push(format!("  and {} more skipped", session.skipped_dropped));
+            .push(format!("  and {} more", session.skipped_dropped));
     }
     Ok(())
 }
@@ -183,7 +197,7 @@ fn podman_lines(out: &mut Page, status: &Status, view: &ConfigurationView) {
         "  {}",
         podman::run_line(dir, &format!("{kind}=all"))
     ));
-    if let Some(note) = podman::older_podman(dir) {
+    if let Some(note) = podman::other_podman(dir) {
         let note = out.paint.apply(Tone::Faint, &format!("  ({note})"));
         out.lines.push(note);
     }

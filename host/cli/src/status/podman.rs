@@ -4,21 +4,51 @@ use leafhost_agent::status::Status;
 
 use crate::folders::SYSTEM_CDI;
 
-/// What to put before `run` so that podman finds the specs: nothing for its default folder.
-fn options(cdi_dir: &str) -> String {
-    if cdi_dir.trim_end_matches('/') == SYSTEM_CDI {
-        String::new()
+/// Where podman before 5.5 looks too; since then it looks into `/etc/cdi` alone, unless it is told.
+const RUNTIME_CDI: [&str; 2] = ["/run/cdi", "/var/run/cdi"];
+
+/// Who finds specs in a folder by himself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Finder {
+    EveryPodman,
+    OlderPodman,
+    Nobody,
+}
+
+fn finder(cdi_dir: &str) -> Finder {
+    let dir = cdi_dir.trim_end_matches('/');
+    if dir == SYSTEM_CDI {
+        Finder::EveryPodman
+    } else if RUNTIME_CDI.contains(&dir) {
+        Finder::OlderPodman
     } else {
-        format!("--cdi-spec-dir {} ", quoted(cdi_dir))
+        Finder::Nobody
     }
+}
+
+/// What to put before `run` so that podman finds the specs: nothing where it looks by itself.
+fn options(cdi_dir: &str) -> String {
+    match finder(cdi_dir) {
+        Finder::EveryPodman | Finder::OlderPodman => String::new(),
+        Finder::Nobody => flag(cdi_dir),
+    }
+}
+
+fn flag(cdi_dir: &str) -> String {
+    format!("--cdi-spec-dir {} ", quoted(cdi_dir))
 }
 
 /// A line with a placeholder for the device, for all devices of this node.
 pub fn hint(status: &Status) -> Option<String> {
-    let options = options(status.cdi_dir.as_deref()?);
-    Some(format!(
-        "podman {options}run --device akri.sh/<configuration>=<hash> IMAGE"
-    ))
+    let dir = status.cdi_dir.as_deref()?;
+    let line = format!(
+        "podman {}run --device akri.sh/<configuration>=<hash> IMAGE",
+        options(dir)
+    );
+    Some(match finder(dir) {
+        Finder::OlderPodman => format!("{line}   (podman 5.5 or newer: podman {}run …)", flag(dir)),
+        Finder::EveryPodman | Finder::Nobody => line,
+    })
 }
 
 /// The line for one device or `all` of a kind.
@@ -29,11 +59,18 @@ pub fn run_line(cdi_dir: &str, device: &str) -> String {
     )
 }
 
-/// What podman before 5.5 needs, which has no `--cdi-spec-dir`; nothing for its default folder.
-pub fn older_podman(cdi_dir: &str) -> Option<String> {
-    (!options(cdi_dir).is_empty()).then(|| {
-        format!("podman before 5.5 reads {SYSTEM_CDI} only: as root, start the agent with --cdi-dir {SYSTEM_CDI}, or copy the specs there from {cdi_dir}")
-    })
+/// What a podman needs that the line does not fit; nothing where it fits them all.
+pub fn other_podman(cdi_dir: &str) -> Option<String> {
+    match finder(cdi_dir) {
+        Finder::EveryPodman => None,
+        Finder::OlderPodman => Some(format!(
+            "podman 5.5 or newer: podman {}run …",
+            flag(cdi_dir)
+        )),
+        Finder::Nobody => Some(format!(
+            "podman before 5.5 has no --cdi-spec-dir: as root, start the agent with --cdi-dir {SYSTEM_CDI}, or copy the specs there from {cdi_dir}"
+        )),
+    }
 }
 
 /// The path as a shell takes it.
@@ -56,6 +93,7 @@ mod tests {
         for (dir, line) in [
             ("/etc/cdi", "podman run --rm --device akri.sh/a=1 IMAGE"),
             ("/etc/cdi/", "podman run --rm --device akri.sh/a=1 IMAGE"),
+            ("/run/cdi", "podman run --rm --device akri.sh/a=1 IMAGE"),
             (
                 "/run/my cdi",
                 "podman --cdi-spec-dir '/run/my cdi' run --rm --device akri.sh/a=1 IMAGE",
@@ -67,7 +105,9 @@ mod tests {
         ] {
             assert_eq!(run_line(dir, "akri.sh/a=1"), line);
         }
-        assert_eq!(older_podman("/etc/cdi"), None);
-        assert!(older_podman("/x").unwrap().contains("/etc/cdi"));
+        assert_eq!(other_podman("/etc/cdi"), None);
+        assert!(other_podman("/x").unwrap().contains("/etc/cdi"));
+        let newer = other_podman("/run/cdi").unwrap();
+        assert!(newer.contains("--cdi-spec-dir /run/cdi"), "{newer}");
     }
 }

@@ -228,10 +228,6 @@ Session of cam.wasm
   LEFT-OUT  WHY
   cam-2     node /dev/x is not granted
 
-  SKIPPED   RULE   WHY
-  10.0.0.7  types  is a printer
-  and 3 more skipped
-
 Instances
   INSTANCE     CDI-DEVICE           HEALTH          SHARED  SLOTS  AGE  ID
   cams-8120fe  akri.sh/cams=8120fe  Healthy         true    1/2    5m   cam-0
@@ -240,7 +236,12 @@ Instances
 Use one device, or all
   podman --cdi-spec-dir /home/a/cdi run --rm --device akri.sh/cams=8120fe IMAGE
   podman --cdi-spec-dir /home/a/cdi run --rm --device akri.sh/cams=all IMAGE
-  (podman before 5.5 reads /etc/cdi only: as root, start the agent with --cdi-dir /etc/cdi, or copy the specs there from /home/a/cdi)
+  (podman before 5.5 has no --cdi-spec-dir: as root, start the agent with --cdi-dir /etc/cdi, or copy the specs there from /home/a/cdi)
+
+Seen by cam.wasm and no device
+  SKIPPED   RULE   WHY
+  10.0.0.7  types  is a printer
+  and 3 more
 "
     );
 }

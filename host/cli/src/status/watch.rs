@@ -1,6 +1,7 @@
 //! `--watch`: shows a text again whenever it changes. On a terminal it is redrawn in place and the terminal is put back
 //! at the end; into a pipe each version follows the one before.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,7 +12,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::find::Search;
-use crate::terminal;
+use crate::terminal::{self, Size};
 
 /// On a terminal ages grow this often; an agent that does not answer is asked again this often.
 const EVERY: Duration = Duration::from_secs(1);
@@ -158,20 +159,59 @@ impl Screen {
         Ok(Self)
     }
 
-    /// Overwrites line by line, so that nothing flickers. What does not fit below is not shown.
     #[allow(clippy::unused_self, reason = "only an entered screen may be drawn on")]
     fn draw(&mut self, text: &str) -> std::io::Result<()> {
-        let mut drawing = String::from("\x1b[H");
-        let lines: Vec<&str> = text.lines().take(terminal::size().height).collect();
-        drawing.push_str(&lines.join("\x1b[K\r\n"));
-        drawing.push_str("\x1b[K\x1b[J");
-        terminal::print(&drawing)
+        terminal::print(&drawing(text, terminal::size()))
     }
+}
+
+/// Overwrites line by line, so that nothing flickers. What does not fit is not shown, and that is.
+fn drawing(text: &str, size: Size) -> String {
+    let all = text.lines().count();
+    let fits = all <= size.height;
+    let room = if fits {
+        all
+    } else {
+        size.height.saturating_sub(1)
+    };
+    let mut lines: Vec<Cow<'_, str>> = text
+        .lines()
+        .take(room)
+        .map(|line| terminal::cut(line, size.width))
+        .collect();
+    if !fits {
+        let more = format!("… {} more lines: the terminal is too low", all - room);
+        lines.push(terminal::cut(&more, size.width).into_owned().into());
+    }
+    // A line is cleared before it is written: in the last column clearing would take the last character.
+    let lines: Vec<String> = lines.iter().map(|line| format!("\x1b[K{line}")).collect();
+    format!("\x1b[H{}\x1b[J", lines.join("\r\n"))
 }
 
 impl Drop for Screen {
     fn drop(&mut self) {
         // A terminal that has gone needs no putting back.
         drop(terminal::print("\x1b[?7h\x1b[?25h\x1b[?1049l"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_frame_is_cut_to_the_terminal_and_says_so() {
+        let size = Size {
+            width: 5,
+            height: 2,
+        };
+        assert_eq!(
+            drawing("12345\n1\n", size),
+            "\x1b[H\x1b[K12345\r\n\x1b[K1\x1b[J"
+        );
+        assert_eq!(
+            drawing("123456\n1\n2\n", size),
+            "\x1b[H\x1b[K1234…\r\n\x1b[K… 2 …\x1b[J"
+        );
     }
 }

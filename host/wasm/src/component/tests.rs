@@ -68,7 +68,7 @@ fn what_is_no_handler_is_told_what_it_is() {
         (b"", "empty"),
         (
             b"\x7fELF\x02",
-            "not WebAssembly (it begins with \"\\\\x7fELF\\\\x02\")",
+            "not WebAssembly (it begins with \"\\x7fELF\\x02\")",
         ),
         (b"  (component)", "as text"),
         (

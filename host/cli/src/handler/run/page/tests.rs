@@ -146,3 +146,12 @@ fn a_fault_fails_with_its_reason() {
     let error = document.failure("x").unwrap_err().to_string();
     assert!(error.contains("(cpu_budget): computed"), "{error}");
 }
+
+#[test]
+fn yaml_is_the_same_document_as_json() {
+    let document = mk_document();
+    let yaml = document.yaml().unwrap();
+    assert!(!yaml.contains('!'), "{yaml}");
+    let read: serde_json::Value = serde_yaml_ng::from_str(&yaml).unwrap();
+    assert_eq!(read, serde_json::to_value(&document).unwrap());
+}
