@@ -46,7 +46,13 @@ async fn serve(settings: Settings) -> Result<()> {
     };
     let agent = assemble::agent(&settings, listener, metrics).await?;
     let file = AgentFile::of_this_process(address);
-    let published = file.publish(&settings.state_dir)?;
+    let published = file.publish(&settings.state_dir).map_err(|error| {
+        // What there is is served all the same.
+        tracing::warn!(
+            error = format!("{error:#}"),
+            "leafhost status needs --agent {address} to find this agent"
+        );
+    });
     tracing::info!(node = settings.node, %address, folder = %settings.dir.display(),
         state = %settings.state_dir.display(), "agent starts");
     let result = run_until_signal(agent, &mut signals, file.address).await;

@@ -12,6 +12,7 @@ use leafhost_core::names::ConfigurationKey;
 use leafhost_core::ports::{
     ConfigurationSet, ConfigurationSource, ConfiguredDiscovery, SourceProblem,
 };
+use leafhost_core::timeouts::FOLDER_BACKSTOP;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
@@ -123,6 +124,7 @@ async fn follow(
 ) {
     let path = folder.join("configurations");
     let shown = folder.display().to_string();
+    let mut stored = kept.clone();
     loop {
         let snapshot = folders.configurations.borrow_and_update().clone();
         let values = Values {
@@ -132,15 +134,15 @@ async fn follow(
         };
         if snapshot.complete && values.secrets.complete && values.configmaps.complete {
             let (path, kept_folder) = (path.clone(), kept_folder.clone());
-            let before = kept;
-            let (next, after) = blocking(move || {
-                let mut after = before.clone();
-                let next = assemble(&path, &snapshot, &values, &mut after);
-                let after = store(&kept_folder, before, after);
-                (next, after)
+            let next;
+            (next, kept, stored) = blocking(move || {
+                let mut next = assemble(&path, &snapshot, &values, &mut kept);
+                next.problems
+                    .extend(store(&kept_folder, &mut stored, &kept));
+                next.problems.sort();
+                (next, kept, stored)
             })
             .await;
-            kept = after;
             publish(&set, next);
         } else {
             let mut next = ConfigurationSet::default();
@@ -152,6 +154,7 @@ async fn follow(
             changed = folders.configurations.changed() => changed,
             changed = folders.secrets.changed() => changed,
             changed = folders.configmaps.changed() => changed,
+            () = tokio::time::sleep(FOLDER_BACKSTOP), if stored != kept => Ok(()),
         };
         if changed.is_err() {
             return;
@@ -172,15 +175,22 @@ fn assemble(
         ..ConfigurationSet::default()
     };
     set.problems.extend(folder_problems(path, snapshot, values));
-    if snapshot.exists {
+    let lost: BTreeMap<String, Content>;
+    let files = if snapshot.exists {
         kept.retain(|file, _| snapshot.files.contains_key(file));
+        &snapshot.files
     } else {
-        let message = "is missing; make it and put Configurations there";
         let folder = path.display().to_string();
-        set.problems.push(problem(&folder, message.to_owned()));
-    }
+        set.problems.push(problem(&folder, missing(kept)));
+        // A folder that is not there says nothing of its files.
+        lost = kept
+            .keys()
+            .map(|name| (name.clone(), Content::Pending))
+            .collect();
+        &lost
+    };
     let mut owners: BTreeMap<ConfigurationKey, String> = BTreeMap::new();
-    for (name, content) in &snapshot.files {
+    for (name, content) in files {
         let file = at(name);
         let mut reading = match content {
             Content::Pending => Reading::default(),
@@ -239,6 +249,15 @@ fn assemble(
     }
     set.problems.sort();
     set
+}
+
+fn missing(kept: &Kept) -> String {
+    match kept.len() {
+        0 => "is missing; make it and put Configurations there".to_owned(),
+        files => format!(
+            "is missing, and what was accepted of its files ({files}) keeps serving; bring it back, or make it and leave it empty if they are to go"
+        ),
+    }
 }
 
 fn publish(set: &watch::Sender<Arc<ConfigurationSet>>, next: ConfigurationSet) {
@@ -314,32 +333,34 @@ fn read_kept(folder: &Path) -> std::io::Result<Kept> {
     Ok(kept)
 }
 
-/// Writes what differs; yields what is on the disk now. What cannot be written is tried again at the next change.
-fn store(folder: &Path, mut before: Kept, after: Kept) -> Kept {
-    let gone: Vec<String> = before
-        .keys()
-        .filter(|name| !after.contains_key(*name))
-        .cloned()
-        .collect();
-    for name in gone {
-        match atomic::remove(folder, &name) {
-            Ok(()) => drop(before.remove(&name)),
-            Err(error) => {
-                tracing::warn!(%error, file = %name, "cannot remove the kept version of a Configuration file");
-            }
-        }
-    }
-    for (name, text) in after {
-        if before.get(&name) == Some(&text) {
+/// Brings what is on the disk in line with what is kept; says what cannot be written, and leaves it to the next time.
+fn store(folder: &Path, stored: &mut Kept, kept: &Kept) -> Option<SourceProblem> {
+    let names: BTreeSet<String> = stored.keys().chain(kept.keys()).cloned().collect();
+    let mut failed: Vec<(String, std::io::Error)> = Vec::new();
+    for name in names {
+        let wanted = kept.get(&name);
+        if stored.get(&name) == wanted {
             continue;
         }
-        if let Err(error) = atomic::write(folder, &name, text.as_bytes()) {
-            tracing::warn!(%error, file = %name, remedy = atomic::remedy(&error), "cannot keep the accepted version of a Configuration file");
+        let done = match wanted {
+            Some(text) => atomic::write(folder, &name, text.as_bytes()),
+            None => atomic::remove(folder, &name),
+        };
+        match (done, wanted) {
+            (Ok(()), Some(text)) => drop(stored.insert(name, text.clone())),
+            (Ok(()), None) => drop(stored.remove(&name)),
+            (Err(error), _) => failed.push((name, error)),
         }
-        // It serves from memory all the same.
-        before.insert(name, text);
     }
-    before
+    let (name, error) = failed.first()?;
+    Some(problem(
+        &folder.display().to_string(),
+        format!(
+            "cannot keep what was accepted of {name} ({} of such), which serves, but not after a restart with a broken file: {}: {error}",
+            failed.len(),
+            atomic::remedy(error),
+        ),
+    ))
 }
 
 #[cfg(test)]

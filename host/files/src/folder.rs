@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use futures::FutureExt as _;
-use leafhost_core::timeouts::{FILE_SETTLE, FOLDER_BACKSTOP};
+use leafhost_core::timeouts::{FILE_GONE, FILE_SETTLE, FOLDER_BACKSTOP};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -99,29 +99,41 @@ impl Folder {
         let mut ear = Ear::open();
         let mut settling = Settling::default();
         let mut snapshot = Snapshot::default();
-        let mut first = None;
+        // Until then what is in the folder is not the whole of it.
+        let mut unpacked = None;
+        let mut begun = false;
+        let mut device = None;
         loop {
-            let look = self.look(&mut ear).await;
+            let mut look = self.look(&mut ear).await;
+            if !snapshot.files.is_empty() && look.device.is_some() && look.device != device {
+                look.refuse_if_empty();
+            }
             let now = Instant::now();
             while let Some(sound) = ear.next().now_or_never() {
                 self.note(sound, &mut settling, &mut ear, now);
             }
             if look.readable {
+                device = look.device.or(device);
                 settling.seen(&look.found, now);
                 let settled = settling.take(now);
                 self.read(settled, &look, &mut settling, &mut snapshot)
                     .await;
             }
+            if look.exists && !snapshot.exists && snapshot.complete {
+                // It has come back, and its files may not be there yet.
+                unpacked = Some(now + FILE_GONE);
+                begun = false;
+            }
             snapshot.exists = look.exists;
             snapshot.problems = look.problems;
             snapshot.problems.extend(ear.deaf.clone());
-            let started = *first.get_or_insert(now) + FILE_SETTLE;
+            let whole = *unpacked.get_or_insert(now + FILE_SETTLE);
             let mut wake = settling.next().unwrap_or(now + FOLDER_BACKSTOP);
             wake = wake.min(now + FOLDER_BACKSTOP);
-            if now < started {
-                wake = wake.min(started);
+            if now < whole {
+                wake = wake.min(whole);
             } else {
-                if !snapshot.complete && look.readable {
+                if look.readable && !std::mem::replace(&mut begun, true) {
                     let unsettled = settling.take_unsettled().into_iter();
                     let pending = unsettled.map(|name| (name, Content::Pending));
                     snapshot.files.extend(pending);

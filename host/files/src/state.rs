@@ -99,10 +99,11 @@ impl StateDir {
             }
             Err(TryLockError::Error(error)) => return Err(fail("lock", &lock)(error)),
         }
-        file.set_len(0)
+        // The pid is for the text of a second agent only: a full disk is no reason not to serve what there is.
+        let _ = file
+            .set_len(0)
             .and_then(|()| file.rewind())
-            .and_then(|()| writeln!(file, "{}", std::process::id()))
-            .map_err(fail("write", &lock))?;
+            .and_then(|()| writeln!(file, "{}", std::process::id()));
         let remembered = path.join(NODE_NAME);
         match fs::read_to_string(&remembered) {
             Ok(text) if text.trim() == node_name => {}

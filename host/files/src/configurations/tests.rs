@@ -98,6 +98,23 @@ fn a_file_that_is_gone_serves_no_more_and_one_that_has_not_settled_still_does() 
 }
 
 #[test]
+fn a_folder_that_is_missing_says_nothing_of_its_files() {
+    let mut kept = Kept::new();
+    run(&[("f.yaml", &mk_text("a", "1"))], &mut kept);
+    let nothing = Snapshot {
+        exists: false,
+        ..mk_snapshot(&[])
+    };
+    for _ in 0..2 {
+        let set = assemble(Path::new("DIR"), &nothing, &mk_values(), &mut kept);
+        assert_eq!(shown(&set), pairs(&[("a", 1)]));
+        let text = set.problems[0].to_string();
+        assert!(text.contains("DIR: is missing") && text.contains("keeps serving"));
+    }
+    assert_eq!(shown(&run(&[], &mut kept)), []);
+}
+
+#[test]
 fn the_first_file_by_name_has_the_name_and_the_other_is_told() {
     let set = run(
         &[
@@ -204,4 +221,56 @@ async fn the_last_good_state_serves_over_a_restart_and_properties_follow_their_f
             .count(),
         0
     );
+}
+
+#[tokio::test]
+async fn what_could_not_be_kept_is_named_and_kept_as_soon_as_it_can_be() {
+    let home = Home::open(tempfile::tempdir().unwrap()).await;
+    let kept = home.folder.path().join("kept");
+    fs::remove_dir(&kept).unwrap();
+    fs::write(&kept, "no folder").unwrap();
+    home.write("configurations/a.yaml", &mk_text("a", "1"));
+    let set = home
+        .until(|set| set.problems.iter().any(|p| p.message.contains("a.yaml")))
+        .await;
+    assert_eq!(shown(&set), pairs(&[("a", 1)]));
+    fs::remove_file(&kept).unwrap();
+    fs::create_dir(&kept).unwrap();
+    home.until(|set| set.problems.is_empty()).await;
+    assert_eq!(
+        fs::read_to_string(kept.join("a.yaml")).unwrap(),
+        mk_text("a", "1")
+    );
+}
+
+#[tokio::test]
+async fn a_folder_that_goes_and_comes_back_file_by_file_deletes_nothing() {
+    let home = Home::open(tempfile::tempdir().unwrap()).await;
+    home.write("configurations/a.yaml", &mk_text("a", "1"));
+    home.until(|set| !set.accepted.is_empty()).await;
+    let folder = home.folder.path().join("etc/configurations");
+    let mut sets = home.source.configurations();
+    let mut fewest = async |wanted: &dyn Fn(&ConfigurationSet) -> bool| {
+        let watch = async {
+            let mut fewest = usize::MAX;
+            loop {
+                let set = sets.borrow_and_update().clone();
+                fewest = fewest.min(set.accepted.len());
+                if wanted(&set) {
+                    return fewest;
+                }
+                sets.changed().await.unwrap();
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(20), watch).await
+    };
+    fs::remove_dir_all(&folder).unwrap();
+    let gone = fewest(&|set| !set.problems.is_empty()).await;
+    assert_eq!(gone, Ok(1));
+    tokio::time::sleep(Duration::from_millis(2_500)).await;
+    fs::create_dir(&folder).unwrap();
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    home.write("configurations/a.yaml", &mk_text("a", "1"));
+    let back = fewest(&|set| set.problems.is_empty()).await;
+    assert_eq!(back, Ok(1));
 }

@@ -54,6 +54,8 @@ pub struct Look {
     pub exists: bool,
     /// Whether it could be read; a missing one is empty.
     pub readable: bool,
+    /// The file system the folder is on.
+    pub device: Option<u64>,
     /// The wanted files.
     pub found: BTreeMap<String, Stamp>,
     /// The folders below it, where files are wanted from there.
@@ -82,6 +84,7 @@ impl Look {
             }
         };
         look.exists = true;
+        look.device = fs::metadata(path).ok().map(|metadata| metadata.dev());
         for (name, is_folder) in entries {
             if !rules.nested {
                 look.add(path, name, rules);
@@ -109,6 +112,17 @@ impl Look {
             ));
         }
         look
+    }
+
+    /// An empty folder on another file system than before is the place of a mount that is gone: it says nothing of
+    /// the files.
+    pub fn refuse_if_empty(&mut self) {
+        if self.readable && self.found.is_empty() {
+            self.readable = false;
+            self.problems.push(
+                "is empty and on another file system than before, what was there last keeps serving: mount it again, or restart the agent if it is meant to be empty".to_owned(),
+            );
+        }
     }
 
     fn add(&mut self, path: &Path, name: String, rules: &Rules) {

@@ -290,3 +290,40 @@ async fn what_is_in_a_folder_that_cannot_be_read_stays() {
     let seen = watched.until(|snapshot| snapshot.problems.is_empty()).await;
     assert!(seen.iter().all(|snapshot| snapshot.files.len() == 1));
 }
+
+#[tokio::test]
+async fn an_empty_folder_of_another_file_system_is_a_mount_that_is_gone() {
+    use std::os::unix::fs::{MetadataExt as _, symlink};
+    let Ok(elsewhere) = tempfile::tempdir_in("/dev/shm") else {
+        eprintln!("skipped: there is no other file system at /dev/shm");
+        return;
+    };
+    let mut watched = mk_watched(RULES, |path| {
+        fs::create_dir(path.join("real")).unwrap();
+        fs::write(path.join("real/a.yaml"), "a").unwrap();
+        symlink(path.join("real"), path.join("f")).unwrap();
+    });
+    let device = |path: &Path| fs::metadata(path).unwrap().dev();
+    if device(watched.folder.path()) == device(elsewhere.path()) {
+        eprintln!("skipped: /dev/shm is the file system of the other folders");
+        return;
+    }
+    watched.until_holds("a.yaml", "a").await;
+    symlink(elsewhere.path(), watched.folder.path().join("new")).unwrap();
+    let link = watched.folder.path().join("f");
+    fs::rename(watched.folder.path().join("new"), link).unwrap();
+    let seen = watched
+        .until(|snapshot| !snapshot.problems.is_empty())
+        .await;
+    let last = seen.last().unwrap();
+    assert!(last.files.contains_key("a.yaml"), "{last:?}");
+    assert!(
+        last.problems[0].contains("mount it again"),
+        "{:?}",
+        last.problems
+    );
+    fs::write(elsewhere.path().join("b.yaml"), "b").unwrap();
+    watched
+        .until(|snapshot| snapshot.files.keys().eq(["b.yaml"]))
+        .await;
+}

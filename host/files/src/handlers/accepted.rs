@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use leafhost_core::ports::SourceFile;
+use leafhost_core::timeouts::FOLDER_BACKSTOP;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use tokio::sync::mpsc;
@@ -89,13 +90,25 @@ impl Accepted {
 }
 
 async fn write(folder: PathBuf, accepted: Arc<Accepted>, mut changes: mpsc::UnboundedReceiver<()>) {
-    while changes.recv().await.is_some() {
+    let mut failed = false;
+    loop {
+        tokio::select! {
+            told = changes.recv() => if told.is_none() {
+                return;
+            },
+            () = tokio::time::sleep(FOLDER_BACKSTOP), if failed => {}
+        }
         while changes.try_recv().is_ok() {}
         let files = accepted.lock().clone();
         let folder = folder.clone();
-        blocking(move || {
-            if let Err(error) = store(&folder, &files) {
-                tracing::warn!(%error, folder = %folder.display(), remedy = atomic::remedy(&error), "cannot keep the accepted handlers");
+        let told = failed;
+        failed = blocking(move || match store(&folder, &files) {
+            Ok(()) => false,
+            Err(error) => {
+                if !told {
+                    tracing::warn!(%error, folder = %folder.display(), remedy = atomic::remedy(&error), "cannot keep the accepted handlers");
+                }
+                true
             }
         })
         .await;
