@@ -194,7 +194,8 @@ impl Unseen {
     }
 
     /// Compares with what the sessions have. A device that one has is seen. When `settled` (every session that
-    /// might have it has given a complete answer) the others are missing, and go when their grace is over.
+    /// might have it has given a complete answer) the others are missing, and go when their grace is over. To be left
+    /// out begins no grace and ends none.
     pub fn meet(
         &mut self,
         sessions: &[&SessionDevices],
@@ -211,14 +212,13 @@ impl Unseen {
             let left_out = sessions
                 .iter()
                 .any(|session| is_left_out(&session.left_out, &key.id));
-            if settled && !left_out {
-                // A clock that was ahead when the agent last ran must not stretch the grace.
-                let since = missing_since.map_or(now, |since| since.min(now));
-                *missing_since = Some(since);
-                grace.end(key.shared, since) > now
-            } else {
-                true
+            if !settled || (left_out && missing_since.is_none()) {
+                return true;
             }
+            // A clock that was ahead when the agent last ran must not stretch the grace.
+            let since = missing_since.map_or(now, |since| since.min(now));
+            *missing_since = Some(since);
+            grace.end(key.shared, since) > now
         });
     }
 

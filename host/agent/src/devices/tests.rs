@@ -248,6 +248,26 @@ fn a_device_of_an_earlier_run_goes_when_it_is_said_to_have_departed() {
 }
 
 #[test]
+fn a_device_of_an_earlier_run_that_is_left_out_while_its_grace_runs_goes_when_it_is_over() {
+    let left_out = Discovery {
+        left_out: vec![LeftOut {
+            id: "a".into(),
+            reason: "bad".into(),
+        }],
+        ..complete(&[])
+    };
+    let mut session = SessionDevices::default();
+    session.fold(left_out, DEFAULTS, at(10));
+    let mut known = unseen(&[("a", true, Some(0)), ("b", true, None)]);
+    known.meet(&[&session], true, DEFAULTS, at(10));
+    assert_eq!(known.deadline(DEFAULTS), Some(at(300)));
+    known.meet(&[&session], true, DEFAULTS, at(310));
+    // What is past is due no more: a deadline that stays would be met for ever.
+    assert!(known.deadline(DEFAULTS).is_none_or(|then| then > at(310)));
+    assert!(known.is_empty());
+}
+
+#[test]
 fn a_moment_in_the_future_does_not_stretch_the_grace() {
     let session = with(&[]);
     let mut known = unseen(&[("a", true, Some(9_000))]);

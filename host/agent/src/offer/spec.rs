@@ -85,7 +85,7 @@ fn spec(
     published: Option<&Spec>,
 ) -> Option<Spec> {
     let own = &view.configured.configuration.broker_properties;
-    let mut all = ContainerEdits::default();
+    let mut all = All::default();
     let mut devices = Vec::new();
     // In the order of ids, in which the first gives `all` its plain variables.
     for (key, device) in &view.devices {
@@ -101,7 +101,7 @@ fn spec(
                 None => continue,
             }
         };
-        merge(&mut all, &edits);
+        all.add(&edits);
         devices.push(CdiDevice {
             name: (*hash).to_owned(),
             container_edits: edits,
@@ -113,7 +113,7 @@ fn spec(
     devices.sort_by(|one, two| one.name.cmp(&two.name));
     devices.push(CdiDevice {
         name: ALL.to_owned(),
-        container_edits: all,
+        container_edits: all.edits,
     });
     Some(Spec {
         kind: format!("{GROUP}/{class}"),
@@ -162,32 +162,44 @@ fn edits(
     edits
 }
 
-/// Adds what is not there yet: variables by name, nodes and mounts by their path in the container.
-fn merge(all: &mut ContainerEdits, edits: &ContainerEdits) {
-    let name = |variable: &str| variable.split('=').next().map(str::to_owned);
-    let held: BTreeSet<Option<String>> = all.env.iter().map(|variable| name(variable)).collect();
-    let new = edits
-        .env
-        .iter()
-        .filter(|variable| !held.contains(&name(variable)));
-    all.env.extend(new.cloned());
-    for node in &edits.device_nodes {
-        match all
-            .device_nodes
-            .iter_mut()
-            .find(|held| held.path == node.path)
-        {
-            None => all.device_nodes.push(node.clone()),
-            Some(held) if held.host_path == node.host_path => {
-                held.permissions = union(held.permissions.as_deref(), node.permissions.as_deref());
+/// The edits of all devices together, with what finds one of them: a Configuration may have thousands of devices.
+#[derive(Default)]
+struct All {
+    edits: ContainerEdits,
+    variables: BTreeSet<String>,
+    /// Where in the edits the node with that path in the container is.
+    nodes: BTreeMap<String, usize>,
+    mounts: BTreeSet<String>,
+}
+
+impl All {
+    /// Adds what is not there yet: variables by name, nodes and mounts by their path in the container.
+    fn add(&mut self, edits: &ContainerEdits) {
+        for variable in &edits.env {
+            let name = variable.split('=').next().unwrap_or_default();
+            if self.variables.insert(name.to_owned()) {
+                self.edits.env.push(variable.clone());
             }
-            Some(_) => {}
         }
-    }
-    for mount in &edits.mounts {
-        let path = &mount.container_path;
-        if !all.mounts.iter().any(|held| held.container_path == *path) {
-            all.mounts.push(mount.clone());
+        for node in &edits.device_nodes {
+            let all = &mut self.edits.device_nodes;
+            let held = self.nodes.get(&node.path);
+            match held.and_then(|&index| all.get_mut(index)) {
+                None => {
+                    self.nodes.insert(node.path.clone(), all.len());
+                    all.push(node.clone());
+                }
+                Some(held) if held.host_path == node.host_path => {
+                    held.permissions =
+                        union(held.permissions.as_deref(), node.permissions.as_deref());
+                }
+                Some(_) => {}
+            }
+        }
+        for mount in &edits.mounts {
+            if self.mounts.insert(mount.container_path.clone()) {
+                self.edits.mounts.push(mount.clone());
+            }
         }
     }
 }

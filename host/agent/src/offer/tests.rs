@@ -161,6 +161,22 @@ fn what_devices_have_in_common_is_in_all_once() {
 }
 
 #[test]
+fn ten_thousand_devices_are_offered_in_seconds() {
+    let (snapshot, instances) = cams((0..10_000).map(|n| camera(&format!("c{n}"))).collect());
+    let started = std::time::Instant::now();
+    let wanted = spec::wanted(NODE, &snapshot, &instances, &BTreeMap::new());
+    let (_, spec) = &wanted.specs["cams"];
+    let all = spec.as_ref().unwrap().devices.last().unwrap();
+    assert_eq!(all.container_edits.device_nodes.len(), 10_000);
+    assert_eq!(all.container_edits.env.len(), 10_001);
+    assert!(
+        started.elapsed() < Duration::from_secs(20),
+        "{:?}",
+        started.elapsed()
+    );
+}
+
+#[test]
 fn a_device_that_brings_nothing_is_offered_all_the_same() {
     let dir = tempfile::tempdir().unwrap();
     let (report, specs) = passed(&folder(&dir), &cams(vec![Device::new("foo0", true)]));
