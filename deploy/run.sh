@@ -11,10 +11,10 @@ cp "$target"/handlers/*.wasm "$target"/handlers/*.grants.yaml "$run/handlers/"
 cdi=$run/cdi
 [ "$(id -u)" != 0 ] || cdi=/etc/cdi
 
-"$target/release/leafhost" agent --standalone "$run" --state-dir "$run/state" --cdi-dir "$cdi" \
+# In a session of its own: Ctrl-C in the terminal would be a first signal, and the one below a second, which ends it undrained.
+setsid "$target/release/leafhost" agent --standalone "$run" --state-dir "$run/state" --cdi-dir "$cdi" \
   --listen 127.0.0.1:0 --log-format text >"$run/log" 2>&1 &
 agent=$!
-# The terminal sends Ctrl-C to the table and the agent alike; the agent drains by itself, this shell waits for it.
 finish() {
   kill "$agent" 2>/dev/null || true
   wait "$agent" 2>/dev/null || true
@@ -23,7 +23,7 @@ finish() {
   done
 }
 trap finish EXIT
-trap : INT TERM
+trap : HUP INT TERM
 
 echo "agent $agent runs in $run, its log is $run/log"
 echo "CDI specs are in $cdi"

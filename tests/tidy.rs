@@ -78,6 +78,21 @@ fn nothing_is_left_for_later() {
 }
 
 #[test]
+fn the_service_may_confine_the_compiler() {
+    let unit = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../deploy/systemd/leafhost.service"
+    );
+    let unit = fs::read_to_string(unit).unwrap();
+    // No group of calls that systemd knows has seccomp(2), and without it no handler is compiled.
+    let calls = unit
+        .lines()
+        .find_map(|line| line.strip_prefix("SystemCallFilter="))
+        .unwrap();
+    assert!(calls.split(' ').any(|call| call == "seccomp"), "{calls}");
+}
+
+#[test]
 fn the_floors_hold() {
     let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
     let allowed: [(&str, &[&str]); 8] = [

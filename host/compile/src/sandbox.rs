@@ -29,7 +29,9 @@ pub(crate) enum Error {
     },
     #[error("cannot build the filter of system calls")]
     Filter(#[from] seccompiler::BackendError),
-    #[error("cannot filter system calls; is the kernel built with seccomp?")]
+    #[error(
+        "cannot filter system calls; is the kernel built with seccomp, and may this service call it (SystemCallFilter=seccomp)?"
+    )]
     Apply(#[from] seccompiler::Error),
 }
 
