@@ -237,7 +237,10 @@ fn assemble(
                 set.problems.push(SourceProblem {
                     path: wrong.path.clone(),
                     configuration: Some(key.clone()),
-                    ..problem(&file, wrong.message.clone())
+                    ..problem(
+                        &file,
+                        format!("{}; the handler is not called", wrong.message),
+                    )
                 });
             }
             let discovery = ConfiguredDiscovery {

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use leafhost_core::configuration::FieldProblem;
+use leafhost_core::names::ConfigurationKey;
 
 use super::DiscoveryTask;
 use super::published::{ConfigurationReport, DiscoveryReport, HandlerReport};
@@ -59,8 +60,9 @@ impl DiscoveryTask {
         invalid.sort();
         invalid.dedup();
         let mut problems = Vec::new();
-        if let Err(problem) = &served.configured.properties {
-            let FieldProblem { path, message } = problem;
+        if let Err(FieldProblem { path, message }) = &served.configured.properties
+            && !self.is_told(&served.configured.configuration.key, path)
+        {
             problems.push(format!("{path}: {message}; the handler is not called"));
         }
         problems.extend(self.handler_problem(served.handler()));
@@ -76,6 +78,12 @@ impl DiscoveryTask {
                 .filter(|view| !view.source.is_empty())
                 .collect(),
         }
+    }
+
+    /// Whether the source of Configurations says what is wrong with that field, and in which file.
+    fn is_told(&self, key: &ConfigurationKey, path: &str) -> bool {
+        let mut told = self.configuration_set.problems.iter();
+        told.any(|problem| problem.configuration.as_ref() == Some(key) && problem.path == path)
     }
 
     fn handler_problem(&self, name: &str) -> Option<String> {

@@ -362,9 +362,23 @@ async fn without_its_properties_the_handler_is_not_called_and_devices_stay() {
     idle().await;
     udev.say("a", complete(&[local("1")]));
     bench.has("a", &["1"]).await;
-    bench.configure(&[lacking]);
+    bench.configure(std::slice::from_ref(&lacking));
     bench.problem("a", "Secret x is missing").await;
     idle().await;
+    // Where the source says it, with the file, it is not said again.
+    let mut told = ConfigurationSet::clone(&configuration_set([lacking]));
+    told.problems.push(leafhost_core::ports::SourceProblem {
+        source: "a.yaml".into(),
+        line: None,
+        path: "spec.discoveryHandler.discoveryProperties[0]".into(),
+        message: "Secret x is missing".into(),
+        configuration: Some(key("a")),
+    });
+    bench.configurations.send_replace(Arc::new(told));
+    wait_for(&bench.report, |report| {
+        report.problems.len() == 1 && report.configurations[&key("a")].problems.is_empty()
+    })
+    .await;
     assert!(!udev.say("a", complete(&[])), "its session has ended");
     bench.statuses(&["udev.wasm: Waiting"]).await;
     pass(3600).await;
