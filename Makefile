@@ -68,6 +68,7 @@ install: build handlers
 	install -Dm755 $(TARGET)/release/leafhost-compile $(DESTDIR)$(PREFIX)/libexec/leafhost/leafhost-compile
 	for name in $(HANDLERS); do \
 	  install -Dm644 -t $(DESTDIR)$(PREFIX)/share/leafhost/handlers $(TARGET)/handlers/$$name.wasm $(TARGET)/handlers/$$name.grants.yaml || exit 1; done
+	rm -f $(TARGET)/package/leafhost-sdk-*.crate
 	cargo package --locked --allow-dirty --no-verify -p leafhost-sdk
 	rm -rf $(DESTDIR)$(PREFIX)/share/leafhost/sdk
 	install -d $(DESTDIR)$(PREFIX)/share/leafhost/sdk

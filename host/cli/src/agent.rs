@@ -60,36 +60,47 @@ async fn serve(settings: Settings) -> Result<()> {
     result
 }
 
-/// Runs the agent until the first signal, lets it drain, and gives up at the second.
+/// Runs the agent until it is told to stop, and lets it drain.
 async fn run_until_signal(agent: Agent, signals: &mut Signals, address: SocketAddr) -> Result<()> {
     let shutdown = CancellationToken::new();
     let ready = systemd::ready(agent.board(), address, shutdown.clone());
     let running = agent.run(shutdown.clone());
-    let both = async {
+    let both = Box::pin(async {
         tokio::pin!(running);
         tokio::select! {
-            ended = &mut running => return ended,
+            ended = &mut running => return Ok(ended?),
             () = ready => {}
         }
-        running.await
+        Ok(running.await?)
+    });
+    let stop = || {
+        systemd::stopping();
+        shutdown.cancel();
     };
-    tokio::pin!(both);
-    tokio::select! {
-        ended = &mut both => {
-            shutdown.cancel();
-            return Ok(ended?);
-        }
-        name = signals.next() => tracing::info!(signal = name, "agent stops; a second signal ends it at once"),
-    }
-    systemd::stopping();
+    let result = until_signal(both, async || signals.next().await, stop).await;
     shutdown.cancel();
+    result
+}
+
+/// Runs something until it ends, tells it to stop at the first signal, and gives up at the second.
+async fn until_signal(
+    running: impl Future<Output = Result<()>>,
+    mut signal: impl AsyncFnMut() -> &'static str,
+    stop: impl FnOnce(),
+) -> Result<()> {
+    tokio::pin!(running);
     tokio::select! {
-        ended = &mut both => {
+        ended = &mut running => return ended,
+        name = signal() => tracing::info!(signal = name, "agent stops; a second signal ends it at once"),
+    }
+    stop();
+    tokio::select! {
+        ended = &mut running => {
             ended?;
             tracing::info!("agent has stopped");
             Ok(())
         }
-        name = signals.next() => bail!("ended by a second signal ({name}) before everything had stopped"),
+        name = signal() => bail!("ended by a second signal ({name}) before everything had stopped"),
     }
 }
 
@@ -135,6 +146,52 @@ impl Signals {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// As many signals as are left, then none.
+    async fn next(left: &mut usize) -> &'static str {
+        if *left == 0 {
+            std::future::pending::<()>().await;
+        }
+        *left -= 1;
+        "SIGTERM"
+    }
+
+    #[tokio::test]
+    async fn the_first_signal_lets_it_end_by_itself() {
+        let (mut left, shutdown) = (1, CancellationToken::new());
+        let running = async {
+            shutdown.cancelled().await;
+            Ok(())
+        };
+        until_signal(
+            running,
+            async || next(&mut left).await,
+            || shutdown.cancel(),
+        )
+        .await
+        .unwrap();
+    }
+
+    #[tokio::test]
+    async fn the_second_signal_ends_what_does_not() {
+        let (mut left, shutdown) = (2, CancellationToken::new());
+        let signal = async || next(&mut left).await;
+        let error = until_signal(std::future::pending(), signal, || shutdown.cancel())
+            .await
+            .unwrap_err();
+        assert!(error.to_string().contains("second signal (SIGTERM)"));
+        assert!(shutdown.is_cancelled());
+    }
+
+    #[tokio::test]
+    async fn an_agent_that_fails_by_itself_says_why() {
+        let mut left = 0;
+        let running = async { bail!("broke down") };
+        let error = until_signal(running, async || next(&mut left).await, || ())
+            .await
+            .unwrap_err();
+        assert_eq!(error.to_string(), "broke down");
+    }
 
     #[tokio::test]
     async fn a_taken_port_is_told_with_the_flag_and_the_remedy() {
