@@ -7,6 +7,8 @@ use crate::rules;
 
 /// The most rules: each is a wake, and one of the 64 is the timer's.
 const MAX_RULES: usize = 63;
+/// The most terms of all rules: what the host takes.
+const MAX_TERMS: usize = 256;
 
 /// `discoveryDetails`.
 #[derive(Debug, Deserialize)]
@@ -34,6 +36,13 @@ impl Details {
             problems.push(Problem::new(
                 "udevRules",
                 format!("has more than {MAX_RULES} rules; write alternatives as KERNEL==\"a|b\""),
+            ));
+        }
+        let terms = self.rules().map_or(0, |rules| rules.iter().map(Vec::len).sum());
+        if terms > MAX_TERMS {
+            problems.push(Problem::new(
+                "udevRules",
+                format!("has {terms} terms in all, at most {MAX_TERMS}; split the Configuration"),
             ));
         }
         if !["r", "w", "m", "rw", "rm", "rwm", "wm"].contains(&self.permissions.as_str()) {

@@ -284,6 +284,7 @@ fn without_sysfs_the_answer_is_not_that_there_are_no_devices() {
 #[test]
 fn what_is_wrong_with_details_is_said_where() {
     let many = details(&[r#"KERNEL=="a""#; 64], "");
+    let wide = details(&[r#"KERNEL=="a","#.repeat(30).as_str(); 9], "");
     let table = [
         ("", "udevRules", "is missing"),
         ("udevRules: KERNEL", "udevRules", "sequence"),
@@ -302,6 +303,7 @@ fn what_is_wrong_with_details_is_said_where() {
         ("{udevRules: [], permissions: xyz}", "permissions", "rwm"),
         ("{udevRules: [], permissions: ''}", "permissions", "rwm"),
         (many.as_str(), "udevRules", "more than 63 rules"),
+        (wide.as_str(), "udevRules", "270 terms in all, at most 256"),
     ];
     for (text, path, words) in table {
         let problems = validate::<Udev>(text);

@@ -82,6 +82,18 @@ fn only_allowed() -> Result<BpfProgram, Error> {
         libc::SYS_clone,
         first_argument(SeccompCmpOp::MaskedEq(thread), thread)?,
     );
+    // Limits are asked for, and of no other process: the agent's could be lowered.
+    rules.insert(libc::SYS_prlimit64, first_argument(SeccompCmpOp::Eq, 0)?);
+    // Names of threads and of memory.
+    let named = [
+        libc::PR_SET_NAME.unsigned_abs(),
+        libc::PR_SET_VMA.unsigned_abs(),
+    ];
+    let mut naming = Vec::new();
+    for option in named {
+        naming.extend(first_argument(SeccompCmpOp::Eq, option.into())?);
+    }
+    rules.insert(libc::SYS_prctl, naming);
     let arch = std::env::consts::ARCH.try_into()?;
     // A refusal, not a kill: libraries ask for what they can do without (a file with the number of processors).
     let refuse = SeccompAction::Errno(libc::EPERM.unsigned_abs());
@@ -111,8 +123,6 @@ const ALLOWED: &[i64] = &[
     libc::SYS_mremap,
     libc::SYS_munmap,
     libc::SYS_nanosleep,
-    libc::SYS_prctl,
-    libc::SYS_prlimit64,
     libc::SYS_read,
     libc::SYS_restart_syscall,
     libc::SYS_rseq,
@@ -139,11 +149,33 @@ mod tests {
 
     use super::*;
 
+    #[allow(
+        unsafe_code,
+        reason = "the standard library has no bounds of other processes"
+    )]
+    fn bounds_of(process: u32) -> std::io::Result<()> {
+        let process = libc::pid_t::try_from(process).unwrap();
+        let (none, mut old) = (
+            std::ptr::null(),
+            libc::rlimit {
+                rlim_cur: 0,
+                rlim_max: 0,
+            },
+        );
+        // SAFETY: asks for a bound, and `old` has the place for it.
+        match unsafe { libc::prlimit(process, libc::RLIMIT_NOFILE, none, &raw mut old) } {
+            0 => Ok(()),
+            _ => Err(std::io::Error::last_os_error()),
+        }
+    }
+
     #[test]
     fn what_is_left_is_computing() {
         // The filter holds for the thread that asks for it; the bounds would hold for all tests.
         let confined = std::thread::spawn(|| {
             let before = pipe();
+            let parent = std::os::unix::process::parent_id();
+            bounds_of(parent).unwrap();
             filter_calls().unwrap();
             let refused = [
                 File::open("/etc/hostname").err(),
@@ -155,14 +187,20 @@ mod tests {
                 UnixStream::connect("/run/systemd/notify").err(),
                 Command::new("/bin/true").status().err(),
                 pipe().err(),
+                bounds_of(parent).err(),
+                nix::sys::prctl::set_dumpable(false).err().map(Into::into),
                 nix::sys::resource::getrusage(nix::sys::resource::UsageWho::RUSAGE_SELF)
                     .err()
                     .map(Into::into),
             ];
-            let helper = std::thread::spawn(|| {
-                let sum: u64 = vec![7_u64; 1 << 20].iter().sum();
-                (sum, File::open("/etc/hostname").err().map(|e| e.kind()))
-            });
+            assert!(nix::sys::resource::getrlimit(Resource::RLIMIT_AS).is_ok());
+            let helper = std::thread::Builder::new()
+                .name("named".into())
+                .spawn(|| {
+                    let sum: u64 = vec![7_u64; 1 << 20].iter().sum();
+                    (sum, File::open("/etc/hostname").err().map(|e| e.kind()))
+                })
+                .unwrap();
             (before.is_ok(), refused, helper.join())
         });
         let (before, refused, helper) = confined.join().unwrap();

@@ -257,7 +257,14 @@ async fn log_lines_over_the_rate_are_counted() {
         matches!(report.outcome, Outcome::Discovered(_)),
         "{report:?}"
     );
-    assert_eq!(report.call.log_dropped, 30);
+    assert_eq!(report.call.log_dropped, 35);
+    // For ever, it is computing.
+    let guest = Guest::that(
+        "(loop $l (call $write (i32.const 1) (i32.const 1024) (i32.const 7)) (br $l)) unreachable",
+    );
+    let report = bench.first(&guest, "").await;
+    assert_eq!(fault(&report).0, FaultReason::CpuBudget);
+    assert!(report.call.log_dropped > 1000);
 }
 
 #[tokio::test(flavor = "multi_thread")]

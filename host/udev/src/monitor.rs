@@ -238,6 +238,8 @@ fn pump(
 /// The next event; None if there is none at the moment.
 fn receive(socket: &udev::MonitorSocket, group: Group) -> io::Result<Option<Event>> {
     loop {
+        // Not every libudev sets it, and an old one would count again.
+        Errno::clear();
         if let Some(event) = socket.iter().next() {
             return Ok(Some(read_event(&event, group)));
         }

@@ -11,7 +11,6 @@ use wasmtime_wasi::{WasiCtx, WasiCtxView, WasiView};
 
 use crate::limits::{HANDLES, Limiter};
 use crate::record::Record;
-use crate::text::Secrets;
 
 pub(crate) mod explain;
 pub(crate) mod log;
@@ -46,17 +45,14 @@ impl CallState {
         capabilities: &Capabilities,
         memory: u64,
         log: &Arc<log::LogSink>,
-        secrets: &Arc<Secrets>,
         record: &Arc<Record>,
     ) -> Self {
         let mut table = ResourceTable::new();
         table.set_max_capacity(HANDLES);
         let explain = explain::ExplainState {
-            kept: capabilities
-                .discovers
-                .then(|| (record.clone(), secrets.clone())),
+            record: capabilities.discovers.then(|| record.clone()),
         };
-        let udev = udev::UdevState::new(capabilities, secrets.clone(), record.clone());
+        let udev = udev::UdevState::new(capabilities, record.clone());
         Self {
             limiter: Limiter::new(memory, record.memory.clone()),
             table,

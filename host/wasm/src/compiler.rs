@@ -42,9 +42,15 @@ pub enum CompileError {
     },
     /// Too slow.
     #[error(
-        "compiling took longer than {} s; a smaller component, or a longer --compile-timeout", .0.as_secs()
+        "compiling took longer than {} s, {} s of them computing; a smaller component, or a longer --compile-timeout",
+        after.as_secs(), computed.as_secs()
     )]
-    Timeout(Duration),
+    Timeout {
+        /// How long it had.
+        after: Duration,
+        /// How much of that it computed; where the machine had no time for it, it may have more another time.
+        computed: Duration,
+    },
     /// The component is wrong, or too much for the compiler.
     #[error("it does not compile: {0}")]
     Refused(String),
@@ -56,7 +62,11 @@ pub enum CompileError {
 impl CompileError {
     /// Whether the same bytes may compile another time.
     pub fn is_transient(&self) -> bool {
-        !matches!(self, Self::Refused(_))
+        match self {
+            Self::Refused(_) => false,
+            Self::Timeout { after, computed } => *computed < *after / 2,
+            Self::NotFound(_) | Self::Run { .. } | Self::Failed(_) => true,
+        }
     }
 }
 
@@ -114,8 +124,12 @@ impl Compiler {
         };
         let work = async { tokio::join!(feed, listen, child.wait()) };
         let Ok(((), said, status)) = tokio::time::timeout(self.timeout, work).await else {
+            let computed = child.id().and_then(computed).unwrap_or_default();
             let _ = child.kill().await;
-            return Err(CompileError::Timeout(self.timeout));
+            return Err(CompileError::Timeout {
+                after: self.timeout,
+                computed,
+            });
         };
         let status = status.map_err(run)?;
         let said = shown(&said);
@@ -151,6 +165,20 @@ impl Compiler {
             .cloned()
             .ok_or(CompileError::NotFound(places))
     }
+}
+
+/// What a process and its threads have computed so far; none where the kernel does not tell.
+fn computed(process: u32) -> Option<Duration> {
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+    // The second field is a name in parentheses with anything in it; user and system time are fields 14 and 15.
+    let (_, fields) = stat.rsplit_once(')')?;
+    let ticks = fields.split_whitespace().skip(11).take(2);
+    let ticks: u64 = ticks.map_while(|field| field.parse::<u64>().ok()).sum();
+    let second = nix::unistd::sysconf(nix::unistd::SysconfVar::CLK_TCK).ok()??;
+    let millis = ticks
+        .checked_mul(1000)?
+        .checked_div(second.try_into().ok()?)?;
+    Some(Duration::from_millis(millis))
 }
 
 /// Where the program may be installed, seen from the agent's own executable.
@@ -210,10 +238,29 @@ mod tests {
 
     #[tokio::test]
     async fn a_child_that_hangs_is_killed() {
-        let error = run("exec cat /dev/zero >/dev/null", Duration::from_millis(50))
+        let error = run("exec sleep 60", Duration::from_millis(50))
             .await
             .unwrap_err();
-        assert!(matches!(error, CompileError::Timeout(_)), "{error}");
+        assert!(matches!(error, CompileError::Timeout { .. }), "{error}");
+        assert!(error.is_transient(), "{error}");
+    }
+
+    #[tokio::test]
+    async fn a_component_that_was_computed_on_all_the_time_is_not_tried_again() {
+        let error = run("while :; do :; done", Duration::from_secs(1))
+            .await
+            .unwrap_err();
+        let CompileError::Timeout { computed, .. } = error else {
+            panic!("{error}");
+        };
+        // How much it is, is up to what else the machine does.
+        assert!(computed > Duration::ZERO);
+        let after = Duration::from_mins(1);
+        for (computed, transient) in [(0, true), (29, true), (30, false), (100, false)] {
+            let computed = Duration::from_secs(computed);
+            let error = CompileError::Timeout { after, computed };
+            assert_eq!(error.is_transient(), transient, "{error}");
+        }
     }
 
     #[tokio::test]

@@ -21,6 +21,15 @@ pub(crate) struct CpuMeter {
 }
 
 impl CpuMeter {
+    /// Runs what the guest asked for on a thread where blocking is allowed, and counts its computing.
+    pub(crate) fn bill<T>(&self, work: impl FnOnce() -> T) -> T {
+        let begin = thread_nanos();
+        let done = work();
+        let took = thread_nanos().saturating_sub(begin);
+        self.used.fetch_add(took, Ordering::Relaxed);
+        done
+    }
+
     /// What has been used up to the last poll's end.
     pub(crate) fn used(&self) -> Duration {
         Duration::from_nanos(self.used.load(Ordering::Relaxed))
@@ -85,5 +94,10 @@ mod tests {
         })
         .await;
         assert!(meter.used() >= Duration::from_millis(60), "{meter:?}");
+        meter.bill(|| {
+            let begin = thread_nanos();
+            while thread_nanos() - begin < 60_000_000 {}
+        });
+        assert!(meter.used() >= Duration::from_millis(120), "{meter:?}");
     }
 }

@@ -123,7 +123,7 @@ impl Guest {
         let _permit = self.permits.acquire().await;
         let limits = self.grants.limits.clone();
         let secrets = sink.secrets.clone();
-        let state = CallState::new(capabilities, limits.memory, sink, &secrets, record);
+        let state = CallState::new(capabilities, limits.memory, sink, record);
         self.host
             .call(Call {
                 pre: self.pre.clone(),

@@ -173,13 +173,16 @@ impl Bounds<'_> {
         }
         device.health = match raw.health {
             types::Health::Healthy => Health::Healthy,
-            types::Health::Unhealthy(reason) => Health::Unhealthy(clean(&reason, 1024)),
+            types::Health::Unhealthy(reason) => Health::Unhealthy(reason),
             types::Health::Unknown => Health::Unknown,
         };
         if let Some(problem) = device.problem() {
             return Err(problem);
         }
         self.refuse_secrets(&device)?;
+        if let Health::Unhealthy(reason) = &mut device.health {
+            *reason = clean(reason, 1024);
+        }
         self.hand_out(&mut device)?;
         Ok(device)
     }

@@ -25,6 +25,8 @@ pub(crate) struct Record {
     pub(crate) memory: Arc<MemoryUse>,
     /// Computing.
     pub(crate) cpu: Arc<CpuMeter>,
+    /// Masked in all that is kept.
+    secrets: Arc<Secrets>,
     kept: Mutex<Kept>,
 }
 
@@ -46,6 +48,14 @@ pub(crate) struct Kept {
 }
 
 impl Record {
+    /// Of a call that has seen these secrets.
+    pub(crate) fn new(secrets: Arc<Secrets>) -> Self {
+        Self {
+            secrets,
+            ..Self::default()
+        }
+    }
+
     /// The parts that are more than a number.
     pub(crate) fn kept(&self) -> MutexGuard<'_, Kept> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
@@ -57,16 +67,16 @@ impl Record {
     }
 
     /// Keeps an explanation, within the bounds.
-    pub(crate) fn explain(&self, secrets: &Secrets, subject: &str, rule: &str, reason: &str) {
+    pub(crate) fn explain(&self, subject: &str, rule: &str, reason: &str) {
         let mut kept = self.kept();
         if kept.explained.len() >= EXPLANATIONS {
             kept.explained_dropped += 1;
             return;
         }
         kept.explained.push(Explanation {
-            subject: secrets.clean(subject, EXPLANATION_TEXT),
-            rule: secrets.clean(rule, EXPLANATION_TEXT),
-            reason: secrets.clean(reason, EXPLANATION_TEXT),
+            subject: self.secrets.clean(subject, EXPLANATION_TEXT),
+            rule: self.secrets.clean(rule, EXPLANATION_TEXT),
+            reason: self.secrets.clean(reason, EXPLANATION_TEXT),
         });
     }
 
@@ -74,17 +84,18 @@ impl Record {
     pub(crate) fn deny(&self, what: &str) {
         let mut kept = self.kept();
         if kept.denied.len() < DENIALS {
-            kept.denied.insert(crate::text::clean(what, 256));
+            kept.denied.insert(self.secrets.clean(what, 256));
         }
     }
 
     /// Keeps the newest line of standard error.
     pub(crate) fn last_words(&self, line: &str) {
+        let line = self.secrets.mask(line);
         let mut kept = self.kept();
         if !kept.last_words.is_empty() {
             kept.last_words.push(' ');
         }
-        kept.last_words.push_str(cut(line, LAST_WORDS));
+        kept.last_words.push_str(cut(&line, LAST_WORDS));
         let over = kept.last_words.len().saturating_sub(LAST_WORDS);
         let start = (over..=kept.last_words.len())
             .find(|start| kept.last_words.is_char_boundary(*start))
@@ -101,7 +112,7 @@ mod tests {
     fn explanations_are_bounded_and_the_rest_is_counted() {
         let record = Record::default();
         for _ in 0..1100 {
-            record.explain(&Secrets::default(), &"s".repeat(600), "r", "n\n");
+            record.explain(&"s".repeat(600), "r", "n\n");
         }
         let kept = record.take();
         assert_eq!((kept.explained.len(), kept.explained_dropped), (1000, 100));
@@ -119,5 +130,23 @@ mod tests {
         let kept = record.take();
         assert!(kept.last_words.len() <= 1024);
         assert!(kept.last_words.ends_with("öine 1999"));
+    }
+
+    #[test]
+    fn a_secret_is_masked_before_words_are_cut() {
+        let property = leafhost_core::session::Property {
+            name: "password".into(),
+            value: Some(b"hunter2hunter2".as_slice().into()),
+            secret: true,
+        };
+        let record = Record::new(Arc::new(Secrets::new(&[property])));
+        // The cut goes through the secret.
+        record.last_words("hunter2hunter2");
+        record.last_words(&"x".repeat(LAST_WORDS - 8));
+        record.deny(&format!("{}hunter2hunter2", "y".repeat(250)));
+        let kept = record.take();
+        for text in kept.denied.iter().chain([&kept.last_words]) {
+            assert!(!text.contains("nter2") && !text.contains("hunt"), "{text}");
+        }
     }
 }

@@ -221,7 +221,9 @@ impl WakingSession {
             self.pending.lose();
         }
         for event in heard.events() {
+            // Where the next call is to look at everything, it is no matter what else happened.
             let wakes = event.is_lost()
+                || self.pending.is_over()
                 || self
                     .wakes
                     .udev

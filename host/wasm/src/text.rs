@@ -1,5 +1,7 @@
 //! Text that a guest wrote, made fit for logs and terminals: bounded, on one line, without secrets.
 
+use std::borrow::Cow;
+
 use leafhost_core::session::Property;
 
 /// What stands for a secret.
@@ -90,13 +92,18 @@ impl Secrets {
 
     /// `text` without secrets, cleaned. Masked before it is cut, so that no part of a secret stays at the end.
     pub(crate) fn clean(&self, text: &str, max: usize) -> String {
-        let mut masked = std::borrow::Cow::Borrowed(text);
+        clean(&self.mask(text), max)
+    }
+
+    /// `text` without secrets.
+    pub(crate) fn mask<'a>(&self, text: &'a str) -> Cow<'a, str> {
+        let mut masked = Cow::Borrowed(text);
         for value in &self.masked {
             if masked.contains(value.as_str()) {
                 masked = masked.replace(value.as_str(), MASK).into();
             }
         }
-        clean(&masked, max)
+        masked
     }
 }
 

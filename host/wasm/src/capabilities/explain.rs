@@ -7,11 +7,10 @@ use wasmtime::component::{HasSelf, Linker};
 use super::CallState;
 use crate::bindings::leafhost::explain::explain;
 use crate::record::Record;
-use crate::text::Secrets;
 
 /// Where explanations go; nowhere outside of `discover`.
 pub(crate) struct ExplainState {
-    pub(crate) kept: Option<(Arc<Record>, Arc<Secrets>)>,
+    pub(crate) record: Option<Arc<Record>>,
 }
 
 /// Links it.
@@ -29,8 +28,8 @@ impl explain::Host for ExplainState {
         rule: String,
         reason: String,
     ) -> wasmtime::Result<()> {
-        if let Some((record, secrets)) = &self.kept {
-            record.explain(secrets, &subject, &rule, &reason);
+        if let Some(record) = &self.record {
+            record.explain(&subject, &rule, &reason);
         }
         Ok(())
     }

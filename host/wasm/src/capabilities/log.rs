@@ -2,6 +2,7 @@
 //!
 //! Lines go to `tracing` under the target `leafhost::guest` with the handler, its source and the Configuration beside them.
 
+use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -15,9 +16,9 @@ use crate::text::Secrets;
 
 /// The longest line, in bytes.
 const MAX_LINE: usize = 4096;
-/// So many lines…
-const LINES: u32 = 20;
-/// …in this time.
+/// So many lines… The agent tells of the handler's faults in as many more as make twenty.
+const LINES: usize = 15;
+/// …in any such time.
 const WINDOW: Duration = Duration::from_secs(10);
 
 /// How much a line matters, in `tracing`'s words.
@@ -25,23 +26,22 @@ pub(crate) use tracing::Level;
 
 /// Lets so many lines through; one for all calls of a session.
 #[derive(Debug, Default)]
-pub(crate) struct Rate(Mutex<Option<(Instant, u32)>>);
+pub(crate) struct Rate(Mutex<VecDeque<Instant>>);
 
 impl Rate {
     /// Whether one more line may be written now.
     pub(crate) fn admits(&self) -> bool {
-        let mut window = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut written = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();
-        match &mut *window {
-            Some((begin, lines)) if now.duration_since(*begin) < WINDOW => {
-                *lines += 1;
-                *lines <= LINES
-            }
-            _ => {
-                *window = Some((now, 1));
-                true
-            }
+        while written
+            .pop_front_if(|at| now.duration_since(*at) >= WINDOW)
+            .is_some()
+        {}
+        let admitted = written.len() < LINES;
+        if admitted {
+            written.push_back(now);
         }
+        admitted
     }
 }
 
@@ -115,13 +115,15 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn twenty_lines_in_ten_seconds_are_written() {
+    async fn fifteen_lines_in_any_ten_seconds_are_written() {
         let rate = Rate::default();
         let admitted = |n: u32| (0..n).filter(|_| rate.admits()).count();
-        assert_eq!(admitted(100), 20);
+        assert_eq!(admitted(5), 5);
         tokio::time::advance(Duration::from_secs(9)).await;
-        assert_eq!(admitted(5), 0);
+        assert_eq!(admitted(100), 10);
         tokio::time::advance(Duration::from_secs(1)).await;
-        assert_eq!(admitted(100), 20);
+        assert_eq!(admitted(100), 5);
+        tokio::time::advance(Duration::from_secs(9)).await;
+        assert_eq!(admitted(100), 10);
     }
 }

@@ -1,6 +1,6 @@
 //! `leafhost:udev`: the devices of the node. Needs the grant `udev`, which says which subsystems.
 //!
-//! Every call is one blocking task; a guest that is ended meanwhile leaves it to run out.
+//! Every call is one blocking task, whose computing is the guest's; a guest that is ended meanwhile leaves it to run out.
 
 use std::sync::Arc;
 
@@ -10,10 +10,12 @@ use wasmtime::component::{HasSelf, Linker};
 use super::{CallState, Capabilities};
 use crate::bindings::leafhost::udev::{devices, types};
 use crate::record::Record;
-use crate::text::{Secrets, clean};
+use crate::text::clean;
 
 /// The most rules of one question.
 pub(crate) const MAX_RULES: usize = 64;
+/// The most terms of all rules of one question, and of all wakes of one answer: each holds up to 128 KiB of the host's memory.
+pub(crate) const MAX_TERMS: usize = 256;
 /// The most attributes read at once.
 const MAX_READS: usize = 4096;
 /// The most bytes of names in one question to read.
@@ -22,27 +24,18 @@ const MAX_NAMES: usize = 1 << 20;
 /// What a call may see.
 pub(crate) struct UdevState {
     allowed: Result<Arc<Subsystems>, &'static str>,
-    secrets: Arc<Secrets>,
     record: Arc<Record>,
 }
 
 impl UdevState {
     /// For one call.
-    pub(super) fn new(
-        capabilities: &Capabilities,
-        secrets: Arc<Secrets>,
-        record: Arc<Record>,
-    ) -> Self {
+    pub(super) fn new(capabilities: &Capabilities, record: Arc<Record>) -> Self {
         let allowed = match &capabilities.udev {
             _ if !capabilities.discovers => Err("devices are shown to `discover` only"),
             None => Err("the grant `udev` is missing"),
             Some(allowed) => Ok(allowed.clone()),
         };
-        Self {
-            allowed,
-            secrets,
-            record,
-        }
+        Self { allowed, record }
     }
 
     fn allowed(&self, asked: &str) -> Result<Arc<Subsystems>, devices::Error> {
@@ -91,15 +84,17 @@ impl devices::Host for UdevState {
             Ok(rules) => rules,
             Err(message) => return Ok(Err(devices::Error::InvalidRule(message))),
         };
-        let found = tokio::task::spawn_blocking(move || leafhost_udev::find(&rules, &allowed));
+        let meter = self.record.cpu.clone();
+        let found = tokio::task::spawn_blocking(move || {
+            meter.bill(|| leafhost_udev::find(&rules, &allowed))
+        });
         let found = match found.await {
             Ok(Ok(found)) => found,
             Ok(Err(error)) => return Ok(Err(unavailable(&error))),
             Err(error) => return Ok(Err(unavailable(&error))),
         };
         for note in &found.notes {
-            self.record
-                .explain(&self.secrets, &note.subject, &note.rule, &note.reason);
+            self.record.explain(&note.subject, &note.rule, &note.reason);
         }
         let mut kept = self.record.kept();
         kept.explained_dropped += found.notes_dropped;
@@ -131,7 +126,10 @@ impl devices::Host for UdevState {
                 attributes.len()
             ))));
         }
-        let read = tokio::task::spawn_blocking(move || leafhost_udev::read(&attributes, &allowed));
+        let meter = self.record.cpu.clone();
+        let read = tokio::task::spawn_blocking(move || {
+            meter.bill(|| leafhost_udev::read(&attributes, &allowed))
+        });
         Ok(match read.await {
             Ok(Ok(values)) => Ok(values),
             Ok(Err(error)) => Err(unavailable(&error)),
@@ -155,6 +153,10 @@ fn unavailable(error: &dyn std::error::Error) -> devices::Error {
 pub(crate) fn host_rules(rules: Vec<types::Rule>) -> Result<Vec<Rule>, String> {
     if rules.len() > MAX_RULES {
         return Err(format!("{} rules, at most {MAX_RULES}", rules.len()));
+    }
+    let terms: usize = rules.iter().map(Vec::len).sum();
+    if terms > MAX_TERMS {
+        return Err(format!("{terms} terms in all rules, at most {MAX_TERMS}"));
     }
     rules
         .into_iter()
@@ -202,5 +204,54 @@ fn guest_device(device: leafhost_udev::Device) -> devices::Device {
         properties: device.properties.into_iter().collect(),
         tags: device.tags.into_iter().collect(),
         rules: device.rules,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn state() -> UdevState {
+        let capabilities = Capabilities {
+            discovers: true,
+            udev: Some(Arc::new(Subsystems::new(["*"]))),
+        };
+        UdevState::new(&capabilities, Arc::new(Record::default()))
+    }
+
+    fn term() -> types::Term {
+        types::Term {
+            field: types::Field::Kernel,
+            key: None,
+            negated: false,
+            value: "*".to_owned(),
+        }
+    }
+
+    #[tokio::test]
+    async fn what_the_host_computes_for_a_guest_is_the_guests() {
+        let mut state = state();
+        let _ = devices::Host::find(&mut state, vec![vec![term()]]).await;
+        let found = state.record.cpu.used();
+        assert!(found > std::time::Duration::ZERO);
+        let asked = vec![("/devices/virtual/mem/null".to_owned(), "dev".to_owned()); 100];
+        let _ = devices::Host::read(&mut state, asked).await;
+        assert!(state.record.cpu.used() > found);
+    }
+
+    #[tokio::test]
+    async fn rules_are_bounded_together() {
+        for (rules, terms, words) in [
+            (65, 1, "65 rules, at most 64"),
+            (64, 5, "320 terms in all rules, at most 256"),
+            (1, 33, "rule 0: a rule has 33 terms"),
+        ] {
+            let rules = vec![vec![term(); terms]; rules];
+            let answer = devices::Host::find(&mut state(), rules).await.unwrap();
+            let Err(devices::Error::InvalidRule(message)) = answer else {
+                panic!("{words}: {answer:?}");
+            };
+            assert!(message.contains(words), "{message}");
+        }
     }
 }

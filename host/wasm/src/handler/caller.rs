@@ -32,7 +32,7 @@ pub(super) struct GuestCaller {
 #[async_trait]
 impl Caller for GuestCaller {
     async fn call(&self, ask: Ask) -> Called {
-        let record = Arc::new(Record::default());
+        let record = Arc::new(Record::new(self.sink.secrets.clone()));
         let request = self.request(ask);
         let work: Work<_> = Box::new(|handler, store| {
             Box::pin(async move {
@@ -64,11 +64,7 @@ impl Caller for GuestCaller {
                 wall: ended.wall,
                 cpu: record.cpu.used(),
                 memory: record.memory.peak(),
-                denied: kept
-                    .denied
-                    .iter()
-                    .map(|what| secrets.clean(what, MAX_TEXT))
-                    .collect(),
+                denied: kept.denied.into_iter().collect(),
                 log_dropped: kept.log_dropped,
                 ..CallStats::default()
             },
@@ -104,14 +100,14 @@ impl GuestCaller {
         }
     }
 
-    /// Checks an answer away from the async threads: paths are looked up.
+    /// Checks an answer away from the async threads: paths are looked up, and patterns compiled.
     async fn discovered(
         &self,
         answer: types::Discovery,
         udev_nodes: BTreeSet<String>,
     ) -> (Outcome, Option<Next>) {
         let (grants, secrets) = (self.guest.grants.clone(), self.sink.secrets.clone());
-        let shared = self.shared;
+        let (shared, ears) = (self.shared, self.ears.clone());
         let checked = tokio::task::spawn_blocking(move || {
             let bounds = Bounds {
                 grants: &grants,
@@ -122,13 +118,14 @@ impl GuestCaller {
             };
             bounds.weigh(&answer)?;
             let discovery = bounds.discovery(answer.devices, answer.departed);
-            Ok((discovery, answer.wake, answer.cursor))
+            let next = Next {
+                wakes: ears.wakes(answer.wake, &secrets),
+                cursor: answer.cursor,
+            };
+            Ok((discovery, next))
         });
         match checked.await {
-            Ok(Ok((discovery, wake, cursor))) => {
-                let wakes = self.ears.wakes(wake, &self.sink.secrets);
-                (Outcome::Discovered(discovery), Some(Next { wakes, cursor }))
-            }
+            Ok(Ok((discovery, next))) => (Outcome::Discovered(discovery), Some(next)),
             Ok(Err(fault)) => (Outcome::Faulted(fault), None),
             Err(error) => {
                 let message = format!("the agent failed while it checked the answer: {error}");

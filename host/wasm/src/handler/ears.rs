@@ -5,11 +5,12 @@ use std::time::Duration;
 use super::MAX_TEXT;
 use crate::bindings::leafhost::discovery::types;
 use crate::bindings::leafhost::udev::types as udev_types;
-use crate::capabilities::udev::host_rule;
+use crate::capabilities::udev::{MAX_TERMS, host_rule};
 use crate::session::{INSTEAD_OF_EVENTS, Wakes};
 use crate::text::Secrets;
 
 /// Whether device events are heard.
+#[derive(Clone)]
 pub(super) enum Ears {
     /// They are.
     Udev,
@@ -50,6 +51,12 @@ impl Ears {
     }
 
     fn udev(&self, rule: udev_types::Rule, wakes: &mut Wakes) -> Option<String> {
+        let terms: usize = wakes.udev.iter().map(|rule| rule.terms().count()).sum();
+        if terms + rule.len() > MAX_TERMS {
+            return Some(format!(
+                "udev: the rules have more than {MAX_TERMS} terms in all; the first ones are in force"
+            ));
+        }
         let rule = match host_rule(rule) {
             Ok(rule) => rule,
             Err(error) => return Some(format!("udev: {error}")),
@@ -122,5 +129,17 @@ mod tests {
         }
         let wakes = deaf().wakes(vec![rule("usb")], &Secrets::default());
         assert_eq!(wakes.after, Some(INSTEAD_OF_EVENTS));
+    }
+
+    #[test]
+    fn the_rules_of_all_wakes_are_bounded_together() {
+        let types::Wake::Udev(rule) = rule("usb") else {
+            panic!("a rule");
+        };
+        let long = types::Wake::Udev(vec![rule[0].clone(); 30]);
+        let wakes = Ears::Udev.wakes(vec![long; 10], &Secrets::default());
+        assert_eq!(wakes.udev.len(), 8);
+        assert_eq!(wakes.refused.len(), 1);
+        assert!(wakes.refused[0].contains("more than 256 terms"));
     }
 }

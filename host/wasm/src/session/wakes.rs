@@ -49,6 +49,11 @@ impl Pending {
         (self.lost && !self.lost_before) || self.events.len() > self.told_before
     }
 
+    /// Whether more came than a call is told.
+    pub(super) fn is_over(&self) -> bool {
+        self.lost && !self.lost_before && self.events.len() >= MAX_TOLD
+    }
+
     pub(super) fn push(&mut self, why: Why) {
         if self.events.len() < MAX_TOLD {
             self.events.push(why);
