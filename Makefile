@@ -52,12 +52,13 @@ bench: handlers
 
 soak: handlers
 	cargo build --locked --workspace
-	cargo test --locked --workspace -- --ignored soak --nocapture
+	cargo test --locked -p leafhost-tests -- --ignored soak --nocapture
 
 lint: setup-lint
 	cargo fmt --check
 	cargo clippy --locked --workspace --all-targets -- -D warnings
 	cargo clippy --locked --target wasm32-wasip2 $(HANDLERS:%=-p handler-%) -- -D warnings
+	cargo package --locked --allow-dirty --quiet -p leafhost-sdk
 	PATH="$(TOOLS)/bin:$$PATH" cargo deny --log-level error check bans licenses sources
 
 doc: setup

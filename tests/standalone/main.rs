@@ -2,7 +2,9 @@
 #![allow(missing_docs, reason = "a test binary")]
 
 mod bad_input;
+mod components;
 mod five_minutes;
 mod handlers;
 mod instances;
+mod soak;
 mod verbs;

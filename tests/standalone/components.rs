@@ -1,0 +1,48 @@
+//! What the components we ship weigh and ask for.
+
+use std::fs;
+
+use anyhow::Result;
+use leafhost_tests::program;
+
+const HANDLERS: [&str; 3] = ["debug-echo", "mock-gpu", "udev"];
+
+#[test]
+fn every_component_fits_into_a_config_map_with_room_to_spare() -> Result<()> {
+    for name in HANDLERS {
+        let file = program::handler(name)?;
+        let plain = fs::metadata(&file)?.len();
+        let folder = tempfile::tempdir()?;
+        let copy = folder.path().join("a.wasm");
+        fs::copy(&file, &copy)?;
+        program::run("gzip", ["-9", &copy.to_string_lossy()])?.good()?;
+        let packed = fs::metadata(folder.path().join("a.wasm.gz"))?.len();
+        assert!(
+            plain <= 640_000 && packed <= 240_000,
+            "{name}: {plain} bytes, {packed} gzipped"
+        );
+    }
+    Ok(())
+}
+
+#[test]
+fn a_component_imports_only_what_its_code_can_reach() -> Result<()> {
+    for (name, needs_udev) in [("debug-echo", false), ("mock-gpu", false), ("udev", true)] {
+        let file = program::handler(name)?;
+        let said = program::run(
+            program::leafhost()?,
+            ["handler", "inspect", &file.to_string_lossy()],
+        )?
+        .good()?;
+        assert_eq!(
+            said.contains("leafhost:udev/devices"),
+            needs_udev,
+            "{name}: {said}"
+        );
+        assert!(
+            !said.contains("wasi:sockets") && !said.contains("wasi:http"),
+            "{name}: {said}"
+        );
+    }
+    Ok(())
+}

@@ -1,0 +1,147 @@
+//! The agent is killed again and again while its Configurations change; what it keeps is whole and the same.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use leafhost_tests::agent::Home;
+use nix::sys::signal::Signal;
+use serde_json::Value;
+
+use crate::instances::DEBUG_ECHO;
+
+/// A sequence that a seed brings back (xorshift64).
+struct Chance(u64);
+
+impl Chance {
+    fn below(&mut self, limit: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % limit
+    }
+}
+
+fn uids(instances: &[Value], configuration: &str) -> BTreeMap<String, String> {
+    let text = |instance: &Value, pointer| {
+        instance
+            .pointer(pointer)
+            .and_then(Value::as_str)
+            .map(str::to_owned)
+    };
+    let of_it = instances.iter().filter(|instance| {
+        text(instance, "/spec/configurationName").as_deref() == Some(configuration)
+    });
+    of_it
+        .filter_map(|instance| {
+            Some((
+                text(instance, "/metadata/name")?,
+                text(instance, "/metadata/uid")?,
+            ))
+        })
+        .collect()
+}
+
+/// `rounds` times: write one of two versions of a second Configuration, or remove it, and kill the agent some
+/// milliseconds later. The first Configuration's Instances must be the same to the end.
+fn kill(rounds: u64, seed: u64) -> Result<()> {
+    println!("seed {seed}, {rounds} rounds");
+    let mut chance = Chance(seed | 1);
+    let mut home = Home::new()?;
+    home.add_handler("debug-echo")?;
+    home.write("configurations/echo.yaml", DEBUG_ECHO)?;
+    home.start(&[])?;
+    let kept = uids(&home.instances(2)?, "echo");
+    let names: Vec<String> = (0..20).map(|n| format!("thing{n}")).collect();
+    let other = |descriptions: &[String]| {
+        DEBUG_ECHO
+            .replace("name: echo", "name: other")
+            .replace(r#"["foo0", "foo1"]"#, &format!("{descriptions:?}"))
+    };
+    for round in 0..rounds {
+        let count = match chance.below(3) {
+            0 => 0,
+            1 => 5,
+            _ => names.len(),
+        };
+        if count == 0 {
+            drop(home.remove("configurations/other.yaml"));
+        } else {
+            home.write(
+                "configurations/other.yaml",
+                other(names.get(..count).unwrap_or_default()),
+            )?;
+        }
+        // Settling takes 200 ms (2 s for a removal), the writes follow: the kill falls before, into or after them.
+        let moment = Instant::now() + Duration::from_millis(chance.below(500));
+        while Instant::now() < moment {
+            std::hint::spin_loop();
+        }
+        home.stop(Signal::SIGKILL)?;
+        home.start(&[])?;
+        let instances = home.until("the Instances are what the Configurations say", |status| {
+            let all = status
+                .get("instances")
+                .and_then(Value::as_array)
+                .cloned()
+                .unwrap_or_default();
+            uids(&all, "other").len() == count
+        })?;
+        let all = instances
+            .get("instances")
+            .and_then(Value::as_array)
+            .context("no instances")?;
+        ensure!(
+            uids(all, "echo") == kept,
+            "round {round}: an Instance was lost or re-created"
+        );
+        ensure!(
+            all.len() == count + 2,
+            "round {round}: {} Instances, {count} + 2 expected",
+            all.len()
+        );
+        let published = std::fs::read_to_string(home.cdi().join("akri.sh-echo_leafhost.json"))?;
+        ensure!(
+            serde_json::from_str::<Value>(&published).is_ok(),
+            "round {round}: half a CDI spec"
+        );
+        let state = home.path().join("state/instances/default");
+        let broken = std::fs::read_dir(&state)?
+            .filter_map(Result::ok)
+            .filter(|entry| {
+                entry
+                    .path()
+                    .extension()
+                    .is_some_and(|extension| extension == "broken")
+            });
+        ensure!(
+            broken.count() == 0,
+            "round {round}: a half-written Instance"
+        );
+    }
+    Ok(())
+}
+
+#[test]
+fn killed_agents_leave_whole_and_unchanged_instances() -> Result<()> {
+    kill(4, 1)
+}
+
+/// `SOAK_ROUNDS` and `SOAK_SEED` choose how often and which.
+#[test]
+#[ignore = "takes minutes: make soak"]
+fn soak_killed_agents() -> Result<()> {
+    let number = |name, default| {
+        std::env::var(name)
+            .ok()
+            .and_then(|text| text.parse().ok())
+            .unwrap_or(default)
+    };
+    let clock = std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)?
+        .subsec_nanos();
+    kill(
+        number("SOAK_ROUNDS", 100),
+        number("SOAK_SEED", u64::from(clock)),
+    )
+}
