@@ -47,8 +47,8 @@ test: handlers
 test-all: setup-test test
 	cargo test --locked -p leafhost-tests --test system
 
-bench: handlers
-	cargo bench --locked --workspace
+bench: setup
+	cargo bench --locked -p leafhost-agent --bench plan
 
 soak: handlers
 	cargo build --locked --workspace

@@ -55,7 +55,10 @@ fn kill(rounds: u64, seed: u64) -> Result<()> {
     let names: Vec<String> = (0..20).map(|n| format!("thing{n}")).collect();
     let other = |descriptions: &[String]| {
         DEBUG_ECHO
-            .replace("name: echo", "name: other")
+            .replace(
+                "name: echo",
+                "name: other\n  annotations: {leafhost.dev/grace: \"0\"}",
+            )
             .replace(r#"["foo0", "foo1"]"#, &format!("{descriptions:?}"))
     };
     for round in 0..rounds {

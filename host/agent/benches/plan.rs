@@ -1,0 +1,94 @@
+//! What a plan costs: for devices that are all new, and for a world in which nothing changed. Throughput is devices a second,
+//! so a cost that grows faster than the devices shows as a number that falls.
+#![allow(missing_docs, clippy::unwrap_used, reason = "a benchmark")]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use leafhost_agent::devices::DeviceView;
+use leafhost_agent::discovery::{ConfigurationDevices, DeviceSnapshot};
+use leafhost_agent::plan::plan;
+use leafhost_core::configuration::{Configuration, Manifest};
+use leafhost_core::device::Device;
+use leafhost_core::ports::{Change, ConfiguredDiscovery, InstanceSet};
+
+const NODE: &str = "node-a";
+
+fn snapshot(devices: usize) -> DeviceSnapshot {
+    let manifest: Manifest = serde_json::from_value(serde_json::json!({
+        "apiVersion": "akri.sh/v0", "kind": "Configuration", "metadata": {"name": "cameras"},
+        "spec": {"discoveryHandler": {"name": "bench"}, "capacity": 2, "brokerProperties": {"GREETING": "hello"}},
+    }))
+    .unwrap();
+    let configuration = Configuration::try_from(manifest).unwrap();
+    let key = configuration.key.clone();
+    let views = (0..devices).map(|number| {
+        let mut device = Device::new(format!("/devices/bench/{number}"), false);
+        device.properties =
+            BTreeMap::from([("BENCH_NODE".to_owned(), format!("/dev/bench{number}"))]);
+        let view = DeviceView {
+            device: Some(Arc::new(device.clone())),
+            missing_since: None,
+        };
+        (device.key(), view)
+    });
+    let devices = ConfigurationDevices {
+        configured: Arc::new(ConfiguredDiscovery {
+            configuration,
+            properties: Ok(Vec::new()),
+        }),
+        devices: views.collect(),
+        settled: true,
+    };
+    DeviceSnapshot {
+        read: true,
+        complete: true,
+        spared: BTreeSet::new(),
+        configurations: BTreeMap::from([(key, Arc::new(devices))]),
+    }
+}
+
+fn created(changes: Vec<Change>) -> InstanceSet {
+    let instances = changes.into_iter().filter_map(|change| match change {
+        Change::Create(instance) => Some((instance.key(), Arc::new(*instance))),
+        Change::Update { .. } | Change::Delete { .. } => None,
+    });
+    InstanceSet {
+        instances: instances.collect(),
+    }
+}
+
+fn plans(criterion: &mut Criterion) {
+    let none = BTreeSet::new();
+    let mut group = criterion.benchmark_group("plan");
+    for devices in [10, 100, 1_000, 10_000] {
+        group.throughput(Throughput::Elements(devices));
+        let wanted = snapshot(usize::try_from(devices).unwrap());
+        let nothing = InstanceSet::default();
+        group.bench_with_input(
+            BenchmarkId::new("all new", devices),
+            &wanted,
+            |bencher, wanted| {
+                bencher.iter(|| plan(NODE, wanted, &nothing, &none));
+            },
+        );
+        let there = created(plan(NODE, &wanted, &nothing, &none));
+        assert_eq!(
+            plan(NODE, &wanted, &there, &none),
+            Vec::new(),
+            "an unchanged world writes nothing"
+        );
+        group.bench_with_input(
+            BenchmarkId::new("unchanged", devices),
+            &wanted,
+            |bencher, wanted| {
+                bencher.iter(|| plan(NODE, wanted, &there, &none));
+            },
+        );
+    }
+    group.finish();
+}
+
+criterion_group!(benches, plans);
+criterion_main!(benches);
