@@ -38,7 +38,9 @@ impl Details {
                 format!("has more than {MAX_RULES} rules; write alternatives as KERNEL==\"a|b\""),
             ));
         }
-        let terms = self.rules().map_or(0, |rules| rules.iter().map(Vec::len).sum());
+        let terms = self
+            .rules()
+            .map_or(0, |rules| rules.iter().map(Vec::len).sum());
         if terms > MAX_TERMS {
             problems.push(Problem::new(
                 "udevRules",

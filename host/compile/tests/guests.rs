@@ -375,3 +375,49 @@ async fn sockets_are_denied_and_the_denial_is_shown() {
     );
     assert_eq!(report.call.denied, ["a TCP socket"]);
 }
+
+/// A section: its number, its length, its content.
+fn section(number: u8, content: &[u8]) -> Vec<u8> {
+    [&[number][..], &leb(content.len()), content].concat()
+}
+
+fn leb(mut number: usize) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    while number > 127 {
+        bytes.push(u8::try_from(number & 127).unwrap() | 128);
+        number >>= 7;
+    }
+    bytes.push(u8::try_from(number).unwrap());
+    bytes
+}
+
+/// A core module of four functions, each as large as a function may be.
+fn bomb() -> Vec<u8> {
+    // local 0 = load((local 0 + local 1) * local 2); if local 0 { local 1 += 1 }
+    let step = b"\x20\x00\x20\x01\x6a\x20\x02\x6c\x28\x02\x00\x21\x00\x20\x00\x04\x40\x20\x01\x41\x01\x6a\x21\x01\x0b";
+    let steps = step.repeat(7_600_000 / step.len());
+    let body = [b"\x01\x40\x7f", steps.as_slice(), b"\x41\x00\x0b"].concat();
+    let function = [leb(body.len()), body].concat();
+    [
+        b"\0asm\x01\0\0\0".to_vec(),
+        section(1, b"\x01\x60\x00\x01\x7f"),
+        section(3, b"\x04\x00\x00\x00\x00"),
+        section(5, b"\x01\x00\x01"),
+        section(10, &[b"\x04".to_vec(), function.repeat(4)].concat()),
+    ]
+    .concat()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_component_that_is_too_much_for_the_compiler_is_refused_by_name() {
+    let bench = Bench::new();
+    let wasm = [Guest::default().wasm(), section(1, &bomb())].concat();
+    let error = bench.load(&wasm, "").await.unwrap_err();
+    // Whichever bound comes first on this machine.
+    let named = ["which a limit has ended", "compiling took longer than"];
+    assert!(
+        named.iter().any(|words| error.message.contains(words)),
+        "{error}"
+    );
+    bench.load(&Guest::default().wasm(), "").await.unwrap();
+}

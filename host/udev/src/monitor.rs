@@ -96,7 +96,8 @@ pub enum MonitorError {
 #[derive(Debug)]
 pub struct Monitor {
     group: Group,
-    events: broadcast::Sender<Arc<Event>>,
+    /// The thread has the strong one: if it ends, subscribers are told.
+    events: broadcast::WeakSender<Arc<Event>>,
     stop: Option<UnixStream>,
     thread: Option<JoinHandle<()>>,
 }
@@ -113,14 +114,14 @@ impl Monitor {
         let (stop, stopped) =
             UnixStream::pair().map_err(|source| MonitorError::Thread { source })?;
         let (ready, opened) = mpsc::channel();
-        let sender = events.clone();
+        let weak = events.downgrade();
         let thread = std::thread::Builder::new()
             .name("udev-monitor".to_owned())
-            .spawn(move || run(group, &sender, &stopped, &ready))
+            .spawn(move || run(group, &events, &stopped, &ready))
             .map_err(|source| MonitorError::Thread { source })?;
         let monitor = Self {
             group,
-            events,
+            events: weak,
             stop: Some(stop),
             thread: Some(thread),
         };
@@ -134,9 +135,10 @@ impl Monitor {
     }
 
     /// The events from now on. A receiver that falls behind gets `Lagged`, which means the same as
-    /// [`Event::is_lost`]; `Closed` when the monitor is dropped.
+    /// [`Event::is_lost`]; `Closed` when the monitor is dropped or can hear no more.
     pub fn subscribe(&self) -> broadcast::Receiver<Arc<Event>> {
-        self.events.subscribe()
+        let events = self.events.upgrade();
+        events.map_or_else(|| broadcast::channel(1).1, |events| events.subscribe())
     }
 
     /// Which events are heard.

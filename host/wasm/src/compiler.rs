@@ -142,7 +142,7 @@ impl Compiler {
             // such as the kernel out of memory.
             None if status.signal() != Some(nix::libc::SIGKILL) => {
                 Err(CompileError::Refused(format!(
-                    "the compiler was ended by a limit ({status}){}{said}",
+                    "it is too much for the compiler, which a limit has ended ({status}); a smaller component{}{said}",
                     if said.is_empty() { "" } else { ": " }
                 )))
             }
@@ -195,7 +195,13 @@ fn places(executable: Option<&Path>) -> Vec<PathBuf> {
 
 fn shown(said: &[u8]) -> String {
     let text = String::from_utf8_lossy(said);
-    crate::text::clean(text.trim(), 4096)
+    // What the standard library adds for whoever can set the environment of the child.
+    let lines = text.lines().filter(|line| !line.starts_with("note: "));
+    let lines: Vec<&str> = lines
+        .map(str::trim)
+        .filter(|line| !line.is_empty())
+        .collect();
+    crate::text::clean(&lines.join("; "), 4096)
 }
 
 #[cfg(test)]
@@ -226,7 +232,12 @@ mod tests {
             ),
             ("echo panicked >&2; exit 5", "panicked", false),
             ("exit 4", "status: 4", true),
-            ("kill -XCPU $$", "ended by a limit", false),
+            (
+                "echo no memory >&2; echo note: run with X >&2; kill -ABRT $$",
+                "a limit has ended (signal: 6 (SIGABRT)); a smaller component: no memory",
+                false,
+            ),
+            ("kill -XCPU $$", "a limit has ended", false),
             ("kill -KILL $$", "signal: 9", true),
         ] {
             let error = run(script, long).await.unwrap_err();

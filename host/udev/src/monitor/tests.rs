@@ -1,5 +1,7 @@
 use nix::sys::socket::{setsockopt, sockopt};
 
+use tokio::sync::broadcast::error::TryRecvError;
+
 use super::*;
 
 #[test]
@@ -59,4 +61,22 @@ fn more_events_than_the_socket_holds_are_told_as_lost() -> io::Result<()> {
     let change = change.map(|event| (event.devpath.as_str(), event.subsystem.as_deref()));
     assert_eq!(change, Some(("/devices/virtual/mem/null", Some("mem"))));
     Ok(())
+}
+
+#[test]
+fn whoever_listens_is_told_when_the_thread_has_ended() {
+    let (events, _) = broadcast::channel(BACKLOG);
+    let monitor = Monitor {
+        group: Group::Kernel,
+        events: events.downgrade(),
+        stop: None,
+        thread: None,
+    };
+    let mut before = monitor.subscribe();
+    assert!(matches!(before.try_recv(), Err(TryRecvError::Empty)));
+    // As the thread does when it ends, whyever.
+    drop(events);
+    for mut receiver in [before, monitor.subscribe()] {
+        assert!(matches!(receiver.try_recv(), Err(TryRecvError::Closed)));
+    }
 }
