@@ -98,11 +98,9 @@ async fn follow(
             .collect();
         if snapshots.iter().all(|(_, snapshot)| snapshot.complete) {
             let before = set.borrow().clone();
-            let earlier = |name: &str| match before.files.get(name) {
-                Some(file) => Some(Arc::clone(file)),
-                None => accepted.get(name).map(Arc::new),
-            };
-            let next = assemble(&snapshots, earlier);
+            let mut earlier = accepted.all();
+            earlier.extend(before.files.clone());
+            let next = assemble(&snapshots, &earlier);
             // A folder that is not there says nothing of its files: it may come back with them.
             if snapshots.iter().all(|(_, snapshot)| snapshot.exists) {
                 accepted.forget_all_but(&next.files);
@@ -125,10 +123,11 @@ async fn follow(
     }
 }
 
-/// The sources, where a file cannot be used as it was before. Pure.
+/// The sources; as it was before where a file cannot be used, and, while a folder is missing, where there is none: a folder that is
+/// not there says nothing of its files. Pure.
 fn assemble(
     folders: &[(PathBuf, Arc<Snapshot>)],
-    earlier: impl Fn(&str) -> Option<Arc<SourceFile>>,
+    earlier: &BTreeMap<String, Arc<SourceFile>>,
 ) -> SourceSet {
     let mut set = SourceSet {
         complete: true,
@@ -139,8 +138,12 @@ fn assemble(
     for (path, snapshot) in folders {
         let folder = path.display().to_string();
         if !snapshot.exists {
-            let message = "is missing; make it and put handlers there".to_owned();
-            set.problems.push(problem(folder, message));
+            let message = if earlier.is_empty() {
+                "is missing; make it and put handlers there"
+            } else {
+                "is missing, and the handlers that were accepted keep serving; bring it back, or make it and leave it empty if they are to go"
+            };
+            set.problems.push(problem(folder, message.to_owned()));
         }
         for (name, content) in &snapshot.files {
             let file = path.join(name).display().to_string();
@@ -161,7 +164,7 @@ fn assemble(
             match source(name, content, grants) {
                 Ok(source) => drop(set.files.insert(name.clone(), Arc::new(source))),
                 Err(wrong) => {
-                    let earlier = earlier(name);
+                    let earlier = earlier.get(name).cloned();
                     if let Some((of_grants, mut message)) = wrong {
                         let at = if of_grants {
                             path.join(&grants_name).display().to_string()
@@ -178,6 +181,13 @@ fn assemble(
                         .extend(earlier.map(|source| (name.clone(), source)));
                 }
             }
+        }
+    }
+    if folders.iter().any(|(_, snapshot)| !snapshot.exists) {
+        for (name, source) in earlier {
+            set.files
+                .entry(name.clone())
+                .or_insert_with(|| Arc::clone(source));
         }
     }
     set.problems.sort();

@@ -60,6 +60,14 @@ impl Accepted {
         self.lock().get(name).cloned()
     }
 
+    pub fn all(&self) -> BTreeMap<String, Arc<SourceFile>> {
+        let files = self.lock();
+        files
+            .iter()
+            .map(|(name, file)| (name.clone(), Arc::new(file.clone())))
+            .collect()
+    }
+
     pub fn keep(&self, file: &SourceFile) {
         let before = self.lock().insert(file.name.clone(), file.clone());
         if before.as_ref() != Some(file) {

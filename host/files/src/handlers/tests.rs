@@ -56,7 +56,7 @@ fn a_component_has_the_grants_beside_it_and_the_first_folder_counts() {
             }),
         ),
     ];
-    let set = assemble(&folders, |_| None);
+    let set = assemble(&folders, &BTreeMap::new());
     let found: Vec<_> = set
         .files
         .values()
@@ -74,6 +74,25 @@ fn a_component_has_the_grants_beside_it_and_the_first_folder_counts() {
     assert!(problems[0].starts_with("three: is missing"));
     assert!(problems[1].contains("two/a.wasm: is not used: one/a.wasm"));
     assert!(problems[2].contains("there is no c.wasm"));
+}
+
+#[test]
+fn a_missing_folder_says_nothing_of_its_files_and_an_empty_one_that_there_are_none() {
+    let earlier = BTreeMap::from([(
+        "a.wasm".to_owned(),
+        Arc::new(mk_source("a.wasm", "1", None)),
+    )]);
+    let missing = [(
+        "DIR".into(),
+        Arc::new(Snapshot {
+            complete: true,
+            ..Snapshot::default()
+        }),
+    )];
+    let set = assemble(&missing, &earlier);
+    assert_eq!(set.files, earlier);
+    assert!(set.problems[0].to_string().contains("keep serving"));
+    assert!(assemble(&mk_folders(&[]), &earlier).files.is_empty());
 }
 
 #[test]
@@ -106,7 +125,10 @@ fn what_cannot_be_read_serves_as_it_was_and_never_with_other_grants() {
         ),
     ] {
         let folders = mk_folders(&files);
-        let set = assemble(&folders, |_| Some(earlier.clone()));
+        let set = assemble(
+            &folders,
+            &BTreeMap::from([("a.wasm".to_owned(), earlier.clone())]),
+        );
         assert_eq!(set.files.get("a.wasm"), Some(&earlier));
         assert_eq!(
             set.problems.first().map(|problem| problem.source.as_str()),
@@ -117,7 +139,7 @@ fn what_cannot_be_read_serves_as_it_was_and_never_with_other_grants() {
                 .iter()
                 .all(|problem| problem.message.contains("keeps serving"))
         );
-        let set = assemble(&folders, |_| None);
+        let set = assemble(&folders, &BTreeMap::new());
         assert!(set.files.is_empty());
         assert!(
             set.problems
