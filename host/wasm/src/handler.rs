@@ -44,6 +44,8 @@ pub(crate) struct Guest {
     pub(crate) grants: Arc<Grants>,
     pub(crate) udev: Option<Arc<Subsystems>>,
     pub(crate) source: String,
+    /// One for all its sessions: a handler must not buy more lines with more Configurations.
+    rate: Arc<Rate>,
     permits: Semaphore,
 }
 
@@ -65,6 +67,7 @@ impl Guest {
             grants: Arc::new(grants),
             udev,
             source,
+            rate: Arc::default(),
             permits: Semaphore::new(AT_ONCE),
         }
     }
@@ -103,7 +106,7 @@ impl Guest {
             source: self.source.clone(),
             configuration: String::new(),
             secrets: Arc::default(),
-            rate: Rate::default(),
+            rate: Arc::clone(&self.rate),
         });
         let capabilities = Capabilities {
             discovers: false,
@@ -182,7 +185,7 @@ impl Handler for LoadedHandler {
             source: self.guest.source.clone(),
             configuration: spec.configuration.to_string(),
             secrets,
-            rate: Rate::default(),
+            rate: Arc::clone(&self.guest.rate),
         });
         // Listening begins before the first call, so that nothing that happens meanwhile is missed.
         let listening = match (&self.guest.udev, self.events.as_ref()) {

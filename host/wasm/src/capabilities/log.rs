@@ -24,7 +24,7 @@ const WINDOW: Duration = Duration::from_secs(10);
 /// How much a line matters, in `tracing`'s words.
 pub(crate) use tracing::Level;
 
-/// Lets so many lines through; one for all calls of a session.
+/// Lets so many lines through; one for all calls of a handler.
 #[derive(Debug, Default)]
 pub(crate) struct Rate(Mutex<VecDeque<Instant>>);
 
@@ -56,8 +56,8 @@ pub(crate) struct LogSink {
     pub(crate) configuration: String,
     /// What must not be seen.
     pub(crate) secrets: Arc<Secrets>,
-    /// How many lines.
-    pub(crate) rate: Rate,
+    /// How many lines, together with the handler's other sessions.
+    pub(crate) rate: Arc<Rate>,
 }
 
 impl LogSink {

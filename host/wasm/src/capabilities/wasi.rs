@@ -157,7 +157,7 @@ mod tests {
             source: "h.wasm".into(),
             configuration: String::new(),
             secrets: Arc::default(),
-            rate: super::super::log::Rate::default(),
+            rate: Arc::default(),
         });
         let record = Arc::new(Record::default());
         let shared = Shared {
