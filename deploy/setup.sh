@@ -18,7 +18,7 @@ if ! command -v rustup >/dev/null; then
 fi
 if ! rustup show active-toolchain >/dev/null 2>&1; then
   echo "setup: will install the Rust toolchain named in rust-toolchain.toml"
-  rustup toolchain install
+  rustup toolchain install --no-self-update
 fi
 if ! [ -d "$(rustc --print sysroot)/lib/rustlib/wasm32-wasip2" ]; then
   echo "setup: will install the Rust target wasm32-wasip2"
