@@ -13,7 +13,7 @@ help:
 	@echo 'handlers  $(TARGET)/handlers/<name>.wasm with <name>.grants.yaml beside it'
 	@echo 'run       the agent on this machine with a live table; Ctrl-C ends both'
 	@echo 'test      all tests that need no root'
-	@echo 'test-all  those and the ones with podman and real hot-plug'
+	@echo 'test-all  those, the slow ones, and the ones with podman and real hot-plug'
 	@echo 'bench, soak, lint, doc, install [PREFIX=/usr/local]'
 
 setup:
@@ -45,6 +45,7 @@ test: handlers
 	cargo test --locked --workspace
 
 test-all: setup-test test
+	cargo test --locked --workspace --test guests -- --ignored
 	cargo test --locked -p leafhost-tests --test system
 
 bench: setup
