@@ -29,8 +29,14 @@ pub fn wanted(
     published: &BTreeMap<String, Spec>,
 ) -> Wanted {
     let mut wanted = Wanted::default();
-    let mut hashes = hashes(node, instances);
-    for (key, view) in &devices.configurations {
+    let mut held = held(node, instances);
+    // Of two with one class the older has it: a newcomer must not put its device into a container of the other's.
+    let mut configurations: Vec<_> = devices.configurations.iter().collect();
+    configurations.sort_by_key(|(key, _)| {
+        let since = held.get(key).and_then(|held| held.since);
+        (since.is_none(), since, *key)
+    });
+    for (key, view) in configurations {
         let class = key.name();
         if !is_cdi_class(class) {
             wanted.problem(
@@ -39,12 +45,12 @@ pub fn wanted(
             );
         } else if let Some((first, _)) = wanted.specs.get(class) {
             let text = format!(
-                "has the CDI kind {GROUP}/{class}, as {first} has, which comes first; rename one of them"
+                "has the CDI kind {GROUP}/{class}, as {first} has, which is older; rename one of them"
             );
             wanted.problem(key, text);
         } else {
-            let hashes = hashes.remove(key).unwrap_or_default();
-            let spec = spec(class, view, &hashes, published.get(class));
+            let held = held.remove(key).unwrap_or_default();
+            let spec = spec(class, view, &held.hashes, published.get(class));
             wanted.specs.insert(class.to_owned(), (key.clone(), spec));
         }
     }
@@ -59,9 +65,17 @@ impl Wanted {
 
 type Hashes<'a> = BTreeMap<DeviceKey, &'a str>;
 
-/// The hashes in the names of this node's Instances, by Configuration and device.
-fn hashes<'a>(node: &str, instances: &'a InstanceSet) -> BTreeMap<ConfigurationKey, Hashes<'a>> {
-    let mut hashes: BTreeMap<ConfigurationKey, Hashes<'a>> = BTreeMap::new();
+/// What this node's Instances say of a Configuration.
+#[derive(Debug, Default)]
+struct Held<'a> {
+    /// When its oldest Instance was made.
+    since: Option<&'a str>,
+    /// The hashes in their names.
+    hashes: Hashes<'a>,
+}
+
+fn held<'a>(node: &str, instances: &'a InstanceSet) -> BTreeMap<ConfigurationKey, Held<'a>> {
+    let mut all: BTreeMap<ConfigurationKey, Held<'a>> = BTreeMap::new();
     for instance in instances.instances.values() {
         let spec = &instance.spec;
         let key = ConfigurationKey::new(&instance.metadata.namespace, &spec.configuration_name);
@@ -72,10 +86,16 @@ fn hashes<'a>(node: &str, instances: &'a InstanceSet) -> BTreeMap<ConfigurationK
                 id: id.to_owned(),
                 shared: spec.shared,
             };
-            hashes.entry(key).or_default().insert(device, hash);
+            let held = all.entry(key).or_default();
+            held.hashes.insert(device, hash);
+            let made = instance.metadata.creation_timestamp.as_deref();
+            held.since = match (held.since, made) {
+                (Some(one), Some(two)) => Some(one.min(two)),
+                (one, two) => one.or(two),
+            };
         }
     }
-    hashes
+    all
 }
 
 fn spec(

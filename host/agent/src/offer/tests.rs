@@ -249,7 +249,35 @@ fn a_name_that_is_no_cdi_class_is_named_and_the_others_are_offered() {
 }
 
 #[test]
-fn of_two_configurations_of_one_kind_the_first_namespace_wins() {
+fn of_two_configurations_of_one_kind_the_older_wins_and_keeps_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let edge = configured_as(serde_json::json!({
+        "apiVersion": "akri.sh/v0", "kind": "Configuration", "metadata": {"name": "cams", "namespace": "edge"},
+        "spec": {"discoveryHandler": {"name": "udev"}},
+    }));
+    let views = vec![
+        (configured("cams", "udev", ""), vec![camera("foo1")]),
+        (edge, vec![camera("foo0")]),
+    ];
+    let (snapshot, mut instances) = home(views);
+    for (key, instance) in &mut instances.instances {
+        let made = if key.namespace == "edge" {
+            "2026-01-01T00:00:00Z"
+        } else {
+            "2026-02-01T00:00:00Z"
+        };
+        Arc::make_mut(instance).metadata.creation_timestamp = Some(made.into());
+    }
+    let (report, specs) = passed(&folder(&dir), &(snapshot, instances));
+    assert_eq!(names(&specs["cams"]), ["8120fe", "all"]);
+    assert!(
+        report.problems[&key("cams")][0].contains("as edge/cams has"),
+        "{report:?}"
+    );
+}
+
+#[test]
+fn of_two_configurations_of_one_kind_and_age_the_first_namespace_wins() {
     let dir = tempfile::tempdir().unwrap();
     let edge = configured_as(serde_json::json!({
         "apiVersion": "akri.sh/v0", "kind": "Configuration", "metadata": {"name": "cams", "namespace": "edge"},
