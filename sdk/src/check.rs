@@ -3,31 +3,7 @@
 /// Whether `text` is a semantic version of at most 64 bytes, as an attribute's
 /// [`Version`](crate::AttributeValue::Version) has to be.
 pub fn is_version(text: &str) -> bool {
-    let (rest, build) = split(text, '+');
-    let (core, pre) = split(rest, '-');
-    let number = |part: &str| {
-        !part.is_empty()
-            && part.bytes().all(|b| b.is_ascii_digit())
-            && (part == "0" || !part.starts_with('0'))
-    };
-    let identifier = |part: &str| {
-        !part.is_empty() && part.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-')
-    };
-    let pre_identifier = |part: &str| {
-        identifier(part) && (number(part) || part.bytes().any(|b| !b.is_ascii_digit()))
-    };
-    text.len() <= 64
-        && core.split('.').count() == 3
-        && core.split('.').all(number)
-        && pre.is_none_or(|pre| pre.split('.').all(pre_identifier))
-        && build.is_none_or(|build| build.split('.').all(identifier))
-}
-
-fn split(text: &str, at: char) -> (&str, Option<&str>) {
-    match text.split_once(at) {
-        Some((before, after)) => (before, Some(after)),
-        None => (text, None),
-    }
+    text.len() <= 64 && semver::Version::parse(text).is_ok()
 }
 
 /// Whether `text` is a Kubernetes quantity, as a [capacity](crate::Device::capacity) has to be: a decimal number, then

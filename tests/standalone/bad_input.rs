@@ -7,14 +7,7 @@ use leafhost_tests::agent::Home;
 use leafhost_tests::program;
 use nix::sys::signal::Signal;
 
-use crate::instances::DEBUG_ECHO;
-
-fn home_with_echo() -> Result<Home> {
-    let home = Home::new()?;
-    home.add_handler("debug-echo")?;
-    home.write("configurations/echo.yaml", DEBUG_ECHO)?;
-    Ok(home)
-}
+use crate::instances::{DEBUG_ECHO, home_with_echo};
 
 #[test]
 fn a_configuration_that_breaks_is_named_by_file_and_field_and_its_instances_stay() -> Result<()> {

@@ -9,7 +9,7 @@ use leafhost_tests::wait::eventually;
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
-use crate::instances::DEBUG_ECHO;
+use crate::instances::{DEBUG_ECHO, home_with_echo};
 
 fn handler<'a>(status: &'a Value, source: &str) -> Option<&'a Value> {
     let all = status.get("handlers").and_then(Value::as_array)?;
@@ -22,13 +22,6 @@ fn field<'a>(status: &'a Value, source: &str, name: &str) -> &'a str {
         .and_then(|handler| handler.get(name))
         .and_then(Value::as_str)
         .unwrap_or_default()
-}
-
-fn home_with_echo() -> Result<Home> {
-    let home = Home::new()?;
-    home.add_handler("debug-echo")?;
-    home.write("configurations/echo.yaml", DEBUG_ECHO)?;
-    Ok(home)
 }
 
 #[test]

@@ -24,6 +24,13 @@ spec:
     GREETING: hello
 "#;
 
+pub fn home_with_echo() -> Result<Home> {
+    let home = Home::new()?;
+    home.add_handler("debug-echo")?;
+    home.write("configurations/echo.yaml", DEBUG_ECHO)?;
+    Ok(home)
+}
+
 fn text<'a>(value: &'a Value, pointer: &str) -> &'a str {
     value
         .pointer(pointer)
@@ -45,9 +52,7 @@ fn uids(instances: &[Value]) -> BTreeMap<String, String> {
 
 #[test]
 fn two_descriptions_become_two_instances_with_akris_names_and_slots() -> Result<()> {
-    let mut home = Home::new()?;
-    home.add_handler("debug-echo")?;
-    home.write("configurations/echo.yaml", DEBUG_ECHO)?;
+    let mut home = home_with_echo()?;
     home.start(&[])?;
     let instances = home.instances(2)?;
     let names: Vec<_> = instances
@@ -72,9 +77,7 @@ fn two_descriptions_become_two_instances_with_akris_names_and_slots() -> Result<
 
 #[test]
 fn cdi_specs_carry_both_forms_of_every_variable_and_outlive_the_agent() -> Result<()> {
-    let mut home = Home::new()?;
-    home.add_handler("debug-echo")?;
-    home.write("configurations/echo.yaml", DEBUG_ECHO)?;
+    let mut home = home_with_echo()?;
     home.start(&[])?;
     home.instances(2)?;
     let file = home.cdi().join("akri.sh-echo_leafhost.json");
@@ -166,9 +169,7 @@ fn a_deleted_configuration_takes_its_instances_and_its_spec_along_and_no_other()
 
 #[test]
 fn capacity_and_properties_change_live_without_a_new_instance() -> Result<()> {
-    let mut home = Home::new()?;
-    home.add_handler("debug-echo")?;
-    home.write("configurations/echo.yaml", DEBUG_ECHO)?;
+    let mut home = home_with_echo()?;
     home.start(&[])?;
     let before = uids(&home.instances(2)?);
     home.write(

@@ -4,11 +4,10 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use leafhost_tests::agent::Home;
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
-use crate::instances::DEBUG_ECHO;
+use crate::instances::{DEBUG_ECHO, home_with_echo};
 
 /// A sequence that a seed brings back (xorshift64).
 struct Chance(u64);
@@ -47,9 +46,7 @@ fn uids(instances: &[Value], configuration: &str) -> BTreeMap<String, String> {
 fn kill(rounds: u64, seed: u64) -> Result<()> {
     println!("seed {seed}, {rounds} rounds");
     let mut chance = Chance(seed | 1);
-    let mut home = Home::new()?;
-    home.add_handler("debug-echo")?;
-    home.write("configurations/echo.yaml", DEBUG_ECHO)?;
+    let mut home = home_with_echo()?;
     home.start(&[])?;
     let kept = uids(&home.instances(2)?, "echo");
     let names: Vec<String> = (0..20).map(|n| format!("thing{n}")).collect();

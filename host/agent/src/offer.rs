@@ -18,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 use crate::backoff;
 use crate::discovery::DeviceSnapshot;
 use crate::loader::until;
+use crate::reconcile::Ended;
 
 pub mod spec;
 
@@ -34,11 +35,6 @@ pub struct OfferReport {
     /// What concerns the folder as a whole.
     pub general: Vec<String>,
 }
-
-/// Why the task ended although nobody asked it to.
-#[derive(Debug, thiserror::Error)]
-#[error("the source of {0} has ended")]
-pub struct Ended(&'static str);
 
 /// The task.
 pub struct OfferTask {

@@ -27,10 +27,10 @@ pub struct ReconcileReport {
     pub problems: Vec<String>,
 }
 
-/// Why the task ended although nobody asked it to.
+/// Why a task ended although nobody asked it to: what it follows is no longer published.
 #[derive(Debug, thiserror::Error)]
 #[error("the source of {0} has ended")]
-pub struct Ended(&'static str);
+pub struct Ended(pub &'static str);
 
 /// The task.
 pub struct ReconcileTask {

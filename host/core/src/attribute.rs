@@ -51,38 +51,13 @@ pub fn value_problem(value: &AttributeValue) -> Option<&'static str> {
         AttributeValue::String(text) if text.len() > MAX_VALUE => {
             Some("text is longer than 64 bytes")
         }
-        AttributeValue::Version(text) if text.len() > MAX_VALUE || !is_semver(text) => {
+        AttributeValue::Version(text)
+            if text.len() > MAX_VALUE || semver::Version::parse(text).is_err() =>
+        {
             Some("version must be like 1.2.3 and at most 64 bytes")
         }
         _ => None,
     }
-}
-
-/// Whether `text` is a semantic version 2.0.0, as the API server checks it.
-fn is_semver(text: &str) -> bool {
-    let (rest, build) = match text.split_once('+') {
-        Some((rest, build)) => (rest, Some(build)),
-        None => (text, None),
-    };
-    let (core, pre) = match rest.split_once('-') {
-        Some((core, pre)) => (core, Some(pre)),
-        None => (rest, None),
-    };
-    let number = |part: &str| {
-        !part.is_empty()
-            && part.bytes().all(|b| b.is_ascii_digit())
-            && (part == "0" || !part.starts_with('0'))
-    };
-    let identifier = |part: &str| {
-        !part.is_empty() && part.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-')
-    };
-    let pre_identifier = |part: &str| {
-        identifier(part) && (number(part) || part.bytes().any(|b| !b.is_ascii_digit()))
-    };
-    core.split('.').count() == 3
-        && core.split('.').all(number)
-        && pre.is_none_or(|pre| pre.split('.').all(pre_identifier))
-        && build.is_none_or(|build| build.split('.').all(identifier))
 }
 
 /// Whether `text` is a Kubernetes quantity: a decimal number with an SI or binary suffix or a decimal exponent.
