@@ -20,6 +20,16 @@ fn handler(name: &str) -> Result<String> {
         .to_owned())
 }
 
+/// One discovery of the udev handler with these details.
+fn run_udev(details: &str, more: &[&str]) -> Result<Ended> {
+    let home = Home::new()?;
+    home.write("details.yaml", details)?;
+    let file = home.path().join("details.yaml");
+    let wasm = handler("udev")?;
+    let file = file.to_str().context("no text")?;
+    leafhost(&[&["handler", "run", &wasm, "--details", file], more].concat())
+}
+
 #[test]
 fn handler_run_shows_devices_and_exits_0() -> Result<()> {
     let home = Home::new()?;
@@ -39,16 +49,7 @@ fn handler_run_shows_devices_and_exits_0() -> Result<()> {
 
 #[test]
 fn handler_run_on_a_wrong_rule_names_it_and_exits_1() -> Result<()> {
-    let home = Home::new()?;
-    home.write("details.yaml", "udevRules:\n  - KERNEL=\"null\"\n")?;
-    let file = home.path().join("details.yaml");
-    let ended = leafhost(&[
-        "handler",
-        "run",
-        &handler("udev")?,
-        "--details",
-        file.to_str().unwrap_or_default(),
-    ])?;
+    let ended = run_udev("udevRules:\n  - KERNEL=\"null\"\n", &[])?;
     assert_eq!(ended.code, Some(1), "{ended:?}");
     assert!(ended.err.contains("udevRules[0]"), "{ended:?}");
     Ok(())
@@ -56,20 +57,10 @@ fn handler_run_on_a_wrong_rule_names_it_and_exits_1() -> Result<()> {
 
 #[test]
 fn handler_run_without_a_device_is_no_error_and_explain_says_why() -> Result<()> {
-    let home = Home::new()?;
-    home.write(
-        "details.yaml",
+    let ended = run_udev(
         "udevRules:\n  - SUBSYSTEM==\"mem\", KERNEL==\"null\", ATTR{dev}==\"9:9\"\n",
+        &["--explain"],
     )?;
-    let file = home.path().join("details.yaml");
-    let ended = leafhost(&[
-        "handler",
-        "run",
-        &handler("udev")?,
-        "--details",
-        file.to_str().unwrap_or_default(),
-        "--explain",
-    ])?;
     assert_eq!(ended.code, Some(0), "{ended:?}");
     let all = format!("{}{}", ended.out, ended.err);
     assert!(
@@ -81,21 +72,10 @@ fn handler_run_without_a_device_is_no_error_and_explain_says_why() -> Result<()>
 
 #[test]
 fn the_udev_handler_finds_a_device_of_this_machine_with_akris_properties() -> Result<()> {
-    let home = Home::new()?;
-    home.write(
-        "details.yaml",
+    let out = run_udev(
         "udevRules:\n  - KERNEL==\"null\", SUBSYSTEM==\"mem\"\npermissions: rw\n",
-    )?;
-    let file = home.path().join("details.yaml");
-    let out = leafhost(&[
-        "handler",
-        "run",
-        &handler("udev")?,
-        "--details",
-        file.to_str().unwrap_or_default(),
-        "-o",
-        "json",
-    ])?
+        &["-o", "json"],
+    )?
     .good()?;
     let found: Value = serde_json::from_str(&out).context("no JSON")?;
     let text = found.to_string();
