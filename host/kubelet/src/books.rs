@@ -1,0 +1,45 @@
+//! Which device ids the kubelet says its containers have: PodResources, and the checkpoint for what that leaves out.
+
+use std::collections::BTreeMap;
+
+/// What PodResources answered.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Listed {
+    /// By resource and device id: who has it. More than one container of a pod may.
+    pub holders: BTreeMap<(String, String), Vec<ListedHolder>>,
+    /// The active pods, with devices or without, as (namespace, name).
+    pub pods: std::collections::BTreeSet<(String, String)>,
+}
+
+/// A container in PodResources.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ListedHolder {
+    /// The pod's namespace.
+    pub namespace: String,
+    /// The pod's name.
+    pub pod: String,
+    /// The container.
+    pub container: String,
+}
+
+/// The kubelet's own record. It is written at every allocation and at every list a plugin sends, so it may lag behind.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Checkpoint {
+    /// The entries.
+    pub entries: Vec<CheckpointEntry>,
+}
+
+/// What one container has of one resource.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CheckpointEntry {
+    /// The pod.
+    pub pod_uid: String,
+    /// The container, ordinary init containers included.
+    pub container: String,
+    /// The resource.
+    pub resource: String,
+    /// The device ids.
+    pub ids: std::collections::BTreeSet<String>,
+    /// The annotations of the answer that was given to the allocation.
+    pub annotations: BTreeMap<String, String>,
+}

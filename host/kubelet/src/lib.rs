@@ -1,0 +1,18 @@
+//! The kubelet's device-plugin side, for whoever offers devices to it: sockets and registration that outlive restarts of
+//! either side, the PodResources client, and the kubelet's checkpoint.
+//!
+//! Made so that the kubelet's traps are hard to step into: a device id cannot leave a list while an allocation of it may be
+//! under way, an empty list cannot be sent, and a resource is registered once a kubelet. Knows nothing of what a device
+//! stands for, and depends on no other crate of this workspace.
+
+pub mod allocator;
+pub mod books;
+pub mod device;
+pub mod proto;
+pub mod report;
+pub mod resource;
+
+pub use allocator::{Allocation, Allocator, DeviceSpec, Mount, Refusal};
+pub use device::{Device, Devices, Health, Offers};
+pub use report::{Incarnation, Report, ResourceReport, State};
+pub use resource::{InvalidResource, ResourceName};
