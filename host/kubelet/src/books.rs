@@ -1,6 +1,17 @@
-//! Which device ids the kubelet says its containers have: PodResources, and the checkpoint for what that leaves out.
+//! Which device ids the kubelet says its containers have: PodResources, the checkpoint for what that leaves out, and the
+//! folders of the pods for when the kubelet is done with one.
+//!
+//! Only reads. What is made of it is the caller's: nothing here knows whether an id is free.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+
+mod checkpoint;
+mod pod_resources;
+mod pods;
+
+pub use checkpoint::{CheckpointError, Stamp, read_checkpoint};
+pub use pod_resources::{Error, PodResources};
+pub use pods::{PodsFolder, pod_exists};
 
 /// What PodResources answered.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -8,7 +19,7 @@ pub struct Listed {
     /// By resource and device id: who has it. More than one container of a pod may.
     pub holders: BTreeMap<(String, String), Vec<ListedHolder>>,
     /// The active pods, with devices or without, as (namespace, name).
-    pub pods: std::collections::BTreeSet<(String, String)>,
+    pub pods: BTreeSet<(String, String)>,
 }
 
 /// A container in PodResources.
@@ -27,6 +38,8 @@ pub struct ListedHolder {
 pub struct Checkpoint {
     /// The entries.
     pub entries: Vec<CheckpointEntry>,
+    /// Which file that was.
+    pub stamp: Stamp,
 }
 
 /// What one container has of one resource.
@@ -39,7 +52,7 @@ pub struct CheckpointEntry {
     /// The resource.
     pub resource: String,
     /// The device ids.
-    pub ids: std::collections::BTreeSet<String>,
+    pub ids: BTreeSet<String>,
     /// The annotations of the answer that was given to the allocation.
     pub annotations: BTreeMap<String, String>,
 }

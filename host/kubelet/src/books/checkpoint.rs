@@ -1,0 +1,223 @@
+//! Reads the kubelet's own record of what it has given to whom: `kubelet_internal_checkpoint`.
+//!
+//! No promised interface, but the same since 1.20, and the only place that names a pod's UID and init containers. Whoever
+//! uses it must get along without.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, File, Metadata};
+use std::io::{self, Read as _};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use prost::Message as _;
+use serde::Deserialize;
+
+use super::{Checkpoint, CheckpointEntry};
+use crate::proto::device_plugin::ContainerAllocateResponse;
+
+#[cfg(test)]
+mod tests;
+
+/// A node of 10,000 allocations with 4 KiB of answer each.
+const LARGEST_FILE: u64 = 64 << 20;
+
+/// Why the checkpoint says nothing.
+#[derive(Debug, thiserror::Error)]
+pub enum CheckpointError {
+    /// The file system refused.
+    #[error("cannot read the kubelet's checkpoint {}", path.display())]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// What it said.
+        #[source]
+        source: io::Error,
+    },
+    /// Something else has its name.
+    #[error("the kubelet's checkpoint {} is no file: remove what is there and restart the kubelet", path.display())]
+    NoFile {
+        /// The path.
+        path: PathBuf,
+    },
+    /// More than any kubelet writes.
+    #[error("the kubelet's checkpoint {} is larger than {} MiB: refused", path.display(), LARGEST_FILE >> 20)]
+    TooLarge {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Not what a kubelet writes, or of a version to come.
+    #[error("the kubelet's checkpoint {} is not in the form kubelets from 1.18 to 1.37 write", path.display())]
+    Malformed {
+        /// The file.
+        path: PathBuf,
+        /// Where and why.
+        #[source]
+        source: serde_json::Error,
+    },
+}
+
+/// Tells one file under a path from the next: the kubelet replaces its checkpoint, it never changes one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Stamp {
+    /// The inode.
+    pub inode: u64,
+    /// When it was written, by the clock of the file system.
+    pub modified: SystemTime,
+}
+
+/// No file's.
+impl Default for Stamp {
+    fn default() -> Self {
+        Self {
+            inode: 0,
+            modified: SystemTime::UNIX_EPOCH,
+        }
+    }
+}
+
+impl Stamp {
+    /// Of the file at `path` now; `None` if there is none. One look, nothing is read.
+    pub fn of(path: &Path) -> io::Result<Option<Self>> {
+        match fs::metadata(path) {
+            Ok(metadata) => Ok(Some(Self::from(&metadata))),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Whether the file was written after `moment`. A file system's clock may be some milliseconds behind, never ahead, so
+    /// a file of the same instant counts as written before.
+    ///
+    /// The kubelet gathers what it writes shortly before it writes it, so a fact of `moment` itself may be missing.
+    pub fn is_after(&self, moment: SystemTime) -> bool {
+        self.modified > moment
+    }
+}
+
+impl From<&Metadata> for Stamp {
+    fn from(metadata: &Metadata) -> Self {
+        let since_1970 = u64::try_from(metadata.mtime()).ok().and_then(|seconds| {
+            let nanoseconds = u32::try_from(metadata.mtime_nsec()).ok()?;
+            Some(Duration::new(seconds, nanoseconds))
+        });
+        Self {
+            inode: metadata.ino(),
+            modified: since_1970
+                .and_then(|since| SystemTime::UNIX_EPOCH.checked_add(since))
+                .unwrap_or(SystemTime::UNIX_EPOCH),
+        }
+    }
+}
+
+/// Reads the checkpoint at `path`, usually `/var/lib/kubelet/device-plugins/kubelet_internal_checkpoint`; `None` if there
+/// is none. Blocks; reads at most 64 MiB.
+///
+/// Its checksum is not verified: it is a hash over Go's printed form of the kubelet's own structures, names of types and
+/// packages included, which no other program can make for every version. It guards against half a file, which is
+/// found by its form.
+pub fn read_checkpoint(path: &Path) -> Result<Option<Checkpoint>, CheckpointError> {
+    let unreadable = |source| CheckpointError::Unreadable {
+        path: path.to_owned(),
+        source,
+    };
+    // Before it is opened: to open a pipe is to wait for its other end.
+    match fs::metadata(path) {
+        Ok(metadata) if metadata.is_file() => {}
+        Ok(_) => {
+            return Err(CheckpointError::NoFile {
+                path: path.to_owned(),
+            });
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(unreadable(error)),
+    }
+    let file = match File::open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(unreadable(error)),
+    };
+    let stamp = Stamp::from(&file.metadata().map_err(unreadable)?);
+    let mut text = Vec::new();
+    let read = file
+        .take(LARGEST_FILE + 1)
+        .read_to_end(&mut text)
+        .map_err(unreadable)?;
+    if u64::try_from(read).is_ok_and(|read| read > LARGEST_FILE) {
+        return Err(CheckpointError::TooLarge {
+            path: path.to_owned(),
+        });
+    }
+    let written: Written =
+        serde_json::from_slice(&text).map_err(|source| CheckpointError::Malformed {
+            path: path.to_owned(),
+            source,
+        })?;
+    let entries = written.data.entries.unwrap_or_default();
+    Ok(Some(Checkpoint {
+        entries: entries.into_iter().map(CheckpointEntry::from).collect(),
+        stamp,
+    }))
+}
+
+#[derive(Deserialize)]
+struct Written {
+    #[serde(rename = "Data")]
+    data: Data,
+}
+
+#[derive(Deserialize)]
+struct Data {
+    // Go writes an empty list as null.
+    #[serde(rename = "PodDeviceEntries")]
+    entries: Option<Vec<Entry>>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Entry {
+    #[serde(rename = "PodUID")]
+    pod_uid: String,
+    container_name: String,
+    resource_name: String,
+    #[serde(rename = "DeviceIDs")]
+    device_ids: Option<Ids>,
+    alloc_resp: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(
+    untagged,
+    expecting = "DeviceIDs must be a map of lists, by NUMA node, or a list"
+)]
+enum Ids {
+    ByNuma(BTreeMap<String, Option<Vec<String>>>),
+    /// Up to 1.19.
+    Plain(Vec<String>),
+}
+
+impl From<Entry> for CheckpointEntry {
+    fn from(entry: Entry) -> Self {
+        let ids: BTreeSet<String> = match entry.device_ids {
+            Some(Ids::ByNuma(nodes)) => nodes.into_values().flatten().flatten().collect(),
+            Some(Ids::Plain(ids)) => ids.into_iter().collect(),
+            None => BTreeSet::new(),
+        };
+        // The ids matter even where the answer cannot be read.
+        let annotations = entry
+            .alloc_resp
+            .and_then(|text| STANDARD.decode(text).ok())
+            .and_then(|bytes| ContainerAllocateResponse::decode(bytes.as_slice()).ok())
+            .map(|answer| answer.annotations)
+            .unwrap_or_default();
+        Self {
+            pod_uid: entry.pod_uid,
+            container: entry.container_name,
+            resource: entry.resource_name,
+            ids,
+            annotations,
+        }
+    }
+}

@@ -1,0 +1,300 @@
+use std::future::pending;
+use std::net::Shutdown;
+use std::os::unix::net;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
+
+use tokio::net::{UnixListener, UnixStream};
+use tokio::task::JoinHandle;
+use tonic::{Request, Response};
+
+use super::*;
+use crate::proto::pod_resources::pod_resources_lister_server::{
+    PodResourcesLister, PodResourcesListerServer,
+};
+use crate::proto::pod_resources::{ContainerDevices, ContainerResources, PodResources as Pod};
+
+type Answer = dyn Fn() -> Option<Result<ListPodResourcesResponse, Status>> + Send + Sync;
+
+/// Answers as told; `None` is never.
+struct Kubelet(Arc<Answer>);
+
+#[tonic::async_trait]
+impl PodResourcesLister for Kubelet {
+    async fn list(
+        &self,
+        _: Request<ListPodResourcesRequest>,
+    ) -> Result<Response<ListPodResourcesResponse>, Status> {
+        match (self.0)() {
+            Some(answer) => answer.map(Response::new),
+            None => pending().await,
+        }
+    }
+}
+
+struct Served {
+    task: JoinHandle<()>,
+    connections: Arc<Mutex<Vec<net::UnixStream>>>,
+}
+
+impl Served {
+    /// As a process that ends: its connections end with it.
+    async fn kill(self) {
+        self.task.abort();
+        assert!(self.task.await.unwrap_err().is_cancelled());
+        for connection in self.connections.lock().unwrap().iter() {
+            connection.shutdown(Shutdown::Both).unwrap();
+        }
+    }
+}
+
+fn serve(
+    socket: &Path,
+    answer: impl Fn() -> Option<Result<ListPodResourcesResponse, Status>> + Send + Sync + 'static,
+) -> Served {
+    let listener = UnixListener::bind(socket).unwrap();
+    let connections = Arc::new(Mutex::new(Vec::new()));
+    let known = Arc::clone(&connections);
+    let incoming = futures::stream::unfold((listener, known), async |(listener, known)| {
+        let stream = listener.accept().await.unwrap().0.into_std().unwrap();
+        known.lock().unwrap().push(stream.try_clone().unwrap());
+        Some((UnixStream::from_std(stream), (listener, known)))
+    });
+    let service = PodResourcesListerServer::new(Kubelet(Arc::new(answer)));
+    let serving = tonic::transport::Server::builder()
+        .add_service(service)
+        .serve_with_incoming(incoming);
+    let task = tokio::spawn(async { serving.await.unwrap() });
+    Served { task, connections }
+}
+
+fn pod(name: &str, containers: &[(&str, &str, &[&str])]) -> Pod {
+    Pod {
+        name: name.to_owned(),
+        namespace: "default".to_owned(),
+        containers: containers
+            .iter()
+            .map(|(name, resource, ids)| ContainerResources {
+                name: (*name).to_owned(),
+                devices: ids
+                    .iter()
+                    .map(|id| ContainerDevices {
+                        resource_name: (*resource).to_owned(),
+                        device_ids: vec![(*id).to_owned()],
+                    })
+                    .collect(),
+            })
+            .collect(),
+    }
+}
+
+fn listed(pods: Vec<Pod>) -> ListPodResourcesResponse {
+    ListPodResourcesResponse {
+        pod_resources: pods,
+    }
+}
+
+fn place() -> (tempfile::TempDir, PathBuf) {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("kubelet.sock");
+    (folder, socket)
+}
+
+#[tokio::test]
+async fn devices_come_with_their_holders_and_pods_without_any_are_named() {
+    let (_folder, socket) = place();
+    let _served = serve(&socket, || {
+        Some(Ok(listed(vec![
+            // An id near to two NUMA nodes comes twice.
+            pod(
+                "a",
+                &[
+                    ("one", "akri.sh/c", &["c-0", "c-0"]),
+                    ("two", "akri.sh/c", &["c-0"]),
+                ],
+            ),
+            pod(
+                "b",
+                &[("one", "akri.sh/d", &["c-0"]), ("two", "akri.sh/d", &[])],
+            ),
+            pod("none", &[]),
+        ])))
+    });
+    let holder = |pod: &str, container: &str| ListedHolder {
+        namespace: "default".to_owned(),
+        pod: pod.to_owned(),
+        container: container.to_owned(),
+    };
+    let id = |resource: &str| (resource.to_owned(), "c-0".to_owned());
+    let listed = PodResources::new(socket).list().await.unwrap();
+    assert_eq!(
+        listed.holders,
+        BTreeMap::from([
+            (
+                id("akri.sh/c"),
+                vec![holder("a", "one"), holder("a", "two")]
+            ),
+            (id("akri.sh/d"), vec![holder("b", "one")]),
+        ])
+    );
+    let pods = ["a", "b", "none"].map(|name| ("default".to_owned(), name.to_owned()));
+    assert_eq!(listed.pods, BTreeSet::from(pods));
+}
+
+#[tokio::test]
+async fn one_connection_serves_until_the_kubelet_is_another() {
+    let (_folder, socket) = place();
+    let client = PodResources::new(socket.clone());
+    assert!(matches!(client.list().await, Err(Error::NotThere { .. })));
+    for round in 0..20 {
+        let name = format!("pod-{round}");
+        let served = serve(&socket, {
+            let name = name.clone();
+            move || Some(Ok(listed(vec![pod(&name, &[])])))
+        });
+        for _ in 0..3 {
+            let listed = client.list().await.unwrap();
+            assert_eq!(listed.pods, [("default".to_owned(), name.clone())].into());
+        }
+        assert_eq!(served.connections.lock().unwrap().len(), 1);
+        served.kill().await;
+        std::fs::remove_file(&socket).unwrap();
+    }
+    assert!(matches!(client.list().await, Err(Error::NotThere { .. })));
+}
+
+#[tokio::test]
+async fn a_socket_nobody_listens_on_is_not_there() {
+    let (_folder, socket) = place();
+    drop(net::UnixListener::bind(&socket).unwrap());
+    let error = PodResources::new(socket).list().await.unwrap_err();
+    assert!(
+        matches!(&error, Error::NotThere { source, .. } if source.kind() == io::ErrorKind::ConnectionRefused),
+        "{error:?}"
+    );
+}
+
+#[tokio::test]
+async fn a_path_no_socket_can_have_is_an_error_with_its_reason() {
+    let long = PathBuf::from(format!("/{}", "a".repeat(200)));
+    let error = PodResources::new(long).list().await.unwrap_err();
+    assert!(matches!(&error, Error::Unreachable { .. }), "{error:?}");
+}
+
+#[test]
+fn a_socket_that_is_not_for_us_asks_for_root() {
+    let denied = Status::from_error(Box::new(tonic::ConnectError(Box::new(
+        io::Error::from_raw_os_error(13),
+    ))));
+    let error = refusal(Path::new("/s"), &denied);
+    assert!(matches!(&error, Error::Denied { .. }), "{error:?}");
+    assert_eq!(
+        error.to_string(),
+        "cannot open the PodResources socket /s: run as root"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_kubelet_that_does_not_answer_costs_five_seconds() {
+    let (_folder, socket) = place();
+    let _served = serve(&socket, || None);
+    let start = tokio::time::Instant::now();
+    let error = PodResources::new(socket).list().await.unwrap_err();
+    assert!(matches!(error, Error::Slow { .. }), "{error:?}");
+    assert_eq!(start.elapsed().as_secs(), 5);
+}
+
+#[tokio::test]
+async fn answers_up_to_16_mib_are_taken_and_no_larger_ones() {
+    let (_folder, socket) = place();
+    let size = Arc::new(AtomicUsize::new(5 << 20));
+    let _served = serve(&socket, {
+        let size = Arc::clone(&size);
+        move || {
+            let count = size.load(Relaxed) / 1024;
+            let name = "n".repeat(1010);
+            let pods = (0..count)
+                .map(|i| pod(&format!("{name}{i}"), &[]))
+                .collect();
+            Some(Ok(listed(pods)))
+        }
+    });
+    let client = PodResources::new(socket);
+    assert_eq!(client.list().await.unwrap().pods.len(), 5 << 10);
+    size.store(17 << 20, Relaxed);
+    let error = client.list().await.unwrap_err();
+    assert!(
+        matches!(
+            &error,
+            Error::Failed {
+                code: Code::OutOfRange,
+                ..
+            }
+        ),
+        "{error:?}"
+    );
+}
+
+#[tokio::test]
+async fn more_pods_or_ids_than_a_node_can_have_are_refused() {
+    for (pods, ids) in [(MOST_PODS + 1, 0), (1, MOST_IDS + 1)] {
+        let (_folder, socket) = place();
+        let _served = serve(&socket, move || {
+            let mut all = vec![pod("p", &[]); pods];
+            all[0] = pod("p", &[("c", "akri.sh/c", &["x"])]);
+            all[0].containers[0].devices[0].device_ids = vec!["x".to_owned(); ids];
+            Some(Ok(listed(all)))
+        });
+        let error = PodResources::new(socket).list().await.unwrap_err();
+        assert!(matches!(&error, Error::TooMuch { .. }), "{error:?}");
+    }
+}
+
+#[tokio::test]
+async fn what_the_kubelet_says_is_told_apart() {
+    type Case = (Status, fn(&Error) -> bool);
+    let cases: [Case; 4] = [
+        (Status::resource_exhausted("rejected by rate limit"), |e| {
+            matches!(e, Error::Limited { .. })
+        }),
+        (Status::unimplemented("unknown service"), |e| {
+            matches!(e, Error::Unimplemented { .. })
+        }),
+        (
+            Status::internal("books are lost"),
+            |e| matches!(e, Error::Failed { code: Code::Internal, message, .. } if message == "books are lost"),
+        ),
+        (
+            Status::unavailable("x".repeat(2000)),
+            |e| matches!(e, Error::Failed { code: Code::Unavailable, message, .. } if message.len() == 512),
+        ),
+    ];
+    for (status, expected) in cases {
+        let (_folder, socket) = place();
+        let said = (status.code(), status.message().to_owned());
+        let _served = serve(&socket, move || {
+            Some(Err(Status::new(said.0, said.1.clone())))
+        });
+        let error = PodResources::new(socket).list().await.unwrap_err();
+        assert!(expected(&error), "{status:?} gave {error:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_foreign_server_on_the_socket_is_an_error() {
+    let (_folder, socket) = place();
+    let listener = UnixListener::bind(&socket).unwrap();
+    let task = tokio::spawn(async move {
+        loop {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let _ =
+                tokio::io::AsyncWriteExt::write_all(&mut stream, b"HTTP/1.1 200 OK\r\n\r\n").await;
+        }
+    });
+    let error = PodResources::new(socket).list().await.unwrap_err();
+    assert!(
+        matches!(&error, Error::Failed { .. } | Error::Unreachable { .. }),
+        "{error:?}"
+    );
+    task.abort();
+}
