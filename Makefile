@@ -5,7 +5,7 @@ HANDLERS := debug-echo mock-gpu udev
 PREFIX   ?= /usr/local
 DESTDIR  ?=
 
-.PHONY: help setup setup-test setup-lint build handlers run test test-all bench soak lint doc install clean
+.PHONY: help setup setup-test setup-lint setup-cluster build handlers run test test-all cluster cluster-stop bench soak lint doc install clean
 
 help:
 	@echo 'setup     install what building needs (says what; sudo only for that)'
@@ -14,6 +14,7 @@ help:
 	@echo 'run       the agent on this machine with a live table; Ctrl-C ends both'
 	@echo 'test      all tests that need no root'
 	@echo 'test-all  those, the slow ones, and the ones with podman and real hot-plug'
+	@echo 'cluster   a Kubernetes on this machine as the tests use it [NODES=2]; cluster-stop ends it (root)'
 	@echo 'bench, soak, lint, doc, install [PREFIX=/usr/local]'
 
 setup:
@@ -24,6 +25,9 @@ setup-test:
 
 setup-lint:
 	@deploy/setup.sh build lint
+
+setup-cluster:
+	@deploy/setup.sh build cluster
 
 # One package at a time: together, cargo would link the compiler into the agent too.
 build: setup
@@ -47,6 +51,14 @@ test: handlers
 test-all: setup-test test
 	cargo test --locked --workspace --test guests -- --ignored
 	cargo test --locked -p leafhost-tests --test system
+
+cluster: setup-cluster
+	@cargo build --locked --quiet -p leafhost-tests --bin leafhost-cluster
+	@$(TARGET)/debug/leafhost-cluster start --nodes $(or $(NODES),1)
+
+cluster-stop: setup-cluster
+	@cargo build --locked --quiet -p leafhost-tests --bin leafhost-cluster
+	@$(TARGET)/debug/leafhost-cluster stop
 
 bench: setup
 	cargo bench --locked -p leafhost-agent --bench plan

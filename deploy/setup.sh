@@ -1,14 +1,16 @@
 #!/bin/sh
-# Installs what the named parts (build, test, lint) need and this machine lacks. Says what before it does it.
+# Installs what the named parts (build, test, lint, cluster) need and this machine lacks. Says what before it does it.
 set -eu
 packages='gcc libc6-dev libudev-dev pkg-config'
 for part in "$@"; do
   case "$part" in
     build) ;;
-    # podman with what a container on a bare machine needs; umockdev plays USB devices; busybox is the test image.
     lint) ;;
+    # podman with what a container on a bare machine needs; umockdev plays USB devices; busybox is the test image.
     test) packages="$packages podman runc umockdev busybox-static" ;;
-    *) echo "setup: unknown part '$part', must be build, test or lint" >&2; exit 2 ;;
+    # What a Kubernetes on this machine needs beside the programs that tests/cluster/build.sh makes.
+    cluster) packages="$packages busybox-static containernetworking-plugins etcd-server iproute2 openssl runc" ;;
+    *) echo "setup: unknown part '$part', must be build, test, lint or cluster" >&2; exit 2 ;;
   esac
 done
 
@@ -35,6 +37,8 @@ case " $* " in *" lint "*)
   fi ;;
 esac
 
+case " $* " in *" cluster "*) tests/cluster/build.sh >/dev/null ;; esac
+
 if ! command -v dpkg-query >/dev/null; then
   echo "setup: no Debian here; make sure of what these packages hold: $packages"
   exit 0
@@ -50,3 +54,7 @@ echo "setup: will install with apt-get${sudo:+ (as root, through sudo)}:$missing
 $sudo apt-get update -qq
 # shellcheck disable=SC2086
 $sudo env DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends $missing >/dev/null
+# Debian starts an etcd for the machine; the cluster brings its own.
+case "$missing" in *" etcd-server"*)
+  if [ -d /run/systemd/system ]; then $sudo systemctl disable --now --quiet etcd; fi ;;
+esac

@@ -3,5 +3,7 @@
 //! Knows the agent only from outside, as a user does: its command line, its files, its status document.
 
 pub mod agent;
+pub mod cluster;
 pub mod program;
+pub mod requirement;
 pub mod wait;

@@ -3,30 +3,18 @@
 use std::fs;
 use std::path::Path;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use leafhost_tests::agent::Home;
 use leafhost_tests::program::{self, source_tree};
+use leafhost_tests::requirement;
 use leafhost_tests::wait::eventually;
 
-/// Whether something is missing: then the test ends, and fails where `CI=true`.
-fn lacks(what: &str, command: &str) -> Result<bool> {
-    if std::env::var("CI").is_ok_and(|ci| ci == "true") {
-        bail!("{what} is missing, bring it with: {command}");
-    }
-    eprintln!("skipped: {what} is missing, bring it with: {command}");
-    Ok(true)
-}
-
 fn missing() -> Result<bool> {
-    for program in ["/usr/bin/podman", "/usr/bin/busybox", "/usr/sbin/runc"] {
-        if !Path::new(program).exists() {
-            return lacks(program, "make setup-test");
-        }
-    }
-    if !nix::unistd::geteuid().is_root() {
-        return lacks("root", "sudo make test-all");
-    }
-    Ok(false)
+    let programs = ["/usr/bin/podman", "/usr/bin/busybox", "/usr/sbin/runc"];
+    requirement::lacks(
+        requirement::files(&programs, "make setup-test")
+            .or_else(|| requirement::root("sudo make test-all")),
+    )
 }
 
 /// An image of one busybox, imported once a test.

@@ -1,0 +1,323 @@
+//! A real Kubernetes on this machine: a control plane and some nodes, each in namespaces of its own.
+//!
+//! It ends with the process that started it, however that ends, unless it is [kept](Cluster::keep).
+//! Knows nothing of Leafhost.
+
+mod api;
+mod control_plane;
+mod image;
+mod node;
+mod place;
+mod pods;
+mod programs;
+
+use std::io::Write;
+use std::ops::Deref;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Condvar, Mutex, OnceLock, PoisonError};
+
+use anyhow::{Context, Result, anyhow, ensure};
+use serde_json::Value;
+
+pub use self::api::{Api, PATIENCE};
+use self::control_plane::ControlPlane;
+pub use self::image::NAME as IMAGE;
+pub use self::node::Node;
+use self::place::{Place, Taken, Watchdog};
+pub use self::pods::{Container, Namespace, Pod};
+use crate::requirement::{self, Missing};
+
+/// What a cluster is to be.
+#[derive(Debug, Clone)]
+pub struct Setup {
+    /// How many nodes: 1 to 8.
+    pub nodes: u8,
+    /// Feature gates of the API server and the kubelets, each as `Name=true`.
+    pub gates: Vec<String>,
+}
+
+impl Default for Setup {
+    fn default() -> Self {
+        Self {
+            nodes: 1,
+            gates: vec!["ResourceHealthStatus=true".to_owned()],
+        }
+    }
+}
+
+/// A cluster that runs.
+pub struct Cluster {
+    // Dropped first: it ends what the others stand for.
+    watchdog: Option<Watchdog>,
+    place: Place,
+    programs: std::path::PathBuf,
+    control: ControlPlane,
+    nodes: Vec<Node>,
+    free: Mutex<Vec<bool>>,
+    freed: Condvar,
+    namespaces: AtomicUsize,
+}
+
+/// The cluster of this test binary with two nodes, started by the first test that asks.
+///
+/// None where something is missing and that is no error, see [`requirement::lacks`].
+pub fn shared() -> Result<Option<&'static Cluster>> {
+    static SHARED: OnceLock<Result<Cluster, String>> = OnceLock::new();
+    if requirement::lacks(Cluster::missing())? {
+        return Ok(None);
+    }
+    SHARED
+        .get_or_init(|| Cluster::start(2).map_err(|error| format!("{error:#}")))
+        .as_ref()
+        .map(Some)
+        .map_err(|error| anyhow!("no cluster: {error}"))
+}
+
+impl Cluster {
+    /// What this machine lacks.
+    pub fn missing() -> Option<Missing> {
+        programs::missing()
+    }
+
+    /// Starts a cluster and waits until its nodes are ready.
+    pub fn start(nodes: u8) -> Result<Self> {
+        Self::start_with(&Setup {
+            nodes,
+            ..Setup::default()
+        })
+    }
+
+    /// The same with a setup of its own.
+    pub fn start_with(setup: &Setup) -> Result<Self> {
+        let taken = Taken::first()?;
+        let place = taken.place;
+        let watchdog = taken.watch()?;
+        let mut cluster = Self::build(place, setup)?;
+        cluster.watchdog = Some(watchdog);
+        Ok(cluster)
+    }
+
+    /// Starts a cluster that stays when this process ends, and writes down how to use it.
+    pub fn keep(setup: &Setup) -> Result<String> {
+        let taken = Taken::first()?;
+        let place = taken.place;
+        let kept = Self::build(place, setup).and_then(|cluster| {
+            let text = cluster.summary();
+            taken.keep(&text)?;
+            Ok(text)
+        });
+        if kept.is_err() {
+            place.end()?;
+        }
+        kept
+    }
+
+    /// How to use the clusters that were kept and run. Removes what is left of those that don't.
+    pub fn kept() -> Result<Vec<String>> {
+        let mut found = Vec::new();
+        for place in place::kept() {
+            if place.is_alive()? {
+                found.push(std::fs::read_to_string(place.kept())?);
+            } else {
+                place.end()?;
+            }
+        }
+        Ok(found)
+    }
+
+    /// Ends all clusters that were kept; how many.
+    pub fn end_kept() -> Result<usize> {
+        let all = place::kept();
+        for place in &all {
+            place.end()?;
+        }
+        Ok(all.len())
+    }
+
+    fn build(place: Place, setup: &Setup) -> Result<Self> {
+        ensure!(
+            (1..=8).contains(&setup.nodes),
+            "a cluster has 1 to 8 nodes, not {}",
+            setup.nodes
+        );
+        let programs = programs::folder()?;
+        let folder = place.folder().join("image");
+        image::write(&folder).context("cannot write the image")?;
+        let names: Vec<String> = (0..setup.nodes).map(node::name).collect();
+        let control = control_plane::start(place, &programs, setup, &names)?;
+        let nodes = (0..setup.nodes)
+            .map(|index| Node::start(place, index, &programs, setup, &control.api))
+            .collect::<Result<Vec<_>>>()?;
+        for node in &nodes {
+            node.wait_ready()?;
+        }
+        Ok(Self {
+            watchdog: None,
+            place,
+            programs,
+            control,
+            free: Mutex::new(vec![true; nodes.len()]),
+            nodes,
+            freed: Condvar::new(),
+            namespaces: AtomicUsize::new(0),
+        })
+    }
+
+    /// Ends the cluster and removes everything it has made. Dropping it does the same, without an error.
+    pub fn stop(mut self) -> Result<()> {
+        self.watchdog.take().map_or(Ok(()), |mut dog| dog.end())
+    }
+
+    /// The API server, with the right to do everything.
+    pub fn api(&self) -> &Api {
+        &self.control.api
+    }
+
+    /// The administrator's kubeconfig.
+    pub fn kubeconfig(&self) -> &Path {
+        &self.control.kubeconfig
+    }
+
+    /// Runs kubectl to its end; what it printed.
+    pub fn kubectl(&self, arguments: &[&str]) -> Result<String> {
+        self.kubectl_with(arguments, "")
+    }
+
+    /// Applies manifests in YAML or JSON.
+    pub fn apply(&self, manifests: &str) -> Result<String> {
+        self.kubectl_with(&["apply", "--filename", "-"], manifests)
+    }
+
+    fn kubectl_with(&self, arguments: &[&str], input: &str) -> Result<String> {
+        let mut child = Command::new(self.programs.join("kubectl"))
+            .arg("--kubeconfig")
+            .arg(self.kubeconfig())
+            .arg("--cache-dir")
+            .arg(self.place.folder().join("kubectl"))
+            .args(arguments)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .context("cannot start kubectl")?;
+        child
+            .stdin
+            .take()
+            .context("kubectl has no input")?
+            .write_all(input.as_bytes())
+            .context("kubectl does not read")?;
+        let output = child.wait_with_output().context("cannot run kubectl")?;
+        ensure!(
+            output.status.success(),
+            "kubectl {arguments:?}: {}\n{}",
+            output.status,
+            String::from_utf8_lossy(&output.stderr)
+        );
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    }
+
+    /// What the API has at `path`.
+    pub fn get(&self, path: &str) -> Result<Value> {
+        self.api().get(path)
+    }
+
+    /// All nodes, also those that another test has taken.
+    pub fn nodes(&self) -> &[Node] {
+        &self.nodes
+    }
+
+    /// A node for one test alone, as soon as one is free; ready.
+    pub fn take_node(&self) -> Result<TakenNode<'_>> {
+        self.take_nodes(1)?.pop().context("no node was taken")
+    }
+
+    /// Several at once, as soon as so many are free; ready.
+    pub fn take_nodes(&self, count: usize) -> Result<Vec<TakenNode<'_>>> {
+        ensure!(
+            count <= self.nodes.len(),
+            "there are {} nodes, not {count}",
+            self.nodes.len()
+        );
+        let free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut free = self
+            .freed
+            .wait_while(free, |free| {
+                free.iter().filter(|free| **free).count() < count
+            })
+            .unwrap_or_else(PoisonError::into_inner);
+        let mut taken = Vec::new();
+        for (index, (free, node)) in free.iter_mut().zip(&self.nodes).enumerate() {
+            if *free && taken.len() < count {
+                *free = false;
+                taken.push(TakenNode {
+                    cluster: self,
+                    node,
+                    index,
+                });
+            }
+        }
+        drop(free);
+        for node in &taken {
+            node.wait_ready()?;
+        }
+        Ok(taken)
+    }
+
+    /// A fresh namespace whose name begins with `name`.
+    pub fn namespace(&self, name: &str) -> Result<Namespace<'_>> {
+        let number = self.namespaces.fetch_add(1, Ordering::Relaxed);
+        Namespace::new(self, format!("{name}-{number}"))
+    }
+
+    fn summary(&self) -> String {
+        let nodes = self.nodes.iter().map(|node| {
+            let (name, address, holder) = (node.name(), node.address(), node.holder());
+            format!(
+                "{name} at {address}: nsenter --net --mount --uts --target {holder} --wd=/ sh\n"
+            )
+        });
+        format!(
+            "export KUBECONFIG={}\nexport PATH=$PATH:{}\n{}",
+            self.kubeconfig().display(),
+            self.programs.display(),
+            nodes.collect::<String>()
+        )
+    }
+}
+
+/// A node that one test has for itself until this is dropped.
+pub struct TakenNode<'c> {
+    cluster: &'c Cluster,
+    node: &'c Node,
+    index: usize,
+}
+
+impl Deref for TakenNode<'_> {
+    type Target = Node;
+
+    fn deref(&self) -> &Node {
+        self.node
+    }
+}
+
+impl Drop for TakenNode<'_> {
+    fn drop(&mut self) {
+        // A test may have left it without; the next one waits until it is ready.
+        if self.node.kubelet_pid().is_err()
+            && let Err(error) = self.node.start_kubelet()
+        {
+            eprintln!("{}: {error:#}", self.node.name());
+        }
+        let mut free = self
+            .cluster
+            .free
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if let Some(free) = free.get_mut(self.index) {
+            *free = true;
+        }
+        self.cluster.freed.notify_all();
+    }
+}

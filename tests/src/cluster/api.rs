@@ -1,0 +1,135 @@
+//! The Kubernetes API as JSON, for objects and for conditions, with the right to do everything.
+//!
+//! Goes through `kubectl proxy`, which brings the identity. Knows no kind of object.
+
+use std::io::{BufRead, BufReader};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::Value;
+use ureq::http::Response;
+use ureq::{Agent, Body};
+
+/// How long a condition in the cluster may take on a busy machine.
+pub const PATIENCE: Duration = Duration::from_mins(2);
+
+/// A way to the API server.
+#[derive(Debug, Clone)]
+pub struct Api {
+    root: String,
+    agent: Agent,
+}
+
+impl Api {
+    pub(super) fn new(address: &str) -> Self {
+        let config = Agent::config_builder()
+            .http_status_as_error(false)
+            .timeout_global(Some(PATIENCE.saturating_mul(2)))
+            .build();
+        Self {
+            root: format!("http://{address}"),
+            agent: config.into(),
+        }
+    }
+
+    /// What is at `path`, for instance `/api/v1/namespaces/x/pods`.
+    pub fn get(&self, path: &str) -> Result<Value> {
+        let sent = self.agent.get(self.url(path)).call();
+        answer(sent).with_context(|| format!("cannot GET {path}"))
+    }
+
+    /// What is at `path` as text, such as a log.
+    pub fn text(&self, path: &str) -> Result<String> {
+        let sent = self.agent.get(self.url(path)).call();
+        good(sent)
+            .and_then(|mut response| Ok(response.body_mut().read_to_string()?))
+            .with_context(|| format!("cannot GET {path}"))
+    }
+
+    /// Creates an object in a collection; the object as it is then.
+    pub fn create(&self, collection: &str, object: &Value) -> Result<Value> {
+        let sent = self.agent.post(self.url(collection)).send_json(object);
+        answer(sent).with_context(|| format!("cannot create in {collection}: {object}"))
+    }
+
+    /// Replaces an object.
+    pub fn replace(&self, path: &str, object: &Value) -> Result<Value> {
+        let sent = self.agent.put(self.url(path)).send_json(object);
+        answer(sent).with_context(|| format!("cannot replace {path}"))
+    }
+
+    /// Changes some fields of an object by a JSON merge patch.
+    pub fn merge(&self, path: &str, fields: &Value) -> Result<Value> {
+        let sent = self
+            .agent
+            .patch(self.url(path))
+            .header("content-type", "application/merge-patch+json")
+            .send(fields.to_string());
+        answer(sent).with_context(|| format!("cannot patch {path}"))
+    }
+
+    /// Deletes an object, with a query such as `?gracePeriodSeconds=0` if need be.
+    pub fn delete(&self, path: &str) -> Result<Value> {
+        let sent = self.agent.delete(self.url(path)).call();
+        answer(sent).with_context(|| format!("cannot delete {path}"))
+    }
+
+    /// Looks at an object of a collection at every change, until `look` gives something.
+    ///
+    /// `look` gets `ADDED`, `MODIFIED` or `DELETED` and the object. Fails with what it said last after [`PATIENCE`].
+    pub fn watch<T>(
+        &self,
+        collection: &str,
+        name: &str,
+        mut look: impl FnMut(&str, &Value) -> Result<T>,
+    ) -> Result<T> {
+        let start = Instant::now();
+        let mut last = anyhow::anyhow!("there is no {name} in {collection}");
+        loop {
+            let left = PATIENCE.saturating_sub(start.elapsed()).as_secs();
+            if left == 0 {
+                return Err(last).with_context(|| format!("not within {PATIENCE:?}"));
+            }
+            let query = format!(
+                "{collection}?watch=true&fieldSelector=metadata.name%3D{name}&timeoutSeconds={left}"
+            );
+            let stream = good(self.agent.get(self.url(&query)).call())
+                .with_context(|| format!("cannot watch {collection}"))?;
+            for line in BufReader::new(stream.into_body().into_reader()).lines() {
+                let event: Value = serde_json::from_str(&line?).context("an event is no JSON")?;
+                let kind = event.get("type").and_then(Value::as_str);
+                let object = event.get("object").context("an event has no object")?;
+                match kind {
+                    // The history it wanted is gone: the next stream begins with what is there now.
+                    Some("ERROR") => break,
+                    Some(kind) => match look(kind, object) {
+                        Ok(found) => return Ok(found),
+                        Err(error) => last = error,
+                    },
+                    None => bail!("an event has no type"),
+                }
+            }
+        }
+    }
+
+    fn url(&self, path: &str) -> String {
+        format!("{}{path}", self.root)
+    }
+}
+
+type Sent = Result<Response<Body>, ureq::Error>;
+
+fn good(sent: Sent) -> Result<Response<Body>> {
+    let mut response = sent?;
+    if !response.status().is_success() {
+        let text = response.body_mut().read_to_string().unwrap_or_default();
+        bail!("{}: {text}", response.status());
+    }
+    Ok(response)
+}
+
+fn answer(sent: Sent) -> Result<Value> {
+    let text = good(sent)?.body_mut().read_to_string()?;
+    ensure!(!text.is_empty(), "the answer is empty");
+    serde_json::from_str(&text).context("the answer is no JSON")
+}

@@ -1,0 +1,211 @@
+//! etcd, API server, controller manager and scheduler, as processes of the machine.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use uuid::Uuid;
+
+use super::Setup;
+use super::api::Api;
+use super::place::Place;
+use super::programs::Running;
+use crate::program;
+
+const SERVICES: &str = "10.96.0.0/16";
+
+/// The processes, and how to reach them.
+pub(super) struct ControlPlane {
+    pub api: Api,
+    /// The administrator's.
+    pub kubeconfig: PathBuf,
+    _running: Vec<Running>,
+}
+
+/// The file by which `user` reaches the API server.
+pub(super) fn kubeconfig(place: Place, user: &str) -> PathBuf {
+    place.folder().join(user).with_extension("conf")
+}
+
+/// Starts it and waits until the API server is ready.
+pub(super) fn start(
+    place: Place,
+    programs: &Path,
+    setup: &Setup,
+    nodes: &[String],
+) -> Result<ControlPlane> {
+    let folder = place.folder();
+    let path = |name: &str| folder.join(name).to_string_lossy().into_owned();
+    let (loopback, gateway) = (place.loopback(), place.gateway());
+    bridge(place)?;
+    let key = path("service-accounts.key");
+    let generate = [
+        "ecparam",
+        "-name",
+        "prime256v1",
+        "-genkey",
+        "-noout",
+        "-out",
+    ];
+    program::run("openssl", generate.iter().copied().chain([&*key]))?.good()?;
+    identities(place, nodes)?;
+
+    let group = place.group("control")?;
+    let launch = |name: &str, program: &Path, arguments: Vec<String>| {
+        Running::start(
+            name,
+            &folder,
+            group.command(program).args(arguments).current_dir(&folder),
+        )
+    };
+    let etcd = launch(
+        "etcd",
+        Path::new("/usr/bin/etcd"),
+        vec![
+            format!("--data-dir={}", path("etcd")),
+            format!("--listen-client-urls=http://{loopback}:2379"),
+            format!("--advertise-client-urls=http://{loopback}:2379"),
+            format!("--listen-peer-urls=http://{loopback}:2380"),
+            format!("--initial-advertise-peer-urls=http://{loopback}:2380"),
+            format!("--initial-cluster=default=http://{loopback}:2380"),
+            "--log-level=warn".to_owned(),
+            "--logger=zap".to_owned(),
+        ],
+    )?;
+    let mut server = launch(
+        "kube-apiserver",
+        &programs.join("kube-apiserver"),
+        vec![
+            format!("--etcd-servers=http://{loopback}:2379"),
+            format!("--bind-address={gateway}"),
+            format!("--advertise-address={gateway}"),
+            "--secure-port=6443".to_owned(),
+            format!("--cert-dir={folder}", folder = folder.display()),
+            format!("--service-account-key-file={key}"),
+            format!("--service-account-signing-key-file={key}"),
+            "--service-account-issuer=https://kubernetes.default.svc".to_owned(),
+            format!("--service-cluster-ip-range={SERVICES}"),
+            "--authorization-mode=Node,RBAC".to_owned(),
+            "--enable-admission-plugins=NodeRestriction".to_owned(),
+            "--kubelet-preferred-address-types=InternalIP".to_owned(),
+            format!("--token-auth-file={}", path("tokens.csv")),
+            format!("--feature-gates={}", setup.gates.join(",")),
+        ],
+    )?;
+    // Before it listens, its certificate may not be there, which the proxy reads once.
+    server.until("the API server listens", || {
+        Ok(TcpStream::connect((&*gateway, 6443))?)
+    })?;
+    let proxy = launch(
+        "kubectl-proxy",
+        &programs.join("kubectl"),
+        vec![
+            format!("--kubeconfig={}", kubeconfig(place, "admin").display()),
+            "proxy".to_owned(),
+            format!("--address={loopback}"),
+            "--port=8001".to_owned(),
+            "--accept-hosts=.*".to_owned(),
+        ],
+    )?;
+    let api = Api::new(&format!("{loopback}:8001"));
+    server.until("the API server is ready", || api.text("/readyz"))?;
+
+    let authority = path("apiserver.crt");
+    let manager = launch(
+        "kube-controller-manager",
+        &programs.join("kube-controller-manager"),
+        vec![
+            format!(
+                "--kubeconfig={}",
+                kubeconfig(place, "kube-controller-manager").display()
+            ),
+            "--use-service-account-credentials".to_owned(),
+            format!("--service-account-private-key-file={key}"),
+            format!("--root-ca-file={authority}"),
+            "--leader-elect=false".to_owned(),
+            "--secure-port=0".to_owned(),
+        ],
+    )?;
+    let scheduler = launch(
+        "kube-scheduler",
+        &programs.join("kube-scheduler"),
+        vec![
+            format!(
+                "--kubeconfig={}",
+                kubeconfig(place, "kube-scheduler").display()
+            ),
+            "--leader-elect=false".to_owned(),
+            "--secure-port=0".to_owned(),
+        ],
+    )?;
+    Ok(ControlPlane {
+        api,
+        kubeconfig: kubeconfig(place, "admin"),
+        _running: vec![etcd, server, proxy, manager, scheduler],
+    })
+}
+
+/// The bridge that joins the nodes and the machine.
+fn bridge(place: Place) -> Result<()> {
+    let (name, address) = (place.name(), format!("{}/24", place.gateway()));
+    for arguments in [
+        &["link", "add", &name, "type", "bridge"][..],
+        &["address", "add", &address, "dev", &name],
+        &["link", "set", &name, "up"],
+    ] {
+        program::run("ip", arguments)?
+            .good()
+            .with_context(|| format!("cannot set up the bridge {name}"))?;
+    }
+    Ok(())
+}
+
+/// One token and one kubeconfig for each that talks to the API server.
+fn identities(place: Place, nodes: &[String]) -> Result<()> {
+    let fixed = [
+        ("admin", "admin", "system:masters"),
+        (
+            "kube-controller-manager",
+            "system:kube-controller-manager",
+            "",
+        ),
+        ("kube-scheduler", "system:kube-scheduler", ""),
+    ]
+    .map(|(file, user, groups)| (file.to_owned(), user.to_owned(), groups));
+    let nodes = nodes
+        .iter()
+        .map(|node| (node.clone(), format!("system:node:{node}"), "system:nodes"));
+    let mut tokens = String::new();
+    for (file, user, groups) in fixed.into_iter().chain(nodes) {
+        let token = Uuid::new_v4().simple();
+        writeln!(tokens, "{token},{user},{user},\"{groups}\"")?;
+        let config = format!(
+            "apiVersion: v1
+kind: Config
+clusters:
+- name: leafhost
+  cluster:
+    server: https://{gateway}:6443
+    certificate-authority: apiserver.crt
+users:
+- name: {user}
+  user:
+    token: {token}
+contexts:
+- name: leafhost
+  context:
+    cluster: leafhost
+    user: {user}
+current-context: leafhost
+",
+            gateway = place.gateway()
+        );
+        let path = kubeconfig(place, &file);
+        fs::write(&path, config).with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    let path = place.folder().join("tokens.csv");
+    fs::write(&path, tokens).with_context(|| format!("cannot write {}", path.display()))?;
+    Ok(())
+}

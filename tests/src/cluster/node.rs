@@ -1,0 +1,386 @@
+//! A node: a kubelet and a containerd in network, mount and host-name namespaces of their own.
+//!
+//! `/run`, `/var/lib`, `/var/log` and `/etc/cdi` are the node's, everything else is the machine's.
+
+mod settings;
+
+use std::ffi::OsStr;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use anyhow::{Context, Result, bail, ensure};
+use nix::sys::signal::Signal;
+use serde_json::Value;
+
+use super::api::Api;
+use super::control_plane::kubeconfig;
+use super::place::Place;
+use super::programs::{Running, tail};
+use super::{Setup, image};
+use crate::program;
+
+/// A node of a cluster.
+pub struct Node {
+    name: String,
+    letter: char,
+    place: Place,
+    address: String,
+    folder: PathBuf,
+    programs: PathBuf,
+    api: Api,
+    holder: Running,
+    containerd: Mutex<Option<Running>>,
+    kubelet: Mutex<Option<Running>>,
+}
+
+/// The name of a node by its number from 0.
+pub(super) fn name(index: u8) -> String {
+    format!("node-{}", letter(index))
+}
+
+fn letter(index: u8) -> char {
+    char::from(b'a'.saturating_add(index))
+}
+
+impl Node {
+    /// Makes the namespaces and starts containerd and the kubelet; does not wait for the node to be ready.
+    pub(super) fn start(
+        place: Place,
+        index: u8,
+        programs: &Path,
+        setup: &Setup,
+        api: &Api,
+    ) -> Result<Self> {
+        let (name, letter) = (name(index), letter(index));
+        let folder = place.folder().join(letter.to_string());
+        for part in ["lib/kubelet", "lib/leafhost", "log", "cdi", "cni"] {
+            fs::create_dir_all(folder.join(part))?;
+        }
+        // The place in the machine's tree that the node's folder covers.
+        fs::create_dir_all("/etc/cdi").context("cannot make /etc/cdi")?;
+        let mut holder = Running::start(
+            "namespaces",
+            &folder,
+            place
+                .group(&format!("{letter}/holder"))?
+                .command("unshare")
+                .args(["--net", "--mount", "--uts", "--propagation", "slave"])
+                .args(["sh", "-c", settings::NAMESPACES, "sh", &name])
+                .arg(&folder),
+        )?;
+        let log = folder.join("namespaces.log");
+        holder.until("the namespaces are there", || {
+            ensure!(fs::read_to_string(&log)?.ends_with("ready\n"), "not yet");
+            Ok(())
+        })?;
+        let address = place.node_address(index);
+        let pods = place.pods_group(&letter.to_string())?;
+        let cni = folder.join("cni");
+        for (path, text) in [
+            (folder.join("containerd.toml"), settings::containerd(&cni)),
+            (
+                cni.join("pods.conflist"),
+                settings::network(&place.pod_range(index)),
+            ),
+            (
+                folder.join("kubelet.json"),
+                settings::kubelet(&address, &pods, &setup.gates),
+            ),
+        ] {
+            fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
+        }
+        let node = Self {
+            name,
+            letter,
+            place,
+            address,
+            folder,
+            programs: programs.to_owned(),
+            api: api.clone(),
+            holder,
+            containerd: Mutex::default(),
+            kubelet: Mutex::default(),
+        };
+        node.join_network(&place.pod_range(index))?;
+        node.start_containerd()?;
+        let archive = place.folder().join("image/image.tar");
+        let archive = archive.to_string_lossy();
+        node.run(
+            programs.join("ctr"),
+            &["-n", "k8s.io", "images", "import", &archive],
+        )
+        .with_context(|| format!("cannot import {}", image::NAME))?;
+        node.start_kubelet()?;
+        Ok(node)
+    }
+
+    fn join_network(&self, pods: &str) -> Result<()> {
+        let link = format!("{}{}", self.place.name(), self.letter);
+        let (bridge, holder) = (self.place.name(), self.holder.pid().to_string());
+        let outside = [
+            "link add NAME type veth peer name eth0 netns HOLDER",
+            "link set NAME master BRIDGE up",
+            "route replace PODS via NODE dev BRIDGE",
+        ];
+        let inside = [
+            "address add NODE/24 dev eth0",
+            "link set eth0 up",
+            "route add default via GATEWAY",
+        ];
+        let fill = |text: &str| {
+            [
+                ("NAME", &*link),
+                ("BRIDGE", &bridge),
+                ("HOLDER", &holder),
+                ("PODS", pods),
+                ("NODE", &self.address),
+                ("GATEWAY", &self.place.gateway()),
+            ]
+            .iter()
+            .fold(text.to_owned(), |text, (word, value)| {
+                text.replace(word, value)
+            })
+        };
+        for text in outside {
+            program::run("ip", fill(text).split(' '))?
+                .good()
+                .context("cannot join the node to the bridge")?;
+        }
+        for text in inside {
+            let arguments = fill(text);
+            self.run("ip", &arguments.split(' ').collect::<Vec<_>>())
+                .context("cannot give the node its address")?;
+        }
+        Ok(())
+    }
+
+    /// `node-a`, `node-b`, …
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Its IPv4 address, which the machine and the other nodes reach.
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// The process whose namespaces are the node's, for `nsenter --target`.
+    pub fn holder(&self) -> u32 {
+        self.holder.pid()
+    }
+
+    /// A command that runs `program` in the node. The child's pid is the program's own, its folder is `/`.
+    ///
+    /// It ends with the cluster, but not with the node's containers.
+    pub fn enter(&self, program: impl AsRef<OsStr>) -> Result<Command> {
+        self.command("entered", program)
+    }
+
+    /// Runs `program` in the node to its end; what it printed.
+    pub fn run(&self, program: impl AsRef<OsStr>, arguments: &[&str]) -> Result<String> {
+        let output = self.enter(&program)?.args(arguments).output()?;
+        ensure!(
+            output.status.success(),
+            "{} {arguments:?} in {}: {}\n{}",
+            program.as_ref().to_string_lossy(),
+            self.name,
+            output.status,
+            String::from_utf8_lossy(&output.stderr)
+        );
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    }
+
+    fn command(&self, group: &str, program: impl AsRef<OsStr>) -> Result<Command> {
+        let group = self.place.group(&format!("{}/{group}", self.letter))?;
+        let mut command = group.command("nsenter");
+        command
+            .args(["--target", &self.holder.pid().to_string()])
+            .args(["--net", "--mount", "--uts", "--"])
+            .arg(program);
+        Ok(command)
+    }
+
+    /// Where this process finds the node's `path`, for instance `/run/udev`.
+    pub fn path(&self, path: &str) -> PathBuf {
+        PathBuf::from(format!("/proc/{}/root{path}", self.holder.pid()))
+    }
+
+    /// `/var/lib/kubelet/device-plugins` of the node, as a short path of the machine.
+    pub fn device_plugins(&self) -> PathBuf {
+        self.folder.join("lib/kubelet/device-plugins")
+    }
+
+    /// `/var/lib/kubelet/pod-resources` of the node, as a short path of the machine.
+    pub fn pod_resources(&self) -> PathBuf {
+        self.folder.join("lib/kubelet/pod-resources")
+    }
+
+    /// The node's `/etc/cdi`, as a path of the machine.
+    pub fn cdi(&self) -> PathBuf {
+        self.folder.join("cdi")
+    }
+
+    /// A kubeconfig with the kubelet's own rights.
+    pub fn kubeconfig(&self) -> PathBuf {
+        kubeconfig(self.place, &self.name)
+    }
+
+    /// The pid of the kubelet.
+    pub fn kubelet_pid(&self) -> Result<u32> {
+        let mut kubelet = lock(&self.kubelet);
+        let running = kubelet.as_mut().context("no kubelet runs")?;
+        ensure!(!running.has_ended(), "the kubelet has ended");
+        Ok(running.pid())
+    }
+
+    /// Ends the kubelet by a signal and waits for that; pods go on.
+    pub fn stop_kubelet(&self, signal: Signal) -> Result<()> {
+        lock(&self.kubelet)
+            .take()
+            .context("no kubelet runs")?
+            .end(signal)
+    }
+
+    /// Starts the kubelet, and containerd if that does not run.
+    pub fn start_kubelet(&self) -> Result<()> {
+        self.start_containerd()?;
+        let mut kubelet = lock(&self.kubelet);
+        if let Some(running) = kubelet.as_mut()
+            && !running.has_ended()
+        {
+            bail!("the kubelet runs already");
+        }
+        let flag = |name: &str, path: &Path| format!("--{name}={}", path.display());
+        let mut command = self.command("kubelet", self.programs.join("kubelet"))?;
+        command
+            .arg(flag("config", &self.folder.join("kubelet.json")))
+            .arg(flag("kubeconfig", &self.kubeconfig()))
+            .arg(format!("--hostname-override={}", self.name))
+            .arg(format!("--node-ip={}", self.address));
+        *kubelet = Some(Running::start("kubelet", &self.folder, &mut command)?);
+        Ok(())
+    }
+
+    /// Ends the kubelet by SIGTERM, starts it again and waits until the node is ready.
+    pub fn restart_kubelet(&self) -> Result<()> {
+        self.stop_kubelet(Signal::SIGTERM)?;
+        self.start_kubelet()?;
+        self.wait_ready()
+    }
+
+    fn start_containerd(&self) -> Result<()> {
+        let mut containerd = lock(&self.containerd);
+        if let Some(running) = containerd.as_mut()
+            && !running.has_ended()
+        {
+            return Ok(());
+        }
+        let mut command = self.command("run", self.programs.join("containerd"))?;
+        // It looks for its shim in PATH.
+        let path = format!(
+            "{}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+            self.programs.display()
+        );
+        command
+            .env("PATH", path)
+            .arg("--config")
+            .arg(self.folder.join("containerd.toml"));
+        let mut running = Running::start("containerd", &self.folder, &mut command)?;
+        let answers = running.until("containerd answers", || {
+            self.run(self.programs.join("ctr"), &["version"])
+        });
+        *containerd = Some(running);
+        answers.map(drop)
+    }
+
+    /// Ends all containers and containerd at once, as a power cut does. Only while no kubelet runs.
+    pub fn stop_containers(&self) -> Result<()> {
+        ensure!(
+            lock(&self.kubelet).is_none(),
+            "stop the kubelet first: it would start the containers again"
+        );
+        for group in ["run", "kubepods"] {
+            self.place
+                .group(&format!("{}/{group}", self.letter))?
+                .kill()?;
+        }
+        lock(&self.containerd).take();
+        Ok(())
+    }
+
+    /// Empties `/run` and ends the mounts of pods, as a restart of the machine does. Only after [`Self::stop_containers`].
+    pub fn empty_run(&self) -> Result<()> {
+        ensure!(
+            lock(&self.containerd).is_none(),
+            "stop the containers first: they live in /run"
+        );
+        self.run("sh", &["-c", settings::EMPTY_RUN])
+            .map(drop)
+            .context("cannot empty /run")
+    }
+
+    /// Waits until the kubelet answers and pods can be scheduled here.
+    pub fn wait_ready(&self) -> Result<()> {
+        let health = Api::new(&format!("{}:10248", self.address));
+        let mut kubelet = lock(&self.kubelet);
+        kubelet
+            .as_mut()
+            .context("no kubelet runs")?
+            .until("the kubelet is well", || health.text("/healthz"))?;
+        drop(kubelet);
+        self.until("it is ready", |node| {
+            let conditions = node.pointer("/status/conditions").and_then(Value::as_array);
+            ensure!(
+                conditions.into_iter().flatten().any(|condition| {
+                    condition.get("type") == Some(&"Ready".into())
+                        && condition.get("status") == Some(&"True".into())
+                }),
+                "conditions: {conditions:?}"
+            );
+            let taints = node.pointer("/spec/taints");
+            ensure!(taints.is_none(), "taints: {taints:?}");
+            Ok(())
+        })
+    }
+
+    /// Waits until the node has so many of a resource to give.
+    pub fn wait_allocatable(&self, resource: &str, count: u64) -> Result<()> {
+        self.until(&format!("it has {count} of {resource}"), |node| {
+            let all = node.pointer("/status/allocatable");
+            let now = all.and_then(|all| all.get(resource)?.as_str());
+            ensure!(
+                now.unwrap_or("0") == count.to_string(),
+                "allocatable: {all:?}"
+            );
+            Ok(())
+        })
+    }
+
+    /// Looks at the Node object at every change, until `look` gives something.
+    pub fn until<T>(&self, what: &str, mut look: impl FnMut(&Value) -> Result<T>) -> Result<T> {
+        self.api
+            .watch("/api/v1/nodes", &self.name, |_, node| look(node))
+            .with_context(|| format!("{}: {what}", self.name))
+            .with_context(|| self.kubelet_log_tail())
+    }
+
+    /// The log of the kubelet.
+    pub fn kubelet_log(&self) -> PathBuf {
+        self.folder.join("kubelet.log")
+    }
+
+    /// The last lines of the kubelet's log.
+    pub fn kubelet_log_tail(&self) -> String {
+        format!(
+            "kubelet of {}:\n{}",
+            self.name,
+            tail(&self.kubelet_log(), 25)
+        )
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,357 @@
+//! Pods in a namespace of one test, and waiting for what becomes of them.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+use anyhow::{Context, Result, ensure};
+use serde_json::{Map, Value, json};
+
+use super::programs::tail;
+use super::{Cluster, Node, image};
+use crate::wait;
+
+/// A container that prints its environment and then waits, unless told otherwise.
+#[derive(Debug, Clone)]
+pub struct Container {
+    name: String,
+    script: String,
+    resources: Map<String, Value>,
+}
+
+impl Container {
+    /// One without devices.
+    pub fn new(name: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            // As the first process of the container a shell must be told to end on SIGTERM.
+            script: "trap exit TERM; env; sleep 2147483647 & wait".to_owned(),
+            resources: Map::new(),
+        }
+    }
+
+    /// Runs another shell script.
+    #[must_use]
+    pub fn script(mut self, script: &str) -> Self {
+        script.clone_into(&mut self.script);
+        self
+    }
+
+    /// Asks for so many of an extended resource.
+    #[must_use]
+    pub fn device(mut self, resource: &str, count: u64) -> Self {
+        self.resources
+            .insert(resource.to_owned(), count.to_string().into());
+        self
+    }
+
+    fn spec(&self) -> Value {
+        json!({
+            "name": self.name,
+            "image": image::NAME,
+            "imagePullPolicy": "Never",
+            "command": ["/bin/sh", "-c", self.script],
+            "resources": {"limits": self.resources},
+        })
+    }
+}
+
+/// A pod to be: never restarted, ended within a second, without a token.
+#[derive(Debug, Clone)]
+pub struct Pod {
+    name: String,
+    spec: Value,
+}
+
+impl Pod {
+    /// One with these containers.
+    pub fn new(name: &str, containers: &[Container]) -> Self {
+        let containers: Vec<Value> = containers.iter().map(Container::spec).collect();
+        Self {
+            name: name.to_owned(),
+            spec: json!({
+                "automountServiceAccountToken": false,
+                "containers": containers,
+                "restartPolicy": "Never",
+                "terminationGracePeriodSeconds": 1,
+            }),
+        }
+    }
+
+    /// Only for this node; whether it has room is for the scheduler to decide.
+    #[must_use]
+    pub fn on(self, node: &Node) -> Self {
+        self.with(
+            "nodeSelector",
+            json!({"kubernetes.io/hostname": node.name()}),
+        )
+    }
+
+    /// With init containers.
+    #[must_use]
+    pub fn init(self, containers: &[Container]) -> Self {
+        let containers: Vec<Value> = containers.iter().map(Container::spec).collect();
+        self.with("initContainers", containers.into())
+    }
+
+    /// With another value for a field of the specification.
+    #[must_use]
+    pub fn with(mut self, field: &str, value: Value) -> Self {
+        if let Some(fields) = self.spec.as_object_mut() {
+            fields.insert(field.to_owned(), value);
+        }
+        self
+    }
+
+    /// The specification, as a template of a Deployment or the like takes it.
+    pub fn spec(&self) -> &Value {
+        &self.spec
+    }
+
+    fn manifest(&self) -> Value {
+        json!({
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": self.name},
+            "spec": self.spec,
+        })
+    }
+}
+
+/// A namespace of one test. Dropping it deletes all in it and waits until its pods are gone.
+pub struct Namespace<'c> {
+    cluster: &'c Cluster,
+    name: String,
+    logs: Mutex<Vec<PathBuf>>,
+}
+
+impl<'c> Namespace<'c> {
+    pub(super) fn new(cluster: &'c Cluster, name: String) -> Result<Self> {
+        cluster
+            .api()
+            .create("/api/v1/namespaces", &json!({"metadata": {"name": name}}))?;
+        let namespace = Self {
+            cluster,
+            name,
+            logs: Mutex::default(),
+        };
+        // Before it is there, no pod is admitted.
+        let accounts = namespace.collection("serviceaccounts");
+        cluster
+            .api()
+            .watch(&accounts, "default", |_, _| Ok(()))
+            .context("the namespace has no service account")?;
+        Ok(namespace)
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The path of a collection of core objects in it, such as `pods`.
+    pub fn collection(&self, kind: &str) -> String {
+        format!("/api/v1/namespaces/{}/{kind}", self.name)
+    }
+
+    /// Shows the end of this log too when something fails.
+    pub fn show_log(&self, path: &Path) {
+        self.logs
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(path.to_owned());
+    }
+
+    /// Creates a pod; does not wait.
+    pub fn create(&self, pod: &Pod) -> Result<Value> {
+        self.cluster
+            .api()
+            .create(&self.collection("pods"), &pod.manifest())
+            .with_context(|| self.state())
+    }
+
+    /// Creates a pod and waits until it runs.
+    pub fn run(&self, pod: &Pod) -> Result<Value> {
+        self.create(pod)?;
+        self.wait_running(&pod.name)
+    }
+
+    /// Waits until all containers of a pod run; the pod.
+    pub fn wait_running(&self, pod: &str) -> Result<Value> {
+        self.wait_phase(pod, "Running")
+    }
+
+    /// Waits until a pod is in a phase; fails at once if it has ended in another one.
+    pub fn wait_phase(&self, pod: &str, phase: &str) -> Result<Value> {
+        let found = self.until(pod, &format!("it is {phase}"), |object| {
+            let now = text(object, "/status/phase");
+            ensure!(
+                now == phase || ["Succeeded", "Failed"].contains(&now),
+                "it is {now}"
+            );
+            Ok(object.clone())
+        })?;
+        let now = text(&found, "/status/phase");
+        ensure!(
+            now == phase,
+            "pod {pod} is {now}, not {phase}: {} {}\n{}",
+            text(&found, "/status/reason"),
+            text(&found, "/status/message"),
+            self.state()
+        );
+        Ok(found)
+    }
+
+    /// Looks at a pod at every change, until `look` gives something.
+    pub fn until<T>(
+        &self,
+        pod: &str,
+        what: &str,
+        mut look: impl FnMut(&Value) -> Result<T>,
+    ) -> Result<T> {
+        let pods = self.collection("pods");
+        self.cluster
+            .api()
+            .watch(&pods, pod, |_, object| look(object))
+            .with_context(|| format!("pod {pod}: {what}"))
+            .with_context(|| self.state())
+    }
+
+    /// What a container has printed.
+    pub fn logs(&self, pod: &str, container: &str) -> Result<String> {
+        let path = format!(
+            "{}/{pod}/log?container={container}",
+            self.collection("pods")
+        );
+        self.cluster.api().text(&path).with_context(|| self.state())
+    }
+
+    /// Waits until what a container has printed contains `text`; all of it.
+    pub fn wait_logs(&self, pod: &str, container: &str, text: &str) -> Result<String> {
+        wait::eventually(&format!("{pod} prints {text}"), || {
+            let logs = self.logs(pod, container)?;
+            ensure!(logs.contains(text), "it printed: {logs}");
+            Ok(logs)
+        })
+    }
+
+    /// Runs a shell script in a container of a pod that runs; what it printed.
+    pub fn exec(&self, pod: &str, container: &str, script: &str) -> Result<String> {
+        self.cluster
+            .kubectl(&[
+                "--namespace",
+                &self.name,
+                "exec",
+                pod,
+                "--container",
+                container,
+                "--",
+                "/bin/sh",
+                "-c",
+                script,
+            ])
+            .with_context(|| self.state())
+    }
+
+    /// Deletes a pod and waits until it is gone from the API; its containers have a second.
+    pub fn delete(&self, pod: &str) -> Result<()> {
+        self.delete_within(pod, 1)
+    }
+
+    /// Deletes a pod from the API at once, whatever its kubelet does.
+    pub fn delete_now(&self, pod: &str) -> Result<()> {
+        self.delete_within(pod, 0)
+    }
+
+    fn delete_within(&self, pod: &str, seconds: u32) -> Result<()> {
+        let pods = self.collection("pods");
+        let path = format!("{pods}/{pod}");
+        let uid = text(&self.cluster.api().get(&path)?, "/metadata/uid").to_owned();
+        self.cluster
+            .api()
+            .delete(&format!("{path}?gracePeriodSeconds={seconds}"))?;
+        self.wait_gone(pod, &uid)
+    }
+
+    /// Waits until the pod of this name and uid is gone.
+    pub fn wait_gone(&self, pod: &str, uid: &str) -> Result<()> {
+        wait::within(super::PATIENCE, &format!("pod {pod} is gone"), || {
+            let all = self.cluster.api().get(&self.collection("pods"))?;
+            ensure!(
+                !items(&all).any(|pod| text(pod, "/metadata/uid") == uid),
+                "it is there"
+            );
+            Ok(())
+        })
+        .with_context(|| self.state())
+    }
+
+    /// What the pods are in, and what the kubelets and the logs of [`Self::show_log`] said last.
+    pub fn state(&self) -> String {
+        let mut parts = Vec::new();
+        match self.cluster.api().get(&self.collection("pods")) {
+            Ok(all) => {
+                for pod in items(&all) {
+                    parts.push(format!(
+                        "pod {} on {}: {:#}",
+                        text(pod, "/metadata/name"),
+                        text(pod, "/spec/nodeName"),
+                        pod.get("status").unwrap_or(&Value::Null)
+                    ));
+                }
+            }
+            Err(error) => parts.push(format!("no pods to be had: {error:#}")),
+        }
+        if let Ok(all) = self.cluster.api().get(&self.collection("events")) {
+            parts.extend(items(&all).map(|event| {
+                format!(
+                    "event {}: {}: {}",
+                    text(event, "/involvedObject/name"),
+                    text(event, "/reason"),
+                    text(event, "/message")
+                )
+            }));
+        }
+        parts.extend(self.cluster.nodes().iter().map(Node::kubelet_log_tail));
+        let logs = self.logs.lock().unwrap_or_else(PoisonError::into_inner);
+        parts.extend(
+            logs.iter()
+                .map(|log| format!("{}:\n{}", log.display(), tail(log, 40))),
+        );
+        parts.join("\n")
+    }
+
+    fn end(&self) -> Result<()> {
+        let api = self.cluster.api();
+        api.delete(&format!("/api/v1/namespaces/{}", self.name))?;
+        wait::eventually("its pods are gone", || {
+            let all = api.get(&self.collection("pods"))?;
+            ensure!(items(&all).next().is_none(), "some are left");
+            Ok(())
+        })
+    }
+}
+
+impl Drop for Namespace<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("{}", self.state());
+        }
+        if let Err(error) = self.end() {
+            eprintln!("namespace {}: {error:#}", self.name);
+        }
+    }
+}
+
+fn items(list: &Value) -> impl Iterator<Item = &Value> {
+    list.get("items")
+        .and_then(Value::as_array)
+        .into_iter()
+        .flatten()
+}
+
+fn text<'v>(object: &'v Value, pointer: &str) -> &'v str {
+    object
+        .pointer(pointer)
+        .and_then(Value::as_str)
+        .unwrap_or_default()
+}

@@ -1,0 +1,154 @@
+//! The programs a cluster is made of: where they are, and running one of them with a log file.
+
+use std::fmt::Write as _;
+use std::fs::{self, File};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use anyhow::{Context, Result, ensure};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use sha2::{Digest, Sha256};
+
+use crate::program::source_tree;
+use crate::requirement::{self, Missing};
+use crate::wait::eventually;
+
+const SETUP: &str = "make setup-cluster";
+
+/// What a cluster needs and this machine lacks.
+pub(super) fn missing() -> Option<Missing> {
+    let installed = [
+        "/usr/bin/busybox",
+        "/usr/bin/etcd",
+        "/usr/bin/nsenter",
+        "/usr/bin/openssl",
+        "/usr/lib/cni/bridge",
+        "/usr/sbin/runc",
+        "/usr/sbin/ip",
+    ];
+    let built = || match folder() {
+        Ok(folder) if folder.is_dir() => None,
+        Ok(folder) => Some(Missing {
+            what: format!("Kubernetes in {}", folder.display()),
+            command: SETUP,
+        }),
+        Err(error) => Some(Missing {
+            what: format!("the folder of programs ({error:#})"),
+            command: SETUP,
+        }),
+    };
+    requirement::root("sudo -E make test-all")
+        .or_else(|| requirement::files(&installed, SETUP))
+        .or_else(built)
+}
+
+/// The folder `tests/cluster/build.sh` builds for this state of the Go modules.
+pub(super) fn folder() -> Result<PathBuf> {
+    let modules = source_tree().join("tests/cluster/go");
+    let mut digest = Sha256::new();
+    for file in [
+        "kubernetes/go.mod",
+        "kubernetes/go.sum",
+        "containerd/go.mod",
+        "containerd/go.sum",
+    ] {
+        let path = modules.join(file);
+        digest.update(fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?);
+    }
+    let mut state = hex(&digest.finalize());
+    state.truncate(16);
+    let cache = match std::env::var_os("LEAFHOST_CLUSTER") {
+        Some(cache) => PathBuf::from(cache),
+        None => PathBuf::from(std::env::var_os("HOME").context("HOME is not set")?)
+            .join(".cache/leafhost/cluster"),
+    };
+    Ok(cache.join(state))
+}
+
+pub(super) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+/// A program that runs.
+#[derive(Debug)]
+pub(super) struct Running {
+    name: String,
+    log: PathBuf,
+    child: Child,
+}
+
+impl Running {
+    /// Starts it; what it says goes to the end of `<logs>/<name>.log`.
+    pub fn start(name: &str, logs: &Path, command: &mut Command) -> Result<Self> {
+        let path = logs.join(name).with_extension("log");
+        let log = File::options()
+            .create(true)
+            .append(true)
+            .open(&path)
+            .with_context(|| format!("cannot open {}", path.display()))?;
+        let child = command
+            .stdin(Stdio::null())
+            .stdout(log.try_clone()?)
+            .stderr(log)
+            // Ctrl-C is for the process that started the cluster; the cluster ends after it, in order.
+            .process_group(0)
+            .spawn()
+            .with_context(|| format!("cannot start {name}"))?;
+        Ok(Self {
+            name: name.to_owned(),
+            log: path,
+            child,
+        })
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub fn has_ended(&mut self) -> bool {
+        !matches!(self.child.try_wait(), Ok(None))
+    }
+
+    /// Waits until `look` gives something; fails early if the program ends.
+    pub fn until<T>(&mut self, what: &str, mut look: impl FnMut() -> Result<T>) -> Result<T> {
+        let mut ended = None;
+        let found = eventually(what, || {
+            ended = self.child.try_wait()?;
+            if ended.is_some() {
+                return Ok(None);
+            }
+            look().map(Some)
+        });
+        let log = || format!("{} says:\n{}", self.name, tail(&self.log, 20));
+        found
+            .with_context(log)?
+            .with_context(|| format!("ended: {ended:?}"))
+            .with_context(log)
+    }
+
+    /// Ends it with a signal and waits for that.
+    pub fn end(mut self, signal: Signal) -> Result<()> {
+        let pid = Pid::from_raw(i32::try_from(self.child.id())?);
+        kill(pid, signal).with_context(|| format!("cannot signal {}", self.name))?;
+        eventually(&format!("{} ends", self.name), || {
+            ensure!(self.child.try_wait()?.is_some(), "it still runs");
+            Ok(())
+        })
+    }
+}
+
+/// The last lines of a log.
+pub(super) fn tail(log: &Path, lines: usize) -> String {
+    let text = match fs::read(log) {
+        Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
+        Err(error) => return format!("cannot read {}: {error}", log.display()),
+    };
+    let all: Vec<&str> = text.lines().collect();
+    let from = all.len().saturating_sub(lines);
+    all.get(from..).unwrap_or_default().join("\n")
+}

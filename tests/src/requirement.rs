@@ -1,0 +1,56 @@
+//! What a test needs of the machine: named with the command that brings it where it is missing.
+
+use std::fmt;
+use std::path::Path;
+
+use anyhow::{Result, bail};
+
+/// Something a test needs and this machine lacks.
+#[derive(Debug, Clone)]
+pub struct Missing {
+    /// What is missing.
+    pub what: String,
+    /// The command that brings it.
+    pub command: &'static str,
+}
+
+impl fmt::Display for Missing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} is missing, bring it with: {}",
+            self.what, self.command
+        )
+    }
+}
+
+/// The first of these files that is not there.
+pub fn files(paths: &[&str], command: &'static str) -> Option<Missing> {
+    paths
+        .iter()
+        .find(|path| !Path::new(path).exists())
+        .map(|path| Missing {
+            what: (*path).to_owned(),
+            command,
+        })
+}
+
+/// The right to change the machine, for a command that asks for it.
+pub fn root(command: &'static str) -> Option<Missing> {
+    (!nix::unistd::geteuid().is_root()).then(|| Missing {
+        what: "root".to_owned(),
+        command,
+    })
+}
+
+/// Whether the test can't run here and ends at once; where `CI=true` that is an error.
+pub fn lacks(missing: Option<Missing>) -> Result<bool> {
+    let Some(missing) = missing else {
+        return Ok(false);
+    };
+    if std::env::var("CI").is_ok_and(|ci| ci == "true") {
+        bail!("{missing}");
+    }
+    eprintln!("skipped: {missing}");
+    Ok(true)
+}
