@@ -7,12 +7,25 @@
 
 pub mod allocator;
 pub mod books;
+pub mod config;
 pub mod device;
+mod endpoint;
+mod folder;
+pub mod listing;
+mod offered;
+pub mod plugins;
 pub mod proto;
+mod registration;
 pub mod report;
 pub mod resource;
+mod service;
+mod serving;
+mod session;
+mod sockets;
 
 pub use allocator::{Allocation, Allocator, DeviceSpec, Mount, Refusal};
+pub use config::{PluginConfig, Times};
 pub use device::{Device, Devices, Health, Offers};
+pub use plugins::{DevicePlugins, DevicePluginsTask};
 pub use report::{Incarnation, Report, ResourceReport, State};
 pub use resource::{InvalidResource, ResourceName};

@@ -1,0 +1,211 @@
+//! What is listed for one resource, given what is wanted and which ids may be in flight.
+//!
+//! The kubelet crashes if an id leaves the list between its sending of Allocate and its taking in of our answer, and the
+//! list and the answer travel on streams of their own. So an id leaves only when no Allocate of it can be under way any
+//! more. Does no I/O and reads no clock.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::{Device, Devices, Health};
+
+/// A list that may be sent: it has at least one id. They are in order.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct List(Arc<Devices>);
+
+impl List {
+    /// None if there is nothing to list: then the stream ends.
+    pub fn new(devices: Arc<Devices>) -> Option<Self> {
+        (!devices.is_empty()).then_some(Self(devices))
+    }
+
+    /// The ids.
+    pub fn devices(&self) -> &Devices {
+        &self.0
+    }
+}
+
+/// Ids that an Allocate names and that are not listed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("not listed here: {}", first(.ids))]
+pub struct NotListed {
+    /// The ids.
+    pub ids: BTreeSet<String>,
+}
+
+/// The first few, so that a text stays short.
+fn first(ids: &BTreeSet<String>) -> String {
+    let some: Vec<String> = ids.iter().take(3).map(|id| shown(id)).collect();
+    let more = ids.len().saturating_sub(some.len());
+    let more = (more > 0).then(|| format!(" and {more} more"));
+    some.join(", ") + more.as_deref().unwrap_or_default()
+}
+
+fn shown(id: &str) -> String {
+    format!("{:?}", id.chars().take(80).collect::<String>())
+}
+
+/// One resource: what is wanted, and what must stay.
+#[derive(Debug, Clone)]
+pub struct Listing {
+    linger: Duration,
+    wanted: Arc<Devices>,
+    /// Ids of which an Allocate may be under way; those that are wanted Healthy need no record of that.
+    traces: BTreeMap<String, Trace>,
+}
+
+/// Why an id may not leave.
+#[derive(Debug, Clone)]
+struct Trace {
+    numa: Option<i64>,
+    /// When it was last listed Healthy, if that has ended.
+    healthy: Option<Instant>,
+    /// Allocates that name it and are not answered.
+    flights: usize,
+    /// When the last of them was answered.
+    answered: Option<Instant>,
+}
+
+impl Trace {
+    /// Until when it stays; none while there is no telling.
+    fn until(&self, linger: Duration) -> Option<Instant> {
+        if self.flights > 0 {
+            return None;
+        }
+        self.healthy.max(self.answered).map(|last| last + linger)
+    }
+
+    fn is_over(&self, linger: Duration, now: Instant) -> bool {
+        self.flights == 0 && self.until(linger).is_none_or(|until| until <= now)
+    }
+}
+
+impl Listing {
+    /// Nothing yet. `linger` is how long an Allocate, its answer or a list may be on its way.
+    pub fn new(linger: Duration) -> Self {
+        Self {
+            linger,
+            wanted: Arc::default(),
+            traces: BTreeMap::new(),
+        }
+    }
+
+    /// Wants these from `now` on. None at all withdraws the resource.
+    pub fn want(&mut self, devices: Arc<Devices>, now: Instant) {
+        self.forget(now);
+        for (id, before) in self.wanted.iter() {
+            let after = devices.get(id);
+            let is_healthy = after.is_some_and(|device| device.health == Health::Healthy);
+            if before.health == Health::Healthy && !is_healthy {
+                trace(&mut self.traces, id, before.numa).healthy = Some(now);
+            }
+            if let Some(trace) = self.traces.get_mut(id) {
+                trace.numa = after.map_or(before.numa, |device| device.numa);
+            }
+        }
+        self.wanted = devices;
+    }
+
+    /// What is listed. None ends the stream: the resource is withdrawn and no Allocate is unanswered.
+    pub fn list(&mut self, now: Instant) -> Option<List> {
+        self.forget(now);
+        if self.has_ended() {
+            return None;
+        }
+        let mut lingering = self
+            .traces
+            .iter()
+            .filter(|(id, _)| !self.wanted.contains_key(*id))
+            .peekable();
+        if lingering.peek().is_none() {
+            return List::new(Arc::clone(&self.wanted));
+        }
+        let lingering = lingering.map(|(id, trace)| {
+            let device = Device {
+                health: Health::Unhealthy,
+                numa: trace.numa,
+            };
+            (id.clone(), device)
+        });
+        let mut devices = Devices::clone(&self.wanted);
+        devices.extend(lingering);
+        List::new(Arc::new(devices))
+    }
+
+    /// When the list changes next by itself.
+    pub fn next(&self) -> Option<Instant> {
+        self.untils()
+            .filter(|(id, _)| !self.wanted.contains_key(*id))
+            .map(|(_, until)| until)
+            .min()
+    }
+
+    /// When nothing has to be remembered any more: `None` while something is wanted or unanswered.
+    pub fn over(&self, now: Instant) -> Option<Instant> {
+        self.has_ended()
+            .then(|| self.untils().map(|(_, until)| until).max().unwrap_or(now))
+    }
+
+    /// An Allocate names these: they stay until [`Listing::answered`] and the linger time after it.
+    pub fn asked(&mut self, ids: &BTreeSet<String>, now: Instant) -> Result<(), NotListed> {
+        self.forget(now);
+        let ended = self.has_ended();
+        let is_listed =
+            |id: &String| !ended && (self.wanted.contains_key(id) || self.traces.contains_key(id));
+        let unknown: BTreeSet<String> = ids.iter().filter(|id| !is_listed(id)).cloned().collect();
+        if !unknown.is_empty() {
+            return Err(NotListed { ids: unknown });
+        }
+        for id in ids {
+            let numa = self.wanted.get(id).and_then(|device| device.numa);
+            let trace = trace(&mut self.traces, id, numa);
+            trace.flights = trace.flights.saturating_add(1);
+        }
+        Ok(())
+    }
+
+    /// An Allocate that [`Listing::asked`] took has been answered.
+    pub fn answered(&mut self, ids: &BTreeSet<String>, now: Instant) {
+        for id in ids {
+            if let Some(trace) = self.traces.get_mut(id) {
+                trace.flights = trace.flights.saturating_sub(1);
+                trace.answered = Some(now);
+            }
+        }
+    }
+
+    fn has_ended(&self) -> bool {
+        self.wanted.is_empty() && self.traces.values().all(|trace| trace.flights == 0)
+    }
+
+    fn untils(&self) -> impl Iterator<Item = (&String, Instant)> {
+        let linger = self.linger;
+        self.traces
+            .iter()
+            .filter_map(move |(id, trace)| Some((id, trace.until(linger)?)))
+    }
+
+    fn forget(&mut self, now: Instant) {
+        let linger = self.linger;
+        self.traces.retain(|_, trace| !trace.is_over(linger, now));
+    }
+}
+
+fn trace<'a>(
+    traces: &'a mut BTreeMap<String, Trace>,
+    id: &str,
+    numa: Option<i64>,
+) -> &'a mut Trace {
+    traces.entry(id.to_owned()).or_insert(Trace {
+        numa,
+        healthy: None,
+        flights: 0,
+        answered: None,
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,149 @@
+//! One resource as its tasks share it: what is listed, who follows the list, and how it goes.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::{Notify, watch};
+use tokio::time::Instant;
+
+use crate::config::Times;
+use crate::listing::{List, Listing, NotListed};
+use crate::{Devices, ResourceName, ResourceReport, State};
+
+pub(crate) struct Offered {
+    pub name: ResourceName,
+    listing: Mutex<Listing>,
+    lists: watch::Sender<Option<List>>,
+    /// The time at which the list changes by itself may be another.
+    retimed: Notify,
+    report: Mutex<ResourceReport>,
+    reports: Arc<Notify>,
+}
+
+impl Offered {
+    pub fn new(name: ResourceName, socket: String, times: &Times, reports: Arc<Notify>) -> Self {
+        let report = ResourceReport {
+            socket,
+            state: State::Waiting,
+            registrations: 0,
+            problem: None,
+        };
+        Self {
+            name,
+            listing: Mutex::new(Listing::new(times.linger)),
+            lists: watch::Sender::new(None),
+            retimed: Notify::new(),
+            report: Mutex::new(report),
+            reports,
+        }
+    }
+
+    /// The lists as they are to be sent; `None` is the end.
+    pub fn lists(&self) -> watch::Receiver<Option<List>> {
+        self.lists.subscribe()
+    }
+
+    pub fn want(&self, devices: Arc<Devices>) {
+        self.change(|listing, now| listing.want(devices, now));
+    }
+
+    /// Takes in an Allocate. The ids stay listed until the last clone of the flight is dropped, and for a while after.
+    pub fn asked(self: &Arc<Self>, ids: BTreeSet<String>) -> Result<Flight, NotListed> {
+        self.change(|listing, now| listing.asked(&ids, now))?;
+        Ok(Flight {
+            offered: Arc::clone(self),
+            ids,
+        })
+    }
+
+    /// Keeps the list true as time passes, until it has ended.
+    pub async fn keep_time(&self) {
+        loop {
+            let next = self.change(|listing, _| listing.next());
+            if self.has_ended() {
+                return;
+            }
+            let due = async {
+                match next {
+                    Some(next) => tokio::time::sleep_until(next).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                () = due => {}
+                () = self.retimed.notified() => {}
+            }
+        }
+    }
+
+    pub fn has_ended(&self) -> bool {
+        self.lists.borrow().is_none()
+    }
+
+    /// From when on nothing of it has to be remembered.
+    pub fn over(&self) -> Option<Instant> {
+        locked(&self.listing).over(Instant::now())
+    }
+
+    /// Has the unchanged list sent once more.
+    pub fn resend(&self) {
+        self.lists.send_modify(|_| {});
+    }
+
+    pub fn listed(&self) -> usize {
+        let list = self.lists.borrow();
+        list.as_ref().map_or(0, |list| list.devices().len())
+    }
+
+    pub fn report(&self) -> ResourceReport {
+        locked(&self.report).clone()
+    }
+
+    /// Changes what is reported; whoever publishes is told if something differs.
+    pub fn tell(&self, change: impl FnOnce(&mut ResourceReport)) {
+        let mut report = locked(&self.report);
+        let before = report.clone();
+        change(&mut report);
+        if *report != before {
+            self.reports.notify_one();
+        }
+    }
+
+    /// Every change of the listing is published before the next one, so lists go out in the order they were made.
+    fn change<T>(&self, change: impl FnOnce(&mut Listing, Instant) -> T) -> T {
+        let mut listing = locked(&self.listing);
+        let now = Instant::now();
+        let next = listing.next();
+        let result = change(&mut listing, now);
+        let list = listing.list(now);
+        if listing.next() != next || list.is_none() {
+            self.retimed.notify_one();
+        }
+        self.lists.send_if_modified(|sent| {
+            let differs = *sent != list;
+            if differs {
+                *sent = list;
+            }
+            differs
+        });
+        result
+    }
+}
+
+/// An Allocate under way.
+pub(crate) struct Flight {
+    offered: Arc<Offered>,
+    ids: BTreeSet<String>,
+}
+
+impl Drop for Flight {
+    fn drop(&mut self) {
+        let ids = std::mem::take(&mut self.ids);
+        self.offered
+            .change(|listing, now| listing.answered(&ids, now));
+    }
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

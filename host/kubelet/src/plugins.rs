@@ -1,0 +1,393 @@
+//! All resources together: brings what is offered and what is served into line, and reports.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tokio::sync::{Notify, watch};
+use tokio::task::{Id, JoinError, JoinSet};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::config::PluginConfig;
+use crate::endpoint::{Endpoint, Shared};
+use crate::folder::{Folder, KUBELET, Sight};
+use crate::offered::Offered;
+use crate::registration::Registrar;
+use crate::{Allocator, Devices, Offers, Report, ResourceName, State, sockets};
+
+/// Why devices are offered no longer.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The prefix of the sockets is not usable.
+    #[error(
+        "cannot name sockets after the prefix {0:?}: it must have 1 to 32 letters, digits, '-' and '_'"
+    )]
+    Prefix(String),
+    /// A part of it broke.
+    #[error("the task {task} of the device plugins broke")]
+    Broken {
+        /// Which one.
+        task: &'static str,
+        /// How.
+        #[source]
+        source: JoinError,
+    },
+}
+
+/// Result of this module.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+type Resources = Arc<Mutex<BTreeMap<ResourceName, Arc<Offered>>>>;
+
+/// What others may know and ask for.
+#[derive(Clone)]
+pub struct DevicePlugins {
+    report: watch::Receiver<Arc<Report>>,
+    checkpoints: watch::Receiver<u64>,
+    resources: Resources,
+}
+
+impl DevicePlugins {
+    /// How it goes, at most every 100 ms.
+    pub fn report(&self) -> watch::Receiver<Arc<Report>> {
+        self.report.clone()
+    }
+
+    /// How often the kubelet has been seen to replace its checkpoint.
+    pub fn checkpoint_changes(&self) -> watch::Receiver<u64> {
+        self.checkpoints.clone()
+    }
+
+    /// Sends the shortest of the lists once more, unchanged: the kubelet writes its checkpoint at every list. Returns
+    /// whether it follows any.
+    pub fn resend(&self) -> bool {
+        let resources = locked(&self.resources);
+        let shortest = resources
+            .values()
+            .filter(|offered| offered.report().state == State::Listed)
+            .min_by_key(|offered| offered.listed());
+        if let Some(offered) = shortest {
+            offered.resend();
+        }
+        shortest.is_some()
+    }
+}
+
+/// Offers devices until it is told to stop.
+pub struct DevicePluginsTask {
+    config: PluginConfig,
+    offers: watch::Receiver<Arc<Offers>>,
+    allocator: Arc<dyn Allocator>,
+    report: watch::Sender<Arc<Report>>,
+    checkpoints: watch::Sender<u64>,
+    resources: Resources,
+}
+
+impl DevicePluginsTask {
+    /// `offers` always is the whole of what is wanted.
+    pub fn new(
+        config: PluginConfig,
+        offers: watch::Receiver<Arc<Offers>>,
+        allocator: Arc<dyn Allocator>,
+    ) -> (Self, DevicePlugins) {
+        let task = Self {
+            config,
+            offers,
+            allocator,
+            report: watch::Sender::default(),
+            checkpoints: watch::Sender::default(),
+            resources: Resources::default(),
+        };
+        let handle = DevicePlugins {
+            report: task.report.subscribe(),
+            checkpoints: task.checkpoints.subscribe(),
+            resources: Arc::clone(&task.resources),
+        };
+        (task, handle)
+    }
+
+    /// Runs until `shutdown`. Then everything is withdrawn: Allocates under way are still answered, streams end, sockets
+    /// are removed.
+    pub async fn run(self, shutdown: CancellationToken) -> Result<()> {
+        let prefix = &self.config.prefix;
+        let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
+        if !(1..=32).contains(&prefix.len()) || !prefix.chars().all(is_plain) {
+            return Err(Error::Prefix(prefix.clone()));
+        }
+        let allocations = TaskTracker::new();
+        let shared = Arc::new(Shared {
+            registrar: Registrar::new(self.config.folder.join(KUBELET), self.config.times.register),
+            config: self.config,
+            allocator: self.allocator,
+            allocations: allocations.clone(),
+        });
+        let sight = watch::Sender::new(Arc::new(Sight::default()));
+        let reports = Arc::new(Notify::new());
+        let over = CancellationToken::new();
+        let folder = Folder {
+            path: shared.config.folder.clone(),
+            prefix: shared.config.prefix.clone(),
+            backstop: shared.config.times.backstop,
+            sight: sight.clone(),
+            checkpoints: self.checkpoints,
+        };
+        let mut folder = tokio::spawn(folder.run());
+        let reporter = Reporter {
+            resources: Arc::clone(&self.resources),
+            sight: sight.subscribe(),
+            reports: Arc::clone(&reports),
+            report: self.report,
+            spacing: shared.config.times.report,
+        };
+        let mut reporter = tokio::spawn(reporter.run());
+        let allocate = shared.config.times.allocate;
+        let mut plugins = Plugins {
+            shared,
+            resources: self.resources,
+            reports,
+            sight: sight.subscribe(),
+            over: over.clone(),
+            known: BTreeMap::new(),
+            tasks: JoinSet::new(),
+            taken: BTreeSet::new(),
+        };
+        let tend = plugins.tend(self.offers);
+        let broken = |task| move |source| Error::Broken { task, source };
+        let result = tokio::select! {
+            () = shutdown.cancelled() => Ok(()),
+            result = tend => result,
+            ended = &mut folder => ended.map_err(broken("folder")),
+            ended = &mut reporter => ended.map_err(broken("reporter")),
+        };
+        plugins.withdraw();
+        if tokio::time::timeout(allocate, plugins.drain())
+            .await
+            .is_err()
+        {
+            tracing::warn!("Allocates are unanswered at the end");
+        }
+        over.cancel();
+        plugins.drain().await;
+        allocations.close();
+        if tokio::time::timeout(allocate, allocations.wait())
+            .await
+            .is_err()
+        {
+            tracing::warn!("allocations have not ended at the end");
+        }
+        for task in [folder, reporter] {
+            task.abort();
+            if !task.is_finished() {
+                drop(task.await);
+            }
+        }
+        result
+    }
+}
+
+/// A resource that is offered, or was a moment ago.
+struct Known {
+    endpoint: Arc<Endpoint>,
+    wanted: Option<Arc<Devices>>,
+    task: Option<Id>,
+}
+
+struct Plugins {
+    shared: Arc<Shared>,
+    resources: Resources,
+    reports: Arc<Notify>,
+    sight: watch::Receiver<Arc<Sight>>,
+    over: CancellationToken,
+    known: BTreeMap<ResourceName, Known>,
+    tasks: JoinSet<ResourceName>,
+    /// The names of sockets that resources have.
+    taken: BTreeSet<String>,
+}
+
+impl Plugins {
+    async fn tend(&mut self, mut offers: watch::Receiver<Arc<Offers>>) -> Result<()> {
+        // Without a sender nobody is left to want anything else; what is offered stays so.
+        let mut is_open = true;
+        let wanted = Arc::clone(&offers.borrow_and_update());
+        self.apply(&wanted);
+        loop {
+            let forget = self.forget();
+            tokio::select! {
+                changed = offers.changed(), if is_open => {
+                    is_open = changed.is_ok();
+                    let wanted = Arc::clone(&offers.borrow_and_update());
+                    self.apply(&wanted);
+                }
+                Some(ended) = self.tasks.join_next() => self.ended(ended)?,
+                () = until(forget) => {}
+            }
+        }
+    }
+
+    /// Brings each resource into line with what is wanted of it.
+    fn apply(&mut self, offers: &Offers) {
+        for (name, known) in &mut self.known {
+            if offers.get(name).is_none_or(|devices| devices.is_empty()) && known.wanted.is_some() {
+                known.wanted = None;
+                known.endpoint.offered.want(Arc::default());
+            }
+        }
+        for (name, devices) in offers {
+            if devices.is_empty() {
+                continue;
+            }
+            if !self.known.contains_key(name) {
+                self.meet(name);
+            }
+            let Some(known) = self.known.get_mut(name) else {
+                continue;
+            };
+            let is_same = known
+                .wanted
+                .as_ref()
+                .is_some_and(|wanted| Arc::ptr_eq(wanted, devices));
+            if !is_same {
+                known.wanted = Some(Arc::clone(devices));
+                known.endpoint.offered.want(Arc::clone(devices));
+            }
+            self.start(name);
+        }
+    }
+
+    fn meet(&mut self, name: &ResourceName) {
+        let config = &self.shared.config;
+        let socket = sockets::name(&config.folder, &config.prefix, name, |name| {
+            self.taken.contains(name)
+        });
+        self.taken.insert(socket.clone());
+        let offered = Arc::new(Offered::new(
+            name.clone(),
+            socket,
+            &config.times,
+            Arc::clone(&self.reports),
+        ));
+        locked(&self.resources).insert(name.clone(), Arc::clone(&offered));
+        self.reports.notify_one();
+        let known = Known {
+            endpoint: Endpoint::new(offered, Arc::clone(&self.shared)),
+            wanted: None,
+            task: None,
+        };
+        self.known.insert(name.clone(), known);
+    }
+
+    /// Starts the task of a resource that has none. One that is just ending is started when it has ended.
+    fn start(&mut self, name: &ResourceName) {
+        let Some(known) = self.known.get_mut(name) else {
+            return;
+        };
+        if known.task.is_none() && known.wanted.is_some() {
+            let running =
+                Arc::clone(&known.endpoint).run(self.sight.clone(), self.over.child_token());
+            let name = name.clone();
+            let task = self.tasks.spawn(async move {
+                running.await;
+                name
+            });
+            known.task = Some(task.id());
+        }
+    }
+
+    fn ended(&mut self, ended: Result<ResourceName, JoinError>) -> Result<()> {
+        let name = ended.map_err(|source| Error::Broken {
+            task: "resource",
+            source,
+        })?;
+        if let Some(known) = self.known.get_mut(&name) {
+            known.task = None;
+        }
+        self.start(&name);
+        Ok(())
+    }
+
+    /// Forgets the resources that have ended and of which nothing has to be remembered. Returns when to do so next.
+    fn forget(&mut self) -> Option<Instant> {
+        let now = Instant::now();
+        let mut next = None;
+        self.known.retain(|name, known| {
+            if known.task.is_some() || known.wanted.is_some() {
+                return true;
+            }
+            let over = known.endpoint.offered.over();
+            if over.is_some_and(|over| over <= now) {
+                if let Some(offered) = locked(&self.resources).remove(name) {
+                    self.taken.remove(&offered.report().socket);
+                }
+                self.reports.notify_one();
+                return false;
+            }
+            next = [next, over].into_iter().flatten().min();
+            true
+        });
+        next
+    }
+
+    fn withdraw(&mut self) {
+        for known in self.known.values_mut() {
+            known.wanted = None;
+            known.endpoint.offered.want(Arc::default());
+        }
+    }
+
+    async fn drain(&mut self) {
+        while self.tasks.join_next().await.is_some() {}
+    }
+}
+
+async fn until(time: Option<Instant>) {
+    match time {
+        Some(time) => tokio::time::sleep_until(time).await,
+        None => std::future::pending().await,
+    }
+}
+
+struct Reporter {
+    resources: Resources,
+    sight: watch::Receiver<Arc<Sight>>,
+    reports: Arc<Notify>,
+    report: watch::Sender<Arc<Report>>,
+    spacing: std::time::Duration,
+}
+
+impl Reporter {
+    async fn run(mut self) {
+        loop {
+            let sight = Arc::clone(&self.sight.borrow_and_update());
+            let resources = locked(&self.resources)
+                .iter()
+                .map(|(name, offered)| (name.clone(), offered.report()))
+                .collect();
+            let report = Report {
+                kubelet: sight.kubelet,
+                problems: sight.problems.clone(),
+                resources,
+            };
+            self.report.send_if_modified(|published| {
+                let differs = **published != report;
+                if differs {
+                    *published = Arc::new(report);
+                }
+                differs
+            });
+            tokio::time::sleep(self.spacing).await;
+            tokio::select! {
+                () = self.reports.notified() => {}
+                changed = self.sight.changed() => {
+                    if changed.is_err() {
+                        return;
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,75 @@
+//! What hangs on one registration of one resource: its connections, and whether the kubelet follows the list.
+//!
+//! A session ends as a whole, and before the next one begins: up to 1.35 the kubelet disconnects its newest client when
+//! a stream of an older one ends.
+
+use std::sync::Arc;
+
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+/// How far the kubelet is with the list.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Followed {
+    /// Register has not been sent: whoever asks for the list is not the kubelet.
+    NotAsked,
+    /// Register has been sent: the next stream is the kubelet's.
+    Awaited,
+    /// Its stream is open.
+    Open,
+    /// Its stream has ended; it never opens another by itself.
+    Ended,
+}
+
+pub(crate) struct Session {
+    /// Ends all streams and connections.
+    pub end: CancellationToken,
+    /// All tasks of the session.
+    pub tasks: TaskTracker,
+    followed: watch::Sender<Followed>,
+}
+
+impl Session {
+    pub fn new() -> Arc<Self> {
+        Arc::new(Self {
+            end: CancellationToken::new(),
+            tasks: TaskTracker::new(),
+            followed: watch::Sender::new(Followed::NotAsked),
+        })
+    }
+
+    /// Register is being sent.
+    pub fn await_stream(&self) {
+        self.followed.send_replace(Followed::Awaited);
+    }
+
+    pub fn followed(&self) -> watch::Receiver<Followed> {
+        self.followed.subscribe()
+    }
+
+    pub fn is_open(&self) -> bool {
+        *self.followed.borrow() == Followed::Open
+    }
+
+    /// A stream begins. The first one after Register is the kubelet's; no other one matters.
+    pub fn open(self: &Arc<Self>) -> Option<OpenStream> {
+        let is_awaited = self.followed.send_if_modified(|followed| {
+            let is_awaited = *followed == Followed::Awaited;
+            if is_awaited {
+                *followed = Followed::Open;
+            }
+            is_awaited
+        });
+        is_awaited.then(|| OpenStream(Arc::clone(self)))
+    }
+}
+
+/// The kubelet's stream, while it is open.
+pub(crate) struct OpenStream(Arc<Session>);
+
+impl Drop for OpenStream {
+    fn drop(&mut self) {
+        self.0.followed.send_replace(Followed::Ended);
+    }
+}

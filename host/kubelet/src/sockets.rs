@@ -1,0 +1,147 @@
+//! Our sockets in the kubelet's folder: their names, making them, and removing what an earlier life left behind.
+//! What is not ours is never touched.
+
+use std::io;
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use sha2::{Digest as _, Sha256};
+use tokio::net::{UnixListener, UnixStream};
+
+use crate::ResourceName;
+
+/// The longest path of a socket, in bytes, by `sockaddr_un` without the byte that ends it.
+const MAX_PATH: usize = 107;
+/// So long another process has to answer on a socket that is in our way.
+const ANSWER: Duration = Duration::from_secs(1);
+
+/// Why a socket could not be made.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Something else has the name.
+    #[error("{} is in the way and not a socket: remove it, and the resource is registered", .0.display())]
+    Foreign(PathBuf),
+    /// Somebody serves it.
+    #[error("another process serves {}: only one agent may run on a node; stop the other one", .0.display())]
+    Served(PathBuf),
+    /// No socket can have the path.
+    #[error("{} has more than {MAX_PATH} bytes and can be no socket: choose a shorter folder or prefix", .0.display())]
+    TooLong(PathBuf),
+    /// The system refused.
+    #[error("cannot make the socket {} ({source}): the folder must be there and writable, run as root", path.display())]
+    Refused {
+        /// The socket.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+/// Result of this module.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// The file name of a resource's socket. `is_taken` tells whether another resource has it.
+pub(crate) fn name(
+    folder: &Path,
+    prefix: &str,
+    resource: &ResourceName,
+    is_taken: impl Fn(&str) -> bool,
+) -> String {
+    let (_, part) = resource
+        .as_str()
+        .split_once('/')
+        .unwrap_or(("", resource.as_str()));
+    let plain = format!("{prefix}-{part}.sock");
+    if folder.join(&plain).as_os_str().len() <= MAX_PATH && !is_taken(&plain) {
+        return plain;
+    }
+    let digest = Sha256::digest(resource.as_str());
+    let digest: String = digest.iter().take(8).map(|b| format!("{b:02x}")).collect();
+    format!("{prefix}-{digest}.sock")
+}
+
+/// A socket of ours. It is removed when this is dropped, if it is still the one we made.
+#[derive(Debug)]
+pub(crate) struct Socket {
+    path: PathBuf,
+    made: (u64, u64),
+}
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        if identity(&self.path).is_ok_and(|found| found == self.made) {
+            drop(std::fs::remove_file(&self.path));
+        }
+    }
+}
+
+fn identity(path: &Path) -> io::Result<(u64, u64)> {
+    let found = std::fs::symlink_metadata(path)?;
+    Ok((found.dev(), found.ino()))
+}
+
+/// Makes a socket that is listened on. One that nobody answers on is replaced.
+pub(crate) async fn bind(path: PathBuf) -> Result<(UnixListener, Socket)> {
+    if path.as_os_str().len() > MAX_PATH {
+        return Err(Error::TooLong(path));
+    }
+    match std::fs::symlink_metadata(&path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(source) => return Err(Error::Refused { path, source }),
+        Ok(found) if !found.file_type().is_socket() => return Err(Error::Foreign(path)),
+        Ok(_) => {
+            if !is_left_behind(&path).await {
+                return Err(Error::Served(path));
+            }
+            if let Err(source) = remove(&path) {
+                return Err(Error::Refused { path, source });
+            }
+        }
+    }
+    let bound = UnixListener::bind(&path).and_then(|listener| Ok((listener, identity(&path)?)));
+    match bound {
+        Ok((listener, made)) => Ok((listener, Socket { path, made })),
+        Err(source) => Err(Error::Refused { path, source }),
+    }
+}
+
+/// Removes the sockets of ours that nobody answers on. What cannot be removed stays.
+pub(crate) async fn sweep(folder: &Path, prefix: &str) {
+    let Ok(entries) = std::fs::read_dir(folder) else {
+        return;
+    };
+    let begin = format!("{prefix}-");
+    for entry in entries.flatten() {
+        let name = entry.file_name();
+        let is_ours = name
+            .to_str()
+            .is_some_and(|name| name.starts_with(&begin) && name.ends_with(".sock"));
+        let is_socket = entry.file_type().is_ok_and(|kind| kind.is_socket());
+        if is_ours && is_socket && is_left_behind(&entry.path()).await {
+            match remove(&entry.path()) {
+                Ok(()) => {
+                    tracing::debug!(socket = %entry.path().display(), "removed a socket nobody serves")
+                }
+                Err(error) => {
+                    tracing::warn!(socket = %entry.path().display(), %error, "cannot remove a socket nobody serves");
+                }
+            }
+        }
+    }
+}
+
+/// Whether nobody listens on a socket any more.
+async fn is_left_behind(path: &Path) -> bool {
+    match tokio::time::timeout(ANSWER, UnixStream::connect(path)).await {
+        Ok(Err(error)) => error.kind() == io::ErrorKind::ConnectionRefused,
+        Ok(Ok(_)) | Err(_) => false,
+    }
+}
+
+fn remove(path: &Path) -> io::Result<()> {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
