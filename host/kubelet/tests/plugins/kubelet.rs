@@ -47,7 +47,8 @@ impl Kubelet {
             let entry = entry.unwrap();
             use std::os::unix::fs::FileTypeExt as _;
             if entry.file_type().unwrap().is_socket() {
-                std::fs::remove_file(entry.path()).unwrap();
+                // A plugin may be quicker to remove its own.
+                drop(std::fs::remove_file(entry.path()));
             }
             tokio::task::yield_now().await;
         }
@@ -95,10 +96,7 @@ impl Kubelet {
         resource: &str,
         ids: &[&str],
     ) -> Result<proto::AllocateResponse, Status> {
-        let devices_ids = ids.iter().map(ToString::to_string).collect();
-        let request = proto::AllocateRequest {
-            container_requests: vec![proto::ContainerAllocateRequest { devices_ids }],
-        };
+        let request = crate::allocate(ids);
         let answer = self.api(resource).allocate(request).await;
         answer.map(Response::into_inner)
     }
