@@ -8,7 +8,7 @@ use std::sync::Arc;
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use leafhost_agent::devices::DeviceView;
 use leafhost_agent::discovery::{ConfigurationDevices, DeviceSnapshot};
-use leafhost_agent::plan::plan;
+use leafhost_agent::plan::{Beside, plan};
 use leafhost_core::configuration::{Configuration, Manifest};
 use leafhost_core::device::Device;
 use leafhost_core::ports::{Change, ConfiguredDiscovery, InstanceSet};
@@ -60,7 +60,7 @@ fn created(changes: Vec<Change>) -> InstanceSet {
 }
 
 fn plans(criterion: &mut Criterion) {
-    let none = BTreeSet::new();
+    let none = Beside::default();
     let mut group = criterion.benchmark_group("plan");
     for devices in [10, 100, 1_000, 10_000] {
         group.throughput(Throughput::Elements(devices));

@@ -7,7 +7,9 @@ use std::time::Duration;
 use jiff::Timestamp;
 use leafhost_cdi::SpecDir;
 use leafhost_core::names::GROUP;
-use leafhost_core::ports::{ConfigurationSource, HandlerSource, InstanceStore, Loader};
+use leafhost_core::ports::{
+    ConfigurationSource, HandlerSource, InstanceStore, Loader, ResourceLedger,
+};
 use leafhost_core::timeouts;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -22,8 +24,12 @@ use crate::metrics::Metrics;
 use crate::offer::OfferTask;
 use crate::reconcile::ReconcileTask;
 
+mod kubelet;
 mod tasks;
 
+pub use kubelet::{KubeletBoard, KubeletConfig};
+
+use kubelet::KubeletSide;
 use tasks::Tasks;
 
 /// How the agent runs.
@@ -37,6 +43,8 @@ pub struct AgentConfig {
     pub mode: String,
     /// Where CDI specs are written; nothing for none. The folder need not exist.
     pub cdi_dir: Option<PathBuf>,
+    /// The kubelet of this machine; nothing to offer it nothing. It need not be there.
+    pub kubelet: Option<KubeletConfig>,
     /// A handler that stays Offline so long is removed; by default [`timeouts::HANDLER_EVICTION`].
     pub handler_eviction: Duration,
     /// What is known to be missing on this machine, with the remedy; shown in the status document.
@@ -55,6 +63,7 @@ impl AgentConfig {
             version: version.into(),
             mode: "standalone".to_owned(),
             cdi_dir: None,
+            kubelet: None,
             handler_eviction: timeouts::HANDLER_EVICTION,
             problems: Vec::new(),
             listener: None,
@@ -74,6 +83,8 @@ pub struct Ports {
     pub loader: Arc<dyn Loader>,
     /// Where Instances are kept. Those of an earlier run are in it when the agent is built.
     pub instances: Arc<dyn InstanceStore>,
+    /// The names of resources that were ever offered.
+    pub ledger: Arc<dyn ResourceLedger>,
 }
 
 /// Why the agent cannot be built, or ended although nobody asked it to.
@@ -113,6 +124,7 @@ pub struct Agent {
     discovery: DiscoveryTask,
     reconcile: ReconcileTask,
     offer: Option<OfferTask>,
+    kubelet: Option<KubeletSide>,
     board: Board,
     metrics: Arc<Metrics>,
     listener: Option<TcpListener>,
@@ -127,6 +139,7 @@ impl Agent {
             version,
             mode,
             cdi_dir,
+            kubelet,
             handler_eviction,
             problems,
             listener,
@@ -148,12 +161,24 @@ impl Agent {
             handlers.clone(),
             &earlier,
         );
+        let (held, held_slots) = watch::channel(Arc::default());
         let (reconcile, reconciled) = ReconcileTask::new(
             node.clone(),
-            ports.instances,
+            Arc::clone(&ports.instances),
             devices.clone(),
+            held_slots,
             Arc::clone(&metrics),
         );
+        let kubelet = kubelet.map(|config| {
+            let slots = kubelet::Slots {
+                store: ports.instances,
+                ledger: ports.ledger,
+                devices: devices.clone(),
+                held,
+            };
+            KubeletSide::new(&node, config, slots, &metrics)
+        });
+        let (kubelet, kubelet_board) = kubelet.unzip();
         let cdi_text = cdi_dir.as_ref().map(|dir| dir.display().to_string());
         let (offer, offers) = match cdi_dir {
             Some(dir) => {
@@ -177,6 +202,7 @@ impl Agent {
             discovery,
             reconcile,
             offer,
+            kubelet,
             board: Board {
                 identity: Arc::new(identity),
                 handlers,
@@ -184,6 +210,7 @@ impl Agent {
                 report,
                 reconcile: reconciled,
                 offers,
+                kubelet: kubelet_board,
                 instances,
             },
             metrics,
@@ -216,6 +243,9 @@ impl Agent {
         if let Some(offer) = self.offer {
             let task = offer.run(stop.clone());
             tasks.spawn("offer", async move { task.await.map_err(Into::into) });
+        }
+        if let Some(kubelet) = self.kubelet {
+            kubelet.spawn(&mut tasks, &stop);
         }
         let counter = admin::count_versions(self.board, version, stop.clone());
         tasks.spawn("status versions", done(counter));

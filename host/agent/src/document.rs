@@ -8,13 +8,17 @@ use leafhost_core::names::ConfigurationKey;
 use leafhost_core::ports::{InstanceSet, SourceProblem};
 use tokio::sync::watch;
 
+use crate::agent::KubeletBoard;
 use crate::discovery::{
     ConfigurationDevices, ConfigurationReport, DeviceSnapshot, DiscoveryReport, HandlerReport,
 };
 use crate::loader::{HandlerSet, LoadedSource};
+use crate::metrics::resource_state;
 use crate::offer::OfferReport;
 use crate::reconcile::ReconcileReport;
-use crate::status::{ConfigurationView, HandlerView, SessionView, Status};
+use crate::status::{
+    ConfigurationView, HandlerView, KubeletView, ResourceView, SessionView, SlotView, Status,
+};
 
 /// What does not change while the agent runs.
 #[derive(Debug, Clone, Default)]
@@ -40,6 +44,7 @@ pub struct Board {
     pub(crate) report: watch::Receiver<Arc<DiscoveryReport>>,
     pub(crate) reconcile: watch::Receiver<ReconcileReport>,
     pub(crate) offers: Option<watch::Receiver<Arc<OfferReport>>>,
+    pub(crate) kubelet: Option<KubeletBoard>,
     pub(crate) instances: watch::Receiver<Arc<InstanceSet>>,
 }
 
@@ -52,7 +57,17 @@ impl Board {
                 None => std::future::pending().await,
             }
         };
+        let kubelet = async {
+            match &mut self.kubelet {
+                Some(kubelet) => tokio::select! {
+                    changed = kubelet.plugins.changed() => changed,
+                    changed = kubelet.slots.changed() => changed,
+                },
+                None => std::future::pending().await,
+            }
+        };
         tokio::select! {
+            changed = kubelet => changed.is_ok(),
             changed = self.handlers.changed() => changed.is_ok(),
             changed = self.devices.changed() => changed.is_ok(),
             changed = self.report.changed() => changed.is_ok(),
@@ -101,8 +116,39 @@ impl Board {
                 .values()
                 .map(|instance| (**instance).clone())
                 .collect(),
+            kubelet: self.kubelet.as_ref().map(kubelet_view),
             problems,
         }
+    }
+}
+
+fn kubelet_view(board: &KubeletBoard) -> KubeletView {
+    let plugins = Arc::clone(&board.plugins.borrow());
+    let slots = Arc::clone(&board.slots.borrow());
+    let resources = plugins.resources.iter().map(|(name, report)| ResourceView {
+        name: name.to_string(),
+        socket: report.socket.clone(),
+        state: resource_state(report.state).to_owned(),
+        registrations: report.registrations,
+        problem: report.problem.clone(),
+    });
+    let taken = slots.slots.iter().map(|slot| SlotView {
+        slot: slot.slot.clone(),
+        resource: slot.unit.resource.clone(),
+        device: slot.unit.id.clone(),
+        holder: slot.holder.clone(),
+    });
+    KubeletView {
+        dir: board.root.display().to_string(),
+        present: plugins.kubelet.is_some(),
+        resources: resources.collect(),
+        slots: taken.collect(),
+        problems: plugins
+            .problems
+            .iter()
+            .chain(&slots.problems)
+            .cloned()
+            .collect(),
     }
 }
 

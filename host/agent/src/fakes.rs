@@ -1,6 +1,6 @@
 //! What stands for the ports in tests: plain data, driven by hand.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -9,10 +9,12 @@ use leafhost_core::configuration::{Configuration, FieldProblem, Manifest};
 use leafhost_core::device::Device;
 use leafhost_core::fault::{Fault, FaultReason};
 use leafhost_core::handler::{Description, Digest};
+use leafhost_core::instance::Instance;
 use leafhost_core::names::ConfigurationKey;
 use leafhost_core::ports::{
     Change, ConfigurationSet, ConfigurationSource, ConfiguredDiscovery, Handler, HandlerSource,
-    InstanceSet, InstanceStore, LoadError, Loader, SourceFile, SourceSet, StoreError,
+    InstanceSet, InstanceStore, LedgerError, LoadError, Loader, ResourceLedger, SourceFile,
+    SourceSet, StoreError,
 };
 use leafhost_core::session::{
     CallStats, Devices, Discovery, Outcome, Report, Session, SessionSpec,
@@ -383,10 +385,11 @@ impl Store {
                     return Err(StoreError::Conflict { key });
                 };
                 writes.push(format!("update {}", key.name));
-                let instance = Arc::make_mut(held);
-                for edit in &edits {
-                    edit.apply(instance);
+                let mut instance = Instance::clone(held);
+                if edits.iter().any(|edit| edit.apply(&mut instance).is_err()) {
+                    return Err(StoreError::Conflict { key });
                 }
+                *held = Arc::new(instance);
             }
             Change::Delete { uid, .. } => {
                 if set
@@ -425,6 +428,22 @@ impl InstanceStore for Store {
             differs
         });
         results
+    }
+}
+
+/// A ledger that remembers until it is dropped.
+#[derive(Debug, Default)]
+pub(crate) struct Ledger(pub Mutex<BTreeSet<String>>);
+
+#[async_trait]
+impl ResourceLedger for Ledger {
+    fn names(&self) -> BTreeSet<String> {
+        self.0.lock().unwrap().clone()
+    }
+
+    async fn add(&self, names: BTreeSet<String>) -> Result<(), LedgerError> {
+        self.0.lock().unwrap().extend(names);
+        Ok(())
     }
 }
 

@@ -24,10 +24,13 @@ pub mod offer;
 pub mod plan;
 pub mod reconcile;
 pub mod registry;
+pub mod slots;
 pub mod status;
+mod words;
 
-pub use agent::{Agent, AgentConfig, Error, Ports};
+pub use agent::{Agent, AgentConfig, Error, KubeletConfig, Ports};
 pub use document::Board;
+pub use slots::SlotConfig;
 
 #[cfg(test)]
 mod fakes;

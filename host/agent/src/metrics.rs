@@ -3,9 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 use leafhost_core::fault::Fault;
 use leafhost_core::ports::InstanceSet;
+use leafhost_kubelet::State;
 use prometheus_client::encoding::{EncodeLabelSet, EncodeMetric, LabelSetEncoder, MetricEncoder};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::{Family, MetricConstructor};
@@ -21,6 +23,19 @@ pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 const RESPONSE_BUCKETS: [f64; 9] = [0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0, 60.0];
 /// Calls of components take from microseconds to their wall limit.
 const CALL_BUCKETS: [f64; 10] = [0.000_1, 0.001, 0.005, 0.025, 0.1, 0.5, 1.0, 5.0, 15.0, 30.0];
+
+/// Allocations take from a write to their limit.
+const ALLOCATION_BUCKETS: [f64; 9] = [0.001, 0.002, 0.005, 0.01, 0.05, 0.25, 1.0, 2.5, 8.0];
+
+/// How far a resource is, in a word.
+pub(crate) fn resource_state(state: State) -> &'static str {
+    match state {
+        State::Waiting => "waiting",
+        State::Registered => "registered",
+        State::Listed => "listed",
+        State::Failed => "failed",
+    }
+}
 
 /// Labels: names and values.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -87,6 +102,11 @@ pub struct Metrics {
     call_time: Family<Labels, Histogram, Buckets>,
     denied: Family<Labels, Count>,
     writes: Family<Labels, Count>,
+    allocations: Family<Labels, Count>,
+    allocation_time: Histogram,
+    releases: Family<Labels, Count>,
+    resources: Family<Labels, Gauge>,
+    registrations: Gauge,
 }
 
 impl Default for Metrics {
@@ -100,6 +120,11 @@ impl Default for Metrics {
         let call_time = Family::new_with_constructor(Buckets(&CALL_BUCKETS));
         let denied = Family::default();
         let writes = Family::default();
+        let allocations = Family::default();
+        let allocation_time = Histogram::new(ALLOCATION_BUCKETS);
+        let releases = Family::default();
+        let resources = Family::default();
+        let registrations = Gauge::default();
         registry.register(
             "akri_instance_count",
             "Instances this node sees",
@@ -140,6 +165,31 @@ impl Default for Metrics {
             "Changes of Instances by kind and result",
             Family::clone(&writes),
         );
+        registry.register(
+            "leafhost_allocations_total",
+            "Allocations the kubelet asked for, by result",
+            Family::clone(&allocations),
+        );
+        registry.register(
+            "leafhost_allocation_seconds",
+            "Seconds until an allocation was decided, its claim written",
+            allocation_time.clone(),
+        );
+        registry.register(
+            "leafhost_slot_releases_total",
+            "Slots that came back, by reason",
+            Family::clone(&releases),
+        );
+        registry.register(
+            "leafhost_kubelet_resources",
+            "Resources offered to the kubelet, by state",
+            Family::clone(&resources),
+        );
+        registry.register(
+            "leafhost_kubelet_registrations",
+            "Registrations of the resources that are offered now",
+            registrations.clone(),
+        );
         Self {
             registry,
             instances,
@@ -151,6 +201,11 @@ impl Default for Metrics {
             call_time,
             denied,
             writes,
+            allocations,
+            allocation_time,
+            releases,
+            resources,
+            registrations,
         }
     }
 }
@@ -231,6 +286,40 @@ impl Metrics {
             .get_or_create(&labels([("kind", kind), ("result", result)]))
             .0
             .inc();
+    }
+
+    pub(crate) fn allocated(&self, result: &'static str, took: Duration) {
+        let result = labels([("result", result)]);
+        self.allocations.get_or_create(&result).0.inc();
+        self.allocation_time.observe(took.as_secs_f64());
+    }
+
+    pub(crate) fn released(&self, reason: &'static str) {
+        let reason = labels([("reason", reason)]);
+        self.releases.get_or_create(&reason).0.inc();
+    }
+
+    /// Counts the resources by state.
+    pub(crate) fn count_resources(&self, report: &leafhost_kubelet::Report) {
+        for state in [
+            State::Waiting,
+            State::Registered,
+            State::Listed,
+            State::Failed,
+        ] {
+            let resources = report.resources.values();
+            let count = resources.filter(|resource| resource.state == state).count();
+            self.resources
+                .get_or_create(&labels([("state", resource_state(state))]))
+                .set(i64::try_from(count).unwrap_or(i64::MAX));
+        }
+        let registrations: u64 = report
+            .resources
+            .values()
+            .map(|resource| resource.registrations)
+            .sum();
+        self.registrations
+            .set(i64::try_from(registrations).unwrap_or(i64::MAX));
     }
 
     /// Counts the Instances that `node` sees.

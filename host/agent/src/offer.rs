@@ -19,7 +19,9 @@ use crate::backoff;
 use crate::discovery::DeviceSnapshot;
 use crate::loader::until;
 use crate::reconcile::Ended;
+use crate::words;
 
+pub mod handout;
 pub mod spec;
 
 /// The folder is looked at so often although nothing changed: others write there, too.
@@ -128,7 +130,7 @@ fn pass(
     let published = match folder.read() {
         Ok(published) => published,
         Err(error) => {
-            let problem = words(&error);
+            let problem = words::of(&error);
             report.general.push(problem.clone());
             return (report, Some(problem));
         }
@@ -148,7 +150,7 @@ fn pass(
                 }
             }
             Err(error) => {
-                let problem = words(&error);
+                let problem = words::of(&error);
                 report
                     .problems
                     .entry(key.clone())
@@ -163,24 +165,13 @@ fn pass(
         for class in classes.filter(|class| !wanted.specs.contains_key(*class)) {
             let spared = devices.spared.iter().any(|key| key.name() == class);
             if !spared && let Err(error) = folder.remove(class) {
-                let problem = words(&error);
+                let problem = words::of(&error);
                 report.general.push(problem.clone());
                 failed.get_or_insert(problem);
             }
         }
     }
     (report, failed)
-}
-
-/// The error and its causes.
-fn words(error: &leafhost_cdi::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = std::error::Error::source(error);
-    while let Some(error) = cause {
-        text = format!("{text}: {error}");
-        cause = error.source();
-    }
-    text
 }
 
 #[cfg(test)]

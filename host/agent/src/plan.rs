@@ -5,6 +5,7 @@
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use leafhost_core::device::{Device, DeviceKey, Health};
 use leafhost_core::instance::{
@@ -15,19 +16,29 @@ use leafhost_core::names::{
     API_VERSION, ConfigurationKey, DigestLength, cdi_name, device_hash, instance_name, label_value,
 };
 use leafhost_core::ports::{Change, InstanceSet};
-use leafhost_core::slot::slot_id;
+use leafhost_core::slot::{slot_id, slot_number};
 
 use leafhost_core::configuration::Configuration;
 
 use crate::devices::DeviceView;
 use crate::discovery::{ConfigurationDevices, DeviceSnapshot};
+use crate::slots::HeldSlots;
 
-/// What has to be written. `taken` are names that others have although `instances` does not show them.
+/// What has to be known beside devices and Instances.
+#[derive(Debug, Clone, Default)]
+pub struct Beside {
+    /// Names that others have although the Instances do not show them.
+    pub taken: BTreeSet<InstanceKey>,
+    /// Slots that somebody was seen to have.
+    pub held: Arc<HeldSlots>,
+}
+
+/// What has to be written.
 pub fn plan(
     node: &str,
     snapshot: &DeviceSnapshot,
     instances: &InstanceSet,
-    taken: &BTreeSet<InstanceKey>,
+    beside: &Beside,
 ) -> Vec<Change> {
     let mut by_configuration: BTreeMap<(&str, &str), Vec<&Instance>> = BTreeMap::new();
     for instance in instances.instances.values() {
@@ -45,8 +56,9 @@ pub fn plan(
         Planner {
             node,
             configuration: &view.configured.configuration,
+            beside,
         }
-        .plan(view, &held, instances, taken, &mut changes);
+        .plan(view, &held, instances, &mut changes);
     }
     if snapshot.complete {
         for ((namespace, name), held) in by_configuration {
@@ -66,6 +78,7 @@ pub fn plan(
 struct Planner<'a> {
     node: &'a str,
     configuration: &'a Configuration,
+    beside: &'a Beside,
 }
 
 impl Planner<'_> {
@@ -74,7 +87,6 @@ impl Planner<'_> {
         view: &ConfigurationDevices,
         held: &[&Instance],
         all: &InstanceSet,
-        taken: &BTreeSet<InstanceKey>,
         changes: &mut Vec<Change>,
     ) {
         let mut matched: BTreeMap<DeviceKey, &Instance> = BTreeMap::new();
@@ -117,7 +129,7 @@ impl Planner<'_> {
                             name: name.to_owned(),
                         };
                         let free = !all.instances.contains_key(&key)
-                            && !taken.contains(&key)
+                            && !self.beside.taken.contains(&key)
                             && !names.contains(&key);
                         free.then_some(key)
                     };
@@ -204,9 +216,7 @@ impl Planner<'_> {
                 broker_properties: self.broker_properties(device),
                 shared: device.shared,
                 nodes: vec![self.node.to_owned()],
-                device_usage: (0..configuration.capacity)
-                    .map(|slot| (slot_id(&name, slot), String::new()))
-                    .collect(),
+                device_usage: self.device_usage(&name),
                 leafhost: Some(leafhost(device)),
             },
             status: InstanceStatus {
@@ -219,6 +229,18 @@ impl Planner<'_> {
                 )]),
             },
         }
+    }
+
+    /// All slots free, but for those that somebody was seen to have: of an Instance that was here before.
+    fn device_usage(&self, name: &str) -> BTreeMap<String, String> {
+        let free =
+            (0..self.configuration.capacity).map(|slot| (slot_id(name, slot), String::new()));
+        let held = self.beside.held.range(format!("{name}-")..);
+        let held = held
+            .take_while(|(id, _)| id.starts_with(name))
+            .filter(|(id, _)| slot_number(name, id).is_some())
+            .map(|(id, usage)| (id.clone(), usage.to_string()));
+        free.chain(held).collect()
     }
 
     fn update(&self, instance: &Instance, view: &DeviceView) -> Option<Change> {

@@ -1,9 +1,7 @@
-//! The reconcile task: devices and Instances → plan → writes. It is the only one that writes Instances on this node.
+//! The reconcile task: devices and Instances → plan → writes. All that is written of an Instance but its slots is written here.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use leafhost_core::instance::InstanceKey;
 use leafhost_core::ports::{Change, InstanceSet, InstanceStore, StoreError};
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -13,7 +11,9 @@ use crate::backoff;
 use crate::discovery::DeviceSnapshot;
 use crate::loader::until;
 use crate::metrics::Metrics;
-use crate::plan::plan;
+use crate::plan::{Beside, plan};
+use crate::slots::HeldSlots;
+use crate::words;
 
 /// So many times in a row conflicts are met by looking again at once; then the backoff takes over.
 const PATIENCE: u32 = 3;
@@ -40,7 +40,8 @@ pub struct ReconcileTask {
     devices: watch::Receiver<Arc<DeviceSnapshot>>,
     report: watch::Sender<ReconcileReport>,
     metrics: Arc<Metrics>,
-    taken: BTreeSet<InstanceKey>,
+    held: watch::Receiver<Arc<HeldSlots>>,
+    beside: Beside,
     failures: u32,
     retry: Option<Instant>,
 }
@@ -51,6 +52,7 @@ impl ReconcileTask {
         node: String,
         store: Arc<dyn InstanceStore>,
         devices: watch::Receiver<Arc<DeviceSnapshot>>,
+        held: watch::Receiver<Arc<HeldSlots>>,
         metrics: Arc<Metrics>,
     ) -> (Self, watch::Receiver<ReconcileReport>) {
         let (report, seen) = watch::channel(ReconcileReport::default());
@@ -61,7 +63,8 @@ impl ReconcileTask {
             devices,
             report,
             metrics,
-            taken: BTreeSet::new(),
+            held,
+            beside: Beside::default(),
             failures: 0,
             retry: None,
         };
@@ -90,7 +93,8 @@ impl ReconcileTask {
             let snapshot = Arc::clone(&self.devices.borrow_and_update());
             let instances = Arc::clone(&self.instances.borrow_and_update());
             read = snapshot.read;
-            let changes = plan(&self.node, &snapshot, &instances, &self.taken);
+            self.beside.held = Arc::clone(&self.held.borrow());
+            let changes = plan(&self.node, &snapshot, &instances, &self.beside);
             if changes.is_empty() {
                 errors.clear();
                 break;
@@ -135,7 +139,7 @@ impl ReconcileTask {
                 && !self.instances.borrow().instances.contains_key(key)
             {
                 // Another node's device has the name; ours takes a longer one.
-                self.taken.insert(key.clone());
+                self.beside.taken.insert(key.clone());
             }
             errors.push(error);
         }
@@ -145,8 +149,8 @@ impl ReconcileTask {
     fn conclude(&mut self, read: bool, errors: &[StoreError]) {
         let problems = match errors {
             [] => Vec::new(),
-            [only] => vec![words(only)],
-            [first, rest @ ..] => vec![format!("{} (and {} more)", words(first), rest.len())],
+            [only] => vec![words::of(only)],
+            [first, rest @ ..] => vec![format!("{} (and {} more)", words::of(first), rest.len())],
         };
         if let Some(problem) = problems.first() {
             self.failures = self.failures.saturating_add(1);
@@ -175,17 +179,6 @@ impl ReconcileTask {
             differs
         });
     }
-}
-
-/// The error and its causes.
-fn words(error: &StoreError) -> String {
-    let mut text = error.to_string();
-    let mut cause = std::error::Error::source(error);
-    while let Some(error) = cause {
-        text = format!("{text}: {error}");
-        cause = error.source();
-    }
-    text
 }
 
 #[cfg(test)]

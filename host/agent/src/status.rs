@@ -26,8 +26,56 @@ pub struct Status {
     pub configurations: Vec<ConfigurationView>,
     /// The `akri.sh/v0` objects, sorted by namespace and name.
     pub instances: Vec<Instance>,
+    /// The kubelet and what it is offered; absent if it is offered nothing.
+    pub kubelet: Option<KubeletView>,
     /// What concerns no single Configuration: broken files, folders that cannot be read, no udev, no root.
     pub problems: Vec<String>,
+}
+
+/// The kubelet of this machine.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct KubeletView {
+    /// Its folder.
+    pub dir: String,
+    /// Whether its registration socket is there.
+    pub present: bool,
+    /// One entry a resource, sorted by name.
+    pub resources: Vec<ResourceView>,
+    /// The slots this node has, sorted by resource and device id.
+    pub slots: Vec<SlotView>,
+    /// What keeps devices from being offered or slots from coming back, with the remedy.
+    pub problems: Vec<String>,
+}
+
+/// A resource the kubelet is offered.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ResourceView {
+    /// `akri.sh/<instance>` or `akri.sh/<configuration>`.
+    pub name: String,
+    /// The file name of its socket.
+    pub socket: String,
+    /// `waiting` for the kubelet; `registered`; `listed` when the kubelet follows it; `failed`.
+    pub state: String,
+    /// How often it was registered.
+    pub registrations: u64,
+    /// What is wrong, with the remedy.
+    pub problem: Option<String>,
+}
+
+/// A slot this node has.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct SlotView {
+    /// The slot's id.
+    pub slot: String,
+    /// The resource it was allocated through.
+    pub resource: String,
+    /// The device id there.
+    pub device: String,
+    /// The pods that were seen to have it, `namespace/name`; absent while nobody was.
+    pub holder: Option<String>,
 }
 
 /// A handler and source.

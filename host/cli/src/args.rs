@@ -119,6 +119,34 @@ pub struct AgentArgs {
     #[arg(long, env = "LEAFHOST_NO_CDI", value_parser = BoolishValueParser::new())]
     pub no_cdi: bool,
 
+    /// The kubelet's folder, with device-plugins and pod-resources in it; it may appear later [default: /var/lib/kubelet as
+    /// root, else none]
+    #[arg(
+        long,
+        env = "LEAFHOST_KUBELET_DIR",
+        value_name = "DIR",
+        conflicts_with = "no_kubelet"
+    )]
+    pub kubelet_dir: Option<PathBuf>,
+
+    /// Offer nothing to a kubelet
+    #[arg(long, env = "LEAFHOST_NO_KUBELET", value_parser = BoolishValueParser::new())]
+    pub no_kubelet: bool,
+
+    /// A slot that no pod is seen to have comes back after so long, such as 30s or 5m
+    #[arg(long, env = "LEAFHOST_SLOT_GRACE", value_name = "DURATION", default_value = "5m",
+        value_parser = duration)]
+    pub slot_grace: Duration,
+
+    /// At most so many Instances have a resource of their own at a time; the others are had through their Configuration's
+    #[arg(
+        long,
+        env = "LEAFHOST_INSTANCE_RESOURCES",
+        value_name = "N",
+        default_value_t = 256
+    )]
+    pub instance_resources: usize,
+
     /// A further folder with handlers, below DIR/handlers in rank; may be repeated
     #[arg(
         long,

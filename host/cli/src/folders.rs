@@ -10,6 +10,8 @@ pub const SYSTEM_STATE: &str = "/var/lib/leafhost";
 const SYSTEM_CONFIG: &str = "/etc/leafhost";
 /// Where container runtimes look for CDI specs if nothing is set.
 pub const SYSTEM_CDI: &str = "/etc/cdi";
+/// Where a kubelet has its folder if nothing is set. That of the device plugins is always there.
+const SYSTEM_KUBELET: &str = "/var/lib/kubelet";
 
 /// Who asks, as far as folders depend on it.
 #[derive(Debug, Clone, Default)]
@@ -69,6 +71,11 @@ impl User {
         } else {
             state_dir.join("cdi")
         }
+    }
+
+    /// The kubelet's folder: others than root cannot use it.
+    pub fn kubelet_dir(&self) -> Option<PathBuf> {
+        self.is_root.then(|| SYSTEM_KUBELET.into())
     }
 
     /// The folder for what can be made again: compiled components of `handler run` and the like.

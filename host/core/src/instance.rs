@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::attribute::{Attributes, Capacities};
 use crate::device::Health;
+use crate::slot::{DeviceUsage, slot_number};
 
 /// The label that names the node of a local Instance.
 pub const NODE_LABEL: &str = "leafhost.dev/node";
@@ -221,11 +222,37 @@ pub enum Edit {
         /// Its entry.
         status: NodeStatus,
     },
+    /// Hands a slot on: a compare-and-swap of one value of `spec.deviceUsage`. Without an effect on the other slots.
+    Slot {
+        /// `<instance>-<slot>`.
+        id: String,
+        /// Who must have it now.
+        held: DeviceUsage,
+        /// Who has it then.
+        new: DeviceUsage,
+    },
+}
+
+/// Somebody else has the slot.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("slot {id} is {}", shown(found))]
+pub struct SlotTaken {
+    /// The slot.
+    pub id: String,
+    /// The value that was found.
+    pub found: String,
+}
+
+fn shown(usage: &str) -> String {
+    match usage {
+        "" => "free".to_owned(),
+        usage => format!("used by {usage:?}"),
+    }
 }
 
 impl Edit {
-    /// Makes the change.
-    pub fn apply(&self, instance: &mut Instance) {
+    /// Makes the change. One that fails has changed nothing.
+    pub fn apply(&self, instance: &mut Instance) -> Result<(), SlotTaken> {
         match self {
             Self::Common {
                 capacity,
@@ -251,7 +278,30 @@ impl Edit {
             Self::Status { node, status } => {
                 instance.status.nodes.insert(node.clone(), status.clone());
             }
+            Self::Slot { id, held, new } => {
+                let found = instance
+                    .spec
+                    .device_usage
+                    .get(id)
+                    .map_or("", String::as_str);
+                if found != held.to_string() {
+                    return Err(SlotTaken {
+                        id: id.clone(),
+                        found: found.to_owned(),
+                    });
+                }
+                let number = slot_number(&instance.metadata.name, id);
+                let beyond = number.is_none_or(|slot| slot >= instance.spec.capacity);
+                let usage = &mut instance.spec.device_usage;
+                // A free slot beyond the capacity is none.
+                if *new == DeviceUsage::Unused && beyond {
+                    usage.remove(id);
+                } else {
+                    usage.insert(id.clone(), new.to_string());
+                }
+            }
         }
+        Ok(())
     }
 }
 
@@ -289,8 +339,8 @@ mod tests {
         let text = r#"{"apiVersion":"akri.sh/v0","kind":"Instance","metadata":{"name":"a-1","namespace":"default"},
             "spec":{"configurationName":"a"}}"#;
         let mut instance: Instance = serde_json::from_str(text).unwrap();
-        Edit::AddNode("n".into()).apply(&mut instance);
-        Edit::AddNode("n".into()).apply(&mut instance);
+        Edit::AddNode("n".into()).apply(&mut instance).unwrap();
+        Edit::AddNode("n".into()).apply(&mut instance).unwrap();
         Edit::Status {
             node: "n".into(),
             status: NodeStatus {
@@ -298,9 +348,45 @@ mod tests {
                 missing_since: None,
             },
         }
-        .apply(&mut instance);
+        .apply(&mut instance)
+        .unwrap();
         assert_eq!(instance.spec.nodes, ["n"]);
-        Edit::RemoveNode("n".into()).apply(&mut instance);
+        Edit::RemoveNode("n".into()).apply(&mut instance).unwrap();
         assert!(instance.spec.nodes.is_empty() && instance.status.is_empty());
+    }
+
+    #[test]
+    fn a_slot_goes_only_from_whom_the_edit_names() {
+        let text = r#"{"apiVersion":"akri.sh/v0","kind":"Instance","metadata":{"name":"a-1","namespace":"default"},
+            "spec":{"configurationName":"a","capacity":2,"deviceUsage":{"a-1-0":"","a-1-5":"n"}}}"#;
+        let instance: Instance = serde_json::from_str(text).unwrap();
+        let node = DeviceUsage::Node("n".into());
+        let free = DeviceUsage::Unused;
+        for (id, held, new, usage) in [
+            // An absent key and an empty value both mean free.
+            ("a-1-0", &free, &node, Some(Some("n"))),
+            ("a-1-1", &free, &node, Some(Some("n"))),
+            ("a-1-5", &free, &node, None),
+            ("a-1-0", &node, &free, None),
+            // What is free beyond the capacity is not there.
+            ("a-1-5", &node, &free, Some(None)),
+        ] {
+            let mut edited = instance.clone();
+            let (held, new) = (held.clone(), new.clone());
+            let done = Edit::Slot {
+                id: id.into(),
+                held,
+                new,
+            }
+            .apply(&mut edited);
+            match usage {
+                Some(usage) => {
+                    assert_eq!(done, Ok(()), "{id}");
+                    let found = edited.spec.device_usage.get(id);
+                    assert_eq!(found.map(String::as_str), usage, "{id}");
+                }
+                None => assert!(done.is_err() && edited == instance, "{id}"),
+            }
+        }
     }
 }

@@ -3,7 +3,7 @@
 //!
 //! Snapshots travel through `tokio::sync::watch`; a receiver always starts from the newest one.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
 use std::sync::Arc;
 
@@ -220,4 +220,25 @@ pub trait InstanceStore: Send + Sync {
     fn instances(&self) -> watch::Receiver<Arc<InstanceSet>>;
     /// Makes the changes, each for itself, durable when it returns; one result a change, in order.
     async fn apply(&self, changes: Vec<Change>) -> Vec<Result<(), StoreError>>;
+}
+
+/// Why a name was not written down.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot remember which resources were offered: {message}")]
+pub struct LedgerError {
+    /// What, where, and the remedy.
+    pub message: String,
+    /// Cause.
+    #[source]
+    pub source: Option<Box<dyn std::error::Error + Send + Sync>>,
+}
+
+/// The names of resources that this node has ever offered for its Instances: the Node object never forgets one, so there is a
+/// limit.
+#[async_trait]
+pub trait ResourceLedger: Send + Sync {
+    /// All of them.
+    fn names(&self) -> BTreeSet<String>;
+    /// Adds names, durable when it returns.
+    async fn add(&self, names: BTreeSet<String>) -> Result<(), LedgerError>;
 }

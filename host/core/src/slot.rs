@@ -69,6 +69,13 @@ pub fn slot_id(instance: &str, slot: u32) -> String {
     format!("{instance}-{slot}")
 }
 
+/// The number in a slot's id, if it is one of that Instance.
+pub fn slot_number(instance: &str, id: &str) -> Option<u32> {
+    let number = id.strip_prefix(instance)?.strip_prefix('-')?;
+    let canonical = number == "0" || number.starts_with(|c: char| matches!(c, '1'..='9'));
+    canonical.then(|| number.parse().ok()).flatten()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -95,6 +102,21 @@ mod tests {
         ] {
             assert_eq!(text.parse(), Ok(usage.clone()));
             assert_eq!(usage.to_string(), text);
+        }
+    }
+
+    #[test]
+    fn only_ids_that_slot_id_makes_have_a_number() {
+        for (id, number) in [
+            ("a-1-0", Some(0)),
+            ("a-1-12", Some(12)),
+            ("a-1-012", None),
+            ("a-1-+1", None),
+            ("a-1", None),
+            ("a-10", None),
+            ("a-1-99999999999", None),
+        ] {
+            assert_eq!(slot_number("a-1", id), number, "{id}");
         }
     }
 

@@ -5,7 +5,9 @@ use std::path::{Path, PathBuf};
 use leafhost_core::ports::SourceProblem;
 
 use crate::blocking::blocking;
-use crate::{FileConfigurations, FileHandlers, FileInstances, StateDir, atomic, instances, state};
+use crate::{
+    FileConfigurations, FileHandlers, FileInstances, FileLedger, StateDir, atomic, instances, state,
+};
 
 /// Why the home cannot be opened.
 #[derive(Debug, thiserror::Error)]
@@ -46,6 +48,8 @@ pub struct Standalone {
     pub handlers: FileHandlers,
     /// The Instances.
     pub instances: FileInstances,
+    /// The names of resources that were ever offered.
+    pub ledger: FileLedger,
     // Last: let go when nobody writes there any more.
     state: StateDir,
 }
@@ -63,6 +67,10 @@ impl Standalone {
         let accepted = |name: &str| state.path().join("accepted").join(name);
         let failed = |path: PathBuf| move |source| Error::Accepted { path, source };
         let instances = FileInstances::open(state.path().join("instances")).await?;
+        let ledger = state.path().to_owned();
+        let ledger = FileLedger::open(ledger.clone())
+            .await
+            .map_err(failed(ledger))?;
         let kept = accepted("configurations");
         let configurations = FileConfigurations::open(folder.clone(), kept.clone())
             .await
@@ -77,6 +85,7 @@ impl Standalone {
             configurations,
             handlers,
             instances,
+            ledger,
             state,
         })
     }

@@ -26,6 +26,7 @@ async fn start() -> Bench {
         report: watch::channel(Arc::default()).1,
         reconcile: reconciled,
         offers: None,
+        kubelet: None,
         instances: watch::channel(Arc::default()).1,
     };
     let shutdown = CancellationToken::new();

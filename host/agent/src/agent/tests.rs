@@ -9,8 +9,8 @@ use tokio::net::TcpStream;
 
 use super::*;
 use crate::fakes::{
-    Configurations, FakeLoader, Files, Store, complete, configuration_set, configured, file,
-    wait_for,
+    Configurations, FakeLoader, Files, Ledger, Store, complete, configuration_set, configured,
+    file, wait_for,
 };
 use crate::status::Status;
 
@@ -44,6 +44,7 @@ async fn start(store: Arc<Store>) -> Bench {
         handlers: Arc::<Files>::clone(&files),
         loader: Arc::<FakeLoader>::clone(&loader),
         instances: Arc::<Store>::clone(&store),
+        ledger: Arc::<Ledger>::default(),
     };
     let agent = Agent::build(config, ports).unwrap();
     let board = agent.board();

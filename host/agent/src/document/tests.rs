@@ -28,6 +28,7 @@ fn document(parts: Parts) -> Status {
         report: watch::channel(Arc::new(parts.report)).1,
         reconcile: watch::channel(parts.reconcile).1,
         offers: Some(watch::channel(Arc::new(parts.offers)).1),
+        kubelet: None,
         instances: watch::channel(Arc::default()).1,
     };
     board.status()

@@ -7,6 +7,7 @@ use leafhost_core::device::{Device, DeviceKey};
 use leafhost_core::names::{ConfigurationKey, GROUP, is_cdi_class};
 use leafhost_core::ports::InstanceSet;
 
+use super::handout::Handout;
 use crate::discovery::{ConfigurationDevices, DeviceSnapshot};
 
 /// The device that stands for all devices of its Configuration.
@@ -142,39 +143,34 @@ fn spec(
     })
 }
 
-/// What a container gets with one device: each variable plain and with the hash behind its name, as Akri does it.
+/// What a container gets with one device.
 fn edits(
     class: &str,
     hash: &str,
     device: &Device,
     own: &BTreeMap<String, String>,
 ) -> ContainerEdits {
-    let mut properties: BTreeMap<&str, &str> = BTreeMap::new();
-    for (name, value) in device.properties.iter().chain(own) {
-        properties.insert(name, value);
-    }
-    let suffix = hash.to_uppercase();
-    let plain = properties
-        .iter()
-        .map(|(name, value)| format!("{name}={value}"));
-    let suffixed = properties
-        .iter()
-        .map(|(name, value)| format!("{name}_{suffix}={value}"));
+    let handout = Handout::of(hash, device, own);
     let mut edits = ContainerEdits {
-        env: plain.chain(suffixed).collect(),
-        device_nodes: device
-            .nodes
+        env: handout
+            .env
             .iter()
+            .map(|(name, value)| format!("{name}={value}"))
+            .collect(),
+        device_nodes: handout
+            .nodes
+            .values()
             .map(|node| DeviceNode::new(&node.container_path, &node.host_path, &node.permissions))
             .collect(),
-        mounts: device
+        mounts: handout
             .mounts
-            .iter()
+            .values()
             .map(|mount| Mount::bind(&mount.container_path, &mount.host_path, mount.read_only))
             .collect(),
     };
     if edits.is_empty() {
         // Runtimes refuse a device that does nothing.
+        let suffix = hash.to_uppercase();
         edits
             .env
             .push(format!("LEAFHOST_DEVICE_{suffix}={GROUP}/{class}={hash}"));

@@ -1,6 +1,5 @@
 //! CDI specs, as computed and as they lie in the folder.
 
-use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 
@@ -13,6 +12,7 @@ use super::*;
 use crate::devices::DeviceView;
 use crate::discovery::ConfigurationDevices;
 use crate::fakes::{configured, configured_as, key, wait_for};
+use crate::plan::Beside;
 use crate::plan::plan;
 
 const NODE: &str = "node-a";
@@ -41,7 +41,7 @@ fn home(views: Vec<(ConfiguredDiscovery, Vec<Device>)>) -> (DeviceSnapshot, Inst
         snapshot.configurations.insert(key, Arc::new(view));
     }
     let mut set = InstanceSet::default();
-    for change in plan(NODE, &snapshot, &set, &BTreeSet::new()) {
+    for change in plan(NODE, &snapshot, &set, &Beside::default()) {
         if let Change::Create(instance) = change {
             set.instances.insert(instance.key(), Arc::new(*instance));
         }
@@ -110,14 +110,14 @@ fn a_device_has_its_variables_in_both_forms_of_akri() {
     assert_eq!(names(spec), ["8120fe", "a19705", "all"]);
     assert_eq!(
         env(spec, "8120fe"),
-        ["ID=foo0", "MODE=fast", "ID_8120FE=foo0", "MODE_8120FE=fast"]
+        ["ID=foo0", "ID_8120FE=foo0", "MODE=fast", "MODE_8120FE=fast"]
     );
     assert_eq!(
         env(spec, "all"),
         [
             "ID=foo0",
-            "MODE=fast",
             "ID_8120FE=foo0",
+            "MODE=fast",
             "MODE_8120FE=fast",
             "ID_A19705=foo1",
             "MODE_A19705=fast"

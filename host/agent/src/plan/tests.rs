@@ -1,7 +1,5 @@
 //! Plans, from nothing and from everything that may be there.
 
-use std::sync::Arc;
-
 use jiff::Timestamp;
 use leafhost_core::attribute::AttributeValue;
 use leafhost_core::ports::ConfiguredDiscovery;
@@ -66,7 +64,7 @@ fn apply(set: &mut InstanceSet, changes: Vec<Change>) {
             Change::Update { edits, .. } => {
                 let instance = Arc::make_mut(set.instances.get_mut(&key).unwrap());
                 for edit in &edits {
-                    edit.apply(instance);
+                    edit.apply(instance).unwrap();
                 }
             }
             Change::Delete { .. } => drop(set.instances.remove(&key).unwrap()),
@@ -75,7 +73,7 @@ fn apply(set: &mut InstanceSet, changes: Vec<Change>) {
 }
 
 fn planned(snapshot: &DeviceSnapshot, set: &InstanceSet) -> Vec<Change> {
-    plan(NODE, snapshot, set, &BTreeSet::new())
+    plan(NODE, snapshot, set, &Beside::default())
 }
 
 /// What the store has after the plan for `snapshot`; a second plan finds nothing to do.
@@ -103,6 +101,7 @@ fn shown(changes: &[Change]) -> Vec<String> {
         Edit::AddNode(node) => format!("+{node}"),
         Edit::RemoveNode(node) => format!("-{node}"),
         Edit::Status { node, .. } => format!("status of {node}"),
+        Edit::Slot { id, new, .. } => format!("{id}={new}"),
     };
     changes
         .iter()
@@ -474,7 +473,10 @@ fn a_name_that_another_node_has_is_evaded() {
         NODE,
         &cams([local("foo0")]),
         &InstanceSet::default(),
-        &BTreeSet::from([taken]),
+        &Beside {
+            taken: BTreeSet::from([taken]),
+            ..Beside::default()
+        },
     );
     assert_eq!(
         shown(&changes),

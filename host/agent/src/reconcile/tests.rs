@@ -1,6 +1,6 @@
 //! The reconcile task on paused time.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use leafhost_core::device::Device;
@@ -24,7 +24,9 @@ fn start() -> Bench {
     let store = Arc::new(Store::default());
     let metrics = Arc::new(Metrics::default());
     let port: Arc<dyn InstanceStore> = Arc::<Store>::clone(&store);
-    let (task, report) = ReconcileTask::new("node-a".into(), port, seen, Arc::clone(&metrics));
+    let held = watch::channel(Arc::default()).1;
+    let (task, report) =
+        ReconcileTask::new("node-a".into(), port, seen, held, Arc::clone(&metrics));
     let task = tokio::spawn(task.run(CancellationToken::new()));
     Bench {
         devices,

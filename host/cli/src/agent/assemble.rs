@@ -2,13 +2,14 @@
 //!
 //! The only place that knows all of them.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
-use leafhost_agent::{Agent, AgentConfig, Ports};
+use leafhost_agent::{Agent, AgentConfig, KubeletConfig, Ports};
 use leafhost_core::ports::{
     Change, ConfigurationSet, ConfigurationSource, HandlerSource, InstanceSet, InstanceStore,
-    SourceFile, SourceSet, StoreError,
+    LedgerError, ResourceLedger, SourceFile, SourceSet, StoreError,
 };
 use leafhost_files::{Places, Standalone};
 use leafhost_udev::Monitor;
@@ -38,6 +39,10 @@ pub async fn agent(
     }
     let config = AgentConfig {
         cdi_dir: settings.cdi_dir.clone(),
+        kubelet: settings.kubelet_dir.clone().map(|root| KubeletConfig {
+            root,
+            slots: settings.slots,
+        }),
         handler_eviction: settings.handler_eviction,
         problems,
         listener: Some(listener),
@@ -48,7 +53,8 @@ pub async fn agent(
         configurations: Arc::new(Configurations(Arc::clone(&home))),
         handlers: Arc::new(Handlers(Arc::clone(&home))),
         loader: runtime,
-        instances: Arc::new(Instances(home)),
+        instances: Arc::new(Instances(Arc::clone(&home))),
+        ledger: Arc::new(Ledger(home)),
     };
     Ok(Agent::build(config, ports)?)
 }
@@ -109,6 +115,19 @@ impl InstanceStore for Instances {
 
     async fn apply(&self, changes: Vec<Change>) -> Vec<Result<(), StoreError>> {
         self.0.instances.apply(changes).await
+    }
+}
+
+struct Ledger(Arc<Standalone>);
+
+#[async_trait::async_trait]
+impl ResourceLedger for Ledger {
+    fn names(&self) -> BTreeSet<String> {
+        self.0.ledger.names()
+    }
+
+    async fn add(&self, names: BTreeSet<String>) -> Result<(), LedgerError> {
+        self.0.ledger.add(names).await
     }
 }
 

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
+use leafhost_agent::SlotConfig;
 
 use crate::args::{AgentArgs, CompilerArgs, LogFormat};
 use crate::failure::Usage;
@@ -21,6 +22,10 @@ pub struct Settings {
     pub state_dir: PathBuf,
     /// Where CDI specs are written; nothing for none.
     pub cdi_dir: Option<PathBuf>,
+    /// The kubelet's folder; nothing to offer it nothing.
+    pub kubelet_dir: Option<PathBuf>,
+    /// How slots are offered and come back.
+    pub slots: SlotConfig,
     /// Further folders with handlers.
     pub handlers_dirs: Vec<PathBuf>,
     /// Where the admin endpoint listens.
@@ -48,6 +53,10 @@ impl Settings {
             state_dir,
             cdi_dir,
             no_cdi,
+            kubelet_dir,
+            no_kubelet,
+            slot_grace,
+            instance_resources,
             handlers_dir,
             listen,
             metrics_listen,
@@ -78,6 +87,11 @@ impl Settings {
             (false, Some(dir)) => Some(absolute(&dir)?),
             (false, None) => Some(user.cdi_dir(&state_dir)),
         };
+        let kubelet_dir = match (no_kubelet, kubelet_dir) {
+            (true, _) => None,
+            (false, Some(dir)) => Some(absolute(&dir)?),
+            (false, None) => user.kubelet_dir(),
+        };
         let node = match node_name {
             Some(name) => name,
             None => folders::node_name()?,
@@ -92,6 +106,11 @@ impl Settings {
             node,
             state_dir,
             cdi_dir,
+            kubelet_dir,
+            slots: SlotConfig {
+                grace: slot_grace,
+                instance_resources,
+            },
             handlers_dirs,
             listen,
             metrics_listen,

@@ -56,13 +56,15 @@ impl<'a> Batch<'a> {
             }
             (Change::Update { edits, .. }, Some(newest)) => {
                 let mut instance = Instance::clone(newest);
-                for edit in &edits {
-                    edit.apply(&mut instance);
+                match edits.iter().try_for_each(|edit| edit.apply(&mut instance)) {
+                    Ok(()) => {
+                        if instance != **newest {
+                            self.put(key.clone(), instance);
+                        }
+                        Ok(())
+                    }
+                    Err(_) => conflict,
                 }
-                if instance != **newest {
-                    self.put(key.clone(), instance);
-                }
-                Ok(())
             }
             (Change::Delete { .. }, Some(_)) => {
                 self.writes.insert(key.clone(), None);

@@ -1,0 +1,259 @@
+//! Takes a look at the kubelet's books: PodResources, the checkpoint, and the folders of its pods.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use leafhost_kubelet::books::{Checkpoint, Listed, PodResources, pod_exists, read_checkpoint};
+use leafhost_kubelet::{DevicePlugins, Incarnation};
+use tokio::sync::watch;
+use tokio::task::spawn_blocking;
+use tokio::time::{Instant, timeout};
+
+use super::look::{Checked, Look, Pod, SLOTS_ANNOTATION};
+use super::unit::{Unit, resource_name};
+
+/// The kubelet writes its checkpoint within this after a list was sent again.
+const REWRITE: Duration = Duration::from_secs(1);
+/// A checkpoint that alone names a device is believed for so long: an init container may run for hours.
+const BELIEVED: Duration = Duration::from_mins(1);
+
+/// Where it is seen who has which device.
+#[async_trait]
+pub trait Books: Send + Sync {
+    /// Looks once. `uids` are the pods of whom it is to be told whether they are still there.
+    async fn look(&self, uids: BTreeSet<String>) -> Look;
+    /// What PodResources says of a unit just now; nothing if it cannot be had.
+    async fn listed(&self) -> Option<BTreeMap<Unit, BTreeSet<Pod>>>;
+    /// The kubelet that runs now.
+    fn incarnation(&self) -> Option<Incarnation>;
+    /// Changes when a look is worth while.
+    fn changes(&self) -> watch::Receiver<u64>;
+}
+
+/// The books of the kubelet of this machine.
+pub struct KubeletBooks {
+    root: PathBuf,
+    pods: PodResources,
+    plugins: DevicePlugins,
+    changes: watch::Receiver<u64>,
+    believed: Mutex<Option<Believed>>,
+}
+
+/// What a checkpoint that was written anew said beyond PodResources.
+struct Believed {
+    until: Instant,
+    entries: BTreeMap<Unit, BTreeSet<Pod>>,
+}
+
+impl KubeletBooks {
+    /// Below `root`, which is `/var/lib/kubelet` as a rule. `changes` changes when a look is worth while.
+    pub fn new(root: PathBuf, plugins: DevicePlugins, changes: watch::Receiver<u64>) -> Self {
+        Self {
+            pods: PodResources::new(root.join("pod-resources/kubelet.sock")),
+            root,
+            plugins,
+            changes,
+            believed: Mutex::default(),
+        }
+    }
+
+    async fn checkpoint(&self) -> Result<Option<Checkpoint>, String> {
+        let path = self.root.join("device-plugins/kubelet_internal_checkpoint");
+        match spawn_blocking(move || read_checkpoint(&path)).await {
+            Ok(Ok(checkpoint)) => Ok(checkpoint),
+            Ok(Err(error)) => Err(crate::words::of(&error)),
+            Err(_) => Err("reading the kubelet's checkpoint broke down, which is a bug".to_owned()),
+        }
+    }
+
+    fn believed(&self) -> MutexGuard<'_, Option<Believed>> {
+        self.believed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Has the kubelet write its checkpoint, and reads that; nothing if it did not write.
+    async fn rewritten(&self, before: &Checkpoint) -> Option<Checkpoint> {
+        let mut changes = self.plugins.checkpoint_changes();
+        changes.mark_unchanged();
+        if !self.plugins.resend() {
+            return None;
+        }
+        let wait = async {
+            loop {
+                changes.changed().await.ok()?;
+                if let Ok(Some(read)) = self.checkpoint().await
+                    && read.stamp != before.stamp
+                {
+                    return Some(read);
+                }
+            }
+        };
+        timeout(REWRITE, wait).await.ok().flatten()
+    }
+
+    /// The checkpoint, written anew where it says more than `listed`.
+    async fn check(
+        &self,
+        listed: Option<&BTreeMap<Unit, BTreeSet<Pod>>>,
+    ) -> Result<Option<Checked>, String> {
+        let Some(read) = self.checkpoint().await? else {
+            // No checkpoint: nothing was ever allocated.
+            return Ok(Some(Checked {
+                fresh: true,
+                ..Checked::default()
+            }));
+        };
+        let checked = digest(&read);
+        let Some(listed) = listed else {
+            return Ok(Some(checked));
+        };
+        let more = |checked: &Checked| -> BTreeMap<Unit, BTreeSet<Pod>> {
+            let entries = checked.entries.iter();
+            entries
+                .filter(|(unit, _)| !listed.contains_key(unit))
+                .map(|(unit, pods)| (unit.clone(), pods.clone()))
+                .collect()
+        };
+        let alone = more(&checked);
+        let known = self.believed().take();
+        if alone.is_empty() {
+            return Ok(Some(checked));
+        }
+        if let Some(known) = known
+            && known.until > Instant::now()
+            && known.entries == alone
+        {
+            *self.believed() = Some(known);
+            return Ok(Some(Checked {
+                fresh: true,
+                ..checked
+            }));
+        }
+        match self.rewritten(&read).await {
+            Some(read) => {
+                let checked = Checked {
+                    fresh: true,
+                    ..digest(&read)
+                };
+                *self.believed() = Some(Believed {
+                    until: Instant::now() + BELIEVED,
+                    entries: more(&checked),
+                });
+                Ok(Some(checked))
+            }
+            None => Ok(Some(checked)),
+        }
+    }
+}
+
+#[async_trait]
+impl Books for KubeletBooks {
+    async fn look(&self, uids: BTreeSet<String>) -> Look {
+        let begun = Instant::now();
+        let incarnation = self.incarnation();
+        let mut problems = Vec::new();
+        let listed = match self.pods.list().await {
+            Ok(listed) => Some(units(listed)),
+            Err(error) => {
+                if incarnation.is_some() {
+                    problems.push(crate::words::of(&error));
+                }
+                None
+            }
+        };
+        let checkpoint = match self.check(listed.as_ref()).await {
+            Ok(checkpoint) => checkpoint,
+            Err(problem) => {
+                problems.push(problem);
+                None
+            }
+        };
+        let root = self.root.clone();
+        let booked = checkpoint
+            .iter()
+            .flat_map(|checked| checked.entries.values());
+        let uids: BTreeSet<String> = booked
+            .flatten()
+            .filter_map(|pod| pod.uid.clone())
+            .chain(uids)
+            .collect();
+        let alive = spawn_blocking(move || {
+            uids.into_iter()
+                .filter_map(|uid| Some((pod_exists(&root, &uid)?, uid)))
+                .map(|(alive, uid)| (uid, alive))
+                .collect()
+        });
+        Look {
+            begun,
+            // A kubelet that was replaced meanwhile answered for neither.
+            listed: listed.filter(|_| self.incarnation() == incarnation),
+            incarnation,
+            checkpoint,
+            alive: alive.await.unwrap_or_default(),
+            problems,
+        }
+    }
+
+    async fn listed(&self) -> Option<BTreeMap<Unit, BTreeSet<Pod>>> {
+        self.pods.list().await.ok().map(units)
+    }
+
+    fn incarnation(&self) -> Option<Incarnation> {
+        self.plugins.report().borrow().kubelet
+    }
+
+    fn changes(&self) -> watch::Receiver<u64> {
+        self.changes.clone()
+    }
+}
+
+fn units(listed: Listed) -> BTreeMap<Unit, BTreeSet<Pod>> {
+    listed
+        .holders
+        .into_iter()
+        .filter(|((resource, _), _)| resource_name(resource).is_some())
+        .map(|((resource, id), holders)| {
+            let pods = holders
+                .into_iter()
+                .map(|holder| Pod {
+                    name: Some(format!("{}/{}", holder.namespace, holder.pod)),
+                    uid: None,
+                    container: holder.container,
+                })
+                .collect();
+            (Unit { resource, id }, pods)
+        })
+        .collect()
+}
+
+fn digest(checkpoint: &Checkpoint) -> Checked {
+    let mut checked = Checked::default();
+    for entry in &checkpoint.entries {
+        let Some(name) = resource_name(&entry.resource) else {
+            continue;
+        };
+        let pairs = entry.annotations.get(&format!("{SLOTS_ANNOTATION}/{name}"));
+        let slots: BTreeMap<&str, &str> = pairs
+            .into_iter()
+            .flat_map(|pairs| pairs.split(' '))
+            .filter_map(|pair| pair.split_once('='))
+            .collect();
+        for id in &entry.ids {
+            let unit = Unit {
+                resource: entry.resource.clone(),
+                id: id.clone(),
+            };
+            if let Some(slot) = slots.get(id.as_str()) {
+                checked.slots.insert(unit.clone(), (*slot).to_owned());
+            }
+            checked.entries.entry(unit).or_default().insert(Pod {
+                name: None,
+                uid: Some(entry.pod_uid.clone()),
+                container: entry.container.clone(),
+            });
+        }
+    }
+    checked
+}

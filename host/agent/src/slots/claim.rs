@@ -1,0 +1,345 @@
+//! What an allocation claims: which slots of which Instances, and what the container gets with them. Pure.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use leafhost_core::instance::{Edit, Instance};
+use leafhost_core::ports::{Change, InstanceSet};
+use leafhost_core::slot::{DeviceUsage, slot_number};
+use leafhost_kubelet::{Allocation, DeviceSpec, Mount, Refusal};
+
+use super::holds::Holds;
+use super::look::SLOTS_ANNOTATION;
+use super::offers::free_slots;
+use super::unit::{Unit, resource_name};
+use super::view::{Owners, Seen};
+use crate::discovery::DeviceSnapshot;
+use crate::offer::handout::Handout;
+
+/// What this node knows when it decides.
+#[derive(Clone, Copy)]
+pub struct Ground<'a> {
+    /// This node.
+    pub node: &'a str,
+    /// The devices as they are seen now.
+    pub devices: &'a DeviceSnapshot,
+    /// The Instances.
+    pub instances: &'a InstanceSet,
+    /// What the resources' names stand for.
+    pub owners: &'a Owners,
+    /// The slots of this node.
+    pub holds: &'a Holds,
+}
+
+/// One device that is given.
+#[derive(Debug, Clone)]
+pub struct Chosen {
+    /// What the kubelet calls it.
+    pub unit: Unit,
+    /// The Instance.
+    pub instance: Arc<Instance>,
+    /// The slot of it.
+    pub slot: String,
+    /// The value that is written; nothing if this node has the slot already.
+    pub claim: Option<DeviceUsage>,
+    seen: Seen,
+}
+
+impl Ground<'_> {
+    /// Chooses a slot for each of the ids, or none at all. `reserved` are slots that others of the same batch get; what is
+    /// chosen is added.
+    pub fn choose(
+        &self,
+        resource: &str,
+        ids: &BTreeSet<String>,
+        reserved: &mut BTreeSet<String>,
+    ) -> Result<Vec<Chosen>, Refusal> {
+        let name = resource_name(resource).unwrap_or_default();
+        let mut now = reserved.clone();
+        let mut chosen: Vec<Chosen> = Vec::new();
+        let mut instances: BTreeSet<String> = BTreeSet::new();
+        // What this node has already decides which Instances are left for the rest.
+        let (again, new): (Vec<_>, Vec<_>) = ids
+            .iter()
+            .map(|id| Unit {
+                resource: resource.to_owned(),
+                id: id.clone(),
+            })
+            .partition(|unit| {
+                let hold = self.holds.by_unit.get(unit);
+                hold.is_some_and(|hold| hold.stored)
+            });
+        for unit in again {
+            let one = self.again(unit)?;
+            instances.insert(one.instance.metadata.name.clone());
+            chosen.push(one);
+        }
+        for unit in new {
+            let one = if self.owners.configurations.contains_key(name) {
+                self.through_configuration(name, unit, &instances, &now)?
+            } else if let Some(key) = self.owners.instances.get(name) {
+                let instance = self.instances.instances.get(key);
+                let instance = instance.ok_or_else(|| unknown(resource, &unit.id))?;
+                self.through_instance(instance, unit, &now)?
+            } else {
+                return Err(unknown(resource, &unit.id));
+            };
+            instances.insert(one.instance.metadata.name.clone());
+            now.insert(one.slot.clone());
+            chosen.push(one);
+        }
+        *reserved = now;
+        chosen.sort_by(|one, two| one.unit.id.cmp(&two.unit.id));
+        Ok(chosen)
+    }
+
+    /// A slot that this node has already: the app container of a pod whose init container had it, or a new pod to which the
+    /// kubelet gives what an ended one had.
+    fn again(&self, unit: Unit) -> Result<Chosen, Refusal> {
+        let hold = self.holds.by_unit.get(&unit);
+        let hold = hold.ok_or_else(|| unknown(&unit.resource, &unit.id))?;
+        let instance = self
+            .owners
+            .instances
+            .get(&hold.instance)
+            .and_then(|key| self.instances.instances.get(key))
+            .ok_or_else(|| gone(&hold.instance))?;
+        let seen = self.visible(instance)?;
+        Ok(Chosen {
+            unit,
+            instance: Arc::clone(instance),
+            slot: hold.slot.clone(),
+            claim: None,
+            seen,
+        })
+    }
+
+    fn through_instance(
+        &self,
+        instance: &Arc<Instance>,
+        unit: Unit,
+        reserved: &BTreeSet<String>,
+    ) -> Result<Chosen, Refusal> {
+        let name = &instance.metadata.name;
+        let number =
+            slot_number(name, &unit.id).ok_or_else(|| unknown(&unit.resource, &unit.id))?;
+        let seen = self.visible(instance)?;
+        let usage = instance.spec.device_usage.get(&unit.id);
+        if let Some(usage) = usage.filter(|usage| !usage.is_empty()) {
+            return Err(Refusal::Unavailable(format!(
+                "slot {} of Instance {name} is used by {usage}",
+                unit.id
+            )));
+        }
+        if number >= instance.spec.capacity {
+            return Err(Refusal::Unknown(format!(
+                "Instance {name} has no slot {number}: its capacity is {}",
+                instance.spec.capacity
+            )));
+        }
+        let slot = unit.id.clone();
+        if reserved.contains(&slot) || self.left(instance, reserved) == 0 {
+            return Err(full(instance));
+        }
+        Ok(Chosen {
+            claim: Some(DeviceUsage::Node(self.node.to_owned())),
+            unit,
+            instance: Arc::clone(instance),
+            slot,
+            seen,
+        })
+    }
+
+    /// The Instance with the most free slots that is not among `not`, so that a container gets different ones.
+    fn through_configuration(
+        &self,
+        name: &str,
+        unit: Unit,
+        not: &BTreeSet<String>,
+        reserved: &BTreeSet<String>,
+    ) -> Result<Chosen, Refusal> {
+        if slot_number(name, &unit.id).is_none() {
+            return Err(unknown(&unit.resource, &unit.id));
+        }
+        let key = self.owners.configurations.get(name);
+        let mut best: Option<(usize, String, Chosen)> = None;
+        for instance in self.instances_of(key) {
+            if not.contains(&instance.metadata.name) || self.left(instance, reserved) == 0 {
+                continue;
+            }
+            let Ok(seen) = self.visible(instance) else {
+                continue;
+            };
+            let free = free_slots(self.node, instance);
+            let left: Vec<&String> = free.iter().filter(|id| !reserved.contains(*id)).collect();
+            let Some(slot) = left.first() else {
+                continue;
+            };
+            let better = best
+                .as_ref()
+                .is_none_or(|(count, first, _)| (left.len(), *slot) > (*count, first));
+            if better {
+                let chosen = Chosen {
+                    unit: unit.clone(),
+                    instance: Arc::clone(instance),
+                    slot: (*slot).clone(),
+                    claim: Some(DeviceUsage::Configuration {
+                        device: unit.id.clone(),
+                        node: self.node.to_owned(),
+                    }),
+                    seen,
+                };
+                best = Some((left.len(), (*slot).clone(), chosen));
+            }
+        }
+        best.map(|(_, _, chosen)| chosen).ok_or_else(|| {
+            Refusal::Unavailable(format!(
+                "no further Instance of Configuration {name} has a free slot on node {}",
+                self.node
+            ))
+        })
+    }
+
+    fn instances_of<'a>(
+        &'a self,
+        key: Option<&'a leafhost_core::names::ConfigurationKey>,
+    ) -> impl Iterator<Item = &'a Arc<Instance>> {
+        self.owners
+            .instances
+            .values()
+            .filter_map(|key| self.instances.instances.get(key))
+            .filter(move |instance| {
+                key.is_some_and(|key| {
+                    instance.metadata.namespace == key.namespace()
+                        && instance.spec.configuration_name == key.name()
+                })
+            })
+    }
+
+    /// How many more slots may be taken.
+    fn left(&self, instance: &Instance, reserved: &BTreeSet<String>) -> usize {
+        let name = &instance.metadata.name;
+        let also = reserved
+            .range(format!("{name}-")..)
+            .take_while(|id| id.starts_with(name.as_str()))
+            .filter(|id| slot_number(name, id).is_some())
+            .count();
+        free_slots(self.node, instance).len().saturating_sub(also)
+    }
+
+    /// The device as it is seen now, if a container may get it.
+    fn visible(&self, instance: &Instance) -> Result<Seen, Refusal> {
+        let name = &instance.metadata.name;
+        let seen = Seen::new(self.node, self.devices, instance);
+        if let Some(why) = &seen.unhealthy {
+            return Err(Refusal::Unavailable(format!(
+                "the device of Instance {name} is unhealthy: {why}"
+            )));
+        }
+        if seen.missing {
+            return Err(gone(name));
+        }
+        if !seen.is_offered() {
+            return Err(Refusal::Unavailable(format!(
+                "the device of Instance {name} has not been seen since the agent started"
+            )));
+        }
+        Ok(seen)
+    }
+}
+
+fn unknown(resource: &str, id: &str) -> Refusal {
+    Refusal::Unknown(format!("{resource} has no device {id:?} on this node"))
+}
+
+fn gone(instance: &str) -> Refusal {
+    Refusal::Unavailable(format!(
+        "the device of Instance {instance} is not there any more"
+    ))
+}
+
+fn full(instance: &Instance) -> Refusal {
+    Refusal::Unavailable(format!(
+        "all {} slots of Instance {} are used",
+        instance.spec.capacity, instance.metadata.name
+    ))
+}
+
+/// The writes that make the claims, one an Instance; each names what was assumed.
+pub fn claims(chosen: &[Chosen]) -> Vec<Change> {
+    changes(chosen, |slot, usage| Edit::Slot {
+        id: slot.to_owned(),
+        held: DeviceUsage::Unused,
+        new: usage,
+    })
+}
+
+/// The writes that take the claims back.
+pub fn returns(chosen: &[Chosen]) -> Vec<Change> {
+    changes(chosen, |slot, usage| Edit::Slot {
+        id: slot.to_owned(),
+        held: usage,
+        new: DeviceUsage::Unused,
+    })
+}
+
+fn changes(chosen: &[Chosen], edit: impl Fn(&str, DeviceUsage) -> Edit) -> Vec<Change> {
+    let mut by_instance: BTreeMap<_, (String, Vec<Edit>)> = BTreeMap::new();
+    for one in chosen {
+        if let Some(usage) = &one.claim {
+            let (_, edits) = by_instance
+                .entry(one.instance.key())
+                .or_insert_with(|| (one.instance.metadata.uid.clone(), Vec::new()));
+            edits.push(edit(&one.slot, usage.clone()));
+        }
+    }
+    by_instance
+        .into_iter()
+        .map(|(key, (uid, edits))| Change::Update { key, uid, edits })
+        .collect()
+}
+
+/// What the container gets: everything for all its devices. Plain variables are those of the first id.
+pub fn answer(configuration: Option<&str>, chosen: &[Chosen]) -> Allocation {
+    let mut all = Handout::default();
+    for one in chosen {
+        let (Some(device), Some(configured)) = (&one.seen.device, &one.seen.configured) else {
+            continue;
+        };
+        let own = &configured.configuration.broker_properties;
+        let hash = one.instance.hash().unwrap_or_default();
+        all.add(Handout::of(hash, device, own));
+    }
+    let pairs: Vec<String> = chosen
+        .iter()
+        .map(|one| format!("{}={}", one.unit.id, one.slot))
+        .collect();
+    Allocation {
+        envs: all.env,
+        mounts: all
+            .mounts
+            .into_values()
+            .map(|mount| Mount {
+                container_path: mount.container_path,
+                host_path: mount.host_path,
+                read_only: mount.read_only,
+            })
+            .collect(),
+        devices: all
+            .nodes
+            .into_values()
+            .map(|node| DeviceSpec {
+                container_path: node.container_path,
+                host_path: node.host_path,
+                permissions: node.permissions,
+            })
+            .collect(),
+        annotations: configuration
+            .map(|name| (format!("{SLOTS_ANNOTATION}/{name}"), pairs.join(" ")))
+            .into_iter()
+            .collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,237 @@
+//! A look at the kubelet's books: which pod has which device. Pure; how it is taken is in [`super::books`].
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+use leafhost_kubelet::Incarnation;
+use tokio::time::Instant;
+
+use super::holds::Hold;
+use super::unit::{Unit, resource_name};
+
+/// The annotation that says which slots are behind virtual devices: `<this>/<configuration>`, with `<virtual>=<slot>` pairs.
+/// The kubelet's checkpoint keeps it, so that it outlives the agent and the Instance.
+pub const SLOTS_ANNOTATION: &str = "slots.leafhost.dev";
+
+/// A container that has a device.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Pod {
+    /// `namespace/name`, where PodResources gave it.
+    pub name: Option<String>,
+    /// The uid, where the checkpoint gave it.
+    pub uid: Option<String>,
+    /// The container.
+    pub container: String,
+}
+
+impl fmt::Display for Pod {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (&self.name, &self.uid) {
+            (Some(name), _) => f.write_str(name),
+            (None, Some(uid)) => write!(f, "pod {uid}"),
+            (None, None) => f.write_str("a pod"),
+        }
+    }
+}
+
+/// What the kubelet said when it was looked at.
+#[derive(Debug, Clone)]
+pub struct Look {
+    /// When the look began: what happened later it cannot have seen.
+    pub begun: Instant,
+    /// The kubelet that was looked at.
+    pub incarnation: Option<Incarnation>,
+    /// What PodResources lists, by unit; nothing if it could not be had.
+    pub listed: Option<BTreeMap<Unit, BTreeSet<Pod>>>,
+    /// What the checkpoint says; nothing if it could not be had.
+    pub checkpoint: Option<Checked>,
+    /// By pod uid, whether the pod is still on this node; what cannot be told is not here.
+    pub alive: BTreeMap<String, bool>,
+    /// What could not be looked at, and the remedy.
+    pub problems: Vec<String>,
+}
+
+/// The kubelet's checkpoint.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Checked {
+    /// By unit.
+    pub entries: BTreeMap<Unit, BTreeSet<Pod>>,
+    /// By unit of a Configuration: the slot behind it.
+    pub slots: BTreeMap<Unit, String>,
+    /// Whether it was written after PodResources had answered, which makes the kubelet sweep its books. Before that it may
+    /// still name pods that have ended.
+    pub fresh: bool,
+}
+
+/// What a look says of one unit.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Sight {
+    /// These have it.
+    Held(BTreeSet<Pod>),
+    /// Nobody has it; certain if the checkpoint says so, too, which alone knows init containers.
+    Absent {
+        /// Whether all books were read.
+        certain: bool,
+    },
+    /// Cannot be told.
+    Unsure,
+}
+
+/// A unit that only the kubelet knows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Found {
+    /// Who has it.
+    pub pods: BTreeSet<Pod>,
+    /// The slot, where it was written down.
+    pub slot: Option<String>,
+}
+
+impl Look {
+    /// What it says of a unit.
+    pub fn sight(&self, unit: &Unit) -> Sight {
+        let Some(listed) = &self.listed else {
+            return Sight::Unsure;
+        };
+        let checked = self.checkpoint.as_ref();
+        let booked = checked.and_then(|checked| checked.entries.get(unit));
+        match (listed.get(unit), booked) {
+            (Some(pods), Some(booked)) => Sight::Held(join(pods, booked)),
+            (Some(pods), None) => Sight::Held(pods.clone()),
+            (None, Some(booked)) if checked.is_some_and(|checked| checked.fresh) => {
+                Sight::Held(booked.clone())
+            }
+            (None, Some(_)) => Sight::Unsure,
+            (None, None) => Sight::Absent {
+                certain: checked.is_some(),
+            },
+        }
+    }
+
+    /// Whether a pod is still on this node.
+    pub fn is_alive(&self, pod: &Pod) -> Option<bool> {
+        self.alive.get(pod.uid.as_ref()?).copied()
+    }
+
+    /// What the kubelet has of our resources beside `known`. What the checkpoint alone says counts if the pod is there.
+    pub fn strangers(&self, known: &BTreeMap<Unit, Hold>) -> Vec<(Unit, Found)> {
+        let Some(listed) = &self.listed else {
+            return Vec::new();
+        };
+        let checked = self.checkpoint.as_ref();
+        let booked = checked.into_iter().flat_map(|checked| {
+            checked.entries.iter().filter(|(_, pods)| {
+                checked.fresh || pods.iter().any(|pod| self.is_alive(pod) == Some(true))
+            })
+        });
+        let mut found: BTreeMap<Unit, Found> = BTreeMap::new();
+        for (unit, pods) in booked.chain(listed) {
+            if known.contains_key(unit) || resource_name(&unit.resource).is_none() {
+                continue;
+            }
+            let slot = checked.and_then(|checked| checked.slots.get(unit)).cloned();
+            found.entry(unit.clone()).or_insert_with(|| Found {
+                pods: pods.clone(),
+                slot,
+            });
+        }
+        found.into_iter().collect()
+    }
+}
+
+/// The names of the one with the uids of the other, container by container.
+fn join(listed: &BTreeSet<Pod>, booked: &BTreeSet<Pod>) -> BTreeSet<Pod> {
+    let mut joined: BTreeSet<Pod> = BTreeSet::new();
+    let mut left: Vec<&Pod> = booked.iter().collect();
+    for pod in listed {
+        let uid = match left
+            .iter()
+            .position(|other| other.container == pod.container)
+        {
+            Some(index) => left.remove(index).uid.clone(),
+            None => None,
+        };
+        joined.insert(Pod { uid, ..pod.clone() });
+    }
+    // An init container that shares the device with its pod's container is nobody else.
+    let uids: BTreeSet<_> = joined.iter().filter_map(|pod| pod.uid.clone()).collect();
+    joined.extend(
+        left.into_iter()
+            .filter(|pod| pod.uid.as_ref().is_none_or(|uid| !uids.contains(uid)))
+            .cloned(),
+    );
+    joined
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mk_unit(id: &str) -> Unit {
+        Unit {
+            resource: "akri.sh/cams".into(),
+            id: id.into(),
+        }
+    }
+
+    fn mk_pod(name: Option<&str>, uid: Option<&str>) -> BTreeSet<Pod> {
+        BTreeSet::from([Pod {
+            name: name.map(Into::into),
+            uid: uid.map(Into::into),
+            container: "main".into(),
+        }])
+    }
+
+    #[test]
+    fn only_what_both_books_lack_is_certainly_absent() {
+        let listed = |ids: &[&str]| {
+            Some(
+                ids.iter()
+                    .map(|id| (mk_unit(id), mk_pod(Some("d/p"), None)))
+                    .collect::<BTreeMap<_, _>>(),
+            )
+        };
+        let checked = |ids: &[&str], fresh| {
+            Some(Checked {
+                entries: ids
+                    .iter()
+                    .map(|id| (mk_unit(id), mk_pod(None, Some("u"))))
+                    .collect(),
+                slots: BTreeMap::new(),
+                fresh,
+            })
+        };
+        let both = Sight::Held(mk_pod(Some("d/p"), Some("u")));
+        for (listed, checkpoint, sight) in [
+            (None, checked(&["a"], true), Sight::Unsure),
+            (listed(&["a"]), checked(&["a"], false), both),
+            (listed(&["a"]), None, Sight::Held(mk_pod(Some("d/p"), None))),
+            (
+                listed(&[]),
+                checked(&["a"], true),
+                Sight::Held(mk_pod(None, Some("u"))),
+            ),
+            // Perhaps an init container, perhaps a pod that has ended.
+            (listed(&[]), checked(&["a"], false), Sight::Unsure),
+            (
+                listed(&[]),
+                checked(&[], false),
+                Sight::Absent { certain: true },
+            ),
+            (listed(&[]), None, Sight::Absent { certain: false }),
+        ] {
+            let look = Look {
+                begun: Instant::now(),
+                incarnation: None,
+                listed: listed.clone(),
+                checkpoint: checkpoint.clone(),
+                alive: BTreeMap::new(),
+                problems: Vec::new(),
+            };
+            assert_eq!(
+                look.sight(&mk_unit("a")),
+                sight,
+                "{listed:?} {checkpoint:?}"
+            );
+        }
+    }
+}

@@ -1,0 +1,410 @@
+//! What the kubelet is offered: one resource an Instance, one a Configuration, and how each of their ids is. Pure.
+//!
+//! Only what changed is computed again: an Instance that is the same object with the same device and the same holds keeps
+//! its list.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use leafhost_core::attribute::AttributeValue;
+use leafhost_core::configuration::MAX_CAPACITY;
+use leafhost_core::device::Device;
+use leafhost_core::instance::{Instance, InstanceKey};
+use leafhost_core::names::{ConfigurationKey, DigestLength, device_hash};
+use leafhost_core::ports::InstanceSet;
+use leafhost_core::slot::{slot_id, slot_number};
+use leafhost_kubelet::{Devices, Health, Offers, ResourceName};
+
+use super::holds::{Hold, Holds};
+use super::unit::{Unit, resource, virtual_id};
+use super::view::{Owners, Seen};
+use crate::discovery::DeviceSnapshot;
+
+/// Names of resources a node offers for Instances in its life: the Node object forgets none, and is of a limited size.
+pub const NAMES_EVER: usize = 1000;
+
+/// The attribute that says which NUMA node a device is near to, as Kubernetes names it.
+const NUMA_NODE: &str = "resource.kubernetes.io/numaNode";
+
+/// The free slots of an Instance that may be taken now, the best first. Nodes that race for an Instance try different ones.
+///
+/// At most as many as the capacity leaves: slots beyond a capacity that was lowered count until they are released.
+pub fn free_slots(node: &str, instance: &Instance) -> Vec<String> {
+    let (name, spec) = (&instance.metadata.name, &instance.spec);
+    let used = |id: &str| {
+        spec.device_usage
+            .get(id)
+            .is_some_and(|usage| !usage.is_empty())
+    };
+    let taken = spec.device_usage.values().filter(|usage| !usage.is_empty());
+    let capacity = usize::try_from(spec.capacity).unwrap_or(usize::MAX);
+    let left = capacity.saturating_sub(taken.count());
+    if left == 0 {
+        return Vec::new();
+    }
+    let mut free: Vec<(String, String)> = (0..spec.capacity.min(MAX_CAPACITY))
+        .map(|slot| slot_id(name, slot))
+        .filter(|id| !used(id))
+        .map(|id| (rank(node, &id), id))
+        .collect();
+    free.sort();
+    free.truncate(left);
+    free.into_iter().map(|(_, id)| id).collect()
+}
+
+/// The place of an id in this node's own order.
+pub fn rank(node: &str, id: &str) -> String {
+    device_hash(id, Some(node), DigestLength::Eight)
+}
+
+/// Computes offers and remembers what it computed.
+#[derive(Debug, Default)]
+pub struct Offerer {
+    cache: BTreeMap<InstanceKey, Computed>,
+    lists: BTreeMap<String, Arc<Devices>>,
+    offered: BTreeSet<String>,
+}
+
+/// What follows from an Instance.
+#[derive(Debug)]
+struct Computed {
+    instance: Arc<Instance>,
+    device: Option<Arc<Device>>,
+    kept: bool,
+    offered: bool,
+    holds: Vec<Held>,
+    list: Arc<Devices>,
+    has_free: bool,
+}
+
+/// What of a hold shows in a list.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Held {
+    unit: Unit,
+    slot: String,
+    lost: bool,
+}
+
+/// What is offered, and what is not.
+#[derive(Debug, Default)]
+pub struct Offered {
+    /// The lists.
+    pub offers: Offers,
+    /// Names that were not offered before.
+    pub new_names: BTreeSet<String>,
+    /// What is not offered, and why.
+    pub problems: BTreeSet<String>,
+}
+
+/// How many resources there may be.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    /// Resources of single Instances at one time.
+    pub live: usize,
+    /// Names of such resources ever: the Node object forgets none.
+    pub ever: usize,
+}
+
+impl Offerer {
+    /// What is offered now. `known` are the names that were ever offered.
+    pub fn offer(
+        &mut self,
+        node: &str,
+        devices: &DeviceSnapshot,
+        instances: &InstanceSet,
+        owners: &Owners,
+        holds: &Holds,
+        known: &BTreeSet<String>,
+        limits: Limits,
+    ) -> Offered {
+        let mut by_instance: BTreeMap<&str, Vec<(&Unit, &Hold)>> = BTreeMap::new();
+        for (unit, hold) in &holds.by_unit {
+            by_instance
+                .entry(&hold.instance)
+                .or_default()
+                .push((unit, hold));
+        }
+        let mut cache = std::mem::take(&mut self.cache);
+        // By Configuration: how many Instances can be had through it, and whether there is any.
+        let mut free: BTreeMap<(&str, &str), (u32, bool)> = BTreeMap::new();
+        let mut numbers: BTreeMap<String, Vec<(Unit, bool)>> = BTreeMap::new();
+        for key in owners.instances.values() {
+            let Some(instance) = instances.instances.get(key) else {
+                continue;
+            };
+            let held: Vec<Held> = by_instance
+                .remove(key.name.as_str())
+                .unwrap_or_default()
+                .into_iter()
+                .map(|(unit, hold)| Held {
+                    unit: unit.clone(),
+                    slot: hold.slot.clone(),
+                    lost: hold.holder.is_lost(),
+                })
+                .collect();
+            let seen = Seen::new(node, devices, instance);
+            let (kept, offered) = (seen.is_kept(), seen.is_offered());
+            let computed = match cache.remove(key) {
+                Some(computed)
+                    if Arc::ptr_eq(&computed.instance, instance)
+                        && same(computed.device.as_ref(), seen.device.as_ref())
+                        && (computed.kept, computed.offered) == (kept, offered)
+                        && computed.holds == held =>
+                {
+                    computed
+                }
+                _ => compute(node, instance, seen, held),
+            };
+            let owner = (
+                key.namespace.as_str(),
+                instance.spec.configuration_name.as_str(),
+            );
+            let sum = free.entry(owner).or_default();
+            sum.0 += u32::from(computed.has_free);
+            sum.1 = true;
+            let own = resource(&key.name);
+            for held in computed
+                .holds
+                .iter()
+                .filter(|held| held.unit.resource != own)
+            {
+                let healthy = kept && !held.lost;
+                numbers
+                    .entry(held.unit.resource.clone())
+                    .or_default()
+                    .push((held.unit.clone(), healthy));
+            }
+            self.cache.insert(key.clone(), computed);
+        }
+        // Their Instances are gone; the kubelet still has them, and must not give them to anybody.
+        let mut orphans: BTreeMap<String, Vec<Unit>> = BTreeMap::new();
+        for (unit, _) in by_instance.into_values().flatten() {
+            if !unit.resource.is_empty() {
+                orphans
+                    .entry(unit.resource.clone())
+                    .or_default()
+                    .push(unit.clone());
+            }
+        }
+        let mut offered = Offered::default();
+        self.list_instances(owners, &mut orphans, known, limits, &mut offered);
+        for (name, key) in &owners.configurations {
+            let resource = resource(name);
+            let mut used = numbers.remove(&resource).unwrap_or_default();
+            let gone = orphans.remove(&resource).unwrap_or_default();
+            used.extend(gone.into_iter().map(|unit| (unit, false)));
+            let (free, any) = free
+                .get(&(key.namespace(), key.name()))
+                .copied()
+                .unwrap_or_default();
+            let list = configuration_list(key, &used, free, any);
+            self.put(&mut offered, resource, list);
+        }
+        // What is left has neither Instance nor Configuration.
+        for (resource, units) in orphans {
+            let list = units
+                .into_iter()
+                .map(|unit| (unit.id, device(Health::Unhealthy, None)))
+                .collect();
+            self.put(&mut offered, resource, list);
+        }
+        self.lists = offered
+            .offers
+            .iter()
+            .map(|(name, list)| (name.as_str().to_owned(), Arc::clone(list)))
+            .collect();
+        offered
+    }
+
+    fn list_instances(
+        &mut self,
+        owners: &Owners,
+        orphans: &mut BTreeMap<String, Vec<Unit>>,
+        known: &BTreeSet<String>,
+        limits: Limits,
+        offered: &mut Offered,
+    ) {
+        let mut candidates: Vec<(bool, bool, Option<&str>, &str, &Arc<Devices>)> = self
+            .cache
+            .values()
+            .map(|computed| {
+                let metadata = &computed.instance.metadata;
+                let name = metadata.name.as_str();
+                (
+                    computed.holds.is_empty(),
+                    !self.offered.contains(name),
+                    metadata.creation_timestamp.as_deref(),
+                    name,
+                    &computed.list,
+                )
+            })
+            .filter(|(.., list)| !list.is_empty())
+            .collect();
+        candidates.sort_by_key(|candidate| (candidate.0, candidate.1, candidate.2, candidate.3));
+        let (mut full, mut worn, mut chosen) = (0_usize, 0_usize, BTreeMap::new());
+        let mut ever = known.len();
+        for (free, _, _, name, list) in candidates {
+            let new = !known.contains(name);
+            if chosen.len() >= limits.live && free {
+                full += 1;
+            } else if new && ever >= limits.ever && free {
+                worn += 1;
+            } else {
+                ever += usize::from(new);
+                chosen.insert(name.to_owned(), Arc::clone(list));
+            }
+        }
+        if full > 0 {
+            offered.problems.insert(format!(
+                "{full} of {} Instances have no resource of their own, because a node gets at most {}; their Configurations' resources have them (--instance-resources)",
+                full + worn + chosen.len(), limits.live
+            ));
+        }
+        if worn > 0 {
+            offered.problems.insert(format!(
+                "{worn} Instances have no resource of their own, because this node has offered {} names already and its Node object forgets none; their Configurations' resources have them. Devices that get new ids again and again use them up",
+                known.len()
+            ));
+        }
+        self.offered = chosen.keys().cloned().collect();
+        debug_assert!(owners.instances.len() >= self.offered.len());
+        for (name, list) in chosen {
+            let resource = resource(&name);
+            match orphans.remove(&resource) {
+                Some(gone) => {
+                    let mut list = Devices::clone(&list);
+                    for unit in gone {
+                        list.entry(unit.id)
+                            .or_insert_with(|| device(Health::Unhealthy, None));
+                    }
+                    self.put(offered, resource, list);
+                }
+                None => {
+                    if !known.contains(&name) {
+                        offered.new_names.insert(name);
+                    }
+                    put(offered, resource, list);
+                }
+            }
+        }
+    }
+
+    /// Offers a list; one that is the same as before stays the same object.
+    fn put(&self, offered: &mut Offered, resource: String, list: Devices) {
+        let list = match self.lists.get(&resource) {
+            Some(before) if **before == list => Arc::clone(before),
+            _ => Arc::new(list),
+        };
+        put(offered, resource, list);
+    }
+}
+
+fn put(offered: &mut Offered, resource: String, list: Arc<Devices>) {
+    if list.is_empty() {
+        return;
+    }
+    match ResourceName::new(resource) {
+        Ok(name) => drop(offered.offers.insert(name, list)),
+        Err(error) => drop(offered.problems.insert(format!(
+            "{error}: it is not offered to the kubelet; give the Configuration a shorter name"
+        ))),
+    }
+}
+
+fn same(one: Option<&Arc<Device>>, two: Option<&Arc<Device>>) -> bool {
+    match (one, two) {
+        (Some(one), Some(two)) => Arc::ptr_eq(one, two),
+        (None, None) => true,
+        _ => false,
+    }
+}
+
+fn device(health: Health, numa: Option<i64>) -> leafhost_kubelet::Device {
+    leafhost_kubelet::Device { health, numa }
+}
+
+fn compute(node: &str, instance: &Arc<Instance>, seen: Seen, holds: Vec<Held>) -> Computed {
+    let (kept, offered) = (seen.is_kept(), seen.is_offered());
+    let spec = &instance.spec;
+    let numa = seen.device.as_ref().and_then(|device| numa(device));
+    let free: BTreeSet<String> = free_slots(node, instance).into_iter().collect();
+    let own = resource(&instance.metadata.name);
+    let mut list = Devices::new();
+    for slot in 0..spec.capacity.min(MAX_CAPACITY) {
+        let id = slot_id(&instance.metadata.name, slot);
+        let health = if offered && free.contains(&id) {
+            Health::Healthy
+        } else {
+            Health::Unhealthy
+        };
+        list.insert(id, device(health, numa));
+    }
+    for held in holds.iter().filter(|held| held.unit.resource == own) {
+        // What a container has stays healthy for it: the kubelet admits it again after a restart only then.
+        let health = if kept && !held.lost {
+            Health::Healthy
+        } else {
+            Health::Unhealthy
+        };
+        list.insert(held.slot.clone(), device(health, numa));
+    }
+    Computed {
+        has_free: offered && !free.is_empty(),
+        instance: Arc::clone(instance),
+        device: seen.device,
+        kept,
+        offered,
+        holds,
+        list: Arc::new(list),
+    }
+}
+
+/// The virtual devices of a Configuration: those this node has, and one for each Instance with a free slot, so that a
+/// container which asks for several gets different Instances.
+fn configuration_list(
+    key: &ConfigurationKey,
+    used: &[(Unit, bool)],
+    free: u32,
+    any: bool,
+) -> Devices {
+    let mut list = Devices::new();
+    for (unit, healthy) in used {
+        let health = if *healthy {
+            Health::Healthy
+        } else {
+            Health::Unhealthy
+        };
+        list.insert(unit.id.clone(), device(health, None));
+    }
+    let taken: BTreeSet<u32> = list
+        .keys()
+        .filter_map(|id| slot_number(key.name(), id))
+        .collect();
+    let mut numbers = (0..u32::MAX).filter(|number| !taken.contains(number));
+    for number in numbers
+        .by_ref()
+        .take(usize::try_from(free).unwrap_or_default())
+    {
+        let id = virtual_id(key.name(), number);
+        list.insert(id, device(Health::Healthy, None));
+    }
+    if list.is_empty()
+        && any
+        && let Some(number) = numbers.next()
+    {
+        // The resource stays while all its slots are elsewhere.
+        let id = virtual_id(key.name(), number);
+        list.insert(id, device(Health::Unhealthy, None));
+    }
+    list
+}
+
+fn numa(device: &Device) -> Option<i64> {
+    match device.attributes.get(NUMA_NODE)? {
+        AttributeValue::Int(node) => Some(*node).filter(|node| *node >= 0),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests;

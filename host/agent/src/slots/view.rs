@@ -1,0 +1,161 @@
+//! What stands behind a resource's name: the Instance or Configuration, and the device as this node sees it now. Pure.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use leafhost_core::device::{Device, DeviceKey, Health};
+use leafhost_core::instance::{Instance, InstanceKey};
+use leafhost_core::names::ConfigurationKey;
+use leafhost_core::ports::{ConfiguredDiscovery, InstanceSet};
+
+use crate::discovery::DeviceSnapshot;
+
+/// Which object a resource's name stands for. Two objects of different namespaces may have one name: the older has it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Owners {
+    /// By the name of the Instance.
+    pub instances: BTreeMap<String, InstanceKey>,
+    /// By the name of the Configuration.
+    pub configurations: BTreeMap<String, ConfigurationKey>,
+    /// What is not offered, and why.
+    pub problems: BTreeSet<String>,
+}
+
+impl Owners {
+    /// The objects that concern `node`: Instances it sees or has slots of, Configurations it discovers for.
+    pub fn new(node: &str, devices: &DeviceSnapshot, instances: &InstanceSet) -> Self {
+        let mut owners = Self::default();
+        let mut since: BTreeMap<&ConfigurationKey, &str> = BTreeMap::new();
+        let keys: BTreeMap<(&str, &str), &ConfigurationKey> = devices
+            .configurations
+            .keys()
+            .map(|key| ((key.namespace(), key.name()), key))
+            .collect();
+        let mut ours: Vec<(Option<&str>, InstanceKey)> = Vec::new();
+        for (key, instance) in &instances.instances {
+            if !concerns(node, instance) {
+                continue;
+            }
+            let made = instance.metadata.creation_timestamp.as_deref();
+            ours.push((made, key.clone()));
+            let owner = (
+                key.namespace.as_str(),
+                instance.spec.configuration_name.as_str(),
+            );
+            if let (Some(owner), Some(made)) = (keys.get(&owner), made) {
+                let oldest = since.entry(owner).or_insert(made);
+                *oldest = made.min(oldest);
+            }
+        }
+        let mut configurations: Vec<_> = devices
+            .configurations
+            .keys()
+            .map(|key| (since.get(key).is_none(), since.get(key).copied(), key))
+            .collect();
+        configurations.sort();
+        for (_, _, key) in configurations {
+            match owners.configurations.get(key.name()) {
+                None => drop(
+                    owners
+                        .configurations
+                        .insert(key.name().to_owned(), key.clone()),
+                ),
+                Some(older) => drop(owners.problems.insert(format!(
+                    "Configuration {key} has the name of {older}, which is older: its devices are not offered to the kubelet; rename one of them"
+                ))),
+            }
+        }
+        ours.sort();
+        for (_, key) in ours {
+            if owners.configurations.contains_key(&key.name) {
+                owners.problems.insert(format!(
+                    "Instance {key} has the name of a Configuration, so it is not offered to the kubelet by itself; rename the Configuration"
+                ));
+            } else if let Some(older) = owners.instances.get(&key.name) {
+                owners.problems.insert(format!(
+                    "Instance {key} has the name of {older}, which is older: it is not offered to the kubelet; rename one of the Configurations"
+                ));
+            } else {
+                owners.instances.insert(key.name.clone(), key);
+            }
+        }
+        owners
+    }
+}
+
+/// Whether the node sees the Instance or has a slot of it.
+fn concerns(node: &str, instance: &Instance) -> bool {
+    let spec = &instance.spec;
+    spec.nodes.iter().any(|seen| seen == node)
+        || spec.device_usage.values().any(|usage| {
+            !usage.is_empty()
+                && usage
+                    .rsplit(':')
+                    .next()
+                    .is_some_and(|holder| holder == node)
+        })
+}
+
+/// An Instance as this node sees it.
+#[derive(Debug, Clone)]
+pub struct Seen {
+    /// The Configuration, if it is in force.
+    pub configured: Option<Arc<ConfiguredDiscovery>>,
+    /// The device as last reported, unless it is missing.
+    pub device: Option<Arc<Device>>,
+    /// Whether the device is known to be missing. One that has not been reported since the start is not.
+    pub missing: bool,
+    /// What is wrong with it.
+    pub unhealthy: Option<String>,
+}
+
+impl Seen {
+    /// Looks the device up. What has not been reported since the agent started is as the Instance's status says.
+    pub fn new(node: &str, devices: &DeviceSnapshot, instance: &Instance) -> Self {
+        let key = ConfigurationKey::new(
+            &instance.metadata.namespace,
+            &instance.spec.configuration_name,
+        );
+        let key = key.ok();
+        let configuration = key.as_ref().and_then(|key| devices.configurations.get(key));
+        let device = configuration
+            .zip(instance.device_id())
+            .and_then(|(view, id)| {
+                view.devices.get(&DeviceKey {
+                    id: id.to_owned(),
+                    shared: instance.spec.shared,
+                })
+            });
+        let spared = key.is_some_and(|key| devices.spared.contains(&key));
+        let missing = match (device, configuration) {
+            (Some(device), _) => device.missing_since.is_some(),
+            (None, Some(view)) => view.settled,
+            (None, None) => devices.complete && !spared,
+        };
+        let reported = device.and_then(|device| device.device.as_ref());
+        let health = match reported {
+            Some(device) => Some(&device.health),
+            None => instance.status.nodes.get(node).map(|status| &status.health),
+        };
+        let unhealthy = match health {
+            Some(Health::Unhealthy(why)) => Some(why.clone()),
+            _ => None,
+        };
+        Self {
+            configured: configuration.map(|view| Arc::clone(&view.configured)),
+            device: reported.filter(|_| !missing).cloned(),
+            missing,
+            unhealthy,
+        }
+    }
+
+    /// Whether a container may get the device now.
+    pub fn is_offered(&self) -> bool {
+        self.device.is_some() && self.unhealthy.is_none() && self.configured.is_some()
+    }
+
+    /// Whether a container that has it may go on.
+    pub fn is_kept(&self) -> bool {
+        !self.missing && self.unhealthy.is_none()
+    }
+}
