@@ -1,7 +1,9 @@
 //! The cluster itself: pods run on its nodes and can be read and entered; a node survives what tests do to it.
 
-use anyhow::Result;
+use anyhow::{Context, Result, ensure};
 use leafhost_tests::cluster::{self, Container, Pod};
+use leafhost_tests::wait::eventually;
+use nix::sys::signal::Signal;
 
 #[test]
 fn a_pod_runs_on_each_of_two_nodes() -> Result<()> {
@@ -17,8 +19,88 @@ fn a_pod_runs_on_each_of_two_nodes() -> Result<()> {
             Some(&node.name().into()),
             "{running:#}"
         );
-        space.wait_logs(node.name(), "main", &format!("HOSTNAME={}\n", node.name()))?;
+        let name = format!("HOSTNAME={}\n", node.name());
+        space.wait_logs(node.name(), "main", &name)?;
         assert_eq!(space.exec(node.name(), "main", "cat /proc/1/comm")?, "sh\n");
     }
+    Ok(())
+}
+
+#[test]
+fn a_pod_goes_on_while_its_kubelet_restarts() -> Result<()> {
+    let Some(cluster) = cluster::shared()? else {
+        return Ok(());
+    };
+    let node = cluster.take_node()?;
+    let space = cluster.namespace("restart")?;
+    space.run(&Pod::new("stays", &[Container::new("main")]).on(&node))?;
+    let started = "/status/containerStatuses/0/state/running/startedAt";
+    let before = space.pod("stays")?;
+    let kubelet = node.kubelet_pid()?;
+    node.restart_kubelet()?;
+    assert_ne!(node.kubelet_pid()?, kubelet);
+    eventually("the new kubelet runs commands in it", || {
+        space.exec("stays", "main", "true")
+    })?;
+    let after = space.wait_running("stays")?;
+    assert!(before.pointer(started).is_some(), "{before:#}");
+    assert_eq!(before.pointer(started), after.pointer(started));
+    Ok(())
+}
+
+#[test]
+fn a_node_comes_back_after_a_power_cut_and_starts_its_pods_again() -> Result<()> {
+    let Some(cluster) = cluster::shared()? else {
+        return Ok(());
+    };
+    let node = cluster.take_node()?;
+    let space = cluster.namespace("power")?;
+    let pod = Pod::new("again", &[Container::new("main")]).on(&node);
+    let before = space.run(&pod.with("restartPolicy", "Always".into()))?;
+    node.run("touch", &["/run/before", "/var/lib/leafhost/before"])?;
+
+    node.stop_kubelet(Signal::SIGKILL)?;
+    node.stop_containers()?;
+    node.empty_run()?;
+    assert!(!node.path("/run/before").exists());
+    assert!(node.path("/var/lib/leafhost/before").exists());
+    node.start_kubelet()?;
+    node.wait_ready()?;
+
+    let id = "/status/containerStatuses/0/containerID";
+    space.until("again", "its container is a new one", |pod| {
+        let now = pod.pointer("/status/containerStatuses/0");
+        let running = now.and_then(|now| now.pointer("/state/running"));
+        ensure!(running.is_some(), "{now:?}");
+        ensure!(
+            pod.pointer(id) != before.pointer(id),
+            "it is {:?}",
+            pod.pointer(id)
+        );
+        Ok(())
+    })?;
+    space.exec("again", "main", "true")?;
+    Ok(())
+}
+
+#[test]
+fn a_pod_that_ends_badly_fails_a_wait_at_once_and_shows_why() -> Result<()> {
+    let Some(cluster) = cluster::shared()? else {
+        return Ok(());
+    };
+    let space = cluster.namespace("ends")?;
+    let fails = Container::new("main").script("exit 3");
+    let error = space
+        .create(&Pod::new("fails", &[fails]))
+        .and_then(|_| space.wait_phase("fails", "Succeeded"))
+        .err()
+        .context("a pod that failed has succeeded")?;
+    let text = format!("{error:#}");
+    assert!(
+        text.contains("pod fails is Failed, not Succeeded")
+            && text.contains("\"exitCode\": 3")
+            && text.contains("kubelet of node-a"),
+        "{text}"
+    );
     Ok(())
 }

@@ -275,11 +275,11 @@ impl Cluster {
         let nodes = self.nodes.iter().map(|node| {
             let (name, address, holder) = (node.name(), node.address(), node.holder());
             format!(
-                "{name} at {address}: nsenter --net --mount --uts --target {holder} --wd=/ sh\n"
+                "Enter {name}, {address}: nsenter --net --mount --uts --target {holder} --wd=/ sh\n"
             )
         });
         format!(
-            "export KUBECONFIG={}\nexport PATH=$PATH:{}\n{}",
+            "export KUBECONFIG={}\nexport PATH=$PATH:{}\n{}It ends with: make cluster-stop",
             self.kubeconfig().display(),
             self.programs.display(),
             nodes.collect::<String>()

@@ -5,7 +5,7 @@
 use std::io::{BufRead, BufReader};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use serde_json::Value;
 use ureq::http::Response;
 use ureq::{Agent, Body};
@@ -84,15 +84,22 @@ impl Api {
         mut look: impl FnMut(&str, &Value) -> Result<T>,
     ) -> Result<T> {
         let start = Instant::now();
-        let mut last = anyhow::anyhow!("there is no {name} in {collection}");
+        let selected = format!("{collection}?fieldSelector=metadata.name%3D{name}");
         loop {
-            let left = PATIENCE.saturating_sub(start.elapsed()).as_secs();
-            if left == 0 {
-                return Err(last).with_context(|| format!("not within {PATIENCE:?}"));
-            }
-            let query = format!(
-                "{collection}?watch=true&fieldSelector=metadata.name%3D{name}&timeoutSeconds={left}"
-            );
+            let now = self.get(&selected)?;
+            let mut last = match items(&now).next().map(|object| look("ADDED", object)) {
+                Some(Ok(found)) => return Ok(found),
+                Some(Err(error)) => error,
+                None => anyhow!("there is no {name} in {collection}"),
+            };
+            let left = PATIENCE.saturating_sub(start.elapsed()).as_secs().max(1);
+            // A watch without a version to begin at waits for what an etcd before 3.4.25 never says.
+            let version = now
+                .pointer("/metadata/resourceVersion")
+                .and_then(Value::as_str)
+                .context("a list has no version")?;
+            let query =
+                format!("{selected}&watch=true&resourceVersion={version}&timeoutSeconds={left}");
             let stream = good(self.agent.get(self.url(&query)).call())
                 .with_context(|| format!("cannot watch {collection}"))?;
             for line in BufReader::new(stream.into_body().into_reader()).lines() {
@@ -100,7 +107,7 @@ impl Api {
                 let kind = event.get("type").and_then(Value::as_str);
                 let object = event.get("object").context("an event has no object")?;
                 match kind {
-                    // The history it wanted is gone: the next stream begins with what is there now.
+                    // The history it wanted is gone.
                     Some("ERROR") => break,
                     Some(kind) => match look(kind, object) {
                         Ok(found) => return Ok(found),
@@ -108,6 +115,9 @@ impl Api {
                     },
                     None => bail!("an event has no type"),
                 }
+            }
+            if start.elapsed() >= PATIENCE.saturating_sub(Duration::from_secs(1)) {
+                return Err(last).with_context(|| format!("not within {PATIENCE:?}"));
             }
         }
     }
@@ -132,4 +142,12 @@ fn answer(sent: Sent) -> Result<Value> {
     let text = good(sent)?.body_mut().read_to_string()?;
     ensure!(!text.is_empty(), "the answer is empty");
     serde_json::from_str(&text).context("the answer is no JSON")
+}
+
+/// The objects of a list.
+pub(super) fn items(list: &Value) -> impl Iterator<Item = &Value> {
+    list.get("items")
+        .and_then(Value::as_array)
+        .into_iter()
+        .flatten()
 }

@@ -14,7 +14,7 @@ use anyhow::{Context, Result, bail, ensure};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
-use super::api::Api;
+use super::api::{Api, items};
 use super::control_plane::kubeconfig;
 use super::place::Place;
 use super::programs::{Running, tail};
@@ -32,7 +32,13 @@ pub struct Node {
     api: Api,
     holder: Running,
     containerd: Mutex<Option<Running>>,
-    kubelet: Mutex<Option<Running>>,
+    kubelet: Mutex<Option<Kubelet>>,
+}
+
+struct Kubelet {
+    running: Running,
+    /// When the one before it spoke last: until this one speaks, the API tells the state of that one.
+    before: Option<String>,
 }
 
 /// The name of a node by its number from 0.
@@ -230,7 +236,7 @@ impl Node {
     /// The pid of the kubelet.
     pub fn kubelet_pid(&self) -> Result<u32> {
         let mut kubelet = lock(&self.kubelet);
-        let running = kubelet.as_mut().context("no kubelet runs")?;
+        let running = &mut kubelet.as_mut().context("no kubelet runs")?.running;
         ensure!(!running.has_ended(), "the kubelet has ended");
         Ok(running.pid())
     }
@@ -240,6 +246,7 @@ impl Node {
         lock(&self.kubelet)
             .take()
             .context("no kubelet runs")?
+            .running
             .end(signal)
     }
 
@@ -247,11 +254,15 @@ impl Node {
     pub fn start_kubelet(&self) -> Result<()> {
         self.start_containerd()?;
         let mut kubelet = lock(&self.kubelet);
-        if let Some(running) = kubelet.as_mut()
-            && !running.has_ended()
+        if let Some(kubelet) = kubelet.as_mut()
+            && !kubelet.running.has_ended()
         {
             bail!("the kubelet runs already");
         }
+        let all = self.api.get("/api/v1/nodes")?;
+        let before = items(&all)
+            .find(|node| node.pointer("/metadata/name") == Some(&(&*self.name).into()))
+            .and_then(heartbeat);
         let flag = |name: &str, path: &Path| format!("--{name}={}", path.display());
         let mut command = self.command("kubelet", self.programs.join("kubelet"))?;
         command
@@ -259,7 +270,8 @@ impl Node {
             .arg(flag("kubeconfig", &self.kubeconfig()))
             .arg(format!("--hostname-override={}", self.name))
             .arg(format!("--node-ip={}", self.address));
-        *kubelet = Some(Running::start("kubelet", &self.folder, &mut command)?);
+        let running = Running::start("kubelet", &self.folder, &mut command)?;
+        *kubelet = Some(Kubelet { running, before });
         Ok(())
     }
 
@@ -325,19 +337,16 @@ impl Node {
     pub fn wait_ready(&self) -> Result<()> {
         let health = Api::new(&format!("{}:10248", self.address));
         let mut kubelet = lock(&self.kubelet);
-        kubelet
-            .as_mut()
-            .context("no kubelet runs")?
-            .until("the kubelet is well", || health.text("/healthz"))?;
+        let Kubelet { running, before } = kubelet.as_mut().context("no kubelet runs")?;
+        running.until("the kubelet is well", || health.text("/healthz"))?;
+        let before = before.clone();
         drop(kubelet);
         self.until("it is ready", |node| {
-            let conditions = node.pointer("/status/conditions").and_then(Value::as_array);
+            let ready = ready(node);
             ensure!(
-                conditions.into_iter().flatten().any(|condition| {
-                    condition.get("type") == Some(&"Ready".into())
-                        && condition.get("status") == Some(&"True".into())
-                }),
-                "conditions: {conditions:?}"
+                ready.and_then(|ready| ready.get("status")) == Some(&"True".into())
+                    && heartbeat(node) != before,
+                "{ready:?}, the kubelet before spoke at {before:?}"
             );
             let taints = node.pointer("/spec/taints");
             ensure!(taints.is_none(), "taints: {taints:?}");
@@ -361,7 +370,10 @@ impl Node {
     /// Looks at the Node object at every change, until `look` gives something.
     pub fn until<T>(&self, what: &str, mut look: impl FnMut(&Value) -> Result<T>) -> Result<T> {
         self.api
-            .watch("/api/v1/nodes", &self.name, |_, node| look(node))
+            .watch("/api/v1/nodes", &self.name, |kind, node| {
+                ensure!(kind != "DELETED", "it is deleted");
+                look(node)
+            })
             .with_context(|| format!("{}: {what}", self.name))
             .with_context(|| self.kubelet_log_tail())
     }
@@ -383,4 +395,16 @@ impl Node {
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn ready(node: &Value) -> Option<&Value> {
+    node.pointer("/status/conditions")?
+        .as_array()?
+        .iter()
+        .find(|condition| condition.get("type") == Some(&"Ready".into()))
+}
+
+fn heartbeat(node: &Value) -> Option<String> {
+    let time = ready(node)?.get("lastHeartbeatTime")?;
+    Some(time.as_str()?.to_owned())
 }

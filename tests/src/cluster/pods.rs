@@ -6,6 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use anyhow::{Context, Result, ensure};
 use serde_json::{Map, Value, json};
 
+use super::api::items;
 use super::programs::tail;
 use super::{Cluster, Node, image};
 use crate::wait;
@@ -71,6 +72,8 @@ impl Pod {
             spec: json!({
                 "automountServiceAccountToken": false,
                 "containers": containers,
+                // The cluster has no name server of its own.
+                "dnsPolicy": "Default",
                 "restartPolicy": "Never",
                 "terminationGracePeriodSeconds": 1,
             }),
@@ -175,6 +178,12 @@ impl<'c> Namespace<'c> {
         self.wait_running(&pod.name)
     }
 
+    /// A pod as it is now.
+    pub fn pod(&self, pod: &str) -> Result<Value> {
+        let path = format!("{}/{pod}", self.collection("pods"));
+        self.cluster.api().get(&path)
+    }
+
     /// Waits until all containers of a pod run; the pod.
     pub fn wait_running(&self, pod: &str) -> Result<Value> {
         self.wait_phase(pod, "Running")
@@ -211,7 +220,10 @@ impl<'c> Namespace<'c> {
         let pods = self.collection("pods");
         self.cluster
             .api()
-            .watch(&pods, pod, |_, object| look(object))
+            .watch(&pods, pod, |kind, object| {
+                ensure!(kind != "DELETED", "it is deleted");
+                look(object)
+            })
             .with_context(|| format!("pod {pod}: {what}"))
             .with_context(|| self.state())
     }
@@ -264,11 +276,10 @@ impl<'c> Namespace<'c> {
 
     fn delete_within(&self, pod: &str, seconds: u32) -> Result<()> {
         let pods = self.collection("pods");
-        let path = format!("{pods}/{pod}");
-        let uid = text(&self.cluster.api().get(&path)?, "/metadata/uid").to_owned();
+        let uid = text(&self.pod(pod)?, "/metadata/uid").to_owned();
         self.cluster
             .api()
-            .delete(&format!("{path}?gracePeriodSeconds={seconds}"))?;
+            .delete(&format!("{pods}/{pod}?gracePeriodSeconds={seconds}"))?;
         self.wait_gone(pod, &uid)
     }
 
@@ -340,13 +351,6 @@ impl Drop for Namespace<'_> {
             eprintln!("namespace {}: {error:#}", self.name);
         }
     }
-}
-
-fn items(list: &Value) -> impl Iterator<Item = &Value> {
-    list.get("items")
-        .and_then(Value::as_array)
-        .into_iter()
-        .flatten()
 }
 
 fn text<'v>(object: &'v Value, pointer: &str) -> &'v str {
