@@ -1,5 +1,13 @@
-//! What both sides of the contract have to agree on, although neither may depend on the other.
-#![allow(missing_docs, reason = "a test binary")]
+//! What two sides have to agree on, although neither may depend on the other; and the stand-ins for what is foreign.
+#![allow(
+    missing_docs,
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "a test binary"
+)]
+
+mod plugin;
+mod stand_in;
 
 use leafhost_core::attribute::{AttributeValue, is_quantity, value_problem};
 use leafhost_sdk::check;

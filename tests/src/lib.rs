@@ -4,6 +4,7 @@
 
 pub mod agent;
 pub mod cluster;
+pub mod kubelet;
 pub mod program;
 pub mod requirement;
 pub mod wait;

@@ -219,9 +219,9 @@ fn fold(answer: ListPodResourcesResponse) -> Listed {
     }
 }
 
-/// Whether the connection ended under the call.
+/// Whether the connection ended under the call: then the code is one of several, but it was not the kubelet that sent it.
 fn is_broken(status: &Status) -> bool {
-    status.source().is_some() && matches!(status.code(), Code::Unavailable | Code::Unknown)
+    status.source().is_some()
 }
 
 /// What the operating system said to the attempt to connect.

@@ -1,0 +1,36 @@
+//! Connects to a plugin as the kubelet does: tries for ten seconds, and calls the authority `localhost`.
+
+use std::path::Path;
+use std::time::Duration;
+
+use leafhost_kubelet::proto::device_plugin::device_plugin_client::DevicePluginClient;
+use tonic::Status;
+use tonic::transport::{Channel, Endpoint, Uri};
+
+/// How long the kubelet tries.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// How long it waits before it tries again.
+const BACKOFF: Duration = Duration::from_secs(1);
+
+/// A client of the plugin that listens at `path`.
+pub(super) async fn dial(path: &Path) -> Result<DevicePluginClient<Channel>, Status> {
+    let endpoint = Endpoint::from_shared(format!("unix://{}", path.display()))
+        .map_err(|error| Status::unknown(error.to_string()))?
+        .origin(Uri::from_static("http://localhost"));
+    let connecting = async {
+        loop {
+            match endpoint.connect().await {
+                Ok(channel) => return DevicePluginClient::new(channel),
+                Err(_) => tokio::time::sleep(BACKOFF).await,
+            }
+        }
+    };
+    tokio::time::timeout(PATIENCE, connecting)
+        .await
+        .map_err(|_| {
+            Status::unknown(format!(
+                "nobody answered at {} within {PATIENCE:?}",
+                path.display()
+            ))
+        })
+}

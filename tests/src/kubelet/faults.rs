@@ -1,0 +1,130 @@
+//! What goes wrong on demand.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tonic::{Code, Status};
+
+/// How the kubelet takes messages from ListAndWatch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reading {
+    /// As they come.
+    Eager,
+    /// Each so long after the one before.
+    Slow(Duration),
+    /// None at all, with the stream open.
+    Dead,
+}
+
+/// What PodResources does instead of answering.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Trouble {
+    /// Fails.
+    Error(Code, String),
+    /// Answers so much later.
+    Slow(Duration),
+    /// Never answers.
+    Silent,
+}
+
+/// Everything that can be made to go wrong; at first nothing does.
+#[derive(Debug)]
+pub struct Faults {
+    register: Mutex<(usize, Code, String)>,
+    dial: Mutex<usize>,
+    pod_resources: Mutex<Option<Trouble>>,
+    reading: watch::Sender<Reading>,
+    holding: watch::Sender<bool>,
+}
+
+impl Default for Faults {
+    fn default() -> Self {
+        Self {
+            register: Mutex::new((0, Code::Unknown, String::new())),
+            dial: Mutex::new(0),
+            pod_resources: Mutex::new(None),
+            reading: watch::Sender::new(Reading::Eager),
+            holding: watch::Sender::new(false),
+        }
+    }
+}
+
+fn set<T>(place: &Mutex<T>, value: T) {
+    *place.lock().unwrap_or_else(PoisonError::into_inner) = value;
+}
+
+impl Faults {
+    /// Refuses the next so many Registers, before anything is dialled.
+    pub fn refuse_register(&self, times: usize, code: Code, message: &str) {
+        set(&self.register, (times, code, message.to_owned()));
+    }
+
+    /// Fails the next so many dial-backs at once.
+    pub fn fail_dial(&self, times: usize) {
+        set(&self.dial, times);
+    }
+
+    /// What PodResources does from now on.
+    pub fn trouble_pod_resources(&self, trouble: Option<Trouble>) {
+        set(&self.pod_resources, trouble);
+    }
+
+    /// How lists are taken from now on.
+    pub fn read(&self, reading: Reading) {
+        self.reading.send_replace(reading);
+    }
+
+    /// Whether answers to Allocate lie unprocessed from now on. They are processed once this is false.
+    pub fn hold_answers(&self, hold: bool) {
+        self.holding.send_replace(hold);
+    }
+
+    pub(super) fn register(&self) -> Option<Status> {
+        let mut place = self.register.lock().unwrap_or_else(PoisonError::into_inner);
+        let (left, code, message) = &mut *place;
+        *left = left.checked_sub(1)?;
+        Some(Status::new(*code, message.clone()))
+    }
+
+    pub(super) fn dial_fails(&self) -> bool {
+        let mut left = self.dial.lock().unwrap_or_else(PoisonError::into_inner);
+        let fails = *left > 0;
+        *left = left.saturating_sub(1);
+        fails
+    }
+
+    pub(super) fn pod_resources(&self) -> Option<Trouble> {
+        let place = self.pod_resources.lock();
+        place.unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Waits until the next message may be taken.
+    pub(super) async fn readable(&self) {
+        let mut reading = self.reading.subscribe();
+        loop {
+            let now = *reading.borrow_and_update();
+            let wait = match now {
+                Reading::Eager => return,
+                Reading::Slow(wait) => Some(wait),
+                Reading::Dead => None,
+            };
+            let timer = async {
+                match wait {
+                    Some(wait) => tokio::time::sleep(wait).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                () = timer => return,
+                // The sender is in `self`: it cannot end before this.
+                _ = reading.changed() => {}
+            }
+        }
+    }
+
+    pub(super) async fn answer_released(&self) {
+        // As above.
+        let _ = self.holding.subscribe().wait_for(|hold| !hold).await;
+    }
+}

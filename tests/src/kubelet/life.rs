@@ -1,0 +1,289 @@
+//! One life of the kubelet's process, from its start to its end: registration, the clients it has, and admission.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::FileTypeExt as _;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use leafhost_kubelet::ResourceName;
+use leafhost_kubelet::proto::device_plugin::device_plugin_client::DevicePluginClient;
+use leafhost_kubelet::proto::device_plugin::registration_server::{
+    Registration as RegistrationService, RegistrationServer,
+};
+use leafhost_kubelet::proto::device_plugin::{DevicePluginOptions, Empty, RegisterRequest};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tonic::service::Routes;
+use tonic::transport::Channel;
+use tonic::{Request, Response, Status};
+
+use super::checkpoint;
+use super::dial::dial;
+use super::door::Door;
+use super::lister::Lister;
+use super::model::Model;
+use super::world::{Listing, Registration, World, locked};
+
+/// A plugin as the kubelet knows it.
+#[derive(Debug, Clone)]
+pub(super) struct Client {
+    id: u64,
+    closed: CancellationToken,
+    pub plugin: Option<DevicePluginClient<Channel>>,
+}
+
+/// What the kubelet calls to allocate.
+#[derive(Debug, Clone)]
+pub(super) struct Endpoint {
+    pub plugin: DevicePluginClient<Channel>,
+    pub options: DevicePluginOptions,
+}
+
+#[derive(Debug)]
+pub(super) struct Life {
+    pub world: Arc<World>,
+    pub model: Mutex<Model>,
+    /// By resource, the current one.
+    clients: Mutex<BTreeMap<String, Client>>,
+    pub endpoints: Mutex<BTreeMap<String, Endpoint>>,
+    /// Whether the API server has told it of the pods.
+    pub knows_pods: AtomicBool,
+    /// Streams that are open, by resource.
+    pub streams: Mutex<BTreeMap<String, usize>>,
+    next: AtomicU64,
+    writing: Mutex<()>,
+    pub stop: CancellationToken,
+    tasks: TaskTracker,
+    doors: Mutex<Vec<Door>>,
+}
+
+impl Life {
+    /// Reads the checkpoint, removes the sockets of the folder one by one, then listens.
+    pub async fn start(world: Arc<World>, pause: Duration, knows_pods: bool) -> Result<Arc<Self>> {
+        let folder = world.device_plugins();
+        fs::create_dir_all(&folder)?;
+        fs::create_dir_all(world.root.join("pods"))?;
+        fs::create_dir_all(world.root.join("pod-resources"))?;
+        let (given, resources) = checkpoint::read(&folder)?;
+        let mut model = Model::restored(given, resources, world.now());
+        model.seed = *locked(&world.seed);
+        let life = Arc::new(Self {
+            world: Arc::clone(&world),
+            model: Mutex::new(model),
+            clients: Mutex::default(),
+            endpoints: Mutex::default(),
+            knows_pods: AtomicBool::new(knows_pods),
+            streams: Mutex::default(),
+            next: AtomicU64::new(0),
+            writing: Mutex::new(()),
+            stop: CancellationToken::new(),
+            tasks: TaskTracker::new(),
+            doors: Mutex::default(),
+        });
+        world.record(|record| record.starts += 1);
+        // The names are those of this moment: a socket made again meanwhile is removed, too.
+        let mut names = Vec::new();
+        for entry in fs::read_dir(&folder)? {
+            names.push(entry?.path());
+        }
+        names.sort();
+        for path in names {
+            if fs::metadata(&path).is_ok_and(|metadata| metadata.file_type().is_socket()) {
+                fs::remove_file(&path)
+                    .with_context(|| format!("cannot remove {}", path.display()))?;
+                if !pause.is_zero() {
+                    tokio::time::sleep(pause).await;
+                }
+            }
+        }
+        let registration = Routes::new(RegistrationServer::new(Desk(Arc::clone(&life))));
+        let lister = Lister::routes(Arc::clone(&life));
+        let socket = world.pod_resources();
+        drop(fs::remove_file(&socket));
+        let doors = vec![
+            Door::open(&socket, lister)?,
+            Door::open(&folder.join("kubelet.sock"), registration)?,
+        ];
+        *locked(&life.doors) = doors;
+        world.tell();
+        Ok(life)
+    }
+
+    /// Ends as a killed process does: every connection at once, the sockets' files stay.
+    pub async fn end(&self) {
+        self.stop.cancel();
+        let doors = std::mem::take(&mut *locked(&self.doors));
+        for door in doors {
+            door.slam().await;
+        }
+        self.tasks.close();
+        self.tasks.wait().await;
+        locked(&self.clients).clear();
+        locked(&self.endpoints).clear();
+        self.world.tell();
+    }
+
+    async fn register(self: &Arc<Self>, request: &RegisterRequest) -> Result<(), Status> {
+        if let Some(status) = self.world.faults.register() {
+            return Err(status);
+        }
+        if request.version != "v1beta1" {
+            return Err(Status::unknown(format!(
+                "version {:?} is not served, only v1beta1",
+                request.version
+            )));
+        }
+        let resource = &request.resource_name;
+        ResourceName::new(resource.as_str()).map_err(|error| Status::unknown(error.to_string()))?;
+        let client = Client {
+            id: self.next.fetch_add(1, Relaxed),
+            closed: self.stop.child_token(),
+            plugin: None,
+        };
+        // The one before stays open, and nobody remembers it.
+        locked(&self.clients).insert(resource.clone(), client.clone());
+        match self.connect(resource, request, &client).await {
+            Ok(client) => {
+                let life = Arc::clone(self);
+                let resource = resource.clone();
+                self.tasks
+                    .spawn(async move { life.follow(resource, client).await });
+                Ok(())
+            }
+            Err(status) => {
+                // Whoever is current.
+                locked(&self.clients).remove(resource);
+                Err(status)
+            }
+        }
+    }
+
+    async fn connect(
+        &self,
+        resource: &str,
+        request: &RegisterRequest,
+        client: &Client,
+    ) -> Result<Client, Status> {
+        let path = self.world.device_plugins().join(&request.endpoint);
+        if self.world.faults.dial_fails() {
+            return Err(Status::unknown(format!(
+                "cannot dial {}: as was asked for",
+                path.display()
+            )));
+        }
+        let mut plugin = dial(&path).await?;
+        let options = plugin
+            .get_device_plugin_options(Empty {})
+            .await
+            .map_err(|status| Status::unknown(format!("cannot get the options: {status}")))?
+            .into_inner();
+        let endpoint = Endpoint {
+            plugin: plugin.clone(),
+            options,
+        };
+        locked(&self.endpoints).insert(resource.to_owned(), endpoint);
+        locked(&self.model).connect(resource);
+        let client = Client {
+            plugin: Some(plugin),
+            ..client.clone()
+        };
+        if let Some(current) = locked(&self.clients)
+            .get_mut(resource)
+            .filter(|current| current.id == client.id)
+        {
+            *current = client.clone();
+        }
+        Ok(client)
+    }
+
+    /// The one ListAndWatch of a registration, to its end. Then the resource's current client is disconnected, which need
+    /// not be this one: so it is up to 1.35.
+    async fn follow(&self, resource: String, client: Client) {
+        *locked(&self.streams).entry(resource.clone()).or_default() += 1;
+        tokio::select! {
+            () = client.closed.cancelled() => {}
+            () = self.take_lists(&resource, client.plugin) => {}
+        }
+        if let Some(open) = locked(&self.streams).get_mut(&resource) {
+            *open -= 1;
+        }
+        let current = locked(&self.clients).remove(&resource);
+        if let Some(current) = current.filter(|_| !self.stop.is_cancelled()) {
+            current.closed.cancel();
+            let now = self.world.now();
+            locked(&self.model).disconnect(&resource, now);
+        }
+        self.world.tell();
+    }
+
+    async fn take_lists(&self, resource: &str, plugin: Option<DevicePluginClient<Channel>>) {
+        let Some(mut plugin) = plugin else { return };
+        let Ok(stream) = plugin.list_and_watch(Empty {}).await else {
+            return;
+        };
+        let mut stream = stream.into_inner();
+        loop {
+            self.world.faults.readable().await;
+            let Ok(Some(message)) = stream.message().await else {
+                return;
+            };
+            locked(&self.model).list(resource, &message.devices);
+            self.save();
+            let life = self.world.life();
+            self.world.record(|record| {
+                record.lists.push(Listing {
+                    resource: resource.to_owned(),
+                    devices: message.devices,
+                    life,
+                });
+            });
+        }
+    }
+
+    /// Writes the checkpoint.
+    pub fn save(&self) {
+        let _one_at_a_time = locked(&self.writing);
+        let text = checkpoint::text(&locked(&self.model));
+        let written = text.and_then(|text| checkpoint::write(&self.world.device_plugins(), &text));
+        if let Err(error) = written {
+            // The real one logs it and goes on.
+            eprintln!("kubelet stand-in: {error:#}");
+        }
+    }
+
+    /// Frees what pods have that are not active. The checkpoint is not written for it.
+    pub fn sweep(&self) {
+        if self.knows_pods.load(Relaxed) {
+            let active = self.world.active();
+            locked(&self.model).sweep(&active);
+        }
+    }
+}
+
+struct Desk(Arc<Life>);
+
+#[tonic::async_trait]
+impl RegistrationService for Desk {
+    async fn register(&self, request: Request<RegisterRequest>) -> Result<Response<Empty>, Status> {
+        let request = request.into_inner();
+        let result = tokio::select! {
+            result = self.0.register(&request) => result,
+            () = self.0.stop.cancelled() => Err(Status::unavailable("the kubelet ends")),
+        };
+        let refused = result.as_ref().err();
+        let refused = refused.map(|status| (status.code(), status.message().to_owned()));
+        let life = self.0.world.life();
+        self.0.world.record(|record| {
+            record.registrations.push(Registration {
+                resource: request.resource_name,
+                endpoint: request.endpoint,
+                refused,
+                life,
+            });
+        });
+        result.map(|()| Response::new(Empty {}))
+    }
+}

@@ -1,0 +1,111 @@
+//! Waiting for the stand-in: for conditions, with a clock that stands still, and from tests that are not async.
+
+use std::future::Future;
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+use tokio::runtime::Runtime;
+
+use super::Kubelet;
+use crate::wait::PATIENCE;
+
+impl Kubelet {
+    /// Waits until `look`, which looks at the stand-in, gives something, or fails with what it said last. A paused clock stands
+    /// still meanwhile.
+    pub async fn until<T>(
+        &self,
+        what: &str,
+        mut look: impl FnMut(&Self) -> Result<T>,
+    ) -> Result<T> {
+        let mut changes = self.world.changes();
+        let mut end = ClockHold::new();
+        loop {
+            changes.mark_unchanged();
+            let error = match look(self) {
+                Ok(found) => return Ok(found),
+                Err(error) => error,
+            };
+            tokio::select! {
+                told = changes.changed() => told?,
+                () = end.over() => bail!("{what}: not within {PATIENCE:?}: {error:#}"),
+            }
+        }
+    }
+
+    /// Waits until a resource has this capacity and allocatable.
+    pub async fn until_capacity(
+        &self,
+        resource: &str,
+        capacity: usize,
+        allocatable: usize,
+    ) -> Result<()> {
+        self.until(
+            &format!("{resource} counts {capacity}, {allocatable}"),
+            |kubelet| match kubelet.capacity(resource) {
+                Some(now) if now == (capacity, allocatable) => Ok(()),
+                now => bail!("it counts {now:?}"),
+            },
+        )
+        .await
+    }
+}
+
+/// While it lives, a paused clock stands still instead of running ahead when everybody waits: what comes over a socket takes
+/// no time then.
+#[derive(Debug)]
+pub struct ClockHold {
+    _end: std::sync::mpsc::Sender<()>,
+    timer: tokio::task::JoinHandle<()>,
+}
+
+impl ClockHold {
+    /// Holds it for a minute of real time at most.
+    #[expect(clippy::new_without_default, reason = "it does something")]
+    pub fn new() -> Self {
+        let (end, wait) = std::sync::mpsc::channel();
+        // The clock of tokio does not advance by itself while a blocking task runs.
+        let timer = tokio::task::spawn_blocking(move || {
+            let _ = wait.recv_timeout(PATIENCE);
+        });
+        Self { _end: end, timer }
+    }
+
+    async fn over(&mut self) {
+        // It cannot panic, and nobody aborts it.
+        drop((&mut self.timer).await);
+    }
+}
+
+/// The stand-in for tests that are not async: it has a runtime of its own.
+#[derive(Debug)]
+pub struct Blocking {
+    kubelet: Kubelet,
+    runtime: Runtime,
+}
+
+impl Blocking {
+    /// One in a folder of its own, running.
+    pub fn start(root: &Path) -> Result<Self> {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+            .context("cannot start a runtime")?;
+        let kubelet = Kubelet::new(root);
+        runtime.block_on(kubelet.start())?;
+        Ok(Self { kubelet, runtime })
+    }
+
+    /// Waits for what the stand-in does: `kubelet.wait(kubelet.run_pod(&spec))`. Not from async code.
+    pub fn wait<F: Future>(&self, doing: F) -> F::Output {
+        self.runtime.block_on(doing)
+    }
+}
+
+impl std::ops::Deref for Blocking {
+    type Target = Kubelet;
+
+    fn deref(&self) -> &Kubelet {
+        &self.kubelet
+    }
+}
