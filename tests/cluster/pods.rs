@@ -4,14 +4,16 @@ use anyhow::{Context, Result, ensure};
 use leafhost_tests::cluster::{self, Container, Pod};
 use leafhost_tests::wait::eventually;
 use nix::sys::signal::Signal;
+use serde_json::json;
 
 #[test]
 fn a_pod_runs_on_each_of_two_nodes() -> Result<()> {
     let Some(cluster) = cluster::shared()? else {
         return Ok(());
     };
+    let nodes = cluster.take_nodes(2)?;
     let space = cluster.namespace("pods")?;
-    for node in cluster.nodes() {
+    for node in &nodes {
         let pod = Pod::new(node.name(), &[Container::new("main")]).on(node);
         let running = space.run(&pod)?;
         assert_eq!(
@@ -88,10 +90,11 @@ fn a_pod_that_ends_badly_fails_a_wait_at_once_and_shows_why() -> Result<()> {
     let Some(cluster) = cluster::shared()? else {
         return Ok(());
     };
+    let node = cluster.take_node()?;
     let space = cluster.namespace("ends")?;
     let fails = Container::new("main").script("exit 3");
     let error = space
-        .create(&Pod::new("fails", &[fails]))
+        .create(&Pod::new("fails", &[fails]).on(&node))
         .and_then(|_| space.wait_phase("fails", "Succeeded"))
         .err()
         .context("a pod that failed has succeeded")?;
@@ -102,5 +105,29 @@ fn a_pod_that_ends_badly_fails_a_wait_at_once_and_shows_why() -> Result<()> {
             && text.contains("kubelet of node-a"),
         "{text}"
     );
+    Ok(())
+}
+
+#[test]
+fn an_applied_object_is_read_changed_and_deleted() -> Result<()> {
+    let Some(cluster) = cluster::shared()? else {
+        return Ok(());
+    };
+    let space = cluster.namespace("objects")?;
+    let (api, maps) = (cluster.api(), space.collection("configmaps"));
+    cluster.apply(&format!(
+        "apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: map, namespace: {}}}\ndata: {{a: one, b: two}}\n",
+        space.name()
+    ))?;
+    let map = format!("{maps}/map");
+    let mut read = cluster.get(&map)?;
+    assert_eq!(read.pointer("/data/a"), Some(&"one".into()));
+    *read.pointer_mut("/data/a").context("no data")? = "changed".into();
+    api.replace(&map, &read)?;
+    let merged = api.merge(&map, &json!({"data": {"b": null}}))?;
+    assert_eq!(merged.get("data"), Some(&json!({"a": "changed"})));
+    api.delete(&map)?;
+    let error = api.get(&map).err().context("it is still there")?;
+    assert!(format!("{error:#}").contains("404"), "{error:#}");
     Ok(())
 }

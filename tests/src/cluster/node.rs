@@ -319,7 +319,7 @@ impl Node {
                 .kill()?;
         }
         lock(&self.containerd).take();
-        Ok(())
+        self.place.remove_pods(&self.letter.to_string())
     }
 
     /// Empties `/run` and ends the mounts of pods, as a restart of the machine does. Only after [`Self::stop_containers`].

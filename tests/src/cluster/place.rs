@@ -93,12 +93,8 @@ impl Place {
             }
             return Ok(format!("/{path}"));
         }
-        for hierarchy in fs::read_dir("/sys/fs/cgroup").context("there are no control groups")? {
-            let hierarchy = hierarchy?;
-            if !hierarchy.file_type()?.is_dir() || hierarchy.file_name() == "unified" {
-                continue;
-            }
-            let mut folder = hierarchy.path();
+        for hierarchy in hierarchies()? {
+            let mut folder = hierarchy;
             for part in path.split('/') {
                 let parent = folder.clone();
                 folder.push(part);
@@ -113,6 +109,14 @@ impl Place {
             }
         }
         Ok(format!("/{path}"))
+    }
+
+    /// Removes the groups of pods that have ended, in which a kubelet would look for them.
+    pub fn remove_pods(self, node: &str) -> Result<()> {
+        for hierarchy in hierarchies()? {
+            remove(&hierarchy.join(self.name()).join(node).join("kubepods"))?;
+        }
+        Ok(())
     }
 
     /// Ends whatever runs here and removes what is left.
@@ -138,6 +142,37 @@ pub(super) fn kept() -> Vec<Place> {
 
 fn unified() -> bool {
     Path::new("/sys/fs/cgroup/cgroup.controllers").exists()
+}
+
+/// Where trees of control groups begin.
+fn hierarchies() -> Result<Vec<PathBuf>> {
+    let root = PathBuf::from("/sys/fs/cgroup");
+    if unified() {
+        return Ok(vec![root]);
+    }
+    let mut found = Vec::new();
+    for entry in fs::read_dir(&root).context("there are no control groups")? {
+        let entry = entry?;
+        // A controller may have a second name, which is a link.
+        if entry.file_type()?.is_dir() && entry.file_name() != "unified" {
+            found.push(entry.path());
+        }
+    }
+    Ok(found)
+}
+
+/// Removes a group with those below it; the files in them can't be removed and need not be.
+fn remove(group: &Path) -> Result<()> {
+    let Ok(entries) = fs::read_dir(group) else {
+        return Ok(());
+    };
+    for entry in entries {
+        let entry = entry?;
+        if entry.file_type()?.is_dir() {
+            remove(&entry.path())?;
+        }
+    }
+    fs::remove_dir(group).with_context(|| format!("cannot remove {}", group.display()))
 }
 
 fn end_script() -> PathBuf {
