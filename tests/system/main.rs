@@ -3,3 +3,4 @@
 
 mod hotplug;
 mod podman;
+mod wire;
