@@ -6,11 +6,15 @@ use std::path::PathBuf;
 fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo::rerun-if-changed=proto");
     let out = PathBuf::from(std::env::var("OUT_DIR")?);
-    for name in ["deviceplugin", "podresources"] {
+    for (name, codec) in [
+        ("deviceplugin", "crate::wire::Codec"),
+        ("podresources", "tonic_prost::ProstCodec"),
+    ] {
         let descriptors = protox::compile([format!("proto/{name}.proto")], ["proto"])?;
         // Both sides: a kubelet stand-in is the other end of what a plugin speaks.
         tonic_prost_build::configure()
             .btree_map(".")
+            .codec_path(codec)
             .out_dir(out.clone())
             .compile_fds(descriptors)?;
     }

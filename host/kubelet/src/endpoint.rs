@@ -77,7 +77,7 @@ impl Endpoint {
             () = self.tend(sight, &mut serving) => {}
         }
         if let Some((serving, kubelet)) = serving.take() {
-            self.end(serving, kubelet).await;
+            Box::pin(self.end(serving, kubelet)).await;
         }
         self.offered.tell(|report| {
             report.state = State::Waiting;
@@ -98,7 +98,7 @@ impl Endpoint {
             };
             let attempt = self.attempt(kubelet, &mut sight, serving).await;
             if let Some((serving, kubelet)) = serving.take() {
-                self.end(serving, kubelet).await;
+                Box::pin(self.end(serving, kubelet)).await;
             }
             let (state, problem, longest) = match attempt {
                 Attempt::Replaced => {
@@ -157,45 +157,11 @@ impl Endpoint {
                 () = another(sight, kubelet) => return Attempt::Replaced,
             }
         }
-        let session = match self.serve().await {
-            Ok(served) => {
-                let session = Arc::clone(&served.session);
-                *serving = Some((served, kubelet));
-                session
-            }
-            Err(error) => return Attempt::Other(error.to_string()),
+        // Boxed, because a resource spends its life behind this step.
+        let mut followed = match Box::pin(self.begin(kubelet, sight, serving)).await {
+            Ok(followed) => followed,
+            Err(attempt) => return attempt,
         };
-        let sending = || {
-            session.await_stream();
-        };
-        let endpoint = self.offered.report().socket;
-        let registered = tokio::select! {
-            registered = self.shared.registrar.register(kubelet, &self.offered.name, endpoint, sending) => registered,
-            () = another(sight, kubelet) => return Attempt::Replaced,
-        };
-        if !matches!(registered, Err(registration::Error::NoAnswer(_))) {
-            self.offered
-                .tell(|report| report.registrations = report.registrations.saturating_add(1));
-        }
-        match registered {
-            Ok(()) => {}
-            Err(error @ registration::Error::NoAnswer(_)) => {
-                return Attempt::NoAnswer(error.to_string());
-            }
-            Err(error) => return Attempt::Refused(error.to_string()),
-        }
-        self.tell(State::Registered, None);
-        let mut followed = session.followed();
-        tokio::select! {
-            _ = followed.wait_for(|followed| *followed != Followed::Awaited) => {}
-            () = tokio::time::sleep(times.list) => {
-                return Attempt::Other(format!(
-                    "the kubelet took the registration and has not asked for the list within {} s: look at its log; it is tried again",
-                    times.list.as_secs()
-                ));
-            }
-            () = another(sight, kubelet) => return Attempt::Replaced,
-        }
         let since = Instant::now();
         self.tell(State::Listed, None);
         tokio::select! {
@@ -206,6 +172,56 @@ impl Endpoint {
         let ended = followed.wait_for(|followed| *followed == Followed::Ended);
         drop(tokio::time::timeout(times.quiet, ended).await);
         Attempt::Replaced
+    }
+
+    /// Serves and registers, until the kubelet follows the list.
+    async fn begin(
+        &self,
+        kubelet: Incarnation,
+        sight: &mut watch::Receiver<Arc<Sight>>,
+        serving: &mut Option<(Serving, Incarnation)>,
+    ) -> Result<watch::Receiver<Followed>, Attempt> {
+        let times = &self.shared.config.times;
+        let session = match self.serve().await {
+            Ok(served) => {
+                let session = Arc::clone(&served.session);
+                *serving = Some((served, kubelet));
+                session
+            }
+            Err(error) => return Err(Attempt::Other(error.to_string())),
+        };
+        let sending = || {
+            session.await_stream();
+        };
+        let endpoint = self.offered.report().socket;
+        let registered = tokio::select! {
+            registered = self.shared.registrar.register(kubelet, &self.offered.name, endpoint, sending) => registered,
+            () = another(sight, kubelet) => return Err(Attempt::Replaced),
+        };
+        if !matches!(registered, Err(registration::Error::NoAnswer(_))) {
+            self.offered
+                .tell(|report| report.registrations = report.registrations.saturating_add(1));
+        }
+        match registered {
+            Ok(()) => {}
+            Err(error @ registration::Error::NoAnswer(_)) => {
+                return Err(Attempt::NoAnswer(error.to_string()));
+            }
+            Err(error) => return Err(Attempt::Refused(error.to_string())),
+        }
+        self.tell(State::Registered, None);
+        let mut followed = session.followed();
+        tokio::select! {
+            _ = followed.wait_for(|followed| *followed != Followed::Awaited) => {}
+            () = tokio::time::sleep(times.list) => {
+                return Err(Attempt::Other(format!(
+                    "the kubelet took the registration and has not asked for the list within {} s: look at its log; it is tried again",
+                    times.list.as_secs()
+                )));
+            }
+            () = another(sight, kubelet) => return Err(Attempt::Replaced),
+        }
+        Ok(followed)
     }
 
     async fn serve(&self) -> sockets::Result<Serving> {

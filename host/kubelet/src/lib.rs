@@ -22,6 +22,7 @@ mod service;
 mod serving;
 mod session;
 mod sockets;
+mod wire;
 
 pub use allocator::{Allocation, Allocator, DeviceSpec, Mount, Refusal};
 pub use config::{PluginConfig, Times};

@@ -114,21 +114,20 @@ pub(crate) async fn sweep(folder: &Path, prefix: &str) {
     let begin = format!("{prefix}-");
     for entry in entries.flatten() {
         let name = entry.file_name();
-        let is_ours = name
-            .to_str()
-            .is_some_and(|name| name.starts_with(&begin) && name.ends_with(".sock"));
+        let name = name.to_str();
+        let is_ours = name.is_some_and(|name| is_named_by_us(name, &begin));
         let is_socket = entry.file_type().is_ok_and(|kind| kind.is_socket());
         if is_ours && is_socket && is_left_behind(&entry.path()).await {
-            match remove(&entry.path()) {
-                Ok(()) => {
-                    tracing::debug!(socket = %entry.path().display(), "removed a socket nobody serves")
-                }
-                Err(error) => {
-                    tracing::warn!(socket = %entry.path().display(), %error, "cannot remove a socket nobody serves");
-                }
-            }
+            let socket = entry.path();
+            let removed = remove(&socket);
+            tracing::debug!(socket = %socket.display(), ?removed, "nobody serves a socket of ours");
         }
     }
+}
+
+fn is_named_by_us(name: &str, begin: &str) -> bool {
+    let end = name.strip_prefix(begin);
+    end.is_some_and(|name| name.strip_suffix(".sock").is_some())
 }
 
 /// Whether nobody listens on a socket any more.

@@ -45,12 +45,13 @@ enum Step {
     Ask(&'static str),
     Answer(&'static str),
 }
+type Row = (u64, Option<Step>, &'static str);
 use Step::{Answer, Ask, Want};
 
 #[test]
 fn an_id_leaves_when_no_allocate_of_it_can_be_under_way() {
     // What happens at which second, and what is listed right after.
-    let tables: &[(&str, &[(u64, Option<Step>, &str)])] = &[
+    let tables: &[(&str, &[Row])] = &[
         (
             "an id that was Healthy",
             &[
@@ -297,23 +298,20 @@ fn the_kubelet_never_misses_an_id_it_has_named() {
             }
             let list = listing.list(now);
             if list != sent {
-                match &list {
-                    Some(list) => {
-                        let after = kubelet.lists.back().map_or(now, |(at, _)| *at);
-                        // The first list of a stream is there before anything can be asked for by it.
-                        let at = match &sent {
-                            Some(_) => after.max(now + travel(&mut random)),
-                            None => now,
-                        };
-                        kubelet.lists.push_back((at, list.devices().clone()));
-                    }
-                    None => {
-                        // The connection ends, and what was on its way to us with it.
-                        assert!(kubelet.unanswered.is_empty());
-                        kubelet.requests.clear();
-                        kubelet.lists.clear();
-                        ended += 1;
-                    }
+                if let Some(list) = &list {
+                    let after = kubelet.lists.back().map_or(now, |(at, _)| *at);
+                    // The first list of a stream is there before anything can be asked for by it.
+                    let at = match &sent {
+                        Some(_) => after.max(now + travel(&mut random)),
+                        None => now,
+                    };
+                    kubelet.lists.push_back((at, list.devices().clone()));
+                } else {
+                    // The connection ends, and what was on its way to us with it.
+                    assert!(kubelet.unanswered.is_empty());
+                    kubelet.requests.clear();
+                    kubelet.lists.clear();
+                    ended += 1;
                 }
                 sent = list;
             }

@@ -2,6 +2,7 @@
 //! disconnecting the newest client when a stream of any earlier one ends.
 
 use std::collections::BTreeMap;
+use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
@@ -45,7 +46,6 @@ impl Kubelet {
     pub async fn start(folder: &Path) -> Self {
         for entry in std::fs::read_dir(folder).unwrap() {
             let entry = entry.unwrap();
-            use std::os::unix::fs::FileTypeExt as _;
             if entry.file_type().unwrap().is_socket() {
                 // A plugin may be quicker to remove its own.
                 drop(std::fs::remove_file(entry.path()));
@@ -96,7 +96,7 @@ impl Kubelet {
         resource: &str,
         ids: &[&str],
     ) -> Result<proto::AllocateResponse, Status> {
-        let request = crate::allocate(ids);
+        let request = crate::plugin::allocate(ids);
         let answer = self.api(resource).allocate(request).await;
         answer.map(Response::into_inner)
     }
@@ -109,10 +109,14 @@ impl Kubelet {
             .collect();
         let mut lists = self.state.lists.subscribe();
         let listed = lists.wait_for(|lists| lists.get(resource) == Some(&wanted));
-        let listed = tokio::time::timeout(std::time::Duration::from_secs(60), listed).await;
-        if listed.is_err() {
-            panic!("{:?} instead of {wanted:?}", self.state.lists.borrow());
-        }
+        let listed = tokio::time::timeout(std::time::Duration::from_mins(1), listed).await;
+        let is_listed = listed.is_ok();
+        drop(listed);
+        assert!(
+            is_listed,
+            "{:?} instead of {wanted:?}",
+            self.state.lists.borrow()
+        );
     }
 
     pub fn registrations(&self, resource: &str) -> u32 {

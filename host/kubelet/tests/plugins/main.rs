@@ -1,160 +1,22 @@
 //! The device-plugin side against a kubelet, over real sockets.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use leafhost_kubelet::proto::device_plugin::{
-    AllocateRequest, ContainerAllocateRequest, ContainerPreferredAllocationRequest, Empty,
-    PreferredAllocationRequest,
+    AllocateRequest, ContainerPreferredAllocationRequest, Empty, PreferredAllocationRequest,
 };
-use leafhost_kubelet::{
-    Allocation, Allocator, Device, DevicePlugins, DevicePluginsTask, Devices, Health, Offers,
-    PluginConfig, Refusal, Report, ResourceName, State,
-};
-use tokio::sync::{Semaphore, watch};
-use tokio::task::JoinHandle;
-use tokio_util::sync::CancellationToken;
+use leafhost_kubelet::{Health, State};
 
+#[cfg(test)]
 mod kubelet;
+#[cfg(test)]
 mod measure;
+#[cfg(test)]
+mod plugin;
+
 use kubelet::Kubelet;
-
-const CAMERAS: &str = "akri.sh/cameras";
-
-/// Answers with the ids it was asked for, when it is let.
-struct Answers {
-    may: Semaphore,
-    done: AtomicU32,
-    asked: watch::Sender<Vec<BTreeSet<String>>>,
-}
-
-#[async_trait::async_trait]
-impl Allocator for Answers {
-    async fn allocate(
-        &self,
-        resource: &ResourceName,
-        ids: BTreeSet<String>,
-    ) -> Result<Allocation, Refusal> {
-        self.asked.send_modify(|asked| asked.push(ids.clone()));
-        drop(self.may.acquire().await);
-        self.done.fetch_add(1, Relaxed);
-        if ids.contains("taken") {
-            return Err(Refusal::Unavailable("taken is used on node b".into()));
-        }
-        let ids: Vec<String> = ids.into_iter().collect();
-        let envs = BTreeMap::from([(resource.to_string(), ids.join(","))]);
-        Ok(Allocation {
-            envs,
-            ..Allocation::default()
-        })
-    }
-
-    fn prefer(&self, _resource: &ResourceName, available: &BTreeSet<String>) -> Vec<String> {
-        available.iter().rev().cloned().collect()
-    }
-}
-
-struct Plugin {
-    offers: watch::Sender<Arc<Offers>>,
-    handle: DevicePlugins,
-    answers: Arc<Answers>,
-    shutdown: CancellationToken,
-    task: JoinHandle<()>,
-}
-
-impl Plugin {
-    fn start(folder: &Path, change: impl FnOnce(&mut PluginConfig)) -> Self {
-        let mut config = PluginConfig::new(folder, "leafhost");
-        change(&mut config);
-        let offers = watch::Sender::<Arc<Offers>>::default();
-        let answers = Arc::new(Answers {
-            may: Semaphore::new(1),
-            done: AtomicU32::new(0),
-            asked: watch::Sender::default(),
-        });
-        let allocator: Arc<dyn Allocator> = Arc::<Answers>::clone(&answers);
-        let (task, handle) = DevicePluginsTask::new(config, offers.subscribe(), allocator);
-        let shutdown = CancellationToken::new();
-        let token = shutdown.clone();
-        let task = tokio::spawn(async move { task.run(token).await.unwrap() });
-        Self {
-            offers,
-            handle,
-            answers,
-            shutdown,
-            task,
-        }
-    }
-
-    fn offer(&self, resource: &str, devices: &[(&str, Health)]) {
-        let devices: Devices = devices
-            .iter()
-            .map(|(id, health)| {
-                let device = Device {
-                    health: *health,
-                    numa: None,
-                };
-                (id.to_string(), device)
-            })
-            .collect();
-        self.offers.send_modify(|offers| {
-            Arc::make_mut(offers).insert(ResourceName::new(resource).unwrap(), Arc::new(devices));
-        });
-    }
-
-    fn withdraw(&self, resource: &str) {
-        self.offers.send_modify(|offers| {
-            Arc::make_mut(offers).remove(&ResourceName::new(resource).unwrap());
-        });
-    }
-
-    async fn reports(&self, what: impl Fn(&Report) -> bool) -> Arc<Report> {
-        let mut reports = self.handle.report();
-        let waiting = reports.wait_for(|report| what(report));
-        match tokio::time::timeout(Duration::from_secs(60), waiting).await {
-            Ok(report) => Arc::clone(&report.unwrap()),
-            Err(_) => panic!("only {:?}", self.handle.report().borrow()),
-        }
-    }
-
-    async fn is(&self, resource: &str, state: State) -> Arc<Report> {
-        let name = ResourceName::new(resource).unwrap();
-        self.reports(|report| {
-            let resource = report.resources.get(&name);
-            resource.is_some_and(|resource| resource.state == state)
-        })
-        .await
-    }
-
-    async fn stop(self) {
-        self.shutdown.cancel();
-        self.task.await.unwrap();
-    }
-}
-
-fn files(folder: &Path) -> Vec<String> {
-    let entries = std::fs::read_dir(folder).unwrap();
-    let mut names: Vec<String> = entries
-        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
-        .collect();
-    names.sort();
-    names
-}
-
-fn allocate(ids: &[&str]) -> AllocateRequest {
-    let devices_ids = ids.iter().map(ToString::to_string).collect();
-    AllocateRequest {
-        container_requests: vec![ContainerAllocateRequest { devices_ids }],
-    }
-}
-
-fn problem(report: &Report, resource: &str) -> String {
-    let name = ResourceName::new(resource).unwrap();
-    report.resources[&name].problem.clone().unwrap_or_default()
-}
+use plugin::{CAMERAS, Plugin, allocate, files, problem};
 
 #[tokio::test]
 async fn a_resource_is_registered_once_and_its_list_followed() {
@@ -442,6 +304,14 @@ async fn what_an_allocate_may_not_name_is_refused_before_the_allocator() {
     plugin.stop().await;
 }
 
+/// What is available, what must be included, how many, and the answer.
+type Preference = (
+    &'static [&'static str],
+    &'static [&'static str],
+    i32,
+    &'static [&'static str],
+);
+
 #[tokio::test]
 async fn a_preference_is_always_answered() {
     let folder = tempfile::tempdir().unwrap();
@@ -449,7 +319,7 @@ async fn a_preference_is_always_answered() {
     let plugin = Plugin::start(folder.path(), |_| {});
     plugin.offer(CAMERAS, &[("a", Health::Healthy)]);
     plugin.is(CAMERAS, State::Listed).await;
-    let cases: [(&[&str], &[&str], i32, &[&str]); 6] = [
+    let cases: [Preference; 6] = [
         (&["a", "b", "c"], &[], 2, &["c", "b"]),
         (&["a", "b", "c"], &["a"], 2, &["a", "c"]),
         (&["a", "b"], &["a", "a"], 9, &["a", "b"]),

@@ -3,7 +3,13 @@
 use std::process::Stdio;
 use std::time::Instant;
 
-use super::*;
+use std::path::Path;
+use std::sync::Arc;
+
+use leafhost_kubelet::{Device, Health, Offers, ResourceName};
+
+use crate::kubelet::Kubelet;
+use crate::plugin::Plugin;
 
 const FOLDER: &str = "LEAFHOST_MEASURE_FOLDER";
 const COUNT: &str = "LEAFHOST_MEASURE_COUNT";
