@@ -33,7 +33,7 @@ use life::Life;
 use model::{Ids, Refusal};
 use pods::{Container, Phase, Pod, PodSpec};
 pub use waiting::{Blocking, ClockHold};
-pub use world::{Listing, Record, Registration};
+pub use world::{Answered, Listing, Record, Registration};
 use world::{World, locked};
 
 /// How the kubelet is started again.

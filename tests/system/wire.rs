@@ -1,4 +1,4 @@
-//! gRPC's other implementation, C-core by way of PyPI's grpcio, as the kubelet: its frames are not those of the library we use.
+//! gRPC's other implementation, C-core in Python's grpcio, as the kubelet: its frames are not those of the library we use.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead as _, BufReader, Lines};

@@ -3,32 +3,39 @@
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use leafhost_kubelet::proto::device_plugin::Empty;
 use leafhost_tests::kubelet::Restart;
 use leafhost_tests::kubelet::model::Refusal;
 use leafhost_tests::kubelet::pods::{Phase, PodSpec};
+use tokio::task::JoinHandle;
 use tonic::Code;
 
 use super::{CAMERAS, Node, ids};
 use crate::plugin::device;
+
+type Admission = JoinHandle<Result<(String, Result<(), Refusal>)>>;
+
+/// A pod for which the plugin has answered and the kubelet has not looked at the answer.
+async fn held_answer(node: &Node) -> Result<Admission> {
+    node.kubelet.faults().hold_answers(true);
+    let kubelet = node.kubelet.clone();
+    let pod = tokio::spawn(async move { kubelet.run_pod(&PodSpec::asking("p", CAMERAS, 1)).await });
+    node.kubelet
+        .until("the plugin's answer", |kubelet| {
+            ensure!(kubelet.record().answers.len() == 1);
+            Ok(())
+        })
+        .await?;
+    Ok(pod)
+}
 
 #[tokio::test]
 async fn an_id_that_leaves_the_list_before_the_answer_is_processed_crashes_the_kubelet()
 -> Result<()> {
     let node = Node::with(&["a", "b"]).await?;
     node.plugin.script.lock().unwrap().preferred = vec!["a".to_owned()];
-    node.kubelet.faults().hold_answers(true);
-    let kubelet = node.kubelet.clone();
-    let pod = tokio::spawn(async move { kubelet.run_pod(&PodSpec::asking("p", CAMERAS, 1)).await });
-    node.kubelet
-        .until("the answer", |_| {
-            // The stand-in tells of the list below at the latest.
-            node.plugin.list(vec![device("b", true)]);
-            ensure!(node.plugin.allocated() == [ids(&["a"])]);
-            ensure!(!node.kubelet.devices(CAMERAS).contains_key("a"));
-            Ok(())
-        })
-        .await?;
+    let pod = held_answer(&node).await?;
+    node.plugin.list(vec![device("b", true)]);
+    node.kubelet.until_capacity(CAMERAS, 1, 1).await?;
     node.kubelet.faults().hold_answers(false);
     let (_, refused) = pod.await??;
     assert!(matches!(refused, Err(Refusal::Crashed(_))), "{refused:?}");
@@ -37,6 +44,19 @@ async fn an_id_that_leaves_the_list_before_the_answer_is_processed_crashes_the_k
     let refused = node.plugin.register(&folder, "plugin.sock").await;
     assert_eq!(refused.unwrap_err().code(), Code::Unavailable);
     node.kubelet.start().await
+}
+
+#[tokio::test]
+async fn an_id_that_turns_unhealthy_before_the_answer_is_processed_does_no_harm() -> Result<()> {
+    let node = Node::with(&["a"]).await?;
+    let pod = held_answer(&node).await?;
+    node.plugin.list(vec![device("a", false)]);
+    node.kubelet.until_capacity(CAMERAS, 1, 0).await?;
+    node.kubelet.faults().hold_answers(false);
+    let (uid, admitted) = pod.await??;
+    assert_eq!(admitted, Ok(()));
+    assert_eq!(node.held(&uid), ids(&["a"]));
+    Ok(())
 }
 
 #[tokio::test]
@@ -165,13 +185,7 @@ async fn a_socket_made_again_while_the_folder_is_cleared_is_removed_too() -> Res
 #[tokio::test]
 async fn a_kill_cuts_an_allocation_off() -> Result<()> {
     let node = Node::with(&["a"]).await?;
-    node.kubelet.faults().hold_answers(true);
-    let kubelet = node.kubelet.clone();
-    let pod = tokio::spawn(async move { kubelet.run_pod(&PodSpec::asking("p", CAMERAS, 1)).await });
-    let direct = node.kubelet.dial(CAMERAS).await?;
-    while node.plugin.allocated().is_empty() {
-        direct.clone().get_device_plugin_options(Empty {}).await?;
-    }
+    let pod = held_answer(&node).await?;
     node.kubelet.stop().await;
     let (_, refused) = pod.await??;
     assert_eq!(refused, Err(Refusal::Ended("Allocate")));

@@ -13,7 +13,7 @@ use tonic::Status;
 use super::life::{Endpoint, Life};
 use super::model::{Asking, Choice, Ids, Refusal, Step};
 use super::pods::{Container, Phase};
-use super::world::locked;
+use super::world::{Answered, locked};
 
 fn refused(call: &'static str) -> impl Fn(Status) -> Refusal {
     move |status| Refusal::Plugin {
@@ -73,7 +73,18 @@ impl Life {
                 locked(&self.model).choose(resource, choice, &preferred)
             }
         };
-        let answer = match self.ask(resource, &ids).await {
+        let answer = self.ask(resource, &ids).await;
+        let refused = answer.as_ref().err().cloned();
+        self.world.record(|record| {
+            record.answers.push(Answered {
+                uid: asking.uid.to_owned(),
+                container: asking.container.to_owned(),
+                resource: resource.to_owned(),
+                ids: ids.clone(),
+                refused,
+            });
+        });
+        let answer = match answer {
             Ok(answer) => answer,
             Err(refusal) => {
                 locked(&self.model).fail();

@@ -14,6 +14,7 @@ use tokio::time::Instant;
 use tonic::Code;
 
 use super::faults::Faults;
+use super::model::Refusal;
 use super::pods::{Phase, Pod};
 
 /// One Register.
@@ -40,6 +41,21 @@ pub struct Listing {
     pub life: usize,
 }
 
+/// One answer to Allocate, as it came: it may be held back after that.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Answered {
+    /// The pod.
+    pub uid: String,
+    /// The container.
+    pub container: String,
+    /// The resource.
+    pub resource: String,
+    /// What was asked for.
+    pub ids: BTreeSet<String>,
+    /// Why it was refused, if it was.
+    pub refused: Option<Refusal>,
+}
+
 /// What happened, in order.
 #[derive(Debug, Clone, Default)]
 pub struct Record {
@@ -47,6 +63,8 @@ pub struct Record {
     pub registrations: Vec<Registration>,
     /// All lists.
     pub lists: Vec<Listing>,
+    /// All answers to Allocate.
+    pub answers: Vec<Answered>,
     /// Why the kubelet crashed, each time it did. Not empty means that a real one would be gone.
     pub crashes: Vec<String>,
     /// How often it was started.
