@@ -11,6 +11,7 @@ use nix::unistd::Pid;
 use serde_json::Value;
 use tempfile::TempDir;
 
+use crate::cluster::Node;
 use crate::program::{self, Ended};
 use crate::wait::{eventually, within};
 
@@ -18,8 +19,14 @@ use crate::wait::{eventually, within};
 pub struct Home {
     folder: TempDir,
     cdi: PathBuf,
+    kubelet: Option<PathBuf>,
+    node: String,
+    enter: Enter,
     child: Option<Child>,
 }
+
+/// Makes the command that runs a program where the agent lives.
+type Enter = Box<dyn Fn(&Path) -> Result<Command> + Send + Sync>;
 
 impl Home {
     /// An empty one.
@@ -31,8 +38,35 @@ impl Home {
         Ok(Self {
             cdi: folder.path().join("cdi"),
             folder,
+            kubelet: None,
+            node: "node-a".to_owned(),
+            enter: Box::new(|program| Ok(Command::new(program))),
             child: None,
         })
+    }
+
+    /// One whose agent lives on a node of a cluster and serves its kubelet.
+    pub fn on(node: &'static Node) -> Result<Self> {
+        let mut home = Self::new()?;
+        home.kubelet = Some("/var/lib/kubelet".into());
+        node.name().clone_into(&mut home.node);
+        home.enter = Box::new(|program| node.enter(program));
+        Ok(home)
+    }
+
+    /// Has the next agent serve the kubelet of that folder, which by itself serves none.
+    pub fn serve_kubelet(&mut self, folder: &Path) {
+        self.kubelet = Some(folder.to_owned());
+    }
+
+    /// The file the agent logs to.
+    pub fn log_file(&self) -> PathBuf {
+        self.path().join("log")
+    }
+
+    /// The agent's process.
+    pub fn pid(&self) -> Result<u32> {
+        Ok(self.child.as_ref().context("no agent runs")?.id())
     }
 
     /// The folder.
@@ -83,23 +117,21 @@ impl Home {
         let log = File::options()
             .create(true)
             .append(true)
-            .open(self.path().join("log"))?;
-        let child = Command::new(program::leafhost()?)
-            .arg("agent")
+            .open(self.log_file())?;
+        let mut command = (self.enter)(&program::leafhost()?)?;
+        match &self.kubelet {
+            Some(folder) => command.arg("agent").arg("--kubelet-dir").arg(folder),
+            None => command.args(["agent", "--no-kubelet"]),
+        };
+        let child = command
             .arg("--standalone")
             .arg(self.path())
             .arg("--state-dir")
             .arg(self.path().join("state"))
             .arg("--cdi-dir")
             .arg(self.cdi())
-            .args([
-                "--node-name",
-                "node-a",
-                "--listen",
-                "127.0.0.1:0",
-                "--log-format",
-                "text",
-            ])
+            .args(["--node-name", &self.node])
+            .args(["--listen", "127.0.0.1:0", "--log-format", "text"])
             .args(more)
             .stdin(Stdio::null())
             .stdout(log.try_clone()?)
@@ -141,17 +173,15 @@ impl Home {
 
     /// What the agent has logged.
     pub fn log(&self) -> String {
-        fs::read_to_string(self.path().join("log")).unwrap_or_default()
+        fs::read_to_string(self.log_file()).unwrap_or_default()
     }
 
     /// Runs `leafhost` with `--state-dir` of this home.
     pub fn leafhost(&self, arguments: &[&str]) -> Result<Ended> {
         let state = self.path().join("state");
-        let state = state.to_str().context("the folder's name is no text")?;
-        program::run(
-            program::leafhost()?,
-            arguments.iter().copied().chain(["--state-dir", state]),
-        )
+        let mut command = (self.enter)(&program::leafhost()?)?;
+        command.args(arguments).arg("--state-dir").arg(state);
+        program::finish(command)
     }
 
     /// The status document.

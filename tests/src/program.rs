@@ -89,11 +89,16 @@ pub fn run_in<A: AsRef<OsStr>>(
     command
         .args(arguments)
         .current_dir(folder)
-        .envs(environment.iter().copied())
-        .stdin(Stdio::null());
+        .envs(environment.iter().copied());
+    finish(command)
+}
+
+/// Runs a command to its end, with nothing to read.
+pub fn finish(mut command: Command) -> Result<Ended> {
     let output = command
+        .stdin(Stdio::null())
         .output()
-        .with_context(|| format!("cannot run {}", program.as_ref().to_string_lossy()))?;
+        .with_context(|| format!("cannot run {}", command.get_program().to_string_lossy()))?;
     Ok(Ended {
         code: output.status.code(),
         out: String::from_utf8_lossy(&output.stdout).into_owned(),
