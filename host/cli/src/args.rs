@@ -11,7 +11,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::builder::BoolishValueParser;
+use clap::builder::{BoolishValueParser, RangedU64ValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 mod examples;
@@ -23,7 +23,7 @@ pub use property::{PropertyArg, PropertyValue};
 pub const DEFAULT_LISTEN: &str = "127.0.0.1:9478";
 
 /// Makes any device at the edge usable by any workload: discovery handlers are sandboxed WebAssembly components, what
-/// they find becomes Instances and CDI devices.
+/// they find becomes Instances, CDI devices and resources of the kubelet.
 #[derive(Debug, Parser)]
 #[command(name = "leafhost", version, long_version = crate::version::long(), after_long_help = examples::TOP,
     propagate_version = false, arg_required_else_help = true, subcommand_required = true)]
@@ -39,8 +39,8 @@ pub enum Command {
     /// Run the node agent
     ///
     /// Calls the discovery handlers that Configurations name and keeps one Instance and one CDI device for each device
-    /// they find. The first SIGTERM or SIGINT ends it within 5 s, a second one at once. Instances and CDI specs
-    /// stay when it stops.
+    /// they find. As root it offers them to this machine's kubelet, too. The first SIGTERM or SIGINT ends it within 5 s,
+    /// a second one at once. Instances and CDI specs stay when it stops, and pods keep what they have.
     #[command(after_long_help = examples::AGENT)]
     Agent(Box<AgentArgs>),
     /// Show what a running agent does
@@ -139,12 +139,8 @@ pub struct AgentArgs {
     pub slot_grace: Duration,
 
     /// At most so many Instances have a resource of their own at a time; the others are had through their Configuration's
-    #[arg(
-        long,
-        env = "LEAFHOST_INSTANCE_RESOURCES",
-        value_name = "N",
-        default_value_t = 256
-    )]
+    #[arg(long, env = "LEAFHOST_INSTANCE_RESOURCES", value_name = "N", default_value_t = 256,
+        value_parser = RangedU64ValueParser::<usize>::new().range(0..=10_000))]
     pub instance_resources: usize,
 
     /// A further folder with handlers, below DIR/handlers in rank; may be repeated
@@ -256,8 +252,10 @@ pub enum View {
     Handlers,
     /// Instances with their CDI devices
     Instances,
-    /// Slots and who holds them
+    /// Slots, who holds them and through which resource
     Slots,
+    /// The resources the kubelet is offered, and how far each is
+    Resources,
     /// One Configuration in full; without NAME all of them, a line each
     Configuration,
 }

@@ -14,7 +14,9 @@ pub mod podman;
 pub mod tables;
 
 mod find;
+mod kubelet;
 mod overview;
+mod slots;
 mod watch;
 
 #[cfg(test)]
@@ -119,7 +121,8 @@ impl Request {
             (None, _) => serde_json::to_value(status)?,
             (Some(View::Handlers), _) => serde_json::to_value(&status.handlers)?,
             (Some(View::Instances), _) => serde_json::to_value(&status.instances)?,
-            (Some(View::Slots), _) => serde_json::to_value(tables::slot_list(status))?,
+            (Some(View::Slots), _) => serde_json::to_value(slots::list(status))?,
+            (Some(View::Resources), _) => serde_json::to_value(kubelet::resources(status))?,
             (Some(View::Configuration), None) => serde_json::to_value(&status.configurations)?,
             (Some(View::Configuration), Some(name)) => {
                 serde_json::to_value(configuration::find(status, name)?)?
@@ -133,7 +136,8 @@ impl Request {
             (None, _) => overview::lines(status, now, self.paint, size)?,
             (Some(View::Handlers), _) => tables::handlers(status, now).lines(self.paint)?,
             (Some(View::Instances), _) => tables::instances(status, None, now).lines(self.paint)?,
-            (Some(View::Slots), _) => tables::slots(status).lines(self.paint)?,
+            (Some(View::Slots), _) => slots::table(status).lines(self.paint)?,
+            (Some(View::Resources), _) => kubelet::lines(status, self.paint)?,
             (Some(View::Configuration), None) => {
                 tables::configurations(status, now).lines(self.paint)?
             }

@@ -18,6 +18,8 @@ pub struct Machine {
     pub events: Option<Result<Group, String>>,
     /// Where podman is.
     pub podman: Option<PathBuf>,
+    /// A kubelet of this machine is offered the devices.
+    pub has_kubelet: bool,
 }
 
 impl Machine {
@@ -31,6 +33,10 @@ impl Machine {
             podman: std::env::split_paths(&path)
                 .map(|dir| dir.join("podman"))
                 .find(|file| file.is_file()),
+            has_kubelet: settings
+                .kubelet_dir
+                .as_ref()
+                .is_some_and(|dir| dir.join("device-plugins").is_dir()),
         }
     }
 
@@ -54,7 +60,8 @@ impl Machine {
                     dir.display()
                 ));
             }
-            if self.podman.is_none() {
+            // Where a kubelet gives the devices to pods nobody waits for podman.
+            if self.podman.is_none() && !self.has_kubelet {
                 problems.push(
                     "no podman on the PATH: CDI specs are written all the same; install podman 4.1 or newer to use them"
                         .to_owned(),
@@ -76,6 +83,7 @@ mod tests {
             cdi_dir: Some("/etc/cdi".into()),
             events: Some(Ok(Group::Udev)),
             podman: Some("/usr/bin/podman".into()),
+            has_kubelet: false,
         };
         assert_eq!(machine.problems(), Vec::<String>::new());
     }
@@ -87,11 +95,23 @@ mod tests {
             cdi_dir: Some("/home/a/cdi".into()),
             events: Some(Err("not permitted".into())),
             podman: None,
+            has_kubelet: false,
         };
         let problems = machine.problems().join("\n");
         for words in ["not permitted", "not root", "/home/a/cdi", "no podman"] {
             assert!(problems.contains(words), "{problems}");
         }
+    }
+
+    #[test]
+    fn a_node_of_a_cluster_needs_no_podman() {
+        let machine = Machine {
+            is_root: true,
+            cdi_dir: Some("/etc/cdi".into()),
+            has_kubelet: true,
+            ..Machine::default()
+        };
+        assert_eq!(machine.problems(), Vec::<String>::new());
     }
 
     #[test]

@@ -19,12 +19,14 @@ Folders         as root               otherwise
   DIR           /etc/leafhost         $XDG_CONFIG_HOME/leafhost (~/.config/leafhost)
   --state-dir   /var/lib/leafhost     $XDG_STATE_HOME/leafhost (~/.local/state/leafhost)
   --cdi-dir     /etc/cdi              cdi in the state folder
+  --kubelet-dir /var/lib/kubelet      none: others than root cannot use it
 
 Under systemd (Type=notify) it says when it is ready and when it stops.
 
 Examples:
   leafhost agent --standalone
   leafhost agent --standalone ./site --state-dir ./site/state --cdi-dir ./site/cdi
+  leafhost agent --standalone --no-cdi --kubelet-dir /srv/kubelet --slot-grace 1m
   LEAFHOST_STANDALONE=/etc/leafhost LEAFHOST_LOG_FORMAT=json leafhost agent
 ";
 
@@ -36,7 +38,8 @@ Examples:
   leafhost status
   leafhost status --watch
   leafhost status instances -o json | jq -r '.[].spec.cdiName'
-  leafhost status configuration cameras     last call, devices, what was skipped and why, the podman line
+  leafhost status configuration cameras     last call, devices, what was skipped and why, the lines for podman and pods
+  leafhost status slots                     which pod has which device
 ";
 
 /// `leafhost check --help`.

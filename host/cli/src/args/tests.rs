@@ -73,6 +73,8 @@ fn defaults_are_those_of_the_documentation() {
         args.compiler.compile_timeout,
         leafhost_core::timeouts::COMPILE
     );
+    assert_eq!(args.slot_grace, Duration::from_mins(5));
+    assert_eq!(args.instance_resources, 256);
     assert_eq!(args.log_format, LogFormat::Auto);
 }
 
@@ -83,6 +85,9 @@ fn wrong_lines_are_usage_errors() {
         "leafhost agent --handler-eviction 5",
         "leafhost agent --handler-eviction -5m",
         "leafhost agent --no-cdi --cdi-dir /x",
+        "leafhost agent --no-kubelet --kubelet-dir /x",
+        "leafhost agent --slot-grace 0s",
+        "leafhost agent --instance-resources 10001",
         "leafhost status nothing",
         "leafhost check",
         "leafhost handler run",

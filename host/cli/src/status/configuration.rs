@@ -1,10 +1,11 @@
-//! One Configuration in full: last call, problems, devices, what was skipped and why, the podman line.
+//! One Configuration in full: last call, problems, devices, what was skipped and why, the lines for podman and for
+//! a pod.
 
 use anyhow::{Result, bail};
 use jiff::Timestamp;
 use leafhost_agent::status::{ConfigurationView, SessionView, Status};
 
-use super::{podman, tables};
+use super::{kubelet, podman, tables};
 use crate::age::{age, bytes, length};
 use crate::table::{Cell, Table};
 use crate::terminal::{Paint, Tone};
@@ -91,6 +92,7 @@ pub fn lines(
         out.table(&instances)?;
     }
     podman_lines(&mut out, status, view);
+    pod_lines(&mut out, status, view);
     // Last, since there may be a thousand.
     for session in &view.sessions {
         skipped_lines(&mut out, session)?;
@@ -201,6 +203,16 @@ fn podman_lines(out: &mut Page, status: &Status, view: &ConfigurationView) {
         let note = out.paint.apply(Tone::Faint, &format!("  ({note})"));
         out.lines.push(note);
     }
+}
+
+fn pod_lines(out: &mut Page, status: &Status, view: &ConfigurationView) {
+    let lines = kubelet::pod_lines(status, view);
+    if lines.is_empty() {
+        return;
+    }
+    out.section("In a pod's container: any device, or a certain one");
+    out.lines
+        .extend(lines.into_iter().map(|line| format!("  {line}")));
 }
 
 /// Lines under headings.

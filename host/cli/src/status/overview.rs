@@ -1,9 +1,9 @@
-//! What `leafhost status` shows without a VIEW: the node, what is wrong, handlers, Configurations, Instances.
+//! What `leafhost status` shows without a VIEW: the node, the kubelet, what is wrong, handlers, Configurations, Instances.
 
 use jiff::Timestamp;
 use leafhost_agent::status::Status;
 
-use super::{podman, tables};
+use super::{kubelet, podman, tables};
 use crate::terminal::{Paint, Size, Tone, wrap};
 
 /// The fewest rows of the Instance table that are shown however low the terminal is.
@@ -20,7 +20,10 @@ pub fn lines(
     if let Some(line) = podman::hint(status) {
         lines.push(paint.apply(Tone::Faint, &line));
     }
-    for problem in &status.problems {
+    if let Some(line) = kubelet::hint(status) {
+        lines.push(paint.apply(Tone::Faint, &line));
+    }
+    for problem in status.problems.iter().chain(&kubelet::problems(status)) {
         let problem = crate::terminal::escape(problem);
         let width = size.map_or(usize::MAX, |size| size.width.saturating_sub(2));
         for (number, line) in wrap(&problem, width).iter().enumerate() {

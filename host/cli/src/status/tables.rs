@@ -4,8 +4,6 @@ use jiff::Timestamp;
 use leafhost_agent::status::{ConfigurationView, HandlerView, SessionView, Status};
 use leafhost_core::device::Health;
 use leafhost_core::instance::Instance;
-use leafhost_core::slot::{DeviceUsage, slot_id};
-use serde::Serialize;
 
 use crate::age::{age, length};
 use crate::table::{Cell, Table};
@@ -230,73 +228,6 @@ fn health(instance: &Instance, node: &str, now: Timestamp) -> Cell {
 fn used_slots(instance: &Instance) -> usize {
     let usage = &instance.spec.device_usage;
     usage.values().filter(|holder| !holder.is_empty()).count()
-}
-
-/// A slot and who holds it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Slot {
-    /// `namespace/name` of the Instance; without the namespace if it is `default`.
-    pub instance: String,
-    /// The slot's id.
-    pub id: String,
-    /// The node that holds it, absent if it is free.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub node: Option<String>,
-    /// The resource it was claimed through: `instance` or `configuration`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub resource: Option<&'static str>,
-    /// The entry as it stands in `deviceUsage`, if it cannot be read.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub unreadable: Option<String>,
-}
-
-/// All slots of all Instances.
-pub fn slot_list(status: &Status) -> Vec<Slot> {
-    let mut slots = Vec::new();
-    for instance in &status.instances {
-        let name = qualified(&instance.metadata.namespace, &instance.metadata.name);
-        for number in 0..instance.spec.capacity {
-            let id = slot_id(&instance.metadata.name, number);
-            let text = instance.spec.device_usage.get(&id);
-            let text = text.map_or("", String::as_str);
-            let (node, resource, unreadable) = match text.parse() {
-                Ok(DeviceUsage::Unused) => (None, None, None),
-                Ok(DeviceUsage::Node(node)) => (Some(node), Some("instance"), None),
-                Ok(DeviceUsage::Configuration { node, .. }) => {
-                    (Some(node), Some("configuration"), None)
-                }
-                Err(_) => (None, None, Some(text.to_owned())),
-            };
-            slots.push(Slot {
-                instance: name.clone(),
-                id,
-                node,
-                resource,
-                unreadable,
-            });
-        }
-    }
-    slots
-}
-
-/// A line a slot.
-pub fn slots(status: &Status) -> Table {
-    let mut table = Table::new(&["INSTANCE", "SLOT", "HELD-BY", "THROUGH"]);
-    for slot in slot_list(status) {
-        let holder = match (&slot.node, &slot.unreadable) {
-            (Some(node), _) => node.as_str().into(),
-            (None, Some(text)) => Cell::new(Tone::Bad, text),
-            (None, None) => Cell::new(Tone::Faint, "free"),
-        };
-        table.row([
-            slot.instance.into(),
-            slot.id.into(),
-            holder,
-            slot.resource.unwrap_or_default().into(),
-        ]);
-    }
-    table
 }
 
 /// The name, with its namespace unless that is `default`.

@@ -4,6 +4,9 @@ use serde_json::json;
 
 use super::*;
 use crate::terminal::Size;
+
+mod kubelet;
+
 use leafhost_agent::status::{ConfigurationView, HandlerView, SessionView};
 
 const NOW: &str = "2026-01-01T12:00:00Z";
@@ -95,6 +98,7 @@ fn mk_status() -> Status {
             },
         ],
         instances: instances.into(),
+        kubelet: None,
         problems: vec!["no udev: device events do not wake handlers".into()],
     }
 }
@@ -199,12 +203,12 @@ fn slots_name_their_holder_and_the_way_it_was_claimed() {
     assert_eq!(
         shown(Some(View::Slots), None),
         "\
-INSTANCE     SLOT           HELD-BY  THROUGH
-cams-8120fe  cams-8120fe-0  edge-1   instance
-cams-8120fe  cams-8120fe-1  free     -
-cams-a19705  cams-a19705-0  free     -
-cams-a19705  cams-a19705-1  free     -
-t-d46b65     t-d46b65-0     free     -
+INSTANCE     SLOT           HELD-BY  THROUGH              DEVICE         POD
+cams-8120fe  cams-8120fe-0  edge-1   akri.sh/cams-8120fe  cams-8120fe-0  -
+cams-8120fe  cams-8120fe-1  free     -                    -              -
+cams-a19705  cams-a19705-0  free     -                    -              -
+cams-a19705  cams-a19705-1  free     -                    -              -
+t-d46b65     t-d46b65-0     free     -                    -              -
 "
     );
 }

@@ -1,0 +1,131 @@
+//! What is shown of the kubelet: a line in the overview, the table of resources, and what a pod must ask for.
+
+use leafhost_agent::slots::unit::resource;
+use leafhost_agent::status::{ConfigurationView, KubeletView, ResourceView, Status};
+
+use super::tables;
+use crate::table::{Cell, Table};
+use crate::terminal::{Paint, Tone};
+
+/// How many resources in trouble the overview names.
+const NAMED: usize = 3;
+
+/// The resources that are offered.
+pub fn resources(status: &Status) -> &[ResourceView] {
+    let kubelet = status.kubelet.as_ref();
+    kubelet.map_or(&[], |kubelet| kubelet.resources.as_slice())
+}
+
+/// The line of the overview; nothing where the agent offers nothing to a kubelet.
+pub fn hint(status: &Status) -> Option<String> {
+    let kubelet = status.kubelet.as_ref()?;
+    let dir = &kubelet.dir;
+    if !kubelet.present {
+        return Some(format!(
+            "kubelet: none at {dir}; devices are offered as soon as one runs there (another folder: --kubelet-dir)"
+        ));
+    }
+    let all = kubelet.resources.len();
+    let in_state = |state: &str| {
+        let resources = kubelet.resources.iter();
+        resources.filter(|resource| resource.state == state).count()
+    };
+    let resources = match (all, in_state("listed")) {
+        (0, _) => "nothing to offer".to_owned(),
+        (1, 1) => "1 resource, listed".to_owned(),
+        (_, listed) if listed == all => format!("{all} resources, all listed"),
+        (1, _) => "1 resource, not listed".to_owned(),
+        (_, listed) => format!("{all} resources, {listed} of them listed"),
+    };
+    Some(match in_state("failed") {
+        0 => format!("kubelet: {dir}, {resources}"),
+        failed => format!("kubelet: {dir}, {resources}, {failed} failed"),
+    })
+}
+
+/// What keeps devices from the kubelet, in words.
+pub fn problems(status: &Status) -> Vec<String> {
+    let Some(kubelet) = &status.kubelet else {
+        return Vec::new();
+    };
+    let mut problems: Vec<String> = kubelet
+        .problems
+        .iter()
+        // The line says so: a machine without a kubelet is as it should be.
+        .filter(|problem| kubelet.present || !problem.starts_with("no kubelet here: "))
+        .cloned()
+        .collect();
+    let mut troubled = kubelet
+        .resources
+        .iter()
+        .filter_map(|resource| Some(format!("{}: {}", resource.name, resource.problem.as_ref()?)));
+    problems.extend(troubled.by_ref().take(NAMED));
+    match troubled.count() {
+        0 => {}
+        1 => problems.push("1 more resource has a problem: leafhost status resources".to_owned()),
+        more => problems.push(format!(
+            "{more} more resources have problems: leafhost status resources"
+        )),
+    }
+    problems
+}
+
+/// `leafhost status resources`.
+pub fn lines(status: &Status, paint: Paint) -> std::io::Result<Vec<String>> {
+    if resources(status).is_empty() {
+        let words = if status.kubelet.is_some() {
+            "No resources: there is no Instance to offer to the kubelet."
+        } else {
+            "No resources: this agent offers nothing to a kubelet. Start it as root or with --kubelet-dir, and without --no-kubelet."
+        };
+        return Ok(vec![paint.apply(Tone::Faint, words)]);
+    }
+    table(status).lines(paint)
+}
+
+fn table(status: &Status) -> Table {
+    let mut table = Table::new(&["RESOURCE", "STATE", "REGISTRATIONS", "SOCKET", "PROBLEM"]);
+    for resource in resources(status) {
+        let tone = match resource.state.as_str() {
+            "listed" => Tone::Good,
+            "registered" => Tone::Plain,
+            "waiting" => Tone::Warning,
+            _ => Tone::Bad,
+        };
+        table.row([
+            resource.name.as_str().into(),
+            Cell::new(tone, &resource.state),
+            resource.registrations.to_string().into(),
+            resource.socket.as_str().into(),
+            Cell::new(Tone::Bad, resource.problem.as_deref().unwrap_or_default()),
+        ]);
+    }
+    table
+}
+
+/// What a container asks for to get any device of the Configuration, or a certain one; nothing without a kubelet.
+pub fn pod_lines(status: &Status, view: &ConfigurationView) -> Vec<String> {
+    let Some(kubelet) = status.kubelet.as_ref().filter(|kubelet| kubelet.present) else {
+        return Vec::new();
+    };
+    let instance = tables::of(status, Some(view)).find_map(|instance| {
+        let name = resource(&instance.metadata.name);
+        offered(kubelet, &name)
+    });
+    offered(kubelet, &resource(&view.name))
+        .into_iter()
+        .chain(instance)
+        .map(|offered| {
+            let line = format!("resources: {{limits: {{{}: 1}}}}", offered.name);
+            match offered.state.as_str() {
+                "listed" => line,
+                state => format!("{line}   # {state}: leafhost status resources"),
+            }
+        })
+        .collect()
+}
+
+fn offered<'a>(kubelet: &'a KubeletView, name: &str) -> Option<&'a ResourceView> {
+    let mut resources = kubelet.resources.iter();
+    resources.find(|resource| resource.name == name)
+}

@@ -1,0 +1,151 @@
+//! `leafhost status slots`: every slot, who has it, and how the kubelet calls it.
+
+use std::collections::BTreeSet;
+
+use leafhost_agent::slots::unit::unit_of;
+use leafhost_agent::status::{SlotView, Status};
+use leafhost_core::instance::Instance;
+use leafhost_core::slot::{DeviceUsage, slot_id};
+use serde::Serialize;
+
+use super::tables::qualified;
+use crate::table::{Cell, Table};
+use crate::terminal::Tone;
+
+/// A slot and who holds it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Slot {
+    /// `namespace/name` of the Instance; without the namespace if it is `default`.
+    pub instance: String,
+    /// The slot's id.
+    pub id: String,
+    /// The node that holds it, absent if it is free.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub node: Option<String>,
+    /// The resource it was claimed through: the Instance's or the Configuration's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub resource: Option<String>,
+    /// The device id of that resource.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub device: Option<String>,
+    /// The pods on the agent's node that were seen to have it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub holder: Option<String>,
+    /// The entry as it stands in `deviceUsage`, if it cannot be read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unreadable: Option<String>,
+}
+
+/// All slots of all Instances, and those that the kubelet still has of Instances that are gone.
+pub fn list(status: &Status) -> Vec<Slot> {
+    let mut slots = Vec::new();
+    let mut shown = BTreeSet::new();
+    for instance in &status.instances {
+        for id in ids(instance) {
+            let slot = slot(status, instance, id);
+            if let (Some(resource), Some(device)) = (&slot.resource, &slot.device) {
+                shown.insert((resource.clone(), device.clone()));
+            }
+            slots.push(slot);
+        }
+    }
+    slots.extend(
+        held(status)
+            .iter()
+            .filter(|held| !shown.contains(&(held.resource.clone(), held.device.clone())))
+            .map(|held| Slot {
+                instance: held
+                    .slot
+                    .rsplit_once('-')
+                    .map_or_else(String::new, |(instance, _)| instance.to_owned()),
+                id: held.slot.clone(),
+                node: Some(status.node.clone()),
+                resource: Some(held.resource.clone()),
+                device: Some(held.device.clone()),
+                holder: held.holder.clone(),
+                unreadable: None,
+            }),
+    );
+    slots
+}
+
+fn held(status: &Status) -> &[SlotView] {
+    let kubelet = status.kubelet.as_ref();
+    kubelet.map_or(&[], |kubelet| kubelet.slots.as_slice())
+}
+
+/// The slots of the capacity, and those in use beyond it: a capacity that is lowered takes nothing away.
+fn ids(instance: &Instance) -> Vec<String> {
+    let name = &instance.metadata.name;
+    let mut ids: Vec<String> = (0..instance.spec.capacity)
+        .map(|number| slot_id(name, number))
+        .collect();
+    let within: BTreeSet<&String> = ids.iter().collect();
+    let usage = instance.spec.device_usage.iter();
+    let beyond: Vec<String> = usage
+        .filter(|(id, holder)| !holder.is_empty() && !within.contains(id))
+        .map(|(id, _)| id.clone())
+        .collect();
+    ids.extend(beyond);
+    ids
+}
+
+fn slot(status: &Status, instance: &Instance, id: String) -> Slot {
+    let text = instance.spec.device_usage.get(&id);
+    let text = text.map_or("", String::as_str);
+    let mut slot = Slot {
+        instance: qualified(&instance.metadata.namespace, &instance.metadata.name),
+        id,
+        node: None,
+        resource: None,
+        device: None,
+        holder: None,
+        unreadable: None,
+    };
+    let Ok(usage) = text.parse::<DeviceUsage>() else {
+        slot.unreadable = Some(text.to_owned());
+        return slot;
+    };
+    let Some(node) = usage.node() else {
+        return slot;
+    };
+    slot.node = Some(node.to_owned());
+    if let Some(unit) = unit_of(node, instance, &slot.id, &usage) {
+        let seen = held(status).iter().find(|held| {
+            node == status.node && held.resource == unit.resource && held.device == unit.id
+        });
+        slot.holder = seen.and_then(|seen| seen.holder.clone());
+        slot.resource = Some(unit.resource);
+        slot.device = Some(unit.id);
+    }
+    slot
+}
+
+/// A line a slot.
+pub fn table(status: &Status) -> Table {
+    let mut table = Table::new(&["INSTANCE", "SLOT", "HELD-BY", "THROUGH", "DEVICE", "POD"]);
+    for slot in list(status) {
+        let holder = match (&slot.node, &slot.unreadable) {
+            (Some(node), _) => node.as_str().into(),
+            (None, Some(text)) => Cell::new(Tone::Bad, text),
+            (None, None) => Cell::new(Tone::Faint, "free"),
+        };
+        let pod = match slot.holder {
+            Some(pod) => pod.into(),
+            None if status.kubelet.is_some() && slot.node.as_ref() == Some(&status.node) => {
+                Cell::new(Tone::Faint, "none seen")
+            }
+            None => "".into(),
+        };
+        table.row([
+            slot.instance.into(),
+            slot.id.into(),
+            holder,
+            slot.resource.unwrap_or_default().into(),
+            slot.device.unwrap_or_default().into(),
+            pod,
+        ]);
+    }
+    table
+}
