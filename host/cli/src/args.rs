@@ -45,7 +45,7 @@ pub enum Command {
     Agent(Box<AgentArgs>),
     /// Show what a running agent does
     ///
-    /// Without VIEW: handlers, Configurations and Instances. The agent is found through its state folder
+    /// Without VIEW: the kubelet, handlers, Configurations and Instances. The agent is found through its state folder
     /// or --agent.
     #[command(after_long_help = examples::STATUS)]
     Status(StatusArgs),
