@@ -119,7 +119,10 @@ impl Endpoint {
                 Attempt::Refused(problem) => (State::Failed, problem, times.backoff_refused),
             };
             let wait = backoff.wait(longest);
-            tracing::debug!(resource = %self.offered.name, problem, ?wait, "a resource is not known to the kubelet");
+            let is_told = self.offered.report().problem.as_ref() == Some(&problem);
+            if state == State::Failed && !is_told {
+                tracing::warn!(resource = %self.offered.name, problem, "a resource is not known to the kubelet");
+            }
             self.tell(state, Some(problem));
             tokio::select! {
                 () = tokio::time::sleep(wait) => {}

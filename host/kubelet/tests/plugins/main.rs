@@ -1,12 +1,14 @@
 //! The device-plugin side against a kubelet, over real sockets.
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt as _;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use leafhost_kubelet::proto::device_plugin::{
     AllocateRequest, ContainerPreferredAllocationRequest, Empty, PreferredAllocationRequest,
 };
-use leafhost_kubelet::{Health, State};
+use leafhost_kubelet::{Health, ResourceName, State};
 
 #[cfg(test)]
 mod kubelet;
@@ -385,5 +387,58 @@ async fn names_too_long_for_a_socket_and_names_that_collide_are_hashed() {
         kubelet.listed(name, &[("a", "Healthy")]).await;
     }
     assert_eq!(files(&deep).len(), 4);
+    plugin.stop().await;
+}
+
+/// A relabelled socket looks like another kubelet, and the old stream is still open: the one case in which we end it.
+#[tokio::test]
+async fn a_kubelet_taken_for_another_is_not_chased() {
+    let folder = tempfile::tempdir().unwrap();
+    let kubelet = Kubelet::start(folder.path()).await;
+    let plugin = Plugin::start(folder.path(), |config| {
+        config.times.backstop = Duration::from_millis(50);
+    });
+    plugin.offer(CAMERAS, &[("a", Health::Healthy)]);
+    let before = plugin.is(CAMERAS, State::Listed).await.kubelet;
+    let socket = folder.path().join("kubelet.sock");
+    std::fs::set_permissions(&socket, Permissions::from_mode(0o700)).unwrap();
+    plugin.reports(|report| report.kubelet != before).await;
+    let name = ResourceName::new(CAMERAS).unwrap();
+    plugin
+        .reports(|report| report.resources[&name].registrations == 2)
+        .await;
+    plugin.is(CAMERAS, State::Listed).await;
+    kubelet.listed(CAMERAS, &[("a", "Healthy")]).await;
+    assert_eq!(kubelet.registrations(CAMERAS), 2);
+    plugin.stop().await;
+}
+
+#[tokio::test]
+async fn an_allocate_under_way_is_answered_at_the_end() {
+    let folder = tempfile::tempdir().unwrap();
+    let kubelet = Kubelet::start(folder.path()).await;
+    let plugin = Plugin::start(folder.path(), |_| {});
+    plugin.offer(CAMERAS, &[("a", Health::Healthy)]);
+    plugin.is(CAMERAS, State::Listed).await;
+    let may = plugin.answers.may.acquire().await.unwrap();
+    let mut asked = plugin.answers.asked.subscribe();
+    let mut api = kubelet.api(CAMERAS);
+    let call = tokio::spawn(async move { api.allocate(allocate(&["a"])).await });
+    asked.wait_for(|asked| !asked.is_empty()).await.unwrap();
+    plugin.shutdown.cancel();
+    kubelet.listed(CAMERAS, &[("a", "Unhealthy")]).await;
+    drop(may);
+    assert!(call.await.unwrap().is_ok());
+    plugin.stop().await;
+}
+
+#[tokio::test]
+async fn a_folder_that_is_none_is_named() {
+    let above = tempfile::tempdir().unwrap();
+    let folder = above.path().join("device-plugins");
+    std::fs::write(&folder, "").unwrap();
+    let plugin = Plugin::start(&folder, |_| {});
+    let report = plugin.reports(|report| !report.problems.is_empty()).await;
+    assert!(report.problems[0].contains("is no folder"), "{report:?}");
     plugin.stop().await;
 }

@@ -65,17 +65,17 @@ async fn many_resources() {
             start.elapsed()
         );
         println!("{count}: plugin has {} kB", kilobytes_of(child.id()));
-        kubelet.kill().await;
-        let start = Instant::now();
-        kubelet = Kubelet::start(folder.path()).await;
-        all_listed(&kubelet, count).await;
-        println!(
-            "{count}: kubelet.sock made to all listed {:?}",
-            start.elapsed()
-        );
-        let most = kubelet.state.registered.borrow().values().max().copied();
-        println!("{count}: at most {most:?} registrations of one resource");
-        println!("{count}: plugin has {} kB", kilobytes_of(child.id()));
+        for restart in 1..=3 {
+            kubelet.kill().await;
+            let start = Instant::now();
+            kubelet = Kubelet::start(folder.path()).await;
+            all_listed(&kubelet, count).await;
+            let took = start.elapsed();
+            let most = kubelet.state.registered.borrow().values().max().copied();
+            println!("{count}: kubelet.sock made to all listed {took:?}, restart {restart}");
+            println!("{count}: at most {most:?} registrations of one resource");
+            println!("{count}: plugin has {} kB", kilobytes_of(child.id()));
+        }
         child.kill().unwrap();
         let output = child.wait_with_output().unwrap();
         let output = String::from_utf8_lossy(&output.stdout);

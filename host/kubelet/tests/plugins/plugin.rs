@@ -54,7 +54,7 @@ pub struct Plugin {
     pub offers: watch::Sender<Arc<Offers>>,
     pub handle: DevicePlugins,
     pub answers: Arc<Answers>,
-    shutdown: CancellationToken,
+    pub shutdown: CancellationToken,
     pub task: JoinHandle<()>,
 }
 
