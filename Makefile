@@ -13,7 +13,7 @@ help:
 	@echo 'handlers  $(TARGET)/handlers/<name>.wasm with <name>.grants.yaml beside it'
 	@echo 'run       the agent on this machine with a live table; Ctrl-C ends both'
 	@echo 'test      all tests that need no root'
-	@echo 'test-all  those, the slow ones, and the ones with podman and real hot-plug'
+	@echo 'test-all  those, the slow ones, and the ones with podman, real hot-plug and a real Kubernetes'
 	@echo 'cluster   a Kubernetes on this machine as the tests use it [NODES=2]; cluster-stop ends it (root)'
 	@echo 'bench, soak, lint, doc, install [PREFIX=/usr/local]'
 
@@ -48,7 +48,7 @@ test: handlers
 	cargo build --locked --workspace
 	cargo test --locked --workspace
 
-test-all: setup-test test
+test-all: setup-cluster setup-test test
 	cargo test --locked --workspace --test guests -- --ignored
 	cargo test --locked -p leafhost-tests --test system
 

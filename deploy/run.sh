@@ -13,7 +13,7 @@ cdi=$run/cdi
 
 # In a session of its own: Ctrl-C in the terminal would be a first signal, and the one below a second, which ends it undrained.
 setsid "$target/release/leafhost" agent --standalone "$run" --state-dir "$run/state" --cdi-dir "$cdi" \
-  --listen 127.0.0.1:0 --log-format text >"$run/log" 2>&1 &
+  --no-kubelet --listen 127.0.0.1:0 --log-format text >"$run/log" 2>&1 &
 agent=$!
 finish() {
   kill "$agent" 2>/dev/null || true

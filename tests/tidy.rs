@@ -103,7 +103,10 @@ fn the_floors_hold() {
         ("host/files", &["leafhost-core"]),
         ("host/wasm", &["leafhost-core", "leafhost-udev"]),
         ("host/compile", &["leafhost-wasm"]),
-        ("host/agent", &["leafhost-core", "leafhost-cdi", "leafhost-kubelet"]),
+        (
+            "host/agent",
+            &["leafhost-core", "leafhost-cdi", "leafhost-kubelet"],
+        ),
         ("sdk", &[]),
     ];
     for (folder, below) in allowed {

@@ -634,7 +634,8 @@ impl SlotTask {
             limits,
         );
         let mut problems: BTreeSet<String> = offered.problems;
-        if !offered.new_names.is_empty() {
+        // A name counts once a kubelet may have put it into the Node object.
+        if !offered.new_names.is_empty() && self.books.incarnation().is_some() {
             self.known.extend(offered.new_names.iter().cloned());
             // What is offered without being written down is only forgotten over a restart.
             if let Err(error) = self.ledger.add(offered.new_names).await {

@@ -1,0 +1,94 @@
+//! Allocate by the stand-in, beside the write of the same bytes to the same folder by the same steps.
+
+use std::fs::File;
+use std::io::Write as _;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use leafhost_kubelet::proto::device_plugin::{AllocateRequest, ContainerAllocateRequest};
+use leafhost_tests::agent::Home;
+use leafhost_tests::kubelet::Blocking;
+
+use crate::{Line, ms, quantile};
+
+/// So many slots of one Instance, each allocated once.
+const SLOTS: usize = 500;
+
+const CONFIGURATION: &str = "apiVersion: akri.sh/v0
+kind: Configuration
+metadata: {name: bench}
+spec:
+  capacity: 500
+  discoveryHandler:
+    name: debugEcho
+    discoveryDetails: '{shared: false, descriptions: [one]}'
+";
+
+pub fn measure() -> Result<Vec<Line>> {
+    let root = tempfile::tempdir()?;
+    let kubelet = Blocking::start(root.path())?;
+    let mut home = Home::new()?;
+    home.serve_kubelet(root.path());
+    home.add_handler("debug-echo")?;
+    home.write("configurations/bench.yaml", CONFIGURATION)?;
+    home.start(&[])?;
+    let instances = home.instances(1)?;
+    let name = instances
+        .first()
+        .and_then(|instance| instance.pointer("/metadata/name")?.as_str())
+        .context("the Instance has no name")?;
+    let resource = format!("akri.sh/{name}");
+    kubelet.wait(kubelet.until_capacity(&resource, SLOTS, SLOTS))?;
+    let mut client = kubelet.wait(kubelet.dial(&resource))?;
+    let stored = home
+        .path()
+        .join("state/instances/default")
+        .join(format!("{name}.yaml"));
+    let (mut asked, mut wrote) = (Vec::new(), Vec::new());
+    for slot in 0..SLOTS {
+        let request = AllocateRequest {
+            container_requests: vec![ContainerAllocateRequest {
+                devices_ids: vec![format!("{name}-{slot}")],
+            }],
+        };
+        let begun = Instant::now();
+        let answer = kubelet.wait(client.allocate(request))?;
+        asked.push(begun.elapsed());
+        ensure!(answer.into_inner().container_responses.len() == 1);
+        wrote.push(write(&stored)?);
+    }
+    asked.sort();
+    wrote.sort();
+    let over = quantile(&asked, 0.99).saturating_sub(quantile(&wrote, 0.99));
+    Ok(vec![Line {
+        what: format!("Allocate, stand-in, file store, {SLOTS} in a row: p99 over the write's p99"),
+        value: ms(over),
+        target: "≤ 2 ms".into(),
+        beside: format!(
+            "Allocate p50 {} p99 {}; the same bytes written and synced p50 {} p99 {}",
+            ms(quantile(&asked, 0.5)),
+            ms(quantile(&asked, 0.99)),
+            ms(quantile(&wrote, 0.5)),
+            ms(quantile(&wrote, 0.99))
+        ),
+    }])
+}
+
+/// Writes what the Instance's file holds to another file there, as durably.
+fn write(stored: &Path) -> Result<Duration> {
+    let bytes = std::fs::read(stored).with_context(|| format!("no {}", stored.display()))?;
+    let folder = stored.parent().context("it is in no folder")?;
+    let begun = Instant::now();
+    let mut file = tempfile::Builder::new()
+        .suffix(".tmp")
+        .tempfile_in(folder)?;
+    file.write_all(&bytes)?;
+    file.as_file().sync_all()?;
+    let path = folder.join("beside");
+    file.persist(&path)?;
+    File::open(folder)?.sync_all()?;
+    let took = begun.elapsed();
+    std::fs::remove_file(path)?;
+    Ok(took)
+}

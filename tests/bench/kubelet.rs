@@ -1,0 +1,50 @@
+//! What offering devices to a kubelet costs: a table of values, targets and what to compare them with.
+//!
+//! Run by `make bench`. Without root or the cluster's programs only what needs no real kubelet is measured.
+#![allow(missing_docs, reason = "a benchmark")]
+
+mod allocate;
+mod register;
+
+use std::time::Duration;
+
+use anyhow::Result;
+
+/// One line of the table.
+pub struct Line {
+    pub what: String,
+    pub value: String,
+    pub target: String,
+    pub beside: String,
+}
+
+fn main() -> Result<()> {
+    let mut lines = allocate::measure()?;
+    lines.extend(register::measure()?);
+    println!("| measure | value | target | beside it |\n|---|---|---|---|");
+    for line in lines {
+        println!(
+            "| {} | {} | {} | {} |",
+            line.what, line.value, line.target, line.beside
+        );
+    }
+    Ok(())
+}
+
+/// The time below which that share of the sorted times lies.
+pub fn quantile(sorted: &[Duration], share: f64) -> Duration {
+    let last = sorted.len().saturating_sub(1);
+    #[expect(
+        clippy::cast_precision_loss,
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "an index among some thousand times"
+    )]
+    let index = (last as f64 * share).ceil() as usize;
+    sorted.get(index).copied().unwrap_or_default()
+}
+
+/// Milliseconds with two digits.
+pub fn ms(time: Duration) -> String {
+    format!("{:.2} ms", time.as_secs_f64() * 1e3)
+}

@@ -1,0 +1,143 @@
+//! Many devices at once on a real kubelet: until all are listed, after a restart of the kubelet, at rest.
+
+use std::fs;
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::os::unix::fs::MetadataExt as _;
+use std::time::{Duration, Instant, SystemTime};
+
+use anyhow::{Context, Result, ensure};
+use leafhost_tests::agent::Home;
+use leafhost_tests::cluster::{self, Node};
+use leafhost_tests::wait::within;
+
+use crate::Line;
+
+const PORT: u16 = 9479;
+/// At rest the agent is watched for so long.
+const REST: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_mins(3);
+
+pub fn measure() -> Result<Vec<Line>> {
+    let Some(cluster) = cluster::shared()? else {
+        return Ok(Vec::new());
+    };
+    let node = cluster.nodes().first().context("no node")?;
+    let mut lines = Vec::new();
+    for (devices, target) in [(100, "≤ 0.3 s"), (1_000, "≤ 3 s")] {
+        lines.extend(many(node, devices, target)?);
+    }
+    Ok(lines)
+}
+
+fn many(node: &'static Node, devices: u64, target: &str) -> Result<Vec<Line>> {
+    let mut home = Home::on(node)?;
+    home.add_handler("debug-echo")?;
+    let metrics = format!("{}:{PORT}", node.address());
+    home.start(&["--instance-resources", "1000", "--metrics-listen", &metrics])?;
+    let descriptions: Vec<String> = (0..devices).map(|n| format!("device-{n}")).collect();
+    let configuration = format!(
+        "apiVersion: akri.sh/v0\nkind: Configuration\nmetadata: {{name: many{devices}}}\nspec:\n  capacity: 2\n  discoveryHandler:\n    name: debugEcho\n    discoveryDetails: '{{shared: false, descriptions: [{}]}}'\n",
+        descriptions.join(", ")
+    );
+    let written = Instant::now();
+    home.write("configurations/many.yaml", configuration)?;
+    // One resource a device, and that of the Configuration.
+    let all = devices + 1;
+    let first = within(PATIENCE, "an Instance", || {
+        ensure!(metric(&metrics, "akri_instance_count{")? > 0);
+        Ok(Instant::now())
+    })?;
+    let listed = until_listed(&metrics, all, 0)?;
+    let begun = metric(&metrics, "leafhost_kubelet_registrations")?;
+    let mut lines = vec![Line {
+        what: format!("{devices} new devices: first Instance → every ListAndWatch open"),
+        value: seconds(listed - first),
+        target: target.into(),
+        beside: format!("from the Configuration's file: {}", seconds(listed - written)),
+    }];
+    if devices > 100 {
+        lines.push(at_rest(&home)?);
+    } else {
+        node.restart_kubelet()?;
+        let again = until_listed(&metrics, all, begun)?;
+        let made = fs::metadata(node.device_plugins().join("kubelet.sock"))?;
+        let made = SystemTime::UNIX_EPOCH
+            + Duration::new(made.ctime().try_into()?, made.ctime_nsec().try_into()?);
+        let since = made.elapsed()?.saturating_sub(again.elapsed());
+        let registers = metric(&metrics, "leafhost_kubelet_registrations")? - begun;
+        lines.push(Line {
+            what: format!("kubelet.sock made → last of {devices} ListAndWatch open"),
+            value: seconds(since),
+            target: "≤ 1 s".into(),
+            beside: format!("{registers} Registers for {all} resources"),
+        });
+        node.wait_ready()?;
+    }
+    home.stop(nix::sys::signal::Signal::SIGTERM)?;
+    Ok(lines)
+}
+
+/// When that many resources are followed, each registered anew since `before`.
+fn until_listed(metrics: &str, count: u64, before: u64) -> Result<Instant> {
+    within(PATIENCE, "every list is followed", || {
+        let listed = metric(metrics, "leafhost_kubelet_resources{state=\"listed\"")?;
+        let registered = metric(metrics, "leafhost_kubelet_registrations")?;
+        ensure!(
+            listed >= count && registered >= before + count,
+            "{listed} of {count}, {registered} registrations"
+        );
+        Ok(Instant::now())
+    })
+}
+
+fn at_rest(home: &Home) -> Result<Line> {
+    let pid = home.pid()?;
+    let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let rss: u64 = status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmRSS:"))
+        .and_then(|rest| rest.split_whitespace().next())
+        .context("no VmRSS")?
+        .parse()?;
+    let before = ticks(pid)?;
+    let begun = Instant::now();
+    within(REST * 2, "the time to rest is over", || {
+        ensure!(begun.elapsed() > REST);
+        Ok(())
+    })?;
+    let used = ticks(pid)? - before;
+    let share = f64::from(used) / 100.0 / begun.elapsed().as_secs_f64() * 100.0;
+    Ok(Line {
+        what: "1,000 devices at rest: resident memory / share of a core".into(),
+        value: format!("{} MB / {share:.2} %", rss / 1024),
+        target: "≤ 60 MB / < 0.1 %".into(),
+        beside: format!("over {} s", REST.as_secs()),
+    })
+}
+
+/// The CPU time of a process in hundredths of a second.
+fn ticks(pid: u32) -> Result<u32> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
+    let (_, fields) = stat.rsplit_once(')').context("no stat")?;
+    let fields: Vec<&str> = fields.split_whitespace().collect();
+    let field = |index: usize| -> Result<u32> {
+        Ok(fields.get(index).context("a short stat")?.parse()?)
+    };
+    Ok(field(11)? + field(12)?)
+}
+
+/// The first metric whose line begins so.
+fn metric(address: &str, name: &str) -> Result<u64> {
+    let mut stream = TcpStream::connect(address)?;
+    stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")?;
+    let mut text = String::new();
+    stream.read_to_string(&mut text)?;
+    let line = text.lines().find(|line| line.starts_with(name));
+    let value = line.and_then(|line| line.rsplit(' ').next());
+    Ok(value.with_context(|| format!("no {name}"))?.parse()?)
+}
+
+fn seconds(time: Duration) -> String {
+    format!("{:.2} s", time.as_secs_f64())
+}
