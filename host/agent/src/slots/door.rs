@@ -1,0 +1,94 @@
+//! Where the kubelet's questions come in, and wait for the slot task.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use leafhost_kubelet::{Allocation, Allocator, Refusal, ResourceName};
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::{Instant, timeout};
+
+use super::offers::rank;
+
+/// Allocations that wait; the kubelet admits pods one after the other.
+pub(super) const QUEUE: usize = 64;
+/// An allocation is refused when it was not decided after so long: the kubelet itself waits without end.
+pub(super) const ALLOCATE: Duration = Duration::from_secs(8);
+
+/// A question that waits for its answer.
+pub(super) struct Request {
+    pub resource: String,
+    pub ids: BTreeSet<String>,
+    pub answer: oneshot::Sender<Result<Allocation, Refusal>>,
+    pub asked: Instant,
+}
+
+/// Where the kubelet's questions go.
+#[derive(Clone)]
+pub struct SlotHandle {
+    pub(super) node: Arc<str>,
+    requests: mpsc::Sender<Request>,
+}
+
+#[async_trait]
+impl Allocator for SlotHandle {
+    async fn allocate(
+        &self,
+        resource: &ResourceName,
+        ids: BTreeSet<String>,
+    ) -> Result<Allocation, Refusal> {
+        let (answer, answered) = oneshot::channel();
+        let request = Request {
+            resource: resource.as_str().to_owned(),
+            ids,
+            answer,
+            asked: Instant::now(),
+        };
+        let stopping = || Refusal::Unavailable("the agent is stopping".to_owned());
+        let decided = timeout(ALLOCATE, async {
+            self.requests.send(request).await.map_err(|_| stopping())?;
+            answered.await.map_err(|_| stopping())?
+        });
+        decided.await.unwrap_or_else(|_| {
+            Err(Refusal::Unavailable(format!(
+                "the claim was not written within {} seconds; see the agent's status",
+                ALLOCATE.as_secs()
+            )))
+        })
+    }
+
+    fn prefer(&self, _: &ResourceName, available: &BTreeSet<String>) -> Vec<String> {
+        let mut ordered: Vec<_> = available
+            .iter()
+            .map(|id| (rank(&self.node, id), id))
+            .collect();
+        ordered.sort();
+        ordered.into_iter().map(|(_, id)| id.clone()).collect()
+    }
+}
+
+/// The questions' way in, made before the task because the kubelet's side needs it first.
+pub struct SlotDoor {
+    pub(super) handle: SlotHandle,
+    pub(super) requests: mpsc::Receiver<Request>,
+}
+
+impl SlotDoor {
+    /// A door for that node.
+    pub fn new(node: &str) -> Self {
+        let (sender, requests) = mpsc::channel(QUEUE);
+        Self {
+            handle: SlotHandle {
+                node: node.into(),
+                requests: sender,
+            },
+            requests,
+        }
+    }
+
+    /// Where questions go.
+    pub fn handle(&self) -> SlotHandle {
+        self.handle.clone()
+    }
+}

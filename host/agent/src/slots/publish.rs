@@ -1,0 +1,85 @@
+//! What the slot task publishes: lists for the kubelet, held slots for the plan, a report for people.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use super::SlotTask;
+use super::offers::{self, Limits};
+use super::report::{SlotReport, SlotView};
+use crate::words;
+
+impl SlotTask {
+    pub(super) async fn publish(&mut self) {
+        let held = self.holds.held();
+        self.held.send_if_modified(|old| {
+            let differs = **old != held;
+            if differs {
+                *old = Arc::new(held);
+            }
+            differs
+        });
+        if self.ready.is_some() {
+            return;
+        }
+        let instances = Arc::clone(&self.instances.borrow());
+        let devices = Arc::clone(&self.devices.borrow());
+        let limits = Limits {
+            live: self.config.instance_resources,
+            ever: offers::NAMES_EVER.max(self.config.instance_resources),
+        };
+        let offered = self.offerer.offer(
+            &self.node,
+            &devices,
+            &instances,
+            &self.owners,
+            &self.holds,
+            &self.known,
+            limits,
+        );
+        let mut problems: BTreeSet<String> = offered.problems;
+        // A name counts once a kubelet may have put it into the Node object.
+        if !offered.new_names.is_empty() && self.books.incarnation().is_some() {
+            self.known.extend(offered.new_names.iter().cloned());
+            // What is offered without being written down is only forgotten over a restart.
+            if let Err(error) = self.ledger.add(offered.new_names).await {
+                problems.insert(words::of(&error));
+            }
+        }
+        self.offers.send_if_modified(|old| {
+            let same = old.len() == offered.offers.len()
+                && old
+                    .iter()
+                    .zip(&offered.offers)
+                    .all(|((one, a), (two, b))| one == two && Arc::ptr_eq(a, b));
+            if !same {
+                *old = Arc::new(offered.offers);
+            }
+            !same
+        });
+        problems.extend(self.owners.problems.iter().cloned());
+        problems.extend(self.problems.iter().cloned());
+        problems.extend(self.look_problems.iter().cloned());
+        let slots = self
+            .holds
+            .by_unit
+            .iter()
+            .map(|(unit, hold)| SlotView {
+                slot: hold.slot.clone(),
+                unit: unit.clone(),
+                holder: hold.holder.words(),
+                stored: hold.stored,
+            })
+            .collect();
+        let report = SlotReport {
+            slots,
+            problems: problems.into_iter().collect(),
+        };
+        self.report.send_if_modified(|old| {
+            let differs = **old != report;
+            if differs {
+                *old = Arc::new(report);
+            }
+            differs
+        });
+    }
+}
