@@ -38,12 +38,11 @@ pub use door::{SlotDoor, SlotHandle};
 
 use books::Books;
 use door::Request;
-use holds::Holds;
+use holds::{Holds, Place};
 use look::Look;
 use offers::Offerer;
 use release::SOON;
 use report::SlotReport;
-use unit::Unit;
 use view::Owners;
 
 /// Before anything is offered the kubelet's books are looked at, for so long at most.
@@ -100,8 +99,12 @@ pub struct SlotTask {
     next_look: Option<Instant>,
     /// Nothing is offered before it is known who holds what, or before this moment.
     ready: Option<Instant>,
-    /// Claims whose allocation was answered with an error: nobody can have them.
-    void: BTreeMap<Unit, u64>,
+    /// Claims whose allocation was answered with an error, until when: nobody can have them.
+    void: BTreeMap<Place, Instant>,
+    /// Names that are offered and not written down.
+    unwritten: BTreeSet<String>,
+    /// So many looks in a row told nothing.
+    unanswered: u32,
     problems: BTreeSet<String>,
     look_problems: Vec<String>,
 }
@@ -139,6 +142,8 @@ impl SlotTask {
             next_look: Some(Instant::now()),
             ready: Some(Instant::now() + FIRST_LOOK),
             void: BTreeMap::new(),
+            unwritten: BTreeSet::new(),
+            unanswered: 0,
             problems: BTreeSet::new(),
             look_problems: Vec::new(),
         };
@@ -156,13 +161,16 @@ impl SlotTask {
                 Some(first) = self.requests.recv() => self.allocate(first).await,
                 Some(look) = self.looking.join_next() => match look {
                     Ok(look) => self.see(&look).await,
-                    Err(_) => tracing::error!("looking at the kubelet's books broke down, which is a bug"),
+                    Err(_) => {
+                        tracing::error!("looking at the kubelet's books broke down, which is a bug");
+                        self.look_at(Instant::now() + FIRST_LOOK);
+                    }
                 },
                 changed = self.changes.changed() => {
                     changed.map_err(|_| Ended("the kubelet's folder"))?;
                     self.look_by(Instant::now() + SOON);
                 }
-                () = until(self.next_look) => self.look(),
+                () = until(self.next_look), if self.looking.is_empty() => self.look(),
                 () = until(self.ready) => self.ready = None,
             }
             self.meet();
@@ -182,11 +190,13 @@ impl SlotTask {
             self.owners = Owners::new(&self.node, &devices, &instances);
         }
         if !same {
-            self.holds.meet(&self.node, &instances);
+            self.holds.meet(&self.node, &self.owners, &instances);
         }
         self.met = (instances, devices);
     }
 }
 
+#[cfg(test)]
+pub(crate) mod scene;
 #[cfg(test)]
 mod tests;

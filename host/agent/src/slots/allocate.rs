@@ -1,17 +1,17 @@
 //! The slot task's answers to the kubelet: decide, claim, answer, and take back what could not be answered.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use leafhost_core::ports::StoreError;
-use leafhost_kubelet::Refusal;
+use leafhost_kubelet::{Incarnation, Refusal};
 use tokio::time::{Instant, timeout};
 
 use super::SlotTask;
 use super::claim::{self, Chosen, Ground};
-use super::door::{ALLOCATE, QUEUE, Request};
-use super::holds::{Holder, Reason};
+use super::door::{QUEUE, Request};
+use super::holds::{Hold, Holder, Place, Reason};
 use super::release::SOON;
 use super::unit::{Unit, resource_name};
 use crate::words;
@@ -20,41 +20,74 @@ use crate::words;
 const ASK: Duration = Duration::from_secs(2);
 
 impl SlotTask {
-    /// Decides all allocations that wait, with one write.
+    /// Decides all allocations that wait.
     pub(super) async fn allocate(&mut self, first: Request) {
-        let mut batch = vec![first];
-        while batch.len() < QUEUE
+        let mut waiting = vec![first];
+        while waiting.len() < QUEUE
             && let Ok(next) = self.requests.try_recv()
         {
-            batch.push(next);
+            waiting.push(next);
         }
+        while !waiting.is_empty() {
+            // Two that ask for the same id are decided one after the other.
+            let mut units = BTreeSet::new();
+            let (batch, rest) = waiting.into_iter().partition(|request| {
+                let own: Vec<Unit> = request.units().collect();
+                let is_apart = own.iter().all(|unit| !units.contains(unit));
+                if is_apart {
+                    units.extend(own);
+                }
+                is_apart
+            });
+            waiting = rest;
+            self.decide(batch).await;
+        }
+    }
+
+    /// Decides allocations of which no two ask for the same, with one write.
+    async fn decide(&mut self, batch: Vec<Request>) {
+        self.meet();
+        let mut checked = self.check_holders(&batch).await;
+        self.free_doubles(&batch).await;
         self.meet();
         let instances = Arc::clone(&self.instances.borrow());
         let devices = Arc::clone(&self.devices.borrow());
+        let ground = Ground {
+            node: &self.node,
+            devices: &devices,
+            instances: &instances,
+            owners: &self.owners,
+            holds: &self.holds,
+        };
         let mut reserved = BTreeSet::new();
         let mut decided: Vec<(Request, Result<Vec<Chosen>, Refusal>)> = Vec::new();
         for request in batch {
-            let chosen = match self.check_holders(&request).await {
-                Err(refusal) => Err(refusal),
-                Ok(()) => Ground {
-                    node: &self.node,
-                    devices: &devices,
-                    instances: &instances,
-                    owners: &self.owners,
-                    holds: &self.holds,
-                }
-                .choose(&request.resource, &request.ids, &mut reserved),
+            let held = request.units().find_map(|unit| checked.remove(&unit));
+            let chosen = match held {
+                Some(refusal) => Err(refusal),
+                None if request.is_late() => Err(too_late()),
+                None => ground.choose(&request.resource, &request.ids, &mut reserved),
             };
             decided.push((request, chosen));
         }
         let mut changes = Vec::new();
         let mut counts = Vec::new();
+        let mut redeemed = BTreeSet::new();
         for (_, chosen) in &decided {
-            let own = chosen
-                .as_ref()
-                .map_or_else(|_| Vec::new(), |chosen| claim::claims(chosen));
+            let chosen = chosen.as_deref().unwrap_or_default();
+            let own = claim::claims(chosen);
             counts.push(own.len());
             changes.extend(own);
+            for one in chosen {
+                // From here on it is this allocation's.
+                if self.void.remove(&one.place()).is_some() {
+                    redeemed.insert(one.place());
+                }
+                if one.claim.is_some() {
+                    // Of an Instance that is gone; nobody was seen to have it.
+                    self.holds.released(&one.unit);
+                }
+            }
         }
         let mut results = if changes.is_empty() {
             Vec::new()
@@ -68,82 +101,119 @@ impl SlotTask {
                 Err(refusal) => Err(refusal),
                 Ok(chosen) => match written.into_iter().find_map(Result::err) {
                     Some(error) => {
-                        self.take_back(&chosen).await;
+                        self.take_back(&chosen, &redeemed).await;
                         Err(refused(&error))
                     }
                     None => Ok(chosen),
                 },
             };
-            self.answer(request, result).await;
+            self.answer(request, result, &redeemed).await;
         }
     }
 
-    /// Whether nobody who lives has what is asked for. A slot this node has is asked for again by the app container of the
-    /// same pod, or after its pod has ended; or by a kubelet that has lost its books.
-    pub(super) async fn check_holders(&mut self, request: &Request) -> Result<(), Refusal> {
-        let seen = |id: &String| {
-            let unit = Unit {
-                resource: request.resource.clone(),
-                id: id.clone(),
-            };
-            let hold = self.holds.by_unit.get(&unit)?;
-            match &hold.holder {
-                Holder::Seen { incarnation, .. } => Some((unit, *incarnation)),
-                Holder::Unseen(_) => None,
-            }
-        };
-        let seen: Vec<_> = request.ids.iter().filter_map(seen).collect();
+    /// Which of the ids somebody who lives has. A slot this node has is asked for again by the app container of the same
+    /// pod, or after its pod has ended; or by a kubelet that has lost its books.
+    async fn check_holders(&mut self, batch: &[Request]) -> BTreeMap<Unit, Refusal> {
+        let seen: Vec<Unit> = batch
+            .iter()
+            .flat_map(Request::units)
+            .filter(|unit| self.seen_by(unit).is_some())
+            .collect();
+        let mut refusals = BTreeMap::new();
         if seen.is_empty() {
-            return Ok(());
+            return refusals;
         }
         let current = self.books.incarnation();
-        if seen.iter().any(|(_, incarnation)| *incarnation != current) {
-            let uids = self.uids(seen.iter().map(|(unit, _)| unit));
-            if let Ok(look) = timeout(ASK, self.books.look(uids)).await {
-                let back = self.holds.see(&look, self.config.grace);
+        let is_older = |task: &Self, unit: &Unit| {
+            let by = task.seen_by(unit);
+            by.is_some_and(|incarnation| incarnation != current)
+        };
+        let mut look = None;
+        if seen.iter().any(|unit| is_older(self, unit)) {
+            look = timeout(ASK, self.books.look(self.uids(seen.iter())))
+                .await
+                .ok();
+            if let Some(look) = &look {
+                let back = self.holds.see(look, self.config.grace);
                 self.release(back).await;
                 self.meet();
             }
         }
         let listed = timeout(ASK, self.books.listed()).await.ok().flatten();
-        for (unit, _) in &seen {
-            if let Some(pods) = listed.as_ref().and_then(|listed| listed.get(unit)) {
+        for unit in seen {
+            let Some(Hold { holder, .. }) = self.holds.by_unit.get(&unit) else {
+                continue;
+            };
+            let words = holder.words().unwrap_or_default();
+            let why = if let Some(pods) = listed.as_ref().and_then(|listed| listed.get(&unit)) {
                 let pods: Vec<String> = pods.iter().map(ToString::to_string).collect();
-                return Err(Refusal::Unavailable(format!(
-                    "{unit} is held by {}",
-                    pods.join(", ")
-                )));
+                format!("{unit} is held by {}", pods.join(", "))
+            } else if holder.is_lost() {
+                format!(
+                    "{unit} is held by {words}, which is still on this node although the kubelet has lost its record of it"
+                )
+            } else if is_older(self, &unit)
+                && !look.as_ref().is_some_and(|look| holder.is_gone(look))
+            {
+                format!(
+                    "{unit} was held by {words} before the kubelet was restarted, and it cannot be told whether that has ended"
+                )
+            } else {
+                continue;
+            };
+            refusals.insert(unit, Refusal::Unavailable(why));
+        }
+        refusals
+    }
+
+    fn seen_by(&self, unit: &Unit) -> Option<Option<Incarnation>> {
+        match &self.holds.by_unit.get(unit)?.holder {
+            Holder::Seen { incarnation, .. } => Some(*incarnation),
+            Holder::Unseen(_) => None,
+        }
+    }
+
+    /// Ids of one request behind which are slots of one Instance: the pods that had them have ended. All but one are given
+    /// back, so that the container gets different Instances.
+    async fn free_doubles(&mut self, batch: &[Request]) {
+        let mut back = Vec::new();
+        for request in batch {
+            let name = resource_name(&request.resource).unwrap_or_default();
+            if request.ids.len() < 2 || !self.owners.configurations.contains_key(name) {
+                continue;
             }
-            let hold = self.holds.by_unit.get(unit);
-            if let Some(hold) = hold.filter(|hold| hold.holder.is_lost()) {
-                return Err(Refusal::Unavailable(format!(
-                    "{unit} is held by {}, which is still on this node although the kubelet has lost its record of it",
-                    hold.holder.words().unwrap_or_default()
-                )));
+            let mut held: Vec<(Unit, &Hold)> = request
+                .units()
+                .filter_map(|unit| Some((unit.clone(), self.holds.by_unit.get(&unit)?)))
+                .collect();
+            held.sort_by_key(|(_, hold)| std::cmp::Reverse(hold.allocated));
+            let mut instances = BTreeSet::new();
+            for (unit, hold) in held {
+                if !instances.insert(&hold.instance) {
+                    back.push((unit, Reason::GivenBack));
+                }
             }
         }
-        Ok(())
+        self.release(back).await;
     }
 
-    pub(super) fn uids<'a>(&self, units: impl Iterator<Item = &'a Unit>) -> BTreeSet<String> {
-        units
-            .filter_map(|unit| match &self.holds.by_unit.get(unit)?.holder {
-                Holder::Seen { pods, .. } => Some(pods),
-                Holder::Unseen(_) => None,
-            })
-            .flatten()
-            .filter_map(|pod| pod.uid.clone())
-            .collect()
+    fn uids<'a>(&self, units: impl Iterator<Item = &'a Unit>) -> BTreeSet<String> {
+        let holders = units.filter_map(|unit| self.holds.by_unit.get(unit));
+        holders.flat_map(|hold| hold.holder.uids()).collect()
     }
 
-    pub(super) async fn answer(&mut self, request: Request, result: Result<Vec<Chosen>, Refusal>) {
+    async fn answer(
+        &mut self,
+        request: Request,
+        result: Result<Vec<Chosen>, Refusal>,
+        redeemed: &BTreeSet<Place>,
+    ) {
         self.meet();
         let took = request.asked.elapsed();
-        let late = took >= ALLOCATE || request.answer.is_closed();
         let result = match result {
-            Ok(chosen) if late => {
-                self.take_back(&chosen).await;
-                Err(Refusal::Unavailable("decided too late".to_owned()))
+            Ok(chosen) if request.is_late() => {
+                self.take_back(&chosen, redeemed).await;
+                Err(too_late())
             }
             other => other,
         };
@@ -161,9 +231,6 @@ impl SlotTask {
                 let allocation = claim::answer(through.then_some(name), &chosen);
                 let units = chosen.iter().map(|one| one.unit.clone()).collect();
                 self.holds.allocated(&units, Instant::now());
-                for unit in &units {
-                    self.void.remove(unit);
-                }
                 let slots: Vec<&str> = chosen.iter().map(|one| one.slot.as_str()).collect();
                 tracing::info!(
                     resource = request.resource,
@@ -171,7 +238,7 @@ impl SlotTask {
                     "allocated"
                 );
                 if request.answer.send(Ok(allocation)).is_err() {
-                    self.take_back(&chosen).await;
+                    self.take_back(&chosen, redeemed).await;
                 }
                 self.look_by(Instant::now() + SOON);
             }
@@ -186,36 +253,44 @@ impl SlotTask {
         }
     }
 
-    /// Gives back what an allocation claimed that is answered with an error: the kubelet holds nothing of it.
-    pub(super) async fn take_back(&mut self, chosen: &[Chosen]) {
+    /// Gives back what an allocation claimed that is answered with an error: the kubelet holds nothing of it. A claim whose
+    /// outcome is unknown is given back when the store shows it.
+    async fn take_back(&mut self, chosen: &[Chosen], redeemed: &BTreeSet<Place>) {
         self.meet();
-        for one in chosen.iter().filter(|one| one.claim.is_some()) {
-            let epoch = self
-                .holds
-                .by_unit
-                .get(&one.unit)
-                .map_or(0, |hold| hold.epoch);
-            self.void.insert(one.unit.clone(), epoch);
-        }
+        let until = Instant::now() + self.config.grace;
+        let places = chosen
+            .iter()
+            .filter(|one| one.claim.is_some() || redeemed.contains(&one.place()))
+            .map(|one| (one.place(), until));
+        self.void.extend(places);
         self.take_back_void().await;
     }
 
-    /// Releases claims that nobody can have, as far as the store shows them.
+    /// Releases claims that nobody can have, as far as the store shows them. Later than the grace they come back like any
+    /// other that nobody was seen to have.
     pub(super) async fn take_back_void(&mut self) {
         if self.void.is_empty() {
             return;
         }
-        let holds = &self.holds.by_unit;
-        self.void
-            .retain(|unit, epoch| holds.get(unit).is_none_or(|hold| hold.epoch == *epoch));
+        let now = Instant::now();
+        self.void.retain(|_, until| *until > now);
         let back: Vec<(Unit, Reason)> = self
-            .void
-            .keys()
-            .filter(|unit| holds.get(unit).is_some_and(|hold| hold.stored))
-            .map(|unit| (unit.clone(), Reason::Refused))
+            .holds
+            .by_unit
+            .iter()
+            .filter(|(_, hold)| {
+                let place = hold.place();
+                matches!(hold.holder, Holder::Unseen(_))
+                    && place.is_some_and(|place| self.void.contains_key(&place))
+            })
+            .map(|(unit, _)| (unit.clone(), Reason::Refused))
             .collect();
         self.release(back).await;
     }
+}
+
+fn too_late() -> Refusal {
+    Refusal::Unavailable("decided too late".to_owned())
 }
 
 fn refused(error: &StoreError) -> Refusal {

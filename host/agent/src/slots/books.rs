@@ -1,6 +1,7 @@
 //! Takes a look at the kubelet's books: PodResources, the checkpoint, and the folders of its pods.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -201,7 +202,12 @@ impl Books for KubeletBooks {
     }
 
     fn incarnation(&self) -> Option<Incarnation> {
-        self.plugins.report().borrow().kubelet
+        // Looked up here, because the first look comes before the device plugins have reported anything.
+        let found = std::fs::metadata(self.root.join("device-plugins/kubelet.sock")).ok()?;
+        found.file_type().is_socket().then(|| Incarnation {
+            inode: found.ino(),
+            changed: i128::from(found.ctime()) * 1_000_000_000 + i128::from(found.ctime_nsec()),
+        })
     }
 
     fn changes(&self) -> watch::Receiver<u64> {
@@ -230,6 +236,8 @@ fn units(listed: Listed) -> BTreeMap<Unit, BTreeSet<Pod>> {
 
 fn digest(checkpoint: &Checkpoint) -> Checked {
     let mut checked = Checked::default();
+    // Where two answers name different slots, one of them is over.
+    let mut unclear = BTreeSet::new();
     for entry in &checkpoint.entries {
         let Some(name) = resource_name(&entry.resource) else {
             continue;
@@ -246,7 +254,10 @@ fn digest(checkpoint: &Checkpoint) -> Checked {
                 id: id.clone(),
             };
             if let Some(slot) = slots.get(id.as_str()) {
-                checked.slots.insert(unit.clone(), (*slot).to_owned());
+                let before = checked.slots.insert(unit.clone(), (*slot).to_owned());
+                if before.is_some_and(|before| before != **slot) {
+                    unclear.insert(unit.clone());
+                }
             }
             checked.entries.entry(unit).or_default().insert(Pod {
                 name: None,
@@ -255,5 +266,6 @@ fn digest(checkpoint: &Checkpoint) -> Checked {
             });
         }
     }
+    checked.slots.retain(|unit, _| !unclear.contains(unit));
     checked
 }

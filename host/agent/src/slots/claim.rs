@@ -4,13 +4,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use leafhost_core::instance::{Edit, Instance};
+use leafhost_core::names::ConfigurationKey;
 use leafhost_core::ports::{Change, InstanceSet};
 use leafhost_core::slot::{DeviceUsage, slot_number};
 use leafhost_kubelet::{Allocation, DeviceSpec, Mount, Refusal};
 
-use super::holds::Holds;
+use super::holds::{Holds, Place};
 use super::look::SLOTS_ANNOTATION;
-use super::offers::free_slots;
+use super::offers::{free_slots, left, rank};
 use super::unit::{Unit, resource_name};
 use super::view::{Owners, Seen};
 use crate::discovery::DeviceSnapshot;
@@ -45,6 +46,13 @@ pub struct Chosen {
     seen: Seen,
 }
 
+impl Chosen {
+    /// The slot as one of this Instance object.
+    pub fn place(&self) -> Place {
+        (self.instance.key(), self.slot.clone())
+    }
+}
+
 impl Ground<'_> {
     /// Chooses a slot for each of the ids, or none at all. `reserved` are slots that others of the same batch get; what is
     /// chosen is added.
@@ -57,7 +65,6 @@ impl Ground<'_> {
         let name = resource_name(resource).unwrap_or_default();
         let mut now = reserved.clone();
         let mut chosen: Vec<Chosen> = Vec::new();
-        let mut instances: BTreeSet<String> = BTreeSet::new();
         // What this node has already decides which Instances are left for the rest.
         let (again, new): (Vec<_>, Vec<_>) = ids
             .iter()
@@ -67,26 +74,24 @@ impl Ground<'_> {
             })
             .partition(|unit| {
                 let hold = self.holds.by_unit.get(unit);
-                hold.is_some_and(|hold| hold.stored)
+                hold.is_some_and(|hold| hold.stored.is_some())
             });
         for unit in again {
-            let one = self.again(unit)?;
-            instances.insert(one.instance.metadata.name.clone());
-            chosen.push(one);
+            chosen.push(self.again(unit)?);
         }
-        for unit in new {
-            let one = if self.owners.configurations.contains_key(name) {
-                self.through_configuration(name, unit, &instances, &now)?
-            } else if let Some(key) = self.owners.instances.get(name) {
-                let instance = self.instances.instances.get(key);
-                let instance = instance.ok_or_else(|| unknown(resource, &unit.id))?;
-                self.through_instance(instance, unit, &now)?
+        if !new.is_empty() {
+            if let Some(key) = self.owners.configurations.get(name) {
+                self.through_configuration(key, new, &mut chosen, &mut now)?;
             } else {
-                return Err(unknown(resource, &unit.id));
-            };
-            instances.insert(one.instance.metadata.name.clone());
-            now.insert(one.slot.clone());
-            chosen.push(one);
+                let key = self.owners.instances.get(name);
+                let instance = key.and_then(|key| self.instances.instances.get(key));
+                for unit in new {
+                    let instance = instance.ok_or_else(|| unknown(resource, &unit.id))?;
+                    let one = self.through_instance(instance, unit, &now)?;
+                    now.insert(one.slot.clone());
+                    chosen.push(one);
+                }
+            }
         }
         *reserved = now;
         chosen.sort_by(|one, two| one.unit.id.cmp(&two.unit.id));
@@ -98,10 +103,14 @@ impl Ground<'_> {
     fn again(&self, unit: Unit) -> Result<Chosen, Refusal> {
         let hold = self.holds.by_unit.get(&unit);
         let hold = hold.ok_or_else(|| unknown(&unit.resource, &unit.id))?;
-        let instance = self
-            .owners
-            .instances
-            .get(&hold.instance)
+        let key = hold.stored.as_ref();
+        if key != self.owners.instances.get(&hold.instance) {
+            return Err(Refusal::Unavailable(format!(
+                "{unit} is held for Instance {}, which is not the one that has this name now; it is free again when nobody has been seen to have it for a while",
+                key.map(ToString::to_string).unwrap_or_default()
+            )));
+        }
+        let instance = key
             .and_then(|key| self.instances.instances.get(key))
             .ok_or_else(|| gone(&hold.instance))?;
         let seen = self.visible(instance)?;
@@ -150,81 +159,86 @@ impl Ground<'_> {
         })
     }
 
-    /// The Instance with the most free slots that is not among `not`, so that a container gets different ones.
+    /// A slot of another Instance for each, of those with the most free slots first, so that a container gets different
+    /// ones. Among equals each node begins with another one.
     fn through_configuration(
         &self,
-        name: &str,
-        unit: Unit,
-        not: &BTreeSet<String>,
-        reserved: &BTreeSet<String>,
-    ) -> Result<Chosen, Refusal> {
-        if slot_number(name, &unit.id).is_none() {
-            return Err(unknown(&unit.resource, &unit.id));
-        }
-        let key = self.owners.configurations.get(name);
-        let mut best: Option<(usize, String, Chosen)> = None;
+        key: &ConfigurationKey,
+        units: Vec<Unit>,
+        chosen: &mut Vec<Chosen>,
+        reserved: &mut BTreeSet<String>,
+    ) -> Result<(), Refusal> {
+        let mut left: BTreeMap<usize, Vec<&Arc<Instance>>> = BTreeMap::new();
         for instance in self.instances_of(key) {
-            if not.contains(&instance.metadata.name) || self.left(instance, reserved) == 0 {
-                continue;
+            let count = self.left(instance, reserved);
+            let has = |one: &Chosen| one.instance.metadata.name == instance.metadata.name;
+            if count > 0 && !chosen.iter().any(has) {
+                left.entry(count).or_default().push(instance);
             }
-            let Ok(seen) = self.visible(instance) else {
-                continue;
-            };
-            let free = free_slots(self.node, instance);
-            let left: Vec<&String> = free.iter().filter(|id| !reserved.contains(*id)).collect();
-            let Some(slot) = left.first() else {
-                continue;
-            };
-            let better = best
-                .as_ref()
-                .is_none_or(|(count, first, _)| (left.len(), *slot) > (*count, first));
-            if better {
-                let chosen = Chosen {
+        }
+        let first = units.first().map(|unit| rank(self.node, &unit.id));
+        let place = first.and_then(|rank| usize::from_str_radix(rank.get(..8)?, 16).ok());
+        let mut order = Vec::new();
+        for (_, mut equals) in left.into_iter().rev() {
+            let begin = place.unwrap_or_default().checked_rem(equals.len());
+            equals.rotate_left(begin.unwrap_or_default());
+            order.extend(equals);
+        }
+        let mut order = order.into_iter();
+        for unit in &units {
+            if slot_number(key.name(), &unit.id).is_none() {
+                return Err(unknown(&unit.resource, &unit.id));
+            }
+            let one = order.find_map(|instance| {
+                let seen = self.visible(instance).ok()?;
+                let mut free = free_slots(self.node, instance).into_iter();
+                let slot = free.find(|id| !reserved.contains(id))?;
+                Some(Chosen {
                     unit: unit.clone(),
                     instance: Arc::clone(instance),
-                    slot: (*slot).clone(),
+                    slot,
                     claim: Some(DeviceUsage::Configuration {
                         device: unit.id.clone(),
                         node: self.node.to_owned(),
                     }),
                     seen,
-                };
-                best = Some((left.len(), (*slot).clone(), chosen));
-            }
+                })
+            });
+            let one = one.ok_or_else(|| {
+                Refusal::Unavailable(format!(
+                    "no further Instance of Configuration {} has a free slot on node {}",
+                    key.name(),
+                    self.node
+                ))
+            })?;
+            reserved.insert(one.slot.clone());
+            chosen.push(one);
         }
-        best.map(|(_, _, chosen)| chosen).ok_or_else(|| {
-            Refusal::Unavailable(format!(
-                "no further Instance of Configuration {name} has a free slot on node {}",
-                self.node
-            ))
-        })
+        Ok(())
     }
 
-    fn instances_of<'a>(
-        &'a self,
-        key: Option<&'a leafhost_core::names::ConfigurationKey>,
-    ) -> impl Iterator<Item = &'a Arc<Instance>> {
+    fn instances_of(&self, key: &ConfigurationKey) -> impl Iterator<Item = &Arc<Instance>> {
         self.owners
             .instances
             .values()
+            .filter(|instance| instance.namespace == key.namespace())
             .filter_map(|key| self.instances.instances.get(key))
-            .filter(move |instance| {
-                key.is_some_and(|key| {
-                    instance.metadata.namespace == key.namespace()
-                        && instance.spec.configuration_name == key.name()
-                })
-            })
+            .filter(|instance| instance.spec.configuration_name == key.name())
     }
 
     /// How many more slots may be taken.
     fn left(&self, instance: &Instance, reserved: &BTreeSet<String>) -> usize {
         let name = &instance.metadata.name;
-        let also = reserved
-            .range(format!("{name}-")..)
-            .take_while(|id| id.starts_with(name.as_str()))
-            .filter(|id| slot_number(name, id).is_some())
-            .count();
-        free_slots(self.node, instance).len().saturating_sub(also)
+        let also = if reserved.is_empty() {
+            0
+        } else {
+            reserved
+                .range(format!("{name}-")..)
+                .take_while(|id| id.starts_with(name.as_str()))
+                .filter(|id| slot_number(name, id).is_some())
+                .count()
+        };
+        left(instance).saturating_sub(also)
     }
 
     /// The device as it is seen now, if a container may get it.

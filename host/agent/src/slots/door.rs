@@ -10,11 +10,12 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, timeout};
 
 use super::offers::rank;
+use super::unit::Unit;
 
 /// Allocations that wait; the kubelet admits pods one after the other.
 pub(super) const QUEUE: usize = 64;
 /// An allocation is refused when it was not decided after so long: the kubelet itself waits without end.
-pub(super) const ALLOCATE: Duration = Duration::from_secs(8);
+const ALLOCATE: Duration = Duration::from_secs(8);
 
 /// A question that waits for its answer.
 pub(super) struct Request {
@@ -22,6 +23,20 @@ pub(super) struct Request {
     pub ids: BTreeSet<String>,
     pub answer: oneshot::Sender<Result<Allocation, Refusal>>,
     pub asked: Instant,
+}
+
+impl Request {
+    pub fn units(&self) -> impl Iterator<Item = Unit> {
+        self.ids.iter().map(|id| Unit {
+            resource: self.resource.clone(),
+            id: id.clone(),
+        })
+    }
+
+    /// Whether nobody waits for the answer any more.
+    pub fn is_late(&self) -> bool {
+        self.asked.elapsed() >= ALLOCATE || self.answer.is_closed()
+    }
 }
 
 /// Where the kubelet's questions go.

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use leafhost_core::instance::Instance;
+use leafhost_core::instance::{Instance, InstanceKey};
 use leafhost_core::ports::InstanceSet;
 use leafhost_core::slot::{DeviceUsage, slot_number};
 use leafhost_kubelet::Incarnation;
@@ -28,11 +28,9 @@ pub struct Hold {
     pub slot: String,
     /// The value of `deviceUsage` that says so.
     pub usage: DeviceUsage,
-    /// Whether the store says so. It does not where the Instance is gone, or made anew.
-    pub stored: bool,
-    /// How often it was allocated: a decision about an earlier allocation is void.
-    pub epoch: u64,
-    /// When it was last allocated by this agent.
+    /// The Instance that says so; nothing where it is gone, or was made anew.
+    pub stored: Option<InstanceKey>,
+    /// When it was last allocated by this agent: what was seen before that says nothing of it.
     pub allocated: Option<Instant>,
     /// Who has it.
     pub holder: Holder,
@@ -103,58 +101,67 @@ pub struct Holds {
     /// By what the kubelet calls them.
     pub by_unit: BTreeMap<Unit, Hold>,
     incarnation: Option<Incarnation>,
-    /// Grows with every change that may alter what is listed.
-    pub revision: u64,
+}
+
+/// A slot of one Instance object.
+pub type Place = (InstanceKey, String);
+
+impl Hold {
+    /// Where the store says so.
+    pub fn place(&self) -> Option<Place> {
+        Some((self.stored.clone()?, self.slot.clone()))
+    }
+}
+
+/// What the store says of one slot.
+struct Claim {
+    key: InstanceKey,
+    slot: String,
+    usage: DeviceUsage,
 }
 
 impl Holds {
     /// Takes over what the store says. A slot that it says of another or of nobody stays only while the kubelet is seen to
     /// have it.
-    pub fn meet(&mut self, node: &str, instances: &InstanceSet) {
-        let mut stored: BTreeMap<Unit, (String, String, DeviceUsage)> = BTreeMap::new();
-        for instance in instances.instances.values() {
+    pub fn meet(&mut self, node: &str, owners: &Owners, instances: &InstanceSet) {
+        let mut by_unit: BTreeMap<Unit, Vec<Claim>> = BTreeMap::new();
+        for (key, instance) in &instances.instances {
             for (unit, slot, usage) in claims(node, instance) {
-                let name = instance.metadata.name.clone();
-                let unit = if stored.contains_key(&unit) {
-                    // Two slots with one virtual device: the kubelet can mean but one, and nobody is ever seen with the other.
-                    Unit {
-                        resource: String::new(),
-                        id: slot.to_owned(),
-                    }
-                } else {
-                    unit
-                };
-                stored.insert(unit, (name, slot.to_owned(), usage));
+                by_unit.entry(unit).or_default().push(Claim {
+                    key: key.clone(),
+                    slot: slot.to_owned(),
+                    usage,
+                });
             }
         }
-        let before = self.by_unit.len();
+        let mut stored: BTreeMap<Unit, Claim> = BTreeMap::new();
+        for (unit, mut claims) in by_unit {
+            let hold = self.by_unit.get(&unit);
+            if let Some(index) = behind(hold, owners, &claims) {
+                stored.insert(unit, claims.swap_remove(index));
+            }
+            // Several slots with one id: the kubelet can mean but one, and nobody is ever seen with the others.
+            stored.extend(claims.into_iter().map(|claim| (stray(&claim), claim)));
+        }
         self.by_unit.retain(|unit, hold| {
             stored.contains_key(unit) || matches!(hold.holder, Holder::Seen { .. })
         });
-        let mut changed = before != self.by_unit.len();
         for (unit, hold) in &mut self.by_unit {
-            let is_stored = stored.contains_key(unit);
-            changed |= hold.stored != is_stored;
-            hold.stored = is_stored;
+            if !stored.contains_key(unit) {
+                hold.stored = None;
+            }
         }
-        for (unit, (instance, slot, usage)) in stored {
-            let hold = self.by_unit.entry(unit).or_insert_with(|| {
-                changed = true;
-                Hold {
-                    instance: instance.clone(),
-                    slot: slot.clone(),
-                    usage: usage.clone(),
-                    stored: true,
-                    epoch: 0,
-                    allocated: None,
-                    holder: Holder::Unseen(Absence::default()),
-                }
+        for (unit, Claim { key, slot, usage }) in stored {
+            let hold = self.by_unit.entry(unit).or_insert_with(|| Hold {
+                instance: String::new(),
+                slot: String::new(),
+                usage: DeviceUsage::Unused,
+                stored: None,
+                allocated: None,
+                holder: Holder::Unseen(Absence::default()),
             });
-            changed |= hold.slot != slot || hold.usage != usage;
-            (hold.instance, hold.slot, hold.usage) = (instance, slot, usage);
-        }
-        if changed {
-            self.revision += 1;
+            hold.instance.clone_from(&key.name);
+            (hold.slot, hold.usage, hold.stored) = (slot, usage, Some(key));
         }
     }
 
@@ -162,27 +169,25 @@ impl Holds {
     pub fn allocated(&mut self, units: &BTreeSet<Unit>, at: Instant) {
         for unit in units {
             if let Some(hold) = self.by_unit.get_mut(unit) {
-                hold.epoch += 1;
                 hold.allocated = Some(at);
                 hold.holder = Holder::Unseen(Absence::default());
             }
         }
-        self.revision += 1;
     }
 
     /// The slot was released.
     pub fn released(&mut self, unit: &Unit) {
-        if self.by_unit.remove(unit).is_some() {
-            self.revision += 1;
-        }
+        self.by_unit.remove(unit);
     }
 
     /// What a look means for the slots of this node: which of them come back.
     pub fn see(&mut self, look: &Look, grace: Duration) -> Vec<(Unit, Reason)> {
         let restarted = look.incarnation != self.incarnation;
-        self.incarnation = look.incarnation;
+        if look.is_answer() {
+            self.incarnation = look.incarnation;
+        }
+        self.settle(look);
         let mut back = Vec::new();
-        let mut changed = false;
         for (unit, hold) in &mut self.by_unit {
             if restarted {
                 // A kubelet that has just started does not know all its pods yet.
@@ -194,29 +199,77 @@ impl Holds {
             };
             match look.sight(unit) {
                 Sight::Held(pods) if booked(Duration::ZERO) => {
-                    let seen = Holder::Seen {
-                        pods: pods.into_iter().collect(),
+                    hold.holder = Holder::Seen {
+                        pods,
                         incarnation: look.incarnation,
                         lost: false,
                         absence: Absence::default(),
                     };
-                    changed |= hold.holder != seen;
-                    hold.holder = seen;
                 }
                 Sight::Absent { certain } if booked(BOOKED) => {
                     let was_lost = hold.holder.is_lost();
                     if let Some(reason) = hold.holder.miss(look, certain, grace) {
                         back.push((unit.clone(), reason));
                     }
-                    changed |= was_lost != hold.holder.is_lost();
+                    if hold.holder.is_lost() && !was_lost {
+                        tracing::warn!(
+                            slot = hold.slot,
+                            holder = hold.holder.words(),
+                            "the kubelet has lost its record of a slot whose pod is still there; nobody else gets it"
+                        );
+                    }
                 }
                 _ => {}
             }
         }
-        if changed {
-            self.revision += 1;
-        }
         back
+    }
+
+    /// Takes over which slot is behind an id where the kubelet's record of the answer says that it is another one: several
+    /// slots were claimed under one id, and only that answer tells which of them the container has.
+    fn settle(&mut self, look: &Look) {
+        let slots = look
+            .checkpoint
+            .iter()
+            .flat_map(|checked| &checked.slots)
+            .filter(|(unit, slot)| {
+                self.by_unit.get(unit).is_some_and(|hold| {
+                    hold.slot != **slot && hold.allocated.is_none_or(|at| at + BOOKED <= look.begun)
+                }) && matches!(look.sight(unit), Sight::Held(_))
+            });
+        let wrong: Vec<(Unit, String)> = slots
+            .map(|(unit, slot)| (unit.clone(), slot.clone()))
+            .collect();
+        for (unit, slot) in wrong {
+            let Some(instance) = instance_of(&slot).map(str::to_owned) else {
+                continue;
+            };
+            let Some(mut wrong) = self.by_unit.remove(&unit) else {
+                continue;
+            };
+            let mut right = wrong.clone();
+            (right.instance, right.slot) = (instance, slot);
+            let other = self.by_unit.iter().find(|(other, hold)| {
+                other.resource.is_empty() && hold.slot == right.slot && hold.usage == right.usage
+            });
+            let other = other.map(|(other, hold)| (other.clone(), hold.stored.clone()));
+            if let Some((other, key)) = other {
+                self.by_unit.remove(&other);
+                right.stored = key;
+            } else {
+                right.stored = None;
+            }
+            self.by_unit.insert(unit, right);
+            if let Some(key) = &wrong.stored {
+                let claim = Claim {
+                    key: key.clone(),
+                    slot: wrong.slot.clone(),
+                    usage: wrong.usage.clone(),
+                };
+                wrong.holder = Holder::Unseen(Absence::default());
+                self.by_unit.insert(stray(&claim), wrong);
+            }
+        }
     }
 
     /// Takes over what the kubelet has of our resources and this agent knows nothing of: allocations of an earlier run whose
@@ -228,41 +281,40 @@ impl Holds {
             };
             let slot_of_instance = slot_number(name, &unit.id).is_some();
             let (instance, slot, usage) = if let Some(slot) = found.slot {
-                let Some((instance, number)) = slot.rsplit_once('-') else {
+                let Some(instance) = instance_of(&slot).map(str::to_owned) else {
                     continue;
                 };
-                if slot_number(instance, &slot).is_none() || number.is_empty() {
-                    continue;
-                }
                 let usage = DeviceUsage::Configuration {
                     device: unit.id.clone(),
                     node: node.to_owned(),
                 };
-                (instance.to_owned(), slot.clone(), usage)
+                (instance, slot, usage)
             } else if slot_of_instance && !owners.configurations.contains_key(name) {
                 let usage = DeviceUsage::Node(node.to_owned());
                 (name.to_owned(), unit.id.clone(), usage)
             } else {
                 continue;
             };
-            self.revision += 1;
-            self.by_unit.insert(
-                unit,
-                Hold {
-                    instance,
-                    slot,
-                    usage,
-                    stored: false,
-                    epoch: 0,
-                    allocated: None,
-                    holder: Holder::Seen {
-                        pods: found.pods,
-                        incarnation: look.incarnation,
-                        lost: false,
-                        absence: Absence::default(),
-                    },
+            let hold = Hold {
+                instance,
+                slot,
+                usage,
+                stored: None,
+                allocated: None,
+                holder: Holder::Seen {
+                    pods: found.pods,
+                    incarnation: look.incarnation,
+                    lost: false,
+                    absence: Absence::default(),
                 },
+            };
+            tracing::info!(
+                slot = hold.slot,
+                device = %unit,
+                holder = hold.holder.words(),
+                "the kubelet has a slot that nobody had claimed"
             );
+            self.by_unit.insert(unit, hold);
         }
     }
 
@@ -279,6 +331,40 @@ impl Holds {
     pub fn incarnation(&self) -> Option<Incarnation> {
         self.incarnation
     }
+}
+
+/// Which of the claims is behind one id: the one that was, or else one of the Instance that has the resource's name.
+fn behind(hold: Option<&Hold>, owners: &Owners, claims: &[Claim]) -> Option<usize> {
+    let mut best: Option<(usize, (bool, bool, bool))> = None;
+    for (index, claim) in claims.iter().enumerate() {
+        let is_slot =
+            hold.is_some_and(|hold| hold.slot == claim.slot && hold.instance == claim.key.name);
+        // What a container is seen to have stays what it is.
+        if !is_slot && hold.is_some_and(|hold| matches!(hold.holder, Holder::Seen { .. })) {
+            continue;
+        }
+        let is_key = hold.is_some_and(|hold| hold.stored.as_ref() == Some(&claim.key));
+        let is_owner = owners.instances.get(&claim.key.name) == Some(&claim.key);
+        let place = (is_slot, is_key, is_owner);
+        if best.is_none_or(|(_, before)| place > before) {
+            best = Some((index, place));
+        }
+    }
+    best.map(|(index, _)| index)
+}
+
+/// What no kubelet can mean.
+fn stray(claim: &Claim) -> Unit {
+    Unit {
+        resource: String::new(),
+        id: format!("{}/{}", claim.key.namespace, claim.slot),
+    }
+}
+
+/// The name of the Instance in a slot's id.
+fn instance_of(slot: &str) -> Option<&str> {
+    let (instance, _) = slot.rsplit_once('-')?;
+    slot_number(instance, slot).map(|_| instance)
 }
 
 /// The slots of an Instance that `node` has.
@@ -308,6 +394,25 @@ impl Holder {
         matches!(self, Self::Seen { lost: true, .. })
     }
 
+    /// Whether none of the pods is on this node any more.
+    pub fn is_gone(&self, look: &Look) -> bool {
+        match self {
+            Self::Unseen(_) => false,
+            Self::Seen { pods, .. } => {
+                !pods.is_empty() && pods.iter().all(|pod| look.is_alive(pod) == Some(false))
+            }
+        }
+    }
+
+    /// The uids of the pods, where they are known.
+    pub fn uids(&self) -> impl Iterator<Item = String> {
+        let pods = match self {
+            Self::Unseen(_) => None,
+            Self::Seen { pods, .. } => Some(pods),
+        };
+        pods.into_iter().flatten().filter_map(|pod| pod.uid.clone())
+    }
+
     /// A look did not see it; says whether the slot comes back.
     fn miss(&mut self, look: &Look, certain: bool, grace: Duration) -> Option<Reason> {
         match self {
@@ -317,20 +422,17 @@ impl Holder {
             Self::Seen { incarnation, .. } if certain && *incarnation == look.incarnation => {
                 Some(Reason::GivenBack)
             }
+            Self::Seen { .. } if certain && self.is_gone(look) => Some(Reason::PodGone),
             Self::Seen {
                 pods,
                 lost,
                 absence,
                 ..
             } => {
-                let alive: Vec<Option<bool>> = pods.iter().map(|pod| look.is_alive(pod)).collect();
-                *lost = alive.contains(&Some(true));
+                *lost = pods.iter().any(|pod| look.is_alive(pod) == Some(true));
                 if *lost {
                     *absence = Absence::default();
                     return None;
-                }
-                if certain && !alive.is_empty() && alive.iter().all(|alive| *alive == Some(false)) {
-                    return Some(Reason::PodGone);
                 }
                 absence
                     .is_long(look.begun, grace)

@@ -87,6 +87,11 @@ pub struct Found {
 }
 
 impl Look {
+    /// Whether it tells how things are: a kubelet answered, or none is there.
+    pub fn is_answer(&self) -> bool {
+        self.listed.is_some() || self.incarnation.is_none()
+    }
+
     /// What it says of a unit.
     pub fn sight(&self, unit: &Unit) -> Sight {
         let Some(listed) = &self.listed else {

@@ -36,9 +36,7 @@ pub fn free_slots(node: &str, instance: &Instance) -> Vec<String> {
             .get(id)
             .is_some_and(|usage| !usage.is_empty())
     };
-    let taken = spec.device_usage.values().filter(|usage| !usage.is_empty());
-    let capacity = usize::try_from(spec.capacity).unwrap_or(usize::MAX);
-    let left = capacity.saturating_sub(taken.count());
+    let left = left(instance);
     if left == 0 {
         return Vec::new();
     }
@@ -50,6 +48,14 @@ pub fn free_slots(node: &str, instance: &Instance) -> Vec<String> {
     free.sort();
     free.truncate(left);
     free.into_iter().map(|(_, id)| id).collect()
+}
+
+/// How many free slots an Instance has.
+pub fn left(instance: &Instance) -> usize {
+    let spec = &instance.spec;
+    let taken = spec.device_usage.values().filter(|usage| !usage.is_empty());
+    let capacity = usize::try_from(spec.capacity.min(MAX_CAPACITY)).unwrap_or(usize::MAX);
+    capacity.saturating_sub(taken.count())
 }
 
 /// The place of an id in this node's own order.
@@ -166,7 +172,7 @@ impl Offerer {
             for held in computed
                 .holds
                 .iter()
-                .filter(|held| held.unit.resource != own)
+                .filter(|held| held.unit.resource != own && !held.unit.resource.is_empty())
             {
                 let healthy = kept && !held.lost;
                 numbers
@@ -200,6 +206,20 @@ impl Offerer {
             let list = configuration_list(key, &used, free, any);
             self.put(&mut offered, resource, list);
         }
+        // The resource of a Configuration that is not in force, or not yet: what containers have stays.
+        for (resource, units) in numbers {
+            let gone = orphans.remove(&resource).unwrap_or_default();
+            let gone = gone.into_iter().map(|unit| (unit, false));
+            let list = units.into_iter().chain(gone).map(|(unit, healthy)| {
+                let health = if healthy {
+                    Health::Healthy
+                } else {
+                    Health::Unhealthy
+                };
+                (unit.id, device(health, None))
+            });
+            self.put(&mut offered, resource, list.collect());
+        }
         // What is left has neither Instance nor Configuration.
         for (resource, units) in orphans {
             let list = units
@@ -224,7 +244,7 @@ impl Offerer {
         limits: Limits,
         offered: &mut Offered,
     ) {
-        let mut candidates: Vec<(bool, bool, Option<&str>, &str, &Arc<Devices>)> = self
+        let mut candidates: Vec<(bool, bool, bool, Option<&str>, &str, &Arc<Devices>)> = self
             .cache
             .values()
             .map(|computed| {
@@ -233,6 +253,8 @@ impl Offerer {
                 (
                     computed.holds.is_empty(),
                     !self.offered.contains(name),
+                    // After a restart those of before: each other one would use up a name.
+                    !known.contains(name),
                     metadata.creation_timestamp.as_deref(),
                     name,
                     &computed.list,
@@ -240,10 +262,12 @@ impl Offerer {
             })
             .filter(|(.., list)| !list.is_empty())
             .collect();
-        candidates.sort_by_key(|candidate| (candidate.0, candidate.1, candidate.2, candidate.3));
+        candidates.sort_by(|(a, b, c, d, e, _), (f, g, h, i, j, _)| {
+            (a, b, c, d, e).cmp(&(f, g, h, i, j))
+        });
         let (mut full, mut worn, mut chosen) = (0_usize, 0_usize, BTreeMap::new());
         let mut ever = known.len();
-        for (free, _, _, name, list) in candidates {
+        for (free, _, _, _, name, list) in candidates {
             let new = !known.contains(name);
             if chosen.len() >= limits.live && free {
                 full += 1;

@@ -40,9 +40,13 @@ impl SlotTask {
         // A name counts once a kubelet may have put it into the Node object.
         if !offered.new_names.is_empty() && self.books.incarnation().is_some() {
             self.known.extend(offered.new_names.iter().cloned());
+            self.unwritten.extend(offered.new_names);
+        }
+        if !self.unwritten.is_empty() {
             // What is offered without being written down is only forgotten over a restart.
-            if let Err(error) = self.ledger.add(offered.new_names).await {
-                problems.insert(words::of(&error));
+            match self.ledger.add(self.unwritten.clone()).await {
+                Ok(()) => self.unwritten.clear(),
+                Err(error) => drop(problems.insert(words::of(&error))),
             }
         }
         self.offers.send_if_modified(|old| {
@@ -67,7 +71,7 @@ impl SlotTask {
                 slot: hold.slot.clone(),
                 unit: unit.clone(),
                 holder: hold.holder.words(),
-                stored: hold.stored,
+                stored: hold.stored.is_some(),
             })
             .collect();
         let report = SlotReport {

@@ -9,64 +9,70 @@ use leafhost_core::slot::DeviceUsage;
 use tokio::time::Instant;
 
 use super::SlotTask;
-use super::holds::{Holder, Reason};
+use super::holds::Reason;
 use super::look::Look;
-use super::unit::Unit;
+use super::unit::{Unit, unit_of};
 use crate::words;
 
 /// After an event the books are looked at a little later: the events of one pod come together.
 pub(super) const SOON: Duration = Duration::from_millis(150);
+/// A look that told nothing is taken again after so long, then ever later up to [`EVERY`].
+const RETRY: Duration = Duration::from_secs(1);
 /// While this node has slots, the books are looked at so often: PodResources tells nothing by itself.
 const EVERY: Duration = Duration::from_secs(10);
 
 impl SlotTask {
+    /// Something happened: looks soon, if it can mean anything.
     pub(super) fn look_by(&mut self, at: Instant) {
-        // While nothing is held, no event can mean anything.
         if self.ready.is_some()
             || !self.holds.by_unit.is_empty()
+            || self.unanswered > 0
             || self.books.incarnation() != self.holds.incarnation()
         {
-            self.next_look = Some(self.next_look.map_or(at, |next| next.min(at)));
+            self.look_at(at);
         }
+    }
+
+    pub(super) fn look_at(&mut self, at: Instant) {
+        self.next_look = Some(self.next_look.map_or(at, |next| next.min(at)));
     }
 
     pub(super) fn look(&mut self) {
         self.next_look = None;
-        if !self.looking.is_empty() {
-            self.next_look = Some(Instant::now() + SOON);
-            return;
-        }
-        let uids = self
-            .holds
-            .by_unit
-            .values()
-            .filter_map(|hold| match &hold.holder {
-                Holder::Seen { pods, .. } => Some(pods),
-                Holder::Unseen(_) => None,
-            })
-            .flatten()
-            .filter_map(|pod| pod.uid.clone())
-            .collect();
+        let holds = self.holds.by_unit.values();
+        let uids = holds.flat_map(|hold| hold.holder.uids()).collect();
         let books = Arc::clone(&self.books);
         self.looking.spawn(async move { books.look(uids).await });
     }
 
     /// Takes a look in, and gives back what it frees.
     pub(super) async fn see(&mut self, look: &Look) {
+        for problem in &look.problems {
+            if !self.look_problems.contains(problem) {
+                tracing::warn!(problem, "cannot tell who holds slots");
+            }
+        }
         self.look_problems.clone_from(&look.problems);
         let back = self.holds.see(look, self.config.grace);
         self.holds.adopt(&self.node, &self.owners, look);
         self.release(back).await;
-        if look.listed.is_some() || look.incarnation.is_none() {
+        if look.is_answer() {
             self.ready = None;
+            self.unanswered = 0;
+        } else {
+            self.unanswered = self.unanswered.saturating_add(1);
         }
-        let idle = self.holds.by_unit.is_empty();
-        if self.ready.is_some() || !look.problems.is_empty() {
-            self.look_by(Instant::now() + Duration::from_secs(1).min(EVERY));
-        } else if !idle {
-            let wait = EVERY.min((self.config.grace / 4).max(SOON));
-            self.look_by(Instant::now() + wait);
-        }
+        let wait = if self.unanswered > 0 {
+            let doubled = 1_u32.checked_shl(self.unanswered - 1).unwrap_or(u32::MAX);
+            RETRY.saturating_mul(doubled).min(EVERY)
+        } else if !self.holds.by_unit.is_empty() {
+            EVERY.min((self.config.grace / 4).max(SOON))
+        } else if !look.problems.is_empty() {
+            EVERY
+        } else {
+            return;
+        };
+        self.look_at(Instant::now() + wait);
     }
 
     pub(super) async fn release(&mut self, back: Vec<(Unit, Reason)>) {
@@ -77,11 +83,8 @@ impl SlotTask {
             let Some(hold) = self.holds.by_unit.get(&unit) else {
                 continue;
             };
-            let owner = self.owners.instances.get(&hold.instance);
-            let stored = owner
-                .and_then(|key| instances.instances.get(key))
-                .filter(|_| hold.stored);
-            let Some(instance) = stored else {
+            let stored = hold.stored.as_ref();
+            let Some(instance) = stored.and_then(|key| instances.instances.get(key)) else {
                 self.holds.released(&unit);
                 continue;
             };
@@ -94,18 +97,19 @@ impl SlotTask {
                     new: DeviceUsage::Unused,
                 }],
             });
-            released.push((unit, hold.slot.clone(), reason));
+            released.push((unit, (instance.key(), hold.slot.clone()), reason));
         }
         if changes.is_empty() {
             return;
         }
         let results = self.store.apply(changes).await;
-        for (result, (unit, slot, reason)) in results.into_iter().zip(released) {
+        for (result, (unit, place, reason)) in results.into_iter().zip(released) {
+            let slot = place.1.as_str();
             match result {
                 Ok(()) => {
                     tracing::info!(slot, reason = reason.as_str(), "slot is free again");
                     self.metrics.released(reason.as_str());
-                    self.void.remove(&unit);
+                    self.void.remove(&place);
                     self.holds.released(&unit);
                 }
                 // It is tried again at the next look.
@@ -126,7 +130,9 @@ impl SlotTask {
             let Some(instance) = owner.and_then(|key| instances.instances.get(key)) else {
                 continue;
             };
-            if hold.stored {
+            // What is no slot of this Instance by the kubelet's name for it would never be found again.
+            let unit_there = unit_of(&self.node, instance, &hold.slot, &hold.usage);
+            if hold.stored.is_some() || unit_there.as_ref() != Some(unit) {
                 continue;
             }
             match instance.spec.device_usage.get(&hold.slot).map_or("", String::as_str) {

@@ -1,1 +1,327 @@
+//! Who has a slot, and when it comes back.
 
+use tokio::time::advance;
+
+use super::*;
+use crate::slots::scene::{NODE, Scene, instance, look, pod, unit};
+
+const GRACE: Duration = Duration::from_mins(5);
+
+/// Slot 0 of `cams-a` is this node's, by its own resource.
+fn held() -> (Holds, Unit) {
+    let scene = Scene::new(&[("cams", &[instance("cams", "a", 2, &[(0, NODE)])])]);
+    let mut holds = Holds::default();
+    holds.meet(NODE, &scene.owners(), &scene.instances);
+    let unit = unit("cams-a", "cams-a-0");
+    assert_eq!(holds.by_unit.keys().collect::<Vec<_>>(), [&unit]);
+    (holds, unit)
+}
+
+#[test]
+fn a_slot_is_this_nodes_in_all_forms_akri_writes() {
+    for (usage, resource, id) in [
+        (NODE, "cams-a", "cams-a-0"),
+        ("C:cams-3:node-a", "cams", "cams-3"),
+        // Older agents of Akri.
+        ("C:0:node-a", "cams", "cams-0"),
+    ] {
+        let scene = Scene::new(&[("cams", &[instance("cams", "a", 1, &[(0, usage)])])]);
+        let mut holds = Holds::default();
+        holds.meet(NODE, &scene.owners(), &scene.instances);
+        let hold = &holds.by_unit[&unit(resource, id)];
+        assert_eq!(hold.slot, "cams-a-0", "{usage}");
+        assert_eq!(hold.usage.to_string(), usage);
+    }
+    let others = [(0, "node-b"), (1, "C:cams-0:node-b"), (2, ""), (3, "a b")];
+    let scene = Scene::new(&[("cams", &[instance("cams", "a", 4, &others)])]);
+    let mut holds = Holds::default();
+    holds.meet(NODE, &scene.owners(), &scene.instances);
+    assert!(holds.by_unit.is_empty(), "{holds:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_the_kubelet_was_seen_to_have_comes_back_at_once_when_the_same_kubelet_has_given_it_back()
+ {
+    let (mut holds, unit) = held();
+    assert_eq!(holds.see(&look(1, &[(&unit, "p")]), GRACE), []);
+    assert_eq!(holds.see(&look(1, &[]), GRACE), [(unit, Reason::GivenBack)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_nobody_was_seen_to_have_comes_back_after_the_grace_and_never_by_one_look() {
+    let (mut holds, unit) = held();
+    assert_eq!(holds.see(&look(1, &[]), Duration::ZERO), []);
+    let (mut holds, _) = held();
+    assert_eq!(holds.see(&look(1, &[]), GRACE), []);
+    advance(GRACE - Duration::from_secs(1)).await;
+    assert_eq!(holds.see(&look(1, &[]), GRACE), []);
+    advance(Duration::from_secs(1)).await;
+    assert_eq!(holds.see(&look(1, &[]), GRACE), [(unit, Reason::Unclaimed)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_new_kubelet_begins_the_grace_anew() {
+    let (mut holds, unit) = held();
+    assert_eq!(holds.see(&look(1, &[]), GRACE), []);
+    advance(GRACE).await;
+    assert_eq!(holds.see(&look(2, &[]), GRACE), []);
+    advance(GRACE - Duration::from_secs(1)).await;
+    assert_eq!(holds.see(&look(2, &[]), GRACE), []);
+    advance(Duration::from_secs(1)).await;
+    assert_eq!(holds.see(&look(2, &[]), GRACE), [(unit, Reason::Unclaimed)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_look_that_told_nothing_frees_nothing() {
+    let (mut holds, unit) = held();
+    holds.see(&look(1, &[(&unit, "p")]), GRACE);
+    for _ in 0..10 {
+        advance(GRACE).await;
+        let mut mute = look(1, &[]);
+        mute.listed = None;
+        assert_eq!(holds.see(&mute, GRACE), []);
+    }
+    // An init container is in the checkpoint alone; one that was not written anew may be of a pod that has ended.
+    let mut unsure = look(1, &[(&unit, "p")]);
+    unsure.listed = Some(BTreeMap::new());
+    unsure.checkpoint.as_mut().unwrap().fresh = false;
+    assert_eq!(holds.see(&unsure, GRACE), []);
+    let mut init = look(1, &[(&unit, "p")]);
+    init.listed = Some(BTreeMap::new());
+    assert_eq!(holds.see(&init, GRACE), []);
+    assert!(matches!(holds.by_unit[&unit].holder, Holder::Seen { .. }));
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_a_checkpoint_what_was_seen_comes_back_after_the_grace_alone() {
+    let (mut holds, unit) = held();
+    holds.see(&look(1, &[(&unit, "p")]), GRACE);
+    let absent = || {
+        let mut look = look(1, &[]);
+        look.checkpoint = None;
+        look
+    };
+    assert_eq!(holds.see(&absent(), GRACE), []);
+    advance(GRACE).await;
+    assert_eq!(holds.see(&absent(), GRACE), [(unit, Reason::Unclaimed)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_look_that_began_before_an_allocation_says_nothing_of_it() {
+    let (mut holds, unit) = held();
+    holds.see(&look(1, &[(&unit, "old")]), GRACE);
+    let before = look(1, &[]);
+    let old = look(1, &[(&unit, "old")]);
+    advance(Duration::from_secs(1)).await;
+    holds.allocated(&BTreeSet::from([unit.clone()]), Instant::now());
+    assert_eq!(holds.see(&before, GRACE), []);
+    assert_eq!(holds.see(&old, GRACE), []);
+    assert!(matches!(holds.by_unit[&unit].holder, Holder::Unseen(_)));
+    // The kubelet books an answer a little later.
+    for _ in 0..4 {
+        advance(Duration::from_secs(1)).await;
+        assert_eq!(holds.see(&look(1, &[]), Duration::ZERO), []);
+    }
+    holds.see(&look(1, &[(&unit, "new")]), GRACE);
+    let words = holds.by_unit[&unit].holder.words();
+    assert_eq!(words.as_deref(), Some("default/new"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_kubelet_that_lost_its_checkpoint_does_not_free_the_slot_of_a_pod_that_is_there() {
+    let (mut holds, unit) = held();
+    holds.see(&look(1, &[(&unit, "p")]), GRACE);
+    let lost = |alive| {
+        let mut look = look(2, &[]);
+        look.alive.insert("uid-p".into(), alive);
+        look
+    };
+    for _ in 0..5 {
+        advance(GRACE).await;
+        assert_eq!(holds.see(&lost(true), GRACE), []);
+        assert!(holds.by_unit[&unit].holder.is_lost());
+    }
+    assert_eq!(holds.see(&lost(false), GRACE), [(unit, Reason::PodGone)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn of_a_pod_without_a_uid_a_new_kubelet_frees_nothing_before_the_grace() {
+    let (mut holds, unit) = held();
+    let mut first = look(1, &[(&unit, "p")]);
+    first.checkpoint = None;
+    first.listed = Some(BTreeMap::from([(
+        unit.clone(),
+        BTreeSet::from([Pod {
+            uid: None,
+            ..pod("p")
+        }]),
+    )]));
+    holds.see(&first, GRACE);
+    assert_eq!(holds.see(&look(2, &[]), GRACE), []);
+    advance(GRACE).await;
+    assert_eq!(holds.see(&look(2, &[]), GRACE), [(unit, Reason::Unclaimed)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_kubelet_counts_as_looked_at_once_it_has_answered() {
+    let (mut holds, _) = held();
+    let mut mute = look(1, &[]);
+    mute.listed = None;
+    holds.see(&mute, GRACE);
+    assert_eq!(holds.incarnation(), None);
+    holds.see(&look(1, &[]), GRACE);
+    assert_eq!(holds.incarnation(), look(1, &[]).incarnation);
+    mute.incarnation = None;
+    holds.see(&mute, GRACE);
+    assert_eq!(holds.incarnation(), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_seen_stays_when_its_instance_goes_and_what_is_not_goes_along() {
+    let empty = InstanceSet::default();
+    let (mut holds, unit) = held();
+    holds.meet(NODE, &Owners::default(), &empty);
+    assert!(holds.by_unit.is_empty());
+    let (mut holds, _) = held();
+    holds.see(&look(1, &[(&unit, "p")]), GRACE);
+    holds.meet(NODE, &Owners::default(), &empty);
+    assert_eq!(holds.by_unit[&unit].stored, None);
+    assert_eq!(holds.held()["cams-a-0"].to_string(), NODE);
+    assert_eq!(holds.see(&look(1, &[]), GRACE), [(unit, Reason::GivenBack)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn strangers_are_taken_over_where_their_slot_is_known() {
+    let scene = Scene::new(&[("cams", &[instance("cams", "a", 2, &[])])]);
+    let (own, lost) = (unit("cams-a", "cams-a-1"), unit("gone-b", "gone-b-0"));
+    let (known, unknown) = (unit("cams", "cams-0"), unit("cams", "cams-1"));
+    let (odd, foreign) = (
+        unit("cams-a", "elsewhere"),
+        Unit {
+            resource: "vendor.example/gpu".into(),
+            id: "cams-a-0".into(),
+        },
+    );
+    let mut look = look(
+        1,
+        &[&own, &lost, &known, &unknown, &odd, &foreign].map(|unit| (unit, "p")),
+    );
+    let slots = BTreeMap::from([(known.clone(), "cams-a-0".to_owned())]);
+    look.checkpoint.as_mut().unwrap().slots = slots;
+    let mut holds = Holds::default();
+    holds.adopt(NODE, &scene.owners(), &look);
+    let found: Vec<_> = holds
+        .by_unit
+        .iter()
+        .map(|(unit, hold)| format!("{unit} = {} {}", hold.slot, hold.usage))
+        .collect();
+    assert_eq!(
+        found,
+        [
+            "akri.sh/cams cams-0 = cams-a-0 C:cams-0:node-a",
+            "akri.sh/cams-a cams-a-1 = cams-a-1 node-a",
+            "akri.sh/gone-b gone-b-0 = gone-b-0 node-a",
+        ]
+    );
+    // A checkpoint that may be old is believed of pods that are there.
+    let mut old = look.clone();
+    old.listed = Some(BTreeMap::new());
+    old.checkpoint.as_mut().unwrap().fresh = false;
+    old.alive = BTreeMap::from([("uid-p".to_owned(), false)]);
+    let mut holds = Holds::default();
+    holds.adopt(NODE, &scene.owners(), &old);
+    assert!(holds.by_unit.is_empty());
+}
+
+/// `cams-0` stands before slots of `cams-a` and of `cams-b`.
+fn doubled() -> (Scene, Unit) {
+    let usage = [(0, "C:cams-0:node-a")];
+    let (a, b) = (
+        instance("cams", "a", 1, &usage),
+        instance("cams", "b", 1, &usage),
+    );
+    (Scene::new(&[("cams", &[a, b])]), unit("cams", "cams-0"))
+}
+
+#[tokio::test(start_paused = true)]
+async fn of_two_slots_with_one_id_the_one_the_kubelet_was_answered_stays() {
+    let (scene, unit) = doubled();
+    for (answered, other) in [("cams-a-0", "cams-b-0"), ("cams-b-0", "cams-a-0")] {
+        let mut holds = Holds::default();
+        holds.meet(NODE, &scene.owners(), &scene.instances);
+        assert_eq!(holds.by_unit.len(), 2);
+        let seen = || {
+            let mut seen = look(1, &[(&unit, "p")]);
+            let slots = BTreeMap::from([(unit.clone(), answered.to_owned())]);
+            seen.checkpoint.as_mut().unwrap().slots = slots;
+            seen
+        };
+        assert_eq!(holds.see(&seen(), GRACE), []);
+        // The store says it again, as it does after any change.
+        holds.meet(NODE, &scene.owners(), &scene.instances);
+        assert_eq!(holds.by_unit[&unit].slot, answered);
+        assert!(holds.by_unit[&unit].stored.is_some());
+        advance(GRACE).await;
+        let back = holds.see(&seen(), GRACE);
+        let back: Vec<_> = back
+            .iter()
+            .map(|(unit, reason)| (holds.by_unit[unit].slot.as_str(), *reason))
+            .collect();
+        assert_eq!(back, [(other, Reason::Unclaimed)]);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_claim_that_shows_up_late_does_not_take_the_place_of_the_one_that_was_answered() {
+    let (scene, unit) = doubled();
+    let mut first = scene.clone();
+    let key = instance("cams", "a", 1, &[]).key();
+    first.put(instance("cams", "a", 1, &[]));
+    let mut holds = Holds::default();
+    holds.meet(NODE, &first.owners(), &first.instances);
+    assert_eq!(holds.by_unit[&unit].slot, "cams-b-0");
+    holds.see(&look(1, &[(&unit, "p")]), GRACE);
+    holds.meet(NODE, &scene.owners(), &scene.instances);
+    assert_eq!(holds.by_unit[&unit].slot, "cams-b-0");
+    // Nor when the right one is gone for a while.
+    let mut without = scene.clone();
+    without
+        .instances
+        .instances
+        .remove(&instance("cams", "b", 1, &[]).key());
+    holds.meet(NODE, &without.owners(), &without.instances);
+    let hold = &holds.by_unit[&unit];
+    assert_eq!((hold.slot.as_str(), &hold.stored), ("cams-b-0", &None));
+    assert!(without.instances.instances.contains_key(&key));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_slot_of_another_namespace_is_never_taken_for_one_of_the_same_name() {
+    let mut scene = Scene::new(&[("cams", &[instance("cams", "a", 1, &[(0, NODE)])])]);
+    scene.configure("second", "cams");
+    let mut younger = instance("cams", "a", 1, &[(0, NODE)]);
+    younger.metadata.namespace = "second".into();
+    younger.metadata.creation_timestamp = Some("2026-02-01T00:00:00Z".into());
+    scene.put(younger);
+    let mut holds = Holds::default();
+    holds.meet(NODE, &scene.owners(), &scene.instances);
+    let unit = unit("cams-a", "cams-a-0");
+    let namespace = |unit: &Unit| holds.by_unit[unit].stored.clone().unwrap().namespace;
+    assert_eq!(holds.by_unit.len(), 2);
+    assert_eq!(namespace(&unit), "default");
+    let seen = || look(1, &[(&unit, "p")]);
+    let mut later = holds.clone();
+    assert_eq!(later.see(&seen(), GRACE), []);
+    advance(GRACE).await;
+    let back = later.see(&seen(), GRACE);
+    assert_eq!(back.len(), 1);
+    assert_eq!(namespace(&back[0].0), "second");
+}
+
+#[test]
+fn a_slots_id_tells_its_instance() {
+    assert_eq!(instance_of("cams-a-0"), Some("cams-a"));
+    for text in ["cams", "cams-a-", "cams-a-00", "-0x"] {
+        assert_eq!(instance_of(text), None, "{text}");
+    }
+}

@@ -1,0 +1,290 @@
+//! Nodes, Instances, devices and kubelets for the tests of slots: plain data.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use leafhost_core::device::{Device, DeviceNode};
+use leafhost_core::instance::Instance;
+use leafhost_core::names::ConfigurationKey;
+use leafhost_core::ports::InstanceSet;
+use leafhost_kubelet::Incarnation;
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use super::books::Books;
+use super::look::{Checked, Look, Pod};
+use super::unit::Unit;
+use super::view::Owners;
+use crate::devices::DeviceView;
+use crate::discovery::{ConfigurationDevices, DeviceSnapshot};
+use crate::fakes::{configured_as, key};
+
+/// This node.
+pub(crate) const NODE: &str = "node-a";
+
+/// The Instance `<configuration>-<hash>` of the device `hash`, which this node sees; `usage` is by number of slot.
+pub(crate) fn instance(
+    configuration: &str,
+    hash: &str,
+    capacity: u32,
+    usage: &[(u32, &str)],
+) -> Instance {
+    let name = format!("{configuration}-{hash}");
+    let usage: BTreeMap<String, &str> = usage
+        .iter()
+        .map(|(slot, usage)| (format!("{name}-{slot}"), *usage))
+        .collect();
+    serde_json::from_value(serde_json::json!({
+        "apiVersion": "akri.sh/v0", "kind": "Instance",
+        "metadata": {"name": name, "namespace": "default", "uid": format!("uid-{name}"), "creationTimestamp": "2026-01-01T00:00:00Z"},
+        "spec": {
+            "configurationName": configuration, "capacity": capacity, "shared": true, "nodes": [NODE],
+            "deviceUsage": usage, "leafhost": {"id": hash},
+        },
+    }))
+    .unwrap()
+}
+
+pub(crate) fn unit(resource: &str, id: &str) -> Unit {
+    Unit {
+        resource: format!("akri.sh/{resource}"),
+        id: id.into(),
+    }
+}
+
+pub(crate) fn ids(ids: &[&str]) -> BTreeSet<String> {
+    ids.iter().map(|id| (*id).to_owned()).collect()
+}
+
+/// What one node knows.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Scene {
+    pub devices: DeviceSnapshot,
+    pub instances: InstanceSet,
+}
+
+impl Scene {
+    /// Configurations with their Instances, whose devices are all there.
+    pub fn new(configurations: &[(&str, &[Instance])]) -> Self {
+        let mut scene = Self::default();
+        scene.devices.read = true;
+        scene.devices.complete = true;
+        for (name, instances) in configurations {
+            scene.configure("default", name);
+            for instance in *instances {
+                scene.put(instance.clone());
+                scene.see(&key(name), instance.device_id().unwrap(), |_| {});
+            }
+        }
+        scene
+    }
+
+    pub fn configure(&mut self, namespace: &str, name: &str) {
+        let configured = configured_as(serde_json::json!({
+            "apiVersion": "akri.sh/v0", "kind": "Configuration",
+            "metadata": {"name": name, "namespace": namespace, "uid": "u"},
+            "spec": {"discoveryHandler": {"name": "udev"}, "capacity": 1, "brokerProperties": {"MODE": "fast"}},
+        }));
+        let view = ConfigurationDevices {
+            configured: Arc::new(configured),
+            devices: BTreeMap::new(),
+            settled: true,
+        };
+        let key = ConfigurationKey::new(namespace, name).unwrap();
+        self.devices.configurations.insert(key, Arc::new(view));
+    }
+
+    pub fn put(&mut self, instance: Instance) {
+        self.instances
+            .instances
+            .insert(instance.key(), Arc::new(instance));
+    }
+
+    /// The device is there, with a node and a property.
+    pub fn see(&mut self, key: &ConfigurationKey, id: &str, change: impl FnOnce(&mut Device)) {
+        let mut device = Device::new(id, true);
+        device.properties.insert("ID".into(), id.into());
+        device.nodes.push(DeviceNode {
+            container_path: format!("/dev/{id}"),
+            host_path: format!("/dev/{id}"),
+            permissions: "rw".into(),
+        });
+        change(&mut device);
+        let view = Arc::make_mut(self.devices.configurations.get_mut(key).unwrap());
+        view.devices.insert(
+            device.key(),
+            DeviceView {
+                device: Some(Arc::new(device)),
+                missing_since: None,
+            },
+        );
+    }
+
+    /// The device of a Configuration, to be changed.
+    pub fn view(&mut self, name: &str, id: &str) -> &mut DeviceView {
+        let view = Arc::make_mut(self.devices.configurations.get_mut(&key(name)).unwrap());
+        let key = Device::new(id, true).key();
+        view.devices.get_mut(&key).unwrap()
+    }
+
+    pub fn owners(&self) -> Owners {
+        Owners::new(NODE, &self.devices, &self.instances)
+    }
+}
+
+pub(crate) fn kubelet(number: u64) -> Incarnation {
+    Incarnation {
+        inode: number,
+        changed: 0,
+    }
+}
+
+pub(crate) fn pod(name: &str) -> Pod {
+    Pod {
+        name: Some(format!("default/{name}")),
+        uid: Some(format!("uid-{name}")),
+        container: "main".into(),
+    }
+}
+
+/// A look in which these pods have these units, and both books say so.
+pub(crate) fn look(number: u64, held: &[(&Unit, &str)]) -> Look {
+    let mut listed: BTreeMap<Unit, BTreeSet<Pod>> = BTreeMap::new();
+    for (unit, name) in held {
+        listed.entry((*unit).clone()).or_default().insert(pod(name));
+    }
+    Look {
+        begun: Instant::now(),
+        incarnation: Some(kubelet(number)),
+        alive: held
+            .iter()
+            .map(|(_, name)| (format!("uid-{name}"), true))
+            .collect(),
+        checkpoint: Some(Checked {
+            entries: listed.clone(),
+            slots: BTreeMap::new(),
+            fresh: true,
+        }),
+        listed: Some(listed),
+        problems: Vec::new(),
+    }
+}
+
+/// A kubelet that is driven by hand.
+#[derive(Debug)]
+pub(crate) struct Kubelet {
+    state: Mutex<State>,
+    changes: watch::Sender<u64>,
+}
+
+#[derive(Debug, Clone, Default)]
+pub(crate) struct State {
+    /// Which kubelet runs.
+    pub number: Option<u64>,
+    /// Who has what; the slot where the answer named one.
+    pub held: BTreeMap<Unit, (String, Option<String>)>,
+    /// The pods whose folders are there.
+    pub alive: BTreeSet<String>,
+    /// Whether PodResources says nothing.
+    pub is_mute: bool,
+    /// How long a look takes.
+    pub slow: Duration,
+    /// How many looks there were.
+    pub looks: usize,
+}
+
+impl Kubelet {
+    pub fn new(number: Option<u64>) -> Arc<Self> {
+        Arc::new(Self {
+            state: Mutex::new(State {
+                number,
+                ..State::default()
+            }),
+            changes: watch::Sender::new(0),
+        })
+    }
+
+    pub fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap()
+    }
+
+    /// Says that something has happened.
+    pub fn tell(&self) {
+        self.changes.send_modify(|count| *count += 1);
+    }
+
+    /// A pod takes units, as the kubelet books it after an answer.
+    pub fn run(&self, name: &str, units: &[Unit]) {
+        let mut state = self.state();
+        state.alive.insert(name.to_owned());
+        for unit in units {
+            state.held.insert(unit.clone(), (name.to_owned(), None));
+        }
+    }
+
+    /// A pod has ended and its folder is gone.
+    pub fn end(&self, name: &str) {
+        let mut state = self.state();
+        state.alive.remove(name);
+        state.held.retain(|_, (holder, _)| holder != name);
+        drop(state);
+        self.tell();
+    }
+}
+
+#[async_trait]
+impl Books for Kubelet {
+    async fn look(&self, uids: BTreeSet<String>) -> Look {
+        let (begun, slow) = (Instant::now(), self.state().slow);
+        self.state().looks += 1;
+        let state = self.state().clone();
+        tokio::time::sleep(slow).await;
+        let held: Vec<_> = state
+            .held
+            .iter()
+            .map(|(unit, (name, _))| (unit, name.as_str()))
+            .collect();
+        let mut seen = look(state.number.unwrap_or_default(), &held);
+        seen.begun = begun;
+        seen.incarnation = state.number.map(kubelet);
+        seen.alive = uids
+            .into_iter()
+            .map(|uid| {
+                let alive = state.alive.iter().any(|name| uid == format!("uid-{name}"));
+                (uid, alive)
+            })
+            .collect();
+        if let Some(checked) = &mut seen.checkpoint {
+            checked.slots = state
+                .held
+                .iter()
+                .filter_map(|(unit, (_, slot))| Some((unit.clone(), slot.clone()?)))
+                .collect();
+        }
+        if state.is_mute || state.number.is_none() {
+            seen.listed = None;
+            seen.problems
+                .extend(state.number.map(|_| "it is mute".to_owned()));
+        }
+        seen
+    }
+
+    async fn listed(&self) -> Option<BTreeMap<Unit, BTreeSet<Pod>>> {
+        let state = self.state().clone();
+        let held = state.held.into_iter();
+        (state.number.is_some() && !state.is_mute).then(|| {
+            held.map(|(unit, (name, _))| (unit, BTreeSet::from([pod(&name)])))
+                .collect()
+        })
+    }
+
+    fn incarnation(&self) -> Option<Incarnation> {
+        self.state().number.map(kubelet)
+    }
+
+    fn changes(&self) -> watch::Receiver<u64> {
+        self.changes.subscribe()
+    }
+}
