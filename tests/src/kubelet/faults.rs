@@ -36,6 +36,8 @@ pub struct Faults {
     pod_resources: Mutex<Option<Trouble>>,
     reading: watch::Sender<Reading>,
     holding: watch::Sender<bool>,
+    short: Mutex<(usize, usize)>,
+    cuts: watch::Sender<u64>,
 }
 
 impl Default for Faults {
@@ -46,6 +48,8 @@ impl Default for Faults {
             pod_resources: Mutex::new(None),
             reading: watch::Sender::new(Reading::Eager),
             holding: watch::Sender::new(false),
+            short: Mutex::new((0, 0)),
+            cuts: watch::Sender::new(0),
         }
     }
 }
@@ -78,6 +82,25 @@ impl Faults {
     /// Whether answers to Allocate lie unprocessed from now on. They are processed once this is false.
     pub fn hold_answers(&self, hold: bool) {
         self.holding.send_replace(hold);
+    }
+
+    /// Ends each of the next so many ListAndWatch after it has taken `messages`.
+    pub fn end_lists_after(&self, times: usize, messages: usize) {
+        set(&self.short, (times, messages));
+    }
+
+    /// Ends all ListAndWatch that are open.
+    pub fn end_lists(&self) {
+        self.cuts.send_modify(|cuts| *cuts = cuts.wrapping_add(1));
+    }
+
+    /// How many messages a ListAndWatch that begins now may take; what ends it before.
+    pub(super) fn lists(&self) -> (Option<usize>, watch::Receiver<u64>) {
+        let mut place = self.short.lock().unwrap_or_else(PoisonError::into_inner);
+        let (left, messages) = &mut *place;
+        let limit = (*left > 0).then_some(*messages);
+        *left = left.saturating_sub(1);
+        (limit, self.cuts.subscribe())
     }
 
     pub(super) fn register(&self) -> Option<Status> {

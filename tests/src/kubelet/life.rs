@@ -225,11 +225,21 @@ impl Life {
             return;
         };
         let mut stream = stream.into_inner();
-        loop {
-            self.world.faults.readable().await;
-            let Ok(Some(message)) = stream.message().await else {
+        let (limit, mut cut) = self.world.faults.lists();
+        let mut taken = 0;
+        while limit.is_none_or(|limit| taken < limit) {
+            let next = async {
+                self.world.faults.readable().await;
+                stream.message().await
+            };
+            let message = tokio::select! {
+                message = next => message,
+                _ = cut.changed() => return,
+            };
+            let Ok(Some(message)) = message else {
                 return;
             };
+            taken += 1;
             locked(&self.model).list(resource, &message.devices);
             self.save();
             let life = self.world.life();

@@ -1,0 +1,170 @@
+//! A kubelet whose books cannot be read, or that has lost them.
+
+use std::time::Duration;
+
+use anyhow::{Result, bail, ensure};
+use leafhost_tests::kubelet::Restart;
+use leafhost_tests::kubelet::faults::Trouble;
+use leafhost_tests::kubelet::model::Refusal;
+use leafhost_tests::kubelet::pods::PodSpec;
+use leafhost_tests::wait::{eventually, within};
+use tonic::Code;
+
+use crate::node::{Node, SOON, ids, resource, used};
+
+/// Nothing else comes back within this: five seconds and the grace, and some looks.
+const A_WHILE: Duration = Duration::from_secs(8);
+
+/// Watches for a while that these slots stay used.
+fn stays_used(node: &Node, slots: &std::collections::BTreeSet<String>) -> Result<()> {
+    let freed = within(A_WHILE, "a slot comes back", || {
+        let now = used(&node.usage()?);
+        if now == *slots {
+            bail!("none does")
+        } else {
+            Ok(now)
+        }
+    });
+    match freed {
+        Ok(now) => bail!("{now:?} are used instead of {slots:?}\n{}", node.home.log()),
+        Err(_) => Ok(()),
+    }
+}
+
+#[test]
+fn no_error_of_podresources_frees_a_slot_and_each_is_named() -> Result<()> {
+    let error = Trouble::Error(Code::Internal, "out of sorts".to_owned());
+    std::thread::scope(|scope| {
+        let both = [(error, "out of sorts"), (Trouble::Silent, "did not answer")]
+            .map(|(trouble, words)| scope.spawn(move || frees_nothing(trouble, words)));
+        for one in both {
+            one.join().unwrap()?;
+        }
+        Ok(())
+    })
+}
+
+fn frees_nothing(trouble: Trouble, words: &str) -> Result<()> {
+    let node = Node::with(2, &["foo"], &SOON)?;
+    let own = resource(&node.instance("foo")?);
+    let uids = [node.run("p", &own, 1)?, node.run("q", &own, 1)?];
+    let slots = used(&node.usage()?);
+    node.kubelet.faults().trouble_pod_resources(Some(trouble));
+    // One runs and one ends unseen: neither can be told.
+    node.delete(&uids[1])?;
+    node.until_trouble(words)?;
+    stays_used(&node, &slots)?;
+    node.kubelet.faults().trouble_pod_resources(None);
+    node.until_no_trouble()?;
+    node.until_used(&node.held(&uids[0], &own))?;
+    node.delete(&uids[0])?;
+    node.until_used(&[].into())
+}
+
+#[test]
+fn slow_podresources_hold_no_allocation_up_and_free_what_is_free() -> Result<()> {
+    let node = Node::with(2, &["a"], &SOON)?;
+    let own = resource(&node.instance("a")?);
+    let slow = Trouble::Slow(Duration::from_millis(1500));
+    node.kubelet.faults().trouble_pod_resources(Some(slow));
+    let keeps = node.run("keeps", &own, 1)?;
+    let ends = node.run("ends", &own, 1)?;
+    let took = within(Duration::from_secs(1), "both slots are used", || {
+        let used = used(&node.usage()?);
+        ensure!(used.len() == 2, "{used:?}");
+        Ok(())
+    });
+    took?;
+    node.delete(&ends)?;
+    node.until_used(&node.held(&keeps, &own))
+}
+
+#[test]
+fn an_id_whose_record_the_kubelet_has_lost_is_given_to_nobody_while_its_pod_is_there() -> Result<()>
+{
+    let node = Node::with(1, &["foo"], &SOON)?;
+    let name = node.instance("foo")?;
+    let (own, slot) = (resource(&name), format!("{name}-0"));
+    let uid = node.run("holder", &own, 1)?;
+    // The uid is in the checkpoint, which is read beside PodResources.
+    node.home.until("it is seen who has it", |status| {
+        status.to_string().contains(r#""holder":"default/holder""#)
+    })?;
+    node.kubelet.wait(node.kubelet.restart(Restart {
+        lose_checkpoint: true,
+        ..Restart::default()
+    }))?;
+    node.until("the resource is known again", |kubelet| {
+        ensure!(!kubelet.devices(&own).is_empty());
+        Ok(())
+    })?;
+    // Whether it is asked for before the list says so, or after.
+    let Err(status) = node.ask(&own, &[vec![slot.clone()]])? else {
+        bail!("{slot} was given twice");
+    };
+    assert_eq!(status.code(), Code::ResourceExhausted, "{status}");
+    ensure!(status.message().contains(&slot), "{status}");
+    node.until_health(&own, &slot, "Unhealthy")?;
+    let spec = PodSpec::asking("other", &own, 1);
+    let (_, refused) = node.kubelet.wait(node.kubelet.run_pod(&spec))?;
+    ensure!(
+        matches!(refused, Err(Refusal::NoneHealthy(_))),
+        "{refused:?}"
+    );
+    let spec = PodSpec::asking("other", "akri.sh/echo", 1);
+    let (_, refused) = node.kubelet.wait(node.kubelet.run_pod(&spec))?;
+    ensure!(
+        refused.is_err(),
+        "its slot was given through the Configuration"
+    );
+    stays_used(&node, &ids([&slot]))?;
+
+    node.delete(&uid)?;
+    node.until_used(&[].into())?;
+    node.until_health(&own, &slot, "Healthy")?;
+    node.run("next", &own, 1)?;
+    Ok(())
+}
+
+#[test]
+fn a_kubelet_that_has_lost_its_record_and_says_nothing_gets_no_id_of_a_pod_that_is_there()
+-> Result<()> {
+    let node = Node::with(1, &["foo"], &SOON)?;
+    let name = node.instance("foo")?;
+    let (own, slot) = (resource(&name), format!("{name}-0"));
+    node.run("holder", &own, 1)?;
+    node.home.until("it is seen who has it", |status| {
+        status.to_string().contains(r#""holder":"default/holder""#)
+    })?;
+    let error = Trouble::Error(Code::Unavailable, "not now".to_owned());
+    node.kubelet.faults().trouble_pod_resources(Some(error));
+    node.kubelet.wait(node.kubelet.restart(Restart {
+        lose_checkpoint: true,
+        ..Restart::default()
+    }))?;
+    node.until("the resource is known again", |kubelet| {
+        ensure!(!kubelet.devices(&own).is_empty());
+        Ok(())
+    })?;
+    let answer = node.ask(&own, &[vec![slot.clone()]])?;
+    ensure!(answer.is_err(), "{slot} was given twice");
+    Ok(())
+}
+
+#[test]
+fn slots_stay_used_while_a_kubelet_does_not_know_its_pods_yet() -> Result<()> {
+    let node = Node::with(1, &["foo"], &SOON)?;
+    let own = resource(&node.instance("foo")?);
+    let uid = node.run("p", &own, 1)?;
+    let held = node.held(&uid, &own);
+    node.kubelet.wait(node.kubelet.restart(Restart {
+        without_pods: true,
+        ..Restart::default()
+    }))?;
+    stays_used(&node, &held)?;
+    node.kubelet.learn_pods()?;
+    eventually("the list is followed", || node.until_listed(2))?;
+    assert_eq!(used(&node.usage()?), held);
+    node.delete(&uid)?;
+    node.until_used(&[].into())
+}

@@ -1,0 +1,20 @@
+//! The agent with a kubelet that does on demand what a real one cannot be made to do: real binary, real handlers, real
+//! sockets.
+#![allow(
+    missing_docs,
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "a test binary"
+)]
+
+mod allocating;
+//X mod bad_input;
+mod bad_requests;
+mod books;
+//X mod kills;
+mod chance;
+mod node;
+//X mod races;
+mod registering;
+mod restarts;
+mod vanishing;

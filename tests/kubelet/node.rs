@@ -1,0 +1,273 @@
+//! A node: the stand-in of a kubelet, and an agent that serves it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use anyhow::{Context, Result, ensure};
+use leafhost_kubelet::proto::device_plugin::{
+    AllocateRequest, AllocateResponse, ContainerAllocateRequest,
+};
+use leafhost_tests::agent::Home;
+use leafhost_tests::kubelet::pods::PodSpec;
+use leafhost_tests::kubelet::{Blocking, Kubelet};
+use leafhost_tests::program;
+use leafhost_tests::wait::eventually;
+use serde_json::Value;
+use tempfile::TempDir;
+use tonic::Status;
+
+/// Slots that nobody has come back soon; nothing does within five seconds of its allocation.
+pub const SOON: [&str; 2] = ["--slot-grace", "2s"];
+
+pub struct Node {
+    pub home: Home,
+    pub kubelet: Blocking,
+    _folder: TempDir,
+}
+
+/// A Configuration of the handler `debugEcho`; its devices are local, so what is not described any more is gone at once.
+pub fn configuration(name: &str, capacity: usize, descriptions: &[&str]) -> String {
+    format!(
+        r#"apiVersion: akri.sh/v0
+kind: Configuration
+metadata: {{name: "{name}"}}
+spec:
+  discoveryHandler:
+    name: debugEcho
+    discoveryDetails: |
+      {{shared: false, descriptions: {descriptions:?}}}
+  capacity: {capacity}
+"#
+    )
+}
+
+pub fn text<'a>(value: &'a Value, pointer: &str) -> &'a str {
+    value
+        .pointer(pointer)
+        .and_then(Value::as_str)
+        .unwrap_or_default()
+}
+
+pub fn list<'a>(value: &'a Value, pointer: &str) -> &'a [Value] {
+    value
+        .pointer(pointer)
+        .and_then(Value::as_array)
+        .map(Vec::as_slice)
+        .unwrap_or_default()
+}
+
+/// Who has which slot, of all Instances.
+pub fn usage_of(status: &Value) -> BTreeMap<String, String> {
+    let instances = list(status, "/instances").iter();
+    instances
+        .filter_map(|instance| instance.pointer("/spec/deviceUsage")?.as_object())
+        .flatten()
+        .map(|(slot, usage)| (slot.clone(), usage.as_str().unwrap_or_default().to_owned()))
+        .collect()
+}
+
+pub fn used(usage: &BTreeMap<String, String>) -> BTreeSet<String> {
+    let used = usage.iter().filter(|(_, usage)| !usage.is_empty());
+    used.map(|(slot, _)| slot.clone()).collect()
+}
+
+pub fn resource(name: &str) -> String {
+    format!("akri.sh/{name}")
+}
+
+pub fn ids<const N: usize>(ids: [&str; N]) -> BTreeSet<String> {
+    ids.map(str::to_owned).into()
+}
+
+impl Node {
+    /// A kubelet that runs, and an agent that does not yet.
+    pub fn new() -> Result<Self> {
+        let folder = tempfile::tempdir()?;
+        let kubelet = Blocking::start(folder.path())?;
+        let mut home = Home::new()?;
+        home.add_handler("debug-echo")?;
+        home.serve_kubelet(folder.path());
+        Ok(Self {
+            home,
+            kubelet,
+            _folder: folder,
+        })
+    }
+
+    /// Both, with a Configuration `echo`, and the kubelet follows all lists.
+    pub fn with(capacity: usize, descriptions: &[&str], arguments: &[&str]) -> Result<Self> {
+        let mut node = Self::new()?;
+        node.echo(capacity, descriptions)?;
+        node.home.start(arguments)?;
+        node.until_listed(descriptions.len() + 1)?;
+        Ok(node)
+    }
+
+    /// Writes the Configuration `echo`.
+    pub fn echo(&self, capacity: usize, descriptions: &[&str]) -> Result<()> {
+        let text = configuration("echo", capacity, descriptions);
+        self.home.write("configurations/echo.yaml", text)
+    }
+
+    /// Waits until there are so many resources and the kubelet follows the lists of all.
+    pub fn until_listed(&self, count: usize) -> Result<()> {
+        self.home
+            .until("the kubelet follows all lists", |status| {
+                let resources = list(status, "/kubelet/resources");
+                resources.len() == count
+                    && resources
+                        .iter()
+                        .all(|resource| text(resource, "/state") == "listed")
+            })
+            .map(drop)?;
+        self.until("the lists have come", |kubelet| {
+            let now = kubelet.capacities();
+            let have = now.values().filter(|(capacity, _)| *capacity > 0).count();
+            ensure!(have >= count, "{now:?}");
+            Ok(())
+        })
+    }
+
+    /// Waits until `look` finds the stand-in so.
+    pub fn until<T>(&self, what: &str, look: impl FnMut(&Kubelet) -> Result<T>) -> Result<T> {
+        self.kubelet
+            .wait(self.kubelet.until(what, look))
+            .with_context(|| self.home.log())
+    }
+
+    /// Waits until an id of a resource is listed so.
+    pub fn until_health(&self, resource: &str, id: &str, health: &str) -> Result<()> {
+        self.until(&format!("{id} of {resource} is {health}"), |kubelet| {
+            let devices = kubelet.devices(resource);
+            let now = devices.get(id).map(|device| device.health.as_str());
+            ensure!(now == Some(health), "{devices:?}");
+            Ok(())
+        })
+    }
+
+    /// The name of the Instance with this description.
+    pub fn instance(&self, description: &str) -> Result<String> {
+        eventually("the Instance is there", || {
+            let status = self.home.status()?;
+            list(&status, "/instances")
+                .iter()
+                .find(|instance| {
+                    let of = "/spec/brokerProperties/DEBUG_ECHO_DESCRIPTION";
+                    text(instance, of) == description
+                })
+                .map(|instance| text(instance, "/metadata/name").to_owned())
+                .with_context(|| format!("no {description} in {status:#}"))
+        })
+    }
+
+    /// Who has which slot.
+    pub fn usage(&self) -> Result<BTreeMap<String, String>> {
+        Ok(usage_of(&self.home.status()?))
+    }
+
+    /// Waits until these slots are used and no others.
+    pub fn until_used(&self, slots: &BTreeSet<String>) -> Result<()> {
+        self.home
+            .until(&format!("{slots:?} are used and no others"), |status| {
+                used(&usage_of(status)) == *slots
+            })
+            .map(drop)
+    }
+
+    /// What the status says of a resource.
+    pub fn resource(&self, name: &str) -> Result<Value> {
+        let status = self.home.status()?;
+        list(&status, "/kubelet/resources")
+            .iter()
+            .find(|resource| text(resource, "/name") == name)
+            .cloned()
+            .with_context(|| format!("no {name} in {status:#}"))
+    }
+
+    /// Waits until a problem of a resource has these words.
+    pub fn until_problem(&self, name: &str, words: &str) -> Result<()> {
+        eventually(&format!("{name} says {words:?}"), || {
+            let resource = self.resource(name)?;
+            ensure!(text(&resource, "/problem").contains(words), "{resource:#}");
+            Ok(())
+        })
+    }
+
+    /// Waits until what concerns the kubelet as a whole has these words.
+    pub fn until_trouble(&self, words: &str) -> Result<Value> {
+        self.home
+            .until(&format!("the kubelet's part says {words:?}"), |status| {
+                list(status, "/kubelet/problems")
+                    .iter()
+                    .any(|problem| problem.as_str().is_some_and(|text| text.contains(words)))
+            })
+    }
+
+    /// Waits until nothing is said any more of the kubelet as a whole.
+    pub fn until_no_trouble(&self) -> Result<()> {
+        self.home
+            .until("nothing is wrong with the kubelet", |status| {
+                list(status, "/kubelet/problems").is_empty()
+            })
+            .map(drop)
+    }
+
+    /// Runs a pod with a container `main` that must be admitted; its uid.
+    pub fn run(&self, name: &str, resource: &str, count: usize) -> Result<String> {
+        let spec = PodSpec::asking(name, resource, count);
+        let (uid, admitted) = self.kubelet.wait(self.kubelet.run_pod(&spec))?;
+        admitted.with_context(|| self.home.log())?;
+        Ok(uid)
+    }
+
+    /// What `main` of a pod has.
+    pub fn held(&self, uid: &str, resource: &str) -> BTreeSet<String> {
+        self.kubelet.held(uid, "main", resource)
+    }
+
+    /// Ends and deletes a pod.
+    pub fn delete(&self, uid: &str) -> Result<()> {
+        self.kubelet.end_pod(uid);
+        self.kubelet.delete_pod(uid)
+    }
+
+    /// An Allocate as no kubelet would send it; one container for each list of ids.
+    pub fn ask(
+        &self,
+        resource: &str,
+        containers: &[Vec<String>],
+    ) -> Result<Result<AllocateResponse, Status>> {
+        self.kubelet.wait(async {
+            let mut plugin = self.kubelet.dial(resource).await?;
+            let container_requests = containers.iter().cloned();
+            let container_requests = container_requests
+                .map(|devices_ids| ContainerAllocateRequest { devices_ids })
+                .collect();
+            let answer = plugin.allocate(AllocateRequest { container_requests });
+            Ok(answer.await.map(tonic::Response::into_inner))
+        })
+    }
+
+    /// A line of the agent's metrics.
+    pub fn metric(&self, name: &str) -> Result<u64> {
+        let agent = std::fs::read(self.home.path().join("state/agent.json"))?;
+        let agent: Value = serde_json::from_slice(&agent)?;
+        let url = format!("http://{}/metrics", text(&agent, "/address"));
+        let metrics = program::run("curl", ["-sSf", &url])?.good()?;
+        let value = metrics
+            .lines()
+            .find_map(|line| line.strip_prefix(name)?.strip_prefix(' '))
+            .with_context(|| format!("no {name} in\n{metrics}"))?;
+        Ok(value.parse()?)
+    }
+
+    /// The Registers of a resource with each start of the kubelet.
+    pub fn registers(&self, resource: &str) -> BTreeMap<usize, usize> {
+        let mut counts = BTreeMap::new();
+        for one in self.kubelet.record().registrations {
+            if one.resource == resource {
+                *counts.entry(one.life).or_default() += 1;
+            }
+        }
+        counts
+    }
+}
