@@ -71,7 +71,7 @@ pub enum Error {
         socket: PathBuf,
     },
     /// No answer in time.
-    #[error("the kubelet at {} did not answer PodResources within {}: it may be overloaded", socket.display(), PATIENCE.as_secs())]
+    #[error("the kubelet at {} did not answer PodResources within {} s: it may be overloaded", socket.display(), PATIENCE.as_secs())]
     Slow {
         /// The socket.
         socket: PathBuf,
