@@ -281,30 +281,17 @@ fn full(instance: &Instance) -> Refusal {
 
 /// The writes that make the claims, one an Instance; each names what was assumed.
 pub fn claims(chosen: &[Chosen]) -> Vec<Change> {
-    changes(chosen, |slot, usage| Edit::Slot {
-        id: slot.to_owned(),
-        held: DeviceUsage::Unused,
-        new: usage,
-    })
-}
-
-/// The writes that take the claims back.
-pub fn returns(chosen: &[Chosen]) -> Vec<Change> {
-    changes(chosen, |slot, usage| Edit::Slot {
-        id: slot.to_owned(),
-        held: usage,
-        new: DeviceUsage::Unused,
-    })
-}
-
-fn changes(chosen: &[Chosen], edit: impl Fn(&str, DeviceUsage) -> Edit) -> Vec<Change> {
     let mut by_instance: BTreeMap<_, (String, Vec<Edit>)> = BTreeMap::new();
     for one in chosen {
         if let Some(usage) = &one.claim {
             let (_, edits) = by_instance
                 .entry(one.instance.key())
                 .or_insert_with(|| (one.instance.metadata.uid.clone(), Vec::new()));
-            edits.push(edit(&one.slot, usage.clone()));
+            edits.push(Edit::Slot {
+                id: one.slot.clone(),
+                held: DeviceUsage::Unused,
+                new: usage.clone(),
+            });
         }
     }
     by_instance

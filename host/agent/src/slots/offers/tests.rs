@@ -1,1 +1,372 @@
+//! What is offered, and how each id is.
 
+use leafhost_core::attribute::AttributeValue;
+use leafhost_core::device::Health as Condition;
+use std::time::Duration;
+
+use super::*;
+use crate::fakes::key;
+use crate::slots::scene::{NODE, Scene, instance, look, unit};
+
+const LIMITS: Limits = Limits {
+    live: 256,
+    ever: 1000,
+};
+
+fn holds(scene: &Scene) -> Holds {
+    let mut holds = Holds::default();
+    holds.meet(NODE, &scene.owners(), &scene.instances);
+    holds
+}
+
+fn offer(scene: &Scene, holds: &Holds) -> Offered {
+    offer_with(scene, holds, &BTreeSet::new(), LIMITS)
+}
+
+fn offer_with(scene: &Scene, holds: &Holds, known: &BTreeSet<String>, limits: Limits) -> Offered {
+    again(&mut Offerer::default(), scene, holds, known, limits)
+}
+
+fn again(
+    offerer: &mut Offerer,
+    scene: &Scene,
+    holds: &Holds,
+    known: &BTreeSet<String>,
+    limits: Limits,
+) -> Offered {
+    offerer.offer(
+        NODE,
+        &scene.devices,
+        &scene.instances,
+        &scene.owners(),
+        holds,
+        known,
+        limits,
+    )
+}
+
+/// `<id>+` for healthy, `<id>-` for not.
+fn list(offered: &Offered, name: &str) -> String {
+    let name = ResourceName::new(resource(name)).unwrap();
+    let list = offered.offers.get(&name);
+    let shown = list.into_iter().flat_map(|list| list.iter());
+    let shown = shown.map(|(id, device)| match device.health {
+        Health::Healthy => format!("{id}+"),
+        Health::Unhealthy => format!("{id}-"),
+    });
+    shown.collect::<Vec<_>>().join(" ")
+}
+
+fn cams(capacity: u32, usage: &[(u32, &str)]) -> Scene {
+    Scene::new(&[("cams", &[instance("cams", "a", capacity, usage)])])
+}
+
+#[test]
+fn a_slot_is_healthy_where_it_is_free_or_this_nodes_own() {
+    for (usage, own, through) in [
+        ("", "cams-a-0+", "cams-0+"),
+        (NODE, "cams-a-0+", "cams-0-"),
+        ("node-b", "cams-a-0-", "cams-0-"),
+        ("C:cams-0:node-a", "cams-a-0-", "cams-0+"),
+        ("C:0:node-a", "cams-a-0-", "cams-0+"),
+        ("C:cams-0:node-b", "cams-a-0-", "cams-0-"),
+        ("no usage at all", "cams-a-0-", "cams-0-"),
+    ] {
+        let scene = cams(1, &[(0, usage)]);
+        let offered = offer(&scene, &holds(&scene));
+        assert_eq!(list(&offered, "cams-a"), own, "{usage:?}");
+        assert_eq!(list(&offered, "cams"), through, "{usage:?}");
+    }
+}
+
+#[test]
+fn a_configuration_has_one_free_id_an_instance_and_those_in_use() {
+    let instances = [
+        instance("cams", "a", 5, &[(2, "C:cams-1:node-a")]),
+        instance("cams", "b", 5, &[(0, "C:cams-7:node-a")]),
+        instance("cams", "c", 1, &[(0, "node-b")]),
+    ];
+    let scene = Scene::new(&[("cams", &instances), ("empty", &[])]);
+    let offered = offer(&scene, &holds(&scene));
+    assert_eq!(list(&offered, "cams"), "cams-0+ cams-1+ cams-2+ cams-7+");
+    assert_eq!(list(&offered, "empty"), "");
+    assert_eq!(offered.offers.len(), 4);
+    assert_eq!(
+        offered.new_names.into_iter().collect::<Vec<_>>(),
+        ["cams-a", "cams-b", "cams-c"]
+    );
+}
+
+#[test]
+fn the_capacity_is_followed_and_slots_beyond_it_stay_until_they_are_released() {
+    for (capacity, usage, shown) in [
+        (1, vec![], "cams-a-0+"),
+        (
+            5,
+            vec![(0, NODE), (3, NODE)],
+            "cams-a-0+ cams-a-1+ cams-a-2+ cams-a-3+ cams-a-4+",
+        ),
+        // Used ones count against what is left.
+        (
+            2,
+            vec![(0, NODE), (3, NODE)],
+            "cams-a-0+ cams-a-1- cams-a-3+",
+        ),
+        (
+            2,
+            vec![(3, NODE), (4, "node-b")],
+            "cams-a-0- cams-a-1- cams-a-3+",
+        ),
+        (2, vec![(0, NODE)], "cams-a-0+ cams-a-1+"),
+    ] {
+        let scene = cams(capacity, &usage);
+        let offered = offer(&scene, &holds(&scene));
+        assert_eq!(list(&offered, "cams-a"), shown, "{capacity} {usage:?}");
+    }
+    // One of two is left; which one is this node's order.
+    let scene = cams(2, &[(3, NODE)]);
+    let offered = offer(&scene, &holds(&scene));
+    let shown = list(&offered, "cams-a");
+    assert_eq!(shown.matches("cams-a-3+").count(), 1);
+    assert_eq!(shown.matches('+').count(), 2, "{shown}");
+}
+
+#[test]
+fn a_device_that_is_not_there_is_offered_to_nobody() {
+    let missing = |scene: &mut Scene| {
+        scene.view("cams", "a").missing_since = Some(jiff::Timestamp::UNIX_EPOCH);
+    };
+    let unhealthy = |scene: &mut Scene| {
+        scene.see(&key("cams"), "a", |device| {
+            device.health = Condition::Unhealthy("hot".into());
+        });
+    };
+    let unreported = |scene: &mut Scene| scene.view("cams", "a").device = None;
+    let cases: [(&dyn Fn(&mut Scene), &str); 3] = [
+        (&missing, "cams-a-0- cams-a-1-"),
+        (&unhealthy, "cams-a-0- cams-a-1-"),
+        // An agent that has just started keeps what is used.
+        (&unreported, "cams-a-0- cams-a-1+"),
+    ];
+    for (change, shown) in cases {
+        let mut scene = cams(2, &[(1, NODE)]);
+        change(&mut scene);
+        let offered = offer(&scene, &holds(&scene));
+        assert_eq!(list(&offered, "cams-a"), shown);
+        assert_eq!(list(&offered, "cams"), "cams-0-");
+    }
+}
+
+#[test]
+fn an_agent_that_has_just_started_lists_what_is_used_before_it_knows_any_configuration() {
+    let usage = [(0, NODE), (1, "C:cams-4:node-a")];
+    let mut scene = cams(3, &usage);
+    scene.devices = DeviceSnapshot::default();
+    let offered = offer(&scene, &holds(&scene));
+    assert_eq!(list(&offered, "cams-a"), "cams-a-0+ cams-a-1- cams-a-2-");
+    assert_eq!(list(&offered, "cams"), "cams-4+");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_container_has_stays_listed_without_its_instance_and_without_its_record() {
+    let usage = [(0, NODE), (1, "C:cams-4:node-a")];
+    let mut scene = cams(2, &usage);
+    let mut holds = holds(&scene);
+    let (own, through) = (unit("cams-a", "cams-a-0"), unit("cams", "cams-4"));
+    holds.see(&look(1, &[(&own, "p"), (&through, "p")]), Duration::ZERO);
+    let mut lost = look(2, &[]);
+    lost.alive.insert("uid-p".into(), true);
+    let mut forgotten = holds.clone();
+    forgotten.see(&lost, Duration::ZERO);
+    let offered = offer(&scene, &forgotten);
+    assert_eq!(list(&offered, "cams-a"), "cams-a-0- cams-a-1-");
+    assert_eq!(list(&offered, "cams"), "cams-4-");
+
+    scene.instances.instances.clear();
+    holds.meet(NODE, &scene.owners(), &scene.instances);
+    let offered = offer(&scene, &holds);
+    assert_eq!(list(&offered, "cams-a"), "cams-a-0-");
+    assert_eq!(list(&offered, "cams"), "cams-4-");
+    scene.devices.configurations.clear();
+    let offered = offer(&scene, &holds);
+    assert_eq!(list(&offered, "cams"), "cams-4-");
+}
+
+#[test]
+fn a_node_gets_so_many_instance_resources_and_the_used_ones_first() {
+    let instances: Vec<_> = (0..10)
+        .map(|number| {
+            let usage: &[_] = if number == 9 { &[(0, NODE)] } else { &[] };
+            instance("cams", &format!("{number}"), 1, usage)
+        })
+        .collect();
+    let mut scene = Scene::new(&[("cams", &instances)]);
+    let limits = Limits { live: 4, ever: 6 };
+    let mut offerer = Offerer::default();
+    let names = |offered: &Offered| {
+        let names = offered.offers.keys().map(|name| name.to_string());
+        let names = names.filter_map(|name| Some(name.strip_prefix("akri.sh/cams-")?.to_owned()));
+        names.collect::<Vec<_>>().join(" ")
+    };
+    let mut known = BTreeSet::new();
+    let offered = again(&mut offerer, &scene, &holds(&scene), &known, limits);
+    assert_eq!(names(&offered), "0 1 2 9");
+    assert_eq!(
+        list(&offered, "cams").matches('+').count(),
+        9,
+        "all can be had"
+    );
+    let problem = offered.problems.first().unwrap();
+    assert!(
+        problem.starts_with("6 of 10 ") && problem.contains("--instance-resources"),
+        "{problem}"
+    );
+    known.extend(offered.new_names);
+
+    // Those that are offered stay, though an older one comes.
+    let mut older = instance("cams", "older", 1, &[]);
+    older.metadata.creation_timestamp = Some("2020-01-01T00:00:00Z".into());
+    scene.put(older);
+    scene.see(&key("cams"), "older", |_| {});
+    let offered = again(&mut offerer, &scene, &holds(&scene), &known, limits);
+    assert_eq!(names(&offered), "0 1 2 9");
+    // Also over a restart of the agent.
+    let offered = offer_with(&scene, &holds(&scene), &known, limits);
+    assert_eq!(names(&offered), "0 1 2 9");
+
+    // Devices come and go: their names stay in the Node object.
+    for round in 3..9 {
+        let gone = instance("cams", &format!("{}", round - 3), 1, &[]).key();
+        scene.instances.instances.remove(&gone);
+        let offered = again(&mut offerer, &scene, &holds(&scene), &known, limits);
+        known.extend(offered.new_names);
+        assert!(known.len() <= 6, "{known:?}");
+    }
+    let offered = again(&mut offerer, &scene, &holds(&scene), &known, limits);
+    assert_eq!(known.len(), 6);
+    assert!(
+        offered
+            .problems
+            .iter()
+            .any(|problem| problem.contains("offered 6 names already")),
+        "{:?}",
+        offered.problems
+    );
+}
+
+#[test]
+fn a_name_the_kubelet_refuses_is_named_and_the_rest_is_offered() {
+    let long = "c".repeat(60);
+    let scene = Scene::new(&[
+        (&long, &[instance(&long, "abcdef", 1, &[])]),
+        ("cams", &[instance("cams", "a", 1, &[])]),
+    ]);
+    let offered = offer(&scene, &holds(&scene));
+    assert_eq!(list(&offered, &long), format!("{long}-0+"));
+    assert_eq!(list(&offered, "cams-a"), "cams-a-0+");
+    assert_eq!(offered.offers.len(), 3);
+    let problem = offered.problems.first().unwrap();
+    assert!(
+        problem.contains("at most 63") && problem.contains("shorter name"),
+        "{problem}"
+    );
+}
+
+#[test]
+fn of_two_namespaces_with_one_name_the_older_is_offered() {
+    let mut scene = cams(2, &[]);
+    scene.configure("second", "cams");
+    let mut younger = instance("cams", "a", 7, &[]);
+    younger.metadata.namespace = "second".into();
+    younger.metadata.creation_timestamp = Some("2026-02-01T00:00:00Z".into());
+    scene.put(younger);
+    let second = ConfigurationKey::new("second", "cams").unwrap();
+    scene.see(&second, "a", |_| {});
+    let offered = offer(&scene, &holds(&scene));
+    assert_eq!(list(&offered, "cams-a"), "cams-a-0+ cams-a-1+");
+    assert_eq!(list(&offered, "cams"), "cams-0+");
+    let problems = scene.owners().problems;
+    assert_eq!(problems.len(), 2);
+    assert!(
+        problems
+            .iter()
+            .all(|problem| problem.contains("second/cams") && problem.contains("rename")),
+        "{problems:?}"
+    );
+}
+
+#[test]
+fn a_configuration_that_is_named_like_an_instance_has_the_name() {
+    let instances = [instance("cams", "a", 3, &[]), instance("cams", "b", 1, &[])];
+    let inner = [instance("cams-a", "x", 1, &[])];
+    let scene = Scene::new(&[("cams", &instances), ("cams-a", &inner)]);
+    let offered = offer(&scene, &holds(&scene));
+    assert_eq!(list(&offered, "cams-a"), "cams-a-0+");
+    assert_eq!(list(&offered, "cams-a-x"), "cams-a-x-0+");
+    assert_eq!(list(&offered, "cams"), "cams-0+");
+    let problems = scene.owners().problems;
+    assert!(
+        problems
+            .first()
+            .unwrap()
+            .contains("Instance default/cams-a has the name of a Configuration"),
+        "{problems:?}"
+    );
+}
+
+#[test]
+fn an_instance_that_only_other_nodes_see_is_not_offered() {
+    let mut scene = cams(1, &[]);
+    let mut other = instance("cams", "b", 1, &[]);
+    other.spec.nodes = vec!["node-b".into()];
+    scene.put(other.clone());
+    let offered = offer(&scene, &holds(&scene));
+    assert_eq!(list(&offered, "cams-b"), "");
+    // Unless this node has slots of it.
+    other
+        .spec
+        .device_usage
+        .insert("cams-b-0".into(), "C:cams-3:node-a".into());
+    scene.put(other);
+    let offered = offer(&scene, &holds(&scene));
+    assert_eq!(list(&offered, "cams-b"), "cams-b-0-");
+}
+
+#[test]
+fn the_numa_node_comes_from_the_attribute() {
+    for (value, numa) in [
+        (AttributeValue::Int(1), Some(1)),
+        (AttributeValue::Int(0), Some(0)),
+        (AttributeValue::Int(-1), None),
+        (AttributeValue::String("1".into()), None),
+    ] {
+        let mut scene = cams(1, &[]);
+        scene.see(&key("cams"), "a", |device| {
+            device.attributes.insert(NUMA_NODE.into(), value.clone());
+        });
+        let offered = offer(&scene, &holds(&scene));
+        let name = ResourceName::new("akri.sh/cams-a").unwrap();
+        assert_eq!(offered.offers[&name]["cams-a-0"].numa, numa, "{value:?}");
+    }
+}
+
+#[test]
+fn a_list_that_stays_the_same_stays_the_same_object() {
+    let instances = [instance("cams", "a", 1, &[]), instance("cams", "b", 1, &[])];
+    let mut scene = Scene::new(&[("cams", &instances)]);
+    let mut offerer = Offerer::default();
+    let known = BTreeSet::new();
+    let before = again(&mut offerer, &scene, &holds(&scene), &known, LIMITS);
+    scene.put(instance("cams", "a", 1, &[(0, "node-b")]));
+    let after = again(&mut offerer, &scene, &holds(&scene), &known, LIMITS);
+    let same = |name: &str| {
+        let name = ResourceName::new(resource(name)).unwrap();
+        Arc::ptr_eq(&before.offers[&name], &after.offers[&name])
+    };
+    assert_eq!((same("cams-a"), same("cams-b")), (false, true));
+    // An object that is another and says the same.
+    scene.put(instance("cams", "b", 1, &[]));
+    let last = again(&mut offerer, &scene, &holds(&scene), &known, LIMITS);
+    let name = ResourceName::new("akri.sh/cams-b").unwrap();
+    assert_eq!(last.offers[&name], after.offers[&name]);
+}
