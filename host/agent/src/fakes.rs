@@ -315,6 +315,10 @@ pub(crate) struct Store {
     pub broken: Mutex<bool>,
     /// So many changes end in a conflict.
     pub conflicts: Mutex<usize>,
+    /// So many changes are made and answered as if they were not.
+    pub unknown: Mutex<usize>,
+    /// A write takes so long; it is made at the end.
+    pub slow: Mutex<Duration>,
 }
 
 impl Default for Store {
@@ -325,6 +329,8 @@ impl Default for Store {
             calls: Mutex::default(),
             broken: Mutex::default(),
             conflicts: Mutex::default(),
+            unknown: Mutex::default(),
+            slow: Mutex::default(),
         }
     }
 }
@@ -332,6 +338,11 @@ impl Default for Store {
 impl Store {
     pub fn set(&self) -> Arc<InstanceSet> {
         Arc::clone(&self.set.borrow())
+    }
+
+    /// Changes what is stored, as another node or a person does.
+    pub fn edit(&self, change: impl FnOnce(&mut InstanceSet)) {
+        self.set.send_modify(|set| change(Arc::make_mut(set)));
     }
 
     pub fn subscribe(&self) -> watch::Receiver<Arc<InstanceSet>> {
@@ -415,10 +426,27 @@ impl InstanceStore for Store {
 
     async fn apply(&self, changes: Vec<Change>) -> Vec<Result<(), StoreError>> {
         *self.calls.lock().unwrap() += 1;
+        let slow = *self.slow.lock().unwrap();
+        if !slow.is_zero() {
+            tokio::time::sleep(slow).await;
+        }
         let mut set = InstanceSet::clone(&self.set());
         let results = changes
             .into_iter()
-            .map(|change| self.apply_one(&mut set, change))
+            .map(|change| {
+                let key = change.key();
+                self.apply_one(&mut set, change)?;
+                let mut unknown = self.unknown.lock().unwrap();
+                if *unknown > 0 {
+                    *unknown -= 1;
+                    return Err(StoreError::Unavailable {
+                        key,
+                        message: "no answer came".to_owned(),
+                        source: None,
+                    });
+                }
+                Ok(())
+            })
             .collect();
         self.set.send_if_modified(|held| {
             let differs = **held != set;

@@ -48,7 +48,7 @@ impl SlotTask {
     async fn decide(&mut self, batch: Vec<Request>) {
         self.meet();
         let mut checked = self.check_holders(&batch).await;
-        self.free_doubles(&batch).await;
+        self.free_doubles(&batch, &checked).await;
         self.meet();
         let instances = Arc::clone(&self.instances.borrow());
         let devices = Arc::clone(&self.devices.borrow());
@@ -116,6 +116,7 @@ impl SlotTask {
     async fn check_holders(&mut self, batch: &[Request]) -> BTreeMap<Unit, Refusal> {
         let seen: Vec<Unit> = batch
             .iter()
+            .filter(|request| !request.is_late())
             .flat_map(Request::units)
             .filter(|unit| self.seen_by(unit).is_some())
             .collect();
@@ -175,11 +176,15 @@ impl SlotTask {
 
     /// Ids of one request behind which are slots of one Instance: the pods that had them have ended. All but one are given
     /// back, so that the container gets different Instances.
-    async fn free_doubles(&mut self, batch: &[Request]) {
+    async fn free_doubles(&mut self, batch: &[Request], refused: &BTreeMap<Unit, Refusal>) {
         let mut back = Vec::new();
         for request in batch {
             let name = resource_name(&request.resource).unwrap_or_default();
-            if request.ids.len() < 2 || !self.owners.configurations.contains_key(name) {
+            if request.ids.len() < 2
+                || !self.owners.configurations.contains_key(name)
+                || request.is_late()
+                || request.units().any(|unit| refused.contains_key(&unit))
+            {
                 continue;
             }
             let mut held: Vec<(Unit, &Hold)> = request

@@ -1,1 +1,603 @@
+//! The slot task, with a kubelet and a store that are driven by hand, on paused time.
 
+use leafhost_core::instance::{Edit, Instance};
+use leafhost_core::ports::{Change, LedgerError};
+use leafhost_kubelet::{Allocation, Allocator as _, Health, Refusal, ResourceName};
+use tokio_util::task::AbortOnDropHandle;
+
+use super::scene::{Kubelet, NODE, Scene, ids, instance, unit};
+use super::*;
+use crate::fakes::{Ledger, Store, idle, wait_for};
+
+mod races;
+
+const GRACE: Duration = Duration::from_mins(5);
+
+/// A slot task that runs.
+struct Rig {
+    store: Arc<Store>,
+    kubelet: Arc<Kubelet>,
+    devices: watch::Sender<Arc<DeviceSnapshot>>,
+    offers: watch::Receiver<Arc<Offers>>,
+    held: watch::Receiver<Arc<HeldSlots>>,
+    report: watch::Receiver<Arc<SlotReport>>,
+    handle: SlotHandle,
+    _task: AbortOnDropHandle<Result<(), Ended>>,
+}
+
+impl Rig {
+    fn new(scene: &Scene, kubelet: Arc<Kubelet>) -> Self {
+        Self::with(scene, kubelet, Arc::new(Ledger::default()))
+    }
+
+    fn with(scene: &Scene, kubelet: Arc<Kubelet>, ledger: Arc<dyn ResourceLedger>) -> Self {
+        let store = Arc::new(Store::default());
+        store.edit(|set| set.clone_from(&scene.instances));
+        let (devices, seen) = watch::channel(Arc::new(scene.devices.clone()));
+        let (offered, offers) = watch::channel(Arc::default());
+        let (holding, held) = watch::channel(Arc::default());
+        let door = SlotDoor::new(NODE);
+        let handle = door.handle();
+        let ports = SlotPorts {
+            store: Arc::clone(&store) as Arc<dyn InstanceStore>,
+            ledger,
+            devices: seen,
+            offers: offered,
+            held: holding,
+        };
+        let config = SlotConfig {
+            grace: GRACE,
+            instance_resources: 256,
+        };
+        let books = Arc::clone(&kubelet) as Arc<dyn Books>;
+        let (task, report) = SlotTask::new(door, config, ports, books, Arc::default());
+        let task = tokio::spawn(task.run(CancellationToken::new()));
+        Self {
+            store,
+            kubelet,
+            devices,
+            offers,
+            held,
+            report,
+            handle,
+            _task: AbortOnDropHandle::new(task),
+        }
+    }
+
+    /// One Instance `cams-a` and a kubelet; the first look is over.
+    async fn cams(capacity: u32, usage: &[(u32, &str)]) -> Self {
+        let scene = Scene::new(&[("cams", &[instance("cams", "a", capacity, usage)])]);
+        let rig = Self::new(&scene, Kubelet::new(Some(1)));
+        idle().await;
+        rig
+    }
+
+    async fn allocate(&self, resource: &str, asked: &[&str]) -> Result<Allocation, Refusal> {
+        let name = ResourceName::new(format!("akri.sh/{resource}")).unwrap();
+        self.handle.allocate(&name, ids(asked)).await
+    }
+
+    /// What the store says of a slot.
+    fn usage(&self, slot: &str) -> String {
+        let set = self.store.set();
+        let mut all = set.instances.values();
+        all.find_map(|instance| instance.spec.device_usage.get(slot).cloned())
+            .unwrap_or_default()
+    }
+
+    fn listed(&self, resource: &str) -> String {
+        let name = ResourceName::new(format!("akri.sh/{resource}")).unwrap();
+        let offers = Arc::clone(&self.offers.borrow());
+        let list = offers.get(&name);
+        let shown = list
+            .into_iter()
+            .flat_map(|list| list.iter())
+            .map(|(id, device)| match device.health {
+                Health::Healthy => format!("{id}+"),
+                Health::Unhealthy => format!("{id}-"),
+            });
+        shown.collect::<Vec<_>>().join(" ")
+    }
+
+    /// What is stored of an Instance becomes this, as another writes it.
+    fn put(&self, instance: Instance) {
+        self.store
+            .edit(|set| drop(set.instances.insert(instance.key(), Arc::new(instance))));
+    }
+
+    fn looks(&self) -> usize {
+        self.kubelet.state().looks
+    }
+
+    fn problems(&self) -> Vec<String> {
+        self.report.borrow().problems.clone()
+    }
+}
+
+async fn pass(seconds: u64) {
+    idle().await;
+    tokio::time::sleep(Duration::from_secs(seconds)).await;
+    idle().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_offered_before_the_first_look_or_ten_seconds() {
+    for (slow, number, is_mute, offered_after) in [
+        (3, Some(1), false, 3),
+        (3600, Some(1), false, 10),
+        (0, Some(1), true, 10),
+        // Without a kubelet there is nothing to wait for.
+        (0, None, false, 0),
+    ] {
+        let scene = Scene::new(&[("cams", &[instance("cams", "a", 1, &[])])]);
+        let kubelet = Kubelet::new(number);
+        kubelet.state().slow = Duration::from_secs(slow);
+        kubelet.state().is_mute = is_mute;
+        let began = Instant::now();
+        let rig = Rig::new(&scene, kubelet);
+        // Events do not make it sooner.
+        rig.kubelet.tell();
+        wait_for(&rig.offers, |offers| !offers.is_empty()).await;
+        assert_eq!(began.elapsed().as_secs(), offered_after, "{slow} {is_mute}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_first_list_has_what_the_kubelet_holds_though_the_store_does_not() {
+    let scene = Scene::new(&[("cams", &[instance("cams", "a", 2, &[])])]);
+    let kubelet = Kubelet::new(Some(1));
+    kubelet.run(
+        "p",
+        &[unit("cams-a", "cams-a-1"), unit("cams-b", "cams-b-0")],
+    );
+    let mut rig = Rig::new(&scene, kubelet);
+    rig.offers.changed().await.unwrap();
+    assert_eq!(rig.listed("cams-a"), "cams-a-0+ cams-a-1+");
+    assert_eq!(rig.listed("cams-b"), "cams-b-0-");
+    assert_eq!(rig.usage("cams-a-1"), NODE);
+    let held: Vec<_> = rig.held.borrow().keys().cloned().collect();
+    assert_eq!(held, ["cams-a-1", "cams-b-0"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_kubelet_is_answered_after_the_claim_is_written() {
+    let rig = Rig::cams(2, &[]).await;
+    *rig.store.slow.lock().unwrap() = Duration::from_secs(2);
+    let began = Instant::now();
+    let given = rig.allocate("cams-a", &["cams-a-0"]).await.unwrap();
+    assert_eq!(began.elapsed().as_secs(), 2);
+    assert_eq!(rig.usage("cams-a-0"), NODE);
+    assert_eq!(given.envs["ID"], "a");
+    let given = rig.allocate("cams", &["cams-0"]).await.unwrap();
+    assert_eq!(rig.usage("cams-a-1"), "C:cams-0:node-a");
+    assert_eq!(
+        given.annotations["slots.leafhost.dev/cams"],
+        "cams-0=cams-a-1"
+    );
+    idle().await;
+    assert_eq!(rig.listed("cams-a"), "cams-a-0+ cams-a-1-");
+    assert_eq!(rig.listed("cams"), "cams-0+");
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_loses_a_race_is_refused_sees_the_truth_and_leaks_nothing() {
+    let instances = ["a", "b"].map(|hash| instance("cams", hash, 1, &[]));
+    let rig = Rig::new(&Scene::new(&[("cams", &instances)]), Kubelet::new(Some(1)));
+    idle().await;
+    *rig.store.slow.lock().unwrap() = Duration::from_secs(1);
+    let losing = rig.allocate("cams", &["cams-0", "cams-1"]);
+    let other = async {
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        rig.put(instance("cams", "b", 1, &[(0, "node-b")]));
+    };
+    let (refusal, ()) = tokio::join!(losing, other);
+    let refusal = refusal.unwrap_err().to_string();
+    assert!(
+        refusal.contains("another node was quicker") && refusal.contains("cams-b"),
+        "{refusal}"
+    );
+    pass(1).await;
+    assert_eq!(rig.usage("cams-a-0"), "");
+    assert_eq!(rig.usage("cams-b-0"), "node-b");
+    assert_eq!(rig.listed("cams-a"), "cams-a-0+");
+    assert_eq!(rig.listed("cams-b"), "cams-b-0-");
+    assert_eq!(rig.listed("cams"), "cams-0+");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_claim_of_unknown_outcome_comes_back_when_the_store_shows_it() {
+    let rig = Rig::cams(1, &[]).await;
+    *rig.store.unknown.lock().unwrap() = 1;
+    let refusal = rig.allocate("cams-a", &["cams-a-0"]).await.unwrap_err();
+    assert!(refusal.to_string().contains("no answer came"), "{refusal}");
+    idle().await;
+    assert_eq!(rig.usage("cams-a-0"), "");
+
+    // Or when it shows up a minute later.
+    *rig.store.broken.lock().unwrap() = true;
+    assert!(rig.allocate("cams-a", &["cams-a-0"]).await.is_err());
+    *rig.store.broken.lock().unwrap() = false;
+    pass(60).await;
+    rig.put(instance("cams", "a", 1, &[(0, NODE)]));
+    idle().await;
+    assert_eq!(rig.usage("cams-a-0"), "");
+
+    // But not once it was claimed again and answered.
+    *rig.store.broken.lock().unwrap() = true;
+    assert!(rig.allocate("cams-a", &["cams-a-0"]).await.is_err());
+    *rig.store.broken.lock().unwrap() = false;
+    rig.allocate("cams-a", &["cams-a-0"]).await.unwrap();
+    pass(3).await;
+    assert_eq!(rig.usage("cams-a-0"), NODE);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_claim_that_failed_before_does_not_take_back_what_another_of_the_batch_gets() {
+    let instances = ["a", "b"].map(|hash| instance("cams", hash, 1, &[]));
+    let rig = Rig::new(&Scene::new(&[("cams", &instances)]), Kubelet::new(Some(1)));
+    idle().await;
+    *rig.store.broken.lock().unwrap() = true;
+    assert!(rig.allocate("cams-a", &["cams-a-0"]).await.is_err());
+    *rig.store.broken.lock().unwrap() = false;
+    *rig.store.conflicts.lock().unwrap() = 1;
+    let (loser, winner) = tokio::join!(
+        rig.allocate("cams-b", &["cams-b-0"]),
+        rig.allocate("cams-a", &["cams-a-0"]),
+    );
+    assert!(loser.is_err() && winner.is_ok(), "{loser:?} {winner:?}");
+    idle().await;
+    assert_eq!(rig.usage("cams-a-0"), NODE);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_later_than_eight_seconds_is_an_error_and_its_claim_comes_back() {
+    let rig = Rig::cams(1, &[]).await;
+    *rig.store.slow.lock().unwrap() = Duration::from_secs(9);
+    let began = Instant::now();
+    let refusal = rig.allocate("cams-a", &["cams-a-0"]).await.unwrap_err();
+    assert_eq!(began.elapsed().as_secs(), 8);
+    assert!(refusal.to_string().contains("8 seconds"), "{refusal}");
+    tokio::time::sleep(Duration::from_millis(1500)).await;
+    assert_eq!(rig.usage("cams-a-0"), NODE, "written late");
+    pass(9).await;
+    assert_eq!(rig.usage("cams-a-0"), "");
+}
+
+#[tokio::test(start_paused = true)]
+async fn requests_that_nobody_waits_for_any_more_cost_no_write() {
+    let rig = Rig::cams(3, &[]).await;
+    *rig.store.slow.lock().unwrap() = Duration::from_secs(20);
+    let first = rig.allocate("cams-a", &["cams-a-0"]);
+    let second = async {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        rig.allocate("cams-a", &["cams-a-1"]).await
+    };
+    let (first, second) = tokio::join!(first, second);
+    assert!(first.is_err() && second.is_err());
+    let calls = rig.store.calls();
+    pass(60).await;
+    assert_eq!(rig.store.calls(), calls + 1, "the first comes back");
+    assert_eq!(rig.usage("cams-a-1"), "");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_same_question_again_gets_the_same_answer_without_a_write() {
+    let rig = Rig::cams(3, &[]).await;
+    for (resource, id) in [("cams-a", "cams-a-0"), ("cams", "cams-0")] {
+        let first = rig.allocate(resource, &[id]).await.unwrap();
+        let calls = rig.store.calls();
+        assert_eq!(rig.allocate(resource, &[id]).await.unwrap(), first);
+        assert_eq!(rig.store.calls(), calls);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn two_questions_for_one_id_at_the_same_time_get_one_slot() {
+    let instances = ["a", "b"].map(|hash| instance("cams", hash, 1, &[]));
+    let rig = Rig::new(&Scene::new(&[("cams", &instances)]), Kubelet::new(Some(1)));
+    idle().await;
+    let (one, two) = tokio::join!(
+        rig.allocate("cams", &["cams-0"]),
+        rig.allocate("cams", &["cams-0"]),
+    );
+    assert_eq!(one.unwrap(), two.unwrap());
+    let used = [rig.usage("cams-a-0"), rig.usage("cams-b-0")];
+    assert_eq!(used.iter().filter(|usage| !usage.is_empty()).count(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn many_questions_at_once_are_one_write_and_each_gets_its_own_slot() {
+    let rig = Arc::new(Rig::cams(60, &[]).await);
+    let calls = rig.store.calls();
+    let mut asking = JoinSet::new();
+    for number in 0..70 {
+        let rig = Arc::clone(&rig);
+        asking.spawn(async move { rig.allocate("cams-a", &[&format!("cams-a-{number}")]).await });
+    }
+    let answers = asking.join_all().await;
+    assert_eq!(answers.iter().filter(|answer| answer.is_ok()).count(), 60);
+    assert!(rig.store.calls() - calls <= 3, "{}", rig.store.calls());
+    let set = rig.store.set();
+    let instance = set.instances.values().next().unwrap();
+    assert_eq!(
+        instance
+            .spec
+            .device_usage
+            .values()
+            .filter(|usage| *usage == NODE)
+            .count(),
+        60
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_pod_has_is_given_to_nobody_else() {
+    let rig = Rig::cams(2, &[]).await;
+    let held = unit("cams-a", "cams-a-0");
+    rig.allocate("cams-a", &["cams-a-0"]).await.unwrap();
+    rig.kubelet.run("p", std::slice::from_ref(&held));
+    pass(10).await;
+    let refused = async || {
+        let both = rig.allocate("cams-a", &["cams-a-0", "cams-a-1"]).await;
+        both.unwrap_err().to_string()
+    };
+    let refusal = refused().await;
+    assert!(refusal.contains("held by default/p"), "{refusal}");
+    assert_eq!(rig.usage("cams-a-1"), "", "all or none");
+
+    // A kubelet that does not say.
+    rig.kubelet.state().number = Some(2);
+    rig.kubelet.state().is_mute = true;
+    let refusal = refused().await;
+    assert!(refusal.contains("cannot be told"), "{refusal}");
+    // One that has lost its checkpoint.
+    rig.kubelet.state().is_mute = false;
+    rig.kubelet.state().held.clear();
+    let refusal = refused().await;
+    assert!(refusal.contains("has lost its record"), "{refusal}");
+    pass(3600).await;
+    assert_eq!(rig.usage("cams-a-0"), NODE);
+    assert_eq!(rig.listed("cams-a"), "cams-a-0- cams-a-1+");
+    // Its pod has ended.
+    rig.kubelet.end("p");
+    pass(1).await;
+    assert_eq!(rig.usage("cams-a-0"), "");
+    assert_eq!(rig.listed("cams-a"), "cams-a-0+ cams-a-1+");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_an_ended_pod_had_is_given_to_the_next_before_it_came_back() {
+    let rig = Rig::cams(1, &[]).await;
+    let held = unit("cams-a", "cams-a-0");
+    rig.allocate("cams-a", &["cams-a-0"]).await.unwrap();
+    rig.kubelet.run("old", std::slice::from_ref(&held));
+    pass(10).await;
+    // A look is under way that still shows the old one.
+    rig.kubelet.state().slow = Duration::from_secs(2);
+    rig.kubelet.tell();
+    pass(1).await;
+    rig.kubelet.state().held.clear();
+    rig.kubelet.state().slow = Duration::ZERO;
+    rig.allocate("cams-a", &["cams-a-0"]).await.unwrap();
+    rig.kubelet.run("new", std::slice::from_ref(&held));
+    rig.kubelet.end("old");
+    pass(GRACE.as_secs() * 2).await;
+    assert_eq!(rig.usage("cams-a-0"), NODE);
+    let holder = rig.report.borrow().slots[0].holder.clone();
+    assert_eq!(holder.as_deref(), Some("default/new"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_container_gets_different_instances_though_its_ids_stood_for_one() {
+    let usage = [(0, "C:cams-0:node-a"), (1, "C:cams-1:node-a")];
+    let instances = [
+        instance("cams", "a", 2, &usage),
+        instance("cams", "b", 1, &[]),
+    ];
+    let rig = Rig::new(&Scene::new(&[("cams", &instances)]), Kubelet::new(Some(1)));
+    idle().await;
+    let given = rig.allocate("cams", &["cams-0", "cams-1"]).await.unwrap();
+    let slots = &given.annotations["slots.leafhost.dev/cams"];
+    assert!(
+        slots.contains("=cams-a-") && slots.contains("=cams-b-0"),
+        "{slots}"
+    );
+    idle().await;
+    let used = ["cams-a-0", "cams-a-1", "cams-b-0"].map(|slot| rig.usage(slot));
+    assert_eq!(
+        used.iter().filter(|usage| !usage.is_empty()).count(),
+        2,
+        "{used:?}"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_slot_nobody_was_seen_to_have_comes_back_after_the_grace() {
+    let rig = Rig::cams(1, &[(0, NODE)]).await;
+    pass(GRACE.as_secs() - 15).await;
+    assert_eq!(rig.usage("cams-a-0"), NODE);
+    pass(30).await;
+    assert_eq!(rig.usage("cams-a-0"), "");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_slot_comes_back_by_an_event_at_once_and_by_a_failed_write_later() {
+    let rig = Rig::cams(1, &[]).await;
+    rig.allocate("cams-a", &["cams-a-0"]).await.unwrap();
+    rig.kubelet.run("p", &[unit("cams-a", "cams-a-0")]);
+    pass(10).await;
+    *rig.store.broken.lock().unwrap() = true;
+    rig.kubelet.end("p");
+    pass(1).await;
+    assert_eq!(rig.usage("cams-a-0"), NODE);
+    *rig.store.broken.lock().unwrap() = false;
+    pass(11).await;
+    assert_eq!(rig.usage("cams-a-0"), "");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_instance_that_is_made_anew_is_claimed_again_for_who_has_it() {
+    let rig = Rig::cams(2, &[]).await;
+    rig.allocate("cams-a", &["cams-a-0"]).await.unwrap();
+    rig.allocate("cams", &["cams-0"]).await.unwrap();
+    let both = [unit("cams-a", "cams-a-0"), unit("cams", "cams-0")];
+    rig.kubelet.run("p", &both);
+    pass(10).await;
+    rig.store.edit(|set| set.instances.clear());
+    pass(60).await;
+    assert_eq!(rig.listed("cams-a"), "cams-a-0-");
+    assert_eq!(rig.listed("cams"), "cams-0-");
+    let held: Vec<_> = rig
+        .held
+        .borrow()
+        .values()
+        .map(ToString::to_string)
+        .collect();
+    assert_eq!(held, [NODE, "C:cams-0:node-a"]);
+    let mut anew = instance("cams", "a", 2, &[]);
+    anew.metadata.uid = "another".into();
+    rig.put(anew);
+    idle().await;
+    assert_eq!(rig.usage("cams-a-0"), NODE);
+    assert_eq!(rig.usage("cams-a-1"), "C:cams-0:node-a");
+    // Another node may have been quicker with a third one.
+    let mut taken = instance("cams", "a", 2, &[(0, "node-b"), (1, "C:cams-0:node-a")]);
+    taken.metadata.uid = "third".into();
+    rig.put(taken);
+    idle().await;
+    let problems = rig.problems().join("\n");
+    assert!(
+        problems.contains("cams-a-0 is held by default/p") && problems.contains("node-b"),
+        "{problems}"
+    );
+    assert_eq!(rig.usage("cams-a-0"), "node-b");
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_a_kubelet_everything_is_offered_and_nothing_is_looked_at() {
+    let scene = Scene::new(&[("cams", &[instance("cams", "a", 1, &[])])]);
+    let rig = Rig::new(&scene, Kubelet::new(None));
+    pass(3600).await;
+    assert_eq!(rig.listed("cams-a"), "cams-a-0+");
+    assert_eq!((rig.looks(), rig.problems()), (1, vec![]));
+    // Slots of a kubelet that was here stay, at a look every ten seconds.
+    rig.put(instance("cams", "a", 1, &[(0, NODE)]));
+    rig.kubelet.tell();
+    pass(3600).await;
+    assert_eq!(rig.usage("cams-a-0"), NODE);
+    assert!(rig.looks() <= 1 + 362, "{}", rig.looks());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_kubelet_that_says_nothing_is_asked_ever_more_rarely_until_it_does() {
+    let scene = Scene::new(&[("cams", &[instance("cams", "a", 1, &[])])]);
+    let rig = Rig::new(&scene, Kubelet::new(None));
+    pass(60).await;
+    // It comes with a pod of before, and is slow to answer.
+    rig.kubelet.run("p", &[unit("cams-a", "cams-a-0")]);
+    rig.kubelet.state().number = Some(1);
+    rig.kubelet.state().is_mute = true;
+    rig.kubelet.tell();
+    let before = rig.looks();
+    pass(100).await;
+    assert!(
+        (10..=15).contains(&(rig.looks() - before)),
+        "{}",
+        rig.looks()
+    );
+    assert_eq!(rig.problems(), ["it is mute"]);
+    rig.kubelet.state().is_mute = false;
+    pass(11).await;
+    assert_eq!(rig.problems(), Vec::<String>::new());
+    assert_eq!(rig.usage("cams-a-0"), NODE);
+}
+
+#[tokio::test(start_paused = true)]
+async fn events_are_looked_at_together() {
+    let rig = Rig::cams(1, &[(0, NODE)]).await;
+    let before = rig.looks();
+    for _ in 0..100 {
+        rig.kubelet.tell();
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert!(rig.looks() - before <= 8, "{}", rig.looks() - before);
+}
+
+#[tokio::test(start_paused = true)]
+async fn devices_and_instances_are_followed() {
+    let rig = Rig::cams(1, &[]).await;
+    assert_eq!(rig.listed("cams-a"), "cams-a-0+");
+    rig.put(instance("cams", "a", 3, &[]));
+    idle().await;
+    assert_eq!(rig.listed("cams-a"), "cams-a-0+ cams-a-1+ cams-a-2+");
+    let mut scene = Scene::new(&[("cams", &[instance("cams", "a", 3, &[])])]);
+    scene.view("cams", "a").missing_since = Some(jiff::Timestamp::UNIX_EPOCH);
+    rig.devices.send_replace(Arc::new(scene.devices));
+    idle().await;
+    assert_eq!(rig.listed("cams-a"), "cams-a-0- cams-a-1- cams-a-2-");
+    let refusal = rig.allocate("cams-a", &["cams-a-0"]).await.unwrap_err();
+    assert!(refusal.to_string().contains("not there"), "{refusal}");
+}
+
+/// Fails until it is told not to.
+#[derive(Debug, Default)]
+struct Shaky {
+    ledger: Ledger,
+    is_well: std::sync::atomic::AtomicBool,
+}
+
+#[async_trait::async_trait]
+impl ResourceLedger for Shaky {
+    fn names(&self) -> BTreeSet<String> {
+        self.ledger.names()
+    }
+
+    async fn add(&self, names: BTreeSet<String>) -> Result<(), LedgerError> {
+        if self.is_well.load(std::sync::atomic::Ordering::Relaxed) {
+            return self.ledger.add(names).await;
+        }
+        Err(LedgerError {
+            message: "the disk is full".into(),
+            source: None,
+        })
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn names_are_written_down_when_that_is_possible_again() {
+    let scene = Scene::new(&[("cams", &[instance("cams", "a", 1, &[])])]);
+    let ledger = Arc::new(Shaky::default());
+    let rig = Rig::with(&scene, Kubelet::new(Some(1)), Arc::clone(&ledger) as _);
+    idle().await;
+    assert_eq!(rig.listed("cams-a"), "cams-a-0+");
+    rig.put(instance("cams", "a", 2, &[]));
+    idle().await;
+    assert!(rig.problems()[0].contains("the disk is full"));
+    ledger
+        .is_well
+        .store(true, std::sync::atomic::Ordering::Relaxed);
+    rig.put(instance("cams", "a", 3, &[]));
+    idle().await;
+    assert_eq!(rig.problems(), Vec::<String>::new());
+    assert_eq!(ledger.names(), ids(&["cams-a"]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_slot_that_a_person_frees_while_a_pod_has_it_is_claimed_again() {
+    let rig = Rig::cams(1, &[]).await;
+    rig.allocate("cams-a", &["cams-a-0"]).await.unwrap();
+    rig.kubelet.run("p", &[unit("cams-a", "cams-a-0")]);
+    pass(10).await;
+    let free = Change::Update {
+        key: instance("cams", "a", 1, &[]).key(),
+        uid: "uid-cams-a".into(),
+        edits: vec![Edit::Slot {
+            id: "cams-a-0".into(),
+            held: DeviceUsage::Node(NODE.into()),
+            new: DeviceUsage::Unused,
+        }],
+    };
+    assert!(rig.store.apply(vec![free]).await[0].is_ok());
+    idle().await;
+    assert_eq!(rig.usage("cams-a-0"), NODE);
+}
