@@ -1,45 +1,74 @@
 //! What the tests with devices share: an agent on a node, Configurations of made-up devices, what the node says it has.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use anyhow::{Context, Result, ensure};
+use leafhost_kubelet::books::PodResources;
 use leafhost_tests::agent::Home;
-use leafhost_tests::cluster::{Cluster, Node, TakenNode};
+use leafhost_tests::cluster::{Cluster, Namespace, Node, TakenNode};
 use leafhost_tests::wait::eventually;
+use serde_json::Value;
 
 /// A node of the cluster with an agent on it.
 pub struct Site {
     /// The agent.
     pub home: Home,
-    /// The node, for this test alone.
-    pub taken: TakenNode<'static>,
-    /// The same, for as long as the cluster runs.
+    /// Keeps the node for this test alone.
+    _taken: TakenNode<'static>,
+    /// The node, for as long as the cluster runs.
     pub node: &'static Node,
     cluster: &'static Cluster,
 }
 
+/// A device the kubelet has given to a container: (pod, container, resource, id).
+pub type Given = (String, String, String, String);
+
 impl Site {
     /// An agent with the debug-echo handler on a free node; it does not run yet.
     pub fn new(cluster: &'static Cluster) -> Result<Self> {
-        let taken = cluster.take_node()?;
+        let site = Self::on(cluster, cluster.take_node()?)?;
+        site.home.add_handler("debug-echo")?;
+        Ok(site)
+    }
+
+    /// An agent without handlers on that node; it does not run yet.
+    pub fn on(cluster: &'static Cluster, taken: TakenNode<'static>) -> Result<Self> {
         let node = cluster
             .nodes()
             .iter()
             .find(|node| node.name() == taken.name())
             .context("the node that was taken is not in the cluster")?;
-        let home = Home::on(node)?;
-        home.add_handler("debug-echo")?;
         Ok(Self {
-            home,
-            taken,
+            home: Home::on(node)?,
+            _taken: taken,
             node,
             cluster,
         })
     }
 
+    /// A namespace that shows the agent's log when something fails.
+    pub fn namespace(&self, name: &str) -> Result<Namespace<'static>> {
+        let space = self.cluster.namespace(name)?;
+        space.show_log(&self.home.log_file());
+        Ok(space)
+    }
+
     /// Writes a Configuration with these local devices, each with so many slots.
     pub fn configure(&self, name: &str, capacity: u32, devices: &[&str]) -> Result<()> {
+        let details = format!("{{shared: false, descriptions: [{}]}}", devices.join(", "));
+        self.configure_for(name, "debugEcho", capacity, &details)
+    }
+
+    /// Writes a Configuration for a handler, with details in one line.
+    pub fn configure_for(
+        &self,
+        name: &str,
+        handler: &str,
+        capacity: u32,
+        details: &str,
+    ) -> Result<()> {
         let text = format!(
-            "apiVersion: akri.sh/v0\nkind: Configuration\nmetadata: {{name: {name}}}\nspec:\n  capacity: {capacity}\n  discoveryHandler:\n    name: debugEcho\n    discoveryDetails: |\n      {{shared: false, descriptions: [{}]}}\n",
-            devices.join(", ")
+            "apiVersion: akri.sh/v0\nkind: Configuration\nmetadata: {{name: {name}}}\nspec:\n  capacity: {capacity}\n  discoveryHandler:\n    name: {handler}\n    discoveryDetails: |\n      {details}\n"
         );
         self.home
             .write(&format!("configurations/{name}.yaml"), text)
@@ -74,10 +103,130 @@ impl Site {
     /// The names of the Instances, once there are so many.
     pub fn instances(&self, count: usize) -> Result<Vec<String>> {
         let instances = self.home.instances(count)?;
-        let name = |instance: &serde_json::Value| {
+        let name = |instance: &Value| {
             let name = instance.pointer("/metadata/name")?.as_str()?;
             Some(name.to_owned())
         };
         Ok(instances.iter().filter_map(name).collect())
     }
+
+    /// The resource of the only Instance, once the node has so many of it.
+    pub fn only_resource(&self, count: u64) -> Result<String> {
+        let resource = format!("akri.sh/{}", self.instances(1)?.remove(0));
+        self.until_amounts(&resource, count, count)?;
+        Ok(resource)
+    }
+
+    /// What PodResources says the kubelet has given of our resources.
+    pub fn given(&self) -> Result<BTreeSet<Given>> {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
+        let socket = self.node.pod_resources().join("kubelet.sock");
+        let listed = runtime.block_on(PodResources::new(socket).list())?;
+        let given = listed
+            .holders
+            .into_iter()
+            .filter(|((resource, _), _)| resource.starts_with("akri.sh/"));
+        Ok(given
+            .flat_map(|((resource, id), holders)| {
+                holders.into_iter().map(move |holder| {
+                    let pod = format!("{}/{}", holder.namespace, holder.pod);
+                    (pod, holder.container, resource.clone(), id.clone())
+                })
+            })
+            .collect())
+    }
+
+    /// Waits until Instances, agent and kubelet agree that these pods, and no others, have a slot, and no two have one. By
+    /// slot: the pod.
+    pub fn until_held_by(
+        &self,
+        space: &Namespace<'_>,
+        pods: &[&str],
+    ) -> Result<BTreeMap<String, String>> {
+        let pods: BTreeSet<String> = pods
+            .iter()
+            .map(|pod| format!("{}/{pod}", space.name()))
+            .collect();
+        eventually(&format!("{pods:?} hold slots and all agree"), || {
+            let status = self.home.status()?;
+            let given = self.given()?;
+            let held = held(&status)?;
+            let used: BTreeSet<&String> = held.keys().collect();
+            let claimed = used_slots(&status);
+            ensure!(
+                used == claimed.keys().collect(),
+                "the agent has {held:?}, the Instances say {claimed:?}"
+            );
+            let ours: BTreeSet<(&str, &str, &str)> = held
+                .values()
+                .map(|slot| (&*slot.pod, &*slot.resource, &*slot.device))
+                .collect();
+            let theirs: BTreeSet<(&str, &str, &str)> = given
+                .iter()
+                .map(|(pod, _, resource, id)| (&**pod, &**resource, &**id))
+                .collect();
+            ensure!(
+                ours == theirs && ours.len() == held.len(),
+                "the agent has {held:?}, the kubelet {given:?}"
+            );
+            let holders: BTreeSet<String> = held.values().map(|slot| slot.pod.clone()).collect();
+            ensure!(holders == pods, "they are held by {held:?}");
+            Ok(held
+                .into_iter()
+                .map(|(slot, held)| (slot, held.pod))
+                .collect())
+        })
+        .with_context(|| space.state())
+        .with_context(|| self.home.log())
+    }
+}
+
+/// A slot as the agent shows it.
+#[derive(Debug)]
+struct Held {
+    resource: String,
+    device: String,
+    pod: String,
+}
+
+fn held(status: &Value) -> Result<BTreeMap<String, Held>> {
+    let slots = status.pointer("/kubelet/slots").and_then(Value::as_array);
+    let mut held = BTreeMap::new();
+    for slot in slots.into_iter().flatten() {
+        let text = |name: &str| {
+            let text = slot.get(name).and_then(Value::as_str).unwrap_or_default();
+            text.to_owned()
+        };
+        let one = Held {
+            resource: text("resource"),
+            device: text("device"),
+            pod: text("holder"),
+        };
+        let twice = held.insert(text("slot"), one);
+        ensure!(twice.is_none(), "one slot is held twice: {slots:?}");
+    }
+    Ok(held)
+}
+
+/// The slots that are not free, with the values of `deviceUsage`.
+pub fn used_slots(status: &Value) -> BTreeMap<String, String> {
+    let instances = status.get("instances").and_then(Value::as_array);
+    let usages = instances
+        .into_iter()
+        .flatten()
+        .filter_map(|instance| instance.pointer("/spec/deviceUsage")?.as_object());
+    usages
+        .flatten()
+        .filter_map(|(slot, usage)| Some((slot.clone(), usage.as_str()?.to_owned())))
+        .filter(|(_, usage)| !usage.is_empty())
+        .collect()
+}
+
+/// The value of a variable in what a container has printed.
+pub fn variable(log: &str, name: &str) -> Option<String> {
+    log.lines()
+        .find_map(|line| line.strip_prefix(name)?.strip_prefix('='))
+        .map(str::to_owned)
 }

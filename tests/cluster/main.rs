@@ -2,5 +2,12 @@
 #![allow(missing_docs, reason = "a test binary")]
 
 mod allocation;
+mod containers;
 mod device;
+mod health;
+mod kills;
+mod nodes;
 mod pods;
+mod replaced;
+mod restarts;
+mod two_nodes;

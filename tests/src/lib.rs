@@ -3,8 +3,10 @@
 //! Knows the agent only from outside, as a user does: its command line, its files, its status document.
 
 pub mod agent;
+pub mod chance;
 pub mod cluster;
 pub mod kubelet;
 pub mod program;
 pub mod requirement;
 pub mod wait;
+pub mod zram;

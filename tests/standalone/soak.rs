@@ -1,25 +1,13 @@
 //! The agent is killed again and again while its Configurations change; what it keeps is whole and the same.
 
 use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use leafhost_tests::chance::{self, Chance};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
 use crate::instances::{DEBUG_ECHO, home_with_echo};
-
-/// A sequence that a seed brings back (xorshift64).
-struct Chance(u64);
-
-impl Chance {
-    fn below(&mut self, limit: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % limit
-    }
-}
 
 fn uids(instances: &[Value], configuration: &str) -> BTreeMap<String, String> {
     let text = |instance: &Value, pointer| {
@@ -44,8 +32,7 @@ fn uids(instances: &[Value], configuration: &str) -> BTreeMap<String, String> {
 /// `rounds` times: write one of two versions of a second Configuration, or remove it, and kill the agent some
 /// milliseconds later. The first Configuration's Instances must be the same to the end.
 fn kill(rounds: u64, seed: u64) -> Result<()> {
-    println!("seed {seed}, {rounds} rounds");
-    let mut chance = Chance(seed | 1);
+    let mut chance = Chance::new(seed);
     let mut home = home_with_echo()?;
     home.start(&[])?;
     let kept = uids(&home.instances(2)?, "echo");
@@ -73,10 +60,7 @@ fn kill(rounds: u64, seed: u64) -> Result<()> {
             )?;
         }
         // Settling takes 200 ms (2 s for a removal), the writes follow: the kill falls before, into or after them.
-        let moment = Instant::now() + Duration::from_millis(chance.below(500));
-        while Instant::now() < moment {
-            std::hint::spin_loop();
-        }
+        chance.moment(500);
         home.stop(Signal::SIGKILL)?;
         home.start(&[])?;
         let instances = home.until("the Instances are what the Configurations say", |status| {
@@ -131,17 +115,5 @@ fn killed_agents_leave_whole_and_unchanged_instances() -> Result<()> {
 #[test]
 #[ignore = "takes minutes: make soak"]
 fn soak_killed_agents() -> Result<()> {
-    let number = |name, default| {
-        std::env::var(name)
-            .ok()
-            .and_then(|text| text.parse().ok())
-            .unwrap_or(default)
-    };
-    let clock = std::time::SystemTime::now()
-        .duration_since(std::time::UNIX_EPOCH)?
-        .subsec_nanos();
-    kill(
-        number("SOAK_ROUNDS", 100),
-        number("SOAK_SEED", u64::from(clock)),
-    )
+    kill(chance::rounds(100), chance::seed()?)
 }

@@ -1,11 +1,12 @@
 //! A real kernel event: a block device appears and is an Instance; it goes and the Instance goes.
 
 use std::fs;
-use std::path::Path;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Result, ensure};
 use leafhost_tests::agent::Home;
+use leafhost_tests::requirement;
 use leafhost_tests::wait::eventually;
+use leafhost_tests::zram::{self, Zram};
 use serde_json::Value;
 
 const ZRAM: &str = r#"apiVersion: akri.sh/v0
@@ -20,31 +21,9 @@ spec:
         - SUBSYSTEM=="block", KERNEL=="zram*"
 "#;
 
-/// A compressed block device made by writing to sysfs, removed on drop.
-struct Zram(String);
-
-impl Zram {
-    fn add() -> Result<Self> {
-        let id = fs::read_to_string("/sys/class/zram-control/hot_add")
-            .context("cannot add a zram device")?;
-        Ok(Self(id.trim().to_owned()))
-    }
-}
-
-impl Drop for Zram {
-    fn drop(&mut self) {
-        let _ = fs::write("/sys/class/zram-control/hot_remove", &self.0);
-    }
-}
-
 #[test]
 fn a_device_plugged_in_is_an_instance_and_unplugged_is_none() -> Result<()> {
-    if !Path::new("/sys/class/zram-control/hot_add").exists() || !nix::unistd::geteuid().is_root() {
-        let remedy = "sudo modprobe zram && sudo make test-all";
-        if std::env::var("CI").is_ok_and(|ci| ci == "true") {
-            bail!("no zram here, bring it with: {remedy}");
-        }
-        eprintln!("skipped: no zram here, bring it with: {remedy}");
+    if requirement::lacks(zram::missing())? {
         return Ok(());
     }
     let mut home = Home::new()?;
@@ -62,7 +41,7 @@ fn a_device_plugged_in_is_an_instance_and_unplugged_is_none() -> Result<()> {
         .and_then(Value::as_array)
         .map_or(0, Vec::len);
     let zram = Zram::add()?;
-    let node = format!("/dev/zram{}", zram.0);
+    let node = zram.node();
     home.instances(before + 1)?;
     let status = home.status()?;
     ensure!(

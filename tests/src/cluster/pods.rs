@@ -17,6 +17,7 @@ pub struct Container {
     name: String,
     script: String,
     resources: Map<String, Value>,
+    goes_on: bool,
 }
 
 impl Container {
@@ -27,6 +28,7 @@ impl Container {
             // As the first process of the container a shell must be told to end on SIGTERM.
             script: "trap exit TERM; env; sleep 2147483647 & wait".to_owned(),
             resources: Map::new(),
+            goes_on: false,
         }
     }
 
@@ -45,14 +47,25 @@ impl Container {
         self
     }
 
+    /// As an init container it does not end before the pod's others begin, but runs beside them.
+    #[must_use]
+    pub fn sidecar(mut self) -> Self {
+        self.goes_on = true;
+        self
+    }
+
     fn spec(&self) -> Value {
-        json!({
+        let mut spec = json!({
             "name": self.name,
             "image": image::NAME,
             "imagePullPolicy": "Never",
             "command": ["/bin/sh", "-c", self.script],
             "resources": {"limits": self.resources},
-        })
+        });
+        if let Some(fields) = spec.as_object_mut().filter(|_| self.goes_on) {
+            fields.insert("restartPolicy".to_owned(), "Always".into());
+        }
+        spec
     }
 }
 

@@ -1,0 +1,135 @@
+//! The agent is killed while pods come and go: no slot is lost, none is given twice.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use leafhost_tests::chance::{self, Chance};
+use leafhost_tests::cluster::{self, Container, Namespace, Pod};
+use nix::sys::signal::Signal;
+
+use crate::device::Site;
+
+const GRACE: [&str; 2] = ["--slot-grace", "5s"];
+
+#[test]
+fn an_agent_killed_while_pods_come_and_go_loses_no_slot_and_gives_none_twice() -> Result<()> {
+    kill(10, 4)
+}
+
+/// `SOAK_ROUNDS` and `SOAK_SEED` choose how often and which.
+#[test]
+#[ignore = "takes minutes: make soak"]
+fn soak_agents_killed_while_pods_come_and_go() -> Result<()> {
+    kill(chance::rounds(100), chance::seed()?)
+}
+
+/// `rounds` times: create or delete a pod, and kill the agent somewhere on the pod's way.
+fn kill(rounds: u64, seed: u64) -> Result<()> {
+    let Some(cluster) = cluster::shared()? else {
+        return Ok(());
+    };
+    let mut chance = Chance::new(seed);
+    let mut site = Site::new(cluster)?;
+    let space = site.namespace("kill")?;
+    site.configure("kill", 2, &["one", "another"])?;
+    site.home.start(&GRACE)?;
+    let instances = site.instances(2)?;
+    let mut held: BTreeMap<String, String> = BTreeMap::new();
+    let mut pods: Vec<String> = Vec::new();
+    for round in 0..rounds {
+        for name in instances.iter().map(String::as_str).chain(["kill"]) {
+            site.node
+                .until("its resources are back", |node| {
+                    let amount = node.pointer("/status/allocatable");
+                    let amount = amount.and_then(|all| all.get(format!("akri.sh/{name}")));
+                    ensure!(amount.is_some_and(|amount| amount != "0"), "{amount:?}");
+                    Ok(())
+                })
+                .with_context(|| site.home.log())?;
+        }
+        let before = claims(&site);
+        // Three of four slots are used at most.
+        let ends = pods.len() == 3 || (!pods.is_empty() && chance.below(3) == 0);
+        if ends {
+            let index = usize::try_from(chance.below(3))? % pods.len();
+            let pod = pods.swap_remove(index);
+            let path = format!("{}/{pod}?gracePeriodSeconds=1", space.collection("pods"));
+            cluster.api().delete(&path)?;
+        } else {
+            let mut free: Vec<&str> = instances
+                .iter()
+                .map(String::as_str)
+                .filter(|name| held.keys().filter(|slot| slot.starts_with(name)).count() < 2)
+                .collect();
+            free.push("kill");
+            let name = *chance.pick(&free).context("no resource")?;
+            let main = Container::new("main").device(&format!("akri.sh/{name}"), 1);
+            let pod = format!("pod-{round}");
+            space.create(&Pod::new(&pod, &[main]).on(site.node))?;
+            pods.push(pod);
+        }
+        match chance.below(3) {
+            0 => chance.moment(if ends { 2500 } else { 600 }),
+            1 => {
+                until_changed(&site, &before);
+                chance.moment(4);
+            }
+            _ => {
+                until_changed(&site, &before);
+                chance.moment(500);
+            }
+        }
+        site.home.stop(Signal::SIGKILL)?;
+        site.home.start(&GRACE)?;
+        settle(&space, &mut pods)?;
+        let names: Vec<&str> = pods.iter().map(String::as_str).collect();
+        held = site
+            .until_held_by(&space, &names)
+            .with_context(|| format!("round {round} of seed {seed}"))?;
+        ensure!(held.len() == pods.len(), "round {round}: {held:?}");
+    }
+    Ok(())
+}
+
+/// What the agent has written of its Instances.
+fn claims(site: &Site) -> Vec<String> {
+    let folder = site.home.path().join("state/instances/default");
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let mut texts: Vec<String> = entries
+        .filter_map(|entry| fs::read_to_string(entry.path()).ok())
+        .collect();
+    texts.sort();
+    texts
+}
+
+/// Waits until a claim or a release is written, without a pause: the answer to the kubelet follows at once. The pod may be
+/// refused before that.
+fn until_changed(site: &Site, before: &[String]) {
+    let end = Instant::now() + Duration::from_secs(5);
+    while claims(site) == before && Instant::now() < end {
+        std::hint::spin_loop();
+    }
+}
+
+/// Waits until each pod runs; one that the kubelet could not ask for is refused, and goes.
+fn settle(space: &Namespace<'_>, pods: &mut Vec<String>) -> Result<()> {
+    for pod in std::mem::take(pods) {
+        let phase = space.until(&pod, "it runs or is refused", |found| {
+            let phase = found
+                .pointer("/status/phase")
+                .and_then(|phase| phase.as_str());
+            let phase = phase.unwrap_or_default();
+            ensure!(["Running", "Failed"].contains(&phase), "{found:#}");
+            Ok(phase.to_owned())
+        })?;
+        if phase == "Running" {
+            pods.push(pod);
+        } else {
+            println!("{pod} was refused");
+            space.delete(&pod)?;
+        }
+    }
+    Ok(())
+}

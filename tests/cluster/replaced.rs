@@ -1,0 +1,150 @@
+//! Pods that controllers replace: each new one has a slot, and the end of the old one does not take it away.
+
+use anyhow::{Context, Result, ensure};
+use leafhost_tests::chance;
+use leafhost_tests::cluster::{self, Cluster, Container, Namespace, Pod};
+use serde_json::{Value, json};
+
+use crate::device::Site;
+
+/// What makes one pod after the other, each with one of `resource`.
+fn controller(kind: &str, name: &str, site: &Site, resource: &str) -> Value {
+    let main = Container::new("main").device(resource, 1);
+    let pod = Pod::new(name, &[main]).on(site.node);
+    let pod = pod.with("restartPolicy", "Always".into());
+    json!({
+        "apiVersion": "apps/v1",
+        "kind": kind,
+        "metadata": {"name": name},
+        "spec": {
+            "replicas": 1,
+            "selector": {"matchLabels": {"app": name}},
+            "template": {"metadata": {"labels": {"app": name}}, "spec": pod.spec()},
+        },
+    })
+}
+
+/// No pod was refused by the kubelet.
+fn none_was_refused(cluster: &Cluster, space: &Namespace<'_>) -> Result<()> {
+    let events = cluster.get(&space.collection("events"))?;
+    let refused: Vec<&Value> = events
+        .get("items")
+        .and_then(Value::as_array)
+        .context("no events")?
+        .iter()
+        .filter(|event| {
+            let reason = event.get("reason");
+            reason.is_some_and(|reason| reason == "UnexpectedAdmissionError")
+        })
+        .collect();
+    ensure!(refused.is_empty(), "{refused:#?}");
+    Ok(())
+}
+
+#[test]
+fn a_pod_of_a_stateful_set_keeps_its_slot_when_the_one_before_it_ends() -> Result<()> {
+    stateful_set(5)
+}
+
+/// `SOAK_ROUNDS` chooses how often.
+#[test]
+#[ignore = "takes minutes: make soak"]
+fn soak_replaced_pods_of_a_stateful_set() -> Result<()> {
+    stateful_set(chance::rounds(200))
+}
+
+fn stateful_set(rounds: u64) -> Result<()> {
+    let Some(cluster) = cluster::shared()? else {
+        return Ok(());
+    };
+    let mut site = Site::new(cluster)?;
+    let space = site.namespace("set")?;
+    site.configure("set", 2, &["one"])?;
+    site.home.start(&[])?;
+    let resource = site.only_resource(2)?;
+    let path = format!("/apis/apps/v1/namespaces/{}/statefulsets", space.name());
+    cluster
+        .api()
+        .create(&path, &controller("StatefulSet", "set", &site, &resource))?;
+    let uid = |pod: &Value| pod.pointer("/metadata/uid").cloned();
+    for round in 0..rounds {
+        let pod = space.wait_running("set-0")?;
+        if round % 2 == 0 {
+            space.delete("set-0")?;
+        } else {
+            // The next one comes while the containers of this one still run.
+            space.delete_now("set-0")?;
+        }
+        space.until("set-0", "the next one runs", |next| {
+            let phase = next.pointer("/status/phase");
+            ensure!(
+                phase.is_some_and(|phase| phase == "Running") && uid(next) != uid(&pod),
+                "{next:#}"
+            );
+            Ok(())
+        })?;
+        let held = site.until_held_by(&space, &["set-0"])?;
+        ensure!(held.len() == 1, "round {round}: {held:?}");
+        none_was_refused(cluster, &space)?;
+    }
+    // Each slot came back once: none was taken from a pod that had it.
+    let freed = site.home.log().matches("slot is free again").count();
+    ensure!(
+        u64::try_from(freed)? <= rounds,
+        "{freed} of {rounds} came back\n{}",
+        site.home.log()
+    );
+    site.until_amounts(&resource, 2, 2)?;
+    cluster.api().delete(&format!("{path}/set"))?;
+    site.until_held_by(&space, &[])?;
+    Ok(())
+}
+
+#[test]
+fn a_recreated_deployment_gets_the_only_slot_each_time() -> Result<()> {
+    deployment(5)
+}
+
+/// `SOAK_ROUNDS` chooses how often.
+#[test]
+#[ignore = "takes minutes: make soak"]
+fn soak_recreated_deployments() -> Result<()> {
+    deployment(chance::rounds(20))
+}
+
+fn deployment(rounds: u64) -> Result<()> {
+    let Some(cluster) = cluster::shared()? else {
+        return Ok(());
+    };
+    let mut site = Site::new(cluster)?;
+    let space = site.namespace("recreate")?;
+    site.configure("recreate", 1, &["one"])?;
+    site.home.start(&[])?;
+    let resource = site.only_resource(1)?;
+    let mut object = controller("Deployment", "only", &site, &resource);
+    let spec = object.get_mut("spec").and_then(Value::as_object_mut);
+    spec.context("no spec")?
+        .insert("strategy".to_owned(), json!({"type": "Recreate"}));
+    let path = format!("/apis/apps/v1/namespaces/{}/deployments", space.name());
+    cluster.api().create(&path, &object)?;
+    let rollout = |verb: &str, more: &[&str]| {
+        let fixed = [
+            "--namespace",
+            space.name(),
+            "rollout",
+            verb,
+            "deployment/only",
+        ];
+        let all: Vec<&str> = fixed.iter().chain(more).copied().collect();
+        cluster.kubectl(&all).with_context(|| space.state())
+    };
+    rollout("status", &["--timeout=60s"])?;
+    for _ in 0..rounds {
+        rollout("restart", &[])?;
+        rollout("status", &["--timeout=60s"])?;
+        none_was_refused(cluster, &space)?;
+    }
+    cluster.api().delete(&format!("{path}/only"))?;
+    site.until_held_by(&space, &[])?;
+    Ok(())
+}

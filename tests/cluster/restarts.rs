@@ -1,0 +1,219 @@
+//! The agent, the kubelet or the whole node restart; what runs goes on, what is offered comes back.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context, Result, ensure};
+use leafhost_tests::chance;
+use leafhost_tests::cluster::{self, Container, Namespace, Pod};
+use nix::sys::signal::Signal;
+use serde_json::Value;
+
+use crate::device::Site;
+
+/// A site with one device of two slots, one of which pod `a` has; all of it runs. With the Instance's resource.
+fn begin(name: &str) -> Result<Option<(Site, Namespace<'static>, String)>> {
+    let Some(cluster) = cluster::shared()? else {
+        return Ok(None);
+    };
+    let mut site = Site::new(cluster)?;
+    let space = site.namespace(name)?;
+    site.configure(name, 2, &["one"])?;
+    site.home.start(&[])?;
+    let resource = site.only_resource(2)?;
+    space.run(&pod("a", &site, &resource))?;
+    site.until_held_by(&space, &["a"])?;
+    Ok(Some((site, space, resource)))
+}
+
+fn pod(name: &str, site: &Site, resource: &str) -> Pod {
+    let main = Container::new("main").device(resource, 1);
+    Pod::new(name, &[main]).on(site.node)
+}
+
+/// When the container of a pod began; it has not been restarted.
+fn began(space: &Namespace<'_>, pod: &str) -> Result<Value> {
+    let pod = space.wait_running(pod)?;
+    let status = pod.pointer("/status/containerStatuses/0");
+    let status = status.context("no status")?;
+    ensure!(status.get("restartCount") == Some(&0.into()), "{status:#}");
+    let began = status.pointer("/state/running/startedAt");
+    Ok(began.context("it does not run")?.clone())
+}
+
+/// How often each resource was registered, once the kubelet follows them all.
+fn registrations(site: &Site) -> Result<BTreeMap<String, u64>> {
+    let status = site.home.until("all resources are listed", |status| {
+        resources(status)
+            .iter()
+            .all(|one| one.get("state").is_some_and(|state| state == "listed"))
+    })?;
+    let text = |one: &Value| Some(one.get("name")?.as_str()?.to_owned());
+    Ok(resources(&status)
+        .iter()
+        .filter_map(|one| Some((text(one)?, one.get("registrations")?.as_u64()?)))
+        .collect())
+}
+
+fn resources(status: &Value) -> &[Value] {
+    let all = status.pointer("/kubelet/resources");
+    all.and_then(Value::as_array).map_or(&[], Vec::as_slice)
+}
+
+#[test]
+fn an_agent_that_comes_back_offers_the_same_and_pods_keep_what_they_have() -> Result<()> {
+    let Some((mut site, space, resource)) = begin("comes")? else {
+        return Ok(());
+    };
+    let (given, began_at) = (site.given()?, began(&space, "a")?);
+    let held = site.until_held_by(&space, &["a"])?;
+    for signal in [Signal::SIGTERM, Signal::SIGKILL] {
+        site.home.stop(signal)?;
+        site.node.wait_allocatable(&resource, 0)?;
+        assert_eq!(site.given()?, given);
+        site.home.start(&[])?;
+        site.until_amounts(&resource, 2, 2)?;
+        site.until_amounts("akri.sh/comes", 1, 1)?;
+        assert_eq!(site.until_held_by(&space, &["a"])?, held);
+        assert_eq!(
+            (site.given()?, began(&space, "a")?),
+            (given.clone(), began_at.clone())
+        );
+    }
+    space.run(&pod("b", &site, &resource))?;
+    site.until_held_by(&space, &["a", "b"])?;
+    Ok(())
+}
+
+#[test]
+fn a_kubelet_that_restarts_is_served_again_and_pods_keep_what_they_have() -> Result<()> {
+    restarts(3)
+}
+
+/// `SOAK_ROUNDS` chooses how often.
+#[test]
+#[ignore = "takes minutes: make soak"]
+fn soak_restarted_kubelets() -> Result<()> {
+    restarts(chance::rounds(100))
+}
+
+fn restarts(rounds: u64) -> Result<()> {
+    let Some((site, space, resource)) = begin("kubelet")? else {
+        return Ok(());
+    };
+    space.run(&pod("b", &site, "akri.sh/kubelet"))?;
+    let held = site.until_held_by(&space, &["a", "b"])?;
+    let given = site.given()?;
+    let before = [began(&space, "a")?, began(&space, "b")?];
+    let mut registered = registrations(&site)?;
+    for round in 0..rounds {
+        site.node.restart_kubelet()?;
+        site.node.wait_allocatable(&resource, 1)?;
+        site.node.wait_allocatable("akri.sh/kubelet", 1)?;
+        let now = registrations(&site)?;
+        for (name, count) in &now {
+            let earlier = registered.get(name).copied().unwrap_or_default();
+            let times = count.saturating_sub(earlier);
+            ensure!(
+                (1..=2).contains(&times),
+                "restart {round}: {name} was registered {times} times\n{}",
+                site.home.log()
+            );
+        }
+        ensure!(now.len() == registered.len(), "restart {round}: {now:?}");
+        registered = now;
+        assert_eq!(site.until_held_by(&space, &["a", "b"])?, held);
+        assert_eq!(site.given()?, given);
+        assert_eq!([began(&space, "a")?, began(&space, "b")?], before);
+    }
+    space.delete("a")?;
+    site.until_held_by(&space, &["b"])?;
+    space.run(&pod("c", &site, &resource))?;
+    site.until_held_by(&space, &["b", "c"])?;
+    Ok(())
+}
+
+#[test]
+fn a_pod_outlives_a_restart_of_kubelet_and_agent_together() -> Result<()> {
+    let Some((mut site, space, resource)) = begin("both")? else {
+        return Ok(());
+    };
+    let (given, began_at) = (site.given()?, began(&space, "a")?);
+    let held = site.until_held_by(&space, &["a"])?;
+    site.home.stop(Signal::SIGKILL)?;
+    site.node.stop_kubelet(Signal::SIGKILL)?;
+    site.node.start_kubelet()?;
+    site.home.start(&[])?;
+    site.node.wait_ready()?;
+    site.until_amounts(&resource, 2, 2)?;
+    assert_eq!(site.until_held_by(&space, &["a"])?, held);
+    assert_eq!((site.given()?, began(&space, "a")?), (given, began_at));
+    space.run(&pod("b", &site, &resource))?;
+    site.until_held_by(&space, &["a", "b"])?;
+    Ok(())
+}
+
+#[test]
+fn a_pod_deleted_while_the_kubelet_is_down_leaves_nothing() -> Result<()> {
+    let Some((site, space, resource)) = begin("down")? else {
+        return Ok(());
+    };
+    site.node.stop_kubelet(Signal::SIGTERM)?;
+    space.delete_now("a")?;
+    site.node.start_kubelet()?;
+    site.node.wait_ready()?;
+    site.until_held_by(&space, &[])?;
+    site.until_amounts(&resource, 2, 2)?;
+    for name in ["b", "c"] {
+        space.create(&pod(name, &site, &resource))?;
+    }
+    for name in ["b", "c"] {
+        space.wait_running(name)?;
+    }
+    site.until_held_by(&space, &["b", "c"])?;
+    Ok(())
+}
+
+#[test]
+fn after_a_power_cut_old_pods_fail_and_new_ones_work_once_the_agent_is_back() -> Result<()> {
+    let Some(cluster) = cluster::shared()? else {
+        return Ok(());
+    };
+    let mut site = Site::new(cluster)?;
+    let space = site.namespace("cut")?;
+    site.configure("cut", 2, &["one"])?;
+    site.home.start(&["--slot-grace", "5s"])?;
+    let resource = site.only_resource(2)?;
+    let old = pod("old", &site, &resource).with("restartPolicy", "Always".into());
+    space.run(&old)?;
+    site.until_held_by(&space, &["old"])?;
+
+    site.node.stop_kubelet(Signal::SIGKILL)?;
+    site.home.stop(Signal::SIGKILL)?;
+    site.node.stop_containers()?;
+    site.node.empty_run()?;
+    site.node.start_kubelet()?;
+    site.node.wait_ready()?;
+    // The agent is not there: the kubelet admits no pod that had a device, and the scheduler sends no new one.
+    let failed = space.until("old", "the kubelet rejects it", |pod| {
+        let phase = pod.pointer("/status/phase");
+        ensure!(phase.is_some_and(|phase| phase == "Failed"), "{pod:#}");
+        Ok(pod.clone())
+    })?;
+    assert_eq!(
+        failed.pointer("/status/reason"),
+        Some(&"UnexpectedAdmissionError".into())
+    );
+    space.create(&pod("new", &site, &resource))?;
+    space.until("new", "it waits for the device", |pod| {
+        let reason = pod.pointer("/status/conditions/0/reason");
+        ensure!(
+            reason.is_some_and(|reason| reason == "Unschedulable"),
+            "{pod:#}"
+        );
+        Ok(())
+    })?;
+    site.home.start(&["--slot-grace", "5s"])?;
+    space.wait_running("new")?;
+    site.until_held_by(&space, &["new"])?;
+    site.until_amounts(&resource, 2, 2)
+}
