@@ -11,7 +11,7 @@ use leafhost_kubelet::{Allocation, DeviceSpec, Mount, Refusal};
 
 use super::holds::{Holds, Place};
 use super::look::SLOTS_ANNOTATION;
-use super::offers::{free_slots, left, rank};
+use super::offers::{first, free_slots, left};
 use super::unit::{Unit, resource_name};
 use super::view::{Owners, Seen};
 use crate::discovery::DeviceSnapshot;
@@ -176,12 +176,12 @@ impl Ground<'_> {
                 left.entry(count).or_default().push(instance);
             }
         }
-        let first = units.first().map(|unit| rank(self.node, &unit.id));
-        let place = first.and_then(|rank| usize::from_str_radix(rank.get(..8)?, 16).ok());
+        let unit = units.first().map_or("", |unit| unit.id.as_str());
+        let place = usize::try_from(first(self.node, unit)).unwrap_or_default();
         let mut order = Vec::new();
         for (_, mut equals) in left.into_iter().rev() {
-            let begin = place.unwrap_or_default().checked_rem(equals.len());
-            equals.rotate_left(begin.unwrap_or_default());
+            let begin = place.checked_rem(equals.len()).unwrap_or_default();
+            equals.rotate_left(begin);
             order.extend(equals);
         }
         let mut order = order.into_iter();

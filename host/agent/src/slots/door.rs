@@ -9,7 +9,7 @@ use leafhost_kubelet::{Allocation, Allocator, Refusal, ResourceName};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, timeout};
 
-use super::offers::rank;
+use super::offers::first;
 use super::unit::Unit;
 
 /// Allocations that wait; the kubelet admits pods one after the other.
@@ -73,13 +73,11 @@ impl Allocator for SlotHandle {
         })
     }
 
-    fn prefer(&self, _: &ResourceName, available: &BTreeSet<String>) -> Vec<String> {
-        let mut ordered: Vec<_> = available
-            .iter()
-            .map(|id| (rank(&self.node, id), id))
-            .collect();
-        ordered.sort();
-        ordered.into_iter().map(|(_, id)| id.clone()).collect()
+    fn prefer(&self, resource: &ResourceName, available: &BTreeSet<String>) -> Vec<String> {
+        let mut ordered: Vec<String> = available.iter().cloned().collect();
+        let place = usize::try_from(first(&self.node, resource.as_str())).unwrap_or_default();
+        ordered.rotate_left(place.checked_rem(available.len()).unwrap_or_default());
+        ordered
     }
 }
 

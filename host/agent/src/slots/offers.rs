@@ -40,14 +40,14 @@ pub fn free_slots(node: &str, instance: &Instance) -> Vec<String> {
     if left == 0 {
         return Vec::new();
     }
-    let mut free: Vec<(String, String)> = (0..spec.capacity.min(MAX_CAPACITY))
+    let capacity = spec.capacity.min(MAX_CAPACITY);
+    let first = u32::try_from(first(node, name) % u64::from(capacity.max(1))).unwrap_or_default();
+    (first..capacity)
+        .chain(0..first)
         .map(|slot| slot_id(name, slot))
         .filter(|id| !used(id))
-        .map(|id| (rank(node, &id), id))
-        .collect();
-    free.sort();
-    free.truncate(left);
-    free.into_iter().map(|(_, id)| id).collect()
+        .take(left)
+        .collect()
 }
 
 /// How many free slots an Instance has.
@@ -58,9 +58,10 @@ pub fn left(instance: &Instance) -> usize {
     capacity.saturating_sub(taken.count())
 }
 
-/// The place of an id in this node's own order.
-pub fn rank(node: &str, id: &str) -> String {
-    device_hash(id, Some(node), DigestLength::Eight)
+/// Where this node begins among the slots or Instances of that name: every node elsewhere.
+pub fn first(node: &str, name: &str) -> u64 {
+    let hash = device_hash(name, Some(node), DigestLength::Eight);
+    u64::from_str_radix(&hash, 16).unwrap_or_default()
 }
 
 /// Computes offers and remembers what it computed.

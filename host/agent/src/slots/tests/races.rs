@@ -187,11 +187,14 @@ impl World {
     fn restart(&mut self) {
         // Of a container that no look has met, nobody but the kubelet knows anything.
         let report = Arc::clone(&self.rig.report.borrow());
-        let is_met = |slot: &String| {
-            let mut views = report.slots.iter();
-            views.any(|view| view.slot == *slot && view.holder.is_some())
+        let is_met = |(pod, slots): (&String, &Vec<String>)| {
+            let holder = Some(format!("default/{pod}"));
+            slots.iter().all(|slot| {
+                let mut views = report.slots.iter();
+                views.any(|view| view.slot == *slot && view.holder == holder)
+            })
         };
-        let loses = self.rng.random_bool(0.3) && self.truth.values().flatten().all(is_met);
+        let loses = self.rng.random_bool(0.3) && self.truth.iter().all(is_met);
         self.log.push(format!("kubelet restarts, loses {loses}"));
         let mut state = self.rig.kubelet.state();
         state.number = state.number.map(|number| number + 1);
