@@ -8,13 +8,13 @@
 )]
 
 mod allocating;
-//X mod bad_input;
+mod bad_input;
 mod bad_requests;
 mod books;
-//X mod kills;
 mod chance;
+mod kills;
 mod node;
-//X mod races;
+mod races;
 mod registering;
 mod restarts;
 mod vanishing;

@@ -131,7 +131,10 @@ impl Node {
     pub fn until<T>(&self, what: &str, look: impl FnMut(&Kubelet) -> Result<T>) -> Result<T> {
         self.kubelet
             .wait(self.kubelet.until(what, look))
-            .with_context(|| self.home.log())
+            .with_context(|| {
+                let status = self.home.status().unwrap_or_default();
+                format!("{status:#}\n{}", self.home.log())
+            })
     }
 
     /// Waits until an id of a resource is listed so.

@@ -22,7 +22,7 @@ fn unplug(rounds: usize, seed: u64) -> Result<()> {
         let faults = node.kubelet.faults();
         let answers = node.kubelet.record().answers.len();
         faults.hold_answers(true);
-        let kubelet = node.kubelet.clone();
+        let kubelet = (*node.kubelet).clone();
         let pod = node.kubelet.wait(async {
             let spec = PodSpec::asking(&format!("p{round}"), &own, 1);
             tokio::spawn(async move { kubelet.run_pod(&spec).await })
@@ -38,7 +38,7 @@ fn unplug(rounds: usize, seed: u64) -> Result<()> {
         node.until_health(&own, &id, "Unhealthy")?;
         // The answer is some 500 ms late in all; settling takes 200 ms of it.
         let late = Duration::from_millis(chance.below(300));
-        node.kubelet.wait(tokio::time::sleep(late));
+        node.kubelet.wait(async { tokio::time::sleep(late).await });
         faults.hold_answers(false);
         let (uid, admitted) = node.kubelet.wait(pod)??;
         admitted.with_context(|| format!("round {round}"))?;
