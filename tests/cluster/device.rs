@@ -117,6 +117,14 @@ impl Site {
         Ok(resource)
     }
 
+    /// Waits until the kubelet follows all that is offered; the status document.
+    pub fn until_listed(&self) -> Result<Value> {
+        self.home.until("all resources are listed", |status| {
+            let listed = |one: &Value| one.get("state").is_some_and(|state| state == "listed");
+            !resources(status).is_empty() && resources(status).iter().all(listed)
+        })
+    }
+
     /// What PodResources says the kubelet has given of our resources.
     pub fn given(&self) -> Result<BTreeSet<Given>> {
         let runtime = tokio::runtime::Builder::new_current_thread()
@@ -181,6 +189,12 @@ impl Site {
         .with_context(|| space.state())
         .with_context(|| self.home.log())
     }
+}
+
+/// What the kubelet is offered, as the agent shows it.
+pub fn resources(status: &Value) -> &[Value] {
+    let all = status.pointer("/kubelet/resources");
+    all.and_then(Value::as_array).map_or(&[], Vec::as_slice)
 }
 
 /// A slot as the agent shows it.

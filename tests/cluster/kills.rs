@@ -39,16 +39,7 @@ fn kill(rounds: u64, seed: u64) -> Result<()> {
     let mut held: BTreeMap<String, String> = BTreeMap::new();
     let mut pods: Vec<String> = Vec::new();
     for round in 0..rounds {
-        for name in instances.iter().map(String::as_str).chain(["kill"]) {
-            site.node
-                .until("its resources are back", |node| {
-                    let amount = node.pointer("/status/allocatable");
-                    let amount = amount.and_then(|all| all.get(format!("akri.sh/{name}")));
-                    ensure!(amount.is_some_and(|amount| amount != "0"), "{amount:?}");
-                    Ok(())
-                })
-                .with_context(|| site.home.log())?;
-        }
+        site.until_listed()?;
         let before = claims(&site);
         // Three of four slots are used at most.
         let ends = pods.len() == 3 || (!pods.is_empty() && chance.below(3) == 0);
@@ -65,7 +56,14 @@ fn kill(rounds: u64, seed: u64) -> Result<()> {
                 .collect();
             free.push("kill");
             let name = *chance.pick(&free).context("no resource")?;
-            let main = Container::new("main").device(&format!("akri.sh/{name}"), 1);
+            let resource = format!("akri.sh/{name}");
+            site.node.until("the resource is back", |node| {
+                let all = node.pointer("/status/allocatable");
+                let amount = all.and_then(|all| all.get(&resource)?.as_str());
+                ensure!(!matches!(amount, None | Some("0")), "{all:?}");
+                Ok(())
+            })?;
+            let main = Container::new("main").device(&resource, 1);
             let pod = format!("pod-{round}");
             space.create(&Pod::new(&pod, &[main]).on(site.node))?;
             pods.push(pod);

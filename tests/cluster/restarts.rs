@@ -8,7 +8,7 @@ use leafhost_tests::cluster::{self, Container, Namespace, Pod};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
-use crate::device::Site;
+use crate::device::{Site, resources};
 
 /// A site with one device of two slots, one of which pod `a` has; all of it runs. With the Instance's resource.
 fn begin(name: &str) -> Result<Option<(Site, Namespace<'static>, String)>> {
@@ -42,21 +42,12 @@ fn began(space: &Namespace<'_>, pod: &str) -> Result<Value> {
 
 /// How often each resource was registered, once the kubelet follows them all.
 fn registrations(site: &Site) -> Result<BTreeMap<String, u64>> {
-    let status = site.home.until("all resources are listed", |status| {
-        resources(status)
-            .iter()
-            .all(|one| one.get("state").is_some_and(|state| state == "listed"))
-    })?;
+    let status = site.until_listed()?;
     let text = |one: &Value| Some(one.get("name")?.as_str()?.to_owned());
     Ok(resources(&status)
         .iter()
         .filter_map(|one| Some((text(one)?, one.get("registrations")?.as_u64()?)))
         .collect())
-}
-
-fn resources(status: &Value) -> &[Value] {
-    let all = status.pointer("/kubelet/resources");
-    all.and_then(Value::as_array).map_or(&[], Vec::as_slice)
 }
 
 #[test]
