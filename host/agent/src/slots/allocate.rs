@@ -154,7 +154,9 @@ impl SlotTask {
                     "{unit} is held by {words}, which is still on this node although the kubelet has lost its record of it"
                 )
             } else if is_older(self, &unit)
-                && !look.as_ref().is_some_and(|look| holder.is_gone(look))
+                && look
+                    .as_ref()
+                    .is_none_or(|look| look.listed.is_none() || holder.is_running(look))
             {
                 format!(
                     "{unit} was held by {words} before the kubelet was restarted, and it cannot be told whether that has ended"
@@ -213,7 +215,6 @@ impl SlotTask {
         result: Result<Vec<Chosen>, Refusal>,
         redeemed: &BTreeSet<Place>,
     ) {
-        self.meet();
         let took = request.asked.elapsed();
         let result = match result {
             Ok(chosen) if request.is_late() => {
@@ -234,6 +235,8 @@ impl SlotTask {
                 let name = resource_name(&request.resource).unwrap_or_default();
                 let through = self.owners.configurations.contains_key(name);
                 let allocation = claim::answer(through.then_some(name), &chosen);
+                let is_sent = request.answer.send(Ok(allocation)).is_ok();
+                self.meet();
                 let units = chosen.iter().map(|one| one.unit.clone()).collect();
                 self.holds.allocated(&units, Instant::now());
                 let slots: Vec<&str> = chosen.iter().map(|one| one.slot.as_str()).collect();
@@ -242,7 +245,7 @@ impl SlotTask {
                     slots = slots.join(" "),
                     "allocated"
                 );
-                if request.answer.send(Ok(allocation)).is_err() {
+                if !is_sent {
                     self.take_back(&chosen, redeemed).await;
                 }
                 self.look_by(Instant::now() + SOON);

@@ -155,13 +155,18 @@ impl Books for KubeletBooks {
         let begun = Instant::now();
         let incarnation = self.incarnation();
         let mut problems = Vec::new();
-        let listed = match self.pods.list().await {
-            Ok(listed) => Some(units(listed)),
+        let (listed, active) = match self.pods.list().await {
+            Ok(listed) => {
+                let pods = listed.pods.iter();
+                let active = pods.map(|(namespace, name)| format!("{namespace}/{name}"));
+                let active = active.collect();
+                (Some(units(listed)), active)
+            }
             Err(error) => {
                 if incarnation.is_some() {
                     problems.push(crate::words::of(&error));
                 }
-                None
+                (None, BTreeSet::new())
             }
         };
         let checkpoint = match self.check(listed.as_ref()).await {
@@ -191,6 +196,7 @@ impl Books for KubeletBooks {
             // A kubelet that was replaced meanwhile answered for neither.
             listed: listed.filter(|_| self.incarnation() == incarnation),
             incarnation,
+            active,
             checkpoint,
             alive: alive.await.unwrap_or_default(),
             problems,

@@ -122,7 +122,7 @@ struct Claim {
 
 impl Holds {
     /// Takes over what the store says. A slot that it says of another or of nobody stays only while the kubelet is seen to
-    /// have it.
+    /// have it, or while an answer that gave it may be on its way.
     pub fn meet(&mut self, node: &str, owners: &Owners, instances: &InstanceSet) {
         let mut by_unit: BTreeMap<Unit, Vec<Claim>> = BTreeMap::new();
         for (key, instance) in &instances.instances {
@@ -144,7 +144,9 @@ impl Holds {
             stored.extend(claims.into_iter().map(|claim| (stray(&claim), claim)));
         }
         self.by_unit.retain(|unit, hold| {
-            stored.contains_key(unit) || matches!(hold.holder, Holder::Seen { .. })
+            stored.contains_key(unit)
+                || matches!(hold.holder, Holder::Seen { .. })
+                || hold.allocated.is_some()
         });
         for (unit, hold) in &mut self.by_unit {
             if !stored.contains_key(unit) {
@@ -394,6 +396,14 @@ impl Holder {
         matches!(self, Self::Seen { lost: true, .. })
     }
 
+    /// Whether one of the pods may still use it.
+    pub fn is_running(&self, look: &Look) -> bool {
+        match self {
+            Self::Unseen(_) => false,
+            Self::Seen { pods, .. } => pods.iter().any(|pod| look.is_running(pod)),
+        }
+    }
+
     /// Whether none of the pods is on this node any more.
     pub fn is_gone(&self, look: &Look) -> bool {
         match self {
@@ -429,7 +439,7 @@ impl Holder {
                 absence,
                 ..
             } => {
-                *lost = pods.iter().any(|pod| look.is_alive(pod) == Some(true));
+                *lost = pods.iter().any(|pod| look.is_running(pod));
                 if *lost {
                     *absence = Absence::default();
                     return None;

@@ -43,6 +43,8 @@ pub struct Look {
     pub incarnation: Option<Incarnation>,
     /// What PodResources lists, by unit; nothing if it could not be had.
     pub listed: Option<BTreeMap<Unit, BTreeSet<Pod>>>,
+    /// The pods PodResources lists, `namespace/name`, with devices or without.
+    pub active: BTreeSet<String>,
     /// What the checkpoint says; nothing if it could not be had.
     pub checkpoint: Option<Checked>,
     /// By pod uid, whether the pod is still on this node; what cannot be told is not here.
@@ -115,6 +117,14 @@ impl Look {
     /// Whether a pod is still on this node.
     pub fn is_alive(&self, pod: &Pod) -> Option<bool> {
         self.alive.get(pod.uid.as_ref()?).copied()
+    }
+
+    /// Whether a pod may still use what it had. One that has ended may keep its folder until it is deleted, and is not
+    /// among the active ones; of one whose name or uid is not known, the other decides.
+    pub fn is_running(&self, pod: &Pod) -> bool {
+        let is_there = self.is_alive(pod) != Some(false);
+        let is_active = |name: &String| self.active.contains(name);
+        is_there && pod.name.as_ref().is_none_or(is_active)
     }
 
     /// What the kubelet has of our resources beside `known`. What the checkpoint alone says counts if the pod is there.
@@ -229,6 +239,7 @@ mod tests {
                 incarnation: None,
                 listed: listed.clone(),
                 checkpoint: checkpoint.clone(),
+                active: BTreeSet::new(),
                 alive: BTreeMap::new(),
                 problems: Vec::new(),
             };

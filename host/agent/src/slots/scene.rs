@@ -158,6 +158,10 @@ pub(crate) fn look(number: u64, held: &[(&Unit, &str)]) -> Look {
     Look {
         begun: Instant::now(),
         incarnation: Some(kubelet(number)),
+        active: held
+            .iter()
+            .map(|(_, name)| format!("default/{name}"))
+            .collect(),
         alive: held
             .iter()
             .map(|(_, name)| (format!("uid-{name}"), true))
@@ -249,6 +253,11 @@ impl Books for Kubelet {
         let mut seen = look(state.number.unwrap_or_default(), &held);
         seen.begun = begun;
         seen.incarnation = state.number.map(kubelet);
+        seen.active = state
+            .alive
+            .iter()
+            .map(|name| format!("default/{name}"))
+            .collect();
         seen.alive = uids
             .into_iter()
             .map(|uid| {

@@ -134,6 +134,7 @@ async fn a_kubelet_that_lost_its_checkpoint_does_not_free_the_slot_of_a_pod_that
     let lost = |alive| {
         let mut look = look(2, &[]);
         look.alive.insert("uid-p".into(), alive);
+        look.active.insert("default/p".into());
         look
     };
     for _ in 0..5 {
@@ -142,6 +143,21 @@ async fn a_kubelet_that_lost_its_checkpoint_does_not_free_the_slot_of_a_pod_that
         assert!(holds.by_unit[&unit].holder.is_lost());
     }
     assert_eq!(holds.see(&lost(false), GRACE), [(unit, Reason::PodGone)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_ended_while_no_kubelet_ran_frees_its_slot_though_its_folder_stays() {
+    let (mut holds, unit) = held();
+    holds.see(&look(1, &[(&unit, "p")]), GRACE);
+    let ended = || {
+        let mut look = look(2, &[]);
+        look.alive.insert("uid-p".into(), true);
+        look
+    };
+    assert_eq!(holds.see(&ended(), GRACE), []);
+    assert!(!holds.by_unit[&unit].holder.is_lost());
+    advance(GRACE).await;
+    assert_eq!(holds.see(&ended(), GRACE), [(unit, Reason::Unclaimed)]);
 }
 
 #[tokio::test(start_paused = true)]

@@ -36,7 +36,7 @@ fn again(
 ) -> Offered {
     offerer.offer(
         NODE,
-        &scene.devices,
+        &Arc::new(scene.devices.clone()),
         &scene.instances,
         &scene.owners(),
         holds,
@@ -176,6 +176,7 @@ async fn what_a_container_has_stays_listed_without_its_instance_and_without_its_
     holds.see(&look(1, &[(&own, "p"), (&through, "p")]), Duration::ZERO);
     let mut lost = look(2, &[]);
     lost.alive.insert("uid-p".into(), true);
+    lost.active.insert("default/p".into());
     let mut forgotten = holds.clone();
     forgotten.see(&lost, Duration::ZERO);
     let offered = offer(&scene, &forgotten);
