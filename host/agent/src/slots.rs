@@ -186,7 +186,9 @@ impl SlotTask {
         let devices = Arc::clone(&self.devices.borrow_and_update());
         let (old_instances, old_devices) = &self.met;
         let same = Arc::ptr_eq(old_instances, &instances);
-        if !same || !Arc::ptr_eq(old_devices, &devices) {
+        let same_owners = Arc::ptr_eq(old_devices, &devices)
+            && (same || view::is_alike(&self.node, old_instances, &instances));
+        if !same_owners {
             self.owners = Owners::new(&self.node, &devices, &instances);
         }
         if !same {

@@ -16,7 +16,7 @@ use leafhost_core::slot::{slot_id, slot_number};
 use leafhost_kubelet::{Devices, Health, Offers, ResourceName};
 
 use super::holds::{Hold, Holds};
-use super::unit::{Unit, resource, virtual_id};
+use super::unit::{Unit, resource, resource_name, virtual_id};
 use super::view::{Owners, Seen};
 use crate::discovery::DeviceSnapshot;
 
@@ -67,7 +67,10 @@ pub fn first(node: &str, name: &str) -> u64 {
 /// Computes offers and remembers what it computed.
 #[derive(Debug, Default)]
 pub struct Offerer {
+    /// The devices of the last time.
+    devices: Arc<DeviceSnapshot>,
     cache: BTreeMap<InstanceKey, Computed>,
+    /// The lists that are not of one Instance.
     lists: BTreeMap<String, Arc<Devices>>,
     offered: BTreeSet<String>,
 }
@@ -82,6 +85,8 @@ struct Computed {
     holds: Vec<Held>,
     list: Arc<Devices>,
     has_free: bool,
+    /// The name of its resource, or why it can have none.
+    name: Result<ResourceName, String>,
 }
 
 /// What of a hold shows in a list.
@@ -101,6 +106,8 @@ pub struct Offered {
     pub new_names: BTreeSet<String>,
     /// What is not offered, and why.
     pub problems: BTreeSet<String>,
+    /// The lists that are not of one Instance.
+    own: BTreeMap<String, Arc<Devices>>,
 }
 
 /// How many resources there may be.
@@ -117,13 +124,17 @@ impl Offerer {
     pub fn offer(
         &mut self,
         node: &str,
-        devices: &DeviceSnapshot,
+        devices: &Arc<DeviceSnapshot>,
         instances: &InstanceSet,
         owners: &Owners,
         holds: &Holds,
         known: &BTreeSet<String>,
         limits: Limits,
     ) -> Offered {
+        let same_devices = Arc::ptr_eq(&self.devices, devices);
+        self.devices = Arc::clone(devices);
+        self.cache
+            .retain(|key, _| owners.instances.get(&key.name) == Some(key));
         let mut by_instance: BTreeMap<&str, Vec<(&Unit, &Hold)>> = BTreeMap::new();
         for (unit, hold) in &holds.by_unit {
             by_instance
@@ -131,7 +142,6 @@ impl Offerer {
                 .or_default()
                 .push((unit, hold));
         }
-        let mut cache = std::mem::take(&mut self.cache);
         // By Configuration: how many Instances can be had through it, and whether there is any.
         let mut free: BTreeMap<(&str, &str), (u32, bool)> = BTreeMap::new();
         let mut numbers: BTreeMap<String, Vec<(Unit, bool)>> = BTreeMap::new();
@@ -149,18 +159,16 @@ impl Offerer {
                     lost: hold.holder.is_lost(),
                 })
                 .collect();
-            let seen = Seen::new(node, devices, instance);
-            let (kept, offered) = (seen.is_kept(), seen.is_offered());
-            let computed = match cache.remove(key) {
-                Some(computed)
-                    if Arc::ptr_eq(&computed.instance, instance)
-                        && same(computed.device.as_ref(), seen.device.as_ref())
-                        && (computed.kept, computed.offered) == (kept, offered)
-                        && computed.holds == held =>
-                {
-                    computed
-                }
-                _ => compute(node, instance, seen, held),
+            let before = self.cache.get(key).filter(|computed| {
+                Arc::ptr_eq(&computed.instance, instance) && computed.holds == held
+            });
+            if before.is_none_or(|before| !(same_devices || before.is_as(node, devices))) {
+                let seen = Seen::new(node, devices, instance);
+                let computed = compute(node, instance, seen, held);
+                self.cache.insert(key.clone(), computed);
+            }
+            let Some(computed) = self.cache.get(key) else {
+                continue;
             };
             let owner = (
                 key.namespace.as_str(),
@@ -169,19 +177,16 @@ impl Offerer {
             let sum = free.entry(owner).or_default();
             sum.0 += u32::from(computed.has_free);
             sum.1 = true;
-            let own = resource(&key.name);
-            for held in computed
-                .holds
-                .iter()
-                .filter(|held| held.unit.resource != own && !held.unit.resource.is_empty())
-            {
-                let healthy = kept && !held.lost;
+            for held in computed.holds.iter().filter(|held| {
+                !held.unit.resource.is_empty()
+                    && resource_name(&held.unit.resource) != Some(key.name.as_str())
+            }) {
+                let healthy = computed.kept && !held.lost;
                 numbers
                     .entry(held.unit.resource.clone())
                     .or_default()
                     .push((held.unit.clone(), healthy));
             }
-            self.cache.insert(key.clone(), computed);
         }
         // Their Instances are gone; the kubelet still has them, and must not give them to anybody.
         let mut orphans: BTreeMap<String, Vec<Unit>> = BTreeMap::new();
@@ -194,7 +199,7 @@ impl Offerer {
             }
         }
         let mut offered = Offered::default();
-        self.list_instances(owners, &mut orphans, known, limits, &mut offered);
+        self.list_instances(&mut orphans, known, limits, &mut offered);
         for (name, key) in &owners.configurations {
             let resource = resource(name);
             let mut used = numbers.remove(&resource).unwrap_or_default();
@@ -229,60 +234,55 @@ impl Offerer {
                 .collect();
             self.put(&mut offered, resource, list);
         }
-        self.lists = offered
-            .offers
-            .iter()
-            .map(|(name, list)| (name.as_str().to_owned(), Arc::clone(list)))
-            .collect();
+        self.lists = std::mem::take(&mut offered.own);
         offered
     }
 
     fn list_instances(
         &mut self,
-        owners: &Owners,
         orphans: &mut BTreeMap<String, Vec<Unit>>,
         known: &BTreeSet<String>,
         limits: Limits,
         offered: &mut Offered,
     ) {
-        let mut candidates: Vec<(bool, bool, bool, Option<&str>, &str, &Arc<Devices>)> = self
+        let mut candidates: Vec<(&str, &Computed)> = self
             .cache
             .values()
-            .map(|computed| {
-                let metadata = &computed.instance.metadata;
-                let name = metadata.name.as_str();
+            .filter(|computed| !computed.list.is_empty())
+            .map(|computed| (computed.instance.metadata.name.as_str(), computed))
+            .collect();
+        let is_new = |name: &str| !known.contains(name);
+        let new = candidates.iter().filter(|(name, _)| is_new(name)).count();
+        if candidates.len() > limits.live || known.len().saturating_add(new) > limits.ever {
+            candidates.sort_by_key(|(name, computed)| {
                 (
                     computed.holds.is_empty(),
-                    !self.offered.contains(name),
+                    !self.offered.contains(*name),
                     // After a restart those of before: each other one would use up a name.
-                    !known.contains(name),
-                    metadata.creation_timestamp.as_deref(),
-                    name,
-                    &computed.list,
+                    is_new(name),
+                    computed.instance.metadata.creation_timestamp.as_deref(),
+                    *name,
                 )
-            })
-            .filter(|(.., list)| !list.is_empty())
-            .collect();
-        candidates.sort_by(|(a, b, c, d, e, _), (f, g, h, i, j, _)| {
-            (a, b, c, d, e).cmp(&(f, g, h, i, j))
-        });
-        let (mut full, mut worn, mut chosen) = (0_usize, 0_usize, BTreeMap::new());
+            });
+        }
+        let all = candidates.len();
+        let (mut full, mut worn, mut chosen) = (0_usize, 0_usize, Vec::new());
         let mut ever = known.len();
-        for (free, _, _, _, name, list) in candidates {
-            let new = !known.contains(name);
+        for (name, computed) in candidates {
+            let (new, free) = (is_new(name), computed.holds.is_empty());
             if chosen.len() >= limits.live && free {
                 full += 1;
             } else if new && ever >= limits.ever && free {
                 worn += 1;
             } else {
                 ever += usize::from(new);
-                chosen.insert(name.to_owned(), Arc::clone(list));
+                chosen.push((name, computed));
             }
         }
         if full > 0 {
             offered.problems.insert(format!(
-                "{full} of {} Instances have no resource of their own, because a node gets at most {}; their Configurations' resources have them (--instance-resources)",
-                full + worn + chosen.len(), limits.live
+                "{full} of {all} Instances have no resource of their own, because a node gets at most {}; their Configurations' resources have them (--instance-resources)",
+                limits.live
             ));
         }
         if worn > 0 {
@@ -291,57 +291,74 @@ impl Offerer {
                 known.len()
             ));
         }
-        self.offered = chosen.keys().cloned().collect();
-        debug_assert!(owners.instances.len() >= self.offered.len());
-        for (name, list) in chosen {
-            let resource = resource(&name);
-            match orphans.remove(&resource) {
-                Some(gone) => {
-                    let mut list = Devices::clone(&list);
-                    for unit in gone {
-                        list.entry(unit.id)
-                            .or_insert_with(|| device(Health::Unhealthy, None));
-                    }
-                    self.put(offered, resource, list);
+        let is_same = chosen.len() == self.offered.len()
+            && chosen.iter().all(|(name, _)| self.offered.contains(*name));
+        let names = (!is_same).then(|| chosen.iter().map(|(name, _)| (*name).to_owned()).collect());
+        for (name, computed) in chosen {
+            let gone = if orphans.is_empty() {
+                None
+            } else {
+                orphans.remove(&resource(name))
+            };
+            if let Some(gone) = gone {
+                let mut list = Devices::clone(&computed.list);
+                for unit in gone {
+                    list.entry(unit.id)
+                        .or_insert_with(|| device(Health::Unhealthy, None));
                 }
-                None => {
-                    if !known.contains(&name) {
-                        offered.new_names.insert(name);
-                    }
-                    put(offered, resource, list);
-                }
+                self.put(offered, resource(name), list);
+                continue;
             }
+            if is_new(name) {
+                offered.new_names.insert(name.to_owned());
+            }
+            match &computed.name {
+                Ok(name) => {
+                    let list = Arc::clone(&computed.list);
+                    offered.offers.insert(name.clone(), list);
+                }
+                Err(problem) => drop(offered.problems.insert(problem.clone())),
+            }
+        }
+        if let Some(names) = names {
+            self.offered = names;
         }
     }
 
     /// Offers a list; one that is the same as before stays the same object.
     fn put(&self, offered: &mut Offered, resource: String, list: Devices) {
+        if list.is_empty() {
+            return;
+        }
         let list = match self.lists.get(&resource) {
             Some(before) if **before == list => Arc::clone(before),
             _ => Arc::new(list),
         };
-        put(offered, resource, list);
+        offered.own.insert(resource.clone(), Arc::clone(&list));
+        match checked(resource) {
+            Ok(name) => drop(offered.offers.insert(name, list)),
+            Err(problem) => drop(offered.problems.insert(problem)),
+        }
     }
 }
 
-fn put(offered: &mut Offered, resource: String, list: Arc<Devices>) {
-    if list.is_empty() {
-        return;
-    }
-    match ResourceName::new(resource) {
-        Ok(name) => drop(offered.offers.insert(name, list)),
-        Err(error) => drop(offered.problems.insert(format!(
-            "{error}: it is not offered to the kubelet; give the Configuration a shorter name"
-        ))),
+impl Computed {
+    /// Whether the device is seen as it was.
+    fn is_as(&self, node: &str, devices: &DeviceSnapshot) -> bool {
+        let seen = Seen::new(node, devices, &self.instance);
+        let same = match (&self.device, &seen.device) {
+            (Some(one), Some(two)) => Arc::ptr_eq(one, two),
+            (None, None) => true,
+            _ => false,
+        };
+        same && (self.kept, self.offered) == (seen.is_kept(), seen.is_offered())
     }
 }
 
-fn same(one: Option<&Arc<Device>>, two: Option<&Arc<Device>>) -> bool {
-    match (one, two) {
-        (Some(one), Some(two)) => Arc::ptr_eq(one, two),
-        (None, None) => true,
-        _ => false,
-    }
+fn checked(resource: String) -> Result<ResourceName, String> {
+    ResourceName::new(resource).map_err(|error| {
+        format!("{error}: it is not offered to the kubelet; give the Configuration a shorter name")
+    })
 }
 
 fn device(health: Health, numa: Option<i64>) -> leafhost_kubelet::Device {
@@ -381,6 +398,7 @@ fn compute(node: &str, instance: &Arc<Instance>, seen: Seen, holds: Vec<Held>) -
         offered,
         holds,
         list: Arc::new(list),
+        name: checked(own),
     }
 }
 

@@ -83,6 +83,21 @@ impl Owners {
     }
 }
 
+/// Whether `before` and `after` concern `node` alike, so that the owners are the same. An Instance that is the same object
+/// is not looked at.
+pub fn is_alike(node: &str, before: &InstanceSet, after: &InstanceSet) -> bool {
+    let (before, after) = (&before.instances, &after.instances);
+    let place = |instance: &Instance| {
+        let made = instance.metadata.creation_timestamp.clone();
+        let owner = instance.spec.configuration_name.clone();
+        (concerns(node, instance), made, owner)
+    };
+    before.len() == after.len()
+        && before.iter().zip(after).all(|((one, old), (two, new))| {
+            one == two && (Arc::ptr_eq(old, new) || place(old) == place(new))
+        })
+}
+
 /// Whether the node sees the Instance or has a slot of it.
 fn concerns(node: &str, instance: &Instance) -> bool {
     let spec = &instance.spec;
