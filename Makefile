@@ -63,9 +63,10 @@ cluster-stop: setup-cluster
 bench: setup
 	cargo bench --locked -p leafhost-agent --bench plan
 
-soak: handlers
+soak: setup-cluster handlers
 	cargo build --locked --workspace
 	cargo test --locked -p leafhost-tests -- --ignored soak --nocapture
+	cargo test --locked -p leafhost-tests --test cluster -- --ignored soak --nocapture
 
 lint: setup-lint
 	cargo fmt --check
