@@ -52,9 +52,7 @@ fn a_kubelet_whose_folder_is_missing_a_file_or_late_is_served_once_it_is_there()
     })?;
 
     let kubelet = Blocking::start(&root)?;
-    for name in ["akri.sh/echo"] {
-        kubelet.wait(kubelet.until_capacity(name, 1, 1))?;
-    }
+    kubelet.wait(kubelet.until_capacity("akri.sh/echo", 1, 1))?;
     // All of it goes and comes again.
     kubelet.wait(kubelet.stop());
     fs::remove_dir_all(&root)?;

@@ -19,11 +19,8 @@ const A_WHILE: Duration = Duration::from_secs(8);
 fn stays_used(node: &Node, slots: &std::collections::BTreeSet<String>) -> Result<()> {
     let freed = within(A_WHILE, "a slot comes back", || {
         let now = used(&node.usage()?);
-        if now == *slots {
-            bail!("none does")
-        } else {
-            Ok(now)
-        }
+        ensure!(now != *slots, "none does");
+        Ok(now)
     });
     match freed {
         Ok(now) => bail!("{now:?} are used instead of {slots:?}\n{}", node.home.log()),
@@ -117,9 +114,12 @@ fn an_id_whose_record_the_kubelet_has_lost_is_given_to_nobody_while_its_pod_is_t
         refused.is_err(),
         "its slot was given through the Configuration"
     );
+    // Its folder stays while it is being taken down.
+    node.kubelet.forget_pod(&uid);
     stays_used(&node, &ids([&slot]))?;
+    ensure!(node.ask(&own, &[vec![slot.clone()]])?.is_err());
 
-    node.delete(&uid)?;
+    node.kubelet.delete_pod(&uid)?;
     node.until_used(&[].into())?;
     node.until_health(&own, &slot, "Healthy")?;
     node.run("next", &own, 1)?;

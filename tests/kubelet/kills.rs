@@ -92,7 +92,7 @@ fn kill(rounds: usize, seed: u64) -> Result<()> {
             alive,
             stop.clone(),
         );
-        let going = node.kubelet.wait(async { tokio::spawn(going) });
+        let going = node.kubelet.spawn(going);
         let moment = Duration::from_millis(chance.below(400));
         node.kubelet
             .wait(async { tokio::time::sleep(moment).await });

@@ -23,10 +23,10 @@ fn unplug(rounds: usize, seed: u64) -> Result<()> {
         let answers = node.kubelet.record().answers.len();
         faults.hold_answers(true);
         let kubelet = (*node.kubelet).clone();
-        let pod = node.kubelet.wait(async {
-            let spec = PodSpec::asking(&format!("p{round}"), &own, 1);
-            tokio::spawn(async move { kubelet.run_pod(&spec).await })
-        });
+        let spec = PodSpec::asking(&format!("p{round}"), &own, 1);
+        let pod = node
+            .kubelet
+            .spawn(async move { kubelet.run_pod(&spec).await });
         node.until("the answer has come", |kubelet| {
             ensure!(kubelet.record().answers.len() > answers);
             Ok(())
@@ -138,5 +138,47 @@ fn the_slot_of_a_pod_whose_device_is_gone_comes_to_nothing_when_the_pod_ends() -
     node.until_listed(2)?;
     assert_eq!(used(&node.usage()?), [].into());
     node.run("q", &own, 1)?;
+    Ok(())
+}
+
+#[test]
+fn an_answer_the_kubelet_books_when_the_instance_is_gone_already_keeps_its_slot() -> Result<()> {
+    let node = Node::with(1, &["foo"], &SOON)?;
+    let name = node.instance("foo")?;
+    let slot = format!("{name}-0");
+    let own = resource(&name);
+    for asked in [own.clone(), resource("echo")] {
+        let before = node.kubelet.record().answers.len();
+        node.kubelet.faults().hold_answers(true);
+        let kubelet = (*node.kubelet).clone();
+        let spec = PodSpec::asking("p", &asked, 1);
+        let pod = node
+            .kubelet
+            .spawn(async move { kubelet.run_pod(&spec).await });
+        node.until("the answer has come", |kubelet| {
+            ensure!(kubelet.record().answers.len() > before);
+            Ok(())
+        })?;
+        node.echo(1, &[])?;
+        node.home.instances(0)?;
+        // Longer than the agent takes to look at the books after it has answered.
+        node.kubelet
+            .wait(async { tokio::time::sleep(Duration::from_millis(1500)).await });
+        node.kubelet.faults().hold_answers(false);
+        let (uid, admitted) = node.kubelet.wait(pod)??;
+        admitted?;
+        let id = node.held(&uid, &asked);
+        node.until_health(&asked, id.first().context("nothing")?, "Unhealthy")?;
+
+        node.echo(1, &["foo"])?;
+        node.until_used(&ids([&slot]))
+            .with_context(|| format!("{asked}\n{}", node.home.log()))?;
+        node.delete(&uid)?;
+        node.until_used(&[].into())?;
+        node.until_health(&own, &slot, "Healthy")?;
+        node.kubelet
+            .wait(node.kubelet.until_capacity("akri.sh/echo", 1, 1))?;
+    }
+    assert_eq!(node.kubelet.record().crashes, [""; 0]);
     Ok(())
 }

@@ -100,6 +100,14 @@ impl Blocking {
     pub fn wait<F: Future>(&self, doing: F) -> F::Output {
         self.runtime.block_on(doing)
     }
+
+    /// Lets it do something beside the test, which [`Self::wait`]s for the end.
+    pub fn spawn<F>(&self, doing: F) -> tokio::task::JoinHandle<F::Output>
+    where
+        F: Future<Output: Send> + Send + 'static,
+    {
+        self.runtime.spawn(doing)
+    }
 }
 
 impl std::ops::Deref for Blocking {
