@@ -81,8 +81,8 @@ impl Offered {
     }
 
     /// From when on nothing of it has to be remembered.
-    pub fn over(&self) -> Option<Instant> {
-        locked(&self.listing).over(Instant::now())
+    pub fn over(&self, now: Instant) -> Option<Instant> {
+        locked(&self.listing).over(now)
     }
 
     /// Has the unchanged list sent once more.

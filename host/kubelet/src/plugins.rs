@@ -314,7 +314,7 @@ impl Plugins {
             if known.task.is_some() || known.wanted.is_some() {
                 return true;
             }
-            let over = known.endpoint.offered.over();
+            let over = known.endpoint.offered.over(now);
             if over.is_some_and(|over| over <= now) {
                 if let Some(offered) = locked(&self.resources).remove(name) {
                     self.taken.remove(&offered.report().socket);

@@ -250,6 +250,20 @@ async fn a_resource_that_comes_back_lists_what_may_be_under_way() {
 }
 
 #[tokio::test]
+async fn a_withdrawn_resource_of_which_no_id_was_ever_healthy_is_forgotten_at_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let kubelet = Kubelet::start(folder.path()).await;
+    let plugin = Plugin::start(folder.path(), |_| {});
+    plugin.offer("akri.sh/ill", &[("ill-0", Health::Unhealthy)]);
+    kubelet
+        .listed("akri.sh/ill", &[("ill-0", "Unhealthy")])
+        .await;
+    plugin.withdraw("akri.sh/ill");
+    plugin.reports(|report| report.resources.is_empty()).await;
+    plugin.stop().await;
+}
+
+#[tokio::test]
 async fn an_allocation_outlives_its_call_and_holds_its_ids() {
     let folder = tempfile::tempdir().unwrap();
     let kubelet = Kubelet::start(folder.path()).await;
