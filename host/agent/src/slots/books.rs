@@ -18,7 +18,10 @@ use super::unit::{Unit, resource_name};
 
 /// The kubelet writes its checkpoint within this after a list was sent again.
 const REWRITE: Duration = Duration::from_secs(1);
-/// A checkpoint that alone names a device is believed for so long: an init container may run for hours.
+/// A checkpoint that alone names a device is believed for so long at first, and twice as long each time it says the same:
+/// an init container may run for hours, but a kubelet that has just started does not yet leave out pods that have ended.
+const BELIEVED_FIRST: Duration = Duration::from_secs(5);
+/// It is believed no longer than this.
 const BELIEVED: Duration = Duration::from_mins(1);
 
 /// Where it is seen who has which device.
@@ -46,6 +49,7 @@ pub struct KubeletBooks {
 /// What a checkpoint that was written anew said beyond PodResources.
 struct Believed {
     until: Instant,
+    wait: Duration,
     entries: BTreeMap<Unit, BTreeSet<Pod>>,
 }
 
@@ -122,9 +126,12 @@ impl KubeletBooks {
         if alone.is_empty() {
             return Ok(Some(checked));
         }
+        let known = known.filter(|known| known.entries == alone);
+        let wait = known.as_ref().map_or(BELIEVED_FIRST, |known| {
+            known.wait.saturating_mul(2).min(BELIEVED)
+        });
         if let Some(known) = known
             && known.until > Instant::now()
-            && known.entries == alone
         {
             *self.believed() = Some(known);
             return Ok(Some(Checked {
@@ -139,7 +146,8 @@ impl KubeletBooks {
                     ..digest(&read)
                 };
                 *self.believed() = Some(Believed {
-                    until: Instant::now() + BELIEVED,
+                    until: Instant::now() + wait,
+                    wait,
                     entries: more(&checked),
                 });
                 Ok(Some(checked))
@@ -275,3 +283,6 @@ fn digest(checkpoint: &Checkpoint) -> Checked {
     checked.slots.retain(|unit, _| !unclear.contains(unit));
     checked
 }
+
+#[cfg(test)]
+mod tests;
