@@ -25,6 +25,7 @@ mod allocate;
 pub mod books;
 pub mod claim;
 pub mod door;
+pub mod ground;
 pub mod holds;
 pub mod look;
 pub mod offers;
@@ -159,13 +160,14 @@ impl SlotTask {
                 changed = self.instances.changed() => changed.map_err(|_| Ended("Instances"))?,
                 changed = self.devices.changed() => changed.map_err(|_| Ended("devices"))?,
                 Some(first) = self.requests.recv() => self.allocate(first).await,
-                Some(look) = self.looking.join_next() => match look {
-                    Ok(look) => self.see(&look).await,
-                    Err(_) => {
+                Some(look) = self.looking.join_next() => {
+                    if let Ok(look) = look {
+                        self.see(&look).await;
+                    } else {
                         tracing::error!("looking at the kubelet's books broke down, which is a bug");
                         self.look_at(Instant::now() + FIRST_LOOK);
                     }
-                },
+                }
                 changed = self.changes.changed() => {
                     changed.map_err(|_| Ended("the kubelet's folder"))?;
                     self.look_by(Instant::now() + SOON);

@@ -9,8 +9,9 @@ use leafhost_kubelet::{Incarnation, Refusal};
 use tokio::time::{Instant, timeout};
 
 use super::SlotTask;
-use super::claim::{self, Chosen, Ground};
+use super::claim::{self, Chosen};
 use super::door::{QUEUE, Request};
+use super::ground::Ground;
 use super::holds::{Hold, Holder, Place, Reason};
 use super::release::SOON;
 use super::unit::{Unit, resource_name};
@@ -118,17 +119,15 @@ impl SlotTask {
             .iter()
             .filter(|request| !request.is_late())
             .flat_map(Request::units)
-            .filter(|unit| self.seen_by(unit).is_some())
+            .filter(|unit| self.is_seen(unit, |_| true))
             .collect();
         let mut refusals = BTreeMap::new();
         if seen.is_empty() {
             return refusals;
         }
         let current = self.books.incarnation();
-        let is_older = |task: &Self, unit: &Unit| {
-            let by = task.seen_by(unit);
-            by.is_some_and(|incarnation| incarnation != current)
-        };
+        let is_older =
+            |task: &Self, unit: &Unit| task.is_seen(unit, |incarnation| incarnation != current);
         let mut look = None;
         if seen.iter().any(|unit| is_older(self, unit)) {
             look = timeout(ASK, self.books.look(self.uids(seen.iter())))
@@ -169,11 +168,13 @@ impl SlotTask {
         refusals
     }
 
-    fn seen_by(&self, unit: &Unit) -> Option<Option<Incarnation>> {
-        match &self.holds.by_unit.get(unit)?.holder {
-            Holder::Seen { incarnation, .. } => Some(*incarnation),
-            Holder::Unseen(_) => None,
-        }
+    /// Whether somebody was seen to have it, by a kubelet that is as wished.
+    fn is_seen(&self, unit: &Unit, wish: impl Fn(Option<Incarnation>) -> bool) -> bool {
+        let hold = self.holds.by_unit.get(unit);
+        hold.is_some_and(|hold| match &hold.holder {
+            Holder::Seen { incarnation, .. } => wish(*incarnation),
+            Holder::Unseen(_) => false,
+        })
     }
 
     /// Ids of one request behind which are slots of one Instance: the pods that had them have ended. All but one are given

@@ -5,32 +5,17 @@ use std::sync::Arc;
 
 use leafhost_core::instance::{Edit, Instance};
 use leafhost_core::names::ConfigurationKey;
-use leafhost_core::ports::{Change, InstanceSet};
+use leafhost_core::ports::Change;
 use leafhost_core::slot::{DeviceUsage, slot_number};
 use leafhost_kubelet::{Allocation, DeviceSpec, Mount, Refusal};
 
-use super::holds::{Holds, Place};
+use super::ground::Ground;
+use super::holds::Place;
 use super::look::SLOTS_ANNOTATION;
 use super::offers::{first, free_slots, left};
 use super::unit::{Unit, resource_name};
-use super::view::{Owners, Seen};
-use crate::discovery::DeviceSnapshot;
+use super::view::Seen;
 use crate::offer::handout::Handout;
-
-/// What this node knows when it decides.
-#[derive(Clone, Copy)]
-pub struct Ground<'a> {
-    /// This node.
-    pub node: &'a str,
-    /// The devices as they are seen now.
-    pub devices: &'a DeviceSnapshot,
-    /// The Instances.
-    pub instances: &'a InstanceSet,
-    /// What the resources' names stand for.
-    pub owners: &'a Owners,
-    /// The slots of this node.
-    pub holds: &'a Holds,
-}
 
 /// One device that is given.
 #[derive(Debug, Clone)]
@@ -81,7 +66,7 @@ impl Ground<'_> {
         }
         if !new.is_empty() {
             if let Some(key) = self.owners.configurations.get(name) {
-                self.through_configuration(key, new, &mut chosen, &mut now)?;
+                self.through_configuration(key, &new, &mut chosen, &mut now)?;
             } else {
                 let key = self.owners.instances.get(name);
                 let instance = key.and_then(|key| self.instances.instances.get(key));
@@ -147,7 +132,7 @@ impl Ground<'_> {
             )));
         }
         let slot = unit.id.clone();
-        if reserved.contains(&slot) || self.left(instance, reserved) == 0 {
+        if reserved.contains(&slot) || left_beside(instance, reserved) == 0 {
             return Err(full(instance));
         }
         Ok(Chosen {
@@ -164,13 +149,13 @@ impl Ground<'_> {
     fn through_configuration(
         &self,
         key: &ConfigurationKey,
-        units: Vec<Unit>,
+        units: &[Unit],
         chosen: &mut Vec<Chosen>,
         reserved: &mut BTreeSet<String>,
     ) -> Result<(), Refusal> {
         let mut left: BTreeMap<usize, Vec<&Arc<Instance>>> = BTreeMap::new();
         for instance in self.instances_of(key) {
-            let count = self.left(instance, reserved);
+            let count = left_beside(instance, reserved);
             let has = |one: &Chosen| one.instance.metadata.name == instance.metadata.name;
             if count > 0 && !chosen.iter().any(has) {
                 left.entry(count).or_default().push(instance);
@@ -185,7 +170,7 @@ impl Ground<'_> {
             order.extend(equals);
         }
         let mut order = order.into_iter();
-        for unit in &units {
+        for unit in units {
             if slot_number(key.name(), &unit.id).is_none() {
                 return Err(unknown(&unit.resource, &unit.id));
             }
@@ -226,21 +211,6 @@ impl Ground<'_> {
             .filter(|instance| instance.spec.configuration_name == key.name())
     }
 
-    /// How many more slots may be taken.
-    fn left(&self, instance: &Instance, reserved: &BTreeSet<String>) -> usize {
-        let name = &instance.metadata.name;
-        let also = if reserved.is_empty() {
-            0
-        } else {
-            reserved
-                .range(format!("{name}-")..)
-                .take_while(|id| id.starts_with(name.as_str()))
-                .filter(|id| slot_number(name, id).is_some())
-                .count()
-        };
-        left(instance).saturating_sub(also)
-    }
-
     /// The device as it is seen now, if a container may get it.
     fn visible(&self, instance: &Instance) -> Result<Seen, Refusal> {
         let name = &instance.metadata.name;
@@ -260,6 +230,21 @@ impl Ground<'_> {
         }
         Ok(seen)
     }
+}
+
+/// How many more slots may be taken beside those that are reserved.
+fn left_beside(instance: &Instance, reserved: &BTreeSet<String>) -> usize {
+    let name = &instance.metadata.name;
+    let also = if reserved.is_empty() {
+        0
+    } else {
+        reserved
+            .range(format!("{name}-")..)
+            .take_while(|id| id.starts_with(name.as_str()))
+            .filter(|id| slot_number(name, id).is_some())
+            .count()
+    };
+    left(instance).saturating_sub(also)
 }
 
 fn unknown(resource: &str, id: &str) -> Refusal {

@@ -11,13 +11,13 @@ use leafhost_core::configuration::MAX_CAPACITY;
 use leafhost_core::device::Device;
 use leafhost_core::instance::{Instance, InstanceKey};
 use leafhost_core::names::{ConfigurationKey, DigestLength, device_hash};
-use leafhost_core::ports::InstanceSet;
 use leafhost_core::slot::{slot_id, slot_number};
 use leafhost_kubelet::{Devices, Health, Offers, ResourceName};
 
-use super::holds::{Hold, Holds};
+use super::ground::Ground;
+use super::holds::Hold;
 use super::unit::{Unit, resource, resource_name, virtual_id};
-use super::view::{Owners, Seen};
+use super::view::Seen;
 use crate::discovery::DeviceSnapshot;
 
 /// Names of resources a node offers for Instances in its life: the Node object forgets none, and is of a limited size.
@@ -123,14 +123,17 @@ impl Offerer {
     /// What is offered now. `known` are the names that were ever offered.
     pub fn offer(
         &mut self,
-        node: &str,
-        devices: &Arc<DeviceSnapshot>,
-        instances: &InstanceSet,
-        owners: &Owners,
-        holds: &Holds,
+        ground: Ground<'_>,
         known: &BTreeSet<String>,
         limits: Limits,
     ) -> Offered {
+        let Ground {
+            node,
+            devices,
+            instances,
+            owners,
+            holds,
+        } = ground;
         let same_devices = Arc::ptr_eq(&self.devices, devices);
         self.devices = Arc::clone(devices);
         self.cache

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::SlotTask;
+use super::ground::Ground;
 use super::offers::{self, Limits};
 use super::report::{SlotReport, SlotView};
 use crate::words;
@@ -27,15 +28,14 @@ impl SlotTask {
             live: self.config.instance_resources,
             ever: offers::NAMES_EVER.max(self.config.instance_resources),
         };
-        let offered = self.offerer.offer(
-            &self.node,
-            &devices,
-            &instances,
-            &self.owners,
-            &self.holds,
-            &self.known,
-            limits,
-        );
+        let ground = Ground {
+            node: &self.node,
+            devices: &devices,
+            instances: &instances,
+            owners: &self.owners,
+            holds: &self.holds,
+        };
+        let offered = self.offerer.offer(ground, &self.known, limits);
         let mut problems: BTreeSet<String> = offered.problems;
         // A name counts once a kubelet may have put it into the Node object.
         if !offered.new_names.is_empty() && self.books.incarnation().is_some() {

@@ -9,6 +9,7 @@ use super::scene::{Kubelet, NODE, Scene, ids, instance, unit};
 use super::*;
 use crate::fakes::{Ledger, Store, idle, wait_for};
 
+mod looks;
 mod races;
 
 const GRACE: Duration = Duration::from_mins(5);
@@ -118,45 +119,6 @@ async fn pass(seconds: u64) {
     idle().await;
     tokio::time::sleep(Duration::from_secs(seconds)).await;
     idle().await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn nothing_is_offered_before_the_first_look_or_ten_seconds() {
-    for (slow, number, is_mute, offered_after) in [
-        (3, Some(1), false, 3),
-        (3600, Some(1), false, 10),
-        (0, Some(1), true, 10),
-        // Without a kubelet there is nothing to wait for.
-        (0, None, false, 0),
-    ] {
-        let scene = Scene::new(&[("cams", &[instance("cams", "a", 1, &[])])]);
-        let kubelet = Kubelet::new(number);
-        kubelet.state().slow = Duration::from_secs(slow);
-        kubelet.state().is_mute = is_mute;
-        let began = Instant::now();
-        let rig = Rig::new(&scene, kubelet);
-        // Events do not make it sooner.
-        rig.kubelet.tell();
-        wait_for(&rig.offers, |offers| !offers.is_empty()).await;
-        assert_eq!(began.elapsed().as_secs(), offered_after, "{slow} {is_mute}");
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn the_first_list_has_what_the_kubelet_holds_though_the_store_does_not() {
-    let scene = Scene::new(&[("cams", &[instance("cams", "a", 2, &[])])]);
-    let kubelet = Kubelet::new(Some(1));
-    kubelet.run(
-        "p",
-        &[unit("cams-a", "cams-a-1"), unit("cams-b", "cams-b-0")],
-    );
-    let mut rig = Rig::new(&scene, kubelet);
-    rig.offers.changed().await.unwrap();
-    assert_eq!(rig.listed("cams-a"), "cams-a-0+ cams-a-1+");
-    assert_eq!(rig.listed("cams-b"), "cams-b-0-");
-    assert_eq!(rig.usage("cams-a-1"), NODE);
-    let held: Vec<_> = rig.held.borrow().keys().cloned().collect();
-    assert_eq!(held, ["cams-a-1", "cams-b-0"]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -412,118 +374,6 @@ async fn a_container_gets_different_instances_though_its_ids_stood_for_one() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_slot_nobody_was_seen_to_have_comes_back_after_the_grace() {
-    let rig = Rig::cams(1, &[(0, NODE)]).await;
-    pass(GRACE.as_secs() - 15).await;
-    assert_eq!(rig.usage("cams-a-0"), NODE);
-    pass(30).await;
-    assert_eq!(rig.usage("cams-a-0"), "");
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_slot_comes_back_by_an_event_at_once_and_by_a_failed_write_later() {
-    let rig = Rig::cams(1, &[]).await;
-    rig.allocate("cams-a", &["cams-a-0"]).await.unwrap();
-    rig.kubelet.run("p", &[unit("cams-a", "cams-a-0")]);
-    pass(10).await;
-    *rig.store.broken.lock().unwrap() = true;
-    rig.kubelet.end("p");
-    pass(1).await;
-    assert_eq!(rig.usage("cams-a-0"), NODE);
-    *rig.store.broken.lock().unwrap() = false;
-    pass(11).await;
-    assert_eq!(rig.usage("cams-a-0"), "");
-}
-
-#[tokio::test(start_paused = true)]
-async fn an_instance_that_is_made_anew_is_claimed_again_for_who_has_it() {
-    let rig = Rig::cams(2, &[]).await;
-    rig.allocate("cams-a", &["cams-a-0"]).await.unwrap();
-    rig.allocate("cams", &["cams-0"]).await.unwrap();
-    let both = [unit("cams-a", "cams-a-0"), unit("cams", "cams-0")];
-    rig.kubelet.run("p", &both);
-    pass(10).await;
-    rig.store.edit(|set| set.instances.clear());
-    pass(60).await;
-    assert_eq!(rig.listed("cams-a"), "cams-a-0-");
-    assert_eq!(rig.listed("cams"), "cams-0-");
-    let held: Vec<_> = rig
-        .held
-        .borrow()
-        .values()
-        .map(ToString::to_string)
-        .collect();
-    assert_eq!(held, [NODE, "C:cams-0:node-a"]);
-    let mut anew = instance("cams", "a", 2, &[]);
-    anew.metadata.uid = "another".into();
-    rig.put(anew);
-    idle().await;
-    assert_eq!(rig.usage("cams-a-0"), NODE);
-    assert_eq!(rig.usage("cams-a-1"), "C:cams-0:node-a");
-    // Another node may have been quicker with a third one.
-    let mut taken = instance("cams", "a", 2, &[(0, "node-b"), (1, "C:cams-0:node-a")]);
-    taken.metadata.uid = "third".into();
-    rig.put(taken);
-    idle().await;
-    let problems = rig.problems().join("\n");
-    assert!(
-        problems.contains("cams-a-0 is held by default/p") && problems.contains("node-b"),
-        "{problems}"
-    );
-    assert_eq!(rig.usage("cams-a-0"), "node-b");
-}
-
-#[tokio::test(start_paused = true)]
-async fn without_a_kubelet_everything_is_offered_and_nothing_is_looked_at() {
-    let scene = Scene::new(&[("cams", &[instance("cams", "a", 1, &[])])]);
-    let rig = Rig::new(&scene, Kubelet::new(None));
-    pass(3600).await;
-    assert_eq!(rig.listed("cams-a"), "cams-a-0+");
-    assert_eq!((rig.looks(), rig.problems()), (1, vec![]));
-    // Slots of a kubelet that was here stay, at a look every ten seconds.
-    rig.put(instance("cams", "a", 1, &[(0, NODE)]));
-    rig.kubelet.tell();
-    pass(3600).await;
-    assert_eq!(rig.usage("cams-a-0"), NODE);
-    assert!(rig.looks() <= 1 + 362, "{}", rig.looks());
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_kubelet_that_says_nothing_is_asked_ever_more_rarely_until_it_does() {
-    let scene = Scene::new(&[("cams", &[instance("cams", "a", 1, &[])])]);
-    let rig = Rig::new(&scene, Kubelet::new(None));
-    pass(60).await;
-    // It comes with a pod of before, and is slow to answer.
-    rig.kubelet.run("p", &[unit("cams-a", "cams-a-0")]);
-    rig.kubelet.state().number = Some(1);
-    rig.kubelet.state().is_mute = true;
-    rig.kubelet.tell();
-    let before = rig.looks();
-    pass(100).await;
-    assert!(
-        (10..=15).contains(&(rig.looks() - before)),
-        "{}",
-        rig.looks()
-    );
-    assert_eq!(rig.problems(), ["it is mute"]);
-    rig.kubelet.state().is_mute = false;
-    pass(11).await;
-    assert_eq!(rig.problems(), Vec::<String>::new());
-    assert_eq!(rig.usage("cams-a-0"), NODE);
-}
-
-#[tokio::test(start_paused = true)]
-async fn events_are_looked_at_together() {
-    let rig = Rig::cams(1, &[(0, NODE)]).await;
-    let before = rig.looks();
-    for _ in 0..100 {
-        rig.kubelet.tell();
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-    assert!(rig.looks() - before <= 8, "{}", rig.looks() - before);
-}
-
-#[tokio::test(start_paused = true)]
 async fn devices_and_instances_are_followed() {
     let rig = Rig::cams(1, &[]).await;
     assert_eq!(rig.listed("cams-a"), "cams-a-0+");
@@ -580,24 +430,4 @@ async fn names_are_written_down_when_that_is_possible_again() {
     idle().await;
     assert_eq!(rig.problems(), Vec::<String>::new());
     assert_eq!(ledger.names(), ids(&["cams-a"]));
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_slot_that_a_person_frees_while_a_pod_has_it_is_claimed_again() {
-    let rig = Rig::cams(1, &[]).await;
-    rig.allocate("cams-a", &["cams-a-0"]).await.unwrap();
-    rig.kubelet.run("p", &[unit("cams-a", "cams-a-0")]);
-    pass(10).await;
-    let free = Change::Update {
-        key: instance("cams", "a", 1, &[]).key(),
-        uid: "uid-cams-a".into(),
-        edits: vec![Edit::Slot {
-            id: "cams-a-0".into(),
-            held: DeviceUsage::Node(NODE.into()),
-            new: DeviceUsage::Unused,
-        }],
-    };
-    assert!(rig.store.apply(vec![free]).await[0].is_ok());
-    idle().await;
-    assert_eq!(rig.usage("cams-a-0"), NODE);
 }

@@ -50,7 +50,7 @@ impl Owners {
         let mut configurations: Vec<_> = devices
             .configurations
             .keys()
-            .map(|key| (since.get(key).is_none(), since.get(key).copied(), key))
+            .map(|key| (!since.contains_key(key), since.get(key).copied(), key))
             .collect();
         configurations.sort();
         for (_, _, key) in configurations {

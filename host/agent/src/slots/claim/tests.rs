@@ -2,9 +2,12 @@
 
 use super::*;
 use crate::fakes::key;
+use crate::slots::holds::Holds;
 use crate::slots::scene::{NODE, Scene, ids, instance, look, unit};
 use leafhost_core::device::{Health, Mount as DeviceMount};
 use std::time::Duration;
+
+type Alter = fn(&mut Scene);
 
 fn holds(scene: &Scene) -> Holds {
     let mut holds = Holds::default();
@@ -21,7 +24,7 @@ fn choose_as(
 ) -> Result<Vec<Chosen>, Refusal> {
     Ground {
         node,
-        devices: &scene.devices,
+        devices: &Arc::new(scene.devices.clone()),
         instances: &scene.instances,
         owners: &scene.owners(),
         holds: &holds(scene),
@@ -100,11 +103,11 @@ fn a_device_that_is_not_there_or_not_well_is_given_to_nobody() {
     let gone = |scene: &mut Scene| {
         scene.devices.configurations.clear();
     };
-    let cases: [(&dyn Fn(&mut Scene), &str); 4] = [
-        (&unhealthy, "unhealthy: hot"),
-        (&missing, "not there any more"),
-        (&unreported, "has not been seen since the agent started"),
-        (&gone, "not there any more"),
+    let cases: [(Alter, &str); 4] = [
+        (unhealthy, "unhealthy: hot"),
+        (missing, "not there any more"),
+        (unreported, "has not been seen since the agent started"),
+        (gone, "not there any more"),
     ];
     for (change, why) in cases {
         for usage in ["", NODE] {
@@ -248,7 +251,7 @@ async fn what_was_made_anew_is_claimed_anew() {
     assert!(holds.by_unit[&unit].holder.words().is_some());
     let chosen = Ground {
         node: NODE,
-        devices: &scene.devices,
+        devices: &Arc::new(scene.devices.clone()),
         instances: &scene.instances,
         owners: &scene.owners(),
         holds: &holds,

@@ -53,7 +53,7 @@ async fn what_nobody_was_seen_to_have_comes_back_after_the_grace_and_never_by_on
     assert_eq!(holds.see(&look(1, &[]), Duration::ZERO), []);
     let (mut holds, _) = held();
     assert_eq!(holds.see(&look(1, &[]), GRACE), []);
-    advance(GRACE - Duration::from_secs(1)).await;
+    advance(GRACE.saturating_sub(Duration::from_secs(1))).await;
     assert_eq!(holds.see(&look(1, &[]), GRACE), []);
     advance(Duration::from_secs(1)).await;
     assert_eq!(holds.see(&look(1, &[]), GRACE), [(unit, Reason::Unclaimed)]);
@@ -65,7 +65,7 @@ async fn a_new_kubelet_begins_the_grace_anew() {
     assert_eq!(holds.see(&look(1, &[]), GRACE), []);
     advance(GRACE).await;
     assert_eq!(holds.see(&look(2, &[]), GRACE), []);
-    advance(GRACE - Duration::from_secs(1)).await;
+    advance(GRACE.saturating_sub(Duration::from_secs(1))).await;
     assert_eq!(holds.see(&look(2, &[]), GRACE), []);
     advance(Duration::from_secs(1)).await;
     assert_eq!(holds.see(&look(2, &[]), GRACE), [(unit, Reason::Unclaimed)]);

@@ -5,13 +5,17 @@ use leafhost_core::device::Health as Condition;
 use std::time::Duration;
 
 use super::*;
+use crate::discovery::DeviceSnapshot;
 use crate::fakes::key;
+use crate::slots::holds::Holds;
 use crate::slots::scene::{NODE, Scene, instance, look, unit};
 
 const LIMITS: Limits = Limits {
     live: 256,
     ever: 1000,
 };
+
+type Alter = fn(&mut Scene);
 
 fn holds(scene: &Scene) -> Holds {
     let mut holds = Holds::default();
@@ -28,21 +32,20 @@ fn offer_with(scene: &Scene, holds: &Holds, known: &BTreeSet<String>, limits: Li
 }
 
 fn again(
-    offerer: &mut Offerer,
+    maker: &mut Offerer,
     scene: &Scene,
     holds: &Holds,
     known: &BTreeSet<String>,
     limits: Limits,
 ) -> Offered {
-    offerer.offer(
-        NODE,
-        &Arc::new(scene.devices.clone()),
-        &scene.instances,
-        &scene.owners(),
+    let ground = Ground {
+        node: NODE,
+        devices: &Arc::new(scene.devices.clone()),
+        instances: &scene.instances,
+        owners: &scene.owners(),
         holds,
-        known,
-        limits,
-    )
+    };
+    maker.offer(ground, known, limits)
 }
 
 /// `<id>+` for healthy, `<id>-` for not.
@@ -142,11 +145,11 @@ fn a_device_that_is_not_there_is_offered_to_nobody() {
         });
     };
     let unreported = |scene: &mut Scene| scene.view("cams", "a").device = None;
-    let cases: [(&dyn Fn(&mut Scene), &str); 3] = [
-        (&missing, "cams-a-0- cams-a-1-"),
-        (&unhealthy, "cams-a-0- cams-a-1-"),
+    let cases: [(Alter, &str); 3] = [
+        (missing, "cams-a-0- cams-a-1-"),
+        (unhealthy, "cams-a-0- cams-a-1-"),
         // An agent that has just started keeps what is used.
-        (&unreported, "cams-a-0- cams-a-1+"),
+        (unreported, "cams-a-0- cams-a-1+"),
     ];
     for (change, shown) in cases {
         let mut scene = cams(2, &[(1, NODE)]);
@@ -203,14 +206,14 @@ fn a_node_gets_so_many_instance_resources_and_the_used_ones_first() {
         .collect();
     let mut scene = Scene::new(&[("cams", &instances)]);
     let limits = Limits { live: 4, ever: 6 };
-    let mut offerer = Offerer::default();
+    let mut maker = Offerer::default();
     let names = |offered: &Offered| {
-        let names = offered.offers.keys().map(|name| name.to_string());
+        let names = offered.offers.keys().map(ToString::to_string);
         let names = names.filter_map(|name| Some(name.strip_prefix("akri.sh/cams-")?.to_owned()));
         names.collect::<Vec<_>>().join(" ")
     };
     let mut known = BTreeSet::new();
-    let offered = again(&mut offerer, &scene, &holds(&scene), &known, limits);
+    let offered = again(&mut maker, &scene, &holds(&scene), &known, limits);
     assert_eq!(names(&offered), "0 1 2 9");
     assert_eq!(
         list(&offered, "cams").matches('+').count(),
@@ -229,7 +232,7 @@ fn a_node_gets_so_many_instance_resources_and_the_used_ones_first() {
     older.metadata.creation_timestamp = Some("2020-01-01T00:00:00Z".into());
     scene.put(older);
     scene.see(&key("cams"), "older", |_| {});
-    let offered = again(&mut offerer, &scene, &holds(&scene), &known, limits);
+    let offered = again(&mut maker, &scene, &holds(&scene), &known, limits);
     assert_eq!(names(&offered), "0 1 2 9");
     // Also over a restart of the agent.
     let offered = offer_with(&scene, &holds(&scene), &known, limits);
@@ -239,11 +242,11 @@ fn a_node_gets_so_many_instance_resources_and_the_used_ones_first() {
     for round in 3..9 {
         let gone = instance("cams", &format!("{}", round - 3), 1, &[]).key();
         scene.instances.instances.remove(&gone);
-        let offered = again(&mut offerer, &scene, &holds(&scene), &known, limits);
+        let offered = again(&mut maker, &scene, &holds(&scene), &known, limits);
         known.extend(offered.new_names);
         assert!(known.len() <= 6, "{known:?}");
     }
-    let offered = again(&mut offerer, &scene, &holds(&scene), &known, limits);
+    let offered = again(&mut maker, &scene, &holds(&scene), &known, limits);
     assert_eq!(known.len(), 6);
     assert!(
         offered
@@ -355,11 +358,11 @@ fn the_numa_node_comes_from_the_attribute() {
 fn a_list_that_stays_the_same_stays_the_same_object() {
     let instances = [instance("cams", "a", 1, &[]), instance("cams", "b", 1, &[])];
     let mut scene = Scene::new(&[("cams", &instances)]);
-    let mut offerer = Offerer::default();
+    let mut maker = Offerer::default();
     let known = BTreeSet::new();
-    let before = again(&mut offerer, &scene, &holds(&scene), &known, LIMITS);
+    let before = again(&mut maker, &scene, &holds(&scene), &known, LIMITS);
     scene.put(instance("cams", "a", 1, &[(0, "node-b")]));
-    let after = again(&mut offerer, &scene, &holds(&scene), &known, LIMITS);
+    let after = again(&mut maker, &scene, &holds(&scene), &known, LIMITS);
     let same = |name: &str| {
         let name = ResourceName::new(resource(name)).unwrap();
         Arc::ptr_eq(&before.offers[&name], &after.offers[&name])
@@ -367,7 +370,7 @@ fn a_list_that_stays_the_same_stays_the_same_object() {
     assert_eq!((same("cams-a"), same("cams-b")), (false, true));
     // An object that is another and says the same.
     scene.put(instance("cams", "b", 1, &[]));
-    let last = again(&mut offerer, &scene, &holds(&scene), &known, LIMITS);
+    let last = again(&mut maker, &scene, &holds(&scene), &known, LIMITS);
     let name = ResourceName::new("akri.sh/cams-b").unwrap();
     assert_eq!(last.offers[&name], after.offers[&name]);
 }

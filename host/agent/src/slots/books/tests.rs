@@ -1,0 +1,137 @@
+//! Looks at a kubelet's folder.
+
+use std::fs;
+use std::os::unix::net::UnixListener;
+use std::sync::Arc;
+
+use leafhost_kubelet::{DevicePluginsTask, PluginConfig};
+use tempfile::TempDir;
+
+use super::*;
+use crate::slots::SlotDoor;
+use crate::slots::scene::unit;
+
+/// Answers with the annotation `slots.leafhost.dev/cams`, as the checkpoint has them.
+const TO_A: &str = "Ii4KF3Nsb3RzLmxlYWZob3N0LmRldi9jYW1zEhNjYW1zLTA9Y2Ftcy1hLTEgb2Rk"; // cams-0=cams-a-1, and a word that is no pair
+const TO_B: &str = "IioKF3Nsb3RzLmxlYWZob3N0LmRldi9jYW1zEg9jYW1zLTA9Y2Ftcy1iLTA="; // cams-0=cams-b-0
+const TO_C: &str = "IioKF3Nsb3RzLmxlYWZob3N0LmRldi9jYW1zEg9jYW1zLTE9Y2Ftcy1jLTA="; // cams-1=cams-c-0
+
+fn books(root: &TempDir) -> KubeletBooks {
+    let config = PluginConfig::new(root.path().join("device-plugins"), "leafhost");
+    let (_, offers) = watch::channel(Arc::default());
+    let door = SlotDoor::new("node-a");
+    let (_, plugins) = DevicePluginsTask::new(config, offers, Arc::new(door.handle()));
+    let (_, changes) = watch::channel(0);
+    KubeletBooks::new(root.path().to_owned(), plugins, changes)
+}
+
+fn folder(entries: &serde_json::Value) -> TempDir {
+    let root = TempDir::new().unwrap();
+    fs::create_dir_all(root.path().join("device-plugins")).unwrap();
+    let written = serde_json::json!({
+        "Data": {"PodDeviceEntries": entries, "RegisteredDevices": {}}, "Checksum": 1,
+    });
+    fs::write(
+        root.path()
+            .join("device-plugins/kubelet_internal_checkpoint"),
+        written.to_string(),
+    )
+    .unwrap();
+    root
+}
+
+fn entry(pod: &str, resource: &str, id: &str, answer: &str) -> serde_json::Value {
+    serde_json::json!({
+        "PodUID": pod, "ContainerName": "main", "ResourceName": resource, "DeviceIDs": {"-1": [id]}, "AllocResp": answer,
+    })
+}
+
+#[tokio::test]
+async fn the_checkpoint_tells_units_pods_and_the_slots_behind_them() {
+    let root = folder(&serde_json::json!([
+        entry("u1", "akri.sh/cams", "cams-0", TO_A),
+        entry("u2", "akri.sh/cams", "cams-1", TO_C),
+        entry("u1", "akri.sh/cams-b", "cams-b-0", ""),
+        entry("u1", "vendor.example/gpu", "cams-b-0", ""),
+    ]));
+    fs::create_dir_all(root.path().join("pods/u1")).unwrap();
+    let look = books(&root).look(BTreeSet::from(["u3".to_owned()])).await;
+    assert_eq!((look.incarnation, &look.listed), (None, &None));
+    assert_eq!(
+        look.problems,
+        Vec::<String>::new(),
+        "no kubelet is no problem"
+    );
+    let checked = look.checkpoint.unwrap();
+    assert!(!checked.fresh);
+    let units: Vec<_> = checked.entries.keys().map(ToString::to_string).collect();
+    assert_eq!(
+        units,
+        [
+            "akri.sh/cams cams-0",
+            "akri.sh/cams cams-1",
+            "akri.sh/cams-b cams-b-0"
+        ]
+    );
+    let slots: Vec<_> = checked.slots.values().collect();
+    assert_eq!(slots, ["cams-a-1", "cams-c-0"]);
+    let alive: Vec<_> = look.alive.into_iter().collect();
+    let expected = [("u1", true), ("u2", false), ("u3", false)];
+    assert_eq!(alive, expected.map(|(uid, alive)| (uid.to_owned(), alive)));
+}
+
+#[tokio::test]
+async fn of_two_answers_for_one_id_none_is_believed() {
+    let root = folder(&serde_json::json!([
+        entry("u1", "akri.sh/cams", "cams-0", TO_A),
+        entry("u2", "akri.sh/cams", "cams-0", TO_B),
+    ]));
+    let look = books(&root).look(BTreeSet::new()).await;
+    let checked = look.checkpoint.unwrap();
+    assert_eq!(checked.entries[&unit("cams", "cams-0")].len(), 2);
+    assert!(checked.slots.is_empty());
+}
+
+#[tokio::test]
+async fn a_kubelet_is_known_before_the_device_plugins_have_looked_for_it() {
+    let root = folder(&serde_json::json!([]));
+    let books = books(&root);
+    assert_eq!(books.incarnation(), None);
+    let path = root.path().join("device-plugins/kubelet.sock");
+    fs::write(&path, "no socket").unwrap();
+    assert_eq!(books.incarnation(), None);
+    fs::remove_file(&path).unwrap();
+    let _listener = UnixListener::bind(&path).unwrap();
+    let first = books.incarnation();
+    assert!(first.is_some());
+    let look = books.look(BTreeSet::new()).await;
+    // PodResources is elsewhere and does not answer.
+    assert!(!look.is_answer());
+    assert!(
+        look.problems[0].contains("PodResources"),
+        "{:?}",
+        look.problems
+    );
+    fs::rename(&path, root.path().join("old.sock")).unwrap();
+    let _second = UnixListener::bind(&path).unwrap();
+    assert_ne!(books.incarnation(), first);
+}
+
+#[tokio::test]
+async fn a_checkpoint_that_cannot_be_read_is_named_and_one_that_is_missing_is_empty() {
+    let root = folder(&serde_json::json!([]));
+    let path = root
+        .path()
+        .join("device-plugins/kubelet_internal_checkpoint");
+    fs::write(&path, "{").unwrap();
+    let look = books(&root).look(BTreeSet::new()).await;
+    assert_eq!(look.checkpoint, None);
+    assert!(
+        look.problems[0].contains("checkpoint"),
+        "{:?}",
+        look.problems
+    );
+    fs::remove_file(&path).unwrap();
+    let look = books(&root).look(BTreeSet::new()).await;
+    assert!(look.checkpoint.unwrap().entries.is_empty());
+}
