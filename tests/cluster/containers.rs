@@ -102,7 +102,8 @@ fn a_container_that_restarts_keeps_its_device_and_the_next_pod_gets_another() ->
     let first = space.wait_logs("a", "main", variable)?;
     let held = site.until_held_by(&space, &["a"])?;
     let given = site.given()?;
-    space.exec("a", "main", "kill 1")?;
+    // The container may end before the command has said that it has.
+    drop(space.exec("a", "main", "kill 1"));
     space.until("a", "it runs again", |pod| {
         let status = pod.pointer("/status/containerStatuses/0");
         let status = status.context("no status")?;
