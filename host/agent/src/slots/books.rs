@@ -98,6 +98,15 @@ impl KubeletBooks {
         timeout(REWRITE, wait).await.ok().flatten()
     }
 
+    /// Whether all these pods have a folder, as far as that can be told: one that lost it has ended.
+    async fn are_there(&self, entries: &BTreeMap<Unit, BTreeSet<Pod>>) -> bool {
+        let pods = entries.values().flatten();
+        let uids: BTreeSet<String> = pods.filter_map(|pod| pod.uid.clone()).collect();
+        let root = self.root.clone();
+        let look = move || uids.iter().all(|uid| pod_exists(&root, uid) != Some(false));
+        spawn_blocking(look).await.unwrap_or_default()
+    }
+
     /// The checkpoint, written anew where it says more than `listed`.
     async fn check(
         &self,
@@ -132,6 +141,7 @@ impl KubeletBooks {
         });
         if let Some(known) = known
             && known.until > Instant::now()
+            && self.are_there(&known.entries).await
         {
             *self.believed() = Some(known);
             return Ok(Some(Checked {
