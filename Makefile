@@ -51,6 +51,7 @@ test: handlers
 test-all: setup-cluster setup-test test
 	cargo test --locked --workspace --test guests -- --ignored
 	cargo test --locked -p leafhost-tests --test system
+	cargo test --locked -p leafhost-tests --test cluster
 
 cluster: setup-cluster
 	@cargo build --locked --quiet -p leafhost-tests --bin leafhost-cluster
@@ -60,8 +61,9 @@ cluster-stop: setup-cluster
 	@cargo build --locked --quiet -p leafhost-tests --bin leafhost-cluster
 	@$(TARGET)/debug/leafhost-cluster stop
 
-bench: setup
+bench: setup-cluster build handlers
 	cargo bench --locked -p leafhost-agent --bench plan
+	cargo bench --locked -p leafhost-tests --bench kubelet
 
 soak: setup-cluster handlers
 	cargo build --locked --workspace
