@@ -23,7 +23,7 @@ use crate::sockets;
 use crate::{Allocator, Incarnation, State};
 
 /// The longest message the kubelet takes.
-const MAX_LIST: usize = 4 << 20;
+pub(crate) const MAX_LIST: usize = 4 << 20;
 
 /// What all resources share.
 pub(crate) struct Shared {

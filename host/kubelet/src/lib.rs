@@ -30,3 +30,8 @@ pub use device::{Device, Devices, Health, Offers};
 pub use plugins::{DevicePlugins, DevicePluginsTask};
 pub use report::{Incarnation, Report, ResourceReport, State};
 pub use resource::{InvalidResource, ResourceName};
+
+/// The example there is compiled with the tests.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

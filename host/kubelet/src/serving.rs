@@ -12,6 +12,7 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::DropGuard;
 use tokio_util::task::TaskTracker;
 
+use crate::endpoint::MAX_LIST;
 use crate::proto::device_plugin::device_plugin_server::DevicePluginServer;
 use crate::service::Service;
 use crate::session::Session;
@@ -21,8 +22,8 @@ use crate::sockets::Socket;
 const MAX_CONNECTIONS: usize = 16;
 /// The kubelet has one list open, and asks little beside it.
 const MAX_CALLS: u32 = 32;
-/// Ten thousand ids of 63 bytes fit.
-const MAX_MESSAGE: usize = 1 << 20;
+/// The ids of the longest list fit: the kubelet names them all when it asks which it should prefer.
+const MAX_MESSAGE: usize = MAX_LIST;
 /// What may be under way to us on a call or connection before it is taken in.
 const WINDOW: u32 = 64 << 10;
 /// What may wait to be sent on a call.
@@ -79,15 +80,22 @@ async fn accept(
     drain: Duration,
 ) {
     let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    let mut is_told = false;
     loop {
         let accepted = tokio::select! {
             () = session.end.cancelled() => return,
             accepted = listener.accept() => accepted,
         };
         let stream = match accepted {
-            Ok((stream, _)) => stream,
+            Ok((stream, _)) => {
+                is_told = false;
+                stream
+            }
             Err(error) => {
-                tracing::warn!(%error, "cannot accept a connection of the kubelet");
+                if !is_told {
+                    tracing::warn!(%error, "cannot accept a connection of the kubelet, it is tried again");
+                }
+                is_told = true;
                 tokio::time::sleep(PAUSE).await;
                 continue;
             }

@@ -6,6 +6,7 @@ use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use nix::errno::Errno;
 use sha2::{Digest as _, Sha256};
 use tokio::net::{UnixListener, UnixStream};
 
@@ -28,6 +29,14 @@ pub enum Error {
     /// No socket can have the path.
     #[error("{} has more than {MAX_PATH} bytes and can be no socket: choose a shorter folder or prefix", .0.display())]
     TooLong(PathBuf),
+    /// No more files may be open.
+    #[error("cannot make the socket {} ({source}): raise the limit of open files, in a unit LimitNOFILE=, in a shell ulimit -n", path.display())]
+    Files {
+        /// The socket.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
     /// The system refused.
     #[error("cannot make the socket {} ({source}): the folder must be there and writable, run as root", path.display())]
     Refused {
@@ -88,22 +97,37 @@ pub(crate) async fn bind(path: PathBuf) -> Result<(UnixListener, Socket)> {
     }
     match std::fs::symlink_metadata(&path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-        Err(source) => return Err(Error::Refused { path, source }),
+        Err(source) => return Err(refused(path, source)),
         Ok(found) if !found.file_type().is_socket() => return Err(Error::Foreign(path)),
         Ok(_) => {
-            if !is_left_behind(&path).await {
-                return Err(Error::Served(path));
+            match is_left_behind(&path).await {
+                Ok(true) => {}
+                Ok(false) => return Err(Error::Served(path)),
+                Err(source) => return Err(refused(path, source)),
             }
             if let Err(source) = remove(&path) {
-                return Err(Error::Refused { path, source });
+                return Err(refused(path, source));
             }
         }
     }
     let bound = UnixListener::bind(&path).and_then(|listener| Ok((listener, identity(&path)?)));
     match bound {
         Ok((listener, made)) => Ok((listener, Socket { path, made })),
-        Err(source) => Err(Error::Refused { path, source }),
+        Err(source) => Err(refused(path, source)),
     }
+}
+
+fn refused(path: PathBuf, source: io::Error) -> Error {
+    if lacks_files(&source) {
+        Error::Files { path, source }
+    } else {
+        Error::Refused { path, source }
+    }
+}
+
+fn lacks_files(error: &io::Error) -> bool {
+    let code = error.raw_os_error().map(Errno::from_raw);
+    matches!(code, Some(Errno::EMFILE | Errno::ENFILE))
 }
 
 /// Removes the sockets of ours that nobody answers on. What cannot be removed stays.
@@ -117,7 +141,7 @@ pub(crate) async fn sweep(folder: &Path, prefix: &str) {
         let name = name.to_str();
         let is_ours = name.is_some_and(|name| is_named_by_us(name, &begin));
         let is_socket = entry.file_type().is_ok_and(|kind| kind.is_socket());
-        if is_ours && is_socket && is_left_behind(&entry.path()).await {
+        if is_ours && is_socket && matches!(is_left_behind(&entry.path()).await, Ok(true)) {
             let socket = entry.path();
             let removed = remove(&socket);
             tracing::debug!(socket = %socket.display(), ?removed, "nobody serves a socket of ours");
@@ -130,11 +154,17 @@ fn is_named_by_us(name: &str, begin: &str) -> bool {
     end.is_some_and(|name| name.strip_suffix(".sock").is_some())
 }
 
-/// Whether nobody listens on a socket any more.
-async fn is_left_behind(path: &Path) -> bool {
+/// Whether nobody listens on a socket any more; an error where that cannot be told.
+async fn is_left_behind(path: &Path) -> io::Result<bool> {
     match tokio::time::timeout(ANSWER, UnixStream::connect(path)).await {
-        Ok(Err(error)) => error.kind() == io::ErrorKind::ConnectionRefused,
-        Ok(Ok(_)) | Err(_) => false,
+        Ok(Err(error)) => match error.kind() {
+            // The kubelet removes sockets when it starts, this one maybe just now.
+            io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound => Ok(true),
+            io::ErrorKind::PermissionDenied => Err(error),
+            _ if lacks_files(&error) => Err(error),
+            _ => Ok(false),
+        },
+        Ok(Ok(_)) | Err(_) => Ok(false),
     }
 }
 

@@ -360,6 +360,29 @@ async fn a_preference_is_always_answered() {
     plugin.stop().await;
 }
 
+/// Half of the longest list's bytes are ids.
+#[tokio::test]
+async fn a_preference_among_thirty_thousand_ids_is_answered() {
+    let folder = tempfile::tempdir().unwrap();
+    let kubelet = Kubelet::start(folder.path()).await;
+    let plugin = Plugin::start(folder.path(), |_| {});
+    plugin.offer(CAMERAS, &[("a", Health::Healthy)]);
+    plugin.is(CAMERAS, State::Listed).await;
+    let ids: Vec<String> = (0..30_000).map(|n| format!("{n:063}")).collect();
+    let last = ids.last().cloned();
+    let request = PreferredAllocationRequest {
+        container_requests: vec![ContainerPreferredAllocationRequest {
+            available_device_i_ds: ids,
+            must_include_device_i_ds: Vec::new(),
+            allocation_size: 1,
+        }],
+    };
+    let answer = kubelet.api(CAMERAS).get_preferred_allocation(request).await;
+    let chosen = &answer.unwrap().into_inner().container_responses[0].device_i_ds;
+    assert_eq!(chosen.first(), last.as_ref());
+    plugin.stop().await;
+}
+
 #[tokio::test]
 async fn a_list_is_sent_once_more_on_request_and_the_checkpoint_is_heard() {
     let folder = tempfile::tempdir().unwrap();
