@@ -50,8 +50,8 @@ test: handlers
 
 test-all: setup-cluster setup-test test
 	cargo test --locked --workspace --test guests -- --ignored
-	cargo test --locked -p leafhost-tests --test system
-	cargo test --locked -p leafhost-tests --test cluster
+	cargo test --locked --workspace --test system
+	cargo test --locked --workspace --test cluster
 
 cluster: setup-cluster
 	@cargo build --locked --quiet -p leafhost-tests --bin leafhost-cluster
@@ -67,8 +67,7 @@ bench: setup-cluster build handlers
 
 soak: setup-cluster handlers
 	cargo build --locked --workspace
-	cargo test --locked -p leafhost-tests -- --ignored soak --nocapture
-	cargo test --locked -p leafhost-tests --test cluster -- --ignored soak --nocapture
+	cargo test --locked --workspace --test standalone --test kubelet --test cluster -- --ignored soak --nocapture
 
 lint: setup-lint
 	cargo fmt --check
