@@ -455,6 +455,8 @@ impl InstanceStore for Store {
             }
             differs
         });
+        // Whoever asked may be gone before it is told.
+        tokio::task::yield_now().await;
         results
     }
 }

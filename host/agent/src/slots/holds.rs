@@ -101,6 +101,8 @@ pub struct Holds {
     /// By what the kubelet calls them.
     pub by_unit: BTreeMap<Unit, Hold>,
     incarnation: Option<Incarnation>,
+    /// When the newest look began that told anything.
+    newest: Option<Instant>,
 }
 
 /// A slot of one Instance object.
@@ -184,9 +186,13 @@ impl Holds {
 
     /// What a look means for the slots of this node: which of them come back.
     pub fn see(&mut self, look: &Look, grace: Duration) -> Vec<(Unit, Reason)> {
+        if self.is_overtaken(look) {
+            return Vec::new();
+        }
         let restarted = look.incarnation != self.incarnation;
         if look.is_answer() {
             self.incarnation = look.incarnation;
+            self.newest = Some(look.begun);
         }
         self.settle(look);
         let mut back = Vec::new();
@@ -225,6 +231,11 @@ impl Holds {
             }
         }
         back
+    }
+
+    /// Whether a look that began later was there first: what this one saw may be over.
+    fn is_overtaken(&self, look: &Look) -> bool {
+        self.newest.is_some_and(|newest| look.begun < newest)
     }
 
     /// Takes over which slot is behind an id where the kubelet's record of the answer says that it is another one: several
@@ -277,6 +288,9 @@ impl Holds {
     /// Takes over what the kubelet has of our resources and this agent knows nothing of: allocations of an earlier run whose
     /// Instance is gone.
     pub fn adopt(&mut self, node: &str, owners: &Owners, look: &Look) {
+        if self.is_overtaken(look) {
+            return;
+        }
         for (unit, found) in look.strangers(&self.by_unit) {
             let Some(name) = resource_name(&unit.resource) else {
                 continue;

@@ -148,7 +148,9 @@ impl SlotTask {
                 other => drop(self.problems.insert(format!(
                     "slot {} is held by {} ({unit}) and claimed by {other:?}: delete that pod, or the one of the claim",
                     hold.slot,
-                    hold.holder.words().unwrap_or_default()
+                    hold.holder
+                        .words()
+                        .unwrap_or_else(|| "a pod that was just given it".to_owned())
                 ))),
             }
         }

@@ -23,7 +23,8 @@ struct Rig {
     held: watch::Receiver<Arc<HeldSlots>>,
     report: watch::Receiver<Arc<SlotReport>>,
     handle: SlotHandle,
-    _task: AbortOnDropHandle<Result<(), Ended>>,
+    ledger: Arc<dyn ResourceLedger>,
+    task: AbortOnDropHandle<Result<(), Ended>>,
 }
 
 impl Rig {
@@ -34,14 +35,24 @@ impl Rig {
     fn with(scene: &Scene, kubelet: Arc<Kubelet>, ledger: Arc<dyn ResourceLedger>) -> Self {
         let store = Arc::new(Store::default());
         store.edit(|set| set.clone_from(&scene.instances));
-        let (devices, seen) = watch::channel(Arc::new(scene.devices.clone()));
+        let devices = watch::Sender::new(Arc::new(scene.devices.clone()));
+        Self::start(store, kubelet, devices, ledger)
+    }
+
+    fn start(
+        store: Arc<Store>,
+        kubelet: Arc<Kubelet>,
+        devices: watch::Sender<Arc<DeviceSnapshot>>,
+        ledger: Arc<dyn ResourceLedger>,
+    ) -> Self {
+        let seen = devices.subscribe();
         let (offered, offers) = watch::channel(Arc::default());
         let (holding, held) = watch::channel(Arc::default());
         let door = SlotDoor::new(NODE);
         let handle = door.handle();
         let ports = SlotPorts {
             store: Arc::clone(&store) as Arc<dyn InstanceStore>,
-            ledger,
+            ledger: Arc::clone(&ledger),
             devices: seen,
             offers: offered,
             held: holding,
@@ -61,8 +72,17 @@ impl Rig {
             held,
             report,
             handle,
-            _task: AbortOnDropHandle::new(task),
+            ledger,
+            task: AbortOnDropHandle::new(task),
         }
+    }
+
+    /// The agent is killed, if it was not yet, and another one is started.
+    fn restart(&mut self) {
+        self.task.abort();
+        let (store, kubelet) = (Arc::clone(&self.store), Arc::clone(&self.kubelet));
+        let ledger = Arc::clone(&self.ledger);
+        *self = Self::start(store, kubelet, self.devices.clone(), ledger);
     }
 
     /// One Instance `cams-a` and a kubelet; the first look is over.

@@ -207,6 +207,32 @@ async fn what_is_seen_stays_when_its_instance_goes_and_what_is_not_goes_along() 
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_look_that_a_later_one_overtook_gives_nothing_back_to_who_had_it() {
+    let scene = Scene::new(&[("cams", &[instance("cams", "a", 2, &[])])]);
+    let (mut holds, unit) = held();
+    assert_eq!(holds.see(&look(1, &[(&unit, "p")]), GRACE), []);
+    let slow = look(1, &[(&unit, "p")]);
+    advance(Duration::from_secs(1)).await;
+    let mut mute = look(1, &[]);
+    let later = look(1, &[]);
+    let back = holds.see(&later, GRACE);
+    assert_eq!(back, [(unit.clone(), Reason::GivenBack)]);
+    holds.released(&unit);
+    assert_eq!(holds.see(&slow, GRACE), []);
+    holds.adopt(NODE, &scene.owners(), &slow);
+    assert!(holds.by_unit.is_empty(), "{holds:?}");
+    // One that told nothing overtakes none.
+    advance(Duration::from_secs(1)).await;
+    let slow = look(1, &[(&unit, "p")]);
+    advance(Duration::from_secs(1)).await;
+    (mute.begun, mute.listed) = (Instant::now(), None);
+    assert_eq!(holds.see(&mute, GRACE), []);
+    holds.see(&slow, GRACE);
+    holds.adopt(NODE, &scene.owners(), &slow);
+    assert_eq!(holds.by_unit.len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
 async fn strangers_are_taken_over_where_their_slot_is_known() {
     let scene = Scene::new(&[("cams", &[instance("cams", "a", 2, &[])])]);
     let (own, lost) = (unit("cams-a", "cams-a-1"), unit("gone-b", "gone-b-0"));

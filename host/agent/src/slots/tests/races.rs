@@ -1,5 +1,6 @@
-//! Many things at once, by chance, from seeds: pods come and go, other nodes claim, stores fail, kubelets restart and lose
-//! their books, Instances are made anew. No slot is ever given twice, and in the end none is lost.
+//! Many things at once, by chance, from seeds: pods come and go, other nodes claim, stores fail, devices are unplugged, agents
+//! are killed, kubelets restart and lose their books, Instances are made anew. No slot is ever given twice, and in the end
+//! none is lost.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +11,7 @@ use rand::{RngExt as _, SeedableRng as _};
 use super::*;
 use crate::slots::unit::Unit;
 
-const SEEDS: u64 = 60;
+const SEEDS: u64 = 100;
 const STEPS: usize = 120;
 const HASHES: [&str; 3] = ["a", "b", "c"];
 const CAPACITY: u32 = 3;
@@ -20,7 +21,11 @@ struct World {
     rng: SmallRng,
     /// The slots that containers truly have, by pod.
     truth: BTreeMap<String, Vec<String>>,
+    /// Pods of whom the kubelet has lost its record.
+    lost: BTreeSet<String>,
+    scene: Scene,
     pods: u32,
+    kills: u32,
     log: Vec<String>,
 }
 
@@ -42,7 +47,33 @@ impl World {
         (ids.len() == count).then_some(ids)
     }
 
-    /// Some pods are admitted at once.
+    /// Whether an agent that is killed can learn again what it knew: of a container that the kubelet has forgotten, too,
+    /// only the agent that saw it knows.
+    fn is_known(&self) -> bool {
+        self.truth.keys().all(|pod| !self.lost.contains(pod))
+    }
+
+    fn kill(&mut self) {
+        self.log.push("agent killed".to_owned());
+        self.kills += 1;
+        self.rig.restart();
+    }
+
+    /// A device goes or comes.
+    fn plug(&mut self) {
+        let hash = HASHES.iter().choose(&mut self.rng).copied().unwrap();
+        let view = self.scene.view("cams", hash);
+        view.missing_since = match view.missing_since {
+            None => Some(jiff::Timestamp::UNIX_EPOCH),
+            Some(_) => None,
+        };
+        self.log
+            .push(format!("{hash} missing {:?}", view.missing_since));
+        let devices = Arc::new(self.scene.devices.clone());
+        self.rig.devices.send_replace(devices);
+    }
+
+    /// Some pods are admitted at once, and perhaps the agent is killed at it.
     async fn start(&mut self) {
         let mut asked: Vec<(String, Vec<String>)> = Vec::new();
         for _ in 0..self.rng.random_range(1..=3) {
@@ -61,6 +92,17 @@ impl World {
                 asked.push((resource, ids));
             }
         }
+        let killed = self.is_known() && self.rng.random_bool(0.2);
+        let moment = self.rng.random_range(1..12);
+        let task = self.rig.task.abort_handle();
+        let killer = tokio::spawn(async move {
+            for _ in 0..moment {
+                tokio::task::yield_now().await;
+            }
+            if killed {
+                task.abort();
+            }
+        });
         let rig = &self.rig;
         let asking = asked.into_iter().map(|(resource, ids)| async move {
             let each: Vec<&str> = ids.iter().map(String::as_str).collect();
@@ -84,6 +126,8 @@ impl World {
             }
         })
         .await;
+        drop(asking);
+        killer.await.unwrap();
         for (resource, ids, answer) in answers {
             self.log.push(format!("{resource} {ids:?}: {answer:?}"));
             let Ok(answer) = answer else {
@@ -109,6 +153,9 @@ impl World {
                 }
             }
             self.truth.insert(pod, slots);
+        }
+        if killed {
+            self.kill();
         }
     }
 
@@ -200,6 +247,7 @@ impl World {
         state.number = state.number.map(|number| number + 1);
         if loses {
             state.held.clear();
+            self.lost.extend(self.truth.keys().cloned());
         }
         drop(state);
         self.rig.kubelet.tell();
@@ -207,7 +255,7 @@ impl World {
 
     async fn step(&mut self) {
         let store = &self.rig.store;
-        match self.rng.random_range(0..20) {
+        match self.rng.random_range(0..23) {
             0..6 => self.start().await,
             6..10 => self.end(),
             10 => self.other_node(true).await,
@@ -232,6 +280,12 @@ impl World {
                 }
             }
             18 => self.restart(),
+            19 if self.is_known() => self.kill(),
+            20 => self.plug(),
+            21 => {
+                let millis = self.rng.random_range(0..4000);
+                self.rig.kubelet.state().slow = Duration::from_millis(millis);
+            }
             _ => {}
         }
         let wait = self.rng.random_range(0..30_000);
@@ -266,7 +320,13 @@ impl World {
         *store.slow.lock().unwrap() = Duration::ZERO;
         *store.conflicts.lock().unwrap() = 0;
         *store.unknown.lock().unwrap() = 0;
+        for hash in HASHES {
+            self.scene.view("cams", hash).missing_since = None;
+        }
+        let devices = Arc::new(self.scene.devices.clone());
+        self.rig.devices.send_replace(devices);
         self.rig.kubelet.state().is_mute = false;
+        self.rig.kubelet.state().slow = Duration::ZERO;
         pass(60).await;
         self.check(seed);
         for slot in self.truth.values().flatten() {
@@ -298,7 +358,7 @@ impl World {
 
 #[tokio::test(start_paused = true)]
 async fn whatever_happens_no_slot_is_given_twice_and_none_is_lost() {
-    let mut given = 0;
+    let (mut given, mut kills) = (0, 0);
     for seed in 0..SEEDS {
         let scene = Scene::new(&[("cams", &HASHES.map(empty))]);
         let rig = Rig::new(&scene, Kubelet::new(Some(1)));
@@ -307,7 +367,10 @@ async fn whatever_happens_no_slot_is_given_twice_and_none_is_lost() {
             rig,
             rng: SmallRng::seed_from_u64(seed),
             truth: BTreeMap::new(),
+            lost: BTreeSet::new(),
+            scene,
             pods: 0,
+            kills: 0,
             log: Vec::new(),
         };
         for _ in 0..STEPS {
@@ -315,7 +378,11 @@ async fn whatever_happens_no_slot_is_given_twice_and_none_is_lost() {
             world.check(seed);
         }
         given += world.pods;
+        kills += world.kills;
         world.calm(seed).await;
     }
-    assert!(given > 1000, "only {given} pods got anything");
+    assert!(
+        given > 1000 && kills > 100,
+        "only {given} pods got anything, {kills} kills"
+    );
 }
