@@ -40,6 +40,18 @@ fn a_refused_registration_is_named_counted_and_tried_again() -> Result<()> {
     })
 }
 
+/// Each takes a socket and a connection, and 128 are not enough for that.
+#[test]
+fn a_hundred_resources_are_served_whatever_the_shell_lets_open() -> Result<()> {
+    let mut node = Node::new()?;
+    let names: Vec<String> = (0..100).map(|n| format!("device-{n}")).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    node.echo(1, &names)?;
+    node.home.limit_files(128);
+    node.home.start(&[])?;
+    node.until_listed(names.len() + 1)
+}
+
 #[test]
 fn a_kubelet_that_cannot_dial_back_is_asked_again_after_longer_and_longer_waits() -> Result<()> {
     let mut node = Node::new()?;

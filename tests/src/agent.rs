@@ -59,6 +59,16 @@ impl Home {
         self.kubelet = Some(folder.to_owned());
     }
 
+    /// Has the next agent start with a soft limit of open files.
+    pub fn limit_files(&mut self, limit: u32) {
+        self.enter = Box::new(move |program| {
+            let mut command = Command::new("sh");
+            let script = format!("ulimit -Sn {limit} && exec \"$0\" \"$@\"");
+            command.args(["-c", &script]).arg(program);
+            Ok(command)
+        });
+    }
+
     /// The file the agent logs to.
     pub fn log_file(&self) -> PathBuf {
         self.path().join("log")

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 
 use anyhow::{Context as _, Result, bail};
 use leafhost_agent::Agent;
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
@@ -24,6 +25,7 @@ use settings::Settings;
 pub fn run(args: AgentArgs) -> Result<()> {
     let settings = Settings::new(args, &User::current())?;
     log::start(settings.log_format, &settings.log_level)?;
+    open_more_files();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
@@ -32,6 +34,19 @@ pub fn run(args: AgentArgs) -> Result<()> {
     // What still runs after the drain, or after a second signal, is not waited for.
     runtime.shutdown_background();
     result
+}
+
+/// A resource takes a socket and a connection: more in sum than a shell's usual limit lets a program open.
+fn open_more_files() {
+    let raised = getrlimit(Resource::RLIMIT_NOFILE).and_then(|(now, most)| {
+        if now == most {
+            return Ok(());
+        }
+        setrlimit(Resource::RLIMIT_NOFILE, most, most)
+    });
+    if let Err(error) = raised {
+        tracing::warn!(%error, "cannot raise the limit of open files, many resources may not be offered: ulimit -n");
+    }
 }
 
 async fn serve(settings: Settings) -> Result<()> {
