@@ -95,7 +95,7 @@ impl World {
         let killed = self.is_known() && self.rng.random_bool(0.2);
         let moment = self.rng.random_range(1..12);
         let task = self.rig.task.abort_handle();
-        let killer = tokio::spawn(async move {
+        let end = tokio::spawn(async move {
             for _ in 0..moment {
                 tokio::task::yield_now().await;
             }
@@ -127,7 +127,7 @@ impl World {
         })
         .await;
         drop(asking);
-        killer.await.unwrap();
+        end.await.unwrap();
         for (resource, ids, answer) in answers {
             self.log.push(format!("{resource} {ids:?}: {answer:?}"));
             let Ok(answer) = answer else {
