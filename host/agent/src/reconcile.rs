@@ -108,7 +108,8 @@ impl ReconcileTask {
                 break;
             }
         }
-        let instances = Arc::clone(&self.instances.borrow_and_update());
+        // Not marked as seen: beside our own write it may have what another has written since.
+        let instances = Arc::clone(&self.instances.borrow());
         self.metrics.count_instances(&instances, &self.node);
         self.conclude(read, &errors);
     }
