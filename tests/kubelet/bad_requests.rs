@@ -41,7 +41,7 @@ fn what_no_kubelet_asks_is_refused_with_a_reason_and_claims_nothing() -> Result<
         (&own, one(&"x".repeat(100_000)), missing, "not listed"),
         (
             &own,
-            one(&"x".repeat(2 << 20)),
+            one(&"x".repeat(5 << 20)),
             Code::OutOfRange,
             "too large",
         ),
