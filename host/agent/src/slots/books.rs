@@ -113,11 +113,8 @@ impl KubeletBooks {
         listed: Option<&BTreeMap<Unit, BTreeSet<Pod>>>,
     ) -> Result<Option<Checked>, String> {
         let Some(read) = self.checkpoint().await? else {
-            // No checkpoint: nothing was ever allocated.
-            return Ok(Some(Checked {
-                fresh: true,
-                ..Checked::default()
-            }));
+            // Perhaps nothing was ever allocated, perhaps somebody removed it.
+            return Ok(None);
         };
         let checked = digest(&read);
         let Some(listed) = listed else {
