@@ -6,9 +6,11 @@
 mod allocate;
 mod register;
 
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 
 /// One line of the table.
 pub struct Line {
@@ -47,4 +49,15 @@ pub fn quantile(sorted: &[Duration], share: f64) -> Duration {
 /// Milliseconds with two digits.
 pub fn ms(time: Duration) -> String {
     format!("{:.2} ms", time.as_secs_f64() * 1e3)
+}
+
+/// The first metric whose line begins so.
+pub fn metric(address: &str, name: &str) -> Result<f64> {
+    let mut stream = TcpStream::connect(address)?;
+    stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")?;
+    let mut text = String::new();
+    stream.read_to_string(&mut text)?;
+    let line = text.lines().find(|line| line.starts_with(name));
+    let value = line.and_then(|line| line.rsplit(' ').next());
+    Ok(value.with_context(|| format!("no {name}"))?.parse()?)
 }

@@ -1,8 +1,6 @@
 //! Many devices at once on a real kubelet: until all are listed, after a restart of the kubelet, at rest.
 
 use std::fs;
-use std::io::{Read as _, Write as _};
-use std::net::TcpStream;
 use std::os::unix::fs::MetadataExt as _;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -12,6 +10,17 @@ use leafhost_tests::cluster::{self, Node};
 use leafhost_tests::wait::within;
 
 use crate::Line;
+use crate::metric as number;
+
+/// The first metric whose line begins so: a count.
+fn metric(address: &str, name: &str) -> Result<u64> {
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "counts of some thousands"
+    )]
+    Ok(number(address, name)? as u64)
+}
 
 const PORT: u16 = 9479;
 /// At rest the agent is watched for so long.
@@ -134,17 +143,6 @@ fn ticks(pid: u32) -> Result<u32> {
     let field =
         |index: usize| -> Result<u32> { Ok(fields.get(index).context("a short stat")?.parse()?) };
     Ok(field(11)? + field(12)?)
-}
-
-/// The first metric whose line begins so.
-fn metric(address: &str, name: &str) -> Result<u64> {
-    let mut stream = TcpStream::connect(address)?;
-    stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")?;
-    let mut text = String::new();
-    stream.read_to_string(&mut text)?;
-    let line = text.lines().find(|line| line.starts_with(name));
-    let value = line.and_then(|line| line.rsplit(' ').next());
-    Ok(value.with_context(|| format!("no {name}"))?.parse()?)
 }
 
 fn seconds(time: Duration) -> String {
