@@ -27,5 +27,8 @@ while pids=$(groups -name cgroup.procs -exec cat {} + | sort -u) && [ -n "$pids"
   sleep 0.05
 done
 groups -depth -type d -exec rmdir {} +
-ip link delete "$name" 2>/dev/null
+# The nodes' links, too: a namespace may outlive its processes for a while, and the link into it with it.
+for link in "/sys/class/net/$name" "/sys/class/net/$name"[a-h]; do
+  [ -e "$link" ] && ip link delete "${link##*/}" 2>/dev/null
+done
 rm -rf --one-file-system "$folder"
