@@ -159,7 +159,11 @@ impl SlotTask {
                 () = shutdown.cancelled() => return Ok(()),
                 changed = self.instances.changed() => changed.map_err(|_| Ended("Instances"))?,
                 changed = self.devices.changed() => changed.map_err(|_| Ended("devices"))?,
-                Some(first) = self.requests.recv() => self.allocate(first).await,
+                Some(first) = self.requests.recv() => {
+                    self.allocate(first).await;
+                    // The answer's own task would wait on this thread until the lists are computed.
+                    tokio::task::yield_now().await;
+                }
                 Some(look) = self.looking.join_next() => {
                     if let Ok(look) = look {
                         self.see(&look).await;
