@@ -2,7 +2,7 @@
 //! folder. The kernel tells; a look now and then covers what it lost.
 
 use std::io;
-use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
+use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -114,7 +114,9 @@ impl Folder {
         }
         let socket = self.path.join(KUBELET);
         match std::fs::metadata(&socket) {
-            Ok(found) if found.file_type().is_socket() => sight.kubelet = Some(incarnation(&found)),
+            Ok(found) if found.file_type().is_socket() => {
+                sight.kubelet = Some(Incarnation::of(&found));
+            }
             Ok(_) => sight.problems.push(format!(
                 "{} is no socket: remove it and restart the kubelet",
                 socket.display()
@@ -131,16 +133,9 @@ impl Folder {
 
 fn stamp(path: &Path) -> io::Result<Stamp> {
     match std::fs::symlink_metadata(path) {
-        Ok(found) => Ok(Some(incarnation(&found))),
+        Ok(found) => Ok(Some(Incarnation::of(&found))),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error),
-    }
-}
-
-fn incarnation(found: &std::fs::Metadata) -> Incarnation {
-    Incarnation {
-        inode: found.ino(),
-        changed: i128::from(found.ctime()) * 1_000_000_000 + i128::from(found.ctime_nsec()),
     }
 }
 

@@ -1,6 +1,8 @@
 //! How it goes with the kubelet: what a plugin's operator wants to see.
 
 use std::collections::BTreeMap;
+use std::fs::Metadata;
+use std::os::unix::fs::MetadataExt as _;
 
 use crate::ResourceName;
 
@@ -22,6 +24,16 @@ pub struct Incarnation {
     pub inode: u64,
     /// When that inode was made or last changed, in nanoseconds since 1970.
     pub changed: i128,
+}
+
+impl Incarnation {
+    /// Of a socket file.
+    pub fn of(found: &Metadata) -> Self {
+        Self {
+            inode: found.ino(),
+            changed: i128::from(found.ctime()) * 1_000_000_000 + i128::from(found.ctime_nsec()),
+        }
+    }
 }
 
 /// One resource.

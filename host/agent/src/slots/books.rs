@@ -1,7 +1,7 @@
 //! Takes a look at the kubelet's books: PodResources, the checkpoint, and the folders of its pods.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
+use std::os::unix::fs::FileTypeExt as _;
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -225,10 +225,10 @@ impl Books for KubeletBooks {
     fn incarnation(&self) -> Option<Incarnation> {
         // Looked up here, because the first look comes before the device plugins have reported anything.
         let found = std::fs::metadata(self.root.join("device-plugins/kubelet.sock")).ok()?;
-        found.file_type().is_socket().then(|| Incarnation {
-            inode: found.ino(),
-            changed: i128::from(found.ctime()) * 1_000_000_000 + i128::from(found.ctime_nsec()),
-        })
+        found
+            .file_type()
+            .is_socket()
+            .then(|| Incarnation::of(&found))
     }
 
     fn changes(&self) -> watch::Receiver<u64> {
