@@ -220,11 +220,7 @@ impl Offerer {
             let gone = orphans.remove(&resource).unwrap_or_default();
             let gone = gone.into_iter().map(|unit| (unit, false));
             let list = units.into_iter().chain(gone).map(|(unit, healthy)| {
-                let health = if healthy {
-                    Health::Healthy
-                } else {
-                    Health::Unhealthy
-                };
+                let health = health(healthy);
                 (unit.id, device(health, None))
             });
             self.put(&mut offered, resource, list.collect());
@@ -364,6 +360,14 @@ fn checked(resource: String) -> Result<ResourceName, String> {
     })
 }
 
+fn health(is_good: bool) -> Health {
+    if is_good {
+        Health::Healthy
+    } else {
+        Health::Unhealthy
+    }
+}
+
 fn device(health: Health, numa: Option<i64>) -> leafhost_kubelet::Device {
     leafhost_kubelet::Device { health, numa }
 }
@@ -377,20 +381,12 @@ fn compute(node: &str, instance: &Arc<Instance>, seen: Seen, holds: Vec<Held>) -
     let mut list = Devices::new();
     for slot in 0..spec.capacity.min(MAX_CAPACITY) {
         let id = slot_id(&instance.metadata.name, slot);
-        let health = if offered && free.contains(&id) {
-            Health::Healthy
-        } else {
-            Health::Unhealthy
-        };
+        let health = health(offered && free.contains(&id));
         list.insert(id, device(health, numa));
     }
     for held in holds.iter().filter(|held| held.unit.resource == own) {
         // What a container has stays healthy for it: the kubelet admits it again after a restart only then.
-        let health = if kept && !held.lost {
-            Health::Healthy
-        } else {
-            Health::Unhealthy
-        };
+        let health = health(kept && !held.lost);
         list.insert(held.slot.clone(), device(health, numa));
     }
     Computed {
@@ -415,11 +411,7 @@ fn configuration_list(
 ) -> Devices {
     let mut list = Devices::new();
     for (unit, healthy) in used {
-        let health = if *healthy {
-            Health::Healthy
-        } else {
-            Health::Unhealthy
-        };
+        let health = health(*healthy);
         list.insert(unit.id.clone(), device(health, None));
     }
     let taken: BTreeSet<u32> = list

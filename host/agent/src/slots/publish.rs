@@ -71,7 +71,6 @@ impl SlotTask {
                 slot: hold.slot.clone(),
                 unit: unit.clone(),
                 holder: hold.holder.words(),
-                stored: hold.stored.is_some(),
             })
             .collect();
         let report = SlotReport {

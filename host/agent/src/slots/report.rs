@@ -20,6 +20,4 @@ pub struct SlotView {
     pub unit: Unit,
     /// Who was seen to have it.
     pub holder: Option<String>,
-    /// Whether the Instance says so.
-    pub stored: bool,
 }
