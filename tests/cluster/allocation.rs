@@ -214,14 +214,7 @@ fn a_changed_capacity_counts_at_once_and_used_slots_beyond_it_stay() -> Result<(
     site.until_held_by(&space, &["c", "d"])?;
     site.node.wait_allocatable(&resource, 2)?;
     space.create(&pod("e"))?;
-    space.until("e", "there is no slot for it", |pod| {
-        let reason = pod.pointer("/status/conditions/0/reason");
-        ensure!(
-            reason.is_some_and(|reason| reason == "Unschedulable"),
-            "{pod:#}"
-        );
-        Ok(())
-    })?;
+    space.wait_unschedulable("e")?;
     space.delete("c")?;
     space.wait_running("e")?;
     site.until_held_by(&space, &["d", "e"])?;

@@ -160,14 +160,7 @@ fn a_device_that_returns_is_still_that_of_its_pod() -> Result<()> {
     // Each of the two is counted and in use: there is nothing for a third.
     site.node.wait_allocatable(&resource, 1)?;
     space.create(&pod("c", &resource))?;
-    space.until("c", "there is no slot for it", |pod| {
-        let reason = pod.pointer("/status/conditions/0/reason");
-        ensure!(
-            reason.is_some_and(|reason| reason == "Unschedulable"),
-            "{pod:#}"
-        );
-        Ok(())
-    })?;
+    space.wait_unschedulable("c")?;
     space.delete("b")?;
     space.wait_running("c")?;
     let now = site.until_held_by(&space, &["a", "c"])?;

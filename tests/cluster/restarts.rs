@@ -195,14 +195,7 @@ fn after_a_power_cut_old_pods_fail_and_new_ones_work_once_the_agent_is_back() ->
         Some(&"UnexpectedAdmissionError".into())
     );
     space.create(&pod("new", &site, &resource))?;
-    space.until("new", "it waits for the device", |pod| {
-        let reason = pod.pointer("/status/conditions/0/reason");
-        ensure!(
-            reason.is_some_and(|reason| reason == "Unschedulable"),
-            "{pod:#}"
-        );
-        Ok(())
-    })?;
+    space.wait_unschedulable("new")?;
     site.home.start(&["--slot-grace", "5s"])?;
     space.wait_running("new")?;
     site.until_held_by(&space, &["new"])?;

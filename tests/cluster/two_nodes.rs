@@ -48,14 +48,7 @@ fn two_agents_give_the_devices_of_their_own_nodes() -> Result<()> {
     };
     let main = Container::new("main").device("akri.sh/nodes", 1);
     space.create(&Pod::new("fifth", &[main]))?;
-    space.until("fifth", "there is no slot for it", |pod| {
-        let reason = pod.pointer("/status/conditions/0/reason");
-        ensure!(
-            reason.is_some_and(|reason| reason == "Unschedulable"),
-            "{pod:#}"
-        );
-        Ok(())
-    })?;
+    space.wait_unschedulable("fifth")?;
     space.delete("a")?;
     let pod = space.wait_running("fifth")?;
     assert_eq!(

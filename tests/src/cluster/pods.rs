@@ -223,6 +223,15 @@ impl<'c> Namespace<'c> {
         Ok(found)
     }
 
+    /// Waits until the scheduler has found no node for a pod.
+    pub fn wait_unschedulable(&self, pod: &str) -> Result<()> {
+        self.until(pod, "no node has room for it", |object| {
+            let reason = text(object, "/status/conditions/0/reason");
+            ensure!(reason == "Unschedulable", "{object:#}");
+            Ok(())
+        })
+    }
+
     /// Looks at a pod at every change, until `look` gives something.
     pub fn until<T>(
         &self,
