@@ -1,25 +1,27 @@
 //! Devices over the life of a pod's containers: init containers, sidecars, restarts.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use leafhost_tests::cluster::{self, Container, Pod};
+use leafhost_tests::wait;
 
 use crate::device::Site;
 
 #[test]
 fn an_init_container_keeps_its_slot_for_longer_than_the_grace() -> Result<()> {
-    init_container("20")
+    init_container(Duration::from_secs(20))
 }
 
-/// As long as four graces of the default.
+/// Longer than the kubelet's and the agent's slowest looks at anything.
 #[test]
 #[ignore = "takes minutes: make soak"]
 fn soak_an_init_container_keeps_its_slot() -> Result<()> {
-    init_container("60")
+    init_container(Duration::from_mins(6))
 }
 
-fn init_container(seconds: &str) -> Result<()> {
+fn init_container(length: Duration) -> Result<()> {
     let Some(cluster) = cluster::shared()? else {
         return Ok(());
     };
@@ -28,7 +30,7 @@ fn init_container(seconds: &str) -> Result<()> {
     site.configure("init", 1, &["one"])?;
     site.home.start(&["--slot-grace", "5s"])?;
     let resource = site.only_resource(1)?;
-    let init = Container::new("init").script(&format!("env; sleep {seconds}"));
+    let init = Container::new("init").script(&format!("env; sleep {}", length.as_secs()));
     let main = Container::new("main").device(&resource, 1);
     let pod = Pod::new("pod", &[main]).init(&[init.device(&resource, 1)]);
     space.create(&pod.on(site.node))?;
@@ -36,8 +38,12 @@ fn init_container(seconds: &str) -> Result<()> {
     site.home.until("the init container is seen", |status| {
         status.pointer("/kubelet/slots/0/holder").is_some()
     })?;
-    space.wait_running("pod")?;
-    space.wait_logs("pod", "main", "DEBUG_ECHO_DESCRIPTION=one\n")?;
+    let limit = length.saturating_add(wait::PATIENCE);
+    wait::within(limit, "the main container prints its device", || {
+        let logs = space.logs("pod", "main")?;
+        ensure!(logs.contains("DEBUG_ECHO_DESCRIPTION=one\n"), "{logs}");
+        Ok(())
+    })?;
     site.until_held_by(&space, &["pod"])?;
     let log = site.home.log();
     ensure!(!log.contains("slot is free again"), "{log}");

@@ -1,6 +1,6 @@
 //! Two nodes, each with an agent and devices of its own.
 
-use anyhow::{Result, ensure};
+use anyhow::Result;
 use leafhost_tests::cluster::{self, Container, Pod};
 
 use crate::device::Site;
