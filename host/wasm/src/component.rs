@@ -22,6 +22,7 @@ pub const CONTRACT_VERSIONS: &[&str] = &[
     "leafhost:log@0.1.0",
     "leafhost:explain@0.1.0",
     "leafhost:udev@0.1.0",
+    "leafhost:net@0.1.0",
 ];
 /// Interfaces of ours that need no grant: types, and what is always there.
 const UNGRANTED: &[&str] = &[
@@ -31,12 +32,16 @@ const UNGRANTED: &[&str] = &[
     "leafhost:explain/explain",
 ];
 /// Interfaces of ours and the grant each needs.
-const GRANTED: &[(&str, &str)] = &[("leafhost:udev/devices", "udev")];
+const GRANTED: &[(&str, &str)] = &[
+    ("leafhost:udev/devices", "udev"),
+    ("leafhost:net/interfaces", "network"),
+];
 /// The packages of WASI 0.2 that are linked, all of them empty or denying.
 const WASI: &[&str] = &[
     "wasi:cli",
     "wasi:clocks",
     "wasi:filesystem",
+    "wasi:http",
     "wasi:io",
     "wasi:random",
     "wasi:sockets",

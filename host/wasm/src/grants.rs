@@ -13,7 +13,7 @@ use crate::limits::Limits;
 mod network;
 mod suggest;
 
-pub use network::{HostPorts, NetPorts, NetworkGrants, Ports, Tls};
+pub use leafhost_net::grants::{HostPorts, NetPorts, NetworkGrants, Ports, Tls};
 pub use suggest::suggest;
 
 /// The most bytes a grants file may have.

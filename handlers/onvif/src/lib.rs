@@ -1,0 +1,1 @@
+//! The `onvif` discovery handler: cameras on the network that speak ONVIF.

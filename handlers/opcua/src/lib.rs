@@ -1,0 +1,1 @@
+//! The `opcua` discovery handler: OPC UA servers by discovery URLs.

@@ -1,0 +1,213 @@
+//! The `network` section of a grants file as values: which networks, hosts and ports a handler may reach. Opens nothing.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::str::FromStr;
+
+use ipnet::IpNet;
+
+/// Where a handler may connect to.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct NetworkGrants {
+    /// Patterns of interface names; empty: the default ones.
+    pub interfaces: Vec<String>,
+    /// Datagrams.
+    pub udp: Vec<NetPorts>,
+    /// Groups it may be woken by.
+    pub multicast: Vec<NetPorts>,
+    /// Connections.
+    pub tcp: Vec<NetPorts>,
+    /// Requests.
+    pub http: Vec<HostPorts>,
+    /// Patterns of host names that may be looked up; those of `http` entries may be anyway.
+    pub names: Vec<String>,
+    /// How certificates are treated.
+    pub tls: Tls,
+}
+
+/// How certificates of HTTPS servers are treated.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum Tls {
+    /// They must be good: signed by one of the machine's authorities, for that name.
+    #[default]
+    Verify,
+    /// This very certificate, by the SHA-256 of its DER form, whoever signed it.
+    Pin([u8; 32]),
+    /// Anything goes: the peer may be anybody.
+    Insecure,
+}
+
+/// Ports from and to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ports {
+    /// The first.
+    pub first: u16,
+    /// The last.
+    pub last: u16,
+}
+
+/// A network and ports.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NetPorts {
+    /// The network; absent for `lan`, the networks directly attached to the granted interfaces.
+    pub net: Option<IpNet>,
+    /// The ports.
+    pub ports: Ports,
+}
+
+/// A host and ports.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum HostPorts {
+    /// By network.
+    Net(NetPorts),
+    /// By name.
+    Name(String, Ports),
+}
+
+impl FromStr for Tls {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match (text, text.strip_prefix("pin:")) {
+            ("verify", _) => Ok(Self::Verify),
+            ("insecure", _) => Ok(Self::Insecure),
+            (_, Some(digest)) => digest_of(digest).map(Self::Pin).ok_or_else(|| {
+                "has a pin that is no SHA-256; must be 64 hexadecimal digits, colons allowed"
+                    .to_owned()
+            }),
+            _ => Err("must be `verify`, `insecure` or `pin:` and the certificate's SHA-256".into()),
+        }
+    }
+}
+
+fn digest_of(text: &str) -> Option<[u8; 32]> {
+    let digits: Vec<u32> = text
+        .chars()
+        .filter(|c| *c != ':')
+        .map(|c| c.to_digit(16))
+        .collect::<Option<_>>()?;
+    let bytes: Vec<u8> = digits
+        .chunks(2)
+        .map(|pair| match pair {
+            [high, low] => u8::try_from(high * 16 + low).ok(),
+            _ => None,
+        })
+        .collect::<Option<_>>()?;
+    bytes.try_into().ok()
+}
+
+impl FromStr for Ports {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong = || format!("has the ports {text:?}; must be a port, `4840-4850`, or `*`");
+        if text == "*" {
+            return Ok(Self {
+                first: 1,
+                last: u16::MAX,
+            });
+        }
+        let (first, last) = text.split_once('-').unwrap_or((text, text));
+        let (first, last) = (first.parse().ok(), last.parse().ok());
+        match (first, last) {
+            (Some(first), Some(last)) if 0 < first && first <= last => Ok(Self { first, last }),
+            _ => Err(wrong()),
+        }
+    }
+}
+
+impl fmt::Display for Ports {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.first, self.last) {
+            (1, u16::MAX) => f.write_str("*"),
+            (first, last) if first == last => write!(f, "{first}"),
+            (first, last) => write!(f, "{first}-{last}"),
+        }
+    }
+}
+
+impl Ports {
+    /// Whether that port is one of them.
+    pub fn contain(&self, port: u16) -> bool {
+        (self.first..=self.last).contains(&port)
+    }
+}
+
+impl FromStr for NetPorts {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (net, ports) = text
+            .rsplit_once(':')
+            .ok_or("must be CIDR:PORTS or lan:PORTS, such as \"192.168.7.0/24:4840\"")?;
+        let ports = ports.parse()?;
+        if net == "lan" {
+            return Ok(Self { net: None, ports });
+        }
+        Ok(Self {
+            net: Some(parse_net(net)?),
+            ports,
+        })
+    }
+}
+
+/// `192.168.7.0/24`, `[ff02::c]/128`, or one address.
+fn parse_net(text: &str) -> Result<IpNet, String> {
+    let (address, length) = match text.split_once('/') {
+        Some((address, length)) => (address, Some(length)),
+        None => (text, None),
+    };
+    let bare = match address.strip_prefix('[') {
+        Some(rest) => rest.strip_suffix(']').ok_or("has a `[` without `]`")?,
+        None if address.contains(':') => {
+            return Err(
+                "has an IPv6 address without brackets; write \"[ff02::c]/128:3702\"".into(),
+            );
+        }
+        None => address,
+    };
+    let parsed: IpAddr = bare
+        .parse()
+        .map_err(|_| format!("has {bare:?}, which is no IP address"))?;
+    let most = if parsed.is_ipv4() { 32 } else { 128 };
+    let length = match length {
+        Some(text) => text
+            .parse()
+            .ok()
+            .filter(|length| *length <= most)
+            .ok_or_else(|| format!("has the prefix length {text:?}; must be 0 to {most}"))?,
+        None => most,
+    };
+    let net = IpNet::new(parsed, length).map_err(|error| error.to_string())?;
+    if net.addr() != net.network() {
+        return Err(format!(
+            "has address bits behind the prefix; the network is {}",
+            net.trunc()
+        ));
+    }
+    Ok(net)
+}
+
+impl FromStr for HostPorts {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (host, ports) = text.rsplit_once(':').ok_or(
+            "must be HOST:PORTS, CIDR:PORTS or lan:PORTS, such as \"api.example.com:443\"",
+        )?;
+        let label = |label: &str| {
+            !label.is_empty()
+                && label.len() <= 63
+                && label
+                    .bytes()
+                    .all(|b| b.is_ascii_alphanumeric() || b == b'-')
+                && !label.starts_with('-')
+                && !label.ends_with('-')
+        };
+        let numeric = host.bytes().all(|b| b.is_ascii_digit() || b == b'.');
+        if host != "lan" && !numeric && host.len() <= 253 && host.split('.').all(label) {
+            return Ok(Self::Name(host.to_ascii_lowercase(), ports.parse()?));
+        }
+        text.parse().map(Self::Net)
+    }
+}
