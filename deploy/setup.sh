@@ -6,10 +6,13 @@ for part in "$@"; do
   case "$part" in
     build) ;;
     lint) ;;
-    # podman with what a container on a bare machine needs; umockdev plays USB devices; busybox is the test image.
+    # podman with what a container on a bare machine needs; umockdev plays USB devices; busybox is the test image;
+    # wsdd is a neighbour of ONVIF cameras.
     test)
-      packages="$packages podman runc umockdev busybox-static"
-      python3 -c 'import ensurepip' 2>/dev/null || packages="$packages python3-venv" ;;
+      packages="$packages podman runc umockdev busybox-static iproute2 wsdd"
+      python3 -c 'import ensurepip' 2>/dev/null || packages="$packages python3-venv"
+      command -v node >/dev/null || packages="$packages nodejs"
+      command -v npm >/dev/null || packages="$packages npm" ;;
     # What a Kubernetes on this machine needs beside the programs that tests/cluster/build.sh makes.
     cluster) packages="$packages busybox-static containernetworking-plugins etcd-server iproute2 openssl runc" ;;
     *) echo "setup: unknown part '$part', must be build, test, lint or cluster" >&2; exit 2 ;;
@@ -62,11 +65,24 @@ if [ -n "$missing" ]; then
   esac
 fi
 
-# A gRPC that is not ours, for the wire tests.
+# What is not ours, for the tests: gRPC, and peers that speak ONVIF and OPC UA. A stamp tells what is there.
+installed() { [ "$(cat "$1/installed" 2>/dev/null)" = "$2" ]; }
 case " $* " in *" test "*)
-  if ! "${LEAFHOST_PYTHON:=$HOME/.cache/leafhost/python}/bin/python" -c 'import grpc' 2>/dev/null; then
-    echo "setup: will install grpcio in $LEAFHOST_PYTHON"
+  : "${LEAFHOST_PYTHON:=$HOME/.cache/leafhost/python}" "${LEAFHOST_NODE:=$HOME/.cache/leafhost/node}"
+  wanted=$(cksum <tests/peers/python/requirements.txt)
+  if ! installed "$LEAFHOST_PYTHON" "$wanted"; then
+    echo "setup: will install the Python packages of tests/peers/python/requirements.txt in $LEAFHOST_PYTHON"
     python3 -m venv --clear "$LEAFHOST_PYTHON"
-    "$LEAFHOST_PYTHON/bin/python" -m pip install --quiet --disable-pip-version-check --only-binary :all: grpcio==1.85.1
+    "$LEAFHOST_PYTHON/bin/python" -m pip install --quiet --disable-pip-version-check --no-warn-script-location \
+      --no-deps --requirement tests/peers/python/requirements.txt
+    echo "$wanted" >"$LEAFHOST_PYTHON/installed"
+  fi
+  wanted=$(cat tests/peers/node/package.json tests/peers/node/package-lock.json | cksum)
+  if ! installed "$LEAFHOST_NODE" "$wanted"; then
+    echo "setup: will install the packages of tests/peers/node/package.json in $LEAFHOST_NODE"
+    mkdir -p "$LEAFHOST_NODE"
+    cp tests/peers/node/package.json tests/peers/node/package-lock.json "$LEAFHOST_NODE"
+    npm ci --prefix "$LEAFHOST_NODE" --ignore-scripts --no-audit --no-fund --loglevel error >/dev/null
+    echo "$wanted" >"$LEAFHOST_NODE/installed"
   fi ;;
 esac

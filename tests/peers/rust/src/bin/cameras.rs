@@ -1,0 +1,295 @@
+//! Many cameras in one process, each on a port of its own: for benches and crowded networks.
+//!
+//! Written by hand for speed: a camera costs a socket and answers with fixed texts. The first are good; the last ones
+//! `--dripping` of them answer with one byte a second for ever.
+#![allow(missing_docs, reason = "a binary")]
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+use clap::Parser;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream, UdpSocket};
+
+const GROUP: Ipv4Addr = Ipv4Addr::new(239, 255, 255, 250);
+const PORT: u16 = 3702;
+
+/// What they are.
+#[derive(Debug, Clone, Parser)]
+struct Cameras {
+    /// The address of all.
+    #[arg(long)]
+    address: Ipv4Addr,
+    /// The port of the first; the others follow.
+    #[arg(long, default_value_t = 10000)]
+    port: u16,
+    #[arg(long)]
+    count: u16,
+    /// How many of them, the last ones, drip.
+    #[arg(long, default_value_t = 0)]
+    dripping: u16,
+    /// Whether they answer probes at once and not within 400 ms.
+    #[arg(long)]
+    at_once: bool,
+}
+
+impl Cameras {
+    fn url(&self, number: u16) -> String {
+        let port = self.port.saturating_add(number);
+        format!("http://{}:{port}/onvif/device_service", self.address)
+    }
+
+    fn drips(&self, number: u16) -> bool {
+        number >= self.count.saturating_sub(self.dripping)
+    }
+
+    /// What `ProbeMatch`, `Hello` and `Bye` have inside.
+    fn about(&self, number: u16) -> String {
+        format!(
+            "<a:EndpointReference><a:Address>{}</a:Address></a:EndpointReference>\
+             <d:Types>dn:NetworkVideoTransmitter tds:Device</d:Types>\
+             <d:Scopes>onvif://www.onvif.org/type/NetworkVideoTransmitter onvif://www.onvif.org/name/camera-{number}</d:Scopes>\
+             <d:XAddrs>{}</d:XAddrs><d:MetadataVersion>1</d:MetadataVersion>",
+            reference(number),
+            self.url(number)
+        )
+    }
+
+    fn probe_match(&self, number: u16, relates_to: &str) -> String {
+        let inside = self.about(number);
+        envelope(
+            "ProbeMatches",
+            number,
+            &format!("<a:RelatesTo>{relates_to}</a:RelatesTo>"),
+            &format!("<d:ProbeMatches><d:ProbeMatch>{inside}</d:ProbeMatch></d:ProbeMatches>"),
+        )
+    }
+}
+
+fn reference(number: u16) -> String {
+    format!("urn:uuid:00000000-0000-4000-8000-{number:012x}")
+}
+
+/// A message of WS-Discovery.
+fn envelope(action: &str, number: u16, header: &str, body: &str) -> String {
+    static MESSAGES: AtomicU64 = AtomicU64::new(0);
+    let message = MESSAGES.fetch_add(1, Ordering::Relaxed);
+    format!(
+        "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\
+         <s:Envelope xmlns:s=\"http://www.w3.org/2003/05/soap-envelope\" \
+         xmlns:a=\"http://schemas.xmlsoap.org/ws/2004/08/addressing\" \
+         xmlns:d=\"http://schemas.xmlsoap.org/ws/2005/04/discovery\" \
+         xmlns:dn=\"http://www.onvif.org/ver10/network/wsdl\" \
+         xmlns:tds=\"http://www.onvif.org/ver10/device/wsdl\"><s:Header>\
+         <a:MessageID>urn:uuid:00000000-{number:04x}-4000-9000-{message:012x}</a:MessageID>{header}\
+         <a:To>urn:schemas-xmlsoap-org:ws:2005:04:discovery</a:To>\
+         <a:Action>http://schemas.xmlsoap.org/ws/2005/04/discovery/{action}</a:Action>\
+         </s:Header><s:Body>{body}</s:Body></s:Envelope>"
+    )
+}
+
+/// The text between `<…name>` and the next `<`, wherever that comes first.
+fn text_of<'a>(xml: &'a str, name: &str) -> Option<&'a str> {
+    let (_, rest) = xml.split_once(&format!("{name}>"))?;
+    rest.split('<').next().map(str::trim)
+}
+
+/// Answers each probe for each camera, spread over 400 ms as the standard asks.
+async fn answer_probes(cameras: Cameras, socket: UdpSocket) -> Result<()> {
+    let socket = Arc::new(socket);
+    let mut buffer = vec![0; 65536];
+    loop {
+        let (length, from) = socket.recv_from(&mut buffer).await?;
+        let text = String::from_utf8_lossy(buffer.get(..length).unwrap_or_default()).into_owned();
+        let wanted = text_of(&text, "Types").is_none_or(|types| {
+            types.contains("NetworkVideoTransmitter") || types.contains("Device")
+        });
+        if !text.contains("2005/04/discovery/Probe<") || !wanted {
+            continue;
+        }
+        let Some(message) = text_of(&text, "MessageID").map(str::to_owned) else {
+            continue;
+        };
+        let (cameras, socket) = (cameras.clone(), Arc::clone(&socket));
+        tokio::spawn(async move {
+            let step = Duration::from_millis(400)
+                .checked_div(cameras.count.into())
+                .filter(|_| !cameras.at_once)
+                .unwrap_or_default();
+            for number in 0..cameras.count {
+                tokio::time::sleep(step).await;
+                let reply = cameras.probe_match(number, &message);
+                // Who asked may be gone.
+                let _ = socket.send_to(reply.as_bytes(), from).await;
+            }
+        });
+    }
+}
+
+/// What a camera answers to an operation; absent: a fault.
+fn result(cameras: &Cameras, number: u16, request: &str) -> Option<String> {
+    let operation = [
+        "GetSystemDateAndTime",
+        "GetDeviceInformation",
+        "GetNetworkInterfaces",
+        "GetScopes",
+    ]
+    .into_iter()
+    .find(|operation| request.contains(operation))?;
+    let inside = match operation {
+        "GetSystemDateAndTime" => "<tds:SystemDateAndTime><tt:DateTimeType>NTP</tt:DateTimeType>\
+             <tt:DaylightSavings>false</tt:DaylightSavings><tt:UTCDateTime>\
+             <tt:Time><tt:Hour>12</tt:Hour><tt:Minute>0</tt:Minute><tt:Second>0</tt:Second></tt:Time>\
+             <tt:Date><tt:Year>2026</tt:Year><tt:Month>6</tt:Month><tt:Day>1</tt:Day></tt:Date>\
+             </tt:UTCDateTime></tds:SystemDateAndTime>"
+            .to_owned(),
+        "GetDeviceInformation" => format!(
+            "<tds:Manufacturer>Crowd</tds:Manufacturer><tds:Model>One of many</tds:Model>\
+             <tds:FirmwareVersion>1.0</tds:FirmwareVersion><tds:SerialNumber>C{number}</tds:SerialNumber>\
+             <tds:HardwareId>crowd</tds:HardwareId>"
+        ),
+        "GetNetworkInterfaces" => {
+            let [high, low] = number.to_be_bytes();
+            format!(
+                "<tds:NetworkInterfaces token=\"eth0\"><tt:Enabled>true</tt:Enabled><tt:Info><tt:Name>eth0</tt:Name>\
+                 <tt:HwAddress>02:00:5e:20:{high:02x}:{low:02x}</tt:HwAddress><tt:MTU>1500</tt:MTU></tt:Info>\
+                 <tt:IPv4><tt:Enabled>true</tt:Enabled><tt:Config><tt:Manual><tt:Address>{}</tt:Address>\
+                 <tt:PrefixLength>24</tt:PrefixLength></tt:Manual><tt:DHCP>false</tt:DHCP></tt:Config></tt:IPv4>\
+                 </tds:NetworkInterfaces>",
+                cameras.address
+            )
+        }
+        _ => format!(
+            "<tds:Scopes><tt:ScopeDef>Fixed</tt:ScopeDef>\
+             <tt:ScopeItem>onvif://www.onvif.org/name/camera-{number}</tt:ScopeItem></tds:Scopes>"
+        ),
+    };
+    Some(format!(
+        "<tds:{operation}Response>{inside}</tds:{operation}Response>"
+    ))
+}
+
+fn response(cameras: &Cameras, number: u16, request: &str) -> String {
+    let fault = "<s:Fault><s:Code><s:Value>s:Receiver</s:Value></s:Code>\
+                 <s:Reason><s:Text xml:lang=\"en\">not implemented</s:Text></s:Reason></s:Fault>";
+    let (status, inside) = match result(cameras, number, request) {
+        Some(inside) => ("200 OK", inside),
+        None => ("500 Internal Server Error", fault.to_owned()),
+    };
+    let body = format!(
+        "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\
+         <s:Envelope xmlns:s=\"http://www.w3.org/2003/05/soap-envelope\" \
+         xmlns:tds=\"http://www.onvif.org/ver10/device/wsdl\" \
+         xmlns:tt=\"http://www.onvif.org/ver10/schema\"><s:Body>{inside}</s:Body></s:Envelope>"
+    );
+    format!(
+        "HTTP/1.1 {status}\r\nContent-Type: application/soap+xml; charset=utf-8\r\nContent-Length: {}\r\n\r\n{body}",
+        body.len()
+    )
+}
+
+/// The next request of a connection, as text; absent when the other side has ended it.
+async fn next_request(stream: &mut TcpStream, seen: &mut Vec<u8>) -> Result<Option<String>> {
+    loop {
+        let text = String::from_utf8_lossy(seen).into_owned();
+        if let Some((head, body)) = text.split_once("\r\n\r\n") {
+            let length = head
+                .lines()
+                .filter_map(|line| line.split_once(':'))
+                .find(|(name, _)| name.eq_ignore_ascii_case("content-length"))
+                .map_or(Ok(0), |(_, value)| value.trim().parse::<usize>())
+                .context("the length is no number")?;
+            if body.len() >= length {
+                seen.drain(..(head.len() + 4 + length).min(seen.len()));
+                return Ok(Some(text));
+            }
+        }
+        if stream.read_buf(seen).await? == 0 {
+            return Ok(None);
+        }
+        if seen.len() > 1 << 16 {
+            bail!("a request is too long");
+        }
+    }
+}
+
+async fn serve(
+    cameras: Arc<Cameras>,
+    number: u16,
+    mut stream: TcpStream,
+    requests: Arc<AtomicU64>,
+) -> Result<()> {
+    let mut seen = Vec::new();
+    while let Some(request) = next_request(&mut stream, &mut seen).await? {
+        requests.fetch_add(1, Ordering::Relaxed);
+        let response = response(&cameras, number, &request);
+        if !cameras.drips(number) {
+            stream.write_all(response.as_bytes()).await?;
+            continue;
+        }
+        for byte in response.bytes().chain(std::iter::repeat(b' ')) {
+            stream.write_all(&[byte]).await?;
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+    }
+    Ok(())
+}
+
+async fn listen(cameras: Arc<Cameras>, number: u16, requests: Arc<AtomicU64>) -> Result<()> {
+    let address = SocketAddr::from((cameras.address, cameras.port.saturating_add(number)));
+    let listener = TcpListener::bind(address)
+        .await
+        .with_context(|| format!("cannot listen on {address}"))?;
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            let (cameras, requests) = (Arc::clone(&cameras), Arc::clone(&requests));
+            // A connection that breaks is the other side's affair.
+            tokio::spawn(async move { serve(cameras, number, stream, requests).await.ok() });
+        }
+    });
+    Ok(())
+}
+
+/// `hello 3`, `bye 3`; `requests` says how many there were since it was asked last.
+fn obey(cameras: &Cameras, requests: &AtomicU64, line: &str) -> Result<()> {
+    if line == "requests" {
+        return leafhost_peers::say(&requests.swap(0, Ordering::Relaxed).to_string());
+    }
+    let (what, number) = line.split_once(' ').context("no number")?;
+    let number = number.parse().context("no camera has that number")?;
+    let action = match what {
+        "hello" => "Hello",
+        "bye" => "Bye",
+        _ => bail!("knows `hello N`, `bye N` and `requests`, not {line:?}"),
+    };
+    let body = format!("<d:{action}>{}</d:{action}>", cameras.about(number));
+    let socket = std::net::UdpSocket::bind((cameras.address, 0))?;
+    socket.send_to(
+        envelope(action, number, "", &body).as_bytes(),
+        (GROUP, PORT),
+    )?;
+    Ok(())
+}
+
+#[tokio::main(flavor = "multi_thread", worker_threads = 2)]
+async fn main() -> Result<()> {
+    let cameras = Arc::new(Cameras::parse());
+    let requests = Arc::new(AtomicU64::new(0));
+    for number in 0..cameras.count {
+        listen(Arc::clone(&cameras), number, Arc::clone(&requests)).await?;
+    }
+    let socket = UdpSocket::bind((GROUP, PORT)).await?;
+    socket.join_multicast_v4(GROUP, cameras.address)?;
+    let answering = tokio::spawn(answer_probes(Cameras::clone(&cameras), socket));
+    let obeying = tokio::task::spawn_blocking(move || {
+        leafhost_peers::ready()?;
+        leafhost_peers::obey(|line| obey(&cameras, &requests, line))
+    });
+    tokio::select! {
+        answered = answering => answered?,
+        obeyed = obeying => obeyed?,
+    }
+}
