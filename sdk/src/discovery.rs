@@ -1,5 +1,6 @@
 //! The answer to a call, built step by step.
 
+use std::net::IpAddr;
 use std::time::Duration;
 
 use crate::bindings::leafhost::discovery::types as wit;
@@ -75,6 +76,30 @@ impl Discovery {
         self
     }
 
+    /// Call again when an address or a link of a granted interface changes. Needs the grant `network`.
+    #[must_use]
+    pub fn wake_on_network(mut self) -> Self {
+        self.wake.push(Wake::Network);
+        self
+    }
+
+    /// Call again when a datagram that has all of these bytes (1 to 8 texts of 1 to 64 bytes) comes to a multicast
+    /// group from another host. Needs the grant `network.multicast`.
+    #[must_use]
+    pub fn wake_on_multicast(
+        mut self,
+        group: IpAddr,
+        port: u16,
+        contains: impl IntoIterator<Item = impl Into<Vec<u8>>>,
+    ) -> Self {
+        self.wake.push(Wake::Multicast(wit::MulticastFilter {
+            group: group.to_string(),
+            port,
+            contains: contains.into_iter().map(Into::into).collect(),
+        }));
+        self
+    }
+
     /// Call again only when the Configuration changes, or something else that was asked for happens.
     #[must_use]
     pub fn until_changed(mut self) -> Self {
@@ -141,7 +166,19 @@ mod tests {
                 vec![Wake::Udev(vec![udev::subsystem("usb")])],
             ),
         ];
-        for (discovery, wake) in table {
+        let group = IpAddr::from([239, 255, 255, 250]);
+        let filter = wit::MulticastFilter {
+            group: "239.255.255.250".to_owned(),
+            port: 3702,
+            contains: vec![b"Hello".to_vec()],
+        };
+        let network = (
+            Discovery::unchanged()
+                .wake_on_network()
+                .wake_on_multicast(group, 3702, ["Hello"]),
+            vec![Wake::Network, Wake::Multicast(filter)],
+        );
+        for (discovery, wake) in table.into_iter().chain([network]) {
             assert_eq!(wit::Discovery::from(discovery).wake, wake);
         }
     }

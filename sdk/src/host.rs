@@ -9,13 +9,20 @@ use crate::udev::Udev;
 use crate::{Budget, Level};
 
 #[cfg(target_family = "wasm")]
-#[path = "host/component.rs"]
-mod imports;
+pub(crate) mod component;
 #[cfg(not(target_family = "wasm"))]
-#[path = "host/native.rs"]
-mod imports;
+pub(crate) mod native;
+mod network;
+pub(crate) mod waiting;
+mod work;
 
+#[cfg(target_family = "wasm")]
+pub(crate) use component as imports;
 pub(crate) use imports::Imports;
+#[cfg(not(target_family = "wasm"))]
+pub(crate) use native as imports;
+#[cfg(not(target_family = "wasm"))]
+pub(crate) use work::unless;
 
 /// The capabilities of one call.
 ///
@@ -86,7 +93,14 @@ impl Host {
     /// [`partial`](crate::Discovery::partial) and go on at the next call: a call that goes beyond its budget is ended and its
     /// answer lost.
     pub fn has_time(&self) -> bool {
-        self.elapsed() < self.wall.saturating_mul(4) / 5
+        !self.time_left().is_zero()
+    }
+
+    /// How long until 80 % of the call's wall clock is used: the [`limit`](Self::within) of what the call does before it
+    /// answers, perhaps in part.
+    pub fn time_left(&self) -> Duration {
+        let to_use = self.wall.saturating_mul(4) / 5;
+        to_use.saturating_sub(self.elapsed())
     }
 
     /// A random number; not for secrets.

@@ -23,10 +23,14 @@ mod error;
 pub mod glue;
 mod handler;
 mod host;
+pub mod http;
+pub mod net;
 mod request;
+pub mod tcp;
 #[cfg(not(target_family = "wasm"))]
 pub mod testing;
 pub mod udev;
+pub mod udp;
 
 #[doc(inline)]
 pub use bindings::leafhost::discovery::types::{

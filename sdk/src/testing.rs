@@ -37,8 +37,13 @@
 //! ```
 
 mod call;
+mod clock;
 mod glob;
+mod http;
+mod network;
+mod tcp;
 mod udev;
+mod udp;
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -48,11 +53,18 @@ use crate::host::Imports;
 use crate::{Handler, Host, Level, Problem, glue};
 
 pub use call::{Call, budget};
+pub use http::HttpAnswer;
+pub use network::Contact;
+pub use tcp::TcpReaction;
+pub(crate) use tcp::TcpStream;
 pub use udev::UdevDevice;
+pub use udp::UdpAnswer;
+pub(crate) use udp::UdpSocket;
 
-/// A host in memory: devices it has, and what a handler told it.
+/// A host in memory: devices it has, the network around it, and what a handler told it.
 ///
-/// Its clock stands still unless the test moves it, and its random numbers are the same in every run.
+/// Its clock stands still but for what the test lets pass and what is waited for: a wait costs no time and is exact. Its
+/// random numbers are the same in every run.
 #[derive(Debug, Default)]
 pub struct FakeHost(Rc<State>);
 
@@ -61,9 +73,9 @@ pub struct FakeHost(Rc<State>);
 pub(crate) struct State {
     log: RefCell<Vec<(Level, String)>>,
     skipped: RefCell<Vec<Skipped>>,
-    now: Cell<Duration>,
-    tick: Cell<Duration>,
     random: Cell<u64>,
+    pub(crate) clock: clock::Clock,
+    pub(crate) network: network::Network,
     pub(crate) udev: udev::Table,
 }
 
@@ -101,8 +113,18 @@ impl FakeHost {
     /// Lets every look at the clock take so long, so that [`Host::has_time`] says no after a while.
     #[must_use]
     pub fn tick(self, time: Duration) -> Self {
-        self.0.tick.set(time);
+        self.0.clock.set_tick(time);
         self
+    }
+
+    /// The time by the host's clock, from zero on.
+    pub fn now(&self) -> Duration {
+        self.0.clock.now()
+    }
+
+    /// Lets time pass, such as between two calls.
+    pub fn pass(&self, time: Duration) {
+        self.0.clock.pass(time);
     }
 
     /// What a handler's own functions are tested with; [`Call`] makes its own.
@@ -136,12 +158,6 @@ impl State {
             rule: rule.to_owned(),
             reason: reason.to_owned(),
         });
-    }
-
-    pub(crate) fn now(&self) -> Duration {
-        let now = self.now.get();
-        self.now.set(now.saturating_add(self.tick.get()));
-        now
     }
 
     /// `SplitMix64` (Steele, Lea, Flood 2014) from 0.

@@ -1,0 +1,102 @@
+//! The part of [`Host`] that waits: for time, and for the network.
+
+use std::future::Future;
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use futures_util::{StreamExt, stream};
+
+use super::{Host, work};
+use crate::net::{Error, NetworkInterface};
+use crate::{http, tcp, udp};
+
+impl Host {
+    /// Runs work that waits, to its end. Everything `async` here is awaited inside it.
+    pub fn block_on<F: Future>(&self, work: F) -> F::Output {
+        work::block_on(&self.imports, work)
+    }
+
+    /// Waits.
+    pub async fn sleep(&self, time: Duration) {
+        let end = self.imports.clock().saturating_add(time);
+        self.imports.sleep_until(end).await;
+    }
+
+    /// The work's output, or `None` if it takes longer than `limit`: then it is dropped, and with it what it has
+    /// open.
+    pub async fn within<T>(&self, limit: Duration, work: impl Future<Output = T>) -> Option<T> {
+        work::unless(self.sleep(limit), work).await
+    }
+
+    /// The outputs of all works, in the order of `works`. At most `at_once` (at least one) are under way; the next one is taken
+    /// from `works` only when there is room for it. Dropping the future drops the works under way.
+    pub async fn all<F: Future>(
+        &self,
+        at_once: usize,
+        works: impl IntoIterator<Item = F>,
+    ) -> Vec<F::Output> {
+        let numbered = works.into_iter().enumerate();
+        let works = numbered.map(|(number, work)| async move { (number, work.await) });
+        let mut outputs: Vec<_> = stream::iter(works)
+            .buffer_unordered(at_once.max(1))
+            .collect()
+            .await;
+        outputs.sort_unstable_by_key(|(number, _)| *number);
+        outputs.into_iter().map(|(_, output)| output).collect()
+    }
+
+    /// The network interfaces the handler may use, those that are up and have an address, by index. Needs the grant
+    /// `network`.
+    pub fn interfaces(&self) -> Vec<NetworkInterface> {
+        self.imports.interfaces()
+    }
+
+    /// A socket for datagrams, bound to this address: the unspecified one or one of [`interfaces`](Self::interfaces), a
+    /// link-local one with its scope id, port 0. What it sends leaves through the interface that has the address.
+    ///
+    /// # Errors
+    /// [`Denied`](Error::Denied) where the grants say nothing of UDP or not that address.
+    pub fn udp(&self, local: SocketAddr) -> Result<udp::Socket, Error> {
+        self.imports.udp(local).map(udp::Socket)
+    }
+
+    /// Sends datagrams from several addresses at given times and collects the answers until the window ends. An
+    /// address that cannot be bound or sent from is left out, with a line in the log at `debug`; if nothing could be sent at all,
+    /// at `warn`.
+    pub async fn probe(&self, probe: udp::Probe) -> Vec<udp::Reply> {
+        udp::run(self, probe).await
+    }
+
+    /// Opens a connection. Has no timeout of its own: see [`within`](Self::within).
+    ///
+    /// # Errors
+    /// [`Denied`](Error::Denied), or what the network says.
+    pub async fn connect(&self, remote: SocketAddr) -> Result<tcp::Stream, Error> {
+        self.imports.connect(remote).await.map(tcp::Stream)
+    }
+
+    /// The addresses of a host name; an address in text is its own answer. Has no timeout of its own: see
+    /// [`within`](Self::within).
+    ///
+    /// # Errors
+    /// [`Name`](Error::Name) where there is none, [`Denied`](Error::Denied).
+    pub async fn resolve(&self, name: &str) -> Result<Vec<IpAddr>, Error> {
+        match name.parse() {
+            Ok(address) => Ok(vec![address]),
+            Err(_) => self.imports.resolve(name).await,
+        }
+    }
+
+    /// Sends a request and reads its response, whatever the status; a redirect is a response.
+    ///
+    /// # Errors
+    /// [`TimedOut`](Error::TimedOut) when [`Request::limit`](http::Request::limit) has passed, whatever has arrived by
+    /// then; [`TooLarge`](Error::TooLarge), [`Denied`](Error::Denied), or what the network says.
+    pub async fn http(&self, request: http::Request) -> Result<http::Response, Error> {
+        let limit = request.limit;
+        let response = self.imports.http(request);
+        self.within(limit, response)
+            .await
+            .unwrap_or(Err(Error::TimedOut))
+    }
+}

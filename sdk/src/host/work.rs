@@ -1,0 +1,55 @@
+//! Running work that waits, on the one thread there is. What can be waited for is the platform's; how it is waited
+//! for is here.
+
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
+
+use super::Imports;
+
+/// Set when the work may go on.
+struct Woken(AtomicBool);
+
+impl Wake for Woken {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Polls the work whenever something it waits for has happened, and waits in between.
+pub(crate) fn block_on<F: Future>(imports: &Imports, work: F) -> F::Output {
+    let mut work = pin!(work);
+    let woken = Arc::new(Woken(AtomicBool::new(true)));
+    let waker = Waker::from(Arc::clone(&woken));
+    let mut context = Context::from_waker(&waker);
+    loop {
+        while woken.0.swap(false, Ordering::Relaxed) {
+            if let Poll::Ready(output) = work.as_mut().poll(&mut context) {
+                return output;
+            }
+        }
+        imports.park();
+    }
+}
+
+/// The work's output, unless the limit comes first.
+pub(crate) async fn unless<T>(
+    limit: impl Future<Output = ()>,
+    work: impl Future<Output = T>,
+) -> Option<T> {
+    let (mut limit, mut work) = (pin!(limit), pin!(work));
+    poll_fn(|context| match work.as_mut().poll(context) {
+        Poll::Ready(output) => Poll::Ready(Some(output)),
+        Poll::Pending => limit.as_mut().poll(context).map(|()| None),
+    })
+    .await
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,160 @@
+//! Requests for [`Host::http`](crate::Host::http), and their responses.
+
+mod target;
+
+use std::time::Duration;
+
+use crate::net::Error;
+
+pub(crate) use target::Target;
+
+/// How long a request may take that does not say.
+const LIMIT: Duration = Duration::from_secs(5);
+
+/// How large a response may be for a request that does not say.
+const MAX_BODY: usize = 256 << 10;
+
+/// A request. One connection, one response: nothing is followed, nothing is sent again.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Request {
+    /// The method, such as `POST`.
+    pub method: String,
+    /// The absolute URL, `http` or `https`, without user and password.
+    pub url: String,
+    /// The headers. None is added but `Host` and `Content-Length`.
+    pub headers: Vec<(String, String)>,
+    /// What is sent, with its length and in one piece.
+    pub body: Vec<u8>,
+    /// How long it may take from the start to the last byte of the response. 5 s unless said otherwise.
+    pub limit: Duration,
+    /// How many bytes the response's body may have. 256 KiB unless said otherwise.
+    pub max_body: usize,
+}
+
+impl Request {
+    /// Asks for what is there.
+    pub fn get(url: impl Into<String>) -> Self {
+        Self::new("GET", url, Vec::new())
+    }
+
+    /// Sends something.
+    pub fn post(url: impl Into<String>, body: impl Into<Vec<u8>>) -> Self {
+        Self::new("POST", url, body.into())
+    }
+
+    fn new(method: &str, url: impl Into<String>, body: Vec<u8>) -> Self {
+        Self {
+            method: method.to_owned(),
+            url: url.into(),
+            headers: Vec::new(),
+            body,
+            limit: LIMIT,
+            max_body: MAX_BODY,
+        }
+    }
+
+    /// One more header.
+    #[must_use]
+    pub fn header(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
+        self.headers.push((name.into(), value.into()));
+        self
+    }
+
+    /// How long it may take, all of it.
+    #[must_use]
+    pub fn limit(mut self, limit: Duration) -> Self {
+        self.limit = limit;
+        self
+    }
+
+    /// How many bytes the response's body may have; more is [`Error::TooLarge`].
+    #[must_use]
+    pub fn max_body(mut self, bytes: usize) -> Self {
+        self.max_body = bytes;
+        self
+    }
+
+    /// The headers that go out: the author's, and the length of a body wherever one is expected.
+    pub(crate) fn fields(&self) -> Result<Vec<(&str, String)>, Error> {
+        let mut fields = Vec::with_capacity(self.headers.len() + 1);
+        for (name, value) in &self.headers {
+            if name.eq_ignore_ascii_case("content-length") {
+                continue;
+            }
+            if !is_token(name) || !value.bytes().all(is_text) || is_connection_header(name) {
+                return Err(Error::Other(format!("header {name:?} cannot be sent")));
+            }
+            fields.push((name.as_str(), value.clone()));
+        }
+        if !self.body.is_empty() || !matches!(self.method.as_str(), "GET" | "HEAD" | "OPTIONS") {
+            fields.push(("Content-Length", self.body.len().to_string()));
+        }
+        Ok(fields)
+    }
+}
+
+fn is_token(name: &str) -> bool {
+    let in_token = |c: u8| c.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&c);
+    !name.is_empty() && name.bytes().all(in_token)
+}
+
+fn is_text(byte: u8) -> bool {
+    byte == b'\t' || (byte >= b' ' && byte != 0x7f)
+}
+
+/// Headers that belong to the connection, which is the host's.
+fn is_connection_header(name: &str) -> bool {
+    const OF_THE_HOST: [&str; 10] = [
+        "connection",
+        "host",
+        "http2-settings",
+        "keep-alive",
+        "proxy-authenticate",
+        "proxy-connection",
+        "te",
+        "trailer",
+        "transfer-encoding",
+        "upgrade",
+    ];
+    OF_THE_HOST
+        .iter()
+        .any(|other| name.eq_ignore_ascii_case(other))
+}
+
+/// A response, whatever its status.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Response {
+    /// The status, such as 200.
+    pub status: u16,
+    /// The headers in their order, with names in lower case. Bytes of a value that are no UTF-8 are replaced.
+    pub headers: Vec<(String, String)>,
+    /// All of the body.
+    pub body: Vec<u8>,
+}
+
+impl Response {
+    /// A response without headers.
+    pub fn new(status: u16, body: impl Into<Vec<u8>>) -> Self {
+        Self {
+            status,
+            headers: Vec::new(),
+            body: body.into(),
+        }
+    }
+
+    /// The value of the first header with this name, whatever the case of its letters.
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.headers_named(name).next()
+    }
+
+    /// The values of all headers with this name.
+    pub fn headers_named<'a>(&'a self, name: &str) -> impl Iterator<Item = &'a str> {
+        self.headers
+            .iter()
+            .filter(move |(other, _)| other.eq_ignore_ascii_case(name))
+            .map(|(_, value)| value.as_str())
+    }
+}
+
+#[cfg(test)]
+mod tests;

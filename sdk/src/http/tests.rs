@@ -1,0 +1,103 @@
+use super::*;
+
+#[test]
+fn a_url_is_taken_apart() {
+    for (url, tls, authority, path, host, port) in [
+        ("http://a", false, "a", "/", "a", 80),
+        ("HTTPS://a/", true, "a", "/", "a", 443),
+        ("http://a:8080?q", false, "a:8080", "/?q", "a", 8080),
+        ("http://a/b?c#d", false, "a", "/b?c", "a", 80),
+        (
+            "http://[fe80::1%25eth0]:81/b",
+            false,
+            "[fe80::1%25eth0]:81",
+            "/b",
+            "fe80::1%25eth0",
+            81,
+        ),
+        ("https://[::1]#x", true, "[::1]", "/", "::1", 443),
+    ] {
+        let target = Target::parse(url).unwrap();
+        assert_eq!(
+            (
+                target.tls,
+                target.authority,
+                target.path_with_query.as_str(),
+                target.host_and_port()
+            ),
+            (tls, authority, path, (host, port)),
+            "{url}"
+        );
+    }
+}
+
+#[test]
+fn a_url_that_cannot_be_asked_says_why() {
+    for (url, why) in [
+        ("a/b", "has no scheme"),
+        ("ftp://a", "is neither http nor https"),
+        ("http://u:p@a/", "has a user"),
+        ("http:///b", "has no host"),
+        ("http://:80/b", "has no host"),
+        ("http://a/b c", "has a space or control character"),
+        ("http://a/\r\nX: y", "has a space or control character"),
+    ] {
+        assert_eq!(
+            Target::parse(url),
+            Err(Error::Other(format!("URL {url:?} {why}")))
+        );
+    }
+}
+
+#[test]
+fn the_length_goes_out_once_and_is_true() {
+    let length = |request: Request| {
+        let fields = request.fields().unwrap();
+        fields
+            .into_iter()
+            .filter(|(name, _)| name.eq_ignore_ascii_case("content-length"))
+            .map(|(_, value)| value)
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(length(Request::get("http://a")), Vec::<String>::new());
+    assert_eq!(length(Request::post("http://a", "")), ["0"]);
+    assert_eq!(
+        length(Request::post("http://a", "abc").header("content-length", "9")),
+        ["3"]
+    );
+}
+
+#[test]
+fn headers_of_the_connection_and_broken_ones_are_refused() {
+    for (name, value) in [
+        ("Host", "b"),
+        ("transfer-encoding", "chunked"),
+        ("", "x"),
+        ("a b", "x"),
+        ("a", "x\r\nHost: b"),
+    ] {
+        let request = Request::get("http://a").header(name, value);
+        assert_eq!(
+            request.fields(),
+            Err(Error::Other(format!("header {name:?} cannot be sent")))
+        );
+    }
+    let request = Request::get("http://a").header("SOAPAction", "\"x\"");
+    assert_eq!(
+        request.fields().unwrap(),
+        [("SOAPAction", "\"x\"".to_owned())]
+    );
+}
+
+#[test]
+fn headers_are_found_whatever_their_case() {
+    let mut response = Response::new(401, "");
+    for value in ["Digest", "Basic"] {
+        let header = ("www-authenticate".to_owned(), value.to_owned());
+        response.headers.push(header);
+    }
+    assert_eq!(response.header("WWW-Authenticate"), Some("Digest"));
+    let all: Vec<_> = response.headers_named("www-authenticate").collect();
+    assert_eq!(all, ["Digest", "Basic"]);
+    assert_eq!(response.header("server"), None);
+}

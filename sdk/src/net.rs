@@ -1,0 +1,112 @@
+//! What all of the network has in common: addresses of the node, and what can go wrong.
+
+use std::fmt;
+use std::net::IpAddr;
+
+/// A network interface of the node that the handler may use.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NetworkInterface {
+    /// Its name, such as `eth0`.
+    pub name: String,
+    /// Its index: the scope id of link-local addresses and IPv6 groups on it, and what
+    /// [`Datagram::interface`](crate::Datagram::interface) has.
+    pub index: u32,
+    /// Its addresses, sorted.
+    pub addresses: Vec<Address>,
+}
+
+/// An address of an interface.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Address {
+    /// The address.
+    pub ip: IpAddr,
+    /// How many of its leading bits name the network.
+    pub prefix: u8,
+}
+
+impl Address {
+    /// Whether the other address lies in the network of this one.
+    pub fn contains(&self, ip: IpAddr) -> bool {
+        let (own, other, width) = match (self.ip, ip) {
+            (IpAddr::V4(own), IpAddr::V4(other)) => (
+                u128::from(own.to_bits()) << 96,
+                u128::from(other.to_bits()) << 96,
+                32,
+            ),
+            (IpAddr::V6(own), IpAddr::V6(other)) => (own.to_bits(), other.to_bits(), 128),
+            _ => return false,
+        };
+        let host_bits = 128 - u32::from(self.prefix.min(width));
+        (own ^ other).checked_shr(host_bits).unwrap_or(0) == 0
+    }
+}
+
+/// Why something on the network failed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Error {
+    /// The grants do not allow it; says what.
+    Denied(String),
+    /// It took longer than it may.
+    TimedOut,
+    /// The other side does not take connections there.
+    Refused,
+    /// No way leads there.
+    Unreachable,
+    /// The other side, or the network, ended the connection.
+    Closed,
+    /// A host name has no address; says which and why.
+    Name(String),
+    /// The answer is larger than this many bytes.
+    TooLarge(usize),
+    /// Anything else, in words.
+    Other(String),
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Denied(what) => write!(f, "not granted: {what}"),
+            Self::TimedOut => f.write_str("timed out"),
+            Self::Refused => f.write_str("connection refused"),
+            Self::Unreachable => f.write_str("unreachable"),
+            Self::Closed => f.write_str("connection closed"),
+            Self::Name(what) => write!(f, "cannot resolve {what}"),
+            Self::TooLarge(bytes) => write!(f, "the answer is larger than {bytes} bytes"),
+            Self::Other(what) => f.write_str(what),
+        }
+    }
+}
+
+impl std::error::Error for Error {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_network_contains_what_shares_its_prefix() {
+        for (own, prefix, other, inside) in [
+            ("192.168.7.2", 24, "192.168.7.200", true),
+            ("192.168.7.2", 24, "192.168.8.2", false),
+            ("192.168.7.2", 0, "8.8.8.8", true),
+            ("192.168.7.2", 32, "192.168.7.2", true),
+            ("192.168.7.2", 32, "192.168.7.3", false),
+            ("192.168.7.2", 99, "192.168.7.3", false),
+            ("fe80::1", 64, "fe80::ffff:2", true),
+            ("fe80::1", 64, "fe80:0:0:1::2", false),
+            ("fe80::1", 0, "2001:db8::1", true),
+            ("fe80::1", 0, "192.168.7.2", false),
+        ] {
+            let address = Address {
+                ip: own.parse().unwrap(),
+                prefix,
+            };
+            assert_eq!(
+                address.contains(other.parse().unwrap()),
+                inside,
+                "{own}/{prefix} {other}"
+            );
+        }
+    }
+}

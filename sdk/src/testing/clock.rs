@@ -1,0 +1,57 @@
+//! The time of a fake host: it passes when somebody waits, at once and exactly.
+
+use std::cell::Cell;
+use std::time::Duration;
+
+use crate::host::waiting::Waiting;
+
+/// A clock, and the timers that run by it.
+#[derive(Debug, Default)]
+pub(crate) struct Clock {
+    now: Cell<Duration>,
+    tick: Cell<Duration>,
+    timers: Waiting<Duration, ()>,
+}
+
+impl Clock {
+    pub fn set_tick(&self, tick: Duration) {
+        self.tick.set(tick);
+    }
+
+    /// A handler's look at the clock, which takes its time.
+    pub fn look(&self) -> Duration {
+        let now = self.now.get();
+        self.pass(self.tick.get());
+        now
+    }
+
+    pub fn now(&self) -> Duration {
+        self.now.get()
+    }
+
+    pub fn pass(&self, time: Duration) {
+        self.now.set(self.now.get().saturating_add(time));
+    }
+
+    pub async fn sleep_until(&self, end: Duration) {
+        self.timers.wait(end, ()).await;
+    }
+
+    /// Goes on to the next timer's end. All that end then wake in the order they began.
+    #[expect(
+        clippy::panic,
+        reason = "a test that would wait for ever fails, and says why"
+    )]
+    pub fn park(&self) {
+        let Some((end, _)) = self.timers.first() else {
+            panic!(
+                "the work waits for something that can never happen: no timer runs, and no fake answers; wait inside \
+                 `Host::within`"
+            );
+        };
+        self.now.set(self.now.get().max(end));
+        while let Some(key) = self.timers.first().filter(|(end, _)| *end <= self.now()) {
+            self.timers.happened(key);
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! Servers that answer requests.
+
+use std::cell::RefCell;
+use std::net::IpAddr;
+use std::rc::Rc;
+use std::time::Duration;
+
+use super::network::Closure;
+use super::{FakeHost, State};
+use crate::http::{Request, Response, Target};
+use crate::net::Error;
+
+/// What a fake server answers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HttpAnswer {
+    /// How long after the request the answer is there, all of it.
+    pub after: Duration,
+    /// The response, or what the handler sees go wrong.
+    pub result: Result<Response, Error>,
+}
+
+impl From<Response> for HttpAnswer {
+    fn from(response: Response) -> Self {
+        Self {
+            after: Duration::ZERO,
+            result: Ok(response),
+        }
+    }
+}
+
+type Answer = dyn FnMut(&Request) -> HttpAnswer;
+
+#[derive(Debug)]
+struct Server {
+    tls: bool,
+    host: String,
+    port: u16,
+    answer: Closure<Box<Answer>>,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Servers(RefCell<Vec<Server>>);
+
+impl FakeHost {
+    /// A server at scheme, host and port, such as `http://192.168.7.9:80`. One at an address answers to its names
+    /// as well.
+    #[must_use]
+    pub fn http_server(
+        self,
+        at: &str,
+        answer: impl FnMut(&Request) -> HttpAnswer + 'static,
+    ) -> Self {
+        let target = parsed_target(at);
+        let (host, port) = target.host_and_port();
+        let server = Server {
+            tls: target.tls,
+            host: host.to_owned(),
+            port,
+            answer: Closure(Box::new(answer)),
+        };
+        self.0.network.http.0.borrow_mut().push(server);
+        self
+    }
+}
+
+/// What a test wrote, read.
+#[expect(
+    clippy::panic,
+    reason = "a mistake in a test, which has nobody to report it to"
+)]
+fn parsed_target(at: &str) -> Target<'_> {
+    Target::parse(at).unwrap_or_else(|error| panic!("{error}"))
+}
+
+impl State {
+    pub(crate) async fn http(self: Rc<Self>, request: Request) -> Result<Response, Error> {
+        let answer = self.answer(&request)?;
+        let end = self.clock.now().saturating_add(answer.after);
+        self.clock.sleep_until(end).await;
+        let mut response = answer.result?;
+        if response.body.len() > request.max_body {
+            return Err(Error::TooLarge(request.max_body));
+        }
+        for (name, _) in &mut response.headers {
+            name.make_ascii_lowercase();
+        }
+        Ok(response)
+    }
+
+    fn answer(&self, request: &Request) -> Result<HttpAnswer, Error> {
+        let target = Target::parse(&request.url)?;
+        request.fields()?;
+        let (host, port) = target.host_and_port();
+        let named = self.network.addresses(host);
+        let address = host.parse::<IpAddr>().is_ok() || host.contains(':');
+        if named.is_none() && !address && !self.network.http.has(host) {
+            return Err(Error::Name(format!("{host:?}: no such name")));
+        }
+        let addresses = named.unwrap_or_default();
+        let mut hosts = vec![host.to_owned()];
+        hosts.extend(addresses.iter().map(IpAddr::to_string));
+        for host in &hosts {
+            let with_port = if host.contains(':') {
+                format!("[{host}]:{port}")
+            } else {
+                format!("{host}:{port}")
+            };
+            if self.network.denies(host) || self.network.denies(&with_port) {
+                return Err(Error::Denied(format!("http {with_port}")));
+            }
+        }
+        self.contact(None, format!("http {} {}", request.method, request.url));
+        let mut servers = self.network.http.0.borrow_mut();
+        let server = servers.iter_mut().find(|server| {
+            server.tls == target.tls && server.port == port && hosts.contains(&server.host)
+        });
+        match server {
+            Some(server) => Ok((server.answer.0)(request)),
+            None => Err(Error::Unreachable),
+        }
+    }
+}
+
+impl Servers {
+    fn has(&self, host: &str) -> bool {
+        self.0.borrow().iter().any(|server| server.host == host)
+    }
+}

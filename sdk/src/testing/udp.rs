@@ -1,0 +1,144 @@
+//! Peers that answer datagrams, and the sockets that ask them.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::fmt::Display;
+use std::future::{Ready, ready};
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::time::Duration;
+
+use super::network::{Closure, answers_to, parsed};
+use super::{FakeHost, State};
+use crate::host::waiting::Waiting;
+use crate::net::Error;
+
+/// A datagram a fake peer sends back.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UdpAnswer {
+    /// How long after the question it arrives.
+    pub after: Duration,
+    /// Who sends it, which need not be whom was asked.
+    pub from: SocketAddr,
+    /// What it says.
+    pub payload: Vec<u8>,
+}
+
+type Answer = dyn FnMut(SocketAddr, &[u8]) -> Vec<UdpAnswer>;
+
+#[derive(Debug, Default)]
+pub(crate) struct Peers(RefCell<Vec<(SocketAddr, Closure<Box<Answer>>)>>);
+
+impl FakeHost {
+    /// Somebody who hears what is sent to an address (of a group, too) such as `239.255.255.250:3702` or
+    /// `[ff02::c%2]:3702`; without a scope it hears all scopes. The closure gets the sender's address and the payload. Several may be
+    /// at one address.
+    #[must_use]
+    pub fn udp_peer(
+        self,
+        address: impl Display,
+        answer: impl FnMut(SocketAddr, &[u8]) -> Vec<UdpAnswer> + 'static,
+    ) -> Self {
+        let peer = (parsed(&address), Closure(Box::new(answer) as Box<Answer>));
+        self.0.network.udp.0.borrow_mut().push(peer);
+        self
+    }
+}
+
+/// A datagram on its way: when it arrives, who sent it, what it says.
+type OnItsWay = (Duration, SocketAddr, Vec<u8>);
+
+#[derive(Debug)]
+pub(crate) struct UdpSocket {
+    state: Rc<State>,
+    local: SocketAddr,
+    /// In the order of arrival.
+    inbox: RefCell<VecDeque<OnItsWay>>,
+    changed: Waiting<(), ()>,
+}
+
+impl UdpSocket {
+    pub fn bind(state: &Rc<State>, mut local: SocketAddr) -> Result<Self, Error> {
+        let own = |ip| {
+            let interfaces = state.network.interfaces.borrow();
+            let mut addresses = interfaces.iter().flat_map(|other| &other.addresses);
+            addresses.any(|address| address.ip == ip)
+        };
+        let bindable = local.ip().is_unspecified() || own(local.ip());
+        if local.port() != 0 || !bindable || state.network.denies_address(local) {
+            return Err(Error::Denied(format!("udp from {local}")));
+        }
+        local.set_port(state.network.port());
+        Ok(Self {
+            state: Rc::clone(state),
+            local,
+            inbox: RefCell::default(),
+            changed: Waiting::default(),
+        })
+    }
+
+    pub fn local(&self) -> SocketAddr {
+        self.local
+    }
+
+    pub fn send_to(&self, payload: &[u8], to: SocketAddr) -> Ready<Result<(), Error>> {
+        let network = &self.state.network;
+        if network.denies_address(to) {
+            return ready(Err(Error::Denied(format!("udp {to}"))));
+        }
+        let mut from = self.local;
+        if from.ip().is_unspecified()
+            && let Some(ip) = network.source(to.ip())
+        {
+            from.set_ip(ip);
+        }
+        self.state.contact(Some(from), format!("udp {to}"));
+        let mut answers = Vec::new();
+        for (_, peer) in network
+            .udp
+            .0
+            .borrow_mut()
+            .iter_mut()
+            .filter(|(address, _)| answers_to(*address, to))
+        {
+            answers.extend((peer.0)(from, payload));
+        }
+        for answer in answers {
+            if !network.denies_address(answer.from) {
+                self.arrive(answer);
+            }
+        }
+        ready(Ok(()))
+    }
+
+    fn arrive(&self, answer: UdpAnswer) {
+        let at = self.state.clock.now().saturating_add(answer.after);
+        let mut inbox = self.inbox.borrow_mut();
+        let place = inbox.partition_point(|(other, ..)| *other <= at);
+        inbox.insert(place, (at, answer.from, answer.payload));
+        drop(inbox);
+        for (key, ()) in self.changed.all() {
+            self.changed.happened(key);
+        }
+    }
+
+    pub async fn receive(&self) -> Result<(Vec<u8>, SocketAddr), Error> {
+        loop {
+            let now = self.state.clock.now();
+            let next = self.inbox.borrow().front().map(|(at, ..)| *at);
+            match next {
+                Some(at) if at <= now => {
+                    if let Some((_, from, payload)) = self.inbox.borrow_mut().pop_front() {
+                        return Ok((payload, from));
+                    }
+                }
+                Some(at) => {
+                    let arrival = self.state.clock.sleep_until(at);
+                    let changed = self.changed.wait((), ());
+                    crate::host::unless(arrival, changed).await;
+                }
+                None => self.changed.wait((), ()).await,
+            }
+        }
+    }
+}

@@ -1,0 +1,59 @@
+//! Datagrams: one socket at a time, or a probe from all addresses at once.
+
+mod probe;
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use crate::host::imports;
+use crate::net::Error;
+
+pub(crate) use probe::run;
+
+/// A bound socket, made by [`Host::udp`](crate::Host::udp). Dropping it closes it.
+#[derive(Debug)]
+pub struct Socket(pub(crate) imports::UdpSocket);
+
+impl Socket {
+    /// The address it is bound to, with the port the system chose.
+    pub fn local(&self) -> SocketAddr {
+        self.0.local()
+    }
+
+    /// Sends one datagram.
+    pub async fn send_to(&self, payload: &[u8], to: SocketAddr) -> Result<(), Error> {
+        self.0.send_to(payload, to).await
+    }
+
+    /// Waits for the next datagram from an address the grants let in, and says who sent it. Has no timeout of its own;
+    /// when the future is dropped, nothing is lost.
+    pub async fn receive(&self) -> Result<(Vec<u8>, SocketAddr), Error> {
+        self.0.receive().await
+    }
+}
+
+/// A question to everybody, for [`Host::probe`](crate::Host::probe).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Probe {
+    /// The addresses to ask from, with port 0: one for each network, since a datagram leaves where its sender's
+    /// address is. Empty: the unspecified address, which asks where the default route leads.
+    pub from: Vec<SocketAddr>,
+    /// When after the start, to whom, what. Each goes out from every address of its family, but from one with a scope id not
+    /// to another scope; a link-local target without a scope id gets the sender's.
+    pub sends: Vec<(Duration, SocketAddr, Vec<u8>)>,
+    /// How long answers are collected.
+    pub window: Duration,
+    /// How many answers are kept. Later ones are not read.
+    pub max_replies: usize,
+}
+
+/// An answer to a [`Probe`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Reply {
+    /// Who sent it.
+    pub from: SocketAddr,
+    /// Which of the probe's addresses it came to, with the port.
+    pub local: SocketAddr,
+    /// What it says.
+    pub payload: Vec<u8>,
+}
