@@ -1,10 +1,31 @@
 //! The grants applied to the interfaces of this moment: may this address be reached? Denies what no entry allows.
+//!
+//! An IPv6 address that only wraps an IPv4 one is that IPv4 address. Loopback, link-local, multicast, broadcast, metadata
+//! services, the node's own addresses and the networks of its containers are in no wide network and not in `lan`: an
+//! entry allows such an address only if all of the entry's network lies in that range. Knows no sockets.
+
+mod containers;
+mod ranges;
+#[cfg(test)]
+mod tests;
+mod view;
 
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::grants::NetworkGrants;
-use crate::{Interface, Network};
+use glob::{MatchOptions, Pattern};
+
+use self::ranges::{Special, is_link_local};
+use self::view::View;
+use crate::grants::{HostPorts, NetPorts, NetworkGrants};
+use crate::{Interface, Interfaces, Network};
+
+/// Host names are not told apart by case, and `*` also stands for dots.
+const NAMES: MatchOptions = MatchOptions {
+    case_sensitive: false,
+    require_literal_separator: false,
+    require_literal_leading_dot: false,
+};
 
 /// Why something is not allowed, in words for the operator.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -14,65 +35,297 @@ pub struct Denied(pub String);
 /// What a handler may reach; cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Policy {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
     grants: Arc<NetworkGrants>,
     network: Network,
+    /// Those of `interfaces`; absent where the grants name none. One that is no pattern fits nothing.
+    interfaces: Option<Vec<Pattern>>,
+    names: Vec<Pattern>,
+    seen: Mutex<(Arc<Interfaces>, Arc<View>)>,
 }
 
 impl Policy {
     /// The grants of a handler on this node.
     pub fn new(grants: Arc<NetworkGrants>, network: Network) -> Self {
-        Self { grants, network }
+        let patterns = |texts: &[String]| -> Vec<Pattern> {
+            let pattern = |text: &String| Pattern::new(text.trim_end_matches('.')).ok();
+            texts.iter().filter_map(pattern).collect()
+        };
+        let interfaces =
+            (!grants.interfaces.is_empty()).then(|| patterns(grants.interfaces.as_slice()));
+        let names = patterns(&grants.names);
+        let now = network.interfaces();
+        let view = View::new(&now, interfaces.as_deref());
+        Self {
+            shared: Arc::new(Shared {
+                grants,
+                network,
+                interfaces,
+                names,
+                seen: Mutex::new((now, Arc::new(view))),
+            }),
+        }
     }
 
     /// The grants.
     pub fn grants(&self) -> &NetworkGrants {
-        &self.grants
+        &self.shared.grants
     }
 
-    /// The interfaces it may use, as they are now.
+    /// The network it is about.
+    pub(crate) fn network(&self) -> &Network {
+        &self.shared.network
+    }
+
+    /// The interfaces it may use, as they are now: granted, up, with addresses; sorted by index.
     pub fn interfaces(&self) -> Vec<Interface> {
-        let _ = &self.network;
-        Vec::new()
+        let view = self.view();
+        let usable = view.granted.iter().filter(|i| !i.addresses.is_empty());
+        usable.cloned().collect()
     }
 
-    /// Whether a socket may be bound to that address.
+    /// Whether a socket may be bound to that address: port 0 of the unspecified address or of an address of a granted
+    /// interface.
     pub fn bind(&self, address: SocketAddr) -> Result<(), Denied> {
-        Err(denied("bind to", address))
+        let address = canonical(address);
+        let denied = |why: &str| Denied(format!("bind to {address}: {why}"));
+        let grants = self.grants();
+        if grants.udp.is_empty() && grants.tcp.is_empty() {
+            return Err(denied(
+                "neither `network.udp` nor `network.tcp` has entries",
+            ));
+        }
+        if address.port() != 0 {
+            return Err(denied("only port 0 can be bound, which takes a free one"));
+        }
+        if address.ip().is_unspecified() {
+            return Ok(());
+        }
+        let view = self.view();
+        let has = |interface: &Interface| {
+            let mut addresses = interface.addresses.iter().map(ipnet::IpNet::addr);
+            let is_scope = !is_link_local(address.ip()) || fits_scope(address, interface.index);
+            addresses.any(|own| own == address.ip()) && is_scope
+        };
+        if view.granted.iter().any(has) {
+            return Ok(());
+        }
+        Err(denied(
+            "not the address of an interface that is up and that `network.interfaces` grants (a link-local one needs its \
+             scope id)",
+        ))
     }
 
     /// Whether a datagram may be sent there.
     pub fn send(&self, address: SocketAddr) -> Result<(), Denied> {
-        Err(denied("send to", address))
+        let address = canonical(address);
+        self.by_net("send to", "udp", self.grants().udp.iter(), address)
     }
 
-    /// Whether a datagram may be received from there. `asked` are the granted groups the call has sent to.
+    /// Whether a datagram may be received from there. `asked` are the addresses the socket has sent to with leave: what
+    /// was sent to a group may be answered by anybody in `lan`, from any port, what was sent to an IPv6 group only on the
+    /// interface it was sent to, link-local addresses there included; what was sent to one address, by that one.
     pub fn receive(&self, address: SocketAddr, asked: &[SocketAddr]) -> Result<(), Denied> {
-        let _ = asked;
-        Err(denied("receive from", address))
+        let address = canonical(address);
+        let view = self.view();
+        let answers = |asked: &SocketAddr| {
+            let asked = canonical(*asked);
+            match (asked, address) {
+                (SocketAddr::V4(asked), SocketAddr::V4(from)) if asked.ip().is_multicast() => {
+                    view.is_lan(IpAddr::V4(*from.ip()))
+                }
+                (SocketAddr::V6(asked), SocketAddr::V6(from)) if asked.ip().is_multicast() => {
+                    view.interface(asked.scope_id()).is_some_and(|interface| {
+                        if from.ip().is_unicast_link_local() {
+                            from.scope_id() == interface.index
+                        } else {
+                            view.is_lan_of(interface, IpAddr::V6(*from.ip()))
+                        }
+                    })
+                }
+                (SocketAddr::V6(asked), SocketAddr::V6(from)) => {
+                    asked.ip() == from.ip() && asked.scope_id() == from.scope_id()
+                }
+                (asked, from) => asked.ip() == from.ip(),
+            }
+        };
+        if asked.iter().any(answers) {
+            return Ok(());
+        }
+        self.by_net("receive from", "udp", self.grants().udp.iter(), address)
     }
 
     /// Whether a connection may be made.
     pub fn connect(&self, address: SocketAddr) -> Result<(), Denied> {
-        Err(denied("connect to", address))
+        let address = canonical(address);
+        self.by_net("connect to", "tcp", self.grants().tcp.iter(), address)
     }
 
     /// Whether a request to `host`, which is that address, may be sent.
     pub fn request(&self, host: &str, address: SocketAddr) -> Result<(), Denied> {
-        let _ = host;
-        Err(denied("send a request to", address))
+        let address = canonical(address);
+        let nets = self.grants().http.iter().filter_map(|entry| match entry {
+            HostPorts::Net(net) => Some(net),
+            HostPorts::Name(..) => None,
+        });
+        let what = if host.parse() == Ok(address.ip()) {
+            "send a request to".to_owned()
+        } else {
+            format!("send a request for {host:?} to")
+        };
+        let denied = match self.by_net(&what, "http", nets, address) {
+            Ok(()) => return Ok(()),
+            Err(denied) => denied,
+        };
+        let is_named = self.named(host).any(|ports| ports.contain(address.port()));
+        if is_named && self.view().specials(address.ip()).next().is_none() {
+            return Ok(());
+        }
+        Err(denied)
     }
 
-    /// Whether that name may be looked up.
+    /// Whether that name may be looked up: it fits `names`, or an `http` entry has it. An address written as text is no
+    /// name and may be.
     pub fn look_up(&self, name: &str) -> Result<(), Denied> {
-        Err(Denied(format!("look up {name}")))
+        let bare = name.strip_suffix('.').unwrap_or(name);
+        let inner = bare
+            .strip_prefix('[')
+            .and_then(|rest| rest.strip_suffix(']'));
+        if inner.unwrap_or(bare).parse::<IpAddr>().is_ok() {
+            return Ok(());
+        }
+        if !is_name(bare) {
+            let start: String = name.chars().take(64).collect();
+            return Err(Denied(format!("look up {start:?}: that is no host name")));
+        }
+        let fits = |pattern: &Pattern| pattern.matches_with(bare, NAMES);
+        if self.shared.names.iter().any(fits) || self.named(bare).next().is_some() {
+            return Ok(());
+        }
+        Err(Denied(format!(
+            "look up {name:?}: no entry of `network.names` or `network.http` has it"
+        )))
     }
 
     /// Whether a datagram of that group and port may wake the handler.
     pub fn listen(&self, group: IpAddr, port: u16) -> Result<(), Denied> {
-        Err(denied("listen to", SocketAddr::new(group, port)))
+        let group = group.to_canonical();
+        let has = |entry: &NetPorts| {
+            entry.net.is_some_and(|net| net.contains(&group)) && entry.ports.contain(port)
+        };
+        let why = if !group.is_multicast() {
+            "not a multicast group"
+        } else if self.grants().multicast.iter().any(has) {
+            return Ok(());
+        } else {
+            "no entry of `network.multicast` has it"
+        };
+        let address = SocketAddr::new(group, port);
+        Err(Denied(format!("listen to {address}: {why}")))
+    }
+
+    /// The ports of the `http` entries with that name.
+    fn named(&self, host: &str) -> impl Iterator<Item = crate::grants::Ports> {
+        let host = host.strip_suffix('.').unwrap_or(host);
+        self.grants()
+            .http
+            .iter()
+            .filter_map(move |entry| match entry {
+                HostPorts::Name(name, ports) if name.eq_ignore_ascii_case(host) => Some(*ports),
+                _ => None,
+            })
+    }
+
+    fn by_net<'a>(
+        &self,
+        what: &str,
+        grant: &str,
+        entries: impl Iterator<Item = &'a NetPorts>,
+        address: SocketAddr,
+    ) -> Result<(), Denied> {
+        let view = self.view();
+        let denied = |why: String| Err(Denied(format!("{what} {address}: {why}")));
+        if address.port() == 0 {
+            return denied("port 0 is no peer's".to_owned());
+        }
+        let specials: Vec<&Special> = view.specials(address.ip()).collect();
+        let has = |entry: &NetPorts| {
+            let fits = match entry.net {
+                None => view.is_lan(address.ip()),
+                Some(net) => {
+                    net.contains(&address.ip()) && specials.iter().all(|s| s.net.contains(&net))
+                }
+            };
+            fits && entry.ports.contain(address.port())
+        };
+        let mut entries = entries;
+        if !entries.any(has) {
+            // The narrowest says most.
+            let narrowest = specials
+                .iter()
+                .max_by_key(|special| special.net.prefix_len());
+            return denied(match narrowest {
+                None => format!("no entry of `network.{grant}` has it"),
+                Some(Special { net, what }) => format!(
+                    "{what} is in no wide network; an entry of `network.{grant}` inside {net} would allow it"
+                ),
+            });
+        }
+        if let SocketAddr::V6(v6) = address
+            && (v6.ip().is_unicast_link_local() || v6.ip().is_multicast())
+            && view.interface(v6.scope_id()).is_none()
+        {
+            return denied("needs the scope id of an interface that is up and granted".to_owned());
+        }
+        Ok(())
+    }
+
+    /// The view of the interfaces as they are now.
+    fn view(&self) -> Arc<View> {
+        let now = self.shared.network.interfaces();
+        let mut seen = self
+            .shared
+            .seen
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if !Arc::ptr_eq(&seen.0, &now) {
+            let view = View::new(&now, self.shared.interfaces.as_deref());
+            *seen = (now, Arc::new(view));
+        }
+        seen.1.clone()
     }
 }
 
-fn denied(what: &str, address: SocketAddr) -> Denied {
-    Denied(format!("{what} {address}"))
+/// An IPv6 address that wraps an IPv4 one is that.
+fn canonical(address: SocketAddr) -> SocketAddr {
+    match address {
+        SocketAddr::V6(v6) => match v6.ip().to_ipv4_mapped() {
+            Some(v4) => SocketAddr::new(IpAddr::V4(v4), v6.port()),
+            None => address,
+        },
+        SocketAddr::V4(_) => address,
+    }
+}
+
+/// Whether the scope of the address is that interface; IPv4 has none.
+fn fits_scope(address: SocketAddr, index: u32) -> bool {
+    match address {
+        SocketAddr::V4(_) => true,
+        SocketAddr::V6(v6) => v6.scope_id() == index,
+    }
+}
+
+/// Whether the text can be a host's name: at most 253 bytes in labels of 1 to 63 letters, digits, `-` and `_`.
+fn is_name(text: &str) -> bool {
+    let is_label = |label: &str| {
+        (1..=63).contains(&label.len())
+            && label
+                .bytes()
+                .all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_')
+    };
+    text.len() <= 253 && text.split('.').all(is_label)
 }
