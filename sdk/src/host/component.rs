@@ -1,16 +1,30 @@
 //! The imports of the component. Each function calls one import, so that what is not called is not imported.
 
-use std::time::{Duration, Instant};
+mod address;
+mod http;
+mod reactor;
+mod tcp;
+mod udp;
+
+use std::net::{IpAddr, SocketAddr};
+use std::rc::Rc;
+use std::time::Duration;
 
 use crate::Level;
 use crate::bindings::leafhost;
+use crate::http::{Request, Response};
+use crate::net::{self, Address, NetworkInterface};
 use crate::udev::{Device, Rule};
 use leafhost::udev::devices::Error;
+use reactor::Reactor;
 
-/// The imports, and the instant the call began.
+pub use tcp::TcpStream;
+pub use udp::UdpSocket;
+
+/// The imports, and what waits for them.
 #[derive(Debug)]
 pub struct Imports {
-    started: Instant,
+    reactor: Rc<Reactor>,
 }
 
 #[allow(
@@ -20,7 +34,7 @@ pub struct Imports {
 impl Imports {
     pub fn new() -> Self {
         Self {
-            started: Instant::now(),
+            reactor: Rc::new(Reactor::new()),
         }
     }
 
@@ -33,7 +47,12 @@ impl Imports {
     }
 
     pub fn now(&self) -> Duration {
-        self.started.elapsed()
+        self.reactor.now()
+    }
+
+    /// The time by which is waited.
+    pub fn clock(&self) -> Duration {
+        self.reactor.now()
     }
 
     pub fn random(&self) -> u64 {
@@ -47,5 +66,47 @@ impl Imports {
 
     pub fn udev_read(&self, attributes: &[(String, String)]) -> Result<Vec<Option<String>>, Error> {
         leafhost::udev::devices::read(attributes)
+    }
+
+    pub fn park(&self) {
+        self.reactor.park();
+    }
+
+    pub async fn sleep_until(&self, end: Duration) {
+        self.reactor.sleep_until(end).await;
+    }
+
+    pub fn interfaces(&self) -> Vec<NetworkInterface> {
+        let granted = leafhost::net::interfaces::granted();
+        let interfaces = granted.into_iter().map(|interface| {
+            let addresses = interface.addresses.iter().filter_map(|address| {
+                Some(Address {
+                    ip: address.ip.parse().ok()?,
+                    prefix: address.prefix_length,
+                })
+            });
+            NetworkInterface {
+                addresses: addresses.collect(),
+                name: interface.name,
+                index: interface.index,
+            }
+        });
+        interfaces.collect()
+    }
+
+    pub fn udp(&self, local: SocketAddr) -> Result<UdpSocket, net::Error> {
+        UdpSocket::bind(&self.reactor, local)
+    }
+
+    pub async fn connect(&self, remote: SocketAddr) -> Result<TcpStream, net::Error> {
+        TcpStream::connect(&self.reactor, remote).await
+    }
+
+    pub async fn resolve(&self, name: &str) -> Result<Vec<IpAddr>, net::Error> {
+        address::resolve(&self.reactor, name).await
+    }
+
+    pub async fn http(&self, request: Request) -> Result<Response, net::Error> {
+        http::send(&self.reactor, request).await
     }
 }

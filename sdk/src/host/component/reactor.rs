@@ -1,0 +1,76 @@
+//! Waiting in a component: for the pollables of the host and for timers, all in one call.
+
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use wasip2::clocks::monotonic_clock::subscribe_duration;
+use wasip2::io::poll::{Pollable, poll};
+
+use crate::host::waiting::Waiting;
+
+/// What waits. A pollable belongs to the resource it tells of and must be gone before it: who has the resource has the
+/// pollable too, and drops it first. Here is only what is being waited for.
+#[derive(Debug)]
+pub struct Reactor {
+    started: Instant,
+    timers: Waiting<Duration, ()>,
+    pollables: Waiting<(), Rc<Pollable>>,
+}
+
+impl Reactor {
+    pub fn new() -> Self {
+        Self {
+            started: Instant::now(),
+            timers: Waiting::default(),
+            pollables: Waiting::default(),
+        }
+    }
+
+    /// The time since the call began.
+    pub fn now(&self) -> Duration {
+        self.started.elapsed()
+    }
+
+    pub async fn sleep_until(&self, end: Duration) {
+        self.timers.wait(end, ()).await;
+    }
+
+    /// Waits until the host says so. A new look at the resource may still find nothing.
+    pub async fn ready(&self, pollable: &Rc<Pollable>) {
+        self.pollables.wait((), Rc::clone(pollable)).await;
+    }
+
+    /// Waits until at least one thing has happened, and wakes who waits for what has. Waiting for nothing is a mistake of the
+    /// handler, and traps.
+    pub fn park(&self) {
+        let waiting = self.pollables.all();
+        let timer = self.timers.first().map(|(end, _)| {
+            let left = end.saturating_sub(self.now());
+            subscribe_duration(nanoseconds(left))
+        });
+        let asked: Vec<&Pollable> = waiting
+            .iter()
+            .map(|(_, pollable)| &**pollable)
+            .chain(&timer)
+            .collect();
+        assert!(
+            !asked.is_empty(),
+            "the work waits for something that can never happen"
+        );
+        for index in poll(&asked) {
+            let index = usize::try_from(index).unwrap_or(usize::MAX);
+            if let Some((key, _)) = waiting.get(index) {
+                self.pollables.happened(*key);
+            }
+        }
+        let now = self.now();
+        while let Some(key) = self.timers.first().filter(|(end, _)| *end <= now) {
+            self.timers.happened(key);
+        }
+    }
+}
+
+/// As the host counts time; what is longer than 584 years is that long.
+pub fn nanoseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
