@@ -59,10 +59,12 @@ if [ -n "$missing" ]; then
   $sudo apt-get update -qq
   # shellcheck disable=SC2086
   $sudo env DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends $missing >/dev/null
-  # Debian starts an etcd for the machine; the cluster brings its own.
-  case "$missing" in *" etcd-server"*)
-    if [ -d /run/systemd/system ]; then $sudo systemctl disable --now --quiet etcd; fi ;;
-  esac
+  # Debian starts these for the machine; the tests bring up their own.
+  for service in etcd wsdd; do
+    case "$missing" in *" $service"*)
+      if [ -d /run/systemd/system ]; then $sudo systemctl disable --now --quiet "$service"; fi ;;
+    esac
+  done
 fi
 
 # What is not ours, for the tests: gRPC, and peers that speak ONVIF and OPC UA. A stamp tells what is there.

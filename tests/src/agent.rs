@@ -12,6 +12,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::cluster::Node;
+use crate::lan::Host;
 use crate::program::{self, Ended};
 use crate::wait::{eventually, within};
 
@@ -51,6 +52,15 @@ impl Home {
         home.kubelet = Some("/var/lib/kubelet".into());
         node.name().clone_into(&mut home.node);
         home.enter = Box::new(|program| node.enter(program));
+        Ok(home)
+    }
+
+    /// One whose agent lives on a host of a network.
+    pub fn on_host(host: &Host, node: &str) -> Result<Self> {
+        let mut home = Self::new()?;
+        node.clone_into(&mut home.node);
+        let host = host.clone();
+        home.enter = Box::new(move |program| Ok(host.command(program)));
         Ok(home)
     }
 

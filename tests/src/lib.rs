@@ -6,6 +6,8 @@ pub mod agent;
 pub mod chance;
 pub mod cluster;
 pub mod kubelet;
+pub mod lan;
+pub mod peer;
 pub mod program;
 pub mod requirement;
 pub mod wait;

@@ -13,7 +13,7 @@ use leafhost_kubelet::{
     Refusal, ResourceName,
 };
 use leafhost_tests::kubelet::Blocking;
-use leafhost_tests::{program, requirement};
+use leafhost_tests::{peer, program, requirement};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -22,14 +22,7 @@ use tokio_util::sync::CancellationToken;
 const CAMERAS: &str = "akri.sh/cameras";
 
 fn python() -> Result<Option<PathBuf>> {
-    let home = std::env::var_os("LEAFHOST_PYTHON").map_or_else(
-        || {
-            let home = std::env::var_os("HOME").context("HOME is not set")?;
-            anyhow::Ok(PathBuf::from(home).join(".cache/leafhost/python"))
-        },
-        |place| Ok(place.into()),
-    )?;
-    let python = home.join("bin/python");
+    let python = peer::python_folder()?.join("bin/python");
     let name = python.to_str().context("the path is no text")?;
     let lacks = requirement::lacks(requirement::files(&[name], "make setup-test"))?;
     Ok((!lacks).then_some(python))

@@ -1,0 +1,45 @@
+//! What leaves a host, as `capture.py` sees it.
+
+use std::net::IpAddr;
+
+use anyhow::{Context, Result};
+use leafhost_tests::lan::Host;
+use leafhost_tests::peer::{self, Peer};
+use serde::Deserialize;
+
+/// A capture that runs.
+pub struct Capture(Peer);
+
+/// Where packets went.
+#[derive(Debug, Clone, Deserialize)]
+pub struct Flow {
+    /// `udp`, `tcp`, `arp`, `icmp6` and so on.
+    pub protocol: String,
+    pub to: IpAddr,
+    /// 0 where there are no ports.
+    pub port: u16,
+    /// When each left, in seconds from the start.
+    pub times: Vec<f64>,
+}
+
+impl Capture {
+    pub fn start(host: &Host) -> Result<Self> {
+        Peer::start(peer::python(host, "capture")?).map(Self)
+    }
+
+    /// What has left since the start.
+    pub fn end(self) -> Result<Vec<Flow>> {
+        let lines = self.0.end()?;
+        let line = lines.first().context("the capture said nothing")?;
+        serde_json::from_str(line).with_context(|| format!("the capture said {line}"))
+    }
+}
+
+/// How many datagrams went to a group.
+pub fn sent_to(flows: &[Flow], group: &str, port: u16) -> usize {
+    flows
+        .iter()
+        .filter(|flow| flow.protocol == "udp" && flow.to.to_string() == group && flow.port == port)
+        .map(|flow| flow.times.len())
+        .sum()
+}

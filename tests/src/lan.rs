@@ -1,0 +1,250 @@
+//! Networks of a test's own: bridges in a namespace, and hosts in namespaces of theirs with a leg on one or more bridges.
+//!
+//! Nothing of it shows up among the machine's own interfaces. Names hold the pid of the test, so that what a killed one has
+//! left is known and removed by the next. Knows nothing of what the hosts run.
+
+use std::ffi::OsStr;
+use std::fmt::Write as _;
+use std::fs;
+use std::io::Write as _;
+use std::net::{Ipv4Addr, Ipv6Addr};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
+
+use anyhow::{Context, Result, ensure};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use crate::program;
+use crate::requirement::{self, Missing};
+
+const PREFIX: &str = "lhlan";
+const MADE: &str = "/run/netns";
+
+/// What this machine lacks for it.
+pub fn missing() -> Option<Missing> {
+    requirement::root("sudo -E make test-all")
+        .or_else(|| requirement::files(&["/usr/sbin/ip"], "make setup-test"))
+}
+
+/// Some bridges. A host on bridge `n` is 192.168.(70 + n).x and fe80::x there, with the same x on all.
+#[derive(Debug)]
+pub struct Lan {
+    name: String,
+    hosts: AtomicU8,
+    namespaces: std::sync::Mutex<Vec<String>>,
+}
+
+/// A host: a network namespace with `eth0` and perhaps more, and a default route that leads nowhere.
+#[derive(Debug, Clone)]
+pub struct Host {
+    namespace: String,
+    number: u8,
+    bridges: Vec<u8>,
+}
+
+impl Lan {
+    /// One bridge.
+    pub fn new() -> Result<Self> {
+        Self::with_bridges(1)
+    }
+
+    /// Several, which nothing connects.
+    pub fn with_bridges(count: u8) -> Result<Self> {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        if number == 0 {
+            remove_leftovers()?;
+        }
+        let lan = Self {
+            name: format!("{PREFIX}{}-{number}", std::process::id()),
+            hosts: AtomicU8::new(9),
+            namespaces: std::sync::Mutex::default(),
+        };
+        lan.add_namespace(&lan.name)?;
+        let mut script = String::from("link set lo up\n");
+        for bridge in 0..count {
+            write!(
+                script,
+                "link add br{bridge} type bridge\n\
+                 link set br{bridge} up\n\
+                 address add {}/24 dev br{bridge}\n",
+                gateway(bridge)
+            )?;
+        }
+        ip(&lan.name, &script)?;
+        Ok(lan)
+    }
+
+    fn add_namespace(&self, name: &str) -> Result<()> {
+        program::run("ip", ["netns", "add", name])?.good()?;
+        let mut all = self.namespaces.lock().unwrap_or_else(|it| it.into_inner());
+        all.push(name.to_owned());
+        Ok(())
+    }
+
+    /// A new host on the first bridge.
+    pub fn host(&self, name: &str) -> Result<Host> {
+        self.host_on(name, &[0])
+    }
+
+    /// A new host with `eth0` on the first bridge that is named, `eth1` on the second.
+    pub fn host_on(&self, name: &str, bridges: &[u8]) -> Result<Host> {
+        let host = Host {
+            namespace: format!("{}-{name}", self.name),
+            number: self.hosts.fetch_add(1, Ordering::Relaxed).wrapping_add(1),
+            bridges: bridges.to_vec(),
+        };
+        self.add_namespace(&host.namespace)?;
+        ip(&host.namespace, "link set lo up\n")?;
+        for leg in 0..bridges.len() {
+            self.connect(&host, leg)?;
+        }
+        Ok(host)
+    }
+
+    /// Plugs in the leg of a host that [`Self::disconnect`] has pulled.
+    pub fn connect(&self, host: &Host, leg: usize) -> Result<()> {
+        let (bridge, number) = (host.bridge(leg)?, host.number);
+        let end = format!("h{number}-{leg}");
+        ip(
+            &self.name,
+            &format!(
+                "link add {end} type veth peer name eth{leg} netns {}\n\
+                 link set {end} master br{bridge} up\n",
+                host.namespace
+            ),
+        )?;
+        let mut script = format!(
+            "link set eth{leg} addrgenmode none\n\
+             address add {}/24 brd + dev eth{leg}\n\
+             link set eth{leg} up\n\
+             address add {}/64 dev eth{leg} nodad\n",
+            host.address_on(leg)?,
+            host.link_local()
+        );
+        if leg == 0 {
+            writeln!(script, "route add default via {}", gateway(bridge))?;
+        }
+        ip(&host.namespace, &script)
+    }
+
+    /// Pulls the plug of a host's leg: the interface is gone.
+    pub fn disconnect(&self, host: &Host, leg: usize) -> Result<()> {
+        ip(&self.name, &format!("link delete h{}-{leg}\n", host.number))
+    }
+}
+
+impl Drop for Lan {
+    fn drop(&mut self) {
+        let all = self
+            .namespaces
+            .get_mut()
+            .unwrap_or_else(|it| it.into_inner());
+        for namespace in all.drain(..).rev() {
+            if let Err(error) = remove(&namespace) {
+                eprintln!("{namespace} stays: {error:#}");
+            }
+        }
+    }
+}
+
+impl Host {
+    /// Its address on the bridge of `eth0`.
+    pub fn address(&self) -> Result<Ipv4Addr> {
+        self.address_on(0)
+    }
+
+    /// Its address on the bridge of `eth<leg>`.
+    pub fn address_on(&self, leg: usize) -> Result<Ipv4Addr> {
+        let [a, b, c, _] = gateway(self.bridge(leg)?).octets();
+        Ok(Ipv4Addr::new(a, b, c, self.number))
+    }
+
+    /// Its link-local address, the same on each interface.
+    pub fn link_local(&self) -> Ipv6Addr {
+        Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, self.number.into())
+    }
+
+    fn bridge(&self, leg: usize) -> Result<u8> {
+        self.bridges
+            .get(leg)
+            .copied()
+            .with_context(|| format!("{} has no eth{leg}", self.namespace))
+    }
+
+    /// A command that runs `program` there.
+    pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
+        let mut command = Command::new("ip");
+        command
+            .args(["netns", "exec", &self.namespace])
+            .arg(program);
+        command
+    }
+}
+
+/// The bridge's own address, where default routes lead. Nothing is forwarded.
+fn gateway(bridge: u8) -> Ipv4Addr {
+    Ipv4Addr::new(192, 168, bridge.saturating_add(70), 1)
+}
+
+/// Runs lines of `ip` in a namespace.
+fn ip(namespace: &str, script: &str) -> Result<()> {
+    let mut child = Command::new("ip")
+        .args(["-n", namespace, "-batch", "-"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .context("cannot start ip")?;
+    child
+        .stdin
+        .take()
+        .context("ip has no input")?
+        .write_all(script.as_bytes())
+        .context("ip does not read")?;
+    let output = child.wait_with_output().context("cannot run ip")?;
+    ensure!(
+        output.status.success(),
+        "ip in {namespace}: {}\n{script}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    Ok(())
+}
+
+/// Ends what runs in a namespace and removes it.
+fn remove(namespace: &str) -> Result<()> {
+    let pids = program::run("ip", ["netns", "pids", namespace])?.good()?;
+    for pid in pids.split_whitespace() {
+        // One that has ended meanwhile is what is wanted.
+        let _ = kill(Pid::from_raw(pid.parse()?), Signal::SIGKILL);
+    }
+    program::run("ip", ["netns", "delete", namespace])?.good()?;
+    Ok(())
+}
+
+/// Removes the namespaces of tests that have ended without.
+fn remove_leftovers() -> Result<()> {
+    let Ok(entries) = fs::read_dir(MADE) else {
+        return Ok(());
+    };
+    for entry in entries {
+        let name = entry.context("cannot list the namespaces")?.file_name();
+        let name = name.to_string_lossy();
+        let Some(pid) = name
+            .strip_prefix(PREFIX)
+            .and_then(|rest| rest.split('-').next())
+        else {
+            continue;
+        };
+        // Another test may be removing the same.
+        if !Path::new("/proc").join(pid).exists()
+            && let Err(error) = remove(&name)
+            && Path::new(MADE).join(&*name).exists()
+        {
+            return Err(error);
+        }
+    }
+    Ok(())
+}
