@@ -72,6 +72,7 @@ fn runtime(cache: &Path, compiler: PathBuf) -> Arc<Runtime> {
         compiler: Some(compiler),
         compile_timeout: Duration::from_mins(1),
         events: Err("no device events in this test".to_owned()),
+        network: Err("no network in this test".to_owned()),
     })
     .unwrap()
 }
@@ -373,7 +374,10 @@ async fn sockets_are_denied_and_the_denial_is_shown() {
         matches!(report.outcome, Outcome::Discovered(_)),
         "{report:?}"
     );
-    assert_eq!(report.call.denied, ["a TCP socket"]);
+    assert_eq!(
+        report.call.denied,
+        ["a TCP socket: the grant `network` is missing"]
+    );
 }
 
 /// A section: its number, its length, its content.

@@ -5,15 +5,20 @@
 
 use std::sync::Arc;
 
+use leafhost_net::Policy;
+use leafhost_net::http::Names;
 use wasmtime::Engine;
 use wasmtime::component::{Linker, ResourceTable};
 use wasmtime_wasi::{WasiCtx, WasiCtxView, WasiView};
 
-use crate::limits::{HANDLES, Limiter};
+use crate::limits::{HANDLES, Limiter, Limits};
 use crate::record::Record;
 
 pub(crate) mod explain;
+mod http;
 pub(crate) mod log;
+mod net;
+mod reach;
 mod sockets;
 pub(crate) mod udev;
 mod wasi;
@@ -26,8 +31,10 @@ pub(crate) struct CallState {
     wasi: WasiCtx,
     log: log::LogState,
     explain: explain::ExplainState,
-    sockets: sockets::SocketState,
     udev: udev::UdevState,
+    reach: Arc<reach::Reach>,
+    net: net::NetState,
+    http: http::HttpState,
 }
 
 /// Which capabilities a call has. `log` it always has.
@@ -37,35 +44,47 @@ pub(crate) struct Capabilities {
     pub(crate) discovers: bool,
     /// The devices it may see; absent: not granted.
     pub(crate) udev: Option<Arc<leafhost_udev::Subsystems>>,
+    /// What it may reach on the network; or why nothing.
+    pub(crate) network: Result<Policy, String>,
+    /// What looks up names for it.
+    pub(crate) names: Names,
 }
 
 impl CallState {
     /// For one call.
     pub(crate) fn new(
         capabilities: &Capabilities,
-        memory: u64,
+        limits: &Limits,
         log: &Arc<log::LogSink>,
         record: &Arc<Record>,
     ) -> Self {
         let mut table = ResourceTable::new();
-        table.set_max_capacity(HANDLES);
+        // What the host keeps without a handle must not be what a guest fails of.
+        table.set_max_capacity(2 * HANDLES);
         let explain = explain::ExplainState {
             record: capabilities.discovers.then(|| record.clone()),
         };
         let udev = udev::UdevState::new(capabilities, record.clone());
+        let reach = Arc::new(reach::Reach::new(
+            capabilities.network.clone(),
+            capabilities.names.clone(),
+            record.clone(),
+        ));
         Self {
-            limiter: Limiter::new(memory, record.memory.clone()),
+            limiter: Limiter::new(limits.memory, record.memory.clone()),
             table,
-            wasi: wasi::context(log, record),
+            wasi: wasi::context(log, record, &reach),
             log: log::LogState {
                 sink: log.clone(),
                 record: record.clone(),
             },
             explain,
-            sockets: sockets::SocketState {
-                record: record.clone(),
-            },
             udev,
+            net: net::NetState {
+                reach: capabilities.discovers.then(|| reach.clone()),
+            },
+            http: http::HttpState::new(reach.clone(), limits.wall),
+            reach,
         }
     }
 }
@@ -83,9 +102,11 @@ impl WasiView for CallState {
 pub(crate) fn link(engine: &Engine) -> wasmtime::Result<Linker<CallState>> {
     let mut linker = Linker::new(engine);
     wasi::add_to_linker(&mut linker)?;
-    sockets::add_to_linker(&mut linker, |state| &mut state.sockets)?;
+    sockets::add_to_linker(&mut linker)?;
+    http::add_to_linker(&mut linker)?;
     log::add_to_linker(&mut linker, |state| &mut state.log)?;
     explain::add_to_linker(&mut linker, |state| &mut state.explain)?;
     udev::add_to_linker(&mut linker, |state| &mut state.udev)?;
+    net::add_to_linker(&mut linker, |state| &mut state.net)?;
     Ok(linker)
 }

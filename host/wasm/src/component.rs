@@ -46,6 +46,8 @@ const WASI: &[&str] = &[
     "wasi:random",
     "wasi:sockets",
 ];
+/// What they have for servers alone.
+const NOT_LINKED: &str = "wasi:http/incoming-handler";
 
 /// Why bytes are no handler.
 #[derive(Debug, thiserror::Error)]
@@ -243,7 +245,7 @@ fn known(name: &str) -> bool {
     let package = interface.split('/').next().unwrap_or_default();
     UNGRANTED.contains(&interface)
         || GRANTED.iter().any(|(granted, _)| *granted == interface)
-        || (WASI.contains(&package) && version.starts_with("0.2."))
+        || (WASI.contains(&package) && interface != NOT_LINKED && version.starts_with("0.2."))
 }
 
 fn split_version(name: &str) -> (&str, &str) {

@@ -26,7 +26,7 @@ const MAX_ENTRIES: usize = 256;
 pub struct Grants {
     /// `udev.subsystems`: which devices it may see and be woken by; absent: none.
     pub udev: Option<Vec<String>>,
-    /// `network`: checked and kept; this version has no capability that uses it.
+    /// `network`: what it may reach and be woken by; absent: nothing.
     pub network: Option<NetworkGrants>,
     /// `limits`, over the defaults.
     pub limits: Limits,
@@ -168,18 +168,14 @@ impl Grants {
     pub(crate) fn gives(&self, name: &str) -> bool {
         match name {
             "udev" => self.udev.is_some(),
+            "network" => self.network.is_some(),
             _ => false,
         }
     }
 
-    /// What an operator should know of grants that this version cannot serve.
+    /// What an operator should know of grants that have no effect.
     pub(crate) fn warnings(&self) -> Vec<String> {
         let mut warnings = Vec::new();
-        if self.network.is_some() {
-            warnings.push(
-                "the grants name `network`, but network capabilities are not in this version; they have no effect".to_owned(),
-            );
-        }
         if self.devices.udev_nodes && self.udev.is_none() {
             warnings.push(
                 "`devices.nodes` has `udev`, but there is no grant `udev`; it names no node"

@@ -8,6 +8,8 @@ use leafhost_core::fault::Fault;
 use leafhost_core::handler::{Description, Digest};
 use leafhost_core::ports::Handler;
 use leafhost_core::session::{Session, SessionSpec};
+use leafhost_net::http::Names;
+use leafhost_net::{Listener, Network, Policy};
 use leafhost_udev::Subsystems;
 use tokio::sync::Semaphore;
 
@@ -18,14 +20,14 @@ use crate::capabilities::log::{LogSink, Rate};
 use crate::capabilities::{CallState, Capabilities};
 use crate::grants::Grants;
 use crate::record::Record;
-use crate::session::{Listening, WakingSession};
+use crate::session::{DeviceEar, Listening, NetworkEar, WakingSession};
 use crate::text::Secrets;
 
 mod caller;
 mod ears;
 
 use caller::GuestCaller;
-use ears::Ears;
+use ears::{DeviceEvents, Ears};
 
 /// How many calls of one handler run at once; more wait.
 const AT_ONCE: usize = 4;
@@ -43,6 +45,10 @@ pub(crate) struct Guest {
     pub(crate) pre: DiscoveryHandlerPre<CallState>,
     pub(crate) grants: Arc<Grants>,
     pub(crate) udev: Option<Arc<Subsystems>>,
+    /// What it may reach; or why nothing.
+    pub(crate) network: Result<Policy, String>,
+    /// One for the whole agent.
+    names: Names,
     pub(crate) source: String,
     /// One for all its sessions: a handler must not buy more lines with more Configurations.
     rate: Arc<Rate>,
@@ -55,17 +61,28 @@ impl Guest {
         host: Arc<Host>,
         pre: DiscoveryHandlerPre<CallState>,
         grants: Grants,
+        network: &Result<Network, String>,
+        names: Names,
         source: String,
     ) -> Self {
         let udev = grants
             .udev
             .as_deref()
             .map(|globs| Arc::new(Subsystems::new(globs)));
+        let network = match (&grants.network, network) {
+            (None, _) => Err("the grant `network` is missing".to_owned()),
+            (Some(_), Err(reason)) => Err(reason.clone()),
+            (Some(granted), Ok(network)) => {
+                Ok(Policy::new(Arc::new(granted.clone()), network.clone()))
+            }
+        };
         Self {
             host,
             pre,
             grants: Arc::new(grants),
             udev,
+            network,
+            names,
             source,
             rate: Arc::default(),
             permits: Semaphore::new(AT_ONCE),
@@ -111,6 +128,8 @@ impl Guest {
         let capabilities = Capabilities {
             discovers: false,
             udev: None,
+            network: Err("only `discover` may use the network".to_owned()),
+            names: self.names.clone(),
         };
         let record = Arc::new(Record::default());
         self.call(&capabilities, &sink, &record, work).await.answer
@@ -126,7 +145,7 @@ impl Guest {
         let _permit = self.permits.acquire().await;
         let limits = self.grants.limits.clone();
         let secrets = sink.secrets.clone();
-        let state = CallState::new(capabilities, limits.memory, sink, record);
+        let state = CallState::new(capabilities, &limits, sink, record);
         self.host
             .call(Call {
                 pre: self.pre.clone(),
@@ -147,6 +166,7 @@ pub(crate) struct LoadedHandler {
     pub(crate) digest: Digest,
     pub(crate) warnings: Vec<String>,
     pub(crate) events: Arc<Events>,
+    pub(crate) network: Result<Network, String>,
 }
 
 impl std::fmt::Debug for LoadedHandler {
@@ -188,23 +208,34 @@ impl Handler for LoadedHandler {
             rate: Arc::clone(&self.guest.rate),
         });
         // Listening begins before the first call, so that nothing that happens meanwhile is missed.
-        let listening = match (&self.guest.udev, self.events.as_ref()) {
-            (Some(allowed), Ok(monitor)) => Some(Listening {
+        let mut listening = Listening::default();
+        if let (Some(allowed), Ok(monitor)) = (&self.guest.udev, self.events.as_ref()) {
+            listening.devices = Some(DeviceEar {
                 events: monitor.subscribe(),
                 allowed: allowed.clone(),
-            }),
-            _ => None,
-        };
+            });
+        }
+        if let (Ok(policy), Ok(network)) = (&self.guest.network, &self.network) {
+            listening.network = Some(NetworkEar::new(network.changes(), policy.clone()));
+            if !policy.grants().multicast.is_empty() {
+                listening.groups = Some(Box::new(Listener::new(policy)));
+            }
+        }
         let caller = GuestCaller {
             guest: self.guest.clone(),
             capabilities: Capabilities {
                 discovers: true,
                 udev: self.guest.udev.clone(),
+                network: self.guest.network.clone(),
+                names: self.guest.names.clone(),
             },
-            ears: match (&self.guest.udev, self.events.as_ref()) {
-                (None, _) => Ears::NotGranted,
-                (Some(_), Ok(_)) => Ears::Udev,
-                (Some(_), Err(reason)) => Ears::Deaf(reason.clone()),
+            ears: Ears {
+                devices: match (&self.guest.udev, self.events.as_ref()) {
+                    (None, _) => DeviceEvents::NotGranted,
+                    (Some(_), Ok(_)) => DeviceEvents::Heard,
+                    (Some(_), Err(reason)) => DeviceEvents::Deaf(reason.clone()),
+                },
+                network: self.guest.network.clone(),
             },
             shared: self.description.shared,
             spec,

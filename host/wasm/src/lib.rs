@@ -49,6 +49,8 @@ pub struct RuntimeConfig {
     pub compile_timeout: Duration,
     /// Where device events come from; or why there are none, then handlers that want them are called every minute.
     pub events: Result<leafhost_udev::Monitor, String>,
+    /// The interfaces and groups of this node; or why they cannot be seen, then every use of the network is denied.
+    pub network: Result<leafhost_net::Network, String>,
 }
 
 /// Why there is no runtime.
@@ -75,6 +77,8 @@ pub struct Runtime {
     cache: Arc<cache::Cache>,
     compiler: compiler::Compiler,
     events: Arc<handler::Events>,
+    network: Result<leafhost_net::Network, String>,
+    names: leafhost_net::http::Names,
 }
 
 impl std::fmt::Debug for Runtime {
@@ -102,6 +106,8 @@ impl Runtime {
             cache: Arc::new(cache),
             compiler: compiler::Compiler::new(config.compiler, config.compile_timeout),
             events: Arc::new(config.events),
+            network: config.network,
+            names: leafhost_net::http::Names::default(),
         }))
     }
 }

@@ -104,7 +104,14 @@ impl Runtime {
         let pre = self.linker.instantiate_pre(&component).map_err(contract)?;
         let pre = DiscoveryHandlerPre::new(pre).map_err(contract)?;
         let mut warnings = grants.warnings();
-        let guest = Guest::new(self.host.clone(), pre, grants, file.name.clone());
+        let guest = Guest::new(
+            self.host.clone(),
+            pre,
+            grants,
+            &self.network,
+            self.names.clone(),
+            file.name.clone(),
+        );
         let described = guest
             .describe(&file.name)
             .await
@@ -132,6 +139,7 @@ impl Runtime {
             digest: inspection.digest,
             warnings,
             events: self.events.clone(),
+            network: self.network.clone(),
         })
     }
 

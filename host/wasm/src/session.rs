@@ -9,16 +9,21 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use leafhost_core::session::{CallStats, Explanation, Opening, Outcome, Report, Session};
-use leafhost_core::timeouts::{WAKE_AFTER_MAX, WAKE_AFTER_MIN, WAKE_SPACING};
-use leafhost_udev::{Event, Subsystems};
-use tokio::sync::broadcast;
+use leafhost_core::timeouts::{WAKE_AFTER_MAX, WAKE_AFTER_MIN};
+use leafhost_net::Datagram;
+use leafhost_udev::Event;
 use tokio::time::Instant;
 
 mod backoff;
+mod hearing;
+mod pace;
 mod wakes;
 
-pub(crate) use wakes::Wakes;
-use wakes::{Heard, Pending, hear};
+pub(crate) use hearing::{DeviceEar, Listening, NetworkEar};
+use hearing::{Heard, Sound};
+use pace::Pace;
+use wakes::Pending;
+pub(crate) use wakes::{Filter, Wakes};
 
 /// How often a handler is called that asked for device events where there are none.
 pub(crate) const INSTEAD_OF_EVENTS: Duration = Duration::from_mins(1);
@@ -52,6 +57,10 @@ pub(crate) enum Why {
     Timer,
     /// A device event.
     Udev(Arc<Event>),
+    /// The granted interfaces changed.
+    Network,
+    /// A datagram, and how the wake spells its group.
+    Multicast(Arc<str>, Arc<Datagram>),
 }
 
 impl Why {
@@ -62,6 +71,8 @@ impl Why {
             Self::Changed => "changed",
             Self::Timer => "timer",
             Self::Udev(_) => "udev",
+            Self::Network => "network",
+            Self::Multicast(..) => "multicast",
         }
     }
 }
@@ -90,16 +101,10 @@ pub(crate) struct Next {
     pub(crate) cursor: Option<Vec<u8>>,
 }
 
-/// Device events as they come, and which of them the handler may see.
-pub(crate) struct Listening {
-    pub(crate) events: broadcast::Receiver<Arc<Event>>,
-    pub(crate) allowed: Arc<Subsystems>,
-}
-
 /// A session of a handler that is called.
 pub(crate) struct WakingSession {
     caller: Arc<dyn Caller>,
-    listening: Option<Listening>,
+    listening: Listening,
     phase: Phase,
     /// The wakes of the last answer: in force until the next one, also after calls that failed.
     wakes: Wakes,
@@ -111,6 +116,8 @@ pub(crate) struct WakingSession {
     timer: Option<Instant>,
     /// When it is told of an event again, whose consequences came later than the event.
     again: Option<(Instant, Arc<Event>)>,
+    /// How close calls may be.
+    pace: Pace,
     /// No call begins before.
     not_before: Instant,
     /// How many calls in a row had no answer with devices.
@@ -132,11 +139,7 @@ enum Phase {
 
 impl WakingSession {
     /// A session that has not called yet.
-    pub(crate) fn new(
-        caller: Arc<dyn Caller>,
-        opening: Opening,
-        listening: Option<Listening>,
-    ) -> Self {
+    pub(crate) fn new(caller: Arc<dyn Caller>, opening: Opening, listening: Listening) -> Self {
         let opening = match opening {
             Opening::First => Why::First,
             Opening::Changed => Why::Changed,
@@ -152,6 +155,7 @@ impl WakingSession {
             pending,
             timer: None,
             again: None,
+            pace: Pace::default(),
             not_before: Instant::now(),
             failures: 0,
         }
@@ -174,6 +178,9 @@ impl WakingSession {
         if !self.pending.is_reason() {
             return;
         }
+        if self.pending.is_from_afar() {
+            self.pace.count(now);
+        }
         let told = std::mem::take(&mut self.pending);
         let ask = Ask {
             events: told.events().to_vec(),
@@ -191,7 +198,7 @@ impl WakingSession {
 
     /// Sets the timer where the monitor has ended since device events were asked for.
     fn stand_in(&mut self, now: Instant) {
-        let deaf = self.listening.is_none() && !self.wakes.udev.is_empty();
+        let deaf = self.listening.devices.is_none() && !self.wakes.udev.is_empty();
         if deaf && self.failures == 0 {
             let instead = now + INSTEAD_OF_EVENTS;
             self.timer = Some(self.timer.map_or(instead, |at| at.min(instead)));
@@ -209,44 +216,59 @@ impl WakingSession {
         due.map(|at| at.max(self.not_before))
     }
 
-    /// An event that came while no call runs.
-    fn heard(&mut self, heard: &Heard) {
-        let Some(listening) = &self.listening else {
+    /// Something that was heard while no call runs.
+    fn heard(&mut self, sound: Sound) {
+        match sound {
+            Sound::Device(event) => self.device(event),
+            Sound::DevicesLost => {
+                let hears = self.listening.devices.is_some();
+                if hears && !self.wakes.udev.is_empty() {
+                    self.pending.lose();
+                }
+            }
+            Sound::Network if self.wakes.network => self.pending.push(Why::Network),
+            Sound::Datagram(datagram) => self.datagram(datagram),
+            Sound::DatagramsLost if !self.wakes.multicast.is_empty() => self.pending.lose(),
+            Sound::Network | Sound::DatagramsLost => {}
+        }
+    }
+
+    fn device(&mut self, event: Arc<Event>) {
+        let Some(ear) = &self.listening.devices else {
             return;
         };
-        if self.wakes.udev.is_empty() {
+        let rules = &self.wakes.udev;
+        // Where the next call is to look at everything, it is no matter what else happened.
+        let wakes = event.is_lost()
+            || self.pending.is_over()
+            || rules.iter().any(|rule| rule.wakes_on(&event, &ear.allowed));
+        if rules.is_empty() || !wakes {
             return;
         }
-        if heard.lost() {
-            self.pending.lose();
+        if let Some(settle) = event.settle {
+            self.again = Some((Instant::now() + settle, event.clone()));
         }
-        for event in heard.events() {
-            // Where the next call is to look at everything, it is no matter what else happened.
-            let wakes = event.is_lost()
-                || self.pending.is_over()
-                || self
-                    .wakes
-                    .udev
-                    .iter()
-                    .any(|rule| rule.wakes_on(event, &listening.allowed));
-            if !wakes {
-                continue;
-            }
-            if let Some(settle) = event.settle {
-                self.again = Some((Instant::now() + settle, event.clone()));
-            }
-            if event.is_lost() {
-                self.pending.lose();
-            } else {
-                self.pending.push(Why::Udev(event.clone()));
-            }
+        if event.is_lost() {
+            self.pending.lose();
+        } else {
+            self.pending.push(Why::Udev(event));
+        }
+    }
+
+    fn datagram(&mut self, datagram: Arc<Datagram>) {
+        if self.pending.is_over() {
+            return;
+        }
+        let mut filters = self.wakes.multicast.iter();
+        if let Some(spelled) = filters.find_map(|filter| filter.fits(&datagram)) {
+            self.pending.push(Why::Multicast(spelled, datagram));
         }
     }
 
     /// What a call's end means for the next one.
-    fn finish(&mut self, called: Called, told: Pending, since: &Heard) -> Report {
+    fn finish(&mut self, called: Called, told: Pending, since: Heard) -> Report {
         let now = Instant::now();
-        self.not_before = now + WAKE_SPACING;
+        self.not_before = now + self.pace.spacing(now);
         self.phase = Phase::Waiting;
         let mut stats = called.stats;
         stats.events = told.events().iter().map(Why::label).collect();
@@ -276,7 +298,9 @@ impl WakingSession {
                 self.timer = Some(self.not_before);
             }
         }
-        self.heard(since);
+        for sound in since.into_sounds() {
+            self.heard(sound);
+        }
         self.stand_in(now);
         stats.next = match self.phase {
             Phase::Refused => None,
@@ -309,9 +333,9 @@ impl Session for WakingSession {
                         biased;
                         called = call => {
                             let (told, since) = (std::mem::take(told), std::mem::take(since));
-                            return self.finish(called, told, &since);
+                            return self.finish(called, told, since);
                         }
-                        event = hear(&mut self.listening) => since.push(event),
+                        sound = self.listening.next() => since.push(sound),
                     }
                 }
                 Phase::Waiting => {
@@ -327,11 +351,7 @@ impl Session for WakingSession {
                         }
                     };
                     tokio::select! {
-                        event = hear(&mut self.listening) => {
-                            let mut heard = Heard::default();
-                            heard.push(event);
-                            self.heard(&heard);
-                        }
+                        sound = self.listening.next() => self.heard(sound),
                         () = time => {}
                     }
                 }

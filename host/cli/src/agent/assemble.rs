@@ -65,12 +65,14 @@ async fn start_runtime(settings: &Settings) -> Result<(Arc<Runtime>, Vec<String>
     let started = tokio::task::spawn_blocking(move || {
         let events =
             Monitor::start().map_err(|error| crate::failure::line(&anyhow::Error::from(error)));
-        let problems = Machine::look(&settings, &events).problems();
+        let network = Err("it is not followed yet".to_owned());
+        let problems = Machine::look(&settings, &events, &network).problems();
         let runtime = Runtime::new(RuntimeConfig {
             cache_dir: settings.state_dir.join("native"),
             compiler: settings.compiler.compiler,
             compile_timeout: settings.compiler.compile_timeout,
             events,
+            network,
         })?;
         anyhow::Ok((runtime, problems))
     });

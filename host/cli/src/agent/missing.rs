@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use leafhost_net::Network;
 use leafhost_udev::{Group, Monitor};
 
 use super::settings::Settings;
@@ -16,6 +17,8 @@ pub struct Machine {
     pub cdi_dir: Option<PathBuf>,
     /// Which device events are heard, or why none.
     pub events: Option<Result<Group, String>>,
+    /// Why the network cannot be seen, if so.
+    pub no_network: Option<String>,
     /// Where podman is.
     pub podman: Option<PathBuf>,
     /// A kubelet of this machine is offered the devices.
@@ -24,12 +27,17 @@ pub struct Machine {
 
 impl Machine {
     /// Looks.
-    pub fn look(settings: &Settings, events: &Result<Monitor, String>) -> Self {
+    pub fn look(
+        settings: &Settings,
+        events: &Result<Monitor, String>,
+        network: &Result<Network, String>,
+    ) -> Self {
         let path = std::env::var_os("PATH").unwrap_or_default();
         Self {
             is_root: settings.is_root,
             cdi_dir: settings.cdi_dir.clone(),
             events: Some(events.as_ref().map(Monitor::group).map_err(Clone::clone)),
+            no_network: network.as_ref().err().cloned(),
             podman: std::env::split_paths(&path)
                 .map(|dir| dir.join("podman"))
                 .find(|file| file.is_file()),
@@ -52,6 +60,11 @@ impl Machine {
                     .to_owned(),
             ),
             Some(Ok(_)) | None => {}
+        }
+        if let Some(error) = &self.no_network {
+            problems.push(format!(
+                "no view of the network ({error}): handlers with the grant `network` reach nothing; let the agent open netlink sockets (AF_NETLINK)"
+            ));
         }
         if let Some(dir) = &self.cdi_dir {
             if !self.is_root && dir != Path::new(SYSTEM_CDI) {
@@ -82,6 +95,7 @@ mod tests {
             is_root: true,
             cdi_dir: Some("/etc/cdi".into()),
             events: Some(Ok(Group::Udev)),
+            no_network: None,
             podman: Some("/usr/bin/podman".into()),
             has_kubelet: false,
         };
@@ -94,11 +108,18 @@ mod tests {
             is_root: false,
             cdi_dir: Some("/home/a/cdi".into()),
             events: Some(Err("not permitted".into())),
+            no_network: Some("no netlink".into()),
             podman: None,
             has_kubelet: false,
         };
         let problems = machine.problems().join("\n");
-        for words in ["not permitted", "not root", "/home/a/cdi", "no podman"] {
+        for words in [
+            "not permitted",
+            "no netlink",
+            "not root",
+            "/home/a/cdi",
+            "no podman",
+        ] {
             assert!(problems.contains(words), "{problems}");
         }
     }

@@ -11,18 +11,20 @@ use leafhost_wasm::{Runtime, RuntimeConfig};
 use crate::args::CompilerArgs;
 use crate::folders::User;
 
-/// A runtime for a single command. `events` says whether device events are to wake handlers, which only sessions need.
-pub fn runtime(compiler: &CompilerArgs, events: bool) -> Result<Arc<Runtime>> {
-    let events = if events {
+/// A runtime for a single command. `discovers` says whether there will be sessions, which alone need events and the network.
+pub fn runtime(compiler: &CompilerArgs, discovers: bool) -> Result<Arc<Runtime>> {
+    let events = if discovers {
         leafhost_udev::Monitor::start().map_err(|error| format!("{:#}", anyhow::Error::from(error)))
     } else {
         Err("nothing is discovered".to_owned())
     };
+    let network = Err("it is not followed yet".to_owned());
     Runtime::new(RuntimeConfig {
         cache_dir: User::current().cache_dir().join("native"),
         compiler: compiler.compiler.clone(),
         compile_timeout: compiler.compile_timeout,
         events,
+        network,
     })
     .context("cannot start the runtime of handlers, which keeps what it compiled in $XDG_CACHE_HOME/leafhost (~/.cache/leafhost)")
 }

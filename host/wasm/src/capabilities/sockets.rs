@@ -1,105 +1,129 @@
-//! `wasi:sockets`: linked, because libraries import it, and denied where a socket is made or a name looked up. There is no
-//! grant for it in this version; what was asked for is counted.
+//! `wasi:sockets`: wasmtime's, with a check before every use of an address. Linked for every handler, because libraries import it;
+//! without the grant `network` no socket is made and no name looked up.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 
-use wasmtime::component::{HasSelf, Linker, Resource};
-use wasmtime_wasi::p2::bindings::sockets::ip_name_lookup::{self, ResolveAddressStream};
-use wasmtime_wasi::p2::bindings::sockets::network::{
-    self, ErrorCode, IpAddress, IpAddressFamily, Network,
-};
+use wasmtime::component::{HasData, Linker, Resource};
+use wasmtime_wasi::WasiCtxBuilder;
+use wasmtime_wasi::p2::bindings::sockets::network::{self, ErrorCode, IpAddressFamily, Network};
 use wasmtime_wasi::p2::bindings::sockets::{tcp_create_socket, udp_create_socket};
-use wasmtime_wasi::p2::{DynPollable, SocketError, SocketResult, TcpSocket, UdpSocket};
+use wasmtime_wasi::p2::{SocketError, SocketResult, TcpSocket, UdpSocket};
+use wasmtime_wasi::sockets::{SocketAddrUse, WasiSocketsCtxView, WasiSocketsView as _};
 
 use super::CallState;
-use crate::record::Record;
+use super::reach::Reach;
 
-/// Where denials are counted.
-pub(crate) struct SocketState {
-    pub(crate) record: Arc<Record>,
+mod names;
+
+/// The most sockets a call has open at once.
+const SOCKETS: usize = 128;
+
+/// Opens wasmtime's sockets to what the call may reach.
+pub(super) fn open(builder: &mut WasiCtxBuilder, reach: &Arc<Reach>) {
+    let open = reach.is_open();
+    builder.allow_tcp(open).allow_udp(open);
+    let reach = reach.clone();
+    builder.socket_addr_check(move |address, purpose| {
+        let reach = reach.clone();
+        Box::pin(async move { may(&reach, address, purpose).await })
+    });
+}
+
+async fn may(reach: &Reach, address: SocketAddr, purpose: SocketAddrUse) -> bool {
+    let answer = match purpose {
+        SocketAddrUse::TcpBind | SocketAddrUse::UdpBind => {
+            reach.ask("bind a socket", |policy| policy.bind(address))
+        }
+        SocketAddrUse::TcpConnect => reach.ask("connect", |policy| policy.connect(address)),
+        SocketAddrUse::UdpSend => reach.send(address),
+        SocketAddrUse::UdpReceive => reach.receive(address).await,
+        SocketAddrUse::TcpListen | SocketAddrUse::TcpAccept => {
+            Err(reach.deny("listen for connections, which no grant allows"))
+        }
+    };
+    answer.is_ok()
 }
 
 /// Links it, over what WASI has under these names.
-pub(super) fn add_to_linker(
-    linker: &mut Linker<CallState>,
-    state: fn(&mut CallState) -> &mut SocketState,
-) -> wasmtime::Result<()> {
+pub(super) fn add_to_linker(linker: &mut Linker<CallState>) -> wasmtime::Result<()> {
     linker.allow_shadowing(true);
-    tcp_create_socket::add_to_linker::<_, HasSelf<SocketState>>(linker, state)?;
-    udp_create_socket::add_to_linker::<_, HasSelf<SocketState>>(linker, state)?;
-    ip_name_lookup::add_to_linker::<_, HasSelf<SocketState>>(linker, state)?;
+    tcp_create_socket::add_to_linker::<_, HasSockets>(linker, sockets)?;
+    udp_create_socket::add_to_linker::<_, HasSockets>(linker, sockets)?;
+    names::add_to_linker(linker)?;
     linker.allow_shadowing(false);
     Ok(())
 }
 
-impl SocketState {
-    fn deny<T>(&self, what: &str) -> SocketResult<T> {
-        self.record.deny(what);
-        Err(ErrorCode::AccessDenied.into())
+struct HasSockets;
+
+impl HasData for HasSockets {
+    type Data<'a> = Sockets<'a>;
+}
+
+/// What makes sockets.
+struct Sockets<'a> {
+    wasi: WasiSocketsCtxView<'a>,
+    reach: Arc<Reach>,
+}
+
+fn sockets(state: &mut CallState) -> Sockets<'_> {
+    let reach = state.reach.clone();
+    Sockets {
+        wasi: state.sockets(),
+        reach,
     }
 }
 
-impl network::Host for SocketState {
+impl Sockets<'_> {
+    /// Whether one more socket may be made.
+    fn admit(&mut self, what: &str) -> SocketResult<()> {
+        self.reach
+            .policy(what)
+            .map_err(|_| ErrorCode::AccessDenied)?;
+        let open = self.wasi.table.iter_mut();
+        let open = open.filter(|entry| entry.is::<TcpSocket>() || entry.is::<UdpSocket>());
+        if open.count() >= SOCKETS {
+            self.reach
+                .deny(&format!("more than {SOCKETS} sockets at once"));
+            return Err(ErrorCode::NewSocketLimit.into());
+        }
+        Ok(())
+    }
+}
+
+impl network::Host for Sockets<'_> {
     fn convert_error_code(&mut self, error: SocketError) -> wasmtime::Result<ErrorCode> {
         error.downcast()
     }
 
     fn network_error_code(
         &mut self,
-        _error: Resource<wasmtime::Error>,
+        error: Resource<wasmtime::Error>,
     ) -> wasmtime::Result<Option<ErrorCode>> {
-        Ok(None)
+        self.wasi.network_error_code(error)
     }
 }
 
-impl network::HostNetwork for SocketState {
-    fn drop(&mut self, _network: Resource<Network>) -> wasmtime::Result<()> {
-        Ok(())
+impl network::HostNetwork for Sockets<'_> {
+    fn drop(&mut self, network: Resource<Network>) -> wasmtime::Result<()> {
+        network::HostNetwork::drop(&mut self.wasi, network)
     }
 }
 
-impl tcp_create_socket::Host for SocketState {
-    fn create_tcp_socket(&mut self, _family: IpAddressFamily) -> SocketResult<Resource<TcpSocket>> {
-        self.deny("a TCP socket")
+impl tcp_create_socket::Host for Sockets<'_> {
+    fn create_tcp_socket(&mut self, family: IpAddressFamily) -> SocketResult<Resource<TcpSocket>> {
+        self.admit("a TCP socket")?;
+        self.wasi.create_tcp_socket(family)
     }
 }
 
-impl udp_create_socket::Host for SocketState {
+impl udp_create_socket::Host for Sockets<'_> {
     async fn create_udp_socket(
         &mut self,
-        _family: IpAddressFamily,
+        family: IpAddressFamily,
     ) -> SocketResult<Resource<UdpSocket>> {
-        self.deny("a UDP socket")
-    }
-}
-
-impl ip_name_lookup::Host for SocketState {
-    fn resolve_addresses(
-        &mut self,
-        _network: Resource<Network>,
-        name: String,
-    ) -> SocketResult<Resource<ResolveAddressStream>> {
-        self.deny(&format!("the address of {name}"))
-    }
-}
-
-/// No stream of addresses is ever handed out, so these are called with a forged handle only.
-impl ip_name_lookup::HostResolveAddressStream for SocketState {
-    fn resolve_next_address(
-        &mut self,
-        _stream: Resource<ResolveAddressStream>,
-    ) -> SocketResult<Option<IpAddress>> {
-        self.deny("an address")
-    }
-
-    fn subscribe(
-        &mut self,
-        _stream: Resource<ResolveAddressStream>,
-    ) -> wasmtime::Result<Resource<DynPollable>> {
-        Err(wasmtime::Error::msg("there is no such stream"))
-    }
-
-    fn drop(&mut self, _stream: Resource<ResolveAddressStream>) -> wasmtime::Result<()> {
-        Ok(())
+        self.admit("a UDP socket")?;
+        self.wasi.create_udp_socket(family).await
     }
 }

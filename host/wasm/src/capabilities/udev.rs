@@ -215,6 +215,8 @@ mod tests {
         let capabilities = Capabilities {
             discovers: true,
             udev: Some(Arc::new(Subsystems::new(["*"]))),
+            network: Err(String::new()),
+            names: leafhost_net::http::Names::default(),
         };
         UdevState::new(&capabilities, Arc::new(Record::default()))
     }

@@ -1,5 +1,5 @@
 //! WASI 0.2: there because every language's library imports it, and empty. Needs no grant, and gives nothing but clocks and random
-//! numbers: no files, arguments, environment; sockets are denied next door.
+//! numbers: no files, arguments, environment; what sockets may reach is decided next door.
 //! Standard output and error are lines of the log.
 
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
@@ -13,6 +13,8 @@ use wasmtime_wasi::{HostMonotonicClock, WasiCtx, WasiCtxBuilder};
 
 use super::CallState;
 use super::log::{Level, LogSink};
+use super::reach::Reach;
+use super::sockets;
 use crate::record::Record;
 
 /// A line that does not end is written in pieces of this size, in bytes.
@@ -37,7 +39,7 @@ impl HostMonotonicClock for AgentClock {
 }
 
 /// The context of one call.
-pub(super) fn context(sink: &Arc<LogSink>, record: &Arc<Record>) -> WasiCtx {
+pub(super) fn context(sink: &Arc<LogSink>, record: &Arc<Record>, reach: &Arc<Reach>) -> WasiCtx {
     let line = |level, last_words| Lines {
         shared: Arc::new(Shared {
             sink: sink.clone(),
@@ -47,7 +49,9 @@ pub(super) fn context(sink: &Arc<LogSink>, record: &Arc<Record>) -> WasiCtx {
             begun: Mutex::default(),
         }),
     };
-    WasiCtxBuilder::new()
+    let mut builder = WasiCtxBuilder::new();
+    sockets::open(&mut builder, reach);
+    builder
         .stdout(line(Level::INFO, false))
         .stderr(line(Level::WARN, true))
         .max_random_size(MAX_RANDOM)

@@ -49,6 +49,47 @@ fn imports_show_which_grants_are_needed() {
 }
 
 #[test]
+fn what_a_component_talks_with_is_suggested() {
+    let suggested = |imports: &[&str]| {
+        let inspection = inspect(&component(imports, SERVED)).unwrap();
+        crate::grants::suggest(&inspection)
+    };
+    let text = suggested(&[
+        "leafhost:net/interfaces@0.1.0",
+        "wasi:http/outgoing-handler@0.2.6",
+        "wasi:sockets/udp@0.2.6",
+    ]);
+    let grants = crate::grants::Grants::parse(&text).unwrap();
+    assert!(grants.gives("network"));
+    for (words, there) in [
+        ("#   udp:", true),
+        ("#   multicast:", true),
+        ("#   http:", true),
+        ("#   tls:", true),
+        ("#   tcp:", false),
+        ("#   names:", false),
+    ] {
+        let words = words.replacen("#   ", "  # ", 1);
+        assert_eq!(text.contains(&words), there, "{words}: {text}");
+    }
+    // Imported by many languages' libraries whether it is used or not.
+    let text = suggested(&[
+        "wasi:sockets/tcp@0.2.6",
+        "wasi:sockets/ip-name-lookup@0.2.6",
+    ]);
+    assert!(text.contains("# network:\n#   tcp:"), "{text}");
+    assert!(text.contains("#   names:"), "{text}");
+    let grants = crate::grants::Grants::parse(&text).unwrap();
+    assert!(!grants.gives("network"));
+    let (network, _) = text.split_once("\n# What its devices").unwrap();
+    let wide = network
+        .replace("# network:", "network:")
+        .replace("#   ", "  ");
+    crate::grants::Grants::parse(&wide).unwrap();
+    assert!(!suggested(&["wasi:io/poll@0.2.6"]).contains("network"));
+}
+
+#[test]
 fn a_packed_component_is_the_same_component() {
     let wasm = component(&[], SERVED);
     let packed = gzip(&wasm);
@@ -64,7 +105,7 @@ fn what_is_no_handler_is_told_what_it_is() {
     let packed = gzip(&wasm);
     let module = wat::parse_str("(module (func (export \"run\")))").unwrap();
     let bomb = gzip(&vec![0; MAX_BYTES + 1]);
-    let table: [(&[u8], &str); 14] = [
+    let table: [(&[u8], &str); 15] = [
         (b"", "empty"),
         (
             b"\x7fELF\x02",
@@ -104,7 +145,11 @@ fn what_is_no_handler_is_told_what_it_is() {
                 ],
                 SERVED,
             ),
-            "imports wasi:http/types@0.2.0, wasi:io/poll@0.3.0, which",
+            "imports wasi:io/poll@0.3.0, which",
+        ),
+        (
+            &component(&["wasi:http/incoming-handler@0.2.0"], SERVED),
+            "imports wasi:http/incoming-handler@0.2.0, which",
         ),
         (
             &component(&["leafhost:udev/secrets@0.1.0"], SERVED),

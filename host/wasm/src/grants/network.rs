@@ -70,4 +70,3 @@ fn entries<T: FromStr<Err = String>>(
     }
     entries
 }
-

@@ -33,7 +33,7 @@ devices: {nodes: [udev, "/dev/vfio/*"], mounts: ["/run/udev:ro"], env: ["UDEV_*"
     assert!(!devices.allows_mount("/run/udev", false));
     assert!(devices.allows_env("UDEV_DEVNODE"));
     assert!(!devices.allows_env("OTHER"));
-    assert_eq!(grants.warnings().len(), 1);
+    assert_eq!(grants.warnings(), Vec::<String>::new());
 }
 
 #[test]

@@ -149,5 +149,13 @@ fn guest_event(why: Why) -> types::Event {
             subsystem: event.subsystem.clone(),
             devnode: event.devnode.clone(),
         }),
+        Why::Network => types::Event::Network,
+        Why::Multicast(spelled, datagram) => types::Event::Multicast(types::Datagram {
+            group: spelled.to_string(),
+            port: datagram.group.port,
+            source: datagram.source.to_string(),
+            interface: datagram.interface,
+            payload: datagram.payload.clone(),
+        }),
     }
 }

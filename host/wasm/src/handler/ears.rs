@@ -1,19 +1,38 @@
 //! What a session can listen for, and so which wakes of an answer can be served.
 
+use std::net::IpAddr;
 use std::time::Duration;
+
+use leafhost_net::{Group, Policy};
 
 use super::MAX_TEXT;
 use crate::bindings::leafhost::discovery::types;
 use crate::bindings::leafhost::udev::types as udev_types;
 use crate::capabilities::udev::{MAX_TERMS, host_rule};
-use crate::session::{INSTEAD_OF_EVENTS, Wakes};
+use crate::session::{Filter, INSTEAD_OF_EVENTS, Wakes};
 use crate::text::Secrets;
+
+/// The most strings of one filter.
+const MAX_STRINGS: usize = 8;
+/// The most strings of all filters of an answer: each datagram is searched for them.
+const MAX_ALL_STRINGS: usize = 64;
+/// The longest of them, in bytes.
+const MAX_STRING: usize = 64;
+
+/// What is heard.
+#[derive(Clone)]
+pub(super) struct Ears {
+    /// Of devices.
+    pub(super) devices: DeviceEvents,
+    /// Of the network: what the grants allow; or why nothing.
+    pub(super) network: Result<Policy, String>,
+}
 
 /// Whether device events are heard.
 #[derive(Clone)]
-pub(super) enum Ears {
+pub(super) enum DeviceEvents {
     /// They are.
-    Udev,
+    Heard,
     /// The grant is missing.
     NotGranted,
     /// They are granted, and cannot be heard here; says why.
@@ -34,13 +53,19 @@ impl Ears {
                     None => continue,
                     Some(refused) => refused,
                 },
-                types::Wake::Network => {
-                    "network: this version has no network capability".to_owned()
-                }
-                types::Wake::Multicast(filter) => format!(
-                    "multicast {}:{}: this version has no network capability",
-                    filter.group, filter.port
-                ),
+                types::Wake::Network => match &self.network {
+                    Ok(_) => {
+                        wakes.network = true;
+                        continue;
+                    }
+                    Err(reason) => format!("network: {reason}"),
+                },
+                types::Wake::Multicast(filter) => match self.multicast(&filter, &mut wakes) {
+                    Ok(()) => continue,
+                    Err(reason) => {
+                        format!("multicast {}:{}: {reason}", filter.group, filter.port)
+                    }
+                },
             };
             let refused = secrets.clean(&refused, MAX_TEXT);
             if !wakes.refused.contains(&refused) {
@@ -61,18 +86,53 @@ impl Ears {
             Ok(rule) => rule,
             Err(error) => return Some(format!("udev: {error}")),
         };
-        match self {
-            Self::Udev => {
+        match &self.devices {
+            DeviceEvents::Heard => {
                 wakes.udev.push(rule);
                 None
             }
-            Self::NotGranted => Some("udev: the grant `udev` is missing".to_owned()),
-            Self::Deaf(reason) => {
+            DeviceEvents::NotGranted => Some("udev: the grant `udev` is missing".to_owned()),
+            DeviceEvents::Deaf(reason) => {
                 after(wakes, INSTEAD_OF_EVENTS);
                 let seconds = INSTEAD_OF_EVENTS.as_secs();
                 Some(format!("udev: {reason}; called every {seconds} s instead"))
             }
         }
+    }
+}
+
+impl Ears {
+    fn multicast(&self, filter: &types::MulticastFilter, wakes: &mut Wakes) -> Result<(), String> {
+        let policy = self.network.as_ref().map_err(Clone::clone)?;
+        let address: IpAddr = filter
+            .group
+            .parse()
+            .map_err(|_| "that is no IP address".to_owned())?;
+        let address = address.to_canonical();
+        policy
+            .listen(address, filter.port)
+            .map_err(|denied| denied.0)?;
+        let strings = &filter.contains;
+        let fits = |string: &Vec<u8>| (1..=MAX_STRING).contains(&string.len());
+        if !(1..=MAX_STRINGS).contains(&strings.len()) || !strings.iter().all(fits) {
+            return Err(format!(
+                "`contains` must be 1 to {MAX_STRINGS} strings of 1 to {MAX_STRING} bytes"
+            ));
+        }
+        let before: usize = wakes.multicast.iter().map(Filter::strings).sum();
+        if before + strings.len() > MAX_ALL_STRINGS {
+            return Err(format!(
+                "the filters have more than {MAX_ALL_STRINGS} strings in all; the first ones are in force"
+            ));
+        }
+        let group = Group {
+            address,
+            port: filter.port,
+        };
+        wakes
+            .multicast
+            .push(Filter::new(group, &filter.group, strings));
+        Ok(())
     }
 }
 
@@ -82,64 +142,4 @@ fn after(wakes: &mut Wakes, time: Duration) {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn rule(value: &str) -> types::Wake {
-        types::Wake::Udev(vec![udev_types::Term {
-            field: udev_types::Field::Subsystem,
-            key: None,
-            negated: false,
-            value: value.to_owned(),
-        }])
-    }
-
-    #[test]
-    fn what_can_be_heard_is_served_and_the_rest_named() {
-        let multicast = types::Wake::Multicast(types::MulticastFilter {
-            group: "239.255.255.250".into(),
-            port: 3702,
-            contains: Vec::new(),
-        });
-        let list = || {
-            vec![
-                types::Wake::After(9000),
-                types::Wake::After(5000),
-                rule("usb"),
-                rule("block"),
-                rule(&"x".repeat(2000)),
-                types::Wake::Network,
-                types::Wake::Network,
-                multicast.clone(),
-            ]
-        };
-        let deaf = || Ears::Deaf("no netlink".into());
-        for (ears, rules, words) in [
-            (Ears::Udev, 2, "bytes"),
-            (Ears::NotGranted, 0, "the grant `udev` is missing"),
-            (deaf(), 0, "no netlink; called every 60 s instead"),
-        ] {
-            let wakes = ears.wakes(list(), &Secrets::default());
-            assert_eq!(wakes.after, Some(Duration::from_secs(5)));
-            assert_eq!(wakes.udev.len(), rules);
-            let refused = wakes.refused.join("\n");
-            assert!(refused.contains(words), "{refused}");
-            assert!(refused.contains("multicast 239.255.255.250:3702: this version"));
-            assert_eq!(refused.matches("network: ").count(), 1, "{refused}");
-        }
-        let wakes = deaf().wakes(vec![rule("usb")], &Secrets::default());
-        assert_eq!(wakes.after, Some(INSTEAD_OF_EVENTS));
-    }
-
-    #[test]
-    fn the_rules_of_all_wakes_are_bounded_together() {
-        let types::Wake::Udev(rule) = rule("usb") else {
-            panic!("a rule");
-        };
-        let long = types::Wake::Udev(vec![rule[0].clone(); 30]);
-        let wakes = Ears::Udev.wakes(vec![long; 10], &Secrets::default());
-        assert_eq!(wakes.udev.len(), 8);
-        assert_eq!(wakes.refused.len(), 1);
-        assert!(wakes.refused[0].contains("more than 256 terms"));
-    }
-}
+mod tests;

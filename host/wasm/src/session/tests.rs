@@ -3,9 +3,12 @@ use std::sync::Mutex;
 
 use leafhost_core::fault::{Fault, FaultReason};
 use leafhost_core::session::{Devices, Discovery};
-use leafhost_udev::{Field, Rule, Term};
+use leafhost_udev::{Field, Rule, Subsystems, Term};
+use tokio::sync::broadcast;
 
 use super::*;
+
+mod network;
 
 /// Answers as told, and remembers what it was asked and when.
 struct Scripted {
@@ -73,8 +76,12 @@ fn found(after: Option<u64>, subsystems: &[&str]) -> Called {
     let wakes = Wakes {
         after: after.map(Duration::from_millis),
         udev: subsystems.iter().map(rule).collect(),
-        refused: Vec::new(),
+        ..Wakes::default()
     };
+    waking(wakes)
+}
+
+fn waking(wakes: Wakes) -> Called {
     let discovery = Discovery {
         devices: Devices::Unchanged,
         departed: Vec::new(),
@@ -120,10 +127,13 @@ fn event(subsystem: &str, settle: Option<Duration>) -> Arc<Event> {
 fn listening(caller: &Arc<Scripted>) -> (WakingSession, broadcast::Sender<Arc<Event>>) {
     let (sender, events) = broadcast::channel(128);
     let listening = Listening {
-        events,
-        allowed: Arc::new(Subsystems::new(["*"])),
+        devices: Some(DeviceEar {
+            events,
+            allowed: Arc::new(Subsystems::new(["*"])),
+        }),
+        ..Listening::default()
     };
-    let session = WakingSession::new(caller.clone(), Opening::First, Some(listening));
+    let session = WakingSession::new(caller.clone(), Opening::First, listening);
     (session, sender)
 }
 
@@ -147,7 +157,7 @@ async fn a_timer_is_clamped_to_a_second_and_a_day() {
         found(Some(u64::MAX), &[]),
         found(None, &[]),
     ]);
-    let mut session = WakingSession::new(caller.clone(), Opening::First, None);
+    let mut session = WakingSession::new(caller.clone(), Opening::First, Listening::default());
     let first = session.next().await;
     assert_eq!(first.call.next, Some(Duration::from_secs(1)));
     session.next().await;
@@ -169,7 +179,7 @@ async fn a_timer_is_clamped_to_a_second_and_a_day() {
 #[tokio::test(start_paused = true)]
 async fn a_changed_configuration_is_told_and_the_cursor_comes_back() {
     let caller = at_once([found(Some(1000), &[])]);
-    let mut session = WakingSession::new(caller.clone(), Opening::Changed, None);
+    let mut session = WakingSession::new(caller.clone(), Opening::Changed, Listening::default());
     session.next().await;
     assert_eq!(caller.last().events, [Why::Changed]);
     assert_eq!(caller.last().cursor, None);
@@ -275,7 +285,7 @@ async fn events_the_monitor_lost_wake_a_session_that_wants_events() {
 #[tokio::test(start_paused = true)]
 async fn a_first_call_that_fails_is_made_again_and_told_the_same() {
     let caller = at_once([unavailable(), unavailable(), found(None, &[])]);
-    let mut session = WakingSession::new(caller.clone(), Opening::First, None);
+    let mut session = WakingSession::new(caller.clone(), Opening::First, Listening::default());
     session.next().await;
     session.next().await;
     let report = session.next().await;
@@ -328,7 +338,7 @@ async fn backoff_ends_at_five_minutes_and_begins_anew_after_an_answer() {
     let faults = std::iter::repeat_n(faulted(Duration::ZERO), 12);
     let answers = faults.chain([found(Some(1000), &[]), faulted(Duration::ZERO)]);
     let caller = at_once(answers);
-    let mut session = WakingSession::new(caller.clone(), Opening::First, None);
+    let mut session = WakingSession::new(caller.clone(), Opening::First, Listening::default());
     let mut waits = Vec::new();
     for _ in 0..14 {
         waits.push(session.next().await.call.next.unwrap());
@@ -353,7 +363,7 @@ async fn wrong_details_are_not_tried_again() {
 async fn a_dropped_wait_loses_no_report_and_makes_no_second_call() {
     let slow = Duration::from_secs(3);
     let caller = Scripted::new([(slow, found(None, &[]))]);
-    let mut session = WakingSession::new(caller.clone(), Opening::First, None);
+    let mut session = WakingSession::new(caller.clone(), Opening::First, Listening::default());
     for _ in 0..5 {
         let cut = tokio::time::timeout(Duration::from_millis(500), session.next()).await;
         assert!(cut.is_err());

@@ -1,17 +1,19 @@
-//! What a session listens for, what it heard, and what the next call is told of it. Everything bounded.
+//! What a session waits for, and what the next call is told of it. Everything bounded.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use leafhost_udev::{Event, Rule};
-use tokio::sync::broadcast::error::RecvError;
+use leafhost_net::{Datagram, Group};
+use leafhost_udev::Rule;
+use memchr::memmem::Finder;
 
-use super::{Listening, Why};
+use super::Why;
 
 /// How many events a call is told.
 const MAX_TOLD: usize = 64;
-/// How many events are kept while a call runs, for its answer to say which of them matter.
-const MAX_HEARD: usize = 4096;
+/// How many datagrams of one source are among them.
+const MAX_OF_SOURCE: usize = 8;
 
 /// When a session wants to be called again.
 #[derive(Debug, Clone, Default)]
@@ -20,8 +22,44 @@ pub(crate) struct Wakes {
     pub(crate) after: Option<Duration>,
     /// When a device event fits one of these.
     pub(crate) udev: Vec<Rule>,
+    /// When the granted interfaces change.
+    pub(crate) network: bool,
+    /// When a datagram fits one of these.
+    pub(crate) multicast: Vec<Filter>,
     /// Wakes that cannot be served, and why.
     pub(crate) refused: Vec<String>,
+}
+
+/// Which datagrams wake.
+#[derive(Debug, Clone)]
+pub(crate) struct Filter {
+    group: Group,
+    spelled: Arc<str>,
+    contains: Vec<Finder<'static>>,
+}
+
+impl Filter {
+    /// Those of `group`, which the handler spells so, that have all of these strings.
+    pub(crate) fn new(group: Group, spelled: &str, contains: &[Vec<u8>]) -> Self {
+        let finder = |bytes: &Vec<u8>| Finder::new(bytes).into_owned();
+        Self {
+            group,
+            spelled: spelled.into(),
+            contains: contains.iter().map(finder).collect(),
+        }
+    }
+
+    /// How many strings are looked for.
+    pub(crate) fn strings(&self) -> usize {
+        self.contains.len()
+    }
+
+    /// How the handler spells the group, if the datagram wakes it.
+    pub(super) fn fits(&self, datagram: &Datagram) -> Option<Arc<str>> {
+        let has = |finder: &Finder<'_>| finder.find(&datagram.payload).is_some();
+        (self.group == datagram.group && self.contains.iter().all(has))
+            .then(|| self.spelled.clone())
+    }
 }
 
 /// What the next call is told.
@@ -54,12 +92,38 @@ impl Pending {
         self.lost && !self.lost_before && self.events.len() >= MAX_TOLD
     }
 
+    /// Whether others on the network can have this call made.
+    pub(super) fn is_from_afar(&self) -> bool {
+        let mut news = self.events.iter().skip(self.told_before);
+        news.any(|why| matches!(why, Why::Network | Why::Multicast(..)))
+            || (self.lost && !self.lost_before)
+    }
+
     pub(super) fn push(&mut self, why: Why) {
-        if self.events.len() < MAX_TOLD {
+        let known = |event: &Why| *event == Why::Network;
+        if why == Why::Network && self.events.iter().skip(self.told_before).any(known) {
+            return;
+        }
+        if self.events.len() < MAX_TOLD && self.of_source(&why) < MAX_OF_SOURCE {
             self.events.push(why);
         } else {
             self.lose();
         }
+    }
+
+    /// How many datagrams are from where this one is.
+    fn of_source(&self, why: &Why) -> usize {
+        let source = |why: &Why| -> Option<IpAddr> {
+            match why {
+                Why::Multicast(_, datagram) => Some(datagram.source.ip()),
+                _ => None,
+            }
+        };
+        let Some(asked) = source(why) else {
+            return 0;
+        };
+        let same = |why: &&Why| source(why) == Some(asked);
+        self.events.iter().filter(same).count()
     }
 
     pub(super) fn lose(&mut self) {
@@ -74,42 +138,4 @@ impl Pending {
         self.told_before = self.events.len();
         self.lost_before = self.lost;
     }
-}
-
-/// What was heard while a call ran.
-#[derive(Debug, Default)]
-pub(super) struct Heard {
-    events: Vec<Arc<Event>>,
-    lost: bool,
-}
-
-impl Heard {
-    pub(super) fn events(&self) -> &[Arc<Event>] {
-        &self.events
-    }
-
-    pub(super) fn lost(&self) -> bool {
-        self.lost
-    }
-
-    /// Keeps an event; none stands for events that are gone.
-    pub(super) fn push(&mut self, event: Option<Arc<Event>>) {
-        match event {
-            Some(event) if self.events.len() < MAX_HEARD => self.events.push(event),
-            _ => self.lost = true,
-        }
-    }
-}
-
-/// The next event; none if some were lost, or if there will be no more. Waits for ever where nobody listens.
-pub(super) async fn hear(listening: &mut Option<Listening>) -> Option<Arc<Event>> {
-    let Some(open) = listening else {
-        return std::future::pending().await;
-    };
-    match open.events.recv().await {
-        Ok(event) => return Some(event),
-        Err(RecvError::Lagged(_)) => {}
-        Err(RecvError::Closed) => *listening = None,
-    }
-    None
 }

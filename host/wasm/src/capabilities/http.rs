@@ -1,0 +1,156 @@
+//! `wasi:http`, outgoing: requests under the grants, made by `leafhost_net`. Needs the grant `network`; linked for every handler,
+//! because libraries import it, and denied without.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use http_body_util::BodyExt as _;
+use leafhost_net::http::{
+    Budget, HttpError, Limits, MAX_HEAD, MAX_REQUEST_BODY, Stage, Timeouts, send,
+};
+use wasmtime::component::Linker;
+use wasmtime_wasi_http::{
+    Error, RequestOptions, WasiBody, WasiHttpCtx, WasiHttpCtxView, WasiHttpHooks, WasiHttpView,
+};
+
+use super::CallState;
+use super::reach::Reach;
+
+/// The most bytes of the headers that a guest writes for one message.
+const MAX_FIELDS: usize = 16 << 10;
+/// How much of a body is taken from the guest at once: so much the host holds of each that nobody sends yet.
+const CHUNK: usize = 16 << 10;
+/// How long each part of a request may take if the guest does not say.
+const PART: Duration = Duration::from_secs(10);
+
+/// What a call has of it.
+pub(crate) struct HttpState {
+    ctx: WasiHttpCtx,
+    hooks: Requests,
+}
+
+/// The requests of a call.
+struct Requests {
+    reach: Arc<Reach>,
+    wall: Duration,
+    budget: Arc<Budget>,
+}
+
+impl HttpState {
+    /// For one call, which may take so long.
+    pub(super) fn new(reach: Arc<Reach>, wall: Duration) -> Self {
+        let mut ctx = WasiHttpCtx::new();
+        ctx.set_field_size_limit(MAX_FIELDS);
+        Self {
+            ctx,
+            hooks: Requests {
+                reach,
+                wall,
+                budget: Arc::default(),
+            },
+        }
+    }
+}
+
+impl WasiHttpView for CallState {
+    fn http(&mut self) -> WasiHttpCtxView<'_> {
+        WasiHttpCtxView {
+            hooks: &mut self.http.hooks,
+            table: &mut self.table,
+            ctx: &mut self.http.ctx,
+        }
+    }
+}
+
+/// Links it; what a server would export is not there.
+pub(super) fn add_to_linker(linker: &mut Linker<CallState>) -> wasmtime::Result<()> {
+    wasmtime_wasi_http::p2::add_only_http_to_linker_async(linker)
+}
+
+type Io = Box<dyn Future<Output = Result<(), Error>> + Send>;
+
+impl WasiHttpHooks for Requests {
+    fn send_request(
+        &mut self,
+        request: http::Request<WasiBody>,
+        options: Option<RequestOptions>,
+        _done: Io,
+    ) -> Box<dyn Future<Output = Result<(http::Response<WasiBody>, Io), Error>> + Send> {
+        let options = options.unwrap_or_default();
+        let part = |asked: Option<Duration>| asked.unwrap_or(PART).min(self.wall);
+        let limits = Limits {
+            timeouts: Timeouts {
+                connect: part(options.connect_timeout),
+                first_byte: part(options.first_byte_timeout),
+                between_bytes: part(options.between_bytes_timeout),
+                total: self.wall,
+            },
+            // The guest reads as much as it wants of it.
+            max_body: self.budget.left(),
+        };
+        let (reach, budget) = (self.reach.clone(), self.budget.clone());
+        Box::new(async move {
+            let answer = send(&*reach, reach.names(), &budget, request, limits).await;
+            let answer = answer.map_err(|error| told(&reach, error))?;
+            let answer = answer.map(|body| {
+                body.map_err(move |error| told(&reach, error))
+                    .boxed_unsync()
+            });
+            Ok((answer, Box::new(async { Ok(()) }) as Io))
+        })
+    }
+
+    fn p2_outgoing_body_chunk_size(&mut self) -> usize {
+        CHUNK
+    }
+}
+
+/// What the guest is told; what an operator can change is kept as a denial.
+fn told(reach: &Reach, error: HttpError) -> Error {
+    let text = error.to_string();
+    match error {
+        HttpError::Denied(list) => {
+            reach.deny_all(&list);
+            Error::HttpRequestDenied
+        }
+        HttpError::Busy { .. } => {
+            reach.deny(&text);
+            Error::ConnectionLimitReached
+        }
+        HttpError::Spent { .. } => {
+            reach.deny(&text);
+            Error::InternalError(Some(text))
+        }
+        HttpError::Untrusted { .. } | HttpError::NoRoots => {
+            reach.deny(&text);
+            Error::TlsCertificateError
+        }
+        HttpError::Request(_) => Error::InternalError(Some(text)),
+        HttpError::RequestTooLarge => {
+            Error::HttpRequestBodySize(u64::try_from(MAX_REQUEST_BODY).ok())
+        }
+        HttpError::LookUp { source, .. } => Error::DnsError {
+            rcode: Some(format!("{text}: {source}")),
+            info_code: None,
+        },
+        HttpError::Refused { .. } => Error::ConnectionRefused,
+        HttpError::Unreachable { .. } => Error::DestinationUnavailable,
+        HttpError::Timeout { stage, .. } => match stage {
+            Stage::LookUp => Error::DnsTimeout,
+            Stage::Connect | Stage::Tls => Error::ConnectionTimeout,
+            Stage::Request => Error::ConnectionWriteTimeout,
+            Stage::Head => Error::HttpResponseTimeout,
+            Stage::Body => Error::ConnectionReadTimeout,
+        },
+        HttpError::Tls { .. } => Error::TlsProtocolError,
+        HttpError::Protocol(_) | HttpError::Interim => Error::HttpProtocolError,
+        HttpError::HeadTooLarge => {
+            Error::HttpResponseHeaderSectionSize(u32::try_from(MAX_HEAD).ok())
+        }
+        HttpError::TooLarge { limit } => Error::HttpResponseBodySize(Some(limit)),
+        HttpError::Closed { stage, .. } => match stage {
+            Stage::Head | Stage::Body => Error::HttpResponseIncomplete,
+            _ => Error::ConnectionTerminated,
+        },
+    }
+}

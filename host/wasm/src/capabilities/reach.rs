@@ -1,0 +1,216 @@
+//! What of the network one call may use, and how much of it is used up. Everything that talks asks here first; what is denied
+//! is kept with its reason.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use leafhost_net::grants::{NetPorts, Tls};
+use leafhost_net::http::{Gate, HttpError, Names};
+use leafhost_net::{Denied, Policy};
+use tokio::time::Instant;
+
+use crate::record::Record;
+
+/// The most datagrams of one call.
+const SENDS: u32 = 4096;
+/// The most names looked up by one call.
+const LOOK_UPS: u32 = 64;
+/// The most addresses whose answers are waited for.
+const ASKED: usize = 1024;
+/// So many denied datagrams are read at once…
+const UNASKED: u32 = 64;
+/// …and as many more in any such time: they are read by the host, outside of the guest's budget.
+const UNASKED_TIME: Duration = Duration::from_millis(10);
+
+/// What one call may reach.
+pub(crate) struct Reach {
+    policy: Result<Policy, String>,
+    names: Names,
+    record: Arc<Record>,
+    used: Mutex<Used>,
+}
+
+#[derive(Default)]
+struct Used {
+    sent: u32,
+    looked_up: u32,
+    /// Where it has sent to.
+    asked: Vec<SocketAddr>,
+    /// When the time for the denied datagrams that were read is over.
+    unasked_until: Option<Instant>,
+}
+
+impl Reach {
+    /// For one call; or why it may reach nothing.
+    pub(super) fn new(policy: Result<Policy, String>, names: Names, record: Arc<Record>) -> Self {
+        Self {
+            policy,
+            names,
+            record,
+            used: Mutex::default(),
+        }
+    }
+
+    fn used(&self) -> MutexGuard<'_, Used> {
+        self.used.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The policy; denied with the reason where there is none.
+    pub(super) fn policy(&self, asked: &str) -> Result<&Policy, Denied> {
+        self.policy
+            .as_ref()
+            .map_err(|reason| self.deny(&format!("{asked}: {reason}")))
+    }
+
+    /// What looks up names.
+    pub(super) fn names(&self) -> &Names {
+        &self.names
+    }
+
+    /// Whether anything may be reached at all.
+    pub(super) fn is_open(&self) -> bool {
+        self.policy.is_ok()
+    }
+
+    /// Keeps a denial.
+    pub(super) fn deny(&self, what: &str) -> Denied {
+        self.record.deny(what);
+        Denied(what.to_owned())
+    }
+
+    /// Asks the policy.
+    pub(super) fn ask(
+        &self,
+        what: &str,
+        question: impl FnOnce(&Policy) -> Result<(), Denied>,
+    ) -> Result<(), Denied> {
+        question(self.policy(what)?).map_err(|denied| self.deny(&denied.0))
+    }
+
+    /// Whether a datagram may be sent there.
+    pub(super) fn send(&self, address: SocketAddr) -> Result<(), Denied> {
+        self.ask("send a datagram", |policy| policy.send(address))?;
+        let mut used = self.used();
+        if used.sent >= SENDS {
+            drop(used);
+            return Err(self.deny(&format!("send more than {SENDS} datagrams in one call")));
+        }
+        used.sent += 1;
+        if used.asked.len() < ASKED && !used.asked.contains(&address) {
+            used.asked.push(address);
+        }
+        Ok(())
+    }
+
+    /// Whether a datagram from there may be given to the guest. One that may not costs time.
+    pub(super) async fn receive(&self, address: SocketAddr) -> Result<(), Denied> {
+        let answer = self.ask("receive a datagram", |policy| {
+            policy.receive(address, &self.used().asked)
+        });
+        if answer.is_err() {
+            let pause = self.unasked();
+            if !pause.is_zero() {
+                tokio::time::sleep(pause).await;
+            }
+        }
+        answer
+    }
+
+    /// Counts a denied datagram; how long to read no more.
+    fn unasked(&self) -> Duration {
+        let now = Instant::now();
+        let mut used = self.used();
+        let until = used.unasked_until.map_or(now, |until| until.max(now));
+        let until = until + UNASKED_TIME / UNASKED;
+        used.unasked_until = Some(until);
+        let ahead = until.duration_since(now);
+        if ahead > UNASKED_TIME {
+            ahead
+        } else {
+            Duration::ZERO
+        }
+    }
+
+    /// The addresses of a name that some entry lets a socket of the guest reach; the others are denials.
+    ///
+    /// # Errors
+    /// The name may not be looked up, it has no address, or none of them may be reached.
+    pub(super) async fn addresses(&self, name: &str) -> Result<Vec<IpAddr>, HttpError> {
+        let found = match name.parse() {
+            Ok(ip) => vec![SocketAddr::new(ip, 0)],
+            Err(_) => self.names.look_up(self, name).await.inspect_err(|error| {
+                if let HttpError::Denied(list) = error {
+                    self.deny_all(list);
+                }
+            })?,
+        };
+        let policy = self
+            .policy("look up a name")
+            .map_err(|denied| HttpError::Denied(vec![denied]))?;
+        let mut kept = Vec::new();
+        let mut denied = Vec::new();
+        for ip in found.iter().map(|address| address.ip().to_canonical()) {
+            if kept.contains(&ip) {
+                continue;
+            }
+            if reaches(policy, ip) {
+                kept.push(ip);
+            } else {
+                denied.push(self.deny(&format!(
+                    "reach {name} at {ip}: no entry of `network.udp` or `network.tcp` allows it"
+                )));
+            }
+        }
+        if kept.is_empty() {
+            return Err(HttpError::Denied(denied));
+        }
+        Ok(kept)
+    }
+
+    /// Keeps denials.
+    pub(super) fn deny_all(&self, list: &[Denied]) {
+        for denied in list {
+            self.deny(&denied.0);
+        }
+    }
+}
+
+/// Whether a socket may reach that address at some port: if an entry allows one of its ports, then the first.
+fn reaches(policy: &Policy, ip: IpAddr) -> bool {
+    let grants = policy.grants();
+    let at = |entry: &NetPorts| SocketAddr::new(ip, entry.ports.first);
+    let mut udp = grants.udp.iter().map(at);
+    let mut tcp = grants.tcp.iter().map(at);
+    udp.any(|address| policy.send(address).is_ok())
+        || tcp.any(|address| policy.connect(address).is_ok())
+}
+
+impl Gate for Reach {
+    fn look_up(&self, name: &str) -> Result<(), Denied> {
+        let asked = format!("look up {name}");
+        self.policy(&asked)?.look_up(name)?;
+        let mut used = self.used();
+        if used.looked_up >= LOOK_UPS {
+            return Err(Denied(format!(
+                "look up more than {LOOK_UPS} names in one call"
+            )));
+        }
+        used.looked_up += 1;
+        Ok(())
+    }
+
+    fn request(&self, host: &str, address: SocketAddr) -> Result<(), Denied> {
+        let asked = format!("send a request to {host}");
+        self.policy(&asked)?.request(host, address)
+    }
+
+    fn tls(&self) -> &Tls {
+        self.policy
+            .as_ref()
+            .map_or(&Tls::Verify, |policy| &policy.grants().tls)
+    }
+}
+
+#[cfg(test)]
+mod tests;

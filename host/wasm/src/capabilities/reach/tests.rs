@@ -1,0 +1,123 @@
+use leafhost_net::{Interface, Interfaces, Network};
+use tokio::sync::watch;
+
+use super::*;
+use crate::grants::Grants;
+
+/// A node with one interface, `192.168.7.2/24`.
+fn reach(section: &str) -> Reach {
+    let interface = Interface {
+        name: "eth0".into(),
+        index: 2,
+        addresses: vec!["192.168.7.2/24".parse().unwrap()],
+        up: true,
+        multicast: true,
+        loopback: false,
+    };
+    let interfaces = Interfaces {
+        list: vec![interface],
+    };
+    let (_, receiver) = watch::channel(Arc::new(interfaces));
+    let grants = Grants::parse(&format!("network: {section}")).unwrap();
+    let policy = Policy::new(Arc::new(grants.network.unwrap()), Network::fixed(receiver));
+    let names = Names::with(|name| match name {
+        "plc1" => Ok(vec!["192.168.7.9:0".parse().unwrap()]),
+        "both" => Ok(vec![
+            "127.0.0.1:0".parse().unwrap(),
+            "192.168.7.9:0".parse().unwrap(),
+            "[::ffff:192.168.7.9]:0".parse().unwrap(),
+        ]),
+        _ => Ok(vec!["127.0.0.1:0".parse().unwrap()]),
+    });
+    Reach::new(Ok(policy), names, Arc::default())
+}
+
+fn at(text: &str) -> SocketAddr {
+    text.parse().unwrap()
+}
+
+fn denied(reach: &Reach) -> Vec<String> {
+    reach.record.take().denied.into_iter().collect()
+}
+
+#[tokio::test]
+async fn a_name_has_the_addresses_that_may_be_reached() {
+    let reach = reach("{names: ['*'], tcp: ['lan:4840']}");
+    let plc: Vec<IpAddr> = vec!["192.168.7.9".parse().unwrap()];
+    assert_eq!(reach.addresses("plc1").await.unwrap(), plc);
+    assert_eq!(denied(&reach), Vec::<String>::new());
+    assert_eq!(reach.addresses("both").await.unwrap(), plc);
+    assert_eq!(reach.addresses("192.168.7.9").await.unwrap(), plc);
+    let left_out = denied(&reach);
+    assert!(left_out[0].contains("both at 127.0.0.1"), "{left_out:?}");
+    for name in ["localhost", "127.0.0.1", "::ffff:127.0.0.1"] {
+        let answer = reach.addresses(name).await;
+        assert!(matches!(answer, Err(HttpError::Denied(_))), "{name}");
+        assert_eq!(denied(&reach).len(), 1, "{name}");
+    }
+}
+
+#[tokio::test]
+async fn a_call_looks_up_sixty_four_names() {
+    let reach = reach("{names: ['plc*'], tcp: ['lan:4840']}");
+    for _ in 0..LOOK_UPS {
+        reach.addresses("plc1").await.unwrap();
+    }
+    assert!(reach.addresses("other").await.is_err());
+    for _ in 0..100 {
+        assert!(reach.addresses("plc1").await.is_err());
+    }
+    let denied = denied(&reach);
+    assert_eq!(denied.len(), 2, "{denied:?}");
+    let denied = denied.join("\n");
+    assert!(denied.contains("more than 64 names"), "{denied}");
+}
+
+#[tokio::test]
+async fn a_call_sends_so_many_datagrams_and_no_more() {
+    let reach = reach("{udp: ['lan:1-9']}");
+    for _ in 0..SENDS {
+        reach.send(at("192.168.7.9:9")).unwrap();
+    }
+    assert!(reach.send(at("192.168.7.9:9")).is_err());
+    let denied = denied(&reach);
+    assert!(denied[0].contains("more than 4096"), "{denied:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn denied_datagrams_are_read_slowly_on_all_sockets_together() {
+    let reach = Arc::new(reach("{udp: ['192.168.7.9/32:9']}"));
+    let begin = Instant::now();
+    let sockets = (0..4).map(|_| {
+        let reach = reach.clone();
+        tokio::spawn(async move {
+            for port in 1..=1000 {
+                let from = SocketAddr::new("10.0.0.1".parse().unwrap(), port);
+                assert!(reach.receive(from).await.is_err());
+            }
+        })
+    });
+    for socket in sockets.collect::<Vec<_>>() {
+        socket.await.unwrap();
+    }
+    // 4,000 of them, 64 in 10 ms.
+    let took = begin.elapsed();
+    assert!(took >= Duration::from_millis(600), "{took:?}");
+    let begin = Instant::now();
+    reach.receive(at("192.168.7.9:9")).await.unwrap();
+    assert_eq!(
+        begin.elapsed(),
+        Duration::ZERO,
+        "a granted one waits for none"
+    );
+}
+
+#[tokio::test]
+async fn whoever_was_asked_may_answer_from_any_port() {
+    let reach = reach("{udp: ['239.255.255.250/32:3702']}");
+    let camera = at("192.168.7.9:50000");
+    assert!(reach.receive(camera).await.is_err());
+    reach.send(at("239.255.255.250:3702")).unwrap();
+    reach.receive(camera).await.unwrap();
+    assert!(reach.receive(at("10.1.1.1:50000")).await.is_err());
+}
