@@ -1,0 +1,146 @@
+//! The body of an answer, as it comes.
+
+use std::fmt;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http_body::{Frame, SizeHint};
+use hyper::body::Incoming;
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::{Sleep, sleep_until};
+
+use super::exchange::Driver;
+use super::until::Until;
+use super::wire::Meter;
+use super::{HttpError, Limits, Stage};
+
+/// The body of an answer, read from the connection as it is asked for. At its end, at its first error, and when it is
+/// dropped, the connection closes. The bytes are those of the peer: nothing is unpacked.
+pub struct Body {
+    open: Option<Open>,
+}
+
+struct Open {
+    incoming: Incoming,
+    driver: Driver,
+    meter: Arc<Meter>,
+    left: u64,
+    limits: Limits,
+    total: Until,
+    pause: Until,
+    timer: Pin<Box<Sleep>>,
+    _place: OwnedSemaphorePermit,
+}
+
+impl fmt::Debug for Body {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Body")
+            .field("open", &self.open.is_some())
+            .finish()
+    }
+}
+
+impl Body {
+    pub(super) fn new(
+        incoming: Incoming,
+        driver: Driver,
+        meter: Arc<Meter>,
+        place: OwnedSemaphorePermit,
+        limits: Limits,
+        total: Until,
+    ) -> Self {
+        if http_body::Body::is_end_stream(&incoming) {
+            return Self { open: None };
+        }
+        let pause = Until::after(limits.timeouts.between_bytes).or(total);
+        let timer = Box::pin(sleep_until(pause.at));
+        let open = Open {
+            incoming,
+            driver,
+            meter,
+            left: limits.max_body,
+            limits,
+            total,
+            pause,
+            timer,
+            _place: place,
+        };
+        Self { open: Some(open) }
+    }
+}
+
+impl http_body::Body for Body {
+    type Data = Bytes;
+    type Error = HttpError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, HttpError>>> {
+        let Some(open) = &mut self.open else {
+            return Poll::Ready(None);
+        };
+        let polled = open.poll(cx);
+        if matches!(polled, Poll::Ready(None | Some(Err(_)))) {
+            self.open = None;
+        }
+        polled
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.open.is_none()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match &self.open {
+            Some(open) => open.incoming.size_hint(),
+            None => SizeHint::with_exact(0),
+        }
+    }
+}
+
+impl Open {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, HttpError>>> {
+        // A peer that always has something ready must not outrun the end.
+        if self.total.passed() {
+            return Poll::Ready(Some(Err(self.total.error(Stage::Body))));
+        }
+        let mut polled = self.poll_incoming(cx);
+        if polled.is_pending() {
+            self.driver.drive(cx);
+            polled = self.poll_incoming(cx);
+        }
+        match polled {
+            Poll::Ready(Some(Ok(frame))) => Poll::Ready(Some(self.take(frame))),
+            Poll::Ready(Some(Err(error))) => {
+                Poll::Ready(Some(Err(self.meter.explain(&error, Stage::Body))))
+            }
+            Poll::Ready(None) => Poll::Ready(None),
+            Poll::Pending => {
+                let late = self.timer.as_mut().poll(cx);
+                late.map(|()| Some(Err(self.pause.error(Stage::Body))))
+            }
+        }
+    }
+
+    fn poll_incoming(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        http_body::Body::poll_frame(Pin::new(&mut self.incoming), cx)
+    }
+
+    fn take(&mut self, frame: Frame<Bytes>) -> Result<Frame<Bytes>, HttpError> {
+        let size = frame.data_ref().map_or(0, Bytes::len);
+        let too_large = HttpError::TooLarge {
+            limit: self.limits.max_body,
+        };
+        let size = u64::try_from(size).unwrap_or(u64::MAX);
+        self.left = self.left.checked_sub(size).ok_or(too_large)?;
+        self.pause = Until::after(self.limits.timeouts.between_bytes).or(self.total);
+        self.timer.as_mut().reset(self.pause.at);
+        Ok(frame)
+    }
+}

@@ -1,0 +1,79 @@
+//! From a target to a connection: every address it has is checked, and what was checked is connected to.
+
+use std::io;
+use std::net::SocketAddr;
+
+use tokio::net::TcpStream;
+use tokio::time::{Instant, timeout_at};
+
+use super::target::{Host, Target};
+use super::until::Until;
+use super::{Gate, HttpError, Names, Stage};
+
+/// Granted addresses of one name that are tried.
+const MAX_TRIED: usize = 4;
+/// Denials of one name that are told.
+const MAX_TOLD: usize = 8;
+
+pub(super) async fn connect<G: Gate>(
+    gate: &G,
+    names: &Names,
+    target: &Target,
+    until: Until,
+) -> Result<(TcpStream, SocketAddr), HttpError> {
+    let found = match (&target.host, target.host.literal(target.port)) {
+        (Host::Name(name), _) => {
+            until
+                .run(Stage::LookUp, names.look_up(gate, name))
+                .await??
+        }
+        (Host::Address(..), address) => address.into_iter().collect(),
+    };
+    let host = target.host.to_string();
+    let mut granted = Vec::new();
+    let mut denied = Vec::new();
+    for mut address in found {
+        address.set_port(target.port);
+        match gate.request(&host, address) {
+            Ok(()) => granted.push(address),
+            Err(reason) => denied.push(reason),
+        }
+    }
+    if granted.is_empty() {
+        denied.truncate(MAX_TOLD);
+        return Err(HttpError::Denied(denied));
+    }
+    granted.truncate(MAX_TRIED);
+    one_of(&granted, until).await
+}
+
+/// One after another, each with its part of the time that is left, so that a dead one does not use it up.
+async fn one_of(
+    addresses: &[SocketAddr],
+    until: Until,
+) -> Result<(TcpStream, SocketAddr), HttpError> {
+    let mut last = until.error(Stage::Connect);
+    let mut left = u32::try_from(addresses.len()).unwrap_or(u32::MAX);
+    for address in addresses {
+        let now = Instant::now();
+        let share = until.at.saturating_duration_since(now) / left.max(1);
+        left = left.saturating_sub(1);
+        match timeout_at(now + share, TcpStream::connect(*address)).await {
+            Ok(Ok(stream)) => {
+                // Nothing is ever waited for to fill a packet.
+                let _ = stream.set_nodelay(true);
+                return Ok((stream, *address));
+            }
+            Ok(Err(source)) => last = failed(*address, source),
+            Err(_) => last = until.error(Stage::Connect),
+        }
+    }
+    Err(last)
+}
+
+fn failed(address: SocketAddr, source: io::Error) -> HttpError {
+    match source.kind() {
+        io::ErrorKind::ConnectionRefused => HttpError::Refused { address },
+        _ => HttpError::Unreachable { address, source },
+    }
+}

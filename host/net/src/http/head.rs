@@ -1,0 +1,117 @@
+//! The request as it is written: old cameras want its length ahead, `Host` first, and nothing that keeps a connection.
+
+use std::error::Error;
+
+use bytes::Bytes;
+use http::header::{self, HeaderMap, HeaderName, HeaderValue};
+use http::{Method, Request, Uri};
+use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
+
+use super::error::readable;
+use super::target::Target;
+use super::until::Until;
+use super::{HttpError, MAX_HEAD, MAX_HEADERS, MAX_REQUEST_BODY, Stage};
+
+/// Headers that rule the connection, which is none of the handler's.
+const REFUSED: [HeaderName; 11] = [
+    header::CONNECTION,
+    header::EXPECT,
+    header::PROXY_AUTHENTICATE,
+    header::PROXY_AUTHORIZATION,
+    header::TE,
+    header::TRAILER,
+    header::TRANSFER_ENCODING,
+    header::UPGRADE,
+    HeaderName::from_static("keep-alive"),
+    HeaderName::from_static("proxy-connection"),
+    HeaderName::from_static("http2-settings"),
+];
+
+/// Reads the body to its end and writes the head for it.
+pub(super) async fn collect<B>(
+    target: &Target,
+    request: Request<B>,
+    until: Until,
+) -> Result<Request<Full<Bytes>>, HttpError>
+where
+    B: http_body::Body<Data = Bytes> + Send,
+    B::Error: Into<Box<dyn Error + Send + Sync>>,
+{
+    let (parts, body) = request.into_parts();
+    let body = Box::pin(Limited::new(body, MAX_REQUEST_BODY).collect());
+    let body = until.run(Stage::Request, body).await?.map_err(|error| {
+        if error.is::<LengthLimitError>() {
+            HttpError::RequestTooLarge
+        } else {
+            HttpError::Request(readable(&format!("its body broke off: {error}")))
+        }
+    })?;
+    if body.trailers().is_some() {
+        return Err(HttpError::Request("it has trailers".into()));
+    }
+    let body = body.to_bytes();
+    let headers = headers(target, &parts.method, &parts.headers, body.len())?;
+    let mut request = Request::new(Full::new(body));
+    *request.method_mut() = parts.method;
+    *request.uri_mut() = Uri::from(target.path.clone());
+    *request.headers_mut() = headers;
+    Ok(request)
+}
+
+fn headers(
+    target: &Target,
+    method: &Method,
+    given: &HeaderMap,
+    length: usize,
+) -> Result<HeaderMap, HttpError> {
+    let refuse = |text: String| Err(HttpError::Request(text));
+    if *method == Method::CONNECT {
+        return refuse("CONNECT asks for a tunnel".into());
+    }
+    if let Some(name) = REFUSED.iter().find(|name| given.contains_key(*name)) {
+        return refuse(format!("the header {name} is not a handler's to set"));
+    }
+    let told = given.get_all(header::CONTENT_LENGTH);
+    let right = |value: &HeaderValue| {
+        value
+            .to_str()
+            .is_ok_and(|text| text.trim().parse() == Ok(length))
+    };
+    if !told.iter().all(right) {
+        return refuse(format!(
+            "its Content-Length is not that of its body, {length}"
+        ));
+    }
+    let size = given
+        .iter()
+        .map(|(name, value)| name.as_str().len() + value.len() + 4)
+        .sum::<usize>()
+        + target.path.as_str().len();
+    if MAX_HEAD < size || MAX_HEADERS < given.len() {
+        return refuse(format!(
+            "its head is over {MAX_HEAD} bytes or {MAX_HEADERS} headers"
+        ));
+    }
+
+    let mut out = HeaderMap::with_capacity(given.len() + 3);
+    let host = HeaderValue::try_from(target.authority())
+        .map_err(|error| HttpError::Request(format!("its host: {error}")))?;
+    out.insert(header::HOST, host);
+    for (name, value) in given {
+        if name != header::HOST && name != header::CONTENT_LENGTH {
+            out.append(name, value.clone());
+        }
+    }
+    let bare = [
+        Method::GET,
+        Method::HEAD,
+        Method::DELETE,
+        Method::OPTIONS,
+        Method::TRACE,
+    ];
+    if length != 0 || !bare.contains(method) {
+        out.insert(header::CONTENT_LENGTH, HeaderValue::from(length));
+    }
+    out.insert(header::CONNECTION, HeaderValue::from_static("close"));
+    Ok(out)
+}

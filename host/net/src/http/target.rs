@@ -1,0 +1,196 @@
+//! Where a request goes: host, zone, port and path out of its URI. Looks nothing up but the index of an interface.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
+
+use http::Uri;
+use http::uri::PathAndQuery;
+
+use super::HttpError;
+
+/// Where a request goes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Target {
+    pub(super) host: Host,
+    pub(super) port: u16,
+    pub(super) tls: bool,
+    pub(super) path: PathAndQuery,
+}
+
+/// Whom it asks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Host {
+    /// By address, with the index of its interface if it is link-local (otherwise 0).
+    Address(IpAddr, u32),
+    /// By name, in lower case, without a dot at the end.
+    Name(String),
+}
+
+impl fmt::Display for Host {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Address(ip, _) => ip.fmt(f),
+            Self::Name(name) => f.write_str(name),
+        }
+    }
+}
+
+impl Target {
+    pub(super) fn of(uri: &Uri) -> Result<Self, HttpError> {
+        let tls = match uri.scheme_str() {
+            Some("http") => false,
+            Some("https") => true,
+            _ => return Err(wrong("its URL must begin with http:// or https://")),
+        };
+        let authority = uri
+            .authority()
+            .ok_or_else(|| wrong("its URL has no host"))?
+            .as_str();
+        if authority.contains('@') {
+            return Err(wrong("its URL has a user name; put it into a header"));
+        }
+        let (host, port) = split_port(authority)?;
+        let path = uri
+            .path_and_query()
+            .cloned()
+            .unwrap_or(PathAndQuery::from_static("/"));
+        Ok(Self {
+            host: Host::of(host)?,
+            port: port.unwrap_or(if tls { 443 } else { 80 }),
+            tls,
+            path,
+        })
+    }
+
+    /// The value of `Host`: no zone, and the port only if the scheme has another.
+    pub(super) fn authority(&self) -> String {
+        let host = match &self.host {
+            Host::Address(IpAddr::V6(ip), _) => format!("[{ip}]"),
+            other => other.to_string(),
+        };
+        let default = if self.tls { 443 } else { 80 };
+        if self.port == default {
+            host
+        } else {
+            format!("{host}:{}", self.port)
+        }
+    }
+}
+
+fn wrong(text: &str) -> HttpError {
+    HttpError::Request(text.to_owned())
+}
+
+fn split_port(authority: &str) -> Result<(&str, Option<u16>), HttpError> {
+    let bracket = authority.rfind(']').unwrap_or(0);
+    match authority.rfind(':').filter(|colon| bracket < *colon) {
+        None => Ok((authority, None)),
+        Some(colon) => {
+            let (host, port) = authority.split_at(colon);
+            let digits = port.trim_start_matches(':');
+            match digits.parse() {
+                Ok(port) if port != 0 && digits.bytes().all(|b| b.is_ascii_digit()) => {
+                    Ok((host, Some(port)))
+                }
+                _ if digits.is_empty() => Ok((host, None)),
+                _ => Err(wrong("its URL has no port from 1 to 65535")),
+            }
+        }
+    }
+}
+
+impl Host {
+    fn of(text: &str) -> Result<Self, HttpError> {
+        if let Some(inner) = text.strip_prefix('[') {
+            let inner = inner
+                .strip_suffix(']')
+                .ok_or_else(|| wrong("its URL has a `[` without `]`"))?;
+            let (ip, zone) = match inner.split_once('%') {
+                Some((ip, zone)) => (ip, Some(zone)),
+                None => (inner, None),
+            };
+            let ip: Ipv6Addr = ip
+                .parse()
+                .map_err(|_| wrong("its URL has no IPv6 address between the brackets"))?;
+            return Self::address(ip.to_canonical(), zone);
+        }
+        if let Ok(ip) = text.parse::<IpAddr>() {
+            return Self::address(ip, None);
+        }
+        let name = text.strip_suffix('.').unwrap_or(text).to_ascii_lowercase();
+        check_name(&name).map_err(|reason| wrong(&format!("its URL's host {reason}")))?;
+        Ok(Self::Name(name))
+    }
+
+    fn address(ip: IpAddr, zone: Option<&str>) -> Result<Self, HttpError> {
+        if !is_peer(ip) {
+            return Err(wrong(&format!("{ip} is no address of a peer")));
+        }
+        let local = matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
+        match zone {
+            Some(zone) if local => Ok(Self::Address(ip, index_of(zone)?)),
+            Some(_) => Err(wrong(&format!("{ip} is not link-local and has no zone"))),
+            None if local => Err(wrong(&format!(
+                "{ip} is link-local and needs its interface, as in [{ip}%25eth0]"
+            ))),
+            None => Ok(Self::Address(ip, 0)),
+        }
+    }
+
+    /// The address, if it is one.
+    pub(super) fn literal(&self, port: u16) -> Option<SocketAddr> {
+        match self {
+            Self::Address(IpAddr::V6(ip), scope) => {
+                Some(SocketAddr::V6(SocketAddrV6::new(*ip, port, 0, *scope)))
+            }
+            Self::Address(ip, _) => Some(SocketAddr::new(*ip, port)),
+            Self::Name(_) => None,
+        }
+    }
+}
+
+/// Whether that can be somebody: the kernel takes the unspecified address for this machine.
+pub(super) fn is_peer(ip: IpAddr) -> bool {
+    let broadcast = matches!(ip, IpAddr::V4(ip) if ip.is_broadcast());
+    !ip.is_unspecified() && !ip.is_multicast() && !broadcast
+}
+
+/// A zone is written after `%25`; some peers and programs write it after `%` alone.
+fn index_of(zone: &str) -> Result<u32, HttpError> {
+    let zone = zone
+        .strip_prefix("25")
+        .filter(|rest| !rest.is_empty())
+        .unwrap_or(zone);
+    if let Ok(index) = zone.parse() {
+        return Ok(index);
+    }
+    nix::net::if_::if_nametoindex(zone)
+        .map_err(|_| wrong(&format!("this machine has no interface {zone:?}")))
+}
+
+/// Whether the resolver may be asked for it. A last label of digits is an address in a form that only some read
+/// (`127.1`, `0x7f000001`): refused, so that what is checked is what is meant.
+pub(super) fn check_name(name: &str) -> Result<(), &'static str> {
+    let good = |label: &str| {
+        (1..=63).contains(&label.len())
+            && !label.starts_with('-')
+            && !label.ends_with('-')
+            && label
+                .bytes()
+                .all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_')
+    };
+    if 253 < name.len() || !name.split('.').all(good) {
+        return Err("is no host name");
+    }
+    let last = name.rsplit('.').next().unwrap_or(name);
+    let hex = |rest: &str| rest.bytes().all(|b| b.is_ascii_hexdigit());
+    let number =
+        last.bytes().all(|b| b.is_ascii_digit()) || last.strip_prefix("0x").is_some_and(hex);
+    if number {
+        return Err("is an address in a form that is not read; write all four numbers");
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

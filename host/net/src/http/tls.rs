@@ -1,0 +1,255 @@
+//! TLS as the grants say: verified by this machine's authorities, one pinned certificate, or anything.
+
+use std::io;
+use std::sync::{Arc, OnceLock};
+
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::{Resumption, WebPkiServerVerifier};
+use rustls::crypto::{
+    CryptoProvider, WebPkiSupportedAlgorithms, ring, verify_tls12_signature, verify_tls13_signature,
+};
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::{
+    CertificateError, ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme,
+};
+use rustls_native_certs::CertificateResult;
+use sha2::{Digest, Sha256};
+use tokio::sync::OnceCell;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+
+use super::error::readable;
+use super::target::{Host, Target};
+use super::wire::{Meter, Metered};
+use super::{HttpError, Stage};
+use crate::grants::Tls;
+
+/// The authorities that are trusted, read when they are first asked for, and again as long as there are none.
+#[derive(Debug)]
+pub(super) struct Roots {
+    verifier: OnceCell<Arc<WebPkiServerVerifier>>,
+    load: fn() -> CertificateResult,
+}
+
+static MACHINE: Roots = Roots::of(rustls_native_certs::load_native_certs);
+
+impl Roots {
+    /// Those of this machine.
+    pub(super) fn machine() -> &'static Self {
+        &MACHINE
+    }
+
+    pub(super) const fn of(load: fn() -> CertificateResult) -> Self {
+        Self {
+            verifier: OnceCell::const_new(),
+            load,
+        }
+    }
+
+    #[cfg(test)]
+    pub(super) fn are_read(&self) -> bool {
+        self.verifier.initialized()
+    }
+
+    async fn verifier(&self) -> Result<Arc<WebPkiServerVerifier>, HttpError> {
+        let load = self.load;
+        let read = async {
+            tokio::task::spawn_blocking(move || verifier_of(load()))
+                .await
+                .map_err(|_| HttpError::NoRoots)?
+        };
+        self.verifier.get_or_try_init(|| read).await.cloned()
+    }
+}
+
+fn verifier_of(found: CertificateResult) -> Result<Arc<WebPkiServerVerifier>, HttpError> {
+    for error in &found.errors {
+        tracing::warn!(%error, "a certificate authority of this machine cannot be read");
+    }
+    let mut store = RootCertStore::empty();
+    store.add_parsable_certificates(found.certs);
+    WebPkiServerVerifier::builder_with_provider(Arc::new(store), provider())
+        .build()
+        .map_err(|_| HttpError::NoRoots)
+}
+
+fn provider() -> Arc<CryptoProvider> {
+    Arc::new(ring::default_provider())
+}
+
+/// Why no TLS came about.
+pub(super) enum Failure {
+    /// The peer or the certificate.
+    Handshake {
+        error: io::Error,
+        rejected: Option<HttpError>,
+    },
+    /// Before anything was sent.
+    Before(HttpError),
+}
+
+impl Failure {
+    pub(super) fn into_error(self, meter: &Meter) -> HttpError {
+        match self {
+            Self::Before(error) => error,
+            Self::Handshake { error, rejected } => meter
+                .error(Stage::Tls)
+                .or(rejected)
+                .unwrap_or_else(|| HttpError::Tls {
+                    address: meter.address(),
+                    source: io::Error::new(error.kind(), readable(&error.to_string())),
+                }),
+        }
+    }
+}
+
+pub(super) async fn handshake(
+    stream: Metered,
+    target: &Target,
+    tls: &Tls,
+    roots: &Roots,
+) -> Result<TlsStream<Metered>, Failure> {
+    let name = match &target.host {
+        Host::Address(ip, _) => ServerName::from(*ip),
+        Host::Name(name) => ServerName::try_from(name.clone()).map_err(|_| {
+            Failure::Before(HttpError::Request(format!(
+                "{name:?} is no name of a TLS server"
+            )))
+        })?,
+    };
+    let trust = match tls {
+        Tls::Verify => Trust::Authorities(roots.verifier().await.map_err(Failure::Before)?),
+        Tls::Pin(digest) => Trust::Pin(*digest),
+        Tls::Insecure => Trust::Anybody,
+    };
+    let provider = provider();
+    let check = Arc::new(Check {
+        trust,
+        algorithms: provider.signature_verification_algorithms,
+        rejected: OnceLock::new(),
+    });
+    let mut config = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(|error| Failure::Before(HttpError::Request(error.to_string())))?
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::clone(&check) as Arc<dyn ServerCertVerifier>)
+        .with_no_client_auth();
+    config.resumption = Resumption::disabled();
+    TlsConnector::from(Arc::new(config))
+        .connect(name, stream)
+        .await
+        .map_err(|error| Failure::Handshake {
+            error,
+            rejected: check.rejected.get().map(Rejected::to_error),
+        })
+}
+
+#[derive(Debug)]
+enum Trust {
+    Authorities(Arc<WebPkiServerVerifier>),
+    Pin([u8; 32]),
+    Anybody,
+}
+
+/// The check of one connection's certificate, which remembers what it rejected.
+#[derive(Debug)]
+struct Check {
+    trust: Trust,
+    algorithms: WebPkiSupportedAlgorithms,
+    rejected: OnceLock<Rejected>,
+}
+
+#[derive(Debug)]
+struct Rejected {
+    reason: String,
+    sha256: String,
+}
+
+impl Rejected {
+    fn to_error(&self) -> HttpError {
+        HttpError::Untrusted {
+            reason: self.reason.clone(),
+            sha256: self.sha256.clone(),
+        }
+    }
+}
+
+impl Check {
+    fn reject(&self, digest: [u8; 32], reason: &str) {
+        let sha256 = digest.iter().map(|byte| format!("{byte:02x}")).collect();
+        // One connection shows one certificate.
+        let _ = self.rejected.set(Rejected {
+            reason: readable(reason),
+            sha256,
+        });
+    }
+}
+
+impl ServerCertVerifier for Check {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        server_name: &ServerName<'_>,
+        ocsp_response: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        let digest: [u8; 32] = Sha256::digest(end_entity).into();
+        match &self.trust {
+            Trust::Anybody => Ok(ServerCertVerified::assertion()),
+            Trust::Pin(pin) if *pin == digest => Ok(ServerCertVerified::assertion()),
+            Trust::Pin(_) => {
+                self.reject(digest, "it is not the one that the grants pin");
+                Err(CertificateError::ApplicationVerificationFailure.into())
+            }
+            Trust::Authorities(verifier) => verifier
+                .verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now)
+                .inspect_err(|error| {
+                    let reason = match error {
+                        Error::InvalidCertificate(CertificateError::UnknownIssuer) => {
+                            "no authority of this machine has signed it".to_owned()
+                        }
+                        Error::InvalidCertificate(reason) => reason.to_string(),
+                        other => other.to_string(),
+                    };
+                    self.reject(digest, &reason);
+                }),
+        }
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        match self.trust {
+            Trust::Anybody => Ok(HandshakeSignatureValid::assertion()),
+            _ => verify_tls12_signature(message, cert, dss, &self.algorithms),
+        }
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        match self.trust {
+            Trust::Anybody => Ok(HandshakeSignatureValid::assertion()),
+            _ => verify_tls13_signature(message, cert, dss, &self.algorithms),
+        }
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        let mut schemes = self.algorithms.supported_schemes();
+        if matches!(self.trust, Trust::Anybody) {
+            // All that some old servers have; what they sign is not looked at.
+            schemes.extend([
+                SignatureScheme::RSA_PKCS1_SHA1,
+                SignatureScheme::ECDSA_SHA1_Legacy,
+            ]);
+        }
+        schemes
+    }
+}

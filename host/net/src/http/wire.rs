@@ -1,0 +1,223 @@
+//! The bytes of one connection: counted and bounded below TLS, where nothing the peer sends goes uncounted.
+
+use std::io;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::task::{Context, Poll, ready};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio_rustls::client::TlsStream;
+
+use super::{Budget, HttpError, MAX_HEAD, MAX_INTERIM, Stage};
+
+/// What was counted on one connection, and which limit it has passed.
+#[derive(Debug)]
+pub(super) struct Meter {
+    address: SocketAddr,
+    max_body: u64,
+    /// Bytes that may yet be read: a body as long as may be in chunks as small as honest servers make them, a head,
+    /// trailers, and certificates.
+    left: AtomicU64,
+    interim: AtomicU32,
+    passed: OnceLock<Passed>,
+    budget: Arc<Budget>,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Passed {
+    Connection,
+    Interim,
+    Budget,
+}
+
+impl Meter {
+    pub(super) fn new(address: SocketAddr, max_body: u64, budget: Arc<Budget>) -> Self {
+        let heads = u64::try_from(MAX_HEAD)
+            .unwrap_or(u64::MAX)
+            .saturating_mul(4);
+        Self {
+            address,
+            max_body,
+            left: AtomicU64::new(max_body.saturating_mul(2).saturating_add(heads)),
+            interim: AtomicU32::new(0),
+            passed: OnceLock::new(),
+            budget,
+        }
+    }
+
+    /// The peer.
+    pub(super) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// One interim answer was read.
+    pub(super) fn interim(&self) {
+        if MAX_INTERIM <= self.interim.fetch_add(1, Ordering::Relaxed) {
+            self.pass(Passed::Interim);
+        }
+    }
+
+    /// The limit that was passed: whatever reports an error after it, that is the cause.
+    pub(super) fn error(&self, stage: Stage) -> Option<HttpError> {
+        Some(match (self.passed.get()?, stage) {
+            (Passed::Interim, _) => HttpError::Interim,
+            (Passed::Budget, _) => self.budget.spent(),
+            (Passed::Connection, Stage::Body) => HttpError::TooLarge {
+                limit: self.max_body,
+            },
+            (Passed::Connection, _) => HttpError::HeadTooLarge,
+        })
+    }
+
+    /// Why hyper failed.
+    pub(super) fn explain(&self, error: &hyper::Error, stage: Stage) -> HttpError {
+        self.error(stage)
+            .unwrap_or_else(|| HttpError::of_hyper(error, stage, self.address))
+    }
+
+    fn pass(&self, limit: Passed) {
+        // The first one is the cause.
+        let _ = self.passed.set(limit);
+    }
+
+    fn read(&self, bytes: u64) {
+        let take = |left: u64| left.checked_sub(bytes);
+        if self
+            .left
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, take)
+            .is_err()
+        {
+            self.pass(Passed::Connection);
+        }
+        self.moved(bytes);
+    }
+
+    fn moved(&self, bytes: u64) {
+        if !self.budget.charge(bytes) {
+            self.pass(Passed::Budget);
+        }
+    }
+
+    fn check(&self) -> io::Result<()> {
+        match self.passed.get() {
+            None => Ok(()),
+            Some(_) => Err(io::Error::other("over a limit")),
+        }
+    }
+}
+
+/// A connection that is counted.
+#[derive(Debug)]
+pub(super) struct Metered {
+    stream: TcpStream,
+    meter: Arc<Meter>,
+}
+
+impl Metered {
+    pub(super) fn new(stream: TcpStream, meter: Arc<Meter>) -> Self {
+        Self { stream, meter }
+    }
+}
+
+impl AsyncRead for Metered {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        self.meter.check()?;
+        let before = buf.filled().len();
+        ready!(Pin::new(&mut self.stream).poll_read(cx, buf))?;
+        let read = buf.filled().len().saturating_sub(before);
+        self.meter.read(u64::try_from(read).unwrap_or(u64::MAX));
+        Poll::Ready(self.meter.check())
+    }
+}
+
+impl AsyncWrite for Metered {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        self.meter.check()?;
+        let written = ready!(Pin::new(&mut self.stream).poll_write(cx, buf))?;
+        self.meter.moved(u64::try_from(written).unwrap_or(u64::MAX));
+        Poll::Ready(Ok(written))
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+/// A connection with or without TLS.
+pub(super) enum Wire {
+    Plain(Metered),
+    Tls {
+        stream: Box<TlsStream<Metered>>,
+        /// Whether an end without TLS's own farewell counts as one: many cameras send none.
+        abrupt_end: bool,
+    },
+}
+
+impl Wire {
+    pub(super) fn tls(stream: TlsStream<Metered>, abrupt_end: bool) -> Self {
+        Self::Tls {
+            stream: Box::new(stream),
+            abrupt_end,
+        }
+    }
+}
+
+impl AsyncRead for Wire {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(stream) => Pin::new(stream).poll_read(cx, buf),
+            Self::Tls { stream, abrupt_end } => match ready!(Pin::new(stream).poll_read(cx, buf)) {
+                Err(error) if *abrupt_end && error.kind() == io::ErrorKind::UnexpectedEof => {
+                    Poll::Ready(Ok(()))
+                }
+                read => Poll::Ready(read),
+            },
+        }
+    }
+}
+
+impl AsyncWrite for Wire {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Self::Plain(stream) => Pin::new(stream).poll_write(cx, buf),
+            Self::Tls { stream, .. } => Pin::new(stream).poll_write(cx, buf),
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(stream) => Pin::new(stream).poll_flush(cx),
+            Self::Tls { stream, .. } => Pin::new(stream).poll_flush(cx),
+        }
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(stream) => Pin::new(stream).poll_shutdown(cx),
+            Self::Tls { stream, .. } => Pin::new(stream).poll_shutdown(cx),
+        }
+    }
+}
