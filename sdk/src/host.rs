@@ -84,6 +84,12 @@ impl Host {
             .skipped(subject.as_ref(), rule.as_ref(), reason.as_ref());
     }
 
+    /// The host's monotonic clock. Times of it in a cursor stay comparable with those of later calls; what it counts from
+    /// means nothing.
+    pub fn now(&self) -> Duration {
+        self.imports.now()
+    }
+
     /// How long the call has taken.
     pub fn elapsed(&self) -> Duration {
         self.imports.now().saturating_sub(self.started)

@@ -1,1 +1,47 @@
 //! The `onvif` discovery handler: cameras on the network that speak ONVIF.
+
+mod camera;
+mod clock;
+mod credentials;
+mod cursor;
+mod details;
+mod devices;
+mod discover;
+mod filter;
+mod gather;
+mod probe;
+mod security;
+pub mod soap;
+pub mod wsd;
+mod xaddr;
+pub mod xml;
+
+use leafhost_sdk::{Description, Discovery, Handler, Host, Problem, Request, Result, register};
+
+struct Onvif;
+
+register!(Onvif);
+
+impl Handler for Onvif {
+    type Details = details::Details;
+
+    fn describe() -> Description {
+        Description::new(
+            "onvif",
+            "Cameras on the network that speak ONVIF, found by WS-Discovery",
+        )
+        .example(include_str!("../example.yaml"))
+        .shared()
+    }
+
+    fn validate(details: &details::Details) -> Vec<Problem> {
+        details.problems()
+    }
+
+    fn discover(request: &Request<details::Details>, host: &Host) -> Result<Discovery> {
+        discover::discover(request, host)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,9 +1,9 @@
 //! Waiting in a component: for the pollables of the host and for timers, all in one call.
 
 use std::rc::Rc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use wasip2::clocks::monotonic_clock::subscribe_duration;
+use wasip2::clocks::monotonic_clock::{self, subscribe_duration};
 use wasip2::io::poll::{Pollable, poll};
 
 use crate::host::waiting::Waiting;
@@ -12,7 +12,6 @@ use crate::host::waiting::Waiting;
 /// pollable too, and drops it first. Here is only what is being waited for.
 #[derive(Debug)]
 pub struct Reactor {
-    started: Instant,
     timers: Waiting<Duration, ()>,
     pollables: Waiting<(), Rc<Pollable>>,
 }
@@ -20,15 +19,15 @@ pub struct Reactor {
 impl Reactor {
     pub fn new() -> Self {
         Self {
-            started: Instant::now(),
             timers: Waiting::default(),
             pollables: Waiting::default(),
         }
     }
 
-    /// The time since the call began.
+    /// The host's monotonic clock.
+    #[allow(clippy::unused_self, reason = "what waits by this clock waits here")]
     pub fn now(&self) -> Duration {
-        self.started.elapsed()
+        Duration::from_nanos(monotonic_clock::now())
     }
 
     pub async fn sleep_until(&self, end: Duration) {

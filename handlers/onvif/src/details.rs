@@ -1,0 +1,166 @@
+//! The `discoveryDetails`, as Akri has them, and what we added.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use leafhost_sdk::{Deserialize, Problem};
+
+/// The longest time answers to a probe may be waited for: within the wall clock of a call there must be time to ask the
+/// cameras.
+const MAX_TIMEOUT_SECONDS: i64 = 10;
+
+/// The details.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(crate = "leafhost_sdk::serde", rename_all = "camelCase")]
+pub struct Details {
+    /// Addresses of cameras.
+    pub ip_addresses: Option<FilterList>,
+    /// Hardware addresses of cameras.
+    pub mac_addresses: Option<FilterList>,
+    /// Scopes of cameras.
+    pub scopes: Option<FilterList>,
+    /// UUIDs of cameras.
+    pub uuids: Option<FilterList>,
+    /// How long answers to a probe are waited for, beyond the half second that devices may wait themselves.
+    #[serde(default = "default_timeout")]
+    discovery_timeout_seconds: i64,
+    /// Which of a camera's addresses become devices.
+    #[serde(rename = "leafhost.dev/xaddrs", default)]
+    pub xaddrs: XAddrs,
+}
+
+/// What is kept and what is left out.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(crate = "leafhost_sdk::serde")]
+pub struct FilterList {
+    /// Whether the items are the ones to keep.
+    #[serde(default)]
+    pub action: Action,
+    /// The values.
+    pub items: Vec<String>,
+}
+
+/// What happens to what matches.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(crate = "leafhost_sdk::serde")]
+pub enum Action {
+    /// Only that is kept.
+    #[default]
+    Include,
+    /// That is left out.
+    Exclude,
+}
+
+/// Which of a camera's addresses become devices.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(crate = "leafhost_sdk::serde", rename_all = "lowercase")]
+pub enum XAddrs {
+    /// The first one that other machines can use.
+    #[default]
+    First,
+    /// Each, as in Akri.
+    All,
+}
+
+fn default_timeout() -> i64 {
+    1
+}
+
+impl Details {
+    /// What is wrong with details of the right shape.
+    pub fn problems(&self) -> Vec<Problem> {
+        if (0..=MAX_TIMEOUT_SECONDS).contains(&self.discovery_timeout_seconds) {
+            return Vec::new();
+        }
+        vec![Problem::new(
+            "discoveryTimeoutSeconds",
+            format!("must be 0 to {MAX_TIMEOUT_SECONDS} seconds"),
+        )]
+    }
+
+    /// How long answers to a probe are waited for, beyond the half second that devices may wait themselves.
+    pub fn timeout(&self) -> Duration {
+        let seconds = self.discovery_timeout_seconds.clamp(0, MAX_TIMEOUT_SECONDS);
+        Duration::from_secs(seconds.unsigned_abs())
+    }
+
+    /// Whether the operator named this host as one of a camera.
+    pub fn names(&self, host: IpAddr) -> bool {
+        self.ip_addresses.as_ref().is_some_and(|list| {
+            list.action == Action::Include
+                && list
+                    .items
+                    .iter()
+                    .any(|item| item.trim().parse::<IpAddr>() == Ok(host))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::Onvif;
+    use leafhost_sdk::testing::validate;
+
+    #[test]
+    fn what_akri_takes_is_taken() {
+        for text in [
+            "",
+            "{}",
+            "discoveryTimeoutSeconds: 2",
+            "ipAddresses:\n  action: Exclude\n  items: []\nmacAddresses:\n  action: Exclude\n  items: []\nscopes:\n  action: Include\n  items: [\"onvif://www.onvif.org/name/GreatONVIFCamera\"]\ndiscoveryTimeoutSeconds: 2\n",
+            "uuids: {items: [a]}",
+            "leafhost.dev/xaddrs: all",
+            "later: {a: 1}",
+        ] {
+            assert_eq!(validate::<Onvif>(text), [], "{text}");
+        }
+    }
+
+    #[test]
+    fn the_wrong_field_is_named() {
+        for (text, path, words) in [
+            (
+                "ipAddresses: {action: Include}",
+                "ipAddresses.items",
+                "is missing",
+            ),
+            (
+                "scopes: {action: include, items: []}",
+                "scopes.action",
+                "`Include` or `Exclude`",
+            ),
+            (
+                "uuids: {items: [[a]]}",
+                "uuids.items[0]",
+                "expected a string",
+            ),
+            (
+                "discoveryTimeoutSeconds: 11",
+                "discoveryTimeoutSeconds",
+                "0 to 10",
+            ),
+            (
+                "discoveryTimeoutSeconds: -1",
+                "discoveryTimeoutSeconds",
+                "0 to 10",
+            ),
+            (
+                "discoveryTimeoutSeconds: 1.5",
+                "discoveryTimeoutSeconds",
+                "i64",
+            ),
+            (
+                "leafhost.dev/xaddrs: some",
+                "leafhost.dev/xaddrs",
+                "`first` or `all`",
+            ),
+        ] {
+            let problems = validate::<Onvif>(text);
+            let [problem] = &problems[..] else {
+                unreachable!("{text}: {problems:?}");
+            };
+            assert_eq!(problem.path, path, "{text}");
+            assert!(problem.message.contains(words), "{}", problem.message);
+        }
+    }
+}

@@ -1,0 +1,206 @@
+//! Makes a device of a camera: Akri's id and properties, and attributes to choose by.
+
+use leafhost_sdk::{Device, Health};
+
+use crate::cursor::Camera;
+
+/// The longest text of an attribute, in bytes.
+const MAX_TEXT: usize = 64;
+/// The longest name of an attribute, in bytes.
+const MAX_NAME: usize = 32;
+/// How many attributes a device may have.
+const MAX_ATTRIBUTES: usize = 32;
+/// Where ONVIF's own scopes begin.
+const SCOPE: &str = "onvif://www.onvif.org/";
+
+/// The device.
+pub fn device(url: &str, camera: &Camera) -> Device {
+    let Camera { uuid, info, .. } = camera;
+    let mut device = Device::new(format!("{url}-{uuid}"))
+        .physical_id(uuid)
+        .health(Health::Healthy)
+        .property("ONVIF_DEVICE_SERVICE_URL", url)
+        .property("ONVIF_DEVICE_UUID", uuid);
+    for (name, value) in [
+        ("ONVIF_DEVICE_IP_ADDRESS", &info.ip),
+        ("ONVIF_DEVICE_MAC_ADDRESS", &info.mac),
+    ] {
+        if !value.is_empty() {
+            device = device.property(name, value);
+        }
+    }
+    for (name, value) in [
+        ("manufacturer", &info.manufacturer),
+        ("model", &info.model),
+        ("firmware", &info.firmware),
+        ("serial", &info.serial),
+    ] {
+        device = text(device, name, value);
+    }
+    for scope in &camera.scopes {
+        device = attribute(device, scope);
+    }
+    device
+}
+
+/// What a scope says: `name/…`, `location/…` and `hardware/…` are texts, the first counts; `type/…` and `Profile/…` are
+/// many, each is something the device has or has not.
+fn attribute(device: Device, scope: &str) -> Device {
+    let Some((category, value)) = scope
+        .strip_prefix(SCOPE)
+        .and_then(|rest| rest.split_once('/'))
+    else {
+        return device;
+    };
+    match category.to_ascii_lowercase().as_str() {
+        name @ ("name" | "location" | "hardware") => {
+            if device.get_attribute(name).is_some() {
+                return device;
+            }
+            text(device, name, &decode(value))
+        }
+        category @ ("type" | "profile") => {
+            let name: String = format!("{category}_{value}")
+                .chars()
+                .map(|c| {
+                    if c.is_ascii_alphanumeric() {
+                        c.to_ascii_lowercase()
+                    } else {
+                        '_'
+                    }
+                })
+                .collect();
+            if value.is_empty()
+                || name.len() > MAX_NAME
+                || device.attributes.len() >= MAX_ATTRIBUTES
+            {
+                return device;
+            }
+            device.attribute(name, true)
+        }
+        _ => device,
+    }
+}
+
+fn text(device: Device, name: &str, value: &str) -> Device {
+    let mut value: String = value.chars().filter(|c| !c.is_control()).collect();
+    value.truncate(value.floor_char_boundary(MAX_TEXT));
+    let value = value.trim();
+    if value.is_empty() || device.attributes.len() >= MAX_ATTRIBUTES {
+        return device;
+    }
+    device.attribute(name, value)
+}
+
+/// Undoes percent encoding; what is none stays as it is.
+fn decode(text: &str) -> String {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((before, after)) = rest.split_once('%') {
+        bytes.extend_from_slice(before.as_bytes());
+        let digits = after
+            .get(..2)
+            .filter(|digits| digits.bytes().all(|b| b.is_ascii_hexdigit()));
+        match digits.and_then(|digits| u8::from_str_radix(digits, 16).ok()) {
+            Some(byte) => {
+                bytes.push(byte);
+                rest = after.get(2..).unwrap_or_default();
+            }
+            None => {
+                bytes.push(b'%');
+                rest = after;
+            }
+        }
+    }
+    bytes.extend_from_slice(rest.as_bytes());
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cursor::Info;
+    use leafhost_sdk::AttributeValue;
+
+    fn mk_camera(scopes: &[&str]) -> Camera {
+        Camera {
+            uuid: "c9790c3a-701b-464d-a189-0060351c8ada".to_owned(),
+            scopes: scopes.iter().map(|&scope| scope.to_owned()).collect(),
+            info: Info {
+                ip: "192.168.7.9".to_owned(),
+                manufacturer: "Example & Sons".to_owned(),
+                serial: "\u{e4}".repeat(40),
+                ..Info::default()
+            },
+            ..Camera::default()
+        }
+    }
+
+    #[test]
+    fn id_and_properties_are_those_of_akri() {
+        let device = device("http://192.168.7.9/onvif/device_service", &mk_camera(&[]));
+        assert_eq!(
+            device.id,
+            "http://192.168.7.9/onvif/device_service-c9790c3a-701b-464d-a189-0060351c8ada"
+        );
+        assert_eq!(
+            device.properties,
+            [
+                (
+                    "ONVIF_DEVICE_SERVICE_URL",
+                    "http://192.168.7.9/onvif/device_service"
+                ),
+                ("ONVIF_DEVICE_UUID", "c9790c3a-701b-464d-a189-0060351c8ada"),
+                ("ONVIF_DEVICE_IP_ADDRESS", "192.168.7.9"),
+            ]
+            .map(|(name, value)| (name.to_owned(), value.to_owned()))
+        );
+        assert_eq!(
+            device.physical_id.as_deref(),
+            Some("c9790c3a-701b-464d-a189-0060351c8ada")
+        );
+        assert_eq!(
+            device.get_attribute("serial"),
+            Some(&"\u{e4}".repeat(32).into())
+        );
+        assert_eq!(device.get_attribute("model"), None);
+    }
+
+    #[test]
+    fn scopes_become_attributes() {
+        let device = device(
+            "u",
+            &mk_camera(&[
+                "onvif://www.onvif.org/name/PyCam%20One%",
+                "onvif://www.onvif.org/name/other",
+                "onvif://www.onvif.org/location/country/china",
+                "onvif://www.onvif.org/location/",
+                "onvif://www.onvif.org/Profile/Streaming",
+                "onvif://www.onvif.org/type/video_encoder",
+                "onvif://www.onvif.org/type/Network_Video_Transmitter_and_more",
+                "odm:hardware",
+                "",
+            ]),
+        );
+        let yes = AttributeValue::Boolean(true);
+        for (name, value) in [
+            ("name", Some(&"PyCam One%".into())),
+            ("location", Some(&"country/china".into())),
+            ("profile_streaming", Some(&yes)),
+            ("type_video_encoder", Some(&yes)),
+        ] {
+            assert_eq!(device.get_attribute(name), value, "{name}");
+        }
+        assert_eq!(device.attributes.len(), 6);
+    }
+
+    #[test]
+    fn a_device_has_no_more_attributes_than_it_may() {
+        let scopes: Vec<String> = (0..99).map(|n| format!("{SCOPE}type/{n}")).collect();
+        let scopes: Vec<&str> = scopes.iter().map(String::as_str).collect();
+        assert_eq!(
+            device("u", &mk_camera(&scopes)).attributes.len(),
+            MAX_ATTRIBUTES
+        );
+    }
+}

@@ -1,0 +1,475 @@
+//! One look at cameras: whom to ask in which order, and what follows from the answers.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use leafhost_sdk::{Device, Discovery};
+
+use super::now;
+use crate::camera::{self, Asker, Silence, Told};
+use crate::cursor::{Camera, Cursor, Failed, Moment, digest};
+use crate::details::{Details, XAddrs};
+use crate::devices;
+use crate::filter;
+use crate::gather::{Candidate, Heard, gather};
+use crate::xaddr::XAddr;
+
+/// How many cameras are asked at once.
+const AT_ONCE: usize = 64;
+/// How long all the asking may take, so that what happens meanwhile is not kept waiting for long.
+const ASKING: Duration = Duration::from_secs(10);
+/// How long a camera that is known has for its greeting.
+const GREETING: Duration = Duration::from_secs(1);
+/// How many milliseconds what a camera told is good.
+const FRESH: Moment = 15 * 60_000;
+/// The same where it did not get to tell all.
+const CUT_SHORT: Moment = 30_000;
+/// How many cameras are asked anew in one call because what they told has become old.
+const MAX_STALE: usize = 16;
+/// How long after it was asked a camera that greets is asked again.
+const CALM: Moment = 5_000;
+/// How often a camera that greets is tried: many greet before they can answer.
+const TRIES: u32 = 3;
+/// How long after the first try the last one begins.
+const TRYING: Duration = Duration::from_millis(1_500);
+/// How long after the first the second greeting comes of a camera that is said to have gone.
+const SECOND_LOOK: Duration = Duration::from_secs(1);
+/// How often a known camera may be silent before it is forgotten.
+const MAX_MISSES: u32 = 8;
+
+/// One look.
+#[derive(Debug)]
+pub(super) struct Pass<'a> {
+    pub details: &'a Details,
+    pub asker: Asker<'a>,
+    pub cursor: Cursor,
+    /// Whether known cameras are asked anew, since credentials may have changed.
+    pub asks_again: bool,
+    /// Whether there was no time for all.
+    pub is_cut_short: bool,
+    /// Ids of the cameras that were found to have gone.
+    pub departed: Vec<String>,
+}
+
+/// Something to do with a camera.
+enum Work {
+    /// See whether a known one is there.
+    Greet(XAddr),
+    /// Ask everything.
+    Ask(Candidate),
+    /// See whether a known one has gone, as somebody says.
+    Doubt(XAddr, Duration),
+}
+
+/// What came of it.
+enum Outcome {
+    NoTime,
+    Here(XAddr, Duration),
+    Silent(XAddr, Silence),
+    Told(Candidate, Told),
+    Untold(Candidate, Silence),
+    Gone(XAddr),
+}
+
+impl Pass<'_> {
+    /// Looks at all cameras that were heard and all that are known.
+    pub(super) async fn look_at_everything(&mut self, heard: &[Heard], byes: &BTreeSet<String>) {
+        let gathered = gather(self.details, &self.cursor, heard);
+        for left_out in &gathered.left_out {
+            self.asker
+                .host
+                .skipped(&left_out.subject, left_out.rule, &left_out.reason);
+        }
+        let dropped = gathered.dropped;
+        self.cursor
+            .cameras
+            .retain(|_, camera| !dropped.contains(&camera.uuid));
+        let announced: BTreeSet<String> = gathered
+            .candidates
+            .iter()
+            .map(|one| one.xaddr.url.clone())
+            .collect();
+        let now = now(self.asker.host);
+        let mut works = self.doubts(byes, now);
+        works.extend(self.greetings(&announced, byes, now));
+        works.extend(self.questions(gathered.candidates, now));
+        self.perform(works, false).await;
+        self.settle(&announced);
+    }
+
+    /// Looks at the cameras that have come or, as somebody says, gone.
+    pub(super) async fn look_at(&mut self, hellos: &[Heard], byes: &BTreeSet<String>) {
+        let gathered = gather(self.details, &self.cursor, hellos);
+        for left_out in &gathered.left_out {
+            self.asker
+                .host
+                .skipped(&left_out.subject, left_out.rule, &left_out.reason);
+        }
+        let now = now(self.asker.host);
+        let mut works = self.doubts(byes, now);
+        for candidate in gathered.candidates {
+            let url = &candidate.xaddr.url;
+            let asked = match (self.cursor.cameras.get(url), self.cursor.failed.get(url)) {
+                (Some(camera), _) => camera.asked,
+                (None, Some(failed)) => failed.asked,
+                (None, None) => 0,
+            };
+            let is_known = asked > 0 && now.saturating_sub(asked) < CALM;
+            if !is_known {
+                works.push(Work::Ask(candidate));
+            }
+        }
+        self.perform(works, true).await;
+    }
+
+    /// Known cameras that did not announce themselves this time: datagrams get lost.
+    fn greetings(
+        &self,
+        announced: &BTreeSet<String>,
+        byes: &BTreeSet<String>,
+        now: Moment,
+    ) -> Vec<Work> {
+        let silent = self.cursor.cameras.iter().filter(|(url, camera)| {
+            !announced.contains(*url)
+                && !byes.contains(&camera.uuid)
+                && is_due(camera.misses, camera.asked, now, 320_000)
+        });
+        let mut silent: Vec<_> = silent.collect();
+        silent.sort_by_key(|(_, camera)| camera.misses);
+        silent
+            .into_iter()
+            .filter_map(|(url, _)| XAddr::new(url).ok().map(Work::Greet))
+            .collect()
+    }
+
+    /// Known cameras that are said to have gone.
+    fn doubts(&self, byes: &BTreeSet<String>, now: Moment) -> Vec<Work> {
+        let doubted = self.cursor.cameras.iter().filter(|(_, camera)| {
+            byes.contains(&camera.uuid) && now.saturating_sub(camera.doubted) >= CALM
+        });
+        doubted
+            .filter_map(|(url, camera)| {
+                // A camera that is known to be slow is given its time.
+                let limit = Duration::from_millis(camera.took.saturating_mul(2).clamp(750, 4_000));
+                Some(Work::Doubt(XAddr::new(url).ok()?, limit))
+            })
+            .collect()
+    }
+
+    /// The candidates to ask: those known first, those that failed last. Cameras that say what they said before are here.
+    fn questions(&mut self, candidates: Vec<Candidate>, now: Moment) -> Vec<Work> {
+        let mut works: Vec<(u32, Work)> = Vec::new();
+        let mut stale = 0;
+        for candidate in candidates {
+            let url = &candidate.xaddr.url;
+            if let Some(camera) = self.cursor.cameras.get(url) {
+                let age = now.saturating_sub(camera.asked);
+                let is_new =
+                    camera.announced != candidate.announced || camera.uuid != candidate.uuid;
+                let is_stale = age >= camera.fresh_for && stale < MAX_STALE;
+                let asks = match camera.misses {
+                    0 => self.asks_again || is_stale || (is_new && age >= CALM),
+                    misses => is_due(misses, camera.asked, now, 30_000),
+                };
+                stale += usize::from(is_stale);
+                if asks {
+                    works.push((0, Work::Ask(candidate)));
+                }
+                continue;
+            }
+            let failed = self.cursor.failed.get(url);
+            match failed {
+                Some(failed) if !is_due(failed.times, failed.asked, now, 30_000) => {
+                    self.asker.host.skipped(url, "answer", &failed.reason);
+                }
+                _ => {
+                    let times = failed.map_or(0, |failed| failed.times);
+                    works.push((times.saturating_add(1), Work::Ask(candidate)));
+                }
+            }
+        }
+        works.sort_by_key(|(times, _)| *times);
+        works.into_iter().map(|(_, work)| work).collect()
+    }
+
+    async fn perform(&mut self, works: Vec<Work>, is_patient: bool) {
+        let this = &*self;
+        let host = this.asker.host;
+        let ends = host.elapsed().saturating_add(ASKING);
+        let works = works.into_iter().map(|work| async move {
+            let left = host.time_left().min(ends.saturating_sub(host.elapsed()));
+            if left < Duration::from_millis(500) {
+                return Outcome::NoTime;
+            }
+            this.work(work, left, is_patient).await
+        });
+        let outcomes = host.all(AT_ONCE, works).await;
+        let now = now(host);
+        for outcome in outcomes {
+            self.take(outcome, now, is_patient);
+        }
+    }
+
+    async fn work(&self, work: Work, left: Duration, is_patient: bool) -> Outcome {
+        let asker = &self.asker;
+        match work {
+            Work::Greet(xaddr) => match asker.greet(&xaddr, GREETING.min(left)).await {
+                Ok(took) => Outcome::Here(xaddr, took),
+                Err(silence) => Outcome::Silent(xaddr, silence),
+            },
+            Work::Ask(candidate) => {
+                let tries = if is_patient { TRIES } else { 1 };
+                self.ask(candidate, left, tries).await
+            }
+            Work::Doubt(xaddr, limit) => {
+                let began = asker.host.elapsed();
+                for _ in 0..2 {
+                    match asker.greet(&xaddr, limit.min(left)).await {
+                        Ok(took) => return Outcome::Here(xaddr, took),
+                        Err(silence) if !silence.is_proof() => {
+                            return Outcome::Silent(xaddr, silence);
+                        }
+                        Err(_) => {}
+                    }
+                    let passed = asker.host.elapsed().saturating_sub(began);
+                    asker.host.sleep(SECOND_LOOK.saturating_sub(passed)).await;
+                }
+                Outcome::Gone(xaddr)
+            }
+        }
+    }
+
+    async fn ask(&self, candidate: Candidate, left: Duration, tries: u32) -> Outcome {
+        let Asker { host, .. } = self.asker;
+        let Candidate { xaddr, uuid, .. } = &candidate;
+        let may_tell = self.may_tell(&candidate);
+        let limit = camera::LIMIT.min(left);
+        let began = host.elapsed();
+        let mut tried = 1;
+        loop {
+            let result = self.asker.ask(xaddr, uuid, may_tell, limit).await;
+            let passed = host.elapsed().saturating_sub(began);
+            match result {
+                Ok(told) => return Outcome::Told(candidate, told),
+                Err(_) if tried < tries && passed < TRYING => {
+                    tried += 1;
+                    host.sleep(TRYING / TRIES).await;
+                }
+                Err(silence) => return Outcome::Untold(candidate, silence),
+            }
+        }
+    }
+
+    /// Whether a camera may see a digest of a password: if it announced itself from there, or the operator named the place.
+    fn may_tell(&self, candidate: &Candidate) -> Result<(), &'static str> {
+        let is_named =
+            matches!(&candidate.xaddr.host, crate::xaddr::Host::Ip(ip) if self.details.names(*ip));
+        if candidate.is_own || is_named {
+            Ok(())
+        } else {
+            Err(
+                "they are withheld: the address is not the one the announcement came from; name it in ipAddresses",
+            )
+        }
+    }
+
+    fn take(&mut self, outcome: Outcome, now: Moment, is_patient: bool) {
+        let host = self.asker.host;
+        match outcome {
+            Outcome::NoTime => self.is_cut_short = true,
+            Outcome::Here(xaddr, took) => {
+                if let Some(camera) = self.cursor.cameras.get_mut(&xaddr.url) {
+                    camera.misses = 0;
+                    camera.took = milliseconds(took);
+                    camera.doubted = now;
+                }
+            }
+            Outcome::Silent(xaddr, silence) => {
+                host.skipped(&xaddr.url, "answer", silence.to_string());
+                self.miss(&xaddr.url, now);
+            }
+            Outcome::Told(candidate, told) => {
+                self.cursor.failed.remove(&candidate.xaddr.url);
+                let url = candidate.xaddr.url.clone();
+                self.cursor
+                    .cameras
+                    .insert(url, remember(candidate, told, now));
+            }
+            Outcome::Untold(candidate, silence) => {
+                let url = &candidate.xaddr.url;
+                host.skipped(url, "answer", silence.to_string());
+                if self.cursor.cameras.contains_key(url) {
+                    // A greeting can be forged, and the camera may be starting: the next full look decides.
+                    if !is_patient {
+                        self.miss(url, now);
+                    }
+                } else {
+                    let failed = self.cursor.failed.entry(url.clone()).or_default();
+                    *failed = Failed {
+                        times: failed.times.saturating_add(1),
+                        asked: now,
+                        reason: silence.to_string(),
+                    };
+                }
+            }
+            Outcome::Gone(xaddr) => {
+                if let Some(camera) = self.cursor.cameras.remove(&xaddr.url) {
+                    self.departed.push(devices::device(&xaddr.url, &camera).id);
+                }
+            }
+        }
+    }
+
+    fn miss(&mut self, url: &str, now: Moment) {
+        if let Some(camera) = self.cursor.cameras.get_mut(url) {
+            camera.misses = camera.misses.saturating_add(1);
+            camera.asked = now;
+        }
+    }
+
+    /// Forgets what has been silent for long, and the old address of a camera that has announced a new one.
+    fn settle(&mut self, announced: &BTreeSet<String>) {
+        self.cursor
+            .cameras
+            .retain(|_, camera| camera.misses <= MAX_MISSES);
+        if self.details.xaddrs == XAddrs::All {
+            return;
+        }
+        let mut places = BTreeMap::new();
+        for (url, camera) in self
+            .cursor
+            .cameras
+            .iter()
+            .filter(|(_, camera)| camera.is_here())
+        {
+            let Ok(xaddr) = XAddr::new(url) else { continue };
+            let place: &mut Vec<String> =
+                places.entry((camera.uuid.clone(), xaddr.host)).or_default();
+            place.push(url.clone());
+        }
+        for urls in places.into_values().filter(|urls| urls.len() > 1) {
+            if urls.iter().any(|url| announced.contains(url)) {
+                for url in urls.iter().filter(|url| !announced.contains(*url)) {
+                    self.cursor.cameras.remove(url);
+                }
+            }
+        }
+    }
+
+    /// The devices there are now.
+    pub(super) fn rendered(&self) -> BTreeMap<String, Device> {
+        let here = self
+            .cursor
+            .cameras
+            .iter()
+            .filter(|(_, camera)| camera.is_here());
+        here.filter(|(_, camera)| self.filter(camera).is_ok())
+            .map(|(url, camera)| (url.clone(), devices::device(url, camera)))
+            .collect()
+    }
+
+    fn filter(&self, camera: &Camera) -> Result<(), filter::Dropped> {
+        let known = |text: &str| (!text.is_empty()).then(|| text.to_owned());
+        let (ip, mac) = (known(&camera.info.ip), known(&camera.info.mac));
+        filter::addresses(self.details, ip.as_deref(), mac.as_deref())
+    }
+
+    /// Says of each known camera why it is left out, or tells less than it could.
+    fn explain(&self) {
+        for (url, camera) in self
+            .cursor
+            .cameras
+            .iter()
+            .filter(|(_, camera)| camera.is_here())
+        {
+            let trouble = &camera.info.trouble;
+            match self.filter(camera) {
+                Err(dropped) => {
+                    let reason = match trouble.as_str() {
+                        "" => dropped.reason,
+                        trouble => format!("{} ({trouble})", dropped.reason),
+                    };
+                    self.asker.host.skipped(url, dropped.rule, reason);
+                }
+                Ok(()) if !trouble.is_empty() => {
+                    let reason = format!("is a device, but does not tell all: {trouble}");
+                    self.asker.host.skipped(url, "answer", reason);
+                }
+                Ok(()) => {}
+            }
+        }
+    }
+
+    /// The answer after a look at everything.
+    pub(super) fn everything(&mut self) -> Discovery {
+        self.explain();
+        let devices = self.rendered();
+        let told = digest_of(&devices);
+        let before = self.cursor.told.replace(told);
+        if before == Some(told) && self.departed.is_empty() {
+            Discovery::unchanged()
+        } else if self.is_cut_short {
+            Discovery::partial(devices.into_values())
+        } else {
+            Discovery::complete(devices.into_values())
+        }
+    }
+
+    /// The answer after a look at some: what is not as it was `before`.
+    pub(super) fn difference(&mut self, before: &BTreeMap<String, Device>) -> Discovery {
+        let devices = self.rendered();
+        self.cursor.told = Some(digest_of(&devices));
+        let changed: Vec<Device> = devices
+            .into_iter()
+            .filter(|(url, device)| before.get(url) != Some(device))
+            .map(|(_, device)| device)
+            .collect();
+        if changed.is_empty() {
+            Discovery::unchanged()
+        } else {
+            Discovery::partial(changed)
+        }
+    }
+}
+
+/// Whether something that failed so often is to be tried again: after one interval, then two, four, up to `most`. The
+/// first is due at once, and the timer may be a little early.
+fn is_due(times: u32, asked: Moment, now: Moment, most: Moment) -> bool {
+    let pause = 10_000_u64
+        .saturating_mul(1 << times.saturating_sub(1).min(8))
+        .min(most);
+    times == 0 || now.saturating_sub(asked) >= pause.saturating_sub(2_000)
+}
+
+fn milliseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+fn remember(candidate: Candidate, told: Told, now: Moment) -> Camera {
+    let mut scopes = candidate.scopes;
+    for scope in told.scopes {
+        if !scopes.contains(&scope) {
+            scopes.push(scope);
+        }
+    }
+    Camera {
+        uuid: candidate.uuid,
+        announced: candidate.announced,
+        scopes,
+        info: told.info,
+        asked: now,
+        fresh_for: if told.is_cut_short { CUT_SHORT } else { FRESH },
+        doubted: 0,
+        misses: 0,
+        took: milliseconds(told.took),
+    }
+}
+
+/// A digest of devices.
+fn digest_of(devices: &BTreeMap<String, Device>) -> u64 {
+    let texts: Vec<String> = devices
+        .values()
+        .map(|device| format!("{device:?}"))
+        .collect();
+    digest(texts.iter().map(String::as_str))
+}

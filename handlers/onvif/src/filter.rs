@@ -1,0 +1,218 @@
+//! Akri's filters. What is left out is said with the rule that did it.
+
+use crate::details::{Action, Details, FilterList};
+use crate::wsd;
+
+/// Why a camera is left out.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Dropped {
+    /// The field of the details.
+    pub rule: &'static str,
+    /// What did not fit.
+    pub reason: String,
+}
+
+/// Whether a camera's announcement is let through: by its scopes, then its UUID. It always has both; no scopes are an empty
+/// list.
+pub fn announcement(details: &Details, uuid: &str, scopes: &[String]) -> Result<(), Dropped> {
+    decide(
+        "scopes",
+        details.scopes.as_ref(),
+        Some(scopes),
+        |one, item| one == item,
+    )?;
+    let own = [uuid.to_owned()];
+    decide("uuids", details.uuids.as_ref(), Some(&own), |one, item| {
+        wsd::uuid(one) == wsd::uuid(item)
+    })
+}
+
+/// Whether a camera is let through by its addresses, as far as they are known.
+pub fn addresses(details: &Details, ip: Option<&str>, mac: Option<&str>) -> Result<(), Dropped> {
+    let same = |one: &str, item: &str| one.to_lowercase() == item.to_lowercase();
+    let ip = ip.map(|ip| [ip.to_owned()]);
+    let mac = mac.map(|mac| [mac.to_owned()]);
+    decide(
+        "ipAddresses",
+        details.ip_addresses.as_ref(),
+        ip.as_ref().map(<[_; 1]>::as_slice),
+        same,
+    )?;
+    decide(
+        "macAddresses",
+        details.mac_addresses.as_ref(),
+        mac.as_ref().map(<[_; 1]>::as_slice),
+        same,
+    )
+}
+
+fn decide(
+    rule: &'static str,
+    list: Option<&FilterList>,
+    values: Option<&[String]>,
+    is_same: impl Fn(&str, &str) -> bool,
+) -> Result<(), Dropped> {
+    let Some(list) = list else {
+        return Ok(());
+    };
+    if list.action == Action::Exclude && list.items.is_empty() {
+        return Ok(());
+    }
+    let dropped = |reason: String| Err(Dropped { rule, reason });
+    let Some(values) = values else {
+        return dropped("the camera does not tell, or not without credentials".to_owned());
+    };
+    let matched = list
+        .items
+        .iter()
+        .find(|item| values.iter().any(|value| is_same(value, item)));
+    match (list.action, matched) {
+        (Action::Include, None) if values.is_empty() => {
+            dropped("has none, and only listed ones are included".to_owned())
+        }
+        (Action::Include, None) => {
+            let has = values.join(" ");
+            dropped(format!("has {has}, and only listed ones are included"))
+        }
+        (Action::Exclude, Some(item)) => dropped(format!("has {item}, which is excluded")),
+        (Action::Include, Some(_)) | (Action::Exclude, None) => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mk_list(action: Action, items: &[&str]) -> FilterList {
+        FilterList {
+            action,
+            items: items.iter().map(|&item| item.to_owned()).collect(),
+        }
+    }
+
+    fn keeps(list: Option<&FilterList>, values: Option<&[&str]>) -> bool {
+        let values: Option<Vec<String>> =
+            values.map(|values| values.iter().map(|&value| value.to_owned()).collect());
+        decide("rule", list, values.as_deref(), |one, item| one == item).is_ok()
+    }
+
+    #[test]
+    fn a_list_decides_as_in_akri() {
+        use Action::{Exclude, Include};
+        for (action, items, values, kept) in [
+            (Exclude, &[][..], None, true),
+            (Exclude, &[], Some(&["a"][..]), true),
+            (Exclude, &["a"], None, false),
+            (Exclude, &["a"], Some(&["a"]), false),
+            (Exclude, &["a"], Some(&["b"]), true),
+            (Exclude, &["a"], Some(&[]), true),
+            (Exclude, &["a"], Some(&["b", "a"]), false),
+            (Include, &[], None, false),
+            (Include, &[], Some(&["a"]), false),
+            (Include, &["a"], None, false),
+            (Include, &["a"], Some(&["a"]), true),
+            (Include, &["a", "b"], Some(&["c", "b"]), true),
+            (Include, &["a"], Some(&["b"]), false),
+            (Include, &["a"], Some(&[]), false),
+        ] {
+            let list = mk_list(action, items);
+            assert_eq!(keeps(Some(&list), values), kept, "{list:?} {values:?}");
+        }
+        assert!(keeps(None, None));
+    }
+
+    fn mk_details(text: &str) -> Details {
+        serde_yaml_ng::from_str(text).unwrap()
+    }
+
+    #[test]
+    fn values_are_compared_as_in_akri() {
+        let uuid = "11111111-aaaa-bbbb-cccc-222222222222";
+        let scopes = ["onvif://www.onvif.org/name/Cam".to_owned()];
+        for (details, kept) in [
+            ("uuids: {items: [URN:x]}", false),
+            (
+                "uuids: {items: [11111111-AAAA-bbbb-cccc-222222222222]}",
+                true,
+            ),
+            (
+                "uuids: {items: ['urn:uuid:11111111-AAAA-BBBB-cccc-222222222222']}",
+                true,
+            ),
+            (
+                "uuids: {items: ['uuid:11111111-aaaa-bbbb-cccc-222222222222']}",
+                true,
+            ),
+            (
+                "uuids: {action: Exclude, items: ['uuid:11111111-aaaa-bbbb-cccc-222222222222']}",
+                false,
+            ),
+            ("scopes: {items: ['onvif://www.onvif.org/name/Cam']}", true),
+            ("scopes: {items: ['onvif://www.onvif.org/name/cam']}", false),
+            ("scopes: {items: ['onvif://www.onvif.org/name']}", false),
+        ] {
+            let result = announcement(&mk_details(details), uuid, &scopes);
+            assert_eq!(result.is_ok(), kept, "{details}");
+        }
+        for (details, ip, mac, kept) in [
+            (
+                "ipAddresses: {items: [192.168.7.9]}",
+                Some("192.168.7.9"),
+                None,
+                true,
+            ),
+            ("ipAddresses: {items: [192.168.7.9]}", None, None, false),
+            (
+                "ipAddresses: {items: ['FE80::A']}",
+                Some("fe80::a"),
+                None,
+                true,
+            ),
+            (
+                "macAddresses: {items: ['00:FC:da:b1:69:cc']}",
+                None,
+                Some("00:fc:DA:B1:69:CC"),
+                true,
+            ),
+            (
+                "macAddresses: {items: ['00-fc-da-b1-69-cc']}",
+                None,
+                Some("00:fc:da:b1:69:cc"),
+                false,
+            ),
+            (
+                "macAddresses: {items: ['5792c4:5792c5']}",
+                None,
+                Some("5792C4:5792C5"),
+                true,
+            ),
+            (
+                "macAddresses: {action: Exclude, items: [a]}",
+                Some("192.168.7.9"),
+                None,
+                false,
+            ),
+            (
+                "macAddresses: {action: Exclude, items: []}",
+                Some("192.168.7.9"),
+                None,
+                true,
+            ),
+        ] {
+            let result = addresses(&mk_details(details), ip, mac);
+            assert_eq!(result.is_ok(), kept, "{details}");
+        }
+    }
+
+    #[test]
+    fn the_rule_and_the_value_are_named() {
+        let dropped = addresses(
+            &mk_details("ipAddresses: {action: Exclude, items: [192.168.7.9]}"),
+            Some("192.168.7.9"),
+            None,
+        )
+        .unwrap_err();
+        assert_eq!(dropped.rule, "ipAddresses");
+        assert_eq!(dropped.reason, "has 192.168.7.9, which is excluded");
+    }
+}

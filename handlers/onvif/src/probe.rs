@@ -1,0 +1,142 @@
+//! Asks everybody on the granted networks who is a camera, and collects what is said.
+
+use std::collections::BTreeSet;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
+use std::time::Duration;
+
+use leafhost_sdk::{Host, net, udp};
+
+use crate::gather::Heard;
+use crate::wsd::{self, Kind, Message};
+
+/// The group of WS-Discovery in IPv4.
+pub const GROUP_V4: Ipv4Addr = Ipv4Addr::new(239, 255, 255, 250);
+/// The group of WS-Discovery in IPv6, on one link.
+pub const GROUP_V6: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 0xc);
+/// The port of WS-Discovery.
+pub const PORT: u16 = 3702;
+
+/// How long a device may wait before it answers (WS-Discovery 2005/04, appendix I).
+const APP_MAX_DELAY: Duration = Duration::from_millis(500);
+/// How long after the first the second probe starts.
+const SECOND_PROBE: Duration = Duration::from_millis(100);
+/// How many answers are read.
+const MAX_REPLIES: usize = 4_096;
+/// From how many addresses is asked.
+const MAX_LOCALS: usize = 32;
+
+/// Asks, and waits for `timeout` and the time devices may wait themselves.
+pub async fn probe(host: &Host, timeout: Duration) -> Vec<Heard> {
+    let interfaces = host.interfaces();
+    let from = locals(&interfaces);
+    if from.is_empty() {
+        host.skipped(
+            "network",
+            "network.interfaces",
+            "no granted interface is up and has an address to probe from",
+        );
+        return Vec::new();
+    }
+    let ids = [message_id(host), message_id(host)];
+    let mut sends = Vec::new();
+    for (kind, id, start) in [
+        (Kind::NetworkVideoTransmitter, &ids[0], Duration::ZERO),
+        (Kind::Device, &ids[1], SECOND_PROBE),
+    ] {
+        let payload = wsd::probe(kind, id).into_bytes();
+        let again = start.saturating_add(repeat_delay(host));
+        for group in [IpAddr::V4(GROUP_V4), IpAddr::V6(GROUP_V6)] {
+            if from.iter().any(|local| local.is_ipv4() == group.is_ipv4()) {
+                sends.push((start, SocketAddr::new(group, PORT), payload.clone()));
+                sends.push((again, SocketAddr::new(group, PORT), payload.clone()));
+            }
+        }
+    }
+    let replies = host
+        .probe(udp::Probe {
+            from,
+            sends,
+            window: timeout.saturating_add(APP_MAX_DELAY),
+            max_replies: MAX_REPLIES,
+        })
+        .await;
+    read(host, &ids, &replies)
+}
+
+/// One IPv4 address and one link-local IPv6 address of each interface and network.
+fn locals(interfaces: &[net::NetworkInterface]) -> Vec<SocketAddr> {
+    let mut locals = Vec::new();
+    for interface in interfaces {
+        let mut has_v6 = false;
+        for address in &interface.addresses {
+            match address.ip {
+                IpAddr::V4(ip) => locals.push(SocketAddr::new(ip.into(), 0)),
+                IpAddr::V6(ip) if ip.is_unicast_link_local() && !has_v6 => {
+                    has_v6 = true;
+                    locals.push(SocketAddrV6::new(ip, 0, 0, interface.index).into());
+                }
+                IpAddr::V6(_) => {}
+            }
+        }
+    }
+    locals.truncate(MAX_LOCALS);
+    locals
+}
+
+/// The second sending comes 50 to 250 ms after the first (SOAP-over-UDP 1.1, appendix A).
+fn repeat_delay(host: &Host) -> Duration {
+    Duration::from_millis(50 + host.random() % 200)
+}
+
+/// A random name for a message (RFC 9562, version 4).
+fn message_id(host: &Host) -> String {
+    let (high, low) = (host.random(), host.random());
+    format!(
+        "urn:uuid:{:08x}-{:04x}-4{:03x}-{:04x}-{:012x}",
+        high >> 32,
+        (high >> 16) & 0xffff,
+        high & 0xfff,
+        0x8000 | ((low >> 48) & 0x3fff),
+        low & 0xffff_ffff_ffff
+    )
+}
+
+fn read(host: &Host, ids: &[String], replies: &[udp::Reply]) -> Vec<Heard> {
+    let mut heard = Vec::new();
+    let mut seen = BTreeSet::new();
+    let mut unread = BTreeSet::new();
+    for reply in replies {
+        let source = reply.from.ip().to_canonical();
+        if !seen.insert((source, reply.payload.as_slice())) {
+            continue;
+        }
+        match wsd::read(&reply.payload) {
+            Ok(Message::Matches {
+                relates_to,
+                message_id,
+                matches,
+            }) if wsd::answers(&relates_to, &message_id, ids) => {
+                heard.extend(matches.into_iter().map(|announcement| Heard {
+                    source,
+                    announcement,
+                }));
+            }
+            Ok(Message::Matches { .. }) => {
+                unread.insert((source, "answers a probe that is not ours".to_owned()));
+            }
+            Ok(_) => {
+                unread.insert((source, "answers the probe with something else".to_owned()));
+            }
+            Err(error) => {
+                unread.insert((
+                    source,
+                    format!("answers the probe with what cannot be read: {error}"),
+                ));
+            }
+        }
+    }
+    for (source, reason) in unread.into_iter().take(64) {
+        host.skipped(source.to_string(), "announcement", reason);
+    }
+    heard
+}

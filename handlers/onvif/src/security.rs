@@ -1,0 +1,27 @@
+//! Proof that we know a password, without saying it: the user name token of WS-Security and the digest of HTTP. There is
+//! no way here to send a password as text.
+
+pub mod digest;
+pub mod token;
+
+use std::fmt;
+
+/// A name and its password. Not shown by anything.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Credential {
+    /// The name.
+    pub user: String,
+    /// The password, perhaps empty.
+    pub password: String,
+}
+
+impl fmt::Debug for Credential {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Credential")
+    }
+}
+
+/// Bytes as lower-case hexadecimal digits.
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}

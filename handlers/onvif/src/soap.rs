@@ -1,0 +1,251 @@
+//! The few questions of ONVIF's device service that discovery asks, and their answers. Knows nothing of connections and
+//! credentials.
+//!
+//! Answers are read by local names below the response: cameras put children into wrong name spaces.
+
+use crate::clock::UtcTime;
+use crate::xml::{self, Element};
+
+/// How much of a text that a camera sent is kept, in bytes.
+const MAX_TEXT: usize = 256;
+/// How many scopes are kept.
+const MAX_SCOPES: usize = 128;
+
+/// A question.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Operation {
+    /// What time it is there. The one question every camera answers without credentials.
+    GetSystemDateAndTime,
+    /// Who made it.
+    GetDeviceInformation,
+    /// Its addresses.
+    GetNetworkInterfaces,
+    /// What it is called and what it can.
+    GetScopes,
+}
+
+impl Operation {
+    /// Its name on the wire.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::GetSystemDateAndTime => "GetSystemDateAndTime",
+            Self::GetDeviceInformation => "GetDeviceInformation",
+            Self::GetNetworkInterfaces => "GetNetworkInterfaces",
+            Self::GetScopes => "GetScopes",
+        }
+    }
+
+    /// The `Content-Type` of the request (SOAP 1.2, RFC 3902).
+    pub fn content_type(self) -> String {
+        format!(
+            "application/soap+xml; charset=utf-8; action=\"http://www.onvif.org/ver10/device/wsdl/{}\"",
+            self.name()
+        )
+    }
+
+    /// The request, with the `wsse:Security` element given. Some devices only take this very shape of the body.
+    pub fn request(self, security: Option<&str>) -> String {
+        let header = security.map_or(String::new(), |security| {
+            format!("<s:Header>{security}</s:Header>")
+        });
+        format!(
+            "<s:Envelope xmlns:s=\"http://www.w3.org/2003/05/soap-envelope\">{header}\
+             <s:Body xmlns:xsi=\"http://www.w3.org/2001/XMLSchema-instance\" xmlns:xsd=\"http://www.w3.org/2001/XMLSchema\">\
+             <{} xmlns=\"http://www.onvif.org/ver10/device/wsdl\"/></s:Body></s:Envelope>",
+            self.name()
+        )
+    }
+}
+
+/// An answer that is no fault.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Answer {
+    /// Whether the response to the question was in it; an empty body has none.
+    pub is_response: bool,
+    /// The camera's clock.
+    pub time: Option<UtcTime>,
+    /// The manufacturer.
+    pub manufacturer: String,
+    /// The model.
+    pub model: String,
+    /// The firmware's version.
+    pub firmware: String,
+    /// The serial number.
+    pub serial: String,
+    /// The first IPv4 address of the first interface that has one: manual, link-local or by DHCP, as they stand.
+    pub ip: String,
+    /// The first hardware address, as it is spelled there.
+    pub mac: String,
+    /// The scopes.
+    pub scopes: Vec<String>,
+}
+
+/// Why there is no answer.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Failure {
+    /// The camera wants credentials, or others.
+    #[error("wants credentials: {0}")]
+    NotAuthorized(String),
+    /// The camera has a reason of its own.
+    #[error("answers with a fault: {0}")]
+    Fault(String),
+    /// Something else than SOAP came.
+    #[error("{0}")]
+    NotSoap(String),
+}
+
+/// A fault while it is read.
+#[derive(Debug, Default)]
+struct Fault {
+    codes: Vec<String>,
+    reason: String,
+}
+
+/// Numbers of a date while it is read.
+#[derive(Debug, Default)]
+struct Date {
+    date: (i64, i64, i64),
+    time: (i64, i64, i64),
+}
+
+/// Reads an HTTP response. The body decides, the status only where the body says nothing.
+pub fn read(operation: Operation, status: u16, body: &[u8]) -> Result<Answer, Failure> {
+    let mut answer = Answer::default();
+    let mut fault = Fault::default();
+    let mut utc = Date::default();
+    let (mut is_envelope, mut is_fault, mut has_date) = (false, false, false);
+    let response = format!("{}Response", operation.name());
+    let read = xml::read(body, |element| {
+        let text = element.text;
+        match element.name(0) {
+            "Envelope" => is_envelope = element.name(1).is_empty(),
+            "Fault" => is_fault |= element.name(1) == "Body",
+            "UTCDateTime" => has_date = true,
+            name if name == response => answer.is_response = true,
+            _ => {
+                take_fault(element, &mut fault);
+                take_number(element, &mut utc);
+                take(element, &mut answer, text);
+            }
+        }
+    });
+    if is_fault {
+        return Err(fault.classify(status));
+    }
+    match (read, status) {
+        (_, 401) => Err(Failure::NotAuthorized("HTTP status 401".to_owned())),
+        (Ok(()), 200) if is_envelope => {
+            answer.time = has_date.then(|| UtcTime::new(utc.date, utc.time)).flatten();
+            Ok(answer)
+        }
+        (Ok(()), 200) => Err(Failure::NotSoap("answers with XML that is no SOAP".into())),
+        (Err(error), 200) => Err(Failure::NotSoap(format!("answers with no SOAP: {error}"))),
+        (_, 300..=399) => Err(Failure::NotSoap(format!(
+            "answers with a redirect ({status}), which is not followed"
+        ))),
+        _ => Err(Failure::NotSoap(format!(
+            "answers with HTTP status {status}"
+        ))),
+    }
+}
+
+fn take(element: &Element<'_>, answer: &mut Answer, text: &str) {
+    let place = match element.name(0) {
+        "Manufacturer" => &mut answer.manufacturer,
+        "Model" => &mut answer.model,
+        "FirmwareVersion" => &mut answer.firmware,
+        "SerialNumber" => &mut answer.serial,
+        "HwAddress" if element.ends(&["NetworkInterfaces", "Info", "HwAddress"]) => &mut answer.mac,
+        "Address" if element.ends(&["NetworkInterfaces", "IPv4", "Config", "*", "Address"]) => {
+            &mut answer.ip
+        }
+        "ScopeItem" => {
+            if answer.scopes.len() < MAX_SCOPES && !text.is_empty() {
+                answer.scopes.push(cut(text));
+            }
+            return;
+        }
+        _ => return,
+    };
+    if place.is_empty() {
+        *place = cut(text);
+    }
+}
+
+fn take_number(element: &Element<'_>, utc: &mut Date) {
+    let place = match (element.name(1), element.name(0)) {
+        ("Date", "Year") => &mut utc.date.0,
+        ("Date", "Month") => &mut utc.date.1,
+        ("Date", "Day") => &mut utc.date.2,
+        ("Time", "Hour") => &mut utc.time.0,
+        ("Time", "Minute") => &mut utc.time.1,
+        ("Time", "Second") => &mut utc.time.2,
+        _ => return,
+    };
+    if element.name(2) == "UTCDateTime" {
+        *place = element.text.parse().unwrap_or(-1);
+    }
+}
+
+fn take_fault(element: &Element<'_>, fault: &mut Fault) {
+    match (element.name(1), element.name(0)) {
+        ("Code" | "Subcode", "Value") | ("Fault", "faultcode") | (_, "subcode") => {
+            // A fault's code ends before the subcode around it does, so the outermost comes last.
+            fault.codes.push(cut(element.text));
+        }
+        ("Reason", "Text") | ("Fault", "faultstring") => fault.reason = cut(element.text),
+        _ => {}
+    }
+}
+
+impl Fault {
+    /// What the fault means. Cameras that want credentials say so in a subcode (with HTTP status 400, mostly), in words, or
+    /// say no more than that it is the sender's fault.
+    fn classify(self, status: u16) -> Failure {
+        let text = self.text();
+        let lower = text.to_ascii_lowercase();
+        let says = [
+            "notauthorized",
+            "not authorized",
+            "unauthorized",
+            "failedauthentication",
+        ]
+        .into_iter()
+        .chain([
+            "authority failure",
+            "invalidsecurity",
+            "authentication failed",
+        ])
+        .any(|words| lower.contains(words));
+        let local = |code: &str| code.rsplit(':').next() == Some("Sender");
+        let only_sender = !self.codes.is_empty() && self.codes.iter().all(|code| local(code));
+        if says || only_sender || status == 401 {
+            Failure::NotAuthorized(text)
+        } else {
+            Failure::Fault(text)
+        }
+    }
+
+    fn text(&self) -> String {
+        let codes = self.codes.join(" ");
+        match (codes.is_empty(), self.reason.is_empty()) {
+            (true, true) => "without a reason".to_owned(),
+            (false, true) => codes,
+            (true, false) => self.reason.clone(),
+            (false, false) => format!("{codes}: {}", self.reason),
+        }
+    }
+}
+
+/// A text of a camera, on one line and not too long.
+fn cut(text: &str) -> String {
+    let mut line: String = text
+        .chars()
+        .map(|c| if c.is_control() { ' ' } else { c })
+        .collect();
+    line.truncate(line.floor_char_boundary(MAX_TEXT));
+    line.trim().to_owned()
+}
+
+#[cfg(test)]
+mod tests;

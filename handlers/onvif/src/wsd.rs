@@ -1,0 +1,177 @@
+//! WS-Discovery (2005/04 draft, as ONVIF uses it): writes probes and reads what devices say of themselves. Knows nothing
+//! of sockets and believes nothing it reads.
+
+use crate::xml;
+
+/// How many matches of one message are read. A message is a datagram, so more than one is rare already.
+const MAX_MATCHES: usize = 64;
+/// How many addresses of one match are kept.
+pub const MAX_XADDRS: usize = 16;
+/// How many scopes of one match are kept.
+const MAX_SCOPES: usize = 128;
+/// How many types of one match are kept.
+const MAX_TYPES: usize = 32;
+
+/// ONVIF's name space for `NetworkVideoTransmitter`.
+const NETWORK: &str = "http://www.onvif.org/ver10/network/wsdl";
+/// ONVIF's name space for `Device`.
+const DEVICE: &str = "http://www.onvif.org/ver10/device/wsdl";
+
+/// What is probed for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// Cameras and encoders.
+    NetworkVideoTransmitter,
+    /// Everything that speaks ONVIF: recorders and devices of later profiles say only this.
+    Device,
+}
+
+/// A probe for devices of a kind. The prefixes are declared on the envelope: devices resolve the type's name, and some
+/// look for the declaration only there. `message_id` is a URI such as `urn:uuid:…`.
+pub fn probe(kind: Kind, message_id: &str) -> String {
+    let types = match kind {
+        Kind::NetworkVideoTransmitter => "dn:NetworkVideoTransmitter",
+        Kind::Device => "tds:Device",
+    };
+    format!(
+        "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n\
+         <s:Envelope xmlns:s=\"http://www.w3.org/2003/05/soap-envelope\" \
+         xmlns:a=\"http://schemas.xmlsoap.org/ws/2004/08/addressing\" \
+         xmlns:d=\"http://schemas.xmlsoap.org/ws/2005/04/discovery\" \
+         xmlns:dn=\"{NETWORK}\" xmlns:tds=\"{DEVICE}\">\
+         <s:Header><a:MessageID>{message_id}</a:MessageID>\
+         <a:To s:mustUnderstand=\"true\">urn:schemas-xmlsoap-org:ws:2005:04:discovery</a:To>\
+         <a:Action s:mustUnderstand=\"true\">http://schemas.xmlsoap.org/ws/2005/04/discovery/Probe</a:Action></s:Header>\
+         <s:Body><d:Probe><d:Types>{types}</d:Types></d:Probe></s:Body></s:Envelope>"
+    )
+}
+
+/// A message that came by datagram.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Message {
+    /// The answer to a probe.
+    Matches {
+        /// The message that is answered, as far as it is told.
+        relates_to: String,
+        /// The message's own name.
+        message_id: String,
+        /// The devices, perhaps none.
+        matches: Vec<Announcement>,
+    },
+    /// A device has come.
+    Hello(Announcement),
+    /// A device says that it goes: its endpoint reference.
+    Bye(String),
+    /// Something else; what, by the name of its element.
+    Other(String),
+}
+
+/// What a device says of itself.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Announcement {
+    /// The address of the endpoint reference, such as `urn:uuid:…`.
+    pub endpoint: String,
+    /// The types, as they were written.
+    pub types: Vec<String>,
+    /// Whether one of the types is ONVIF's, or none is said.
+    pub is_onvif: bool,
+    /// The scopes.
+    pub scopes: Vec<String>,
+    /// The addresses, at most [`MAX_XADDRS`].
+    pub xaddrs: Vec<String>,
+    /// How many more addresses there were.
+    pub more_xaddrs: usize,
+    /// Counted up when anything else here changes.
+    pub metadata_version: String,
+}
+
+/// Reads a datagram.
+pub fn read(payload: &[u8]) -> xml::Result<Message> {
+    let mut relates_to = String::new();
+    let mut message_id = String::new();
+    let mut current = Announcement::default();
+    let mut matches = Vec::new();
+    let mut message = None;
+    let mut body = String::new();
+    xml::read(payload, |element| match element.name(0) {
+        "RelatesTo" => element.text.clone_into(&mut relates_to),
+        "MessageID" => element.text.clone_into(&mut message_id),
+        "Address" if element.name(1) == "EndpointReference" => {
+            element.text.clone_into(&mut current.endpoint);
+        }
+        "Types" => take_types(element, &mut current),
+        "Scopes" => {
+            let scopes = element.text.split_whitespace().take(MAX_SCOPES);
+            current.scopes.extend(scopes.map(str::to_owned));
+            current.scopes.truncate(MAX_SCOPES);
+        }
+        "XAddrs" => {
+            let mut xaddrs = element.text.split_whitespace().map(str::to_owned);
+            current
+                .xaddrs
+                .extend(xaddrs.by_ref().take(MAX_XADDRS - current.xaddrs.len()));
+            current.more_xaddrs += xaddrs.count();
+        }
+        "MetadataVersion" => element.text.clone_into(&mut current.metadata_version),
+        "ProbeMatch" => {
+            let ended = finish(std::mem::take(&mut current));
+            if matches.len() < MAX_MATCHES {
+                matches.push(ended);
+            }
+        }
+        "ProbeMatches" => {
+            message = Some(Message::Matches {
+                relates_to: std::mem::take(&mut relates_to),
+                message_id: std::mem::take(&mut message_id),
+                matches: std::mem::take(&mut matches),
+            });
+        }
+        "Hello" => message = Some(Message::Hello(finish(std::mem::take(&mut current)))),
+        "Bye" => message = Some(Message::Bye(std::mem::take(&mut current.endpoint))),
+        name if element.name(1) == "Body" => name.clone_into(&mut body),
+        _ => {}
+    })?;
+    Ok(message.unwrap_or(Message::Other(body)))
+}
+
+fn take_types(element: &xml::Element<'_>, current: &mut Announcement) {
+    for name in element.text.split_whitespace().take(MAX_TYPES) {
+        // A prefix that is declared nowhere is ONVIF's if the name is: such a device cannot mean anything else.
+        let onvif = match element.resolve(name) {
+            (Some(namespace), local) => {
+                (namespace == NETWORK && local.starts_with("NetworkVideo"))
+                    || (namespace == DEVICE && local == "Device")
+            }
+            (None, local) => local == "NetworkVideoTransmitter",
+        };
+        current.is_onvif |= onvif;
+        current.types.push(name.to_owned());
+    }
+}
+
+fn finish(mut announcement: Announcement) -> Announcement {
+    announcement.is_onvif |= announcement.types.is_empty();
+    announcement
+}
+
+/// Whether a message with these headers answers the one with our id. Cameras write `uuid:` for `urn:uuid:`, take our id for
+/// their own, or leave the header out; only what names somebody else's message is none of ours.
+pub fn answers(relates_to: &str, message_id: &str, ours: &[String]) -> bool {
+    let is_ours = |id: &str| ours.iter().any(|own| uuid(own) == uuid(id));
+    !is_uuid(&uuid(relates_to)) || is_ours(relates_to) || is_ours(message_id)
+}
+
+/// An endpoint reference without `urn:` and `uuid:`, in lower case: how Akri names a camera.
+pub fn uuid(endpoint: &str) -> String {
+    let name = endpoint.trim();
+    let name = name.strip_prefix("urn:").unwrap_or(name);
+    let name = name.strip_prefix("uuid:").unwrap_or(name);
+    name.to_lowercase()
+}
+
+fn is_uuid(text: &str) -> bool {
+    text.len() == 36 && text.bytes().all(|b| b.is_ascii_hexdigit() || b == b'-')
+}
+
+#[cfg(test)]
+mod tests;

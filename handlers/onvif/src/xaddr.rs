@@ -1,0 +1,287 @@
+//! The addresses a camera announces: which of them can be used, and which one stands for the camera. Decides by the
+//! text alone, so that all nodes decide alike.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// The longest address that is taken, in bytes.
+const MAX_BYTES: usize = 512;
+
+/// An address that can be used.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct XAddr {
+    /// As it was announced.
+    pub url: String,
+    /// Who is there.
+    pub host: Host,
+    is_tls: bool,
+    /// As it is asked: without what only a reader would keep.
+    pub target: String,
+    /// What follows the host, as a digest is made over it.
+    pub path: String,
+}
+
+/// The host of an address.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Host {
+    /// By number.
+    Ip(IpAddr),
+    /// By name, in lower case.
+    Name(String),
+}
+
+impl fmt::Display for Host {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Ip(ip) => ip.fmt(f),
+            Self::Name(name) => f.write_str(name),
+        }
+    }
+}
+
+/// Why an address is not used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// It is no absolute http or https URL of a common form.
+    #[error("is no http or https URL with a host")]
+    Form,
+    /// It names a user; what would be taken for the host is not.
+    #[error("has a user name")]
+    User,
+    /// It means the reader itself, or a group.
+    #[error("does not lead to a device")]
+    Nowhere,
+    /// It means something else on every machine.
+    #[error("is a link-local IPv6 address, which means another machine on every network")]
+    LinkLocal,
+}
+
+impl XAddr {
+    /// Reads an address.
+    pub fn new(text: &str) -> Result<Self, Error> {
+        if text.len() > MAX_BYTES || !text.bytes().all(|b| b.is_ascii_graphic()) {
+            return Err(Error::Form);
+        }
+        let (scheme, rest) = text.split_once("://").ok_or(Error::Form)?;
+        let is_tls = match scheme.to_ascii_lowercase().as_str() {
+            "http" => false,
+            "https" => true,
+            _ => return Err(Error::Form),
+        };
+        let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
+        let (authority, path) = rest.split_at(end);
+        if authority.contains(['@', '\\']) {
+            return Err(Error::User);
+        }
+        let host = host(authority)?;
+        if let Host::Ip(ip) = &host {
+            check(*ip)?;
+        } else if host == Host::Name("localhost".to_owned()) {
+            return Err(Error::Nowhere);
+        }
+        let path = path.split('#').next().unwrap_or_default();
+        let path = if path.starts_with('/') {
+            path.to_owned()
+        } else {
+            format!("/{path}")
+        };
+        let scheme = if is_tls { "https" } else { "http" };
+        Ok(Self {
+            url: text.to_owned(),
+            host,
+            is_tls,
+            target: format!("{scheme}://{authority}{path}"),
+            path,
+        })
+    }
+
+    /// How well the address stands for its camera; less is better.
+    fn rank(&self) -> u8 {
+        match self.host {
+            Host::Ip(IpAddr::V4(ip)) if ip.is_link_local() => 2,
+            Host::Ip(IpAddr::V4(_)) if !self.is_tls => 0,
+            _ => 1,
+        }
+    }
+
+    /// Whether this address is a host's own.
+    pub fn is_at(&self, ip: IpAddr) -> bool {
+        self.host == Host::Ip(ip)
+    }
+}
+
+fn host(authority: &str) -> Result<Host, Error> {
+    if let Some(rest) = authority.strip_prefix('[') {
+        let (inside, port) = rest.split_once(']').ok_or(Error::Form)?;
+        check_port(port)?;
+        let (ip, zone) = inside.split_once('%').unwrap_or((inside, ""));
+        let ip: Ipv6Addr = ip.parse().map_err(|_| Error::Form)?;
+        if !zone.is_empty() {
+            return Err(Error::LinkLocal);
+        }
+        return Ok(Host::Ip(IpAddr::V6(ip).to_canonical()));
+    }
+    let end = authority.find(':').unwrap_or(authority.len());
+    let (name, port) = authority.split_at(end);
+    check_port(port)?;
+    if let Ok(ip) = name.parse::<Ipv4Addr>() {
+        return Ok(Host::Ip(ip.into()));
+    }
+    // What ends in a number is an IPv4 address to many a reader: `127.1`, `0x7f.0.0.1`, `2130706433`.
+    let last = name
+        .trim_end_matches('.')
+        .rsplit('.')
+        .next()
+        .unwrap_or_default();
+    let is_number = last.starts_with(|c: char| c.is_ascii_digit());
+    let in_name = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'.' | b'_');
+    if name.is_empty() || name.len() > 253 || is_number || !name.bytes().all(in_name) {
+        return Err(Error::Form);
+    }
+    Ok(Host::Name(name.to_ascii_lowercase()))
+}
+
+fn check_port(port: &str) -> Result<(), Error> {
+    let Some(port) = port.strip_prefix(':') else {
+        return if port.is_empty() {
+            Ok(())
+        } else {
+            Err(Error::Form)
+        };
+    };
+    let is_port =
+        port.bytes().all(|b| b.is_ascii_digit()) && port.parse().is_ok_and(|port: u16| port > 0);
+    if is_port || port.is_empty() {
+        Ok(())
+    } else {
+        Err(Error::Form)
+    }
+}
+
+fn check(ip: IpAddr) -> Result<(), Error> {
+    let is_nowhere = ip.is_loopback() || ip.is_unspecified() || ip.is_multicast();
+    match ip {
+        _ if is_nowhere => Err(Error::Nowhere),
+        IpAddr::V4(ip) if ip.is_broadcast() || ip.octets().first() == Some(&0) => {
+            Err(Error::Nowhere)
+        }
+        IpAddr::V6(ip) if ip.is_unicast_link_local() => Err(Error::LinkLocal),
+        _ => Ok(()),
+    }
+}
+
+/// The address that stands for a camera: the first http one with an IPv4 host; else the first that is not
+/// link-local; else the first of IPv4's link-local ones.
+pub fn choose(announced: &[String]) -> Option<XAddr> {
+    announced
+        .iter()
+        .filter_map(|text| XAddr::new(text).ok())
+        .min_by_key(XAddr::rank)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_address_that_others_can_use_is_chosen() {
+        for (announced, chosen) in [
+            (
+                "http://192.168.7.9/onvif/device_service http://[fe80::1]/onvif/device_service",
+                Some("http://192.168.7.9/onvif/device_service"),
+            ),
+            (
+                "http://[fe80::1]/a http://192.168.7.9/a",
+                Some("http://192.168.7.9/a"),
+            ),
+            // Axis: http and https, also of the address it gave itself.
+            (
+                "https://169.254.9.9/a http://169.254.9.9/a https://192.168.7.9/a http://192.168.7.9/a",
+                Some("http://192.168.7.9/a"),
+            ),
+            (
+                "https://192.168.7.9/a http://[2001:db8::1]/a",
+                Some("https://192.168.7.9/a"),
+            ),
+            (
+                "http://[2001:db8::1]:8080/a https://192.168.7.9/a",
+                Some("http://[2001:db8::1]:8080/a"),
+            ),
+            (
+                "http://192.168.7.9:80/a http://192.168.7.9/a",
+                Some("http://192.168.7.9:80/a"),
+            ),
+            ("http://camera.lan/a", Some("http://camera.lan/a")),
+            (
+                "http://169.254.9.9/a https://169.254.9.9/a",
+                Some("http://169.254.9.9/a"),
+            ),
+            (
+                "http://127.0.0.1/a http://192.168.7.9/a",
+                Some("http://192.168.7.9/a"),
+            ),
+            ("http://[fe80::1]/a http://[fe80::1%25eth0]/a", None),
+            ("http://127.0.0.1/a", None),
+            ("", None),
+        ] {
+            let list: Vec<String> = announced.split(' ').map(str::to_owned).collect();
+            assert_eq!(
+                choose(&list).map(|xaddr| xaddr.url).as_deref(),
+                chosen,
+                "{announced}"
+            );
+        }
+    }
+
+    #[test]
+    fn what_is_no_address_of_a_device_is_refused() {
+        for (text, error) in [
+            ("http://127.0.0.1/", Error::Nowhere),
+            ("http://127.1/", Error::Form),
+            ("http://2130706433/", Error::Form),
+            ("http://0x7f.0.0.0x1/", Error::Form),
+            ("http://0.0.0.0/", Error::Nowhere),
+            ("http://255.255.255.255/", Error::Nowhere),
+            ("http://239.255.255.250/", Error::Nowhere),
+            ("http://[::1]/", Error::Nowhere),
+            ("http://[::ffff:127.0.0.1]/", Error::Nowhere),
+            ("http://LOCALHOST/", Error::Nowhere),
+            ("http://[ff02::c]/", Error::Nowhere),
+            ("http://[fe80::1%25eth0]/", Error::LinkLocal),
+            ("http://192.168.7.9@evil/", Error::User),
+            ("http://admin:secret@192.168.7.9/", Error::User),
+            ("http://evil\\@192.168.7.9/", Error::User),
+            ("ftp://192.168.7.9/", Error::Form),
+            ("192.168.7.9", Error::Form),
+            ("http://", Error::Form),
+            ("http:///a", Error::Form),
+            ("http://192.168.7.9:0/", Error::Form),
+            ("http://192.168.7.9:65536/", Error::Form),
+            ("http://192.168.7.9:+80/", Error::Form),
+            ("http://[2001:db8::1/", Error::Form),
+            ("http://[2001:db8::1]x/", Error::Form),
+            ("http://a b/", Error::Form),
+            ("http://caf\u{e9}/", Error::Form),
+        ] {
+            assert_eq!(XAddr::new(text), Err(error), "{text}");
+        }
+        let long = format!("http://192.168.7.9/{}", "a".repeat(MAX_BYTES));
+        assert_eq!(XAddr::new(&long), Err(Error::Form));
+    }
+
+    #[test]
+    fn a_digest_is_made_over_path_and_query() {
+        for (url, path) in [
+            ("http://192.168.7.9", "/"),
+            ("http://192.168.7.9?a=b", "/?a=b"),
+            (
+                "http://192.168.7.9:8080/onvif/device_service?a=b#c",
+                "/onvif/device_service?a=b",
+            ),
+        ] {
+            assert_eq!(XAddr::new(url).unwrap().path, path);
+        }
+        let xaddr = XAddr::new("HTTP://192.168.7.9:8080?a=b#c").unwrap();
+        assert_eq!(xaddr.target, "http://192.168.7.9:8080/?a=b");
+    }
+}

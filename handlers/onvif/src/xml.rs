@@ -1,0 +1,192 @@
+//! Reads XML that strangers sent: one pass, no tree, everything bounded. Knows nothing of SOAP.
+//!
+//! Names are matched by their local part, since cameras put wrong and undeclared prefixes on elements; a qualified name
+//! in a text can be resolved, since there it is what counts.
+
+use quick_xml::NsReader;
+use quick_xml::events::{BytesRef, BytesStart, Event};
+use quick_xml::name::{NamespaceResolver, QName, ResolveResult};
+
+/// The longest document that is read, in bytes.
+pub const MAX_BYTES: usize = 256 << 10;
+/// How deep elements may lie in each other.
+const MAX_DEPTH: usize = 64;
+/// How many elements a document may have.
+const MAX_ELEMENTS: usize = 10_000;
+/// How many attributes an element may have, declared prefixes among them. gSOAP declares some sixty.
+const MAX_ATTRIBUTES: usize = 128;
+
+/// The result of a reading.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Why a document is not read.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// It is longer than is read.
+    #[error("the document has more than {MAX_BYTES} bytes")]
+    TooLarge,
+    /// Elements lie too deep in each other.
+    #[error("elements lie more than {MAX_DEPTH} deep")]
+    TooDeep,
+    /// It has too many elements.
+    #[error("the document has more than {MAX_ELEMENTS} elements")]
+    TooManyElements,
+    /// An element has too many attributes.
+    #[error("an element has more than {MAX_ATTRIBUTES} attributes")]
+    TooManyAttributes,
+    /// It brings a document type, which may define entities.
+    #[error("a document type is not taken")]
+    DocumentType,
+    /// It uses an entity that XML does not define.
+    #[error("the entity {0:?} is not taken")]
+    Entity(String),
+    /// It ends before its first element does.
+    #[error("the document is cut off")]
+    CutOff,
+    /// There is no element in it.
+    #[error("there is no XML in it")]
+    Empty,
+    /// It is no XML.
+    #[error("cannot read XML")]
+    Syntax(#[source] quick_xml::Error),
+}
+
+/// An element that has just ended.
+#[derive(Debug)]
+pub struct Element<'a> {
+    path: &'a [Frame],
+    /// The text directly in it, white space at the ends removed, entities decoded once.
+    pub text: &'a str,
+    scope: &'a NamespaceResolver,
+}
+
+/// An element on the way from the root.
+#[derive(Debug)]
+struct Frame {
+    local: String,
+    text: String,
+}
+
+impl Element<'_> {
+    /// The local name of the element that lies `above` this one: 0 is itself.
+    pub fn name(&self, above: usize) -> &str {
+        self.path
+            .iter()
+            .nth_back(above)
+            .map_or("", |frame| &frame.local)
+    }
+
+    /// Whether the way to this element, from any ancestor on, has these local names; `*` is any.
+    pub fn ends(&self, names: &[&str]) -> bool {
+        names.len() <= self.path.len()
+            && names
+                .iter()
+                .rev()
+                .zip(self.path.iter().rev())
+                .all(|(name, frame)| *name == "*" || *name == frame.local)
+    }
+
+    /// Namespace and local name of a qualified name in the text, by the prefixes declared here. `None` where the prefix
+    /// is not declared.
+    pub fn resolve<'n>(&self, name: &'n str) -> (Option<String>, &'n str) {
+        let (local, prefix) = QName(name).decompose();
+        let namespace = match self.scope.resolve_prefix(prefix, true) {
+            ResolveResult::Bound(namespace) => Some(namespace.into_inner().to_owned()),
+            ResolveResult::Unbound | ResolveResult::Unknown(_) => None,
+        };
+        (namespace, local.into_inner())
+    }
+}
+
+/// Reads a document up to the end of its root and says each element as it ends. What comes after the root is not looked
+/// at: cameras pad datagrams. Bytes that are no UTF-8 are replaced.
+pub fn read(document: &[u8], mut on: impl FnMut(&Element<'_>)) -> Result<()> {
+    if document.len() > MAX_BYTES {
+        return Err(Error::TooLarge);
+    }
+    let text = String::from_utf8_lossy(document);
+    let text = text.trim_start_matches(['\u{feff}', ' ', '\t', '\r', '\n', '\0']);
+    let mut reader = NsReader::from_str(text);
+    reader.config_mut().expand_empty_elements = true;
+    reader.config_mut().allow_dangling_amp = true;
+    let mut path: Vec<Frame> = Vec::new();
+    let mut elements = 0;
+    loop {
+        match reader.read_event().map_err(Error::Syntax)? {
+            Event::Start(start) => {
+                elements += 1;
+                path.push(enter(&start, path.len(), elements)?);
+            }
+            Event::End(_) => {
+                let Some(frame) = path.last() else {
+                    return Err(Error::Empty);
+                };
+                on(&Element {
+                    path: &path,
+                    text: frame.text.trim(),
+                    scope: reader.resolver(),
+                });
+                path.pop();
+                if path.is_empty() {
+                    return Ok(());
+                }
+            }
+            Event::Text(text) => append(&mut path, &text.into_inner()),
+            Event::CData(text) => append(&mut path, &text.into_inner()),
+            Event::GeneralRef(entity) => {
+                let character = decode(&entity)?;
+                append(&mut path, character.encode_utf8(&mut [0; 4]));
+            }
+            Event::DocType(_) => return Err(Error::DocumentType),
+            Event::Eof if elements == 0 => return Err(Error::Empty),
+            Event::Eof => return Err(Error::CutOff),
+            Event::Comment(_) | Event::Decl(_) | Event::PI(_) | Event::Empty(_) => {}
+        }
+    }
+}
+
+fn enter(start: &BytesStart<'_>, depth: usize, elements: usize) -> Result<Frame> {
+    if depth >= MAX_DEPTH {
+        return Err(Error::TooDeep);
+    }
+    if elements > MAX_ELEMENTS {
+        return Err(Error::TooManyElements);
+    }
+    let mut attributes = start.attributes();
+    let attributes = attributes.with_checks(false).take(MAX_ATTRIBUTES + 1);
+    if attributes.count() > MAX_ATTRIBUTES {
+        return Err(Error::TooManyAttributes);
+    }
+    Ok(Frame {
+        local: start.local_name().into_inner().to_owned(),
+        text: String::new(),
+    })
+}
+
+fn append(path: &mut [Frame], text: &str) {
+    if let Some(frame) = path.last_mut() {
+        frame.text.push_str(text);
+    }
+}
+
+fn decode(entity: &BytesRef<'_>) -> Result<char> {
+    if let Some(character) = entity.resolve_char_ref().map_err(Error::Syntax)? {
+        return Ok(character);
+    }
+    match &**entity {
+        "lt" => Ok('<'),
+        "gt" => Ok('>'),
+        "amp" => Ok('&'),
+        "quot" => Ok('"'),
+        "apos" => Ok('\''),
+        other => Err(Error::Entity(other.chars().take(32).collect())),
+    }
+}
+
+/// Text as it stands between tags or in an attribute.
+pub fn escape(text: &str) -> String {
+    quick_xml::escape::escape(text).into_owned()
+}
+
+#[cfg(test)]
+mod tests;
