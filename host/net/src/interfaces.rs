@@ -1,10 +1,28 @@
 //! The interfaces of the node with their addresses, followed live through netlink. Knows no grants.
 
+mod kernel;
+#[cfg(test)]
+pub(crate) mod namespace;
+#[cfg(test)]
+mod tests;
+
+use std::convert::Infallible;
+use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use ipnet::IpNet;
 use tokio::sync::watch;
+use tokio::time::sleep;
+
+use self::kernel::Events;
+use crate::multicast::Groups;
+
+/// How long changes are gathered before the interfaces are read again.
+const SETTLE: Duration = Duration::from_millis(50);
+/// How long netlink is left alone when it failed: doubled each time, up to the last.
+const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_mins(1));
 
 /// One interface.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -50,12 +68,36 @@ pub enum NetworkError {
 #[derive(Debug, Clone)]
 pub struct Network {
     interfaces: watch::Receiver<Arc<Interfaces>>,
+    groups: Arc<Groups>,
 }
 
 impl Network {
+    /// Follows the interfaces of the network namespace of the calling thread and of tokio's, which must run here, for as
+    /// long as anybody has the network or its changes. A change is seen after some 50 ms. While the kernel cannot be
+    /// asked the last answer stays.
+    ///
+    /// # Errors
+    /// The first reading failed.
+    pub fn start() -> Result<Self, NetworkError> {
+        // Opened before the first reading: what changes during it is seen as a change.
+        let events = Events::open().map_err(NetworkError::Netlink)?;
+        let now = kernel::read().map_err(NetworkError::Netlink)?;
+        let (sender, interfaces) = watch::channel(Arc::new(now));
+        tokio::spawn(async move {
+            tokio::select! {
+                () = sender.closed() => {}
+                never = follow(events, &sender) => match never {},
+            }
+        });
+        Ok(Self::fixed(interfaces))
+    }
+
     /// Interfaces that somebody else follows: for tests.
     pub fn fixed(interfaces: watch::Receiver<Arc<Interfaces>>) -> Self {
-        Self { interfaces }
+        Self {
+            interfaces,
+            groups: Arc::default(),
+        }
     }
 
     /// The interfaces now.
@@ -67,4 +109,52 @@ impl Network {
     pub fn changes(&self) -> watch::Receiver<Arc<Interfaces>> {
         self.interfaces.clone()
     }
+
+    /// The groups that are listened to on it.
+    pub(crate) fn groups(&self) -> &Groups {
+        &self.groups
+    }
+}
+
+/// Follows the kernel, whatever happens.
+async fn follow(mut events: Events, sender: &watch::Sender<Arc<Interfaces>>) -> Infallible {
+    let (first, longest) = RETRY;
+    let mut pause = first;
+    loop {
+        let error = match publish(sender) {
+            Ok(()) => {
+                pause = first;
+                let changed = hear(&mut events).await;
+                let Err(error) = changed else { continue };
+                error
+            }
+            Err(error) => error,
+        };
+        tracing::warn!(%error, "cannot follow the network interfaces; trying again in {pause:?}");
+        sleep(pause).await;
+        pause = (pause * 2).min(longest);
+        match Events::open() {
+            Ok(opened) => events = opened,
+            Err(error) => tracing::debug!(%error, "no netlink socket"),
+        }
+    }
+}
+
+/// Waits for a change and those that come with it.
+async fn hear(events: &mut Events) -> io::Result<()> {
+    events.next().await?;
+    sleep(SETTLE).await;
+    events.drain()
+}
+
+fn publish(sender: &watch::Sender<Arc<Interfaces>>) -> io::Result<()> {
+    let now = kernel::read()?;
+    sender.send_if_modified(|last| {
+        let changed = **last != now;
+        if changed {
+            *last = Arc::new(now);
+        }
+        changed
+    });
+    Ok(())
 }

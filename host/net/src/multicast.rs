@@ -1,9 +1,30 @@
-//! Datagrams to multicast groups: one socket a group for all handlers, joined on every interface somebody asked for.
+//! Datagrams to multicast groups: one socket a group and interface for all handlers that want it.
+//!
+//! ```text
+//! interfaces, grants ─► Listener ─ wants ─► Groups ─ opens, shares ─► Feed (socket) ─ datagrams ─► Mailbox ─► Listener
+//! ```
+//!
+//! What is read is bounded for each socket, whoever sends; what waits is bounded for each listener.
 
+mod bucket;
+mod feed;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, HashMap};
+use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use crate::Policy;
+use tokio::sync::{Notify, mpsc, watch};
+
+use self::feed::{Feed, Mailbox, Place, Subscription};
+use crate::{Interface, Interfaces, Network, Policy};
+
+/// Datagrams that wait for one listener.
+const QUEUE: usize = 256;
+/// Places that one listener is at: groups times interfaces.
+const PLACES: usize = 128;
 
 /// A multicast group and a port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -19,7 +40,7 @@ pub struct Group {
 pub struct Datagram {
     /// Where it was sent to.
     pub group: Group,
-    /// Who sent it; an IPv6 link-local address has its scope id.
+    /// Who sent it; an IPv6 link-local address has its scope id. Nobody has authenticated it.
     pub source: SocketAddr,
     /// The index of the interface it came in on.
     pub interface: u32,
@@ -32,26 +53,140 @@ pub struct Datagram {
 pub enum Heard {
     /// A datagram.
     Datagram(Arc<Datagram>),
-    /// Some came that were not kept.
+    /// Some came that were not kept, or may have: too long (over 4 KiB), too fast (over 2,000 a second on an interface,
+    /// 256 at once), or more than the 256 that wait for this listener.
     Lost,
+}
+
+/// The groups that are listened to on one network, whoever listens.
+#[derive(Debug, Default)]
+pub(crate) struct Groups {
+    feeds: Mutex<HashMap<Place, Weak<Feed>>>,
+}
+
+impl Groups {
+    fn subscribe(
+        &self,
+        place: Place,
+        network: &Network,
+        mailbox: &Arc<Mailbox>,
+    ) -> io::Result<Subscription> {
+        let mut feeds = self.feeds.lock().unwrap_or_else(PoisonError::into_inner);
+        feeds.retain(|_, feed| feed.strong_count() > 0);
+        let shared = feeds.get(&place).and_then(Weak::upgrade);
+        let feed = if let Some(feed) = shared.filter(|feed| feed.is_read()) {
+            feed
+        } else {
+            let feed = Arc::new(Feed::open(place, network.changes())?);
+            feeds.insert(place, Arc::downgrade(&feed));
+            feed
+        };
+        Ok(Subscription::new(feed, mailbox.clone()))
+    }
 }
 
 /// Hears the groups that a handler is granted, on the interfaces it is granted.
 #[derive(Debug)]
 pub struct Listener {
+    policy: Policy,
     groups: Vec<Group>,
+    changes: watch::Receiver<Arc<Interfaces>>,
+    mailbox: Arc<Mailbox>,
+    datagrams: mpsc::Receiver<Arc<Datagram>>,
+    at: BTreeMap<Place, Subscription>,
+    problems: Vec<String>,
 }
 
 impl Listener {
-    /// Joins all groups of the grants and follows the interfaces. Must be called where tokio runs.
+    /// Joins all groups of the grants, on every granted interface that has an address of the group's family. Must be
+    /// called where tokio runs.
     pub fn new(policy: &Policy) -> Self {
-        let _ = policy;
-        Self { groups: Vec::new() }
+        let groups = policy.grants().multicast.iter().filter_map(|entry| {
+            let address = entry.net?.addr();
+            let port = entry.ports.first;
+            policy.listen(address, port).ok()?;
+            Some(Group { address, port })
+        });
+        let (sender, datagrams) = mpsc::channel(QUEUE);
+        let lost = Notify::new();
+        let mut listener = Self {
+            policy: policy.clone(),
+            groups: groups.collect(),
+            changes: policy.network().changes(),
+            mailbox: Arc::new(Mailbox { sender, lost }),
+            datagrams,
+            at: BTreeMap::new(),
+            problems: Vec::new(),
+        };
+        listener.changes.mark_unchanged();
+        listener.join();
+        listener
     }
 
-    /// What is heard next; never ends. Cancel-safe.
+    /// What is heard next; never ends. The interfaces are followed while it is waited for: what is new is joined, what is
+    /// gone is left, and what could not be joined is tried again. Cancel-safe.
     pub async fn next(&mut self) -> Heard {
-        let _ = &self.groups;
-        std::future::pending().await
+        loop {
+            tokio::select! {
+                biased;
+                Ok(()) = self.changes.changed() => self.join(),
+                () = self.mailbox.lost.notified() => return Heard::Lost,
+                Some(datagram) = self.datagrams.recv() => {
+                    // It may have been left since.
+                    if self.at.contains_key(&(datagram.group, datagram.interface)) {
+                        return Heard::Datagram(datagram);
+                    }
+                }
+            }
+        }
     }
+
+    /// Which groups cannot be heard where, and why; one line each.
+    pub fn problems(&self) -> Vec<String> {
+        self.problems.clone()
+    }
+
+    fn join(&mut self) {
+        let interfaces = self.policy.interfaces();
+        let places: Vec<(Place, &Interface)> = self
+            .groups
+            .iter()
+            .flat_map(|group| {
+                let fits = |interface: &&Interface| is_of_family(interface, group.address);
+                let fitting = interfaces.iter().filter(fits);
+                fitting.map(|interface| ((*group, interface.index), interface))
+            })
+            .collect();
+        self.at
+            .retain(|at, _| places.iter().any(|(place, _)| place == at));
+        self.problems.clear();
+        for (place, interface) in places {
+            if self.at.contains_key(&place) {
+                continue;
+            }
+            let joined = if self.at.len() < PLACES {
+                let network = self.policy.network();
+                network.groups().subscribe(place, network, &self.mailbox)
+            } else {
+                Err(io::Error::other(format!(
+                    "more than {PLACES} groups times interfaces; `network.interfaces` can name fewer"
+                )))
+            };
+            match joined {
+                Ok(subscription) => drop(self.at.insert(place, subscription)),
+                Err(error) => {
+                    let (Group { address, port }, _) = place;
+                    let group = SocketAddr::new(address, port);
+                    let name = &interface.name;
+                    self.problems
+                        .push(format!("cannot hear {group} on {name}: {error}"));
+                }
+            }
+        }
+    }
+}
+
+fn is_of_family(interface: &Interface, group: IpAddr) -> bool {
+    let mut addresses = interface.addresses.iter();
+    addresses.any(|net| net.addr().is_ipv4() == group.is_ipv4())
 }

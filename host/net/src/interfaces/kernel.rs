@@ -1,0 +1,265 @@
+//! What the kernel says of the interfaces, over a netlink route socket. Keeps nothing.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use netlink_packet_core::{
+    NLM_F_DUMP, NLM_F_DUMP_INTR, NLM_F_REQUEST, NetlinkBuffer, NetlinkHeader, NetlinkMessage,
+    NetlinkPayload,
+};
+use netlink_packet_route::RouteNetlinkMessage;
+use netlink_packet_route::address::{AddressAttribute, AddressFlags, AddressMessage};
+use netlink_packet_route::link::{LinkAttribute, LinkExtentMask, LinkFlags, LinkMessage};
+use netlink_sys::protocols::NETLINK_ROUTE;
+use netlink_sys::{AsyncSocket, AsyncSocketExt, Socket, SocketAddr, TokioSocket};
+
+use super::{Interface, Interfaces};
+
+/// `RTMGRP_LINK`, `RTMGRP_IPV4_IFADDR` and `RTMGRP_IPV6_IFADDR` of `linux/rtnetlink.h`.
+const GROUPS: u32 = 0x1 | 0x10 | 0x100;
+/// More than the kernel puts into one part of a dump (32 KiB).
+const PART: usize = 64 * 1024;
+/// How often a dump is begun anew because something changed meanwhile. Then an event is there as well, so the last one
+/// will do.
+const DUMPS: usize = 3;
+/// `ENOBUFS`: events were lost.
+const OVERRUN: i32 = nix::errno::Errno::ENOBUFS as i32;
+
+/// Hears that something changed.
+pub(super) struct Events {
+    socket: TokioSocket,
+    buffer: Vec<u8>,
+}
+
+impl Events {
+    /// From its return on no change is missed.
+    pub(super) fn open() -> io::Result<Self> {
+        let mut socket = TokioSocket::new(NETLINK_ROUTE)?;
+        socket.socket_mut().bind(&SocketAddr::new(0, GROUPS))?;
+        Ok(Self {
+            socket,
+            buffer: Vec::with_capacity(4096),
+        })
+    }
+
+    /// Waits for a change. Cancel-safe.
+    pub(super) async fn next(&mut self) -> io::Result<()> {
+        self.buffer.clear();
+        match self.socket.recv(&mut self.buffer).await {
+            Err(error) if error.raw_os_error() == Some(OVERRUN) => Ok(()),
+            result => result,
+        }
+    }
+
+    /// Forgets the changes that have come until now.
+    pub(super) fn drain(&mut self) -> io::Result<()> {
+        loop {
+            self.buffer.clear();
+            match self.socket.socket_ref().recv(&mut self.buffer, 0) {
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(error) if error.raw_os_error() == Some(OVERRUN) => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}
+
+/// The interfaces as they are now.
+pub(super) fn read() -> io::Result<Interfaces> {
+    let mut interfaces = BTreeMap::new();
+    for _ in 0..DUMPS {
+        interfaces.clear();
+        if read_into(&mut interfaces)? {
+            break;
+        }
+    }
+    let mut list: Vec<Interface> = interfaces.into_values().collect();
+    for interface in &mut list {
+        interface.addresses.sort_unstable();
+        interface.addresses.dedup();
+    }
+    Ok(Interfaces { list })
+}
+
+/// Whether all of it is of one moment.
+fn read_into(interfaces: &mut BTreeMap<u32, Interface>) -> io::Result<bool> {
+    let mut socket = Socket::new(NETLINK_ROUTE)?;
+    // The kernel answers within the calls: if nothing is there, nothing will come.
+    socket.set_non_blocking(true)?;
+    socket.bind_auto()?;
+    socket.connect(&SocketAddr::new(0, 0))?;
+    let mut links = LinkMessage::default();
+    links
+        .attributes
+        .push(LinkAttribute::ExtMask(vec![LinkExtentMask::SkipStats]));
+    let links_whole = dump(&socket, RouteNetlinkMessage::GetLink(links), |message| {
+        if let RouteNetlinkMessage::NewLink(link) = message
+            && let Some(interface) = interface_of(&link)
+        {
+            interfaces.insert(interface.index, interface);
+        }
+    })?;
+    let addresses = RouteNetlinkMessage::GetAddress(AddressMessage::default());
+    let addresses_whole = dump(&socket, addresses, |message| {
+        if let RouteNetlinkMessage::NewAddress(address) = message
+            && let Some(interface) = interfaces.get_mut(&address.header.index)
+        {
+            interface.addresses.extend(network_of(&address));
+        }
+    })?;
+    Ok(links_whole && addresses_whole)
+}
+
+/// Asks for all there are; says whether they are all of one moment.
+fn dump(
+    socket: &Socket,
+    request: RouteNetlinkMessage,
+    mut each: impl FnMut(RouteNetlinkMessage),
+) -> io::Result<bool> {
+    let mut header = NetlinkHeader::default();
+    header.flags = NLM_F_REQUEST | NLM_F_DUMP;
+    let mut request = NetlinkMessage::new(header, NetlinkPayload::from(request));
+    request.finalize();
+    let mut bytes = vec![0; request.buffer_len()];
+    request.serialize(&mut bytes);
+    socket.send(&bytes, 0)?;
+    let mut whole = true;
+    let mut part = Vec::with_capacity(PART);
+    loop {
+        part.clear();
+        socket.recv(&mut part, 0)?;
+        let mut rest = part.as_slice();
+        while !rest.is_empty() {
+            let message = NetlinkBuffer::new_checked(rest).map_err(io::Error::other)?;
+            whole &= message.flags() & NLM_F_DUMP_INTR == 0;
+            let length = usize::try_from(message.length()).map_err(io::Error::other)?;
+            match NetlinkMessage::<RouteNetlinkMessage>::deserialize(rest).map(|m| m.payload) {
+                Ok(NetlinkPayload::InnerMessage(message)) => each(message),
+                Ok(NetlinkPayload::Done(_)) => return Ok(whole),
+                Ok(NetlinkPayload::Error(error)) => return Err(error.to_io()),
+                Ok(_) => {}
+                // One interface of a kind that this version cannot read hides no other.
+                Err(error) => {
+                    tracing::debug!(%error, "cannot read what the kernel says of an interface");
+                }
+            }
+            // Messages are aligned to four bytes.
+            rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
+        }
+    }
+}
+
+fn interface_of(link: &LinkMessage) -> Option<Interface> {
+    let name = link
+        .attributes
+        .iter()
+        .find_map(|attribute| match attribute {
+            LinkAttribute::IfName(name) => Some(name.clone()),
+            _ => None,
+        })?;
+    let flags = link.header.flags;
+    Some(Interface {
+        name,
+        index: link.header.index,
+        addresses: Vec::new(),
+        up: flags.contains(LinkFlags::Up | LinkFlags::Running),
+        multicast: flags.contains(LinkFlags::Multicast),
+        loopback: flags.contains(LinkFlags::Loopback),
+    })
+}
+
+/// The address with its network; none while nobody may use it.
+fn network_of(message: &AddressMessage) -> Option<IpNet> {
+    let mut local = None;
+    let mut address = None;
+    let mut flags = AddressFlags::from_bits_retain(message.header.flags.bits().into());
+    for attribute in &message.attributes {
+        match attribute {
+            AddressAttribute::Local(ip) => local = Some(*ip),
+            AddressAttribute::Address(ip) => address = Some(*ip),
+            AddressAttribute::Flags(all) => flags |= *all,
+            _ => {}
+        }
+    }
+    let is_tentative =
+        flags.contains(AddressFlags::Tentative) && !flags.contains(AddressFlags::Optimistic);
+    if is_tentative || flags.contains(AddressFlags::Dadfailed) {
+        return None;
+    }
+    match (local, address) {
+        // The network is the other end's: nothing of it is attached here.
+        (Some(own), Some(other)) if own != other => Some(IpNet::from(own)),
+        (Some(own), _) | (None, Some(own)) => net(own, message.header.prefix_len),
+        (None, None) => None,
+    }
+}
+
+fn net(address: IpAddr, length: u8) -> Option<IpNet> {
+    IpNet::new(address, length).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mk_address(attributes: Vec<AddressAttribute>) -> AddressMessage {
+        let mut message = AddressMessage::default();
+        message.header.prefix_len = 24;
+        message.attributes = attributes;
+        message
+    }
+
+    fn ip(text: &str) -> IpAddr {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn an_address_counts_once_it_is_known_to_be_unique() {
+        let with = |flags| {
+            let address = AddressAttribute::Address(ip("192.168.7.2"));
+            network_of(&mk_address(vec![address, AddressAttribute::Flags(flags)]))
+        };
+        let usable = Some("192.168.7.2/24".parse().unwrap());
+        assert_eq!(with(AddressFlags::Permanent), usable);
+        assert_eq!(
+            with(AddressFlags::Tentative | AddressFlags::Optimistic),
+            usable
+        );
+        assert_eq!(with(AddressFlags::Tentative), None);
+        assert_eq!(with(AddressFlags::Dadfailed), None);
+        assert_eq!(
+            with(AddressFlags::Tentative | AddressFlags::Dadfailed),
+            None
+        );
+    }
+
+    #[test]
+    fn the_network_of_the_other_end_of_a_line_is_not_attached() {
+        let line = |local: &str, address: &str| {
+            let local = AddressAttribute::Local(ip(local));
+            network_of(&mk_address(vec![
+                AddressAttribute::Address(ip(address)),
+                local,
+            ]))
+        };
+        assert_eq!(
+            line("10.0.0.1", "10.9.0.2"),
+            Some("10.0.0.1/32".parse().unwrap())
+        );
+        assert_eq!(
+            line("10.0.0.1", "10.0.0.1"),
+            Some("10.0.0.1/24".parse().unwrap())
+        );
+        assert_eq!(network_of(&mk_address(Vec::new())), None);
+    }
+
+    #[test]
+    fn the_loopback_interface_is_read() {
+        let interfaces = read().unwrap();
+        let lo = interfaces.list.iter().find(|i| i.loopback).unwrap();
+        assert_eq!((lo.name.as_str(), lo.index), ("lo", 1));
+    }
+}

@@ -1,0 +1,139 @@
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::time::timeout;
+
+use super::namespace::{ip, with_namespace};
+use super::{Interface, Interfaces, Network, publish};
+
+/// The first state of which that holds.
+async fn eventually(
+    network: &Network,
+    what: &str,
+    holds: impl Fn(&Interfaces) -> bool,
+) -> Arc<Interfaces> {
+    let mut changes = network.changes();
+    let found = timeout(Duration::from_secs(10), changes.wait_for(|now| holds(now))).await;
+    match found {
+        Ok(now) => now.unwrap().clone(),
+        Err(elapsed) => panic!("{what} {elapsed}: {:#?}", network.interfaces()),
+    }
+}
+
+fn named<'a>(interfaces: &'a Interfaces, name: &str) -> Option<&'a Interface> {
+    interfaces
+        .list
+        .iter()
+        .find(|interface| interface.name == name)
+}
+
+fn addresses(interfaces: &Interfaces, name: &str) -> Vec<String> {
+    let interface = named(interfaces, name);
+    let list = interface.map(|interface| interface.addresses.as_slice());
+    list.unwrap_or_default()
+        .iter()
+        .map(ToString::to_string)
+        .collect()
+}
+
+#[test]
+fn links_and_addresses_are_followed() {
+    with_namespace(|| async {
+        let network = Network::start().unwrap();
+        assert!(!named(&network.interfaces(), "lo").unwrap().up);
+
+        ip("link set lo up");
+        let now = eventually(&network, "lo is up", |now| {
+            addresses(now, "lo") == ["127.0.0.1/8", "::1/128"]
+        })
+        .await;
+        let lo = named(&now, "lo").unwrap();
+        assert!(lo.up && lo.loopback && !lo.multicast);
+
+        ip("link add eth0 type veth peer name far0");
+        ip("address add 192.168.7.2/24 dev eth0");
+        ip("address add 2001:db8::2/64 dev eth0 nodad");
+        ip("address add 10.0.0.1 peer 10.9.0.0/16 dev eth0");
+        let now = eventually(&network, "eth0 has addresses", |now| {
+            addresses(now, "eth0") == ["10.0.0.1/32", "192.168.7.2/24", "2001:db8::2/64"]
+        })
+        .await;
+        let eth0 = named(&now, "eth0").unwrap();
+        assert!(!eth0.up && eth0.multicast && !eth0.loopback);
+
+        ip("link set eth0 up");
+        ip("link set far0 up");
+        eventually(&network, "both ends are up", |now| {
+            named(now, "eth0").unwrap().up && named(now, "far0").unwrap().up
+        })
+        .await;
+
+        ip("link set far0 down");
+        eventually(&network, "the carrier is gone", |now| {
+            !named(now, "eth0").unwrap().up
+        })
+        .await;
+
+        ip("address del 192.168.7.2/24 dev eth0");
+        eventually(&network, "the address is gone", |now| {
+            !addresses(now, "eth0").contains(&"192.168.7.2/24".to_owned())
+        })
+        .await;
+
+        ip("link del eth0");
+        let now = eventually(&network, "eth0 is gone", |now| named(now, "eth0").is_none()).await;
+        assert_eq!(now.list.len(), 1);
+    });
+}
+
+#[test]
+fn a_link_local_address_comes_when_it_is_known_to_be_unique() {
+    with_namespace(|| async {
+        let network = Network::start().unwrap();
+        ip("link add eth0 type veth peer name far0");
+        ip("link set eth0 up");
+        ip("link set far0 up");
+        let now = eventually(&network, "eth0 is up", |now| {
+            named(now, "eth0").is_some_and(|eth0| eth0.up)
+        })
+        .await;
+        assert_eq!(addresses(&now, "eth0"), Vec::<String>::new());
+        eventually(&network, "eth0 has its own address", |now| {
+            addresses(now, "eth0")
+                .iter()
+                .any(|address| address.starts_with("fe80:"))
+        })
+        .await;
+    });
+}
+
+#[test]
+fn the_same_interfaces_are_not_told_twice() {
+    let (sender, mut receiver) = watch::channel(Arc::new(Interfaces::default()));
+    publish(&sender).unwrap();
+    assert!(receiver.has_changed().unwrap());
+    receiver.mark_unchanged();
+    publish(&sender).unwrap();
+    assert!(!receiver.has_changed().unwrap());
+}
+
+#[test]
+fn nobody_left_ends_it() {
+    with_namespace(|| async {
+        let tasks = || {
+            tokio::runtime::Handle::current()
+                .metrics()
+                .num_alive_tasks()
+        };
+        let network = Network::start().unwrap();
+        let changes = network.changes();
+        drop(network);
+        tokio::task::yield_now().await;
+        assert_eq!(tasks(), 1);
+        drop(changes);
+        while tasks() > 0 {
+            tokio::task::yield_now().await;
+        }
+    });
+}

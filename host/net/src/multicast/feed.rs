@@ -1,0 +1,192 @@
+//! One socket for one group on one interface, read for everybody who wants it. Knows no grants.
+
+use std::io;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
+use std::num::NonZeroU32;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use socket2::{Domain, InterfaceIndexOrAddress, Protocol, Socket, Type};
+use tokio::net::UdpSocket;
+use tokio::sync::{Notify, mpsc, watch};
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep, sleep_until};
+
+use super::bucket::Bucket;
+use super::{Datagram, Group};
+use crate::Interfaces;
+
+/// What a datagram may have, in bytes.
+const MOST: usize = 4096;
+/// How long a socket that failed is left alone.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// A group on the interface of that index.
+pub(super) type Place = (Group, u32);
+
+/// Where the datagrams of all places go that one listener is at.
+#[derive(Debug)]
+pub(super) struct Mailbox {
+    /// Full: the datagram is lost.
+    pub(super) sender: mpsc::Sender<Arc<Datagram>>,
+    /// Told once for all that was lost since it was heard last.
+    pub(super) lost: Notify,
+}
+
+type Mailboxes = Mutex<Vec<Arc<Mailbox>>>;
+
+/// The socket and who wants its datagrams; closed with the last of them.
+#[derive(Debug)]
+pub(super) struct Feed {
+    mailboxes: Arc<Mailboxes>,
+    task: JoinHandle<()>,
+}
+
+impl Feed {
+    /// Joins. Must be called where tokio runs.
+    pub(super) fn open(
+        place: Place,
+        interfaces: watch::Receiver<Arc<Interfaces>>,
+    ) -> io::Result<Self> {
+        let socket = join(place)?;
+        let mailboxes = Arc::<Mailboxes>::default();
+        let task = tokio::spawn(read(socket, place, interfaces, mailboxes.clone()));
+        Ok(Self { mailboxes, task })
+    }
+
+    /// Whether it is read: not once the runtime it was opened on has ended.
+    pub(super) fn is_read(&self) -> bool {
+        !self.task.is_finished()
+    }
+}
+
+impl Drop for Feed {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// One listener's part in a feed.
+#[derive(Debug)]
+pub(super) struct Subscription {
+    feed: Arc<Feed>,
+    mailbox: Arc<Mailbox>,
+}
+
+impl Subscription {
+    pub(super) fn new(feed: Arc<Feed>, mailbox: Arc<Mailbox>) -> Self {
+        lock(&feed.mailboxes).push(mailbox.clone());
+        Self { feed, mailbox }
+    }
+}
+
+impl Drop for Subscription {
+    fn drop(&mut self) {
+        lock(&self.feed.mailboxes).retain(|mailbox| !Arc::ptr_eq(mailbox, &self.mailbox));
+    }
+}
+
+fn lock(mailboxes: &Mailboxes) -> std::sync::MutexGuard<'_, Vec<Arc<Mailbox>>> {
+    mailboxes.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A socket that gets what is sent to the group on that interface, and nothing else. Others on this machine may listen to
+/// the same, and what is sent to them alone stays theirs.
+fn join((group, interface): Place) -> io::Result<UdpSocket> {
+    let index = NonZeroU32::new(interface)
+        .ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "no interface has the index 0"))?;
+    let socket = Socket::new(
+        Domain::for_address(SocketAddr::new(group.address, group.port)),
+        Type::DGRAM.nonblocking().cloexec(),
+        Some(Protocol::UDP),
+    )?;
+    socket.set_reuse_address(true)?;
+    socket.set_reuse_port(true)?;
+    // What came in elsewhere is not delivered; since Linux 5.7 it takes no privilege.
+    match group.address {
+        IpAddr::V4(address) => {
+            socket.bind_device_by_index_v4(Some(index))?;
+            socket.bind(&SocketAddr::new(group.address, group.port).into())?;
+            let interface = InterfaceIndexOrAddress::Index(interface);
+            socket.join_multicast_v4_n(&address, &interface)?;
+        }
+        IpAddr::V6(address) => {
+            socket.set_only_v6(true)?;
+            socket.bind_device_by_index_v6(Some(index))?;
+            let local = SocketAddrV6::new(address, group.port, 0, interface);
+            socket.bind(&local.into())?;
+            socket.join_multicast_v6(&address, interface)?;
+        }
+    }
+    UdpSocket::from_std(socket.into())
+}
+
+async fn read(
+    socket: UdpSocket,
+    place: Place,
+    interfaces: watch::Receiver<Arc<Interfaces>>,
+    mailboxes: Arc<Mailboxes>,
+) {
+    let mut bucket = Bucket::new(Instant::now());
+    // One byte more shows what is too long.
+    let mut buffer = vec![0; MOST + 1];
+    loop {
+        if let Err(later) = bucket.take(Instant::now()) {
+            // The kernel keeps some and drops the rest without saying so.
+            for mailbox in lock(&mailboxes).iter() {
+                mailbox.lost.notify_one();
+            }
+            sleep_until(later).await;
+            continue;
+        }
+        match socket.recv_from(&mut buffer).await {
+            Ok((length, source)) => {
+                if is_foreign(source, &interfaces.borrow()) {
+                    let payload = buffer.get(..length).filter(|_| length <= MOST);
+                    deliver(place, source, payload, &lock(&mailboxes));
+                }
+            }
+            Err(error) => {
+                let (Group { address, port }, interface) = place;
+                tracing::debug!(%error, %address, port, interface, "cannot read a group's socket");
+                sleep(RETRY).await;
+            }
+        }
+    }
+}
+
+/// Whether another host can have that address: what this host sends to a group comes back.
+fn is_foreign(source: SocketAddr, interfaces: &Interfaces) -> bool {
+    let address = source.ip().to_canonical();
+    let can_send = match address {
+        IpAddr::V4(v4) => !v4.is_broadcast(),
+        IpAddr::V6(v6) => v6 != Ipv6Addr::LOCALHOST,
+    };
+    let is_one = !address.is_unspecified() && !address.is_multicast() && !address.is_loopback();
+    can_send && is_one && source.port() != 0 && !interfaces.have(address)
+}
+
+/// `payload` is absent where it is too long.
+fn deliver(
+    (group, interface): Place,
+    source: SocketAddr,
+    payload: Option<&[u8]>,
+    mailboxes: &[Arc<Mailbox>],
+) {
+    let datagram = payload.map(|payload| {
+        Arc::new(Datagram {
+            group,
+            source,
+            interface,
+            payload: payload.to_vec(),
+        })
+    });
+    for mailbox in mailboxes {
+        let kept = datagram
+            .as_ref()
+            .is_some_and(|datagram| mailbox.sender.try_send(datagram.clone()).is_ok());
+        if !kept {
+            mailbox.lost.notify_one();
+        }
+    }
+}
