@@ -21,6 +21,8 @@ use crate::requirement::{self, Missing};
 
 const PREFIX: &str = "lhlan";
 const MADE: &str = "/run/netns";
+/// Files below `<namespace>` here are seen in `/etc` by what runs in it.
+const FILES: &str = "/etc/netns";
 
 /// What this machine lacks for it.
 pub fn missing() -> Option<Missing> {
@@ -36,7 +38,7 @@ pub struct Lan {
     namespaces: std::sync::Mutex<Vec<String>>,
 }
 
-/// A host: a network namespace with `eth0` and perhaps more, and a default route that leads nowhere.
+/// A host: a network namespace with `eth0` and perhaps more, a default route that leads nowhere, and no name server.
 #[derive(Debug, Clone)]
 pub struct Host {
     namespace: String,
@@ -78,6 +80,11 @@ impl Lan {
     }
 
     fn add_namespace(&self, name: &str) -> Result<()> {
+        let files = Path::new(FILES).join(name);
+        fs::create_dir_all(&files).with_context(|| format!("cannot make {}", files.display()))?;
+        // Refused at once: a name that is not known is not waited for.
+        fs::write(files.join("resolv.conf"), "nameserver 127.0.0.1\n")?;
+        fs::write(files.join("hosts"), "127.0.0.1 localhost\n")?;
         program::run("ip", ["netns", "add", name])?.good()?;
         let mut all = self.namespaces.lock().unwrap_or_else(|it| it.into_inner());
         all.push(name.to_owned());
@@ -221,7 +228,8 @@ fn remove(namespace: &str) -> Result<()> {
         let _ = kill(Pid::from_raw(pid.parse()?), Signal::SIGKILL);
     }
     program::run("ip", ["netns", "delete", namespace])?.good()?;
-    Ok(())
+    let files = Path::new(FILES).join(namespace);
+    fs::remove_dir_all(&files).with_context(|| format!("cannot remove {}", files.display()))
 }
 
 /// Removes the namespaces of tests that have ended without.

@@ -1,36 +1,47 @@
-// A Local Discovery Server, or a server that registers with one (node-opcua):
-//   opcua.mjs lds FOLDER PORT
-//   opcua.mjs server FOLDER PORT NAME URI [URL-OF-LDS]
-// Says `ready` when it serves and registered, and ends in good order with its input.
+// A Local Discovery Server, or a server that may register with one (node-opcua):
+//   opcua.mjs lds --folder DIR --port N --host ADDRESS
+//   opcua.mjs server --folder DIR --port N --name NAME --uri URI [--host ADDRESS] [--lds URL]
+// The host is what its URLs say, for a server by default the machine's name. Says `ready` when it serves and has
+// registered, and ends in good order with its input.
 
-import path from "node:path";
 import { createRequire } from "node:module";
+import path from "node:path";
+import { parseArgs } from "node:util";
 
 // The packages are where `make setup-test` has put them.
 const { OPCUACertificateManager, OPCUADiscoveryServer, OPCUAServer, RegisterServerMethod } = createRequire(
   path.join(process.env.LEAFHOST_NODE, "package.json"),
 )("node-opcua");
 
-const [role, folder, port, name, uri, lds] = process.argv.slice(2);
-const certificates = new OPCUACertificateManager({
-  rootFolder: path.join(folder, "pki"),
-  automaticallyAcceptUnknownCertificate: true,
+const text = { type: "string" };
+const { positionals, values } = parseArgs({
+  allowPositionals: true,
+  options: { folder: text, port: text, host: text, name: text, uri: text, lds: text },
 });
-const certificateFile = path.join(folder, "certificate.pem");
-let server;
-if (role === "lds") {
-  server = new OPCUADiscoveryServer({ port: Number(port), serverCertificateManager: certificates, certificateFile });
-} else {
-  server = new OPCUAServer({
-    port: Number(port),
-    resourcePath: "/UA/Peer",
-    serverCertificateManager: certificates,
-    serverInfo: { applicationName: { text: name }, applicationUri: uri, productUri: "urn:leafhost:peer" },
-    registerServerMethod: lds ? RegisterServerMethod.LDS : RegisterServerMethod.HIDDEN,
-    discoveryServerEndpointUrl: lds,
-  });
-}
-const registered = lds ? new Promise((resolve) => server.once("serverRegistered", resolve)) : undefined;
+const shared = {
+  port: Number(values.port),
+  hostname: values.host,
+  certificateFile: path.join(values.folder, "certificate.pem"),
+  serverCertificateManager: new OPCUACertificateManager({
+    rootFolder: path.join(values.folder, "pki"),
+    automaticallyAcceptUnknownCertificate: true,
+  }),
+};
+const server =
+  positionals[0] === "lds"
+    ? new OPCUADiscoveryServer(shared)
+    : new OPCUAServer({
+        ...shared,
+        resourcePath: "/UA/Peer",
+        serverInfo: {
+          applicationName: { text: values.name },
+          applicationUri: values.uri,
+          productUri: "urn:leafhost:peer",
+        },
+        registerServerMethod: values.lds ? RegisterServerMethod.LDS : RegisterServerMethod.HIDDEN,
+        discoveryServerEndpointUrl: values.lds,
+      });
+const registered = values.lds && new Promise((resolve) => server.once("serverRegistered", resolve));
 await server.start();
 await registered;
 console.log("ready");

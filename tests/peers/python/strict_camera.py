@@ -6,9 +6,11 @@ It answers a probe only if types and scopes fit by namespace, late and twice. `h
 import argparse
 import logging
 import re
+import socketserver
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+import wsdiscovery.threaded
 from wsdiscovery import QName, Scope
 from wsdiscovery.publishing import ThreadedWSPublishing
 
@@ -56,6 +58,12 @@ class DeviceService(BaseHTTPRequestHandler):
         pass
 
 
+class Server(ThreadingHTTPServer):
+    # The library's own looks up the name of the address, which has none.
+    def server_bind(self):
+        socketserver.TCPServer.server_bind(self)
+
+
 def main():
     options = argparse.ArgumentParser()
     options.add_argument("--address", required=True)
@@ -65,9 +73,14 @@ def main():
     options = options.parse_args()
     logging.disable()
 
-    server = ThreadingHTTPServer((options.address, 80), DeviceService)
+    server = Server((options.address, 80), DeviceService)
     threading.Thread(target=server.serve_forever, daemon=True).start()
 
+    # A probe over IPv6 ends the library's thread for IPv4, which would send the answer.
+    def left_out(_):
+        raise OSError("IPv6 is left out")
+
+    wsdiscovery.threaded.NetworkingThreadIPv6.start = left_out
     wsd = ThreadedWSPublishing(uuid_=f"urn:uuid:{options.uuid}")
     wsd.start()
 
