@@ -1,7 +1,7 @@
 //! What all of the network has in common: addresses of the node, and what can go wrong.
 
 use std::fmt;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 
 /// A network interface of the node that the handler may use.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -13,6 +13,18 @@ pub struct NetworkInterface {
     pub index: u32,
     /// Its addresses, sorted.
     pub addresses: Vec<Address>,
+}
+
+impl NetworkInterface {
+    /// The addresses as sockets are bound to them: with port 0, and link-local ones with the scope id.
+    pub fn locals(&self) -> impl Iterator<Item = SocketAddr> {
+        self.addresses.iter().map(|address| match address.ip {
+            IpAddr::V6(ip) if ip.is_unicast_link_local() => {
+                SocketAddr::V6(SocketAddrV6::new(ip, 0, 0, self.index))
+            }
+            ip => SocketAddr::new(ip, 0),
+        })
+    }
 }
 
 /// An address of an interface.
@@ -83,6 +95,24 @@ impl std::error::Error for Error {}
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_link_local_address_is_bound_with_its_scope() {
+        let addresses = ["192.168.7.2", "fe80::1", "2001:db8::1"].map(|ip| Address {
+            ip: ip.parse().unwrap(),
+            prefix: 24,
+        });
+        let interface = NetworkInterface {
+            name: "eth0".to_owned(),
+            index: 3,
+            addresses: addresses.to_vec(),
+        };
+        let locals: Vec<_> = interface.locals().map(|local| local.to_string()).collect();
+        assert_eq!(
+            locals,
+            ["192.168.7.2:0", "[fe80::1%3]:0", "[2001:db8::1]:0"]
+        );
+    }
 
     #[test]
     fn a_network_contains_what_shares_its_prefix() {

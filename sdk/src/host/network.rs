@@ -35,14 +35,19 @@ impl Host {
         at_once: usize,
         works: impl IntoIterator<Item = F>,
     ) -> Vec<F::Output> {
+        let mut outputs = Vec::new();
         let numbered = works.into_iter().enumerate();
         let works = numbered.map(|(number, work)| async move { (number, work.await) });
-        let mut outputs: Vec<_> = stream::iter(works)
-            .buffer_unordered(at_once.max(1))
-            .collect()
-            .await;
-        outputs.sort_unstable_by_key(|(number, _)| *number);
-        outputs.into_iter().map(|(_, output)| output).collect()
+        let mut ended = stream::iter(works).buffer_unordered(at_once.max(1));
+        while let Some((number, output)) = ended.next().await {
+            if outputs.len() <= number {
+                outputs.resize_with(number.saturating_add(1), || None);
+            }
+            if let Some(place) = outputs.get_mut(number) {
+                *place = Some(output);
+            }
+        }
+        outputs.into_iter().flatten().collect()
     }
 
     /// The network interfaces the handler may use, those that are up and have an address, by index. Needs the grant

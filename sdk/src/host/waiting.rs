@@ -1,7 +1,6 @@
 //! Who waits for what.
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
@@ -9,11 +8,20 @@ use std::task::{Context, Poll, Waker};
 /// What is waited for, in an order: timers by their end, the rest by when the waiting began.
 #[derive(Debug)]
 pub(crate) struct Waiting<O, V> {
-    entries: RefCell<BTreeMap<(O, u64), (V, Waker)>>,
+    /// Sorted by key. A sorted list of some hundred is as fast as a tree, and a tree would be the largest part of the component
+    /// that waits.
+    entries: RefCell<Vec<Entry<O, V>>>,
     begun: Cell<u64>,
 }
 
-impl<O: Ord, V> Default for Waiting<O, V> {
+#[derive(Debug)]
+struct Entry<O, V> {
+    key: (O, u64),
+    value: V,
+    waker: Waker,
+}
+
+impl<O, V> Default for Waiting<O, V> {
     fn default() -> Self {
         Self {
             entries: RefCell::default(),
@@ -28,32 +36,56 @@ impl<O: Ord + Copy, V: Clone> Waiting<O, V> {
         Wait {
             waiting: self,
             order,
-            value,
+            value: Some(value),
             key: None,
         }
     }
 
     /// The first entry.
     pub fn first(&self) -> Option<(O, u64)> {
-        let entries = self.entries.borrow();
-        entries.first_key_value().map(|(key, _)| *key)
+        self.entries.borrow().first().map(|entry| entry.key)
     }
 
     /// All entries in their order.
     pub fn all(&self) -> Vec<((O, u64), V)> {
         let entries = self.entries.borrow();
-        let values = entries
-            .iter()
-            .map(|(key, (value, _))| (*key, value.clone()));
-        values.collect()
+        let all = entries.iter().map(|entry| (entry.key, entry.value.clone()));
+        all.collect()
     }
 
     /// Ends the waiting for this entry.
     pub fn happened(&self, key: (O, u64)) {
-        let entry = self.entries.borrow_mut().remove(&key);
-        if let Some((_, waker)) = entry {
-            waker.wake();
+        if let Some(entry) = self.remove(key) {
+            entry.waker.wake();
         }
+    }
+
+    fn remove(&self, key: (O, u64)) -> Option<Entry<O, V>> {
+        let mut entries = self.entries.borrow_mut();
+        let place = entries.binary_search_by(|entry| entry.key.cmp(&key)).ok()?;
+        Some(entries.remove(place))
+    }
+
+    fn add(&self, order: O, value: V, waker: Waker) -> (O, u64) {
+        let begun = self.begun.get();
+        self.begun.set(begun.wrapping_add(1));
+        let key = (order, begun);
+        let mut entries = self.entries.borrow_mut();
+        let place = entries.partition_point(|entry| entry.key < key);
+        entries.insert(place, Entry { key, value, waker });
+        key
+    }
+
+    /// Whether the entry is still there; then this is whom to wake.
+    fn renew(&self, key: (O, u64), waker: &Waker) -> bool {
+        let mut entries = self.entries.borrow_mut();
+        let Ok(place) = entries.binary_search_by(|entry| entry.key.cmp(&key)) else {
+            return false;
+        };
+        if let Some(entry) = entries.get_mut(place) {
+            entry.waker.clone_from(waker);
+        }
+        true
     }
 }
 
@@ -62,7 +94,7 @@ impl<O: Ord + Copy, V: Clone> Waiting<O, V> {
 pub(crate) struct Wait<'a, O: Ord + Copy, V: Clone> {
     waiting: &'a Waiting<O, V>,
     order: O,
-    value: V,
+    value: Option<V>,
     key: Option<(O, u64)>,
 }
 
@@ -70,29 +102,22 @@ impl<O: Ord + Copy + Unpin, V: Clone + Unpin> Future for Wait<'_, O, V> {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
-        let mut entries = self.waiting.entries.borrow_mut();
-        if let Some(key) = self.key {
-            let Some((_, waker)) = entries.get_mut(&key) else {
-                return Poll::Ready(());
-            };
-            waker.clone_from(context.waker());
-        } else {
-            let begun = self.waiting.begun.get();
-            self.waiting.begun.set(begun.wrapping_add(1));
-            let key = (self.order, begun);
-            entries.insert(key, (self.value.clone(), context.waker().clone()));
-            drop(entries);
-            self.key = Some(key);
+        if let Some(value) = self.value.take() {
+            let waker = context.waker().clone();
+            self.key = Some(self.waiting.add(self.order, value, waker));
+            return Poll::Pending;
         }
-        Poll::Pending
+        match self.key {
+            Some(key) if self.waiting.renew(key, context.waker()) => Poll::Pending,
+            _ => Poll::Ready(()),
+        }
     }
 }
 
 impl<O: Ord + Copy, V: Clone> Drop for Wait<'_, O, V> {
     fn drop(&mut self) {
         if let Some(key) = self.key {
-            let entry = self.waiting.entries.borrow_mut().remove(&key);
-            drop(entry);
+            self.waiting.remove(key);
         }
     }
 }

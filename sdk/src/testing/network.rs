@@ -179,3 +179,6 @@ impl<F> fmt::Debug for Closure<F> {
         f.write_str("Closure")
     }
 }
+
+#[cfg(test)]
+mod tests;

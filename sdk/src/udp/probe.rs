@@ -15,12 +15,13 @@ use crate::net::Error;
 /// How many failed receives in a row end the reading of a socket.
 const FAILED_RECEIVES: usize = 8;
 
+/// When, to whom, what.
+type Send = (Duration, SocketAddr, Vec<u8>);
+
 /// What the addresses of a probe share.
 struct Course<'a> {
     host: &'a Host,
     started: Duration,
-    /// In the order of time.
-    sends: Vec<(Duration, SocketAddr, Vec<u8>)>,
     max_replies: usize,
     replies: RefCell<Vec<Reply>>,
     sent: Cell<bool>,
@@ -29,12 +30,9 @@ struct Course<'a> {
 
 pub(crate) async fn run(host: &Host, probe: Probe) -> Vec<Reply> {
     let from = senders(&probe);
-    let mut sends = probe.sends;
-    sends.sort_by_key(|(after, ..)| *after);
     let course = Course {
         host,
         started: host.imports.clock(),
-        sends,
         max_replies: probe.max_replies,
         replies: RefCell::default(),
         sent: Cell::new(false),
@@ -49,9 +47,17 @@ pub(crate) async fn run(host: &Host, probe: Probe) -> Vec<Reply> {
     }
     if !sockets.is_empty() {
         let work = async {
-            let served = sockets.iter().map(|socket| course.serve(socket));
-            let mut served: FuturesUnordered<_> = served.collect();
-            while served.next().await.is_some() {}
+            let receives = sockets.iter().map(|socket| course.receive(socket));
+            let sends = probe.sends.iter().flat_map(|send| {
+                let sockets = sockets.iter();
+                sockets.map(|socket| course.send(socket, send))
+            });
+            let mut receives: FuturesUnordered<_> = receives.collect();
+            let mut sends: FuturesUnordered<_> = sends.collect();
+            join(async { while receives.next().await.is_some() {} }, async {
+                while sends.next().await.is_some() {}
+            })
+            .await;
             std::future::pending::<()>().await;
         };
         host.within(probe.window, work).await;
@@ -63,22 +69,16 @@ pub(crate) async fn run(host: &Host, probe: Probe) -> Vec<Reply> {
 }
 
 impl Course<'_> {
-    async fn serve(&self, socket: &Socket) {
-        join(self.send(socket), self.receive(socket)).await;
-    }
-
-    async fn send(&self, socket: &Socket) {
+    async fn send(&self, socket: &Socket, (after, to, payload): &Send) {
         let local = socket.local();
-        for (after, to, payload) in &self.sends {
-            let Some(to) = target(local, *to) else {
-                continue;
-            };
-            let due = self.started.saturating_add(*after);
-            self.host.imports.sleep_until(due).await;
-            match socket.send_to(payload, to).await {
-                Ok(()) => self.sent.set(true),
-                Err(error) => self.failed(&format!("cannot send from {local} to {to}"), error),
-            }
+        let Some(to) = target(local, *to) else {
+            return;
+        };
+        let due = self.started.saturating_add(*after);
+        self.host.imports.sleep_until(due).await;
+        match socket.send_to(payload, to).await {
+            Ok(()) => self.sent.set(true),
+            Err(error) => self.failed(&format!("cannot send from {local} to {to}"), error),
         }
     }
 
@@ -113,27 +113,25 @@ impl Course<'_> {
     }
 }
 
-/// The addresses to bind, each once.
+/// The addresses to bind: each once, and none from which nothing would be sent.
 fn senders(probe: &Probe) -> Vec<SocketAddr> {
-    let mut from = Vec::new();
-    if probe.from.is_empty() {
-        for (_, to, _) in &probe.sends {
-            let any = match to {
-                SocketAddr::V4(_) => SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)),
-                SocketAddr::V6(_) => SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0)),
-            };
-            if !from.contains(&any) {
-                from.push(any);
-            }
-        }
+    let unspecified = [
+        SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)),
+        SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0)),
+    ];
+    let from = if probe.from.is_empty() {
+        &unspecified[..]
     } else {
-        for local in &probe.from {
-            if !from.contains(local) {
-                from.push(*local);
-            }
+        &probe.from
+    };
+    let mut senders = Vec::with_capacity(from.len());
+    for local in from {
+        let mut sends = probe.sends.iter();
+        if !senders.contains(local) && sends.any(|(_, to, _)| target(*local, *to).is_some()) {
+            senders.push(*local);
         }
     }
-    from
+    senders
 }
 
 /// The address to send to from this one, if it is one to send to from there.

@@ -183,6 +183,33 @@ fn error(code: ErrorCode, request: &Request, target: &Target<'_>) -> Error {
         ErrorCode::ConnectionTerminated | ErrorCode::HttpResponseIncomplete => Error::Closed,
         ErrorCode::HttpResponseBodySize(_) => Error::TooLarge(request.max_body),
         ErrorCode::InternalError(Some(why)) => Error::Other(why),
-        other => Error::Other(format!("{other:?}")),
+        other => Error::Other(why(&other).to_owned()),
+    }
+}
+
+/// The rest in words; the names of the variants alone would be 4 KB of component.
+fn why(code: &ErrorCode) -> &'static str {
+    match code {
+        ErrorCode::TlsCertificateError => "the TLS certificate is not accepted",
+        ErrorCode::TlsProtocolError | ErrorCode::TlsAlertReceived(_) => "TLS failed",
+        ErrorCode::ConnectionLimitReached => "too many connections",
+        ErrorCode::HttpProtocolError => "the answer is no HTTP",
+        ErrorCode::HttpResponseHeaderSectionSize(_)
+        | ErrorCode::HttpResponseHeaderSize(_)
+        | ErrorCode::HttpResponseTrailerSectionSize(_)
+        | ErrorCode::HttpResponseTrailerSize(_) => "the headers of the answer are too large",
+        ErrorCode::HttpResponseTransferCoding(_) | ErrorCode::HttpResponseContentCoding(_) => {
+            "the answer has an unknown coding"
+        }
+        ErrorCode::HttpRequestMethodInvalid
+        | ErrorCode::HttpRequestUriInvalid
+        | ErrorCode::HttpRequestUriTooLong
+        | ErrorCode::HttpRequestLengthRequired
+        | ErrorCode::HttpRequestBodySize(_)
+        | ErrorCode::HttpRequestHeaderSectionSize(_)
+        | ErrorCode::HttpRequestHeaderSize(_)
+        | ErrorCode::HttpRequestTrailerSectionSize(_)
+        | ErrorCode::HttpRequestTrailerSize(_) => "the request cannot be sent",
+        _ => "the request failed",
     }
 }

@@ -89,6 +89,18 @@ fn without_addresses_the_default_route_is_asked_in_each_family() {
 }
 
 #[test]
+fn an_address_from_which_nothing_goes_is_not_bound() {
+    let probe = mk_probe(
+        &["[fe80::7%2]:0", "10.0.0.2:0", "[fe80::8%3]:0", "10.0.0.2:0"],
+        &[(0, "[ff02::c%3]:1"), (0, GROUP), (5, GROUP)],
+    );
+    assert_eq!(
+        senders(&probe),
+        [address("10.0.0.2:0"), address("[fe80::8%3]:0")]
+    );
+}
+
+#[test]
 fn a_send_goes_where_it_means_something() {
     for (local, to, goes) in [
         ("1.2.3.4:0", "1.2.3.5:1", Some("1.2.3.5:1")),
