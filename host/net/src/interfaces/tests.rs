@@ -110,12 +110,14 @@ fn a_link_local_address_comes_when_it_is_known_to_be_unique() {
 
 #[test]
 fn the_same_interfaces_are_not_told_twice() {
-    let (sender, mut receiver) = watch::channel(Arc::new(Interfaces::default()));
-    publish(&sender).unwrap();
-    assert!(receiver.has_changed().unwrap());
-    receiver.mark_unchanged();
-    publish(&sender).unwrap();
-    assert!(!receiver.has_changed().unwrap());
+    with_namespace(|| async {
+        let (sender, mut receiver) = watch::channel(Arc::new(Interfaces::default()));
+        publish(&sender).unwrap();
+        assert!(receiver.has_changed().unwrap());
+        receiver.mark_unchanged();
+        publish(&sender).unwrap();
+        assert!(!receiver.has_changed().unwrap());
+    });
 }
 
 #[test]
