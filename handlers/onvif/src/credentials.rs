@@ -1,11 +1,13 @@
 //! Credentials out of the `discoveryProperties`, in the three ways Akri has. Says what is wrong by the name of the property,
 //! never with anything out of it.
 
-use std::collections::BTreeMap;
+use std::fmt;
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
-use leafhost_sdk::{Deserialize, Property};
+use leafhost_sdk::serde::de::{MapAccess, Visitor};
+use leafhost_sdk::serde::{Deserialize, Deserializer};
+use leafhost_sdk::Property;
 
 use crate::security::Credential;
 use crate::wsd::uuid;
@@ -19,25 +21,46 @@ const DEFAULT: &str = "default";
 /// The credentials there are, by the UUID of the camera.
 #[derive(Debug, Default)]
 pub struct Credentials {
-    by_uuid: BTreeMap<String, Credential>,
+    by_uuid: Vec<(String, Credential)>,
     /// What could not be used, in words without values.
     pub problems: Vec<String>,
 }
 
+/// An entry of either kind of list.
 #[derive(Deserialize)]
 #[serde(crate = "leafhost_sdk::serde")]
 struct Entry {
-    username: String,
+    username: Option<String>,
     password: Option<String>,
     #[serde(default)]
     base64encoded: bool,
+    username_ref: Option<String>,
+    password_ref: Option<String>,
 }
 
-#[derive(Deserialize)]
-#[serde(crate = "leafhost_sdk::serde")]
-struct Reference {
-    username_ref: String,
-    password_ref: Option<String>,
+/// The entries of a list, by the UUID as it is spelled there.
+#[derive(Default)]
+struct Entries(Vec<(String, Entry)>);
+
+impl<'de> Deserialize<'de> for Entries {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(Self::default())
+    }
+}
+
+impl<'de> Visitor<'de> for Entries {
+    type Value = Self;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("credentials by UUID")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(mut self, mut map: A) -> Result<Self, A::Error> {
+        while let Some(entry) = map.next_entry()? {
+            self.0.push(entry);
+        }
+        Ok(self)
+    }
 }
 
 impl Credentials {
@@ -53,12 +76,19 @@ impl Credentials {
 
     /// What a camera is to be told.
     pub fn get(&self, uuid: &str) -> Option<&Credential> {
-        self.by_uuid.get(uuid).or_else(|| self.by_uuid.get(DEFAULT))
+        let of = |id: &str| self.by_uuid.iter().find(|(other, _)| other == id);
+        of(uuid)
+            .or_else(|| of(DEFAULT))
+            .map(|(_, credential)| credential)
     }
 
     fn read_lists(&mut self, properties: &[Property]) {
         for name in self.names(properties, LIST) {
-            for (id, entry) in self.map::<Entry>(properties, &name) {
+            for (id, entry) in self.entries(properties, &name) {
+                let Some(user) = entry.username else {
+                    self.problem(&name, "has an entry without `username`");
+                    continue;
+                };
                 let password = match entry.password {
                     Some(text) if entry.base64encoded => {
                         let bytes = BASE64_STANDARD.decode(text).ok();
@@ -67,7 +97,7 @@ impl Credentials {
                     password => Some(password.unwrap_or_default()),
                 };
                 match password {
-                    Some(password) => self.insert(&id, entry.username, password),
+                    Some(password) => self.insert(&id, user, password),
                     None => self.problem(&name, "has a password that is no Base64 of UTF-8"),
                 }
             }
@@ -76,10 +106,9 @@ impl Credentials {
 
     fn read_references(&mut self, properties: &[Property]) {
         for name in self.names(properties, REFERENCES) {
-            for (id, entry) in self.map::<Reference>(properties, &name) {
-                let user = self
-                    .text(properties, &entry.username_ref)
-                    .unwrap_or_default();
+            for (id, entry) in self.entries(properties, &name) {
+                let reference = entry.username_ref.unwrap_or_default();
+                let user = self.text(properties, &reference).unwrap_or_default();
                 if user.is_empty() {
                     self.problem(&name, "names a property for a user name that is not there");
                     continue;
@@ -115,7 +144,9 @@ impl Credentials {
     }
 
     fn insert(&mut self, id: &str, user: String, password: String) {
-        self.by_uuid.insert(uuid(id), Credential { user, password });
+        let id = uuid(id);
+        self.by_uuid.retain(|(other, _)| *other != id);
+        self.by_uuid.push((id, Credential { user, password }));
     }
 
     /// The names in a property that is a list of them.
@@ -129,19 +160,18 @@ impl Credentials {
         })
     }
 
-    fn map<T: leafhost_sdk::serde::de::DeserializeOwned>(
-        &mut self,
-        properties: &[Property],
-        name: &str,
-    ) -> BTreeMap<String, T> {
+    fn entries(&mut self, properties: &[Property], name: &str) -> Vec<(String, Entry)> {
         let Some(text) = self.text(properties, name) else {
             self.problem(name, "is named in a list of credentials and not there");
-            return BTreeMap::new();
+            return Vec::new();
         };
-        serde_json::from_str(text).unwrap_or_else(|_| {
-            self.problem(name, "is no JSON object of credentials by UUID");
-            BTreeMap::new()
-        })
+        match serde_json::from_str(text) {
+            Ok(Entries(entries)) => entries,
+            Err(_) => {
+                self.problem(name, "is no JSON object of credentials by UUID");
+                Vec::new()
+            }
+        }
     }
 
     fn text<'p>(&mut self, properties: &'p [Property], name: &str) -> Option<&'p str> {

@@ -1,11 +1,10 @@
 //! What the next call should know: the cameras that were asked, and what they said. A call without it finds the same
 //! cameras, only slower.
 
-use std::collections::BTreeMap;
-
-use leafhost_sdk::serde::{Deserialize, Serialize};
+mod bytes;
 
 use crate::soap;
+use bytes::{Reader, Writer};
 
 /// The largest cursor that is written, in bytes.
 const MAX_BYTES: usize = 1 << 20;
@@ -14,29 +13,30 @@ const MAX_CAMERAS: usize = 2_000;
 /// How many addresses that did not answer are remembered.
 const MAX_FAILED: usize = 1_000;
 /// Says what the bytes mean.
-const VERSION: u8 = 1;
+const VERSION: u64 = 1;
 
 /// A moment: milliseconds of the host's monotonic clock.
 pub type Moment = u64;
 
 /// What is remembered.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(crate = "leafhost_sdk::serde")]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Cursor {
-    version: u8,
     /// When everything was last probed.
     pub probed: Moment,
-    /// What the agent was told, as a digest. Absent: nothing yet.
+    /// What the agent was told, as a digest. Absent: nothing yet, or not all.
     pub told: Option<u64>,
-    /// The cameras, by URL.
-    pub cameras: BTreeMap<String, Camera>,
-    /// What did not answer, by URL.
-    pub failed: BTreeMap<String, Failed>,
+    /// The cameras that have answered.
+    pub cameras: Entries<Camera>,
+    /// The addresses that have not.
+    pub failed: Entries<Failed>,
 }
 
+/// Entries by URL, sorted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Entries<T>(Vec<(String, T)>);
+
 /// A camera that has answered.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(crate = "leafhost_sdk::serde")]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Camera {
     /// Its endpoint reference, without `urn:uuid:`.
     pub uuid: String,
@@ -53,9 +53,39 @@ pub struct Camera {
     /// When a farewell was last found to be false.
     pub doubted: Moment,
     /// How often it did not answer since it last did.
-    pub misses: u32,
+    pub misses: u64,
     /// How many milliseconds it took to answer.
     pub took: u64,
+}
+
+/// What a camera told; empty is what it did not.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Info {
+    /// Its address.
+    pub ip: String,
+    /// Its hardware address.
+    pub mac: String,
+    /// Its manufacturer.
+    pub manufacturer: String,
+    /// Its model.
+    pub model: String,
+    /// Its firmware.
+    pub firmware: String,
+    /// Its serial number.
+    pub serial: String,
+    /// Why it told no more.
+    pub trouble: String,
+}
+
+/// An address that did not answer.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Failed {
+    /// How often.
+    pub times: u64,
+    /// When it was last asked.
+    pub asked: Moment,
+    /// Why.
+    pub reason: String,
 }
 
 impl Camera {
@@ -63,45 +93,6 @@ impl Camera {
     pub fn is_here(&self) -> bool {
         self.misses == 0
     }
-}
-
-/// What a camera told.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(crate = "leafhost_sdk::serde", default)]
-pub struct Info {
-    /// Its address.
-    #[serde(skip_serializing_if = "String::is_empty")]
-    pub ip: String,
-    /// Its hardware address.
-    #[serde(skip_serializing_if = "String::is_empty")]
-    pub mac: String,
-    /// Its manufacturer.
-    #[serde(skip_serializing_if = "String::is_empty")]
-    pub manufacturer: String,
-    /// Its model.
-    #[serde(skip_serializing_if = "String::is_empty")]
-    pub model: String,
-    /// Its firmware.
-    #[serde(skip_serializing_if = "String::is_empty")]
-    pub firmware: String,
-    /// Its serial number.
-    #[serde(skip_serializing_if = "String::is_empty")]
-    pub serial: String,
-    /// Why it told no more.
-    #[serde(skip_serializing_if = "String::is_empty")]
-    pub trouble: String,
-}
-
-/// An address that did not answer.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(crate = "leafhost_sdk::serde")]
-pub struct Failed {
-    /// How often.
-    pub times: u32,
-    /// When it was last asked.
-    pub asked: Moment,
-    /// Why.
-    pub reason: String,
 }
 
 impl Info {
@@ -122,46 +113,193 @@ impl Info {
     }
 }
 
-impl Cursor {
-    /// Reads what the last call wrote; what cannot be read is as nothing.
-    pub fn read(bytes: Option<&[u8]>) -> Self {
-        bytes
-            .and_then(|bytes| serde_json::from_slice(bytes).ok())
-            .filter(|cursor: &Self| cursor.version == VERSION)
-            .unwrap_or_default()
-    }
-
-    /// Writes it down. Where it is too large the cameras that are not devices go first.
-    pub fn write(mut self) -> Vec<u8> {
-        self.version = VERSION;
-        bound(&mut self.failed, MAX_FAILED, |failed| failed.asked);
-        let mut most = MAX_CAMERAS;
-        loop {
-            bound(&mut self.cameras, most, |camera| {
-                (camera.is_here(), camera.asked)
-            });
-            let bytes = serde_json::to_vec(&self).unwrap_or_default();
-            if bytes.len() <= MAX_BYTES {
-                return bytes;
-            }
-            most = self.cameras.len() * 3 / 4;
-        }
+impl<T> Default for Entries<T> {
+    fn default() -> Self {
+        Self(Vec::new())
     }
 }
 
-/// Leaves the `most` entries with the highest keys.
-fn bound<V, K: Ord>(entries: &mut BTreeMap<String, V>, most: usize, key: impl Fn(&V) -> K) {
-    let surplus = entries.len().saturating_sub(most);
-    if surplus == 0 {
-        return;
+impl<T> Entries<T> {
+    fn find(&self, url: &str) -> Result<usize, usize> {
+        self.0.binary_search_by(|(other, _)| other.as_str().cmp(url))
     }
-    let mut names: Vec<(K, String)> = entries
-        .iter()
-        .map(|(name, entry)| (key(entry), name.clone()))
-        .collect();
-    names.sort();
-    for (_, name) in names.into_iter().take(surplus) {
-        entries.remove(&name);
+
+    /// The entry of a URL.
+    pub fn get(&self, url: &str) -> Option<&T> {
+        self.0.get(self.find(url).ok()?).map(|(_, entry)| entry)
+    }
+
+    /// The entry of a URL, to change it.
+    pub fn get_mut(&mut self, url: &str) -> Option<&mut T> {
+        let index = self.find(url).ok()?;
+        self.0.get_mut(index).map(|(_, entry)| entry)
+    }
+
+    /// Puts an entry in the place of the one there was.
+    pub fn insert(&mut self, url: String, entry: T) {
+        self.remove(&url);
+        let (Ok(index) | Err(index)) = self.find(&url);
+        self.0.insert(index, (url, entry));
+    }
+
+    /// Takes an entry out.
+    pub fn remove(&mut self, url: &str) -> Option<T> {
+        let index = self.find(url).ok()?;
+        Some(self.0.remove(index).1)
+    }
+
+    /// Leaves the entries for which this holds.
+    pub fn retain(&mut self, keeps: impl Fn(&str, &T) -> bool) {
+        self.0.retain(|(url, entry)| keeps(url, entry));
+    }
+
+    /// All, by URL.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &T)> {
+        self.0.iter().map(|(url, entry)| (url.as_str(), entry))
+    }
+
+    /// Leaves the `most` entries with the highest ranks.
+    fn bound(&mut self, most: usize, rank: impl Fn(&T) -> u64) {
+        let surplus = self.0.len().saturating_sub(most);
+        let mut ranks: Vec<u64> = self.0.iter().map(|(_, entry)| rank(entry)).collect();
+        ranks.sort_unstable();
+        let Some(lowest) = ranks.get(surplus).filter(|_| surplus > 0) else {
+            return;
+        };
+        self.0.retain(|(_, entry)| rank(entry) >= *lowest);
+        self.0.truncate(most);
+    }
+}
+
+impl Cursor {
+    /// Reads what the last call wrote; what cannot be read is as nothing.
+    pub fn read(bytes: Option<&[u8]>) -> Self {
+        bytes.and_then(Self::parse).unwrap_or_default()
+    }
+
+    fn parse(bytes: &[u8]) -> Option<Self> {
+        let mut reader = Reader(bytes);
+        if reader.number()? != VERSION {
+            return None;
+        }
+        let mut cursor = Self {
+            probed: reader.number()?,
+            told: match reader.number()? {
+                0 => None,
+                _ => Some(reader.number()?),
+            },
+            ..Self::default()
+        };
+        for _ in 0..reader.number()? {
+            let (url, camera) = (reader.text()?, Camera::read(&mut reader)?);
+            cursor.cameras.0.push((url, camera));
+        }
+        for _ in 0..reader.number()? {
+            let failed = Failed {
+                times: reader.number()?,
+                asked: reader.number()?,
+                reason: reader.text()?,
+            };
+            cursor.failed.0.push((reader.text()?, failed));
+        }
+        Some(cursor)
+    }
+
+    /// Writes it down. Where it is too large, cameras that are not here go first, then those asked longest ago.
+    pub fn write(mut self) -> Vec<u8> {
+        self.failed.bound(MAX_FAILED, |failed| failed.asked);
+        let mut most = MAX_CAMERAS;
+        loop {
+            self.cameras.bound(most, |camera| {
+                camera.asked.saturating_add(if camera.is_here() { u64::MAX / 2 } else { 0 })
+            });
+            let bytes = self.bytes();
+            if bytes.len() <= MAX_BYTES {
+                return bytes;
+            }
+            most = self.cameras.0.len() * 3 / 4;
+        }
+    }
+
+    fn bytes(&self) -> Vec<u8> {
+        let mut writer = Writer::default();
+        writer.number(VERSION);
+        writer.number(self.probed);
+        writer.number(u64::from(self.told.is_some()));
+        if let Some(told) = self.told {
+            writer.number(told);
+        }
+        writer.count(self.cameras.0.len());
+        for (url, camera) in self.cameras.iter() {
+            writer.text(url);
+            camera.write(&mut writer);
+        }
+        writer.count(self.failed.0.len());
+        for (url, failed) in self.failed.iter() {
+            writer.number(failed.times);
+            writer.number(failed.asked);
+            writer.text(&failed.reason);
+            writer.text(url);
+        }
+        writer.0
+    }
+}
+
+impl Camera {
+    fn read(reader: &mut Reader<'_>) -> Option<Self> {
+        let mut camera = Self {
+            uuid: reader.text()?,
+            announced: reader.number()?,
+            asked: reader.number()?,
+            fresh_for: reader.number()?,
+            doubted: reader.number()?,
+            misses: reader.number()?,
+            took: reader.number()?,
+            info: Info {
+                ip: reader.text()?,
+                mac: reader.text()?,
+                manufacturer: reader.text()?,
+                model: reader.text()?,
+                firmware: reader.text()?,
+                serial: reader.text()?,
+                trouble: reader.text()?,
+            },
+            scopes: Vec::new(),
+        };
+        for _ in 0..reader.number()? {
+            camera.scopes.push(reader.text()?);
+        }
+        Some(camera)
+    }
+
+    fn write(&self, writer: &mut Writer) {
+        let Self { info, .. } = self;
+        writer.text(&self.uuid);
+        for number in [
+            self.announced,
+            self.asked,
+            self.fresh_for,
+            self.doubted,
+            self.misses,
+            self.took,
+        ] {
+            writer.number(number);
+        }
+        for text in [
+            &info.ip,
+            &info.mac,
+            &info.manufacturer,
+            &info.model,
+            &info.firmware,
+            &info.serial,
+            &info.trouble,
+        ] {
+            writer.text(text);
+        }
+        writer.count(self.scopes.len());
+        for scope in &self.scopes {
+            writer.text(scope);
+        }
     }
 }
 
@@ -182,42 +320,52 @@ mod tests {
 
     fn mk_camera(is_here: bool, asked: u64, text: usize) -> Camera {
         Camera {
-            misses: u32::from(!is_here),
+            misses: u64::from(!is_here),
             asked,
             scopes: vec!["s".repeat(text)],
             ..Camera::default()
         }
     }
 
-    #[test]
-    fn what_is_written_is_read() {
+    fn mk_cursor() -> Cursor {
         let mut cursor = Cursor {
             probed: 7,
-            told: Some(9),
+            told: Some(u64::MAX),
             ..Cursor::default()
         };
         let mut camera = mk_camera(true, 3, 5);
+        camera.uuid = "u".to_owned();
         camera.info.mac = "00:11".to_owned();
-        cursor.cameras.insert("http://a".to_owned(), camera);
+        camera.info.trouble = "\u{e4}".to_owned();
+        cursor.cameras.insert("http://b".to_owned(), camera);
+        cursor.cameras.insert("http://a".to_owned(), mk_camera(false, 300, 0));
+        let failed = Failed {
+            times: 2,
+            asked: 9,
+            reason: "timed out".to_owned(),
+        };
+        cursor.failed.insert("http://c".to_owned(), failed);
         cursor
-            .failed
-            .insert("http://b".to_owned(), Failed::default());
-        cursor.version = VERSION;
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        let cursor = mk_cursor();
         let bytes = cursor.clone().write();
         assert_eq!(Cursor::read(Some(&bytes)), cursor);
     }
 
     #[test]
     fn what_cannot_be_read_is_as_nothing() {
-        for bytes in [
-            None,
-            Some(&b""[..]),
-            Some(b"{}"),
-            Some(b"[1"),
-            Some(b"{\"version\":9}"),
-        ] {
-            assert_eq!(Cursor::read(bytes), Cursor::default());
+        assert_eq!(Cursor::read(None), Cursor::default());
+        let bytes = mk_cursor().write();
+        for end in 0..bytes.len() {
+            let cut = bytes.get(..end).unwrap();
+            assert_eq!(Cursor::read(Some(cut)), Cursor::default(), "{end}");
         }
+        let mut later = bytes;
+        later[0] = 9;
+        assert_eq!(Cursor::read(Some(&later)), Cursor::default());
     }
 
     #[test]
@@ -225,29 +373,19 @@ mod tests {
         let mut cursor = Cursor::default();
         for n in 0..5_000_u64 {
             let url = format!("http://{n}");
-            cursor
-                .cameras
-                .insert(url.clone(), mk_camera(n % 100 == 0, n, 5_000));
-            cursor.failed.insert(
-                url,
-                Failed {
-                    asked: n,
-                    ..Failed::default()
-                },
-            );
+            cursor.cameras.insert(url.clone(), mk_camera(n % 100 == 0, n, 5_000));
+            let failed = Failed {
+                asked: n,
+                ..Failed::default()
+            };
+            cursor.failed.insert(url, failed);
         }
         let bytes = cursor.write();
         assert!(bytes.len() <= MAX_BYTES, "{}", bytes.len());
         let read = Cursor::read(Some(&bytes));
-        assert_eq!(
-            read.cameras
-                .values()
-                .filter(|camera| camera.is_here())
-                .count(),
-            50
-        );
-        assert_eq!(read.failed.len(), MAX_FAILED);
-        assert!(read.failed.contains_key("http://4999"));
+        assert_eq!(read.cameras.iter().filter(|(_, camera)| camera.is_here()).count(), 50);
+        assert_eq!(read.failed.0.len(), MAX_FAILED);
+        assert!(read.failed.get("http://4999").is_some());
     }
 
     #[test]

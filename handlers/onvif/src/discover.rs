@@ -5,7 +5,6 @@
 
 mod pass;
 
-use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -110,7 +109,7 @@ fn now(host: &Host) -> Moment {
 struct News {
     hellos: Vec<Heard>,
     /// Endpoint references without `urn:uuid:`.
-    byes: BTreeSet<String>,
+    byes: Vec<String>,
     /// Whether something happened that only a probe can tell more of.
     is_vague: bool,
 }
@@ -139,7 +138,7 @@ impl News {
                     announcement,
                 }),
                 Ok(Message::Bye(endpoint)) => {
-                    news.byes.insert(wsd::uuid(&endpoint));
+                    news.byes.push(wsd::uuid(&endpoint));
                 }
                 Ok(_) | Err(_) => {}
             }

@@ -1,13 +1,13 @@
 //! From what was heard on the network to the cameras to ask: filtered, without doubles, bounded. Asks nobody.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use crate::cursor::{Cursor, digest};
 use crate::details::{Details, XAddrs};
 use crate::filter;
 use crate::wsd::{self, Announcement};
-use crate::xaddr::{self, Host, XAddr};
+use crate::xaddr::{self, XAddr};
 
 /// How many cameras of one call are looked at.
 pub const MAX_CAMERAS: usize = 1_000;
@@ -43,7 +43,7 @@ pub struct Candidate {
 }
 
 /// Something that was heard and is not asked.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LeftOut {
     /// The endpoint reference or address.
     pub subject: String,
@@ -59,18 +59,26 @@ pub struct Gathered {
     /// To ask, the known ones first.
     pub candidates: Vec<Candidate>,
     /// Not to ask, each once.
-    pub left_out: BTreeSet<LeftOut>,
-    /// Endpoint references that a filter of the announcement dropped.
-    pub dropped: BTreeSet<String>,
+    pub left_out: Vec<LeftOut>,
+    /// Endpoint references that a filter of the announcement dropped, and who announced them.
+    pub dropped: Vec<(String, IpAddr)>,
+    said: Index,
 }
+
+/// Places in a list by a text. The one kind of map here: each kind costs a component some kilobytes.
+type Index = BTreeMap<String, usize>;
 
 impl Gathered {
     fn leave(&mut self, subject: &str, rule: &'static str, reason: impl Into<String>) {
-        if self.left_out.len() < MAX_CAMERAS {
-            self.left_out.insert(LeftOut {
+        let reason = reason.into();
+        let is_new = |said: &mut Index, text| said.insert(text, 0).is_none();
+        if self.left_out.len() < MAX_CAMERAS
+            && is_new(&mut self.said, format!("{subject} {rule} {reason}"))
+        {
+            self.left_out.push(LeftOut {
                 subject: subject.to_owned(),
                 rule,
-                reason: reason.into(),
+                reason,
             });
         }
     }
@@ -79,8 +87,9 @@ impl Gathered {
 /// Sorts out what was heard.
 pub fn gather(details: &Details, cursor: &Cursor, heard: &[Heard]) -> Gathered {
     let mut gathered = Gathered::default();
-    let mut candidates: BTreeMap<(String, String), Candidate> = BTreeMap::new();
-    let mut turns: BTreeMap<IpAddr, usize> = BTreeMap::new();
+    let mut candidates: Vec<Candidate> = Vec::new();
+    let mut places = Index::new();
+    let mut turns = Index::new();
     for Heard {
         source,
         announcement,
@@ -88,48 +97,38 @@ pub fn gather(details: &Details, cursor: &Cursor, heard: &[Heard]) -> Gathered {
     {
         let uuid = wsd::uuid(&announcement.endpoint);
         for xaddr in usable(details, announcement, &uuid, *source, &mut gathered) {
-            let is_own = xaddr.is_at(*source);
-            let key = (uuid.clone(), xaddr.url.clone());
-            let known = candidates.get(&key);
-            // What a camera says of itself counts more than what others say of it.
-            if known.is_some_and(|known| known.is_own && !is_own) {
-                continue;
-            }
+            let key = format!("{} {uuid}", xaddr.url);
             let mut candidate = Candidate {
                 uuid: uuid.clone(),
-                is_own,
+                is_own: xaddr.is_at(*source),
                 scopes: announcement.scopes.clone(),
                 announced: digest_of(announcement),
                 turn: 0,
                 xaddr,
             };
-            match known {
-                Some(known) if known.is_own == is_own && known.announced <= candidate.announced => {
-                }
-                Some(known) => {
+            let known = places.get(&key).and_then(|place| candidates.get_mut(*place));
+            if let Some(known) = known {
+                // What a camera says of itself counts more than what others say of it.
+                let rank = |one: &Candidate| (!one.is_own, one.announced);
+                if rank(&candidate) < rank(known) {
                     candidate.turn = known.turn;
-                    candidates.insert(key, candidate);
+                    *known = candidate;
                 }
-                None => {
-                    let turn = turns.entry(*source).or_default();
-                    *turn += 1;
-                    if *turn > MAX_PER_SOURCE {
-                        let reason = format!("announces more than {MAX_PER_SOURCE} cameras");
-                        gathered.leave(&source.to_string(), "announcement", reason);
-                        continue;
-                    }
-                    candidate.turn = *turn;
-                    candidates.insert(key, candidate);
-                }
+                continue;
             }
+            let turn = turns.entry(source.to_string()).or_default();
+            *turn += 1;
+            if *turn > MAX_PER_SOURCE {
+                let reason = format!("announces more than {MAX_PER_SOURCE} cameras");
+                gathered.leave(&source.to_string(), "announcement", reason);
+                continue;
+            }
+            candidate.turn = *turn;
+            places.insert(key, candidates.len());
+            candidates.push(candidate);
         }
     }
-    elect(
-        details,
-        cursor,
-        candidates.into_values().collect(),
-        &mut gathered,
-    );
+    elect(details, cursor, candidates, &mut gathered);
     gathered
 }
 
@@ -157,7 +156,7 @@ fn usable(
         return Vec::new();
     }
     if let Err(dropped) = filter::announcement(details, uuid, &announcement.scopes) {
-        gathered.dropped.insert(uuid.to_owned());
+        gathered.dropped.push((uuid.to_owned(), source));
         gathered.leave(&subject, dropped.rule, dropped.reason);
         return Vec::new();
     }
@@ -192,82 +191,77 @@ fn usable(
 }
 
 fn digest_of(announcement: &Announcement) -> u64 {
-    let sorted = |list: &[String]| list.iter().cloned().collect::<BTreeSet<_>>();
-    let (xaddrs, scopes) = (sorted(&announcement.xaddrs), sorted(&announcement.scopes));
-    let texts = xaddrs.iter().map(String::as_str).chain([""]);
-    digest(
-        texts
-            .chain(scopes.iter().map(String::as_str))
-            .chain(["", &announcement.metadata_version]),
-    )
+    let sorted = |kind: &str, list: &[String]| -> Index {
+        list.iter().map(|text| (format!("{kind} {text}"), 0)).collect()
+    };
+    let mut texts = sorted("xaddr", &announcement.xaddrs);
+    texts.append(&mut sorted("scope", &announcement.scopes));
+    let texts = texts.keys().map(String::as_str);
+    digest(texts.chain([announcement.metadata_version.as_str()]))
 }
 
 /// Leaves one candidate for an address, and one for an endpoint reference and host. Who is known already comes first, then
-/// who speaks for itself: nobody can take a camera's place by shouting.
-fn elect(
-    details: &Details,
-    cursor: &Cursor,
-    mut candidates: Vec<Candidate>,
-    gathered: &mut Gathered,
-) {
-    let is_known = |candidate: &Candidate| {
-        cursor
-            .cameras
-            .get(&candidate.xaddr.url)
-            .is_some_and(|camera| camera.uuid == candidate.uuid)
-    };
-    candidates.sort_by_cached_key(|candidate| {
-        let url = candidate.xaddr.url.clone();
-        (
-            !is_known(candidate),
-            !candidate.is_own,
-            candidate.turn,
-            url,
-            candidate.uuid.clone(),
-        )
-    });
-    let mut urls: BTreeMap<String, String> = BTreeMap::new();
-    let mut hosts: BTreeMap<(String, Host), String> = BTreeMap::new();
-    for candidate in candidates {
+/// who speaks for itself, then each source in turn: nobody can take a camera's place by shouting.
+fn elect(details: &Details, cursor: &Cursor, candidates: Vec<Candidate>, gathered: &mut Gathered) {
+    let mut order = Index::new();
+    for (place, candidate) in candidates.iter().enumerate() {
+        let Candidate { uuid, xaddr, .. } = candidate;
+        let known = cursor.cameras.get(&xaddr.url);
+        let is_known = known.is_some_and(|camera| camera.uuid == *uuid);
+        let rank = u8::from(!is_known) * 2 + u8::from(!candidate.is_own);
+        order.insert(format!("{rank} {:02} {} {uuid}", candidate.turn, xaddr.url), place);
+    }
+    let mut candidates: Vec<Option<Candidate>> = candidates.into_iter().map(Some).collect();
+    let (mut urls, mut hosts) = (Index::new(), Index::new());
+    for place in order.into_values() {
+        let Some(candidate) = candidates.get_mut(place).and_then(Option::take) else {
+            continue;
+        };
         let Candidate { uuid, xaddr, .. } = &candidate;
-        let place = (uuid.clone(), xaddr.host.clone());
-        if let Some(other) = urls.get(&xaddr.url) {
-            let reason = format!("the same address is announced for {other}");
-            gathered.leave(&format!("{uuid} at {}", xaddr.url), "XAddrs", reason);
-        } else if let (XAddrs::First, Some(other)) = (details.xaddrs, hosts.get(&place)) {
-            let reason = format!("the same camera is announced at {other}");
-            gathered.leave(&format!("{uuid} at {}", xaddr.url), "XAddrs", reason);
+        let subject = format!("{uuid} at {}", xaddr.url);
+        let host = format!("{uuid} {}", xaddr.host);
+        let other = |index: &Index, key: &str| {
+            index.get(key).and_then(|place| gathered.candidates.get(*place))
+        };
+        if let Some(other) = other(&urls, &xaddr.url) {
+            let reason = format!("the same address is announced for {}", other.uuid);
+            gathered.leave(&subject, "XAddrs", reason);
+        } else if let (XAddrs::First, Some(other)) = (details.xaddrs, other(&hosts, &host)) {
+            let reason = format!("the same camera is announced at {}", other.xaddr.url);
+            gathered.leave(&subject, "XAddrs", reason);
         } else if gathered.candidates.len() >= MAX_CAMERAS {
             let reason = format!("more than {MAX_CAMERAS} cameras are announced");
-            gathered.leave(&format!("{uuid} at {}", xaddr.url), "announcement", reason);
+            gathered.leave(&subject, "announcement", reason);
         } else {
-            urls.insert(xaddr.url.clone(), uuid.clone());
-            hosts.insert(place, xaddr.url.clone());
+            urls.insert(xaddr.url.clone(), gathered.candidates.len());
+            hosts.insert(host, gathered.candidates.len());
             gathered.candidates.push(candidate);
         }
     }
-    name_clones(details, &hosts, gathered);
+    if details.xaddrs == XAddrs::First {
+        name_clones(&hosts, gathered);
+    }
 }
 
-/// Says where two hosts claim one endpoint reference. Both are asked, and each that answers is a device.
-fn name_clones(
-    details: &Details,
-    hosts: &BTreeMap<(String, Host), String>,
-    gathered: &mut Gathered,
-) {
-    if details.xaddrs == XAddrs::All {
-        return;
-    }
-    let mut claims: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
-    for ((uuid, _), url) in hosts {
-        claims.entry(uuid).or_default().push(url);
+/// Says where two hosts claim one endpoint reference. Both are asked, and each that answers is a device. The hosts come
+/// sorted by endpoint reference.
+fn name_clones(hosts: &Index, gathered: &mut Gathered) {
+    let mut claims: Vec<(String, Vec<String>)> = Vec::new();
+    for place in hosts.values() {
+        let Some(Candidate { uuid, xaddr, .. }) = gathered.candidates.get(*place) else {
+            continue;
+        };
+        match claims.last_mut() {
+            Some((other, urls)) if other == uuid => urls.push(xaddr.url.clone()),
+            _ => claims.push((uuid.clone(), vec![xaddr.url.clone()])),
+        }
     }
     for (uuid, urls) in claims.into_iter().filter(|(_, urls)| urls.len() > 1) {
         let reason = format!(
             "is claimed by {}; each that answers is a device of its own",
             urls.join(" and ")
         );
-        gathered.leave(uuid, "endpoint reference", reason);
+        gathered.leave(&uuid, "endpoint reference", reason);
     }
 }
 

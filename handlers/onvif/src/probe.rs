@@ -1,6 +1,5 @@
 //! Asks everybody on the granted networks who is a camera, and collects what is said.
 
-use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::time::Duration;
 
@@ -22,6 +21,8 @@ const APP_MAX_DELAY: Duration = Duration::from_millis(500);
 const SECOND_PROBE: Duration = Duration::from_millis(100);
 /// How many answers are read.
 const MAX_REPLIES: usize = 4_096;
+/// How many unreadable answers are named.
+const MAX_UNREAD: usize = 64;
 /// From how many addresses is asked.
 const MAX_LOCALS: usize = 32;
 
@@ -103,40 +104,32 @@ fn message_id(host: &Host) -> String {
 
 fn read(host: &Host, ids: &[String], replies: &[udp::Reply]) -> Vec<Heard> {
     let mut heard = Vec::new();
-    let mut seen = BTreeSet::new();
-    let mut unread = BTreeSet::new();
+    let mut unread: Vec<(IpAddr, String)> = Vec::new();
     for reply in replies {
         let source = reply.from.ip().to_canonical();
-        if !seen.insert((source, reply.payload.as_slice())) {
-            continue;
-        }
-        match wsd::read(&reply.payload) {
+        let trouble = match wsd::read(&reply.payload) {
             Ok(Message::Matches {
                 relates_to,
                 message_id,
                 matches,
-            }) if wsd::answers(&relates_to, &message_id, ids) => {
-                heard.extend(matches.into_iter().map(|announcement| Heard {
-                    source,
-                    announcement,
-                }));
+            }) => {
+                if wsd::answers(&relates_to, &message_id, ids) {
+                    heard.extend(matches.into_iter().map(|announcement| Heard {
+                        source,
+                        announcement,
+                    }));
+                    continue;
+                }
+                "is an answer to a probe that is not ours".to_owned()
             }
-            Ok(Message::Matches { .. }) => {
-                unread.insert((source, "answers a probe that is not ours".to_owned()));
-            }
-            Ok(_) => {
-                unread.insert((source, "answers the probe with something else".to_owned()));
-            }
-            Err(error) => {
-                unread.insert((
-                    source,
-                    format!("answers the probe with what cannot be read: {error}"),
-                ));
-            }
+            Ok(_) => "answers the probe with something else".to_owned(),
+            Err(error) => format!("answers the probe with what cannot be read: {error}"),
+        };
+        let trouble = (source, trouble);
+        if unread.len() < MAX_UNREAD && !unread.contains(&trouble) {
+            host.skipped(source.to_string(), "announcement", &trouble.1);
+            unread.push(trouble);
         }
-    }
-    for (source, reason) in unread.into_iter().take(64) {
-        host.skipped(source.to_string(), "announcement", reason);
     }
     heard
 }

@@ -115,7 +115,7 @@ pub fn read(operation: Operation, status: u16, body: &[u8]) -> Result<Answer, Fa
     let mut utc = Date::default();
     let (mut is_envelope, mut is_fault, mut has_date) = (false, false, false);
     let response = format!("{}Response", operation.name());
-    let read = xml::read(body, |element| {
+    let read = xml::read(body, &mut |element| {
         let text = element.text;
         match element.name(0) {
             "Envelope" => is_envelope = element.name(1).is_empty(),

@@ -93,7 +93,7 @@ pub fn read(payload: &[u8]) -> xml::Result<Message> {
     let mut matches = Vec::new();
     let mut message = None;
     let mut body = String::new();
-    xml::read(payload, |element| match element.name(0) {
+    xml::read(payload, &mut |element| match element.name(0) {
         "RelatesTo" => element.text.clone_into(&mut relates_to),
         "MessageID" => element.text.clone_into(&mut message_id),
         "Address" if element.name(1) == "EndpointReference" => {

@@ -22,7 +22,7 @@ pub struct XAddr {
 }
 
 /// The host of an address.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Host {
     /// By number.
     Ip(IpAddr),

@@ -100,7 +100,7 @@ impl Element<'_> {
 
 /// Reads a document up to the end of its root and says each element as it ends. What comes after the root is not looked
 /// at: cameras pad datagrams. Bytes that are no UTF-8 are replaced.
-pub fn read(document: &[u8], mut on: impl FnMut(&Element<'_>)) -> Result<()> {
+pub fn read(document: &[u8], on: &mut dyn FnMut(&Element<'_>)) -> Result<()> {
     if document.len() > MAX_BYTES {
         return Err(Error::TooLarge);
     }

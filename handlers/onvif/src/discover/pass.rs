@@ -1,9 +1,9 @@
 //! One look at cameras: whom to ask in which order, and what follows from the answers.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::time::Duration;
 
-use leafhost_sdk::{Device, Discovery};
+use leafhost_sdk::{AttributeValue, Device, Discovery};
 
 use super::now;
 use crate::camera::{self, Asker, Silence, Told};
@@ -35,7 +35,7 @@ const TRYING: Duration = Duration::from_millis(1_500);
 /// How long after the first the second greeting comes of a camera that is said to have gone.
 const SECOND_LOOK: Duration = Duration::from_secs(1);
 /// How often a known camera may be silent before it is forgotten.
-const MAX_MISSES: u32 = 8;
+const MAX_MISSES: u64 = 8;
 
 /// One look.
 #[derive(Debug)]
@@ -65,6 +65,7 @@ enum Work {
 enum Outcome {
     NoTime,
     Here(XAddr, Duration),
+    Stays(XAddr),
     Silent(XAddr, Silence),
     Told(Candidate, Told),
     Untold(Candidate, Silence),
@@ -73,22 +74,20 @@ enum Outcome {
 
 impl Pass<'_> {
     /// Looks at all cameras that were heard and all that are known.
-    pub(super) async fn look_at_everything(&mut self, heard: &[Heard], byes: &BTreeSet<String>) {
+    pub(super) async fn look_at_everything(&mut self, heard: &[Heard], byes: &[String]) {
         let gathered = gather(self.details, &self.cursor, heard);
         for left_out in &gathered.left_out {
             self.asker
                 .host
                 .skipped(&left_out.subject, left_out.rule, &left_out.reason);
         }
-        let dropped = gathered.dropped;
-        self.cursor
-            .cameras
-            .retain(|_, camera| !dropped.contains(&camera.uuid));
-        let announced: BTreeSet<String> = gathered
+        let mut announced: Vec<String> = gathered
             .candidates
             .iter()
             .map(|one| one.xaddr.url.clone())
             .collect();
+        announced.sort_unstable();
+        self.forget_dropped(&announced, &gathered.dropped);
         let now = now(self.asker.host);
         let mut works = self.doubts(byes, now);
         works.extend(self.greetings(&announced, byes, now));
@@ -98,7 +97,7 @@ impl Pass<'_> {
     }
 
     /// Looks at the cameras that have come or, as somebody says, gone.
-    pub(super) async fn look_at(&mut self, hellos: &[Heard], byes: &BTreeSet<String>) {
+    pub(super) async fn look_at(&mut self, hellos: &[Heard], byes: &[String]) {
         let gathered = gather(self.details, &self.cursor, hellos);
         for left_out in &gathered.left_out {
             self.asker
@@ -122,30 +121,35 @@ impl Pass<'_> {
         self.perform(works, true).await;
     }
 
+    /// Forgets cameras that now say of themselves what a filter drops.
+    fn forget_dropped(&mut self, announced: &[String], dropped: &[(String, IpAddr)]) {
+        self.cursor.cameras.retain(|url, camera| {
+            let is_dropped = |(uuid, source): &(String, IpAddr)| {
+                *uuid == camera.uuid && XAddr::new(url).is_ok_and(|xaddr| xaddr.is_at(*source))
+            };
+            announced.iter().any(|other| other == url) || !dropped.iter().any(is_dropped)
+        });
+    }
+
     /// Known cameras that did not announce themselves this time: datagrams get lost.
-    fn greetings(
-        &self,
-        announced: &BTreeSet<String>,
-        byes: &BTreeSet<String>,
-        now: Moment,
-    ) -> Vec<Work> {
+    fn greetings(&self, announced: &[String], byes: &[String], now: Moment) -> Vec<Work> {
         let silent = self.cursor.cameras.iter().filter(|(url, camera)| {
-            !announced.contains(*url)
+            announced.binary_search_by(|other| other.as_str().cmp(url)).is_err()
                 && !byes.contains(&camera.uuid)
                 && is_due(camera.misses, camera.asked, now, 320_000)
         });
-        let mut silent: Vec<_> = silent.collect();
-        silent.sort_by_key(|(_, camera)| camera.misses);
-        silent
-            .into_iter()
+        let (here, lost): (Vec<_>, Vec<_>) = silent.partition(|(_, camera)| camera.is_here());
+        here.into_iter()
+            .chain(lost)
             .filter_map(|(url, _)| XAddr::new(url).ok().map(Work::Greet))
             .collect()
     }
 
     /// Known cameras that are said to have gone.
-    fn doubts(&self, byes: &BTreeSet<String>, now: Moment) -> Vec<Work> {
+    fn doubts(&self, byes: &[String], now: Moment) -> Vec<Work> {
         let doubted = self.cursor.cameras.iter().filter(|(_, camera)| {
-            byes.contains(&camera.uuid) && now.saturating_sub(camera.doubted) >= CALM
+            let is_calm = camera.doubted == 0 || now.saturating_sub(camera.doubted) >= CALM;
+            byes.contains(&camera.uuid) && is_calm
         });
         doubted
             .filter_map(|(url, camera)| {
@@ -157,39 +161,36 @@ impl Pass<'_> {
     }
 
     /// The candidates to ask: those known first, those that failed last. Cameras that say what they said before are here.
-    fn questions(&mut self, candidates: Vec<Candidate>, now: Moment) -> Vec<Work> {
-        let mut works: Vec<(u32, Work)> = Vec::new();
+    fn questions(&self, candidates: Vec<Candidate>, now: Moment) -> Vec<Work> {
+        let (mut known, mut new, mut failed) = (Vec::new(), Vec::new(), Vec::new());
         let mut stale = 0;
         for candidate in candidates {
             let url = &candidate.xaddr.url;
             if let Some(camera) = self.cursor.cameras.get(url) {
                 let age = now.saturating_sub(camera.asked);
-                let is_new =
-                    camera.announced != candidate.announced || camera.uuid != candidate.uuid;
+                let is_new = camera.announced != candidate.announced || camera.uuid != candidate.uuid;
                 let is_stale = age >= camera.fresh_for && stale < MAX_STALE;
+                stale += usize::from(is_stale);
                 let asks = match camera.misses {
                     0 => self.asks_again || is_stale || (is_new && age >= CALM),
                     misses => is_due(misses, camera.asked, now, 30_000),
                 };
-                stale += usize::from(is_stale);
                 if asks {
-                    works.push((0, Work::Ask(candidate)));
+                    known.push(Work::Ask(candidate));
                 }
                 continue;
             }
-            let failed = self.cursor.failed.get(url);
-            match failed {
-                Some(failed) if !is_due(failed.times, failed.asked, now, 30_000) => {
-                    self.asker.host.skipped(url, "answer", &failed.reason);
+            match self.cursor.failed.get(url) {
+                None => new.push(Work::Ask(candidate)),
+                Some(before) if is_due(before.times, before.asked, now, 30_000) => {
+                    failed.push(Work::Ask(candidate));
                 }
-                _ => {
-                    let times = failed.map_or(0, |failed| failed.times);
-                    works.push((times.saturating_add(1), Work::Ask(candidate)));
-                }
+                Some(before) => self.asker.host.skipped(url, "answer", &before.reason),
             }
         }
-        works.sort_by_key(|(times, _)| *times);
-        works.into_iter().map(|(_, work)| work).collect()
+        known.append(&mut new);
+        known.append(&mut failed);
+        known
     }
 
     async fn perform(&mut self, works: Vec<Work>, is_patient: bool) {
@@ -281,6 +282,11 @@ impl Pass<'_> {
                 if let Some(camera) = self.cursor.cameras.get_mut(&xaddr.url) {
                     camera.misses = 0;
                     camera.took = milliseconds(took);
+                }
+            }
+            Outcome::Stays(xaddr) => {
+                host.skipped(&xaddr.url, "farewell", "somebody said that it goes; it is still there");
+                if let Some(camera) = self.cursor.cameras.get_mut(&xaddr.url) {
                     camera.doubted = now;
                 }
             }
@@ -298,18 +304,19 @@ impl Pass<'_> {
             Outcome::Untold(candidate, silence) => {
                 let url = &candidate.xaddr.url;
                 host.skipped(url, "answer", silence.to_string());
-                if self.cursor.cameras.contains_key(url) {
+                if self.cursor.cameras.get(url).is_some() {
                     // A greeting can be forged, and the camera may be starting: the next full look decides.
                     if !is_patient {
                         self.miss(url, now);
                     }
                 } else {
-                    let failed = self.cursor.failed.entry(url.clone()).or_default();
-                    *failed = Failed {
-                        times: failed.times.saturating_add(1),
+                    let times = self.cursor.failed.get(url).map_or(0, |failed| failed.times);
+                    let failed = Failed {
+                        times: times.saturating_add(1),
                         asked: now,
                         reason: silence.to_string(),
                     };
+                    self.cursor.failed.insert(url.clone(), failed);
                 }
             }
             Outcome::Gone(xaddr) => {
@@ -328,43 +335,36 @@ impl Pass<'_> {
     }
 
     /// Forgets what has been silent for long, and the old address of a camera that has announced a new one.
-    fn settle(&mut self, announced: &BTreeSet<String>) {
+    fn settle(&mut self, announced: &[String]) {
         self.cursor
             .cameras
             .retain(|_, camera| camera.misses <= MAX_MISSES);
         if self.details.xaddrs == XAddrs::All {
             return;
         }
-        let mut places = BTreeMap::new();
-        for (url, camera) in self
-            .cursor
-            .cameras
+        let here = |url: &str, camera: &Camera| {
+            let xaddr = XAddr::new(url).ok().filter(|_| camera.is_here())?;
+            Some((camera.uuid.clone(), xaddr.host))
+        };
+        let replaced: Vec<_> = announced
             .iter()
-            .filter(|(_, camera)| camera.is_here())
-        {
-            let Ok(xaddr) = XAddr::new(url) else { continue };
-            let place: &mut Vec<String> =
-                places.entry((camera.uuid.clone(), xaddr.host)).or_default();
-            place.push(url.clone());
-        }
-        for urls in places.into_values().filter(|urls| urls.len() > 1) {
-            if urls.iter().any(|url| announced.contains(url)) {
-                for url in urls.iter().filter(|url| !announced.contains(*url)) {
-                    self.cursor.cameras.remove(url);
-                }
-            }
-        }
+            .filter_map(|url| here(url, self.cursor.cameras.get(url)?))
+            .collect();
+        self.cursor.cameras.retain(|url, camera| {
+            let is_announced = announced.iter().any(|other| other == url);
+            is_announced || here(url, camera).is_none_or(|place| !replaced.contains(&place))
+        });
     }
 
     /// The devices there are now.
-    pub(super) fn rendered(&self) -> BTreeMap<String, Device> {
+    pub(super) fn rendered(&self) -> Vec<Device> {
         let here = self
             .cursor
             .cameras
             .iter()
             .filter(|(_, camera)| camera.is_here());
         here.filter(|(_, camera)| self.filter(camera).is_ok())
-            .map(|(url, camera)| (url.clone(), devices::device(url, camera)))
+            .map(|(url, camera)| devices::device(url, camera))
             .collect()
     }
 
@@ -409,20 +409,21 @@ impl Pass<'_> {
         if before == Some(told) && self.departed.is_empty() {
             Discovery::unchanged()
         } else if self.is_cut_short {
-            Discovery::partial(devices.into_values())
+            // Who is missing in a part has not gone; the next answer must say who has.
+            self.cursor.told = None;
+            Discovery::partial(devices)
         } else {
-            Discovery::complete(devices.into_values())
+            Discovery::complete(devices)
         }
     }
 
     /// The answer after a look at some: what is not as it was `before`.
-    pub(super) fn difference(&mut self, before: &BTreeMap<String, Device>) -> Discovery {
+    pub(super) fn difference(&mut self, before: &[Device]) -> Discovery {
         let devices = self.rendered();
         self.cursor.told = Some(digest_of(&devices));
         let changed: Vec<Device> = devices
             .into_iter()
-            .filter(|(url, device)| before.get(url) != Some(device))
-            .map(|(_, device)| device)
+            .filter(|device| !before.contains(device))
             .collect();
         if changed.is_empty() {
             Discovery::unchanged()
@@ -434,7 +435,7 @@ impl Pass<'_> {
 
 /// Whether something that failed so often is to be tried again: after one interval, then two, four, up to `most`. The
 /// first is due at once, and the timer may be a little early.
-fn is_due(times: u32, asked: Moment, now: Moment, most: Moment) -> bool {
+fn is_due(times: u64, asked: Moment, now: Moment, most: Moment) -> bool {
     let pause = 10_000_u64
         .saturating_mul(1 << times.saturating_sub(1).min(8))
         .min(most);
@@ -466,10 +467,21 @@ fn remember(candidate: Candidate, told: Told, now: Moment) -> Camera {
 }
 
 /// A digest of devices.
-fn digest_of(devices: &BTreeMap<String, Device>) -> u64 {
-    let texts: Vec<String> = devices
-        .values()
-        .map(|device| format!("{device:?}"))
-        .collect();
+fn digest_of(devices: &[Device]) -> u64 {
+    let mut texts = Vec::new();
+    for device in devices {
+        texts.push(device.id.clone());
+        for (name, value) in &device.properties {
+            texts.push(format!("{name}={value}"));
+        }
+        for attribute in &device.attributes {
+            let name = &attribute.name;
+            texts.push(match &attribute.value {
+                AttributeValue::Text(text) | AttributeValue::Version(text) => format!("{name}:{text}"),
+                AttributeValue::Integer(number) => format!("{name}:{number}"),
+                AttributeValue::Boolean(yes) => format!("{name}:{yes}"),
+            });
+        }
+    }
     digest(texts.iter().map(String::as_str))
 }

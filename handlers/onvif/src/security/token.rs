@@ -74,7 +74,7 @@ mod tests {
         let text = security(&credential, b"0123456789abcdef", time);
         assert!(!text.contains("hunter2"), "{text}");
         let mut said = Vec::new();
-        xml::read(text.as_bytes(), |element| {
+        xml::read(text.as_bytes(), &mut |element| {
             said.push((element.name(0).to_owned(), element.text.to_owned()));
         })
         .unwrap();

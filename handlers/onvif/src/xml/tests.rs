@@ -2,7 +2,7 @@ use super::*;
 
 fn leaves(document: &str) -> Result<Vec<(String, String)>> {
     let mut found = Vec::new();
-    read(document.as_bytes(), |element| {
+    read(document.as_bytes(), &mut |element| {
         found.push((element.name(0).to_owned(), element.text.to_owned()));
     })?;
     Ok(found)
@@ -39,7 +39,7 @@ fn what_cameras_get_wrong_is_read() {
         );
     }
     let mut text = String::new();
-    read(b"<a>caf\xe9</a>", |element| text = element.text.to_owned()).unwrap();
+    read(b"<a>caf\xe9</a>", &mut |element| text = element.text.to_owned()).unwrap();
     assert_eq!(text, "caf\u{fffd}");
 }
 
@@ -48,7 +48,7 @@ fn a_name_in_a_text_is_resolved_by_what_is_declared_there() {
     let document =
         r#"<a xmlns:p="urn:one" xmlns="urn:d"><b xmlns:p="urn:two">p:x</b><c>p:x q:x x</c></a>"#;
     let mut found = Vec::new();
-    read(document.as_bytes(), |element| {
+    read(document.as_bytes(), &mut |element| {
         for name in element.text.split_whitespace() {
             let (namespace, local) = element.resolve(name);
             found.push((namespace.unwrap_or_default(), local.to_owned()));
@@ -69,7 +69,7 @@ fn a_name_in_a_text_is_resolved_by_what_is_declared_there() {
 #[test]
 fn a_way_is_matched_from_its_end() {
     let mut found = Vec::new();
-    read(b"<r><a><b><c/></b></a></r>", |element| {
+    read(b"<r><a><b><c/></b></a></r>", &mut |element| {
         if element.name(0) == "c" {
             found = [
                 vec!["c"],
@@ -130,13 +130,13 @@ fn no_prefix_of_a_document_panics() {
     let document = "<?xml version=\"1.0\"?><s:E xmlns:s='u' a=\"b\"><s:B>&lt;&#65;<![CDATA[c]]><!--d--></s:B></s:E>\u{e9}";
     for end in 0..document.len() {
         let bytes = document.as_bytes().get(..end).unwrap();
-        let _ = read(bytes, |element| {
+        let _ = read(bytes, &mut |element| {
             let _ = element.resolve(element.text);
         });
         let mut flipped = document.as_bytes().to_vec();
         for value in [0, b'<', b'&', b':', b'"', 0xff] {
             *flipped.get_mut(end).unwrap() = value;
-            let _ = read(&flipped, |element| {
+            let _ = read(&flipped, &mut |element| {
                 let _ = element.resolve(element.text);
             });
         }
