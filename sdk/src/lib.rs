@@ -35,7 +35,7 @@ pub mod udp;
 #[doc(inline)]
 pub use bindings::leafhost::discovery::types::{
     Attribute, AttributeValue, Budget, Datagram, Device, DeviceNode, Devices, Event, Health, Mount,
-    Problem, Property, Wake,
+    MulticastFilter, Problem, Property, Wake,
 };
 #[doc(inline)]
 pub use bindings::leafhost::log::log::Level;

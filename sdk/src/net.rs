@@ -55,7 +55,6 @@ impl Address {
 
 /// Why something on the network failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
 pub enum Error {
     /// The grants do not allow it; says what.
     Denied(String),
