@@ -211,3 +211,86 @@ impl FromStr for HostPorts {
         text.parse().map(Self::Net)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entries_that_cannot_be_meant_are_refused() {
+        for good in [
+            "lan:80",
+            "lan:*",
+            "192.168.7.0/24:4840-4850",
+            "192.168.7.9:80",
+            "[ff02::c]/128:3702",
+            "[ff02::c]:3702",
+        ] {
+            assert!(good.parse::<NetPorts>().is_ok(), "{good}");
+        }
+        for bad in [
+            "lan",
+            "192.168.7.0/24",
+            "192.168.7.9/24:80",
+            "192.168.7.0/33:80",
+            "192.168.7.0/-1:80",
+            "192.168.7:80",
+            "ff02::c:3702",
+            "[ff02::c:3702",
+            "[ff02::c]/129:3702",
+            "[fe80::1%2]:80",
+            "lan:0",
+            "lan:0-80",
+            "lan:81-80",
+            "lan:65536",
+            "lan:80,81",
+            "api.example.com:443",
+        ] {
+            assert!(bad.parse::<NetPorts>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_host_is_a_name_or_a_network() {
+        let ports = Ports {
+            first: 443,
+            last: 443,
+        };
+        let name = |text: &str| Ok(HostPorts::Name(text.to_owned(), ports));
+        assert_eq!("API.example.com:443".parse(), name("api.example.com"));
+        assert_eq!("camera:443".parse(), name("camera"));
+        let net = |net: Option<&str>| {
+            let net = net.map(|net| net.parse().unwrap());
+            Ok(HostPorts::Net(NetPorts { net, ports }))
+        };
+        assert_eq!("lan:443".parse(), net(None));
+        assert_eq!("10.0.0.0/8:443".parse(), net(Some("10.0.0.0/8")));
+        for bad in [
+            "10.0.0:443",
+            "-a:443",
+            "a-.b:443",
+            "a..b:443",
+            "*.a:443",
+            "a",
+        ] {
+            assert!(bad.parse::<HostPorts>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_pin_is_a_whole_digest() {
+        let digest = "ab".repeat(32);
+        assert_eq!(format!("pin:{digest}").parse(), Ok(Tls::Pin([0xab; 32])));
+        let colons = ["AB"; 32].join(":");
+        assert_eq!(format!("pin:{colons}").parse(), Ok(Tls::Pin([0xab; 32])));
+        for bad in [
+            "pin:",
+            "pin:abc",
+            &digest,
+            &format!("pin:{digest}ab"),
+            "Verify",
+        ] {
+            assert!(bad.parse::<Tls>().is_err(), "{bad}");
+        }
+    }
+}
