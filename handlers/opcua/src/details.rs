@@ -1,0 +1,210 @@
+//! What the details say: Akri's `discoveryDetails` for OPC UA, and what is asked for beyond them.
+
+use leafhost_sdk::{Deserialize, Problem};
+
+use crate::url::Url;
+
+/// The most discovery URLs.
+const MAX_URLS: usize = 64;
+/// The most names in a filter.
+const MAX_NAMES: usize = 1_000;
+
+/// `discoveryDetails`.
+#[derive(Debug, Deserialize)]
+#[serde(crate = "leafhost_sdk::serde", rename_all = "camelCase")]
+pub struct Details {
+    /// How servers are found.
+    pub opcua_discovery_method: Method,
+    /// Which of them are devices, by the application's name.
+    #[serde(default)]
+    pub application_names: Option<FilterList>,
+    /// Which of them are devices, by the application's type.
+    #[serde(default = "servers")]
+    pub application_types: Vec<Kind>,
+    /// When a listed URL is made to point to the host that was asked.
+    #[serde(default)]
+    pub host_rewrite: HostRewrite,
+}
+
+/// `opcuaDiscoveryMethod`.
+#[derive(Debug, Deserialize)]
+#[serde(crate = "leafhost_sdk::serde", rename_all = "camelCase")]
+pub struct Method {
+    /// By asking servers that are known.
+    pub standard: Standard,
+}
+
+/// `opcuaDiscoveryMethod.standard`.
+#[derive(Debug, Deserialize)]
+#[serde(crate = "leafhost_sdk::serde", rename_all = "camelCase")]
+pub struct Standard {
+    /// Servers and discovery servers.
+    #[serde(default = "local_discovery_server")]
+    pub discovery_urls: Vec<String>,
+}
+
+/// Names that are wanted or not, exactly as written.
+#[derive(Debug, Deserialize)]
+#[serde(crate = "leafhost_sdk::serde")]
+pub struct FilterList {
+    /// The names.
+    pub items: Vec<String>,
+    /// Whether they are wanted.
+    #[serde(default)]
+    pub action: Action,
+}
+
+/// What a filter does with its items.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(crate = "leafhost_sdk::serde")]
+pub enum Action {
+    /// Only these.
+    #[default]
+    Include,
+    /// All but these.
+    Exclude,
+}
+
+/// A type of application that can be a device (OPC 10000-4, 7.4): a client alone has no address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(crate = "leafhost_sdk::serde")]
+pub enum Kind {
+    /// 0
+    Server,
+    /// 2
+    ClientAndServer,
+    /// 3
+    DiscoveryServer,
+}
+
+/// `hostRewrite`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(crate = "leafhost_sdk::serde", rename_all = "kebab-case")]
+pub enum HostRewrite {
+    /// Never.
+    None,
+    /// Where the listed host leads nowhere from here.
+    #[default]
+    Unresolvable,
+    /// Always.
+    UseConfiguredHost,
+}
+
+fn servers() -> Vec<Kind> {
+    vec![Kind::Server]
+}
+
+fn local_discovery_server() -> Vec<String> {
+    vec!["opc.tcp://localhost:4840/".to_owned()]
+}
+
+impl Details {
+    /// All that is wrong.
+    pub fn problems(&self) -> Vec<Problem> {
+        let urls = &self.opcua_discovery_method.standard.discovery_urls;
+        let mut problems: Vec<Problem> = urls
+            .iter()
+            .enumerate()
+            .filter_map(|(index, text)| Some(Problem::new(path(index), problem(text)?)))
+            .collect();
+        if urls.len() > MAX_URLS {
+            problems.push(Problem::new(
+                "opcuaDiscoveryMethod.standard.discoveryUrls",
+                format!(
+                    "has {} URLs, at most {MAX_URLS}; split the Configuration, or name a discovery server that knows them",
+                    urls.len()
+                ),
+            ));
+        }
+        let names = self.application_names.as_ref();
+        if names.is_some_and(|names| names.items.len() > MAX_NAMES) {
+            problems.push(Problem::new(
+                "applicationNames.items",
+                format!("has more than {MAX_NAMES} names"),
+            ));
+        }
+        if self.application_types.is_empty() {
+            problems.push(Problem::new(
+                "applicationTypes",
+                "is empty, so that nothing would be found; must have some of Server, ClientAndServer, DiscoveryServer",
+            ));
+        }
+        problems
+    }
+
+    /// The URLs to ask, each once, with their places in the list.
+    pub fn urls(&self) -> Vec<(usize, Url)> {
+        let mut urls: Vec<(usize, Url)> = Vec::new();
+        let texts = &self.opcua_discovery_method.standard.discovery_urls;
+        for (index, text) in texts.iter().enumerate() {
+            if let Ok(url) = Url::parse(text)
+                && !urls.iter().any(|(_, other)| *other == url)
+            {
+                urls.push((index, url));
+            }
+        }
+        urls
+    }
+}
+
+impl FilterList {
+    /// Whether an application of that name is wanted. As in Akri, a filter without items includes none or excludes none.
+    pub fn takes(&self, name: &str) -> bool {
+        let listed = self.items.iter().any(|item| item == name);
+        listed == (self.action == Action::Include)
+    }
+}
+
+/// The field of one discovery URL.
+pub fn path(index: usize) -> String {
+    format!("opcuaDiscoveryMethod.standard.discoveryUrls[{index}]")
+}
+
+fn problem(text: &str) -> Option<String> {
+    let url = match Url::parse(text) {
+        Ok(url) => url,
+        Err(error) => {
+            return Some(format!(
+                "{error}; write it as opc.tcp://HOST:PORT/, such as opc.tcp://10.1.2.3:4840/"
+            ));
+        }
+    };
+    if !url.is_opc_tcp() {
+        return Some(format!(
+            "has the scheme {:?}, but only opc.tcp is spoken; write opc.tcp://HOST:PORT/",
+            url.scheme()
+        ));
+    }
+    if url.explicit_port().is_none() {
+        return Some("has no port; 4840 is the usual one: opc.tcp://HOST:4840/".to_owned());
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_filter_takes_whole_names_in_their_case() {
+        let filter = |action, items: &[&str]| FilterList {
+            items: items.iter().map(|&item| item.to_owned()).collect(),
+            action,
+        };
+        for (action, items, name, takes) in [
+            (Action::Include, &["PLC 1", "b"][..], "PLC 1", true),
+            (Action::Include, &["PLC 1"], "plc 1", false),
+            (Action::Include, &["PLC 1"], "PLC 10", false),
+            (Action::Include, &[], "PLC 1", false),
+            (Action::Exclude, &["PLC 1"], "PLC 1", false),
+            (Action::Exclude, &["PLC 1"], "PLC 10", true),
+            (Action::Exclude, &[], "", true),
+        ] {
+            assert_eq!(
+                filter(action, items).takes(name),
+                takes,
+                "{action:?} {items:?} {name}"
+            );
+        }
+    }
+}

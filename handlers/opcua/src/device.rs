@@ -1,0 +1,177 @@
+//! A device of what is known of a server. Decides nothing.
+
+use leafhost_sdk::{Device, Health};
+
+use crate::facts::Facts;
+use crate::messages::Application;
+use crate::place::Place;
+
+/// The longest text of an attribute.
+const MAX_ATTRIBUTE: usize = 64;
+/// The longest physical id.
+const MAX_PHYSICAL_ID: usize = 256;
+/// Policies that are said to be absent too, so that an expression may ask for them anywhere.
+const POLICIES: [&str; 4] = [
+    "None",
+    "Basic256Sha256",
+    "Aes128_Sha256_RsaOaep",
+    "Aes256_Sha256_RsaPss",
+];
+/// The most further policies that become attributes: there are at most 32.
+const MAX_POLICIES: usize = 12;
+
+/// The device of an application that answers there.
+pub fn device(place: &Place, application: &Application, facts: Option<&Facts>) -> Device {
+    let url = place.url.as_str();
+    let mut device = Device::new(url)
+        .shared(!place.url.is_loopback())
+        .property("OPCUA_DISCOVERY_URL", url)
+        .health(Health::Healthy);
+    device.physical_id = bounded(&application.uri, MAX_PHYSICAL_ID);
+    let kind = match application.kind {
+        0 => "Server",
+        2 => "ClientAndServer",
+        _ => "DiscoveryServer",
+    };
+    for (name, value) in [
+        ("applicationName", application.name.as_str()),
+        ("applicationUri", &application.uri),
+        ("productUri", &application.product),
+        ("applicationType", kind),
+    ] {
+        if let Some(value) = bounded(value, MAX_ATTRIBUTE) {
+            device = device.attribute(name, value);
+        }
+    }
+    match facts {
+        Some(facts) => secured(device, facts),
+        None => device,
+    }
+}
+
+fn secured(mut device: Device, facts: &Facts) -> Device {
+    for (mode, name) in [(1, "modeNone"), (2, "modeSign"), (3, "modeSignAndEncrypt")] {
+        device = device.attribute(name, facts.modes.contains(&mode));
+    }
+    for (token, name) in [
+        (0, "tokenAnonymous"),
+        (1, "tokenUserName"),
+        (2, "tokenCertificate"),
+        (3, "tokenIssued"),
+    ] {
+        device = device.attribute(name, facts.tokens.contains(&token));
+    }
+    for name in POLICIES {
+        device = device.attribute(format!("policy{name}"), facts.policies.contains(name));
+    }
+    let others = facts
+        .policies
+        .iter()
+        .filter(|name| !POLICIES.contains(&name.as_str()));
+    for name in others.take(MAX_POLICIES) {
+        device = device.attribute(format!("policy{name}"), true);
+    }
+    match bounded(&facts.certificate, MAX_ATTRIBUTE) {
+        Some(digest) => device.attribute("certificateSha256", digest),
+        None => device,
+    }
+}
+
+/// The text, if it is there, short enough and harmless.
+fn bounded(text: &str, most: usize) -> Option<String> {
+    let fits = !text.is_empty() && text.len() <= most && !text.chars().any(char::is_control);
+    fits.then(|| text.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use leafhost_sdk::AttributeValue;
+
+    use super::*;
+    use crate::url::Url;
+
+    fn mk_application(uri: &str, name: &str) -> Application {
+        Application {
+            uri: uri.to_owned(),
+            product: String::new(),
+            name: name.to_owned(),
+            kind: 0,
+            urls: Vec::new(),
+        }
+    }
+
+    fn mk_place(url: &str) -> Place {
+        Place {
+            url: Url::parse(url).unwrap(),
+            addresses: Vec::new(),
+            moved: false,
+        }
+    }
+
+    #[test]
+    fn a_server_has_akris_id_and_property_and_what_it_is_chosen_by() {
+        let facts = Facts {
+            certificate: "ab".repeat(32),
+            modes: [1, 3].into(),
+            policies: ["None".to_owned(), "Basic128Rsa15".to_owned()].into(),
+            tokens: [0].into(),
+            ..Facts::default()
+        };
+        let url = "opc.tcp://plc:4842/UA";
+        let device = device(
+            &mk_place(url),
+            &mk_application("urn:plc", "PLC 1"),
+            Some(&facts),
+        );
+        assert_eq!(device.id, url);
+        assert_eq!(
+            device.properties,
+            [("OPCUA_DISCOVERY_URL".to_owned(), url.to_owned())]
+        );
+        assert_eq!(device.physical_id.as_deref(), Some("urn:plc"));
+        assert_eq!(device.shared, Some(true));
+        for (name, value) in [
+            ("applicationName", AttributeValue::from("PLC 1")),
+            ("applicationUri", "urn:plc".into()),
+            ("applicationType", "Server".into()),
+            ("modeNone", true.into()),
+            ("modeSign", false.into()),
+            ("policyBasic256Sha256", false.into()),
+            ("policyBasic128Rsa15", true.into()),
+            ("tokenAnonymous", true.into()),
+            ("tokenUserName", false.into()),
+            ("certificateSha256", "ab".repeat(32).into()),
+        ] {
+            assert_eq!(device.get_attribute(name), Some(&value), "{name}");
+        }
+        assert_eq!(device.get_attribute("productUri"), None);
+    }
+
+    #[test]
+    fn attributes_stay_within_the_contract() {
+        let facts = Facts {
+            certificate: "ab".repeat(32),
+            policies: (0..16).map(|number| format!("{number:A>26}")).collect(),
+            ..Facts::default()
+        };
+        let mut application = mk_application(&"u".repeat(257), &"n".repeat(65));
+        application.product = "a\nb".to_owned();
+        let device = device(
+            &mk_place("opc.tcp://127.1.2.3:1"),
+            &application,
+            Some(&facts),
+        );
+        assert!(device.attributes.len() <= 32, "{}", device.attributes.len());
+        assert!(
+            device
+                .attributes
+                .iter()
+                .all(|attribute| attribute.name.len() <= 32)
+        );
+        for name in ["applicationName", "applicationUri", "productUri"] {
+            assert_eq!(device.get_attribute(name), None, "{name}");
+        }
+        assert_eq!(device.physical_id, None);
+        assert_eq!(device.shared, Some(false));
+    }
+}

@@ -1,0 +1,208 @@
+//! One call: does what the search asks for, many things at once, and answers.
+
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use leafhost_sdk::{Discovery, Event, Host, Request, Result};
+
+use crate::client::{self, Allowance, Conversation};
+use crate::details::Details;
+use crate::device::device;
+use crate::facts::Facts;
+use crate::memory::{Memory, Peer};
+use crate::search::{Answers, Outcome, Results, Search, Task};
+use crate::text::chain;
+use crate::url::Url;
+
+/// How many conversations there are at a time; each may try two addresses, and a call has 128 sockets.
+const AT_ONCE: usize = 60;
+/// How long a conversation may take, the hello included.
+const CONVERSATION_LIMIT: Duration = Duration::from_secs(6);
+/// When to look again, as in Akri.
+const AGAIN: Duration = Duration::from_secs(10);
+/// How much text of an answer is for devices' ids and the like, in eighths.
+const EIGHTHS: u32 = 6;
+/// What a device has of text beside its id, its URL, its physical id and its attributes.
+const DEVICE_TEXT: usize = 1_024;
+
+/// Asks and answers.
+pub fn discover(request: &Request<Details>, host: &Host) -> Result<Discovery> {
+    let before = Memory::read(request.cursor.as_deref());
+    let results = host.block_on(search(&request.details, &before, host));
+    Ok(answer(request, host, &before, results)
+        .wake_after(AGAIN)
+        .wake_on_network())
+}
+
+async fn search(details: &Details, memory: &Memory, host: &Host) -> Results {
+    let allowance = Allowance::default();
+    let mut search = Search::new(details, memory);
+    let mut running = FuturesUnordered::new();
+    loop {
+        while running.len() < AT_ONCE
+            && let Some(task) = search.next()
+        {
+            running.push(perform(host, &allowance, task));
+        }
+        match host.within(host.time_left(), running.next()).await {
+            Some(Some(outcome)) => search.take(outcome),
+            // All is done, or the time is over.
+            Some(None) | None => break,
+        }
+    }
+    search.finish()
+}
+
+async fn perform(host: &Host, allowance: &Allowance, task: Task) -> Outcome {
+    match task {
+        Task::Ask {
+            asked,
+            url,
+            facts,
+            records,
+        } => {
+            let mut answers = Answers::default();
+            let ended = host
+                .within(
+                    CONVERSATION_LIMIT,
+                    ask(host, allowance, &url, facts, records, &mut answers),
+                )
+                .await
+                .unwrap_or(Err(client::Error::Slow(CONVERSATION_LIMIT)));
+            answers.error = ended.err().map(|error| chain(&error));
+            if let (Some(_), Some(error)) = (&answers.servers, &answers.error) {
+                host.debug(format!("{}: {error}", url.as_str()));
+            }
+            Outcome::Asked(asked, answers)
+        }
+        Task::LookUp(name) => {
+            let found = client::look_up(host, &name).await;
+            Outcome::LookedUp(name, found)
+        }
+        Task::Confirm {
+            peer,
+            url,
+            addresses,
+            facts,
+        } => confirm(host, allowance, peer, &url, &addresses, facts).await,
+    }
+}
+
+async fn ask(
+    host: &Host,
+    allowance: &Allowance,
+    url: &Url,
+    facts: bool,
+    records: bool,
+    answers: &mut Answers,
+) -> Result<(), client::Error> {
+    answers.addresses = client::addresses(host, url)
+        .await
+        .map_err(client::Error::LookUp)?;
+    let mut conversation = Conversation::begin(host, &answers.addresses, url, allowance).await?;
+    answers.alive = true;
+    conversation.open().await?;
+    let servers = conversation.servers(url).await?;
+    let knows_others = servers.items.iter().any(|server| server.kind == 3);
+    answers.servers = Some(servers);
+    if facts {
+        answers.facts = Facts::of(&conversation.endpoints(url).await?);
+    }
+    if records && knows_others {
+        // Optional for a discovery server (OPC 10000-4, 5.5.3): many answer that they do not have it.
+        answers.records = Some(conversation.records().await?);
+    }
+    conversation.close().await;
+    Ok(())
+}
+
+async fn confirm(
+    host: &Host,
+    allowance: &Allowance,
+    peer: Peer,
+    url: &Url,
+    addresses: &[std::net::IpAddr],
+    facts: bool,
+) -> Outcome {
+    if !url.is_opc_tcp() {
+        let taken = client::takes_connections(host, addresses, url.port()).await;
+        return Outcome::Confirmed(peer, taken.map(|()| None).map_err(|error| chain(&error)));
+    }
+    let begun = Conversation::begin(host, addresses, url, allowance).await;
+    let conversation = match begun {
+        Ok(conversation) => conversation,
+        Err(error) => return Outcome::Confirmed(peer, Err(chain(&error))),
+    };
+    if !facts {
+        return Outcome::Confirmed(peer, Ok(None));
+    }
+    let endpoints = endpoints(conversation, url);
+    let left = CONVERSATION_LIMIT.saturating_sub(client::HELLO_LIMIT);
+    let known = match host.within(left, endpoints).await {
+        Some(Ok(facts)) => facts,
+        Some(Err(error)) => {
+            host.debug(format!("{}: {}", url.as_str(), chain(&error)));
+            None
+        }
+        None => None,
+    };
+    Outcome::Confirmed(peer, Ok(known))
+}
+
+async fn endpoints(
+    mut conversation: Conversation<'_>,
+    url: &Url,
+) -> Result<Option<Facts>, client::Error> {
+    conversation.open().await?;
+    let facts = Facts::of(&conversation.endpoints(url).await?);
+    conversation.close().await;
+    Ok(facts)
+}
+
+fn answer(
+    request: &Request<Details>,
+    host: &Host,
+    before: &Memory,
+    mut results: Results,
+) -> Discovery {
+    // Where not all fit, those that were there before stay.
+    results.found.sort_by_key(|found| !found.known);
+    let most = usize::try_from(request.budget.devices).unwrap_or(usize::MAX);
+    let mut text = usize::try_from(request.budget.answer_bytes / 8 * EIGHTHS).unwrap_or(usize::MAX);
+    let mut devices = Vec::new();
+    for found in &results.found {
+        let device = device(&found.place, &found.application, found.facts.as_ref());
+        let size = DEVICE_TEXT + 2 * device.id.len();
+        if devices.len() >= most || text < size {
+            let reason = "there are more servers than an answer may have devices";
+            host.skipped(&device.id, "devices", reason);
+            continue;
+        }
+        text -= size;
+        devices.push(device);
+    }
+    for skip in &results.skipped {
+        host.skipped(&skip.subject, &skip.rule, &skip.reason);
+    }
+    devices.sort_by(|one, other| one.id.cmp(&other.id));
+    let mut memory = results.memory;
+    let discovery = if results.complete {
+        let same = memory.answer(before, &format!("{devices:?}"));
+        let anew = request
+            .events
+            .iter()
+            .any(|event| matches!(event, Event::First | Event::Changed));
+        if same && !anew {
+            Discovery::unchanged()
+        } else {
+            Discovery::complete(devices)
+        }
+    } else {
+        Discovery::partial(devices)
+    };
+    match memory.write() {
+        Some(bytes) => discovery.cursor(bytes),
+        None => discovery,
+    }
+}

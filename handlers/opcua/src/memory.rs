@@ -1,0 +1,189 @@
+//! What a call remembers for the next one: who answered, what is known of them, who did not. Without it the same devices
+//! are found, only slower.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use leafhost_sdk::Deserialize;
+use leafhost_sdk::serde::Serialize;
+use sha2::{Digest, Sha256};
+
+use crate::facts::Facts;
+
+/// The most servers that are remembered.
+const MAX_SERVERS: usize = 4_096;
+/// The most silent ones.
+const MAX_SILENT: usize = 8_192;
+/// What fits into a cursor.
+const MAX_BYTES: usize = 1 << 20;
+/// Every how many calls a server's endpoints are asked for again: with a call in ten seconds every ten minutes.
+const REFRESH: u64 = 60;
+
+/// Where a server listens: its host as written, and its port.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Peer {
+    /// The host, as in a URL.
+    pub host: String,
+    /// The port.
+    pub port: u16,
+}
+
+/// What is remembered.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(crate = "leafhost_sdk::serde")]
+pub struct Memory {
+    /// How many calls there were.
+    round: u64,
+    /// The digest of the last complete answer.
+    answer: Option<u64>,
+    /// Servers that answered, by the digests of their places.
+    servers: BTreeMap<u64, Option<Facts>>,
+    /// Servers that did not.
+    silent: BTreeSet<u64>,
+}
+
+impl Memory {
+    /// Reads what [`write`](Self::write) wrote; what cannot be read is forgotten.
+    pub fn read(bytes: Option<&[u8]>) -> Self {
+        bytes
+            .and_then(|bytes| postcard::from_bytes(bytes).ok())
+            .unwrap_or_default()
+    }
+
+    /// The bytes of a cursor; none where they do not fit.
+    pub fn write(&self) -> Option<Vec<u8>> {
+        let bytes = postcard::to_allocvec(self).ok()?;
+        (bytes.len() <= MAX_BYTES).then_some(bytes)
+    }
+
+    /// The memory of the call after this one, with nothing in it yet.
+    pub fn following(&self) -> Self {
+        Self {
+            round: self.round.wrapping_add(1),
+            ..Self::default()
+        }
+    }
+
+    /// Whether that server answered last time.
+    pub fn knows(&self, peer: &Peer) -> bool {
+        self.servers.contains_key(&peer.digest())
+    }
+
+    /// Whether that server was asked in vain last time.
+    pub fn was_silent(&self, peer: &Peer) -> bool {
+        self.silent.contains(&peer.digest())
+    }
+
+    /// What is known of the server, be it old.
+    pub fn facts(&self, peer: &Peer) -> Option<&Facts> {
+        self.servers.get(&peer.digest())?.as_ref()
+    }
+
+    /// Whether its endpoints are to be asked for. The servers take turns.
+    pub fn wants_facts(&self, peer: &Peer) -> bool {
+        let turn = peer.digest() % REFRESH == self.round % REFRESH;
+        turn || self.facts(peer).is_none()
+    }
+
+    /// Remembers that a server answered.
+    pub fn answered(&mut self, peer: &Peer, facts: Option<Facts>) {
+        if self.servers.len() < MAX_SERVERS {
+            self.servers.insert(peer.digest(), facts);
+        }
+    }
+
+    /// Remembers that a server did not.
+    pub fn failed(&mut self, peer: &Peer) {
+        if self.silent.len() < MAX_SILENT {
+            self.silent.insert(peer.digest());
+        }
+    }
+
+    /// Remembers a complete answer by what it looks like. Says whether it is that of `before`.
+    pub fn answer(&mut self, before: &Self, written: &str) -> bool {
+        self.answer = Some(digest(written.as_bytes()));
+        self.answer == before.answer
+    }
+}
+
+impl Peer {
+    fn digest(&self) -> u64 {
+        digest(format!("{}:{}", self.host, self.port).as_bytes())
+    }
+}
+
+fn digest(bytes: &[u8]) -> u64 {
+    let digest = Sha256::digest(bytes);
+    digest
+        .first_chunk()
+        .map_or(0, |bytes| u64::from_le_bytes(*bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mk_peer(number: u16) -> Peer {
+        Peer {
+            host: "plc".to_owned(),
+            port: number,
+        }
+    }
+
+    #[test]
+    fn what_was_seen_is_known_at_the_next_call() {
+        let mut memory = Memory::default().following();
+        memory.answered(&mk_peer(1), Some(Facts::default()));
+        memory.answered(&mk_peer(2), None);
+        memory.failed(&mk_peer(3));
+        let memory = Memory::read(memory.write().as_deref());
+        assert!(memory.knows(&mk_peer(1)) && memory.knows(&mk_peer(2)));
+        assert!(!memory.knows(&mk_peer(3)) && memory.was_silent(&mk_peer(3)));
+        assert!(memory.wants_facts(&mk_peer(2)) && memory.wants_facts(&mk_peer(4)));
+        assert_eq!(memory.following().round, 2);
+    }
+
+    #[test]
+    fn every_servers_endpoints_are_asked_for_once_in_sixty_calls() {
+        let peer = mk_peer(4840);
+        let mut memory = Memory::default();
+        memory.answered(&peer, Some(Facts::default()));
+        let asked = (0..120).filter(|_| {
+            memory.round += 1;
+            memory.wants_facts(&peer)
+        });
+        assert_eq!(asked.count(), 2);
+    }
+
+    #[test]
+    fn foreign_bytes_are_no_memory() {
+        for bytes in [None, Some(&b""[..]), Some(&[0xff; 40])] {
+            assert_eq!(Memory::read(bytes), Memory::default());
+        }
+    }
+
+    #[test]
+    fn a_full_memory_fits_into_a_cursor() {
+        let mut memory = Memory::default();
+        for number in 0..u16::MAX {
+            let facts = Facts {
+                certificate: "a".repeat(64),
+                application: "u".repeat(60),
+                ..Facts::default()
+            };
+            memory.answered(&mk_peer(number), Some(facts));
+            memory.failed(&mk_peer(number));
+        }
+        let written = memory.write().unwrap();
+        assert_eq!(Memory::read(Some(&written)), memory);
+    }
+
+    #[test]
+    fn the_same_answer_twice_is_known() {
+        let mut before = Memory::default();
+        assert!(!before.answer(&Memory::default(), "a"));
+        assert!(before.following().answer(&before, "a"));
+        assert!(!before.following().answer(&before, "b"));
+        let nothing = before.following();
+        assert!(!nothing.following().answer(&nothing, "a"));
+    }
+}

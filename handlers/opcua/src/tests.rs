@@ -1,0 +1,742 @@
+mod fake;
+mod hostile;
+
+use std::time::Duration;
+
+use leafhost_sdk::testing::{Call, FakeHost, TcpReaction, description_problems, validate};
+use leafhost_sdk::{Device, Devices, Discovery, Event, Wake};
+use opcua_types::{ApplicationType, StatusCode};
+
+use super::OpcUa;
+use fake::{Fake, application};
+
+fn details(urls: &[&str], more: &str) -> String {
+    let urls: String = urls.iter().map(|url| format!("    - {url}\n")).collect();
+    format!("opcuaDiscoveryMethod:\n  standard:\n    discoveryUrls:\n{urls}{more}")
+}
+
+fn discover(host: &FakeHost, urls: &[&str], more: &str) -> Discovery {
+    let found = Call::<OpcUa>::new(&details(urls, more)).run(host).unwrap();
+    assert!(matches!(found.devices, Devices::Complete(_)), "{found:?}");
+    found
+}
+
+fn ids(discovery: &Discovery) -> Vec<&str> {
+    discovery
+        .devices()
+        .iter()
+        .map(|device| device.id.as_str())
+        .collect()
+}
+
+/// Why that was left out.
+fn reason(host: &FakeHost, subject: &str) -> String {
+    let skipped = host.skipped();
+    let reasons: Vec<String> = skipped
+        .iter()
+        .filter(|skipped| skipped.subject == subject)
+        .map(|skipped| format!("{}: {}", skipped.rule, skipped.reason))
+        .collect();
+    assert_eq!(reasons.len(), 1, "{subject}: {skipped:#?}");
+    reasons[0].clone()
+}
+
+/// The connections that were made or tried, in their order.
+fn connections(host: &FakeHost) -> Vec<String> {
+    let contacts = host.contacts().into_iter();
+    contacts
+        .filter_map(|contact| Some(contact.to.strip_prefix("tcp ")?.to_owned()))
+        .collect()
+}
+
+/// A server that answers as one was recorded.
+fn recorded(host: FakeHost, address: &str, answers: [&'static [u8]; 4]) -> FakeHost {
+    host.tcp_server(address, move || {
+        let mut answers = answers.into_iter();
+        Box::new(move |bytes| TcpReaction {
+            send: if bytes.is_empty() {
+                None
+            } else {
+                answers.next()
+            }
+            .unwrap_or_default()
+            .to_vec(),
+            ..TcpReaction::default()
+        })
+    })
+}
+
+fn recorded_asyncua(host: FakeHost) -> FakeHost {
+    recorded(
+        host,
+        "127.0.0.1:4841",
+        [
+            include_bytes!("../fixtures/asyncua-hello.bin"),
+            include_bytes!("../fixtures/asyncua-channel.bin"),
+            include_bytes!("../fixtures/asyncua-servers.bin"),
+            include_bytes!("../fixtures/asyncua-endpoints.bin"),
+        ],
+    )
+}
+
+fn recorded_lds(host: FakeHost) -> FakeHost {
+    recorded(
+        host,
+        "127.0.0.1:4840",
+        [
+            include_bytes!("../fixtures/node-lds-hello.bin"),
+            include_bytes!("../fixtures/node-lds-channel.bin"),
+            include_bytes!("../fixtures/node-lds-servers.bin"),
+            include_bytes!("../fixtures/node-lds-endpoints.bin"),
+        ],
+    )
+}
+
+const NODE_SERVER: &str = "opc.tcp://vm:4842/UA/NodeServer";
+
+#[test]
+fn a_recorded_discovery_server_gives_the_server_that_registered() {
+    let node = || Fake::server("urn:example:node:server", "Node Test Server", NODE_SERVER);
+    let host = node().at(
+        recorded_lds(FakeHost::new()).name("vm", ["127.0.1.1"]),
+        "127.0.1.1:4842",
+    );
+    let found = discover(&host, &["opc.tcp://127.0.0.1:4840"], "");
+    assert_eq!(ids(&found), [NODE_SERVER]);
+    let device = &found.devices()[0];
+    assert_eq!(
+        device.get_property("OPCUA_DISCOVERY_URL"),
+        Some(NODE_SERVER)
+    );
+    assert_eq!(
+        device.physical_id.as_deref(),
+        Some("urn:example:node:server")
+    );
+    assert_eq!(
+        device.get_attribute("applicationName"),
+        Some(&"Node Test Server".into())
+    );
+    assert_eq!(device.get_attribute("modeSign"), Some(&true.into()));
+    assert_eq!(device.get_attribute("tokenUserName"), Some(&true.into()));
+    assert!(reason(&host, "opc.tcp://127.0.0.1:4840").contains("is a DiscoveryServer"));
+
+    // Nobody knows the name: the server is on the host that was asked, at its own port.
+    let host = node().at(recorded_lds(FakeHost::new()), "127.0.0.1:4842");
+    let found = discover(&host, &["opc.tcp://127.0.0.1:4840"], "");
+    assert_eq!(ids(&found), ["opc.tcp://127.0.0.1:4842/UA/NodeServer"]);
+    assert_eq!(found.devices()[0].shared, Some(false));
+
+    // It was killed and is still listed.
+    let host = recorded_lds(FakeHost::new());
+    let found = discover(&host, &["opc.tcp://127.0.0.1:4840"], "");
+    assert_eq!(found.devices(), []);
+    let why = reason(&host, "opc.tcp://127.0.0.1:4842/UA/NodeServer");
+    assert!(
+        why.contains("Node Test Server") && why.contains("unreachable"),
+        "{why}"
+    );
+}
+
+#[test]
+fn a_recorded_client_and_server_is_a_device_where_that_is_asked_for() {
+    let urls = ["opc.tcp://127.0.0.1:4841"];
+    let host = recorded_asyncua(FakeHost::new());
+    assert_eq!(discover(&host, &urls, "").devices(), []);
+    let url = "opc.tcp://127.0.0.1:4841/freeopcua/server/";
+    let why = reason(&host, url);
+    assert!(
+        why.starts_with("applicationTypes: ") && why.contains("is a ClientAndServer"),
+        "{why}"
+    );
+
+    let host = recorded_asyncua(FakeHost::new());
+    let found = discover(&host, &urls, "applicationTypes: [Server, ClientAndServer]");
+    assert_eq!(ids(&found), [url]);
+    assert_eq!(
+        connections(&host),
+        ["127.0.0.1:4841"],
+        "one conversation says it all"
+    );
+    let device = &found.devices()[0];
+    for (name, value) in [
+        ("applicationType", "ClientAndServer".into()),
+        ("modeSignAndEncrypt", true.into()),
+        ("policyBasic256Sha256", true.into()),
+        ("policyAes128_Sha256_RsaOaep", false.into()),
+        ("tokenAnonymous", true.into()),
+    ] {
+        assert_eq!(device.get_attribute(name), Some(&value), "{name}");
+    }
+    assert!(device.get_attribute("certificateSha256").is_some());
+}
+
+/// What of a server's own list becomes of its URL, as in Akri: its host where it is known, else the configured URL and the path.
+#[test]
+fn a_server_has_the_url_it_has_in_akri() {
+    for (configured, listed, id) in [
+        (
+            "opc.tcp://10.1.2.3:4840/",
+            "opc.tcp://plc:4840/UA",
+            "opc.tcp://plc:4840/UA",
+        ),
+        (
+            "opc.tcp://10.1.2.3:4840/",
+            "opc.tcp://10.1.2.3:4840/UA",
+            "opc.tcp://10.1.2.3:4840/UA",
+        ),
+        (
+            "opc.tcp://10.1.2.3:4840/",
+            "opc.tcp://lost:4840/UA",
+            "opc.tcp://10.1.2.3:4840/UA",
+        ),
+        (
+            "opc.tcp://10.1.2.3:4840",
+            "opc.tcp://lost:4840/UA",
+            "opc.tcp://10.1.2.3:4840/UA",
+        ),
+        (
+            "opc.tcp://10.1.2.3:4840/",
+            "opc.tcp://lost:4840",
+            "opc.tcp://10.1.2.3:4840/",
+        ),
+        (
+            "opc.tcp://10.1.2.3:4840",
+            "opc.tcp://lost:4840/",
+            "opc.tcp://10.1.2.3:4840/",
+        ),
+        // Behind a mapped port: what was asked is what leads there.
+        (
+            "opc.tcp://10.1.2.3:4840/",
+            "opc.tcp://lost:14840/UA",
+            "opc.tcp://10.1.2.3:4840/UA",
+        ),
+        (
+            "opc.tcp://plc:4840/",
+            "opc.tcp://lost:4840/UA",
+            "opc.tcp://plc:4840/UA",
+        ),
+        // Unlike in Akri, which publishes what leads nowhere.
+        (
+            "opc.tcp://10.1.2.3:4840/",
+            "opc.tcp://0.0.0.0:4840/UA",
+            "opc.tcp://10.1.2.3:4840/UA",
+        ),
+        (
+            "opc.tcp://10.1.2.3:4840/",
+            "opc.tcp://localhost:4840/UA",
+            "opc.tcp://10.1.2.3:4840/UA",
+        ),
+        (
+            "opc.tcp://10.1.2.3:4840/a",
+            "opc.tcp://lost:4840/a",
+            "opc.tcp://10.1.2.3:4840/a",
+        ),
+    ] {
+        let host = FakeHost::new().name("plc", ["10.1.2.3"]);
+        let host = Fake::server("urn:plc", "PLC", listed).at(host, "10.1.2.3:4840");
+        let found = discover(&host, &[configured], "");
+        assert_eq!(
+            ids(&found),
+            [id],
+            "{configured} {listed} {:?}",
+            host.skipped()
+        );
+        assert_eq!(found.devices()[0].shared, Some(true));
+    }
+}
+
+#[test]
+fn hosts_are_rewritten_as_the_details_say() {
+    const LDS: &str = "opc.tcp://10.1.2.3:4840/";
+    for (mode, listed, expected) in [
+        ("none", "opc.tcp://plc:4842/a", Ok("opc.tcp://plc:4842/a")),
+        ("none", "opc.tcp://lost:4842/a", Err("hostRewrite is none")),
+        (
+            "unresolvable",
+            "opc.tcp://plc:4842/a",
+            Ok("opc.tcp://plc:4842/a"),
+        ),
+        (
+            "unresolvable",
+            "opc.tcp://lost:4842/a",
+            Ok("opc.tcp://10.1.2.3:4842/a"),
+        ),
+        (
+            "unresolvable",
+            "opc.tcp://lost_%:4842/a",
+            Ok("opc.tcp://10.1.2.3:4842/a"),
+        ),
+        (
+            "use-configured-host",
+            "opc.tcp://plc:4842/a",
+            Ok("opc.tcp://10.1.2.3:4842/a"),
+        ),
+        (
+            "use-configured-host",
+            "opc.tcp://10.9.9.9:4842/",
+            Ok("opc.tcp://10.1.2.3:4842/"),
+        ),
+        // Somebody else listens there.
+        (
+            "unresolvable",
+            "opc.tcp://lost:4843/a",
+            Err("answers in its place"),
+        ),
+    ] {
+        let host = FakeHost::new().name("plc", ["10.1.2.9"]);
+        let host = Fake::discovery(LDS)
+            .knows("urn:plc", "PLC", listed)
+            .at(host, "10.1.2.3:4840");
+        let host = Fake::new().endpoint("urn:plc").at(host, "10.1.2.3:4842");
+        let host = Fake::new().endpoint("urn:plc").at(host, "10.1.2.9:4842");
+        let host = Fake::new().endpoint("urn:other").at(host, "10.1.2.3:4843");
+        let found = discover(&host, &[LDS], &format!("hostRewrite: {mode}"));
+        match expected {
+            Ok(id) => assert_eq!(ids(&found), [id], "{mode} {listed} {:?}", host.skipped()),
+            Err(words) => {
+                assert_eq!(found.devices(), []);
+                let skipped = host.skipped();
+                assert!(
+                    skipped
+                        .iter()
+                        .any(|skipped| skipped.rule == "hostRewrite"
+                            && skipped.reason.contains(words)),
+                    "{mode} {listed} {skipped:?}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn only_names_that_the_filter_takes_are_devices() {
+    let mk_host = || {
+        let lds = Fake::discovery("opc.tcp://10.1.2.3:4840/")
+            .knows("urn:a", "PLC 1", "opc.tcp://10.1.2.4:4840/")
+            .knows("urn:b", "PLC 2", "opc.tcp://10.1.2.5:4840/");
+        let host = lds.at(FakeHost::new(), "10.1.2.3:4840");
+        let host = Fake::new().endpoint("urn:a").at(host, "10.1.2.4:4840");
+        Fake::new().endpoint("urn:b").at(host, "10.1.2.5:4840")
+    };
+    let (one, two) = ("opc.tcp://10.1.2.4:4840/", "opc.tcp://10.1.2.5:4840/");
+    for (filter, expected) in [
+        ("items: [PLC 1]", &[one][..]),
+        ("{action: Include, items: [PLC 2, x]}", &[two]),
+        ("{action: Exclude, items: [PLC 2]}", &[one]),
+        ("{action: Exclude, items: []}", &[one, two]),
+        ("items: []", &[]),
+        ("items: [plc 1]", &[]),
+    ] {
+        let host = mk_host();
+        let filter = filter.trim_start_matches('{').trim_end_matches('}');
+        let found = discover(
+            &host,
+            &["opc.tcp://10.1.2.3:4840/"],
+            &format!("applicationNames: {{{filter}}}"),
+        );
+        assert_eq!(ids(&found), expected, "{filter}");
+        for url in [one, two].iter().filter(|url| !expected.contains(url)) {
+            let why = reason(&host, url);
+            assert!(why.starts_with("applicationNames: "), "{why}");
+        }
+        let asked = connections(&host).len();
+        assert_eq!(asked, 1 + expected.len(), "who is left out is not asked");
+    }
+}
+
+#[test]
+fn the_url_is_the_first_of_opc_tcp_or_else_the_first() {
+    for (urls, expected) in [
+        (
+            &["https://10.1.2.4:443/", "opc.tcp://10.1.2.4:4840/"][..],
+            Ok("opc.tcp://10.1.2.4:4840/"),
+        ),
+        (
+            &["https://10.1.2.4:443/", "opc.wss://10.1.2.4:4843/"],
+            Ok("https://10.1.2.4:443/"),
+        ),
+        (
+            &["https://10.1.2.4:444/"],
+            Err(("https://10.1.2.4:444/", "there is no server")),
+        ),
+        (&[], Err(("PLC", "lists no discovery URL"))),
+        (&["plc"], Err(("plc", "has no scheme"))),
+        (&["opc.tcp://"], Err(("opc.tcp://", "has no host"))),
+    ] {
+        let plc = application("urn:plc", "PLC", ApplicationType::Server, urls);
+        let host = Fake::discovery("opc.tcp://10.1.2.3:4840/")
+            .lists(plc)
+            .at(FakeHost::new(), "10.1.2.3:4840");
+        let host = Fake::new().endpoint("urn:plc").at(host, "10.1.2.4:4840");
+        let host = Fake::new().at(host, "10.1.2.4:443");
+        let found = discover(&host, &["opc.tcp://10.1.2.3:4840/"], "");
+        match expected {
+            Ok(id) => assert_eq!(ids(&found), [id]),
+            Err((subject, words)) => {
+                assert_eq!(found.devices(), []);
+                let why = reason(&host, subject);
+                assert!(why.contains(words), "{why}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_server_that_several_know_is_one_device() {
+    let plc = "opc.tcp://10.1.2.4:4840/";
+    let lds = || Fake::discovery("opc.tcp://10.1.2.3:4840/").knows("urn:plc", "PLC", plc);
+    let host = lds().at(FakeHost::new(), "10.1.2.3:4840");
+    let host = lds().knows("urn:plc", "PLC", plc).at(host, "10.1.2.5:4840");
+    let host = Fake::server("urn:plc", "PLC", plc).at(host, "10.1.2.4:4840");
+    let urls = [
+        "opc.tcp://10.1.2.3:4840/",
+        "opc.tcp://10.1.2.5:4840/",
+        plc,
+        plc,
+    ];
+    let found = discover(&host, &urls, "");
+    assert_eq!(ids(&found), [plc]);
+    assert_eq!(connections(&host).len(), 3, "{:?}", connections(&host));
+}
+
+#[test]
+fn a_discovery_servers_records_of_the_network_are_asked_too() {
+    let lds = Fake::discovery("opc.tcp://10.1.2.3:4840/")
+        .knows("urn:a", "A", "opc.tcp://10.1.2.4:4840/")
+        .recorded("opc.tcp://10.1.2.4:4840/")
+        .recorded("opc.tcp://10.1.2.5:4840/")
+        .recorded("opc.tcp://lost:4850/")
+        .recorded("opc.tcp://10.1.2.6:4840/")
+        .recorded("opc.tcp://10.1.2.3:4840/")
+        .recorded("https://10.1.2.7/")
+        .recorded("nonsense");
+    let host = lds.at(FakeHost::new(), "10.1.2.3:4840");
+    let host = Fake::server("urn:a", "A", "opc.tcp://10.1.2.4:4840/").at(host, "10.1.2.4:4840");
+    let host = Fake::server("urn:b", "B", "opc.tcp://10.1.2.5:4840/UA").at(host, "10.1.2.5:4840");
+    let host = Fake::server("urn:c", "C", "opc.tcp://lost:4850/UA").at(host, "10.1.2.3:4850");
+    // Another address of the first one.
+    let host = Fake::server("urn:a", "A", "opc.tcp://10.1.2.6:4840/").at(host, "10.1.2.6:4840");
+    let found = discover(&host, &["opc.tcp://10.1.2.3:4840/"], "");
+    assert_eq!(
+        ids(&found),
+        [
+            "opc.tcp://10.1.2.3:4850/UA",
+            "opc.tcp://10.1.2.4:4840/",
+            "opc.tcp://10.1.2.5:4840/UA"
+        ]
+    );
+    assert!(reason(&host, "opc.tcp://10.1.2.6:4840/").contains("is a device already"));
+    assert!(reason(&host, "nonsense").contains("on the network has no scheme"));
+    assert_eq!(connections(&host).len(), 5, "{:?}", connections(&host));
+}
+
+#[test]
+fn a_discovery_server_that_knows_nothing_of_the_network_is_one_all_the_same() {
+    let lds =
+        Fake::discovery("opc.tcp://10.1.2.3:4840/").knows("urn:a", "A", "opc.tcp://10.1.2.4:4840/");
+    let host = lds.at(FakeHost::new(), "10.1.2.3:4840");
+    let host = Fake::new().endpoint("urn:a").at(host, "10.1.2.4:4840");
+    assert_eq!(
+        ids(&discover(&host, &["opc.tcp://10.1.2.3:4840/"], "")),
+        ["opc.tcp://10.1.2.4:4840/"]
+    );
+    let log = host.log();
+    assert!(
+        log.iter()
+            .any(|(_, line)| line.contains("BadServiceUnsupported")),
+        "{log:?}"
+    );
+}
+
+#[test]
+fn who_does_not_answer_is_named_with_the_reason() {
+    let url = "opc.tcp://10.1.2.3:4840/";
+    let path = "opcuaDiscoveryMethod.standard.discoveryUrls[0]: ";
+    for (host, urls, words) in [
+        (FakeHost::new(), url, "cannot connect: unreachable"),
+        (
+            FakeHost::new().tcp_silent("10.1.2.3:4840"),
+            url,
+            "no hello within 3 s",
+        ),
+        (
+            FakeHost::new().deny("10.1.2.3"),
+            url,
+            "cannot connect: not granted",
+        ),
+        (
+            FakeHost::new(),
+            "opc.tcp://lost:4840/",
+            "cannot find the server's address: cannot resolve",
+        ),
+        (
+            Fake::new()
+                .faults(StatusCode::BadServiceUnsupported)
+                .at(FakeHost::new(), "10.1.2.3:4840"),
+            url,
+            "the server answered BadServiceUnsupported (0x800B0000)",
+        ),
+        (
+            Fake::new()
+                .slow(Duration::from_secs(5))
+                .at(FakeHost::new(), "10.1.2.3:4840"),
+            url,
+            "the answers took longer than 6 s",
+        ),
+    ] {
+        assert_eq!(discover(&host, &[urls], "").devices(), []);
+        let why = reason(&host, urls);
+        assert!(why.starts_with(path) && why.contains(words), "{why}");
+    }
+}
+
+#[test]
+fn answers_in_many_chunks_are_read() {
+    let mut lds = Fake::discovery("opc.tcp://10.1.2.3:4840/").in_chunks(100);
+    let mut host = FakeHost::new();
+    for number in 0..40 {
+        let url = format!("opc.tcp://10.1.3.{number}:4840/");
+        lds = lds.knows(&format!("urn:{number}"), "PLC", &url);
+        let uri = format!("urn:{number}");
+        host = Fake::new()
+            .endpoint(&uri)
+            .in_chunks(7)
+            .at(host, &format!("10.1.3.{number}:4840"));
+    }
+    let host = lds.at(host, "10.1.2.3:4840");
+    let found = discover(&host, &["opc.tcp://10.1.2.3:4840/"], "");
+    assert_eq!(found.devices().len(), 40, "{:?}", host.skipped());
+    assert!(
+        found
+            .devices()
+            .iter()
+            .all(|device| device.get_attribute("modeNone").is_some())
+    );
+}
+
+#[test]
+fn a_few_dead_servers_cost_one_timeout() {
+    let limit = Duration::from_secs(4);
+    let alive = |number| number % 10 != 3;
+    // Fifty that are asked.
+    let mut host = FakeHost::new();
+    let mut urls = Vec::new();
+    for number in 0..50 {
+        let (address, url) = (
+            format!("10.1.3.{number}:4840"),
+            format!("opc.tcp://10.1.3.{number}:4840/"),
+        );
+        host = if alive(number) {
+            Fake::server("", "PLC", &url).at(host, &address)
+        } else {
+            host.tcp_silent(&address)
+        };
+        urls.push(url);
+    }
+    let urls: Vec<&str> = urls.iter().map(String::as_str).collect();
+    assert_eq!(discover(&host, &urls, "").devices().len(), 45);
+    assert!(host.now() <= limit, "{:?}", host.now());
+    // Fifty that are listed, and one of two lists is slow to come.
+    let mut host = FakeHost::new();
+    let mut lds = Fake::discovery("opc.tcp://10.1.2.3:4840/");
+    for number in 0..50 {
+        let address = format!("10.1.3.{number}:4840");
+        lds = lds.knows("", "PLC", &format!("opc.tcp://{address}/"));
+        host = if alive(number) {
+            Fake::new().at(host, &address)
+        } else {
+            host.tcp_silent(&address)
+        };
+    }
+    let host = lds.at(host, "10.1.2.3:4840").tcp_silent("10.1.2.4:4840");
+    let found = discover(
+        &host,
+        &["opc.tcp://10.1.2.3:4840/", "opc.tcp://10.1.2.4:4840/"],
+        "",
+    );
+    assert_eq!(found.devices().len(), 45);
+    assert!(host.now() <= limit, "{:?}", host.now());
+}
+
+#[test]
+fn the_second_address_of_a_name_is_tried_soon() {
+    let host = FakeHost::new()
+        .name("plc", ["fd00::7", "10.1.2.3"])
+        .tcp_silent("10.1.2.3:4840");
+    let host = Fake::server("urn:plc", "PLC", "opc.tcp://plc:4840/").at(host, "[fd00::7]:4840");
+    assert_eq!(
+        discover(&host, &["opc.tcp://plc:4840/"], "")
+            .devices()
+            .len(),
+        1
+    );
+    assert!(host.now() < Duration::from_secs(1), "{:?}", host.now());
+    assert_eq!(connections(&host), ["10.1.2.3:4840", "[fd00::7]:4840"]);
+}
+
+#[test]
+fn a_server_on_this_machine_is_a_local_device() {
+    let host = Fake::server("urn:plc", "PLC", "opc.tcp://localhost:4840/")
+        .at(FakeHost::new(), "[::1]:4840");
+    let found = Call::<OpcUa>::new("opcuaDiscoveryMethod: {standard: {}}")
+        .run(&host)
+        .unwrap();
+    assert_eq!(ids(&found), ["opc.tcp://localhost:4840/"]);
+    assert_eq!(found.devices()[0].shared, Some(false));
+    assert_eq!(connections(&host), ["127.0.0.1:4840", "[::1]:4840"]);
+}
+
+fn again(host: &FakeHost, urls: &[&str], before: &Discovery) -> Discovery {
+    let call = Call::<OpcUa>::new(&details(urls, "")).events([Event::Timer]);
+    call.cursor(before.cursor.clone().unwrap())
+        .run(host)
+        .unwrap()
+}
+
+#[test]
+fn what_has_not_changed_is_asked_little_and_answered_shortly() {
+    let lds =
+        Fake::discovery("opc.tcp://10.1.2.3:4840/").knows("urn:a", "A", "opc.tcp://10.1.2.4:4840/");
+    let mk_host = |name: &str| {
+        let host = lds
+            .clone()
+            .knows("urn:b", name, "opc.tcp://10.1.2.5:4840/")
+            .at(FakeHost::new(), "10.1.2.3:4840");
+        let host = Fake::new().endpoint("urn:a").at(host, "10.1.2.4:4840");
+        Fake::new().endpoint("urn:b").at(host, "10.1.2.5:4840")
+    };
+    let urls = ["opc.tcp://10.1.2.3:4840/"];
+    let first = discover(&mk_host("B"), &urls, "");
+    assert_eq!(first.wakes(), [Wake::After(10_000), Wake::Network]);
+
+    let second = again(&mk_host("B"), &urls, &first);
+    assert_eq!(second.devices, Devices::Unchanged);
+    assert_eq!(
+        again(&mk_host("B"), &urls, &second).devices,
+        Devices::Unchanged
+    );
+    // A new name, known endpoints.
+    let third = again(&mk_host("C"), &urls, &second);
+    assert_eq!(third.devices().len(), 2);
+    assert_eq!(
+        third.devices()[1].get_attribute("modeNone"),
+        Some(&true.into())
+    );
+    // One gone: left out, which is all that silence says.
+    let gone = lds.clone().at(FakeHost::new(), "10.1.2.3:4840");
+    let fourth = again(&gone, &urls, &second);
+    assert!(
+        matches!(&fourth.devices, Devices::Complete(devices) if devices.is_empty()),
+        "{fourth:?}"
+    );
+    assert_eq!(fourth.departed, Vec::<String>::new());
+    // An agent that starts anew wants them all.
+    let call = Call::<OpcUa>::new(&details(&urls, "")).cursor(second.cursor.clone().unwrap());
+    assert_eq!(call.run(&mk_host("B")).unwrap().devices().len(), 2);
+}
+
+#[test]
+fn endpoints_that_are_not_told_this_time_are_those_of_last_time() {
+    let urls = ["opc.tcp://10.1.2.3:4840/"];
+    let server = || Fake::server("urn:a", "A", urls[0]);
+    let first = discover(&server().at(FakeHost::new(), "10.1.2.3:4840"), &urls, "");
+    let mut last = first.clone();
+    for _ in 0..70 {
+        let silent = server().without_endpoints();
+        last = again(&silent.at(FakeHost::new(), "10.1.2.3:4840"), &urls, &last);
+        assert_eq!(last.devices, Devices::Unchanged);
+    }
+}
+
+#[test]
+fn what_is_wrong_with_details_is_said_where() {
+    let many = details(&["opc.tcp://plc:4840/"; 65], "");
+    let url = |url: &str| details(&[url], "");
+    let good = "opcuaDiscoveryMethod: {standard: {}}";
+    let first = "opcuaDiscoveryMethod.standard.discoveryUrls[0]";
+    for (text, path, words) in [
+        (String::new(), "opcuaDiscoveryMethod", "is missing"),
+        (
+            "opcuaDiscoveryMethod: {}".to_owned(),
+            "opcuaDiscoveryMethod.standard",
+            "is missing",
+        ),
+        (url("opc.tcp://plc/"), first, "has no port; 4840"),
+        (url("http://plc:4840/"), first, "only opc.tcp is spoken"),
+        (
+            url("plc:4840"),
+            first,
+            "has no scheme; write it as opc.tcp://HOST:PORT/",
+        ),
+        (
+            url("opc.tcp://plc:x/"),
+            first,
+            "has a port that is not a number",
+        ),
+        (url("''"), first, "has no scheme"),
+        (
+            many,
+            "opcuaDiscoveryMethod.standard.discoveryUrls",
+            "has 65 URLs, at most 64",
+        ),
+        (
+            format!("{good}\napplicationNames: {{action: Include}}"),
+            "applicationNames.items",
+            "is missing",
+        ),
+        (
+            format!("{good}\napplicationNames: {{action: x, items: []}}"),
+            "applicationNames.action",
+            "Include",
+        ),
+        (
+            format!("{good}\napplicationTypes: []"),
+            "applicationTypes",
+            "is empty",
+        ),
+        (
+            format!("{good}\napplicationTypes: [Client]"),
+            "applicationTypes[0]",
+            "ClientAndServer",
+        ),
+        (
+            format!("{good}\nhostRewrite: always"),
+            "hostRewrite",
+            "use-configured-host",
+        ),
+    ] {
+        let problems = validate::<OpcUa>(&text);
+        assert_eq!(problems.len(), 1, "{text}: {problems:?}");
+        assert_eq!(problems[0].path, path, "{text}: {problems:?}");
+        assert!(problems[0].message.contains(words), "{text}: {problems:?}");
+    }
+    let two = validate::<OpcUa>(&details(&["a", "opc.tcp://plc:4840/", "b"], ""));
+    assert_eq!(two.len(), 2, "every wrong URL is named");
+    for text in [
+        "opcuaDiscoveryMethod: {standard: {}}",
+        "opcuaDiscoveryMethod: {standard: {discoveryUrls: []}}",
+        "{opcuaDiscoveryMethod: {standard: {later: 1}}, hostRewrite: none, other: 1}",
+    ] {
+        assert_eq!(validate::<OpcUa>(text), [], "{text}");
+    }
+}
+
+#[test]
+fn the_description_is_one_a_host_takes() {
+    assert_eq!(description_problems::<OpcUa>(), Vec::<String>::new());
+}
+
+#[test]
+fn devices_are_those_of_the_configured_order_of_ids() {
+    let mut urls = Vec::new();
+    let mut host = FakeHost::new();
+    for number in [3, 1, 2] {
+        let url = format!("opc.tcp://10.1.2.{number}:4840/");
+        host = Fake::server("", "PLC", &url).at(host, &format!("10.1.2.{number}:4840"));
+        urls.push(url);
+    }
+    let urls: Vec<&str> = urls.iter().map(String::as_str).collect();
+    let found = discover(&host, &urls, "");
+    let sorted: Vec<&Device> = found.devices().iter().collect();
+    assert!(sorted.is_sorted_by_key(|device| &device.id));
+}

@@ -1,0 +1,248 @@
+//! A server made of bytes: recorded where they are always the same, encoded by the library where a test chooses them.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use leafhost_sdk::testing::{FakeHost, TcpReaction};
+use opcua_types::{
+    ApplicationDescription, ApplicationType, BinaryEncodable, ContextOwned, DecodingOptions,
+    EndpointDescription, FindServersOnNetworkResponse, FindServersResponse, GetEndpointsResponse,
+    MessageInfo, MessageSecurityMode, NamespaceMap, NodeId, ResponseHeader, ServerOnNetwork,
+    ServiceFault, StatusCode, TypeLoaderCollection, UAString, UserTokenPolicy, UserTokenType,
+};
+
+const HELLO: &[u8] = include_bytes!("../../fixtures/node-lds-hello.bin");
+const CHANNEL: &[u8] = include_bytes!("../../fixtures/node-lds-channel.bin");
+/// The channel and token of the recording.
+const CHANNEL_ID: u32 = 4;
+
+/// What a server answers.
+#[derive(Debug, Clone, Default)]
+pub struct Fake {
+    applications: Vec<ApplicationDescription>,
+    records: Option<Vec<ServerOnNetwork>>,
+    endpoints: Vec<EndpointDescription>,
+    fault: Option<StatusCode>,
+    chunk: Option<usize>,
+    slow: Duration,
+}
+
+/// An application that a server lists.
+pub fn application(
+    uri: &str,
+    name: &str,
+    kind: ApplicationType,
+    urls: &[&str],
+) -> ApplicationDescription {
+    ApplicationDescription {
+        application_uri: uri.into(),
+        product_uri: "urn:product".into(),
+        application_name: name.into(),
+        application_type: kind,
+        discovery_urls: Some(urls.iter().map(|&url| UAString::from(url)).collect()),
+        ..ApplicationDescription::default()
+    }
+}
+
+impl Fake {
+    /// A server that lists nothing and has no endpoints.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// A server that lists itself.
+    pub fn server(uri: &str, name: &str, url: &str) -> Self {
+        Self::new()
+            .lists(application(uri, name, ApplicationType::Server, &[url]))
+            .endpoint(uri)
+    }
+
+    /// A discovery server.
+    pub fn discovery(url: &str) -> Self {
+        let own = application("urn:lds", "LDS", ApplicationType::DiscoveryServer, &[url]);
+        Self::new().lists(own).endpoint("urn:lds")
+    }
+
+    pub fn lists(mut self, application: ApplicationDescription) -> Self {
+        self.applications.push(application);
+        self
+    }
+
+    /// Lists a server as one that has registered does.
+    pub fn knows(self, uri: &str, name: &str, url: &str) -> Self {
+        self.lists(application(uri, name, ApplicationType::Server, &[url]))
+    }
+
+    pub fn recorded(mut self, url: &str) -> Self {
+        self.records.get_or_insert_default().push(ServerOnNetwork {
+            record_id: 7,
+            server_name: "from the network".into(),
+            discovery_url: url.into(),
+            server_capabilities: Some(vec!["DA".into()]),
+        });
+        self
+    }
+
+    pub fn endpoint(mut self, uri: &str) -> Self {
+        self.endpoints = [
+            (MessageSecurityMode::None, "None"),
+            (MessageSecurityMode::Sign, "Basic256Sha256"),
+        ]
+        .into_iter()
+        .map(|(mode, policy)| EndpointDescription {
+            server: application(uri, "", ApplicationType::Server, &[]),
+            security_mode: mode,
+            security_policy_uri: format!("http://opcfoundation.org/UA/SecurityPolicy#{policy}")
+                .into(),
+            user_identity_tokens: Some(vec![UserTokenPolicy {
+                token_type: UserTokenType::UserName,
+                ..UserTokenPolicy::default()
+            }]),
+            ..EndpointDescription::default()
+        })
+        .collect();
+        self
+    }
+
+    pub fn without_endpoints(mut self) -> Self {
+        self.endpoints.clear();
+        self
+    }
+
+    /// The encoded list.
+    pub fn list(&self) -> Vec<u8> {
+        encode(&FindServersResponse {
+            servers: Some(self.applications.clone()),
+            ..FindServersResponse::default()
+        })
+    }
+
+    /// Answers every service so.
+    pub fn faults(mut self, status: StatusCode) -> Self {
+        self.fault = Some(status);
+        self
+    }
+
+    /// Cuts answers into chunks of that many bytes.
+    pub fn in_chunks(mut self, bytes: usize) -> Self {
+        self.chunk = Some(bytes);
+        self
+    }
+
+    /// Takes its time for every answer but the hello.
+    pub fn slow(mut self, time: Duration) -> Self {
+        self.slow = time;
+        self
+    }
+
+    /// Puts it on the network.
+    pub fn at(self, host: FakeHost, address: &str) -> FakeHost {
+        let fake = Rc::new(self);
+        host.tcp_server(address, move || {
+            let fake = Rc::clone(&fake);
+            Box::new(move |bytes| fake.react(bytes))
+        })
+    }
+
+    fn react(&self, bytes: &[u8]) -> TcpReaction {
+        let send = match bytes.get(..3) {
+            Some(b"HEL") => HELLO.to_vec(),
+            Some(b"OPN") => opened(bytes),
+            Some(b"MSG") => self.answer(bytes),
+            Some(b"CLO") => {
+                return TcpReaction {
+                    close: true,
+                    ..TcpReaction::default()
+                };
+            }
+            _ => Vec::new(),
+        };
+        let after = if bytes.starts_with(b"HEL") {
+            Duration::ZERO
+        } else {
+            self.slow
+        };
+        TcpReaction {
+            send,
+            after,
+            ..TcpReaction::default()
+        }
+    }
+
+    fn answer(&self, request: &[u8]) -> Vec<u8> {
+        let number = u32::from_le_bytes(request[20..24].try_into().unwrap());
+        let service = u16::from_le_bytes(request[26..28].try_into().unwrap());
+        let body = match (service, &self.records, self.fault) {
+            (_, _, Some(status)) => fault(status),
+            (422, ..) => self.list(),
+            (428, ..) => encode(&GetEndpointsResponse {
+                endpoints: Some(self.endpoints.clone()),
+                ..GetEndpointsResponse::default()
+            }),
+            (12_208, Some(records), _) => encode(&FindServersOnNetworkResponse {
+                servers: Some(records.clone()),
+                ..FindServersOnNetworkResponse::default()
+            }),
+            _ => fault(StatusCode::BadServiceUnsupported),
+        };
+        chunks(number, &body, self.chunk.unwrap_or(60_000))
+    }
+}
+
+/// The recorded answer, with the number of the request.
+pub fn opened(request: &[u8]) -> Vec<u8> {
+    let mut bytes = CHANNEL.to_vec();
+    bytes[71..79].copy_from_slice(&request[71..79]);
+    bytes
+}
+
+pub fn hello() -> Vec<u8> {
+    HELLO.to_vec()
+}
+
+/// An answer on the recorded channel.
+pub fn chunks(number: u32, body: &[u8], size: usize) -> Vec<u8> {
+    let mut pieces = body.chunks(size).peekable();
+    let mut bytes = Vec::new();
+    while let Some(piece) = pieces.next() {
+        let last = if pieces.peek().is_none() { b'F' } else { b'C' };
+        bytes.extend(chunk(last, number, piece));
+    }
+    bytes
+}
+
+pub fn chunk(part: u8, number: u32, body: &[u8]) -> Vec<u8> {
+    let mut bytes = b"MSG".to_vec();
+    bytes.push(part);
+    for field in [
+        24 + u32::try_from(body.len()).unwrap(),
+        CHANNEL_ID,
+        1,
+        99,
+        number,
+    ] {
+        bytes.extend(field.to_le_bytes());
+    }
+    bytes.extend(body);
+    bytes
+}
+
+pub fn fault(status: StatusCode) -> Vec<u8> {
+    let response_header = ResponseHeader {
+        service_result: status,
+        ..ResponseHeader::default()
+    };
+    encode(&ServiceFault { response_header })
+}
+
+pub fn encode<T: BinaryEncodable + MessageInfo>(message: &T) -> Vec<u8> {
+    let owned = ContextOwned::new(
+        NamespaceMap::new(),
+        TypeLoaderCollection::new_empty(),
+        DecodingOptions::default(),
+    );
+    let context = owned.context();
+    let mut bytes = NodeId::from(&message.type_id()).encode_to_vec(&context);
+    bytes.extend(message.encode_to_vec(&context));
+    bytes
+}

@@ -1,0 +1,309 @@
+//! Peers that want to do harm.
+
+use std::net::Ipv4Addr;
+use std::time::Duration;
+
+use leafhost_sdk::Devices;
+use leafhost_sdk::testing::{Call, FakeHost, TcpReaction};
+
+use super::fake::{self, Fake};
+use super::{connections, details, discover, ids, reason};
+use crate::OpcUa;
+
+const HOSTILE: &str = "opc.tcp://10.6.6.6:4840/";
+const GOOD: &str = "opc.tcp://10.1.2.3:4840/";
+
+/// A host with a good server, whose list takes half a second.
+fn mk_host() -> FakeHost {
+    let good = Fake::server("urn:good", "Good", GOOD).slow(Duration::from_millis(200));
+    good.at(FakeHost::new(), "10.1.2.3:4840")
+}
+
+/// A server that behaves up to its list, which is these bytes.
+fn lists(host: FakeHost, bytes: Vec<u8>) -> FakeHost {
+    host.tcp_server("10.6.6.6:4840", move || {
+        let bytes = bytes.clone();
+        Box::new(move |request| TcpReaction {
+            send: match request.get(..3) {
+                Some(b"HEL") => fake::hello(),
+                Some(b"OPN") => fake::opened(request),
+                Some(b"MSG") => bytes.clone(),
+                _ => Vec::new(),
+            },
+            ..TcpReaction::default()
+        })
+    })
+}
+
+/// Finds the good server, and gives the reason why the other one is none.
+fn withstands(host: &FakeHost) -> String {
+    let found = discover(host, &[HOSTILE, GOOD], "");
+    assert_eq!(ids(&found), [GOOD]);
+    reason(host, HOSTILE)
+}
+
+#[test]
+fn broken_chunks_are_named() {
+    let sized = |size: u32| [&b"MSGF"[..], &size.to_le_bytes()].concat();
+    let abort = fake::chunk(
+        b'A',
+        2,
+        &[0, 0, 0x08, 0x80, 4, 0, 0, 0, b'f', b'u', b'l', b'l'],
+    );
+    let endless: Vec<u8> = (0..300).flat_map(|_| fake::chunk(b'C', 2, b"")).collect();
+    let large: Vec<u8> = (0..90)
+        .flat_map(|_| fake::chunk(b'C', 2, &[0; 60_000]))
+        .collect();
+    let deep = [&[1, 0, 0xa9, 0x01][..], &[0; 16], &vec![0x40; 1 << 20]].concat();
+    let announced = [
+        &[1, 0, 0xa9, 0x01][..],
+        &[0; 16],
+        &[0],
+        &[0xff; 4],
+        &[0, 0, 2],
+        &i32::MAX.to_le_bytes(),
+    ]
+    .concat();
+    for (bytes, words) in [
+        (sized(0), "a chunk of 0 bytes"),
+        (sized(7), "a chunk of 7 bytes"),
+        (sized(u32::MAX), "a chunk of 4294967295 bytes"),
+        (sized(65_537), "a chunk of 65537 bytes"),
+        (
+            abort,
+            "broke off its answer: BadEncodingLimitsExceeded (0x80080000), \"full\"",
+        ),
+        (endless, "more than 256 chunks"),
+        (large, "longer than 4194304 bytes"),
+        (
+            fake::chunk(b'F', 9, b""),
+            "answered request 9 where 2 was asked",
+        ),
+        (
+            fake::chunks(2, &[1, 0, 0xb0, 0x01], 9),
+            "answered message i=432",
+        ),
+        (fake::chunks(2, b"", 9), "no hello"),
+        (fake::chunks(2, &deep, 60_000), "diagnostics"),
+        (fake::chunks(2, &announced, 60_000), "additional header"),
+        (
+            b"HTTP/1.1 400 Bad Request\r\n\r\n".to_vec(),
+            "no OPC UA server: its bytes begin with \"HTT\"",
+        ),
+    ] {
+        if bytes.is_empty() {
+            continue;
+        }
+        let why = withstands(&lists(mk_host(), bytes));
+        assert!(why.contains(words), "{words}: {why}");
+    }
+}
+
+#[test]
+fn a_dripping_server_delays_nobody() {
+    let drip =
+        |bytes: Vec<u8>| mk_host().tcp_dripping("10.6.6.6:4840", bytes, Duration::from_secs(1));
+    let host = drip(fake::hello());
+    let why = withstands(&host);
+    assert!(why.contains("no hello within 3 s"), "{why}");
+    assert!(host.now() <= Duration::from_secs(4), "{:?}", host.now());
+
+    // A hello in time, and then a byte a second.
+    let host = mk_host().tcp_server("10.6.6.6:4840", || {
+        Box::new(|request| TcpReaction {
+            send: match request.get(..3) {
+                Some(b"HEL") => fake::hello(),
+                Some(b"OPN") => b"O".to_vec(),
+                _ => Vec::new(),
+            },
+            ..TcpReaction::default()
+        })
+    });
+    let why = withstands(&host);
+    assert!(why.contains("took longer than 6 s"), "{why}");
+}
+
+/// A list that announces so many servers and repeats one as often as fits.
+fn mk_list(announced: u32, times: usize) -> Vec<u8> {
+    let own = fake::application(
+        "urn:lds",
+        "LDS",
+        opcua_types::ApplicationType::DiscoveryServer,
+        &[HOSTILE],
+    );
+    let one = Fake::new().lists(own).list();
+    let (header, item) = one.split_at(4 + 24);
+    let mut bytes = header.to_vec();
+    bytes.extend(announced.to_le_bytes());
+    bytes.extend(item[4..].repeat(times));
+    bytes
+}
+
+#[test]
+fn a_discovery_server_that_lists_itself_a_million_times_is_one() {
+    let million = mk_list(1_000_000, 1_000_000);
+    let why = withstands(&lists(mk_host(), fake::chunks(2, &million, 65_000)));
+    assert!(why.contains("longer than 4194304 bytes"), "{why}");
+    // As many as fit; the million is only announced.
+    let fitting = mk_list(1_000_000, 30_000);
+    let host = lists(mk_host(), fake::chunks(2, &fitting, 65_000));
+    let found = discover(&host, &[HOSTILE, GOOD], "");
+    assert_eq!(ids(&found), [GOOD]);
+    let reasons: Vec<String> = host
+        .skipped()
+        .into_iter()
+        .filter(|skipped| skipped.subject == HOSTILE)
+        .map(|skipped| skipped.reason)
+        .collect();
+    assert_eq!(reasons.len(), 2, "{reasons:?}");
+    assert!(
+        reasons
+            .iter()
+            .any(|reason| reason.contains("lists more servers than are looked at"))
+    );
+    // And a million records of the network that are itself.
+    let mut lds = Fake::discovery(HOSTILE);
+    for _ in 0..10_000 {
+        lds = lds.recorded(HOSTILE);
+    }
+    let host = lds.at(mk_host(), "10.6.6.6:4840");
+    discover(&host, &[HOSTILE, GOOD], "");
+    assert_eq!(connections(&host).len(), 2);
+}
+
+#[test]
+fn a_list_never_leads_to_this_machine() {
+    for (listed, contacted) in [
+        ("opc.tcp://127.0.0.1:4842/", "10.6.6.6:4842"),
+        ("opc.tcp://[::1]:4842/", "10.6.6.6:4842"),
+        ("opc.tcp://[::ffff:127.0.0.1]:4842/", "10.6.6.6:4842"),
+        ("opc.tcp://localhost:4842/", "10.6.6.6:4842"),
+        ("opc.tcp://a.localhost.:4842/", "10.6.6.6:4842"),
+        ("opc.tcp://0.0.0.0:4842/", "10.6.6.6:4842"),
+        ("opc.tcp://[::]:4842/", "10.6.6.6:4842"),
+        // Names that lead here, which a peer may well have: the machine that listed them calls itself so.
+        ("opc.tcp://here:4842/", "10.6.6.6:4842"),
+        ("opc.tcp://127.1:4842/", "10.6.6.6:4842"),
+    ] {
+        for mode in ["unresolvable", "use-configured-host"] {
+            let lds = Fake::discovery(HOSTILE)
+                .knows("urn:x", "X", listed)
+                .recorded(listed);
+            let host = FakeHost::new()
+                .name("here", ["127.0.1.1", "::1"])
+                .name("127.1", ["127.0.0.1"]);
+            let host = Fake::new().at(lds.at(host, "10.6.6.6:4840"), "127.0.0.1:4842");
+            discover(&host, &[HOSTILE], &format!("hostRewrite: {mode}"));
+            assert_eq!(
+                connections(&host),
+                ["10.6.6.6:4840", contacted],
+                "{listed} {mode}"
+            );
+        }
+    }
+}
+
+/// A discovery server that lists so many servers at addresses where nobody answers.
+fn mk_flood(host: FakeHost, times: u32) -> FakeHost {
+    let mut lds = Fake::discovery(HOSTILE);
+    let mut host = host;
+    for number in 0..times {
+        let address = format!("{}:4840", Ipv4Addr::from(0x0a07_0000 + number));
+        lds = lds.knows("", "X", &format!("opc.tcp://{address}/"));
+        host = host.tcp_silent(address);
+    }
+    lds.at(host, "10.6.6.6:4840")
+}
+
+#[test]
+fn a_flood_of_dead_servers_takes_no_known_and_no_new_one_away() {
+    let call = || Call::<OpcUa>::new(&details(&[HOSTILE, GOOD], ""));
+    let lds = |host| {
+        let lds = Fake::discovery(GOOD).knows("urn:a", "A", "opc.tcp://10.1.2.4:4840/");
+        Fake::new()
+            .endpoint("urn:a")
+            .at(lds.at(host, "10.1.2.3:4840"), "10.1.2.4:4840")
+    };
+    // The new one comes in its turn, not after a thousand others.
+    let host = mk_flood(lds(FakeHost::new()), 1_000);
+    let found = call().run(&host).unwrap();
+    assert!(
+        matches!(found.devices, Devices::Partial(_)),
+        "who was not asked may be there"
+    );
+    assert_eq!(ids(&found), ["opc.tcp://10.1.2.4:4840/"]);
+    assert!(host.now() <= Duration::from_secs(24), "{:?}", host.now());
+    assert!(
+        host.skipped()
+            .iter()
+            .any(|skipped| skipped.reason.contains("the others follow"))
+    );
+    // The known one comes first, at once.
+    let host = mk_flood(lds(FakeHost::new()), 1_000);
+    let again = call()
+        .cursor(found.cursor.clone().unwrap())
+        .run(&host)
+        .unwrap();
+    assert_eq!(ids(&again), ["opc.tcp://10.1.2.4:4840/"]);
+    let contacts = host.contacts();
+    let contact = contacts
+        .iter()
+        .find(|contact| contact.to == "tcp 10.1.2.4:4840")
+        .unwrap();
+    assert_eq!(contact.at, Duration::ZERO);
+    // Who was silent comes last, so that all have been asked after three calls.
+    let mut cursor = again.cursor.clone().unwrap();
+    let mut tried: std::collections::BTreeSet<String> = connections(&host).into_iter().collect();
+    for _ in 0..2 {
+        let host = mk_flood(lds(FakeHost::new()), 1_000);
+        cursor = call().cursor(cursor).run(&host).unwrap().cursor.unwrap();
+        tried.extend(connections(&host));
+    }
+    assert_eq!(tried.len(), 1_003);
+}
+
+#[test]
+fn what_all_servers_send_together_is_bounded() {
+    let mut host = mk_host();
+    let mut urls = vec![GOOD.to_owned()];
+    let body = mk_list(1, 50_000);
+    assert!((3 << 20..4 << 20).contains(&body.len()), "{}", body.len());
+    for number in 0..20 {
+        let bytes = fake::chunks(2, &body, 65_000);
+        host = host.tcp_server(format!("10.6.6.{number}:4840"), move || {
+            let bytes = bytes.clone();
+            Box::new(move |request| TcpReaction {
+                send: match request.get(..3) {
+                    Some(b"HEL") => fake::hello(),
+                    Some(b"OPN") => fake::opened(request),
+                    Some(b"MSG") => bytes.clone(),
+                    _ => Vec::new(),
+                },
+                ..TcpReaction::default()
+            })
+        });
+        urls.push(format!("opc.tcp://10.6.6.{number}:4840/"));
+    }
+    let urls: Vec<&str> = urls.iter().map(String::as_str).collect();
+    assert_eq!(ids(&discover(&host, &urls, "")), [GOOD]);
+    let flooded = host
+        .skipped()
+        .iter()
+        .filter(|skipped| skipped.reason.contains("more than 16 MiB"))
+        .count();
+    assert!(flooded >= 16, "{flooded}");
+}
+
+#[test]
+fn words_of_peers_stay_harmless() {
+    let name = "\u{1b}[31m".repeat(1_000);
+    let url = format!("opc.tcp://{}/\n", "a".repeat(5_000));
+    let host = Fake::discovery(HOSTILE)
+        .knows("urn:x", &name, &url)
+        .at(FakeHost::new(), "10.6.6.6:4840");
+    assert_eq!(discover(&host, &[HOSTILE], "").devices(), []);
+    for skipped in host.skipped() {
+        let text = format!("{}{}{}", skipped.subject, skipped.rule, skipped.reason);
+        assert!(!text.contains('\u{1b}') && text.len() < 2_000, "{text}");
+    }
+}
