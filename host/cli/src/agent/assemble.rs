@@ -12,6 +12,7 @@ use leafhost_core::ports::{
     LedgerError, ResourceLedger, SourceFile, SourceSet, StoreError,
 };
 use leafhost_files::{Places, Standalone};
+use leafhost_net::Network;
 use leafhost_udev::Monitor;
 use leafhost_wasm::{Runtime, RuntimeConfig};
 use tokio::net::TcpListener;
@@ -65,7 +66,8 @@ async fn start_runtime(settings: &Settings) -> Result<(Arc<Runtime>, Vec<String>
     let started = tokio::task::spawn_blocking(move || {
         let events =
             Monitor::start().map_err(|error| crate::failure::line(&anyhow::Error::from(error)));
-        let network = Err("it is not followed yet".to_owned());
+        let network =
+            Network::start().map_err(|error| crate::failure::line(&anyhow::Error::from(error)));
         let problems = Machine::look(&settings, &events, &network).problems();
         let runtime = Runtime::new(RuntimeConfig {
             cache_dir: settings.state_dir.join("native"),

@@ -6,19 +6,26 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
 use leafhost_core::ports::SourceFile;
+use leafhost_net::Network;
+use leafhost_udev::Monitor;
 use leafhost_wasm::{Runtime, RuntimeConfig};
 
 use crate::args::CompilerArgs;
 use crate::folders::User;
 
-/// A runtime for a single command. `discovers` says whether there will be sessions, which alone need events and the network.
+/// A runtime for a single command. `discovers` says whether there will be sessions, which alone need events and the network;
+/// then it must be called where tokio runs.
 pub fn runtime(compiler: &CompilerArgs, discovers: bool) -> Result<Arc<Runtime>> {
-    let events = if discovers {
-        leafhost_udev::Monitor::start().map_err(|error| format!("{:#}", anyhow::Error::from(error)))
+    let line = |error: anyhow::Error| format!("{error:#}");
+    let (events, network) = if discovers {
+        (
+            Monitor::start().map_err(|error| line(error.into())),
+            Network::start().map_err(|error| line(error.into())),
+        )
     } else {
-        Err("nothing is discovered".to_owned())
+        let why = || "nothing is discovered".to_owned();
+        (Err(why()), Err(why()))
     };
-    let network = Err("it is not followed yet".to_owned());
     Runtime::new(RuntimeConfig {
         cache_dir: User::current().cache_dir().join("native"),
         compiler: compiler.compiler.clone(),

@@ -49,8 +49,8 @@ pub fn run(args: RunArgs) -> Result<()> {
         (None, Some(path)) => Some(input::Given::Details(path)),
         (None, None) => None,
     };
-    let runtime = open::runtime(&compiler, true)?;
     open::block_on(async {
+        let runtime = open::runtime(&compiler, true)?;
         let handler = runtime.load(&source).await?;
         for warning in handler.warnings() {
             note(Tone::Warning, "warning:", warning);

@@ -1,5 +1,7 @@
 ;; A discovery handler as text. What a test changes stands between @ signs: how `validate` and `discover` go, and data.
-;; Memory: 64 the description, 128 a good result of validate, 256 an answer, 512 a device, 640 a wake, 1024 texts.
+;; What it talks to the network with is in network.wat, between the same signs.
+;; Memory: 64 the description, 128 a good result of validate, 256 an answer, 512 a device, 640 a wake, 704 results of calls,
+;; 960 streams, 1024 texts, 1152 names, 2048 a datagram.
 (component
   (import "leafhost:log/log@0.1.0" (instance $log
     (type $level' (enum "debug" "info" "warn" "error"))
@@ -16,29 +18,7 @@
     (alias outer 1 $pollable (type $outer))
     (export "pollable" (type $pollable (eq $outer)))
     (export "subscribe-duration" (func (param "when" u64) (result (own $pollable))))))
-  (type $error-code (enum "unknown" "access-denied" "not-supported" "invalid-argument" "out-of-memory" "timeout"
-    "concurrency-conflict" "not-in-progress" "would-block" "invalid-state" "new-socket-limit" "address-not-bindable"
-    "address-in-use" "remote-unreachable" "connection-refused" "connection-reset" "connection-aborted"
-    "datagram-too-large" "name-unresolvable" "temporary-resolver-failure" "permanent-resolver-failure"))
-  (type $family (enum "ipv4" "ipv6"))
-  (import "wasi:sockets/network@0.2.0" (instance $network
-    (alias outer 1 $error-code (type $e))
-    (export "error-code" (type (eq $e)))
-    (alias outer 1 $family (type $f))
-    (export "ip-address-family" (type (eq $f)))))
-  (import "wasi:sockets/tcp@0.2.0" (instance $tcp (export "tcp-socket" (type (sub resource)))))
-  (alias export $network "error-code" (type $error))
-  (alias export $network "ip-address-family" (type $ip))
-  (alias export $tcp "tcp-socket" (type $tcp-socket))
-  (import "wasi:sockets/tcp-create-socket@0.2.0" (instance $create
-    (alias outer 1 $error (type $e))
-    (export "error-code" (type $e' (eq $e)))
-    (alias outer 1 $ip (type $i))
-    (export "ip-address-family" (type $i' (eq $i)))
-    (alias outer 1 $tcp-socket (type $t))
-    (export "tcp-socket" (type $t' (eq $t)))
-    (export "create-tcp-socket" (func (param "address-family" $i') (result (result (own $t') (error $e')))))))
-
+@network-imports@
   (type $description' (record (field "name" string) (field "version" string) (field "summary" string)
     (field "example" string) (field "shared" bool)))
   (export $description "description" (type $description'))
@@ -108,15 +88,14 @@
   (core func $skipped (canon lower (func $explain "skipped") (memory (core memory $m "memory"))))
   (core func $block (canon lower (func $poll "[method]pollable.block")))
   (core func $after (canon lower (func $clock "subscribe-duration")))
-  (core func $socket (canon lower (func $create "create-tcp-socket") (memory (core memory $m "memory"))))
-
+@network-lowered@
   (core module $guest
     (import "host" "memory" (memory 2))
     (import "host" "write" (func $write (param i32 i32 i32)))
     (import "host" "skipped" (func $skipped (param i32 i32 i32 i32 i32 i32)))
     (import "host" "block" (func $block (param i32)))
     (import "host" "after" (func $after (param i64) (result i32)))
-    (import "host" "socket" (func $socket (param i32 i32)))
+@network-core@
     ;; name, version, summary, example
     (data (i32.const 64) "\00\04\00\00\07\00\00\00\08\04\00\00\03\00\00\00\0b\04\00\00\00\00\00\00\0b\04\00\00\00\00\00\00\01")
     ;; ok(complete([device at 512]), no departed, [wake at 640], cursor "c")
@@ -127,6 +106,7 @@
     (data (i32.const 640) "\00\00\00\00\d0\07\00\00")
     (data (i32.const 1024) "textual-1.2c....dev-1")
     @data@
+@network-functions@
     (func (export "describe") (result i32) (i32.const 64))
     (func (export "validate") (param i32 i32) (result i32) @validate@)
     (func $discover (export "discover") (param i32) (result i32) @discover@))
@@ -136,7 +116,8 @@
     (export "skipped" (func $skipped))
     (export "block" (func $block))
     (export "after" (func $after))
-    (export "socket" (func $socket))))))
+@network-given@
+  ))))
 
   (func $describe (result $description)
     (canon lift (core func $g "describe") (memory (core memory $m "memory")) (realloc (core func $m "realloc"))))

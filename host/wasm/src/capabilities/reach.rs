@@ -14,8 +14,10 @@ use crate::record::Record;
 
 /// The most datagrams of one call.
 const SENDS: u32 = 4096;
-/// The most names looked up by one call.
+/// The most names that sockets of one call look up.
 const LOOK_UPS: u32 = 64;
+/// The most that its requests do, too.
+const ALL_LOOK_UPS: u32 = 1024;
 /// The most addresses whose answers are waited for.
 const ASKED: usize = 1024;
 /// So many denied datagrams are read at once…
@@ -35,6 +37,7 @@ pub(crate) struct Reach {
 struct Used {
     sent: u32,
     looked_up: u32,
+    all_looked_up: u32,
     /// Where it has sent to.
     asked: Vec<SocketAddr>,
     /// When the time for the denied datagrams that were read is over.
@@ -91,12 +94,9 @@ impl Reach {
     /// Whether a datagram may be sent there.
     pub(super) fn send(&self, address: SocketAddr) -> Result<(), Denied> {
         self.ask("send a datagram", |policy| policy.send(address))?;
+        let counted = count(&mut self.used().sent, SENDS, "send", "datagrams");
+        counted.map_err(|denied| self.deny(&denied.0))?;
         let mut used = self.used();
-        if used.sent >= SENDS {
-            drop(used);
-            return Err(self.deny(&format!("send more than {SENDS} datagrams in one call")));
-        }
-        used.sent += 1;
         if used.asked.len() < ASKED && !used.asked.contains(&address) {
             used.asked.push(address);
         }
@@ -137,13 +137,18 @@ impl Reach {
     /// # Errors
     /// The name may not be looked up, it has no address, or none of them may be reached.
     pub(super) async fn addresses(&self, name: &str) -> Result<Vec<IpAddr>, HttpError> {
-        let found = match name.parse() {
-            Ok(ip) => vec![SocketAddr::new(ip, 0)],
-            Err(_) => self.names.look_up(self, name).await.inspect_err(|error| {
+        let found = if let Ok(ip) = name.parse() {
+            vec![SocketAddr::new(ip, 0)]
+        } else {
+            let looked_up = match self.count_look_up(name) {
+                Ok(()) => self.names.look_up(self, name).await,
+                Err(denied) => Err(HttpError::Denied(vec![denied])),
+            };
+            looked_up.inspect_err(|error| {
                 if let HttpError::Denied(list) = error {
                     self.deny_all(list);
                 }
-            })?,
+            })?
         };
         let policy = self
             .policy("look up a name")
@@ -168,12 +173,29 @@ impl Reach {
         Ok(kept)
     }
 
+    fn count_look_up(&self, name: &str) -> Result<(), Denied> {
+        self.policy(&format!("look up {name}"))?.look_up(name)?;
+        let mut used = self.used();
+        count(&mut used.looked_up, LOOK_UPS, "look up", "names")
+    }
+
     /// Keeps denials.
     pub(super) fn deny_all(&self, list: &[Denied]) {
         for denied in list {
             self.deny(&denied.0);
         }
     }
+}
+
+/// Counts one more, if there may be.
+fn count(used: &mut u32, most: u32, does: &str, what: &str) -> Result<(), Denied> {
+    if *used >= most {
+        return Err(Denied(format!(
+            "{does} more than {most} {what} in one call"
+        )));
+    }
+    *used += 1;
+    Ok(())
 }
 
 /// Whether a socket may reach that address at some port: if an entry allows one of its ports, then the first.
@@ -191,13 +213,7 @@ impl Gate for Reach {
         let asked = format!("look up {name}");
         self.policy(&asked)?.look_up(name)?;
         let mut used = self.used();
-        if used.looked_up >= LOOK_UPS {
-            return Err(Denied(format!(
-                "look up more than {LOOK_UPS} names in one call"
-            )));
-        }
-        used.looked_up += 1;
-        Ok(())
+        count(&mut used.all_looked_up, ALL_LOOK_UPS, "look up", "names")
     }
 
     fn request(&self, host: &str, address: SocketAddr) -> Result<(), Denied> {

@@ -15,9 +15,12 @@ use leafhost_core::fault::FaultReason;
 use leafhost_core::names::ConfigurationKey;
 use leafhost_core::ports::{Handler, LoadError, Loader as _, SourceFile};
 use leafhost_core::session::{Devices, Opening, Outcome, Report, SessionSpec};
+use leafhost_net::Network;
 use leafhost_wasm::{Runtime, RuntimeConfig, engine_config};
 use wasmtime::Engine;
 use wasmtime::component::Component;
+
+mod network;
 
 /// Waits an hour.
 const ASLEEP: &str = "(call $block (call $after (i64.const 3600000000000))) (i32.const 256)";
@@ -25,7 +28,7 @@ const ASLEEP: &str = "(call $block (call $after (i64.const 3600000000000))) (i32
 const ANSWER: &str = "(i32.const 256)";
 
 struct Guest {
-    data: &'static str,
+    data: String,
     validate: &'static str,
     discover: String,
 }
@@ -33,7 +36,7 @@ struct Guest {
 impl Default for Guest {
     fn default() -> Self {
         Self {
-            data: "",
+            data: String::new(),
             validate: "(i32.const 128)",
             discover: ANSWER.to_owned(),
         }
@@ -49,12 +52,22 @@ impl Guest {
     }
 
     fn wasm(&self) -> Vec<u8> {
-        let text = include_str!("guests/frame.wat")
-            .replace("@data@", self.data)
+        let mut text = include_str!("frame.wat").to_owned();
+        // Each part begins with a line that is its name.
+        for part in include_str!("network.wat").split("\n;; @network").skip(1) {
+            let (name, part) = part.split_once('\n').unwrap();
+            text = text.replace(&format!("@network{name}"), part);
+        }
+        let text = text
+            .replace("@data@", &self.data)
             .replace("@validate@", self.validate)
             .replace("@discover@", &self.discover);
         wat::parse_str(text).unwrap()
     }
+}
+
+fn no_network() -> Result<Network, String> {
+    Err("no network in this test".to_owned())
 }
 
 struct Bench {
@@ -66,13 +79,13 @@ fn compiler() -> PathBuf {
     env!("CARGO_BIN_EXE_leafhost-compile").into()
 }
 
-fn runtime(cache: &Path, compiler: PathBuf) -> Arc<Runtime> {
+fn runtime(cache: &Path, compiler: PathBuf, network: Result<Network, String>) -> Arc<Runtime> {
     Runtime::new(RuntimeConfig {
         cache_dir: cache.to_owned(),
         compiler: Some(compiler),
         compile_timeout: Duration::from_mins(1),
         events: Err("no device events in this test".to_owned()),
-        network: Err("no network in this test".to_owned()),
+        network,
     })
     .unwrap()
 }
@@ -80,7 +93,7 @@ fn runtime(cache: &Path, compiler: PathBuf) -> Arc<Runtime> {
 impl Bench {
     fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let runtime = runtime(&folder.path().join("cache"), compiler());
+        let runtime = runtime(&folder.path().join("cache"), compiler(), no_network());
         Self { folder, runtime }
     }
 
@@ -180,7 +193,7 @@ async fn a_second_start_needs_no_compiler() {
     let wasm = Guest::default().wasm();
     bench.load(&wasm, "").await.unwrap();
     let cache = bench.folder.path().join("cache");
-    let again = runtime(&cache, "/nowhere/leafhost-compile".into());
+    let again = runtime(&cache, "/nowhere/leafhost-compile".into(), no_network());
     let file = SourceFile {
         name: "textual.wasm".into(),
         bytes: wasm.into(),
@@ -297,7 +310,7 @@ async fn an_answer_over_a_limit_is_refused_whole() {
 async fn an_example_that_is_refused_is_a_warning() {
     let bench = Bench::new();
     let guest = Guest {
-        data: r#"(data (i32.const 192) "\01\00\00\00\e0\00\00\00\01\00\00\00") (data (i32.const 224) "\00\04\00\00\04\00\00\00\10\04\00\00\03\00\00\00")"#,
+        data: r#"(data (i32.const 192) "\01\00\00\00\e0\00\00\00\01\00\00\00") (data (i32.const 224) "\00\04\00\00\04\00\00\00\10\04\00\00\03\00\00\00")"#.into(),
         validate: "(i32.const 192)",
         ..Guest::default()
     };
@@ -360,24 +373,6 @@ async fn a_guest_that_sleeps_is_ended_by_the_clock_and_pays_no_computing() {
     assert_eq!(reason, FaultReason::WallTimeout, "{message}");
     assert!(report.call.wall >= Duration::from_secs(30));
     assert!(report.call.cpu < Duration::from_secs(1));
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn sockets_are_denied_and_the_denial_is_shown() {
-    let bench = Bench::new();
-    // Memory 700: error(access-denied), as `network.error-code` numbers it.
-    let guest = Guest::that(
-        "(call $socket (i32.const 0) (i32.const 700)) (if (i32.ne (i32.load8_u (i32.const 700)) (i32.const 1)) (then unreachable)) (if (i32.ne (i32.load8_u (i32.const 704)) (i32.const 1)) (then unreachable)) (i32.const 256)",
-    );
-    let report = bench.first(&guest, "").await;
-    assert!(
-        matches!(report.outcome, Outcome::Discovered(_)),
-        "{report:?}"
-    );
-    assert_eq!(
-        report.call.denied,
-        ["a TCP socket: the grant `network` is missing"]
-    );
 }
 
 /// A section: its number, its length, its content.
