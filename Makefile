@@ -1,7 +1,7 @@
 # Every target is a few lines anyone could type. `make setup` installs what is missing and says what; the others call it.
 TARGET   := $(or $(CARGO_TARGET_DIR),target)
 TOOLS    := $(or $(LEAFHOST_TOOLS),$(HOME)/.cache/leafhost/tools)
-HANDLERS := debug-echo mock-gpu udev
+HANDLERS := debug-echo mock-gpu onvif opcua udev
 PREFIX   ?= /usr/local
 DESTDIR  ?=
 
@@ -13,7 +13,7 @@ help:
 	@echo 'handlers  $(TARGET)/handlers/<name>.wasm with <name>.grants.yaml beside it'
 	@echo 'run       the agent on this machine with a live table; Ctrl-C ends both'
 	@echo 'test      all tests that need no root'
-	@echo 'test-all  those, the slow ones, and the ones with podman, real hot-plug and a real Kubernetes'
+	@echo 'test-all  those, the slow ones, and the ones with podman, real hot-plug, real peers and a real Kubernetes'
 	@echo 'cluster   a Kubernetes on this machine as the tests use it [NODES=2]; cluster-stop ends it (root)'
 	@echo 'bench, soak, lint, doc, install [PREFIX=/usr/local]'
 
@@ -51,6 +51,8 @@ test: handlers
 test-all: setup-cluster setup-test test
 	cargo test --locked --workspace --test guests -- --ignored
 	cargo test --locked --workspace --test system
+	cargo build --locked -p leafhost-peers --features peers
+	cargo test --locked --workspace --test peers
 	cargo test --locked --workspace --test cluster
 
 cluster: setup-cluster
@@ -72,6 +74,7 @@ soak: setup-cluster handlers
 lint: setup-lint
 	cargo fmt --check
 	cargo clippy --locked --workspace --all-targets -- -D warnings
+	cargo clippy --locked -p leafhost-peers --all-features -- -D warnings
 	cargo clippy --locked --target wasm32-wasip2 $(HANDLERS:%=-p handler-%) -- -D warnings
 	cargo package --locked --allow-dirty --quiet -p leafhost-sdk
 	PATH="$(TOOLS)/bin:$$PATH" cargo deny --log-level error check bans licenses sources

@@ -20,11 +20,20 @@ pub struct Flow {
     pub port: u16,
     /// When each left, in seconds from the start.
     pub times: Vec<f64>,
+    /// Which of the texts that were looked for were in it.
+    pub texts: Vec<String>,
 }
 
 impl Capture {
     pub fn start(host: &Host) -> Result<Self> {
-        Peer::start(peer::python(host, "capture")?).map(Self)
+        Self::start_for(host, &[])
+    }
+
+    /// One that looks for texts in what leaves.
+    pub fn start_for(host: &Host, texts: &[&str]) -> Result<Self> {
+        let mut command = peer::python(host, "capture")?;
+        command.args(texts);
+        Peer::start(command).map(Self)
     }
 
     /// What has left since the start.

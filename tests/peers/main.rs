@@ -2,4 +2,8 @@
 #![allow(missing_docs, reason = "a test binary")]
 
 mod capture;
+mod comings;
+mod found;
 mod networks;
+mod onvif;
+mod opcua;

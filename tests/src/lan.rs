@@ -30,7 +30,7 @@ pub fn missing() -> Option<Missing> {
         .or_else(|| requirement::files(&["/usr/sbin/ip"], "make setup-test"))
 }
 
-/// Some bridges. A host on bridge `n` is 192.168.(70 + n).x and fe80::x there, with the same x on all.
+/// Some bridges. A host on bridge `n` is 192.168.(70 + n).x, fd70:n::x and fe80::x there, with the same x on all.
 #[derive(Debug)]
 pub struct Lan {
     name: String,
@@ -127,9 +127,11 @@ impl Lan {
             "link set eth{leg} addrgenmode none\n\
              address add {}/24 brd + dev eth{leg}\n\
              link set eth{leg} up\n\
+             address add {}/64 dev eth{leg} nodad\n\
              address add {}/64 dev eth{leg} nodad\n",
             host.address_on(leg)?,
-            host.link_local()
+            host.link_local(),
+            host.address_v6(leg)?
         );
         if leg == 0 {
             writeln!(script, "route add default via {}", gateway(bridge))?;
@@ -172,6 +174,21 @@ impl Host {
     /// Its link-local address, the same on each interface.
     pub fn link_local(&self) -> Ipv6Addr {
         Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, self.number.into())
+    }
+
+    /// Its unique local address on the bridge of `eth<leg>`.
+    pub fn address_v6(&self, leg: usize) -> Result<Ipv6Addr> {
+        let bridge = self.bridge(leg)?;
+        Ok(Ipv6Addr::new(
+            0xfd70,
+            bridge.into(),
+            0,
+            0,
+            0,
+            0,
+            0,
+            self.number.into(),
+        ))
     }
 
     fn bridge(&self, leg: usize) -> Result<u8> {

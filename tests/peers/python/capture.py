@@ -1,6 +1,7 @@
 """Sees what leaves this network namespace. At the end of its input it prints each datagram and connection as JSON.
 
-An entry has `protocol` (a number or a name), `to`, `port`, and `times`: when each packet left, in seconds from the start.
+An entry has `protocol` (a number or a name), `to`, `port`, `times`: when each packet left, in seconds from the start, and
+`texts`: which of the command line's texts were seen in it.
 """
 
 import json
@@ -39,6 +40,7 @@ def main():
     packets = socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, socket.htons(ETH_P_ALL))
     packets.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 23)
     seen, start = {}, time.monotonic()
+    texts = sys.argv[1:]
     peer.say("ready")
     running = True
     while running:
@@ -48,9 +50,15 @@ def main():
         while packets in (readable if running else select.select([packets], [], [], 0)[0]):
             frame, (interface, kind, direction, *_) = packets.recvfrom(65536)
             if direction == PACKET_OUTGOING and interface != "lo":
-                seen.setdefault(name_of(frame, kind), []).append(time.monotonic() - start)
+                times, found = seen.setdefault(name_of(frame, kind), ([], set()))
+                times.append(time.monotonic() - start)
+                found.update(text for text in texts if text.encode() in frame)
             readable = []
-    peer.say(json.dumps([{"protocol": p, "to": t, "port": n, "times": times} for (p, t, n), times in seen.items()]))
+    flows = [
+        {"protocol": protocol, "to": to, "port": port, "times": times, "texts": sorted(found)}
+        for (protocol, to, port), (times, found) in seen.items()
+    ]
+    peer.say(json.dumps(flows))
 
 
 main()

@@ -1,6 +1,7 @@
 """A camera that takes WS-Discovery at its word (WSDiscovery), with a device service written by hand.
 
-It answers a probe only if types and scopes fit by namespace, late and twice. `hello` announces it, `bye` takes it away.
+It answers a probe only if types and scopes fit by namespace, late and twice. `hello` announces it, `bye` takes its leave
+without going, `off` goes without taking its leave, `greeted` waits until it has been asked for its time once more.
 """
 
 import argparse
@@ -38,11 +39,14 @@ ENVELOPE = """<?xml version="1.0" encoding="utf-8"?>
 
 class DeviceService(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    greeted = threading.Semaphore(0)
 
     def do_POST(self):
         request = self.rfile.read(int(self.headers["Content-Length"])).decode()
         operation = re.search(r"Get[A-Za-z]+", request)
         operation = operation and operation.group()
+        if operation == "GetSystemDateAndTime":
+            self.greeted.release()
         if operation in ANSWERS:
             status, inside = 200, f"<tds:{operation}Response>{ANSWERS[operation]}</tds:{operation}Response>"
         else:
@@ -69,6 +73,7 @@ def main():
     options.add_argument("--address", required=True)
     options.add_argument("--uuid", required=True)
     options.add_argument("--scope", action="append", default=["onvif://www.onvif.org/name/Strict%20One"])
+    options.add_argument("--xaddr", action="append", help="what it announces, if not the truth")
     options.add_argument("--silent", action="store_true", help="not published before `hello`")
     options = options.parse_args()
     logging.disable()
@@ -88,7 +93,7 @@ def main():
         wsd.publishService(
             types=[QName(NETWORK, "NetworkVideoTransmitter")],
             scopes=[Scope(scope) for scope in options.scope],
-            xAddrs=[f"http://{options.address}/onvif/device_service"],
+            xAddrs=options.xaddr or [f"http://{options.address}/onvif/device_service"],
         )
 
     if not options.silent:
@@ -98,7 +103,17 @@ def main():
         server.shutdown()
         server.server_close()
 
-    peer.obey(hello=hello, bye=wsd.clearLocalServices, off=off)
+    def bye():
+        # What was asked before does not count.
+        while DeviceService.greeted.acquire(blocking=False):
+            pass
+        wsd.clearLocalServices()
+
+    def greeted():
+        DeviceService.greeted.acquire()
+        peer.say("greeted")
+
+    peer.obey(hello=hello, bye=bye, off=off, greeted=greeted)
 
 
 main()

@@ -99,7 +99,7 @@ async fn main() -> Result<()> {
         leafhost_peers::obey(|line| anyhow::bail!("knows no command, not even {line:?}"))
     });
     tokio::select! {
-        served = server => served?.context("the camera failed"),
+        ended = server => ended?.context("the camera failed"),
         stayed = stay => stayed?,
     }
 }

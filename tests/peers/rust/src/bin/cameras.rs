@@ -4,7 +4,7 @@
 //! `--dripping` of them answer with one byte a second for ever.
 #![allow(missing_docs, reason = "a binary")]
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -14,15 +14,16 @@ use clap::Parser;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
 
-const GROUP: Ipv4Addr = Ipv4Addr::new(239, 255, 255, 250);
+const GROUP_V4: Ipv4Addr = Ipv4Addr::new(239, 255, 255, 250);
+const GROUP_V6: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 0xc);
 const PORT: u16 = 3702;
 
 /// What they are.
 #[derive(Debug, Clone, Parser)]
 struct Cameras {
-    /// The address of all.
+    /// The address of all, on `eth0`. They speak its version of IP and no other.
     #[arg(long)]
-    address: Ipv4Addr,
+    address: IpAddr,
     /// The port of the first; the others follow.
     #[arg(long, default_value_t = 10000)]
     port: u16,
@@ -38,8 +39,22 @@ struct Cameras {
 
 impl Cameras {
     fn url(&self, number: u16) -> String {
-        let port = self.port.saturating_add(number);
-        format!("http://{}:{port}/onvif/device_service", self.address)
+        let address = SocketAddr::from((self.address, self.port.saturating_add(number)));
+        format!("http://{address}/onvif/device_service")
+    }
+
+    /// Where messages to all go.
+    fn group(&self) -> Result<SocketAddr> {
+        if self.address.is_ipv4() {
+            return Ok((GROUP_V4, PORT).into());
+        }
+        let index = std::fs::read_to_string("/sys/class/net/eth0/ifindex")
+            .context("cannot tell the index of eth0")?;
+        let index = index
+            .trim()
+            .parse()
+            .context("the index of eth0 is no number")?;
+        Ok(SocketAddrV6::new(GROUP_V6, PORT, 0, index).into())
     }
 
     fn drips(&self, number: u16) -> bool {
@@ -130,7 +145,7 @@ async fn answer_probes(cameras: Cameras, socket: UdpSocket) -> Result<()> {
 }
 
 /// What a camera answers to an operation; absent: a fault.
-fn result(cameras: &Cameras, number: u16, request: &str) -> Option<String> {
+fn result(number: u16, request: &str) -> Option<String> {
     let operation = [
         "GetSystemDateAndTime",
         "GetDeviceInformation",
@@ -156,10 +171,7 @@ fn result(cameras: &Cameras, number: u16, request: &str) -> Option<String> {
             format!(
                 "<tds:NetworkInterfaces token=\"eth0\"><tt:Enabled>true</tt:Enabled><tt:Info><tt:Name>eth0</tt:Name>\
                  <tt:HwAddress>02:00:5e:20:{high:02x}:{low:02x}</tt:HwAddress><tt:MTU>1500</tt:MTU></tt:Info>\
-                 <tt:IPv4><tt:Enabled>true</tt:Enabled><tt:Config><tt:Manual><tt:Address>{}</tt:Address>\
-                 <tt:PrefixLength>24</tt:PrefixLength></tt:Manual><tt:DHCP>false</tt:DHCP></tt:Config></tt:IPv4>\
-                 </tds:NetworkInterfaces>",
-                cameras.address
+                 </tds:NetworkInterfaces>"
             )
         }
         _ => format!(
@@ -172,10 +184,10 @@ fn result(cameras: &Cameras, number: u16, request: &str) -> Option<String> {
     ))
 }
 
-fn response(cameras: &Cameras, number: u16, request: &str) -> String {
+fn response(number: u16, request: &str) -> String {
     let fault = "<s:Fault><s:Code><s:Value>s:Receiver</s:Value></s:Code>\
                  <s:Reason><s:Text xml:lang=\"en\">not implemented</s:Text></s:Reason></s:Fault>";
-    let (status, inside) = match result(cameras, number, request) {
+    let (status, inside) = match result(number, request) {
         Some(inside) => ("200 OK", inside),
         None => ("500 Internal Server Error", fault.to_owned()),
     };
@@ -225,7 +237,7 @@ async fn serve(
     let mut seen = Vec::new();
     while let Some(request) = next_request(&mut stream, &mut seen).await? {
         requests.fetch_add(1, Ordering::Relaxed);
-        let response = response(&cameras, number, &request);
+        let response = response(number, &request);
         if !cameras.drips(number) {
             stream.write_all(response.as_bytes()).await?;
             continue;
@@ -266,11 +278,9 @@ fn obey(cameras: &Cameras, requests: &AtomicU64, line: &str) -> Result<()> {
         _ => bail!("knows `hello N`, `bye N` and `requests`, not {line:?}"),
     };
     let body = format!("<d:{action}>{}</d:{action}>", cameras.about(number));
+    let message = envelope(action, number, "", &body);
     let socket = std::net::UdpSocket::bind((cameras.address, 0))?;
-    socket.send_to(
-        envelope(action, number, "", &body).as_bytes(),
-        (GROUP, PORT),
-    )?;
+    socket.send_to(message.as_bytes(), cameras.group()?)?;
     Ok(())
 }
 
@@ -281,8 +291,15 @@ async fn main() -> Result<()> {
     for number in 0..cameras.count {
         listen(Arc::clone(&cameras), number, Arc::clone(&requests)).await?;
     }
-    let socket = UdpSocket::bind((GROUP, PORT)).await?;
-    socket.join_multicast_v4(GROUP, cameras.address)?;
+    let group = cameras.group()?;
+    let socket = UdpSocket::bind(group).await?;
+    match (cameras.address, group) {
+        (IpAddr::V4(address), _) => socket.join_multicast_v4(GROUP_V4, address)?,
+        (IpAddr::V6(_), SocketAddr::V6(group)) => {
+            socket.join_multicast_v6(&GROUP_V6, group.scope_id())?;
+        }
+        (IpAddr::V6(_), SocketAddr::V4(_)) => bail!("the group is of the other version"),
+    }
     let answering = tokio::spawn(answer_probes(Cameras::clone(&cameras), socket));
     let obeying = tokio::task::spawn_blocking(move || {
         leafhost_peers::ready()?;

@@ -1,0 +1,138 @@
+//! An agent hears cameras and networks come and go, and believes no farewell that is not true.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use leafhost_tests::agent::Home;
+use leafhost_tests::lan::{Host, Lan};
+use leafhost_tests::wait::within;
+use leafhost_tests::{peer, requirement};
+use serde_json::Value;
+
+use crate::capture::{Capture, sent_to};
+use crate::found::discover;
+use crate::onvif::{UUID, camera, strict_camera};
+
+const CAMERAS: &str = "apiVersion: akri.sh/v0
+kind: Configuration
+metadata:
+  name: cameras
+spec:
+  capacity: 2
+  discoveryHandler:
+    name: onvif
+    discoveryDetails: |
+      discoveryTimeoutSeconds: 1
+";
+
+/// Well before the next poll, which comes ten seconds after the one before.
+const AT_ONCE: Duration = Duration::from_secs(5);
+
+/// An agent on a host that has looked for cameras once and found so many.
+pub fn agent(host: &Host, name: &str, found: usize) -> Result<Home> {
+    let mut home = Home::on_host(host, name)?;
+    home.add_handler("onvif")?;
+    home.write("configurations/cameras.yaml", CAMERAS)?;
+    home.start(&[])?;
+    home.until("the first look", |status| {
+        status.pointer("/handlers/0/status").and_then(Value::as_str) == Some("Active")
+    })?;
+    home.instances(found)?;
+    Ok(home)
+}
+
+/// Waits less than until the next poll.
+fn soon(home: &Home, what: &str, count: usize) -> Result<()> {
+    within(AT_ONCE, what, || {
+        let status = home.status()?;
+        let instances = status.pointer("/instances").and_then(Value::as_array);
+        let instances = instances.context("no instances")?.len();
+        ensure!(instances == count, "{instances} Instances, {status:#}");
+        Ok(())
+    })
+    .with_context(|| home.log())
+}
+
+#[test]
+fn a_hello_makes_an_instance_and_a_bye_takes_it_away_only_if_it_is_true() -> Result<()> {
+    if requirement::lacks(peer::missing())? {
+        return Ok(());
+    }
+    let lan = Lan::new()?;
+    let (client, host) = (lan.host("client")?, lan.host("camera")?);
+    let mut camera = strict_camera(&host, UUID, &["--silent"])?;
+    let home = agent(&client, "node-a", 0)?;
+    camera.tell("hello")?;
+    soon(&home, "an Instance after the hello", 1)?;
+
+    camera.tell("bye")?;
+    // It asks whether that is true.
+    assert_eq!(camera.ask("greeted")?, "greeted");
+    home.instances(1)?;
+    camera.tell("hello")?;
+    home.instances(1)?;
+
+    camera.tell("off")?;
+    camera.tell("bye")?;
+    soon(&home, "no Instance after the true farewell", 0)
+}
+
+#[test]
+fn a_network_that_is_plugged_in_is_probed_at_once() -> Result<()> {
+    if requirement::lacks(peer::missing())? {
+        return Ok(());
+    }
+    let lan = Lan::with_bridges(2)?;
+    let client = lan.host_on("client", &[0, 1])?;
+    let host = lan.host_on("camera", &[1])?;
+    lan.disconnect(&client, 1)?;
+    let _camera = camera(&host, UUID, &[])?;
+    let home = agent(&client, "node-a", 0)?;
+    lan.connect(&client, 1)?;
+    soon(&home, "an Instance after the plug", 1)
+}
+
+#[test]
+fn three_idle_agents_send_their_own_periodic_probes_and_no_more() -> Result<()> {
+    if requirement::lacks(peer::missing())? {
+        return Ok(());
+    }
+    let lan = Lan::new()?;
+    let host = lan.host("camera")?;
+    let _camera = camera(&host, UUID, &[])?;
+    let clients = ["a", "b", "c"].map(|name| lan.host(name));
+    let clients = clients.into_iter().collect::<Result<Vec<_>>>()?;
+
+    let groups = ["239.255.255.250", "ff02::c"];
+    let first = clients.first().context("no client")?;
+    let capture = Capture::start(first)?;
+    discover(first, "onvif", "{}", &[])?;
+    let flows = capture.end()?;
+    let round = groups.map(|group| sent_to(&flows, group, 3702));
+    assert!(round.iter().all(|sent| *sent > 0), "{flows:?}");
+
+    let homes = clients
+        .iter()
+        .zip(["node-a", "node-b", "node-c"])
+        .map(|(client, name)| agent(client, name, 1))
+        .collect::<Result<Vec<_>>>()?;
+    let captures = clients
+        .iter()
+        .map(Capture::start)
+        .collect::<Result<Vec<_>>>()?;
+    std::thread::park_timeout(Duration::from_secs(25));
+    for (capture, home) in captures.into_iter().zip(&homes) {
+        let flows = capture.end()?;
+        for (group, round) in groups.iter().zip(round) {
+            let sent = sent_to(&flows, group, 3702);
+            // Every ten seconds; the span may begin and end within a round.
+            let (least, most) = (round, round * 4);
+            assert!(
+                (least..=most).contains(&sent),
+                "{sent} to {group} where a round has {round}: {flows:?}\n{}",
+                home.log()
+            );
+        }
+    }
+    Ok(())
+}
