@@ -29,7 +29,7 @@ pub fn announcement(details: &Details, uuid: &str, scopes: &[String]) -> Result<
 
 /// Whether a camera is let through by its addresses, as far as they are known.
 pub fn addresses(details: &Details, ip: Option<&str>, mac: Option<&str>) -> Result<(), Dropped> {
-    let same = |one: &str, item: &str| one.to_lowercase() == item.to_lowercase();
+    let same = |one: &str, item: &str| one.eq_ignore_ascii_case(item);
     let ip = ip.map(|ip| [ip.to_owned()]);
     let mac = mac.map(|mac| [mac.to_owned()]);
     decide(

@@ -166,7 +166,7 @@ pub fn uuid(endpoint: &str) -> String {
     let name = endpoint.trim();
     let name = name.strip_prefix("urn:").unwrap_or(name);
     let name = name.strip_prefix("uuid:").unwrap_or(name);
-    name.to_lowercase()
+    name.to_ascii_lowercase()
 }
 
 fn is_uuid(text: &str) -> bool {

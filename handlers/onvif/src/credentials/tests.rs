@@ -1,1 +1,98 @@
+use super::*;
 
+const UUID: &str = "11111111-aaaa-bbbb-cccc-222222222222";
+
+fn mk_properties(properties: &[(&str, &[u8])]) -> Vec<Property> {
+    let mk = |(name, value): &(&str, &[u8])| Property {
+        name: (*name).to_owned(),
+        value: Some(value.to_vec()),
+        secret: true,
+    };
+    properties.iter().map(mk).collect()
+}
+
+fn given(properties: &[(&str, &[u8])], uuid: &str) -> Option<(String, String)> {
+    let credentials = Credentials::new(&mk_properties(properties));
+    let credential = credentials.get(uuid)?;
+    Some((credential.user.clone(), credential.password.clone()))
+}
+
+fn pair(user: &str, password: &str) -> Option<(String, String)> {
+    Some((user.to_owned(), password.to_owned()))
+}
+
+#[test]
+fn akris_three_ways_are_taken_and_the_later_wins() {
+    let list: &[(&str, &[u8])] = &[
+        ("device_credential_list", br#"["one", "two"]"#),
+        ("one", br#"{"11111111-AAAA-bbbb-cccc-222222222222": {"username": "list", "password": "c2VjcmV0", "base64encoded": true}, "other": {"username": "o"}}"#),
+        ("two", br#"{"urn:uuid:third": {"username": "t", "password": "p"}, "default": {"username": "d", "password": "e"}}"#),
+    ];
+    let references: &[(&str, &[u8])] = &[
+        ("device_credential_ref_list", br#"["refs"]"#),
+        ("refs", br#"{"11111111-aaaa-bbbb-cccc-222222222222": {"username_ref": "u1", "password_ref": "p1"}}"#),
+        ("u1", b"ref"),
+        ("p1", b"referred"),
+    ];
+    let single: &[(&str, &[u8])] = &[
+        ("username_11111111_aaaa_bbbb_cccc_222222222222", b"single"),
+        ("password_11111111_aaaa_bbbb_cccc_222222222222", b"alone"),
+        ("username_default", b"default"),
+    ];
+    assert_eq!(given(list, UUID), pair("list", "secret"));
+    assert_eq!(given(list, "other"), pair("o", ""));
+    assert_eq!(given(list, "third"), pair("t", "p"));
+    assert_eq!(given(list, "fourth"), pair("d", "e"));
+    let two = [list, references].concat();
+    assert_eq!(given(&two, UUID), pair("ref", "referred"));
+    let mut three = [list, references, single].concat();
+    assert_eq!(given(&three, UUID), pair("single", "alone"));
+    assert_eq!(given(&three, "fourth"), pair("default", ""));
+    three.push(("password_default", b"p"));
+    assert_eq!(given(&three, "fourth"), pair("default", "p"));
+    assert_eq!(given(single, "11111111_aaaa_bbbb_cccc_222222222222"), pair("default", ""));
+    assert_eq!(given(&single[..2], "fourth"), None);
+}
+
+#[test]
+fn problems_are_named_without_values() {
+    let secret = "hunter2";
+    let hunter = secret.as_bytes();
+    for (properties, problem) in [
+        (vec![("device_credential_list", hunter)], "discovery property \"device_credential_list\" is no JSON list of names of properties"),
+        (vec![("device_credential_list", &br#"["x"]"#[..])], "discovery property \"x\" is named in a list of credentials and not there"),
+        (vec![("device_credential_list", br#"["x"]"#), ("x", hunter)], "discovery property \"x\" is no JSON object of credentials by UUID"),
+        (
+            vec![("device_credential_list", br#"["x"]"#), ("x", br#"{"a": {"password": "hunter2"}}"#)],
+            "discovery property \"x\" has an entry without `username`",
+        ),
+        (
+            vec![("device_credential_list", br#"["x"]"#), ("x", br#"{"a": {"username": "u", "password": "hunter2!", "base64encoded": true}}"#)],
+            "discovery property \"x\" has a password that is no Base64 of UTF-8",
+        ),
+        (
+            vec![("device_credential_ref_list", br#"["x"]"#), ("x", br#"{"a": {"username_ref": "u"}}"#)],
+            "discovery property \"x\" names a property for a user name that is not there",
+        ),
+        (
+            vec![("device_credential_ref_list", br#"["x"]"#), ("u", b"u"), ("x", br#"{"a": {"username_ref": "u", "password_ref": "p"}}"#)],
+            "discovery property \"x\" names a property for a password that is not there",
+        ),
+        (vec![("username_a", b"\xff")], "discovery property \"username_a\" is not UTF-8"),
+    ] {
+        let credentials = Credentials::new(&mk_properties(&properties));
+        assert_eq!(credentials.problems, [problem]);
+        assert!(!format!("{credentials:?}").contains(secret));
+    }
+}
+
+#[test]
+fn a_property_without_bytes_is_as_none() {
+    let properties = [Property {
+        name: "username_default".to_owned(),
+        value: None,
+        secret: true,
+    }];
+    let credentials = Credentials::new(&properties);
+    assert!(credentials.get("a").is_none() && credentials.problems.is_empty());
+}
