@@ -307,6 +307,8 @@ impl WakingSession {
             _ => self.look_at().map(|at| at.duration_since(now)),
         };
         stats.wakes_refused.clone_from(&self.wakes.refused);
+        let unheard = self.listening.problems(&self.wakes);
+        stats.wakes_refused.extend(unheard);
         Report {
             outcome: called.outcome,
             explained: called.explained,

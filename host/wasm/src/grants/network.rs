@@ -20,20 +20,20 @@ pub(super) struct Section {
 
 impl Section {
     pub(super) fn check(self, problems: &mut Vec<FieldProblem>) -> NetworkGrants {
-        super::check_list("network.interfaces", &self.interfaces, problems);
+        patterns("network.interfaces", &self.interfaces, problems);
         let groups: Vec<NetPorts> = entries("multicast", &self.multicast, problems);
         for (index, group) in groups.iter().enumerate() {
             let is_group = group.net.is_some_and(|net| {
                 net.addr().is_multicast() && net.prefix_len() == net.max_prefix_len()
             });
-            if !is_group {
+            if !is_group || group.ports.first != group.ports.last {
                 problems.push(FieldProblem::new(
                     format!("network.multicast[{index}]"),
-                    "must be one group's address, such as \"239.255.255.250:3702\"",
+                    "must be one group's address and one port, such as \"239.255.255.250:3702\"",
                 ));
             }
         }
-        super::check_list("network.names", &self.names, problems);
+        patterns("network.names", &self.names, problems);
         let tls = self.tls.map_or(Ok(Tls::default()), |text| text.parse());
         let tls = tls.unwrap_or_else(|message| {
             problems.push(FieldProblem::new("network.tls", message));
@@ -47,6 +47,18 @@ impl Section {
             http: entries("http", &self.http, problems),
             names: self.names,
             tls,
+        }
+    }
+}
+
+fn patterns(name: &str, list: &[String], problems: &mut Vec<FieldProblem>) {
+    super::check_list(name, list, problems);
+    for (index, entry) in list.iter().enumerate() {
+        if let Err(error) = glob::Pattern::new(entry) {
+            problems.push(FieldProblem::new(
+                format!("{name}[{index}]"),
+                format!("{entry:?} is no pattern: {}", error.msg),
+            ));
         }
     }
 }

@@ -108,6 +108,21 @@ fn a_wrong_field_is_named_with_its_path() {
             "network.multicast[0]",
             "group",
         ),
+        (
+            "network: {multicast: ['239.255.255.250:1-9']}",
+            "network.multicast[0]",
+            "one port",
+        ),
+        (
+            "network: {interfaces: [eth0, '[']}",
+            "network.interfaces[1]",
+            "no pattern",
+        ),
+        (
+            "network: {names: ['***']}",
+            "network.names[0]",
+            "no pattern",
+        ),
         ("network: {tls: none}", "network.tls", "must be `verify`"),
         ("network: {tls: 'pin:12'}", "network.tls", "64 hexadecimal"),
         ("limits: {memoryMiB: 1}", "limits.memoryMiB", "64 to 1024"),

@@ -10,6 +10,8 @@ use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{broadcast, watch};
 use tokio::time::Instant;
 
+use super::Wakes;
+
 /// How many device events are kept while a call runs, for its answer to say which of them matter.
 const MAX_EVENTS: usize = 4096;
 /// How many datagrams; each has at most 4 KiB.
@@ -44,6 +46,14 @@ pub(crate) struct Listening {
 }
 
 impl Listening {
+    /// Why a session that waits for these wakes may wait in vain.
+    pub(super) fn problems(&self, wakes: &Wakes) -> Vec<String> {
+        match &self.groups {
+            Some(groups) if !wakes.multicast.is_empty() => groups.problems(),
+            _ => Vec::new(),
+        }
+    }
+
     /// What is heard next. Waits for ever where nobody listens. Cancel-safe.
     pub(super) async fn next(&mut self) -> Sound {
         let Self {
@@ -130,12 +140,19 @@ async fn changed(ear: &mut Option<NetworkEar>) {
 pub(crate) trait GroupEar: Send {
     /// What is heard next; never ends. Cancel-safe.
     async fn next(&mut self) -> leafhost_net::Heard;
+
+    /// What cannot be heard, and why.
+    fn problems(&self) -> Vec<String>;
 }
 
 #[async_trait]
 impl GroupEar for Listener {
     async fn next(&mut self) -> leafhost_net::Heard {
         Self::next(self).await
+    }
+
+    fn problems(&self) -> Vec<String> {
+        Self::problems(self)
     }
 }
 

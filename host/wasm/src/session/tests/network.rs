@@ -23,6 +23,10 @@ impl GroupEar for Told {
             None => std::future::pending().await,
         }
     }
+
+    fn problems(&self) -> Vec<String> {
+        vec!["cannot hear 239.255.255.250:3702 on eth0: no buffer space".into()]
+    }
 }
 
 type Groups = mpsc::UnboundedSender<leafhost_net::Heard>;
@@ -201,6 +205,17 @@ async fn a_flood_wakes_once_a_second_until_it_is_over() {
     groups.send(datagram("192.168.7.9", "Hello")).unwrap();
     pass(200 * MILLI).await;
     assert_eq!(caller.calls().len(), before + 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_group_that_cannot_be_heard_is_named_where_it_is_waited_for() {
+    for (answer, named) in [(answer(&[&["Hello"]]), 1), (found(None, &["usb"]), 0)] {
+        let (mut reports, _groups) = in_group(&at_once([answer]));
+        let report = reports.recv().await.unwrap();
+        let refused = report.call.wakes_refused;
+        assert_eq!(refused.len(), named);
+        assert!(refused.iter().all(|text| text.contains("cannot hear")));
+    }
 }
 
 fn interface(name: &str, address: &str) -> Interface {
