@@ -10,17 +10,16 @@ use http::{Request, Response, StatusCode};
 use http_body_util::Full;
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::body::Body;
 use super::until::Until;
-use super::wire::{Meter, Wire};
+use super::wire::Meter;
 use super::{HttpError, Limits, MAX_HEAD, MAX_HEADERS, Stage};
 
-type Connection = http1::Connection<TokioIo<Wire>, Full<Bytes>>;
-
 pub(super) async fn exchange(
-    wire: Wire,
+    wire: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
     mut request: Request<Full<Bytes>>,
     meter: Arc<Meter>,
     place: OwnedSemaphorePermit,
@@ -35,13 +34,14 @@ pub(super) async fn exchange(
         .writev(false)
         .max_headers(MAX_HEADERS)
         .max_header_size(MAX_HEAD)
+        .max_buf_size(MAX_HEAD)
         .allow_spaces_after_header_name_in_responses(true)
         .allow_obsolete_multiline_headers_in_responses(true)
         .ignore_invalid_headers_in_responses(true)
         .handshake(TokioIo::new(wire))
         .await
         .map_err(|error| meter.explain(&error, Stage::Head))?;
-    let mut driver = Driver(Some(connection));
+    let mut driver = Driver(Some(Box::pin(connection)));
 
     let answer = async {
         let mut answer = pin!(sender.send_request(request));
@@ -77,15 +77,101 @@ pub(super) async fn exchange(
 }
 
 /// The connection, until it has ended.
-pub(super) struct Driver(Option<Connection>);
+pub(super) struct Driver(Option<Pin<Box<dyn Future<Output = hyper::Result<()>> + Send>>>);
 
 impl Driver {
     /// Lets it read and write. What it fails with reaches whoever waits for the answer or the body.
     pub(super) fn drive(&mut self, cx: &mut Context<'_>) {
         if let Some(connection) = &mut self.0
-            && Pin::new(connection).poll(cx).is_ready()
+            && connection.as_mut().poll(cx).is_ready()
         {
             self.0 = None;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+    use std::sync::Mutex;
+    use std::time::Duration;
+
+    use tokio::io::ReadBuf;
+
+    use super::super::{Budget, MAX_BODY, Timeouts};
+    use super::*;
+
+    /// Keeps what is written, one entry a write, and answers it.
+    struct Recorder {
+        writes: Arc<Mutex<Vec<Vec<u8>>>>,
+        answer: &'static [u8],
+    }
+
+    impl AsyncRead for Recorder {
+        fn poll_read(
+            mut self: Pin<&mut Self>,
+            cx: &mut Context<'_>,
+            buf: &mut ReadBuf<'_>,
+        ) -> Poll<io::Result<()>> {
+            if self.writes.lock().unwrap().is_empty() {
+                cx.waker().wake_by_ref();
+                return Poll::Pending;
+            }
+            buf.put_slice(std::mem::take(&mut self.answer));
+            Poll::Ready(Ok(()))
+        }
+    }
+
+    impl AsyncWrite for Recorder {
+        fn poll_write(
+            self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+            buf: &[u8],
+        ) -> Poll<io::Result<usize>> {
+            self.writes.lock().unwrap().push(buf.to_vec());
+            Poll::Ready(Ok(buf.len()))
+        }
+
+        fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+
+        fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+    }
+
+    #[tokio::test]
+    async fn head_and_body_are_one_write_however_long_the_body_is() {
+        let minute = Duration::from_mins(1);
+        let limits = Limits {
+            timeouts: Timeouts {
+                connect: minute,
+                first_byte: minute,
+                between_bytes: minute,
+                total: minute,
+            },
+            max_body: MAX_BODY,
+        };
+        for size in [1, 100, 10_000, 1_000_000] {
+            let budget = Arc::new(Budget::default());
+            let place = budget.enter().unwrap();
+            let meter = Meter::new("127.0.0.1:80".parse().unwrap(), MAX_BODY, budget);
+            let writes = Arc::default();
+            let recorder = Recorder {
+                writes: Arc::clone(&writes),
+                answer: b"HTTP/1.1 204 No Content\r\n\r\n",
+            };
+            let request = Request::post("/")
+                .header("content-length", size)
+                .body(Full::from(vec![b'x'; size]))
+                .unwrap();
+            let total = Until::after(minute);
+            let answer = exchange(recorder, request, Arc::new(meter), place, limits, total).await;
+            assert_eq!(answer.unwrap().status(), 204);
+            let sizes: Vec<usize> = writes.lock().unwrap().iter().map(Vec::len).collect();
+            let head = format!("POST / HTTP/1.1\r\nContent-Length: {size}\r\n\r\n");
+            assert_eq!(sizes, [head.len() + size]);
         }
     }
 }

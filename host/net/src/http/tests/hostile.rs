@@ -42,8 +42,17 @@ async fn an_answer_without_end_is_cut_off_with_its_reason() {
     ];
     for (first, then, reason) in cases {
         let (address, written) = endless(first, then).await;
-        let text = told(&ask(address, LIMITS).await.unwrap_err());
+        let budget = Arc::new(Budget::default());
+        let (gate, before) = (Guard::default(), budget.left());
+        let request = get(format!("http://{address}/"));
+        let found = match send(&gate, &no_names(), &budget, request, LIMITS).await {
+            Ok(answer) => whole(answer).await,
+            Err(error) => Err(error),
+        };
+        let text = told(&found.unwrap_err());
         assert!(text.contains(reason), "{first:?} {then:?}: {text}");
+        let moved = before - budget.left();
+        assert!(moved < 2_500_000, "{first:?} {then:?}: {moved}");
         // What was written and not read is in the kernel's buffers.
         let written = written.await.unwrap();
         assert!(written < 16 * 1024 * 1024, "{first:?} {then:?}: {written}");
@@ -55,6 +64,7 @@ async fn an_answer_that_breaks_a_rule_is_an_error_that_names_it() {
     let many: String = (0..300).map(|n| format!("X-{n}: y\r\n")).collect();
     let many = format!("HTTP/1.1 200 OK\r\n{many}Content-Length: 0\r\n\r\n");
     let long = format!("HTTP/1.1 200 OK\r\nX: {}\r\n\r\n", "y".repeat(MAX_HEAD));
+    let over = "x".repeat(1_048_577);
     let interim = "HTTP/1.1 100 Continue\r\n\r\n".repeat(9);
     let interim = format!("{interim}HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
     let chunked =
@@ -65,6 +75,14 @@ async fn an_answer_that_breaks_a_rule_is_an_error_that_names_it() {
         (long, "over 65536 bytes or 256 headers"),
         (interim, "more than 8 interim answers"),
         (length("1048577"), "body is over 1048576 bytes"),
+        (
+            format!("HTTP/1.0 200 OK\r\n\r\n{over}"),
+            "body is over 1048576 bytes",
+        ),
+        (
+            chunked(&format!("100001\r\n{over}\r\n0\r\n\r\n")),
+            "body is over 1048576 bytes",
+        ),
         (length("18446744073709551615"), "impossible length"),
         (length("99999999999999999999999"), "breaks HTTP"),
         (length("-1"), "breaks HTTP"),

@@ -141,10 +141,12 @@ async fn four_look_ups_run_at_once_even_if_nobody_waits_for_them() {
     let most = Arc::new(AtomicUsize::new(0));
     let (finish, until_then) = std::sync::mpsc::channel::<()>();
     let (running, until_then) = (AtomicUsize::new(0), Mutex::new(until_then));
+    let (started, mut starts) = tokio::sync::mpsc::unbounded_channel();
     let highest = Arc::clone(&most);
     let stuck = Names::with(move |_| {
         let now = running.fetch_add(1, Ordering::SeqCst) + 1;
         highest.fetch_max(now, Ordering::SeqCst);
+        started.send(()).unwrap();
         // Ends when the test says so, by dropping the other side.
         assert!(until_then.lock().unwrap().recv().is_err());
         running.fetch_sub(1, Ordering::SeqCst);
@@ -152,7 +154,12 @@ async fn four_look_ups_run_at_once_even_if_nobody_waits_for_them() {
     });
     let guard = Guard::default();
     // Polled once and dropped, as by callers whose time is over.
-    for _ in 0..20 {
+    for n in 0..20 {
+        if n == 4 {
+            for _ in 0..4 {
+                starts.recv().await.unwrap();
+            }
+        }
         tokio::select! {
             biased;
             _ = stuck.look_up(&guard, "cam.example") => panic!("it is stuck"),
