@@ -3,19 +3,24 @@
 //! Everything is looked at when the timer comes, and when something happened that cannot be looked at alone. A camera that
 //! greets or takes its leave in between is looked at alone.
 
+mod camera;
+mod cursor;
+mod devices;
+mod gather;
 mod pass;
+mod probe;
 
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use leafhost_sdk::{Discovery, Event, Host, Request, Result};
+use leafhost_sdk::{Discovery, Event, Host, Request};
 
-use crate::camera::Asker;
-use crate::credentials::Credentials;
-use crate::cursor::{Cursor, Moment};
 use crate::details::Details;
-use crate::gather::Heard;
-use crate::probe::{GROUP_V4, GROUP_V6, PORT, probe};
+use crate::discover::camera::Asker;
+use crate::discover::cursor::{Cursor, Moment};
+use crate::discover::gather::Heard;
+use crate::discover::probe::{GROUP_V4, GROUP_V6, PORT, probe};
+use crate::security::credentials::Credentials;
 use crate::wsd::{self, Message};
 
 use pass::Pass;
@@ -24,12 +29,14 @@ use pass::Pass;
 const INTERVAL: Duration = Duration::from_secs(10);
 /// How long after a probe the next one comes that something on the network asks for.
 const SOONEST: Duration = Duration::from_secs(2);
+/// How late a probe may be for the sake of cameras that come and go, which would wait for its end.
+const LATE: Duration = Duration::from_secs(2);
 /// The actions that wake.
 const ACTIONS: [&str; 2] = ["/Hello", "/Bye"];
 
 /// Looks for cameras.
-pub fn discover(request: &Request<Details>, host: &Host) -> Result<Discovery> {
-    Ok(host.block_on(run(request, host)))
+pub fn discover(request: &Request<Details>, host: &Host) -> Discovery {
+    host.block_on(run(request, host))
 }
 
 async fn run(request: &Request<Details>, host: &Host) -> Discovery {
@@ -39,13 +46,16 @@ async fn run(request: &Request<Details>, host: &Host) -> Discovery {
         for problem in &credentials.problems {
             host.warn(problem);
         }
+        if let Some(note) = request.details.note() {
+            host.warn(note);
+        }
     }
     let cursor = Cursor::read(request.cursor.as_deref());
     let news = News::read(&request.events);
     let since_probe = Duration::from_millis(now(host).saturating_sub(cursor.probed));
     let looks_at_everything = request.events_lost
         || cursor.told.is_none()
-        || since_probe >= INTERVAL
+        || since_probe >= INTERVAL + LATE
         || request
             .events
             .iter()
@@ -57,6 +67,7 @@ async fn run(request: &Request<Details>, host: &Host) -> Discovery {
             host,
             credentials: &credentials,
         },
+        most: usize::try_from(request.budget.devices).unwrap_or(usize::MAX),
         cursor,
         asks_again: is_changed,
         is_cut_short: false,

@@ -1,15 +1,8 @@
 //! The `onvif` discovery handler: cameras on the network that speak ONVIF.
 
-mod camera;
-mod clock;
-mod credentials;
-mod cursor;
 mod details;
-mod devices;
 mod discover;
 mod filter;
-mod gather;
-mod probe;
 mod security;
 pub mod soap;
 pub mod wsd;
@@ -39,7 +32,7 @@ impl Handler for Onvif {
     }
 
     fn discover(request: &Request<details::Details>, host: &Host) -> Result<Discovery> {
-        discover::discover(request, host)
+        Ok(discover::discover(request, host))
     }
 }
 

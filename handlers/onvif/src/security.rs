@@ -1,6 +1,7 @@
 //! Proof that we know a password, without saying it: the user name token of WS-Security and the digest of HTTP. There is
 //! no way here to send a password as text.
 
+pub mod credentials;
 pub mod digest;
 pub mod token;
 

@@ -3,8 +3,10 @@
 //!
 //! Answers are read by local names below the response: cameras put children into wrong name spaces.
 
-use crate::clock::UtcTime;
+pub mod clock;
+
 use crate::xml::{self, Element};
+use clock::UtcTime;
 
 /// How much of a text that a camera sent is kept, in bytes.
 const MAX_TEXT: usize = 256;

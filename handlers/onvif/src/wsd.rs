@@ -128,7 +128,7 @@ pub fn read(payload: &[u8]) -> xml::Result<Message> {
         }
         "Hello" => message = Some(Message::Hello(finish(std::mem::take(&mut current)))),
         "Bye" => message = Some(Message::Bye(std::mem::take(&mut current.endpoint))),
-        name if element.name(1) == "Body" => name.clone_into(&mut body),
+        name if element.name(1) == "Body" => body = name.chars().take(32).collect(),
         _ => {}
     })?;
     Ok(message.unwrap_or(Message::Other(body)))

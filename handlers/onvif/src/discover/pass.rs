@@ -1,17 +1,16 @@
 //! One look at cameras: whom to ask in which order, and what follows from the answers.
 
+mod answer;
+
 use std::net::IpAddr;
 use std::time::Duration;
 
-use leafhost_sdk::{AttributeValue, Device, Discovery};
-
 use super::now;
-use crate::camera::{self, Asker, Silence, Told};
-use crate::cursor::{Camera, Cursor, Failed, Moment, digest};
 use crate::details::{Details, XAddrs};
-use crate::devices;
-use crate::filter;
-use crate::gather::{Candidate, Heard, gather};
+use crate::discover::camera::{self, Asker, Silence, Told};
+use crate::discover::cursor::{Camera, Cursor, Failed, Moment};
+use crate::discover::devices;
+use crate::discover::gather::{Candidate, Heard, gather};
 use crate::xaddr::XAddr;
 
 /// How many cameras are asked at once.
@@ -42,6 +41,8 @@ const MAX_MISSES: u64 = 8;
 pub(super) struct Pass<'a> {
     pub details: &'a Details,
     pub asker: Asker<'a>,
+    /// How many devices an answer may have.
+    pub most: usize,
     pub cursor: Cursor,
     /// Whether known cameras are asked anew, since credentials may have changed.
     pub asks_again: bool,
@@ -134,7 +135,9 @@ impl Pass<'_> {
     /// Known cameras that did not announce themselves this time: datagrams get lost.
     fn greetings(&self, announced: &[String], byes: &[String], now: Moment) -> Vec<Work> {
         let silent = self.cursor.cameras.iter().filter(|(url, camera)| {
-            announced.binary_search_by(|other| other.as_str().cmp(url)).is_err()
+            announced
+                .binary_search_by(|other| other.as_str().cmp(url))
+                .is_err()
                 && !byes.contains(&camera.uuid)
                 && is_due(camera.misses, camera.asked, now, 320_000)
         });
@@ -168,7 +171,8 @@ impl Pass<'_> {
             let url = &candidate.xaddr.url;
             if let Some(camera) = self.cursor.cameras.get(url) {
                 let age = now.saturating_sub(camera.asked);
-                let is_new = camera.announced != candidate.announced || camera.uuid != candidate.uuid;
+                let is_new =
+                    camera.announced != candidate.announced || camera.uuid != candidate.uuid;
                 let is_stale = age >= camera.fresh_for && stale < MAX_STALE;
                 stale += usize::from(is_stale);
                 let asks = match camera.misses {
@@ -226,11 +230,8 @@ impl Pass<'_> {
                 let began = asker.host.elapsed();
                 for _ in 0..2 {
                     match asker.greet(&xaddr, limit.min(left)).await {
-                        Ok(took) => return Outcome::Here(xaddr, took),
-                        Err(silence) if !silence.is_proof() => {
-                            return Outcome::Silent(xaddr, silence);
-                        }
-                        Err(_) => {}
+                        Err(silence) if silence.is_proof() => {}
+                        Ok(_) | Err(_) => return Outcome::Stays(xaddr),
                     }
                     let passed = asker.host.elapsed().saturating_sub(began);
                     asker.host.sleep(SECOND_LOOK.saturating_sub(passed)).await;
@@ -246,14 +247,14 @@ impl Pass<'_> {
         let may_tell = self.may_tell(&candidate);
         let limit = camera::LIMIT.min(left);
         let began = host.elapsed();
-        let mut tried = 1;
+        let mut tries_made = 1;
         loop {
             let result = self.asker.ask(xaddr, uuid, may_tell, limit).await;
             let passed = host.elapsed().saturating_sub(began);
             match result {
                 Ok(told) => return Outcome::Told(candidate, told),
-                Err(_) if tried < tries && passed < TRYING => {
-                    tried += 1;
+                Err(_) if tries_made < tries && passed < TRYING => {
+                    tries_made += 1;
                     host.sleep(TRYING / TRIES).await;
                 }
                 Err(silence) => return Outcome::Untold(candidate, silence),
@@ -285,7 +286,11 @@ impl Pass<'_> {
                 }
             }
             Outcome::Stays(xaddr) => {
-                host.skipped(&xaddr.url, "farewell", "somebody said that it goes; it is still there");
+                host.skipped(
+                    &xaddr.url,
+                    "farewell",
+                    "somebody said that it goes; that it has gone is not so, or cannot be seen",
+                );
                 if let Some(camera) = self.cursor.cameras.get_mut(&xaddr.url) {
                     camera.doubted = now;
                 }
@@ -303,7 +308,11 @@ impl Pass<'_> {
             }
             Outcome::Untold(candidate, silence) => {
                 let url = &candidate.xaddr.url;
-                host.skipped(url, "answer", silence.to_string());
+                let mut reason = silence.to_string();
+                if !candidate.is_own {
+                    reason.push_str("; it was announced from another address");
+                }
+                host.skipped(url, "answer", &reason);
                 if self.cursor.cameras.get(url).is_some() {
                     // A greeting can be forged, and the camera may be starting: the next full look decides.
                     if !is_patient {
@@ -314,7 +323,7 @@ impl Pass<'_> {
                     let failed = Failed {
                         times: times.saturating_add(1),
                         asked: now,
-                        reason: silence.to_string(),
+                        reason,
                     };
                     self.cursor.failed.insert(url.clone(), failed);
                 }
@@ -355,82 +364,6 @@ impl Pass<'_> {
             is_announced || here(url, camera).is_none_or(|place| !replaced.contains(&place))
         });
     }
-
-    /// The devices there are now.
-    pub(super) fn rendered(&self) -> Vec<Device> {
-        let here = self
-            .cursor
-            .cameras
-            .iter()
-            .filter(|(_, camera)| camera.is_here());
-        here.filter(|(_, camera)| self.filter(camera).is_ok())
-            .map(|(url, camera)| devices::device(url, camera))
-            .collect()
-    }
-
-    fn filter(&self, camera: &Camera) -> Result<(), filter::Dropped> {
-        let known = |text: &str| (!text.is_empty()).then(|| text.to_owned());
-        let (ip, mac) = (known(&camera.info.ip), known(&camera.info.mac));
-        filter::addresses(self.details, ip.as_deref(), mac.as_deref())
-    }
-
-    /// Says of each known camera why it is left out, or tells less than it could.
-    fn explain(&self) {
-        for (url, camera) in self
-            .cursor
-            .cameras
-            .iter()
-            .filter(|(_, camera)| camera.is_here())
-        {
-            let trouble = &camera.info.trouble;
-            match self.filter(camera) {
-                Err(dropped) => {
-                    let reason = match trouble.as_str() {
-                        "" => dropped.reason,
-                        trouble => format!("{} ({trouble})", dropped.reason),
-                    };
-                    self.asker.host.skipped(url, dropped.rule, reason);
-                }
-                Ok(()) if !trouble.is_empty() => {
-                    let reason = format!("is a device, but does not tell all: {trouble}");
-                    self.asker.host.skipped(url, "answer", reason);
-                }
-                Ok(()) => {}
-            }
-        }
-    }
-
-    /// The answer after a look at everything.
-    pub(super) fn everything(&mut self) -> Discovery {
-        self.explain();
-        let devices = self.rendered();
-        let told = digest_of(&devices);
-        let before = self.cursor.told.replace(told);
-        if before == Some(told) && self.departed.is_empty() {
-            Discovery::unchanged()
-        } else if self.is_cut_short {
-            // Who is missing in a part has not gone; the next answer must say who has.
-            self.cursor.told = None;
-            Discovery::partial(devices)
-        } else {
-            Discovery::complete(devices)
-        }
-    }
-
-    /// The answer after a look at some: what is not as it was `before`.
-    pub(super) fn difference(&mut self, before: &[Device]) -> Discovery {
-        let devices = self.rendered();
-        self.cursor.told = Some(digest_of(&devices));
-        let changed: Vec<Device> = devices
-            .into_iter()
-            .filter(|device| !before.contains(device))
-            .collect();
-        if changed.is_empty() {
-            Discovery::unchanged()
-        } else {
-            Discovery::partial(changed)
-        }
-    }
 }
 
 /// Whether something that failed so often is to be tried again: after one interval, then two, four, up to `most`. The
@@ -464,24 +397,4 @@ fn remember(candidate: Candidate, told: Told, now: Moment) -> Camera {
         misses: 0,
         took: milliseconds(told.took),
     }
-}
-
-/// A digest of devices.
-fn digest_of(devices: &[Device]) -> u64 {
-    let mut texts = Vec::new();
-    for device in devices {
-        texts.push(device.id.clone());
-        for (name, value) in &device.properties {
-            texts.push(format!("{name}={value}"));
-        }
-        for attribute in &device.attributes {
-            let name = &attribute.name;
-            texts.push(match &attribute.value {
-                AttributeValue::Text(text) | AttributeValue::Version(text) => format!("{name}:{text}"),
-                AttributeValue::Integer(number) => format!("{name}:{number}"),
-                AttributeValue::Boolean(yes) => format!("{name}:{yes}"),
-            });
-        }
-    }
-    digest(texts.iter().map(String::as_str))
 }

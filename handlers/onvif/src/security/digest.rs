@@ -125,26 +125,22 @@ impl Challenge {
             quoted(nonce),
             quoted(uri)
         );
+        let mut add = |text: &str| header.push_str(text);
         if let Some(spelled) = &self.spelled {
-            header.push_str(", algorithm=");
-            header.extend(
-                spelled
-                    .chars()
-                    .filter(|c| c.is_ascii_alphanumeric() || *c == '-'),
-            );
+            let is_plain = |c: &char| c.is_ascii_alphanumeric() || *c == '-';
+            add(", algorithm=");
+            add(&spelled.chars().filter(is_plain).collect::<String>());
         }
         if let Some(opaque) = &self.opaque {
-            header.push_str(", opaque=");
-            header.push_str(&quoted(opaque));
+            add(", opaque=");
+            add(&quoted(opaque));
         }
         if self.has_qop {
-            header.push_str(&format!(
-                ", qop=auth, nc={count:08x}, cnonce={}",
-                quoted(cnonce)
-            ));
-        } else if self.is_session {
-            header.push_str(", cnonce=");
-            header.push_str(&quoted(cnonce));
+            add(&format!(", qop=auth, nc={count:08x}"));
+        }
+        if self.has_qop || self.is_session {
+            add(", cnonce=");
+            add(&quoted(cnonce));
         }
         header
     }
@@ -173,18 +169,15 @@ fn split(header: &str) -> Vec<(String, Vec<(String, String)>)> {
         if after.is_empty() && word.is_empty() {
             return challenges;
         }
-        match after.trim_start_matches([' ', '\t']).strip_prefix('=') {
-            Some(after) => {
-                let (value, after) = value(after.trim_start_matches([' ', '\t']));
-                if let Some((_, parameters)) = challenges.last_mut() {
-                    parameters.push((word.to_owned(), value));
-                }
-                rest = after;
+        if let Some(after) = after.trim_start_matches([' ', '\t']).strip_prefix('=') {
+            let (value, after) = value(after.trim_start_matches([' ', '\t']));
+            if let Some((_, parameters)) = challenges.last_mut() {
+                parameters.push((word.to_owned(), value));
             }
-            None => {
-                challenges.push((word.to_owned(), Vec::new()));
-                rest = after;
-            }
+            rest = after;
+        } else {
+            challenges.push((word.to_owned(), Vec::new()));
+            rest = after;
         }
     }
 }

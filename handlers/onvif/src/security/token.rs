@@ -1,11 +1,11 @@
-//! WS-Security `UsernameToken` with `PasswordDigest` (OASIS Web Services Security UsernameToken Profile 1.0, 3.1).
+//! WS-Security `UsernameToken` with `PasswordDigest` (OASIS Web Services Security, Username Token Profile 1.0, 3.1).
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use sha1::{Digest as _, Sha1};
 
 use super::Credential;
-use crate::clock::UtcTime;
+use crate::soap::clock::UtcTime;
 use crate::xml::escape;
 
 /// The `wsse:Security` element. `created` is in the camera's own time, which is what it compares with; `nonce` is new for

@@ -23,7 +23,10 @@ fn a_request_has_the_shape_old_devices_want() {
         "application/soap+xml; charset=utf-8; action=\"http://www.onvif.org/ver10/device/wsdl/GetNetworkInterfaces\""
     );
     let request = Operation::GetScopes.request(Some("<t/>"));
-    assert!(request.contains("<s:Header><t/></s:Header><s:Body"), "{request}");
+    assert!(
+        request.contains("<s:Header><t/></s:Header><s:Body"),
+        "{request}"
+    );
 }
 
 #[test]
@@ -33,11 +36,15 @@ fn recorded_answers_are_read() {
         answer.time.unwrap().xml()
     };
     assert_eq!(
-        time(include_bytes!("../../fixtures/onvif-server-GetSystemDateAndTime.xml")),
+        time(include_bytes!(
+            "../../fixtures/onvif-server-GetSystemDateAndTime.xml"
+        )),
         "2026-11-20T08:58:44Z"
     );
     assert_eq!(
-        time(include_bytes!("../../fixtures/predator-GetSystemDateAndTime.xml")),
+        time(include_bytes!(
+            "../../fixtures/predator-GetSystemDateAndTime.xml"
+        )),
         "2014-12-24T19:14:37Z"
     );
     for (body, told) in [
@@ -47,12 +54,25 @@ fn recorded_answers_are_read() {
         ),
         (
             include_bytes!("../../fixtures/predator-GetDeviceInformation.xml"),
-            ["Mockup Manufacturer", "Mockup Model", "Mockup_15_14_13", "00000000"],
+            [
+                "Mockup Manufacturer",
+                "Mockup Model",
+                "Mockup_15_14_13",
+                "00000000",
+            ],
         ),
     ] {
         let answer = read(Operation::GetDeviceInformation, 200, body).unwrap();
         assert!(answer.is_response);
-        assert_eq!([answer.manufacturer, answer.model, answer.firmware, answer.serial], told);
+        assert_eq!(
+            [
+                answer.manufacturer,
+                answer.model,
+                answer.firmware,
+                answer.serial
+            ],
+            told
+        );
     }
     for (body, ip, mac) in [
         (
@@ -72,42 +92,85 @@ fn recorded_answers_are_read() {
     let scopes = |body: &[u8]| read(Operation::GetScopes, 200, body).unwrap().scopes;
     assert_eq!(
         scopes(include_bytes!("../../fixtures/onvif-server-GetScopes.xml")),
-        ["onvif://www.onvif.org/type/video_encoder", "onvif://www.onvif.org/Profile/Streaming"]
+        [
+            "onvif://www.onvif.org/type/video_encoder",
+            "onvif://www.onvif.org/Profile/Streaming"
+        ]
     );
-    assert_eq!(scopes(include_bytes!("../../fixtures/predator-GetScopes.xml")).len(), 7);
+    assert_eq!(
+        scopes(include_bytes!("../../fixtures/predator-GetScopes.xml")).len(),
+        7
+    );
 }
 
 #[test]
 fn the_first_address_is_told_as_akri_tells_it() {
     let interface = |mac: &str, config: &str| {
-        format!("<a:NetworkInterfaces><b:Info><b:HwAddress>{mac}</b:HwAddress></b:Info>{config}</a:NetworkInterfaces>")
+        format!(
+            "<a:NetworkInterfaces><b:Info><b:HwAddress>{mac}</b:HwAddress></b:Info>{config}</a:NetworkInterfaces>"
+        )
     };
     let v4 = |kind: &str, ip: &str| {
-        format!("<b:IPv4><b:Config><b:{kind}><b:Address>{ip}</b:Address></b:{kind}></b:Config></b:IPv4>")
+        format!(
+            "<b:IPv4><b:Config><b:{kind}><b:Address>{ip}</b:Address></b:{kind}></b:Config></b:IPv4>"
+        )
     };
     let link_local = "<b:IPv4><b:Config><b:LinkLocal><b:Address>10.137.185.208</b:Address><b:PrefixLength>0</b:PrefixLength></b:LinkLocal><b:FromDHCP><b:Address>10.137.185.209\r\n</b:Address></b:FromDHCP></b:Config></b:IPv4>";
     let v6 = "<b:IPv6><b:Config><b:Manual><b:Address>2001:db8::1</b:Address></b:Manual></b:Config></b:IPv6>";
     for (interfaces, ip, mac) in [
-        (interface("00:12:41:5C:a1:a5", &v4("Manual", "192.168.1.36")), "192.168.1.36", "00:12:41:5C:a1:a5"),
+        (
+            interface("00:12:41:5C:a1:a5", &v4("Manual", "192.168.1.36")),
+            "192.168.1.36",
+            "00:12:41:5C:a1:a5",
+        ),
         (interface("m", link_local), "10.137.185.208", "m"),
-        (interface("m", &v4("FromDHCP", "\n192.168.1.36\r\n")), "192.168.1.36", "m"),
-        (interface("5792c4:5792c5:5792c6", v6), "", "5792c4:5792c5:5792c6"),
+        (
+            interface("m", &v4("FromDHCP", "\n192.168.1.36\r\n")),
+            "192.168.1.36",
+            "m",
+        ),
+        (
+            interface("5792c4:5792c5:5792c6", v6),
+            "",
+            "5792c4:5792c5:5792c6",
+        ),
         (interface("", ""), "", ""),
-        (interface("00-11-22", "") + &interface("33", &v4("Manual", "192.168.1.36")), "192.168.1.36", "00-11-22"),
+        (
+            interface("00-11-22", "") + &interface("33", &v4("Manual", "192.168.1.36")),
+            "192.168.1.36",
+            "00-11-22",
+        ),
         (String::new(), "", ""),
     ] {
-        let body = format!("<a:GetNetworkInterfacesResponse>{interfaces}</a:GetNetworkInterfacesResponse>");
+        let body = format!(
+            "<a:GetNetworkInterfacesResponse>{interfaces}</a:GetNetworkInterfacesResponse>"
+        );
         let answer = read(Operation::GetNetworkInterfaces, 200, &mk_envelope(&body)).unwrap();
-        assert_eq!((answer.ip.as_str(), answer.mac.as_str()), (ip, mac), "{interfaces}");
+        assert_eq!(
+            (answer.ip.as_str(), answer.mac.as_str()),
+            (ip, mac),
+            "{interfaces}"
+        );
     }
 }
 
 #[test]
 fn children_in_a_wrong_name_space_are_read() {
-    let body = mk_envelope("<x:GetDeviceInformationResponse xmlns:x='urn:1'><trt:Model xmlns:trt='urn:2'>M&amp;1</trt:Model></x:GetDeviceInformationResponse>");
-    assert_eq!(read(Operation::GetDeviceInformation, 200, &body).unwrap().model, "M&1");
+    let body = mk_envelope(
+        "<x:GetDeviceInformationResponse xmlns:x='urn:1'><trt:Model xmlns:trt='urn:2'>M&amp;1</trt:Model></x:GetDeviceInformationResponse>",
+    );
+    assert_eq!(
+        read(Operation::GetDeviceInformation, 200, &body)
+            .unwrap()
+            .model,
+        "M&1"
+    );
     let body = include_bytes!("../../fixtures/wrong-prefix.xml");
-    assert!(!read(Operation::GetDeviceInformation, 200, body).unwrap().is_response);
+    assert!(
+        !read(Operation::GetDeviceInformation, 200, body)
+            .unwrap()
+            .is_response
+    );
 }
 
 #[test]
@@ -132,11 +195,17 @@ fn an_empty_body_is_an_answer_and_no_bytes_are_none() {
 #[test]
 fn a_clock_that_is_none_is_no_time() {
     let time = |date: &str| {
-        let body = format!("<GetSystemDateAndTimeResponse><SystemDateAndTime><UTCDateTime>{date}</UTCDateTime><LocalDateTime><Date><Year>2026</Year></Date></LocalDateTime></SystemDateAndTime></GetSystemDateAndTimeResponse>");
-        read(Operation::GetSystemDateAndTime, 200, &mk_envelope(&body)).unwrap().time
+        let body = format!(
+            "<GetSystemDateAndTimeResponse><SystemDateAndTime><UTCDateTime>{date}</UTCDateTime><LocalDateTime><Date><Year>2026</Year></Date></LocalDateTime></SystemDateAndTime></GetSystemDateAndTimeResponse>"
+        );
+        read(Operation::GetSystemDateAndTime, 200, &mk_envelope(&body))
+            .unwrap()
+            .time
     };
     let date = |year: &str| {
-        format!("<Date><Year>{year}</Year><Month>1</Month><Day>2</Day></Date><Time><Hour>3</Hour><Minute>4</Minute><Second>5</Second></Time>")
+        format!(
+            "<Date><Year>{year}</Year><Month>1</Month><Day>2</Day></Date><Time><Hour>3</Hour><Minute>4</Minute><Second>5</Second></Time>"
+        )
     };
     assert_eq!(time(&date("1970")).unwrap().xml(), "1970-01-02T03:04:05Z");
     for year in ["99999999999999999999", "-1", "0", "", "year", "2300"] {
@@ -148,27 +217,64 @@ fn a_clock_that_is_none_is_no_time() {
 #[test]
 fn not_authorized_has_many_faces() {
     let fault = |code: &str, subcode: &str, reason: &str| {
-        mk_envelope(&format!("<s:Fault><s:Code><s:Value>{code}</s:Value>{subcode}</s:Code><s:Reason><s:Text>{reason}</s:Text></s:Reason></s:Fault>"))
+        mk_envelope(&format!(
+            "<s:Fault><s:Code><s:Value>{code}</s:Value>{subcode}</s:Code><s:Reason><s:Text>{reason}</s:Text></s:Reason></s:Fault>"
+        ))
     };
     let sub = |code: &str| format!("<s:Subcode><s:Value>{code}</s:Value></s:Subcode>");
     let nested = "<s:Subcode><s:Value>ter:InvalidArgVal</s:Value><s:Subcode><s:Value>ter:NotAuthorized</s:Value></s:Subcode></s:Subcode>";
     for (status, body, expected) in [
-        (400, fault("s:Sender", &sub("ter:NotAuthorized"), "The action requested requires authorization"), true),
+        (
+            400,
+            fault(
+                "s:Sender",
+                &sub("ter:NotAuthorized"),
+                "The action requested requires authorization",
+            ),
+            true,
+        ),
         (200, fault("s:Sender", &sub("ter:NotAuthorized"), ""), true),
         (500, fault("s:Sender", nested, ""), true),
         (500, fault("env:Sender", "", "Authentication failed"), true),
         (500, fault("env:Sender", "", "whatever"), true),
-        (500, fault("env:Receiver", "", "Sender not authorized"), true),
-        (400, fault("env:Sender", &sub("wsse:FailedAuthentication"), ""), true),
+        (
+            500,
+            fault("env:Receiver", "", "Sender not authorized"),
+            true,
+        ),
+        (
+            400,
+            fault("env:Sender", &sub("wsse:FailedAuthentication"), ""),
+            true,
+        ),
         (401, b"<html><body>401</body></html>".to_vec(), true),
         (401, Vec::new(), true),
         (401, b"<html><br>".to_vec(), true),
-        (500, fault("env:Sender", &sub("ter:InvalidArgVal"), "No such token"), false),
-        (500, fault("env:Receiver", "", "method is not a function"), false),
-        (500, mk_envelope("<s:Fault><faultcode>s:Server</faultcode><faultstring>x</faultstring></s:Fault>"), false),
+        (
+            500,
+            fault("env:Sender", &sub("ter:InvalidArgVal"), "No such token"),
+            false,
+        ),
+        (
+            500,
+            fault("env:Receiver", "", "method is not a function"),
+            false,
+        ),
+        (
+            500,
+            mk_envelope(
+                "<s:Fault><faultcode>s:Server</faultcode><faultstring>x</faultstring></s:Fault>",
+            ),
+            false,
+        ),
         (403, Vec::new(), false),
     ] {
-        assert_eq!(is_not_authorized(status, &body), expected, "{status} {}", String::from_utf8_lossy(&body));
+        assert_eq!(
+            is_not_authorized(status, &body),
+            expected,
+            "{status} {}",
+            String::from_utf8_lossy(&body)
+        );
     }
 }
 
@@ -185,11 +291,20 @@ fn a_malformed_fault_is_a_fault() {
 #[test]
 fn what_a_camera_says_is_one_short_line() {
     let text = format!("a\r\nb\u{7}{}", "\u{e4}".repeat(500));
-    let body = format!("<GetDeviceInformationResponse><Model>{text}</Model></GetDeviceInformationResponse>");
-    let model = read(Operation::GetDeviceInformation, 200, &mk_envelope(&body)).unwrap().model;
-    assert!(model.len() <= MAX_TEXT && model.starts_with("a  b \u{e4}"), "{model}");
+    let body = format!(
+        "<GetDeviceInformationResponse><Model>{text}</Model></GetDeviceInformationResponse>"
+    );
+    let model = read(Operation::GetDeviceInformation, 200, &mk_envelope(&body))
+        .unwrap()
+        .model;
+    assert!(
+        model.len() <= MAX_TEXT && model.starts_with("a  b \u{e4}"),
+        "{model}"
+    );
     let many = "<Scopes><ScopeItem>a</ScopeItem></Scopes>".repeat(500);
     let body = format!("<GetScopesResponse>{many}</GetScopesResponse>");
-    let scopes = read(Operation::GetScopes, 200, &mk_envelope(&body)).unwrap().scopes;
+    let scopes = read(Operation::GetScopes, 200, &mk_envelope(&body))
+        .unwrap()
+        .scopes;
     assert_eq!(scopes.len(), MAX_SCOPES);
 }

@@ -1,5 +1,8 @@
 //! Cameras as they are, and what is made of them.
 
+use leafhost_sdk::Budget;
+use leafhost_sdk::testing::budget;
+
 use super::*;
 
 /// What becomes of a camera at 192.168.7.9 that answers with these addresses.
@@ -8,7 +11,10 @@ fn found_with(details: &str, xaddrs: &str) -> (Vec<String>, FakeHost) {
     let host = with_service(host, 9);
     let found = call(details).run(&host).unwrap();
     let urls = found.devices().iter().map(|device| {
-        device.get_property("ONVIF_DEVICE_SERVICE_URL").unwrap().to_owned()
+        device
+            .get_property("ONVIF_DEVICE_SERVICE_URL")
+            .unwrap()
+            .to_owned()
     });
     (urls.collect(), host)
 }
@@ -53,7 +59,11 @@ fn a_camera_that_only_answers_to_its_own_type_is_found() {
                 from: "192.168.7.9:3702".parse().unwrap(),
                 payload: mk_match(&uuid(9), &url(9)),
             };
-            asked.contains(&format!("<d:Types>{types}</d:Types>")).then_some(answer).into_iter().collect()
+            asked
+                .contains(&format!("<d:Types>{types}</d:Types>"))
+                .then_some(answer)
+                .into_iter()
+                .collect()
         });
         let found = call("").run(&with_service(host, 9)).unwrap();
         assert_eq!(ids(&found), [id(9)], "{types}");
@@ -63,7 +73,11 @@ fn a_camera_that_only_answers_to_its_own_type_is_found() {
 #[test]
 fn each_network_is_asked_over_both_families() {
     let host = FakeHost::new()
-        .interface("eth0", 2, ["192.168.7.2/24", "fe80::2/64", "2001:db8::2/64"])
+        .interface(
+            "eth0",
+            2,
+            ["192.168.7.2/24", "fe80::2/64", "2001:db8::2/64"],
+        )
         .interface("eth1", 3, ["10.0.0.2/8", "fe80::3/64"]);
     let peer = |host: FakeHost, group: &str, from: &str, n: u32| {
         let from = from.parse().unwrap();
@@ -80,7 +94,12 @@ fn each_network_is_asked_over_both_families() {
     let host = with_service(with_service(host, 9), 10);
     let found = call("").run(&host).unwrap();
     assert_eq!(ids(&found), [id(10), id(9)]);
-    let mut from: Vec<_> = host.contacts().iter().filter_map(|contact| contact.from).map(|from| from.ip().to_string()).collect();
+    let mut from: Vec<_> = host
+        .contacts()
+        .iter()
+        .filter_map(|contact| contact.from)
+        .map(|from| from.ip().to_string())
+        .collect();
     from.sort();
     from.dedup();
     assert_eq!(from, ["10.0.0.2", "192.168.7.2", "fe80::2", "fe80::3"]);
@@ -98,7 +117,10 @@ fn repeated_probes_keep_their_distance() {
         .collect();
     assert_eq!(times.len(), 4);
     assert_eq!(times[0], Duration::ZERO);
-    assert!(times.iter().all(|time| *time <= Duration::from_millis(350)), "{times:?}");
+    assert!(
+        times.iter().all(|time| *time <= Duration::from_millis(350)),
+        "{times:?}"
+    );
 }
 
 #[test]
@@ -114,7 +136,10 @@ fn a_node_without_a_network_says_so() {
 
 #[test]
 fn one_address_stands_for_the_camera_whichever_answer() {
-    let both = format!("http://[2001:db8::9]{SERVICE} {} https://192.168.7.9{SERVICE}", url(9));
+    let both = format!(
+        "http://[2001:db8::9]{SERVICE} {} https://192.168.7.9{SERVICE}",
+        url(9)
+    );
     assert_eq!(found_with("", &both).0, [url(9)]);
     // Chosen by the announcement: that it does not answer makes no other one stand for it.
     let dead = format!("http://192.168.7.77{SERVICE} {}", url(9));
@@ -122,7 +147,9 @@ fn one_address_stands_for_the_camera_whichever_answer() {
     assert!(urls.is_empty());
     assert_eq!(
         reasons(&host, "192.168.7.77"),
-        ["answer: does not answer GetSystemDateAndTime: unreachable"]
+        [
+            "answer: does not answer GetSystemDateAndTime: unreachable; it was announced from another address"
+        ]
     );
     assert_eq!(found_with("leafhost.dev/xaddrs: all", &dead).0, [url(9)]);
 }
@@ -130,22 +157,34 @@ fn one_address_stands_for_the_camera_whichever_answer() {
 #[test]
 fn a_camera_that_says_little_is_a_device() {
     for (status, body) in [
-        (500, mk_soap("<s:Fault><s:Code><s:Value>s:Receiver</s:Value></s:Code><s:Reason><s:Text>method is not a function</s:Text></s:Reason></s:Fault>")),
+        (
+            500,
+            mk_soap(
+                "<s:Fault><s:Code><s:Value>s:Receiver</s:Value></s:Code><s:Reason><s:Text>method is not a function</s:Text></s:Reason></s:Fault>",
+            ),
+        ),
         (200, mk_soap("")),
         (200, Vec::new()),
         (404, b"<html>".to_vec()),
     ] {
-        let host = answering(mk_network(), "192.168.7.9:3702", mk_match(&uuid(9), &url(9)))
-            .http_server("http://192.168.7.9:80", move |request| {
-                if String::from_utf8_lossy(&request.body).contains("<GetSystemDateAndTime ") {
-                    answer(9, request).into()
-                } else {
-                    http::Response::new(status, body.clone()).into()
-                }
-            });
+        let host = answering(
+            mk_network(),
+            "192.168.7.9:3702",
+            mk_match(&uuid(9), &url(9)),
+        )
+        .http_server("http://192.168.7.9:80", move |request| {
+            if String::from_utf8_lossy(&request.body).contains("<GetSystemDateAndTime ") {
+                answer(9, request).into()
+            } else {
+                http::Response::new(status, body.clone()).into()
+            }
+        });
         let found = call("").run(&host).unwrap();
         let device = &found.devices()[0];
-        assert_eq!(device.get_property("ONVIF_DEVICE_IP_ADDRESS"), Some("192.168.7.9"));
+        assert_eq!(
+            device.get_property("ONVIF_DEVICE_IP_ADDRESS"),
+            Some("192.168.7.9")
+        );
         assert_eq!(device.get_property("ONVIF_DEVICE_MAC_ADDRESS"), None);
     }
 }
@@ -158,18 +197,30 @@ fn what_does_not_tell_the_time_is_no_camera() {
         (401, b"<html>", "none are given for its UUID"),
         (200, b"<!DOCTYPE html><html></html>", "document type"),
     ] {
-        let host = answering(mk_network(), "192.168.7.9:3702", mk_match(&uuid(9), &url(9)));
-        let host = host.http_server("http://192.168.7.9:80", move |_| http::Response::new(status, body).into());
+        let host = answering(
+            mk_network(),
+            "192.168.7.9:3702",
+            mk_match(&uuid(9), &url(9)),
+        );
+        let host = host.http_server("http://192.168.7.9:80", move |_| {
+            http::Response::new(status, body).into()
+        });
         let found = call("").run(&host).unwrap();
         assert!(found.devices().is_empty());
-        assert!(reasons(&host, &url(9))[0].contains(reason), "{:?}", host.skipped());
+        assert!(
+            reasons(&host, &url(9))[0].contains(reason),
+            "{:?}",
+            host.skipped()
+        );
     }
 }
 
 #[test]
 fn a_computer_in_the_group_is_named_and_not_asked() {
     let payload = include_bytes!("../../fixtures/wsdd-match.xml");
-    let payload = String::from_utf8_lossy(payload).replace("wsa:RelatesTo", "wsa:Related").into_bytes();
+    let payload = String::from_utf8_lossy(payload)
+        .replace("wsa:RelatesTo", "wsa:Related")
+        .into_bytes();
     let host = answering(mk_network(), "192.168.7.5:3702", payload);
     let found = call("").run(&host).unwrap();
     assert!(found.devices().is_empty() && requests(&host).is_empty());
@@ -183,12 +234,32 @@ fn a_computer_in_the_group_is_named_and_not_asked() {
 fn filters_are_those_of_akri_and_say_what_they_drop() {
     for (details, kept, reason) in [
         ("ipAddresses: {items: [192.168.7.9]}", true, ""),
-        ("ipAddresses: {items: [192.168.7.10]}", false, "ipAddresses: has 192.168.7.9, and only listed ones are included"),
-        ("macAddresses: {action: Exclude, items: ['00:11:22:33:44:09']}", false, "macAddresses: has 00:11:22:33:44:09, which is excluded"),
+        (
+            "ipAddresses: {items: [192.168.7.10]}",
+            false,
+            "ipAddresses: has 192.168.7.9, and only listed ones are included",
+        ),
+        (
+            "macAddresses: {action: Exclude, items: ['00:11:22:33:44:09']}",
+            false,
+            "macAddresses: has 00:11:22:33:44:09, which is excluded",
+        ),
         ("macAddresses: {items: ['00:11:22:33:44:09']}", true, ""),
-        ("scopes: {items: ['onvif://www.onvif.org/type/ptz']}", true, ""),
-        ("scopes: {items: ['onvif://www.onvif.org/Profile/T']}", false, "only listed ones are included"),
-        ("uuids: {items: ['urn:uuid:00000000-0000-4000-8000-000000000009']}", true, ""),
+        (
+            "scopes: {items: ['onvif://www.onvif.org/type/ptz']}",
+            true,
+            "",
+        ),
+        (
+            "scopes: {items: ['onvif://www.onvif.org/Profile/T']}",
+            false,
+            "only listed ones are included",
+        ),
+        (
+            "uuids: {items: ['urn:uuid:00000000-0000-4000-8000-000000000009']}",
+            true,
+            "",
+        ),
         ("uuids: {items: []}", false, "uuids: has"),
     ] {
         let host = with_camera(mk_network(), 9);
@@ -200,24 +271,112 @@ fn filters_are_those_of_akri_and_say_what_they_drop() {
         // A camera that is filtered out is not asked again, and still named.
         let asked = requests(&host).len();
         host.pass(Duration::from_secs(9));
-        found = next(&found, details, vec![Event::Timer]).run(&host).unwrap();
-        assert_eq!((requests(&host).len(), reasons(&host, "").len()), (asked, 2 * said.len()));
+        found = next(&found, details, vec![Event::Timer])
+            .run(&host)
+            .unwrap();
+        assert_eq!(
+            (requests(&host).len(), reasons(&host, "").len()),
+            (asked, 2 * said.len())
+        );
         assert_eq!(found.devices, Devices::Unchanged);
     }
 }
 
 #[test]
 fn a_camera_whose_address_is_hidden_is_dropped_by_a_filter_on_it() {
-    let host = answering(mk_network(), "192.168.7.9:3702", mk_match(&uuid(9), &url(9)))
-        .http_server("http://192.168.7.9:80", |request| {
-            if String::from_utf8_lossy(&request.body).contains("<GetSystemDateAndTime ") {
-                answer(9, request).into()
-            } else {
-                http::Response::new(401, "").into()
-            }
-        });
-    let found = call("macAddresses: {action: Exclude, items: [a]}").run(&host).unwrap();
+    let host = answering(
+        mk_network(),
+        "192.168.7.9:3702",
+        mk_match(&uuid(9), &url(9)),
+    )
+    .http_server("http://192.168.7.9:80", |request| {
+        if String::from_utf8_lossy(&request.body).contains("<GetSystemDateAndTime ") {
+            answer(9, request).into()
+        } else {
+            http::Response::new(401, "").into()
+        }
+    });
+    let found = call("macAddresses: {action: Exclude, items: [a]}")
+        .run(&host)
+        .unwrap();
     assert!(found.devices().is_empty());
     let said = reasons(&host, &url(9));
     assert!(said[0].starts_with("macAddresses: the camera does not tell, or not without credentials (GetNetworkInterfaces: wants credentials: none are given"), "{said:?}");
+}
+
+#[test]
+fn a_camera_that_dislikes_one_probe_is_found_by_the_other() {
+    // Hikvision's answer to a probe it takes for wrong.
+    let fault = mk_message(
+        "fault",
+        "<E:Fault><E:Code><E:Value>E:Sender</E:Value><E:Subcode><E:Value>d:MatchingRuleNotSupported</E:Value></E:Subcode></E:Code><E:Reason><E:Text>the xml format error</E:Text></E:Reason></E:Fault>",
+    );
+    let host = mk_network().udp_peer(GROUP, move |_, payload| {
+        let is_liked = String::from_utf8_lossy(payload).contains("<d:Types>tds:Device</d:Types>");
+        vec![UdpAnswer {
+            after: Duration::ZERO,
+            from: "192.168.7.9:3702".parse().unwrap(),
+            payload: if is_liked {
+                mk_match(&uuid(9), &url(9))
+            } else {
+                fault.clone()
+            },
+        }]
+    });
+    let host = with_service(host, 9);
+    let found = call("").run(&host).unwrap();
+    assert_eq!(ids(&found), [id(9)]);
+    assert_eq!(
+        reasons(&host, "192.168.7.9"),
+        ["announcement: answers the probe with \"Fault\""]
+    );
+}
+
+#[test]
+fn cameras_with_one_hardware_address_are_two_cameras() {
+    let mut host = mk_network();
+    for n in [9, 10] {
+        host = answering(
+            host,
+            &format!("192.168.7.{n}:3702"),
+            mk_match(&uuid(n), &url(n)),
+        );
+        host = host.http_server(&format!("http://192.168.7.{n}:80"), |request| {
+            answer(77, request).into()
+        });
+    }
+    let found = call("").run(&host).unwrap();
+    assert_eq!(ids(&found), [id(10), id(9)]);
+    let same = |index: usize| found.devices()[index].get_property("ONVIF_DEVICE_MAC_ADDRESS");
+    assert_eq!(
+        (same(0), same(1)),
+        (Some("00:11:22:33:44:4D"), Some("00:11:22:33:44:4D"))
+    );
+}
+
+#[test]
+fn a_longer_time_than_a_call_has_is_cut_and_said() {
+    let host = with_camera(mk_network(), 9);
+    let found = call("discoveryTimeoutSeconds: 60").run(&host).unwrap();
+    assert_eq!(ids(&found), [id(9)]);
+    assert!(host.now() < Duration::from_secs(11));
+    assert_eq!(
+        host.log()[0].1,
+        "discoveryTimeoutSeconds: 60 is taken as 10, the most a call has time for"
+    );
+}
+
+#[test]
+fn no_answer_has_more_devices_than_it_may() {
+    let mut host = mk_network();
+    for n in 10..20 {
+        host = with_camera(host, n);
+    }
+    let budget = Budget {
+        devices: 4,
+        ..budget()
+    };
+    let found = call("").budget(budget).run(&host).unwrap();
+    assert_eq!(found.devices().len(), 4);
+    assert!(reasons(&host, "cameras")[0].starts_with("limits.devices"));
 }

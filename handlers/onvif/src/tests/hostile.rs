@@ -3,10 +3,16 @@
 use super::*;
 
 fn dripping(host: FakeHost, n: u32) -> FakeHost {
-    let host = answering(host, &format!("192.168.7.{n}:3702"), mk_match(&uuid(n), &url(n)));
-    host.http_server(&format!("http://192.168.7.{n}:80"), move |request| HttpAnswer {
-        after: Duration::from_hours(1),
-        result: Ok(answer(n, request)),
+    let host = answering(
+        host,
+        &format!("192.168.7.{n}:3702"),
+        mk_match(&uuid(n), &url(n)),
+    );
+    host.http_server(&format!("http://192.168.7.{n}:80"), move |request| {
+        HttpAnswer {
+            after: Duration::from_hours(1),
+            result: Ok(answer(n, request)),
+        }
     })
 }
 
@@ -34,7 +40,10 @@ fn known_cameras_are_looked_at_before_new_ones() {
     let is_on = Rc::new(Cell::new(false));
     let mut host = with_switched(mk_network(), 200, &Rc::new(Cell::new(true)));
     for n in 10..190 {
-        let (heard, from) = (Rc::clone(&is_on), format!("192.168.7.{n}:3702").parse().unwrap());
+        let (heard, from) = (
+            Rc::clone(&is_on),
+            format!("192.168.7.{n}:3702").parse().unwrap(),
+        );
         host = host.udp_peer(GROUP, move |_, _| {
             let answer = UdpAnswer {
                 after: Duration::ZERO,
@@ -55,7 +64,11 @@ fn known_cameras_are_looked_at_before_new_ones() {
     let before = host.contacts().len();
     let found = next(&found, "", vec![Event::Timer]).run(&host).unwrap();
     assert_eq!(found.devices, Devices::Unchanged);
-    let first = host.contacts().into_iter().skip(before).find(|contact| contact.to.starts_with("http"));
+    let first = host
+        .contacts()
+        .into_iter()
+        .skip(before)
+        .find(|contact| contact.to.starts_with("http"));
     assert_eq!(first.unwrap().to, format!("http POST {}", url(200)));
 }
 
@@ -70,7 +83,10 @@ fn flooding(host: FakeHost, is_on: &Rc<Cell<bool>>, many: u32) -> FakeHost {
                 UdpAnswer {
                     after: Duration::ZERO,
                     from: format!("{ip}:{}", 1_024 + n % 60_000).parse().unwrap(),
-                    payload: mk_match(&format!("{n:08}-0000-0000-0000-{n:012}"), &format!("http://{ip}/")),
+                    payload: mk_match(
+                        &format!("{n:08}-0000-0000-0000-{n:012}"),
+                        &format!("http://{ip}/"),
+                    ),
                 }
             })
             .collect()
@@ -90,8 +106,12 @@ fn a_flood_withdraws_nobody_and_a_camera_that_came_in_it_is_found_after_it() {
         host.pass(Duration::from_secs(5));
         let began = host.now();
         found = next(&found, "", vec![Event::Timer]).run(&host).unwrap();
-        assert!(host.now() - began < Duration::from_secs(24));
-        assert!(!is_complete(&found) || ids(&found).contains(&id(9).as_str()), "{:?}", ids(&found));
+        assert!(host.now().saturating_sub(began) < Duration::from_secs(24));
+        assert!(
+            !is_complete(&found) || ids(&found).contains(&id(9).as_str()),
+            "{:?}",
+            ids(&found)
+        );
         assert!(found.departed.is_empty());
         assert!(found.cursor.as_ref().unwrap().len() <= 1 << 20);
     }
@@ -113,7 +133,11 @@ fn a_call_without_time_for_all_answers_in_part_and_goes_on() {
         for port in [80, 81, 82, 83] {
             let url = format!("http://{ip}:{port}/");
             let host_number = n * 4 + port - 80;
-            host = answering(host, &format!("{ip}:3702"), mk_match(&uuid(host_number), &url));
+            host = answering(
+                host,
+                &format!("{ip}:3702"),
+                mk_match(&uuid(host_number), &url),
+            );
             host = host.http_server(&format!("http://{ip}:{port}"), move |request| HttpAnswer {
                 after: Duration::from_millis(400),
                 result: Ok(answer(9, request)),
@@ -151,12 +175,16 @@ fn a_flood_of_greetings_costs_no_probe_and_little_time() {
     let found = next(&found, "", hellos.collect()).run(&host).unwrap();
     assert_eq!(found.devices, Devices::Unchanged);
     assert_eq!(datagrams(&host), sent);
-    assert!(host.now() - began < Duration::from_secs(3));
+    assert!(host.now().saturating_sub(began) < Duration::from_secs(3));
 }
 
 #[test]
 fn what_does_not_answer_is_asked_less_and_less() {
-    let host = answering(mk_network(), "192.168.7.9:3702", mk_match(&uuid(9), &url(9)));
+    let host = answering(
+        mk_network(),
+        "192.168.7.9:3702",
+        mk_match(&uuid(9), &url(9)),
+    );
     let host = host.http_server("http://192.168.7.9:80", |_| fails(net::Error::Refused));
     let mut found = call("").run(&host).unwrap();
     for _ in 0..12 {
@@ -172,25 +200,42 @@ fn what_does_not_answer_is_asked_less_and_less() {
 fn addresses_that_lead_elsewhere_are_not_contacted() {
     let many = (0..10_000).map(|n| format!("http://10.0.{}.{}/", n / 250, n % 250));
     for xaddrs in [
-        "http://127.0.0.1/ http://[::1]/ http://localhost/ http://[fe80::1]/ http://0.0.0.0/".to_owned(),
+        "http://127.0.0.1/ http://[::1]/ http://localhost/ http://[fe80::1]/ http://0.0.0.0/"
+            .to_owned(),
         many.collect::<Vec<_>>().join(" "),
     ] {
-        let host = answering(mk_network(), "192.168.7.9:3702", mk_match(&uuid(9), &xaddrs));
+        let host = answering(
+            mk_network(),
+            "192.168.7.9:3702",
+            mk_match(&uuid(9), &xaddrs),
+        );
         let found = call("leafhost.dev/xaddrs: all").run(&host).unwrap();
         assert!(found.devices().is_empty());
         assert!(requests(&host).len() <= 16, "{:?}", requests(&host));
-        assert!(!requests(&host).iter().any(|url| url.contains("127.0.0.1") || url.contains("fe80")));
+        assert!(
+            !requests(&host)
+                .iter()
+                .any(|url| url.contains("127.0.0.1") || url.contains("fe80"))
+        );
         assert!(!reasons(&host, &uuid(9)).is_empty());
     }
 }
 
 #[test]
 fn an_address_that_is_not_granted_is_named() {
-    let host = answering(mk_network(), "192.168.7.9:3702", mk_match(&uuid(9), "http://169.254.169.254/latest"));
+    let host = answering(
+        mk_network(),
+        "192.168.7.9:3702",
+        mk_match(&uuid(9), "http://169.254.169.254/latest"),
+    );
     let host = host.deny("169.254.169.254:80");
     let found = call("").run(&host).unwrap();
     assert!(found.devices().is_empty());
-    assert!(reasons(&host, "169.254.169.254")[0].contains("not granted"), "{:?}", host.skipped());
+    assert!(
+        reasons(&host, "169.254.169.254")[0].contains("not granted"),
+        "{:?}",
+        host.skipped()
+    );
 }
 
 #[test]
@@ -201,7 +246,7 @@ fn answers_that_cannot_be_read_are_named_and_nothing_else_happens() {
         ("<a>".repeat(20_000).into_bytes(), "64 deep"),
         (b"<!DOCTYPE a [<!ENTITY a 'a'>]><a>&a;</a>".to_vec(), "document type"),
         (vec![b'x'; 65_000], "no XML"),
-        (mk_message("Hello", "<d:Hello/>"), "something else"),
+        (mk_message("Hello", "<d:Hello/>"), "a greeting or farewell"),
         (
             String::from_utf8(mk_match(&uuid(9), &url(9))).unwrap().replace(
                 "<E:Header>",
@@ -220,21 +265,27 @@ fn answers_that_cannot_be_read_are_named_and_nothing_else_happens() {
 }
 
 #[test]
-fn answers_of_cameras_that_mean_harm_cost_their_limit() {
+fn what_a_camera_answers_that_means_harm_is_named() {
     let deep = mk_soap(&"<a>".repeat(80_000));
     let laughs = br#"<!DOCTYPE l [<!ENTITY a "ha"><!ENTITY b "&a;&a;&a;">]><s:Envelope><s:Body>&b;</s:Body></s:Envelope>"#.to_vec();
     for (body, words) in [(deep, "64 deep"), (laughs, "document type")] {
-        let host = answering(mk_network(), "192.168.7.66:3702", mk_match(&uuid(66), &url(66)));
-        let host = host.http_server("http://192.168.7.66:80", move |_| http::Response::new(200, body.clone()).into());
-        let found = call("").run(&with_probe_of(host, 9)).unwrap();
+        let host = answering(
+            mk_network(),
+            "192.168.7.66:3702",
+            mk_match(&uuid(66), &url(66)),
+        );
+        let host = host.http_server("http://192.168.7.66:80", move |_| {
+            http::Response::new(200, body.clone()).into()
+        });
+        let host = with_camera(host, 9);
+        let found = call("").run(&host).unwrap();
         assert_eq!(ids(&found), [id(9)]);
-        let _ = words;
+        assert!(
+            reasons(&host, &url(66))[0].contains(words),
+            "{:?}",
+            host.skipped()
+        );
     }
-}
-
-/// As `with_camera`; the name says that it is there beside another.
-fn with_probe_of(host: FakeHost, n: u32) -> FakeHost {
-    with_camera(host, n)
 }
 
 #[test]
@@ -245,7 +296,12 @@ fn a_clone_takes_nobodys_place() {
     let host = with_service(host, 66);
     let found = call("").run(&host).unwrap();
     assert_eq!(ids(&found), [format!("{clone}-{}", uuid(9)), id(9)]);
-    assert!(found.devices().iter().all(|device| device.physical_id == Some(uuid(9))));
+    assert!(
+        found
+            .devices()
+            .iter()
+            .all(|device| device.physical_id == Some(uuid(9)))
+    );
     assert!(reasons(&host, &uuid(9))[0].contains("each that answers is a device of its own"));
 }
 
@@ -262,7 +318,11 @@ fn a_camera_that_a_forger_describes_otherwise_stays() {
             payload: payload.into_bytes(),
         };
         let forged = [payload.clone(), payload.replace("type/ptz", "type/none")];
-        if switch.get() { forged.map(answer).into() } else { Vec::new() }
+        if switch.get() {
+            forged.map(answer).into()
+        } else {
+            Vec::new()
+        }
     });
     let details = "scopes: {items: ['onvif://www.onvif.org/type/ptz']}";
     let mut found = call(details).run(&host).unwrap();
@@ -270,7 +330,9 @@ fn a_camera_that_a_forger_describes_otherwise_stays() {
     is_forged.set(true);
     for _ in 0..3 {
         host.pass(Duration::from_secs(9));
-        found = next(&found, details, vec![Event::Timer]).run(&host).unwrap();
+        found = next(&found, details, vec![Event::Timer])
+            .run(&host)
+            .unwrap();
         assert_eq!(found.devices, Devices::Unchanged);
     }
 }

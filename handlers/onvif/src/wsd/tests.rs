@@ -35,7 +35,10 @@ fn texts(list: &[&str]) -> Vec<String> {
 #[test]
 fn a_probe_declares_its_prefixes_on_the_envelope() {
     for (kind, types) in [
-        (Kind::NetworkVideoTransmitter, (NETWORK, "NetworkVideoTransmitter")),
+        (
+            Kind::NetworkVideoTransmitter,
+            (NETWORK, "NetworkVideoTransmitter"),
+        ),
         (Kind::Device, (DEVICE, "Device")),
     ] {
         let probe = probe(kind, "urn:uuid:1");
@@ -58,7 +61,10 @@ fn a_probe_declares_its_prefixes_on_the_envelope() {
         ] {
             assert!(said.iter().any(|one| one == text), "{text}: {said:?}");
         }
-        assert_eq!(read(probe.as_bytes()).unwrap(), Message::Other("Probe".to_owned()));
+        assert_eq!(
+            read(probe.as_bytes()).unwrap(),
+            Message::Other("Probe".to_owned())
+        );
     }
 }
 
@@ -68,7 +74,10 @@ fn recorded_matches_are_read() {
         (
             "wsdiscovery-match",
             "urn:uuid:61447e80-8b6a-4992-b227-cf95a4d91b42",
-            &["http://10.99.0.10:8080/onvif/device_service", "http://[fe80::1]:8080/onvif/device_service"][..],
+            &[
+                "http://10.99.0.10:8080/onvif/device_service",
+                "http://[fe80::1]:8080/onvif/device_service",
+            ][..],
         ),
         (
             "onvif-server-match",
@@ -110,7 +119,10 @@ fn greeting_and_farewell_are_read() {
     let Message::Hello(hello) = read(fixture("wsdiscovery-hello")).unwrap() else {
         unreachable!();
     };
-    assert_eq!(uuid(&hello.endpoint), "61447e80-8b6a-4992-b227-cf95a4d91b42");
+    assert_eq!(
+        uuid(&hello.endpoint),
+        "61447e80-8b6a-4992-b227-cf95a4d91b42"
+    );
     assert_eq!(hello.xaddrs.len(), 2);
     assert!(hello.is_onvif);
     assert_eq!(
@@ -129,9 +141,20 @@ fn lists_are_separated_by_any_white_space() {
     let one = matches(&payload).remove(0);
     assert_eq!(
         one.xaddrs,
-        ["http://192.168.7.9/a", "https://192.168.7.9/a", "http://169.254.9.9/a", "https://169.254.9.9/a"]
+        [
+            "http://192.168.7.9/a",
+            "https://192.168.7.9/a",
+            "http://169.254.9.9/a",
+            "https://169.254.9.9/a"
+        ]
     );
-    assert_eq!(one.scopes, ["onvif://www.onvif.org/name/Py%20Cam", "onvif://www.onvif.org/type/ptz"]);
+    assert_eq!(
+        one.scopes,
+        [
+            "onvif://www.onvif.org/name/Py%20Cam",
+            "onvif://www.onvif.org/type/ptz"
+        ]
+    );
     assert_eq!(one.endpoint, "uuid:a");
     assert_eq!(one.metadata_version, "");
 }
@@ -141,18 +164,43 @@ fn types_count_by_name_space() {
     let network = "http://www.onvif.org/ver10/network/wsdl";
     let device = "http://www.onvif.org/ver10/device/wsdl";
     for (inside, is_onvif) in [
-        (format!("<y:Types xmlns:q='{network}'>q:NetworkVideoTransmitter</y:Types>"), true),
-        (format!("<y:Types xmlns:q='{network}'>q:NetworkVideoDisplay</y:Types>"), true),
-        (format!("<y:Types xmlns:q='{network}'>q:Device</y:Types>"), false),
-        (format!("<y:Types xmlns:q='{device}'>p:x q:Device</y:Types>"), true),
-        (format!("<y:Types xmlns='{network}'>NetworkVideoTransmitter</y:Types>"), true),
-        ("<y:Types>dn:NetworkVideoTransmitter</y:Types>".to_owned(), true),
+        (
+            format!("<y:Types xmlns:q='{network}'>q:NetworkVideoTransmitter</y:Types>"),
+            true,
+        ),
+        (
+            format!("<y:Types xmlns:q='{network}'>q:NetworkVideoDisplay</y:Types>"),
+            true,
+        ),
+        (
+            format!("<y:Types xmlns:q='{network}'>q:Device</y:Types>"),
+            false,
+        ),
+        (
+            format!("<y:Types xmlns:q='{device}'>p:x q:Device</y:Types>"),
+            true,
+        ),
+        (
+            format!("<y:Types xmlns='{network}'>NetworkVideoTransmitter</y:Types>"),
+            true,
+        ),
+        (
+            "<y:Types>dn:NetworkVideoTransmitter</y:Types>".to_owned(),
+            true,
+        ),
         ("<y:Types>tds:Device</y:Types>".to_owned(), false),
-        ("<y:Types xmlns:dn='urn:other'>dn:NetworkVideoTransmitter</y:Types>".to_owned(), false),
+        (
+            "<y:Types xmlns:dn='urn:other'>dn:NetworkVideoTransmitter</y:Types>".to_owned(),
+            false,
+        ),
         ("<y:Types/>".to_owned(), true),
         (String::new(), true),
     ] {
-        assert_eq!(matches(&mk_match(&inside))[0].is_onvif, is_onvif, "{inside}");
+        assert_eq!(
+            matches(&mk_match(&inside))[0].is_onvif,
+            is_onvif,
+            "{inside}"
+        );
     }
 }
 
@@ -161,12 +209,19 @@ fn no_list_is_longer_than_it_may_be() {
     let many = (0..10_000).map(|n| format!("http://10.0.{}.{}/", n / 256, n % 256));
     let many = many.collect::<Vec<_>>().join(" ");
     let one = matches(&mk_match(&format!(
-        "<y:XAddrs>{many}</y:XAddrs><y:XAddrs>http://a/</y:XAddrs><y:Scopes>{}</y:Scopes>", "s ".repeat(9_999)
+        "<y:XAddrs>{many}</y:XAddrs><y:XAddrs>http://a/</y:XAddrs><y:Scopes>{}</y:Scopes>",
+        "s ".repeat(9_999)
     )))
     .remove(0);
-    assert_eq!((one.xaddrs.len(), one.more_xaddrs), (MAX_XADDRS, 10_000 - MAX_XADDRS + 1));
+    assert_eq!(
+        (one.xaddrs.len(), one.more_xaddrs),
+        (MAX_XADDRS, 10_000 - MAX_XADDRS + 1)
+    );
     assert_eq!(one.scopes.len(), MAX_SCOPES);
-    let all = format!("<E><Body><ProbeMatches>{}</ProbeMatches></Body></E>", "<ProbeMatch/>".repeat(999));
+    let all = format!(
+        "<E><Body><ProbeMatches>{}</ProbeMatches></Body></E>",
+        "<ProbeMatch/>".repeat(999)
+    );
     assert_eq!(matches(all.as_bytes()).len(), MAX_MATCHES);
 }
 
@@ -177,7 +232,11 @@ fn an_answer_is_ours_unless_it_names_another() {
         "urn:uuid:66666666-2222-4333-8444-555555555555",
     ]);
     for (relates_to, message_id, is_ours) in [
-        ("urn:uuid:11111111-2222-4333-8444-555555555555", "urn:uuid:x", true),
+        (
+            "urn:uuid:11111111-2222-4333-8444-555555555555",
+            "urn:uuid:x",
+            true,
+        ),
         ("uuid:66666666-2222-4333-8444-555555555555", "", true),
         ("URN:UUID:11111111-2222-4333-8444-555555555555", "", true),
         ("11111111-2222-4333-8444-555555555555", "", true),
@@ -191,7 +250,11 @@ fn an_answer_is_ours_unless_it_names_another() {
             true,
         ),
     ] {
-        assert_eq!(answers(relates_to, message_id, &ours), is_ours, "{relates_to} {message_id}");
+        assert_eq!(
+            answers(relates_to, message_id, &ours),
+            is_ours,
+            "{relates_to} {message_id}"
+        );
     }
 }
 

@@ -39,7 +39,10 @@ fn what_cameras_get_wrong_is_read() {
         );
     }
     let mut text = String::new();
-    read(b"<a>caf\xe9</a>", &mut |element| text = element.text.to_owned()).unwrap();
+    read(b"<a>caf\xe9</a>", &mut |element| {
+        text = element.text.to_owned();
+    })
+    .unwrap();
     assert_eq!(text, "caf\u{fffd}");
 }
 

@@ -10,7 +10,9 @@ const URL: &str = "http://192.168.7.9/onvif/device_service";
 const DATE: &str = "<GetSystemDateAndTimeResponse><SystemDateAndTime><UTCDateTime><Time><Hour>7</Hour><Minute>50</Minute><Second>45</Second></Time><Date><Year>2010</Year><Month>9</Month><Day>16</Day></Date></UTCDateTime></SystemDateAndTime></GetSystemDateAndTimeResponse>";
 
 fn mk_soap(body: &str) -> String {
-    format!("<s:Envelope xmlns:s='http://www.w3.org/2003/05/soap-envelope'><s:Body>{body}</s:Body></s:Envelope>")
+    format!(
+        "<s:Envelope xmlns:s='http://www.w3.org/2003/05/soap-envelope'><s:Body>{body}</s:Body></s:Envelope>"
+    )
 }
 
 fn mk_credentials() -> Credentials {
@@ -19,7 +21,10 @@ fn mk_credentials() -> Credentials {
         value: Some(value.as_bytes().to_vec()),
         secret: true,
     };
-    Credentials::new(&[property("username_default", "admin"), property("password_default", "hunter2")])
+    Credentials::new(&[
+        property("username_default", "admin"),
+        property("password_default", "hunter2"),
+    ])
 }
 
 type Requests = Rc<RefCell<Vec<http::Request>>>;
@@ -69,16 +74,28 @@ fn not_authorized() -> http::Response {
 fn challenge(nonce: &str, more: &str) -> http::Response {
     let mut response = http::Response::new(401, "<html>401</html>");
     let value = format!("Digest realm=\"camera\", qop=\"auth\", nonce=\"{nonce}\"{more}");
-    response.headers.push(("www-authenticate".to_owned(), "Basic realm=\"camera\"".to_owned()));
-    response.headers.push(("www-authenticate".to_owned(), value));
+    response.headers.push((
+        "www-authenticate".to_owned(),
+        "Basic realm=\"camera\"".to_owned(),
+    ));
+    response
+        .headers
+        .push(("www-authenticate".to_owned(), value));
     response
 }
 
 /// Nothing that was sent has the password, or a form that tells it.
 fn assert_secret(requests: &Requests) {
     for request in requests.borrow().iter() {
-        let text = format!("{:?} {}", request.headers, String::from_utf8_lossy(&request.body));
-        assert!(!text.contains("hunter2") && !text.contains("Basic") && !text.contains("PasswordText"), "{text}");
+        let text = format!(
+            "{:?} {}",
+            request.headers,
+            String::from_utf8_lossy(&request.body)
+        );
+        assert!(
+            !text.contains("hunter2") && !text.contains("Basic") && !text.contains("PasswordText"),
+            "{text}"
+        );
     }
 }
 
@@ -104,11 +121,22 @@ fn a_token_is_made_in_the_cameras_time() {
     // Greeted, refused once, and then each question at once.
     assert_eq!(requests.borrow().len(), 5);
     let body = String::from_utf8_lossy(&requests.borrow()[2].body).into_owned();
-    assert!(body.contains("<wsu:Created>2010-09-16T07:50:45Z</wsu:Created>"), "{body}");
-    assert!(body.contains("<wsse:Username>admin</wsse:Username>"), "{body}");
+    assert!(
+        body.contains("<wsu:Created>2010-09-16T07:50:45Z</wsu:Created>"),
+        "{body}"
+    );
+    assert!(
+        body.contains("<wsse:Username>admin</wsse:Username>"),
+        "{body}"
+    );
     let nonce = |at: usize| {
         let body = String::from_utf8_lossy(&requests.borrow()[at].body).into_owned();
-        body.split("#Base64Binary\">").nth(1).unwrap().get(..24).unwrap().to_owned()
+        body.split("#Base64Binary\">")
+            .nth(1)
+            .unwrap()
+            .get(..24)
+            .unwrap()
+            .to_owned()
     };
     assert_ne!(nonce(2), nonce(3));
     assert_secret(&requests);
@@ -116,11 +144,18 @@ fn a_token_is_made_in_the_cameras_time() {
 
 #[test]
 fn a_challenge_is_answered_with_a_digest() {
-    for (algorithm, word) in [("", "response="), (", algorithm=SHA-256", "algorithm=SHA-256")] {
+    for (algorithm, word) in [
+        ("", "response="),
+        (", algorithm=SHA-256", "algorithm=SHA-256"),
+    ] {
         let (host, requests) = mk_camera(
             move |request| {
-                let answer = request.headers.iter().find(|(name, _)| name == "Authorization");
-                answer.is_some_and(|(_, value)| value.starts_with("Digest ") && value.contains(word))
+                let answer = request
+                    .headers
+                    .iter()
+                    .find(|(name, _)| name == "Authorization");
+                answer
+                    .is_some_and(|(_, value)| value.starts_with("Digest ") && value.contains(word))
             },
             move |_| challenge("n1", algorithm),
         );
@@ -129,7 +164,11 @@ fn a_challenge_is_answered_with_a_digest() {
         assert_eq!(requests.borrow().len(), 5);
         let said = |at: usize| requests.borrow()[at].headers[1].1.clone();
         for (at, count) in [(2, "nc=00000001"), (3, "nc=00000002"), (4, "nc=00000003")] {
-            assert!(said(at).contains(count) && said(at).contains("uri=\"/onvif/device_service\""), "{}", said(at));
+            assert!(
+                said(at).contains(count) && said(at).contains("uri=\"/onvif/device_service\""),
+                "{}",
+                said(at)
+            );
         }
         assert_secret(&requests);
     }
@@ -141,7 +180,10 @@ fn a_nonce_that_is_used_up_is_renewed_once_a_question() {
         let seen = Rc::new(RefCell::new(Vec::<String>::new()));
         let (host, requests) = mk_camera(
             move |request| {
-                let answer = request.headers.iter().find(|(name, _)| name == "Authorization");
+                let answer = request
+                    .headers
+                    .iter()
+                    .find(|(name, _)| name == "Authorization");
                 let nonce = answer.and_then(|(_, value)| value.split("nonce=\"").nth(1)?.get(..2));
                 let Some(nonce) = nonce.map(str::to_owned) else {
                     return false;
@@ -153,7 +195,10 @@ fn a_nonce_that_is_used_up_is_renewed_once_a_question() {
             move |count| challenge(&format!("{count:02}"), more),
         );
         let told = ask(&host, Ok(())).unwrap();
-        assert_eq!((told.info.manufacturer.as_str(), told.info.trouble.as_str()), ("Example", ""));
+        assert_eq!(
+            (told.info.manufacturer.as_str(), told.info.trouble.as_str()),
+            ("Example", "")
+        );
         assert_eq!(requests.borrow().len(), 1 + 2 + 2 + 2);
     }
 }
@@ -161,7 +206,10 @@ fn a_nonce_that_is_used_up_is_renewed_once_a_question() {
 #[test]
 fn a_camera_that_refuses_for_ever_is_asked_little_more() {
     for (stale, sends) in [("", 1 + 3 + 1 + 1), (", stale=true", 1 + 4 + 1 + 1)] {
-        let (host, requests) = mk_camera(|_| false, move |count| challenge(&format!("n{count}"), stale));
+        let (host, requests) = mk_camera(
+            |_| false,
+            move |count| challenge(&format!("n{count}"), stale),
+        );
         let told = ask(&host, Ok(())).unwrap();
         assert_eq!(
             told.info.trouble,
@@ -178,7 +226,10 @@ fn a_camera_that_refuses_for_ever_is_asked_little_more() {
 fn a_camera_that_offers_only_basic_gets_a_token() {
     let (host, requests) = mk_camera(has_token, |_| {
         let mut response = http::Response::new(401, "");
-        response.headers.push(("www-authenticate".to_owned(), "Basic realm=\"c\"".to_owned()));
+        response.headers.push((
+            "www-authenticate".to_owned(),
+            "Basic realm=\"c\"".to_owned(),
+        ));
         response
     });
     assert_eq!(ask(&host, Ok(())).unwrap().info.manufacturer, "Example");
@@ -189,7 +240,10 @@ fn a_camera_that_offers_only_basic_gets_a_token() {
 fn who_may_not_be_told_is_told_nothing() {
     let (host, requests) = mk_camera(has_token, |_| not_authorized());
     let told = ask(&host, Err("they are withheld")).unwrap();
-    assert_eq!(told.info.trouble, "GetNetworkInterfaces: wants credentials: they are withheld");
+    assert_eq!(
+        told.info.trouble,
+        "GetNetworkInterfaces: wants credentials: they are withheld"
+    );
     assert!(!requests.borrow().iter().any(has_token));
 }
 
@@ -203,7 +257,10 @@ fn a_clock_behind_a_password_is_read_off_the_response() {
         } else {
             not_authorized()
         };
-        response.headers.push(("date".to_owned(), "Fri, 20 Nov 2026 08:58:44 GMT".to_owned()));
+        response.headers.push((
+            "date".to_owned(),
+            "Fri, 20 Nov 2026 08:58:44 GMT".to_owned(),
+        ));
         response.into()
     });
     // Only the first token is made of the header's time.
@@ -221,15 +278,28 @@ fn a_clock_behind_a_password_is_read_off_the_response() {
 
 #[test]
 fn a_redirect_is_not_followed() {
-    let (host, requests) = mk_camera(|_| false, |_| {
-        let mut response = http::Response::new(302, "");
-        response.headers.push(("location".to_owned(), "http://192.168.7.66/".to_owned()));
-        response
-    });
+    let (host, requests) = mk_camera(
+        |_| false,
+        |_| {
+            let mut response = http::Response::new(302, "");
+            response
+                .headers
+                .push(("location".to_owned(), "http://192.168.7.66/".to_owned()));
+            response
+        },
+    );
     let told = ask(&host, Ok(())).unwrap();
-    assert!(told.info.trouble.contains("redirect (302)"), "{}", told.info.trouble);
+    assert!(
+        told.info.trouble.contains("redirect (302)"),
+        "{}",
+        told.info.trouble
+    );
     assert_eq!(requests.borrow().len(), 4);
-    assert!(host.contacts().iter().all(|contact| !contact.to.contains("192.168.7.66")));
+    assert!(
+        host.contacts()
+            .iter()
+            .all(|contact| !contact.to.contains("192.168.7.66"))
+    );
 }
 
 #[test]
@@ -249,7 +319,10 @@ fn silence_says_what_it_was_and_whether_it_proves_anything() {
         });
         let silence = ask(&host, Ok(())).unwrap_err();
         assert_eq!(silence.is_proof(), is_proof, "{silence}");
-        assert_eq!(silence.to_string(), format!("does not answer GetSystemDateAndTime: {error}"));
+        assert_eq!(
+            silence.to_string(),
+            format!("does not answer GetSystemDateAndTime: {error}")
+        );
     }
 }
 
@@ -259,7 +332,11 @@ fn a_camera_that_drips_takes_no_more_than_its_time() {
         let asked = String::from_utf8_lossy(&request.body).into_owned();
         let is_greeting = asked.contains("<GetSystemDateAndTime ");
         HttpAnswer {
-            after: if is_greeting { Duration::ZERO } else { Duration::from_hours(1) },
+            after: if is_greeting {
+                Duration::ZERO
+            } else {
+                Duration::from_hours(1)
+            },
             result: Ok(http::Response::new(200, mk_soap(DATE))),
         }
     });

@@ -1,11 +1,12 @@
 //! Asks everybody on the granted networks who is a camera, and collects what is said.
 
+use std::collections::HashSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::time::Duration;
 
 use leafhost_sdk::{Host, net, udp};
 
-use crate::gather::Heard;
+use crate::discover::gather::Heard;
 use crate::wsd::{self, Kind, Message};
 
 /// The group of WS-Discovery in IPv4.
@@ -104,9 +105,14 @@ fn message_id(host: &Host) -> String {
 
 fn read(host: &Host, ids: &[String], replies: &[udp::Reply]) -> Vec<Heard> {
     let mut heard = Vec::new();
+    let mut bodies = HashSet::new();
     let mut unread: Vec<(IpAddr, String)> = Vec::new();
     for reply in replies {
         let source = reply.from.ip().to_canonical();
+        // A device answers each probe and each repetition: what differs is in the header.
+        if !bodies.insert((source, body(&reply.payload))) {
+            continue;
+        }
         let trouble = match wsd::read(&reply.payload) {
             Ok(Message::Matches {
                 relates_to,
@@ -122,7 +128,8 @@ fn read(host: &Host, ids: &[String], replies: &[udp::Reply]) -> Vec<Heard> {
                 }
                 "is an answer to a probe that is not ours".to_owned()
             }
-            Ok(_) => "answers the probe with something else".to_owned(),
+            Ok(Message::Other(name)) => format!("answers the probe with {name:?}"),
+            Ok(_) => "answers the probe with a greeting or farewell".to_owned(),
             Err(error) => format!("answers the probe with what cannot be read: {error}"),
         };
         let trouble = (source, trouble);
@@ -132,4 +139,10 @@ fn read(host: &Host, ids: &[String], replies: &[udp::Reply]) -> Vec<Heard> {
         }
     }
     heard
+}
+
+/// What follows the header, as far as a look at the bytes tells: from the first `Body` on.
+fn body(payload: &[u8]) -> &[u8] {
+    let at = payload.windows(4).position(|word| word == b"Body");
+    payload.get(at.unwrap_or(0)..).unwrap_or_default()
 }

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use crate::cursor::{Cursor, digest};
 use crate::details::{Details, XAddrs};
+use crate::discover::cursor::{Cursor, digest};
 use crate::filter;
 use crate::wsd::{self, Announcement};
 use crate::xaddr::{self, XAddr};
@@ -106,7 +106,9 @@ pub fn gather(details: &Details, cursor: &Cursor, heard: &[Heard]) -> Gathered {
                 turn: 0,
                 xaddr,
             };
-            let known = places.get(&key).and_then(|place| candidates.get_mut(*place));
+            let known = places
+                .get(&key)
+                .and_then(|place| candidates.get_mut(*place));
             if let Some(known) = known {
                 // What a camera says of itself counts more than what others say of it.
                 let rank = |one: &Candidate| (!one.is_own, one.announced);
@@ -192,7 +194,9 @@ fn usable(
 
 fn digest_of(announcement: &Announcement) -> u64 {
     let sorted = |kind: &str, list: &[String]| -> Index {
-        list.iter().map(|text| (format!("{kind} {text}"), 0)).collect()
+        list.iter()
+            .map(|text| (format!("{kind} {text}"), 0))
+            .collect()
     };
     let mut texts = sorted("xaddr", &announcement.xaddrs);
     texts.append(&mut sorted("scope", &announcement.scopes));
@@ -209,7 +213,10 @@ fn elect(details: &Details, cursor: &Cursor, candidates: Vec<Candidate>, gathere
         let known = cursor.cameras.get(&xaddr.url);
         let is_known = known.is_some_and(|camera| camera.uuid == *uuid);
         let rank = u8::from(!is_known) * 2 + u8::from(!candidate.is_own);
-        order.insert(format!("{rank} {:02} {} {uuid}", candidate.turn, xaddr.url), place);
+        order.insert(
+            format!("{rank} {:02} {} {uuid}", candidate.turn, xaddr.url),
+            place,
+        );
     }
     let mut candidates: Vec<Option<Candidate>> = candidates.into_iter().map(Some).collect();
     let (mut urls, mut hosts) = (Index::new(), Index::new());
@@ -221,7 +228,9 @@ fn elect(details: &Details, cursor: &Cursor, candidates: Vec<Candidate>, gathere
         let subject = format!("{uuid} at {}", xaddr.url);
         let host = format!("{uuid} {}", xaddr.host);
         let other = |index: &Index, key: &str| {
-            index.get(key).and_then(|place| gathered.candidates.get(*place))
+            index
+                .get(key)
+                .and_then(|place| gathered.candidates.get(*place))
         };
         if let Some(other) = other(&urls, &xaddr.url) {
             let reason = format!("the same address is announced for {}", other.uuid);

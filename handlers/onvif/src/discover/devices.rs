@@ -2,7 +2,7 @@
 
 use leafhost_sdk::{Device, Health};
 
-use crate::cursor::Camera;
+use crate::discover::cursor::Camera;
 
 /// The longest text of an attribute, in bytes.
 const MAX_TEXT: usize = 64;
@@ -101,15 +101,12 @@ fn decode(text: &str) -> String {
         let digits = after
             .get(..2)
             .filter(|digits| digits.bytes().all(|b| b.is_ascii_hexdigit()));
-        match digits.and_then(|digits| u8::from_str_radix(digits, 16).ok()) {
-            Some(byte) => {
-                bytes.push(byte);
-                rest = after.get(2..).unwrap_or_default();
-            }
-            None => {
-                bytes.push(b'%');
-                rest = after;
-            }
+        if let Some(byte) = digits.and_then(|digits| u8::from_str_radix(digits, 16).ok()) {
+            bytes.push(byte);
+            rest = after.get(2..).unwrap_or_default();
+        } else {
+            bytes.push(b'%');
+            rest = after;
         }
     }
     bytes.extend_from_slice(rest.as_bytes());
@@ -119,7 +116,7 @@ fn decode(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cursor::Info;
+    use crate::discover::cursor::Info;
     use leafhost_sdk::AttributeValue;
 
     fn mk_camera(scopes: &[&str]) -> Camera {

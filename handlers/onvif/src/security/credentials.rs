@@ -5,9 +5,9 @@ use std::fmt;
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
+use leafhost_sdk::Property;
 use leafhost_sdk::serde::de::{MapAccess, Visitor};
 use leafhost_sdk::serde::{Deserialize, Deserializer};
-use leafhost_sdk::Property;
 
 use crate::security::Credential;
 use crate::wsd::uuid;
@@ -165,13 +165,11 @@ impl Credentials {
             self.problem(name, "is named in a list of credentials and not there");
             return Vec::new();
         };
-        match serde_json::from_str(text) {
-            Ok(Entries(entries)) => entries,
-            Err(_) => {
-                self.problem(name, "is no JSON object of credentials by UUID");
-                Vec::new()
-            }
+        if let Ok(Entries(entries)) = serde_json::from_str(text) {
+            return entries;
         }
+        self.problem(name, "is no JSON object of credentials by UUID");
+        Vec::new()
     }
 
     fn text<'p>(&mut self, properties: &'p [Property], name: &str) -> Option<&'p str> {

@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use leafhost_sdk::{Host, http, net};
 
-use crate::clock::UtcTime;
-use crate::credentials::Credentials;
-use crate::cursor::Info;
+use crate::discover::cursor::Info;
+use crate::security::credentials::Credentials;
 use crate::security::digest::Challenge;
 use crate::security::{Credential, token};
+use crate::soap::clock::UtcTime;
 use crate::soap::{self, Answer, Failure, Operation};
 use crate::xaddr::{Host as At, XAddr};
 use crate::xml;

@@ -121,7 +121,8 @@ impl<T> Default for Entries<T> {
 
 impl<T> Entries<T> {
     fn find(&self, url: &str) -> Result<usize, usize> {
-        self.0.binary_search_by(|(other, _)| other.as_str().cmp(url))
+        self.0
+            .binary_search_by(|(other, _)| other.as_str().cmp(url))
     }
 
     /// The entry of a URL.
@@ -211,7 +212,9 @@ impl Cursor {
         let mut most = MAX_CAMERAS;
         loop {
             self.cameras.bound(most, |camera| {
-                camera.asked.saturating_add(if camera.is_here() { u64::MAX / 2 } else { 0 })
+                camera
+                    .asked
+                    .saturating_add(if camera.is_here() { u64::MAX / 2 } else { 0 })
             });
             let bytes = self.bytes();
             if bytes.len() <= MAX_BYTES {
@@ -315,82 +318,4 @@ pub fn digest<'a>(texts: impl IntoIterator<Item = &'a str>) -> u64 {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn mk_camera(is_here: bool, asked: u64, text: usize) -> Camera {
-        Camera {
-            misses: u64::from(!is_here),
-            asked,
-            scopes: vec!["s".repeat(text)],
-            ..Camera::default()
-        }
-    }
-
-    fn mk_cursor() -> Cursor {
-        let mut cursor = Cursor {
-            probed: 7,
-            told: Some(u64::MAX),
-            ..Cursor::default()
-        };
-        let mut camera = mk_camera(true, 3, 5);
-        camera.uuid = "u".to_owned();
-        camera.info.mac = "00:11".to_owned();
-        camera.info.trouble = "\u{e4}".to_owned();
-        cursor.cameras.insert("http://b".to_owned(), camera);
-        cursor.cameras.insert("http://a".to_owned(), mk_camera(false, 300, 0));
-        let failed = Failed {
-            times: 2,
-            asked: 9,
-            reason: "timed out".to_owned(),
-        };
-        cursor.failed.insert("http://c".to_owned(), failed);
-        cursor
-    }
-
-    #[test]
-    fn what_is_written_is_read() {
-        let cursor = mk_cursor();
-        let bytes = cursor.clone().write();
-        assert_eq!(Cursor::read(Some(&bytes)), cursor);
-    }
-
-    #[test]
-    fn what_cannot_be_read_is_as_nothing() {
-        assert_eq!(Cursor::read(None), Cursor::default());
-        let bytes = mk_cursor().write();
-        for end in 0..bytes.len() {
-            let cut = bytes.get(..end).unwrap();
-            assert_eq!(Cursor::read(Some(cut)), Cursor::default(), "{end}");
-        }
-        let mut later = bytes;
-        later[0] = 9;
-        assert_eq!(Cursor::read(Some(&later)), Cursor::default());
-    }
-
-    #[test]
-    fn a_cursor_is_never_too_large_and_devices_stay_in_it() {
-        let mut cursor = Cursor::default();
-        for n in 0..5_000_u64 {
-            let url = format!("http://{n}");
-            cursor.cameras.insert(url.clone(), mk_camera(n % 100 == 0, n, 5_000));
-            let failed = Failed {
-                asked: n,
-                ..Failed::default()
-            };
-            cursor.failed.insert(url, failed);
-        }
-        let bytes = cursor.write();
-        assert!(bytes.len() <= MAX_BYTES, "{}", bytes.len());
-        let read = Cursor::read(Some(&bytes));
-        assert_eq!(read.cameras.iter().filter(|(_, camera)| camera.is_here()).count(), 50);
-        assert_eq!(read.failed.0.len(), MAX_FAILED);
-        assert!(read.failed.get("http://4999").is_some());
-    }
-
-    #[test]
-    fn a_digest_tells_where_a_text_ends() {
-        assert_ne!(digest(["a", "b"]), digest(["ab"]));
-        assert_eq!(digest(["a", "b"]), digest(["a", "b"]));
-    }
-}
+mod tests;

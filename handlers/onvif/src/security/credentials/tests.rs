@@ -17,8 +17,8 @@ fn given(properties: &[(&str, &[u8])], uuid: &str) -> Option<(String, String)> {
     Some((credential.user.clone(), credential.password.clone()))
 }
 
-fn pair(user: &str, password: &str) -> Option<(String, String)> {
-    Some((user.to_owned(), password.to_owned()))
+fn pair(user: &str, password: &str) -> (String, String) {
+    (user.to_owned(), password.to_owned())
 }
 
 #[test]
@@ -39,18 +39,21 @@ fn akris_three_ways_are_taken_and_the_later_wins() {
         ("password_11111111_aaaa_bbbb_cccc_222222222222", b"alone"),
         ("username_default", b"default"),
     ];
-    assert_eq!(given(list, UUID), pair("list", "secret"));
-    assert_eq!(given(list, "other"), pair("o", ""));
-    assert_eq!(given(list, "third"), pair("t", "p"));
-    assert_eq!(given(list, "fourth"), pair("d", "e"));
+    assert_eq!(given(list, UUID), Some(pair("list", "secret")));
+    assert_eq!(given(list, "other"), Some(pair("o", "")));
+    assert_eq!(given(list, "third"), Some(pair("t", "p")));
+    assert_eq!(given(list, "fourth"), Some(pair("d", "e")));
     let two = [list, references].concat();
-    assert_eq!(given(&two, UUID), pair("ref", "referred"));
+    assert_eq!(given(&two, UUID), Some(pair("ref", "referred")));
     let mut three = [list, references, single].concat();
-    assert_eq!(given(&three, UUID), pair("single", "alone"));
-    assert_eq!(given(&three, "fourth"), pair("default", ""));
+    assert_eq!(given(&three, UUID), Some(pair("single", "alone")));
+    assert_eq!(given(&three, "fourth"), Some(pair("default", "")));
     three.push(("password_default", b"p"));
-    assert_eq!(given(&three, "fourth"), pair("default", "p"));
-    assert_eq!(given(single, "11111111_aaaa_bbbb_cccc_222222222222"), pair("default", ""));
+    assert_eq!(given(&three, "fourth"), Some(pair("default", "p")));
+    assert_eq!(
+        given(single, "11111111_aaaa_bbbb_cccc_222222222222"),
+        Some(pair("default", ""))
+    );
     assert_eq!(given(&single[..2], "fourth"), None);
 }
 
@@ -59,26 +62,54 @@ fn problems_are_named_without_values() {
     let secret = "hunter2";
     let hunter = secret.as_bytes();
     for (properties, problem) in [
-        (vec![("device_credential_list", hunter)], "discovery property \"device_credential_list\" is no JSON list of names of properties"),
-        (vec![("device_credential_list", &br#"["x"]"#[..])], "discovery property \"x\" is named in a list of credentials and not there"),
-        (vec![("device_credential_list", br#"["x"]"#), ("x", hunter)], "discovery property \"x\" is no JSON object of credentials by UUID"),
         (
-            vec![("device_credential_list", br#"["x"]"#), ("x", br#"{"a": {"password": "hunter2"}}"#)],
+            vec![("device_credential_list", hunter)],
+            "discovery property \"device_credential_list\" is no JSON list of names of properties",
+        ),
+        (
+            vec![("device_credential_list", &br#"["x"]"#[..])],
+            "discovery property \"x\" is named in a list of credentials and not there",
+        ),
+        (
+            vec![("device_credential_list", br#"["x"]"#), ("x", hunter)],
+            "discovery property \"x\" is no JSON object of credentials by UUID",
+        ),
+        (
+            vec![
+                ("device_credential_list", br#"["x"]"#),
+                ("x", br#"{"a": {"password": "hunter2"}}"#),
+            ],
             "discovery property \"x\" has an entry without `username`",
         ),
         (
-            vec![("device_credential_list", br#"["x"]"#), ("x", br#"{"a": {"username": "u", "password": "hunter2!", "base64encoded": true}}"#)],
+            vec![
+                ("device_credential_list", br#"["x"]"#),
+                (
+                    "x",
+                    br#"{"a": {"username": "u", "password": "hunter2!", "base64encoded": true}}"#,
+                ),
+            ],
             "discovery property \"x\" has a password that is no Base64 of UTF-8",
         ),
         (
-            vec![("device_credential_ref_list", br#"["x"]"#), ("x", br#"{"a": {"username_ref": "u"}}"#)],
+            vec![
+                ("device_credential_ref_list", br#"["x"]"#),
+                ("x", br#"{"a": {"username_ref": "u"}}"#),
+            ],
             "discovery property \"x\" names a property for a user name that is not there",
         ),
         (
-            vec![("device_credential_ref_list", br#"["x"]"#), ("u", b"u"), ("x", br#"{"a": {"username_ref": "u", "password_ref": "p"}}"#)],
+            vec![
+                ("device_credential_ref_list", br#"["x"]"#),
+                ("u", b"u"),
+                ("x", br#"{"a": {"username_ref": "u", "password_ref": "p"}}"#),
+            ],
             "discovery property \"x\" names a property for a password that is not there",
         ),
-        (vec![("username_a", b"\xff")], "discovery property \"username_a\" is not UTF-8"),
+        (
+            vec![("username_a", b"\xff")],
+            "discovery property \"username_a\" is not UTF-8",
+        ),
     ] {
         let credentials = Credentials::new(&mk_properties(&properties));
         assert_eq!(credentials.problems, [problem]);

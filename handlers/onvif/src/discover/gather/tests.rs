@@ -1,5 +1,5 @@
 use super::*;
-use crate::cursor::Camera;
+use crate::discover::cursor::Camera;
 
 fn mk_heard(source: &str, uuid: &str, xaddrs: &str) -> Heard {
     Heard {
@@ -18,7 +18,11 @@ fn mk_details(text: &str) -> Details {
 }
 
 fn urls(gathered: &Gathered) -> Vec<&str> {
-    gathered.candidates.iter().map(|one| one.xaddr.url.as_str()).collect()
+    gathered
+        .candidates
+        .iter()
+        .map(|one| one.xaddr.url.as_str())
+        .collect()
 }
 
 fn reasons(gathered: &Gathered) -> Vec<String> {
@@ -46,15 +50,29 @@ fn one_camera_is_one_candidate_however_often_it_answers() {
 
 #[test]
 fn each_address_is_a_candidate_where_the_operator_wants_it() {
-    let heard = [mk_heard("192.168.7.9", "a", &format!("{BOTH} http://[fe80::9]/a http://192.168.7.9:81/"))];
-    let gathered = gather(&mk_details("leafhost.dev/xaddrs: all"), &Cursor::default(), &heard);
+    let heard = [mk_heard(
+        "192.168.7.9",
+        "a",
+        &format!("{BOTH} http://[fe80::9]/a http://192.168.7.9:81/"),
+    )];
+    let gathered = gather(
+        &mk_details("leafhost.dev/xaddrs: all"),
+        &Cursor::default(),
+        &heard,
+    );
     assert_eq!(
         urls(&gathered),
-        ["http://192.168.7.9/a", "http://192.168.7.9:81/", "http://[2001:db8::9]/a"]
+        [
+            "http://192.168.7.9/a",
+            "http://192.168.7.9:81/",
+            "http://[2001:db8::9]/a"
+        ]
     );
     assert_eq!(
         reasons(&gathered),
-        ["a at http://[fe80::9]/a: XAddrs: is a link-local IPv6 address, which means another machine on every network"]
+        [
+            "a at http://[fe80::9]/a: XAddrs: is a link-local IPv6 address, which means another machine on every network"
+        ]
     );
 }
 
@@ -64,10 +82,15 @@ fn both_claimants_of_an_endpoint_reference_are_asked_and_named() {
         mk_heard("192.168.7.9", "a", "http://192.168.7.9/a"),
         mk_heard("192.168.7.66", "a", "http://192.168.7.66/a"),
     ]);
-    assert_eq!(urls(&gathered), ["http://192.168.7.66/a", "http://192.168.7.9/a"]);
+    assert_eq!(
+        urls(&gathered),
+        ["http://192.168.7.66/a", "http://192.168.7.9/a"]
+    );
     assert_eq!(
         reasons(&gathered),
-        ["a: endpoint reference: is claimed by http://192.168.7.66/a and http://192.168.7.9/a; each that answers is a device of its own"]
+        [
+            "a: endpoint reference: is claimed by http://192.168.7.66/a and http://192.168.7.9/a; each that answers is a device of its own"
+        ]
     );
 }
 
@@ -92,12 +115,18 @@ fn who_is_known_comes_before_who_shouts() {
         uuid: "known".to_owned(),
         ..Camera::default()
     };
-    cursor.cameras.insert("http://192.168.7.250/".to_owned(), camera);
+    cursor
+        .cameras
+        .insert("http://192.168.7.250/".to_owned(), camera);
     let mut heard = Vec::new();
     for source in 1..200 {
         for n in 0..100 {
             let source = format!("10.0.0.{source}");
-            heard.push(mk_heard(&source, &format!("{source}-{n}"), &format!("http://{source}:{}/", 8_000 + n)));
+            heard.push(mk_heard(
+                &source,
+                &format!("{source}-{n}"),
+                &format!("http://{source}:{}/", 8_000 + n),
+            ));
         }
     }
     heard.push(mk_heard("192.168.7.9", "new", "http://192.168.7.9/"));
@@ -105,11 +134,19 @@ fn who_is_known_comes_before_who_shouts() {
     let gathered = gather(&mk_details("{}"), &cursor, &heard);
     assert_eq!(gathered.candidates.len(), MAX_CAMERAS);
     assert_eq!(urls(&gathered)[0], "http://192.168.7.250/");
-    let place = urls(&gathered).iter().position(|url| *url == "http://192.168.7.9/");
+    let place = urls(&gathered)
+        .iter()
+        .position(|url| *url == "http://192.168.7.9/");
     assert!(place.is_some_and(|place| place <= 200), "{place:?}");
     let all = reasons(&gathered).join("\n");
-    assert!(all.contains("10.0.0.7: announcement: announces more than 64 cameras"), "{all}");
-    assert!(all.contains("more than 1000 cameras are announced"), "{all}");
+    assert!(
+        all.contains("10.0.0.7: announcement: announces more than 64 cameras"),
+        "{all}"
+    );
+    assert!(
+        all.contains("more than 1000 cameras are announced"),
+        "{all}"
+    );
 }
 
 #[test]
@@ -128,7 +165,11 @@ fn what_is_left_out_is_named() {
         nothing,
         nameless,
         many,
-        mk_heard("192.168.7.10", "loop", "http://127.0.0.1/onvif http://[fe80::1]/onvif"),
+        mk_heard(
+            "192.168.7.10",
+            "loop",
+            "http://127.0.0.1/onvif http://[fe80::1]/onvif",
+        ),
     ]);
     assert_eq!(urls(&gathered), ["http://192.168.7.8/"]);
     assert_eq!(
@@ -149,8 +190,14 @@ fn filters_of_the_announcement_come_before_any_question() {
     let mut heard = mk_heard("192.168.7.9", "a", BOTH);
     heard.announcement.scopes = vec!["onvif://www.onvif.org/name/Cam".to_owned()];
     for (details, reason) in [
-        ("scopes: {items: ['onvif://www.onvif.org/name/other']}", "scopes: has onvif://www.onvif.org/name/Cam, and only listed ones are included"),
-        ("uuids: {action: Exclude, items: [A]}", "uuids: has A, which is excluded"),
+        (
+            "scopes: {items: ['onvif://www.onvif.org/name/other']}",
+            "scopes: has onvif://www.onvif.org/name/Cam, and only listed ones are included",
+        ),
+        (
+            "uuids: {action: Exclude, items: [A]}",
+            "uuids: has A, which is excluded",
+        ),
     ] {
         let gathered = gather(&mk_details(details), &Cursor::default(), &[heard.clone()]);
         assert!(gathered.candidates.is_empty());

@@ -1,0 +1,114 @@
+//! What the agent is told after a look: what there is, or what is not as it was before.
+
+use leafhost_sdk::{AttributeValue, Device, Discovery};
+
+use super::Pass;
+use crate::discover::cursor::{Camera, digest};
+use crate::discover::devices;
+use crate::filter;
+
+impl Pass<'_> {
+    /// The devices there are now.
+    pub fn rendered(&self) -> Vec<Device> {
+        let here = self
+            .cursor
+            .cameras
+            .iter()
+            .filter(|(_, camera)| camera.is_here());
+        here.filter(|(_, camera)| self.filter(camera).is_ok())
+            .map(|(url, camera)| devices::device(url, camera))
+            .take(self.most)
+            .collect()
+    }
+
+    fn filter(&self, camera: &Camera) -> Result<(), filter::Dropped> {
+        let known = |text: &str| (!text.is_empty()).then(|| text.to_owned());
+        let (ip, mac) = (known(&camera.info.ip), known(&camera.info.mac));
+        filter::addresses(self.details, ip.as_deref(), mac.as_deref())
+    }
+
+    /// Says of each known camera why it is left out, or tells less than it could.
+    fn explain(&self, told: usize) {
+        if told == self.most {
+            let reason =
+                format!("there may be more cameras than the {told} devices an answer may have");
+            self.asker.host.skipped("cameras", "limits.devices", reason);
+        }
+        for (url, camera) in self
+            .cursor
+            .cameras
+            .iter()
+            .filter(|(_, camera)| camera.is_here())
+        {
+            let trouble = &camera.info.trouble;
+            match self.filter(camera) {
+                Err(dropped) => {
+                    let reason = match trouble.as_str() {
+                        "" => dropped.reason,
+                        trouble => format!("{} ({trouble})", dropped.reason),
+                    };
+                    self.asker.host.skipped(url, dropped.rule, reason);
+                }
+                Ok(()) if !trouble.is_empty() => {
+                    let reason = format!("is a device, but does not tell all: {trouble}");
+                    self.asker.host.skipped(url, "answer", reason);
+                }
+                Ok(()) => {}
+            }
+        }
+    }
+
+    /// The answer after a look at everything.
+    pub fn everything(&mut self) -> Discovery {
+        let devices = self.rendered();
+        self.explain(devices.len());
+        let told = digest_of(&devices);
+        let before = self.cursor.told.replace(told);
+        if before == Some(told) && self.departed.is_empty() {
+            Discovery::unchanged()
+        } else if self.is_cut_short {
+            // Who is missing in a part has not gone; the next answer must say who has.
+            self.cursor.told = None;
+            Discovery::partial(devices)
+        } else {
+            Discovery::complete(devices)
+        }
+    }
+
+    /// The answer after a look at some: what is not as it was `before`.
+    pub fn difference(&mut self, before: &[Device]) -> Discovery {
+        let devices = self.rendered();
+        self.cursor.told = Some(digest_of(&devices));
+        let changed: Vec<Device> = devices
+            .into_iter()
+            .filter(|device| !before.contains(device))
+            .collect();
+        if changed.is_empty() {
+            Discovery::unchanged()
+        } else {
+            Discovery::partial(changed)
+        }
+    }
+}
+
+/// A digest of devices.
+fn digest_of(devices: &[Device]) -> u64 {
+    let mut texts = Vec::new();
+    for device in devices {
+        texts.push(device.id.clone());
+        for (name, value) in &device.properties {
+            texts.push(format!("{name}={value}"));
+        }
+        for attribute in &device.attributes {
+            let name = &attribute.name;
+            texts.push(match &attribute.value {
+                AttributeValue::Text(text) | AttributeValue::Version(text) => {
+                    format!("{name}:{text}")
+                }
+                AttributeValue::Integer(number) => format!("{name}:{number}"),
+                AttributeValue::Boolean(yes) => format!("{name}:{yes}"),
+            });
+        }
+    }
+    digest(texts.iter().map(String::as_str))
+}
