@@ -95,13 +95,17 @@ fn the_service_may_confine_the_compiler() {
 #[test]
 fn the_floors_hold() {
     let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
-    let allowed: [(&str, &[&str]); 9] = [
+    let allowed: [(&str, &[&str]); 10] = [
         ("host/core", &[]),
         ("host/udev", &[]),
+        ("host/net", &[]),
         ("host/cdi", &[]),
         ("host/kubelet", &[]),
         ("host/files", &["leafhost-core"]),
-        ("host/wasm", &["leafhost-core", "leafhost-udev"]),
+        (
+            "host/wasm",
+            &["leafhost-core", "leafhost-net", "leafhost-udev"],
+        ),
         ("host/compile", &["leafhost-wasm"]),
         (
             "host/agent",

@@ -13,6 +13,10 @@ const { OPCUACertificateManager, OPCUADiscoveryServer, OPCUAServer, RegisterServ
   path.join(process.env.LEAFHOST_NODE, "package.json"),
 )("node-opcua");
 
+// What the library has to say goes where errors go.
+const { log } = console;
+console.log = console.info = console.error;
+
 const text = { type: "string" };
 const { positionals, values } = parseArgs({
   allowPositionals: true,
@@ -44,7 +48,7 @@ const server =
 const registered = values.lds && new Promise((resolve) => server.once("serverRegistered", resolve));
 await server.start();
 await registered;
-console.log("ready");
+log("ready");
 for await (const _ of process.stdin);
 await server.shutdown();
 process.exit(0);

@@ -1,6 +1,6 @@
 """Asks once, as a Windows computer does, who is there, and says as JSON from where answers came within a second and a half.
 
-For peers that can't say `ready`, and to see that one is there which others don't see.
+The prefix matters: wsdd compares the text. For peers that can't say `ready`, and to see that one is there which others don't see.
 """
 
 import json
@@ -9,10 +9,10 @@ import uuid
 
 PROBE = """<?xml version="1.0" encoding="utf-8"?>
 <s:Envelope xmlns:s="http://www.w3.org/2003/05/soap-envelope" xmlns:a="http://schemas.xmlsoap.org/ws/2004/08/addressing"
-  xmlns:d="http://schemas.xmlsoap.org/ws/2005/04/discovery" xmlns:p="http://schemas.xmlsoap.org/ws/2006/02/devprof">
+  xmlns:d="http://schemas.xmlsoap.org/ws/2005/04/discovery" xmlns:wsdp="http://schemas.xmlsoap.org/ws/2006/02/devprof">
 <s:Header><a:MessageID>urn:uuid:{}</a:MessageID><a:To>urn:schemas-xmlsoap-org:ws:2005:04:discovery</a:To>
 <a:Action>http://schemas.xmlsoap.org/ws/2005/04/discovery/Probe</a:Action></s:Header>
-<s:Body><d:Probe><d:Types>p:Device</d:Types></d:Probe></s:Body></s:Envelope>"""
+<s:Body><d:Probe><d:Types>wsdp:Device</d:Types></d:Probe></s:Body></s:Envelope>"""
 
 
 def main():

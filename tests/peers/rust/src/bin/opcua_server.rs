@@ -5,6 +5,8 @@ use std::net::Ipv4Addr;
 
 use anyhow::{Context as _, Result};
 use clap::Parser;
+use opcua_server::diagnostics::NamespaceMetadata;
+use opcua_server::node_manager::memory::simple_node_manager;
 use opcua_server::{ANONYMOUS_USER_TOKEN_ID, ServerBuilder, ServerEndpoint};
 use tokio::net::TcpListener;
 
@@ -31,15 +33,23 @@ async fn main() -> Result<()> {
         name,
         uri,
     } = Arguments::parse();
-    let folder = std::env::temp_dir().join(format!("leafhost-opcua-{}", std::process::id()));
+    let folder = tempfile::tempdir().context("cannot make a folder")?;
     let anonymous = [ANONYMOUS_USER_TOKEN_ID.to_owned()];
     let (server, handle) = ServerBuilder::new()
         .application_name(name)
-        .application_uri(uri)
+        .application_uri(uri.clone())
         .product_uri("urn:leafhost:peer")
         .host(address.to_string())
         .port(port)
-        .pki_dir(folder.clone())
+        // It wants one, even if it has nothing to show.
+        .with_node_manager(simple_node_manager(
+            NamespaceMetadata {
+                namespace_uri: uri,
+                ..NamespaceMetadata::default()
+            },
+            "peer",
+        ))
+        .pki_dir(folder.path())
         .add_endpoint("none", ServerEndpoint::new_none("/", &anonymous))
         .discovery_urls(vec![format!("opc.tcp://{address}:{port}/")])
         .build()
@@ -48,14 +58,14 @@ async fn main() -> Result<()> {
         .await
         .with_context(|| format!("cannot listen on {address}:{port}"))?;
     leafhost_peers::ready()?;
-    let server = tokio::spawn(server.run_with(listener));
-    tokio::task::spawn_blocking(|| {
+    let serving = tokio::spawn(server.run_with(listener));
+    let stay = tokio::task::spawn_blocking(|| {
         leafhost_peers::obey(|line| anyhow::bail!("knows no command, not even {line:?}"))
-    })
-    .await??;
+    });
+    tokio::select! {
+        served = serving => served?.map_err(anyhow::Error::msg)?,
+        stayed = stay => stayed??,
+    }
     handle.cancel();
-    server.await?.map_err(anyhow::Error::msg)?;
-    // It may never have written any.
-    let _ = std::fs::remove_dir_all(folder);
     Ok(())
 }
