@@ -14,12 +14,16 @@ use crate::record::Record;
 
 /// The most datagrams of one call.
 const SENDS: u32 = 4096;
+/// The most connections that are begun by one call, those for requests included.
+const CONNECTS: u32 = 4096;
 /// The most names that sockets of one call look up.
 const LOOK_UPS: u32 = 64;
 /// The most that its requests do, too.
 const ALL_LOOK_UPS: u32 = 1024;
 /// The most addresses whose answers are waited for.
 const ASKED: usize = 1024;
+/// So many senders of denied datagrams are named: anybody can be one.
+const NAMED: usize = 8;
 /// So many denied datagrams are read at once…
 const UNASKED: u32 = 64;
 /// …and as many more in any such time: they are read by the host, outside of the guest's budget.
@@ -36,10 +40,13 @@ pub(crate) struct Reach {
 #[derive(Default)]
 struct Used {
     sent: u32,
+    connected: u32,
     looked_up: u32,
     all_looked_up: u32,
     /// Where it has sent to.
     asked: Vec<SocketAddr>,
+    /// Senders that were named as denied.
+    named: Vec<IpAddr>,
     /// When the time for the denied datagrams that were read is over.
     unasked_until: Option<Instant>,
 }
@@ -103,13 +110,24 @@ impl Reach {
         Ok(())
     }
 
+    /// Whether a connection may be made.
+    pub(super) fn connect(&self, address: SocketAddr) -> Result<(), Denied> {
+        self.ask("connect", |policy| policy.connect(address))?;
+        let counted = self.count_connection();
+        counted.map_err(|denied| self.deny(&denied.0))
+    }
+
+    fn count_connection(&self) -> Result<(), Denied> {
+        let mut used = self.used();
+        count(&mut used.connected, CONNECTS, "begin", "connections")
+    }
+
     /// Whether a datagram from there may be given to the guest. One that may not costs time.
     pub(super) async fn receive(&self, address: SocketAddr) -> Result<(), Denied> {
-        let answer = self.ask("receive a datagram", |policy| {
-            policy.receive(address, &self.used().asked)
-        });
-        if answer.is_err() {
-            let pause = self.unasked();
+        let policy = self.policy("receive a datagram")?;
+        let answer = policy.receive(address, &self.used().asked);
+        if let Err(denied) = &answer {
+            let pause = self.unasked(address.ip(), denied);
             if !pause.is_zero() {
                 tokio::time::sleep(pause).await;
             }
@@ -118,9 +136,13 @@ impl Reach {
     }
 
     /// Counts a denied datagram; how long to read no more.
-    fn unasked(&self) -> Duration {
+    fn unasked(&self, source: IpAddr, denied: &Denied) -> Duration {
         let now = Instant::now();
         let mut used = self.used();
+        if used.named.len() < NAMED && !used.named.contains(&source) {
+            used.named.push(source);
+            self.deny(&denied.0);
+        }
         let until = used.unasked_until.map_or(now, |until| until.max(now));
         let until = until + UNASKED_TIME / UNASKED;
         used.unasked_until = Some(until);
@@ -218,7 +240,8 @@ impl Gate for Reach {
 
     fn request(&self, host: &str, address: SocketAddr) -> Result<(), Denied> {
         let asked = format!("send a request to {host}");
-        self.policy(&asked)?.request(host, address)
+        self.policy(&asked)?.request(host, address)?;
+        self.count_connection()
     }
 
     fn tls(&self) -> &Tls {

@@ -35,7 +35,7 @@ async fn may(reach: &Reach, address: SocketAddr, purpose: SocketAddrUse) -> bool
         SocketAddrUse::TcpBind | SocketAddrUse::UdpBind => {
             reach.ask("bind a socket", |policy| policy.bind(address))
         }
-        SocketAddrUse::TcpConnect => reach.ask("connect", |policy| policy.connect(address)),
+        SocketAddrUse::TcpConnect => reach.connect(address),
         SocketAddrUse::UdpSend => reach.send(address),
         SocketAddrUse::UdpReceive => reach.receive(address).await,
         SocketAddrUse::TcpListen | SocketAddrUse::TcpAccept => {

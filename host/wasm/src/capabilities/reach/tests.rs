@@ -84,6 +84,31 @@ async fn a_call_sends_so_many_datagrams_and_no_more() {
     assert!(denied[0].contains("more than 4096"), "{denied:?}");
 }
 
+#[tokio::test]
+async fn a_call_begins_so_many_connections_requests_included() {
+    let reach = reach("{tcp: ['lan:1-9'], http: ['lan:1-9']}");
+    for _ in 0..CONNECTS / 2 {
+        reach.connect(at("192.168.7.9:9")).unwrap();
+        Gate::request(&reach, "192.168.7.9", at("192.168.7.9:9")).unwrap();
+    }
+    assert!(reach.connect(at("192.168.7.9:9")).is_err());
+    assert!(Gate::request(&reach, "192.168.7.9", at("192.168.7.9:9")).is_err());
+    let denied = denied(&reach);
+    assert!(denied[0].contains("more than 4096"), "{denied:?}");
+}
+
+#[tokio::test]
+async fn senders_that_are_denied_do_not_hide_other_denials() {
+    let reach = reach("{udp: ['192.168.7.9/32:9']}");
+    for last in 1..=60 {
+        for port in 1..3 {
+            let from = SocketAddr::new(IpAddr::from([10, 0, 0, last]), port);
+            assert!(reach.receive(from).await.is_err());
+        }
+    }
+    assert_eq!(denied(&reach).len(), NAMED);
+}
+
 #[tokio::test(start_paused = true)]
 async fn denied_datagrams_are_read_slowly_on_all_sockets_together() {
     let reach = Arc::new(reach("{udp: ['192.168.7.9/32:9']}"));
