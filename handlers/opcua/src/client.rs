@@ -2,10 +2,10 @@
 
 use std::cell::Cell;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::pin::pin;
 use std::time::Duration;
 
-use futures_util::StreamExt;
-use futures_util::stream::FuturesUnordered;
+use futures_util::future::{Either, select};
 use leafhost_sdk::{Host, net, tcp};
 
 use crate::framing::{self, Expect, Kind, Reader};
@@ -18,8 +18,6 @@ pub const HELLO_LIMIT: Duration = Duration::from_secs(3);
 const LOOK_UP_LIMIT: Duration = Duration::from_secs(2);
 /// The lead of one address before the next is tried too (RFC 8305, 5).
 const HEAD_START: Duration = Duration::from_millis(250);
-/// How many addresses of a name are tried.
-const MAX_ADDRESSES: usize = 2;
 /// How much is read at a time.
 const READ: usize = 16 * 1024;
 /// What every server may send.
@@ -56,6 +54,18 @@ pub enum Error {
     Flooded,
 }
 
+impl Error {
+    /// With its cause. The causes have none.
+    pub fn in_full(&self) -> String {
+        match self {
+            Self::LookUp(cause) | Self::Connect(cause) | Self::Lost(cause) => {
+                format!("{self}: {cause}")
+            }
+            _ => self.to_string(),
+        }
+    }
+}
+
 /// What the servers of a call may still send beyond the first 64 KiB of each: memory and computing time are those of
 /// the call.
 #[derive(Debug)]
@@ -77,11 +87,12 @@ impl Allowance {
 
 /// The addresses of a host, IPv4 first: servers that listen on IPv6 as well are rare.
 pub async fn look_up(host: &Host, name: &str) -> Result<Vec<IpAddr>, net::Error> {
-    let mut addresses = host
+    let found = host
         .within(LOOK_UP_LIMIT, host.resolve(name))
         .await
         .unwrap_or(Err(net::Error::TimedOut))?;
-    addresses.sort_by_key(IpAddr::is_ipv6);
+    let (mut addresses, others): (Vec<_>, Vec<_>) = found.into_iter().partition(IpAddr::is_ipv4);
+    addresses.extend(others);
     Ok(addresses)
 }
 
@@ -101,27 +112,26 @@ pub async fn addresses(host: &Host, url: &Url) -> Result<Vec<IpAddr>, net::Error
     }
 }
 
-/// A connection to the first address that takes it.
+/// A connection to the first of two addresses that takes it.
 async fn connect(host: &Host, addresses: &[IpAddr], port: u16) -> Result<tcp::Stream, Error> {
-    let attempt = async |(index, address): (u32, &IpAddr)| {
-        if index > 0 {
-            host.sleep(HEAD_START.saturating_mul(index)).await;
+    let connect = |address: &IpAddr| host.connect(SocketAddr::new(*address, port));
+    let connected = match addresses {
+        [] => Err(net::Error::Unreachable),
+        [only] => connect(only).await,
+        [first, second, ..] => {
+            let first = pin!(connect(first));
+            let second = pin!(async {
+                host.sleep(HEAD_START).await;
+                connect(second).await
+            });
+            match select(first, second).await {
+                Either::Left((Err(_), second)) => second.await,
+                Either::Right((Err(_), first)) => first.await,
+                Either::Left((connected, _)) | Either::Right((connected, _)) => connected,
+            }
         }
-        host.connect(SocketAddr::new(*address, port)).await
     };
-    let mut attempts: FuturesUnordered<_> = (0..)
-        .zip(addresses)
-        .take(MAX_ADDRESSES)
-        .map(attempt)
-        .collect();
-    let mut why = net::Error::Unreachable;
-    while let Some(attempt) = attempts.next().await {
-        match attempt {
-            Ok(stream) => return Ok(stream),
-            Err(error) => why = error,
-        }
-    }
-    Err(Error::Connect(why))
+    connected.map_err(Error::Connect)
 }
 
 /// Whether somebody takes connections there: all that can be asked where another protocol is spoken.

@@ -2,6 +2,7 @@
 
 use leafhost_sdk::{Deserialize, Problem};
 
+use crate::text::quoted;
 use crate::url::Url;
 
 /// The most discovery URLs.
@@ -18,12 +19,12 @@ pub struct Details {
     /// Which of them are devices, by the application's name.
     #[serde(default)]
     pub application_names: Option<FilterList>,
-    /// Which of them are devices, by the application's type.
+    /// Which of them are devices, by the names of [`KINDS`].
     #[serde(default = "servers")]
-    pub application_types: Vec<Kind>,
-    /// When a listed URL is made to point to the host that was asked.
-    #[serde(default)]
-    pub host_rewrite: HostRewrite,
+    pub application_types: Vec<String>,
+    /// When a listed URL is made to point to the host that was asked, by the names of [`REWRITES`].
+    #[serde(default = "unresolvable")]
+    pub host_rewrite: String,
 }
 
 /// `opcuaDiscoveryMethod`.
@@ -49,49 +50,51 @@ pub struct Standard {
 pub struct FilterList {
     /// The names.
     pub items: Vec<String>,
-    /// Whether they are wanted.
-    #[serde(default)]
-    pub action: Action,
+    /// Whether only these are wanted (`Include`), or all but these (`Exclude`).
+    #[serde(default = "include")]
+    pub action: String,
 }
 
-/// What a filter does with its items.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
-#[serde(crate = "leafhost_sdk::serde")]
-pub enum Action {
-    /// Only these.
-    #[default]
-    Include,
-    /// All but these.
-    Exclude,
-}
+/// The types of applications that can be devices, with their numbers (OPC 10000-4, 7.4). A client alone has no address.
+///
+/// Words of the details are read as texts: a type of its own for each would be ten kilobytes of the component.
+pub const KINDS: [(&str, u32); 3] = [
+    ("Server", 0),
+    ("ClientAndServer", 2),
+    ("DiscoveryServer", 3),
+];
 
-/// A type of application that can be a device (OPC 10000-4, 7.4): a client alone has no address.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(crate = "leafhost_sdk::serde")]
-pub enum Kind {
-    /// 0
-    Server,
-    /// 2
-    ClientAndServer,
-    /// 3
-    DiscoveryServer,
-}
-
-/// `hostRewrite`.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
-#[serde(crate = "leafhost_sdk::serde", rename_all = "kebab-case")]
+/// When a listed URL is made to point to the host that was asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HostRewrite {
     /// Never.
     None,
     /// Where the listed host leads nowhere from here.
-    #[default]
     Unresolvable,
     /// Always.
     UseConfiguredHost,
 }
 
-fn servers() -> Vec<Kind> {
-    vec![Kind::Server]
+/// What the details say for it.
+const REWRITES: [(&str, HostRewrite); 3] = [
+    ("unresolvable", HostRewrite::Unresolvable),
+    ("none", HostRewrite::None),
+    ("use-configured-host", HostRewrite::UseConfiguredHost),
+];
+
+/// What a filter does with its items.
+const ACTIONS: [(&str, bool); 2] = [("Include", true), ("Exclude", false)];
+
+fn include() -> String {
+    "Include".to_owned()
+}
+
+fn unresolvable() -> String {
+    "unresolvable".to_owned()
+}
+
+fn servers() -> Vec<String> {
+    vec!["Server".to_owned()]
 }
 
 fn local_discovery_server() -> Vec<String> {
@@ -123,6 +126,13 @@ impl Details {
                 format!("has more than {MAX_NAMES} names"),
             ));
         }
+        if let Some(names) = names {
+            problems.extend(unknown("applicationNames.action", &names.action, &ACTIONS));
+        }
+        for (index, kind) in self.application_types.iter().enumerate() {
+            problems.extend(unknown(&format!("applicationTypes[{index}]"), kind, &KINDS));
+        }
+        problems.extend(unknown("hostRewrite", &self.host_rewrite, &REWRITES));
         if self.application_types.is_empty() {
             problems.push(Problem::new(
                 "applicationTypes",
@@ -147,17 +157,48 @@ impl Details {
     }
 }
 
+impl Details {
+    /// Whether an application of that type is to be a device.
+    pub fn takes(&self, kind: u32) -> bool {
+        let mut kinds = self.application_types.iter();
+        kinds.any(|name| meaning(name, &KINDS) == Some(kind))
+    }
+
+    /// When hosts are rewritten.
+    pub fn rewrites(&self) -> HostRewrite {
+        meaning(&self.host_rewrite, &REWRITES).unwrap_or(HostRewrite::Unresolvable)
+    }
+}
+
 impl FilterList {
     /// Whether an application of that name is wanted. As in Akri, a filter without items includes none or excludes none.
     pub fn takes(&self, name: &str) -> bool {
         let listed = self.items.iter().any(|item| item == name);
-        listed == (self.action == Action::Include)
+        meaning(&self.action, &ACTIONS) == Some(listed)
     }
 }
 
 /// The field of one discovery URL.
 pub fn path(index: usize) -> String {
     format!("opcuaDiscoveryMethod.standard.discoveryUrls[{index}]")
+}
+
+fn meaning<T: Copy>(word: &str, words: &[(&str, T)]) -> Option<T> {
+    let known = words.iter().find(|(known, _)| *known == word)?;
+    Some(known.1)
+}
+
+fn unknown<T: Copy>(path: &str, word: &str, words: &[(&str, T)]) -> Option<Problem> {
+    if meaning(word, words).is_some() {
+        return None;
+    }
+    let known: Vec<&str> = words.iter().map(|(known, _)| *known).collect();
+    let message = format!(
+        "is {}, but must be one of {}",
+        quoted(word),
+        known.join(", ")
+    );
+    Some(Problem::new(path, message))
 }
 
 fn problem(text: &str) -> Option<String> {
@@ -187,23 +228,23 @@ mod tests {
 
     #[test]
     fn a_filter_takes_whole_names_in_their_case() {
-        let filter = |action, items: &[&str]| FilterList {
+        let filter = |action: &str, items: &[&str]| FilterList {
             items: items.iter().map(|&item| item.to_owned()).collect(),
-            action,
+            action: action.to_owned(),
         };
         for (action, items, name, takes) in [
-            (Action::Include, &["PLC 1", "b"][..], "PLC 1", true),
-            (Action::Include, &["PLC 1"], "plc 1", false),
-            (Action::Include, &["PLC 1"], "PLC 10", false),
-            (Action::Include, &[], "PLC 1", false),
-            (Action::Exclude, &["PLC 1"], "PLC 1", false),
-            (Action::Exclude, &["PLC 1"], "PLC 10", true),
-            (Action::Exclude, &[], "", true),
+            ("Include", &["PLC 1", "b"][..], "PLC 1", true),
+            ("Include", &["PLC 1"], "plc 1", false),
+            ("Include", &["PLC 1"], "PLC 10", false),
+            ("Include", &[], "PLC 1", false),
+            ("Exclude", &["PLC 1"], "PLC 1", false),
+            ("Exclude", &["PLC 1"], "PLC 10", true),
+            ("Exclude", &[], "", true),
         ] {
             assert_eq!(
                 filter(action, items).takes(name),
                 takes,
-                "{action:?} {items:?} {name}"
+                "{action} {items:?} {name}"
             );
         }
     }

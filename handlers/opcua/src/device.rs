@@ -1,6 +1,6 @@
 //! A device of what is known of a server. Decides nothing.
 
-use leafhost_sdk::{Device, Health};
+use leafhost_sdk::{AttributeValue, Device, Health};
 
 use crate::facts::Facts;
 use crate::messages::Application;
@@ -51,7 +51,7 @@ pub fn device(place: &Place, application: &Application, facts: Option<&Facts>) -
 
 fn secured(mut device: Device, facts: &Facts) -> Device {
     for (mode, name) in [(1, "modeNone"), (2, "modeSign"), (3, "modeSignAndEncrypt")] {
-        device = device.attribute(name, facts.modes.contains(&mode));
+        device = device.attribute(name, facts.modes.contains(mode));
     }
     for (token, name) in [
         (0, "tokenAnonymous"),
@@ -59,10 +59,13 @@ fn secured(mut device: Device, facts: &Facts) -> Device {
         (2, "tokenCertificate"),
         (3, "tokenIssued"),
     ] {
-        device = device.attribute(name, facts.tokens.contains(&token));
+        device = device.attribute(name, facts.tokens.contains(token));
     }
     for name in POLICIES {
-        device = device.attribute(format!("policy{name}"), facts.policies.contains(name));
+        device = device.attribute(
+            format!("policy{name}"),
+            facts.policies.iter().any(|policy| policy == name),
+        );
     }
     let others = facts
         .policies
@@ -77,6 +80,24 @@ fn secured(mut device: Device, facts: &Facts) -> Device {
     }
 }
 
+/// All of a device in one text, by which two are compared. Nothing in it has a line break.
+pub fn written(device: &Device) -> String {
+    let mut text = format!("{}\n{:?}\n", device.id, device.shared);
+    text.extend(device.physical_id.as_deref());
+    for attribute in &device.attributes {
+        text.push('\n');
+        text.push_str(&attribute.name);
+        text.push('=');
+        match &attribute.value {
+            AttributeValue::Text(value) | AttributeValue::Version(value) => text.push_str(value),
+            AttributeValue::Boolean(value) => text.push_str(if *value { "true" } else { "false" }),
+            AttributeValue::Integer(value) => text.push_str(&value.to_string()),
+        }
+    }
+    text.push_str("\n\n");
+    text
+}
+
 /// The text, if it is there, short enough and harmless.
 fn bounded(text: &str, most: usize) -> Option<String> {
     let fits = !text.is_empty() && text.len() <= most && !text.chars().any(char::is_control);
@@ -85,9 +106,8 @@ fn bounded(text: &str, most: usize) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use leafhost_sdk::AttributeValue;
-
     use super::*;
+    use crate::facts::Kinds;
     use crate::url::Url;
 
     fn mk_application(uri: &str, name: &str) -> Application {
@@ -98,6 +118,14 @@ mod tests {
             kind: 0,
             urls: Vec::new(),
         }
+    }
+
+    fn mk_kinds(numbers: &[u32]) -> Kinds {
+        let mut kinds = Kinds::default();
+        for number in numbers {
+            kinds.add(*number);
+        }
+        kinds
     }
 
     fn mk_place(url: &str) -> Place {
@@ -112,9 +140,9 @@ mod tests {
     fn a_server_has_akris_id_and_property_and_what_it_is_chosen_by() {
         let facts = Facts {
             certificate: "ab".repeat(32),
-            modes: [1, 3].into(),
-            policies: ["None".to_owned(), "Basic128Rsa15".to_owned()].into(),
-            tokens: [0].into(),
+            modes: mk_kinds(&[1, 3]),
+            policies: vec!["Basic128Rsa15".to_owned(), "None".to_owned()],
+            tokens: mk_kinds(&[0]),
             ..Facts::default()
         };
         let url = "opc.tcp://plc:4842/UA";
@@ -145,6 +173,28 @@ mod tests {
             assert_eq!(device.get_attribute(name), Some(&value), "{name}");
         }
         assert_eq!(device.get_attribute("productUri"), None);
+    }
+
+    #[test]
+    fn whatever_differs_is_seen_in_the_text() {
+        let facts = Facts::default();
+        let place = mk_place("opc.tcp://plc:1");
+        let plain = device(&place, &mk_application("urn:plc", "PLC 1"), Some(&facts));
+        let others = [
+            plain.clone().attribute("modeNone", true),
+            plain.clone().attribute("more", "x"),
+            plain.clone().attribute("more", 1_u32),
+            plain.clone().physical_id("urn:other"),
+            plain.clone().shared(false),
+            Device {
+                id: "x".to_owned(),
+                ..plain.clone()
+            },
+        ];
+        let mut texts: Vec<String> = others.iter().chain([&plain]).map(written).collect();
+        texts.sort();
+        texts.dedup();
+        assert_eq!(texts.len(), others.len() + 1);
     }
 
     #[test]

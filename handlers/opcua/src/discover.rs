@@ -4,15 +4,15 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
-use leafhost_sdk::{Discovery, Event, Host, Request, Result};
+use leafhost_sdk::{Discovery, Event, Host, Request};
 
 use crate::client::{self, Allowance, Conversation};
 use crate::details::Details;
-use crate::device::device;
+use crate::device::{device, written};
 use crate::facts::Facts;
 use crate::memory::{Memory, Peer};
 use crate::search::{Answers, Outcome, Results, Search, Task};
-use crate::text::chain;
+use crate::table::in_order;
 use crate::url::Url;
 
 /// How many conversations there are at a time; each may try two addresses, and a call has 128 sockets.
@@ -27,12 +27,12 @@ const EIGHTHS: u32 = 6;
 const DEVICE_TEXT: usize = 1_024;
 
 /// Asks and answers.
-pub fn discover(request: &Request<Details>, host: &Host) -> Result<Discovery> {
+pub fn discover(request: &Request<Details>, host: &Host) -> Discovery {
     let before = Memory::read(request.cursor.as_deref());
     let results = host.block_on(search(&request.details, &before, host));
-    Ok(answer(request, host, &before, results)
+    answer(request, host, &before, results)
         .wake_after(AGAIN)
-        .wake_on_network())
+        .wake_on_network()
 }
 
 async fn search(details: &Details, memory: &Memory, host: &Host) -> Results {
@@ -70,7 +70,7 @@ async fn perform(host: &Host, allowance: &Allowance, task: Task) -> Outcome {
                 )
                 .await
                 .unwrap_or(Err(client::Error::Slow(CONVERSATION_LIMIT)));
-            answers.error = ended.err().map(|error| chain(&error));
+            answers.error = ended.err().map(|error| error.in_full());
             if let (Some(_), Some(error)) = (&answers.servers, &answers.error) {
                 host.debug(format!("{}: {error}", url.as_str()));
             }
@@ -127,12 +127,12 @@ async fn confirm(
 ) -> Outcome {
     if !url.is_opc_tcp() {
         let taken = client::takes_connections(host, addresses, url.port()).await;
-        return Outcome::Confirmed(peer, taken.map(|()| None).map_err(|error| chain(&error)));
+        return Outcome::Confirmed(peer, taken.map(|()| None).map_err(|error| error.in_full()));
     }
     let begun = Conversation::begin(host, addresses, url, allowance).await;
     let conversation = match begun {
         Ok(conversation) => conversation,
-        Err(error) => return Outcome::Confirmed(peer, Err(chain(&error))),
+        Err(error) => return Outcome::Confirmed(peer, Err(error.in_full())),
     };
     if !facts {
         return Outcome::Confirmed(peer, Ok(None));
@@ -142,7 +142,7 @@ async fn confirm(
     let known = match host.within(left, endpoints).await {
         Some(Ok(facts)) => facts,
         Some(Err(error)) => {
-            host.debug(format!("{}: {}", url.as_str(), chain(&error)));
+            host.debug(format!("{}: {}", url.as_str(), error.in_full()));
             None
         }
         None => None,
@@ -160,18 +160,13 @@ async fn endpoints(
     Ok(facts)
 }
 
-fn answer(
-    request: &Request<Details>,
-    host: &Host,
-    before: &Memory,
-    mut results: Results,
-) -> Discovery {
+fn answer(request: &Request<Details>, host: &Host, before: &Memory, results: Results) -> Discovery {
     // Where not all fit, those that were there before stay.
-    results.found.sort_by_key(|found| !found.known);
+    let (known, new): (Vec<_>, Vec<_>) = results.found.into_iter().partition(|found| found.known);
     let most = usize::try_from(request.budget.devices).unwrap_or(usize::MAX);
     let mut text = usize::try_from(request.budget.answer_bytes / 8 * EIGHTHS).unwrap_or(usize::MAX);
     let mut devices = Vec::new();
-    for found in &results.found {
+    for found in known.iter().chain(&new) {
         let device = device(&found.place, &found.application, found.facts.as_ref());
         let size = DEVICE_TEXT + 2 * device.id.len();
         if devices.len() >= most || text < size {
@@ -185,10 +180,10 @@ fn answer(
     for skip in &results.skipped {
         host.skipped(&skip.subject, &skip.rule, &skip.reason);
     }
-    devices.sort_by(|one, other| one.id.cmp(&other.id));
+    let devices = in_order(devices, |device| device.id.clone());
     let mut memory = results.memory;
     let discovery = if results.complete {
-        let same = memory.answer(before, &format!("{devices:?}"));
+        let same = memory.answer(before, &devices.iter().map(written).collect::<String>());
         let anew = request
             .events
             .iter()

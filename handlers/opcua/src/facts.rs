@@ -1,7 +1,5 @@
 //! What a server's endpoints say of its security. Decides nothing.
 
-use std::collections::BTreeSet;
-
 use leafhost_sdk::Deserialize;
 use leafhost_sdk::serde::Serialize;
 use sha2::{Digest, Sha256};
@@ -22,11 +20,28 @@ pub struct Facts {
     /// SHA-256 of its certificate, in hexadecimal digits; empty if it has none.
     pub certificate: String,
     /// 1 none, 2 sign, 3 sign and encrypt.
-    pub modes: BTreeSet<u32>,
-    /// Names of security policies, as they stand behind the `#` of their URIs.
-    pub policies: BTreeSet<String>,
+    pub modes: Kinds,
+    /// Names of security policies, as they stand behind the `#` of their URIs, sorted.
+    pub policies: Vec<String>,
     /// 0 anonymous, 1 user name, 2 certificate, 3 issued token.
-    pub tokens: BTreeSet<u32>,
+    pub tokens: Kinds,
+}
+
+/// Some of the numbers from 0 to 7, by which the standard tells kinds of things apart.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(crate = "leafhost_sdk::serde")]
+pub struct Kinds(u8);
+
+impl Kinds {
+    /// Adds one; others than these are none.
+    pub fn add(&mut self, kind: u32) {
+        self.0 |= 1_u8.checked_shl(kind).unwrap_or_default();
+    }
+
+    /// Whether that one is among them.
+    pub fn contains(self, kind: u32) -> bool {
+        self.0 & 1_u8.checked_shl(kind).unwrap_or_default() != 0
+    }
 }
 
 impl Facts {
@@ -38,13 +53,15 @@ impl Facts {
             facts.application.clone_from(&first.application);
         }
         for endpoint in endpoints {
-            let known = |code: &u32| *code <= 3;
-            facts.modes.extend(Some(endpoint.mode).filter(known));
-            facts
-                .tokens
-                .extend(endpoint.tokens.iter().filter(|code| known(code)));
-            if facts.policies.len() < MAX_POLICIES {
-                facts.policies.extend(policy(&endpoint.policy));
+            facts.modes.add(endpoint.mode);
+            for token in &endpoint.tokens {
+                facts.tokens.add(*token);
+            }
+            if let Some(policy) = policy(&endpoint.policy)
+                && let Err(place) = facts.policies.binary_search(&policy)
+                && facts.policies.len() < MAX_POLICIES
+            {
+                facts.policies.insert(place, policy);
             }
             if facts.certificate.is_empty() {
                 facts.certificate = digest(&endpoint.certificate).unwrap_or_default();
@@ -99,7 +116,7 @@ mod tests {
             certificate: certificate.to_vec(),
             mode,
             policy: policy.to_owned(),
-            tokens: [0, 1, 77].into(),
+            tokens: vec![0, 1, 77],
         }
     }
 
@@ -117,12 +134,12 @@ mod tests {
         ])
         .unwrap();
         assert_eq!(facts.application, "urn:plc");
-        assert_eq!(facts.modes, [1, 2, 3].into());
-        assert_eq!(
-            facts.policies,
-            ["Basic256Sha256".to_owned(), "None".to_owned()].into()
+        assert!([1, 2, 3].iter().all(|mode| facts.modes.contains(*mode)));
+        assert!(!facts.modes.contains(0) && !facts.modes.contains(9));
+        assert_eq!(facts.policies, ["Basic256Sha256", "None"]);
+        assert!(
+            facts.tokens.contains(1) && !facts.tokens.contains(2) && !facts.tokens.contains(77)
         );
-        assert_eq!(facts.tokens, [0, 1].into());
         assert_eq!(facts.certificate.len(), 64);
         assert_eq!(Facts::of(&[]), None);
     }

@@ -12,6 +12,7 @@ mod memory;
 pub mod messages;
 mod place;
 mod search;
+mod table;
 mod text;
 mod url;
 
@@ -35,7 +36,7 @@ impl Handler for OpcUa {
     }
 
     fn discover(request: &Request<details::Details>, host: &Host) -> Result<Discovery> {
-        discover::discover(request, host)
+        Ok(discover::discover(request, host))
     }
 }
 

@@ -1,13 +1,13 @@
 //! What a call remembers for the next one: who answered, what is known of them, who did not. Without it the same devices
 //! are found, only slower.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 
 use leafhost_sdk::Deserialize;
 use leafhost_sdk::serde::Serialize;
-use sha2::{Digest, Sha256};
 
 use crate::facts::Facts;
+use crate::text::digest;
 
 /// The most servers that are remembered.
 const MAX_SERVERS: usize = 4_096;
@@ -19,7 +19,7 @@ const MAX_BYTES: usize = 1 << 20;
 const REFRESH: u64 = 60;
 
 /// Where a server listens: its host as written, and its port.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Peer {
     /// The host, as in a URL.
     pub host: String,
@@ -35,10 +35,10 @@ pub struct Memory {
     round: u64,
     /// The digest of the last complete answer.
     answer: Option<u64>,
-    /// Servers that answered, by the digests of their places.
-    servers: BTreeMap<u64, Option<Facts>>,
-    /// Servers that did not.
-    silent: BTreeSet<u64>,
+    /// Servers that answered, by the digests of their places, sorted.
+    servers: Vec<(u64, Option<Facts>)>,
+    /// Servers that did not, sorted.
+    silent: Vec<u64>,
 }
 
 impl Memory {
@@ -65,17 +65,24 @@ impl Memory {
 
     /// Whether that server answered last time.
     pub fn knows(&self, peer: &Peer) -> bool {
-        self.servers.contains_key(&peer.digest())
+        self.place(peer).is_ok()
     }
 
     /// Whether that server was asked in vain last time.
     pub fn was_silent(&self, peer: &Peer) -> bool {
-        self.silent.contains(&peer.digest())
+        self.silent.binary_search(&peer.digest()).is_ok()
     }
 
     /// What is known of the server, be it old.
     pub fn facts(&self, peer: &Peer) -> Option<&Facts> {
-        self.servers.get(&peer.digest())?.as_ref()
+        let place = self.place(peer).ok()?;
+        self.servers.get(place)?.1.as_ref()
+    }
+
+    fn place(&self, peer: &Peer) -> Result<usize, usize> {
+        let digest = peer.digest();
+        self.servers
+            .binary_search_by(|(other, _)| other.cmp(&digest))
     }
 
     /// Whether its endpoints are to be asked for. The servers take turns.
@@ -86,15 +93,20 @@ impl Memory {
 
     /// Remembers that a server answered.
     pub fn answered(&mut self, peer: &Peer, facts: Option<Facts>) {
-        if self.servers.len() < MAX_SERVERS {
-            self.servers.insert(peer.digest(), facts);
+        if let Err(place) = self.place(peer)
+            && self.servers.len() < MAX_SERVERS
+        {
+            self.servers.insert(place, (peer.digest(), facts));
         }
     }
 
     /// Remembers that a server did not.
     pub fn failed(&mut self, peer: &Peer) {
-        if self.silent.len() < MAX_SILENT {
-            self.silent.insert(peer.digest());
+        let digest = peer.digest();
+        if let Err(place) = self.silent.binary_search(&digest)
+            && self.silent.len() < MAX_SILENT
+        {
+            self.silent.insert(place, digest);
         }
     }
 
@@ -105,17 +117,16 @@ impl Memory {
     }
 }
 
-impl Peer {
-    fn digest(&self) -> u64 {
-        digest(format!("{}:{}", self.host, self.port).as_bytes())
+impl fmt::Display for Peer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.host, self.port)
     }
 }
 
-fn digest(bytes: &[u8]) -> u64 {
-    let digest = Sha256::digest(bytes);
-    digest
-        .first_chunk()
-        .map_or(0, |bytes| u64::from_le_bytes(*bytes))
+impl Peer {
+    fn digest(&self) -> u64 {
+        digest(self.to_string().as_bytes())
+    }
 }
 
 #[cfg(test)]

@@ -1,19 +1,16 @@
 //! The discovery services (OPC 10000-4, 5.5 and 5.6) as bytes: requests out, answers in. Knows nothing of connections.
 //!
-//! Answers are read field by field. Only texts, ids and codes are left to the library: its readers of whole messages
-//! descend as deep as the bytes say and allocate what the bytes announce.
+//! Messages are written and read field by field. Only texts, byte strings and status codes are left to the library: its
+//! readers of whole messages descend as deep as the bytes say and allocate what the bytes announce, and its writers bring
+//! along all types there are.
 
-use std::collections::BTreeSet;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use opcua_types::{
-    BinaryDecodable, BinaryEncodable, ByteString, CloseSecureChannelRequest, Context, ContextOwned,
-    DateTime, DecodingOptions, DepthGauge, FindServersOnNetworkRequest, FindServersRequest,
-    GetEndpointsRequest, LocalizedText, MessageInfo, MessageSecurityMode, NamespaceMap, NodeId,
-    ObjectId, OpenSecureChannelRequest, RequestHeader, SecurityTokenRequestType, StatusCode,
-    TypeLoaderCollection, UAString,
+    ByteString, DecodingOptions, SimpleBinaryDecodable, SimpleBinaryEncodable, StatusCode, UAString,
 };
 
-use crate::framing::MAX_MESSAGE;
+use crate::text::digest;
 
 /// The most applications or records of one answer that are kept.
 pub const MAX_LISTED: usize = 1_000;
@@ -33,6 +30,10 @@ const MAX_CERTIFICATE: usize = 64 * 1024;
 const MAX_DEPTH: usize = 16;
 /// What is asked for a channel's life, in milliseconds.
 const LIFETIME: u32 = 60_000;
+/// How long an answer may take, in milliseconds; a hint.
+const ANSWER_WITHIN: u32 = 5_000;
+/// From the beginning of 1601 to that of 1970.
+const TICKS_TO_1970: i64 = 116_444_736_000_000_000;
 
 /// Why an answer cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -44,8 +45,8 @@ pub enum Error {
         status: StatusCode,
     },
     /// The answer is one to something else.
-    #[error("the server answered {0}, which is not what was asked for")]
-    Other(String),
+    #[error("the server answered message {0}, which is not what was asked for")]
+    Other(u32),
     /// The bytes are not what they should be.
     #[error("cannot read the answer: {what} ends early, is too long or is no {what}")]
     Broken {
@@ -73,7 +74,7 @@ pub struct List<T> {
 }
 
 /// An application, as `ApplicationDescription` (OPC 10000-4, 7.2) has it.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Application {
     /// Which installation it is; worldwide unique if its owner saw to that.
     pub uri: String,
@@ -88,7 +89,7 @@ pub struct Application {
 }
 
 /// A server that a discovery server knows from the network (OPC 10000-4, 5.5.3).
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Record {
     /// Where it answers discovery services.
     pub url: String,
@@ -107,95 +108,99 @@ pub struct Endpoint {
     pub mode: u32,
     /// The URI of the security policy.
     pub policy: String,
-    /// 0 anonymous, 1 user name, 2 certificate, 3 issued token.
-    pub tokens: BTreeSet<u32>,
+    /// The numbers of its kinds of user tokens: 0 anonymous, 1 user name, 2 certificate, 3 issued token.
+    pub tokens: Vec<u32>,
 }
 
-/// The ids of the answers (OPC 10000-6, annex A).
+/// The ids of the messages (OPC 10000-6, annex A).
+const OPEN: u16 = 446;
 const OPENED: u32 = 449;
+const CLOSE: u16 = 452;
+const FIND_SERVERS: u16 = 422;
 const SERVERS: u32 = 425;
+const GET_ENDPOINTS: u16 = 428;
 const ENDPOINTS: u32 = 431;
+const FIND_SERVERS_ON_NETWORK: u16 = 12_208;
 const RECORDS: u32 = 12_209;
 /// `ServiceFault`
 const FAULT: u32 = 397;
 
 /// A request for a channel without security.
 pub fn open_secure_channel(handle: u32) -> Vec<u8> {
-    encode(&OpenSecureChannelRequest {
-        request_header: header(handle),
-        client_protocol_version: 0,
-        request_type: SecurityTokenRequestType::Issue,
-        security_mode: MessageSecurityMode::None,
-        client_nonce: ByteString::null(),
-        requested_lifetime: LIFETIME,
-    })
+    let mut request = request(OPEN, handle);
+    // The protocol's version, a new channel, no security.
+    for number in [0, 0, 1] {
+        put(&mut request, number);
+    }
+    put_text(&mut request, &ByteString::null());
+    put(&mut request, LIFETIME);
+    request
 }
 
 /// A request for the applications that the server at that URL knows.
 pub fn find_servers(handle: u32, url: &str) -> Vec<u8> {
-    encode(&FindServersRequest {
-        request_header: header(handle),
-        endpoint_url: UAString::from(url),
-        locale_ids: None,
-        server_uris: None,
-    })
+    about(FIND_SERVERS, handle, url)
 }
 
 /// A request for the records of a discovery server.
 pub fn find_servers_on_network(handle: u32) -> Vec<u8> {
-    encode(&FindServersOnNetworkRequest {
-        request_header: header(handle),
-        starting_record_id: 0,
-        max_records_to_return: u32::try_from(MAX_LISTED).unwrap_or(u32::MAX),
-        server_capability_filter: None,
-    })
+    let mut request = request(FIND_SERVERS_ON_NETWORK, handle);
+    // From the first record on, whatever the servers can do.
+    for number in [0, u32::try_from(MAX_LISTED).unwrap_or(u32::MAX), NOTHING] {
+        put(&mut request, number);
+    }
+    request
 }
 
 /// A request for the endpoints of the server at that URL.
 pub fn get_endpoints(handle: u32, url: &str) -> Vec<u8> {
-    encode(&GetEndpointsRequest {
-        request_header: header(handle),
-        endpoint_url: UAString::from(url),
-        locale_ids: None,
-        profile_uris: None,
-    })
+    about(GET_ENDPOINTS, handle, url)
 }
 
 /// The end of a channel.
 pub fn close_secure_channel(handle: u32) -> Vec<u8> {
-    encode(&CloseSecureChannelRequest {
-        request_header: header(handle),
-    })
+    request(CLOSE, handle)
 }
 
-fn header(handle: u32) -> RequestHeader {
-    RequestHeader::new(&NodeId::null(), &DateTime::now(), handle)
+/// A request about a URL, in any language, without a choice.
+fn about(id: u16, handle: u32, url: &str) -> Vec<u8> {
+    let mut request = request(id, handle);
+    put_text(&mut request, &UAString::from(url));
+    put(&mut request, NOTHING);
+    put(&mut request, NOTHING);
+    request
 }
 
-fn encode<T: BinaryEncodable + MessageInfo>(request: &T) -> Vec<u8> {
-    let owned = context();
-    let context = owned.context();
-    let id: ObjectId = request.type_id();
-    let mut bytes = NodeId::from(&id).encode_to_vec(&context);
-    bytes.extend(request.encode_to_vec(&context));
+/// The id of a request, and the header that all have: no session, the time, its number, no diagnostics, no audit entry, how long
+/// the answer may take, nothing more.
+fn request(id: u16, handle: u32) -> Vec<u8> {
+    let mut bytes = vec![1, 0];
+    bytes.extend(id.to_le_bytes());
+    bytes.extend([0, 0]);
+    bytes.extend(now().to_le_bytes());
+    for number in [handle, 0, NOTHING, ANSWER_WITHIN] {
+        put(&mut bytes, number);
+    }
+    bytes.extend([0, 0, 0]);
     bytes
 }
 
-/// Without type loaders: nothing here needs one, and they are most of the library.
-fn context() -> ContextOwned {
-    let options = DecodingOptions {
-        max_message_size: MAX_MESSAGE,
-        max_string_length: MAX_TEXT,
-        max_byte_string_length: MAX_CERTIFICATE,
-        max_array_length: MAX_ELEMENTS,
-        decoding_depth_gauge: DepthGauge::new(4),
-        ..DecodingOptions::default()
-    };
-    ContextOwned::new(
-        NamespaceMap::new(),
-        TypeLoaderCollection::new_empty(),
-        options,
-    )
+/// A text, byte string or array that is not there.
+const NOTHING: u32 = u32::MAX;
+
+fn put(bytes: &mut Vec<u8>, number: u32) {
+    bytes.extend(number.to_le_bytes());
+}
+
+fn put_text(bytes: &mut Vec<u8>, text: &impl SimpleBinaryEncodable) {
+    bytes.extend(text.encode_to_vec());
+}
+
+/// The time in tenths of microseconds since 1601 (OPC 10000-6, 5.2.2.5).
+fn now() -> i64 {
+    let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH);
+    let ticks = since_1970.map_or(0, |time| time.as_nanos() / 100);
+    i64::try_from(ticks).map_or(0, |ticks| ticks.saturating_add(TICKS_TO_1970))
 }
 
 /// Reads the answer to a request for a channel.
@@ -254,18 +259,21 @@ fn read<T>(
     answer: u32,
     fields: impl FnOnce(&mut Reader<'_>) -> Result<T, Error>,
 ) -> Result<T, Error> {
-    let owned = context();
     let mut reader = Reader {
         rest: body,
-        context: owned.context(),
+        options: DecodingOptions {
+            max_string_length: MAX_TEXT,
+            max_byte_string_length: MAX_CERTIFICATE,
+            ..DecodingOptions::minimal()
+        },
     };
-    let id: NodeId = reader.leaf("message type")?;
-    let status = if id == NodeId::from((0, answer)) || id == NodeId::from((0, FAULT)) {
-        reader.response_header()?
-    } else {
-        return Err(Error::Other(format!("message {id}")));
-    };
-    if status.is_bad() || id == NodeId::from((0, FAULT)) {
+    let id = reader.node_id("message type")?;
+    let is_fault = id == FAULT;
+    if !is_fault && id != answer {
+        return Err(Error::Other(id));
+    }
+    let status = reader.response_header()?;
+    if is_fault || status.is_bad() {
         return Err(Error::Fault { status });
     }
     fields(&mut reader)
@@ -274,13 +282,40 @@ fn read<T>(
 /// What is left of an answer.
 struct Reader<'a> {
     rest: &'a [u8],
-    context: Context<'a>,
+    options: DecodingOptions,
 }
 
 impl Reader<'_> {
-    /// Something of a fixed shape whose size is checked before anything is kept.
-    fn leaf<T: BinaryDecodable>(&mut self, what: &'static str) -> Result<T, Error> {
-        T::decode(&mut self.rest, &self.context).map_err(|_| Error::Broken { what })
+    /// A text or a byte string: its length is checked before anything is kept.
+    fn leaf<T: SimpleBinaryDecodable>(&mut self, what: &'static str) -> Result<T, Error> {
+        T::decode(&mut self.rest, &self.options).map_err(|_| Error::Broken { what })
+    }
+
+    /// The number of a standard node; 0 for any other node (OPC 10000-6, 5.2.2.9).
+    fn node_id(&mut self, what: &'static str) -> Result<u32, Error> {
+        match self.byte(what)? {
+            0 => self.byte(what).map(u32::from),
+            1 => {
+                let namespace = self.byte(what)?;
+                let low = self.byte(what)?;
+                let high = self.byte(what)?;
+                let id = u16::from_le_bytes([low, high]);
+                Ok(if namespace == 0 { id.into() } else { 0 })
+            }
+            form @ 2..=5 => {
+                let namespace = [self.byte(what)?, self.byte(what)?];
+                match form {
+                    2 => {
+                        let id = self.number(what)?;
+                        return Ok(if namespace == [0, 0] { id } else { 0 });
+                    }
+                    4 => self.skip(16, what)?,
+                    _ => self.skip_bytes(what)?,
+                }
+                Ok(0)
+            }
+            _ => Err(Error::Broken { what }),
+        }
     }
 
     fn number(&mut self, what: &'static str) -> Result<u32, Error> {
@@ -321,6 +356,18 @@ impl Reader<'_> {
         Ok(text.value().clone().unwrap_or_default())
     }
 
+    /// The text of a text in some language (OPC 10000-6, 5.2.2.14).
+    fn localized(&mut self, what: &'static str) -> Result<String, Error> {
+        let mask = self.byte(what)?;
+        if mask & 1 != 0 {
+            self.skip_bytes(what)?;
+        }
+        if mask & 2 != 0 {
+            return self.text(what);
+        }
+        Ok(String::new())
+    }
+
     /// An array of texts, of which the first `most` are kept.
     fn texts(&mut self, what: &'static str, most: usize) -> Result<Vec<String>, Error> {
         let count = self.count(what)?;
@@ -337,25 +384,32 @@ impl Reader<'_> {
         Ok(texts)
     }
 
-    /// An array, each thing in it once.
-    fn list<T: Ord>(
+    /// An array, each thing in it once. What is the same is known by its bytes.
+    fn list<T>(
         &mut self,
         what: &'static str,
         item: impl Fn(&mut Self) -> Result<T, Error>,
     ) -> Result<List<T>, Error> {
         let count = self.count(what)?;
-        let mut items = BTreeSet::new();
-        let mut cut = count > MAX_READ;
+        let mut seen = Vec::new();
+        let mut items = Vec::new();
         for _ in 0..count.min(MAX_READ) {
-            items.insert(item(self)?);
-            if items.len() > MAX_LISTED {
-                items.pop_last();
-                cut = true;
+            let before = self.rest;
+            let item = item(self)?;
+            let length = before.len() - self.rest.len();
+            let bytes = digest(before.get(..length).unwrap_or_default());
+            if seen.contains(&bytes) {
+                continue;
             }
+            if items.len() == MAX_LISTED {
+                return Ok(List { items, cut: true });
+            }
+            seen.push(bytes);
+            items.push(item);
         }
         Ok(List {
-            items: items.into_iter().collect(),
-            cut,
+            items,
+            cut: count > MAX_READ,
         })
     }
 
@@ -366,7 +420,7 @@ impl Reader<'_> {
         let status = StatusCode::from(self.number("service result")?);
         self.diagnostics()?;
         self.texts("string table", 0)?;
-        let _: NodeId = self.leaf("additional header")?;
+        self.node_id("additional header")?;
         match self.byte("additional header")? {
             0 => {}
             1 | 2 => self.skip_bytes("additional header")?,
@@ -405,7 +459,7 @@ impl Reader<'_> {
     fn application(&mut self) -> Result<Application, Error> {
         let uri = self.text("application URI")?;
         let product = self.text("product URI")?;
-        let name: LocalizedText = self.leaf("application name")?;
+        let name = self.localized("application name")?;
         let kind = self.number("application type")?;
         self.text("gateway URI")?;
         self.text("discovery profile")?;
@@ -413,7 +467,7 @@ impl Reader<'_> {
         Ok(Application {
             uri,
             product,
-            name: name.text.value().clone().unwrap_or_default(),
+            name,
             kind,
             urls,
         })
@@ -425,7 +479,7 @@ impl Reader<'_> {
         let certificate: ByteString = self.leaf("certificate")?;
         let mode = self.number("security mode")?;
         let policy = self.text("security policy")?;
-        let mut tokens = BTreeSet::new();
+        let mut tokens = Vec::new();
         let what = "user token policies";
         let count = self.count(what)?;
         if count > MAX_ELEMENTS {
@@ -433,7 +487,7 @@ impl Reader<'_> {
         }
         for _ in 0..count {
             self.text(what)?;
-            tokens.insert(self.number(what)?);
+            tokens.push(self.number(what)?);
             for _ in 0..3 {
                 self.text(what)?;
             }

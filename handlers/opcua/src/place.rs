@@ -5,13 +5,13 @@ use std::net::IpAddr;
 
 use leafhost_sdk::net;
 
-use crate::details::{Details, HostRewrite, Kind};
+use crate::details::{Details, HostRewrite};
 use crate::messages::Application;
 use crate::text::quoted;
 use crate::url::{self, Url};
 
 /// Why something seen is no device.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Skip {
     /// The thing, as an operator knows it.
     pub subject: String,
@@ -23,7 +23,7 @@ pub struct Skip {
 
 /// The server that listed an application.
 #[derive(Debug, Clone)]
-pub struct Lister<'a> {
+pub struct Source<'a> {
     /// How it was asked.
     pub url: &'a Url,
     /// Where that led.
@@ -66,8 +66,7 @@ pub fn wanted(details: &Details, application: &Application) -> Result<Url, Skip>
         rule: rule.to_owned(),
         reason,
     };
-    let kinds = &details.application_types;
-    if !kinds.iter().any(|kind| number(*kind) == application.kind) {
+    if !details.takes(application.kind) {
         let (kind, remedy) = match application.kind {
             0 => ("Server", ""),
             1 => ("Client", ""),
@@ -78,7 +77,7 @@ pub fn wanted(details: &Details, application: &Application) -> Result<Url, Skip>
         let reason = format!(
             "application {} is a {kind}, and applicationTypes has {}{remedy}",
             quoted(&application.name),
-            names(kinds)
+            details.application_types.join(", ")
         );
         return Err(skip("applicationTypes", reason));
     }
@@ -86,7 +85,7 @@ pub fn wanted(details: &Details, application: &Application) -> Result<Url, Skip>
         && !filter.takes(&application.name)
     {
         let reason = format!(
-            "the application's name is {}, which {:?} leaves out",
+            "the application's name is {}, which {} leaves out",
             quoted(&application.name),
             filter.action
         );
@@ -107,10 +106,10 @@ pub fn place(
     rewrite: HostRewrite,
     listed: &Url,
     lookup: Lookup<'_>,
-    lister: &Lister<'_>,
+    source: &Source<'_>,
     own: bool,
 ) -> Result<Place, String> {
-    let lost = nowhere(listed, lookup, lister)?;
+    let lost = nowhere(listed, lookup, source)?;
     let moves = match (rewrite, lost) {
         (HostRewrite::None, Some(why)) => {
             return Err(format!(
@@ -123,13 +122,13 @@ pub fn place(
     };
     if moves {
         let url = if own && listed.is_opc_tcp() {
-            listed.at(lister.url)
+            listed.at(source.url)
         } else {
-            listed.with_host_of(lister.url)
+            listed.with_host_of(source.url)
         };
         return Ok(Place {
             url: url.map_err(|error| format!("the rewritten URL {error}"))?,
-            addresses: lister.addresses.to_vec(),
+            addresses: source.addresses.to_vec(),
             moved: true,
         });
     }
@@ -138,14 +137,14 @@ pub fn place(
         (url::Host::Address(address), _) => std::slice::from_ref(address),
         (_, Lookup::Known(found)) => found,
         // Only the loopback of a server on this machine gets here without being looked up.
-        _ => lister.addresses,
+        _ => source.addresses,
     };
     for address in found {
         // To the machine that listed it, that name is the machine itself: a name server here may know it as 127.0.1.1.
         // A peer must not make this node talk to itself.
-        let theirs = url::is_loopback(*address) && !lister.url.is_loopback();
+        let theirs = url::is_loopback(*address) && !source.url.is_loopback();
         let instead = if theirs {
-            lister.addresses
+            source.addresses
         } else {
             std::slice::from_ref(address)
         };
@@ -166,16 +165,16 @@ pub fn place(
 fn nowhere(
     listed: &Url,
     lookup: Lookup<'_>,
-    lister: &Lister<'_>,
+    source: &Source<'_>,
 ) -> Result<Option<String>, String> {
     let host = listed.host().written();
     if listed.host().is_unspecified() {
         return Ok(Some(format!("{host} is no address of a host")));
     }
-    if listed.is_loopback() && !lister.url.is_loopback() {
+    if listed.is_loopback() && !source.url.is_loopback() {
         return Ok(Some(format!(
             "{host} is a machine itself, and {} is another one",
-            lister.url.host().written()
+            source.url.host().written()
         )));
     }
     match lookup {
@@ -186,20 +185,6 @@ fn nowhere(
         Lookup::Known([]) => Ok(Some(format!("the listed host {host} has no address"))),
         Lookup::Known(_) | Lookup::Unneeded => Ok(None),
     }
-}
-
-/// The number of a type in `ApplicationDescription`.
-pub fn number(kind: Kind) -> u32 {
-    match kind {
-        Kind::Server => 0,
-        Kind::ClientAndServer => 2,
-        Kind::DiscoveryServer => 3,
-    }
-}
-
-fn names(kinds: &[Kind]) -> String {
-    let names: Vec<String> = kinds.iter().map(|kind| format!("{kind:?}")).collect();
-    names.join(", ")
 }
 
 /// A peer's text as the subject of an explanation: as it is if it is harmless.

@@ -2,22 +2,30 @@
 //!
 //! A peer decides what is asked next only within bounds: what is known comes before what is new, servers take turns
 //! whoever listed them, and what answered nothing last time comes last. So a flood of made-up servers delays nobody else.
+//!
+//! Lists are searched and sorted by few functions: in a component each further kind of map costs kilobytes.
 
-use std::collections::{BTreeMap, BTreeSet};
+mod results;
+
 use std::net::IpAddr;
 
 use leafhost_sdk::net;
+
+pub use results::Results;
 
 use crate::details::{self, Details};
 use crate::facts::Facts;
 use crate::memory::{Memory, Peer};
 use crate::messages::{Application, List, Record};
-use crate::place::{self, Lister, Lookup, Place, Skip};
+use crate::place::{self, Lookup, Place, Skip, Source};
+use crate::table::Table;
 use crate::text::quoted;
 use crate::url::{Host, Url};
 
 /// The most servers that are asked on the word of discovery servers.
 const MAX_FURTHER: usize = 1_000;
+/// The most explanations: as many as the host takes.
+const MAX_SKIPPED: usize = 1_000;
 /// The most bytes of text that are kept of what servers list.
 const MAX_TEXT: usize = 8 << 20;
 
@@ -94,7 +102,7 @@ struct Asked {
 }
 
 /// An application that is to be a device.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone)]
 struct Wanted {
     asked: usize,
     application: Application,
@@ -115,38 +123,18 @@ enum Name {
     Known(Result<Vec<IpAddr>, net::Error>),
 }
 
-/// A server's state.
+/// A server, and what has become of it.
+#[derive(Debug)]
+struct Server {
+    peer: Peer,
+    state: State,
+}
+
 #[derive(Debug)]
 enum State {
     Unknown,
     Alive(Option<Facts>),
     Dead(String),
-}
-
-/// An application that is where it says.
-#[derive(Debug)]
-pub struct Found {
-    /// Where.
-    pub place: Place,
-    /// What it is.
-    pub application: Application,
-    /// What its endpoints say.
-    pub facts: Option<Facts>,
-    /// Whether it answered last time too.
-    pub known: bool,
-}
-
-/// All that came out.
-#[derive(Debug)]
-pub struct Results {
-    /// The servers, by URL.
-    pub found: Vec<Found>,
-    /// Why the others are none.
-    pub skipped: BTreeSet<Skip>,
-    /// Whether everybody was asked.
-    pub complete: bool,
-    /// What to remember.
-    pub memory: Memory,
 }
 
 /// In which order tasks come: by urgency, then in turns of those who listed them.
@@ -166,13 +154,13 @@ pub struct Search<'a> {
     details: &'a Details,
     memory: &'a Memory,
     asked: Vec<Asked>,
-    tasks: BTreeMap<Turn, Task>,
-    names: BTreeMap<String, Name>,
-    peers: BTreeMap<Peer, State>,
-    placed: BTreeMap<Wanted, Place>,
+    tasks: Vec<(Turn, Task)>,
+    names: Table<Name>,
+    peers: Table<Server>,
+    placed: Vec<(Wanted, Place)>,
     /// URLs that discovery servers named, so that each is asked once.
-    further: BTreeSet<Url>,
-    skipped: BTreeSet<Skip>,
+    further: Table<()>,
+    skipped: Vec<Skip>,
     text: usize,
     open: usize,
 }
@@ -184,12 +172,12 @@ impl<'a> Search<'a> {
             details,
             memory,
             asked: Vec::new(),
-            tasks: BTreeMap::new(),
-            names: BTreeMap::new(),
-            peers: BTreeMap::new(),
-            placed: BTreeMap::new(),
-            further: BTreeSet::new(),
-            skipped: BTreeSet::new(),
+            tasks: Vec::new(),
+            names: Table::default(),
+            peers: Table::default(),
+            placed: Vec::new(),
+            further: Table::default(),
+            skipped: Vec::new(),
             text: 0,
             open: 0,
         };
@@ -206,7 +194,9 @@ impl<'a> Search<'a> {
 
     /// The next thing to do, if there is one now. Every task must come back as an outcome.
     pub fn next(&mut self) -> Option<Task> {
-        let (_, task) = self.tasks.pop_first()?;
+        let places = 0..self.tasks.len();
+        let first = places.min_by_key(|place| self.tasks.get(*place).map(|(turn, _)| *turn))?;
+        let (_, task) = self.tasks.swap_remove(first);
         self.open += 1;
         Some(task)
     }
@@ -217,7 +207,7 @@ impl<'a> Search<'a> {
         match outcome {
             Outcome::Asked(asked, answers) => self.asked(asked, answers),
             Outcome::LookedUp(name, found) => {
-                let waiting = self.names.insert(name, Name::Known(found));
+                let waiting = self.names.put(&name, Name::Known(found));
                 if let Some(Name::Asked(waiting)) = waiting {
                     for waiting in waiting {
                         self.place(waiting);
@@ -226,27 +216,31 @@ impl<'a> Search<'a> {
             }
             Outcome::Confirmed(peer, Ok(facts)) => {
                 let facts = facts.or_else(|| self.memory.facts(&peer).cloned());
-                self.peers.insert(peer, State::Alive(facts));
+                self.becomes(peer, State::Alive(facts));
             }
             Outcome::Confirmed(peer, Err(why)) => {
-                self.peers.insert(peer, State::Dead(why));
+                self.becomes(peer, State::Dead(why));
             }
         }
+    }
+
+    fn becomes(&mut self, peer: Peer, state: State) {
+        self.peers.put(&peer.to_string(), Server { peer, state });
     }
 
     fn ask(&mut self, url: Url, rule: String, further: bool, turn: Turn) {
         let peer = peer_of(&url);
         let asked = self.asked.len();
-        self.tasks.insert(
-            turn,
-            Task::Ask {
-                asked,
-                facts: self.memory.wants_facts(&peer),
-                records: !further,
-                url: url.clone(),
-            },
-        );
-        self.peers.entry(peer).or_insert(State::Unknown);
+        let task = Task::Ask {
+            asked,
+            facts: self.memory.wants_facts(&peer),
+            records: !further,
+            url: url.clone(),
+        };
+        self.tasks.push((turn, task));
+        if !self.peers.has(&peer.to_string()) {
+            self.becomes(peer, State::Unknown);
+        }
         self.asked.push(Asked {
             url,
             rule,
@@ -276,8 +270,9 @@ impl<'a> Search<'a> {
             State::Dead(why.clone())
         };
         // Two URLs may lead to one server: what one of them has found holds.
-        if !matches!(self.peers.get(&peer), Some(State::Alive(_))) {
-            self.peers.insert(peer, state);
+        let known = self.peers.get(&peer.to_string());
+        if !known.is_some_and(|known| matches!(known.state, State::Alive(_))) {
+            self.becomes(peer, state);
         }
         let Some(servers) = answers.servers else {
             self.skip(url.as_str(), &rule, why);
@@ -291,11 +286,10 @@ impl<'a> Search<'a> {
             );
         }
         let alone = servers.items.len() == 1;
-        let listed: BTreeSet<String> = servers
-            .items
-            .iter()
-            .flat_map(|item| item.urls.clone())
-            .collect();
+        let mut listed = Table::default();
+        for url in servers.items.iter().flat_map(|item| &item.urls) {
+            listed.put(url, ());
+        }
         for application in servers.items {
             self.listed(index, application, alone);
         }
@@ -310,7 +304,7 @@ impl<'a> Search<'a> {
             );
         }
         for record in records.items {
-            if !listed.contains(&record.url) {
+            if !listed.has(&record.url) {
                 self.recorded(index, &record);
             }
         }
@@ -321,7 +315,7 @@ impl<'a> Search<'a> {
         let url = match place::wanted(self.details, &application) {
             Ok(url) => url,
             Err(skip) => {
-                self.skipped.insert(skip);
+                self.leave_out(skip);
                 return;
             }
         };
@@ -390,8 +384,8 @@ impl<'a> Search<'a> {
                         return;
                     }
                     None => {
-                        self.names.insert(name.clone(), Name::Asked(vec![waiting]));
-                        self.tasks.insert(turn, Task::LookUp(name.clone()));
+                        self.names.put(name, Name::Asked(vec![waiting]));
+                        self.tasks.push((turn, Task::LookUp(name.clone())));
                         return;
                     }
                 }
@@ -399,26 +393,26 @@ impl<'a> Search<'a> {
             Host::Name(_) if !listed.is_loopback() => Lookup::Known(&[]),
             _ => Lookup::Unneeded,
         };
-        let Some(lister) = self.asked.get(asked) else {
+        let Some(source) = self.asked.get(asked) else {
             return;
         };
         let own = matches!(&waiting, Waiting::Device(wanted) if wanted.own);
         let place = place::place(
-            self.details.host_rewrite,
+            self.details.rewrites(),
             &listed,
             lookup,
-            &Lister {
-                url: &lister.url,
-                addresses: &lister.addresses,
+            &Source {
+                url: &source.url,
+                addresses: &source.addresses,
             },
             own,
         );
-        let rule = lister.rule.clone();
+        let rule = source.rule.clone();
         match (place, waiting) {
             (Err(why), _) => self.skip(listed.as_str(), "hostRewrite", why),
             (Ok(place), Waiting::Device(wanted)) => {
                 self.confirm(&place, turn);
-                self.placed.insert(wanted, place);
+                self.placed.push((wanted, place));
             }
             (Ok(place), Waiting::Further { .. }) => self.go_further(place.url, rule, turn),
         }
@@ -426,21 +420,22 @@ impl<'a> Search<'a> {
 
     fn confirm(&mut self, place: &Place, turn: Turn) {
         let peer = peer_of(&place.url);
-        if self.peers.contains_key(&peer) {
+        if self.peers.has(&peer.to_string()) {
             return;
         }
-        self.peers.insert(peer.clone(), State::Unknown);
+        self.becomes(peer.clone(), State::Unknown);
         let task = Task::Confirm {
             facts: self.memory.wants_facts(&peer),
             peer,
             url: place.url.clone(),
             addresses: place.addresses.clone(),
         };
-        self.tasks.insert(turn, task);
+        self.tasks.push((turn, task));
     }
 
     fn go_further(&mut self, url: Url, rule: String, turn: Turn) {
-        if self.peers.contains_key(&peer_of(&url)) || !self.further.insert(url.clone()) {
+        let known = self.peers.has(&peer_of(&url).to_string());
+        if known || self.further.put(url.as_str(), ()).is_some() {
             return;
         }
         if self.further.len() > MAX_FURTHER {
@@ -467,103 +462,17 @@ impl<'a> Search<'a> {
     }
 
     fn skip(&mut self, subject: &str, rule: &str, reason: String) {
-        self.skipped.insert(Skip {
+        self.leave_out(Skip {
             subject: subject.to_owned(),
             rule: rule.to_owned(),
             reason,
         });
     }
 
-    /// Sums up; what is still open was not asked in time.
-    pub fn finish(mut self) -> Results {
-        let complete = self.open == 0 && self.tasks.is_empty();
-        let mut memory = self.memory.following();
-        for (peer, state) in &self.peers {
-            match state {
-                State::Alive(facts) => memory.answered(peer, facts.clone()),
-                State::Dead(_) => memory.failed(peer),
-                // Not asked in time: what was known stays known, what is new is new.
-                State::Unknown if self.memory.knows(peer) => {
-                    memory.answered(peer, self.memory.facts(peer).cloned());
-                }
-                State::Unknown => {}
-            }
+    fn leave_out(&mut self, skip: Skip) {
+        if self.skipped.len() < MAX_SKIPPED && !self.skipped.contains(&skip) {
+            self.skipped.push(skip);
         }
-        if !complete {
-            let urls: Vec<String> = self
-                .asked
-                .iter()
-                .filter(|asked| !asked.further)
-                .map(|asked| asked.url.as_str().to_owned())
-                .collect();
-            let reason =
-                "the time of the call was over before all servers were asked; the others follow"
-                    .to_owned();
-            self.skip(&urls.join(" "), "wallSeconds", reason);
-        }
-        let found = self.found();
-        Results {
-            found,
-            skipped: self.skipped,
-            complete,
-            memory,
-        }
-    }
-
-    /// One server for each URL: that of the first list it is in, lists of configured servers before others.
-    fn found(&mut self) -> Vec<Found> {
-        let mut found: BTreeMap<String, Found> = BTreeMap::new();
-        let mut seen: BTreeSet<(String, u16)> = BTreeSet::new();
-        for (wanted, place) in std::mem::take(&mut self.placed) {
-            let further = self
-                .asked
-                .get(wanted.asked)
-                .is_some_and(|asked| asked.further);
-            let peer = peer_of(&place.url);
-            let subject = place.url.as_str().to_owned();
-            let facts = match self.peers.get(&peer) {
-                Some(State::Alive(facts)) => facts.clone(),
-                Some(State::Dead(why)) => {
-                    let name = quoted(&wanted.application.name);
-                    let reason = format!("listed as {name}, but there is no server: {why}");
-                    self.skip(&subject, "Hello", reason);
-                    continue;
-                }
-                Some(State::Unknown) | None => continue,
-            };
-            let other = facts.as_ref().map(|facts| facts.application.as_str());
-            let uri = wanted.application.uri.as_str();
-            let differs =
-                other.is_some_and(|other| !other.is_empty() && !uri.is_empty() && other != uri);
-            if place.moved && !wanted.own && differs {
-                let reason = format!(
-                    "{} leads nowhere from here, and on the host that listed it {} answers in its place, not {}",
-                    wanted.url.as_str(),
-                    quoted(other.unwrap_or_default()),
-                    quoted(uri)
-                );
-                self.skip(&subject, "hostRewrite", reason);
-                continue;
-            }
-            let new = seen.insert((uri.to_owned(), peer.port));
-            if further && !new && !uri.is_empty() && !found.contains_key(&subject) {
-                let reason = format!(
-                    "known from the network; application {} on port {} is a device already",
-                    quoted(uri),
-                    peer.port
-                );
-                self.skip(&subject, "FindServersOnNetwork", reason);
-                continue;
-            }
-            let known = self.memory.knows(&peer);
-            found.entry(subject).or_insert_with(|| Found {
-                facts: facts.filter(|_| !differs),
-                application: wanted.application,
-                place,
-                known,
-            });
-        }
-        found.into_values().collect()
     }
 }
 

@@ -1,14 +1,16 @@
+mod again;
+mod akri;
 mod fake;
 mod hostile;
 
 use std::time::Duration;
 
 use leafhost_sdk::testing::{Call, FakeHost, TcpReaction, description_problems, validate};
-use leafhost_sdk::{Device, Devices, Discovery, Event, Wake};
-use opcua_types::{ApplicationType, StatusCode};
+use leafhost_sdk::{Device, Devices, Discovery};
+use opcua_types::StatusCode;
 
 use super::OpcUa;
-use fake::{Fake, application};
+use fake::Fake;
 
 fn details(urls: &[&str], more: &str) -> String {
     let urls: String = urls.iter().map(|url| format!("    - {url}\n")).collect();
@@ -168,217 +170,6 @@ fn a_recorded_client_and_server_is_a_device_where_that_is_asked_for() {
         assert_eq!(device.get_attribute(name), Some(&value), "{name}");
     }
     assert!(device.get_attribute("certificateSha256").is_some());
-}
-
-/// What of a server's own list becomes of its URL, as in Akri: its host where it is known, else the configured URL and the path.
-#[test]
-fn a_server_has_the_url_it_has_in_akri() {
-    for (configured, listed, id) in [
-        (
-            "opc.tcp://10.1.2.3:4840/",
-            "opc.tcp://plc:4840/UA",
-            "opc.tcp://plc:4840/UA",
-        ),
-        (
-            "opc.tcp://10.1.2.3:4840/",
-            "opc.tcp://10.1.2.3:4840/UA",
-            "opc.tcp://10.1.2.3:4840/UA",
-        ),
-        (
-            "opc.tcp://10.1.2.3:4840/",
-            "opc.tcp://lost:4840/UA",
-            "opc.tcp://10.1.2.3:4840/UA",
-        ),
-        (
-            "opc.tcp://10.1.2.3:4840",
-            "opc.tcp://lost:4840/UA",
-            "opc.tcp://10.1.2.3:4840/UA",
-        ),
-        (
-            "opc.tcp://10.1.2.3:4840/",
-            "opc.tcp://lost:4840",
-            "opc.tcp://10.1.2.3:4840/",
-        ),
-        (
-            "opc.tcp://10.1.2.3:4840",
-            "opc.tcp://lost:4840/",
-            "opc.tcp://10.1.2.3:4840/",
-        ),
-        // Behind a mapped port: what was asked is what leads there.
-        (
-            "opc.tcp://10.1.2.3:4840/",
-            "opc.tcp://lost:14840/UA",
-            "opc.tcp://10.1.2.3:4840/UA",
-        ),
-        (
-            "opc.tcp://plc:4840/",
-            "opc.tcp://lost:4840/UA",
-            "opc.tcp://plc:4840/UA",
-        ),
-        // Unlike in Akri, which publishes what leads nowhere.
-        (
-            "opc.tcp://10.1.2.3:4840/",
-            "opc.tcp://0.0.0.0:4840/UA",
-            "opc.tcp://10.1.2.3:4840/UA",
-        ),
-        (
-            "opc.tcp://10.1.2.3:4840/",
-            "opc.tcp://localhost:4840/UA",
-            "opc.tcp://10.1.2.3:4840/UA",
-        ),
-        (
-            "opc.tcp://10.1.2.3:4840/a",
-            "opc.tcp://lost:4840/a",
-            "opc.tcp://10.1.2.3:4840/a",
-        ),
-    ] {
-        let host = FakeHost::new().name("plc", ["10.1.2.3"]);
-        let host = Fake::server("urn:plc", "PLC", listed).at(host, "10.1.2.3:4840");
-        let found = discover(&host, &[configured], "");
-        assert_eq!(
-            ids(&found),
-            [id],
-            "{configured} {listed} {:?}",
-            host.skipped()
-        );
-        assert_eq!(found.devices()[0].shared, Some(true));
-    }
-}
-
-#[test]
-fn hosts_are_rewritten_as_the_details_say() {
-    const LDS: &str = "opc.tcp://10.1.2.3:4840/";
-    for (mode, listed, expected) in [
-        ("none", "opc.tcp://plc:4842/a", Ok("opc.tcp://plc:4842/a")),
-        ("none", "opc.tcp://lost:4842/a", Err("hostRewrite is none")),
-        (
-            "unresolvable",
-            "opc.tcp://plc:4842/a",
-            Ok("opc.tcp://plc:4842/a"),
-        ),
-        (
-            "unresolvable",
-            "opc.tcp://lost:4842/a",
-            Ok("opc.tcp://10.1.2.3:4842/a"),
-        ),
-        (
-            "unresolvable",
-            "opc.tcp://lost_%:4842/a",
-            Ok("opc.tcp://10.1.2.3:4842/a"),
-        ),
-        (
-            "use-configured-host",
-            "opc.tcp://plc:4842/a",
-            Ok("opc.tcp://10.1.2.3:4842/a"),
-        ),
-        (
-            "use-configured-host",
-            "opc.tcp://10.9.9.9:4842/",
-            Ok("opc.tcp://10.1.2.3:4842/"),
-        ),
-        // Somebody else listens there.
-        (
-            "unresolvable",
-            "opc.tcp://lost:4843/a",
-            Err("answers in its place"),
-        ),
-    ] {
-        let host = FakeHost::new().name("plc", ["10.1.2.9"]);
-        let host = Fake::discovery(LDS)
-            .knows("urn:plc", "PLC", listed)
-            .at(host, "10.1.2.3:4840");
-        let host = Fake::new().endpoint("urn:plc").at(host, "10.1.2.3:4842");
-        let host = Fake::new().endpoint("urn:plc").at(host, "10.1.2.9:4842");
-        let host = Fake::new().endpoint("urn:other").at(host, "10.1.2.3:4843");
-        let found = discover(&host, &[LDS], &format!("hostRewrite: {mode}"));
-        match expected {
-            Ok(id) => assert_eq!(ids(&found), [id], "{mode} {listed} {:?}", host.skipped()),
-            Err(words) => {
-                assert_eq!(found.devices(), []);
-                let skipped = host.skipped();
-                assert!(
-                    skipped
-                        .iter()
-                        .any(|skipped| skipped.rule == "hostRewrite"
-                            && skipped.reason.contains(words)),
-                    "{mode} {listed} {skipped:?}"
-                );
-            }
-        }
-    }
-}
-
-#[test]
-fn only_names_that_the_filter_takes_are_devices() {
-    let mk_host = || {
-        let lds = Fake::discovery("opc.tcp://10.1.2.3:4840/")
-            .knows("urn:a", "PLC 1", "opc.tcp://10.1.2.4:4840/")
-            .knows("urn:b", "PLC 2", "opc.tcp://10.1.2.5:4840/");
-        let host = lds.at(FakeHost::new(), "10.1.2.3:4840");
-        let host = Fake::new().endpoint("urn:a").at(host, "10.1.2.4:4840");
-        Fake::new().endpoint("urn:b").at(host, "10.1.2.5:4840")
-    };
-    let (one, two) = ("opc.tcp://10.1.2.4:4840/", "opc.tcp://10.1.2.5:4840/");
-    for (filter, expected) in [
-        ("items: [PLC 1]", &[one][..]),
-        ("{action: Include, items: [PLC 2, x]}", &[two]),
-        ("{action: Exclude, items: [PLC 2]}", &[one]),
-        ("{action: Exclude, items: []}", &[one, two]),
-        ("items: []", &[]),
-        ("items: [plc 1]", &[]),
-    ] {
-        let host = mk_host();
-        let filter = filter.trim_start_matches('{').trim_end_matches('}');
-        let found = discover(
-            &host,
-            &["opc.tcp://10.1.2.3:4840/"],
-            &format!("applicationNames: {{{filter}}}"),
-        );
-        assert_eq!(ids(&found), expected, "{filter}");
-        for url in [one, two].iter().filter(|url| !expected.contains(url)) {
-            let why = reason(&host, url);
-            assert!(why.starts_with("applicationNames: "), "{why}");
-        }
-        let asked = connections(&host).len();
-        assert_eq!(asked, 1 + expected.len(), "who is left out is not asked");
-    }
-}
-
-#[test]
-fn the_url_is_the_first_of_opc_tcp_or_else_the_first() {
-    for (urls, expected) in [
-        (
-            &["https://10.1.2.4:443/", "opc.tcp://10.1.2.4:4840/"][..],
-            Ok("opc.tcp://10.1.2.4:4840/"),
-        ),
-        (
-            &["https://10.1.2.4:443/", "opc.wss://10.1.2.4:4843/"],
-            Ok("https://10.1.2.4:443/"),
-        ),
-        (
-            &["https://10.1.2.4:444/"],
-            Err(("https://10.1.2.4:444/", "there is no server")),
-        ),
-        (&[], Err(("PLC", "lists no discovery URL"))),
-        (&["plc"], Err(("plc", "has no scheme"))),
-        (&["opc.tcp://"], Err(("opc.tcp://", "has no host"))),
-    ] {
-        let plc = application("urn:plc", "PLC", ApplicationType::Server, urls);
-        let host = Fake::discovery("opc.tcp://10.1.2.3:4840/")
-            .lists(plc)
-            .at(FakeHost::new(), "10.1.2.3:4840");
-        let host = Fake::new().endpoint("urn:plc").at(host, "10.1.2.4:4840");
-        let host = Fake::new().at(host, "10.1.2.4:443");
-        let found = discover(&host, &["opc.tcp://10.1.2.3:4840/"], "");
-        match expected {
-            Ok(id) => assert_eq!(ids(&found), [id]),
-            Err((subject, words)) => {
-                assert_eq!(found.devices(), []);
-                let why = reason(&host, subject);
-                assert!(why.contains(words), "{why}");
-            }
-        }
-    }
 }
 
 #[test]
@@ -586,68 +377,6 @@ fn a_server_on_this_machine_is_a_local_device() {
     assert_eq!(connections(&host), ["127.0.0.1:4840", "[::1]:4840"]);
 }
 
-fn again(host: &FakeHost, urls: &[&str], before: &Discovery) -> Discovery {
-    let call = Call::<OpcUa>::new(&details(urls, "")).events([Event::Timer]);
-    call.cursor(before.cursor.clone().unwrap())
-        .run(host)
-        .unwrap()
-}
-
-#[test]
-fn what_has_not_changed_is_asked_little_and_answered_shortly() {
-    let lds =
-        Fake::discovery("opc.tcp://10.1.2.3:4840/").knows("urn:a", "A", "opc.tcp://10.1.2.4:4840/");
-    let mk_host = |name: &str| {
-        let host = lds
-            .clone()
-            .knows("urn:b", name, "opc.tcp://10.1.2.5:4840/")
-            .at(FakeHost::new(), "10.1.2.3:4840");
-        let host = Fake::new().endpoint("urn:a").at(host, "10.1.2.4:4840");
-        Fake::new().endpoint("urn:b").at(host, "10.1.2.5:4840")
-    };
-    let urls = ["opc.tcp://10.1.2.3:4840/"];
-    let first = discover(&mk_host("B"), &urls, "");
-    assert_eq!(first.wakes(), [Wake::After(10_000), Wake::Network]);
-
-    let second = again(&mk_host("B"), &urls, &first);
-    assert_eq!(second.devices, Devices::Unchanged);
-    assert_eq!(
-        again(&mk_host("B"), &urls, &second).devices,
-        Devices::Unchanged
-    );
-    // A new name, known endpoints.
-    let third = again(&mk_host("C"), &urls, &second);
-    assert_eq!(third.devices().len(), 2);
-    assert_eq!(
-        third.devices()[1].get_attribute("modeNone"),
-        Some(&true.into())
-    );
-    // One gone: left out, which is all that silence says.
-    let gone = lds.clone().at(FakeHost::new(), "10.1.2.3:4840");
-    let fourth = again(&gone, &urls, &second);
-    assert!(
-        matches!(&fourth.devices, Devices::Complete(devices) if devices.is_empty()),
-        "{fourth:?}"
-    );
-    assert_eq!(fourth.departed, Vec::<String>::new());
-    // An agent that starts anew wants them all.
-    let call = Call::<OpcUa>::new(&details(&urls, "")).cursor(second.cursor.clone().unwrap());
-    assert_eq!(call.run(&mk_host("B")).unwrap().devices().len(), 2);
-}
-
-#[test]
-fn endpoints_that_are_not_told_this_time_are_those_of_last_time() {
-    let urls = ["opc.tcp://10.1.2.3:4840/"];
-    let server = || Fake::server("urn:a", "A", urls[0]);
-    let first = discover(&server().at(FakeHost::new(), "10.1.2.3:4840"), &urls, "");
-    let mut last = first.clone();
-    for _ in 0..70 {
-        let silent = server().without_endpoints();
-        last = again(&silent.at(FakeHost::new(), "10.1.2.3:4840"), &urls, &last);
-        assert_eq!(last.devices, Devices::Unchanged);
-    }
-}
-
 #[test]
 fn what_is_wrong_with_details_is_said_where() {
     let many = details(&["opc.tcp://plc:4840/"; 65], "");
@@ -697,7 +426,7 @@ fn what_is_wrong_with_details_is_said_where() {
         (
             format!("{good}\napplicationTypes: [Client]"),
             "applicationTypes[0]",
-            "ClientAndServer",
+            "is \"Client\", but must be one of Server, ClientAndServer",
         ),
         (
             format!("{good}\nhostRewrite: always"),

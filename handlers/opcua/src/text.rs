@@ -1,4 +1,6 @@
-//! Words of peers in sentences for operators.
+//! Words of peers in sentences for operators, and what two texts are compared by.
+
+use sha2::{Digest, Sha256};
 
 /// How much of a peer's text is repeated.
 const MAX_QUOTED: usize = 120;
@@ -12,16 +14,12 @@ pub fn quoted(text: &str) -> String {
     format!("{cut:?}")
 }
 
-/// An error with its causes.
-pub fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text.push_str(": ");
-        text.push_str(&error.to_string());
-        cause = error.source();
-    }
-    text
+/// A number that stands for these bytes.
+pub fn digest(bytes: &[u8]) -> u64 {
+    let digest = Sha256::digest(bytes);
+    digest
+        .first_chunk()
+        .map_or(0, |bytes| u64::from_le_bytes(*bytes))
 }
 
 #[cfg(test)]

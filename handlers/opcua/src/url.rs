@@ -28,7 +28,7 @@ pub enum Error {
 }
 
 /// Where a server is.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Url {
     text: String,
     scheme: String,
@@ -39,7 +39,7 @@ pub struct Url {
 }
 
 /// The host of a URL.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Host {
     /// An address.
     Address(IpAddr),

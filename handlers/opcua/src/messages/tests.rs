@@ -1,4 +1,11 @@
-use opcua_types::ObjectId;
+use std::collections::BTreeSet;
+
+use opcua_types::{
+    BinaryDecodable, CloseSecureChannelRequest, ContextOwned, DateTime,
+    FindServersOnNetworkRequest, FindServersRequest, GetEndpointsRequest, MessageInfo,
+    MessageSecurityMode, NamespaceMap, NodeId, ObjectId, OpenSecureChannelRequest, RequestHeader,
+    SecurityTokenRequestType, TypeLoaderCollection,
+};
 
 use super::*;
 
@@ -16,18 +23,18 @@ fn recorded_answers_are_read() {
     .unwrap();
     let expected = [
         Application {
-            uri: "urn:example:node:server".to_owned(),
-            product: "urn:example:node:product".to_owned(),
-            name: "Node Test Server".to_owned(),
-            kind: 0,
-            urls: vec!["opc.tcp://vm:4842/UA/NodeServer".to_owned()],
-        },
-        Application {
             uri: "urn:localhost:LDS".to_owned(),
             product: "NodeOPCUA-LocalDiscoveryServer".to_owned(),
             name: "NodeOPCUA-LocalDiscoveryServer".to_owned(),
             kind: 3,
             urls: vec!["opc.tcp://127.0.0.1:4840".to_owned()],
+        },
+        Application {
+            uri: "urn:example:node:server".to_owned(),
+            product: "urn:example:node:product".to_owned(),
+            name: "Node Test Server".to_owned(),
+            kind: 0,
+            urls: vec!["opc.tcp://vm:4842/UA/NodeServer".to_owned()],
         },
     ];
     assert_eq!(lds.items, expected);
@@ -112,38 +119,75 @@ fn no_recorded_answer_harms_wherever_it_ends() {
     }
 }
 
+/// The request as the library reads it, less its time.
+fn read_back<T: BinaryDecodable + MessageInfo>(bytes: &[u8]) -> T {
+    let owned = ContextOwned::new(
+        NamespaceMap::new(),
+        TypeLoaderCollection::new_empty(),
+        DecodingOptions::default(),
+    );
+    let context = owned.context();
+    let mut rest = bytes;
+    let id = NodeId::decode(&mut rest, &context).unwrap();
+    let request = T::decode(&mut rest, &context).unwrap();
+    assert_eq!(id, NodeId::from(&request.type_id()));
+    assert_eq!(rest, b"", "nothing is left");
+    request
+}
+
 #[test]
-fn requests_have_the_ids_of_the_standard() {
-    for (bytes, id, standard) in [
-        (
-            open_secure_channel(1),
-            446,
-            ObjectId::OpenSecureChannelRequest_Encoding_DefaultBinary,
-        ),
-        (
-            find_servers(1, "opc.tcp://plc"),
-            422,
-            ObjectId::FindServersRequest_Encoding_DefaultBinary,
-        ),
-        (
-            find_servers_on_network(1),
-            12_208,
-            ObjectId::FindServersOnNetworkRequest_Encoding_DefaultBinary,
-        ),
-        (
-            get_endpoints(1, "opc.tcp://plc"),
-            428,
-            ObjectId::GetEndpointsRequest_Encoding_DefaultBinary,
-        ),
-        (
-            close_secure_channel(1),
-            452,
-            ObjectId::CloseSecureChannelRequest_Encoding_DefaultBinary,
-        ),
-    ] {
-        assert_eq!(u32::from(u16::from_le_bytes([bytes[2], bytes[3]])), id);
-        assert_eq!(standard as u32, id);
-    }
+fn requests_are_those_of_the_standard() {
+    let before = DateTime::now();
+    let header = |header: &RequestHeader| {
+        assert!(
+            before.ticks() <= header.timestamp.ticks() + 10_000
+                && header.timestamp <= DateTime::now()
+        );
+        RequestHeader {
+            timeout_hint: 5_000,
+            ..RequestHeader::new(&NodeId::null(), &header.timestamp, 7)
+        }
+    };
+    let open: OpenSecureChannelRequest = read_back(&open_secure_channel(7));
+    let expected = OpenSecureChannelRequest {
+        request_header: header(&open.request_header),
+        client_protocol_version: 0,
+        request_type: SecurityTokenRequestType::Issue,
+        security_mode: MessageSecurityMode::None,
+        client_nonce: ByteString::null(),
+        requested_lifetime: 60_000,
+    };
+    assert_eq!(open, expected);
+    let find: FindServersRequest = read_back(&find_servers(7, "opc.tcp://plc:4840/"));
+    let expected = FindServersRequest {
+        request_header: header(&find.request_header),
+        endpoint_url: "opc.tcp://plc:4840/".into(),
+        locale_ids: None,
+        server_uris: None,
+    };
+    assert_eq!(find, expected);
+    let network: FindServersOnNetworkRequest = read_back(&find_servers_on_network(7));
+    let expected = FindServersOnNetworkRequest {
+        request_header: header(&network.request_header),
+        starting_record_id: 0,
+        max_records_to_return: 1_000,
+        server_capability_filter: None,
+    };
+    assert_eq!(network, expected);
+    let endpoints: GetEndpointsRequest = read_back(&get_endpoints(7, "opc.tcp://plc:4840/"));
+    let expected = GetEndpointsRequest {
+        request_header: header(&endpoints.request_header),
+        endpoint_url: "opc.tcp://plc:4840/".into(),
+        locale_ids: None,
+        profile_uris: None,
+    };
+    assert_eq!(endpoints, expected);
+    let close: CloseSecureChannelRequest = read_back(&close_secure_channel(7));
+    assert_eq!(close.request_header, header(&close.request_header));
+}
+
+#[test]
+fn answers_have_the_ids_of_the_standard() {
     for (id, standard) in [
         (
             OPENED,
@@ -164,6 +208,36 @@ fn requests_have_the_ids_of_the_standard() {
         (FAULT, ObjectId::ServiceFault_Encoding_DefaultBinary),
     ] {
         assert_eq!(standard as u32, id);
+    }
+}
+
+#[test]
+fn an_id_may_be_written_in_many_ways() {
+    for (form, id) in [
+        (&[0, 7][..], 7),
+        (&[1, 0, 0xa9, 1], 425),
+        (&[1, 1, 0xa9, 1], 0),
+        (&[2, 0, 0, 0xa9, 1, 0, 0], 425),
+        (&[2, 1, 0, 0xa9, 1, 0, 0], 0),
+        (&[3, 0, 0, 1, 0, 0, 0, b'x'], 0),
+        (
+            &[4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
+            0,
+        ),
+        (&[5, 0, 0, 0xff, 0xff, 0xff, 0xff], 0),
+    ] {
+        let mut reader = Reader {
+            rest: form,
+            options: DecodingOptions::minimal(),
+        };
+        assert_eq!(reader.node_id("id"), Ok(id), "{form:?}");
+        assert_eq!(reader.rest, b"");
+        reader.rest = &form[..form.len() - 1];
+        assert_eq!(
+            reader.node_id("id"),
+            Err(Error::Broken { what: "id" }),
+            "{form:?}"
+        );
     }
 }
 
@@ -195,7 +269,7 @@ fn faults_are_told_by_name() {
         assert!(error.contains(words), "{error}");
     }
     let other = servers(&mk_answer(431, 0, &PLAIN)).unwrap_err().to_string();
-    assert!(other.contains("message i=431"), "{other}");
+    assert!(other.contains("message 431"), "{other}");
 }
 
 #[test]
@@ -248,5 +322,5 @@ fn a_type_the_standard_does_not_have_leaves_the_others_readable() {
         .iter()
         .map(|item| item.kind)
         .collect();
-    assert_eq!(kinds, [0, 77]);
+    assert_eq!(kinds, [77, 0]);
 }

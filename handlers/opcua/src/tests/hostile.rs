@@ -52,7 +52,7 @@ fn broken_chunks_are_named() {
     );
     let endless: Vec<u8> = (0..300).flat_map(|_| fake::chunk(b'C', 2, b"")).collect();
     let large: Vec<u8> = (0..90)
-        .flat_map(|_| fake::chunk(b'C', 2, &[0; 60_000]))
+        .flat_map(|_| fake::chunk(b'C', 2, &vec![0; 60_000]))
         .collect();
     let deep = [&[1, 0, 0xa9, 0x01][..], &[0; 16], &vec![0x40; 1 << 20]].concat();
     let announced = [
@@ -81,7 +81,7 @@ fn broken_chunks_are_named() {
         ),
         (
             fake::chunks(2, &[1, 0, 0xb0, 0x01], 9),
-            "answered message i=432",
+            "answered message 432",
         ),
         (fake::chunks(2, b"", 9), "no hello"),
         (fake::chunks(2, &deep, 60_000), "diagnostics"),
@@ -141,8 +141,10 @@ fn mk_list(announced: u32, times: usize) -> Vec<u8> {
 
 #[test]
 fn a_discovery_server_that_lists_itself_a_million_times_is_one() {
-    let million = mk_list(1_000_000, 1_000_000);
-    let why = withstands(&lists(mk_host(), fake::chunks(2, &million, 65_000)));
+    let mut million = fake::chunks(2, &mk_list(1_000_000, 1_000_000), 65_000);
+    // More is never read.
+    million.truncate(6 << 20);
+    let why = withstands(&lists(mk_host(), million));
     assert!(why.contains("longer than 4194304 bytes"), "{why}");
     // As many as fit; the million is only announced.
     let fitting = mk_list(1_000_000, 30_000);
@@ -225,7 +227,7 @@ fn a_flood_of_dead_servers_takes_no_known_and_no_new_one_away() {
             .at(lds.at(host, "10.1.2.3:4840"), "10.1.2.4:4840")
     };
     // The new one comes in its turn, not after a thousand others.
-    let host = mk_flood(lds(FakeHost::new()), 1_000);
+    let host = mk_flood(lds(FakeHost::new()), 999);
     let found = call().run(&host).unwrap();
     assert!(
         matches!(found.devices, Devices::Partial(_)),
@@ -239,7 +241,7 @@ fn a_flood_of_dead_servers_takes_no_known_and_no_new_one_away() {
             .any(|skipped| skipped.reason.contains("the others follow"))
     );
     // The known one comes first, at once.
-    let host = mk_flood(lds(FakeHost::new()), 1_000);
+    let host = mk_flood(lds(FakeHost::new()), 999);
     let again = call()
         .cursor(found.cursor.clone().unwrap())
         .run(&host)
@@ -255,11 +257,11 @@ fn a_flood_of_dead_servers_takes_no_known_and_no_new_one_away() {
     let mut cursor = again.cursor.clone().unwrap();
     let mut tried: std::collections::BTreeSet<String> = connections(&host).into_iter().collect();
     for _ in 0..2 {
-        let host = mk_flood(lds(FakeHost::new()), 1_000);
+        let host = mk_flood(lds(FakeHost::new()), 999);
         cursor = call().cursor(cursor).run(&host).unwrap().cursor.unwrap();
         tried.extend(connections(&host));
     }
-    assert_eq!(tried.len(), 1_003);
+    assert_eq!(tried.len(), 1_002);
 }
 
 #[test]

@@ -1,0 +1,149 @@
+//! What came of a search: one server for each URL, and why the others are none.
+
+use super::{Search, Server, State, Wanted, peer_of};
+use crate::facts::Facts;
+use crate::memory::Memory;
+use crate::messages::Application;
+use crate::place::{Place, Skip};
+use crate::table::{Table, in_order};
+use crate::text::quoted;
+
+/// An application that is where it says.
+#[derive(Debug)]
+pub struct Found {
+    /// Where.
+    pub place: Place,
+    /// What it is.
+    pub application: Application,
+    /// What its endpoints say.
+    pub facts: Option<Facts>,
+    /// Whether it answered last time too.
+    pub known: bool,
+}
+
+/// All that came out.
+#[derive(Debug)]
+pub struct Results {
+    /// The servers.
+    pub found: Vec<Found>,
+    /// Why the others are none.
+    pub skipped: Vec<Skip>,
+    /// Whether everybody was asked.
+    pub complete: bool,
+    /// What to remember.
+    pub memory: Memory,
+}
+
+impl Search<'_> {
+    /// Sums up; what is still open was not asked in time.
+    pub fn finish(mut self) -> Results {
+        let complete = self.open == 0 && self.tasks.is_empty();
+        let mut memory = self.memory.following();
+        for Server { peer, state } in self.peers.things() {
+            match state {
+                State::Alive(facts) => memory.answered(peer, facts.clone()),
+                State::Dead(_) => memory.failed(peer),
+                // Not asked in time: what was known stays known, what is new is new.
+                State::Unknown if self.memory.knows(peer) => {
+                    memory.answered(peer, self.memory.facts(peer).cloned());
+                }
+                State::Unknown => {}
+            }
+        }
+        if !complete {
+            let urls: Vec<String> = self
+                .asked
+                .iter()
+                .filter(|asked| !asked.further)
+                .map(|asked| asked.url.as_str().to_owned())
+                .collect();
+            let reason =
+                "the time of the call was over before all servers were asked; the others follow"
+                    .to_owned();
+            self.skip(&urls.join(" "), "wallSeconds", reason);
+        }
+        let found = self.found();
+        Results {
+            found,
+            skipped: in_order(self.skipped, |skip| {
+                format!("{}\n{}\n{}", skip.subject, skip.rule, skip.reason)
+            }),
+            complete,
+            memory,
+        }
+    }
+
+    /// One server for each URL: that of the first list it is in, lists of configured servers before others.
+    fn found(&mut self) -> Vec<Found> {
+        let mut found = Table::default();
+        let mut seen = Table::default();
+        let placed = std::mem::take(&mut self.placed);
+        for (wanted, place) in in_order(placed, |(wanted, _)| self.rank(wanted)) {
+            let asked = self.asked.get(wanted.asked);
+            let further = asked.is_some_and(|asked| asked.further);
+            let peer = peer_of(&place.url);
+            let subject = place.url.as_str().to_owned();
+            let server = self.peers.get(&peer.to_string());
+            let facts = match server.map(|server| &server.state) {
+                Some(State::Alive(facts)) => facts.clone(),
+                Some(State::Dead(why)) => {
+                    let name = quoted(&wanted.application.name);
+                    let reason = format!("listed as {name}, but there is no server: {why}");
+                    self.skip(&subject, "Hello", reason);
+                    continue;
+                }
+                Some(State::Unknown) | None => continue,
+            };
+            let other = facts.as_ref().map(|facts| facts.application.as_str());
+            let uri = wanted.application.uri.as_str();
+            let differs =
+                other.is_some_and(|other| !other.is_empty() && !uri.is_empty() && other != uri);
+            if place.moved && !wanted.own && differs {
+                let reason = format!(
+                    "{} leads nowhere from here, and on the host that listed it {} answers in its place, not {}",
+                    wanted.url.as_str(),
+                    quoted(other.unwrap_or_default()),
+                    quoted(uri)
+                );
+                self.skip(&subject, "hostRewrite", reason);
+                continue;
+            }
+            let twin = seen.put(&format!("{} {uri}", peer.port), ()).is_some();
+            if further && twin && !uri.is_empty() && !found.has(&subject) {
+                let reason = format!(
+                    "known from the network; application {} on port {} is a device already",
+                    quoted(uri),
+                    peer.port
+                );
+                self.skip(&subject, "FindServersOnNetwork", reason);
+                continue;
+            }
+            if !found.has(&subject) {
+                let server = Found {
+                    facts: facts.filter(|_| !differs),
+                    application: wanted.application,
+                    place,
+                    known: self.memory.knows(&peer),
+                };
+                found.put(&subject, server);
+            }
+        }
+        found.into_things()
+    }
+
+    /// What decides which of several descriptions a server is known by, whoever answered first.
+    fn rank(&self, wanted: &Wanted) -> String {
+        let Wanted {
+            asked, application, ..
+        } = wanted;
+        let origin = match self.asked.get(*asked) {
+            Some(source) if source.further => format!("further {}", source.url.as_str()),
+            _ => format!("configured {asked:03}"),
+        };
+        let urls = application.urls.join(" ");
+        format!(
+            "{origin}\n{}\n{}\n{urls}",
+            application.uri, application.name
+        )
+    }
+}

@@ -1,0 +1,70 @@
+//! The calls after the first.
+
+use leafhost_sdk::testing::{Call, FakeHost};
+use leafhost_sdk::{Devices, Discovery, Event, Wake};
+
+use super::fake::Fake;
+use super::{details, discover};
+use crate::OpcUa;
+
+fn again(host: &FakeHost, urls: &[&str], before: &Discovery) -> Discovery {
+    let call = Call::<OpcUa>::new(&details(urls, "")).events([Event::Timer]);
+    call.cursor(before.cursor.clone().unwrap())
+        .run(host)
+        .unwrap()
+}
+
+#[test]
+fn what_has_not_changed_is_asked_little_and_answered_shortly() {
+    let lds =
+        Fake::discovery("opc.tcp://10.1.2.3:4840/").knows("urn:a", "A", "opc.tcp://10.1.2.4:4840/");
+    let mk_host = |name: &str| {
+        let host = lds
+            .clone()
+            .knows("urn:b", name, "opc.tcp://10.1.2.5:4840/")
+            .at(FakeHost::new(), "10.1.2.3:4840");
+        let host = Fake::new().endpoint("urn:a").at(host, "10.1.2.4:4840");
+        Fake::new().endpoint("urn:b").at(host, "10.1.2.5:4840")
+    };
+    let urls = ["opc.tcp://10.1.2.3:4840/"];
+    let first = discover(&mk_host("B"), &urls, "");
+    assert_eq!(first.wakes(), [Wake::After(10_000), Wake::Network]);
+
+    let second = again(&mk_host("B"), &urls, &first);
+    assert_eq!(second.devices, Devices::Unchanged);
+    assert_eq!(
+        again(&mk_host("B"), &urls, &second).devices,
+        Devices::Unchanged
+    );
+    // A new name, known endpoints.
+    let third = again(&mk_host("C"), &urls, &second);
+    assert_eq!(third.devices().len(), 2);
+    assert_eq!(
+        third.devices()[1].get_attribute("modeNone"),
+        Some(&true.into())
+    );
+    // One gone: left out, which is all that silence says.
+    let gone = lds.clone().at(FakeHost::new(), "10.1.2.3:4840");
+    let fourth = again(&gone, &urls, &second);
+    assert!(
+        matches!(&fourth.devices, Devices::Complete(devices) if devices.is_empty()),
+        "{fourth:?}"
+    );
+    assert_eq!(fourth.departed, Vec::<String>::new());
+    // An agent that starts anew wants them all.
+    let call = Call::<OpcUa>::new(&details(&urls, "")).cursor(second.cursor.clone().unwrap());
+    assert_eq!(call.run(&mk_host("B")).unwrap().devices().len(), 2);
+}
+
+#[test]
+fn endpoints_that_are_not_told_this_time_are_those_of_last_time() {
+    let urls = ["opc.tcp://10.1.2.3:4840/"];
+    let server = || Fake::server("urn:a", "A", urls[0]);
+    let first = discover(&server().at(FakeHost::new(), "10.1.2.3:4840"), &urls, "");
+    let mut last = first.clone();
+    for _ in 0..70 {
+        let silent = server().without_endpoints();
+        last = again(&silent.at(FakeHost::new(), "10.1.2.3:4840"), &urls, &last);
+        assert_eq!(last.devices, Devices::Unchanged);
+    }
+}
