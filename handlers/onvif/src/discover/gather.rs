@@ -11,8 +11,8 @@ use crate::xaddr::{self, XAddr};
 
 /// How many cameras of one call are looked at.
 pub const MAX_CAMERAS: usize = 1_000;
-/// How many cameras one address may announce; a recorder has one for each channel.
-const MAX_PER_SOURCE: usize = 64;
+/// How many cameras one address may announce; recorders and gateways have one for each channel.
+const MAX_PER_SOURCE: usize = 512;
 /// The longest endpoint reference, in bytes.
 const MAX_UUID: usize = 128;
 
@@ -214,7 +214,7 @@ fn elect(details: &Details, cursor: &Cursor, candidates: Vec<Candidate>, gathere
         let is_known = known.is_some_and(|camera| camera.uuid == *uuid);
         let rank = u8::from(!is_known) * 2 + u8::from(!candidate.is_own);
         order.insert(
-            format!("{rank} {:02} {} {uuid}", candidate.turn, xaddr.url),
+            format!("{rank} {:03} {} {uuid}", candidate.turn, xaddr.url),
             place,
         );
     }
