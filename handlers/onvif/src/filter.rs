@@ -1,6 +1,7 @@
 //! Akri's filters. What is left out is said with the rule that did it.
 
 use crate::details::{Action, Details, FilterList};
+use crate::soap::cut;
 use crate::wsd;
 
 /// Why a camera is left out.
@@ -71,7 +72,7 @@ fn decide(
             dropped("has none, and only listed ones are included".to_owned())
         }
         (Action::Include, None) => {
-            let has = values.join(" ");
+            let has = cut(&values.join(" "));
             dropped(format!("has {has}, and only listed ones are included"))
         }
         (Action::Exclude, Some(item)) => dropped(format!("has {item}, which is excluded")),

@@ -239,8 +239,8 @@ impl Fault {
     }
 }
 
-/// A text of a camera, on one line and not too long.
-fn cut(text: &str) -> String {
+/// What a stranger sent, on one line and not too long.
+pub fn cut(text: &str) -> String {
     let mut line: String = text
         .chars()
         .map(|c| if c.is_control() { ' ' } else { c })

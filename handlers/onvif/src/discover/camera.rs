@@ -52,13 +52,13 @@ pub enum Silence {
 }
 
 impl Silence {
-    /// Whether it proves that no camera is there. That we may not go there, or cannot now, proves nothing.
+    /// Whether it proves that nobody is there. That we may not go there, or cannot now, proves nothing, and whatever answers
+    /// is somebody.
     pub fn is_proof(&self) -> bool {
         use net::Error::{Closed, Refused, TimedOut, Unreachable};
         matches!(
             self,
             Self::Network(Closed | Refused | TimedOut | Unreachable)
-                | Self::Answer(Failure::NotSoap(_))
         )
     }
 }

@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use crate::details::{Details, XAddrs};
 use crate::discover::cursor::{Cursor, digest};
 use crate::filter;
+use crate::soap::cut;
 use crate::wsd::{self, Announcement};
 use crate::xaddr::{self, XAddr};
 
@@ -149,7 +150,7 @@ fn usable(
     }
     let subject = format!("{uuid} at {source}");
     if !announcement.is_onvif {
-        let types = announcement.types.join(" ");
+        let types = cut(&announcement.types.join(" "));
         gathered.leave(
             &subject,
             "types",
@@ -182,7 +183,11 @@ fn usable(
     if chosen.is_empty() || details.xaddrs == XAddrs::All {
         for text in &announcement.xaddrs {
             if let Err(error) = XAddr::new(text) {
-                gathered.leave(&format!("{uuid} at {text}"), "XAddrs", error.to_string());
+                gathered.leave(
+                    &format!("{uuid} at {}", cut(text)),
+                    "XAddrs",
+                    error.to_string(),
+                );
             }
         }
     }

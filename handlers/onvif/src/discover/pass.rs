@@ -91,8 +91,10 @@ impl Pass<'_> {
         self.forget_dropped(&announced, &gathered.dropped);
         let now = now(self.asker.host);
         let mut works = self.doubts(byes, now);
-        works.extend(self.greetings(&announced, byes, now));
+        let (here, lost) = self.greetings(&announced, byes, now);
+        works.extend(here);
         works.extend(self.questions(gathered.candidates, now));
+        works.extend(lost);
         self.perform(works, false).await;
         self.settle(&announced);
     }
@@ -133,7 +135,13 @@ impl Pass<'_> {
     }
 
     /// Known cameras that did not announce themselves this time: datagrams get lost.
-    fn greetings(&self, announced: &[String], byes: &[String], now: Moment) -> Vec<Work> {
+    /// Those that were here, and those that were not.
+    fn greetings(
+        &self,
+        announced: &[String],
+        byes: &[String],
+        now: Moment,
+    ) -> (Vec<Work>, Vec<Work>) {
         let silent = self.cursor.cameras.iter().filter(|(url, camera)| {
             announced
                 .binary_search_by(|other| other.as_str().cmp(url))
@@ -142,10 +150,11 @@ impl Pass<'_> {
                 && is_due(camera.misses, camera.asked, now, 320_000)
         });
         let (here, lost): (Vec<_>, Vec<_>) = silent.partition(|(_, camera)| camera.is_here());
-        here.into_iter()
-            .chain(lost)
-            .filter_map(|(url, _)| XAddr::new(url).ok().map(Work::Greet))
-            .collect()
+        let greet = |(url, _): &(&str, &Camera)| XAddr::new(url).ok().map(Work::Greet);
+        (
+            here.iter().filter_map(greet).collect(),
+            lost.iter().filter_map(greet).collect(),
+        )
     }
 
     /// Known cameras that are said to have gone.
@@ -289,7 +298,7 @@ impl Pass<'_> {
                 host.skipped(
                     &xaddr.url,
                     "farewell",
-                    "somebody said that it goes; that it has gone is not so, or cannot be seen",
+                    "somebody said that it goes; nothing shows that it has",
                 );
                 if let Some(camera) = self.cursor.cameras.get_mut(&xaddr.url) {
                     camera.doubted = now;

@@ -58,21 +58,28 @@ pub async fn probe(host: &Host, timeout: Duration) -> Vec<Heard> {
         .probe(udp::Probe {
             from,
             sends,
-            window: timeout.saturating_add(APP_MAX_DELAY),
+            window: timeout
+                .saturating_add(APP_MAX_DELAY)
+                .min(host.time_left() / 2),
             max_replies: MAX_REPLIES,
         })
         .await;
     read(host, &ids, &replies)
 }
 
-/// One IPv4 address and one link-local IPv6 address of each interface and network.
+/// The first IPv4 address in each network of each interface, and its first link-local IPv6 address.
 fn locals(interfaces: &[net::NetworkInterface]) -> Vec<SocketAddr> {
     let mut locals = Vec::new();
     for interface in interfaces {
         let mut has_v6 = false;
-        for address in &interface.addresses {
+        for (index, address) in interface.addresses.iter().enumerate() {
+            let mut before = interface.addresses.iter().take(index);
             match address.ip {
-                IpAddr::V4(ip) => locals.push(SocketAddr::new(ip.into(), 0)),
+                IpAddr::V4(ip) => {
+                    if !before.any(|other| other.contains(address.ip)) {
+                        locals.push(SocketAddr::new(ip.into(), 0));
+                    }
+                }
                 IpAddr::V6(ip) if ip.is_unicast_link_local() && !has_v6 => {
                     has_v6 = true;
                     locals.push(SocketAddrV6::new(ip, 0, 0, interface.index).into());

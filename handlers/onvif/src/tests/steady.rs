@@ -224,6 +224,30 @@ fn a_forged_goodbye_withdraws_nobody() {
 }
 
 #[test]
+fn whoever_answers_has_not_gone() {
+    let is_busy = Rc::new(Cell::new(false));
+    let switch = Rc::clone(&is_busy);
+    let host = answering(
+        mk_network(),
+        "192.168.7.9:3702",
+        mk_match(&uuid(9), &url(9)),
+    )
+    .http_server("http://192.168.7.9:80", move |request| {
+        if switch.get() {
+            http::Response::new(503, "busy").into()
+        } else {
+            answer(9, request).into()
+        }
+    });
+    let found = call("").run(&host).unwrap();
+    is_busy.set(true);
+    let bye = mk_bye(9, "192.168.7.66:3702");
+    let found = next(&found, "", vec![bye]).run(&host).unwrap();
+    assert!(found.departed.is_empty());
+    assert_eq!(found.devices, Devices::Unchanged);
+}
+
+#[test]
 fn a_goodbye_where_we_may_not_look_proves_nothing() {
     let is_denied = Rc::new(Cell::new(false));
     let switch = Rc::clone(&is_denied);

@@ -218,3 +218,20 @@ fn only_what_is_announced_changes_the_digest() {
     assert_ne!(before, heard("http://192.168.7.9/ http://10.0.0.1/", "2"));
     assert_eq!(before, heard("http://192.168.7.9/ http://10.0.0.1/", "1"));
 }
+
+#[test]
+fn what_a_stranger_sent_is_not_repeated_at_length() {
+    let mut types = mk_heard("192.168.7.5", "pc", "");
+    types.announcement.is_onvif = false;
+    types.announcement.types = vec!["t".repeat(60_000)];
+    let url = mk_heard("192.168.7.6", "url", &"u".repeat(60_000));
+    let mut scopes = mk_heard("192.168.7.7", "scopes", BOTH);
+    scopes.announcement.scopes = vec!["s".repeat(60_000)];
+    let details = mk_details("scopes: {items: [a]}");
+    let gathered = gather(&details, &Cursor::default(), &[types, url.clone(), scopes]);
+    assert_eq!(gathered.left_out.len(), 3);
+    let others = run(&[url]);
+    for said in reasons(&gathered).into_iter().chain(reasons(&others)) {
+        assert!(said.len() < 512, "{}", said.len());
+    }
+}
