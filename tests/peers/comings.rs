@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use crate::capture::{Capture, sent_to};
 use crate::found::discover;
-use crate::onvif::{UUID, camera, strict_camera};
+use crate::onvif::{UUID, camera, strict_camera, windows_computer};
 
 const CAMERAS: &str = "apiVersion: akri.sh/v0
 kind: Configuration
@@ -64,6 +64,9 @@ fn a_hello_makes_an_instance_and_a_bye_takes_it_away_only_if_it_is_true() -> Res
     let home = agent(&client, "node-a", 0)?;
     camera.tell("hello")?;
     soon(&home, "an Instance after the hello", 1)?;
+    // It says hello too.
+    let _windows = windows_computer(&lan.host("windows")?, &host)?;
+    home.instances(1)?;
 
     camera.tell("bye")?;
     // It asks whether that is true.
@@ -120,6 +123,7 @@ fn three_idle_agents_send_their_own_periodic_probes_and_no_more() -> Result<()> 
         .iter()
         .map(Capture::start)
         .collect::<Result<Vec<_>>>()?;
+    // Nothing is waited for: this is how long they are watched.
     std::thread::park_timeout(Duration::from_secs(25));
     for (capture, home) in captures.into_iter().zip(&homes) {
         let flows = capture.end()?;

@@ -1,7 +1,10 @@
 //! What the other tests stand on: bridges are apart, plugs can be pulled, a capture sees what leaves a host.
 
+use std::path::Path;
+use std::process::{Command, Stdio};
+
 use anyhow::Result;
-use leafhost_tests::lan::{Host, Lan};
+use leafhost_tests::lan::{self, Host, Lan};
 use leafhost_tests::program::{self, Ended};
 use leafhost_tests::{peer, requirement};
 
@@ -68,5 +71,31 @@ fn bridges_are_apart_and_a_plug_can_be_pulled_and_put_back() -> Result<()> {
     assert!(!reaches(&both, &b.address()?.to_string())?);
     lan.connect(&both, 1)?;
     assert!(reaches(&both, &b.address()?.to_string())?);
+    Ok(())
+}
+
+#[test]
+fn what_a_killed_test_has_left_is_ended_and_removed() -> Result<()> {
+    if requirement::lacks(peer::missing())? {
+        return Ok(());
+    }
+    let mut gone = Command::new("true").spawn()?;
+    let name = format!("{}{}-0", lan::PREFIX, gone.id());
+    gone.wait()?;
+    program::run("ip", ["netns", "add", &name])?.good()?;
+    let mut left = Command::new("ip")
+        .args(["netns", "exec", &name, "cat"])
+        .stdin(Stdio::piped())
+        .spawn()?;
+    let entered = leafhost_tests::wait::eventually("it runs there", || {
+        let pids = program::run("ip", ["netns", "pids", &name])?.good()?;
+        anyhow::ensure!(!pids.is_empty(), "nothing does");
+        Ok(())
+    });
+    lan::remove_leftovers()?;
+    let ended = left.wait()?;
+    entered?;
+    assert!(!ended.success(), "{ended}");
+    assert!(!Path::new("/run/netns").join(&name).exists());
     Ok(())
 }

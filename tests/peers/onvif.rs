@@ -39,6 +39,21 @@ pub fn strict_camera(host: &Host, uuid: &str, more: &[&str]) -> Result<Peer> {
     Peer::start(command)
 }
 
+/// Something that plays a Windows computer for its neighbours (wsdd), once `other` has seen it.
+pub fn windows_computer(host: &Host, other: &Host) -> Result<Peer> {
+    // It reads nothing, and is to end with its input all the same.
+    let mut command = host.command("/bin/sh");
+    command.args(["-c", "wsdd --ipv4only & cat >/dev/null; kill $!; wait"]);
+    let peer = Peer::begin(command)?;
+    let address = host.address()?.to_string();
+    eventually("wsdd answers what a Windows computer asks", || {
+        let out = program::finish(peer::python(other, "probe")?)?.good()?;
+        ensure!(out.contains(&format!("\"{address}\"")), "{out}");
+        Ok(())
+    })?;
+    Ok(peer)
+}
+
 fn url(host: &Host) -> Result<String> {
     Ok(format!("http://{}/onvif/device_service", host.address()?))
 }
@@ -168,16 +183,7 @@ fn a_camera_that_takes_the_standard_at_its_word_is_one_device_and_a_windows_comp
     let client = lan.host("client")?;
     let (strict, windows) = (lan.host("strict")?, lan.host("windows")?);
     let _camera = strict_camera(&strict, UUID, &[])?;
-    // It reads nothing, and is to end with its input all the same.
-    let mut command = windows.command("/bin/sh");
-    command.args(["-c", "wsdd --ipv4only & cat >/dev/null; kill $!; wait"]);
-    let _wsdd = Peer::begin(command)?;
-    let windows = windows.address()?.to_string();
-    eventually("wsdd answers what a Windows computer asks", || {
-        let out = program::finish(peer::python(&client, "probe")?)?.good()?;
-        ensure!(out.contains(&format!("\"{windows}\"")), "{out}");
-        Ok(())
-    })?;
+    let _windows = windows_computer(&windows, &client)?;
     let found = discover(&client, "onvif", "{}", &["--explain"])?;
     assert_eq!(
         found.ids(),

@@ -11,6 +11,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context, Result, ensure};
 use nix::sys::signal::{Signal, kill};
@@ -19,7 +20,8 @@ use nix::unistd::Pid;
 use crate::program;
 use crate::requirement::{self, Missing};
 
-const PREFIX: &str = "lhlan";
+/// How all names begin; the pid of the test follows.
+pub const PREFIX: &str = "lhlan";
 const MADE: &str = "/run/netns";
 /// Files below `<namespace>` here are seen in `/etc` by what runs in it.
 const FILES: &str = "/etc/netns";
@@ -30,12 +32,12 @@ pub fn missing() -> Option<Missing> {
         .or_else(|| requirement::files(&["/usr/sbin/ip"], "make setup-test"))
 }
 
-/// Some bridges. A host on bridge `n` is 192.168.(70 + n).x, fd70:n::x and fe80::x there, with the same x on all.
+/// Some bridges. A host on bridge `n` is `192.168.(70 + n).x`, `fd70:n::x` and `fe80::x` there, with the same x on all.
 #[derive(Debug)]
 pub struct Lan {
     name: String,
     hosts: AtomicU8,
-    namespaces: std::sync::Mutex<Vec<String>>,
+    namespaces: Mutex<Vec<String>>,
 }
 
 /// A host: a network namespace with `eth0` and perhaps more, a default route that leads nowhere, and no name server.
@@ -62,7 +64,7 @@ impl Lan {
         let lan = Self {
             name: format!("{PREFIX}{}-{number}", std::process::id()),
             hosts: AtomicU8::new(9),
-            namespaces: std::sync::Mutex::default(),
+            namespaces: Mutex::default(),
         };
         lan.add_namespace(&lan.name)?;
         let mut script = String::from("link set lo up\n");
@@ -86,7 +88,10 @@ impl Lan {
         fs::write(files.join("resolv.conf"), "nameserver 127.0.0.1\n")?;
         fs::write(files.join("hosts"), "127.0.0.1 localhost\n")?;
         program::run("ip", ["netns", "add", name])?.good()?;
-        let mut all = self.namespaces.lock().unwrap_or_else(|it| it.into_inner());
+        let mut all = self
+            .namespaces
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         all.push(name.to_owned());
         Ok(())
     }
@@ -150,7 +155,7 @@ impl Drop for Lan {
         let all = self
             .namespaces
             .get_mut()
-            .unwrap_or_else(|it| it.into_inner());
+            .unwrap_or_else(PoisonError::into_inner);
         for namespace in all.drain(..).rev() {
             if let Err(error) = remove(&namespace) {
                 eprintln!("{namespace} stays: {error:#}");
@@ -237,38 +242,43 @@ fn ip(namespace: &str, script: &str) -> Result<()> {
     Ok(())
 }
 
-/// Ends what runs in a namespace and removes it.
+/// Ends what runs in a namespace and removes it, as far as it is there.
 fn remove(namespace: &str) -> Result<()> {
-    let pids = program::run("ip", ["netns", "pids", namespace])?.good()?;
-    for pid in pids.split_whitespace() {
-        // One that has ended meanwhile is what is wanted.
-        let _ = kill(Pid::from_raw(pid.parse()?), Signal::SIGKILL);
+    if Path::new(MADE).join(namespace).exists() {
+        let pids = program::run("ip", ["netns", "pids", namespace])?.good()?;
+        for pid in pids.split_whitespace() {
+            // One that has ended meanwhile is what is wanted.
+            let _ = kill(Pid::from_raw(pid.parse()?), Signal::SIGKILL);
+        }
+        program::run("ip", ["netns", "delete", namespace])?.good()?;
     }
-    program::run("ip", ["netns", "delete", namespace])?.good()?;
     let files = Path::new(FILES).join(namespace);
-    fs::remove_dir_all(&files).with_context(|| format!("cannot remove {}", files.display()))
+    if files.exists() {
+        fs::remove_dir_all(&files).with_context(|| format!("cannot remove {}", files.display()))?;
+    }
+    Ok(())
 }
 
-/// Removes the namespaces of tests that have ended without.
-fn remove_leftovers() -> Result<()> {
-    let Ok(entries) = fs::read_dir(MADE) else {
-        return Ok(());
-    };
-    for entry in entries {
-        let name = entry.context("cannot list the namespaces")?.file_name();
-        let name = name.to_string_lossy();
-        let Some(pid) = name
-            .strip_prefix(PREFIX)
-            .and_then(|rest| rest.split('-').next())
-        else {
+/// Removes the namespaces of tests that have ended without. The first network of a process does so by itself.
+pub fn remove_leftovers() -> Result<()> {
+    for folder in [MADE, FILES] {
+        let Ok(entries) = fs::read_dir(folder) else {
             continue;
         };
-        // Another test may be removing the same.
-        if !Path::new("/proc").join(pid).exists()
-            && let Err(error) = remove(&name)
-            && Path::new(MADE).join(&*name).exists()
-        {
-            return Err(error);
+        for entry in entries {
+            let name = entry.context("cannot list the namespaces")?.file_name();
+            let name = name.to_string_lossy();
+            let pid = name
+                .strip_prefix(PREFIX)
+                .and_then(|rest| rest.split('-').next());
+            let is_left = pid.is_some_and(|pid| !Path::new("/proc").join(pid).exists());
+            // Another test may be removing the same.
+            if is_left
+                && let Err(error) = remove(&name)
+                && Path::new(folder).join(&*name).exists()
+            {
+                return Err(error);
+            }
         }
     }
     Ok(())

@@ -43,13 +43,8 @@ impl Peer {
 
     /// Starts it and does not wait.
     pub fn begin(mut command: Command) -> Result<Self> {
-        let name = command
-            .get_args()
-            .filter(|argument| argument.as_encoded_bytes().contains(&b'/'))
-            .last()
-            .unwrap_or(command.get_program())
-            .to_string_lossy()
-            .into_owned();
+        // So that it can be started by hand.
+        let name = format!("{command:?}");
         let errors = NamedTempFile::new().context("cannot make a file")?;
         let mut child = command
             .stdin(Stdio::piped())
