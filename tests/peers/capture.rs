@@ -1,5 +1,6 @@
 //! What leaves a host, as `capture.py` sees it.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use anyhow::{Context, Result};
@@ -51,4 +52,14 @@ pub fn sent_to(flows: &[Flow], group: &str, port: u16) -> usize {
         .filter(|flow| flow.protocol == "udp" && flow.to.to_string() == group && flow.port == port)
         .map(|flow| flow.times.len())
         .sum()
+}
+
+/// Where the flows lead, without what the kernel says by itself: that neighbours' questions are answered, for one.
+pub fn destinations(flows: &[Flow], neighbours: &[String]) -> BTreeSet<(String, String, u16)> {
+    flows
+        .iter()
+        .filter(|flow| !matches!(&*flow.protocol, "icmp6" | "igmp"))
+        .map(|flow| (flow.protocol.clone(), flow.to.to_string(), flow.port))
+        .filter(|(protocol, to, _)| protocol != "arp" || !neighbours.contains(to))
+        .collect()
 }

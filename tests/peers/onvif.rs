@@ -9,7 +9,7 @@ use leafhost_tests::wait::eventually;
 use leafhost_tests::{program, requirement};
 use serde_json::{Value, json};
 
-use crate::capture::{Capture, Flow, sent_to};
+use crate::capture::{Capture, destinations, sent_to};
 use crate::found::{Device, discover};
 
 pub const UUID: &str = "5f5a69c2-e0ae-504f-829b-00fcfd5a0001";
@@ -312,16 +312,6 @@ fn what_a_filter_drops_is_explained_with_the_filter_and_the_value() -> Result<()
         );
     }
     Ok(())
-}
-
-/// Where the flows lead, without what the kernel says by itself: that neighbours' questions are answered, for one.
-fn destinations(flows: &[Flow], neighbours: &[String]) -> BTreeSet<(String, String, u16)> {
-    flows
-        .iter()
-        .filter(|flow| !matches!(&*flow.protocol, "icmp6" | "igmp"))
-        .map(|flow| (flow.protocol.clone(), flow.to.to_string(), flow.port))
-        .filter(|(protocol, to, _)| protocol != "arp" || !neighbours.contains(to))
-        .collect()
 }
 
 #[test]

@@ -9,6 +9,7 @@ use leafhost_tests::peer::{self, Peer};
 use leafhost_tests::requirement;
 use tempfile::TempDir;
 
+use crate::capture::{Capture, destinations};
 use crate::found::discover;
 
 /// A server of asyncua on port 4840: its URL too.
@@ -214,5 +215,43 @@ fn a_server_whose_name_nobody_resolves_is_where_its_list_was_read() -> Result<()
             assert!(!found.skipped("plc7.invalid").is_empty(), "{found:?}");
         }
     }
+    Ok(())
+}
+
+#[test]
+fn a_listed_address_outside_the_grants_is_named_and_not_contacted() -> Result<()> {
+    if requirement::lacks(peer::missing())? {
+        return Ok(());
+    }
+    let folder = TempDir::new()?;
+    let lan = Lan::new()?;
+    let (client, host) = (lan.host("client")?, lan.host("plant")?);
+    let (_lds, lds) = lds(&host, folder.path())?;
+    let more = [
+        "--name",
+        "Elsewhere",
+        "--uri",
+        "urn:node:elsewhere",
+        "--host",
+        "169.254.169.254",
+        "--lds",
+        &lds,
+    ];
+    let _server = node(&host, folder.path(), "server", 4842, &more)?;
+    let capture = Capture::start(&client)?;
+    let found = discover(&client, "opcua", &details(&[&lds], ""), &["--explain"])?;
+    let flows = capture.end()?;
+    assert!(found.ids().is_empty(), "{found:?}");
+    let reasons = found.skipped("169.254.169.254:4842");
+    assert!(
+        reasons.iter().any(|(_, why)| why.contains("not granted")),
+        "{found:?}"
+    );
+    let host = host.address()?.to_string();
+    assert_eq!(
+        destinations(&flows, std::slice::from_ref(&host)),
+        [("tcp".to_owned(), host, 4840)].into(),
+        "{found:?}"
+    );
     Ok(())
 }
