@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
-use leafhost_sdk::{Discovery, Event, Host, Request};
+use leafhost_sdk::{Device, Discovery, Event, Host, Request};
 
 use crate::client::{self, Allowance, Conversation};
 use crate::details::Details;
@@ -12,7 +12,7 @@ use crate::device::{device, written};
 use crate::facts::Facts;
 use crate::memory::{Memory, Peer};
 use crate::search::{Answers, Outcome, Results, Search, Task};
-use crate::table::in_order;
+use crate::table::Table;
 use crate::url::Url;
 
 /// How many conversations there are at a time; each may try two addresses, and a call has 128 sockets.
@@ -161,26 +161,10 @@ async fn endpoints(
 }
 
 fn answer(request: &Request<Details>, host: &Host, before: &Memory, results: Results) -> Discovery {
-    // Where not all fit, those that were there before stay.
-    let (known, new): (Vec<_>, Vec<_>) = results.found.into_iter().partition(|found| found.known);
-    let most = usize::try_from(request.budget.devices).unwrap_or(usize::MAX);
-    let mut text = usize::try_from(request.budget.answer_bytes / 8 * EIGHTHS).unwrap_or(usize::MAX);
-    let mut devices = Vec::new();
-    for found in known.iter().chain(&new) {
-        let device = device(&found.place, &found.application, found.facts.as_ref());
-        let size = DEVICE_TEXT + 2 * device.id.len();
-        if devices.len() >= most || text < size {
-            let reason = "there are more servers than an answer may have devices";
-            host.skipped(&device.id, "devices", reason);
-            continue;
-        }
-        text -= size;
-        devices.push(device);
-    }
-    for skip in &results.skipped {
+    let devices = devices(request, host, &results);
+    for skip in results.skipped.sorted() {
         host.skipped(&skip.subject, &skip.rule, &skip.reason);
     }
-    let devices = in_order(devices, |device| device.id.clone());
     let mut memory = results.memory;
     let discovery = if results.complete {
         let same = memory.answer(before, &devices.iter().map(written).collect::<String>());
@@ -200,4 +184,35 @@ fn answer(request: &Request<Details>, host: &Host, before: &Memory, results: Res
         Some(bytes) => discovery.cursor(bytes),
         None => discovery,
     }
+}
+
+/// As many devices as an answer may have. Where not all fit, those that were there before stay.
+fn devices(request: &Request<Details>, host: &Host, results: &Results) -> Vec<Device> {
+    let most = usize::try_from(request.budget.devices).unwrap_or(usize::MAX);
+    let mut text = usize::try_from(request.budget.answer_bytes / 8 * EIGHTHS).unwrap_or(usize::MAX);
+    let mut kept = Table::default();
+    for known in [true, false] {
+        for found in results.found.sorted().filter(|found| found.known == known) {
+            let url = found.place.url.as_str();
+            let size = DEVICE_TEXT + 2 * url.len();
+            if kept.len() >= most || text < size {
+                let reason = "there are more servers than an answer may have devices";
+                host.skipped(url, "devices", reason);
+                continue;
+            }
+            text -= size;
+            kept.put(url, ());
+        }
+    }
+    let mut devices = Vec::new();
+    for found in results.found.sorted() {
+        if kept.has(found.place.url.as_str()) {
+            devices.push(device(
+                &found.place,
+                &found.application,
+                found.facts.as_ref(),
+            ));
+        }
+    }
+    devices
 }

@@ -1,7 +1,5 @@
 //! What a server's endpoints say of its security. Decides nothing.
 
-use leafhost_sdk::Deserialize;
-use leafhost_sdk::serde::Serialize;
 use sha2::{Digest, Sha256};
 
 use crate::messages::Endpoint;
@@ -12,8 +10,7 @@ const MAX_POLICIES: usize = 16;
 const MAX_URI: usize = 512;
 
 /// What the endpoints of one server have in common.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(crate = "leafhost_sdk::serde")]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Facts {
     /// The URI of the application that answers.
     pub application: String,
@@ -28,8 +25,7 @@ pub struct Facts {
 }
 
 /// Some of the numbers from 0 to 7, by which the standard tells kinds of things apart.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(crate = "leafhost_sdk::serde")]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Kinds(u8);
 
 impl Kinds {
@@ -49,7 +45,8 @@ impl Facts {
     pub fn of(endpoints: &[Endpoint]) -> Option<Self> {
         let first = endpoints.first()?;
         let mut facts = Self::default();
-        if first.application.len() <= MAX_URI {
+        let uri = &first.application;
+        if uri.len() <= MAX_URI && !uri.chars().any(char::is_control) {
             facts.application.clone_from(&first.application);
         }
         for endpoint in endpoints {
@@ -68,6 +65,28 @@ impl Facts {
             }
         }
         Some(facts)
+    }
+
+    /// All in one text, in which tabs separate.
+    pub fn write(&self) -> String {
+        let (modes, tokens, policies) = (self.modes.0, self.tokens.0, self.policies.join(" "));
+        let (application, certificate) = (&self.application, &self.certificate);
+        format!("{application}\t{certificate}\t{modes}\t{tokens}\t{policies}")
+    }
+
+    /// Reads what [`write`](Self::write) wrote.
+    pub fn read<'a>(mut fields: impl Iterator<Item = &'a str>) -> Option<Self> {
+        Some(Self {
+            application: fields.next()?.to_owned(),
+            certificate: fields.next()?.to_owned(),
+            modes: Kinds(fields.next()?.parse().ok()?),
+            tokens: Kinds(fields.next()?.parse().ok()?),
+            policies: fields
+                .next()?
+                .split_whitespace()
+                .map(str::to_owned)
+                .collect(),
+        })
     }
 }
 
@@ -142,6 +161,8 @@ mod tests {
         );
         assert_eq!(facts.certificate.len(), 64);
         assert_eq!(Facts::of(&[]), None);
+        assert_eq!(Facts::read(facts.write().split('\t')), Some(facts));
+        assert_eq!(Facts::read("a\tb\tc".split('\t')), None);
     }
 
     #[test]

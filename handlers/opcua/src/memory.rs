@@ -3,9 +3,6 @@
 
 use std::fmt;
 
-use leafhost_sdk::Deserialize;
-use leafhost_sdk::serde::Serialize;
-
 use crate::facts::Facts;
 use crate::text::digest;
 
@@ -28,8 +25,7 @@ pub struct Peer {
 }
 
 /// What is remembered.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(crate = "leafhost_sdk::serde")]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Memory {
     /// How many calls there were.
     round: u64,
@@ -44,15 +40,46 @@ pub struct Memory {
 impl Memory {
     /// Reads what [`write`](Self::write) wrote; what cannot be read is forgotten.
     pub fn read(bytes: Option<&[u8]>) -> Self {
-        bytes
-            .and_then(|bytes| postcard::from_bytes(bytes).ok())
-            .unwrap_or_default()
+        let text = bytes.and_then(|bytes| std::str::from_utf8(bytes).ok());
+        let mut memory = Self::default();
+        for line in text.unwrap_or_default().lines() {
+            let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
+            let mut fields = rest.split('\t');
+            let number = fields
+                .next()
+                .and_then(|digits| u64::from_str_radix(digits, 16).ok());
+            match (word, number) {
+                ("round", Some(number)) => memory.round = number,
+                ("answer", number) => memory.answer = number,
+                ("server", Some(number)) => memory.servers.push((number, Facts::read(fields))),
+                ("silent", Some(number)) => memory.silent.push(number),
+                _ => return Self::default(),
+            }
+        }
+        let sorted = memory.servers.is_sorted_by_key(|(number, _)| *number);
+        if sorted && memory.silent.is_sorted() {
+            memory
+        } else {
+            Self::default()
+        }
     }
 
-    /// The bytes of a cursor; none where they do not fit.
+    /// The bytes of a cursor; none where they do not fit. A line for everything, the numbers in hexadecimal digits: formats for
+    /// any type are larger than what is written here.
     pub fn write(&self) -> Option<Vec<u8>> {
-        let bytes = postcard::to_allocvec(self).ok()?;
-        (bytes.len() <= MAX_BYTES).then_some(bytes)
+        let mut lines = vec![format!("round {:x}", self.round)];
+        lines.extend(self.answer.map(|answer| format!("answer {answer:x}")));
+        for (number, facts) in &self.servers {
+            lines.push(match facts {
+                Some(facts) => format!("server {number:x}\t{}", facts.write()),
+                None => format!("server {number:x}"),
+            });
+        }
+        for number in &self.silent {
+            lines.push(format!("silent {number:x}"));
+        }
+        let text = lines.join("\n");
+        (text.len() <= MAX_BYTES).then(|| text.into_bytes())
     }
 
     /// The memory of the call after this one, with nothing in it yet.
@@ -146,7 +173,8 @@ mod tests {
         memory.answered(&mk_peer(1), Some(Facts::default()));
         memory.answered(&mk_peer(2), None);
         memory.failed(&mk_peer(3));
-        let memory = Memory::read(memory.write().as_deref());
+        let written = memory.write().unwrap();
+        assert_eq!(Memory::read(Some(&written)), memory);
         assert!(memory.knows(&mk_peer(1)) && memory.knows(&mk_peer(2)));
         assert!(!memory.knows(&mk_peer(3)) && memory.was_silent(&mk_peer(3)));
         assert!(memory.wants_facts(&mk_peer(2)) && memory.wants_facts(&mk_peer(4)));
@@ -167,7 +195,15 @@ mod tests {
 
     #[test]
     fn foreign_bytes_are_no_memory() {
-        for bytes in [None, Some(&b""[..]), Some(&[0xff; 40])] {
+        for bytes in [
+            None,
+            Some(&b""[..]),
+            Some(&[0xff; 40]),
+            Some(b"round 1\nelse 2\n"),
+            Some(b"round x\n"),
+            Some(b"silent 2\nsilent 1\n"),
+            Some(b"server 2\nserver 1\n"),
+        ] {
             assert_eq!(Memory::read(bytes), Memory::default());
         }
     }
@@ -179,6 +215,7 @@ mod tests {
             let facts = Facts {
                 certificate: "a".repeat(64),
                 application: "u".repeat(60),
+                policies: vec!["Aes256_Sha256_RsaPss".to_owned(), "None".to_owned()],
                 ..Facts::default()
             };
             memory.answered(&mk_peer(number), Some(facts));

@@ -198,9 +198,14 @@ fn put_text(bytes: &mut Vec<u8>, text: &impl SimpleBinaryEncodable) {
 
 /// The time in tenths of microseconds since 1601 (OPC 10000-6, 5.2.2.5).
 fn now() -> i64 {
-    let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH);
-    let ticks = since_1970.map_or(0, |time| time.as_nanos() / 100);
-    i64::try_from(ticks).map_or(0, |ticks| ticks.saturating_add(TICKS_TO_1970))
+    let Ok(since_1970) = SystemTime::now().duration_since(UNIX_EPOCH) else {
+        return 0;
+    };
+    let seconds = i64::try_from(since_1970.as_secs()).unwrap_or_default();
+    let rest = i64::from(since_1970.subsec_nanos() / 100);
+    seconds
+        .saturating_mul(10_000_000)
+        .saturating_add(rest + TICKS_TO_1970)
 }
 
 /// Reads the answer to a request for a channel.

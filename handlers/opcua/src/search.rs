@@ -2,8 +2,6 @@
 //!
 //! A peer decides what is asked next only within bounds: what is known comes before what is new, servers take turns
 //! whoever listed them, and what answered nothing last time comes last. So a flood of made-up servers delays nobody else.
-//!
-//! Lists are searched and sorted by few functions: in a component each further kind of map costs kilobytes.
 
 mod results;
 
@@ -157,10 +155,10 @@ pub struct Search<'a> {
     tasks: Vec<(Turn, Task)>,
     names: Table<Name>,
     peers: Table<Server>,
-    placed: Vec<(Wanted, Place)>,
+    placed: Table<(Wanted, Place)>,
     /// URLs that discovery servers named, so that each is asked once.
     further: Table<()>,
-    skipped: Vec<Skip>,
+    skipped: Table<Skip>,
     text: usize,
     open: usize,
 }
@@ -175,9 +173,9 @@ impl<'a> Search<'a> {
             tasks: Vec::new(),
             names: Table::default(),
             peers: Table::default(),
-            placed: Vec::new(),
+            placed: Table::default(),
             further: Table::default(),
-            skipped: Vec::new(),
+            skipped: Table::default(),
             text: 0,
             open: 0,
         };
@@ -412,7 +410,8 @@ impl<'a> Search<'a> {
             (Err(why), _) => self.skip(listed.as_str(), "hostRewrite", why),
             (Ok(place), Waiting::Device(wanted)) => {
                 self.confirm(&place, turn);
-                self.placed.push((wanted, place));
+                let rank = self.rank(&wanted);
+                self.placed.put(&rank, (wanted, place));
             }
             (Ok(place), Waiting::Further { .. }) => self.go_further(place.url, rule, turn),
         }
@@ -470,8 +469,9 @@ impl<'a> Search<'a> {
     }
 
     fn leave_out(&mut self, skip: Skip) {
-        if self.skipped.len() < MAX_SKIPPED && !self.skipped.contains(&skip) {
-            self.skipped.push(skip);
+        if self.skipped.len() < MAX_SKIPPED {
+            let name = format!("{}\n{}\n{}", skip.subject, skip.rule, skip.reason);
+            self.skipped.put(&name, skip);
         }
     }
 }

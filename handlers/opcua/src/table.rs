@@ -1,4 +1,4 @@
-//! Things by their names, and in order. One sorter and one search for all kinds of things: each further kind of map or sort
+//! Things by their names, and in the order of these. One search for all kinds of things: each further kind of map or sorter
 //! costs kilobytes in a component.
 
 /// Things by their names, in the order they came.
@@ -49,13 +49,14 @@ impl<T> Table<T> {
     }
 
     /// All things, in the order they came.
-    pub fn into_things(self) -> Vec<T> {
-        self.things
-    }
-
-    /// All things, in the order they came.
     pub fn things(&self) -> &[T] {
         &self.things
+    }
+
+    /// All things, in the order of their names.
+    pub fn sorted(&self) -> impl Iterator<Item = &T> {
+        let names = self.names.0.iter();
+        names.filter_map(|(_, place)| self.things.get(*place))
     }
 }
 
@@ -81,16 +82,6 @@ impl Names {
     }
 }
 
-/// The things in the order of their keys.
-pub fn in_order<T>(things: Vec<T>, key: impl Fn(&T) -> String) -> Vec<T> {
-    let mut keys: Vec<(String, usize)> = things.iter().map(key).zip(0..).collect();
-    keys.sort_unstable();
-    let mut things: Vec<Option<T>> = things.into_iter().map(Some).collect();
-    keys.into_iter()
-        .filter_map(|(_, place)| things.get_mut(place)?.take())
-        .collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -107,14 +98,6 @@ mod tests {
         assert!(table.has("c") && !table.has("d"));
         assert_eq!(table.things(), [1, 4, 3]);
         assert_eq!(table.len(), 3);
-        assert_eq!(table.into_things(), [1, 4, 3]);
-    }
-
-    #[test]
-    fn things_are_sorted_by_what_they_are_called() {
-        assert_eq!(
-            in_order(vec![30, 2, 100, 2], ToString::to_string),
-            [100, 2, 2, 30]
-        );
+        assert_eq!(table.sorted().collect::<Vec<_>>(), [&3, &1, &4]);
     }
 }

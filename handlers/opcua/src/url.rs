@@ -56,7 +56,8 @@ impl Url {
         if !text.bytes().all(|byte| byte.is_ascii_graphic()) {
             return Err(Error::Character);
         }
-        let (scheme, rest) = text.split_once("://").ok_or(Error::Scheme)?;
+        let (scheme, rest) = text.split_once(':').ok_or(Error::Scheme)?;
+        let rest = rest.strip_prefix("//").ok_or(Error::Scheme)?;
         let in_scheme = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '+' | '-');
         if scheme.is_empty() || !scheme.chars().all(in_scheme) {
             return Err(Error::Scheme);

@@ -5,7 +5,7 @@ use crate::facts::Facts;
 use crate::memory::Memory;
 use crate::messages::Application;
 use crate::place::{Place, Skip};
-use crate::table::{Table, in_order};
+use crate::table::Table;
 use crate::text::quoted;
 
 /// An application that is where it says.
@@ -24,10 +24,10 @@ pub struct Found {
 /// All that came out.
 #[derive(Debug)]
 pub struct Results {
-    /// The servers.
-    pub found: Vec<Found>,
+    /// The servers, by URL.
+    pub found: Table<Found>,
     /// Why the others are none.
-    pub skipped: Vec<Skip>,
+    pub skipped: Table<Skip>,
     /// Whether everybody was asked.
     pub complete: bool,
     /// What to remember.
@@ -65,20 +65,18 @@ impl Search<'_> {
         let found = self.found();
         Results {
             found,
-            skipped: in_order(self.skipped, |skip| {
-                format!("{}\n{}\n{}", skip.subject, skip.rule, skip.reason)
-            }),
+            skipped: self.skipped,
             complete,
             memory,
         }
     }
 
     /// One server for each URL: that of the first list it is in, lists of configured servers before others.
-    fn found(&mut self) -> Vec<Found> {
+    fn found(&mut self) -> Table<Found> {
         let mut found = Table::default();
         let mut seen = Table::default();
         let placed = std::mem::take(&mut self.placed);
-        for (wanted, place) in in_order(placed, |(wanted, _)| self.rank(wanted)) {
+        for (wanted, place) in placed.sorted() {
             let asked = self.asked.get(wanted.asked);
             let further = asked.is_some_and(|asked| asked.further);
             let peer = peer_of(&place.url);
@@ -121,18 +119,18 @@ impl Search<'_> {
             if !found.has(&subject) {
                 let server = Found {
                     facts: facts.filter(|_| !differs),
-                    application: wanted.application,
-                    place,
+                    application: wanted.application.clone(),
+                    place: place.clone(),
                     known: self.memory.knows(&peer),
                 };
                 found.put(&subject, server);
             }
         }
-        found.into_things()
+        found
     }
 
     /// What decides which of several descriptions a server is known by, whoever answered first.
-    fn rank(&self, wanted: &Wanted) -> String {
+    pub(super) fn rank(&self, wanted: &Wanted) -> String {
         let Wanted {
             asked, application, ..
         } = wanted;
