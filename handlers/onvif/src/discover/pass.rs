@@ -27,6 +27,8 @@ const CUT_SHORT: Moment = 30_000;
 const MAX_STALE: usize = 16;
 /// How long after it was asked a camera that greets is asked again.
 const CALM: Moment = 5_000;
+/// The same for one that did not answer: it may have been starting.
+const CALM_FAILED: Moment = 1_000;
 /// How often a camera that greets is tried: many greet before they can answer.
 const TRIES: u32 = 3;
 /// How long after the first try the last one begins.
@@ -111,13 +113,12 @@ impl Pass<'_> {
         let mut works = self.doubts(byes, now);
         for candidate in gathered.candidates {
             let url = &candidate.xaddr.url;
-            let asked = match (self.cursor.cameras.get(url), self.cursor.failed.get(url)) {
-                (Some(camera), _) => camera.asked,
-                (None, Some(failed)) => failed.asked,
+            let calm_until = match (self.cursor.cameras.get(url), self.cursor.failed.get(url)) {
+                (Some(camera), _) => camera.asked.saturating_add(CALM),
+                (None, Some(failed)) => failed.asked.saturating_add(CALM_FAILED),
                 (None, None) => 0,
             };
-            let is_known = asked > 0 && now.saturating_sub(asked) < CALM;
-            if !is_known {
+            if now >= calm_until {
                 works.push(Work::Ask(candidate));
             }
         }
@@ -130,7 +131,7 @@ impl Pass<'_> {
             let is_dropped = |(uuid, source): &(String, IpAddr)| {
                 *uuid == camera.uuid && XAddr::new(url).is_ok_and(|xaddr| xaddr.is_at(*source))
             };
-            announced.iter().any(|other| other == url) || !dropped.iter().any(is_dropped)
+            is_among(announced, url) || !dropped.iter().any(is_dropped)
         });
     }
 
@@ -143,9 +144,7 @@ impl Pass<'_> {
         now: Moment,
     ) -> (Vec<Work>, Vec<Work>) {
         let silent = self.cursor.cameras.iter().filter(|(url, camera)| {
-            announced
-                .binary_search_by(|other| other.as_str().cmp(url))
-                .is_err()
+            !is_among(announced, url)
                 && !byes.contains(&camera.uuid)
                 && is_due(camera.misses, camera.asked, now, 320_000)
         });
@@ -369,10 +368,17 @@ impl Pass<'_> {
             .filter_map(|url| here(url, self.cursor.cameras.get(url)?))
             .collect();
         self.cursor.cameras.retain(|url, camera| {
-            let is_announced = announced.iter().any(|other| other == url);
-            is_announced || here(url, camera).is_none_or(|place| !replaced.contains(&place))
+            is_among(announced, url)
+                || here(url, camera).is_none_or(|place| !replaced.contains(&place))
         });
     }
+}
+
+/// Whether a sorted list has this URL.
+fn is_among(announced: &[String], url: &str) -> bool {
+    announced
+        .binary_search_by(|other| other.as_str().cmp(url))
+        .is_ok()
 }
 
 /// Whether something that failed so often is to be tried again: after one interval, then two, four, up to `most`. The

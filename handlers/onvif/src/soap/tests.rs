@@ -308,3 +308,23 @@ fn what_a_camera_says_is_one_short_line() {
         .scopes;
     assert_eq!(scopes.len(), MAX_SCOPES);
 }
+
+#[test]
+fn no_damage_to_an_answer_panics() {
+    for whole in [
+        &include_bytes!("../../fixtures/onvif-server-GetSystemDateAndTime.xml")[..],
+        include_bytes!("../../fixtures/onvif-server-GetDeviceInformation.xml"),
+        include_bytes!("../../fixtures/onvif-server-GetNetworkInterfaces.xml"),
+        include_bytes!("../../fixtures/error.xml"),
+    ] {
+        for at in 0..whole.len() {
+            let cut = whole.get(..at).unwrap();
+            assert!(read(Operation::GetScopes, 200, cut).is_err(), "{at}");
+            for value in [0, b'<', b'>', b'&', b':', b'"', b'9', 0xff] {
+                let mut damaged = whole.to_vec();
+                damaged[at] = value;
+                let _ = read(Operation::GetSystemDateAndTime, 200, &damaged);
+            }
+        }
+    }
+}

@@ -270,3 +270,25 @@ fn an_endpoint_is_named_as_in_akri() {
         assert_eq!(uuid(endpoint), name);
     }
 }
+
+#[test]
+fn no_damage_to_a_message_panics() {
+    for name in [
+        "wsdiscovery-match",
+        "wsdiscovery-hello",
+        "wsdd-match",
+        "predator-match",
+    ] {
+        let whole = fixture(name);
+        for at in 0..whole.len() {
+            let _ = read(whole.get(..at).unwrap());
+            for value in [0, b'<', b'>', b'&', b':', b'"', b' ', 0xff] {
+                let mut damaged = whole.to_vec();
+                damaged[at] = value;
+                if let Ok(Message::Matches { matches, .. }) = read(&damaged) {
+                    assert!(matches.iter().all(|one| one.xaddrs.len() <= MAX_XADDRS));
+                }
+            }
+        }
+    }
+}
