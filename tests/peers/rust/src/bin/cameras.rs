@@ -1,18 +1,21 @@
 //! Many cameras in one process, each on a port of its own: for benches and crowded networks.
 //!
 //! Written by hand for speed: a camera costs a socket and answers with fixed texts. The first are good; the last ones
-//! `--dripping` of them answer with one byte a second for ever.
+//! `--dripping` of them answer with one byte a second for ever. A camera that is switched off refuses connections and
+//! answers no probe.
 #![allow(missing_docs, reason = "a binary")]
 
+use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use clap::Parser;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
+use tokio::task::{JoinHandle, JoinSet};
 
 const GROUP_V4: Ipv4Addr = Ipv4Addr::new(239, 255, 255, 250);
 const GROUP_V6: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 0xc);
@@ -32,6 +35,9 @@ struct Cameras {
     /// How many of them, the last ones, drip.
     #[arg(long, default_value_t = 0)]
     dripping: u16,
+    /// Whether they answer no probe.
+    #[arg(long)]
+    silent: bool,
     /// Whether they answer probes at once and not within 400 ms.
     #[arg(long)]
     at_once: bool,
@@ -113,7 +119,7 @@ fn text_of<'a>(xml: &'a str, name: &str) -> Option<&'a str> {
 }
 
 /// Answers each probe for each camera, spread over 400 ms as the standard asks.
-async fn answer_probes(cameras: Cameras, socket: UdpSocket) -> Result<()> {
+async fn answer_probes(crowd: Arc<Crowd>, socket: UdpSocket) -> Result<()> {
     let socket = Arc::new(socket);
     let mut buffer = vec![0; 65536];
     loop {
@@ -122,20 +128,24 @@ async fn answer_probes(cameras: Cameras, socket: UdpSocket) -> Result<()> {
         let wanted = text_of(&text, "Types").is_none_or(|types| {
             types.contains("NetworkVideoTransmitter") || types.contains("Device")
         });
-        if !text.contains("2005/04/discovery/Probe<") || !wanted {
+        if crowd.cameras.silent || !text.contains("2005/04/discovery/Probe<") || !wanted {
             continue;
         }
         let Some(message) = text_of(&text, "MessageID").map(str::to_owned) else {
             continue;
         };
-        let (cameras, socket) = (cameras.clone(), Arc::clone(&socket));
+        let (crowd, socket) = (Arc::clone(&crowd), Arc::clone(&socket));
         tokio::spawn(async move {
+            let cameras = &crowd.cameras;
             let step = Duration::from_millis(400)
                 .checked_div(cameras.count.into())
                 .filter(|_| !cameras.at_once)
                 .unwrap_or_default();
             for number in 0..cameras.count {
                 tokio::time::sleep(step).await;
+                if !crowd.listening().contains_key(&number) {
+                    continue;
+                }
                 let reply = cameras.probe_match(number, &message);
                 // Who asked may be gone.
                 let _ = socket.send_to(reply.as_bytes(), from).await;
@@ -228,82 +238,122 @@ async fn next_request(stream: &mut TcpStream, seen: &mut Vec<u8>) -> Result<Opti
     }
 }
 
-async fn serve(
-    cameras: Arc<Cameras>,
-    number: u16,
-    mut stream: TcpStream,
-    requests: Arc<AtomicU64>,
-) -> Result<()> {
-    let mut seen = Vec::new();
-    while let Some(request) = next_request(&mut stream, &mut seen).await? {
-        requests.fetch_add(1, Ordering::Relaxed);
-        let response = response(number, &request);
-        if !cameras.drips(number) {
-            stream.write_all(response.as_bytes()).await?;
-            continue;
-        }
-        for byte in response.bytes().chain(std::iter::repeat(b' ')) {
-            stream.write_all(&[byte]).await?;
-            tokio::time::sleep(Duration::from_secs(1)).await;
-        }
-    }
-    Ok(())
+/// The cameras while they run.
+#[derive(Debug)]
+struct Crowd {
+    cameras: Cameras,
+    requests: AtomicU64,
+    /// Those that are switched on.
+    listening: Mutex<BTreeMap<u16, JoinHandle<()>>>,
 }
 
-async fn listen(cameras: Arc<Cameras>, number: u16, requests: Arc<AtomicU64>) -> Result<()> {
-    let address = SocketAddr::from((cameras.address, cameras.port.saturating_add(number)));
-    let listener = TcpListener::bind(address)
-        .await
-        .with_context(|| format!("cannot listen on {address}"))?;
-    tokio::spawn(async move {
-        while let Ok((stream, _)) = listener.accept().await {
-            let (cameras, requests) = (Arc::clone(&cameras), Arc::clone(&requests));
-            // A connection that breaks is the other side's affair.
-            tokio::spawn(async move { serve(cameras, number, stream, requests).await.ok() });
-        }
-    });
-    Ok(())
-}
-
-/// `hello 3`, `bye 3`; `requests` says how many there were since it was asked last.
-fn obey(cameras: &Cameras, requests: &AtomicU64, line: &str) -> Result<()> {
-    if line == "requests" {
-        return leafhost_peers::say(&requests.swap(0, Ordering::Relaxed).to_string());
+impl Crowd {
+    fn listening(&self) -> MutexGuard<'_, BTreeMap<u16, JoinHandle<()>>> {
+        self.listening
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
-    let (what, number) = line.split_once(' ').context("no number")?;
-    let number = number.parse().context("no camera has that number")?;
-    let action = match what {
-        "hello" => "Hello",
-        "bye" => "Bye",
-        _ => bail!("knows `hello N`, `bye N` and `requests`, not {line:?}"),
-    };
-    let body = format!("<d:{action}>{}</d:{action}>", cameras.about(number));
-    let message = envelope(action, number, "", &body);
-    let socket = std::net::UdpSocket::bind((cameras.address, 0))?;
-    socket.send_to(message.as_bytes(), cameras.group()?)?;
-    Ok(())
+
+    async fn switch_on(self: &Arc<Self>, number: u16) -> Result<()> {
+        let port = self.cameras.port.saturating_add(number);
+        let address = SocketAddr::from((self.cameras.address, port));
+        let listener = TcpListener::bind(address)
+            .await
+            .with_context(|| format!("cannot listen on {address}"))?;
+        let crowd = Arc::clone(self);
+        let task = tokio::spawn(async move {
+            // They end with the task.
+            let mut connections = JoinSet::new();
+            while let Ok((stream, _)) = listener.accept().await {
+                while connections.try_join_next().is_some() {}
+                let crowd = Arc::clone(&crowd);
+                // A connection that breaks is the other side's affair.
+                connections.spawn(async move { crowd.serve(number, stream).await.ok() });
+            }
+        });
+        self.listening().insert(number, task);
+        Ok(())
+    }
+
+    async fn switch_off(&self, number: u16) {
+        let task = self.listening().remove(&number);
+        if let Some(task) = task {
+            task.abort();
+            // It was ended.
+            let _ = task.await;
+        }
+    }
+
+    async fn serve(&self, number: u16, mut stream: TcpStream) -> Result<()> {
+        let mut seen = Vec::new();
+        while let Some(request) = next_request(&mut stream, &mut seen).await? {
+            self.requests.fetch_add(1, Ordering::Relaxed);
+            let response = response(number, &request);
+            if !self.cameras.drips(number) {
+                stream.write_all(response.as_bytes()).await?;
+                continue;
+            }
+            for byte in response.bytes().chain(std::iter::repeat(b' ')) {
+                stream.write_all(&[byte]).await?;
+                tokio::time::sleep(Duration::from_secs(1)).await;
+            }
+        }
+        Ok(())
+    }
+
+    /// `hello 3`, `bye 3`, `on 3`, `off 3`; `requests` says how many there were since it was asked last.
+    async fn obey(self: &Arc<Self>, line: &str) -> Result<()> {
+        if line == "requests" {
+            let requests = self.requests.swap(0, Ordering::Relaxed);
+            return leafhost_peers::say(&requests.to_string());
+        }
+        let (what, number) = line.split_once(' ').context("no number")?;
+        let number = number.parse().context("no camera has that number")?;
+        match what {
+            "hello" => self.announce("Hello", number),
+            "bye" => self.announce("Bye", number),
+            "on" => self.switch_on(number).await,
+            "off" => {
+                self.switch_off(number).await;
+                Ok(())
+            }
+            _ => bail!("knows `hello N`, `bye N`, `on N`, `off N` and `requests`, not {line:?}"),
+        }
+    }
+
+    fn announce(&self, action: &str, number: u16) -> Result<()> {
+        let body = format!("<d:{action}>{}</d:{action}>", self.cameras.about(number));
+        let message = envelope(action, number, "", &body);
+        let socket = std::net::UdpSocket::bind((self.cameras.address, 0))?;
+        socket.send_to(message.as_bytes(), self.cameras.group()?)?;
+        Ok(())
+    }
 }
 
 #[tokio::main(flavor = "multi_thread", worker_threads = 2)]
 async fn main() -> Result<()> {
-    let cameras = Arc::new(Cameras::parse());
-    let requests = Arc::new(AtomicU64::new(0));
-    for number in 0..cameras.count {
-        listen(Arc::clone(&cameras), number, Arc::clone(&requests)).await?;
+    let crowd = Arc::new(Crowd {
+        cameras: Cameras::parse(),
+        requests: AtomicU64::new(0),
+        listening: Mutex::default(),
+    });
+    for number in 0..crowd.cameras.count {
+        crowd.switch_on(number).await?;
     }
-    let group = cameras.group()?;
+    let group = crowd.cameras.group()?;
     let socket = UdpSocket::bind(group).await?;
-    match (cameras.address, group) {
+    match (crowd.cameras.address, group) {
         (IpAddr::V4(address), _) => socket.join_multicast_v4(GROUP_V4, address)?,
         (IpAddr::V6(_), SocketAddr::V6(group)) => {
             socket.join_multicast_v6(&GROUP_V6, group.scope_id())?;
         }
         (IpAddr::V6(_), SocketAddr::V4(_)) => bail!("the group is of the other version"),
     }
-    let answering = tokio::spawn(answer_probes(Cameras::clone(&cameras), socket));
+    let answering = tokio::spawn(answer_probes(Arc::clone(&crowd), socket));
+    let runtime = tokio::runtime::Handle::current();
     let obeying = tokio::task::spawn_blocking(move || {
         leafhost_peers::ready()?;
-        leafhost_peers::obey(|line| obey(&cameras, &requests, line))
+        leafhost_peers::obey(|line| runtime.block_on(crowd.obey(line)))
     });
     tokio::select! {
         answered = answering => answered?,
