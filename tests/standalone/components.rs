@@ -5,7 +5,7 @@ use std::fs;
 use anyhow::Result;
 use leafhost_tests::program;
 
-const HANDLERS: [&str; 3] = ["debug-echo", "mock-gpu", "udev"];
+const HANDLERS: [&str; 5] = ["debug-echo", "mock-gpu", "onvif", "opcua", "udev"];
 
 #[test]
 fn every_component_fits_into_a_config_map_with_room_to_spare() -> Result<()> {
@@ -27,20 +27,32 @@ fn every_component_fits_into_a_config_map_with_room_to_spare() -> Result<()> {
 
 #[test]
 fn a_component_imports_only_what_its_code_can_reach() -> Result<()> {
-    for (name, needs_udev) in [("debug-echo", false), ("mock-gpu", false), ("udev", true)] {
+    let capabilities = [
+        "leafhost:net/interfaces",
+        "leafhost:udev/devices",
+        "wasi:http",
+        "wasi:sockets",
+    ];
+    for (name, needs) in [
+        ("debug-echo", vec![]),
+        ("mock-gpu", vec![]),
+        (
+            "onvif",
+            vec!["leafhost:net/interfaces", "wasi:http", "wasi:sockets"],
+        ),
+        ("opcua", vec!["wasi:sockets"]),
+        ("udev", vec!["leafhost:udev/devices"]),
+    ] {
         let file = program::handler(name)?;
         let said = program::run(
             program::leafhost()?,
             ["handler", "inspect", &file.to_string_lossy()],
         )?
         .good()?;
+        let imported = capabilities.iter().filter(|name| said.contains(**name));
         assert_eq!(
-            said.contains("leafhost:udev/devices"),
-            needs_udev,
-            "{name}: {said}"
-        );
-        assert!(
-            !said.contains("wasi:sockets") && !said.contains("wasi:http"),
+            imported.copied().collect::<Vec<_>>(),
+            needs,
             "{name}: {said}"
         );
     }
