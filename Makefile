@@ -5,7 +5,7 @@ HANDLERS := debug-echo mock-gpu onvif opcua udev
 PREFIX   ?= /usr/local
 DESTDIR  ?=
 
-.PHONY: help setup setup-test setup-lint setup-cluster build handlers run test test-all cluster cluster-stop bench soak lint doc install clean
+.PHONY: help setup setup-test setup-lint setup-fuzz setup-cluster build handlers run test test-all cluster cluster-stop bench soak fuzz lint doc install clean
 
 help:
 	@echo 'setup     install what building needs (says what; sudo only for that)'
@@ -15,6 +15,7 @@ help:
 	@echo 'test      all tests that need no root'
 	@echo 'test-all  those, the slow ones, and the ones with podman, real hot-plug, real peers and a real Kubernetes'
 	@echo 'cluster   a Kubernetes on this machine as the tests use it [NODES=2]; cluster-stop ends it (root)'
+	@echo 'fuzz      the readers of what peers send, each for a time [SECONDS=60]'
 	@echo 'bench, soak, lint, doc, install [PREFIX=/usr/local]'
 
 setup:
@@ -25,6 +26,9 @@ setup-test:
 
 setup-lint:
 	@deploy/setup.sh build lint
+
+setup-fuzz:
+	@deploy/setup.sh build fuzz
 
 setup-cluster:
 	@deploy/setup.sh build cluster
@@ -71,8 +75,17 @@ soak: setup-cluster handlers
 	cargo build --locked --workspace
 	cargo test --locked --workspace --test standalone --test kubelet --test cluster -- --ignored soak --nocapture
 
+# What is found anew is kept in $(TARGET)/fuzz, what fails in fuzz/artifacts. Two seconds are what a call may compute in all.
+fuzz: setup-fuzz
+	@set -e; export PATH="$(TOOLS)/bin:$$PATH"; for reader in opcua soap wsd; do \
+	  seeds=handlers/onvif/fixtures; [ $$reader = opcua ] && seeds=fuzz/corpus/opcua_reader; \
+	  mkdir -p $(TARGET)/fuzz/corpus/$$reader; \
+	  cargo fuzz run --sanitizer none --target-dir $(TARGET)/fuzz $${reader}_reader $(TARGET)/fuzz/corpus/$$reader $$seeds -- \
+	    -max_total_time=$(or $(SECONDS),60) -max_len=262144 -rss_limit_mb=512 -timeout=2; done
+
 lint: setup-lint
 	cargo fmt --check
+	cargo fmt --check --manifest-path fuzz/Cargo.toml
 	cargo clippy --locked --workspace --all-targets -- -D warnings
 	cargo clippy --locked -p leafhost-peers --all-features -- -D warnings
 	cargo clippy --locked --target wasm32-wasip2 $(HANDLERS:%=-p handler-%) -- -D warnings

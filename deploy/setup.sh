@@ -1,11 +1,13 @@
 #!/bin/sh
-# Installs what the named parts (build, test, lint, cluster) need and this machine lacks. Says what before it does it.
+# Installs what the named parts (build, test, lint, fuzz, cluster) need and this machine lacks. Says what before it does it.
 set -eu
 packages='gcc libc6-dev libudev-dev pkg-config'
 for part in "$@"; do
   case "$part" in
     build) ;;
     lint) ;;
+    # libFuzzer is C++.
+    fuzz) packages="$packages g++" ;;
     # podman with what a container on a bare machine needs; umockdev plays USB devices; busybox is the test image;
     # wsdd is a neighbour of ONVIF cameras.
     test)
@@ -15,7 +17,7 @@ for part in "$@"; do
       command -v npm >/dev/null || packages="$packages npm" ;;
     # What a Kubernetes on this machine needs beside the programs that tests/cluster/build.sh makes.
     cluster) packages="$packages busybox-static containernetworking-plugins etcd-server iproute2 openssl runc" ;;
-    *) echo "setup: unknown part '$part', must be build, test, lint or cluster" >&2; exit 2 ;;
+    *) echo "setup: unknown part '$part', must be build, test, lint, fuzz or cluster" >&2; exit 2 ;;
   esac
 done
 
@@ -39,6 +41,13 @@ case " $* " in *" lint "*)
   if ! [ -x "${LEAFHOST_TOOLS:=$HOME/.cache/leafhost/tools}/bin/cargo-deny" ]; then
     echo "setup: will build cargo-deny in $LEAFHOST_TOOLS (some minutes, once)"
     cargo install --locked --quiet --root "$LEAFHOST_TOOLS" --version 0.20.2 cargo-deny
+  fi ;;
+esac
+
+case " $* " in *" fuzz "*)
+  if ! [ -x "${LEAFHOST_TOOLS:=$HOME/.cache/leafhost/tools}/bin/cargo-fuzz" ]; then
+    echo "setup: will build cargo-fuzz in $LEAFHOST_TOOLS (some minutes, once)"
+    cargo install --locked --quiet --root "$LEAFHOST_TOOLS" --version 0.13.2 cargo-fuzz
   fi ;;
 esac
 

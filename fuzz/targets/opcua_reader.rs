@@ -1,0 +1,48 @@
+//! A server of OPC UA that sends what it likes, in pieces of any size: the handler's conversation without the network.
+#![no_main]
+
+use handler_opcua::framing::{Expect, MAX_CHUNK, MAX_MESSAGE, Reader};
+use handler_opcua::messages;
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|data: &[u8]| {
+    let Some((size, stream)) = data.split_first() else {
+        return;
+    };
+    messages::read_all(stream);
+    let mut reader = Reader::default();
+    let mut expect = Expect::Acknowledge;
+    let mut number = 1;
+    let mut channel = 0;
+    for piece in stream.chunks(usize::from(*size) + 1) {
+        reader.push(piece);
+        loop {
+            match reader.next(expect) {
+                Ok(Some(message)) => {
+                    assert!(message.len() <= MAX_MESSAGE);
+                    messages::read_all(&message);
+                    if let Ok(opened) = messages::channel(&message) {
+                        channel = opened.id;
+                    }
+                    expect = match expect {
+                        Expect::Acknowledge => Expect::Opened(number),
+                        Expect::Opened(_) | Expect::Answer { .. } => {
+                            number += 1;
+                            Expect::Answer {
+                                channel,
+                                request: number,
+                            }
+                        }
+                    };
+                }
+                Ok(None) => break,
+                Err(error) => {
+                    assert!(error.to_string().len() < 1_000);
+                    return;
+                }
+            }
+        }
+        // What is whole is taken at once: beyond the message no more is kept than a chunk that is not.
+        assert!(reader.held() <= MAX_MESSAGE + MAX_CHUNK as usize);
+    }
+});
