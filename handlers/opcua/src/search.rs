@@ -321,8 +321,13 @@ impl<'a> Search<'a> {
             return;
         }
         let own = self.asked.get(asked).is_some_and(|asked| {
-            let same_port = url.port() == asked.url.port();
-            alone || same_port || (!asked.own.is_empty() && asked.own == application.uri)
+            let uri = application.uri.as_str();
+            alone
+                || if asked.own.is_empty() || uri.is_empty() {
+                    url.port() == asked.url.port()
+                } else {
+                    asked.own == uri
+                }
         });
         let wanted = Wanted {
             asked,

@@ -1,10 +1,10 @@
 //! The calls after the first.
 
-use leafhost_sdk::testing::{Call, FakeHost};
-use leafhost_sdk::{Devices, Discovery, Event, Wake};
+use leafhost_sdk::testing::{Call, FakeHost, budget};
+use leafhost_sdk::{Budget, Devices, Discovery, Event, Wake};
 
 use super::fake::Fake;
-use super::{details, discover};
+use super::{details, discover, ids, reason};
 use crate::OpcUa;
 
 fn again(host: &FakeHost, urls: &[&str], before: &Discovery) -> Discovery {
@@ -67,4 +67,29 @@ fn endpoints_that_are_not_told_this_time_are_those_of_last_time() {
         last = again(&silent.at(FakeHost::new(), "10.1.2.3:4840"), &urls, &last);
         assert_eq!(last.devices, Devices::Unchanged);
     }
+}
+
+#[test]
+fn where_not_all_fit_those_stay_that_were_there() {
+    let url = |number| format!("opc.tcp://10.1.2.{number}:4840/");
+    let mk_host = |numbers: &[u8]| {
+        numbers.iter().fold(FakeHost::new(), |host, number| {
+            Fake::server("", "PLC", &url(*number)).at(host, &format!("10.1.2.{number}:4840"))
+        })
+    };
+    let urls: Vec<String> = (1..=4).map(url).collect();
+    let urls: Vec<&str> = urls.iter().map(String::as_str).collect();
+    let first = discover(&mk_host(&[3, 4]), &urls, "");
+    let host = mk_host(&[1, 2, 3, 4]);
+    let second = Call::<OpcUa>::new(&details(&urls, ""))
+        .events([Event::Timer])
+        .budget(Budget {
+            devices: 3,
+            ..budget()
+        })
+        .cursor(first.cursor.unwrap())
+        .run(&host)
+        .unwrap();
+    assert_eq!(ids(&second), [urls[0], urls[2], urls[3]]);
+    assert!(reason(&host, urls[1]).contains("more servers than an answer"));
 }

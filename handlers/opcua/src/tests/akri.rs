@@ -112,7 +112,12 @@ fn hosts_are_rewritten_as_the_details_say() {
             "opc.tcp://10.9.9.9:4842/",
             Ok("opc.tcp://10.1.2.3:4842/"),
         ),
-        // Somebody else listens there.
+        // Somebody else listens there, or it is the discovery server itself.
+        (
+            "unresolvable",
+            "opc.tcp://lost:4840/a",
+            Err("answers in its place"),
+        ),
         (
             "unresolvable",
             "opc.tcp://lost:4843/a",
