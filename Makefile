@@ -70,6 +70,8 @@ cluster-stop: setup-cluster
 bench: setup-cluster build handlers
 	cargo bench --locked -p leafhost-agent --bench plan
 	cargo bench --locked -p leafhost-tests --bench kubelet
+	cargo build --locked --release -p leafhost-peers --features peers
+	cargo bench --locked -p leafhost-tests --bench network
 
 soak: setup-cluster handlers
 	cargo build --locked --workspace

@@ -12,7 +12,8 @@ use leafhost_tests::agent::Home;
 use leafhost_tests::kubelet::Blocking;
 use tonic::transport::Endpoint;
 
-use crate::{Line, metric, ms, quantile};
+use crate::table::Line;
+use crate::{metric, ms, quantile};
 
 /// So many Instances, each with so many slots, every slot allocated once.
 const INSTANCES: usize = 100;

@@ -5,6 +5,7 @@
 
 mod allocate;
 mod register;
+mod table;
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -12,24 +13,10 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 
-/// One line of the table.
-pub struct Line {
-    pub what: String,
-    pub value: String,
-    pub target: String,
-    pub beside: String,
-}
-
 fn main() -> Result<()> {
     let mut lines = allocate::measure()?;
     lines.extend(register::measure()?);
-    println!("| measure | value | target | beside it |\n|---|---|---|---|");
-    for line in lines {
-        println!(
-            "| {} | {} | {} | {} |",
-            line.what, line.value, line.target, line.beside
-        );
-    }
+    table::print(&lines);
     Ok(())
 }
 

@@ -9,8 +9,8 @@ use leafhost_tests::agent::Home;
 use leafhost_tests::cluster::{self, Node};
 use leafhost_tests::wait::within;
 
-use crate::Line;
 use crate::metric as number;
+use crate::table::Line;
 
 /// The first metric whose line begins so: a count.
 fn metric(address: &str, name: &str) -> Result<u64> {

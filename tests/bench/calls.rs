@@ -1,0 +1,92 @@
+//! Calls of a handler: one by `leafhost handler run`, or the calls that an agent makes, as its status tells of them.
+
+use std::io::Write as _;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use leafhost_tests::agent::Home;
+use leafhost_tests::lan::Host;
+use leafhost_tests::program;
+use leafhost_tests::wait::eventually;
+use serde_json::Value;
+
+/// What a call was.
+#[derive(Debug, Clone)]
+pub struct Call {
+    pub ended: String,
+    pub events: Vec<String>,
+    pub wall: Duration,
+    /// What the guest computed.
+    pub cpu: Duration,
+    /// The guest's memory at its largest, in bytes.
+    pub memory: u64,
+    pub devices: usize,
+}
+
+impl Call {
+    /// Reads what the status and the document of `handler run` name alike.
+    fn read(of: &Value, ended: &str, devices: usize) -> Result<Self> {
+        let time = |name: &str| -> Result<Duration> {
+            let milliseconds = of.get(name).and_then(Value::as_f64);
+            let milliseconds = milliseconds.with_context(|| format!("no {name} in {of:#}"))?;
+            Ok(Duration::from_secs_f64(milliseconds / 1e3))
+        };
+        let events = of.get("events").and_then(Value::as_array);
+        let memory = of.get("memoryBytes").and_then(Value::as_u64);
+        Ok(Self {
+            ended: ended.to_owned(),
+            events: events
+                .context("no events")?
+                .iter()
+                .filter_map(|event| Some(event.as_str()?.to_owned()))
+                .collect(),
+            wall: time("wallMs")?,
+            cpu: time("cpuMs")?,
+            memory: memory.context("no memory")?,
+            devices,
+        })
+    }
+}
+
+/// The first call of a handler, and the ids it found.
+pub fn first(host: &Host, handler: &str, details: &str) -> Result<(Call, Vec<String>)> {
+    let mut file = tempfile::NamedTempFile::new()?;
+    file.write_all(details.as_bytes())?;
+    let mut command = host.command(program::leafhost()?);
+    command
+        .args(["handler", "run"])
+        .arg(program::handler(handler)?)
+        .arg("--details")
+        .arg(file.path())
+        .args(["-o", "json"]);
+    let document: Value = serde_json::from_str(&program::finish(command)?.good()?)?;
+    let devices = document.get("devices").and_then(Value::as_array);
+    let ids: Vec<String> = devices
+        .context("no devices")?
+        .iter()
+        .filter_map(|device| Some(device.get("id")?.as_str()?.to_owned()))
+        .collect();
+    let call = document.get("call").context("no call")?;
+    Ok((Call::read(call, "", ids.len())?, ids))
+}
+
+/// The next call of the one session of an agent that is not the one before.
+pub fn next(home: &Home, before: Option<&Call>) -> Result<Call> {
+    eventually("a call", || {
+        let status = home.status()?;
+        let session = status.pointer("/configurations/0/sessions/0");
+        let session = session.context("no session")?;
+        let ended = session.get("lastCall").and_then(Value::as_str);
+        let ended = ended.context("no call yet")?;
+        ensure!(
+            before.is_none_or(|before| before.ended != ended),
+            "the call at {ended} was the last"
+        );
+        let result = session.get("result").and_then(Value::as_str);
+        ensure!(result == Some("ok"), "the call failed: {session:#}");
+        let devices = session.get("devices").and_then(Value::as_u64);
+        let devices = usize::try_from(devices.context("no devices")?)?;
+        Call::read(session, ended, devices)
+    })
+    .with_context(|| home.log())
+}

@@ -1,0 +1,248 @@
+//! Many cameras on one network: the first look at them, the looks at which nothing has changed, and bad ones beside them.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use leafhost_tests::agent::Home;
+use leafhost_tests::lan::{Host, Lan};
+use leafhost_tests::peer::{self, Peer};
+use leafhost_tests::wait::within;
+
+use crate::calls::{self, Call};
+use crate::table::Line;
+use crate::{median_and_worst, seconds};
+
+/// The shipped default, said so that the windows below are right.
+const DETAILS: &str = "discoveryTimeoutSeconds: 1\n";
+/// How long a probe's answers are waited for: `discoveryTimeoutSeconds`, and the half second that devices may wait.
+const WINDOW: Duration = Duration::from_millis(1_500);
+const CAMERAS: u16 = 100;
+const MANY: u16 = 500;
+/// How often a first look is repeated.
+const TIMES: usize = 5;
+/// How many looks at what has not changed are measured.
+const LOOKS: usize = 4;
+/// Over so long the agent is left alone.
+const QUIET: Duration = Duration::from_secs(40);
+/// Between two looks.
+const INTERVAL: Duration = Duration::from_secs(10);
+
+pub fn measure() -> Result<Vec<Line>> {
+    let mut lines = hundred()?;
+    lines.push(dripping()?);
+    lines.push(five_hundred()?);
+    Ok(lines)
+}
+
+/// Cameras on a host, the last of them dripping.
+pub fn crowd(host: &Host, count: u16, dripping: u16) -> Result<Peer> {
+    let mut command = peer::rust(host, "leafhost-cameras")?;
+    command
+        .args(["--address", &host.address()?.to_string()])
+        .args(["--count", &count.to_string()])
+        .args(["--dripping", &dripping.to_string()]);
+    Peer::start(command)
+}
+
+/// An agent that looks for cameras and has found so many, and its first call.
+pub fn agent(host: &Host, found: usize) -> Result<(Home, Call)> {
+    let mut home = Home::on_host(host, "node-a")?;
+    home.add_handler("onvif")?;
+    home.write(
+        "configurations/cameras.yaml",
+        format!(
+            "apiVersion: akri.sh/v0\nkind: Configuration\nmetadata: {{name: cameras}}\nspec:\n  capacity: 2\n  discoveryHandler:\n    name: onvif\n    discoveryDetails: '{}'\n",
+            DETAILS.trim()
+        ),
+    )?;
+    home.start(&["--instance-resources", "1000"])?;
+    let first = calls::next(&home, None)?;
+    ensure!(first.devices == found, "the first look found {first:?}");
+    home.instances(found)?;
+    Ok((home, first))
+}
+
+fn hundred() -> Result<Vec<Line>> {
+    let lan = Lan::new()?;
+    let client = lan.host("client")?;
+    let _crowd = crowd(&lan.host("cameras")?, CAMERAS, 0)?;
+    let (mut walls, mut cpus) = (Vec::new(), Vec::new());
+    for _ in 0..TIMES {
+        let (call, ids) = calls::first(&client, "onvif", DETAILS)?;
+        ensure!(ids.len() == usize::from(CAMERAS), "found {}", ids.len());
+        walls.push(call.wall);
+        cpus.push(call.cpu);
+    }
+    let (median, worst) = median_and_worst(&mut walls);
+    let (cpu, _) = median_and_worst(&mut cpus);
+    let first = Line {
+        what: format!("{CAMERAS} cameras: first discover, worst of {TIMES}"),
+        value: seconds(worst),
+        target: format!("≤ {}", seconds(WINDOW + Duration::from_secs(1))),
+        beside: format!(
+            "median {}; the probe's window is {}; the guest computes {}",
+            seconds(median),
+            seconds(WINDOW),
+            ms(cpu)
+        ),
+    };
+    Ok(vec![first, unchanged(&client)?])
+}
+
+fn unchanged(client: &Host) -> Result<Line> {
+    let (home, first) = agent(client, CAMERAS.into())?;
+    // What the first look has started is done before the second ends.
+    let mut last = calls::next(&home, Some(&first))?;
+    let before = files(&home)?;
+    let mut cpus = Vec::new();
+    for _ in 0..LOOKS {
+        last = calls::next(&home, Some(&last))?;
+        ensure!(last.devices == usize::from(CAMERAS), "{last:?}");
+        ensure!(last.events == ["timer"], "{last:?}");
+        cpus.push(last.cpu);
+    }
+    let pid = home.pid()?;
+    let used = ticks(pid)?;
+    pass(QUIET)?;
+    let used = ticks(pid)? - used;
+    let looks = QUIET.as_secs_f64() / INTERVAL.as_secs_f64();
+    let process = Duration::from_millis(10) * used;
+    let after = files(&home)?;
+    let changed = changed(&before, &after);
+    let (median, worst) = median_and_worst(&mut cpus);
+    Ok(Line {
+        what: format!(
+            "the same, nothing changed: guest's CPU a call, worst of {LOOKS} / files written"
+        ),
+        value: format!("{} / {}", ms(worst), changed.len()),
+        target: "≤ 30 ms / 0".into(),
+        beside: format!(
+            "median {}; all of the agent {} of CPU a call; {} files watched{}",
+            ms(median),
+            ms(process.div_f64(looks)),
+            before.len(),
+            changed
+                .first()
+                .map(|path| format!(", changed: {}", path.display()))
+                .unwrap_or_default()
+        ),
+    })
+}
+
+fn dripping() -> Result<Line> {
+    let lan = Lan::new()?;
+    let client = lan.host("client")?;
+    let cameras = lan.host("cameras")?;
+    let _crowd = crowd(&cameras, CAMERAS * 2, CAMERAS)?;
+    let (call, ids) = calls::first(&client, "onvif", DETAILS)?;
+    let port = |id: &String| -> Option<u16> {
+        let (_, rest) = id.split_once(&format!("{}:", cameras.address().ok()?))?;
+        rest.split('/').next()?.parse().ok()
+    };
+    let ports: Vec<u16> = ids.iter().filter_map(port).collect();
+    ensure!(ports.len() == ids.len(), "{ids:?}");
+    let first_dripping = 10_000 + CAMERAS;
+    let good = ports.iter().filter(|port| **port < first_dripping).count();
+    Ok(Line {
+        what: format!(
+            "{CAMERAS} dripping cameras beside {CAMERAS} good ones: good ones in the first answer"
+        ),
+        value: good.to_string(),
+        target: CAMERAS.to_string(),
+        beside: format!(
+            "dripping ones in it: {}; the call took {}, the guest computed {}",
+            ids.len() - good,
+            seconds(call.wall),
+            ms(call.cpu)
+        ),
+    })
+}
+
+fn five_hundred() -> Result<Line> {
+    let lan = Lan::new()?;
+    let client = lan.host("client")?;
+    let _crowd = crowd(&lan.host("cameras")?, MANY, 0)?;
+    let (home, first) = agent(&client, MANY.into())?;
+    let second = calls::next(&home, Some(&first))?;
+    let third = calls::next(&home, Some(&second))?;
+    let most = first.memory.max(second.memory).max(third.memory);
+    Ok(Line {
+        what: format!("guest memory with {MANY} cameras"),
+        value: mib(most),
+        target: "≤ 32 MiB".into(),
+        beside: format!(
+            "first call {}, {}, computing {}; third {}, {}, computing {}",
+            mib(first.memory),
+            seconds(first.wall),
+            ms(first.cpu),
+            mib(third.memory),
+            seconds(third.wall),
+            ms(third.cpu)
+        ),
+    })
+}
+
+/// What tells one writing of a file from another: inode, change of the content in seconds and nanoseconds.
+type Written = (u64, i64, i64);
+
+/// All files that the agent keeps and publishes, without its log.
+fn files(home: &Home) -> Result<BTreeMap<PathBuf, Written>> {
+    let mut found = BTreeMap::new();
+    let mut folders = vec![home.path().join("state"), home.cdi().to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).with_context(|| format!("no {}", folder.display()))? {
+            let path = entry?.path();
+            let about = fs::symlink_metadata(&path)?;
+            if about.is_dir() {
+                folders.push(path);
+            } else if about.is_file() {
+                found.insert(path, (about.ino(), about.mtime(), about.mtime_nsec()));
+            }
+        }
+    }
+    Ok(found)
+}
+
+fn changed<'a>(
+    before: &'a BTreeMap<PathBuf, Written>,
+    after: &'a BTreeMap<PathBuf, Written>,
+) -> Vec<&'a Path> {
+    let gone = before.keys().filter(|path| !after.contains_key(*path));
+    let new = after
+        .iter()
+        .filter(|(path, at)| before.get(*path) != Some(*at));
+    gone.chain(new.map(|(path, _)| path))
+        .map(PathBuf::as_path)
+        .collect()
+}
+
+/// The CPU time of a process in hundredths of a second.
+fn ticks(pid: u32) -> Result<u32> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
+    let (_, fields) = stat.rsplit_once(')').context("no stat")?;
+    let fields: Vec<&str> = fields.split_whitespace().collect();
+    let field =
+        |index: usize| -> Result<u32> { Ok(fields.get(index).context("a short stat")?.parse()?) };
+    Ok(field(11)? + field(12)?)
+}
+
+pub fn pass(time: Duration) -> Result<()> {
+    let begun = Instant::now();
+    within(time * 2, "that time has passed", || {
+        ensure!(begun.elapsed() > time);
+        Ok(())
+    })
+}
+
+fn ms(time: Duration) -> String {
+    format!("{:.1} ms", time.as_secs_f64() * 1e3)
+}
+
+fn mib(bytes: u64) -> String {
+    let kib = u32::try_from(bytes / 1024).unwrap_or(u32::MAX);
+    format!("{:.1} MiB", f64::from(kib) / 1024.0)
+}

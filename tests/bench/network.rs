@@ -1,0 +1,39 @@
+//! What finding devices on a network costs: a table of values, targets and what to compare them with.
+//!
+//! Run by `make bench`, as root: the agent and what it finds live in network namespaces.
+#![allow(missing_docs, reason = "a benchmark")]
+
+mod calls;
+mod cameras;
+mod comings;
+mod servers;
+mod table;
+
+use std::time::Duration;
+
+use anyhow::Result;
+use leafhost_tests::{lan, requirement};
+
+fn main() -> Result<()> {
+    let missing = requirement::root("sudo -E make bench").or_else(lan::missing);
+    if requirement::lacks(missing)? {
+        return Ok(());
+    }
+    let mut lines = cameras::measure()?;
+    lines.extend(comings::measure()?);
+    lines.extend(servers::measure()?);
+    table::print(&lines);
+    Ok(())
+}
+
+/// Seconds with two digits.
+fn seconds(time: Duration) -> String {
+    format!("{:.2} s", time.as_secs_f64())
+}
+
+/// The one in the middle and the last of some times.
+fn median_and_worst(times: &mut [Duration]) -> (Duration, Duration) {
+    times.sort();
+    let at = |index: usize| times.get(index).copied().unwrap_or_default();
+    (at(times.len() / 2), at(times.len().saturating_sub(1)))
+}

@@ -1,0 +1,19 @@
+//! What a bench prints: a table of values, targets and what to compare them with.
+
+/// One line of the table.
+pub struct Line {
+    pub what: String,
+    pub value: String,
+    pub target: String,
+    pub beside: String,
+}
+
+pub fn print(lines: &[Line]) {
+    println!("| measure | value | target | beside it |\n|---|---|---|---|");
+    for line in lines {
+        println!(
+            "| {} | {} | {} | {} |",
+            line.what, line.value, line.target, line.beside
+        );
+    }
+}
