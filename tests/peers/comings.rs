@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use crate::capture::{Capture, sent_to};
 use crate::found::discover;
-use crate::onvif::{UUID, camera, strict_camera, windows_computer};
+use crate::onvif::{OTHER, UUID, camera, strict_camera, windows_computer};
 
 const CAMERAS: &str = "apiVersion: akri.sh/v0
 kind: Configuration
@@ -59,25 +59,27 @@ fn a_hello_makes_an_instance_and_a_bye_takes_it_away_only_if_it_is_true() -> Res
         return Ok(());
     }
     let lan = Lan::new()?;
-    let (client, host) = (lan.host("client")?, lan.host("camera")?);
-    let mut camera = strict_camera(&host, UUID, &["--silent"])?;
+    let (client, true_host, false_host) = (lan.host("client")?, lan.host("a")?, lan.host("b")?);
+    let mut says_true = strict_camera(&true_host, UUID, &["--silent"])?;
+    let mut says_false = strict_camera(&false_host, OTHER, &["--silent"])?;
     let home = agent(&client, "node-a", 0)?;
-    camera.tell("hello")?;
-    soon(&home, "an Instance after the hello", 1)?;
+    says_true.tell("hello")?;
+    says_false.tell("hello")?;
+    soon(&home, "Instances after the hellos", 2)?;
     // It says hello too.
-    let _windows = windows_computer(&lan.host("windows")?, &host)?;
-    home.instances(1)?;
+    let _windows = windows_computer(&lan.host("windows")?, &true_host)?;
+    home.instances(2)?;
 
-    camera.tell("bye")?;
-    // It asks whether that is true.
-    assert_eq!(camera.ask("greeted")?, "greeted");
-    home.instances(1)?;
-    camera.tell("hello")?;
-    home.instances(1)?;
-
-    camera.tell("off")?;
-    camera.tell("bye")?;
-    soon(&home, "no Instance after the true farewell", 0)
+    says_false.tell("bye")?;
+    // It is asked whether that is true.
+    assert_eq!(says_false.ask("greeted")?, "greeted");
+    says_true.tell("off")?;
+    says_true.tell("bye")?;
+    soon(&home, "one Instance less after the true farewell", 1)?;
+    let status = home.status()?;
+    let left = status.pointer("/instances/0/spec/brokerProperties/ONVIF_DEVICE_UUID");
+    assert_eq!(left.and_then(Value::as_str), Some(OTHER), "{status:#}");
+    Ok(())
 }
 
 #[test]
