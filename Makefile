@@ -82,7 +82,7 @@ fuzz: setup-fuzz
 	@set -e; export PATH="$(TOOLS)/bin:$$PATH"; for reader in opcua soap wsd; do \
 	  seeds=handlers/onvif/fixtures; [ $$reader = opcua ] && seeds=fuzz/corpus/opcua_reader; \
 	  mkdir -p $(TARGET)/fuzz/corpus/$$reader; \
-	  cargo fuzz run --sanitizer none --target-dir $(TARGET)/fuzz $${reader}_reader $(TARGET)/fuzz/corpus/$$reader $$seeds -- \
+	  cargo fuzz run --fuzz-dir fuzz --sanitizer none --target-dir $(TARGET)/fuzz $${reader}_reader $(TARGET)/fuzz/corpus/$$reader $$seeds -- \
 	    -max_total_time=$(or $(SECONDS),60) -max_len=262144 -rss_limit_mb=512 -timeout=2; done
 
 lint: setup-lint

@@ -4,17 +4,19 @@
 //! whoever listed them, and what answered nothing last time comes last. So a flood of made-up servers delays nobody else.
 
 mod results;
+mod tasks;
 
 use std::net::IpAddr;
 
 use leafhost_sdk::net;
 
 pub use results::Results;
+pub use tasks::{Answers, Outcome, Task};
 
 use crate::details::{self, Details};
 use crate::facts::Facts;
 use crate::memory::{Memory, Peer};
-use crate::messages::{Application, List, Record};
+use crate::messages::{Application, Record};
 use crate::place::{self, Lookup, Place, Skip, Source};
 use crate::table::Table;
 use crate::text::quoted;
@@ -26,63 +28,6 @@ const MAX_FURTHER: usize = 1_000;
 const MAX_SKIPPED: usize = 1_000;
 /// The most bytes of text that are kept of what servers list.
 const MAX_TEXT: usize = 8 << 20;
-
-/// Something to do.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Task {
-    /// Ask a server what it knows.
-    Ask {
-        /// Its place among those that are asked.
-        asked: usize,
-        /// Its URL.
-        url: Url,
-        /// Whether its endpoints are wanted as well.
-        facts: bool,
-        /// Whether what it knows from the network is wanted, if it is a discovery server.
-        records: bool,
-    },
-    /// Look up a name.
-    LookUp(String),
-    /// Say hello.
-    Confirm {
-        /// Who is meant.
-        peer: Peer,
-        /// By which URL.
-        url: Url,
-        /// Where it leads.
-        addresses: Vec<IpAddr>,
-        /// Whether its endpoints are wanted as well.
-        facts: bool,
-    },
-}
-
-/// What came of a task.
-#[derive(Debug)]
-pub enum Outcome {
-    /// Of [`Task::Ask`].
-    Asked(usize, Answers),
-    /// Of [`Task::LookUp`].
-    LookedUp(String, Result<Vec<IpAddr>, net::Error>),
-    /// Of [`Task::Confirm`]: what its endpoints say, if they were wanted and given, or why it is as good as dead.
-    Confirmed(Peer, Result<Option<Facts>, String>),
-}
-
-/// What a server that was asked has said before it stopped.
-#[derive(Debug, Default)]
-pub struct Answers {
-    /// Where its URL leads.
-    pub addresses: Vec<IpAddr>,
-    /// Whether it said hello.
-    pub alive: bool,
-    /// The applications it knows.
-    pub servers: Option<List<Application>>,
-    /// The servers it knows from the network.
-    pub records: Option<List<Record>>,
-    /// What its endpoints say.
-    pub facts: Option<Facts>,
-    /// Why there is not more.
-    pub error: Option<String>,
-}
 
 /// A server that is asked.
 #[derive(Debug)]

@@ -1,12 +1,13 @@
 use std::collections::BTreeSet;
 
 use opcua_types::{
-    BinaryDecodable, CloseSecureChannelRequest, ContextOwned, DateTime,
-    FindServersOnNetworkRequest, FindServersRequest, GetEndpointsRequest, MessageInfo,
-    MessageSecurityMode, NamespaceMap, NodeId, ObjectId, OpenSecureChannelRequest, RequestHeader,
-    SecurityTokenRequestType, TypeLoaderCollection,
+    BinaryDecodable, ByteString, CloseSecureChannelRequest, ContextOwned, DateTime,
+    DecodingOptions, FindServersOnNetworkRequest, FindServersRequest, GetEndpointsRequest,
+    MessageInfo, MessageSecurityMode, NamespaceMap, NodeId, ObjectId, OpenSecureChannelRequest,
+    RequestHeader, SecurityTokenRequestType, TypeLoaderCollection,
 };
 
+use super::reader::FAULT;
 use super::*;
 
 /// What stands behind the frame of a recorded answer.

@@ -1,0 +1,281 @@
+//! Answers, field by field: what is announced is checked against what is there before anything is kept.
+
+use opcua_types::{ByteString, DecodingOptions, SimpleBinaryDecodable, StatusCode, UAString};
+
+use super::{Application, Endpoint, Error, List, MAX_LISTED};
+use crate::text::digest;
+
+/// The most of them that are read, repeated ones included.
+const MAX_READ: usize = 16_000;
+/// The most URLs of one application that are kept.
+const MAX_URLS: usize = 16;
+/// The most endpoints that are kept.
+pub const MAX_ENDPOINTS: usize = 64;
+/// The most elements of a small array, such as capabilities.
+const MAX_ELEMENTS: usize = 1_000;
+/// The longest text.
+const MAX_TEXT: usize = 16 * 1024;
+/// The longest certificate, chains included.
+const MAX_CERTIFICATE: usize = 64 * 1024;
+/// How deep diagnostics may lie in each other.
+const MAX_DEPTH: usize = 16;
+/// `ServiceFault`
+pub const FAULT: u32 = 397;
+
+/// Reads an answer of that id: its header, and what `fields` reads of the rest.
+pub fn read<T>(
+    body: &[u8],
+    answer: u32,
+    fields: impl FnOnce(&mut Reader<'_>) -> Result<T, Error>,
+) -> Result<T, Error> {
+    let mut reader = Reader {
+        rest: body,
+        options: DecodingOptions {
+            max_string_length: MAX_TEXT,
+            max_byte_string_length: MAX_CERTIFICATE,
+            ..DecodingOptions::minimal()
+        },
+    };
+    let id = reader.node_id("message type")?;
+    let is_fault = id == FAULT;
+    if !is_fault && id != answer {
+        return Err(Error::Other(id));
+    }
+    let status = reader.response_header()?;
+    if is_fault || status.is_bad() {
+        return Err(Error::Fault { status });
+    }
+    fields(&mut reader)
+}
+
+/// What is left of an answer.
+pub struct Reader<'a> {
+    pub rest: &'a [u8],
+    pub options: DecodingOptions,
+}
+
+impl Reader<'_> {
+    /// A text or a byte string: its length is checked before anything is kept.
+    pub fn leaf<T: SimpleBinaryDecodable>(&mut self, what: &'static str) -> Result<T, Error> {
+        T::decode(&mut self.rest, &self.options).map_err(|_| Error::Broken { what })
+    }
+
+    /// The number of a standard node; 0 for any other node (OPC 10000-6, 5.2.2.9).
+    pub fn node_id(&mut self, what: &'static str) -> Result<u32, Error> {
+        match self.byte(what)? {
+            0 => self.byte(what).map(u32::from),
+            1 => {
+                let namespace = self.byte(what)?;
+                let low = self.byte(what)?;
+                let high = self.byte(what)?;
+                let id = u16::from_le_bytes([low, high]);
+                Ok(if namespace == 0 { id.into() } else { 0 })
+            }
+            form @ 2..=5 => {
+                let namespace = [self.byte(what)?, self.byte(what)?];
+                match form {
+                    2 => {
+                        let id = self.number(what)?;
+                        return Ok(if namespace == [0, 0] { id } else { 0 });
+                    }
+                    4 => self.skip(16, what)?,
+                    _ => self.skip_bytes(what)?,
+                }
+                Ok(0)
+            }
+            _ => Err(Error::Broken { what }),
+        }
+    }
+
+    /// A number.
+    pub fn number(&mut self, what: &'static str) -> Result<u32, Error> {
+        let (number, rest) = self
+            .rest
+            .split_first_chunk()
+            .ok_or(Error::Broken { what })?;
+        self.rest = rest;
+        Ok(u32::from_le_bytes(*number))
+    }
+
+    /// A byte.
+    pub fn byte(&mut self, what: &'static str) -> Result<u8, Error> {
+        let (byte, rest) = self.rest.split_first().ok_or(Error::Broken { what })?;
+        self.rest = rest;
+        Ok(*byte)
+    }
+
+    /// Leaves bytes behind.
+    pub fn skip(&mut self, count: usize, what: &'static str) -> Result<(), Error> {
+        self.rest = self.rest.get(count..).ok_or(Error::Broken { what })?;
+        Ok(())
+    }
+
+    /// A length as it stands before texts and arrays; none is 0.
+    pub fn count(&mut self, what: &'static str) -> Result<usize, Error> {
+        match self.number(what)? {
+            u32::MAX => Ok(0),
+            count => usize::try_from(count).map_err(|_| Error::Broken { what }),
+        }
+    }
+
+    /// Leaves a text or a byte string behind.
+    pub fn skip_bytes(&mut self, what: &'static str) -> Result<(), Error> {
+        let length = self.count(what)?;
+        self.skip(length, what)
+    }
+
+    /// A text; one that is not there is empty.
+    pub fn text(&mut self, what: &'static str) -> Result<String, Error> {
+        let text: UAString = self.leaf(what)?;
+        Ok(text.value().clone().unwrap_or_default())
+    }
+
+    /// The text of a text in some language (OPC 10000-6, 5.2.2.14).
+    pub fn localized(&mut self, what: &'static str) -> Result<String, Error> {
+        let mask = self.byte(what)?;
+        if mask & 1 != 0 {
+            self.skip_bytes(what)?;
+        }
+        if mask & 2 != 0 {
+            return self.text(what);
+        }
+        Ok(String::new())
+    }
+
+    /// An array of texts, of which the first `most` are kept.
+    pub fn texts(&mut self, what: &'static str, most: usize) -> Result<Vec<String>, Error> {
+        let count = self.count(what)?;
+        if count > MAX_ELEMENTS {
+            return Err(Error::Broken { what });
+        }
+        let mut texts = Vec::new();
+        for index in 0..count {
+            let text = self.text(what)?;
+            if index < most {
+                texts.push(text);
+            }
+        }
+        Ok(texts)
+    }
+
+    /// An array, each thing in it once. What is the same is known by its bytes.
+    pub fn list<T>(
+        &mut self,
+        what: &'static str,
+        item: impl Fn(&mut Self) -> Result<T, Error>,
+    ) -> Result<List<T>, Error> {
+        let count = self.count(what)?;
+        let mut seen = Vec::new();
+        let mut items = Vec::new();
+        for _ in 0..count.min(MAX_READ) {
+            let before = self.rest;
+            let item = item(self)?;
+            let length = before.len() - self.rest.len();
+            let bytes = digest(before.get(..length).unwrap_or_default());
+            if seen.contains(&bytes) {
+                continue;
+            }
+            if items.len() == MAX_LISTED {
+                return Ok(List { items, cut: true });
+            }
+            seen.push(bytes);
+            items.push(item);
+        }
+        Ok(List {
+            items,
+            cut: count > MAX_READ,
+        })
+    }
+
+    /// The service's result; what else there is, is left behind.
+    pub fn response_header(&mut self) -> Result<StatusCode, Error> {
+        self.skip(8, "timestamp")?;
+        self.number("request handle")?;
+        let status = StatusCode::from(self.number("service result")?);
+        self.diagnostics()?;
+        self.texts("string table", 0)?;
+        self.node_id("additional header")?;
+        match self.byte("additional header")? {
+            0 => {}
+            1 | 2 => self.skip_bytes("additional header")?,
+            _ => {
+                return Err(Error::Broken {
+                    what: "additional header",
+                });
+            }
+        }
+        Ok(status)
+    }
+
+    /// Leaves diagnostics behind (OPC 10000-6, 5.2.2.12): four numbers, a text and a code, each if its bit is set, and
+    /// perhaps more of the same inside.
+    pub fn diagnostics(&mut self) -> Result<(), Error> {
+        let what = "diagnostics";
+        for _ in 0..MAX_DEPTH {
+            let mask = self.byte(what)?;
+            let numbers = (mask & 0x0f).count_ones();
+            for _ in 0..numbers {
+                self.number(what)?;
+            }
+            if mask & 0x10 != 0 {
+                self.skip_bytes(what)?;
+            }
+            if mask & 0x20 != 0 {
+                self.number(what)?;
+            }
+            if mask & 0x40 == 0 {
+                return Ok(());
+            }
+        }
+        Err(Error::Broken { what })
+    }
+
+    /// An `ApplicationDescription`.
+    pub fn application(&mut self) -> Result<Application, Error> {
+        let uri = self.text("application URI")?;
+        let product = self.text("product URI")?;
+        let name = self.localized("application name")?;
+        let kind = self.number("application type")?;
+        self.text("gateway URI")?;
+        self.text("discovery profile")?;
+        let urls = self.texts("discovery URLs", MAX_URLS)?;
+        Ok(Application {
+            uri,
+            product,
+            name,
+            kind,
+            urls,
+        })
+    }
+
+    /// An `EndpointDescription`.
+    pub fn endpoint(&mut self) -> Result<Endpoint, Error> {
+        self.text("endpoint URL")?;
+        let server = self.application()?;
+        let certificate: ByteString = self.leaf("certificate")?;
+        let mode = self.number("security mode")?;
+        let policy = self.text("security policy")?;
+        let mut tokens = Vec::new();
+        let what = "user token policies";
+        let count = self.count(what)?;
+        if count > MAX_ELEMENTS {
+            return Err(Error::Broken { what });
+        }
+        for _ in 0..count {
+            self.text(what)?;
+            tokens.push(self.number(what)?);
+            for _ in 0..3 {
+                self.text(what)?;
+            }
+        }
+        self.text("transport profile")?;
+        self.byte("security level")?;
+        Ok(Endpoint {
+            application: server.uri,
+            certificate: certificate.value.unwrap_or_default(),
+            mode,
+            policy,
+            tokens,
+        })
+    }
+}

@@ -1,0 +1,67 @@
+//! What a search hands out, and what it gets back.
+
+use std::net::IpAddr;
+
+use leafhost_sdk::net;
+
+use crate::facts::Facts;
+use crate::memory::Peer;
+use crate::messages::{Application, List, Record};
+use crate::url::Url;
+
+/// Something to do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Task {
+    /// Ask a server what it knows.
+    Ask {
+        /// Its place among those that are asked.
+        asked: usize,
+        /// Its URL.
+        url: Url,
+        /// Whether its endpoints are wanted as well.
+        facts: bool,
+        /// Whether what it knows from the network is wanted, if it is a discovery server.
+        records: bool,
+    },
+    /// Look up a name.
+    LookUp(String),
+    /// Say hello.
+    Confirm {
+        /// Who is meant.
+        peer: Peer,
+        /// By which URL.
+        url: Url,
+        /// Where it leads.
+        addresses: Vec<IpAddr>,
+        /// Whether its endpoints are wanted as well.
+        facts: bool,
+    },
+}
+
+/// What came of a task.
+#[derive(Debug)]
+pub enum Outcome {
+    /// Of [`Task::Ask`].
+    Asked(usize, Answers),
+    /// Of [`Task::LookUp`].
+    LookedUp(String, Result<Vec<IpAddr>, net::Error>),
+    /// Of [`Task::Confirm`]: what its endpoints say, if they were wanted and given, or why it is as good as dead.
+    Confirmed(Peer, Result<Option<Facts>, String>),
+}
+
+/// What a server that was asked has said before it stopped.
+#[derive(Debug, Default)]
+pub struct Answers {
+    /// Where its URL leads.
+    pub addresses: Vec<IpAddr>,
+    /// Whether it said hello.
+    pub alive: bool,
+    /// The applications it knows.
+    pub servers: Option<List<Application>>,
+    /// The servers it knows from the network.
+    pub records: Option<List<Record>>,
+    /// What its endpoints say.
+    pub facts: Option<Facts>,
+    /// Why there is not more.
+    pub error: Option<String>,
+}
