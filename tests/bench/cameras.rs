@@ -98,6 +98,7 @@ fn unchanged(client: &Host) -> Result<Line> {
     // What the first look has started is done before the second ends.
     let mut last = calls::next(&home, Some(&first))?;
     let before = files(&home)?;
+    ensure!(before.len() > usize::from(CAMERAS), "{before:?}");
     let mut cpus = Vec::new();
     for _ in 0..LOOKS {
         last = calls::next(&home, Some(&last))?;

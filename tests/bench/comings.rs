@@ -1,4 +1,6 @@
 //! A camera that comes and one that goes: from what it says to the Instance.
+//!
+//! The agent probes every ten seconds, and what happens meanwhile waits. So it happens at all times of these ten seconds.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -16,6 +18,10 @@ use crate::{median_and_worst, seconds};
 const STAYING: u16 = 10;
 /// Cameras that come and go, one after the other.
 const MOVING: u16 = 10;
+/// One comes after another: seven seconds have no divisor in common with ten.
+const COMES: Duration = Duration::from_secs(7);
+/// So long after it has come one goes.
+const GOES: Duration = Duration::from_millis(3_500);
 const PATIENCE: Duration = Duration::from_secs(30);
 
 pub fn measure() -> Result<Vec<Line>> {
@@ -29,21 +35,22 @@ pub fn measure() -> Result<Vec<Line>> {
     cameras.ask("requests")?;
     let (home, _) = agent(&client, STAYING.into())?;
     let (mut comings, mut goings) = (Vec::new(), Vec::new());
+    let mut comes = Instant::now();
     for number in STAYING..STAYING + MOVING {
-        // Some fall into a probe, most do not.
-        pass(Duration::from_millis(2_300))?;
+        pass(comes.saturating_duration_since(Instant::now()))?;
         cameras.tell(&format!("on {number}"))?;
         cameras.ask("requests")?;
         let said = Instant::now();
         cameras.tell(&format!("hello {number}"))?;
         comings.push(until(&home, "an Instance", usize::from(STAYING) + 1)? - said);
 
-        pass(Duration::from_millis(1_900))?;
+        pass((comes + GOES).saturating_duration_since(Instant::now()))?;
         cameras.tell(&format!("off {number}"))?;
         cameras.ask("requests")?;
         let said = Instant::now();
         cameras.tell(&format!("bye {number}"))?;
         goings.push(until(&home, "no Instance", STAYING.into())? - said);
+        comes += COMES;
     }
     Ok(vec![
         line("camera says Hello → its Instance", &mut comings),
