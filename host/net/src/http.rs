@@ -140,11 +140,12 @@ where
     let place = budget.enter()?;
     let total = Until::after(limits.timeouts.total);
     let target = Target::of(request.uri())?;
-    let request = head::collect(&target, request, total).await?;
+    let request = head::collect(&target, request, total, budget).await?;
+    let body = http_body::Body::size_hint(request.body()).lower();
 
     let connecting = Until::after(limits.timeouts.connect).or(total);
     let (stream, address) = connect::connect(gate, names, &target, connecting).await?;
-    let meter = Arc::new(Meter::new(address, limits.max_body, Arc::clone(budget)));
+    let meter = Arc::new(Meter::new(address, limits.max_body, Arc::clone(budget)).with_paid(body));
     let stream = wire::Metered::new(stream, Arc::clone(&meter));
     let wire = if target.tls {
         let handshake = tls::handshake(stream, &target, gate.tls(), roots);

@@ -15,8 +15,10 @@ use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
 
 use tokio::sync::{Notify, mpsc, watch};
+use tokio::time::{Instant, sleep_until};
 
 use self::feed::{Feed, Mailbox, Place, Subscription};
 use crate::{Interface, Interfaces, Network, Policy};
@@ -25,6 +27,8 @@ use crate::{Interface, Interfaces, Network, Policy};
 const QUEUE: usize = 256;
 /// Places that one listener is at: groups times interfaces.
 const PLACES: usize = 128;
+/// How long after a failure a group is joined again, if nothing changes before: another program may hold its port.
+const RETRY: Duration = Duration::from_secs(30);
 
 /// A multicast group and a port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -95,6 +99,8 @@ pub struct Listener {
     datagrams: mpsc::Receiver<Arc<Datagram>>,
     at: BTreeMap<Place, Subscription>,
     problems: Vec<String>,
+    /// When to join again what could not be joined.
+    retry: Option<Instant>,
 }
 
 impl Listener {
@@ -117,6 +123,7 @@ impl Listener {
             datagrams,
             at: BTreeMap::new(),
             problems: Vec::new(),
+            retry: None,
         };
         listener.changes.mark_unchanged();
         listener.join();
@@ -127,9 +134,16 @@ impl Listener {
     /// gone is left, and what could not be joined is tried again. Cancel-safe.
     pub async fn next(&mut self) -> Heard {
         loop {
+            let retry = async {
+                match self.retry {
+                    Some(at) => sleep_until(at).await,
+                    None => std::future::pending().await,
+                }
+            };
             tokio::select! {
                 biased;
                 Ok(()) = self.changes.changed() => self.join(),
+                () = retry => self.join(),
                 () = self.mailbox.lost.notified() => return Heard::Lost,
                 Some(datagram) = self.datagrams.recv() => {
                     // It may have been left since.
@@ -183,6 +197,7 @@ impl Listener {
                 }
             }
         }
+        self.retry = (!self.problems.is_empty()).then(|| Instant::now() + RETRY);
     }
 }
 

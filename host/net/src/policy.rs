@@ -126,6 +126,31 @@ impl Policy {
         self.by_net("send to", "udp", self.grants().udp.iter(), address)
     }
 
+    /// Whether a datagram to an IPv4 group may leave where the kernel's routes lead, as it does from a socket that is
+    /// bound to no address of its own: only if no interface leads elsewhere than the grants.
+    pub fn send_unbound(&self, address: SocketAddr) -> Result<(), Denied> {
+        let address = canonical(address);
+        if !address.is_ipv4() || !address.ip().is_multicast() {
+            return Ok(());
+        }
+        let view = self.view();
+        let now = self.shared.network.interfaces();
+        let leads_elsewhere = |interface: &&Interface| {
+            interface.up
+                && !interface.loopback
+                && interface.addresses.iter().any(|net| net.addr().is_ipv4())
+                && view.interface(interface.index).is_none()
+        };
+        match now.list.iter().find(leads_elsewhere) {
+            None => Ok(()),
+            Some(interface) => Err(Denied(format!(
+                "send to {address} from 0.0.0.0: it may leave on {}, which `network.interfaces` does not grant; the handler \
+                 must bind its sockets to addresses of granted interfaces only",
+                interface.name
+            ))),
+        }
+    }
+
     /// Whether a datagram may be received from there. `asked` are the addresses the socket has sent to with leave: what
     /// was sent to a group may be answered by anybody in `lan`, from any port, what was sent to an IPv6 group only on the
     /// interface it was sent to, link-local addresses there included; what was sent to one address, by that one.

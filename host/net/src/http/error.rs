@@ -66,7 +66,7 @@ pub enum HttpError {
         limit: Duration,
     },
     /// The peer's certificate is none that the grants trust.
-    #[error("certificate is not trusted: {reason}; pin it with `tls: pin:{sha256}`")]
+    #[error("certificate is not trusted (to trust it: `tls: pin:{sha256}`): {reason}")]
     Untrusted {
         /// What is wrong with it.
         reason: String,

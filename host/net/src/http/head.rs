@@ -1,8 +1,9 @@
 //! The request as it is written: old cameras want its length ahead, `Host` first, and nothing that keeps a connection.
 
 use std::error::Error;
+use std::pin::pin;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::{Method, Request, Uri};
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
@@ -10,7 +11,7 @@ use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use super::error::readable;
 use super::target::Target;
 use super::until::Until;
-use super::{HttpError, MAX_HEAD, MAX_HEADERS, MAX_REQUEST_BODY, Stage};
+use super::{Budget, HttpError, MAX_HEAD, MAX_HEADERS, MAX_REQUEST_BODY, Stage};
 
 /// Headers that rule the connection, which is none of the handler's.
 const REFUSED: [HeaderName; 11] = [
@@ -27,35 +28,53 @@ const REFUSED: [HeaderName; 11] = [
     HeaderName::from_static("http2-settings"),
 ];
 
-/// Reads the body to its end and writes the head for it.
+/// Reads the body to its end and writes the head for it. What it has is counted in the budget as it comes: until it is
+/// written, the host holds it.
 pub(super) async fn collect<B>(
     target: &Target,
     request: Request<B>,
     until: Until,
+    budget: &Budget,
 ) -> Result<Request<Full<Bytes>>, HttpError>
 where
     B: http_body::Body<Data = Bytes> + Send,
     B::Error: Into<Box<dyn Error + Send + Sync>>,
 {
     let (parts, body) = request.into_parts();
-    let body = Box::pin(Limited::new(body, MAX_REQUEST_BODY).collect());
-    let body = until.run(Stage::Request, body).await?.map_err(|error| {
-        if error.is::<LengthLimitError>() {
-            HttpError::RequestTooLarge
-        } else {
-            HttpError::Request(readable(&format!("its body broke off: {error}")))
-        }
-    })?;
-    if body.trailers().is_some() {
-        return Err(HttpError::Request("it has trailers".into()));
-    }
-    let body = body.to_bytes();
+    let body = Box::pin(whole(body, budget));
+    let body = until.run(Stage::Request, body).await??;
     let headers = headers(target, &parts.method, &parts.headers, body.len())?;
     let mut request = Request::new(Full::new(body));
     *request.method_mut() = parts.method;
     *request.uri_mut() = Uri::from(target.path.clone());
     *request.headers_mut() = headers;
     Ok(request)
+}
+
+async fn whole<B>(body: B, budget: &Budget) -> Result<Bytes, HttpError>
+where
+    B: http_body::Body<Data = Bytes>,
+    B::Error: Into<Box<dyn Error + Send + Sync>>,
+{
+    let mut body = pin!(Limited::new(body, MAX_REQUEST_BODY));
+    let mut bytes = BytesMut::new();
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|error| {
+            if error.is::<LengthLimitError>() {
+                HttpError::RequestTooLarge
+            } else {
+                HttpError::Request(readable(&format!("its body broke off: {error}")))
+            }
+        })?;
+        let data = frame
+            .into_data()
+            .map_err(|_| HttpError::Request("it has trailers".into()))?;
+        if !budget.charge(u64::try_from(data.len()).unwrap_or(u64::MAX)) {
+            return Err(budget.spent());
+        }
+        bytes.extend_from_slice(&data);
+    }
+    Ok(bytes.freeze())
 }
 
 fn headers(

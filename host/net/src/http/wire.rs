@@ -21,6 +21,8 @@ pub(super) struct Meter {
     /// Bytes that may yet be read: a body as long as may be in chunks as small as honest servers make them, a head,
     /// trailers, and certificates.
     left: AtomicU64,
+    /// Bytes of the request's body that have yet to be written: they are counted in the budget already.
+    paid: AtomicU64,
     interim: AtomicU32,
     passed: OnceLock<Passed>,
     budget: Arc<Budget>,
@@ -42,10 +44,17 @@ impl Meter {
             address,
             max_body,
             left: AtomicU64::new(max_body.saturating_mul(2).saturating_add(heads)),
+            paid: AtomicU64::new(0),
             interim: AtomicU32::new(0),
             passed: OnceLock::new(),
             budget,
         }
+    }
+
+    /// So many bytes that will be written are counted in the budget already.
+    pub(super) fn with_paid(self, bytes: u64) -> Self {
+        self.paid.store(bytes, Ordering::Relaxed);
+        self
     }
 
     /// The peer.
@@ -93,6 +102,15 @@ impl Meter {
             self.pass(Passed::Connection);
         }
         self.moved(bytes);
+    }
+
+    fn written(&self, bytes: u64) {
+        let take = |paid: u64| Some(paid.saturating_sub(bytes));
+        let paid = self
+            .paid
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, take)
+            .unwrap_or_default();
+        self.moved(bytes.saturating_sub(paid));
     }
 
     fn moved(&self, bytes: u64) {
@@ -145,7 +163,8 @@ impl AsyncWrite for Metered {
     ) -> Poll<io::Result<usize>> {
         self.meter.check()?;
         let written = ready!(Pin::new(&mut self.stream).poll_write(cx, buf))?;
-        self.meter.moved(u64::try_from(written).unwrap_or(u64::MAX));
+        self.meter
+            .written(u64::try_from(written).unwrap_or(u64::MAX));
         Poll::Ready(Ok(written))
     }
 

@@ -287,6 +287,25 @@ fn a_group_that_cannot_be_joined_is_told_and_tried_again() {
             ["cannot hear 239.255.255.250:3702 on eth0: Address already in use (os error 98)"]
         );
         drop(selfish);
+        // Nothing but the time that passes tells of it.
+        tokio::time::pause();
+        let heard = timeout(Duration::from_secs(31), listener.next()).await;
+        assert!(heard.is_err(), "{heard:?}");
+        assert_eq!(listener.problems(), Vec::<String>::new());
+        tokio::time::resume();
+        far.run(|| send("192.168.7.9:40000", V4, b"hello"));
+        assert_eq!(payload(&mut listener).await, "hello");
+    });
+}
+
+#[test]
+fn a_group_that_could_not_be_joined_is_tried_again_when_the_interfaces_change() {
+    with_namespace(|| async {
+        let (far, network) = mk_lan().await;
+        let selfish = UdpSocket::bind("0.0.0.0:3702").unwrap();
+        let mut listener = Listener::new(&mk_policy(&network, &[]));
+        assert_eq!(listener.problems().len(), 1);
+        drop(selfish);
         ip("address add 192.168.7.3/24 dev eth0");
         let hear = async {
             while !listener.problems().is_empty() {

@@ -27,6 +27,8 @@ pub(super) enum What {
     Broadcast,
     Own,
     Containers(String),
+    /// An IPv6 form of an IPv4 address that is special.
+    Wrapped(Box<What>),
 }
 
 impl fmt::Display for What {
@@ -40,6 +42,7 @@ impl fmt::Display for What {
             Self::Broadcast => f.write_str("broadcast"),
             Self::Own => f.write_str("the node's own address"),
             Self::Containers(name) => write!(f, "the containers' network on {name}"),
+            Self::Wrapped(what) => write!(f, "an IPv6 form of an IPv4 address ({what})"),
         }
     }
 }
@@ -65,6 +68,32 @@ const FIXED_V6: [([u16; 8], u8, What); 6] = [
     ([0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254], 128, What::Metadata),
     ([0xff00, 0, 0, 0, 0, 0, 0, 0], 8, What::Multicast),
 ];
+
+/// What gateways and tunnels put before an IPv4 address to have it reached by IPv6, in bits from the left, and how many
+/// bits that is: NAT64 (RFC 6052; a local prefix of RFC 8215 in its usual form), 6to4 (RFC 3056), automatic tunnels
+/// (RFC 4291, 2.5.5.1). The form that sockets know, `::ffff:0:0/96`, is taken off before.
+const WRAPS: [(u128, u8); 4] = [
+    (0x0064_ff9b << 96, 96),
+    (0x0064_ff9b_0001 << 80, 96),
+    (0x2002 << 112, 16),
+    (0, 96),
+];
+
+/// The IPv6 forms of a special IPv4 range.
+pub(super) fn wrapped(range: &Special) -> impl Iterator<Item = Special> {
+    let v4 = match range.net {
+        IpNet::V4(net) => Some(net),
+        IpNet::V6(_) => None,
+    };
+    v4.into_iter().flat_map(move |v4| {
+        let what = range.what.clone();
+        WRAPS.iter().filter_map(move |(prefix, length)| {
+            let inside = u128::from(v4.network().to_bits()) << (96_u8.saturating_sub(*length));
+            let net = Ipv6Net::new((prefix | inside).into(), length + v4.prefix_len()).ok()?;
+            Some(special(net, What::Wrapped(Box::new(what.clone()))))
+        })
+    })
+}
 
 /// The ranges that are special everywhere.
 pub(super) fn fixed() -> Vec<Special> {
@@ -103,6 +132,12 @@ pub(super) fn of(interface: &Interface, is_containers: bool) -> Vec<Special> {
                     What::Broadcast,
                 ));
             }
+        }
+        // A node that forwards takes what is sent to the first address of its networks (RFC 4291, 2.6.1).
+        if let IpNet::V6(v6) = net
+            && v6.prefix_len() < 127
+        {
+            ranges.push(special(IpNet::from(IpAddr::from(v6.network())), What::Own));
         }
         if is_containers {
             ranges.push(special(

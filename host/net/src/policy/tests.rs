@@ -216,6 +216,18 @@ fn a_wide_network_has_no_special_address() {
         "172.17.0.1:80",
         "172.17.0.2:80",
         "172.18.255.254:80",
+        // The node itself, where it forwards.
+        "[2001:db8:7::]:80",
+        // IPv4 addresses behind NAT64, 6to4 and automatic tunnels.
+        "[64:ff9b::127.0.0.1]:80",
+        "[64:ff9b::169.254.169.254]:80",
+        "[64:ff9b::192.168.7.20]:80",
+        "[64:ff9b::172.18.0.2]:80",
+        "[64:ff9b:1::169.254.169.254]:80",
+        "[2002:7f00:1::1]:80",
+        "[2002:a9fe:a9fe::9]:80",
+        "[::127.0.0.1]:80",
+        "[::169.254.169.254]:80",
     ] {
         let result = tcp(everything).connect(at(address));
         assert!(result.is_err(), "{address}");
@@ -224,7 +236,9 @@ fn a_wide_network_has_no_special_address() {
         let result = http(everything).request("camera", at(address));
         assert!(result.is_err(), "{address}");
     }
-    assert_eq!(tcp(everything).connect(at("8.8.8.8:80")), Ok(()));
+    for address in ["8.8.8.8:80", "[2001:db8:7::9]:80", "[64:ff9b::8.8.8.8]:80"] {
+        assert_eq!(tcp(everything).connect(at(address)), Ok(()), "{address}");
+    }
 }
 
 #[test]
@@ -243,6 +257,12 @@ fn an_entry_inside_a_special_range_allows_what_it_has_of_it() {
         (&["172.17.0.0/16:80"], "172.17.0.2:80", true),
         (&["172.17.0.0/16:80"], "172.17.0.1:80", false),
         (&["172.17.0.0/16:80"], "172.18.0.2:80", false),
+        (&["[64:ff9b::]/96:80"], "[64:ff9b::127.0.0.1]:80", false),
+        (
+            &["[64:ff9b::7f00:0]/104:80"],
+            "[64:ff9b::127.0.0.1]:80",
+            true,
+        ),
     ]);
     let groups = udp(&["239.0.0.0/8:3702", "192.168.7.255:9", "255.255.255.255:9"]);
     assert_eq!(groups.send(at("239.255.255.250:3702")), Ok(()));
@@ -325,6 +345,41 @@ fn a_free_port_of_an_own_address_can_be_bound() {
         denied.0,
         "bind to 0.0.0.0:0: neither `network.udp` nor `network.tcp` has entries"
     );
+}
+
+#[test]
+fn without_a_bound_address_a_group_is_asked_where_no_interface_leads_elsewhere() {
+    let policy = |interfaces: &[&str]| {
+        mk_policy(NetworkGrants {
+            interfaces: interfaces.iter().map(|name| (*name).to_owned()).collect(),
+            udp: parsed(&["239.255.255.250:3702", "lan:*"]),
+            ..NetworkGrants::default()
+        })
+    };
+    let group = at("239.255.255.250:3702");
+    assert_eq!(policy(&["*"]).send_unbound(group), Ok(()));
+    let denied = policy(&["eth*"]).send_unbound(group).unwrap_err();
+    assert_eq!(
+        denied.0,
+        "send to 239.255.255.250:3702 from 0.0.0.0: it may leave on docker0, which `network.interfaces` does not grant; \
+         the handler must bind its sockets to addresses of granted interfaces only"
+    );
+    for other in ["192.168.7.9:3702", "[ff02::c%2]:3702"] {
+        assert_eq!(policy(&["eth*"]).send_unbound(at(other)), Ok(()), "{other}");
+    }
+    let mut node = mk_node();
+    node.list
+        .retain(|i| ["lo", "eth0"].contains(&i.name.as_str()));
+    let mut down = mk_interface("eth1", 3, &["10.1.0.20/16"]);
+    down.up = false;
+    node.list.push(down);
+    node.list.push(mk_interface("cali0", 4, &["fe80::9/64"]));
+    let grants = NetworkGrants {
+        interfaces: vec!["eth0".to_owned()],
+        ..NetworkGrants::default()
+    };
+    let usual = Policy::new(Arc::new(grants), mk_sender(node).1);
+    assert_eq!(usual.send_unbound(group), Ok(()));
 }
 
 /// Checks receiving: entries, what was asked, the sender, whether it is allowed.

@@ -194,3 +194,31 @@ async fn a_call_moves_so_many_bytes_and_no_more() {
         assert!(right, "{}", told(&error));
     }
 }
+
+#[tokio::test]
+async fn what_requests_hold_that_are_not_sent_is_in_the_budget_and_counted_once() {
+    let body = vec![b'x'; 600_000];
+    let post = |address: SocketAddr| {
+        Request::post(format!("http://{address}/"))
+            .body(Full::new(Bytes::from(body.clone())))
+            .unwrap()
+    };
+    let (gate, names) = (Guard::default(), no_names());
+    let budget = Arc::new(Budget::new(8, 1_000_000));
+    let (address, _) = server(|mut stream| async move {
+        let mut seen = vec![0; 1 << 20];
+        let mut all = 0;
+        while all < 600_000 {
+            all += stream.read(&mut seen).await.unwrap();
+        }
+        let answer = b"HTTP/1.1 204 No Content\r\n\r\n";
+        stream.write_all(answer).await.unwrap();
+    })
+    .await;
+    let answer = send(&gate, &names, &budget, post(address), LIMITS).await;
+    assert_eq!(answer.unwrap().status(), 204);
+    let left = budget.left();
+    assert!((399_000..400_000).contains(&left), "{left}");
+    let error = send(&gate, &names, &budget, post(address), LIMITS).await;
+    assert!(told(&error.unwrap_err()).contains("all of the 1000000 bytes"));
+}

@@ -139,8 +139,8 @@ async fn an_untrusted_certificate_is_told_with_the_pin_that_would_trust_it() {
     assert_eq!(
         told(&error),
         format!(
-            "certificate is not trusted: no authority of this machine has signed it; \
-             pin it with `tls: pin:{sha256}`"
+            "certificate is not trusted (to trust it: `tls: pin:{sha256}`): \
+             no authority of this machine has signed it"
         )
     );
     let pinned = format!("pin:{sha256}").parse().unwrap();
