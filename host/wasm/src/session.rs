@@ -179,7 +179,7 @@ impl WakingSession {
             return;
         }
         if self.pending.is_from_afar() {
-            self.pace.count(now);
+            self.pace.begin(now);
         }
         let told = std::mem::take(&mut self.pending);
         let ask = Ask {
@@ -268,7 +268,7 @@ impl WakingSession {
     /// What a call's end means for the next one.
     fn finish(&mut self, called: Called, told: Pending, since: Heard) -> Report {
         let now = Instant::now();
-        self.not_before = now + self.pace.spacing(now);
+        self.not_before = now + self.pace.end(now);
         self.phase = Phase::Waiting;
         let mut stats = called.stats;
         stats.events = told.events().iter().map(Why::label).collect();
@@ -309,6 +309,10 @@ impl WakingSession {
         stats.wakes_refused.clone_from(&self.wakes.refused);
         let unheard = self.listening.problems(&self.wakes);
         stats.wakes_refused.extend(unheard);
+        if matches!(self.phase, Phase::Refused) {
+            // Nothing wakes it any more.
+            self.listening = Listening::default();
+        }
         Report {
             outcome: called.outcome,
             explained: called.explained,

@@ -180,10 +180,34 @@ async fn what_is_not_granted_is_denied_and_named() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_ipv4_address_in_ipv6_form_is_none_for_a_socket() {
-    let does = is("(call $connect-mapped (i32.const 9))", INVALID);
-    bench()
-        .denied(&guest("", &does), "{tcp: ['127.0.0.0/8:9']}")
+    let peer = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let port = peer.local_addr().unwrap().port();
+    let does = is("(call $connect-mapped (i32.const 9))", INVALID)
+        + &is(&format!("(call $send-mapped (i32.const {port}))"), INVALID);
+    let bench = bench();
+    for grants in ["127.0.0.0/8:*", "lan:*", "[::ffff:0:0]/96:*"] {
+        let grants = format!("{{tcp: ['{grants}'], udp: ['{grants}']}}");
+        bench.denied(&guest("", &does), &grants).await;
+    }
+    peer.set_nonblocking(true).unwrap();
+    let nothing = peer.recv(&mut [0; 64]).unwrap_err();
+    assert_eq!(nothing.kind(), std::io::ErrorKind::WouldBlock);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_granted_group_is_not_asked_where_routes_alone_lead() {
+    let does = is("(call $open (call $udp))", 0)
+        + &is(
+            "(call $send (i32.const 0xfaffffef) (i32.const 3702))",
+            DENIED,
+        );
+    let denied = bench()
+        .denied(
+            &guest("", &does),
+            "{interfaces: [eth1], udp: ['239.255.255.250/32:3702']}",
+        )
         .await;
+    assert!(denied.contains("it may leave on eth0"), "{denied}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -5,9 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http_body_util::BodyExt as _;
-use leafhost_net::http::{
-    Budget, HttpError, Limits, MAX_HEAD, MAX_REQUEST_BODY, Stage, Timeouts, send,
-};
+use leafhost_net::http::{Budget, HttpError, Limits, Stage, Timeouts, send};
 use wasmtime::component::Linker;
 use wasmtime_wasi_http::{
     Error, RequestOptions, WasiBody, WasiHttpCtx, WasiHttpCtxView, WasiHttpHooks, WasiHttpView,
@@ -105,9 +103,15 @@ impl WasiHttpHooks for Requests {
     }
 }
 
-/// What the guest is told; what an operator can change is kept as a denial.
+/// What the guest is told: in WASI's own words where they say it all, else in ours, for it to tell the operator. What an
+/// operator can change is kept as a denial, too.
 fn told(reach: &Reach, error: HttpError) -> Error {
-    let text = error.to_string();
+    let mut text = error.to_string();
+    let mut source = std::error::Error::source(&error);
+    while let Some(cause) = source {
+        text = format!("{text}: {cause}");
+        source = cause.source();
+    }
     match error {
         HttpError::Denied(list) => {
             reach.deny_all(&list);
@@ -117,20 +121,18 @@ fn told(reach: &Reach, error: HttpError) -> Error {
             reach.deny(&text);
             Error::ConnectionLimitReached
         }
-        HttpError::Spent { .. } => {
+        HttpError::Spent { .. } | HttpError::Untrusted { .. } | HttpError::NoRoots => {
             reach.deny(&text);
             Error::InternalError(Some(text))
         }
-        HttpError::Untrusted { .. } | HttpError::NoRoots => {
-            reach.deny(&text);
-            Error::TlsCertificateError
-        }
-        HttpError::Request(_) => Error::InternalError(Some(text)),
-        HttpError::RequestTooLarge => {
-            Error::HttpRequestBodySize(u64::try_from(MAX_REQUEST_BODY).ok())
-        }
-        HttpError::LookUp { source, .. } => Error::DnsError {
-            rcode: Some(format!("{text}: {source}")),
+        HttpError::Request(_)
+        | HttpError::RequestTooLarge
+        | HttpError::Tls { .. }
+        | HttpError::Protocol(_)
+        | HttpError::Interim
+        | HttpError::HeadTooLarge => Error::InternalError(Some(text)),
+        HttpError::LookUp { .. } => Error::DnsError {
+            rcode: Some(text),
             info_code: None,
         },
         HttpError::Refused { .. } => Error::ConnectionRefused,
@@ -142,15 +144,86 @@ fn told(reach: &Reach, error: HttpError) -> Error {
             Stage::Head => Error::HttpResponseTimeout,
             Stage::Body => Error::ConnectionReadTimeout,
         },
-        HttpError::Tls { .. } => Error::TlsProtocolError,
-        HttpError::Protocol(_) | HttpError::Interim => Error::HttpProtocolError,
-        HttpError::HeadTooLarge => {
-            Error::HttpResponseHeaderSectionSize(u32::try_from(MAX_HEAD).ok())
-        }
         HttpError::TooLarge { limit } => Error::HttpResponseBodySize(Some(limit)),
         HttpError::Closed { stage, .. } => match stage {
             Stage::Head | Stage::Body => Error::HttpResponseIncomplete,
             _ => Error::ConnectionTerminated,
         },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use leafhost_net::http::Names;
+
+    use super::*;
+
+    fn refused() -> io::Error {
+        io::ErrorKind::ConnectionRefused.into()
+    }
+
+    #[test]
+    fn a_guest_is_told_what_its_operator_has_to_know() {
+        let address = "192.168.7.9:443".parse().unwrap();
+        let of_kind = |stage| HttpError::Closed {
+            stage,
+            source: None,
+        };
+        let record = Arc::default();
+        let reach = Reach::new(Err("nothing".into()), Names::default(), Arc::clone(&record));
+        let text = |error| match told(&reach, error) {
+            Error::InternalError(Some(text))
+            | Error::DnsError {
+                rcode: Some(text), ..
+            } => text,
+            other => format!("{other:?}"),
+        };
+        let name = "camera".to_owned();
+        for (error, words) in [
+            (HttpError::Protocol("no status".into()), "no status"),
+            (HttpError::Interim, "more than 8 interim answers"),
+            (HttpError::HeadTooLarge, "over 65536 bytes or 256 headers"),
+            (HttpError::RequestTooLarge, "its body is over 1048576 bytes"),
+            (
+                HttpError::Tls {
+                    address,
+                    source: io::Error::other("peer misbehaved"),
+                },
+                "speak TLS with 192.168.7.9:443: peer misbehaved",
+            ),
+            (
+                HttpError::LookUp {
+                    name,
+                    source: io::Error::other("no such host"),
+                },
+                "look up \"camera\": no such host",
+            ),
+            (HttpError::Refused { address }, "ConnectionRefused"),
+            (
+                HttpError::Unreachable {
+                    address,
+                    source: refused(),
+                },
+                "DestinationUnavailable",
+            ),
+            (of_kind(Stage::Head), "HttpResponseIncomplete"),
+            (of_kind(Stage::Connect), "ConnectionTerminated"),
+        ] {
+            let text = text(error);
+            assert!(text.contains(words), "{text}");
+        }
+        assert!(record.take().denied.is_empty());
+        let pin = "ab".repeat(32);
+        let told = text(HttpError::Untrusted {
+            reason: "it is for another name. ".repeat(12),
+            sha256: pin.clone(),
+        });
+        assert!(told.contains(&pin), "{told}");
+        let denied: Vec<String> = record.take().denied.into_iter().collect();
+        assert_eq!(denied.len(), 1);
+        // However long the reason is, the pin to copy is whole.
+        assert!(denied.iter().all(|text| text.contains(&pin)), "{denied:?}");
     }
 }

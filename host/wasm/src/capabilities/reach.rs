@@ -43,6 +43,8 @@ struct Used {
     connected: u32,
     looked_up: u32,
     all_looked_up: u32,
+    /// Whether a socket for datagrams has no address of its own: which one sends cannot be told.
+    unbound: bool,
     /// Where it has sent to.
     asked: Vec<SocketAddr>,
     /// Senders that were named as denied.
@@ -98,9 +100,25 @@ impl Reach {
         question(self.policy(what)?).map_err(|denied| self.deny(&denied.0))
     }
 
+    /// Whether a socket for datagrams may be bound there.
+    pub(super) fn bind_udp(&self, address: SocketAddr) -> Result<(), Denied> {
+        self.ask("bind a socket", |policy| policy.bind(address))?;
+        if address.is_ipv4() && address.ip().is_unspecified() {
+            self.used().unbound = true;
+        }
+        Ok(())
+    }
+
     /// Whether a datagram may be sent there.
     pub(super) fn send(&self, address: SocketAddr) -> Result<(), Denied> {
-        self.ask("send a datagram", |policy| policy.send(address))?;
+        let unbound = self.used().unbound;
+        self.ask("send a datagram", |policy| {
+            policy.send(address)?;
+            if unbound {
+                policy.send_unbound(address)?;
+            }
+            Ok(())
+        })?;
         let counted = count(&mut self.used().sent, SENDS, "send", "datagrams");
         counted.map_err(|denied| self.deny(&denied.0))?;
         let mut used = self.used();
@@ -181,12 +199,9 @@ impl Reach {
             if kept.contains(&ip) {
                 continue;
             }
-            if reaches(policy, ip) {
-                kept.push(ip);
-            } else {
-                denied.push(self.deny(&format!(
-                    "reach {name} at {ip}: no entry of `network.udp` or `network.tcp` allows it"
-                )));
+            match reaches(policy, ip) {
+                Ok(()) => kept.push(ip),
+                Err(why) => denied.push(self.deny(&format!("reach {name} at {ip}: {why}"))),
             }
         }
         if kept.is_empty() {
@@ -221,13 +236,19 @@ fn count(used: &mut u32, most: u32, does: &str, what: &str) -> Result<(), Denied
 }
 
 /// Whether a socket may reach that address at some port: if an entry allows one of its ports, then the first.
-fn reaches(policy: &Policy, ip: IpAddr) -> bool {
+fn reaches(policy: &Policy, ip: IpAddr) -> Result<(), String> {
     let grants = policy.grants();
     let at = |entry: &NetPorts| SocketAddr::new(ip, entry.ports.first);
-    let mut udp = grants.udp.iter().map(at);
-    let mut tcp = grants.tcp.iter().map(at);
-    udp.any(|address| policy.send(address).is_ok())
-        || tcp.any(|address| policy.connect(address).is_ok())
+    let tcp = grants.tcp.iter().map(|entry| policy.connect(at(entry)));
+    let udp = grants.udp.iter().map(|entry| policy.send(at(entry)));
+    let mut why = "neither `network.udp` nor `network.tcp` has entries".to_owned();
+    for answer in tcp.chain(udp) {
+        match answer {
+            Ok(()) => return Ok(()),
+            Err(denied) => why = denied.0,
+        }
+    }
+    Err(why)
 }
 
 impl Gate for Reach {

@@ -32,9 +32,8 @@ pub(super) fn open(builder: &mut WasiCtxBuilder, reach: &Arc<Reach>) {
 
 async fn may(reach: &Reach, address: SocketAddr, purpose: SocketAddrUse) -> bool {
     let answer = match purpose {
-        SocketAddrUse::TcpBind | SocketAddrUse::UdpBind => {
-            reach.ask("bind a socket", |policy| policy.bind(address))
-        }
+        SocketAddrUse::TcpBind => reach.ask("bind a socket", |policy| policy.bind(address)),
+        SocketAddrUse::UdpBind => reach.bind_udp(address),
         SocketAddrUse::TcpConnect => reach.connect(address),
         SocketAddrUse::UdpSend => reach.send(address),
         SocketAddrUse::UdpReceive => reach.receive(address).await,

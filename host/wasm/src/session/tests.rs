@@ -353,7 +353,8 @@ async fn wrong_details_are_not_tried_again() {
     let caller = at_once([called(Outcome::InvalidDetails(Vec::new()), None)]);
     let (mut session, events) = listening(&caller);
     assert_eq!(session.next().await.call.next, None);
-    events.send(event("usb", None)).unwrap();
+    let heard = events.send(event("usb", None));
+    assert!(heard.is_err(), "nobody listens any more");
     let never = tokio::time::timeout(Duration::from_hours(1000), session.next()).await;
     assert!(never.is_err());
     assert_eq!(caller.calls().len(), 1);

@@ -146,3 +146,33 @@ async fn whoever_was_asked_may_answer_from_any_port() {
     reach.receive(camera).await.unwrap();
     assert!(reach.receive(at("10.1.1.1:50000")).await.is_err());
 }
+
+#[tokio::test]
+async fn an_address_of_a_name_is_denied_with_its_own_reason() {
+    let reach = reach("{names: ['*'], tcp: ['lan:4840']}");
+    assert!(reach.addresses("localhost").await.is_err());
+    let denied = denied(&reach).join("\n");
+    assert!(
+        denied.starts_with("reach localhost at 127.0.0.1: ")
+            && denied.contains("an entry of `network.tcp` inside 127.0.0.0/8"),
+        "{denied}"
+    );
+}
+
+#[test]
+fn without_a_bound_address_a_call_asks_no_group_that_may_lie_elsewhere() {
+    let group = at("239.255.255.250:3702");
+    let section = |interfaces: &str| {
+        format!("{{interfaces: [{interfaces}], udp: ['239.255.255.250/32:3702', 'lan:*']}}")
+    };
+    let alone = reach(&section("eth0"));
+    alone.bind_udp(at("0.0.0.0:0")).unwrap();
+    assert_eq!(alone.send(group), Ok(()));
+    let other = reach(&section("eth1"));
+    other.bind_udp(at("[::]:0")).unwrap();
+    assert_eq!(other.send(group), Ok(()));
+    other.bind_udp(at("0.0.0.0:0")).unwrap();
+    assert!(other.send(group).is_err());
+    let denied = denied(&other).join("\n");
+    assert!(denied.contains("it may leave on eth0"), "{denied}");
+}

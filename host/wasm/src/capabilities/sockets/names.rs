@@ -102,3 +102,26 @@ fn look_up(reach: Arc<Reach>, name: String) -> Result<Addresses, ErrorCode> {
         None => Ok(Addresses::Waiting(spawn(work))),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use wasmtime::Engine;
+
+    use super::*;
+
+    #[test]
+    fn what_is_replaced_is_what_wasmtime_links() {
+        let mut linker = Linker::<CallState>::new(&Engine::default());
+        wasmtime_wasi::p2::add_to_linker_async(&mut linker).unwrap();
+        let mut interface = linker.instance(INTERFACE).unwrap();
+        for function in [
+            "resolve-addresses",
+            "[method]resolve-address-stream.resolve-next-address",
+            "[method]resolve-address-stream.subscribe",
+        ] {
+            let nothing = |_: StoreContextMut<'_, CallState>, (): ()| Ok(());
+            let twice = interface.func_wrap(function, nothing).unwrap_err();
+            assert!(twice.to_string().contains("defined twice"), "{twice:#}");
+        }
+    }
+}

@@ -208,6 +208,32 @@ async fn a_flood_wakes_once_a_second_until_it_is_over() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn slow_calls_of_a_flood_leave_half_of_the_time_free() {
+    let slow = Duration::from_secs(2);
+    let answers = std::iter::repeat_n((slow, answer(&[&["Hello"]])), 1000);
+    let caller = Scripted::new(answers);
+    let (_reports, groups) = in_group(&caller);
+    pass(MILLI).await;
+    for _ in 0..1200 {
+        groups.send(datagram("192.168.7.9", "Hello")).unwrap();
+        pass(50 * MILLI).await;
+    }
+    let calls = caller.calls();
+    let flooded = calls.iter().filter(|(at, _)| *at >= 10_000).count();
+    assert!((10..=13).contains(&flooded), "{calls:?}");
+    // Calm again, it is called at once.
+    pass(Duration::from_secs(30)).await;
+    let before = caller.calls().len();
+    groups.send(datagram("192.168.7.9", "Hello")).unwrap();
+    pass(20 * MILLI).await;
+    assert_eq!(caller.calls().len(), before + 1);
+    pass(Duration::from_secs(2)).await;
+    groups.send(datagram("192.168.7.9", "Hello")).unwrap();
+    pass(200 * MILLI).await;
+    assert_eq!(caller.calls().len(), before + 2);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_group_that_cannot_be_heard_is_named_where_it_is_waited_for() {
     for (answer, named) in [(answer(&[&["Hello"]]), 1), (found(None, &["usb"]), 0)] {
         let (mut reports, _groups) = in_group(&at_once([answer]));
