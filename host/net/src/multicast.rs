@@ -192,8 +192,14 @@ impl Listener {
                     let (Group { address, port }, _) = place;
                     let group = SocketAddr::new(address, port);
                     let name = &interface.name;
+                    let why = match error.kind() {
+                        io::ErrorKind::AddrInUse => {
+                            format!("another program of this node keeps port {port} to itself")
+                        }
+                        _ => error.to_string(),
+                    };
                     self.problems
-                        .push(format!("cannot hear {group} on {name}: {error}"));
+                        .push(format!("cannot hear {group} on {name}: {why}"));
                 }
             }
         }

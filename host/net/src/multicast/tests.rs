@@ -284,7 +284,9 @@ fn a_group_that_cannot_be_joined_is_told_and_tried_again() {
         let mut listener = Listener::new(&mk_policy(&network, &[]));
         assert_eq!(
             listener.problems(),
-            ["cannot hear 239.255.255.250:3702 on eth0: Address already in use (os error 98)"]
+            [
+                "cannot hear 239.255.255.250:3702 on eth0: another program of this node keeps port 3702 to itself"
+            ]
         );
         drop(selfish);
         // Nothing but the time that passes tells of it.

@@ -70,12 +70,14 @@ const FIXED_V6: [([u16; 8], u8, What); 6] = [
 ];
 
 /// What gateways and tunnels put before an IPv4 address to have it reached by IPv6, in bits from the left, and how many
-/// bits that is: NAT64 (RFC 6052; a local prefix of RFC 8215 in its usual form), 6to4 (RFC 3056), automatic tunnels
+/// bits that is: NAT64 (RFC 6052; a local prefix of RFC 8215 in its usual form), 6to4 (RFC 3056), stateless
+/// translators (RFC 2765), automatic tunnels
 /// (RFC 4291, 2.5.5.1). The form that sockets know, `::ffff:0:0/96`, is taken off before.
-const WRAPS: [(u128, u8); 4] = [
+const WRAPS: [(u128, u8); 5] = [
     (0x0064_ff9b << 96, 96),
     (0x0064_ff9b_0001 << 80, 96),
     (0x2002 << 112, 16),
+    (0xffff << 48, 96),
     (0, 96),
 ];
 

@@ -51,8 +51,8 @@ impl Pace {
             return WAKE_SPACING;
         }
         let (least, most) = FLOOD_SPACING;
-        let last = self.calls.back().map(|(begun, end)| *end - *begun);
-        last.unwrap_or_default().clamp(least, most)
+        let took = self.calls.back().map(|(begun, end)| *end - *begun);
+        took.unwrap_or_default().clamp(least, most)
     }
 
     /// Those that ended before the time that is looked at.
