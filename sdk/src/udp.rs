@@ -43,7 +43,9 @@ pub struct Probe {
     pub sends: Vec<(Duration, SocketAddr, Vec<u8>)>,
     /// How long answers are collected.
     pub window: Duration,
-    /// How many answers are kept. Later ones are not read.
+    /// How many answers are kept, and 2 KiB for each on average. Once there are so many, one of a sender that has fewer
+    /// takes the place of one of the sender that has most: who floods keeps nobody out. After eight times as many nothing is
+    /// read any more.
     pub max_replies: usize,
 }
 

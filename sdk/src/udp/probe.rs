@@ -1,7 +1,7 @@
 //! The course of a probe: every address sends by the same schedule and reads all the while.
 
 use std::cell::{Cell, RefCell};
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
 use futures_util::StreamExt;
@@ -15,6 +15,13 @@ use crate::net::Error;
 /// How many failed receives in a row end the reading of a socket.
 const FAILED_RECEIVES: usize = 8;
 
+/// How many bytes the kept answers may have on average.
+const MEAN_BYTES: usize = 2 << 10;
+/// How many times as many answers are read as are kept.
+const READ: usize = 8;
+/// The largest datagram.
+const LARGEST: usize = 64 << 10;
+
 /// When, to whom, what.
 type Send = (Duration, SocketAddr, Vec<u8>);
 
@@ -22,8 +29,7 @@ type Send = (Duration, SocketAddr, Vec<u8>);
 struct Course<'a> {
     host: &'a Host,
     started: Duration,
-    max_replies: usize,
-    replies: RefCell<Vec<Reply>>,
+    kept: RefCell<Kept>,
     sent: Cell<bool>,
     last_failure: RefCell<Option<Error>>,
 }
@@ -33,8 +39,7 @@ pub(crate) async fn run(host: &Host, probe: Probe) -> Vec<Reply> {
     let course = Course {
         host,
         started: host.imports.clock(),
-        max_replies: probe.max_replies,
-        replies: RefCell::default(),
+        kept: RefCell::new(Kept::new(probe.max_replies)),
         sent: Cell::new(false),
         last_failure: RefCell::default(),
     };
@@ -65,7 +70,7 @@ pub(crate) async fn run(host: &Host, probe: Probe) -> Vec<Reply> {
     if let (false, Some(error)) = (course.sent.get(), course.last_failure.take()) {
         host.warn(format!("no probe could be sent: {error}"));
     }
-    course.replies.into_inner()
+    course.kept.into_inner().replies
 }
 
 impl Course<'_> {
@@ -85,18 +90,15 @@ impl Course<'_> {
     async fn receive(&self, socket: &Socket) {
         let local = socket.local();
         let mut failures = 0;
-        while self.replies.borrow().len() < self.max_replies && failures < FAILED_RECEIVES {
+        while self.kept.borrow().left > 0 && failures < FAILED_RECEIVES {
             match socket.receive().await {
                 Ok((payload, from)) => {
                     failures = 0;
-                    let mut replies = self.replies.borrow_mut();
-                    if replies.len() < self.max_replies {
-                        replies.push(Reply {
-                            from,
-                            local,
-                            payload,
-                        });
-                    }
+                    self.kept.borrow_mut().take(Reply {
+                        from,
+                        local,
+                        payload,
+                    });
                 }
                 Err(error) => {
                     failures += 1;
@@ -110,6 +112,94 @@ impl Course<'_> {
     fn failed(&self, what: &str, error: Error) {
         self.host.debug(format!("probe: {what}: {error}"));
         self.last_failure.replace(Some(error));
+    }
+}
+
+/// The answers that are kept, few and small enough.
+struct Kept {
+    replies: Vec<Reply>,
+    most: usize,
+    bytes: usize,
+    /// How many more are read.
+    left: usize,
+    /// How many each sender has, by sender.
+    counts: Vec<(IpAddr, usize)>,
+    /// No sender has more.
+    most_of_one: usize,
+}
+
+impl Kept {
+    fn new(most: usize) -> Self {
+        Self {
+            replies: Vec::new(),
+            most,
+            bytes: 0,
+            left: most.saturating_mul(READ),
+            counts: Vec::new(),
+            most_of_one: 0,
+        }
+    }
+
+    fn fits(&self, reply: &Reply) -> bool {
+        let bytes = self.bytes.saturating_add(reply.payload.len());
+        let most = self.most.saturating_mul(MEAN_BYTES).max(LARGEST);
+        self.replies.len() < self.most && bytes <= most
+    }
+
+    fn take(&mut self, reply: Reply) {
+        self.left = self.left.saturating_sub(1);
+        while !self.fits(&reply) {
+            let Some(place) = self.place_of_the_loudest(&reply) else {
+                return;
+            };
+            self.remove(place);
+        }
+        self.push(reply);
+    }
+
+    /// An answer of the sender that has most, if that is more than this one's has.
+    fn place_of_the_loudest(&mut self, reply: &Reply) -> Option<usize> {
+        let own = self.count(reply.from.ip()).map_or(0, |(_, count)| *count);
+        if self.most_of_one <= own + 1 {
+            return None;
+        }
+        let loudest = self.counts.iter().max_by_key(|(_, count)| *count)?;
+        self.most_of_one = loudest.1;
+        let loudest = loudest.0;
+        (self.most_of_one > own + 1)
+            .then(|| {
+                self.replies
+                    .iter()
+                    .rposition(|kept| kept.from.ip() == loudest)
+            })
+            .flatten()
+    }
+
+    fn count(&mut self, sender: IpAddr) -> Option<&mut (IpAddr, usize)> {
+        let place = self.counts.binary_search_by_key(&sender, |(ip, _)| *ip);
+        self.counts.get_mut(place.ok()?)
+    }
+
+    fn push(&mut self, reply: Reply) {
+        let sender = reply.from.ip();
+        if let Err(place) = self.counts.binary_search_by_key(&sender, |(ip, _)| *ip) {
+            self.counts.insert(place, (sender, 0));
+        }
+        if let Some((_, count)) = self.count(sender) {
+            *count += 1;
+            let count = *count;
+            self.most_of_one = self.most_of_one.max(count);
+        }
+        self.bytes = self.bytes.saturating_add(reply.payload.len());
+        self.replies.push(reply);
+    }
+
+    fn remove(&mut self, place: usize) {
+        let removed = self.replies.remove(place);
+        self.bytes = self.bytes.saturating_sub(removed.payload.len());
+        if let Some((_, count)) = self.count(removed.from.ip()) {
+            *count -= 1;
+        }
     }
 }
 

@@ -185,3 +185,58 @@ fn a_probe_that_cannot_be_sent_at_all_is_warned_about() {
         );
     }
 }
+
+/// What somebody sends at once when asked: so many answers of so many bytes from each of these addresses.
+fn flooding(host: FakeHost, senders: &'static [&str], many: usize, bytes: usize) -> FakeHost {
+    host.udp_peer(GROUP, move |_, _| {
+        let answers = |from: &&str| {
+            let answer = UdpAnswer {
+                after: ms(1),
+                from: address(from),
+                payload: vec![b'x'; bytes],
+            };
+            vec![answer; many]
+        };
+        senders.iter().flat_map(answers).collect()
+    })
+}
+
+#[test]
+fn who_floods_keeps_nobody_out() {
+    let host = flooding(mk_host(), &["192.168.7.66:1", "192.168.7.67:1"], 300, 10);
+    let host = flooding(host, &["192.168.7.9:1", "192.168.7.10:1"], 2, 10);
+    let replies = run_probe(&host, mk_probe(&["192.168.7.2:0"], &[(0, GROUP)]));
+    assert_eq!(replies.len(), 100);
+    let of = |sender: &str| {
+        let from = address(sender);
+        replies.iter().filter(|reply| reply.from == from).count()
+    };
+    assert_eq!((of("192.168.7.9:1"), of("192.168.7.10:1")), (2, 2));
+    assert_eq!((of("192.168.7.66:1"), of("192.168.7.67:1")), (48, 48));
+}
+
+#[test]
+fn answers_take_no_more_memory_than_they_may() {
+    let host = flooding(mk_host(), &["192.168.7.66:1"], 200, 60_000);
+    let host = flooding(host, &["192.168.7.9:1"], 1, 60_000);
+    let replies = run_probe(&host, mk_probe(&["192.168.7.2:0"], &[(0, GROUP)]));
+    let bytes: usize = replies.iter().map(|reply| reply.payload.len()).sum();
+    assert!(bytes <= 100 * MEAN_BYTES, "{bytes}");
+    assert!(
+        replies
+            .iter()
+            .any(|reply| reply.from == address("192.168.7.9:1"))
+    );
+}
+
+#[test]
+fn a_flood_is_not_read_for_ever() {
+    let host = flooding(mk_host(), &["192.168.7.66:1"], 800, 1);
+    let host = flooding(host, &["192.168.7.9:1"], 1, 1);
+    let replies = run_probe(&host, mk_probe(&["192.168.7.2:0"], &[(0, GROUP)]));
+    assert!(
+        replies
+            .iter()
+            .all(|reply| reply.from == address("192.168.7.66:1"))
+    );
+}
