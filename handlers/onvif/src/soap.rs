@@ -12,6 +12,8 @@ use clock::UtcTime;
 const MAX_TEXT: usize = 256;
 /// How many scopes are kept.
 const MAX_SCOPES: usize = 128;
+/// How many codes of a fault are kept.
+const MAX_CODES: usize = 8;
 
 /// A question.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -191,7 +193,9 @@ fn take_number(element: &Element<'_>, utc: &mut Date) {
 
 fn take_fault(element: &Element<'_>, fault: &mut Fault) {
     match (element.name(1), element.name(0)) {
-        ("Code" | "Subcode", "Value") | ("Fault", "faultcode") | (_, "subcode") => {
+        ("Code" | "Subcode", "Value") | ("Fault", "faultcode") | (_, "subcode")
+            if fault.codes.len() < MAX_CODES =>
+        {
             // A fault's code ends before the subcode around it does, so the outermost comes last.
             fault.codes.push(cut(element.text));
         }
@@ -222,9 +226,9 @@ impl Fault {
         let local = |code: &str| code.rsplit(':').next() == Some("Sender");
         let only_sender = !self.codes.is_empty() && self.codes.iter().all(|code| local(code));
         if says || only_sender || status == 401 {
-            Failure::NotAuthorized(text)
+            Failure::NotAuthorized(cut(&text))
         } else {
-            Failure::Fault(text)
+            Failure::Fault(cut(&text))
         }
     }
 

@@ -3,6 +3,7 @@
 mod cameras;
 mod credentials;
 mod hostile;
+mod robbery;
 mod steady;
 
 use std::cell::Cell;

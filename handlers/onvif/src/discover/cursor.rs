@@ -13,7 +13,7 @@ const MAX_CAMERAS: usize = 2_000;
 /// How many addresses that did not answer are remembered.
 const MAX_FAILED: usize = 1_000;
 /// Says what the bytes mean.
-const VERSION: u64 = 1;
+const VERSION: u64 = 2;
 
 /// A moment: milliseconds of the host's monotonic clock.
 pub type Moment = u64;
@@ -42,6 +42,8 @@ pub struct Camera {
     pub uuid: String,
     /// What it announced, as a digest.
     pub announced: u64,
+    /// Who announced it.
+    pub claim: Claim,
     /// The scopes it announced and those it told.
     pub scopes: Vec<String>,
     /// What it told.
@@ -77,6 +79,18 @@ pub struct Info {
     pub trouble: String,
 }
 
+/// What a camera's announcement says about who is there.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Claim {
+    /// Nothing: it came from another address.
+    #[default]
+    Foreign,
+    /// It came from there, and the same camera is claimed by another host.
+    Contested,
+    /// It came from there, and no other host has claimed the camera before.
+    Own,
+}
+
 /// An address that did not answer.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Failed {
@@ -92,6 +106,22 @@ impl Camera {
     /// Whether it answered when it was last asked.
     pub fn is_here(&self) -> bool {
         self.misses == 0
+    }
+
+    /// About how many bytes it takes.
+    fn size(&self) -> usize {
+        let Info {
+            ip,
+            mac,
+            manufacturer,
+            model,
+            firmware,
+            serial,
+            trouble,
+        } = &self.info;
+        let info = [ip, mac, manufacturer, model, firmware, serial, trouble];
+        let texts = info.into_iter().chain(&self.scopes);
+        texts.map(String::len).sum()
     }
 }
 
@@ -162,13 +192,20 @@ impl<T> Entries<T> {
     /// Leaves the `most` entries with the highest ranks.
     fn bound(&mut self, most: usize, rank: impl Fn(&T) -> u64) {
         let surplus = self.0.len().saturating_sub(most);
-        let mut ranks: Vec<u64> = self.0.iter().map(|(_, entry)| rank(entry)).collect();
-        ranks.sort_unstable();
-        let Some(lowest) = ranks.get(surplus).filter(|_| surplus > 0) else {
+        if surplus == 0 {
             return;
-        };
-        self.0.retain(|(_, entry)| rank(entry) >= *lowest);
-        self.0.truncate(most);
+        }
+        let ranks = self.0.iter().map(|(_, entry)| rank(entry));
+        let mut ranks: Vec<(u64, usize)> = ranks.zip(0..).collect();
+        ranks.sort_unstable();
+        let mut goes = vec![false; self.0.len()];
+        for (_, place) in ranks.into_iter().take(surplus) {
+            if let Some(goes) = goes.get_mut(place) {
+                *goes = true;
+            }
+        }
+        let mut goes = goes.into_iter();
+        self.0.retain(|_| goes.next() != Some(true));
     }
 }
 
@@ -206,21 +243,25 @@ impl Cursor {
         Some(cursor)
     }
 
-    /// Writes it down. Where it is too large, cameras that are not here go first, then those asked longest ago.
+    /// Writes it down. Where it is too large, cameras that are not here go first, then the largest: who says much takes
+    /// nobody's place.
     pub fn write(mut self) -> Vec<u8> {
         self.failed.bound(MAX_FAILED, |failed| failed.asked);
         let mut most = MAX_CAMERAS;
         loop {
             self.cameras.bound(most, |camera| {
-                camera
-                    .asked
-                    .saturating_add(if camera.is_here() { u64::MAX / 2 } else { 0 })
+                let size = u64::try_from(camera.size()).unwrap_or(u64::MAX);
+                (u64::MAX / 2).saturating_sub(size) + u64::from(camera.is_here()) * (u64::MAX / 2)
             });
             let bytes = self.bytes();
             if bytes.len() <= MAX_BYTES {
                 return bytes;
             }
             most = self.cameras.0.len() * 3 / 4;
+            if most == 0 {
+                self.failed
+                    .bound(self.failed.0.len() / 2, |failed| failed.asked);
+            }
         }
     }
 
@@ -253,6 +294,11 @@ impl Camera {
         let mut camera = Self {
             uuid: reader.text()?,
             announced: reader.number()?,
+            claim: match reader.number()? {
+                0 => Claim::Foreign,
+                1 => Claim::Contested,
+                _ => Claim::Own,
+            },
             asked: reader.number()?,
             fresh_for: reader.number()?,
             doubted: reader.number()?,
@@ -278,8 +324,14 @@ impl Camera {
     fn write(&self, writer: &mut Writer) {
         let Self { info, .. } = self;
         writer.text(&self.uuid);
+        let claim = match self.claim {
+            Claim::Foreign => 0,
+            Claim::Contested => 1,
+            Claim::Own => 2,
+        };
         for number in [
             self.announced,
+            claim,
             self.asked,
             self.fresh_for,
             self.doubted,

@@ -10,8 +10,15 @@ const MAX_TEXT: usize = 64;
 const MAX_NAME: usize = 32;
 /// How many attributes a device may have.
 const MAX_ATTRIBUTES: usize = 32;
+/// The longest scope that is read, in bytes: what lies behind the prefix may be percent-encoded.
+const MAX_SCOPE: usize = 256;
 /// Where ONVIF's own scopes begin.
 const SCOPE: &str = "onvif://www.onvif.org/";
+
+/// Whether a scope can become an attribute.
+pub fn is_useful(scope: &str) -> bool {
+    scope.starts_with(SCOPE) && scope.len() <= MAX_SCOPE
+}
 
 /// The device.
 pub fn device(url: &str, camera: &Camera) -> Device {

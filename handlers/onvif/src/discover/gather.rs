@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use crate::details::{Details, XAddrs};
-use crate::discover::cursor::{Cursor, digest};
+use crate::discover::cursor::{Claim, Cursor, digest};
 use crate::filter;
 use crate::soap::cut;
 use crate::wsd::{self, Announcement};
@@ -35,6 +35,8 @@ pub struct Candidate {
     pub xaddr: XAddr,
     /// Whether it was announced from that very address.
     pub is_own: bool,
+    /// The same, and whether it is the only one.
+    pub claim: Claim,
     /// The scopes.
     pub scopes: Vec<String>,
     /// What was announced, as a digest.
@@ -70,7 +72,8 @@ pub struct Gathered {
 type Index = BTreeMap<String, usize>;
 
 impl Gathered {
-    fn leave(&mut self, subject: &str, rule: &'static str, reason: impl Into<String>) {
+    /// Names it, unless it is named already or too many are.
+    fn leave(&mut self, subject: &str, rule: &'static str, reason: impl Into<String>) -> bool {
         let reason = reason.into();
         let is_new = |said: &mut Index, text| said.insert(text, 0).is_none();
         if self.left_out.len() < MAX_CAMERAS
@@ -81,7 +84,9 @@ impl Gathered {
                 rule,
                 reason,
             });
+            return true;
         }
+        false
     }
 }
 
@@ -102,6 +107,7 @@ pub fn gather(details: &Details, cursor: &Cursor, heard: &[Heard]) -> Gathered {
             let mut candidate = Candidate {
                 uuid: uuid.clone(),
                 is_own: xaddr.is_at(*source),
+                claim: Claim::Foreign,
                 scopes: announcement.scopes.clone(),
                 announced: digest_of(announcement),
                 turn: 0,
@@ -132,6 +138,7 @@ pub fn gather(details: &Details, cursor: &Cursor, heard: &[Heard]) -> Gathered {
         }
     }
     elect(details, cursor, candidates, &mut gathered);
+    weigh(cursor, &mut gathered.candidates);
     gathered
 }
 
@@ -159,8 +166,9 @@ fn usable(
         return Vec::new();
     }
     if let Err(dropped) = filter::announcement(details, uuid, &announcement.scopes) {
-        gathered.dropped.push((uuid.to_owned(), source));
-        gathered.leave(&subject, dropped.rule, dropped.reason);
+        if gathered.leave(&subject, dropped.rule, dropped.reason) {
+            gathered.dropped.push((uuid.to_owned(), source));
+        }
         return Vec::new();
     }
     if announcement.more_xaddrs > 0 {
@@ -209,15 +217,49 @@ fn digest_of(announcement: &Announcement) -> u64 {
     digest(texts.chain([announcement.metadata_version.as_str()]))
 }
 
-/// Leaves one candidate for an address, and one for an endpoint reference and host. Who is known already comes first, then
-/// who speaks for itself, then each source in turn: nobody can take a camera's place by shouting.
+/// Weighs who speaks for itself: a host that claims to be the camera that another one claims to be as well is not believed,
+/// unless it was believed before the other one came.
+fn weigh(cursor: &Cursor, candidates: &mut [Candidate]) {
+    let mut claims = Index::new();
+    let mut claim = |uuid: &str, xaddr: &XAddr| {
+        let host = xaddr.host.to_string();
+        if claims.insert(format!("{uuid} {host}"), 0).is_none() {
+            *claims.entry(uuid.to_owned()).or_default() += 1;
+        }
+    };
+    for candidate in candidates.iter().filter(|candidate| candidate.is_own) {
+        claim(&candidate.uuid, &candidate.xaddr);
+    }
+    for (url, camera) in cursor.cameras.iter() {
+        if let (true, Ok(xaddr)) = (
+            camera.is_here() && camera.claim != Claim::Foreign,
+            XAddr::new(url),
+        ) {
+            claim(&camera.uuid, &xaddr);
+        }
+    }
+    for candidate in candidates.iter_mut().filter(|candidate| candidate.is_own) {
+        let known = cursor.cameras.get(&candidate.xaddr.url);
+        let was_own =
+            known.is_some_and(|camera| camera.claim == Claim::Own && camera.uuid == candidate.uuid);
+        let is_alone = claims.get(&candidate.uuid) == Some(&1);
+        candidate.claim = if was_own || is_alone {
+            Claim::Own
+        } else {
+            Claim::Contested
+        };
+    }
+}
+
+/// Leaves one candidate for an address, and one for an endpoint reference and host. Who speaks for itself comes first, then
+/// who is known already, then each source in turn: nobody can take a camera's place by shouting.
 fn elect(details: &Details, cursor: &Cursor, candidates: Vec<Candidate>, gathered: &mut Gathered) {
     let mut order = Index::new();
     for (place, candidate) in candidates.iter().enumerate() {
         let Candidate { uuid, xaddr, .. } = candidate;
         let known = cursor.cameras.get(&xaddr.url);
         let is_known = known.is_some_and(|camera| camera.uuid == *uuid);
-        let rank = u8::from(!is_known) * 2 + u8::from(!candidate.is_own);
+        let rank = u8::from(!candidate.is_own) * 2 + u8::from(!is_known);
         order.insert(
             format!("{rank} {:03} {} {uuid}", candidate.turn, xaddr.url),
             place,

@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::now;
 use crate::details::{Details, XAddrs};
 use crate::discover::camera::{self, Asker, Silence, Told};
-use crate::discover::cursor::{Camera, Cursor, Failed, Moment};
+use crate::discover::cursor::{Camera, Claim, Cursor, Failed, Moment};
 use crate::discover::devices;
 use crate::discover::gather::{Candidate, Heard, gather};
 use crate::xaddr::XAddr;
@@ -35,6 +35,8 @@ const TRIES: u32 = 3;
 const TRYING: Duration = Duration::from_millis(1_500);
 /// How long after the first the second greeting comes of a camera that is said to have gone.
 const SECOND_LOOK: Duration = Duration::from_secs(1);
+/// How many scopes of a camera are remembered.
+const MAX_SCOPES: usize = 64;
 /// How often a known camera may be silent before it is forgotten.
 const MAX_MISSES: u64 = 8;
 
@@ -113,6 +115,13 @@ impl Pass<'_> {
         let mut works = self.doubts(byes, now);
         for candidate in gathered.candidates {
             let url = &candidate.xaddr.url;
+            let known = self.cursor.cameras.get(url);
+            // Whether a known camera is another one now is seen when all are heard.
+            if known.is_some_and(|camera| {
+                camera.uuid != candidate.uuid || !may_describe(&candidate, camera)
+            }) {
+                continue;
+            }
             let calm_until = match (self.cursor.cameras.get(url), self.cursor.failed.get(url)) {
                 (Some(camera), _) => camera.asked.saturating_add(CALM),
                 (None, Some(failed)) => failed.asked.saturating_add(CALM_FAILED),
@@ -178,13 +187,20 @@ impl Pass<'_> {
         for candidate in candidates {
             let url = &candidate.xaddr.url;
             if let Some(camera) = self.cursor.cameras.get(url) {
+                if !may_describe(&candidate, camera) {
+                    if is_due(camera.misses, camera.asked, now, 30_000) {
+                        known.push(Work::Greet(candidate.xaddr));
+                    }
+                    continue;
+                }
                 let age = now.saturating_sub(camera.asked);
                 let is_new =
                     camera.announced != candidate.announced || camera.uuid != candidate.uuid;
+                let is_freed = candidate.claim == Claim::Own && camera.claim == Claim::Contested;
                 let is_stale = age >= camera.fresh_for && stale < MAX_STALE;
                 stale += usize::from(is_stale);
                 let asks = match camera.misses {
-                    0 => self.asks_again || is_stale || (is_new && age >= CALM),
+                    0 => self.asks_again || is_stale || ((is_new || is_freed) && age >= CALM),
                     misses => is_due(misses, camera.asked, now, 30_000),
                 };
                 if asks {
@@ -274,12 +290,15 @@ impl Pass<'_> {
     fn may_tell(&self, candidate: &Candidate) -> Result<(), &'static str> {
         let is_named =
             matches!(&candidate.xaddr.host, crate::xaddr::Host::Ip(ip) if self.details.names(*ip));
-        if candidate.is_own || is_named {
-            Ok(())
-        } else {
-            Err(
+        match candidate.claim {
+            _ if is_named => Ok(()),
+            Claim::Own => Ok(()),
+            Claim::Contested => Err(
+                "they are withheld: another host says that it is the same camera; name the right one in ipAddresses",
+            ),
+            Claim::Foreign => Err(
                 "they are withheld: the address is not the one the announcement came from; name it in ipAddresses",
-            )
+            ),
         }
     }
 
@@ -374,6 +393,11 @@ impl Pass<'_> {
     }
 }
 
+/// Whether a candidate is believed what it says of a known camera: a camera that speaks for itself needs nobody else to.
+fn may_describe(candidate: &Candidate, camera: &Camera) -> bool {
+    candidate.is_own || camera.claim == Claim::Foreign
+}
+
 /// Whether a sorted list has this URL.
 fn is_among(announced: &[String], url: &str) -> bool {
     announced
@@ -395,15 +419,17 @@ fn milliseconds(time: Duration) -> u64 {
 }
 
 fn remember(candidate: Candidate, told: Told, now: Moment) -> Camera {
-    let mut scopes = candidate.scopes;
-    for scope in told.scopes {
-        if !scopes.contains(&scope) {
+    let mut scopes: Vec<String> = Vec::new();
+    for scope in candidate.scopes.into_iter().chain(told.scopes) {
+        let is_useful = devices::is_useful(&scope) && scopes.len() < MAX_SCOPES;
+        if is_useful && !scopes.contains(&scope) {
             scopes.push(scope);
         }
     }
     Camera {
         uuid: candidate.uuid,
         announced: candidate.announced,
+        claim: candidate.claim,
         scopes,
         info: told.info,
         asked: now,

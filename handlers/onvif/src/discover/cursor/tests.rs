@@ -17,6 +17,7 @@ fn mk_cursor() -> Cursor {
     };
     let mut camera = mk_camera(true, 3, 5);
     camera.uuid = "u".to_owned();
+    camera.claim = Claim::Contested;
     camera.info.mac = "00:11".to_owned();
     camera.info.trouble = "\u{e4}".to_owned();
     cursor.cameras.insert("http://b".to_owned(), camera);
@@ -78,6 +79,30 @@ fn a_cursor_is_never_too_large_and_devices_stay_in_it() {
     );
     assert_eq!(read.failed.0.len(), MAX_FAILED);
     assert!(read.failed.get("http://4999").is_some());
+}
+
+#[test]
+fn what_is_too_large_by_itself_is_forgotten() {
+    let mut cursor = Cursor::default();
+    for n in 0..10 {
+        let failed = Failed {
+            asked: n,
+            reason: "r".repeat(MAX_BYTES / 4),
+            ..Failed::default()
+        };
+        cursor.failed.insert(format!("http://{n}"), failed);
+        let text = if n == 0 { 9 } else { MAX_BYTES + 1 };
+        let camera = mk_camera(true, n, text);
+        cursor.cameras.insert(format!("http://{n}"), camera);
+    }
+    let mut only_cameras = cursor.clone();
+    only_cameras.failed = Entries::default();
+    let read = Cursor::read(Some(&only_cameras.write()));
+    assert_eq!(read.cameras.0.len(), 1);
+    assert!(read.cameras.get("http://0").is_some());
+    let bytes = cursor.write();
+    assert!(bytes.len() <= MAX_BYTES, "{}", bytes.len());
+    assert!(Cursor::read(Some(&bytes)).failed.get("http://9").is_some());
 }
 
 #[test]
