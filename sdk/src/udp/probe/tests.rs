@@ -240,3 +240,17 @@ fn a_flood_is_not_read_for_ever() {
             .all(|reply| reply.from == address("192.168.7.66:1"))
     );
 }
+
+#[test]
+fn a_flood_leaves_turns_to_others() {
+    let fake = flooding(mk_host(), &["192.168.7.66:1"], 640, 1);
+    let host = fake.host();
+    let probe = mk_probe(&["192.168.7.2:0"], &[(0, GROUP)]);
+    let mut probe = Box::pin(host.probe(probe));
+    let mut polls = 0;
+    host.block_on(std::future::poll_fn(|context| {
+        polls += 1;
+        std::future::Future::poll(probe.as_mut(), context)
+    }));
+    assert!(polls >= 10, "{polls}");
+}
