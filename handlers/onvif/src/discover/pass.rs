@@ -196,7 +196,7 @@ impl Pass<'_> {
                 let age = now.saturating_sub(camera.asked);
                 let is_new =
                     camera.announced != candidate.announced || camera.uuid != candidate.uuid;
-                let is_freed = candidate.claim == Claim::Own && camera.claim == Claim::Contested;
+                let is_freed = candidate.claim == Claim::Own && camera.claim != Claim::Own;
                 let is_stale = age >= camera.fresh_for && stale < MAX_STALE;
                 stale += usize::from(is_stale);
                 let asks = match camera.misses {

@@ -236,3 +236,19 @@ fn endless_words_of_one_do_not_make_the_others_forgotten() {
         "the others are not asked anew"
     );
 }
+
+#[test]
+fn a_camera_that_another_announced_first_is_told_once_it_speaks_for_itself() {
+    let (is_other, is_own) = (Rc::new(Cell::new(true)), Rc::new(Cell::new(false)));
+    let host = with_claim(mk_network(), 66, &is_other, mk_match(&uuid(9), &url(9)));
+    let host = with_claim(host, 9, &is_own, mk_match(&uuid(9), &url(9)));
+    let (host, tokens) = with_locked(host, 9);
+    let found = trusting(call("")).run(&host).unwrap();
+    assert_eq!((found.devices().len(), tokens.get()), (1, 0));
+    is_own.set(true);
+    host.pass(Duration::from_secs(9));
+    let found = trusting(next(&found, "", vec![Event::Timer]))
+        .run(&host)
+        .unwrap();
+    assert_eq!((found.devices().len(), tokens.get()), (1, 3));
+}
