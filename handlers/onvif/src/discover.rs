@@ -71,6 +71,7 @@ async fn run(request: &Request<Details>, host: &Host) -> Discovery {
         cursor,
         asks_again: is_changed,
         is_cut_short: false,
+        is_in_doubt: false,
         departed: Vec::new(),
     };
     let (answer, next) = if looks_at_everything {
@@ -87,6 +88,8 @@ async fn run(request: &Request<Details>, host: &Host) -> Discovery {
     };
     let next = if pass.is_cut_short {
         Duration::ZERO
+    } else if pass.is_in_doubt {
+        next.min(SOONEST + Duration::from_millis(now(host).saturating_sub(pass.cursor.probed)))
     } else {
         next
     };

@@ -34,9 +34,11 @@ const TRIES: u32 = 3;
 /// How long after the first try the last one begins.
 const TRYING: Duration = Duration::from_millis(1_500);
 /// How long after the first the second greeting comes of a camera that is said to have gone.
-const SECOND_LOOK: Duration = Duration::from_secs(1);
+const SECOND_LOOK: Duration = Duration::from_millis(250);
 /// How many scopes of a camera are remembered.
 const MAX_SCOPES: usize = 64;
+/// How long a farewell that was not found true is remembered: a camera that is silent meanwhile is looked at twice.
+const DOUBT: Moment = 60_000;
 /// How often a known camera may be silent before it is forgotten.
 const MAX_MISSES: u64 = 8;
 
@@ -52,6 +54,8 @@ pub(super) struct Pass<'a> {
     pub asks_again: bool,
     /// Whether there was no time for all.
     pub is_cut_short: bool,
+    /// Whether a camera that is said to go is there still.
+    pub is_in_doubt: bool,
     /// Ids of the cameras that were found to have gone.
     pub departed: Vec<String>,
 }
@@ -64,6 +68,8 @@ enum Work {
     Ask(Candidate),
     /// See whether a known one has gone, as somebody says.
     Doubt(XAddr, Duration),
+    /// See it once more: many say that they go before they have stopped to answer.
+    DoubtAgain(XAddr, Duration),
 }
 
 /// What came of it.
@@ -158,7 +164,14 @@ impl Pass<'_> {
                 && is_due(camera.misses, camera.asked, now, 320_000)
         });
         let (here, lost): (Vec<_>, Vec<_>) = silent.partition(|(_, camera)| camera.is_here());
-        let greet = |(url, _): &(&str, &Camera)| XAddr::new(url).ok().map(Work::Greet);
+        let greet = |(url, camera): &(&str, &Camera)| {
+            let xaddr = XAddr::new(url).ok()?;
+            let is_doubted = camera.doubted != 0 && now.saturating_sub(camera.doubted) < DOUBT;
+            Some(match is_doubted {
+                true => Work::DoubtAgain(xaddr, patience(camera)),
+                false => Work::Greet(xaddr),
+            })
+        };
         (
             here.iter().filter_map(greet).collect(),
             lost.iter().filter_map(greet).collect(),
@@ -172,11 +185,7 @@ impl Pass<'_> {
             byes.contains(&camera.uuid) && is_calm
         });
         doubted
-            .filter_map(|(url, camera)| {
-                // A camera that is known to be slow is given its time.
-                let limit = Duration::from_millis(camera.took.saturating_mul(2).clamp(750, 4_000));
-                Some(Work::Doubt(XAddr::new(url).ok()?, limit))
-            })
+            .filter_map(|(url, camera)| Some(Work::Doubt(XAddr::new(url).ok()?, patience(camera))))
             .collect()
     }
 
@@ -250,19 +259,34 @@ impl Pass<'_> {
                 let tries = if is_patient { TRIES } else { 1 };
                 self.ask(candidate, left, tries).await
             }
-            Work::Doubt(xaddr, limit) => {
-                let began = asker.host.elapsed();
-                for _ in 0..2 {
-                    match asker.greet(&xaddr, limit.min(left)).await {
-                        Err(silence) if silence.is_proof() => {}
-                        Ok(_) | Err(_) => return Outcome::Stays(xaddr),
-                    }
-                    let passed = asker.host.elapsed().saturating_sub(began);
-                    asker.host.sleep(SECOND_LOOK.saturating_sub(passed)).await;
+            Work::Doubt(xaddr, limit) => match self.shows_itself(&xaddr, limit.min(left)).await {
+                Some(_) => Outcome::Stays(xaddr),
+                None => Outcome::Gone(xaddr),
+            },
+            Work::DoubtAgain(xaddr, limit) => {
+                match self.shows_itself(&xaddr, limit.min(left)).await {
+                    Some(took) => Outcome::Here(xaddr, took),
+                    None => Outcome::Gone(xaddr),
                 }
-                Outcome::Gone(xaddr)
             }
         }
+    }
+
+    /// Looks twice whether a camera is there; how long the look took that found anything but its absence.
+    async fn shows_itself(&self, xaddr: &XAddr, limit: Duration) -> Option<Duration> {
+        let host = self.asker.host;
+        let began = host.elapsed();
+        for _ in 0..2 {
+            let answer = self.asker.greet(xaddr, limit).await;
+            let passed = host.elapsed().saturating_sub(began);
+            match answer {
+                Err(silence) if silence.is_proof() => {}
+                Ok(took) => return Some(took),
+                Err(_) => return Some(passed),
+            }
+            host.sleep(SECOND_LOOK.saturating_sub(passed)).await;
+        }
+        None
     }
 
     async fn ask(&self, candidate: Candidate, left: Duration, tries: u32) -> Outcome {
@@ -318,6 +342,7 @@ impl Pass<'_> {
                     "farewell",
                     "somebody said that it goes; nothing shows that it has",
                 );
+                self.is_in_doubt = true;
                 if let Some(camera) = self.cursor.cameras.get_mut(&xaddr.url) {
                     camera.doubted = now;
                 }
@@ -438,4 +463,9 @@ fn remember(candidate: Candidate, told: Told, now: Moment) -> Camera {
         misses: 0,
         took: milliseconds(told.took),
     }
+}
+
+/// How long the answer of a camera is waited for that may have gone: one that is known to be slow is given its time.
+fn patience(camera: &Camera) -> Duration {
+    Duration::from_millis(camera.took.saturating_mul(2).clamp(750, 4_000))
 }
