@@ -167,9 +167,10 @@ impl Pass<'_> {
         let greet = |(url, camera): &(&str, &Camera)| {
             let xaddr = XAddr::new(url).ok()?;
             let is_doubted = camera.doubted != 0 && now.saturating_sub(camera.doubted) < DOUBT;
-            Some(match is_doubted {
-                true => Work::DoubtAgain(xaddr, patience(camera)),
-                false => Work::Greet(xaddr),
+            Some(if is_doubted {
+                Work::DoubtAgain(xaddr, patience(camera))
+            } else {
+                Work::Greet(xaddr)
             })
         };
         (
