@@ -24,6 +24,8 @@ const READ: usize = 16 * 1024;
 const FREE: usize = 64 * 1024;
 /// What all servers of a call may send beyond that.
 const SHARED: usize = 16 << 20;
+/// After how many connections no conversation begins. The host grants a call 4,096, and each of 60 may still need four.
+const CONNECTIONS: u32 = 4_096 - 60 * 4;
 
 /// Why a conversation ended.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -66,22 +68,38 @@ impl Error {
     }
 }
 
-/// What the servers of a call may still send beyond the first 64 KiB of each: memory and computing time are those of
-/// the call.
+/// What is left to the servers of a call: bytes beyond the first 64 KiB of each, as memory and computing time are those of the
+/// call, and connections.
 #[derive(Debug)]
-pub struct Allowance(Cell<usize>);
+pub struct Allowance {
+    bytes: Cell<usize>,
+    connections: Cell<u32>,
+}
 
 impl Default for Allowance {
     fn default() -> Self {
-        Self(Cell::new(SHARED))
+        Self {
+            bytes: Cell::new(SHARED),
+            connections: Cell::new(CONNECTIONS),
+        }
     }
 }
 
 impl Allowance {
     fn take(&self, bytes: usize) -> Result<(), Error> {
-        let left = self.0.get().checked_sub(bytes).ok_or(Error::Flooded)?;
-        self.0.set(left);
+        let left = self.bytes.get().checked_sub(bytes).ok_or(Error::Flooded)?;
+        self.bytes.set(left);
         Ok(())
+    }
+
+    /// Whether new conversations may begin; those that have begun may make the connections they need.
+    pub fn has_connections(&self) -> bool {
+        self.connections.get() > 0
+    }
+
+    fn connects(&self) {
+        self.connections
+            .set(self.connections.get().saturating_sub(1));
     }
 }
 
@@ -113,8 +131,16 @@ pub async fn addresses(host: &Host, url: &Url) -> Result<Vec<IpAddr>, net::Error
 }
 
 /// A connection to the first of two addresses that takes it.
-async fn connect(host: &Host, addresses: &[IpAddr], port: u16) -> Result<tcp::Stream, Error> {
-    let connect = |address: &IpAddr| host.connect(SocketAddr::new(*address, port));
+async fn connect(
+    host: &Host,
+    addresses: &[IpAddr],
+    port: u16,
+    allowance: &Allowance,
+) -> Result<tcp::Stream, Error> {
+    let connect = |address: &IpAddr| {
+        allowance.connects();
+        host.connect(SocketAddr::new(*address, port))
+    };
     let connected = match addresses {
         [] => Err(net::Error::Unreachable),
         [only] => connect(only).await,
@@ -135,8 +161,13 @@ async fn connect(host: &Host, addresses: &[IpAddr], port: u16) -> Result<tcp::St
 }
 
 /// Whether somebody takes connections there: all that can be asked where another protocol is spoken.
-pub async fn takes_connections(host: &Host, addresses: &[IpAddr], port: u16) -> Result<(), Error> {
-    host.within(HELLO_LIMIT, connect(host, addresses, port))
+pub async fn takes_connections(
+    host: &Host,
+    addresses: &[IpAddr],
+    port: u16,
+    allowance: &Allowance,
+) -> Result<(), Error> {
+    host.within(HELLO_LIMIT, connect(host, addresses, port, allowance))
         .await
         .unwrap_or(Err(Error::Connect(net::Error::TimedOut)))
         .map(drop)
@@ -163,7 +194,7 @@ impl<'a> Conversation<'a> {
     ) -> Result<Self, Error> {
         let hello = async {
             let mut conversation = Self {
-                stream: connect(host, addresses, url.port()).await?,
+                stream: connect(host, addresses, url.port(), allowance).await?,
                 reader: Reader::default(),
                 received: 0,
                 allowance,

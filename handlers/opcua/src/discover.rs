@@ -10,7 +10,7 @@ use crate::client::{self, Allowance, Conversation};
 use crate::details::Details;
 use crate::device::{device, written};
 use crate::facts::Facts;
-use crate::memory::{Memory, Peer};
+use crate::memory::Memory;
 use crate::search::{Answers, Outcome, Results, Search, Task};
 use crate::table::Table;
 use crate::url::Url;
@@ -19,6 +19,8 @@ use crate::url::Url;
 const AT_ONCE: usize = 60;
 /// How long a conversation may take, the hello included.
 const CONVERSATION_LIMIT: Duration = Duration::from_secs(6);
+/// After what time a server that answered last time is asked once more: one lost connection takes no device away.
+const ONCE_MORE: Duration = Duration::from_secs(1);
 /// When to look again, as in Akri.
 const AGAIN: Duration = Duration::from_secs(10);
 /// How much text of an answer is for devices' ids and the like, in eighths.
@@ -41,6 +43,7 @@ async fn search(details: &Details, memory: &Memory, host: &Host) -> Results {
     let mut running = FuturesUnordered::new();
     loop {
         while running.len() < AT_ONCE
+            && allowance.has_connections()
             && let Some(task) = search.next()
         {
             running.push(perform(host, &allowance, task));
@@ -61,15 +64,26 @@ async fn perform(host: &Host, allowance: &Allowance, task: Task) -> Outcome {
             url,
             facts,
             records,
+            known,
         } => {
             let mut answers = Answers::default();
-            let ended = host
-                .within(
-                    CONVERSATION_LIMIT,
-                    ask(host, allowance, &url, facts, records, &mut answers),
-                )
-                .await
-                .unwrap_or(Err(client::Error::Slow(CONVERSATION_LIMIT)));
+            let mut tries = if known { 2 } else { 1 };
+            let ended = loop {
+                let ended = host
+                    .within(
+                        CONVERSATION_LIMIT,
+                        ask(host, allowance, &url, facts, records, &mut answers),
+                    )
+                    .await
+                    .unwrap_or(Err(client::Error::Slow(CONVERSATION_LIMIT)));
+                tries -= 1;
+                let lost = !answers.alive || matches!(ended, Err(client::Error::Lost(_)));
+                if tries == 0 || answers.servers.is_some() || !lost {
+                    break ended;
+                }
+                host.sleep(ONCE_MORE).await;
+            };
+            answers.flooded = matches!(ended, Err(client::Error::Flooded));
             answers.error = ended.err().map(|error| error.in_full());
             if let (Some(_), Some(error)) = (&answers.servers, &answers.error) {
                 host.debug(format!("{}: {error}", url.as_str()));
@@ -85,7 +99,19 @@ async fn perform(host: &Host, allowance: &Allowance, task: Task) -> Outcome {
             url,
             addresses,
             facts,
-        } => confirm(host, allowance, peer, &url, &addresses, facts).await,
+            known,
+        } => {
+            let mut tries = if known { 2 } else { 1 };
+            let found = loop {
+                let found = confirm(host, allowance, &url, &addresses, facts).await;
+                tries -= 1;
+                if tries == 0 || found.is_ok() {
+                    break found;
+                }
+                host.sleep(ONCE_MORE).await;
+            };
+            Outcome::Confirmed(peer, found.map_err(|error| error.in_full()))
+        }
     }
 }
 
@@ -97,9 +123,11 @@ async fn ask(
     records: bool,
     answers: &mut Answers,
 ) -> Result<(), client::Error> {
-    answers.addresses = client::addresses(host, url)
-        .await
-        .map_err(client::Error::LookUp)?;
+    if answers.addresses.is_empty() {
+        answers.addresses = client::addresses(host, url)
+            .await
+            .map_err(client::Error::LookUp)?;
+    }
     let mut conversation = Conversation::begin(host, &answers.addresses, url, allowance).await?;
     answers.alive = true;
     conversation.open().await?;
@@ -107,7 +135,14 @@ async fn ask(
     let knows_others = servers.items.iter().any(|server| server.kind == 3);
     answers.servers = Some(servers);
     if facts {
-        answers.facts = Facts::of(&conversation.endpoints(url).await?);
+        match conversation.endpoints(url).await {
+            Ok(endpoints) => answers.facts = Facts::of(&endpoints),
+            // It can be asked on.
+            Err(client::Error::Messages(error)) => {
+                host.debug(format!("{}: {error}", url.as_str()));
+            }
+            Err(error) => return Err(error),
+        }
     }
     if records && knows_others {
         // Optional for a discovery server (OPC 10000-4, 5.5.3): many answer that they do not have it.
@@ -120,22 +155,17 @@ async fn ask(
 async fn confirm(
     host: &Host,
     allowance: &Allowance,
-    peer: Peer,
     url: &Url,
     addresses: &[std::net::IpAddr],
     facts: bool,
-) -> Outcome {
+) -> Result<Option<Facts>, client::Error> {
     if !url.is_opc_tcp() {
-        let taken = client::takes_connections(host, addresses, url.port()).await;
-        return Outcome::Confirmed(peer, taken.map(|()| None).map_err(|error| error.in_full()));
+        client::takes_connections(host, addresses, url.port(), allowance).await?;
+        return Ok(None);
     }
-    let begun = Conversation::begin(host, addresses, url, allowance).await;
-    let conversation = match begun {
-        Ok(conversation) => conversation,
-        Err(error) => return Outcome::Confirmed(peer, Err(error.in_full())),
-    };
+    let conversation = Conversation::begin(host, addresses, url, allowance).await?;
     if !facts {
-        return Outcome::Confirmed(peer, Ok(None));
+        return Ok(None);
     }
     let endpoints = endpoints(conversation, url);
     let left = CONVERSATION_LIMIT.saturating_sub(client::HELLO_LIMIT);
@@ -147,7 +177,7 @@ async fn confirm(
         }
         None => None,
     };
-    Outcome::Confirmed(peer, Ok(known))
+    Ok(known)
 }
 
 async fn endpoints(

@@ -90,6 +90,11 @@ impl Memory {
         }
     }
 
+    /// How many calls there were.
+    pub fn round(&self) -> u64 {
+        self.round
+    }
+
     /// Whether that server answered last time.
     pub fn knows(&self, peer: &Peer) -> bool {
         self.place(peer).is_ok()

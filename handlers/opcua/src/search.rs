@@ -3,15 +3,17 @@
 //! A peer decides what is asked next only within bounds: what is known comes before what is new, servers take turns
 //! whoever listed them, and what answered nothing last time comes last. So a flood of made-up servers delays nobody else.
 
+mod names;
 mod results;
 mod tasks;
+mod turns;
 
 use std::net::IpAddr;
 
-use leafhost_sdk::net;
-
+use names::{Found, Names};
 pub use results::Results;
 pub use tasks::{Answers, Outcome, Task};
+use turns::{Turn, Turns, Urgency};
 
 use crate::details::{self, Details};
 use crate::facts::Facts;
@@ -27,7 +29,7 @@ const MAX_FURTHER: usize = 1_000;
 /// The most explanations: as many as the host takes.
 const MAX_SKIPPED: usize = 1_000;
 /// The most bytes of text that are kept of what servers list.
-const MAX_TEXT: usize = 8 << 20;
+const MAX_TEXT: usize = 4 << 20;
 
 /// A server that is asked.
 #[derive(Debug)]
@@ -60,10 +62,12 @@ enum Waiting {
     Further { asked: usize, url: Url },
 }
 
-#[derive(Debug)]
-enum Name {
-    Asked(Vec<Waiting>),
-    Known(Result<Vec<IpAddr>, net::Error>),
+impl Waiting {
+    fn url(&self) -> &Url {
+        match self {
+            Self::Device(Wanted { url, .. }) | Self::Further { url, .. } => url,
+        }
+    }
 }
 
 /// A server, and what has become of it.
@@ -80,25 +84,14 @@ enum State {
     Dead(String),
 }
 
-/// In which order tasks come: by urgency, then in turns of those who listed them.
-type Turn = (Urgency, u32, usize);
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Urgency {
-    Configured,
-    Known,
-    New,
-    Silent,
-}
-
 /// The search of one call.
 #[derive(Debug)]
 pub struct Search<'a> {
     details: &'a Details,
     memory: &'a Memory,
     asked: Vec<Asked>,
-    tasks: Vec<(Turn, Task)>,
-    names: Table<Name>,
+    tasks: Turns,
+    names: Names,
     peers: Table<Server>,
     placed: Table<(Wanted, Place)>,
     /// URLs that discovery servers named, so that each is asked once.
@@ -106,25 +99,29 @@ pub struct Search<'a> {
     skipped: Table<Skip>,
     text: usize,
     open: usize,
+    /// Whether something was not looked at that may be looked at in a later call.
+    late: bool,
 }
 
 impl<'a> Search<'a> {
     /// The search that these details ask for.
     pub fn new(details: &'a Details, memory: &'a Memory) -> Self {
+        let urls = details.urls();
         let mut search = Self {
             details,
             memory,
             asked: Vec::new(),
-            tasks: Vec::new(),
-            names: Table::default(),
+            tasks: Turns::default(),
+            names: Names::new(urls.iter().map(|(_, url)| url), memory.round()),
             peers: Table::default(),
             placed: Table::default(),
             further: Table::default(),
             skipped: Table::default(),
             text: 0,
             open: 0,
+            late: false,
         };
-        for (index, url) in details.urls() {
+        for (index, url) in urls {
             search.ask(
                 url,
                 details::path(index),
@@ -137,9 +134,10 @@ impl<'a> Search<'a> {
 
     /// The next thing to do, if there is one now. Every task must come back as an outcome.
     pub fn next(&mut self) -> Option<Task> {
-        let places = 0..self.tasks.len();
-        let first = places.min_by_key(|place| self.tasks.get(*place).map(|(turn, _)| *turn))?;
-        let (_, task) = self.tasks.swap_remove(first);
+        let task = match self.names.next() {
+            Some(name) => Task::LookUp(name),
+            None => self.tasks.next()?,
+        };
         self.open += 1;
         Some(task)
     }
@@ -150,11 +148,8 @@ impl<'a> Search<'a> {
         match outcome {
             Outcome::Asked(asked, answers) => self.asked(asked, answers),
             Outcome::LookedUp(name, found) => {
-                let waiting = self.names.put(&name, Name::Known(found));
-                if let Some(Name::Asked(waiting)) = waiting {
-                    for waiting in waiting {
-                        self.place(waiting);
-                    }
+                for waiting in self.names.learn(&name, found) {
+                    self.place(waiting);
                 }
             }
             Outcome::Confirmed(peer, Ok(facts)) => {
@@ -178,9 +173,10 @@ impl<'a> Search<'a> {
             asked,
             facts: self.memory.wants_facts(&peer),
             records: !further,
+            known: self.memory.knows(&peer),
             url: url.clone(),
         };
-        self.tasks.push((turn, task));
+        self.tasks.add(turn, task);
         if !self.peers.has(&peer.to_string()) {
             self.becomes(peer, State::Unknown);
         }
@@ -198,6 +194,10 @@ impl<'a> Search<'a> {
         let Some(asked) = self.asked.get_mut(index) else {
             return;
         };
+        if !asked.further {
+            self.names.heard();
+        }
+        self.late |= answers.flooded;
         let peer = peer_of(&asked.url);
         let facts = answers.facts.or_else(|| self.memory.facts(&peer).cloned());
         asked.addresses = answers.addresses;
@@ -206,6 +206,13 @@ impl<'a> Search<'a> {
             .map(|facts| facts.application.clone())
             .unwrap_or_default();
         let (url, rule) = (asked.url.clone(), asked.rule.clone());
+        if let (Host::Name(name), false) = (url.host(), asked.addresses.is_empty()) {
+            // It is looked up already.
+            let found = Ok(asked.addresses.clone());
+            for waiting in self.names.learn(name, found) {
+                self.place(waiting);
+            }
+        }
         let why = answers.error.unwrap_or_else(|| "gave no answer".to_owned());
         let state = if answers.alive {
             State::Alive(facts)
@@ -262,7 +269,12 @@ impl<'a> Search<'a> {
                 return;
             }
         };
-        if !self.has_room(&application.name, &url) {
+        let Application {
+            uri, product, name, ..
+        } = &application;
+        let texts = application.urls.iter().chain([uri, product, name]);
+        // What decides among several descriptions is the same once more.
+        if !self.has_room(2 * texts.map(String::len).sum::<usize>(), &url) {
             return;
         }
         let own = self.asked.get(asked).is_some_and(|asked| {
@@ -298,17 +310,16 @@ impl<'a> Search<'a> {
                 return;
             }
         };
-        if self.has_room(&record.name, &url) {
+        if self.has_room(record.name.len(), &url) {
             self.place(Waiting::Further { asked, url });
         }
     }
 
-    fn has_room(&mut self, name: &str, url: &Url) -> bool {
-        self.text = self
-            .text
-            .saturating_add(name.len() + 4 * url.as_str().len());
+    fn has_room(&mut self, text: usize, url: &Url) -> bool {
+        self.text = self.text.saturating_add(text + 4 * url.as_str().len());
         let room = self.text <= MAX_TEXT;
         if !room {
+            self.late = true;
             let reason = "the servers of this call list more than is looked at".to_owned();
             self.skip(url.as_str(), "discoveryUrls", reason);
         }
@@ -316,26 +327,18 @@ impl<'a> Search<'a> {
     }
 
     /// Finds out where something is, as soon as its name is looked up.
-    fn place(&mut self, waiting: Waiting) {
-        let (asked, listed) = match &waiting {
-            Waiting::Device(wanted) => (wanted.asked, wanted.url.clone()),
-            Waiting::Further { asked, url } => (*asked, url.clone()),
-        };
+    fn place(&mut self, mut waiting: Waiting) {
+        let (Waiting::Device(Wanted { asked, .. }) | Waiting::Further { asked, .. }) = &waiting;
+        let (asked, listed) = (*asked, waiting.url().clone());
         let turn = self.turn(asked, &peer_of(&listed));
         let lookup = match listed.host() {
             Host::Name(name) if listed.host().can_be_looked_up() && !listed.is_loopback() => {
-                match self.names.get_mut(name) {
-                    Some(Name::Known(Ok(found))) => Lookup::Known(found),
-                    Some(Name::Known(Err(error))) => Lookup::Failed(error),
-                    Some(Name::Asked(all)) => {
-                        all.push(waiting);
-                        return;
+                match self.names.find(name, asked, waiting) {
+                    Found::Known(lookup, back) => {
+                        waiting = *back;
+                        lookup
                     }
-                    None => {
-                        self.names.put(name, Name::Asked(vec![waiting]));
-                        self.tasks.push((turn, Task::LookUp(name.clone())));
-                        return;
-                    }
+                    Found::Later => return,
                 }
             }
             Host::Name(_) if !listed.is_loopback() => Lookup::Known(&[]),
@@ -378,8 +381,9 @@ impl<'a> Search<'a> {
             peer,
             url: place.url.clone(),
             addresses: place.addresses.clone(),
+            known: self.memory.knows(&peer_of(&place.url)),
         };
-        self.tasks.push((turn, task));
+        self.tasks.add(turn, task);
     }
 
     fn go_further(&mut self, url: Url, rule: String, turn: Turn) {

@@ -38,7 +38,7 @@ impl<T> Table<T> {
         if let Some(old) = self.get_mut(name) {
             return Some(std::mem::replace(old, thing));
         }
-        self.names.add(name, self.things.len());
+        self.names.add(name);
         self.things.push(thing);
         None
     }
@@ -55,29 +55,33 @@ impl<T> Table<T> {
 
     /// All things, in the order of their names.
     pub fn sorted(&self) -> impl Iterator<Item = &T> {
-        let names = self.names.0.iter();
-        names.filter_map(|(_, place)| self.things.get(*place))
+        let places = self.names.order.iter();
+        places.filter_map(|place| self.things.get(*place))
     }
 }
 
-/// Names, sorted, and where the things are.
+/// Names as they came, and their places in the order of the names: putting a new one between others moves only numbers.
 #[derive(Debug, Default)]
-struct Names(Vec<(String, usize)>);
+struct Names {
+    names: Vec<String>,
+    order: Vec<usize>,
+}
 
 impl Names {
     fn search(&self, name: &str) -> Result<usize, usize> {
-        self.0
-            .binary_search_by(|(other, _)| other.as_str().cmp(name))
+        let named = |place: &usize| self.names.get(*place).map_or("", String::as_str);
+        self.order.binary_search_by(|place| named(place).cmp(name))
     }
 
     fn find(&self, name: &str) -> Option<usize> {
         let place = self.search(name).ok()?;
-        self.0.get(place).map(|(_, thing)| *thing)
+        self.order.get(place).copied()
     }
 
-    fn add(&mut self, name: &str, thing: usize) {
+    fn add(&mut self, name: &str) {
         if let Err(place) = self.search(name) {
-            self.0.insert(place, (name.to_owned(), thing));
+            self.order.insert(place, self.names.len());
+            self.names.push(name.to_owned());
         }
     }
 }
@@ -99,5 +103,18 @@ mod tests {
         assert_eq!(table.things(), [1, 4, 3]);
         assert_eq!(table.len(), 3);
         assert_eq!(table.sorted().collect::<Vec<_>>(), [&3, &1, &4]);
+    }
+    #[test]
+    fn many_things_keep_the_order_of_their_names() {
+        let mut table = Table::default();
+        for number in 0..3_000_u32 {
+            let name = format!("{:08}", number.wrapping_mul(0x9e37_79b9) % 100_003);
+            table.put(&name, name.clone());
+            assert_eq!(table.get(&name), Some(&name));
+        }
+        let names: Vec<&String> = table.sorted().collect();
+        assert!(names.is_sorted() && names.len() == table.len());
+        let known: std::collections::BTreeSet<&String> = table.things().iter().collect();
+        assert_eq!(known.len(), names.len());
     }
 }

@@ -222,6 +222,17 @@ fn a_discovery_servers_records_of_the_network_are_asked_too() {
 }
 
 #[test]
+fn a_discovery_server_without_endpoints_is_asked_for_its_records_too() {
+    let lds = Fake::discovery("opc.tcp://10.1.2.3:4840/")
+        .recorded("opc.tcp://10.1.2.5:4840/")
+        .faults_at_endpoints();
+    let host = lds.at(FakeHost::new(), "10.1.2.3:4840");
+    let host = Fake::server("urn:b", "B", "opc.tcp://10.1.2.5:4840/").at(host, "10.1.2.5:4840");
+    let found = discover(&host, &["opc.tcp://10.1.2.3:4840/"], "");
+    assert_eq!(ids(&found), ["opc.tcp://10.1.2.5:4840/"]);
+}
+
+#[test]
 fn a_discovery_server_that_knows_nothing_of_the_network_is_one_all_the_same() {
     let lds =
         Fake::discovery("opc.tcp://10.1.2.3:4840/").knows("urn:a", "A", "opc.tcp://10.1.2.4:4840/");

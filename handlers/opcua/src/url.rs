@@ -20,7 +20,7 @@ pub enum Error {
     #[error("has no scheme")]
     Scheme,
     /// Has no host, or one that cannot be one.
-    #[error("has no host, or one that can be none")]
+    #[error("has no host, or one that can be none, such as one with a user or a zone")]
     Host,
     /// Has a port that is none.
     #[error("has a port that is not a number from 1 to 65535")]
@@ -142,6 +142,9 @@ impl Url {
 
 /// The host without its port. An IPv6 address stands in brackets.
 fn split_port(authority: &str) -> Result<(&str, Option<u16>), Error> {
+    if authority.contains('@') {
+        return Err(Error::Host);
+    }
     let (host, port) = match authority.rfind(']') {
         Some(end) => authority.split_at_checked(end + 1).ok_or(Error::Host)?,
         None if authority.starts_with('[') => return Err(Error::Host),
@@ -171,7 +174,7 @@ impl Host {
         if let Ok(address) = text.parse() {
             return Ok(Self::Address(IpAddr::V4(address)));
         }
-        if text.is_empty() || text.contains(['@', '[', ']', '\\']) {
+        if text.is_empty() || text.contains(['[', ']', '\\']) {
             return Err(Error::Host);
         }
         Ok(Self::Name(text.to_ascii_lowercase()))
@@ -271,6 +274,9 @@ mod tests {
             ("opc.tcp:///path", Error::Host),
             ("opc.tcp://:4840", Error::Host),
             ("opc.tcp://user@plc:4840", Error::Host),
+            ("opc.tcp://user:word@plc:4840", Error::Host),
+            ("opc.tcp://[fe80::1%eth0]:4840", Error::Host),
+            ("opc.tcp://[fe80::1%25eth0]:4840", Error::Host),
             ("opc.tcp://[fd00::7", Error::Host),
             ("opc.tcp://[fd00::7]x", Error::Host),
             ("opc.tcp://[plc]:1", Error::Host),

@@ -1,5 +1,6 @@
 //! What came of a search: one server for each URL, and why the others are none.
 
+use super::names::LOOK_UPS;
 use super::{Search, Server, State, Wanted, peer_of};
 use crate::facts::Facts;
 use crate::memory::Memory;
@@ -37,7 +38,9 @@ pub struct Results {
 impl Search<'_> {
     /// Sums up; what is still open was not asked in time.
     pub fn finish(mut self) -> Results {
-        let complete = self.open == 0 && self.tasks.is_empty();
+        let asked = self.open == 0 && self.tasks.is_empty();
+        let left = self.names.left();
+        let complete = asked && left.is_empty() && !self.late;
         let mut memory = self.memory.following();
         for Server { peer, state } in self.peers.things() {
             match state {
@@ -50,7 +53,13 @@ impl Search<'_> {
                 State::Unknown => {}
             }
         }
-        if !complete {
+        for url in left {
+            let reason = format!(
+                "its host was not looked up: a call looks up {LOOK_UPS} names; others follow in the next ones, and addresses need none"
+            );
+            self.skip(url.as_str(), "hostRewrite", reason);
+        }
+        if !asked {
             let urls: Vec<String> = self
                 .asked
                 .iter()
@@ -58,7 +67,7 @@ impl Search<'_> {
                 .map(|asked| asked.url.as_str().to_owned())
                 .collect();
             let reason =
-                "the time of the call was over before all servers were asked; the others follow"
+                "the time or the connections of the call were used up before all servers were asked; the others follow"
                     .to_owned();
             self.skip(&urls.join(" "), "wallSeconds", reason);
         }

@@ -22,6 +22,8 @@ pub enum Task {
         facts: bool,
         /// Whether what it knows from the network is wanted, if it is a discovery server.
         records: bool,
+        /// Whether it answered last time.
+        known: bool,
     },
     /// Look up a name.
     LookUp(String),
@@ -35,6 +37,8 @@ pub enum Task {
         addresses: Vec<IpAddr>,
         /// Whether its endpoints are wanted as well.
         facts: bool,
+        /// Whether it answered last time.
+        known: bool,
     },
 }
 
@@ -64,4 +68,6 @@ pub struct Answers {
     pub facts: Option<Facts>,
     /// Why there is not more.
     pub error: Option<String>,
+    /// Whether that is for what others have sent.
+    pub flooded: bool,
 }

@@ -1,6 +1,6 @@
 //! The calls after the first.
 
-use leafhost_sdk::testing::{Call, FakeHost, budget};
+use leafhost_sdk::testing::{Call, FakeHost, TcpReaction, budget};
 use leafhost_sdk::{Budget, Devices, Discovery, Event, Wake};
 
 use super::fake::Fake;
@@ -92,4 +92,61 @@ fn where_not_all_fit_those_stay_that_were_there() {
         .unwrap();
     assert_eq!(ids(&second), [urls[0], urls[2], urls[3]]);
     assert!(reason(&host, urls[1]).contains("more servers than an answer"));
+}
+
+/// A server whose first connection is lost, and every one if it is `gone`.
+fn mk_shaky(address: &str, gone: bool) -> FakeHost {
+    let lost = std::cell::Cell::new(0);
+    let fake = std::rc::Rc::new(Fake::server("urn:a", "A", "opc.tcp://127.0.0.1:4840/"));
+    FakeHost::new().tcp_server(address, move || {
+        lost.set(lost.get() + 1);
+        let (fake, close) = (fake.clone(), gone || lost.get() == 1);
+        Box::new(move |bytes| {
+            if close {
+                TcpReaction {
+                    close: true,
+                    ..TcpReaction::default()
+                }
+            } else {
+                fake.react(bytes)
+            }
+        })
+    })
+}
+
+#[test]
+fn one_lost_connection_takes_no_known_server_away() {
+    let url = "opc.tcp://127.0.0.1:4840/";
+    let server = || Fake::server("urn:a", "A", url);
+    let first = discover(&server().at(FakeHost::new(), "127.0.0.1:4840"), &[url], "");
+    assert_eq!(first.devices().len(), 1);
+    let host = mk_shaky("127.0.0.1:4840", false);
+    let second = again(&host, &[url], &first);
+    assert_eq!(second.devices, Devices::Unchanged);
+    let host = mk_shaky("127.0.0.1:4840", true);
+    let third = again(&host, &[url], &second);
+    assert!(third.devices().is_empty() && third.devices != Devices::Unchanged);
+    assert!(host.now() < std::time::Duration::from_secs(2));
+    // Who was never there is asked once.
+    let host = mk_shaky("127.0.0.1:4840", true);
+    discover(&host, &[url], "");
+    assert!(host.now() < std::time::Duration::from_secs(1));
+}
+
+#[test]
+fn a_listed_server_that_is_known_is_asked_once_more() {
+    let lds = || {
+        let lds = Fake::discovery("opc.tcp://127.0.0.1:4841/");
+        lds.knows("urn:a", "A", "opc.tcp://127.0.0.1:4840/")
+    };
+    let urls = ["opc.tcp://127.0.0.1:4841/"];
+    let host = lds().at(FakeHost::new(), "127.0.0.1:4841");
+    let first = discover(
+        &Fake::new().endpoint("urn:a").at(host, "127.0.0.1:4840"),
+        &urls,
+        "",
+    );
+    assert_eq!(first.devices().len(), 1);
+    let host = lds().at(mk_shaky("127.0.0.1:4840", false), "127.0.0.1:4841");
+    assert_eq!(again(&host, &urls, &first).devices, Devices::Unchanged);
 }

@@ -25,6 +25,7 @@ pub struct Fake {
     fault: Option<StatusCode>,
     chunk: Option<usize>,
     slow: Duration,
+    no_endpoints: bool,
 }
 
 /// An application that a server lists.
@@ -109,6 +110,12 @@ impl Fake {
         self
     }
 
+    /// Answers that it has no such service when its endpoints are asked for.
+    pub fn faults_at_endpoints(mut self) -> Self {
+        self.no_endpoints = true;
+        self
+    }
+
     /// The encoded list.
     pub fn list(&self) -> Vec<u8> {
         encode(&FindServersResponse {
@@ -144,7 +151,8 @@ impl Fake {
         })
     }
 
-    fn react(&self, bytes: &[u8]) -> TcpReaction {
+    /// What it does when these bytes come.
+    pub fn react(&self, bytes: &[u8]) -> TcpReaction {
         let send = match bytes.get(..3) {
             Some(b"HEL") => HELLO.to_vec(),
             Some(b"OPN") => opened(bytes),
@@ -175,7 +183,7 @@ impl Fake {
         let body = match (service, &self.records, self.fault) {
             (_, _, Some(status)) => fault(status),
             (422, ..) => self.list(),
-            (428, ..) => encode(&GetEndpointsResponse {
+            (428, ..) if !self.no_endpoints => encode(&GetEndpointsResponse {
                 endpoints: Some(self.endpoints.clone()),
                 ..GetEndpointsResponse::default()
             }),

@@ -287,7 +287,12 @@ fn what_all_servers_send_together_is_bounded() {
         urls.push(format!("opc.tcp://10.6.6.{number}:4840/"));
     }
     let urls: Vec<&str> = urls.iter().map(String::as_str).collect();
-    assert_eq!(ids(&discover(&host, &urls, "")), [GOOD]);
+    let found = Call::<OpcUa>::new(&details(&urls, "")).run(&host).unwrap();
+    assert_eq!(ids(&found), [GOOD]);
+    assert!(
+        matches!(found.devices, Devices::Partial(_)),
+        "what one server sends must not withdraw what another one lists"
+    );
     let flooded = host
         .skipped()
         .iter()
@@ -308,4 +313,92 @@ fn words_of_peers_stay_harmless() {
         let text = format!("{}{}{}", skipped.subject, skipped.rule, skipped.reason);
         assert!(!text.contains('\u{1b}') && text.len() < 2_000, "{text}");
     }
+}
+
+#[test]
+fn names_beyond_what_a_call_looks_up_are_never_taken_for_unknown_ones() {
+    let mk_host = || {
+        let mut lds = Fake::discovery(GOOD);
+        let mut evil = Fake::discovery(HOSTILE);
+        let mut host = FakeHost::new();
+        for number in 0..40_u8 {
+            let (name, address) = (format!("plc{number}"), format!("10.1.3.{number}"));
+            let url = format!("opc.tcp://{name}:4840/");
+            lds = lds.knows(&format!("urn:{number}"), "PLC", &url);
+            host = host.name(&name, [address.as_str()]);
+            host = Fake::new()
+                .endpoint(&format!("urn:{number}"))
+                .at(host, &format!("{address}:4840"));
+        }
+        for number in 0..500 {
+            evil = evil.knows("", "X", &format!("opc.tcp://n{number}.invalid:4850/"));
+        }
+        let host = evil.at(host, "10.6.6.6:4840");
+        lds.at(host, "10.1.2.3:4840")
+    };
+    let mut cursor = None;
+    let mut seen = std::collections::BTreeSet::new();
+    for _ in 0..6 {
+        let host = mk_host();
+        let mut call = Call::<OpcUa>::new(&details(&[HOSTILE, GOOD], ""));
+        if let Some(cursor) = cursor {
+            call = call.cursor(cursor);
+        }
+        let found = call.run(&host).unwrap();
+        assert!(matches!(found.devices, Devices::Partial(_)));
+        let names = host.contacts().into_iter();
+        let names = names
+            .filter(|contact| contact.to.starts_with("name "))
+            .count();
+        assert_eq!(names, 64);
+        assert!(ids(&found).len() >= 32, "{:?}", ids(&found));
+        for id in ids(&found) {
+            assert!(id.starts_with("opc.tcp://plc"), "{id}");
+            seen.insert(id.to_owned());
+        }
+        let late = host.skipped();
+        let late = late
+            .iter()
+            .filter(|one| one.reason.contains("not looked up"));
+        assert!(late.count() >= 400);
+        cursor = found.cursor;
+    }
+    assert_eq!(seen.len(), 40, "every call begins with other names");
+}
+
+#[test]
+fn the_name_of_a_configured_server_is_looked_up_once() {
+    let mut host = FakeHost::new();
+    let urls: Vec<String> = (0..64).map(|n| format!("opc.tcp://plc{n}:4840/")).collect();
+    for (number, url) in urls.iter().enumerate() {
+        let address = format!("10.1.3.{number}");
+        host = host.name(&format!("plc{number}"), [address.as_str()]);
+        host = Fake::server("", "PLC", url).at(host, &format!("{address}:4840"));
+    }
+    let urls: Vec<&str> = urls.iter().map(String::as_str).collect();
+    assert_eq!(discover(&host, &urls, "").devices().len(), 64);
+    let contacts = host.contacts().into_iter();
+    let names = contacts.filter(|contact| contact.to.starts_with("name "));
+    assert_eq!(names.count(), 64);
+}
+
+#[test]
+fn connections_of_a_call_are_bounded_and_the_rest_follows() {
+    let urls: Vec<String> = (0..6)
+        .map(|n| format!("opc.tcp://10.6.6.{n}:4840/"))
+        .collect();
+    let mut host = FakeHost::new().deny("11.0.0.0/8");
+    for number in 0..6_u32 {
+        let mut lds = Fake::discovery(&urls[0]);
+        for place in 0..999 {
+            let address = Ipv4Addr::from(0x0b00_0000 + (number << 16) + place);
+            lds = lds.knows("", "X", &format!("opc.tcp://{address}:4840/"));
+        }
+        host = lds.at(host, &format!("10.6.6.{number}:4840"));
+    }
+    let urls: Vec<&str> = urls.iter().map(String::as_str).collect();
+    let found = Call::<OpcUa>::new(&details(&urls, "")).run(&host).unwrap();
+    assert!(matches!(found.devices, Devices::Partial(_)));
+    let connections = connections(&host).len();
+    assert!((3_800..4_096).contains(&connections), "{connections}");
 }
