@@ -3,6 +3,7 @@
 mod cameras;
 mod credentials;
 mod hostile;
+mod quirks;
 mod robbery;
 mod steady;
 

@@ -12,6 +12,8 @@ const MAX_SCOPES: usize = 128;
 /// How many types of one match are kept.
 const MAX_TYPES: usize = 32;
 
+/// The name space of WS-Discovery.
+const DISCOVERY: &str = "http://schemas.xmlsoap.org/ws/2005/04/discovery";
 /// ONVIF's name space for `NetworkVideoTransmitter`.
 const NETWORK: &str = "http://www.onvif.org/ver10/network/wsdl";
 /// ONVIF's name space for `Device`.
@@ -27,22 +29,25 @@ pub enum Kind {
 }
 
 /// A probe for devices of a kind. The prefixes are declared on the envelope: devices resolve the type's name, and some
-/// look for the declaration only there. `message_id` is a URI such as `urn:uuid:…`.
+/// look for the declaration only there. Others look for it only where the type is, so the transmitter's has it there as well.
+/// `message_id` is a URI such as `urn:uuid:…`.
 pub fn probe(kind: Kind, message_id: &str) -> String {
     let types = match kind {
-        Kind::NetworkVideoTransmitter => "dn:NetworkVideoTransmitter",
-        Kind::Device => "tds:Device",
+        Kind::NetworkVideoTransmitter => format!(
+            "<d:Types xmlns:d=\"{DISCOVERY}\" xmlns:dn=\"{NETWORK}\">dn:NetworkVideoTransmitter</d:Types>"
+        ),
+        Kind::Device => "<d:Types>tds:Device</d:Types>".to_owned(),
     };
     format!(
         "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n\
          <s:Envelope xmlns:s=\"http://www.w3.org/2003/05/soap-envelope\" \
          xmlns:a=\"http://schemas.xmlsoap.org/ws/2004/08/addressing\" \
-         xmlns:d=\"http://schemas.xmlsoap.org/ws/2005/04/discovery\" \
+         xmlns:d=\"{DISCOVERY}\" \
          xmlns:dn=\"{NETWORK}\" xmlns:tds=\"{DEVICE}\">\
          <s:Header><a:MessageID>{message_id}</a:MessageID>\
          <a:To s:mustUnderstand=\"true\">urn:schemas-xmlsoap-org:ws:2005:04:discovery</a:To>\
-         <a:Action s:mustUnderstand=\"true\">http://schemas.xmlsoap.org/ws/2005/04/discovery/Probe</a:Action></s:Header>\
-         <s:Body><d:Probe><d:Types>{types}</d:Types></d:Probe></s:Body></s:Envelope>"
+         <a:Action s:mustUnderstand=\"true\">{DISCOVERY}/Probe</a:Action></s:Header>\
+         <s:Body><d:Probe>{types}</d:Probe></s:Body></s:Envelope>"
     )
 }
 

@@ -39,7 +39,8 @@ pub async fn probe(host: &Host, timeout: Duration) -> Vec<Heard> {
         );
         return Vec::new();
     }
-    let ids = [message_id(host), message_id(host)];
+    // Some devices take names in the form of 2005 alone, as Akri writes them, and some in today's.
+    let ids = [message_id(host, "uuid"), message_id(host, "urn:uuid")];
     let mut sends = Vec::new();
     for (kind, id, start) in [
         (Kind::NetworkVideoTransmitter, &ids[0], Duration::ZERO),
@@ -98,10 +99,10 @@ fn repeat_delay(host: &Host) -> Duration {
 }
 
 /// A random name for a message (RFC 9562, version 4).
-fn message_id(host: &Host) -> String {
+fn message_id(host: &Host, scheme: &str) -> String {
     let (high, low) = (host.random(), host.random());
     format!(
-        "urn:uuid:{:08x}-{:04x}-4{:03x}-{:04x}-{:012x}",
+        "{scheme}:{:08x}-{:04x}-4{:03x}-{:04x}-{:012x}",
         high >> 32,
         (high >> 16) & 0xffff,
         high & 0xfff,

@@ -60,7 +60,7 @@ fn a_camera_that_only_answers_to_its_own_type_is_found() {
                 payload: mk_match(&uuid(9), &url(9)),
             };
             asked
-                .contains(&format!("<d:Types>{types}</d:Types>"))
+                .contains(&format!(">{types}</d:Types>"))
                 .then_some(answer)
                 .into_iter()
                 .collect()

@@ -112,9 +112,11 @@ fn envelope(action: &str, number: u16, header: &str, body: &str) -> String {
     )
 }
 
-/// The text between `<…name>` and the next `<`, wherever that comes first.
+/// The text between `<…name …>` and the next `<`, wherever that comes first.
 fn text_of<'a>(xml: &'a str, name: &str) -> Option<&'a str> {
-    let (_, rest) = xml.split_once(&format!("{name}>"))?;
+    let starts = ['>', ' '].into_iter();
+    let start = starts.filter_map(|end| xml.find(&format!("{name}{end}")));
+    let (_, rest) = xml.get(start.min()?..)?.split_once('>')?;
     rest.split('<').next().map(str::trim)
 }
 
