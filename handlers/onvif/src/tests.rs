@@ -1,5 +1,6 @@
 //! Whole calls on a network in memory.
 
+mod akri;
 mod cameras;
 mod credentials;
 mod hostile;

@@ -10,7 +10,7 @@ use crate::security::digest::Challenge;
 use crate::security::{Credential, token};
 use crate::soap::clock::UtcTime;
 use crate::soap::{self, Answer, Failure, Operation};
-use crate::xaddr::{Host as At, XAddr};
+use crate::xaddr::XAddr;
 use crate::xml;
 
 /// How long the first question may take; Akri gives a second.
@@ -25,6 +25,15 @@ pub struct Asker<'a> {
     pub host: &'a Host,
     /// What cameras may be told.
     pub credentials: &'a Credentials,
+}
+
+/// What came of asking a camera.
+#[derive(Debug)]
+pub struct Asked {
+    /// What it told, or why it is not there.
+    pub told: Result<Told, Silence>,
+    /// Whether it was shown a digest of a password and took none.
+    pub is_refused: bool,
 }
 
 /// What a camera told.
@@ -80,43 +89,17 @@ impl Asker<'_> {
         uuid: &str,
         may_tell: Result<(), &'static str>,
         limit: Duration,
-    ) -> Result<Told, Silence> {
+    ) -> Asked {
         let credential = may_tell.and_then(|()| {
             self.credentials
                 .get(uuid)
                 .ok_or("none are given for its UUID, nor default ones")
         });
         let mut visit = self.visit(xaddr, credential, limit);
-        visit.greet().await?;
-        let took = self.host.elapsed().saturating_sub(visit.began);
-        let mut told = Told {
-            info: Info::default(),
-            scopes: Vec::new(),
-            took,
-            is_cut_short: false,
-        };
-        for operation in [
-            Operation::GetNetworkInterfaces,
-            Operation::GetDeviceInformation,
-            Operation::GetScopes,
-        ] {
-            match visit.ask(operation).await {
-                Ok(mut answer) => {
-                    told.scopes.append(&mut answer.scopes);
-                    told.info.take(answer);
-                }
-                Err(trouble) => {
-                    told.is_cut_short |= matches!(trouble, Trouble::Network(_));
-                    if told.info.trouble.is_empty() {
-                        told.info.trouble = format!("{}: {trouble}", operation.name());
-                    }
-                }
-            }
+        Asked {
+            told: visit.questions().await,
+            is_refused: visit.is_refused,
         }
-        if let (At::Ip(ip), true) = (&xaddr.host, told.info.ip.is_empty()) {
-            told.info.ip = ip.to_string();
-        }
-        Ok(told)
     }
 
     fn visit<'v>(
@@ -136,6 +119,7 @@ impl Asker<'_> {
             proof: Proof::None,
             was_digest: false,
             was_token: false,
+            is_refused: false,
         }
     }
 }
@@ -156,6 +140,7 @@ struct Visit<'a> {
     proof: Proof,
     was_digest: bool,
     was_token: bool,
+    is_refused: bool,
 }
 
 /// How a request proves that we know the password.
@@ -179,6 +164,35 @@ enum Trouble {
 }
 
 impl Visit<'_> {
+    async fn questions(&mut self) -> Result<Told, Silence> {
+        self.greet().await?;
+        let mut told = Told {
+            info: Info::default(),
+            scopes: Vec::new(),
+            took: self.host.elapsed().saturating_sub(self.began),
+            is_cut_short: false,
+        };
+        for operation in [
+            Operation::GetNetworkInterfaces,
+            Operation::GetDeviceInformation,
+            Operation::GetScopes,
+        ] {
+            match self.ask(operation).await {
+                Ok(mut answer) => {
+                    told.scopes.append(&mut answer.scopes);
+                    told.info.take(answer);
+                }
+                Err(trouble) => {
+                    told.is_cut_short |= matches!(trouble, Trouble::Network(_));
+                    if told.info.trouble.is_empty() {
+                        told.info.trouble = format!("{}: {trouble}", operation.name());
+                    }
+                }
+            }
+        }
+        Ok(told)
+    }
+
     async fn greet(&mut self) -> Result<(), Silence> {
         match self.ask(Operation::GetSystemDateAndTime).await {
             Ok(_) => Ok(()),
@@ -197,9 +211,11 @@ impl Visit<'_> {
             match soap::read(operation, response.status, &response.body) {
                 Ok(answer) => {
                     self.note_time(operation, &answer, &response);
+                    self.is_refused &= matches!(self.proof, Proof::None);
                     return Ok(answer);
                 }
                 Err(Failure::NotAuthorized(_)) => {
+                    self.is_refused |= !matches!(self.proof, Proof::None);
                     self.note_time(operation, &Answer::default(), &response);
                     self.prove(&response, &mut may_renew)?;
                 }

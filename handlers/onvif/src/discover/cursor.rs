@@ -13,7 +13,7 @@ const MAX_CAMERAS: usize = 2_000;
 /// How many addresses that did not answer are remembered.
 const MAX_FAILED: usize = 1_000;
 /// Says what the bytes mean.
-const VERSION: u64 = 2;
+const VERSION: u64 = 3;
 
 /// A moment: milliseconds of the host's monotonic clock.
 pub type Moment = u64;
@@ -52,6 +52,8 @@ pub struct Camera {
     pub asked: Moment,
     /// For how many milliseconds from then on what it told is good.
     pub fresh_for: u64,
+    /// When it last refused credentials.
+    pub refused: Moment,
     /// When a farewell was last found to be false.
     pub doubted: Moment,
     /// How often it did not answer since it last did.
@@ -98,6 +100,8 @@ pub struct Failed {
     pub times: u64,
     /// When it was last asked.
     pub asked: Moment,
+    /// When it last refused credentials.
+    pub refused: Moment,
     /// Why.
     pub reason: String,
 }
@@ -126,6 +130,22 @@ impl Camera {
 }
 
 impl Info {
+    /// Takes what is missing from what was told before.
+    pub fn fill(&mut self, before: &Self) {
+        for (own, other) in [
+            (&mut self.ip, &before.ip),
+            (&mut self.mac, &before.mac),
+            (&mut self.manufacturer, &before.manufacturer),
+            (&mut self.model, &before.model),
+            (&mut self.firmware, &before.firmware),
+            (&mut self.serial, &before.serial),
+        ] {
+            if own.is_empty() {
+                own.clone_from(other);
+            }
+        }
+    }
+
     /// Takes over what an answer has.
     pub fn take(&mut self, answer: soap::Answer) {
         for (own, other) in [
@@ -236,6 +256,7 @@ impl Cursor {
             let failed = Failed {
                 times: reader.number()?,
                 asked: reader.number()?,
+                refused: reader.number()?,
                 reason: reader.text()?,
             };
             cursor.failed.0.push((reader.text()?, failed));
@@ -282,6 +303,7 @@ impl Cursor {
         for (url, failed) in self.failed.iter() {
             writer.number(failed.times);
             writer.number(failed.asked);
+            writer.number(failed.refused);
             writer.text(&failed.reason);
             writer.text(url);
         }
@@ -301,6 +323,7 @@ impl Camera {
             },
             asked: reader.number()?,
             fresh_for: reader.number()?,
+            refused: reader.number()?,
             doubted: reader.number()?,
             misses: reader.number()?,
             took: reader.number()?,
@@ -334,6 +357,7 @@ impl Camera {
             claim,
             self.asked,
             self.fresh_for,
+            self.refused,
             self.doubted,
             self.misses,
             self.took,

@@ -126,3 +126,216 @@ fn problems_of_credentials_are_logged_once_without_values() {
         "discovery property \"device_credential_list\" is no JSON list of names of properties"
     );
 }
+
+#[test]
+fn a_wrong_password_is_not_tried_again_for_a_quarter_of_an_hour() {
+    // Wrong passwords lock accounts. It refuses from the first question on, or from the second.
+    for first in [true, false] {
+        let proofs = Rc::new(Cell::new(0));
+        let counted = Rc::clone(&proofs);
+        let host = answering(
+            mk_network(),
+            "192.168.7.9:3702",
+            mk_match(&uuid(9), &url(9)),
+        );
+        let host = host.http_server("http://192.168.7.9:80", move |request| {
+            let body = String::from_utf8_lossy(&request.body).into_owned();
+            let is_signed = request
+                .headers
+                .iter()
+                .any(|(name, _)| name == "Authorization");
+            counted.set(counted.get() + usize::from(is_signed || body.contains("PasswordDigest")));
+            if !first && body.contains("<GetSystemDateAndTime ") {
+                return answer(9, request).into();
+            }
+            let mut response = http::Response::new(401, "");
+            let nonce = counted.get();
+            for (name, value) in [
+                (
+                    "www-authenticate",
+                    format!("Digest realm=\"c\", nonce=\"{nonce}\""),
+                ),
+                ("date", "Fri, 20 Nov 2026 08:58:44 GMT".to_owned()),
+            ] {
+                response.headers.push((name.to_owned(), value));
+            }
+            response.into()
+        });
+        let mut found = secretive(call("")).run(&host).unwrap();
+        assert_eq!(found.devices().len(), usize::from(!first));
+        // One digest and one token.
+        assert_eq!(proofs.get(), 2, "{first}");
+        for n in 0..40 {
+            host.pass(Duration::from_secs(9));
+            let event = if n % 4 == 3 {
+                mk_hello(9)
+            } else {
+                Event::Timer
+            };
+            found = secretive(next(&found, "", vec![event])).run(&host).unwrap();
+        }
+        assert_eq!(proofs.get(), 2, "{first}");
+        assert!(!reasons(&host, &url(9)).is_empty());
+        // What the operator changed is tried at once.
+        host.pass(Duration::from_secs(9));
+        found = secretive(next(&found, "", vec![Event::Changed]))
+            .run(&host)
+            .unwrap();
+        assert_eq!(proofs.get(), 4, "{first}");
+        host.pass(Duration::from_mins(16));
+        secretive(next(&found, "", vec![Event::Timer]))
+            .run(&host)
+            .unwrap();
+        assert_eq!(proofs.get(), 6, "{first}");
+    }
+}
+
+#[test]
+fn what_a_camera_told_stays_while_credentials_are_not_tried() {
+    // Its user may read all but the scopes.
+    let proofs = Rc::new(Cell::new(0));
+    let counted = Rc::clone(&proofs);
+    let host = answering(
+        mk_network(),
+        "192.168.7.9:3702",
+        mk_match(&uuid(9), &url(9)),
+    );
+    let host = host.http_server("http://192.168.7.9:80", move |request| {
+        let body = String::from_utf8_lossy(&request.body).into_owned();
+        let has_token = body.contains("PasswordDigest");
+        counted.set(counted.get() + usize::from(has_token));
+        let may = has_token && !body.contains("<GetScopes ");
+        if may || body.contains("<GetSystemDateAndTime ") {
+            answer(9, request).into()
+        } else {
+            http::Response::new(401, "").into()
+        }
+    });
+    let mut found = secretive(call("")).run(&host).unwrap();
+    let device = &found.devices()[0];
+    assert_eq!(
+        device.get_attribute("manufacturer"),
+        Some(&"Example".into())
+    );
+    assert_eq!(proofs.get(), 3);
+    for _ in 0..10 {
+        host.pass(Duration::from_secs(10));
+        found = secretive(next(&found, "", vec![mk_hello(9)]))
+            .run(&host)
+            .unwrap();
+        assert_eq!(found.devices, Devices::Unchanged);
+    }
+    assert_eq!(proofs.get(), 3);
+}
+
+#[test]
+fn a_redirect_after_a_challenge_takes_no_digest_elsewhere() {
+    let host = answering(
+        mk_network(),
+        "192.168.7.9:3702",
+        mk_match(&uuid(9), &url(9)),
+    );
+    let host = host.http_server("http://192.168.7.9:80", |request| {
+        let body = String::from_utf8_lossy(&request.body).into_owned();
+        if body.contains("<GetSystemDateAndTime ") {
+            return answer(9, request).into();
+        }
+        let is_signed = request
+            .headers
+            .iter()
+            .any(|(name, _)| name == "Authorization");
+        let (status, name, value) = if is_signed {
+            (307, "location", "http://192.168.7.66/onvif/device_service")
+        } else {
+            (401, "www-authenticate", "Digest realm=\"c\", nonce=\"1\"")
+        };
+        let mut response = http::Response::new(status, "");
+        response.headers.push((name.to_owned(), value.to_owned()));
+        response.into()
+    });
+    let host = with_service(host, 66);
+    let found = secretive(call("")).run(&host).unwrap();
+    assert_eq!(found.devices().len(), 1);
+    assert!(reasons(&host, &url(9))[0].contains("redirect (307)"));
+    assert!(
+        !requests(&host)
+            .iter()
+            .any(|request| request.contains("192.168.7.66"))
+    );
+}
+
+#[test]
+fn each_of_akris_ways_to_give_credentials_reaches_the_camera() {
+    let ways: [&[(&str, &str)]; 4] = [
+        &[
+            ("device_credential_list", r#"["list"]"#),
+            (
+                "list",
+                r#"{"00000000-0000-4000-8000-000000000009": {"username": "secret-admin", "password": "aHVudGVyMi1odW50ZXIy", "base64encoded": true}}"#,
+            ),
+        ],
+        &[
+            ("device_credential_ref_list", r#"["refs"]"#),
+            (
+                "refs",
+                r#"{"00000000-0000-4000-8000-000000000009": {"username_ref": "u", "password_ref": "p"}}"#,
+            ),
+            ("u", "secret-admin"),
+            ("p", PASSWORD),
+        ],
+        &[
+            (
+                "username_00000000_0000_4000_8000_000000000009",
+                "secret-admin",
+            ),
+            ("password_00000000_0000_4000_8000_000000000009", PASSWORD),
+        ],
+        &[
+            ("username_default", "secret-admin"),
+            ("password_default", PASSWORD),
+        ],
+    ];
+    for way in ways {
+        let host = answering(
+            mk_network(),
+            "192.168.7.9:3702",
+            mk_match(&uuid(9), &url(9)),
+        );
+        let host = host.http_server("http://192.168.7.9:80", |request| {
+            let body = String::from_utf8_lossy(&request.body).into_owned();
+            let is_right = body.contains("<wsse:Username>secret-admin<")
+                && body.contains(&password_digest(&body));
+            if is_right || body.contains("<GetSystemDateAndTime ") {
+                answer(9, request).into()
+            } else {
+                http::Response::new(401, "").into()
+            }
+        });
+        let with = way
+            .iter()
+            .fold(call(""), |call, (name, value)| call.secret(name, *value));
+        let found = with.run(&host).unwrap();
+        let manufacturer = found.devices()[0].get_attribute("manufacturer");
+        assert_eq!(manufacturer, Some(&"Example".into()), "{way:?}");
+    }
+}
+
+/// The digest of the password that belongs to a token's nonce and time (WSS UsernameToken Profile 1.0, 3.1).
+fn password_digest(body: &str) -> String {
+    use base64::Engine as _;
+    use base64::engine::general_purpose::STANDARD;
+    use sha1::Digest as _;
+    let text = |name: &str| {
+        let (_, rest) = body.split_once(name)?;
+        rest.split_once('>')?.1.split('<').next()
+    };
+    let nonce = text("<wsse:Nonce").and_then(|nonce| STANDARD.decode(nonce).ok());
+    let created = text("<wsu:Created").unwrap_or("none");
+    let whole = [
+        &nonce.unwrap_or_default(),
+        created.as_bytes(),
+        PASSWORD.as_bytes(),
+    ]
+    .concat();
+    STANDARD.encode(sha1::Sha1::digest(whole))
+}

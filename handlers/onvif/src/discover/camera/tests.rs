@@ -60,6 +60,7 @@ fn ask(host: &FakeHost, may_tell: Result<(), &'static str>) -> Result<Told, Sile
     };
     let xaddr = XAddr::new(URL).unwrap();
     call.block_on(asker.ask(&xaddr, "uuid", may_tell, LIMIT))
+        .told
 }
 
 fn has_token(request: &http::Request) -> bool {
@@ -104,7 +105,6 @@ fn a_camera_that_wants_nothing_is_told_nothing() {
     let (host, requests) = mk_camera(|_| true, |_| not_authorized());
     let told = ask(&host, Ok(())).unwrap();
     assert_eq!(told.info.manufacturer, "Example");
-    assert_eq!(told.info.ip, "192.168.7.9");
     assert!(told.info.trouble.is_empty());
     assert_eq!(requests.borrow().len(), 4);
     let is_plain = |request: &http::Request| {
@@ -215,7 +215,6 @@ fn a_camera_that_refuses_for_ever_is_asked_little_more() {
             told.info.trouble,
             "GetNetworkInterfaces: wants credentials: it refuses those given"
         );
-        assert_eq!(told.info.ip, "192.168.7.9");
         assert!(!told.is_cut_short);
         assert_eq!(requests.borrow().len(), sends, "{stale}");
         assert_secret(&requests);

@@ -18,6 +18,7 @@ fn mk_cursor() -> Cursor {
     let mut camera = mk_camera(true, 3, 5);
     camera.uuid = "u".to_owned();
     camera.claim = Claim::Contested;
+    camera.refused = 4;
     camera.info.mac = "00:11".to_owned();
     camera.info.trouble = "\u{e4}".to_owned();
     cursor.cameras.insert("http://b".to_owned(), camera);
@@ -27,6 +28,7 @@ fn mk_cursor() -> Cursor {
     let failed = Failed {
         times: 2,
         asked: 9,
+        refused: 5,
         reason: "timed out".to_owned(),
     };
     cursor.failed.insert("http://c".to_owned(), failed);
