@@ -3,6 +3,7 @@
 mod akri;
 mod cameras;
 mod credentials;
+mod floods;
 mod hostile;
 mod quirks;
 mod robbery;

@@ -320,7 +320,7 @@ fn each_of_akris_ways_to_give_credentials_reaches_the_camera() {
     }
 }
 
-/// The digest of the password that belongs to a token's nonce and time (WSS UsernameToken Profile 1.0, 3.1).
+/// The digest of the password that belongs to a token's nonce and time (WSS `UsernameToken` Profile 1.0, 3.1).
 fn password_digest(body: &str) -> String {
     use base64::Engine as _;
     use base64::engine::general_purpose::STANDARD;

@@ -72,59 +72,6 @@ fn known_cameras_are_looked_at_before_new_ones() {
     assert_eq!(first.unwrap().to, format!("http POST {}", url(200)));
 }
 
-/// Answers every probe with `many` made-up cameras that do not exist.
-fn flooding(host: FakeHost, is_on: &Rc<Cell<bool>>, many: u32) -> FakeHost {
-    let is_on = Rc::clone(is_on);
-    host.udp_peer(GROUP, move |_, _| {
-        let many = if is_on.get() { many } else { 0 };
-        (0..many)
-            .map(|n| {
-                let ip = format!("10.{}.{}.1", n / 250 % 250, n % 250);
-                UdpAnswer {
-                    after: Duration::ZERO,
-                    from: format!("{ip}:{}", 1_024 + n % 60_000).parse().unwrap(),
-                    payload: mk_match(
-                        &format!("{n:08}-0000-0000-0000-{n:012}"),
-                        &format!("http://{ip}/"),
-                    ),
-                }
-            })
-            .collect()
-    })
-}
-
-#[test]
-fn a_flood_withdraws_nobody_and_a_camera_that_came_in_it_is_found_after_it() {
-    let (is_flood, is_new) = (Rc::new(Cell::new(false)), Rc::new(Cell::new(false)));
-    let host = flooding(mk_network(), &is_flood, 10_000);
-    let host = with_switched(with_camera(host, 9), 10, &is_new);
-    let mut found = call("").run(&host).unwrap();
-    assert_eq!(ids(&found), [id(9)]);
-    is_flood.set(true);
-    is_new.set(true);
-    for _ in 0..3 {
-        host.pass(Duration::from_secs(5));
-        let began = host.now();
-        found = next(&found, "", vec![Event::Timer]).run(&host).unwrap();
-        assert!(host.now().saturating_sub(began) < Duration::from_secs(24));
-        assert!(
-            !is_complete(&found) || ids(&found).contains(&id(9).as_str()),
-            "{:?}",
-            ids(&found)
-        );
-        assert!(found.departed.is_empty());
-        assert!(found.cursor.as_ref().unwrap().len() <= 1 << 20);
-    }
-    is_flood.set(false);
-    let mut all = Vec::new();
-    for _ in 0..3 {
-        host.pass(Duration::from_secs(5));
-        found = next(&found, "", vec![Event::Timer]).run(&host).unwrap();
-        all.extend(ids(&found).into_iter().map(str::to_owned));
-    }
-    assert!(all.contains(&id(10)), "{all:?}");
-}
-
 #[test]
 fn a_call_without_time_for_all_answers_in_part_and_goes_on() {
     let mut host = mk_network();
@@ -266,25 +213,97 @@ fn answers_that_cannot_be_read_are_named_and_nothing_else_happens() {
 
 #[test]
 fn what_a_camera_answers_that_means_harm_is_named() {
-    let deep = mk_soap(&"<a>".repeat(80_000));
-    let laughs = br#"<!DOCTYPE l [<!ENTITY a "ha"><!ENTITY b "&a;&a;&a;">]><s:Envelope><s:Body>&b;</s:Body></s:Envelope>"#.to_vec();
-    for (body, words) in [(deep, "64 deep"), (laughs, "document type")] {
+    let attributes: String = (0..10_000).map(|n| format!(" a{n}=''")).collect();
+    let whole = mk_soap(DATE);
+    let gzip = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\x03\xb3\x29\xb6\x72".to_vec();
+    for (status, body, words) in [
+        (200, mk_soap(&"<a>".repeat(100_000)), "larger than 262144"),
+        (200, mk_soap(&"<a>".repeat(80_000)), "64 deep"),
+        (200, mk_soap(&format!("<a{attributes}/>")), "128 attributes"),
+        (200, mk_soap(&"<a/>".repeat(20_000)), "10000 elements"),
+        (200, mk_soap(&"x".repeat(300_000)), "larger than 262144"),
+        (200, whole[..whole.len() - 13].to_vec(), "cut off"),
+        (
+            200,
+            br#"<!DOCTYPE l [<!ENTITY a "ha"><!ENTITY b "&a;&a;&a;">]><s:Envelope><s:Body>&b;</s:Body></s:Envelope>"#.to_vec(),
+            "document type",
+        ),
+        (
+            200,
+            br#"<!DOCTYPE l SYSTEM "http://169.254.169.254/"><s:Envelope><s:Body/></s:Envelope>"#.to_vec(),
+            "document type",
+        ),
+        (200, gzip, "no XML"),
+        (200, vec![0; 200_000], "no XML"),
+        (302, Vec::new(), "redirect (302)"),
+        (401, Vec::new(), "wants credentials"),
+        (500, mk_soap(&"<s:Fault>".repeat(60)), "status 500"),
+    ] {
         let host = answering(
             mk_network(),
             "192.168.7.66:3702",
             mk_match(&uuid(66), &url(66)),
         );
         let host = host.http_server("http://192.168.7.66:80", move |_| {
-            http::Response::new(200, body.clone()).into()
+            let mut response = http::Response::new(status, body.clone());
+            let elsewhere = ("location".to_owned(), url(67));
+            response.headers.push(elsewhere);
+            response.into()
         });
-        let host = with_camera(host, 9);
-        let found = call("").run(&host).unwrap();
-        assert_eq!(ids(&found), [id(9)]);
-        assert!(
-            reasons(&host, &url(66))[0].contains(words),
-            "{:?}",
-            host.skipped()
+        let host = with_service(with_camera(host, 9), 67);
+        let mut found = call("").run(&host).unwrap();
+        assert_eq!(ids(&found), [id(9)], "{words}");
+        let said = reasons(&host, &url(66));
+        assert!(said[0].contains(words), "{words}: {said:?}");
+        // Nor does it withdraw the other one later.
+        for _ in 0..3 {
+            host.pass(Duration::from_secs(9));
+            found = next(&found, "", vec![Event::Timer]).run(&host).unwrap();
+            assert_eq!(found.devices, Devices::Unchanged, "{words}");
+        }
+        assert!(!requests(&host).iter().any(|to| to.contains("192.168.7.67")));
+    }
+}
+
+#[test]
+fn who_lies_about_the_time_is_a_device_and_gets_a_token_of_that_time_or_none() {
+    for (year, created) in [
+        ("1970", Some("1970-09-16T07:50:45Z")),
+        ("2100", Some("2100-09-16T07:50:45Z")),
+        ("9999999999999999999", None),
+        ("-5", None),
+    ] {
+        let tokens = Rc::new(std::cell::RefCell::new(Vec::new()));
+        let kept = Rc::clone(&tokens);
+        let host = with_camera(mk_network(), 10);
+        let host = answering(host, "192.168.7.9:3702", mk_match(&uuid(9), &url(9)));
+        let host = host.http_server("http://192.168.7.9:80", move |request| {
+            let body = String::from_utf8_lossy(&request.body).into_owned();
+            if body.contains("<GetSystemDateAndTime ") {
+                let date = DATE.replace(">2010<", &format!(">{year}<"));
+                return http::Response::new(200, mk_soap(&date)).into();
+            }
+            let created = body.split_once("<wsu:Created>");
+            let created = created.and_then(|(_, rest)| rest.split('<').next());
+            kept.borrow_mut().extend(created.map(str::to_owned));
+            http::Response::new(401, "").into()
+        });
+        let found = call("")
+            .secret("username_00000000_0000_4000_8000_000000000009", "u")
+            .secret(
+                "password_00000000_0000_4000_8000_000000000009",
+                "hunter2-hunter2",
+            )
+            .run(&host)
+            .unwrap();
+        assert_eq!(ids(&found), [id(10), id(9)], "{year}");
+        assert_eq!(
+            *tokens.borrow(),
+            created.map(str::to_owned).into_iter().collect::<Vec<_>>()
         );
+        let said = reasons(&host, &url(9));
+        let is_named = created.is_some() || said[0].contains("does not tell its time");
+        assert!(is_named, "{said:?}");
     }
 }
 

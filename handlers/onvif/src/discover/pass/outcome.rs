@@ -44,7 +44,7 @@ impl Pass<'_> {
                 host.skipped(&xaddr.url, "answer", silence.to_string());
                 self.miss(&xaddr.url, now);
             }
-            Outcome::Asked(candidate, asked) => self.take_asked(candidate, asked, now, is_patient),
+            Outcome::Asked(asked) => self.take_asked(*asked, now, is_patient),
             Outcome::Gone(xaddr) => {
                 if let Some(camera) = self.cursor.cameras.remove(&xaddr.url) {
                     self.departed.push(devices::device(&xaddr.url, &camera).id);
@@ -53,7 +53,12 @@ impl Pass<'_> {
         }
     }
 
-    fn take_asked(&mut self, candidate: Candidate, asked: Asked, now: Moment, is_patient: bool) {
+    fn take_asked(
+        &mut self,
+        (candidate, asked): (Candidate, Asked),
+        now: Moment,
+        is_patient: bool,
+    ) {
         let url = candidate.xaddr.url.clone();
         let held_back = self.refused(&url, now);
         let refused = if asked.is_refused {

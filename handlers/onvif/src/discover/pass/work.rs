@@ -40,7 +40,7 @@ pub(super) enum Outcome {
     Here(XAddr, Duration),
     Stays(XAddr),
     Silent(XAddr, Silence),
-    Asked(Candidate, Asked),
+    Asked(Box<(Candidate, Asked)>),
     Gone(XAddr),
 }
 
@@ -116,7 +116,7 @@ impl Pass<'_> {
             let passed = host.elapsed().saturating_sub(began);
             let is_over = asked.told.is_ok() || asked.is_refused;
             if is_over || tries_made >= tries || passed >= TRYING {
-                return Outcome::Asked(candidate, asked);
+                return Outcome::Asked(Box::new((candidate, asked)));
             }
             tries_made += 1;
             host.sleep(TRYING / TRIES).await;
