@@ -126,3 +126,19 @@ fn the_floors_hold() {
         }
     }
 }
+
+#[test]
+fn what_authors_are_told_of_a_calls_bounds_is_what_the_host_counts() {
+    let counts = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../host/wasm/src/capabilities/reach.rs"
+    );
+    let counts = fs::read_to_string(counts).unwrap();
+    for (name, told) in [
+        ("LOOK_UPS", leafhost_sdk::net::LOOK_UPS),
+        ("CONNECTS", leafhost_sdk::net::CONNECTIONS),
+    ] {
+        let line = format!("\nconst {name}: u32 = {told};\n");
+        assert!(counts.contains(&line), "{line}");
+    }
+}

@@ -3,6 +3,11 @@
 use std::fmt;
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 
+/// The most names that one call may look up with [`Host::resolve`](crate::Host::resolve). The next is [`Error::Denied`].
+pub const LOOK_UPS: usize = 64;
+/// The most connections that one call may begin, those for requests included. The next is [`Error::Denied`].
+pub const CONNECTIONS: usize = 4_096;
+
 /// A network interface of the node that the handler may use.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NetworkInterface {

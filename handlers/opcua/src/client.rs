@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use futures_util::future::{Either, select};
 use leafhost_sdk::{Host, net, tcp};
+use opcua_types::StatusCode;
 
 use crate::framing::{self, Expect, Kind, Reader};
 use crate::messages::{self, Application, Channel, Endpoint, List, Record};
@@ -18,14 +19,23 @@ pub const HELLO_LIMIT: Duration = Duration::from_secs(3);
 const LOOK_UP_LIMIT: Duration = Duration::from_secs(2);
 /// The lead of one address before the next is tried too (RFC 8305, 5).
 const HEAD_START: Duration = Duration::from_millis(250);
+/// How many conversations there are at a time; each may try two addresses, and a call has 128 sockets.
+pub const AT_ONCE: usize = 60;
 /// How much is read at a time.
 const READ: usize = 16 * 1024;
 /// What every server may send.
 const FREE: usize = 64 * 1024;
 /// What all servers of a call may send beyond that.
 const SHARED: usize = 16 << 20;
-/// After how many connections no conversation begins. The host grants a call 4,096, and each of 60 may still need four.
-const CONNECTIONS: u32 = 4_096 - 60 * 4;
+/// After how many connections no conversation begins: each of those that have begun may still need four.
+const CONNECTIONS: usize = net::CONNECTIONS - AT_ONCE * 4;
+
+/// What a server answers whose answer would be larger than the hello allowed.
+const BOUNDS: [StatusCode; 3] = [
+    StatusCode::BadEncodingLimitsExceeded,
+    StatusCode::BadResponseTooLarge,
+    StatusCode::BadTcpMessageTooLarge,
+];
 
 /// Why a conversation ended.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -57,6 +67,22 @@ pub enum Error {
 }
 
 impl Error {
+    /// Whether it is for a bound of ours, be it that the server keeps to it by saying nothing: what it knows may be there all
+    /// the same.
+    pub fn is_bound(&self) -> bool {
+        let status = match self {
+            Self::Flooded | Self::Framing(framing::Error::Long | framing::Error::Endless) => {
+                return true;
+            }
+            Self::Framing(framing::Error::Aborted(reason) | framing::Error::Refused(reason)) => {
+                reason.status
+            }
+            Self::Messages(messages::Error::Fault { status }) => *status,
+            _ => return false,
+        };
+        BOUNDS.contains(&status)
+    }
+
     /// With its cause. The causes have none.
     pub fn in_full(&self) -> String {
         match self {
@@ -73,7 +99,7 @@ impl Error {
 #[derive(Debug)]
 pub struct Allowance {
     bytes: Cell<usize>,
-    connections: Cell<u32>,
+    connections: Cell<usize>,
 }
 
 impl Default for Allowance {

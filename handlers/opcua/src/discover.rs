@@ -6,7 +6,7 @@ use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use leafhost_sdk::{Device, Discovery, Event, Host, Request};
 
-use crate::client::{self, Allowance, Conversation};
+use crate::client::{self, AT_ONCE, Allowance, Conversation};
 use crate::details::Details;
 use crate::device::{device, written};
 use crate::facts::Facts;
@@ -15,8 +15,6 @@ use crate::search::{Answers, Outcome, Results, Search, Task};
 use crate::table::Table;
 use crate::url::Url;
 
-/// How many conversations there are at a time; each may try two addresses, and a call has 128 sockets.
-const AT_ONCE: usize = 60;
 /// How long a conversation may take, the hello included.
 const CONVERSATION_LIMIT: Duration = Duration::from_secs(6);
 /// After what time a server that answered last time is asked once more: one lost connection takes no device away.
@@ -83,7 +81,7 @@ async fn perform(host: &Host, allowance: &Allowance, task: Task) -> Outcome {
                 }
                 host.sleep(ONCE_MORE).await;
             };
-            answers.flooded = matches!(ended, Err(client::Error::Flooded));
+            answers.cut = ended.as_ref().is_err_and(client::Error::is_bound);
             answers.error = ended.err().map(|error| error.in_full());
             if let (Some(_), Some(error)) = (&answers.servers, &answers.error) {
                 host.debug(format!("{}: {error}", url.as_str()));

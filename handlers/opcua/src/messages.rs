@@ -1,6 +1,6 @@
 //! The discovery services (OPC 10000-4, 5.5 and 5.6) as bytes: requests out, answers in. Knows nothing of connections.
 //!
-//! Messages are written and read field by field. Only texts, byte strings and status codes are left to the library: its
+//! Messages are written and read field by field. Only byte strings and status codes are left to the library: its
 //! readers of whole messages descend as deep as the bytes say and allocate what the bytes announce, and its writers bring
 //! along all types there are.
 

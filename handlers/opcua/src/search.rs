@@ -197,7 +197,7 @@ impl<'a> Search<'a> {
         if !asked.further {
             self.names.heard();
         }
-        self.late |= answers.flooded;
+        self.late |= answers.cut;
         let peer = peer_of(&asked.url);
         let facts = answers.facts.or_else(|| self.memory.facts(&peer).cloned());
         asked.addresses = answers.addresses;
@@ -229,6 +229,7 @@ impl<'a> Search<'a> {
             return;
         };
         if servers.cut {
+            self.late = true;
             self.skip(
                 url.as_str(),
                 &rule,
@@ -247,6 +248,7 @@ impl<'a> Search<'a> {
             return;
         };
         if records.cut {
+            self.late = true;
             self.skip(
                 url.as_str(),
                 &rule,
@@ -392,6 +394,7 @@ impl<'a> Search<'a> {
             return;
         }
         if self.further.len() > MAX_FURTHER {
+            self.late = true;
             let reason = format!("more than {MAX_FURTHER} servers are known from the network");
             self.skip(url.as_str(), "FindServersOnNetwork", reason);
             return;

@@ -2,6 +2,7 @@ mod again;
 mod akri;
 mod fake;
 mod hostile;
+mod known;
 
 use std::time::Duration;
 
@@ -197,16 +198,17 @@ fn a_discovery_servers_records_of_the_network_are_asked_too() {
         .recorded("opc.tcp://10.1.2.4:4840/")
         .recorded("opc.tcp://10.1.2.5:4840/")
         .recorded("opc.tcp://lost:4850/")
-        .recorded("opc.tcp://10.1.2.6:4840/")
+        .recorded("opc.tcp://a:4840/")
         .recorded("opc.tcp://10.1.2.3:4840/")
         .recorded("https://10.1.2.7/")
         .recorded("nonsense");
     let host = lds.at(FakeHost::new(), "10.1.2.3:4840");
-    let host = Fake::server("urn:a", "A", "opc.tcp://10.1.2.4:4840/").at(host, "10.1.2.4:4840");
     let host = Fake::server("urn:b", "B", "opc.tcp://10.1.2.5:4840/UA").at(host, "10.1.2.5:4840");
     let host = Fake::server("urn:c", "C", "opc.tcp://lost:4850/UA").at(host, "10.1.2.3:4850");
-    // Another address of the first one.
-    let host = Fake::server("urn:a", "A", "opc.tcp://10.1.2.6:4840/").at(host, "10.1.2.6:4840");
+    // Another name of the first one.
+    let host = host.name("a", ["10.1.2.4"]);
+    let a = Fake::server("urn:a", "A", "").calls_itself_as_asked();
+    let host = a.at(host, "10.1.2.4:4840");
     let found = discover(&host, &["opc.tcp://10.1.2.3:4840/"], "");
     assert_eq!(
         ids(&found),
@@ -216,7 +218,7 @@ fn a_discovery_servers_records_of_the_network_are_asked_too() {
             "opc.tcp://10.1.2.5:4840/UA"
         ]
     );
-    assert!(reason(&host, "opc.tcp://10.1.2.6:4840/").contains("is a device already"));
+    assert!(reason(&host, "opc.tcp://a:4840/").contains("is a device already"));
     assert!(reason(&host, "nonsense").contains("on the network has no scheme"));
     assert_eq!(connections(&host).len(), 5, "{:?}", connections(&host));
 }
@@ -248,6 +250,37 @@ fn a_discovery_server_that_knows_nothing_of_the_network_is_one_all_the_same() {
             .any(|(_, line)| line.contains("BadServiceUnsupported")),
         "{log:?}"
     );
+}
+
+#[test]
+fn a_fault_where_the_network_is_asked_for_leaves_the_list_as_it_is() {
+    // The first is asyncua's, the second what servers of node-opcua and async-opcua answer.
+    for status in [
+        StatusCode::BadUserAccessDenied,
+        StatusCode::BadServiceUnsupported,
+    ] {
+        let lds = Fake::discovery("opc.tcp://10.1.2.3:4840/")
+            .knows("urn:a", "A", "opc.tcp://10.1.2.4:4840/")
+            .faults_at_records(status);
+        let host = lds.at(FakeHost::new(), "10.1.2.3:4840");
+        let host = Fake::new().endpoint("urn:a").at(host, "10.1.2.4:4840");
+        let found = discover(&host, &["opc.tcp://10.1.2.3:4840/"], "");
+        assert_eq!(ids(&found), ["opc.tcp://10.1.2.4:4840/"]);
+        let (name, log) = (status.to_string(), host.log());
+        assert!(log.iter().any(|(_, line)| line.contains(&name)), "{log:?}");
+    }
+}
+
+#[test]
+fn a_discovery_server_that_calls_itself_by_the_url_it_is_asked_by_is_known_by_that() {
+    for asked in ["opc.tcp://10.1.2.3:4840", "opc.tcp://lds:4840"] {
+        let host = FakeHost::new().name("lds", ["10.1.2.3"]);
+        let lds = Fake::discovery("opc.tcp://127.0.0.1:4840").calls_itself_as_asked();
+        let host = lds.at(host, "10.1.2.3:4840");
+        let found = discover(&host, &[asked], "applicationTypes: [DiscoveryServer]");
+        assert_eq!(ids(&found), [asked], "{:?}", host.skipped());
+        assert_eq!(connections(&host), ["10.1.2.3:4840"]);
+    }
 }
 
 #[test]
@@ -378,6 +411,17 @@ fn the_second_address_of_a_name_is_tried_soon() {
 
 #[test]
 fn a_server_on_this_machine_is_a_local_device() {
+    for (url, address) in [
+        ("opc.tcp://127.0.0.1:4840/", "127.0.0.1:4840"),
+        ("opc.tcp://[::1]:4840/", "[::1]:4840"),
+        ("opc.tcp://localhost:4840/", "127.0.0.1:4840"),
+    ] {
+        let host = Fake::server("urn:plc", "PLC", url).at(FakeHost::new(), address);
+        let found = discover(&host, &[url], "");
+        // The id is the one that it has on every node, as in Akri; that it is another server there is for the host to tell.
+        assert_eq!(ids(&found), [url]);
+        assert_eq!(found.devices()[0].shared, Some(false));
+    }
     let host = Fake::server("urn:plc", "PLC", "opc.tcp://localhost:4840/")
         .at(FakeHost::new(), "[::1]:4840");
     let found = Call::<OpcUa>::new("opcuaDiscoveryMethod: {standard: {}}")

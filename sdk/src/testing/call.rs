@@ -100,6 +100,7 @@ impl<H: Handler> Call<H> {
     /// # Errors
     /// The handler's own; [`InvalidDetails`](crate::Error::InvalidDetails) also where the details cannot be read.
     pub fn run(&self, host: &FakeHost) -> Result<Discovery> {
+        host.0.begin_call();
         glue::discover::<H>(self.request.clone(), host.imports())
     }
 }

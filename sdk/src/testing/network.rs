@@ -7,7 +7,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use super::{FakeHost, State, http, tcp, udp};
-use crate::net::{Address, Error, NetworkInterface};
+use crate::net::{Address, Error, LOOK_UPS, NetworkInterface};
 
 /// Something a handler sent, or asked to be connected to. What was denied is not among it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -30,6 +30,8 @@ pub(crate) struct Network {
     names: RefCell<Vec<(String, Vec<IpAddr>)>>,
     denied: RefCell<Vec<String>>,
     contacts: RefCell<Vec<Contact>>,
+    /// How many of them were there before this call.
+    before: Cell<usize>,
     ports: Cell<u16>,
 }
 
@@ -96,9 +98,26 @@ impl State {
         self.network.contacts.borrow_mut().push(contact);
     }
 
+    /// What was contacted until now is not of the call that begins.
+    pub(super) fn begin_call(&self) {
+        let before = self.network.contacts.borrow().len();
+        self.network.before.set(before);
+    }
+
+    /// How many things of that kind this call has contacted.
+    pub(super) fn contacted(&self, kind: &str) -> usize {
+        let contacts = self.network.contacts.borrow();
+        let own = contacts.iter().skip(self.network.before.get());
+        own.filter(|one| one.to.starts_with(kind)).count()
+    }
+
     pub(crate) fn resolve(&self, name: &str) -> Result<Vec<IpAddr>, Error> {
         if self.network.denies(name) {
             return Err(Error::Denied(format!("name {name}")));
+        }
+        if self.contacted("name ") >= LOOK_UPS {
+            let what = format!("look up more than {LOOK_UPS} names in one call");
+            return Err(Error::Denied(what));
         }
         self.contact(None, format!("name {name}"));
         self.network

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use super::network::{Closure, answers_to, parsed};
 use super::{FakeHost, State};
-use crate::net::Error;
+use crate::net::{CONNECTIONS, Error};
 
 /// What a fake server does when it is connected to, and when bytes come.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -94,6 +94,10 @@ impl TcpStream {
     pub async fn connect(state: &Rc<State>, remote: SocketAddr) -> Result<Self, Error> {
         if state.network.denies_address(remote) {
             return Err(Error::Denied(format!("tcp {remote}")));
+        }
+        if state.contacted("tcp ") >= CONNECTIONS {
+            let what = format!("begin more than {CONNECTIONS} connections in one call");
+            return Err(Error::Denied(what));
         }
         state.contact(None, format!("tcp {remote}"));
         let Some(stream) = Self::open(state, remote)? else {

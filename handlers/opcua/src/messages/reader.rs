@@ -2,7 +2,7 @@
 
 use std::hash::{DefaultHasher, Hasher as _};
 
-use opcua_types::{ByteString, DecodingOptions, SimpleBinaryDecodable, StatusCode, UAString};
+use opcua_types::{ByteString, DecodingOptions, SimpleBinaryDecodable, StatusCode};
 
 use super::{Application, Endpoint, Error, List, MAX_LISTED};
 
@@ -12,9 +12,9 @@ const MAX_READ: usize = 16_000;
 const MAX_URLS: usize = 16;
 /// The most endpoints that are kept.
 pub const MAX_ENDPOINTS: usize = 64;
-/// The most elements of a small array, such as capabilities.
-const MAX_ELEMENTS: usize = 1_000;
-/// The longest text.
+/// The most kinds of user tokens of an endpoint.
+const MAX_TOKENS: usize = 1_000;
+/// What is kept of a text.
 const MAX_TEXT: usize = 16 * 1024;
 /// The longest certificate, chains included.
 const MAX_CERTIFICATE: usize = 64 * 1024;
@@ -32,7 +32,6 @@ pub fn read<T>(
     let mut reader = Reader {
         rest: body,
         options: DecodingOptions {
-            max_string_length: MAX_TEXT,
             max_byte_string_length: MAX_CERTIFICATE,
             ..DecodingOptions::minimal()
         },
@@ -56,7 +55,7 @@ pub struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    /// A text or a byte string: its length is checked before anything is kept.
+    /// A byte string: its length is checked before anything is kept.
     pub fn leaf<T: SimpleBinaryDecodable>(&mut self, what: &'static str) -> Result<T, Error> {
         T::decode(&mut self.rest, &self.options).map_err(|_| Error::Broken { what })
     }
@@ -125,10 +124,15 @@ impl Reader<'_> {
         self.skip(length, what)
     }
 
-    /// A text; one that is not there is empty.
+    /// A text; one that is not there is empty. Of one that is too long, or at some place no text, what comes before is kept: who
+    /// registers with a discovery server must not make its whole list unreadable.
     pub fn text(&mut self, what: &'static str) -> Result<String, Error> {
-        let text: UAString = self.leaf(what)?;
-        Ok(text.value().clone().unwrap_or_default())
+        let before = self.rest;
+        self.skip_bytes(what)?;
+        let length = before.len() - self.rest.len();
+        let text = before.get(4..length.min(4 + MAX_TEXT)).unwrap_or_default();
+        let mut chunks = text.utf8_chunks();
+        Ok(chunks.next().map_or("", |chunk| chunk.valid()).to_owned())
     }
 
     /// The text of a text in some language (OPC 10000-6, 5.2.2.14).
@@ -145,15 +149,12 @@ impl Reader<'_> {
 
     /// An array of texts, of which the first `most` are kept.
     pub fn texts(&mut self, what: &'static str, most: usize) -> Result<Vec<String>, Error> {
-        let count = self.count(what)?;
-        if count > MAX_ELEMENTS {
-            return Err(Error::Broken { what });
-        }
         let mut texts = Vec::new();
-        for index in 0..count {
-            let text = self.text(what)?;
+        for index in 0..self.count(what)? {
             if index < most {
-                texts.push(text);
+                texts.push(self.text(what)?);
+            } else {
+                self.skip_bytes(what)?;
             }
         }
         Ok(texts)
@@ -262,7 +263,7 @@ impl Reader<'_> {
         let mut tokens = Vec::new();
         let what = "user token policies";
         let count = self.count(what)?;
-        if count > MAX_ELEMENTS {
+        if count > MAX_TOKENS {
             return Err(Error::Broken { what });
         }
         for _ in 0..count {

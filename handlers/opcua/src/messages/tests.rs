@@ -325,3 +325,128 @@ fn a_type_the_standard_does_not_have_leaves_the_others_readable() {
         .collect();
     assert_eq!(kinds, [77, 0]);
 }
+
+/// A part of an answer.
+#[derive(Clone)]
+enum Part {
+    Bytes(Vec<u8>),
+    /// What stands before texts and arrays.
+    Length(u32),
+}
+
+fn text(text: &str) -> [Part; 2] {
+    let length = u32::try_from(text.len()).unwrap();
+    [Part::Length(length), Part::Bytes(text.as_bytes().to_vec())]
+}
+
+/// An `ApplicationDescription` with these words in it.
+fn mk_application(words: &str) -> Vec<Part> {
+    let mut parts = [text(words), text(words)].concat();
+    parts.push(Part::Bytes(vec![3]));
+    parts.extend([text(words), text(words)].concat());
+    parts.push(Part::Bytes(vec![0; 4]));
+    parts.extend([text(words), text(words)].concat());
+    parts.push(Part::Length(1));
+    parts.extend(text(words));
+    parts
+}
+
+/// The three lists, each with one thing in which all texts are these words.
+fn mk_lists(words: &str) -> [Vec<Part>; 3] {
+    let header = |id: u16| {
+        let begin = Part::Bytes([mk_answer(id, 0, &[]), vec![0]].concat());
+        vec![begin, Part::Length(0), Part::Bytes(vec![0; 3])]
+    };
+    let one = [Part::Length(1)];
+    let servers = [header(425), one.to_vec(), mk_application(words)].concat();
+    let records = [
+        header(12_209),
+        vec![
+            Part::Bytes(vec![0; 8]),
+            Part::Length(1),
+            Part::Bytes(vec![0; 4]),
+        ],
+        text(words).to_vec(),
+        text(words).to_vec(),
+        one.to_vec(),
+        text(words).to_vec(),
+    ]
+    .concat();
+    let token = [text(words).to_vec(), vec![Part::Bytes(vec![0; 4])]].concat();
+    let texts = [text(words), text(words), text(words)].concat();
+    let endpoints = [
+        header(431),
+        one.to_vec(),
+        text(words).to_vec(),
+        mk_application(words),
+        // The certificate.
+        text(words).to_vec(),
+        vec![Part::Bytes(vec![1, 0, 0, 0])],
+        text(words).to_vec(),
+        one.to_vec(),
+        [token, texts, text(words).to_vec()].concat(),
+        vec![Part::Bytes(vec![0])],
+    ]
+    .concat();
+    [servers, records, endpoints]
+}
+
+fn written(parts: &[Part]) -> Vec<u8> {
+    let bytes = parts.iter().map(|part| match part {
+        Part::Bytes(bytes) => bytes.clone(),
+        Part::Length(length) => length.to_le_bytes().to_vec(),
+    });
+    bytes.collect::<Vec<_>>().concat()
+}
+
+/// How many things the list has.
+fn read_list(bytes: &[u8]) -> Result<usize, Error> {
+    match u16::from_le_bytes([bytes[2], bytes[3]]) {
+        425 => servers(bytes).map(|list| list.items.len()),
+        431 => endpoints(bytes).map(|list| list.len()),
+        _ => records(bytes).map(|list| list.items.len()),
+    }
+}
+
+#[test]
+fn lengths_that_nothing_has_are_refused_wherever_they_stand() {
+    for parts in mk_lists("some words") {
+        assert_eq!(read_list(&written(&parts)), Ok(1));
+        for place in 0..parts.len() {
+            if !matches!(parts[place], Part::Length(_)) {
+                continue;
+            }
+            for length in [-2, i32::MIN, i32::MAX, 1 << 30] {
+                let mut parts = parts.clone();
+                parts[place] = Part::Length(length.cast_unsigned());
+                let read = read_list(&written(&parts));
+                assert!(
+                    matches!(read, Err(Error::Broken { .. })),
+                    "{place} {length}: {read:?}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn no_text_is_an_empty_one() {
+    let null = |parts: &[Part]| -> Vec<Part> {
+        let parts = parts.iter().map(|part| match part {
+            Part::Length(0) => Part::Length(u32::MAX),
+            other => other.clone(),
+        });
+        parts.collect()
+    };
+    let [applications, network, own] = mk_lists("");
+    let (empty, none) = (written(&applications), written(&null(&applications)));
+    assert_ne!(empty, none);
+    assert_eq!(servers(&empty), servers(&none));
+    assert_eq!(servers(&none).unwrap().items[0].urls, [""]);
+    assert_eq!(
+        records(&written(&network)),
+        records(&written(&null(&network)))
+    );
+    assert_eq!(endpoints(&written(&own)), endpoints(&written(&null(&own))));
+    assert_eq!(read_list(&written(&null(&own))), Ok(1));
+}

@@ -3,16 +3,13 @@
 
 use std::net::IpAddr;
 
-use leafhost_sdk::net;
+use leafhost_sdk::net::{self, LOOK_UPS};
 
 use super::Waiting;
 use crate::place::Lookup;
 use crate::table::Table;
 use crate::text::digest;
 use crate::url::Url;
-
-/// As many names as the host looks up for a call.
-pub const LOOK_UPS: usize = 64;
 
 /// The names of a call.
 #[derive(Debug, Default)]

@@ -1,6 +1,7 @@
 //! What came of a search: one server for each URL, and why the others are none.
 
-use super::names::LOOK_UPS;
+use leafhost_sdk::net::LOOK_UPS;
+
 use super::{Search, Server, State, Wanted, peer_of};
 use crate::facts::Facts;
 use crate::memory::Memory;
@@ -115,10 +116,16 @@ impl Search<'_> {
                 self.skip(&subject, "hostRewrite", reason);
                 continue;
             }
-            let twin = seen.put(&format!("{} {uri}", peer.port), ()).is_some();
+            // Only who is at the same address is surely the same: anybody can call himself by another's URI.
+            let mut twin = false;
+            for address in &place.addresses {
+                twin |= seen
+                    .put(&format!("{address} {} {uri}", peer.port), ())
+                    .is_some();
+            }
             if further && twin && !uri.is_empty() && !found.has(&subject) {
                 let reason = format!(
-                    "known from the network; application {} on port {} is a device already",
+                    "known from the network; application {} on port {} of that address is a device already",
                     quoted(uri),
                     peer.port
                 );

@@ -68,6 +68,6 @@ pub struct Answers {
     pub facts: Option<Facts>,
     /// Why there is not more.
     pub error: Option<String>,
-    /// Whether that is for what others have sent.
-    pub flooded: bool,
+    /// Whether that is for a bound of ours: what it knows beyond is still there.
+    pub cut: bool,
 }

@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use leafhost_sdk::testing::{FakeHost, TcpReaction};
 use opcua_types::{
-    ApplicationDescription, ApplicationType, BinaryEncodable, ContextOwned, DecodingOptions,
-    EndpointDescription, FindServersOnNetworkResponse, FindServersResponse, GetEndpointsResponse,
-    MessageInfo, MessageSecurityMode, NamespaceMap, NodeId, ResponseHeader, ServerOnNetwork,
-    ServiceFault, StatusCode, TypeLoaderCollection, UAString, UserTokenPolicy, UserTokenType,
+    ApplicationDescription, ApplicationType, BinaryDecodable, BinaryEncodable, ContextOwned,
+    DecodingOptions, EndpointDescription, FindServersOnNetworkResponse, FindServersRequest,
+    FindServersResponse, GetEndpointsResponse, MessageInfo, MessageSecurityMode, NamespaceMap,
+    NodeId, ResponseHeader, ServerOnNetwork, ServiceFault, StatusCode, TypeLoaderCollection,
+    UAString, UserTokenPolicy, UserTokenType,
 };
 
 const HELLO: &[u8] = include_bytes!("../../fixtures/node-lds-hello.bin");
@@ -26,6 +27,8 @@ pub struct Fake {
     chunk: Option<usize>,
     slow: Duration,
     no_endpoints: bool,
+    by_its_url: bool,
+    no_records: Option<StatusCode>,
 }
 
 /// An application that a server lists.
@@ -116,6 +119,18 @@ impl Fake {
         self
     }
 
+    /// Lists itself by the URL it is asked by, as a discovery server of node-opcua does.
+    pub fn calls_itself_as_asked(mut self) -> Self {
+        self.by_its_url = true;
+        self
+    }
+
+    /// Answers so when it is asked what it knows from the network.
+    pub fn faults_at_records(mut self, status: StatusCode) -> Self {
+        self.no_records = Some(status);
+        self
+    }
+
     /// The encoded list.
     pub fn list(&self) -> Vec<u8> {
         encode(&FindServersResponse {
@@ -182,7 +197,14 @@ impl Fake {
         let service = u16::from_le_bytes(request[26..28].try_into().unwrap());
         let body = match (service, &self.records, self.fault) {
             (_, _, Some(status)) => fault(status),
+            (422, ..) if self.by_its_url => {
+                let asked: FindServersRequest = decode(&request[24..]);
+                let mut fake = self.clone();
+                fake.applications[0].discovery_urls = Some(vec![asked.endpoint_url]);
+                fake.list()
+            }
             (422, ..) => self.list(),
+            (12_208, ..) if self.no_records.is_some() => fault(self.no_records.unwrap()),
             (428, ..) if !self.no_endpoints => encode(&GetEndpointsResponse {
                 endpoints: Some(self.endpoints.clone()),
                 ..GetEndpointsResponse::default()
@@ -241,6 +263,18 @@ pub fn fault(status: StatusCode) -> Vec<u8> {
         ..ResponseHeader::default()
     };
     encode(&ServiceFault { response_header })
+}
+
+fn decode<T: BinaryDecodable>(bytes: &[u8]) -> T {
+    let owned = ContextOwned::new(
+        NamespaceMap::new(),
+        TypeLoaderCollection::new_empty(),
+        DecodingOptions::default(),
+    );
+    let context = owned.context();
+    let mut rest = bytes;
+    NodeId::decode(&mut rest, &context).unwrap();
+    T::decode(&mut rest, &context).unwrap()
 }
 
 pub fn encode<T: BinaryEncodable + MessageInfo>(message: &T) -> Vec<u8> {

@@ -4,6 +4,7 @@ use std::rc::Rc;
 use super::*;
 use crate::Host;
 use crate::http::{Request, Response};
+use crate::net::CONNECTIONS;
 use crate::testing::{HttpAnswer, TcpReaction, UdpAnswer};
 
 fn ms(milliseconds: u64) -> Duration {
@@ -313,4 +314,34 @@ fn a_peer_without_a_scope_hears_all_of_them() {
     ] {
         assert_eq!(answers_to(address(peer), address(asked)), hears, "{peer}");
     }
+}
+
+#[test]
+fn a_call_looks_up_and_connects_as_often_as_a_real_one_may() {
+    let fake = FakeHost::new().name("plc1", ["192.168.7.9"]);
+    let host = fake.host();
+    let refused = |error: Error, words: &str| {
+        assert!(
+            matches!(&error, Error::Denied(why) if why.contains(words)),
+            "{error}"
+        );
+    };
+    // What an earlier call did counts no more.
+    for _ in 0..2 {
+        fake.0.begin_call();
+        for _ in 0..LOOK_UPS {
+            assert!(host.block_on(host.resolve("plc1")).is_ok());
+        }
+        refused(
+            host.block_on(host.resolve("plc1")).unwrap_err(),
+            "more than 64 names",
+        );
+    }
+    let nobody = address("192.168.7.9:9");
+    for _ in 0..CONNECTIONS {
+        let error = host.block_on(host.connect(nobody)).unwrap_err();
+        assert_eq!(error, Error::Unreachable);
+    }
+    let error = host.block_on(host.connect(nobody)).unwrap_err();
+    refused(error, "more than 4096 connections");
 }
