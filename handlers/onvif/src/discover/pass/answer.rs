@@ -1,5 +1,7 @@
 //! What the agent is told after a look: what there is, or what is not as it was before.
 
+use std::borrow::Cow;
+
 use leafhost_sdk::{AttributeValue, Device, Discovery};
 
 use super::Pass;
@@ -95,20 +97,18 @@ impl Pass<'_> {
 fn digest_of(devices: &[Device]) -> u64 {
     let mut texts = Vec::new();
     for device in devices {
-        texts.push(device.id.clone());
+        texts.push(Cow::Borrowed(device.id.as_str()));
         for (name, value) in &device.properties {
-            texts.push(format!("{name}={value}"));
+            texts.extend([name, value].map(|text| Cow::Borrowed(text.as_str())));
         }
         for attribute in &device.attributes {
-            let name = &attribute.name;
+            texts.push(Cow::Borrowed(&attribute.name));
             texts.push(match &attribute.value {
-                AttributeValue::Text(text) | AttributeValue::Version(text) => {
-                    format!("{name}:{text}")
-                }
-                AttributeValue::Integer(number) => format!("{name}:{number}"),
-                AttributeValue::Boolean(yes) => format!("{name}:{yes}"),
+                AttributeValue::Text(text) | AttributeValue::Version(text) => Cow::Borrowed(text),
+                AttributeValue::Integer(number) => Cow::Owned(number.to_string()),
+                AttributeValue::Boolean(yes) => Cow::Owned(yes.to_string()),
             });
         }
     }
-    digest(texts.iter().map(String::as_str))
+    digest(texts.iter().map(AsRef::as_ref))
 }

@@ -11,7 +11,7 @@ use crate::discover::devices;
 use crate::discover::gather::Candidate;
 use crate::xaddr::{Host, XAddr};
 
-/// The same where it did not get to tell all.
+/// How many milliseconds what a camera told is good where it did not get to tell all.
 const CUT_SHORT: Moment = 30_000;
 /// How many scopes of a camera are remembered.
 const MAX_SCOPES: usize = 64;

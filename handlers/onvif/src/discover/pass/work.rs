@@ -1,4 +1,4 @@
-//! Does what is to be done with cameras, many at once and none for long. Changes nothing that is remembered.
+//! Does what is to be done with cameras, many at once and none for long.
 
 use std::time::Duration;
 
