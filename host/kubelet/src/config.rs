@@ -40,9 +40,11 @@ pub struct Times {
     /// The kubelet asks for the list within this after it took a registration. 10 s.
     pub list: Duration,
     /// Between the end of a list's stream and the next Register with the same kubelet. Up to 1.35 the end of an old
-    /// stream disconnects the newest client, so the kubelet must have seen it. 1 s.
+    /// stream disconnects the newest client, so the kubelet must have seen it. The least wait wherever a Register may have
+    /// been taken. 1 s.
     pub quiet: Duration,
-    /// The first wait after a failure; it doubles. 1 s.
+    /// The first wait after a failure; it doubles. Short, because a kubelet that starts is there in a moment: its socket
+    /// is seen before it is listened on. 10 ms.
     pub backoff: Duration,
     /// The longest wait after the kubelet refused. 5 min.
     pub backoff_refused: Duration,
@@ -63,7 +65,7 @@ impl Default for Times {
             register: Duration::from_secs(15),
             list: Duration::from_secs(10),
             quiet: Duration::from_secs(1),
-            backoff: Duration::from_secs(1),
+            backoff: Duration::from_millis(10),
             backoff_refused: Duration::from_mins(5),
             backoff_other: Duration::from_secs(30),
             drain: Duration::from_secs(1),

@@ -56,6 +56,8 @@ enum Attempt {
     Dropped(Duration),
     NoAnswer(String),
     Refused(String),
+    /// The kubelet may have taken the registration, and does not follow.
+    Deaf(String),
     Other(String),
 }
 
@@ -100,7 +102,7 @@ impl Endpoint {
             if let Some((serving, kubelet)) = serving.take() {
                 Box::pin(self.end(serving, kubelet)).await;
             }
-            let (state, problem, longest) = match attempt {
+            let (state, problem, least, longest) = match attempt {
                 Attempt::Replaced => {
                     backoff.reset();
                     continue;
@@ -112,13 +114,25 @@ impl Endpoint {
                     let problem =
                         "the kubelet has ended the list's stream, the resource is registered again"
                             .into();
-                    (State::Waiting, problem, times.backoff_other)
+                    (State::Waiting, problem, times.quiet, times.backoff_other)
                 }
-                Attempt::NoAnswer(problem) => (State::Waiting, problem, times.backoff_other),
-                Attempt::Other(problem) => (State::Failed, problem, times.backoff_other),
-                Attempt::Refused(problem) => (State::Failed, problem, times.backoff_refused),
+                Attempt::Deaf(problem) => {
+                    (State::Failed, problem, times.quiet, times.backoff_other)
+                }
+                Attempt::NoAnswer(problem) => {
+                    (State::Waiting, problem, Duration::ZERO, times.backoff_other)
+                }
+                Attempt::Other(problem) => {
+                    (State::Failed, problem, Duration::ZERO, times.backoff_other)
+                }
+                Attempt::Refused(problem) => (
+                    State::Failed,
+                    problem,
+                    Duration::ZERO,
+                    times.backoff_refused,
+                ),
             };
-            let wait = backoff.wait(longest);
+            let wait = backoff.wait(least, longest);
             let is_told = self.offered.report().problem.as_ref() == Some(&problem);
             if state == State::Failed && !is_told {
                 tracing::warn!(resource = %self.offered.name, problem, "a resource is not known to the kubelet");
@@ -185,6 +199,11 @@ impl Endpoint {
         serving: &mut Option<(Serving, Incarnation)>,
     ) -> Result<watch::Receiver<Followed>, Attempt> {
         let times = &self.shared.config.times;
+        // Before anything is served: while nobody answers no sockets come and go.
+        let channel = tokio::select! {
+            connected = self.shared.registrar.connect(kubelet) => connected.map_err(|error| unregistered(&error))?,
+            () = another(sight, kubelet) => return Err(Attempt::Replaced),
+        };
         let session = match self.serve().await {
             Ok(served) => {
                 let session = Arc::clone(&served.session);
@@ -198,26 +217,23 @@ impl Endpoint {
         };
         let endpoint = self.offered.report().socket;
         let registered = tokio::select! {
-            registered = self.shared.registrar.register(kubelet, &self.offered.name, endpoint, sending) => registered,
+            registered = self.shared.registrar.register((kubelet, channel), &self.offered.name, endpoint, sending) => registered,
             () = another(sight, kubelet) => return Err(Attempt::Replaced),
         };
         if !matches!(registered, Err(registration::Error::NoAnswer(_))) {
             self.offered
                 .tell(|report| report.registrations = report.registrations.saturating_add(1));
         }
-        match registered {
-            Ok(()) => {}
-            Err(error @ registration::Error::NoAnswer(_)) => {
-                return Err(Attempt::NoAnswer(error.to_string()));
-            }
-            Err(error) => return Err(Attempt::Refused(error.to_string())),
+        if let Err(registration::Error::Refused(_)) = &registered {
+            session.refused();
         }
+        registered.map_err(|error| unregistered(&error))?;
         self.tell(State::Registered, None);
         let mut followed = session.followed();
         tokio::select! {
             _ = followed.wait_for(|followed| *followed != Followed::Awaited) => {}
             () = tokio::time::sleep(times.list) => {
-                return Err(Attempt::Other(format!(
+                return Err(Attempt::Deaf(format!(
                     "the kubelet took the registration and has not asked for the list within {} s: look at its log; it is tried again",
                     times.list.as_secs()
                 )));
@@ -243,8 +259,12 @@ impl Endpoint {
 
     /// Ends a session, and remembers whom to leave alone for a moment.
     async fn end(&self, serving: Serving, kubelet: Incarnation) {
+        let is_known = serving.session.is_known();
         let ended_by_us = serving.session.is_open();
         serving.end().await;
+        if !is_known {
+            return;
+        }
         let quiet = Quiet {
             until: Instant::now() + self.shared.config.times.quiet,
             kubelet: (!ended_by_us).then_some(kubelet),
@@ -272,6 +292,16 @@ impl Endpoint {
             report.state = state;
             report.problem = problem;
         });
+    }
+}
+
+fn unregistered(error: &registration::Error) -> Attempt {
+    let problem = error.to_string();
+    match error {
+        registration::Error::NoAnswer(_) => Attempt::NoAnswer(problem),
+        registration::Error::Refused(_) => Attempt::Refused(problem),
+        registration::Error::Late(_) => Attempt::Deaf(problem),
+        registration::Error::Files { .. } => Attempt::Other(problem),
     }
 }
 

@@ -12,7 +12,7 @@ use tokio_util::task::TaskTracker;
 /// How far the kubelet is with the list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Followed {
-    /// Register has not been sent: whoever asks for the list is not the kubelet.
+    /// Register has not been sent, or was refused: whoever asks for the list is not the kubelet.
     NotAsked,
     /// Register has been sent: the next stream is the kubelet's.
     Awaited,
@@ -42,6 +42,22 @@ impl Session {
     /// Register is being sent.
     pub fn await_stream(&self) {
         self.followed.send_replace(Followed::Awaited);
+    }
+
+    /// Register was refused: the kubelet has nothing of the session.
+    pub fn refused(&self) {
+        self.followed.send_if_modified(|followed| {
+            let is_awaited = *followed == Followed::Awaited;
+            if is_awaited {
+                *followed = Followed::NotAsked;
+            }
+            is_awaited
+        });
+    }
+
+    /// Whether the kubelet may know of the session.
+    pub fn is_known(&self) -> bool {
+        *self.followed.borrow() != Followed::NotAsked
     }
 
     pub fn followed(&self) -> watch::Receiver<Followed> {

@@ -125,7 +125,8 @@ fn refused(path: PathBuf, source: io::Error) -> Error {
     }
 }
 
-fn lacks_files(error: &io::Error) -> bool {
+/// Whether no more files may be open.
+pub(crate) fn lacks_files(error: &io::Error) -> bool {
     let code = error.raw_os_error().map(Errno::from_raw);
     matches!(code, Some(Errno::EMFILE | Errno::ENFILE))
 }

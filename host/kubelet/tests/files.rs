@@ -1,6 +1,6 @@
 //! Out of file descriptors. Alone in a process: the limit is the whole process's.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::os::unix::net::UnixListener;
 use std::sync::Arc;
@@ -50,32 +50,42 @@ async fn a_want_of_file_descriptors_is_named_and_passes() {
 
     let (_, most) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
     setrlimit(Resource::RLIMIT_NOFILE, 128, most).unwrap();
-    let open: Vec<File> = std::iter::from_fn(|| File::open("/dev/null").ok()).collect();
-    let healthy = Device {
-        health: Health::Healthy,
-        numa: None,
-    };
-    let devices = Devices::from([("a".to_owned(), healthy)]);
-    let name = ResourceName::new("example.com/serial").unwrap();
-    wanted.send_replace(Arc::new(BTreeMap::from([(
-        name.clone(),
-        Arc::new(devices),
-    )])));
-    let problem = |report: &leafhost_kubelet::Report| report.resources.get(&name)?.problem.clone();
-    let named = report
-        .wait_for(|report| problem(report).is_some())
-        .await
-        .unwrap();
-    let said = problem(&named).unwrap();
-    drop(named);
-    assert!(said.contains("raise the limit of open files"), "{said}");
+    let mut offers = Offers::new();
+    // For the first resource the kubelet is not yet connected to.
+    for (resource, what) in [
+        ("example.com/first", "cannot connect to"),
+        ("example.com/serial", "cannot make the socket"),
+    ] {
+        let open: Vec<File> = std::iter::from_fn(|| File::open("/dev/null").ok()).collect();
+        let healthy = Device {
+            health: Health::Healthy,
+            numa: None,
+        };
+        let devices = Devices::from([("a".to_owned(), healthy)]);
+        let name = ResourceName::new(resource).unwrap();
+        offers.insert(name.clone(), Arc::new(devices));
+        wanted.send_replace(Arc::new(offers.clone()));
+        let problem =
+            |report: &leafhost_kubelet::Report| report.resources.get(&name)?.problem.clone();
+        let named = report
+            .wait_for(|report| problem(report).is_some())
+            .await
+            .unwrap();
+        let said = problem(&named).unwrap();
+        drop(named);
+        assert!(said.starts_with(what), "{said}");
+        assert!(said.contains("raise the limit of open files"), "{said}");
 
-    drop(open);
-    let served = report.wait_for(|report| problem(report).is_none_or(|now| now != said));
-    tokio::time::timeout(Duration::from_mins(1), served)
-        .await
-        .unwrap()
-        .unwrap();
+        drop(open);
+        let late = report.wait_for(|report| {
+            let said = problem(report).unwrap_or_default();
+            said.contains("has not answered the registration")
+        });
+        tokio::time::timeout(Duration::from_mins(1), late)
+            .await
+            .unwrap()
+            .unwrap();
+    }
     stop.cancel();
     running.await.unwrap().unwrap();
 }

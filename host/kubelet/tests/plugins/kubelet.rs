@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use leafhost_kubelet::proto::device_plugin as proto;
 use proto::device_plugin_client::DevicePluginClient;
 use proto::registration_server::{Registration, RegistrationServer};
-use tokio::net::UnixListener;
+use tokio::net::{UnixListener, UnixSocket};
 use tokio::sync::watch;
 use tokio::task::{AbortHandle, JoinHandle};
 use tonic::transport::{Channel, Endpoint, Server};
@@ -53,6 +53,10 @@ impl Kubelet {
             tokio::task::yield_now().await;
         }
         let listener = UnixListener::bind(folder.join("kubelet.sock")).unwrap();
+        Self::serve(folder, listener)
+    }
+
+    fn serve(folder: &Path, listener: UnixListener) -> Self {
         let incoming = futures::stream::unfold(listener, |listener| async {
             let stream = listener.accept().await.map(|(stream, _)| stream);
             Some((stream, listener))
@@ -122,6 +126,28 @@ impl Kubelet {
     pub fn registrations(&self, resource: &str) -> u32 {
         let registered = self.state.registered.borrow();
         registered.get(resource).copied().unwrap_or(0)
+    }
+}
+
+/// A kubelet whose socket is there and that does not listen yet.
+pub struct Unheard {
+    folder: PathBuf,
+    socket: UnixSocket,
+}
+
+impl Unheard {
+    pub fn bind(folder: &Path) -> Self {
+        let socket = UnixSocket::new_stream().unwrap();
+        socket.bind(folder.join("kubelet.sock")).unwrap();
+        Self {
+            folder: folder.to_owned(),
+            socket,
+        }
+    }
+
+    pub fn listen(self) -> Kubelet {
+        let listener = self.socket.listen(128).unwrap();
+        Kubelet::serve(&self.folder, listener)
     }
 }
 

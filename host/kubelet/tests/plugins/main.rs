@@ -16,6 +16,8 @@ mod kubelet;
 mod measure;
 #[cfg(test)]
 mod plugin;
+#[cfg(test)]
+mod starting;
 
 use kubelet::Kubelet;
 use plugin::{CAMERAS, Plugin, allocate, files, problem};
@@ -117,7 +119,7 @@ async fn a_refused_registration_is_told_in_the_kubelets_words_and_tried_again() 
     );
     *kubelet.state.refusal.lock().unwrap() = None;
     plugin.is(CAMERAS, State::Listed).await;
-    assert_eq!(kubelet.registrations(CAMERAS), 2);
+    assert!(kubelet.registrations(CAMERAS) >= 2);
     plugin.stop().await;
 }
 
