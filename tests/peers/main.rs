@@ -4,6 +4,8 @@
 mod capture;
 mod comings;
 mod found;
+mod hostile;
 mod networks;
 mod onvif;
 mod opcua;
+mod servers;
