@@ -8,4 +8,3 @@ mod hostile;
 mod networks;
 mod onvif;
 mod opcua;
-mod servers;
