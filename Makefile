@@ -5,7 +5,7 @@ HANDLERS := debug-echo mock-gpu onvif opcua udev
 PREFIX   ?= /usr/local
 DESTDIR  ?=
 
-.PHONY: help setup setup-test setup-lint setup-fuzz setup-cluster build handlers run test test-all cluster cluster-stop bench soak fuzz lint doc install clean
+.PHONY: help setup setup-test setup-lint setup-fuzz setup-cluster build handlers guests run test test-all cluster cluster-stop bench soak fuzz lint doc install clean
 
 help:
 	@echo 'setup     install what building needs (says what; sudo only for that)'
@@ -45,10 +45,16 @@ handlers: setup
 	  cp $(TARGET)/wasm32-wasip2/handler/handler_$$(echo $$name | tr - _).wasm $(TARGET)/handlers/$$name.wasm && \
 	  cp handlers/$$name/$$name.grants.yaml $(TARGET)/handlers/ || exit 1; done
 
+# Components for tests alone.
+guests: setup
+	cargo build --locked --profile handler --target wasm32-wasip2 -p sandbox-guest
+	@mkdir -p $(TARGET)/guests
+	@cp $(TARGET)/wasm32-wasip2/handler/sandbox_guest.wasm $(TARGET)/guests/sandbox.wasm
+
 run: build handlers
 	@deploy/run.sh $(TARGET)
 
-test: handlers
+test: handlers guests
 	cargo build --locked --workspace
 	cargo test --locked --workspace
 
@@ -73,7 +79,7 @@ bench: setup-cluster build handlers
 	cargo build --locked --release -p leafhost-peers --features peers
 	cargo bench --locked -p leafhost-tests --bench network
 
-soak: setup-cluster handlers
+soak: setup-cluster handlers guests
 	cargo build --locked --workspace
 	cargo test --locked --workspace --test standalone --test kubelet --test cluster -- --ignored soak --nocapture
 

@@ -40,6 +40,19 @@ pub fn handler(name: &str) -> Result<PathBuf> {
     Ok(path)
 }
 
+/// `<name>.wasm` as `make guests` builds it: a component no user meets.
+pub fn guest(name: &str) -> Result<PathBuf> {
+    let build = build_folder()?;
+    let target = build.parent().context("the build folder has no parent")?;
+    let path = target.join("guests").join(name).with_extension("wasm");
+    ensure!(
+        path.is_file(),
+        "{} is not there: run `make guests` first",
+        path.display()
+    );
+    Ok(path)
+}
+
 /// The root of the source tree.
 pub fn source_tree() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))

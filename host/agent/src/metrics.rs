@@ -23,6 +23,8 @@ pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 const RESPONSE_BUCKETS: [f64; 9] = [0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0, 60.0];
 /// Calls of components take from microseconds to their wall limit.
 const CALL_BUCKETS: [f64; 10] = [0.000_1, 0.001, 0.005, 0.025, 0.1, 0.5, 1.0, 5.0, 15.0, 30.0];
+/// A call that is due waits for the machine, or for calls that last up to their wall limit.
+const LATE_BUCKETS: [f64; 9] = [0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 30.0];
 
 /// Allocations take from a write to their limit.
 const ALLOCATION_BUCKETS: [f64; 9] = [0.001, 0.002, 0.005, 0.01, 0.05, 0.25, 1.0, 2.5, 8.0];
@@ -100,6 +102,7 @@ pub struct Metrics {
     calls: Family<Labels, Count>,
     faults: Family<Labels, Count>,
     call_time: Family<Labels, Histogram, Buckets>,
+    call_late: Family<Labels, Histogram, Buckets>,
     denied: Family<Labels, Count>,
     writes: Family<Labels, Count>,
     allocations: Family<Labels, Count>,
@@ -107,6 +110,7 @@ pub struct Metrics {
     releases: Family<Labels, Count>,
     resources: Family<Labels, Gauge>,
     registrations: Gauge,
+    problems: Family<Labels, Gauge>,
 }
 
 impl Default for Metrics {
@@ -118,6 +122,7 @@ impl Default for Metrics {
         let calls = Family::default();
         let faults = Family::default();
         let call_time = Family::new_with_constructor(Buckets(&CALL_BUCKETS));
+        let call_late = Family::new_with_constructor(Buckets(&LATE_BUCKETS));
         let denied = Family::default();
         let writes = Family::default();
         let allocations = Family::default();
@@ -125,6 +130,7 @@ impl Default for Metrics {
         let releases = Family::default();
         let resources = Family::default();
         let registrations = Gauge::default();
+        let problems = Family::default();
         registry.register(
             "akri_instance_count",
             "Instances this node sees",
@@ -154,6 +160,11 @@ impl Default for Metrics {
             "leafhost_handler_call_seconds",
             "Wall clock of calls of handlers",
             call_time.clone(),
+        );
+        registry.register(
+            "leafhost_handler_late_seconds",
+            "From when calls of handlers were due until the guest began",
+            call_late.clone(),
         );
         registry.register(
             "leafhost_handler_denied_total",
@@ -190,6 +201,11 @@ impl Default for Metrics {
             "Registrations of the resources that are offered now",
             registrations.clone(),
         );
+        registry.register(
+            "leafhost_problems",
+            "What is wrong now, as the status tells it, by the part that says so",
+            Family::clone(&problems),
+        );
         Self {
             registry,
             instances,
@@ -199,6 +215,7 @@ impl Default for Metrics {
             calls,
             faults,
             call_time,
+            call_late,
             denied,
             writes,
             allocations,
@@ -206,6 +223,7 @@ impl Default for Metrics {
             releases,
             resources,
             registrations,
+            problems,
         }
     }
 }
@@ -216,6 +234,8 @@ pub(crate) struct Call<'a> {
     pub handler: &'a str,
     pub configuration: &'a str,
     pub seconds: f64,
+    /// From when it was due until it began.
+    pub late: f64,
     pub ended: Ended<'a>,
     pub denied: usize,
 }
@@ -244,6 +264,7 @@ impl Metrics {
         let handler = labels([("handler", call.handler)]);
         self.calls.get_or_create(&handler).0.inc();
         self.call_time.get_or_create(&handler).observe(call.seconds);
+        self.call_late.get_or_create(&handler).observe(call.late);
         self.response_time
             .get_or_create(&labels([("configuration", call.configuration)]))
             .observe(call.seconds);
@@ -322,6 +343,15 @@ impl Metrics {
             .set(i64::try_from(registrations).unwrap_or(i64::MAX));
     }
 
+    /// Counts what is wrong now, by part.
+    pub(crate) fn count_problems(&self, parts: &BTreeMap<&'static str, usize>) {
+        for (part, count) in parts {
+            self.problems
+                .get_or_create(&labels([("part", part)]))
+                .set(i64::try_from(*count).unwrap_or(i64::MAX));
+        }
+    }
+
     /// Counts the Instances that `node` sees.
     pub(crate) fn count_instances(&self, set: &InstanceSet, node: &str) {
         let mut counts = BTreeMap::<Labels, i64>::new();
@@ -373,6 +403,7 @@ mod tests {
             handler: "udev",
             configuration: "video",
             seconds: 0.3,
+            late: 0.03,
             ended,
             denied: 2,
         });
@@ -397,6 +428,8 @@ mod tests {
             r#"leafhost_handler_calls_total{handler="udev"} 2"#,
             r#"leafhost_handler_faults_total{handler="udev",reason="trap"} 1"#,
             r#"leafhost_handler_call_seconds_count{handler="udev"} 2"#,
+            r#"leafhost_handler_late_seconds_bucket{le="0.025",handler="udev"} 0"#,
+            r#"leafhost_handler_late_seconds_bucket{le="0.05",handler="udev"} 2"#,
             r#"leafhost_handler_denied_total{handler="udev"} 4"#,
         ] {
             assert_eq!(lines(&metrics, line), [line]);

@@ -85,7 +85,9 @@ pub struct Report {
 pub struct CallStats {
     /// Why the handler was called: `first`, `timer`, `udev`, ….
     pub events: Vec<&'static str>,
-    /// Wall clock.
+    /// From when the call was due until the guest began: it waited for a place among the calls that run at once, or for the machine.
+    pub late: Duration,
+    /// Wall clock, from when the guest began.
     pub wall: Duration,
     /// Computing in the guest.
     pub cpu: Duration,

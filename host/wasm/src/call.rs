@@ -21,8 +21,8 @@ use crate::record::Record;
 use crate::text::{Secrets, clean};
 use crate::ticker::Ticker;
 
-/// How many guests of the agent run at once; more wait.
-const AT_ONCE: usize = 16;
+/// How many calls of the agent run at once besides one of each handler; more wait.
+const AT_ONCE: usize = 12;
 /// How many functions of a backtrace are shown.
 const FRAMES: usize = 8;
 /// The longest text of a fault, in bytes.
@@ -34,7 +34,8 @@ pub(crate) struct Host {
     pub(crate) engine: Engine,
     ticker: Ticker,
     runtime: Option<tokio::runtime::Runtime>,
-    permits: Semaphore,
+    /// For all handlers together. A handler's first call at a time needs none, so that nobody's calls hold up all of another's.
+    pub(crate) permits: Semaphore,
 }
 
 impl Host {
@@ -94,24 +95,30 @@ pub(crate) struct Call<T> {
     pub(crate) record: Arc<Record>,
     /// What must not be seen in a fault.
     pub(crate) secrets: Arc<Secrets>,
+    /// When it was asked for.
+    pub(crate) asked: tokio::time::Instant,
     /// What it is to do.
     pub(crate) work: Work<T>,
 }
 
-/// How a call ended, and how long it took from the start of the guest.
+/// How a call ended.
 pub(crate) struct Ended<T> {
     pub(crate) answer: Result<T, Fault>,
+    /// From when it was asked for until the guest began.
+    pub(crate) queued: Duration,
+    /// From when the guest began.
     pub(crate) wall: Duration,
 }
 
 impl Host {
-    /// Makes a call. Dropping the future ends it.
+    /// Makes a call; that it may be made now is the caller's to know. Dropping the future ends it.
     pub(crate) async fn call<T: Send + 'static>(self: &Arc<Self>, call: Call<T>) -> Ended<T> {
         let stopped = || Ended {
             answer: Err(Fault::new(FaultReason::Host, "the agent is stopping")),
+            queued: Duration::ZERO,
             wall: Duration::ZERO,
         };
-        let (Ok(_permit), Some(runtime)) = (self.permits.acquire().await, &self.runtime) else {
+        let Some(runtime) = &self.runtime else {
             return stopped();
         };
         let meter = call.record.cpu.clone();
@@ -134,6 +141,7 @@ impl Host {
                         MAX_TEXT,
                     ),
                 )),
+                queued: Duration::ZERO,
                 wall: Duration::ZERO,
             },
         }
@@ -148,6 +156,7 @@ async fn run<T>(engine: &Engine, call: Call<T>) -> Ended<T> {
         record,
         secrets,
         work,
+        asked,
     } = call;
     let begin = tokio::time::Instant::now();
     let mut store = Store::new(engine, state);
@@ -187,7 +196,11 @@ async fn run<T>(engine: &Engine, call: Call<T>) -> Ended<T> {
         message: secrets.clean(&fault.message, MAX_TEXT),
         ..fault
     });
-    Ended { answer, wall }
+    Ended {
+        answer,
+        queued: begin.duration_since(asked),
+        wall,
+    }
 }
 
 /// The guest computed longer than it may.

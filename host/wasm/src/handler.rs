@@ -53,6 +53,8 @@ pub(crate) struct Guest {
     /// One for all its sessions: a handler must not buy more lines with more Configurations.
     rate: Arc<Rate>,
     permits: Semaphore,
+    /// The place of this handler alone: it gets its turn whatever other handlers do.
+    own: Semaphore,
 }
 
 impl Guest {
@@ -86,6 +88,7 @@ impl Guest {
             source,
             rate: Arc::default(),
             permits: Semaphore::new(AT_ONCE),
+            own: Semaphore::new(1),
         }
     }
 
@@ -142,7 +145,13 @@ impl Guest {
         record: &Arc<Record>,
         work: Work<T>,
     ) -> Ended<T> {
+        let asked = tokio::time::Instant::now();
         let _permit = self.permits.acquire().await;
+        let _place = tokio::select! {
+            biased;
+            place = self.own.acquire() => place,
+            place = self.host.permits.acquire() => place,
+        };
         let limits = self.grants.limits.clone();
         let secrets = sink.secrets.clone();
         let state = CallState::new(capabilities, &limits, sink, record);
@@ -154,6 +163,7 @@ impl Guest {
                 record: record.clone(),
                 secrets,
                 work,
+                asked,
             })
             .await
     }

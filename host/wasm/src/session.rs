@@ -128,6 +128,8 @@ enum Phase {
     /// A call runs. What it was told, for it to be told again if it fails, and what happened since it began.
     Calling {
         call: Pin<Box<dyn Future<Output = Called> + Send>>,
+        /// How long after its time the call was asked for.
+        late: Duration,
         told: Pending,
         since: Heard,
     },
@@ -168,8 +170,9 @@ impl WakingSession {
         if now < self.not_before {
             return;
         }
-        if self.timer.is_some_and(|at| at <= now) {
-            self.timer = None;
+        let mut late = Duration::ZERO;
+        if let Some(at) = self.timer.take_if(|at| *at <= now) {
+            late = now.duration_since(at.max(self.not_before));
             self.pending.push(Why::Timer);
         }
         if let Some((_, event)) = self.again.take_if(|(at, _)| *at <= now) {
@@ -191,6 +194,7 @@ impl WakingSession {
         let caller = self.caller.clone();
         self.phase = Phase::Calling {
             call: Box::pin(async move { caller.call(ask).await }),
+            late,
             told,
             since: Heard::default(),
         };
@@ -334,10 +338,16 @@ impl Session for WakingSession {
         loop {
             match &mut self.phase {
                 Phase::Refused => std::future::pending().await,
-                Phase::Calling { call, told, since } => {
+                Phase::Calling {
+                    call,
+                    late,
+                    told,
+                    since,
+                } => {
                     tokio::select! {
                         biased;
-                        called = call => {
+                        mut called = call => {
+                            called.stats.late += *late;
                             let (told, since) = (std::mem::take(told), std::mem::take(since));
                             return self.finish(called, told, since);
                         }

@@ -41,6 +41,7 @@ impl DiscoveryTask {
                     handler: &id.handler.name,
                     configuration: id.configuration.name(),
                     seconds: report.call.wall.as_secs_f64(),
+                    late: report.call.late.as_secs_f64(),
                     ended,
                     denied: report.call.denied.len(),
                 });
@@ -58,6 +59,7 @@ impl DiscoveryTask {
                     handler: &id.handler.name,
                     configuration: id.configuration.name(),
                     seconds: took.as_secs_f64(),
+                    late: 0.0,
                     ended: Ended::Faulted(&fault),
                     denied: 0,
                 });

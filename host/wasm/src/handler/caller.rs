@@ -61,6 +61,7 @@ impl Caller for GuestCaller {
             explained: kept.explained,
             explained_dropped: kept.explained_dropped,
             stats: CallStats {
+                late: ended.queued,
                 wall: ended.wall,
                 cpu: record.cpu.used(),
                 memory: record.memory.peak(),

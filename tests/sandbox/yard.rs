@@ -1,0 +1,239 @@
+//! One agent with a good neighbour and room for a handler that misbehaves.
+
+use std::fs;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use anyhow::{Context, Result, ensure};
+use leafhost_tests::agent::Home;
+use leafhost_tests::program;
+use leafhost_tests::wait::eventually;
+use serde_json::Value;
+
+/// How many Configurations the neighbour serves.
+const NEIGHBOURS: usize = 3;
+/// How late a call of the neighbour may begin: a bucket of `leafhost_handler_late_seconds`.
+const LATE: &str = "0.05";
+
+/// Lateness is measured: one agent at a time.
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
+/// What the tests' component is to call itself, and how it is to behave before it is asked for devices.
+#[derive(Debug, Clone, Copy)]
+pub struct Guest<'a> {
+    pub name: &'a str,
+    pub describe: &'a str,
+    pub validate: &'a str,
+}
+
+impl Default for Guest<'_> {
+    fn default() -> Self {
+        Self {
+            name: "hostile",
+            describe: "good",
+            validate: "good",
+        }
+    }
+}
+
+impl Guest<'_> {
+    /// The component.
+    pub fn wasm(&self) -> Result<Vec<u8>> {
+        let mut bytes = fs::read(program::guest("sandbox")?)?;
+        for (mark, value) in [
+            ("@name:", self.name),
+            ("@describe:", self.describe),
+            ("@validate:", self.validate),
+        ] {
+            let at = bytes
+                .windows(mark.len())
+                .position(|at| at == mark.as_bytes())
+                .with_context(|| format!("{mark} is not in the component"))?;
+            let place = bytes
+                .get_mut(at..at + 24)
+                .context("the component is cut off")?;
+            let text = format!("{:_<24}", format!("{mark}{value}"));
+            ensure!(text.len() == 24, "{value} is too long");
+            place.copy_from_slice(text.as_bytes());
+        }
+        Ok(bytes)
+    }
+}
+
+/// A handler's Configuration.
+pub fn configuration(name: &str, handler: &str, details: &str) -> String {
+    let details = serde_json::Value::from(details);
+    format!(
+        "apiVersion: akri.sh/v0\nkind: Configuration\nmetadata: {{name: {name}}}\nspec:\n  \
+         discoveryHandler: {{name: {handler}, discoveryDetails: {details}}}\n"
+    )
+}
+
+/// What a misdeed must lead to.
+#[derive(Debug, Clone, Copy)]
+pub struct Named<'a> {
+    /// The fault's reason, as in `leafhost_handler_faults_total`.
+    pub reason: &'a str,
+    /// What its message says.
+    pub words: &'a str,
+}
+
+/// An agent whose neighbour is up.
+pub struct Yard {
+    pub home: Home,
+    /// The neighbour's Instances.
+    before: Vec<Value>,
+    /// How many Configurations the hostile handler has.
+    deeds: usize,
+    _alone: MutexGuard<'static, ()>,
+}
+
+impl Yard {
+    /// With a hostile handler that has these grants.
+    pub fn with(guest: Guest<'_>, grants: &str) -> Result<Self> {
+        let alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut home = Home::new()?;
+        let neighbour = Guest {
+            name: "neighbour",
+            ..Guest::default()
+        };
+        let both = "udev: {subsystems: [\"*\"]}\nnetwork: {interfaces: [lo]}\n";
+        home.write("handlers/neighbour.grants.yaml", both)?;
+        home.write("handlers/neighbour.wasm", neighbour.wasm()?)?;
+        home.write("handlers/hostile.grants.yaml", grants)?;
+        home.write("handlers/hostile.wasm", guest.wasm()?)?;
+        for number in 0..NEIGHBOURS {
+            let name = format!("neighbour-{number}");
+            let text = configuration(&name, "neighbour", "good");
+            home.write(&format!("configurations/{name}.yaml"), text)?;
+        }
+        home.start(&[])?;
+        let before = home.instances(NEIGHBOURS)?;
+        Ok(Self {
+            home,
+            before,
+            deeds: 0,
+            _alone: alone,
+        })
+    }
+
+    /// A line of the metrics: what stands behind `series`, or 0.
+    pub fn metric(&self, series: &str) -> Result<f64> {
+        let agent: Value =
+            serde_json::from_slice(&fs::read(self.home.path().join("state/agent.json"))?)?;
+        let address = agent
+            .get("address")
+            .and_then(Value::as_str)
+            .context("no address")?;
+        let text = ureq::get(format!("http://{address}/metrics"))
+            .call()?
+            .into_body()
+            .read_to_string()?;
+        let value = text
+            .lines()
+            .find_map(|line| line.strip_prefix(series)?.trim().parse().ok());
+        Ok(value.unwrap_or(0.0))
+    }
+
+    /// The neighbour's calls so far, and those of them that began in time.
+    fn calls(&self) -> Result<(f64, f64)> {
+        let series = |what: &str, le: &str| {
+            format!("leafhost_handler_late_seconds_{what}{{{le}handler=\"neighbour\"}}")
+        };
+        let le = format!("le=\"{LATE}\",");
+        Ok((
+            self.metric(&series("count", ""))?,
+            self.metric(&series("bucket", &le))?,
+        ))
+    }
+
+    /// Has the hostile handler do all of `deeds` at the same time, each in a Configuration of its own, once it has a device there; waits until every
+    /// fault is told, and looks that nothing else came of it.
+    pub fn suffer(&mut self, deeds: &[(&str, Named<'_>)]) -> Result<()> {
+        // A machine that is busy elsewhere makes a call late as well.
+        let mut tries = 0;
+        loop {
+            let (calls, in_time) = self.suffer_once(deeds)?;
+            if calls <= in_time {
+                return Ok(());
+            }
+            tries += 1;
+            ensure!(
+                tries < 3,
+                "{in_time} of the neighbour's {calls} calls began within {LATE} s"
+            );
+        }
+    }
+
+    /// The neighbour's calls meanwhile, and those of them that began in time.
+    fn suffer_once(&mut self, deeds: &[(&str, Named<'_>)]) -> Result<(f64, f64)> {
+        // Configurations stay, and go on failing now and then: that must not matter either.
+        let first = self.deeds;
+        self.deeds += deeds.len();
+        for (number, (details, _)) in deeds.iter().enumerate() {
+            let name = format!("hostile-{}", first + number);
+            let text = configuration(&name, "hostile", details);
+            self.home
+                .write(&format!("configurations/{name}.yaml"), text)?;
+        }
+        let mine = self.published("hostile", self.deeds)?;
+        let (calls_before, in_time_before) = self.calls()?;
+        for (number, (details, named)) in deeds.iter().enumerate() {
+            let name = format!("hostile-{}", first + number);
+            self.home.until(&format!("{details} is named"), |status| {
+                let session = session(status, &name).to_string();
+                session.contains(named.reason) && session.contains(named.words)
+            })?;
+            let series = format!(
+                "leafhost_handler_faults_total{{handler=\"hostile\",reason=\"{}\"}}",
+                named.reason
+            );
+            ensure!(self.metric(&series)? >= 1.0, "{details} is not counted");
+        }
+        eventually("the neighbour is called on", || {
+            let (calls, _) = self.calls()?;
+            ensure!(calls >= calls_before + 6.0, "{calls} calls");
+            Ok(())
+        })?;
+        let (calls, in_time) = self.calls()?;
+        let stayed = self.published("hostile", self.deeds)? == mine;
+        ensure!(stayed, "the hostile handler's devices are others");
+        let stayed = self.published("neighbour", NEIGHBOURS)? == self.before;
+        ensure!(stayed, "the neighbour's devices are others");
+        Ok((calls - calls_before, in_time - in_time_before))
+    }
+
+    /// The Instances of Configurations whose names begin so.
+    pub fn published(&self, configuration: &str, count: usize) -> Result<Vec<Value>> {
+        eventually(&format!("{count} Instances of {configuration}"), || {
+            let status = self.home.status()?;
+            let all = status.get("instances").and_then(Value::as_array);
+            let found: Vec<Value> = all
+                .into_iter()
+                .flatten()
+                .filter(|instance| {
+                    instance
+                        .pointer("/spec/configurationName")
+                        .and_then(Value::as_str)
+                        .is_some_and(|name| name.starts_with(configuration))
+                })
+                .cloned()
+                .collect();
+            ensure!(found.len() == count, "{} of them, {status:#}", found.len());
+            Ok(found)
+        })
+        .with_context(|| self.home.log())
+    }
+}
+
+/// What the status says of a Configuration.
+pub fn session<'a>(status: &'a Value, configuration: &str) -> &'a Value {
+    let all = status.get("configurations").and_then(Value::as_array);
+    all.into_iter()
+        .flatten()
+        .find(|one| {
+            one.get("name")
+                .and_then(Value::as_str)
+                .is_some_and(|name| name.ends_with(configuration))
+        })
+        .unwrap_or(&Value::Null)
+}
