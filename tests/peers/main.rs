@@ -8,3 +8,4 @@ mod hostile;
 mod networks;
 mod onvif;
 mod opcua;
+mod servers;

@@ -10,10 +10,10 @@ use leafhost_tests::requirement;
 use tempfile::TempDir;
 
 use crate::capture::{Capture, destinations};
-use crate::found::discover;
+use crate::found::{Device, discover};
 
 /// A server of asyncua on port 4840: its URL too.
-fn asyncua(host: &Host, name: &str, more: &[&str]) -> Result<(Peer, String)> {
+pub fn asyncua(host: &Host, name: &str, more: &[&str]) -> Result<(Peer, String)> {
     let url = format!("opc.tcp://{}:4840/peer/", host.address()?);
     let uri = format!("urn:asyncua:{name}");
     let mut command = peer::python(host, "opcua_server")?;
@@ -252,6 +252,84 @@ fn a_listed_address_outside_the_grants_is_named_and_not_contacted() -> Result<()
         destinations(&flows, std::slice::from_ref(&host)),
         [("tcp".to_owned(), host, 4840)].into(),
         "{found:?}"
+    );
+    Ok(())
+}
+
+#[test]
+fn servers_are_known_by_what_they_list_and_discovery_servers_by_how_they_are_asked() -> Result<()> {
+    if requirement::lacks(peer::missing())? {
+        return Ok(());
+    }
+    let folder = TempDir::new()?;
+    let lan = Lan::new()?;
+    let (client, central, python) = (
+        lan.host("client")?,
+        lan.host("central")?,
+        lan.host("python")?,
+    );
+    let (_lds, by_address) = lds(&central, folder.path())?;
+    let (_server, url) = asyncua(&python, "Python", &[])?;
+    let by_v6 = format!("opc.tcp://[{}]:4840", central.address_v6(0)?);
+    // asyncua answers a request without its path too.
+    let without_path = url.trim_end_matches("/peer/");
+    for (asked, kind, id) in [
+        (&*by_address, "DiscoveryServer", &*by_address),
+        (&by_v6, "DiscoveryServer", &by_v6),
+        (without_path, "ClientAndServer", &url),
+    ] {
+        let details = details(
+            &[&format!("'{asked}'")],
+            &format!("applicationTypes: [{kind}]\n"),
+        );
+        let found = discover(&client, "opcua", &details, &["--explain"])?;
+        let device = found.device_at(id)?;
+        // From the network it knows itself by its other address too.
+        let same = device.text("/physicalId");
+        let others = found.devices().into_iter().map(Device);
+        assert!(
+            same.is_some()
+                && others
+                    .map(|other| other.text("/physicalId"))
+                    .all(|other| other == same),
+            "{found:?}"
+        );
+        let is_lds = kind == "DiscoveryServer";
+        for (name, has) in [
+            ("modeNone", true),
+            ("modeSign", is_lds),
+            ("modeSignAndEncrypt", is_lds),
+            ("policyBasic256Sha256", is_lds),
+            ("policyAes128_Sha256_RsaOaep", is_lds),
+            ("policyAes256_Sha256_RsaPss", is_lds),
+            // Nobody signs in at a discovery server.
+            ("tokenAnonymous", !is_lds),
+            ("tokenUserName", !is_lds),
+        ] {
+            assert_eq!(device.has(name), Some(has), "{name}: {found:?}");
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn a_server_of_asyncua_lists_those_that_registered_with_it() -> Result<()> {
+    if requirement::lacks(peer::missing())? {
+        return Ok(());
+    }
+    let lan = Lan::new()?;
+    let (client, one, two) = (lan.host("client")?, lan.host("one")?, lan.host("two")?);
+    let (_one, first) = asyncua(&one, "One", &[])?;
+    let (registered, second) = asyncua(&two, "Two", &["--register", &first])?;
+    let details = details(&[&first], "applicationTypes: [Server, ClientAndServer]\n");
+    let found = discover(&client, "opcua", &details, &["--explain"])?;
+    assert_eq!(found.ids(), [&*first, &second], "{found:?}");
+    registered.kill()?;
+    let found = discover(&client, "opcua", &details, &["--explain"])?;
+    assert_eq!(found.ids(), [&*first], "{found:?}");
+    assert!(
+        !found.skipped(&second).is_empty(),
+        "it is listed still: {found:?}"
     );
     Ok(())
 }
