@@ -28,7 +28,12 @@ impl Socket {
     /// Waits for the next datagram from an address the grants let in, and says who sent it. Has no timeout of its own;
     /// when the future is dropped, nothing is lost.
     pub async fn receive(&self) -> Result<(Vec<u8>, SocketAddr), Error> {
-        self.0.receive().await
+        loop {
+            if let Some(received) = self.0.take()? {
+                return Ok(received);
+            }
+            self.0.arrival().await;
+        }
     }
 }
 

@@ -122,23 +122,28 @@ impl UdpSocket {
         }
     }
 
-    pub async fn receive(&self) -> Result<(Vec<u8>, SocketAddr), Error> {
-        loop {
-            let now = self.state.clock.now();
-            let next = self.inbox.borrow().front().map(|(at, ..)| *at);
-            match next {
-                Some(at) if at <= now => {
-                    if let Some((_, from, payload)) = self.inbox.borrow_mut().pop_front() {
-                        return Ok((payload, from));
-                    }
-                }
-                Some(at) => {
-                    let arrival = self.state.clock.sleep_until(at);
-                    let changed = self.changed.wait((), ());
-                    crate::host::unless(arrival, changed).await;
-                }
-                None => self.changed.wait((), ()).await,
+    /// The next datagram, if one has arrived.
+    #[allow(
+        clippy::unnecessary_wraps,
+        reason = "it stands in the place of what may fail"
+    )]
+    pub fn take(&self) -> Result<Option<(Vec<u8>, SocketAddr)>, Error> {
+        let now = self.state.clock.now();
+        let mut inbox = self.inbox.borrow_mut();
+        let arrived = inbox.pop_front_if(|(at, ..)| *at <= now);
+        Ok(arrived.map(|(_, from, payload)| (payload, from)))
+    }
+
+    /// Waits until there may be one.
+    pub async fn arrival(&self) {
+        let changed = self.changed.wait((), ());
+        let next = self.inbox.borrow().front().map(|(at, ..)| *at);
+        match next {
+            Some(at) => {
+                let arrival = self.state.clock.sleep_until(at);
+                crate::host::unless(arrival, changed).await;
             }
+            None => changed.await,
         }
     }
 }

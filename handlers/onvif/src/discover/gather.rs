@@ -155,18 +155,18 @@ fn usable(
         gathered.leave(&source.to_string(), "announcement", reason);
         return Vec::new();
     }
-    let subject = format!("{uuid} at {source}");
+    let subject = || format!("{uuid} at {source}");
     if !announcement.is_onvif {
         let types = cut(&announcement.types.join(" "));
         gathered.leave(
-            &subject,
+            &subject(),
             "types",
             format!("is no ONVIF device, but {types}"),
         );
         return Vec::new();
     }
     if let Err(dropped) = filter::announcement(details, uuid, &announcement.scopes) {
-        if gathered.leave(&subject, dropped.rule, dropped.reason) {
+        if gathered.leave(&subject(), dropped.rule, dropped.reason) {
             gathered.dropped.push((uuid.to_owned(), source));
         }
         return Vec::new();
@@ -175,7 +175,7 @@ fn usable(
         let all = announcement.more_xaddrs + announcement.xaddrs.len();
         let most = wsd::MAX_XADDRS;
         gathered.leave(
-            &subject,
+            &subject(),
             "XAddrs",
             format!("announces {all} addresses, {most} are looked at"),
         );
@@ -200,21 +200,20 @@ fn usable(
         }
     }
     if announcement.xaddrs.is_empty() {
-        gathered.leave(&subject, "XAddrs", "announces no address");
+        gathered.leave(&subject(), "XAddrs", "announces no address");
     }
     chosen
 }
 
+/// The order in which a camera names its addresses and scopes makes no difference.
 fn digest_of(announcement: &Announcement) -> u64 {
-    let sorted = |kind: &str, list: &[String]| -> Index {
-        list.iter()
-            .map(|text| (format!("{kind} {text}"), 0))
-            .collect()
+    let of = |kind, list: &[String]| {
+        let digests = list.iter().map(|text| digest([kind, text.as_str()]));
+        digests.fold(0, u64::wrapping_add)
     };
-    let mut texts = sorted("xaddr", &announcement.xaddrs);
-    texts.append(&mut sorted("scope", &announcement.scopes));
-    let texts = texts.keys().map(String::as_str);
-    digest(texts.chain([announcement.metadata_version.as_str()]))
+    digest([announcement.metadata_version.as_str()])
+        .wrapping_add(of("xaddr", &announcement.xaddrs))
+        .wrapping_add(of("scope", &announcement.scopes))
 }
 
 /// Weighs who speaks for itself: a host that claims to be the camera that another one claims to be as well is not believed,
@@ -272,7 +271,7 @@ fn elect(details: &Details, cursor: &Cursor, candidates: Vec<Candidate>, gathere
             continue;
         };
         let Candidate { uuid, xaddr, .. } = &candidate;
-        let subject = format!("{uuid} at {}", xaddr.url);
+        let subject = || format!("{uuid} at {}", xaddr.url);
         let host = format!("{uuid} {}", xaddr.host);
         let other = |index: &Index, key: &str| {
             index
@@ -281,13 +280,13 @@ fn elect(details: &Details, cursor: &Cursor, candidates: Vec<Candidate>, gathere
         };
         if let Some(other) = other(&urls, &xaddr.url) {
             let reason = format!("the same address is announced for {}", other.uuid);
-            gathered.leave(&subject, "XAddrs", reason);
+            gathered.leave(&subject(), "XAddrs", reason);
         } else if let (XAddrs::First, Some(other)) = (details.xaddrs, other(&hosts, &host)) {
             let reason = format!("the same camera is announced at {}", other.xaddr.url);
-            gathered.leave(&subject, "XAddrs", reason);
+            gathered.leave(&subject(), "XAddrs", reason);
         } else if gathered.candidates.len() >= MAX_CAMERAS {
             let reason = format!("more than {MAX_CAMERAS} cameras are announced");
-            gathered.leave(&subject, "announcement", reason);
+            gathered.leave(&subject(), "announcement", reason);
         } else {
             urls.insert(xaddr.url.clone(), gathered.candidates.len());
             hosts.insert(host, gathered.candidates.len());

@@ -86,20 +86,21 @@ impl UdpSocket {
         }
     }
 
-    pub async fn receive(&self) -> Result<(Vec<u8>, SocketAddr), Error> {
-        loop {
-            if let Some(datagram) = self.received.borrow_mut().pop_front() {
-                return Ok((datagram.data, from_wasi(datagram.remote_address)));
-            }
+    /// The next datagram, if one is there.
+    pub fn take(&self) -> Result<Option<(Vec<u8>, SocketAddr)>, Error> {
+        let mut received = self.received.borrow_mut();
+        if received.is_empty() {
             let batch = self.incoming.receive(BATCH);
-            let batch = batch.map_err(|code| {
+            received.extend(batch.map_err(|code| {
                 address::error(code, || format!("udp received at {}", self.local))
-            })?;
-            if batch.is_empty() {
-                self.reactor.ready(&self.readable).await;
-            } else {
-                self.received.borrow_mut().extend(batch);
-            }
+            })?);
         }
+        let datagram = received.pop_front();
+        Ok(datagram.map(|datagram| (datagram.data, from_wasi(datagram.remote_address))))
+    }
+
+    /// Waits until there may be one.
+    pub async fn arrival(&self) {
+        self.reactor.ready(&self.readable).await;
     }
 }

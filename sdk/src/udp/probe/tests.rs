@@ -254,3 +254,47 @@ fn a_flood_leaves_turns_to_others() {
     }));
     assert!(polls >= 10, "{polls}");
 }
+
+#[test]
+fn answers_that_come_one_by_one_are_read_together() {
+    let answers: Vec<u64> = (1..=900).collect();
+    let fake = mk_host().udp_peer(GROUP, answers_after(&answers));
+    let host = fake.host();
+    let mut probe = mk_probe(&["192.168.7.2:0"], &[(0, GROUP)]);
+    probe.max_replies = 1_000;
+    let mut probe = Box::pin(host.probe(probe));
+    let mut polls = 0;
+    let replies = host.block_on(std::future::poll_fn(|context| {
+        polls += 1;
+        std::future::Future::poll(probe.as_mut(), context)
+    }));
+    assert_eq!(replies.len(), 900);
+    assert!(polls < 200, "{polls}");
+}
+
+#[test]
+fn answers_gather_for_longer_the_fewer_there_are() {
+    let mut pause = Pause::default();
+    for (gathered, next) in [
+        (0, 2),
+        (1, 4),
+        (GATHERED / 2 - EACH, 8),
+        (GATHERED / 2 - EACH + 1, 8),
+        (GATHERED - EACH, 8),
+        (GATHERED - EACH + 1, 2),
+        (GATHERED, 0),
+        (0, 1),
+        (1, 2),
+        (1, 4),
+        (1, 8),
+        (1, 16),
+        (1, 32),
+        (1, 50),
+        (0, 50),
+    ] {
+        if gathered > 0 {
+            pause.taken(gathered);
+        }
+        assert_eq!(pause.next().as_millis(), next, "{gathered}");
+    }
+}
