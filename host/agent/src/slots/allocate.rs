@@ -237,6 +237,8 @@ impl SlotTask {
                 let through = self.owners.configurations.contains_key(name);
                 let allocation = claim::answer(through.then_some(name), &chosen);
                 let is_sent = request.answer.send(Ok(allocation)).is_ok();
+                // What waits for the answer is next on this very thread: it goes before the books are brought up to date.
+                tokio::task::yield_now().await;
                 self.meet();
                 let units = chosen.iter().map(|one| one.unit.clone()).collect();
                 self.holds.allocated(&units, Instant::now());

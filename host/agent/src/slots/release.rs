@@ -16,8 +16,9 @@ use crate::words;
 
 /// After an event the books are looked at a little later: the events of one pod come together.
 pub(super) const SOON: Duration = Duration::from_millis(150);
-/// A look that told nothing is taken again after so long, then ever later up to [`EVERY`].
-const RETRY: Duration = Duration::from_secs(1);
+/// A look that told nothing is taken again after so long, then ever later up to [`EVERY`]: a kubelet that starts answers in a
+/// moment, and nothing is offered before.
+const RETRY: Duration = Duration::from_millis(10);
 /// While this node has slots, the books are looked at so often: PodResources tells nothing by itself.
 const EVERY: Duration = Duration::from_secs(10);
 
