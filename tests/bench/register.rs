@@ -8,6 +8,7 @@ use anyhow::{Context, Result, ensure};
 use leafhost_tests::agent::Home;
 use leafhost_tests::cluster::{self, Node};
 use leafhost_tests::wait::within;
+use nix::sys::signal::Signal;
 
 use crate::metric as number;
 use crate::table::Line;
@@ -71,22 +72,28 @@ fn many(node: &'static Node, devices: u64, target: &str) -> Result<Vec<Line>> {
     if devices > 100 {
         lines.push(at_rest(&home)?);
     } else {
-        node.restart_kubelet()?;
+        // What the kubelet does beside the plugins until its node is ready is not what is measured.
+        node.stop_kubelet(Signal::SIGTERM)?;
+        node.start_kubelet()?;
         let again = until_listed(&metrics, all, begun)?;
         let made = fs::metadata(node.device_plugins().join("kubelet.sock"))?;
         let made = SystemTime::UNIX_EPOCH
             + Duration::new(made.ctime().try_into()?, made.ctime_nsec().try_into()?);
         let since = made.elapsed()?.saturating_sub(again.elapsed());
+        node.wait_ready()?;
+        let ready = made.elapsed()?;
         let registers = metric(&metrics, "leafhost_kubelet_registrations")? - begun;
         lines.push(Line {
             what: format!("kubelet.sock made → last of {devices} ListAndWatch open"),
             value: seconds(since),
             target: "≤ 1 s".into(),
-            beside: format!("{registers} Registers for {all} resources"),
+            beside: format!(
+                "{registers} Registers for {all} resources; the kubelet has said that its node is ready after {}",
+                seconds(ready)
+            ),
         });
-        node.wait_ready()?;
     }
-    home.stop(nix::sys::signal::Signal::SIGTERM)?;
+    home.stop(Signal::SIGTERM)?;
     Ok(lines)
 }
 
