@@ -2,7 +2,6 @@
 //!
 //! Pure: time is given. Withdrawal is by answers and grace alone; errors and faults never come here.
 
-use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,6 +12,12 @@ use leafhost_core::session::{Devices, Discovery};
 use leafhost_core::timeouts;
 
 use crate::clock::later;
+
+mod merge;
+mod unrest;
+
+pub use merge::{DeviceView, Lost, Part, merge};
+use unrest::{Allowance, Unrest};
 
 /// How long a missing device keeps its Instance.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -40,16 +45,58 @@ impl Grace {
 /// A device and whether the last complete answer had it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tracked {
-    /// As last reported.
+    /// As last passed on.
     pub device: Arc<Device>,
     /// Since when complete answers lack it.
     pub missing_since: Option<Timestamp>,
+    /// As last reported, where that has to wait.
+    newest: Option<Arc<Device>>,
+    changes: Allowance,
+    /// How often it came back after it had been withdrawn, lately.
+    returns: u32,
+}
+
+impl Tracked {
+    fn new(device: Arc<Device>, returns: u32) -> Self {
+        Self {
+            device,
+            missing_since: None,
+            newest: None,
+            changes: Allowance::default(),
+            returns,
+        }
+    }
+
+    /// When it goes, if it is missing.
+    fn end(&self, grace: Grace) -> Option<Timestamp> {
+        let since = self.missing_since?;
+        let least = later(since, unrest::least_grace(self.returns));
+        Some(grace.end(self.device.shared, since).max(least))
+    }
+
+    /// Passes on what waits, if it may; says whether something was.
+    fn renew(&mut self, now: Timestamp) -> bool {
+        if self.newest.is_none() || !self.changes.take(now) {
+            return false;
+        }
+        if let Some(newest) = self.newest.take() {
+            self.device = newest;
+        }
+        true
+    }
 }
 
 /// The devices of one session.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SessionDevices {
     tracked: BTreeMap<DeviceKey, Tracked>,
+    /// New devices that are not passed on while the session is restless.
+    waiting: BTreeMap<DeviceKey, Arc<Device>>,
+    unrest: Unrest,
+    /// How many devices it may have at a time, if that is bounded.
+    most: Option<usize>,
+    /// How many devices of the last answer were more.
+    over: usize,
     /// The handler has answered since it was opened as `first`.
     answered: bool,
     /// A complete answer has come: what it does not have is not there.
@@ -64,6 +111,17 @@ impl SessionDevices {
     /// The handler is new to the session: it cannot mean "the same as last time" yet.
     pub fn reopen(&mut self) {
         self.answered = false;
+    }
+
+    /// The handler, its grants or the Configuration are others: what was restless need not be so any more. From now on there are at most
+    /// `most` devices.
+    pub fn calm(&mut self, most: usize) {
+        self.most = Some(most);
+        self.unrest = Unrest::default();
+        self.waiting.clear();
+        for tracked in self.tracked.values_mut() {
+            (tracked.changes, tracked.returns) = (Allowance::default(), 0);
+        }
     }
 
     /// Takes an answer in; says whether anything is different now.
@@ -84,21 +142,22 @@ impl SessionDevices {
         };
         self.answered = true;
         let mut present = BTreeSet::new();
+        let mut news = Vec::new();
         for device in reported {
             let key = device.key();
             present.insert(key.clone());
-            differs |= self.report(key, device);
+            match self.tracked.get_mut(&key) {
+                Some(held) => differs |= held.report(device, now),
+                None => news.push((key, Arc::new(device))),
+            }
         }
         if complete {
             differs |= !std::mem::replace(&mut self.settled, true);
+            self.waiting.retain(|key, _| present.contains(key));
             let left_out = &self.left_out;
             for (key, tracked) in &mut self.tracked {
-                if tracked.missing_since.is_none()
-                    && !present.contains(key)
-                    && !is_left_out(left_out, &key.id)
-                {
-                    tracked.missing_since = Some(now);
-                    differs = true;
+                if !present.contains(key) && !is_left_out(left_out, &key.id) {
+                    differs |= tracked.miss(now);
                 }
             }
         }
@@ -107,51 +166,145 @@ impl SessionDevices {
             .into_iter()
             .filter(|id| !ids.contains(id.as_str()))
             .collect();
-        let (before, departed) = (self.tracked.len(), &self.departed);
-        self.tracked.retain(|key, _| !departed.contains(&key.id));
-        differs |= self.tracked.len() != before;
+        differs |= self.depart(now);
+        differs |= self.admit(news, now);
         self.expire(grace, now) || differs
     }
 
-    /// A device is there; says whether it is news.
-    fn report(&mut self, key: DeviceKey, device: Device) -> bool {
-        match self.tracked.entry(key) {
-            Entry::Vacant(free) => {
-                free.insert(Tracked {
-                    device: Arc::new(device),
-                    missing_since: None,
-                });
-                true
+    /// Lets go what the answer named as departed; says whether there was something.
+    fn depart(&mut self, now: Timestamp) -> bool {
+        let departed = &self.departed;
+        self.waiting.retain(|key, _| !departed.contains(&key.id));
+        let mut differs = false;
+        let (held, unrest) = (self.unrest.is_restless(), &mut self.unrest);
+        self.tracked.retain(|key, tracked| {
+            if !departed.contains(&key.id) {
+                return true;
             }
-            Entry::Occupied(mut held) => {
-                let held = held.get_mut();
-                let returned = held.missing_since.take().is_some();
-                let differs = *held.device != device;
-                if differs {
-                    held.device = Arc::new(device);
-                }
-                returned || differs
+            if held || tracked.returns > unrest::RETURNS {
+                differs |= tracked.miss(now);
+                return true;
             }
-        }
+            differs = true;
+            unrest.goes(key, tracked.returns);
+            false
+        });
+        differs
     }
 
-    /// Lets go what was missing for too long; says whether there was such a device.
+    /// Takes in devices that are not tracked: now, or once the session is calm. Says whether there was one.
+    fn admit(&mut self, news: Vec<(DeviceKey, Arc<Device>)>, now: Timestamp) -> bool {
+        let here = |tracked: &&Tracked| tracked.missing_since.is_none();
+        let mut present = self.tracked.values().filter(here).count();
+        let unknown =
+            |(key, _): &&(DeviceKey, _)| !self.waiting.contains_key(key) && !self.unrest.knows(key);
+        let count = news.iter().filter(unknown).count();
+        let restless = self
+            .unrest
+            .look(present + news.len(), self.tracked.len(), count, now);
+        if self.unrest.begins_anew() {
+            for tracked in self.tracked.values_mut() {
+                tracked.returns = 0;
+            }
+        }
+        let most = self.most.unwrap_or(usize::MAX);
+        let mut differs = false;
+        self.over = 0;
+        for (key, device) in news {
+            let returns = self.unrest.returns(&key);
+            if present >= most {
+                self.over += 1;
+            } else if restless && returns.is_none() {
+                if self.waiting.len() < most {
+                    self.waiting.insert(key, device);
+                }
+            } else {
+                let tracked = Tracked::new(device, returns.map_or(0, |returns| returns + 1));
+                self.tracked.insert(key, tracked);
+                present += 1;
+                differs = true;
+            }
+        }
+        differs
+    }
+
+    /// Lets go what was missing for too long, and passes on what has waited long enough; says whether there was something.
     pub fn expire(&mut self, grace: Grace, now: Timestamp) -> bool {
-        let before = self.tracked.len();
+        let mut differs = false;
+        if self.unrest.settles(now) {
+            differs = !self.waiting.is_empty();
+            for (key, device) in std::mem::take(&mut self.waiting) {
+                self.tracked.insert(key, Tracked::new(device, 0));
+            }
+        }
+        for tracked in self.tracked.values_mut() {
+            differs |= tracked.renew(now);
+        }
+        if self.unrest.is_restless() {
+            return differs;
+        }
+        let (before, unrest) = (self.tracked.len(), &mut self.unrest);
         self.tracked.retain(|key, tracked| {
-            tracked
-                .missing_since
-                .is_none_or(|since| grace.end(key.shared, since) > now)
+            let stays = tracked.end(grace).is_none_or(|end| end > now);
+            if !stays {
+                unrest.goes(key, tracked.returns);
+            }
+            stays
         });
-        self.tracked.len() != before
+        self.tracked.len() != before || differs
     }
 
     /// When [`Self::expire`] has something to do next.
     pub fn deadline(&self, grace: Grace) -> Option<Timestamp> {
-        self.tracked
-            .iter()
-            .filter_map(|(key, tracked)| Some(grace.end(key.shared, tracked.missing_since?)))
-            .min()
+        let calm = self.unrest.end();
+        let tracked = self.tracked.values();
+        let changes = tracked
+            .clone()
+            .filter(|tracked| tracked.newest.is_some())
+            .map(|tracked| tracked.changes.next());
+        let ends = tracked.filter_map(|tracked| tracked.end(grace));
+        let ends = ends.filter(|_| calm.is_none());
+        changes.chain(ends).chain(calm).min()
+    }
+
+    /// What is not passed on as it is reported, in words for the operator.
+    pub fn held_back(&self) -> Vec<String> {
+        let mut words = Vec::new();
+        let example = |find: &dyn Fn(&Tracked) -> bool| {
+            let mut found = self.tracked.iter().filter(|(_, tracked)| find(tracked));
+            let (key, _) = found.next()?;
+            Some((found.count() + 1, clip(&key.id)))
+        };
+        if self.unrest.is_restless() {
+            let missing = |tracked: &Tracked| tracked.missing_since.is_some();
+            let missing = self.tracked.values().filter(|one| missing(one)).count();
+            words.push(format!(
+                "the handler makes up new ids again and again: {} new devices wait and {missing} missing ones stay until no new id has come for {}; \
+                 make the ids stable, or change the details",
+                self.waiting.len(),
+                unrest::shown(self.unrest.calm()),
+            ));
+        }
+        if self.over > 0 {
+            words.push(format!(
+                "the handler has found {} devices more than the {} it may have; they are not used; `limits.devices` in the grants raises that",
+                self.over,
+                self.most.unwrap_or(usize::MAX)
+            ));
+        }
+        if let Some((count, id)) = example(&|tracked| tracked.newest.is_some()) {
+            words.push(format!(
+                "{count} devices (such as {id}) change at nearly every call; what changes is passed on once in {}",
+                unrest::shown(timeouts::CHANGE_SPACING)
+            ));
+        }
+        if let Some((count, id)) = example(&|tracked| tracked.returns > unrest::RETURNS) {
+            words.push(format!(
+                "{count} devices (such as {id}) come and go; they are withdrawn only after they were missing for {}",
+                unrest::shown(timeouts::RETURN_GRACE)
+            ));
+        }
+        words
     }
 
     /// Whether a complete answer has come.
@@ -163,6 +316,32 @@ impl SessionDevices {
     pub fn tracked(&self) -> &BTreeMap<DeviceKey, Tracked> {
         &self.tracked
     }
+}
+
+impl Tracked {
+    /// The device is there; says whether it is news.
+    fn report(&mut self, device: Device, now: Timestamp) -> bool {
+        let returned = self.missing_since.take().is_some();
+        if *self.device == device {
+            self.newest = None;
+            return returned;
+        }
+        self.newest = Some(Arc::new(device));
+        self.renew(now) || returned
+    }
+
+    /// It is not there; says whether it was.
+    fn miss(&mut self, now: Timestamp) -> bool {
+        self.missing_since
+            .replace(self.missing_since.unwrap_or(now))
+            .is_none()
+    }
+}
+
+/// An id, quoted, as much as fits into a sentence.
+fn clip(id: &str) -> String {
+    let shown: String = id.chars().take(64).collect();
+    format!("{shown:?}")
 }
 
 /// Whether the device with that id was left out. Ids are shown cut to 256 bytes, perhaps with a mark of it.
@@ -239,94 +418,6 @@ impl Unseen {
     pub fn clear(&mut self) {
         self.0.clear();
     }
-}
-
-/// A device of a Configuration.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct DeviceView {
-    /// As last reported; nothing if it has not been since the agent started.
-    pub device: Option<Arc<Device>>,
-    /// Since when it is missing.
-    pub missing_since: Option<Timestamp>,
-}
-
-/// What a session brings in.
-#[derive(Debug, Clone, Copy)]
-pub struct Part<'a> {
-    /// The source.
-    pub source: &'a str,
-    /// Whether the source is still there. One that is gone only fills gaps.
-    pub live: bool,
-    /// Its devices.
-    pub devices: &'a SessionDevices,
-}
-
-/// The devices of all sessions of a Configuration, by source: the first that has a device now wins, then the first that
-/// had it. Also says which source lost which device.
-pub fn merge(
-    mut parts: Vec<Part<'_>>,
-    unseen: &Unseen,
-) -> (BTreeMap<DeviceKey, DeviceView>, Vec<Lost>) {
-    parts.sort_by_key(|part| (!part.live, part.source));
-    let mut merged: BTreeMap<DeviceKey, (&str, DeviceView)> = BTreeMap::new();
-    let mut lost: BTreeMap<(&str, &str), (usize, String)> = BTreeMap::new();
-    for part in parts {
-        for (key, tracked) in &part.devices.tracked {
-            let view = DeviceView {
-                device: Some(Arc::clone(&tracked.device)),
-                missing_since: tracked.missing_since,
-            };
-            match merged.entry(key.clone()) {
-                Entry::Vacant(free) => {
-                    free.insert((part.source, view));
-                }
-                Entry::Occupied(mut held) => {
-                    let (winner, first) = held.get_mut();
-                    match (first.missing_since, view.missing_since) {
-                        (None, None) if part.live => {
-                            let entry = lost.entry((*winner, part.source));
-                            entry.or_insert_with(|| (0, key.id.clone())).0 += 1;
-                        }
-                        (Some(_), None) => (*winner, *first) = (part.source, view),
-                        _ => {}
-                    }
-                }
-            }
-        }
-    }
-    let mut devices: BTreeMap<DeviceKey, DeviceView> = merged
-        .into_iter()
-        .map(|(key, (_, view))| (key, view))
-        .collect();
-    for (key, missing_since) in &unseen.0 {
-        devices.entry(key.clone()).or_insert(DeviceView {
-            device: None,
-            missing_since: *missing_since,
-        });
-    }
-    let lost = lost
-        .into_iter()
-        .map(|((winner, loser), (devices, example))| Lost {
-            winner: winner.to_owned(),
-            loser: loser.to_owned(),
-            devices,
-            example,
-        })
-        .collect();
-    (devices, lost)
-}
-
-/// A source whose devices another one has, too.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Lost {
-    /// The source whose devices count.
-    pub winner: String,
-    /// The source whose devices do not.
-    pub loser: String,
-    /// How many.
-    pub devices: usize,
-    /// The id of one.
-    pub example: String,
 }
 
 #[cfg(test)]

@@ -275,6 +275,10 @@ impl Handler for FakeHandler {
         &[]
     }
 
+    fn most_devices(&self) -> usize {
+        4096
+    }
+
     async fn validate(&self, _details: &str) -> Result<Vec<FieldProblem>, Fault> {
         let next = self.validations.lock().unwrap().pop_front();
         next.unwrap_or(Ok(Vec::new()))

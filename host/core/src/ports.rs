@@ -145,6 +145,8 @@ pub trait Handler: Send + Sync + Debug {
     fn digest(&self) -> &Digest;
     /// What an operator should know although it serves, such as a grant that names nothing.
     fn warnings(&self) -> &[String];
+    /// How many devices a session of it may have at a time.
+    fn most_devices(&self) -> usize;
     /// Whether `details` can be used: no problem means yes.
     async fn validate(&self, details: &str) -> Result<Vec<FieldProblem>, crate::fault::Fault>;
     /// Opens a session. The first call starts when [`Session::next`] is first awaited.

@@ -203,6 +203,10 @@ impl Handler for LoadedHandler {
         &self.warnings
     }
 
+    fn most_devices(&self) -> usize {
+        usize::try_from(self.guest.grants.limits.devices).unwrap_or(usize::MAX)
+    }
+
     async fn validate(&self, details: &str) -> Result<Vec<FieldProblem>, Fault> {
         self.guest.validate(&self.description.name, details).await
     }

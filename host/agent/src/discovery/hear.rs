@@ -116,13 +116,22 @@ impl SourceSession {
 }
 
 /// Tells the log of the first failure in a row and of ever fewer of those that follow, and of the end of them.
-fn tell(trouble: &mut Trouble, id: &SessionId, session: &SourceSession, was_fine: bool) {
+fn tell(trouble: &mut Trouble, id: &SessionId, session: &mut SourceSession, was_fine: bool) {
     let view = &session.view;
     let (configuration, handler, source) =
         (&id.configuration, &id.handler.name, &id.handler.source);
     if view.failures == 0 {
         if !was_fine && trouble.is_told(&id.handler) {
             tracing::info!(%configuration, handler, source, "discovery works again");
+        }
+        if session.told == session.held_back.is_empty() {
+            session.told = !session.told;
+            if session.told {
+                let held_back = session.held_back.join("; ");
+                tracing::warn!(%configuration, handler, source, held_back, "the handler's answers are passed on later");
+            } else {
+                tracing::info!(%configuration, handler, source, "the handler's answers are passed on again");
+            }
         }
     } else if backoff::is_told(view.failures) && trouble.is_told(&id.handler) {
         let invalid: Vec<String> = session

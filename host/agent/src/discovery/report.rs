@@ -67,6 +67,8 @@ impl DiscoveryTask {
         }
         problems.extend(self.handler_problem(served.handler()));
         problems.extend(self.source_problems(served));
+        let sessions = served.sessions.values();
+        problems.extend(sessions.flat_map(|session| session.held_back.iter().cloned()));
         ConfigurationReport {
             handler: served.handler().to_owned(),
             problems,

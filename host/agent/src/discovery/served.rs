@@ -45,6 +45,10 @@ pub(super) struct SourceSession {
     pub invalid: Vec<FieldProblem>,
     /// What the last call failed of, if it was a fault.
     pub fault: Option<String>,
+    /// What of its answers is not passed on yet, and why.
+    pub held_back: Vec<String>,
+    /// Whether the log has it.
+    pub told: bool,
     pub view: Arc<SessionView>,
 }
 
@@ -112,7 +116,10 @@ impl Served {
     pub fn expire(&mut self, all_known: bool, now: Timestamp) {
         let grace = self.grace();
         for session in self.sessions.values_mut() {
-            self.stale |= session.devices.expire(grace, now);
+            if session.devices.expire(grace, now) {
+                self.stale = true;
+                session.held_back = session.devices.held_back();
+            }
         }
         if self.unseen.is_empty() {
             return;
@@ -188,6 +195,7 @@ impl SourceSession {
         if self.opening(handler) == Opening::First {
             self.devices.reopen();
         }
+        self.devices.calm(handler.most_devices());
         self.digest = Some(handler.digest().clone());
         self.restart = None;
         self.invalid.clear();
@@ -240,6 +248,7 @@ impl SourceSession {
                     view.left_out.clone_from(&discovery.left_out);
                 }
                 taken.differs = self.devices.fold(discovery, grace, now);
+                self.held_back = self.devices.held_back();
             }
             Outcome::InvalidDetails(problems) => {
                 "invalid-details".clone_into(&mut view.result);
