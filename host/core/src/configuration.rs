@@ -1,6 +1,6 @@
 //! The Configuration: what to discover and how many slots each find gets (`akri.sh/v0`, field-compatible with Akri).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
@@ -308,6 +308,7 @@ impl TryFrom<Manifest> for Configuration {
 
 fn property_problems(properties: &[DiscoveryProperty]) -> Vec<FieldProblem> {
     let mut problems = Vec::new();
+    let mut names = BTreeSet::new();
     for (index, property) in properties.iter().enumerate() {
         let path = format!("spec.discoveryHandler.discoveryProperties[{index}]");
         if !crate::names::is_env_name(&property.name) {
@@ -322,11 +323,7 @@ fn property_problems(properties: &[DiscoveryProperty]) -> Vec<FieldProblem> {
                 "has both value and valueFrom, must have one of them",
             ));
         }
-        if properties
-            .iter()
-            .take(index)
-            .any(|other| other.name == property.name)
-        {
+        if !names.insert(property.name.as_str()) {
             problems.push(FieldProblem::new(
                 format!("spec.discoveryHandler.discoveryProperties[{index}].name"),
                 format!("{:?} is there twice", property.name),

@@ -7,6 +7,7 @@
 pub mod attribute;
 pub mod configuration;
 pub mod device;
+pub mod effort;
 pub mod fault;
 pub mod handler;
 pub mod instance;

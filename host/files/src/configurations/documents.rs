@@ -1,6 +1,9 @@
 //! The text of a Configuration file: its documents, and what is wrong with which line. Pure.
 
+use std::collections::BTreeSet;
+
 use leafhost_core::configuration::{Configuration, FieldProblem, Manifest};
+use leafhost_core::effort;
 use leafhost_core::names::ConfigurationKey;
 use leafhost_core::ports::SourceProblem;
 use serde::Deserialize;
@@ -8,7 +11,7 @@ use serde_yaml_ng::Value;
 use uuid::Uuid;
 
 mod locate;
-use locate::locate;
+use locate::{line, locate};
 
 /// The root of the uids: a Configuration of one namespace and name has one uid on every machine.
 const UIDS: Uuid = Uuid::from_u128(0x6c65_6166_686f_7374_2d63_6f6e_6669_6773);
@@ -31,44 +34,99 @@ pub struct Reading {
     pub problems: Vec<SourceProblem>,
 }
 
+/// How much work of reading a file may make, see [`effort::steps`]: a second or two.
+const READING: u64 = 1 << 30;
+/// How much of looking for the lines of problems, which reads a document again for each: less than a second.
+const LOOKING: u64 = 1 << 27;
+/// The most problems that are told of a file.
+const MAX_PROBLEMS: usize = 100;
+
+/// What is left of the patience with a file.
+struct Patience {
+    reading: u64,
+    looking: u64,
+}
+
+impl Patience {
+    /// Whether `text` can still be read so many times.
+    fn bears(&mut self, text: &str, times: u64) -> bool {
+        spend(&mut self.reading, effort::steps(text).saturating_mul(times))
+    }
+
+    /// The line of a field, if there is patience to look for it.
+    fn locate(&mut self, text: &str, path: &str) -> Option<usize> {
+        let steps = effort::steps(text);
+        locate(text, path, || spend(&mut self.looking, steps))
+    }
+}
+
+fn spend(left: &mut u64, steps: u64) -> bool {
+    let rest = left.checked_sub(steps);
+    *left = rest.unwrap_or(*left);
+    rest.is_some()
+}
+
 /// Reads a file. Each document is read for itself: a broken one spoils no other.
 pub fn read(file: &str, text: &str) -> Reading {
     let mut reading = Reading::default();
+    let mut patience = Patience {
+        reading: READING,
+        looking: LOOKING,
+    };
+    let mut known = BTreeSet::new();
+    let mut untold = 0_usize;
     for (first_line, text) in split(text) {
-        match parse(&text) {
-            Ok(configuration) => {
-                let earlier = reading.documents.iter();
-                let key = &configuration.key;
-                if earlier.map(|d| &d.configuration.key).any(|k| k == key) {
-                    reading.problems.push(SourceProblem {
-                        source: file.to_owned(),
-                        line: locate(&text, "metadata.name").map(|line| first_line + line),
-                        path: "metadata.name".to_owned(),
-                        message: format!(
-                            "{key} is in this file already; the first one counts, remove or rename this one"
-                        ),
-                        configuration: Some(key.clone()),
-                    });
-                } else {
+        let (wrongs, configuration) = if let Some(message) = unreadable(&text, &mut patience) {
+            let wrong = Wrong {
+                line: Some(1),
+                path: String::new(),
+                message: message.to_owned(),
+            };
+            (vec![wrong], None)
+        } else {
+            match parse(&text, &mut patience) {
+                Err(wrongs) => (wrongs, name(&text)),
+                Ok(configuration) if known.insert(configuration.key.clone()) => {
                     reading.documents.push(Document {
                         configuration,
                         text,
                     });
+                    continue;
+                }
+                Ok(Configuration { key, .. }) => {
+                    let wrong = Wrong {
+                        line: patience.locate(&text, "metadata.name"),
+                        path: "metadata.name".to_owned(),
+                        message: format!(
+                            "{key} is in this file already; the first one counts, remove or rename this one"
+                        ),
+                    };
+                    (vec![wrong], Some(key))
                 }
             }
-            Err(wrongs) => {
-                let configuration = name(&text);
-                reading
-                    .problems
-                    .extend(wrongs.into_iter().map(|wrong| SourceProblem {
-                        source: file.to_owned(),
-                        line: wrong.line.map(|line| first_line + line),
-                        path: wrong.path,
-                        message: wrong.message,
-                        configuration: configuration.clone(),
-                    }));
+        };
+        for wrong in wrongs {
+            if reading.problems.len() == MAX_PROBLEMS {
+                untold += 1;
+                continue;
             }
+            reading.problems.push(SourceProblem {
+                source: file.to_owned(),
+                line: wrong.line.map(|line| first_line + line),
+                path: wrong.path,
+                message: wrong.message,
+                configuration: configuration.clone(),
+            });
         }
+    }
+    if untold > 0 {
+        reading.problems.push(SourceProblem {
+            source: file.to_owned(),
+            line: None,
+            path: String::new(),
+            message: format!("has {untold} more problems; mend the others first"),
+            configuration: None,
+        });
     }
     reading
 }
@@ -78,6 +136,7 @@ pub fn read(file: &str, text: &str) -> Reading {
 fn split(text: &str) -> Vec<(usize, String)> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let mut documents = vec![(0, String::new())];
+    let mut begun = false;
     for (number, line) in text.split_inclusive('\n').enumerate() {
         let marker = |marker: &str| {
             line.strip_prefix(marker)
@@ -85,10 +144,13 @@ fn split(text: &str) -> Vec<(usize, String)> {
         };
         if let Some(rest) = marker("---") {
             documents.push((number, format!("   {rest}")));
+            begun = !is_blank(rest);
         } else if marker("...").is_some() {
             documents.push((number + 1, String::new()));
+            begun = false;
         } else if let Some((_, document)) = documents.last_mut() {
-            let is_directive = line.starts_with('%') && is_blank(document);
+            let is_directive = line.starts_with('%') && !begun;
+            begun |= !is_directive && !is_blank(line);
             document.push_str(if is_directive { "\n" } else { line });
         }
     }
@@ -98,7 +160,7 @@ fn split(text: &str) -> Vec<(usize, String)> {
 
 fn is_blank(document: &str) -> bool {
     document
-        .lines()
+        .split(['\n', '\r', '\u{85}', '\u{2028}', '\u{2029}'])
         .map(str::trim_start)
         .all(|line| line.is_empty() || line.starts_with('#'))
 }
@@ -125,11 +187,25 @@ struct Named {
     metadata: Value,
 }
 
-fn parse(text: &str) -> Result<Configuration, Vec<Wrong>> {
-    let header: Header = serde_yaml_ng::from_str(text).map_err(|error| vec![wrong("", &error)])?;
+/// Why a document is not even tried, if so.
+fn unreadable(text: &str, patience: &mut Patience) -> Option<&'static str> {
+    // For the aliases, the kind, the whole, and the name of one that is wrong.
+    if !patience.bears(text, 4) {
+        return Some(
+            "is too much to read: the file is too large, or has too many brackets; split it, and write lists with `-`",
+        );
+    }
+    let reader = serde_yaml_ng::Deserializer::from_str(text);
+    effort::is_blown_up(text, reader)
+        .then_some("has aliases that stand for too much; write out what is repeated")
+}
+
+fn parse(text: &str, patience: &mut Patience) -> Result<Configuration, Vec<Wrong>> {
+    let header: Header =
+        serde_yaml_ng::from_str(text).map_err(|error| vec![wrong(text, "", &error)])?;
     if let Some(message) = header.kind.as_str().and_then(foreign_kind) {
         return Err(vec![Wrong {
-            line: locate(text, "kind"),
+            line: patience.locate(text, "kind"),
             path: "kind".to_owned(),
             message,
         }]);
@@ -137,15 +213,18 @@ fn parse(text: &str) -> Result<Configuration, Vec<Wrong>> {
     let deserializer = serde_yaml_ng::Deserializer::from_str(text);
     let manifest: Manifest = serde_path_to_error::deserialize(deserializer).map_err(|error| {
         let path = error.path().to_string();
-        vec![wrong(if path == "." { "" } else { &path }, error.inner())]
+        let path = if path == "." { "" } else { &path };
+        vec![wrong(text, path, error.inner())]
     })?;
     let mut configuration = Configuration::try_from(manifest).map_err(|problems| {
-        let at = |problem: FieldProblem| Wrong {
-            line: locate(text, &problem.path),
+        let at = |(index, problem): (usize, FieldProblem)| Wrong {
+            line: (index < MAX_PROBLEMS)
+                .then(|| patience.locate(text, &problem.path))
+                .flatten(),
             path: problem.path,
             message: problem.message,
         };
-        problems.into_iter().map(at).collect::<Vec<_>>()
+        problems.into_iter().enumerate().map(at).collect::<Vec<_>>()
     })?;
     let name = configuration.key.to_string();
     configuration.uid = Uuid::new_v5(&UIDS, name.as_bytes()).to_string();
@@ -173,17 +252,20 @@ fn foreign_kind(kind: &str) -> Option<String> {
 }
 
 /// The error of the reader, with its path and line apart from the text.
-fn wrong(path: &str, error: &serde_yaml_ng::Error) -> Wrong {
-    let text = error.to_string();
-    let text = text
+fn wrong(text: &str, path: &str, error: &serde_yaml_ng::Error) -> Wrong {
+    let whole = error.to_string();
+    let message = whole
         .strip_prefix(path)
         .and_then(|rest| rest.strip_prefix(": "))
-        .unwrap_or(&text);
-    let line = error.location().map(|location| location.line());
-    let suffix = line.and_then(|line| text.rfind(&format!(" at line {line} ")));
-    let message = suffix.and_then(|end| text.get(..end)).unwrap_or(text);
+        .unwrap_or(&whole);
+    let place = error.location();
+    let suffix = place.as_ref().and_then(|place| {
+        let suffix = format!(" at line {} ", place.line());
+        message.rfind(&suffix)
+    });
+    let message = suffix.and_then(|end| message.get(..end)).unwrap_or(message);
     Wrong {
-        line,
+        line: place.map(|place| line(text, &place)),
         path: path.to_owned(),
         message: message.to_owned(),
     }

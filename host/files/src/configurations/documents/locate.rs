@@ -3,19 +3,25 @@
 use std::fmt;
 
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
-use serde_yaml_ng::Value;
+use serde_yaml_ng::{Location, Value};
 
-/// The line of a field, or of the nearest one around it that is there.
-pub fn locate(text: &str, path: &str) -> Option<usize> {
+/// The line of a field, or of the nearest one around it that is there. Asks before each look, which reads the text.
+pub fn locate(text: &str, path: &str, mut may_look: impl FnMut() -> bool) -> Option<usize> {
     let mut path = path;
-    while !path.is_empty() {
+    while !path.is_empty() && may_look() {
         let deserializer = serde_yaml_ng::Deserializer::from_str(text);
         if let Err(found) = Walk(path).deserialize(deserializer) {
-            return found.location().map(|location| location.line());
+            return found.location().map(|location| line(text, &location));
         }
         path = path.rfind(['.', '[']).and_then(|end| path.get(..end))?;
     }
     None
+}
+
+/// The line of a place in `text`, counted from 1 as editors do: YAML ends lines at more characters than the line feed.
+pub fn line(text: &str, place: &Location) -> usize {
+    let before = text.bytes().take(place.index());
+    before.filter(|byte| *byte == b'\n').count() + 1
 }
 
 /// Walks to a field and fails there: the reader tells where it was.

@@ -216,3 +216,115 @@ fn the_same_name_twice_in_a_file_counts_once() {
     assert_eq!(reading.documents.len(), 1);
     assert_eq!(reading.problems[0].line, Some(12));
 }
+
+#[test]
+fn a_text_made_to_take_long_is_told_in_seconds() {
+    const MANY: usize = 1 << 20;
+    let spec = |rest: &str| format!("{}{rest}\n", good("a"));
+    let numbered = |form: &str, count: usize| -> String {
+        (0..count)
+            .map(|n| form.replace('N', &n.to_string()))
+            .collect()
+    };
+    let repeated = format!(
+        "&a [{}0], {}0",
+        "0,".repeat(MANY / 4),
+        "*a,".repeat(MANY / 6)
+    );
+    let table = [
+        ("[".repeat(MANY), "is too much to read"),
+        (
+            format!("x: {}", "{a: ".repeat(MANY / 4)),
+            "is too much to read",
+        ),
+        (
+            spec(&format!("  brokerSpec: [{repeated}]")),
+            "aliases that stand for too much",
+        ),
+        (
+            format!("metadata: [{repeated}]\n"),
+            "aliases that stand for too much",
+        ),
+        (
+            spec(&format!(
+                "  brokerProperties:\n{}",
+                numbered("    a N: x\n", MANY / 14)
+            )),
+            "name is not",
+        ),
+        (
+            format!(
+                "{}    discoveryProperties:\n{}",
+                good("a"),
+                "    - name: a b\n".repeat(MANY / 16)
+            ),
+            "is not [_A-Za-z]",
+        ),
+        ("--- a\n".repeat(MANY / 6), "invalid type"),
+        (
+            format!("---\n{}", good("a")).repeat(MANY / 120),
+            "is in this file already",
+        ),
+    ];
+    let begin = std::time::Instant::now();
+    for (text, words) in &table {
+        let reading = read("f.yaml", text);
+        let first = &reading.problems[0];
+        assert!(
+            first.message.contains(words),
+            "{first:?} does not say {words:?}"
+        );
+        assert!(reading.problems.len() <= MAX_PROBLEMS + 1);
+    }
+    let directives = numbered("%TAG !aN! b\n", MANY / 20);
+    assert_eq!(read("f.yaml", &directives), Reading::default());
+    let documents = numbered(&format!("---\n{}", good("aN")), MANY / 120);
+    assert_eq!(read("f.yaml", &documents).documents.len(), MANY / 120);
+    // Each of them once took minutes or hours, or all the memory there is.
+    assert!(begin.elapsed() < std::time::Duration::from_mins(2));
+}
+
+#[test]
+fn of_many_problems_the_first_are_told_with_their_lines() {
+    let properties: String = (0..MAX_PROBLEMS + 7)
+        .map(|n| format!("    a {n}: x\n"))
+        .collect();
+    let text = format!("{}  brokerProperties:\n{properties}", good("a"));
+    let reading = read("f.yaml", &text);
+    assert_eq!(reading.problems.len(), MAX_PROBLEMS + 1);
+    assert!(
+        reading.problems[..MAX_PROBLEMS]
+            .iter()
+            .all(|problem| problem.line.is_some())
+    );
+    assert!(
+        reading.problems[MAX_PROBLEMS]
+            .message
+            .contains("7 more problems")
+    );
+}
+
+#[test]
+fn aliases_for_what_is_short_are_read() {
+    let text = format!(
+        "{}  brokerSpec: {{a: &a [1, 2], b: *a, c: *a}}\n",
+        good("a")
+    );
+    assert_eq!(read("f.yaml", &text).problems, []);
+}
+
+#[test]
+fn lines_are_counted_as_editors_count_them() {
+    for (end, line) in [
+        ("\n", 4),
+        ("\r\n", 4),
+        ("\r", 2),
+        ("\u{85}", 2),
+        ("\u{2028}", 2),
+    ] {
+        let text = format!("# größer\n# b{end}# c{end}x: ]{end}");
+        let problems = read("f.yaml", &text).problems;
+        let lines: Vec<_> = problems.iter().map(|problem| problem.line).collect();
+        assert_eq!(lines, [Some(line)], "{end:?}: {problems:?}");
+    }
+}
