@@ -12,7 +12,7 @@ pub enum DeviceUsage {
     Node(String),
     /// A node, through the Configuration's resource, as its virtual device.
     Configuration {
-        /// `<configuration>-<n>`, or just `n` in older objects.
+        /// `<configuration>-<n>`, or just `n` in older objects: a DNS subdomain.
         device: String,
         /// The node.
         node: String,
@@ -43,7 +43,9 @@ impl FromStr for DeviceUsage {
         }
         match text.split(':').collect::<Vec<_>>().as_slice() {
             [node] if crate::names::is_node_name(node) => Ok(Self::Node((*node).to_owned())),
-            ["C", device, node] if !device.is_empty() && crate::names::is_node_name(node) => {
+            ["C", device, node]
+                if crate::names::is_node_name(device) && crate::names::is_node_name(node) =>
+            {
                 Ok(Self::Configuration {
                     device: (*device).to_owned(),
                     node: (*node).to_owned(),
@@ -122,7 +124,9 @@ mod tests {
 
     #[test]
     fn other_texts_are_refused() {
-        for text in ["C::node", "C:a", "D:a:node", "a b", "C:a:b:c", "C:a:"] {
+        for text in [
+            "C::node", "C:a", "D:a:node", "a b", "C:a:b:c", "C:a:", "C:a\n:b", "C:A:b", "C:a ",
+        ] {
             assert!(text.parse::<DeviceUsage>().is_err(), "{text}");
         }
     }
