@@ -97,7 +97,7 @@ impl fmt::Display for Term {
             write!(f, "{{{key}}}")?;
         }
         let operator = if self.negated { "!=" } else { "==" };
-        write!(f, "{operator}\"{}\"", self.value)
+        write!(f, "{operator}\"{}\"", self.value.replace('"', "\\\""))
     }
 }
 
@@ -236,9 +236,12 @@ mod tests {
     fn a_rule_reads_as_in_a_rules_file() -> Result<(), InvalidRule> {
         let rule = Rule::new(vec![
             mk_term(Field::Kernel, None, false, "video*"),
-            mk_term(Field::Env, Some("ID_X"), true, "y"),
+            mk_term(Field::Env, Some("ID_X"), true, "y \"z\""),
         ])?;
-        assert_eq!(rule.to_string(), r#"KERNEL=="video*", ENV{ID_X}!="y""#);
+        assert_eq!(
+            rule.to_string(),
+            r#"KERNEL=="video*", ENV{ID_X}!="y \"z\"""#
+        );
         Ok(())
     }
 
