@@ -45,7 +45,7 @@ impl DiscoveryTask {
                     ended,
                     denied: report.call.denied.len(),
                 });
-                session.take(source, report, grace, now)
+                session.take(source, *report, grace, now)
             }
             Said::Refused(problems) => {
                 session.refused(source, problems, now);

@@ -44,7 +44,7 @@ pub(super) struct Answer {
 #[derive(Debug)]
 pub(super) enum Said {
     /// A call ended.
-    Report(Report),
+    Report(Box<Report>),
     /// The handler refuses the details; it is not called.
     Refused(Vec<FieldProblem>),
     /// The handler failed to look at the details.
@@ -104,7 +104,7 @@ async fn serve(id: &SessionId, order: &Order, answers: &mpsc::Sender<Answer>) {
     let mut session = order.handler.open(order.spec.clone());
     loop {
         let report = session.next().await;
-        if !say(Said::Report(report)).await {
+        if !say(Said::Report(Box::new(report))).await {
             return;
         }
     }

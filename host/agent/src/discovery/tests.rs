@@ -263,7 +263,7 @@ async fn an_answer_to_an_older_order_is_dropped() {
             },
         },
         generation,
-        said: session::Said::Report(complete(&[local("1")])),
+        said: session::Said::Report(Box::new(complete(&[local("1")]))),
     };
     let devices = |task: &DiscoveryTask| {
         let session = &task.served[&key("a")].sessions["udev.wasm"];
