@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use glob::{MatchOptions, Pattern};
 use leafhost_core::configuration::FieldProblem;
+use leafhost_core::effort;
 use serde::Deserialize;
 
 use crate::limits::Limits;
@@ -18,6 +19,8 @@ pub use suggest::suggest;
 
 /// The most bytes a grants file may have.
 pub const MAX_TEXT: usize = 64 << 10;
+/// The most work of reading it: 64 KiB with a thousand lists in brackets.
+const MAX_STEPS: u64 = 1 << 26;
 /// The most entries of one list.
 const MAX_ENTRIES: usize = 256;
 
@@ -71,17 +74,28 @@ impl DeviceGrants {
             .any(|pattern| pattern.matches_with(path, PATHS))
     }
 
-    /// Whether that path may be mounted that way.
+    /// Whether that path may be mounted that way. Some never, whatever a pattern says: the root, and what the kernel shows.
     pub fn allows_mount(&self, path: &str, read_only: bool) -> bool {
-        self.mounts
-            .iter()
-            .any(|grant| (read_only || grant.write) && grant.path.matches_with(path, PATHS))
+        let never = path == "/" || is_of_the_kernel(path);
+        !never
+            && self
+                .mounts
+                .iter()
+                .any(|grant| (read_only || grant.write) && grant.path.matches_with(path, PATHS))
     }
 
     /// Whether that environment variable may be set. Some never: they change what a workload runs, or whom it trusts.
     pub fn allows_env(&self, name: &str) -> bool {
         !is_never_env(name) && self.env.iter().any(|pattern| pattern.matches(name))
     }
+}
+
+/// Whether that path, or whatever a pattern that begins so names, is the kernel's to show.
+pub(crate) fn is_of_the_kernel(path: &str) -> bool {
+    ["/dev", "/proc", "/sys"].iter().any(|root| {
+        path.strip_prefix(root)
+            .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    })
 }
 
 /// Whether that name, or whatever a pattern that begins so names, is never handed out.
@@ -132,7 +146,12 @@ impl Grants {
             let message = format!("the grants file is larger than {} KiB", MAX_TEXT >> 10);
             return Err(vec![FieldProblem::new("", message)]);
         }
-        let deserializer = serde_yaml_ng::Deserializer::from_str(text);
+        let reader = || serde_yaml_ng::Deserializer::from_str(text);
+        if effort::steps(text) > MAX_STEPS || effort::is_blown_up(text, reader()) {
+            let message = "has too many brackets, or its aliases stand for too much; write lists with `-`, and write out what is repeated";
+            return Err(vec![FieldProblem::new("", message)]);
+        }
+        let deserializer = reader();
         // A file of comments is null.
         let file: Option<File> =
             serde_path_to_error::deserialize(deserializer).map_err(|error| {
@@ -311,11 +330,7 @@ fn mount_grant(entry: &str) -> Result<MountGrant, String> {
         Some((path, "rw")) => (path, true),
         _ => return Err("must end in `:ro` or `:rw`, such as \"/run/udev:ro\"".to_owned()),
     };
-    let never = ["/dev", "/proc", "/sys"];
-    if never.iter().any(|root| {
-        path.strip_prefix(root)
-            .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
-    }) {
+    if is_of_the_kernel(path) {
         return Err("lies in /dev, /proc or /sys; nodes are granted by `devices.nodes`".to_owned());
     }
     let path = path_pattern(path)?;

@@ -15,7 +15,8 @@ use crate::text::{Secrets, clean};
 
 mod paths;
 
-pub(crate) use paths::{Kind, Resolved, resolve};
+pub(crate) use paths::resolve;
+pub use paths::{Kind, Resolved};
 
 /// The largest cursor, in bytes.
 pub(crate) const MAX_CURSOR: usize = 1 << 20;
@@ -123,6 +124,7 @@ impl Bounds<'_> {
         if text(&raw) > device::MAX_TEXT {
             return Err(format!("has more than {} bytes of text", device::MAX_TEXT));
         }
+        self.refuse_secrets(&raw)?;
         let mut device = Device::new(raw.id, raw.shared.unwrap_or(self.shared));
         device.physical_id = raw.physical_id;
         for (name, value) in raw.properties {
@@ -176,47 +178,24 @@ impl Bounds<'_> {
             types::Health::Unhealthy(reason) => Health::Unhealthy(reason),
             types::Health::Unknown => Health::Unknown,
         };
-        if let Some(problem) = device.problem() {
-            return Err(problem);
-        }
-        self.refuse_secrets(&device)?;
         if let Health::Unhealthy(reason) = &mut device.health {
             *reason = clean(reason, 1024);
         }
+        if let Some(problem) = device.problem() {
+            return Err(problem);
+        }
         self.hand_out(&mut device)?;
+        // What links lead to may be longer than the links.
+        if device.text() > device::MAX_TEXT {
+            return Err(format!("has more than {} bytes of text", device::MAX_TEXT));
+        }
         Ok(device)
     }
 
-    fn refuse_secrets(&self, device: &Device) -> Result<(), String> {
-        let reason = match &device.health {
-            Health::Unhealthy(reason) => Some(reason),
-            Health::Healthy | Health::Unknown => None,
-        };
-        let pairs = device.properties.iter().chain(&device.capacity);
-        let paths = device
-            .mounts
-            .iter()
-            .flat_map(|mount| [&mount.container_path, &mount.host_path])
-            .chain(
-                device
-                    .nodes
-                    .iter()
-                    .flat_map(|node| [&node.container_path, &node.host_path]),
-            );
-        let values = device.attributes.iter().flat_map(|(name, value)| {
-            let text = match value {
-                AttributeValue::String(text) | AttributeValue::Version(text) => Some(text),
-                AttributeValue::Int(_) | AttributeValue::Bool(_) => None,
-            };
-            [Some(name), text].into_iter().flatten()
-        });
-        let mut texts = [Some(&device.id), device.physical_id.as_ref(), reason]
-            .into_iter()
-            .flatten()
-            .chain(pairs.flat_map(|(name, value)| [name, value]))
-            .chain(paths)
-            .chain(values);
-        match texts.find_map(|text| self.secrets.find(text)) {
+    /// Before anything else is said of the device: what is wrong with a text is said with the text, escaped, and in that form a
+    /// secret would not be known.
+    fn refuse_secrets(&self, device: &types::Device) -> Result<(), String> {
+        match texts(device).find_map(|text| self.secrets.find(text)) {
             Some(name) => Err(format!("has the value of the secret property {name}")),
             None => Ok(()),
         }
@@ -271,6 +250,12 @@ impl Bounds<'_> {
         }
         let resolved = (self.resolve)(path)
             .map_err(|error| format!("{path} cannot be handed out: {error}"))?;
+        if let Some(problem) = device::path_problem(&resolved.path) {
+            return Err(format!(
+                "{path} leads to {:?}, which {problem}",
+                resolved.path
+            ));
+        }
         if !granted(&resolved.path) {
             return Err(format!(
                 "{path} leads to {}, which is not granted",
@@ -289,36 +274,45 @@ impl Bounds<'_> {
 
 /// How many bytes of text a device has, as it came.
 fn text(device: &types::Device) -> usize {
+    let numbers = device.attributes.iter().filter(|attribute| {
+        let value = &attribute.value;
+        matches!(
+            value,
+            types::AttributeValue::Integer(_) | types::AttributeValue::Boolean(_)
+        )
+    });
+    texts(device).map(String::len).sum::<usize>() + 8 * numbers.count()
+}
+
+/// All texts of a device, as it came.
+fn texts(device: &types::Device) -> impl Iterator<Item = &String> {
     let pairs = device.properties.iter().chain(&device.capacity);
-    let pairs: usize = pairs.map(|(name, value)| name.len() + value.len()).sum();
     let mounts = device
         .mounts
         .iter()
-        .map(|mount| mount.container_path.len() + mount.host_path.len());
+        .flat_map(|mount| [&mount.container_path, &mount.host_path]);
     let nodes = device
         .device_nodes
         .iter()
-        .map(|node| node.container_path.len() + node.host_path.len() + node.permissions.len());
-    let attributes = device.attributes.iter().map(|attribute| {
-        attribute.name.len()
-            + match &attribute.value {
-                types::AttributeValue::Text(text) | types::AttributeValue::Version(text) => {
-                    text.len()
-                }
-                types::AttributeValue::Integer(_) | types::AttributeValue::Boolean(_) => 8,
-            }
+        .flat_map(|node| [&node.container_path, &node.host_path, &node.permissions]);
+    let attributes = device.attributes.iter().flat_map(|attribute| {
+        let text = match &attribute.value {
+            types::AttributeValue::Text(text) | types::AttributeValue::Version(text) => Some(text),
+            types::AttributeValue::Integer(_) | types::AttributeValue::Boolean(_) => None,
+        };
+        [Some(&attribute.name), text].into_iter().flatten()
     });
     let reason = match &device.health {
-        types::Health::Unhealthy(reason) => reason.len(),
-        types::Health::Healthy | types::Health::Unknown => 0,
+        types::Health::Unhealthy(reason) => Some(reason),
+        types::Health::Healthy | types::Health::Unknown => None,
     };
-    device.id.len()
-        + device.physical_id.as_ref().map_or(0, String::len)
-        + pairs
-        + mounts.sum::<usize>()
-        + nodes.sum::<usize>()
-        + attributes.sum::<usize>()
-        + reason
+    [Some(&device.id), device.physical_id.as_ref(), reason]
+        .into_iter()
+        .flatten()
+        .chain(pairs.flat_map(|(name, value)| [name, value]))
+        .chain(mounts)
+        .chain(nodes)
+        .chain(attributes)
 }
 
 #[cfg(test)]

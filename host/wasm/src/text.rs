@@ -45,7 +45,7 @@ const MASKED_LINE: usize = 8;
 pub(crate) struct Secrets {
     /// By the name of the property.
     values: Vec<(String, String)>,
-    /// The values and their lines, the longest first, so that a secret within another leaves no rest of it.
+    /// The values and their lines, also as messages quote them, the longest first, so that a secret within another leaves no rest of it.
     masked: Vec<String>,
 }
 
@@ -55,6 +55,15 @@ impl std::fmt::Debug for Secrets {
             .field("values", &self.values.len())
             .finish_non_exhaustive()
     }
+}
+
+/// `text` as it stands between the quotes of a message.
+fn escaped(text: &str) -> String {
+    let quoted = format!("{text:?}");
+    let inner = quoted
+        .strip_prefix('"')
+        .and_then(|rest| rest.strip_suffix('"'));
+    inner.unwrap_or_default().to_owned()
 }
 
 impl Secrets {
@@ -75,9 +84,9 @@ impl Secrets {
             .map(str::trim)
             .filter(|line| line.len() >= MASKED_LINE)
             .chain(values.iter().map(|(_, value)| value.as_str()))
-            .map(str::to_owned)
+            .flat_map(|text| [text.to_owned(), escaped(text)])
             .collect();
-        masked.sort_by_key(|text| std::cmp::Reverse(text.len()));
+        masked.sort_by(|a, b| b.len().cmp(&a.len()).then_with(|| a.cmp(b)));
         masked.dedup();
         Self { values, masked }
     }

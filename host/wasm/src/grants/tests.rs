@@ -190,6 +190,42 @@ fn a_file_made_to_blow_up_is_refused() {
 }
 
 #[test]
+fn what_a_reader_would_take_long_or_much_for_is_not_read() {
+    let long = "x".repeat(30_000);
+    for text in [
+        "[".repeat(MAX_TEXT),
+        "{a: ".repeat(MAX_TEXT / 4),
+        format!(
+            "udev: {{subsystems: [&a \"{long}\", {}b]}}",
+            "*a, ".repeat(6_000)
+        ),
+    ] {
+        let problem = problem(&text);
+        assert!(problem.message.contains("too many brackets"), "{problem:?}");
+    }
+    let text = "udev: {subsystems: [&a usb, *a]}";
+    assert!(Grants::parse(text).is_ok(), "{text}");
+}
+
+#[test]
+fn no_pattern_mounts_the_root_or_what_the_kernel_shows() {
+    let grants = Grants::parse("devices: {mounts: ['/*:rw', '/*/*:rw', '/[dps]*/*/*:rw']}");
+    let grants = grants.unwrap().devices;
+    for (path, allowed) in [
+        ("/srv", true),
+        ("/srv/data", true),
+        ("/", false),
+        ("/dev", false),
+        ("/dev/sda", false),
+        ("/proc/1/root", false),
+        ("/sys/class", false),
+        ("/device", true),
+    ] {
+        assert_eq!(grants.allows_mount(path, true), allowed, "{path}");
+    }
+}
+
+#[test]
 fn many_entries_are_refused() {
     let text = format!("udev: {{subsystems: [{}]}}", "a, ".repeat(300));
     assert!(problem(&text).message.contains("at most 256"));

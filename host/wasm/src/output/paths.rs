@@ -3,9 +3,11 @@
 use std::io;
 use std::os::unix::fs::FileTypeExt as _;
 
+use crate::grants::is_of_the_kernel;
+
 /// What is at a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub enum Kind {
     /// A character or block device.
     Node,
     /// A file.
@@ -40,11 +42,11 @@ impl Kind {
 
 /// What a path leads to.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Resolved {
+pub struct Resolved {
     /// The path without links.
-    pub(crate) path: String,
+    pub path: String,
     /// What is there.
-    pub(crate) kind: Kind,
+    pub kind: Kind,
 }
 
 /// Follows links. Blocks.
@@ -72,9 +74,7 @@ pub(super) fn is_below_its_root(path: &str, kind: Kind) -> bool {
     if kind.is_node() {
         path.starts_with("/dev/")
     } else {
-        !["/dev", "/proc", "/sys"]
-            .iter()
-            .any(|root| is_within(path, root))
+        !is_of_the_kernel(path)
     }
 }
 

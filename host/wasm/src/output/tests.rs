@@ -2,7 +2,7 @@ use super::*;
 
 const GRANTS: &str = r#"
 udev: {subsystems: ["*"]}
-devices: {nodes: [udev, "/dev/vfio/*"], mounts: ["/run/udev:ro", "/srv/data:rw"], env: ["UDEV_*"]}
+devices: {nodes: [udev, "/dev/vfio/*"], mounts: ["/run/udev:ro", "/srv/*:rw", "/*:ro"], env: ["UDEV_*"]}
 "#;
 
 /// Changes a device.
@@ -40,9 +40,13 @@ fn mount(container: &str, host: &str, read_only: bool) -> types::Mount {
 
 /// A machine with a few paths.
 fn machine(path: &str) -> std::io::Result<Resolved> {
+    const FAR: &str = concat!("/srv/", "0123456789012345678901234567890123456789");
     let (path, kind) = match path {
         "/dev/video0" | "/dev/vfio/7" => (path, Kind::Node),
         "/dev/vfio/link" => ("/dev/sda", Kind::Node),
+        "/dev/vfio/line" => ("/dev/vfio/a\nb", Kind::Node),
+        "/srv/root" => ("/", Kind::Folder),
+        "/srv/far" => (FAR, Kind::Folder),
         "/dev/vfio/out" => ("/etc/shadow", Kind::File),
         "/dev/vfio/folder" => ("/dev/vfio/folder", Kind::Folder),
         "/run/udev" | "/srv/data" => (path, Kind::Folder),
@@ -94,7 +98,7 @@ fn what_is_granted_is_handed_out() {
 
 #[test]
 fn what_is_not_granted_leaves_the_device_out_and_says_why() {
-    let table: [(Break, &str); 19] = [
+    let table: [(Break, &str); 22] = [
         (
             |d| d.properties = vec![("OTHER".into(), String::new())],
             "OTHER is not granted",
@@ -160,8 +164,20 @@ fn what_is_not_granted_leaves_the_device_out_and_says_why() {
             "not granted",
         ),
         (
-            |d| d.mounts = vec![mount("/x", "/etc", true)],
-            "/etc is not granted",
+            |d| d.mounts = vec![mount("/x", "/etc/ssl", true)],
+            "/etc/ssl is not granted",
+        ),
+        (
+            |d| d.mounts = vec![mount("/x", "/srv/root", true)],
+            "leads to \"/\"",
+        ),
+        (
+            |d| d.device_nodes = vec![node("/dev/vfio/line")],
+            "control character",
+        ),
+        (
+            |d| d.mounts = vec![mount("/x", "/srv/far", true); 4000],
+            "bytes of text",
         ),
         (
             |d| d.mounts = vec![mount("/etc/x", "/run/udev", true)],
@@ -214,6 +230,42 @@ fn siblings_stay_and_the_first_of_two_counts() {
     let ids: Vec<_> = devices.iter().map(|d| (d.id.as_str(), d.shared)).collect();
     assert_eq!(ids, [("a", true), ("b", true)]);
     assert_eq!(discovery.left_out.len(), 2);
+}
+
+#[test]
+fn a_secret_is_not_shown_in_quotes_either() {
+    let secret = "p\"w\\d";
+    let property = leafhost_core::session::Property {
+        name: "password".into(),
+        value: Some(format!("{secret}\nand \"another\" line").as_bytes().into()),
+        secret: true,
+    };
+    let whole = leafhost_core::session::Property {
+        name: "pin".into(),
+        value: Some(secret.as_bytes().into()),
+        secret: true,
+    };
+    let secrets = Secrets::new(&[property, whole]);
+    let places: [Break; 4] = [
+        |d| d.properties = vec![("p\"w\\d".into(), String::new())],
+        |d| d.properties = vec![("and \"another\" line".into(), String::new())],
+        |d| {
+            d.device_nodes = vec![types::DeviceNode {
+                permissions: "p\"w\\d".into(),
+                ..node("/dev/video0")
+            }];
+        },
+        |d| d.mounts = vec![mount("and \"another\" line", "/run/udev", true)],
+    ];
+    for hide in places {
+        let mut device = raw("d");
+        hide(&mut device);
+        let left_out = discovery(vec![device], &secrets).left_out;
+        let reason = &left_out[0].reason;
+        for shown in ["p\"w", "p\\\"w", "another"] {
+            assert!(!reason.contains(shown), "{reason}");
+        }
+    }
 }
 
 #[test]
