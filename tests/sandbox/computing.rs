@@ -5,13 +5,101 @@ use anyhow::Result;
 use crate::yard::{Guest, Named, Yard};
 
 const GRANTS: &str = "udev: {subsystems: [\"*\"]}\nnetwork: {interfaces: [lo]}\n";
+/// How many handlers have sessions that sleep, and how many sessions each: more than all handlers together may call at once.
+const SLEEPERS: usize = 5;
+const SLEEPING: [&str; 5] = ["sleep", "poll", "nap", "sleep", "poll"];
+
+/// What a fault is called, and what its message says.
+fn named(reason: &'static str, words: &'static str) -> Named<'static> {
+    Named { reason, words }
+}
 
 #[test]
 fn a_guest_that_computes_for_ever_is_ended_and_delays_nobody() -> Result<()> {
     let mut yard = Yard::with(Guest::default(), GRANTS)?;
-    let named = Named {
-        reason: "cpu_budget",
-        words: "2 s",
-    };
-    yard.suffer(&["loop", "log", "udev", "interfaces"].map(|deed| (deed, named)))
+    let named = named("cpu_budget", "2 s");
+    yard.suffer(&["loop", "udev", "interfaces"].map(|deed| (deed, named)))
+}
+
+#[test]
+fn a_guest_that_talks_for_ever_is_ended_and_delays_nobody() -> Result<()> {
+    let mut yard = Yard::with(Guest::default(), GRANTS)?;
+    let floods = [
+        "log",
+        "log-large",
+        "stdout",
+        "stderr",
+        "stdout-endless",
+        "stderr-endless",
+        "explain",
+        "explain-large",
+    ];
+    yard.suffer(&floods.map(|deed| (deed, named("cpu_budget", "2 s"))))?;
+    let log = yard.home.log();
+    let lines = log.lines().filter(|line| line.contains("again")).count();
+    // Fifteen in ten seconds, for at most some minutes.
+    assert!((1..=600).contains(&lines), "{lines} lines of the guest");
+    let longest = log.lines().map(str::len).max();
+    assert!(longest < Some(20_000), "a line of {longest:?} bytes");
+    Ok(())
+}
+
+#[test]
+fn guests_that_sleep_grow_and_end_hold_up_nobody() -> Result<()> {
+    let mut yard = Yard::with(Guest::default(), GRANTS)?;
+    let mut sessions = Vec::new();
+    for handler in 0..SLEEPERS {
+        let name = format!("sleeper-{handler}");
+        let guest = Guest {
+            name: &name,
+            ..Guest::default()
+        };
+        yard.add(&name, guest.wasm()?, GRANTS)?;
+        for (number, deed) in SLEEPING.iter().enumerate() {
+            sessions.push(format!("{name}-{number}"));
+            yard.configure(&format!("{name}-{number}"), &name, deed)?;
+        }
+    }
+    let asleep = yard.published("sleeper", sessions.len())?;
+    yard.suffer(&[
+        ("memory", named("memory", "64 MiB")),
+        ("deep", named("trap", "stack")),
+        ("panic", named("trap", "the guest has had enough")),
+        ("exit", named("exit", "status 1")),
+        ("exit-well", named("exit", "status 0")),
+        ("handles", named("host_resources", "handles")),
+        ("poll-all", named("host_resources", "handles")),
+        ("random", named("trap", "exceeds limit")),
+    ])?;
+    // Some have to wait for those before them.
+    for session in sessions.iter().take(SLEEPING.len()) {
+        yard.until_named(session, named("wall_timeout", "30 s"))?;
+    }
+    assert!(yard.published("sleeper", sessions.len())? == asleep);
+    yard.neighbour_is_well()
+}
+
+/// A component whose second call asks for a table of many elements.
+fn table_bomb() -> Result<Vec<u8>> {
+    let bomb = "(if (i32.load8_u offset=72 (local.get 0)) \
+                (then (drop (table.grow (ref.null func) (i32.const 200000))) unreachable)) (i32.const 256)";
+    let mut text = include_str!("../../host/compile/tests/guests/frame.wat")
+        .replace("@data@", "(table 1 funcref)")
+        .replace("@validate@", "(i32.const 128)")
+        .replace("@discover@", bomb);
+    for part in ["imports", "lowered", "core", "functions", "given"] {
+        text = text.replace(&format!("@network-{part}@"), "");
+    }
+    Ok(wat::parse_str(text)?)
+}
+
+#[test]
+fn a_guest_whose_tables_grow_is_ended() -> Result<()> {
+    let yard = Yard::with(Guest::default(), GRANTS)?;
+    yard.add("textual", table_bomb()?, "")?;
+    yard.configure("bomb", "textual", "")?;
+    let before = yard.published("bomb", 1)?;
+    yard.until_named("bomb", named("memory", "100000 elements of tables"))?;
+    assert!(yard.published("bomb", 1)? == before);
+    yard.neighbour_is_well()
 }

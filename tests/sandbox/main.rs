@@ -5,5 +5,6 @@
 //! neighbour is called in time.
 #![allow(missing_docs, reason = "a test binary")]
 
+mod answers;
 mod computing;
 mod yard;

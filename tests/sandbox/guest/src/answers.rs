@@ -1,7 +1,10 @@
 //! Answers no handler should give.
 
+use wasip2::clocks::monotonic_clock::now;
+
 use crate::bindings::leafhost::discovery::types::{
-    Device, Devices, Discovery, DiscoveryError, Health, Wake,
+    Attribute, AttributeValue, Device, DeviceNode, Devices, Discovery, DiscoveryError, Health,
+    Mount, MulticastFilter, Problem, Wake,
 };
 
 /// A device of that id and nothing else.
@@ -34,15 +37,178 @@ pub fn good() -> Discovery {
     with(vec![device("good")], *b"good")
 }
 
+/// The answer of the first call: most are good.
+pub fn first(deed: &str) -> Discovery {
+    match deed {
+        "unchanged" => unchanged(),
+        _ => good(),
+    }
+}
+
 /// The answer that `deed` is; none: it is something to do.
 pub fn answer(
     deed: &str,
-    _argument: &str,
+    argument: &str,
     _cursor: &[u8],
 ) -> Option<Result<Discovery, DiscoveryError>> {
+    if let Some(device) = broken(deed, argument) {
+        return Some(Ok(with(vec![device, self::device("good")], "")));
+    }
     Some(Ok(match deed {
         "good" => good(),
         "many" => with((0..5000).map(|n| device(format!("dev-{n}"))).collect(), ""),
+        "large" => with((0..400).map(|n| wordy(&format!("dev-{n}"))).collect(), ""),
+        "unchanged" => unchanged(),
+        "new-ids" => with(new_ids(argument), ""),
+        "partial-new-ids" => Discovery {
+            devices: Devices::Partial(new_ids(argument)),
+            ..good()
+        },
+        "partial" => Discovery {
+            devices: Devices::Partial(vec![device("good")]),
+            ..good()
+        },
+        "new-values" => with(
+            vec![Device {
+                properties: vec![("HOSTILE_TIME".to_owned(), now().to_string())],
+                ..device("good")
+            }],
+            "",
+        ),
+        "comes-and-goes" => with(
+            if (now() / 1_000_000_000).is_multiple_of(2) {
+                vec![device("good")]
+            } else {
+                Vec::new()
+            },
+            "",
+        ),
+        "departs" => Discovery {
+            departed: (0..4000)
+                .map(|n| format!("dev-{n}"))
+                .chain([String::new(), "good".to_owned()])
+                .collect(),
+            ..with(vec![device("mine")], "")
+        },
+        "departs-too-many" => Discovery {
+            departed: (0..5000).map(|n| format!("dev-{n}")).collect(),
+            ..good()
+        },
+        "cursor" => with(vec![device("good")], vec![7; 10_000_000]),
+        "wake-at-once" => Discovery {
+            wake: vec![Wake::After(0)],
+            ..good()
+        },
+        "million-wakes" => Discovery {
+            wake: (0..1_000_000).map(|_| Wake::Network).collect(),
+            ..good()
+        },
+        "filters" => Discovery {
+            wake: (0..60)
+                .map(|n| {
+                    Wake::Multicast(MulticastFilter {
+                        group: "239.255.255.250".to_owned(),
+                        port: 3702,
+                        contains: vec![vec![n; 64]; 8],
+                    })
+                })
+                .chain([Wake::After(1000)])
+                .collect(),
+            ..good()
+        },
+        "unavailable" => {
+            return Some(Err(DiscoveryError::Unavailable("not ".repeat(1 << 20))));
+        }
+        "invalid" => {
+            let problem = Problem {
+                path: "p\n".repeat(1000),
+                message: "no such thing\0".repeat(1000),
+            };
+            return Some(Err(DiscoveryError::InvalidDetails(vec![problem; 200])));
+        }
         _ => return None,
     }))
+}
+
+/// "As before", for ever.
+fn unchanged() -> Discovery {
+    Discovery {
+        devices: Devices::Unchanged,
+        ..good()
+    }
+}
+
+/// So many devices as were never there before.
+fn new_ids(count: &str) -> Vec<Device> {
+    let (now, count) = (now(), count.parse().unwrap_or(1));
+    (0..count)
+        .map(|n| device(format!("new-{now}-{n}")))
+        .collect()
+}
+
+/// As much text as a device may have, nearly.
+fn wordy(id: &str) -> Device {
+    Device {
+        properties: vec![("HOSTILE_TEXT".to_owned(), "x".repeat(52 << 10))],
+        ..device(id)
+    }
+}
+
+/// A device that breaks a rule; one whose value `argument` is, where the rule is about one.
+fn broken(deed: &str, argument: &str) -> Option<Device> {
+    let mut broken = device("broken");
+    let value = argument
+        .replace("\\n", "\n")
+        .replace("\\0", "\0")
+        .replace("\\e", "");
+    match deed {
+        "id" => broken.id = value,
+        "long-id" => broken.id = "x".repeat(1 << 20),
+        "twice" => "good".clone_into(&mut broken.id),
+        "physical-id" => broken.physical_id = Some(value),
+        "name" => broken.properties = vec![(value, String::new())],
+        "value" => broken.properties = vec![("HOSTILE_VALUE".to_owned(), value)],
+        "same-name" => {
+            broken.properties = vec![("HOSTILE_A".to_owned(), String::new()); 2];
+        }
+        "mount" => {
+            let (host_path, container_path) = value.split_once(' ')?;
+            broken.mounts = vec![Mount {
+                container_path: container_path.to_owned(),
+                host_path: host_path.to_owned(),
+                read_only: true,
+            }];
+        }
+        "node" => {
+            let (host_path, container_path) = value.split_once(' ')?;
+            broken.device_nodes = vec![DeviceNode {
+                container_path: container_path.to_owned(),
+                host_path: host_path.to_owned(),
+                permissions: "rw".to_owned(),
+            }];
+        }
+        "attribute" => {
+            broken.attributes = vec![Attribute {
+                name: value,
+                value: AttributeValue::Boolean(true),
+            }];
+        }
+        "attribute-text" => {
+            broken.attributes = vec![Attribute {
+                name: "text".to_owned(),
+                value: AttributeValue::Text("x".repeat(65)),
+            }];
+        }
+        "attributes" => {
+            broken.attributes = (0..33)
+                .map(|n| Attribute {
+                    name: format!("a{n}"),
+                    value: AttributeValue::Integer(n),
+                })
+                .collect();
+        }
+        "capacity" => broken.capacity = vec![("memory".to_owned(), value)],
+        _ => return None,
+    }
+    Some(broken)
 }

@@ -1,9 +1,12 @@
 //! A handler that behaves at its first call and misbehaves from then on, as the first word of its details says.
 //!
-//! Made with the bare contract instead of the SDK, which would not let it.
+//! Made with the bare contract instead of the SDK, which would not let it. There is nothing in it for other targets, where the exports' names cannot be linked.
+#![cfg(target_family = "wasm")]
 
 mod answers;
+mod computing;
 mod deeds;
+mod floods;
 
 #[allow(
     missing_docs,
@@ -77,7 +80,7 @@ impl Guest for Hostile {
             .split_once(char::is_whitespace)
             .unwrap_or((&request.details, ""));
         let Some(cursor) = &request.cursor else {
-            return Ok(answers::good());
+            return Ok(answers::first(deed));
         };
         if let Some(answer) = answers::answer(deed, argument, cursor) {
             return answer;
