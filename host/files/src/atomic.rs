@@ -1,7 +1,8 @@
 //! Writes files whole or not at all, in the state folder. Blocks.
 
-use std::fs::{self, File};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
 use tempfile::NamedTempFile;
@@ -12,13 +13,23 @@ pub const TEMPORARY: &str = ".tmp";
 /// Threads that wait for the disk at the same time: a journal takes many waiters in one go.
 const SYNCING: usize = 16;
 
+/// The machine has no more open files to give.
+const ENFILE: i32 = 23;
+/// The process may not open more files.
+const EMFILE: i32 = 24;
+
 /// Writes a file beside the place it is for; durable after [`sync_all`] and not yet there.
 pub fn prepare(folder: &Path, bytes: &[u8]) -> io::Result<NamedTempFile> {
+    // Opened here, since tempfile's errors hide the kernel's number and differ by the name each time.
+    let open = |path: &Path| {
+        let mut options = OpenOptions::new();
+        options.write(true).create_new(true).mode(0o600).open(path)
+    };
     let mut file = tempfile::Builder::new()
         .prefix(".new-")
         .suffix(TEMPORARY)
-        .tempfile_in(folder)?;
-    file.write_all(bytes)?;
+        .make_in(folder, open)?;
+    file.as_file_mut().write_all(bytes)?;
     Ok(file)
 }
 
@@ -75,7 +86,9 @@ pub fn remove(folder: &Path, name: &str) -> io::Result<()> {
 
 /// The names of the regular files of a folder, sorted; clears what a crash has left. A missing folder is made.
 pub fn open(folder: &Path) -> io::Result<Vec<String>> {
-    fs::create_dir_all(folder)?;
+    if !folder.is_dir() {
+        fs::create_dir_all(folder)?;
+    }
     let mut names = Vec::new();
     for entry in fs::read_dir(folder)? {
         let entry = entry?;
@@ -86,13 +99,19 @@ pub fn open(folder: &Path) -> io::Result<Vec<String>> {
             continue;
         }
         if name.starts_with('.') && name.ends_with(TEMPORARY) {
-            fs::remove_file(entry.path())?;
+            // What cannot be cleared on a read-only disk harms nobody and goes another time.
+            let _ = fs::remove_file(entry.path());
         } else {
             names.push(name);
         }
     }
     names.sort();
     Ok(names)
+}
+
+/// Whether it failed for want of file descriptors, of this process or of the machine: it may go well another time.
+pub fn is_out_of_files(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(ENFILE | EMFILE))
 }
 
 /// What an operator can do about a failure below the state folder.
@@ -110,6 +129,31 @@ pub fn remedy(error: &io::Error) -> &'static str {
         io::ErrorKind::NotADirectory | io::ErrorKind::AlreadyExists => {
             "a part of its path is not a folder; move that away, or name another folder with --state-dir"
         }
+        _ if is_out_of_files(error) => {
+            "too many files are open; raise the agent's limit (ulimit -n, LimitNOFILE), it is tried again"
+        }
         _ => "see the cause; another folder can be named with --state-dir",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failure_is_told_in_the_same_words_each_time_and_with_the_kernels_number() {
+        let folder = tempfile::tempdir().unwrap();
+        let missing = folder.path().join("missing");
+        let [one, two] = [(); 2].map(|()| write(&missing, "name", b"").unwrap_err());
+        assert_eq!(one.to_string(), two.to_string());
+        assert_eq!(one.raw_os_error(), Some(2));
+    }
+
+    #[test]
+    fn running_out_of_files_has_a_remedy_of_its_own() {
+        for number in [ENFILE, EMFILE] {
+            let error = io::Error::from_raw_os_error(number);
+            assert!(remedy(&error).contains("ulimit -n"), "{error}");
+        }
     }
 }

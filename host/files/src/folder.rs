@@ -103,8 +103,13 @@ impl Folder {
         let mut unpacked = None;
         let mut begun = false;
         let mut device = None;
+        let mut unread = BTreeMap::new();
+        let mut beyond = BTreeSet::new();
         loop {
             let mut look = self.look(&mut ear).await;
+            for folder in &look.unread {
+                look.found.extend(settling.seen_in(folder));
+            }
             if !snapshot.files.is_empty() && look.device.is_some() && look.device != device {
                 look.refuse_if_empty();
             }
@@ -114,9 +119,11 @@ impl Folder {
             }
             if look.readable {
                 device = look.device.or(device);
+                leave_out(&mut look, &settling, &mut snapshot, &mut beyond);
                 settling.seen(&look.found, now);
                 let settled = settling.take(now);
-                self.read(settled, &look, &mut settling, &mut snapshot)
+                unread.retain(|name, _| look.found.contains_key(name));
+                self.read(settled, &look, &mut settling, &mut snapshot, &mut unread)
                     .await;
             }
             if look.exists && !snapshot.exists && snapshot.complete {
@@ -127,6 +134,11 @@ impl Folder {
             snapshot.exists = look.exists;
             snapshot.problems = look.problems;
             snapshot.problems.extend(ear.deaf.clone());
+            let files = unread.iter();
+            let unread = files.map(|(name, why)| {
+                format!("{name} cannot be read, what it held last keeps serving: {why}")
+            });
+            snapshot.problems.extend(unread);
             let whole = *unpacked.get_or_insert(now + FILE_SETTLE);
             let mut wake = settling.next().unwrap_or(now + FOLDER_BACKSTOP);
             wake = wake.min(now + FOLDER_BACKSTOP);
@@ -170,6 +182,7 @@ impl Folder {
         look: &Look,
         settling: &mut Settling,
         snapshot: &mut Snapshot,
+        unread: &mut BTreeMap<String, String>,
     ) {
         for (name, settled) in settled {
             let (Settled::Rests, Some(stamp)) = (settled, look.found.get(&name).copied()) else {
@@ -181,8 +194,21 @@ impl Folder {
             };
             let (path, file) = (self.path.clone(), name.clone());
             match blocking(move || look::read(&path, &file, kind, stamp)).await {
-                Read::MovedOn => settling.moved_on(&name, Instant::now()),
+                Read::MovedOn => {
+                    settling.moved_on(&name, Instant::now());
+                    // It is there, whatever it says.
+                    snapshot.files.entry(name).or_insert(Content::Pending);
+                }
+                Read::NotNow(why) => {
+                    settling.unread(&name, Instant::now());
+                    snapshot
+                        .files
+                        .entry(name.clone())
+                        .or_insert(Content::Pending);
+                    unread.insert(name, why);
+                }
                 Read::Content(content) => {
+                    unread.remove(&name);
                     let held = snapshot.files.entry(name).or_insert(Content::Pending);
                     // What is equal stays the very same bytes, so that comparing them costs nothing.
                     if *held != content {
@@ -254,6 +280,34 @@ impl Folder {
             }
         }
     }
+}
+
+/// Of the files beyond the number that is read those that were followed before still are. The others are there, and nothing is
+/// said of what they hold: what was accepted of them before a restart keeps serving.
+fn leave_out(
+    look: &mut Look,
+    settling: &Settling,
+    snapshot: &mut Snapshot,
+    beyond: &mut BTreeSet<String>,
+) {
+    let mut now = BTreeSet::new();
+    for (name, stamp) in std::mem::take(&mut look.surplus) {
+        if settling.knows(&name) {
+            look.found.insert(name, stamp);
+        } else {
+            now.insert(name);
+        }
+    }
+    for name in beyond.difference(&now) {
+        if !look.found.contains_key(name) {
+            snapshot.files.remove(name);
+        }
+    }
+    for name in &now {
+        let held = snapshot.files.entry(name.clone());
+        held.or_insert(Content::Pending);
+    }
+    *beyond = now;
 }
 
 /// What the folder listens with, as far as the kernel lets it.

@@ -91,6 +91,7 @@ async fn follow(
     accepted: Arc<Accepted>,
     set: watch::Sender<Arc<SourceSet>>,
 ) {
+    let mut unkept = accepted.problem();
     loop {
         let snapshots: Vec<_> = folders
             .iter_mut()
@@ -100,7 +101,9 @@ async fn follow(
             let before = set.borrow().clone();
             let mut earlier = accepted.all();
             earlier.extend(before.files.clone());
-            let next = assemble(&snapshots, &earlier);
+            let mut next = assemble(&snapshots, &earlier);
+            next.problems.extend(unkept.borrow_and_update().clone());
+            next.problems.sort();
             // A folder that is not there says nothing of its files: it may come back with them.
             if snapshots.iter().all(|(_, snapshot)| snapshot.exists) {
                 accepted.forget_all_but(&next.files);
@@ -114,10 +117,14 @@ async fn follow(
         if folders.is_empty() {
             return;
         }
-        let changes = folders
+        let folders = folders
             .iter_mut()
             .map(|(_, snapshots)| Box::pin(snapshots.changed()));
-        if select_all(changes).await.0.is_err() {
+        let open = tokio::select! {
+            (open, ..) = select_all(folders) => open,
+            open = unkept.changed() => open,
+        };
+        if open.is_err() {
             return;
         }
     }

@@ -46,7 +46,7 @@ pub enum Settled {
 enum Writer {
     /// Nobody, as far as was heard. Created and Written lead out.
     None,
-    /// It was made and nothing more heard. Closed, Written, or a long silence lead out.
+    /// It was made, or found empty, and nothing more heard. Closed, Written, or a long silence lead out.
     Perhaps,
     /// It was written to. Closed leads out.
     Writing,
@@ -118,10 +118,15 @@ impl Settling {
     /// The folder was looked through and this is all there is.
     pub fn seen(&mut self, found: &BTreeMap<String, Stamp>, now: Instant) {
         for (name, stamp) in found {
+            // An empty file of which nothing was heard: somebody is about to write it, more likely than not.
+            let writer = match stamp.size {
+                0 => Writer::Perhaps,
+                _ => Writer::None,
+            };
             let entry = self.entries.entry(name.clone()).or_insert(Entry {
                 stamp: None,
                 quiet_since: now,
-                writer: Writer::None,
+                writer,
                 pending: true,
                 counted: false,
             });
@@ -146,6 +151,30 @@ impl Settling {
             entry.pending = true;
             entry.quiet_since = now;
         }
+    }
+
+    /// A file could not be read: it is taken once more, after a while.
+    pub fn unread(&mut self, name: &str, now: Instant) {
+        self.moved_on(name, now);
+        if let Some(entry) = self.entries.get_mut(name) {
+            entry.writer = Writer::Perhaps;
+        }
+    }
+
+    /// Whether the file was seen, not only heard of.
+    pub fn knows(&self, name: &str) -> bool {
+        let entry = self.entries.get(name);
+        entry.is_some_and(|entry| entry.stamp.is_some() || entry.counted)
+    }
+
+    /// The files of a folder below this one, as last seen.
+    pub fn seen_in<'a>(&'a self, folder: &'a str) -> impl Iterator<Item = (String, Stamp)> + 'a {
+        let below = move |name: &str| {
+            let rest = name.strip_prefix(folder);
+            rest.is_some_and(|rest| rest.starts_with('/'))
+        };
+        let entries = self.entries.iter().filter(move |(name, _)| below(name));
+        entries.filter_map(|(name, entry)| Some((name.clone(), entry.stamp?)))
     }
 
     /// Takes what has settled by now. To be called after [`Settling::seen`] of the same moment, so that nothing counts
@@ -200,9 +229,10 @@ mod tests {
         Miss,
         Lose,
         MoveOn,
+        Unread,
     }
     use Heard::{Closed, Created, Written};
-    use Step::{Hear, Lose, Miss, MoveOn, See};
+    use Step::{Hear, Lose, Miss, MoveOn, See, Unread};
 
     fn stamp(size: u64) -> Stamp {
         Stamp {
@@ -228,6 +258,7 @@ mod tests {
                     Miss => there.clear(),
                     Lose => settling.lost(now),
                     MoveOn => settling.moved_on("f", now),
+                    Unread => settling.unread("f", now),
                 }
             }
             settling.seen(&there, now);
@@ -319,6 +350,27 @@ mod tests {
                 vec![(0, See(1)), (210, MoveOn)],
                 vec![(200, Rests), (410, Rests)],
             ),
+            (
+                "could not be read",
+                vec![(0, See(1)), (210, Unread)],
+                vec![(200, Rests), (10_210, Rests)],
+            ),
+            (
+                "found emptied and then written",
+                vec![(0, See(0)), (500, See(1)), (500, Hear(Closed))],
+                vec![(700, Rests)],
+            ),
+            ("found empty", vec![(0, See(0))], vec![(10_000, Rests)]),
+            (
+                "emptied for good",
+                vec![
+                    (0, See(1)),
+                    (1000, See(0)),
+                    (1000, Hear(Written)),
+                    (1000, Hear(Closed)),
+                ],
+                vec![(200, Rests), (1200, Rests)],
+            ),
         ];
         for (name, steps, expected) in table {
             assert_eq!(run(&steps, 12_000), expected, "{name}");
@@ -346,5 +398,15 @@ mod tests {
         settling.seen(&BTreeMap::new(), now);
         let taken = settling.take(now + FILE_GONE);
         assert_eq!(taken, [("f".to_owned(), Settled::Gone)]);
+    }
+
+    #[test]
+    fn what_is_in_a_folder_below_is_told_from_what_begins_alike() {
+        let mut settling = Settling::default();
+        let names = ["one/a", "one/b", "oneself/c", "two/d"];
+        let found = names.map(|name| (name.to_owned(), stamp(1))).into();
+        settling.seen(&found, Instant::now());
+        let in_one: Vec<_> = settling.seen_in("one").map(|(name, _)| name).collect();
+        assert_eq!(in_one, ["one/a", "one/b"]);
     }
 }

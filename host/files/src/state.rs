@@ -4,11 +4,15 @@ use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, Read as _, Seek as _, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+use std::time::Duration;
 
 use crate::atomic;
 
 const NODE_NAME: &str = "node-name";
 const LOCK: &str = "lock";
+/// So long the lock of another agent is waited for.
+const MOMENT: Duration = Duration::from_secs(1);
 
 /// Why the state folder cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -87,9 +91,9 @@ impl StateDir {
             .mode(0o600)
             .open(&lock)
             .map_err(fail("open", &lock))?;
-        match file.try_lock() {
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => {
+        match hold(&file) {
+            Ok(true) => {}
+            Ok(false) => {
                 let mut pid = String::new();
                 file.read_to_string(&mut pid).map_err(fail("read", &lock))?;
                 return Err(Error::InUse {
@@ -97,13 +101,14 @@ impl StateDir {
                     pid: pid.trim().to_owned(),
                 });
             }
-            Err(TryLockError::Error(error)) => return Err(fail("lock", &lock)(error)),
+            Err(error) => return Err(fail("lock", &lock)(error)),
         }
         // The pid is for the text of a second agent only: a full disk is no reason not to serve what there is.
         let _ = file
             .set_len(0)
             .and_then(|()| file.rewind())
             .and_then(|()| writeln!(file, "{}", std::process::id()));
+        atomic::open(&path).map_err(fail("read", &path))?;
         let remembered = path.join(NODE_NAME);
         match fs::read_to_string(&remembered) {
             Ok(text) if text.trim() == node_name => {}
@@ -130,6 +135,25 @@ impl StateDir {
     }
 }
 
+/// Holds the lock, waiting a moment: what an agent that was killed was just starting has it until it is another program.
+fn hold(file: &File) -> io::Result<bool> {
+    match file.try_lock() {
+        Ok(()) => return Ok(true),
+        Err(TryLockError::WouldBlock) => {}
+        Err(TryLockError::Error(error)) => return Err(error),
+    }
+    let (held, wait) = mpsc::channel();
+    let waiter = file.try_clone()?;
+    std::thread::spawn(move || {
+        // Nobody may wait for it any more.
+        let _ = held.send(waiter.lock());
+    });
+    match wait.recv_timeout(MOMENT) {
+        Ok(locked) => locked.map(|()| true),
+        Err(_) => Ok(false),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -149,6 +173,28 @@ mod tests {
         );
         drop(held);
         assert_eq!(StateDir::open(&path, "edge-1").unwrap().path(), path);
+    }
+
+    #[test]
+    fn a_lock_that_is_let_go_in_a_moment_is_waited_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let held = StateDir::open(folder.path(), "edge-1").unwrap();
+        let copy = held._lock.try_clone().unwrap();
+        drop(held);
+        std::thread::scope(|scope| {
+            let second = scope.spawn(|| StateDir::open(folder.path(), "edge-1"));
+            drop(copy);
+            assert!(second.join().unwrap().is_ok());
+        });
+    }
+
+    #[test]
+    fn what_a_crash_has_left_is_cleared() {
+        let folder = tempfile::tempdir().unwrap();
+        let half = folder.path().join(".new-abc.tmp");
+        fs::write(&half, "edge").unwrap();
+        drop(StateDir::open(folder.path(), "edge-1").unwrap());
+        assert!(!half.exists());
     }
 
     #[test]

@@ -6,6 +6,7 @@ use std::io::{self, Read as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
+use crate::atomic;
 use crate::folder::Content;
 use crate::listen::is_missing;
 use crate::settle::Stamp;
@@ -58,8 +59,12 @@ pub struct Look {
     pub device: Option<u64>,
     /// The wanted files.
     pub found: BTreeMap<String, Stamp>,
+    /// Those beyond the number that is read: what is followed already stays, new ones are left out.
+    pub surplus: BTreeMap<String, Stamp>,
     /// The folders below it, where files are wanted from there.
     pub subfolders: BTreeSet<PathBuf>,
+    /// Folders below it that could not be looked through: what was seen there last stands.
+    pub unread: Vec<String>,
     /// What could not be looked at.
     pub problems: Vec<String>,
 }
@@ -78,7 +83,8 @@ impl Look {
                 look.exists = true;
                 look.readable = false;
                 look.problems.push(format!(
-                    "cannot be read, what was there last keeps serving: {error}"
+                    "cannot be read, what was there last keeps serving: {}",
+                    why(&error)
                 ));
                 return look;
             }
@@ -97,17 +103,22 @@ impl Look {
                         }
                     }
                     Err(error) if is_missing(&error) => {}
-                    Err(error) => look
-                        .problems
-                        .push(format!("{name} cannot be read: {error}")),
+                    Err(error) => {
+                        look.problems.push(format!(
+                            "{name} cannot be read, what was there last keeps serving: {}",
+                            why(&error)
+                        ));
+                        look.unread.push(name);
+                    }
                 }
                 look.subfolders.insert(folder);
             }
         }
         if let Some(first) = look.found.keys().nth(rules.max_files).cloned() {
-            let rest = look.found.split_off(&first).len();
+            look.surplus = look.found.split_off(&first);
+            let rest = look.surplus.len();
             look.problems.push(format!(
-                "has {rest} files more than the {} that are read; {first} and those after it are left out",
+                "has {rest} files more than the {} that are read; of {first} and those after it new ones are left out",
                 rules.max_files
             ));
         }
@@ -143,6 +154,8 @@ impl Look {
 pub enum Read {
     /// It is not as it was when it settled.
     MovedOn,
+    /// It cannot be read at this moment, and why; it may be as it is in another.
+    NotNow(String),
     /// It was read, or cannot be used.
     Content(Content),
 }
@@ -152,6 +165,7 @@ impl Read {
     pub fn content(self) -> Option<Content> {
         match self {
             Self::MovedOn => None,
+            Self::NotNow(why) => Some(Content::Refused(format!("cannot be read: {why}"))),
             Self::Content(content) => Some(content),
         }
     }
@@ -162,8 +176,20 @@ pub fn read(folder: &Path, name: &str, kind: &Kind, expected: Stamp) -> Read {
     match try_read(folder, name, kind, expected) {
         Ok(read) => read,
         Err(error) if is_missing(&error) => Read::MovedOn,
-        Err(error) => refused(format!("cannot be read: {error}")),
+        // Whoever lets the agent read it touches it, which is seen.
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+            refused(format!("cannot be read: {error}"))
+        }
+        Err(error) => Read::NotNow(why(&error)),
     }
+}
+
+/// The error, and what can be done about it where that is known.
+fn why(error: &io::Error) -> String {
+    if atomic::is_out_of_files(error) {
+        return format!("{error}; {}", atomic::remedy(error));
+    }
+    error.to_string()
 }
 
 fn try_read(folder: &Path, name: &str, kind: &Kind, expected: Stamp) -> io::Result<Read> {

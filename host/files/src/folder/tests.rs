@@ -242,6 +242,51 @@ async fn a_touch_is_no_change() {
 }
 
 #[tokio::test]
+async fn files_beyond_the_number_push_none_out_that_was_there() {
+    let mut watched = mk_watched(RULES, |path| {
+        mk_folder(path);
+        fs::write(path.join("f/z.yaml"), "z").unwrap();
+    });
+    watched.until_holds("z.yaml", "z").await;
+    for name in ["a", "b", "c", "d", "e", "f"] {
+        fs::write(watched.path(&format!("{name}.yaml")), name).unwrap();
+    }
+    watched
+        .until(|snapshot| snapshot.files.get("e.yaml") == Some(&bytes("e")))
+        .await;
+    let held = watched.receiver.borrow().files.clone();
+    assert_eq!(held.get("z.yaml"), Some(&bytes("z")));
+    assert_eq!(held.get("f.yaml"), Some(&Content::Pending), "a new one");
+    fs::write(watched.path("z.yaml"), "changed").unwrap();
+    watched.until_holds("z.yaml", "changed").await;
+    // One that makes room lets the next in, one that goes is gone.
+    fs::remove_file(watched.path("f.yaml")).unwrap();
+    fs::write(watched.path("g.yaml"), "g").unwrap();
+    watched
+        .until(|snapshot| !snapshot.files.contains_key("f.yaml"))
+        .await;
+    fs::remove_file(watched.path("a.yaml")).unwrap();
+    fs::remove_file(watched.path("b.yaml")).unwrap();
+    watched.until_holds("g.yaml", "g").await;
+    watched
+        .until(|snapshot| snapshot.problems.is_empty() && snapshot.files.len() == 5)
+        .await;
+}
+
+#[tokio::test]
+async fn files_beyond_the_number_are_unsaid_from_the_start() {
+    let mut watched = mk_watched(RULES, |path| {
+        mk_folder(path);
+        for name in ["a", "b", "c", "d", "e", "z"] {
+            fs::write(path.join(format!("f/{name}.yaml")), name).unwrap();
+        }
+    });
+    watched.until_holds("e.yaml", "e").await;
+    let held = watched.receiver.borrow().files.clone();
+    assert_eq!(held.get("z.yaml"), Some(&Content::Pending));
+}
+
+#[tokio::test]
 async fn files_below_a_nested_folder_have_two_names() {
     let rules = Rules {
         kinds: &[Kind {
@@ -326,4 +371,23 @@ async fn an_empty_folder_of_another_file_system_is_a_mount_that_is_gone() {
     watched
         .until(|snapshot| snapshot.files.keys().eq(["b.yaml"]))
         .await;
+}
+
+#[tokio::test]
+async fn a_file_that_changes_while_the_folder_is_first_read_is_not_missing() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("a.yaml"), "new").unwrap();
+    let watched = Folder::new(folder.path(), RULES);
+    let mut look = Look::at(folder.path(), &RULES);
+    look.found.get_mut("a.yaml").unwrap().size += 1;
+    let (mut settling, mut snapshot) = (Settling::default(), Snapshot::default());
+    let now = Instant::now();
+    settling.seen(&look.found, now);
+    let settled = settling.take(now + FILE_SETTLE);
+    let mut unread = BTreeMap::new();
+    watched
+        .read(settled, &look, &mut settling, &mut snapshot, &mut unread)
+        .await;
+    assert_eq!(snapshot.files["a.yaml"], Content::Pending);
+    assert!(settling.next().is_some() && unread.is_empty());
 }

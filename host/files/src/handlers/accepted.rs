@@ -9,11 +9,11 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use leafhost_core::ports::SourceFile;
+use leafhost_core::ports::{SourceFile, SourceProblem};
 use leafhost_core::timeouts::FOLDER_BACKSTOP;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
 use crate::atomic;
@@ -37,6 +37,7 @@ struct Version {
 pub struct Accepted {
     files: Mutex<Files>,
     told: mpsc::UnboundedSender<()>,
+    problem: watch::Sender<Option<SourceProblem>>,
 }
 
 impl Accepted {
@@ -51,9 +52,17 @@ impl Accepted {
         let accepted = Arc::new(Self {
             files: Mutex::new(files?),
             told,
+            problem: watch::Sender::default(),
         });
         tasks.spawn(write(folder, Arc::clone(&accepted), changes));
+        // What a crash has left goes.
+        accepted.tell();
         Ok(accepted)
+    }
+
+    /// Why the folder does not hold what it should, while it does not.
+    pub fn problem(&self) -> watch::Receiver<Option<SourceProblem>> {
+        self.problem.subscribe()
     }
 
     pub fn get(&self, name: &str) -> Option<SourceFile> {
@@ -109,17 +118,26 @@ async fn write(folder: PathBuf, accepted: Arc<Accepted>, mut changes: mpsc::Unbo
         while changes.try_recv().is_ok() {}
         let files = accepted.lock().clone();
         let folder = folder.clone();
-        let told = failed;
-        failed = blocking(move || match store(&folder, &files) {
-            Ok(()) => false,
-            Err(error) => {
-                if !told {
-                    tracing::warn!(%error, folder = %folder.display(), remedy = atomic::remedy(&error), "cannot keep the accepted handlers");
-                }
-                true
-            }
+        let problem = blocking(move || {
+            let error = store(&folder, &files).err()?;
+            Some(SourceProblem {
+                source: folder.display().to_string(),
+                line: None,
+                path: String::new(),
+                message: format!(
+                    "cannot keep the accepted handlers, which serve, but not after a restart with a broken file: {}: {error}",
+                    atomic::remedy(&error)
+                ),
+                configuration: None,
+            })
         })
         .await;
+        failed = problem.is_some();
+        accepted.problem.send_if_modified(|held| {
+            let differs = *held != problem;
+            *held = problem;
+            differs
+        });
     }
 }
 
