@@ -8,6 +8,7 @@
 //! | `/status` | the status document, JSON; its version in the header `leafhost-status-version` |
 //! | `/status?after=V` | the same as soon as its version is not `V`; 304 when it still is after 30 seconds |
 
+use std::fs::File;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -93,6 +94,7 @@ async fn ready(State(admin): State<Admin>) -> (StatusCode, &'static str) {
 }
 
 async fn metrics(State(admin): State<Admin>) -> impl IntoResponse {
+    admin.metrics.count_problems(&admin.board.count_problems());
     (
         [(header::CONTENT_TYPE, CONTENT_TYPE)],
         admin.metrics.render(),
@@ -155,11 +157,13 @@ pub(crate) async fn serve(listener: TcpListener, routes: Router, shutdown: Cance
     let places = Arc::new(Semaphore::new(CONNECTIONS));
     let graceful = GracefulShutdown::new();
     let mut connections = JoinSet::new();
+    let mut spare = None;
     loop {
+        spare = spare.or_else(|| File::open("/dev/null").ok());
         let accepted = tokio::select! {
             () = shutdown.cancelled() => break,
             Some(_) = connections.join_next() => continue,
-            accepted = accept(&listener, &places) => accepted,
+            accepted = accept(&listener, &places, &mut spare) => accepted,
         };
         let Some((stream, place)) = accepted else {
             // Out of file descriptors, most likely: some connection has to end first.
@@ -186,14 +190,22 @@ pub(crate) async fn serve(listener: TcpListener, routes: Router, shutdown: Cance
 
 type Accepted = (tokio::net::TcpStream, tokio::sync::OwnedSemaphorePermit);
 
-/// The next connection for which there is a place. Cancel-safe: a place that was got goes back.
-async fn accept(listener: &TcpListener, places: &Arc<Semaphore>) -> Option<Accepted> {
+/// The next connection for which there is a place, on the `spare` descriptor when there is no other: what is wrong can be
+/// asked for even then. Cancel-safe: a place that was got goes back.
+async fn accept(
+    listener: &TcpListener,
+    places: &Arc<Semaphore>,
+    spare: &mut Option<File>,
+) -> Option<Accepted> {
     let place = Arc::clone(places).acquire_owned().await.ok()?;
-    match listener.accept().await {
-        Ok((stream, _)) => Some((stream, place)),
-        Err(error) => {
-            tracing::debug!(%error, "the admin endpoint cannot accept a connection");
-            None
+    loop {
+        match listener.accept().await {
+            Ok((stream, _)) => return Some((stream, place)),
+            Err(error) if spare.take().is_none() => {
+                tracing::debug!(%error, "the admin endpoint cannot accept a connection");
+                return None;
+            }
+            Err(_) => {}
         }
     }
 }

@@ -22,6 +22,7 @@ use crate::document::{Board, Identity};
 use crate::loader::LoaderTask;
 use crate::metrics::Metrics;
 use crate::offer::OfferTask;
+use crate::problems;
 use crate::reconcile::ReconcileTask;
 
 mod kubelet;
@@ -247,6 +248,8 @@ impl Agent {
         if let Some(kubelet) = self.kubelet {
             kubelet.spawn(&mut tasks, &stop);
         }
+        let teller = problems::tell(self.board.clone(), stop.clone());
+        tasks.spawn("problems", done(teller));
         let counter = admin::count_versions(self.board, version, stop.clone());
         tasks.spawn("status versions", done(counter));
         if let Some(listener) = self.listener {

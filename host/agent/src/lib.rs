@@ -22,6 +22,7 @@ pub mod loader;
 pub mod metrics;
 pub mod offer;
 pub mod plan;
+mod problems;
 pub mod reconcile;
 pub mod registry;
 pub mod slots;

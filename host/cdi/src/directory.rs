@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::fs;
 use std::io::{self, ErrorKind, Write as _};
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
@@ -21,6 +21,10 @@ use crate::spec::{InvalidSpec, Spec};
 const MODE: u32 = 0o644;
 /// What names of files that are being written end with: no runtime reads them.
 const TEMPORARY: &str = ".tmp";
+/// The machine has no more open files to give.
+const ENFILE: i32 = 23;
+/// The process may not open more files.
+const EMFILE: i32 = 24;
 
 /// Why a spec was not written, read or removed.
 #[derive(Debug, thiserror::Error)]
@@ -310,13 +314,18 @@ impl SpecDir {
         tempfile::Builder::new()
             .prefix(&format!(".{}-{class}-", self.vendor))
             .suffix(&format!("_{}{TEMPORARY}", self.owner))
-            .tempfile_in(&self.directory)
+            // Opened here, since tempfile's errors hide the kernel's number and differ by the name each time.
+            .make_in(&self.directory, |path| {
+                let mut options = fs::OpenOptions::new();
+                options.write(true).create_new(true).mode(0o600).open(path)
+            })
             .map_err(|source| failed("write into", &self.directory, source))
     }
 
     fn replace(&self, class: &str, bytes: &[u8], path: &Path) -> Result<(), Error> {
         let mut file = self.temporary(class)?;
-        file.write_all(bytes)
+        file.as_file_mut()
+            .write_all(bytes)
             .and_then(|()| {
                 file.as_file()
                     .set_permissions(fs::Permissions::from_mode(MODE))
@@ -378,6 +387,9 @@ fn failed(action: &'static str, path: &Path, source: io::Error) -> Error {
         }
         ErrorKind::NotADirectory | ErrorKind::AlreadyExists => {
             "it, or a part of its path, is not a folder; name another one with --cdi-dir"
+        }
+        _ if matches!(source.raw_os_error(), Some(ENFILE | EMFILE)) => {
+            "too many files are open; raise the agent's limit (ulimit -n, LimitNOFILE), it is tried again"
         }
         _ => "see the cause; another folder can be named with --cdi-dir",
     };

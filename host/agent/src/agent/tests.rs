@@ -176,6 +176,7 @@ async fn a_device_goes_all_the_way_and_is_seen_in_the_status() {
         r#"akri_discovery_response_result{discovery_handler_name="udev",result="Success"} 1"#,
         r#"akri_discovery_response_time_count{configuration="cams"} 1"#,
         r#"leafhost_store_writes_total{kind="create",result="ok"} 2"#,
+        r#"leafhost_problems{part="instances"} 0"#,
     ] {
         assert!(metrics.contains(line), "{line} is not in\n{metrics}");
     }
