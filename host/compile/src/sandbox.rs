@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 
 use nix::libc;
+use nix::sys::prctl::set_pdeathsig;
 use nix::sys::resource::{Resource, setrlimit};
+use nix::sys::signal::Signal;
 use seccompiler::{
     BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
     SeccompRule, apply_filter,
@@ -27,6 +29,8 @@ pub(crate) enum Error {
         #[source]
         source: nix::Error,
     },
+    #[error("cannot ask to end with the agent")]
+    Orphan(#[source] nix::Error),
     #[error("cannot build the filter of system calls")]
     Filter(#[from] seccompiler::BackendError),
     #[error(
@@ -37,6 +41,9 @@ pub(crate) enum Error {
 
 /// Bounds memory, computing and files, gives up the right to gain rights, and all system calls but those a computation needs.
 pub(crate) fn enter() -> Result<(), Error> {
+    // Nobody waits for what an agent that was killed has asked for. (One that is killed before this call has not sent
+    // the component, or no more than a pipe holds.)
+    set_pdeathsig(Signal::SIGKILL).map_err(Error::Orphan)?;
     for (what, resource, soft, hard) in [
         ("memory", Resource::RLIMIT_AS, MEMORY, MEMORY),
         // The signal of the soft bound says what it was; that of the hard one could be anybody's.
