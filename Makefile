@@ -81,7 +81,7 @@ bench: setup-cluster build handlers
 
 soak: setup-cluster handlers guests
 	cargo build --locked --workspace
-	cargo test --locked --workspace --test standalone --test kubelet --test cluster -- --ignored soak --nocapture
+	cargo test --locked --workspace --test standalone --test crashes --test kubelet --test cluster -- --ignored soak --nocapture
 
 # What is found anew is kept in $(TARGET)/fuzz, what fails in fuzz/artifacts. Two seconds are what a call may compute in all.
 fuzz: setup-fuzz

@@ -1,8 +1,10 @@
 //! An agent in standalone mode, in a folder of its own.
 
+use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -13,6 +15,7 @@ use tempfile::TempDir;
 
 use crate::cluster::Node;
 use crate::lan::Host;
+use crate::mounts::Mounts;
 use crate::program::{self, Ended};
 use crate::wait::{eventually, within};
 
@@ -23,6 +26,7 @@ pub struct Home {
     kubelet: Option<PathBuf>,
     node: String,
     enter: Enter,
+    environment: Vec<(String, OsString)>,
     child: Option<Child>,
 }
 
@@ -42,8 +46,18 @@ impl Home {
             kubelet: None,
             node: "node-a".to_owned(),
             enter: Box::new(|program| Ok(Command::new(program))),
+            environment: Vec::new(),
             child: None,
         })
+    }
+
+    /// Another one with the same files, as they are at this moment.
+    pub fn copy(&self) -> Result<Self> {
+        let copy = Self::new()?;
+        let (from, to) = (self.path().join("."), copy.path());
+        let from: [&OsStr; 3] = ["-a".as_ref(), from.as_ref(), to.as_ref()];
+        program::run("cp", from)?.good()?;
+        Ok(copy)
     }
 
     /// One whose agent lives on a node of a cluster and serves its kubelet.
@@ -77,6 +91,29 @@ impl Home {
             command.args(["-c", &script]).arg(program);
             Ok(command)
         });
+    }
+
+    /// Has the agent live among other mounts.
+    pub fn live_in(&mut self, mounts: &Arc<Mounts>) {
+        let mounts = Arc::clone(mounts);
+        self.enter = Box::new(move |program| Ok(mounts.command(program)));
+    }
+
+    /// Has the next agent run with more environment.
+    pub fn set_environment(&mut self, environment: &[(&str, &OsStr)]) {
+        let set = |(name, value): &(&str, &OsStr)| ((*name).to_owned(), (*value).to_owned());
+        self.environment = environment.iter().map(set).collect();
+    }
+
+    /// What the running agent answers on a path of its endpoint.
+    pub fn get(&self, path: &str) -> Result<String> {
+        let mut find = (self.enter)(Path::new("cat"))?;
+        find.arg(self.path().join("state/agent.json"));
+        let found: Value = serde_json::from_str(&program::finish(find)?.good()?)?;
+        let address = found.get("address").and_then(Value::as_str);
+        let address = address.context("no address")?;
+        let mut answer = ureq::get(format!("http://{address}{path}")).call()?;
+        Ok(answer.body_mut().read_to_string()?)
     }
 
     /// The file the agent logs to.
@@ -131,19 +168,15 @@ impl Home {
         fs::remove_file(self.path().join(name)).with_context(|| format!("cannot remove {name}"))
     }
 
-    /// Starts the agent, with more arguments, and waits until it is ready.
-    pub fn start(&mut self, more: &[&str]) -> Result<()> {
-        ensure!(self.child.is_none(), "the agent runs already");
-        let log = File::options()
-            .create(true)
-            .append(true)
-            .open(self.log_file())?;
+    /// The command that runs the agent, with more arguments.
+    pub fn command(&self, more: &[&str]) -> Result<Command> {
         let mut command = (self.enter)(&program::leafhost()?)?;
         match &self.kubelet {
             Some(folder) => command.arg("agent").arg("--kubelet-dir").arg(folder),
             None => command.args(["agent", "--no-kubelet"]),
         };
-        let child = command
+        command
+            .envs(self.environment.iter().cloned())
             .arg("--standalone")
             .arg(self.path())
             .arg("--state-dir")
@@ -152,7 +185,19 @@ impl Home {
             .arg(self.cdi())
             .args(["--node-name", &self.node])
             .args(["--listen", "127.0.0.1:0", "--log-format", "text"])
-            .args(more)
+            .args(more);
+        Ok(command)
+    }
+
+    /// Starts the agent, with more arguments, and waits until it is ready.
+    pub fn start(&mut self, more: &[&str]) -> Result<()> {
+        ensure!(self.child.is_none(), "the agent runs already");
+        let log = File::options()
+            .create(true)
+            .append(true)
+            .open(self.log_file())?;
+        let child = self
+            .command(more)?
             .stdin(Stdio::null())
             .stdout(log.try_clone()?)
             .stderr(log)

@@ -2,5 +2,6 @@
 #![allow(missing_docs, reason = "a test binary")]
 
 mod hotplug;
+mod obstacles;
 mod podman;
 mod wire;

@@ -1,0 +1,100 @@
+//! Mounts of a test's own: a mount namespace that a process holds, in which disks are small or read-only.
+//!
+//! Nothing of it is seen outside, and it goes with the process.
+
+use std::ffi::OsStr;
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use anyhow::{Context, Result, ensure};
+
+use crate::program;
+use crate::requirement::{self, Missing};
+
+/// What this machine lacks for it.
+pub fn missing() -> Option<Missing> {
+    requirement::root("sudo -E make test-all")
+}
+
+/// A mount namespace.
+#[derive(Debug)]
+pub struct Mounts {
+    holder: Child,
+}
+
+impl Mounts {
+    /// One like the machine's own.
+    pub fn new() -> Result<Self> {
+        let mut holder = Command::new("unshare")
+            .args(["--mount", "--propagation", "private"])
+            .args(["sh", "-c", "echo; exec sleep infinity"])
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .context("cannot run unshare")?;
+        let mut line = [0];
+        let begun = holder.stdout.as_mut().map(|out| out.read(&mut line));
+        let mounts = Self { holder };
+        ensure!(matches!(begun, Some(Ok(1))), "no mount namespace");
+        Ok(mounts)
+    }
+
+    /// A program in it.
+    pub fn command(&self, program: &Path) -> Command {
+        let mut command = Command::new("nsenter");
+        let namespace = format!("--mount=/proc/{}/ns/mnt", self.holder.id());
+        command.arg(namespace).arg(program);
+        command
+    }
+
+    /// Mounts, with these arguments.
+    pub fn mount<A: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = A>) -> Result<()> {
+        let mut command = self.command(Path::new("mount"));
+        command.args(arguments);
+        program::finish(command)?.good().map(drop)
+    }
+
+    /// A small disk in memory, of so many KiB.
+    pub fn small_disk(&self, at: &Path, kib: u64) -> Result<()> {
+        let options = format!("size={kib}k,mode=0700");
+        let at = at.as_os_str();
+        let (kind, name) = (OsStr::new("tmpfs"), OsStr::new("leafhost"));
+        self.mount([
+            OsStr::new("-o"),
+            options.as_ref(),
+            "-t".as_ref(),
+            kind,
+            name,
+            at,
+        ])
+    }
+
+    /// Makes a folder a mount of its own, which can be made read-only.
+    pub fn bind(&self, at: &Path) -> Result<()> {
+        self.mount([OsStr::new("--bind"), at.as_os_str(), at.as_os_str()])
+    }
+
+    /// Makes such a mount read-only, or writable again.
+    pub fn set_read_only(&self, at: &Path, read_only: bool) -> Result<()> {
+        let options = if read_only {
+            "remount,bind,ro"
+        } else {
+            "remount,bind,rw"
+        };
+        self.mount([OsStr::new("-o"), options.as_ref(), at.as_os_str()])
+    }
+
+    /// Where a path of the namespace is seen from outside.
+    pub fn outside(&self, path: &Path) -> PathBuf {
+        let root = PathBuf::from(format!("/proc/{}/root", self.holder.id()));
+        root.join(path.strip_prefix("/").unwrap_or(path))
+    }
+}
+
+impl Drop for Mounts {
+    fn drop(&mut self) {
+        let _ = self.holder.kill();
+        let _ = self.holder.wait();
+    }
+}

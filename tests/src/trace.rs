@@ -1,0 +1,426 @@
+//! Walks the writes of an agent and of its compiler child, and kills one of them at a chosen one.
+//!
+//! Every thread stops at every system call; one that would change a file system is a *point*. A point is known by what
+//! it does to which file and the how-manyth of its kind it is, since threads take turns as they like. Knows nothing of
+//! what the files mean.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::thread::JoinHandle;
+
+use anyhow::{Context, Result, bail};
+use nix::errno::Errno;
+use nix::sys::ptrace::{self, Options};
+use nix::sys::signal::{Signal, kill};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::unistd::Pid;
+
+pub mod call;
+use call::{Act, Call};
+
+/// Whose call it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Who {
+    /// The program that was started.
+    Agent,
+    /// A process it started.
+    Child,
+}
+
+/// A kind of write.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Kind {
+    /// Whose.
+    pub who: Who,
+    /// The call's name.
+    pub call: &'static str,
+    /// The file, relative to the home where it lies there, with `*` for what differs from run to run.
+    pub path: String,
+}
+
+impl Kind {
+    /// Whether a reader sees another world after it than before.
+    pub fn is_decisive(&self) -> bool {
+        matches!(self.call, "rename" | "unlink")
+    }
+}
+
+/// When a process is killed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Cut {
+    /// Before the call.
+    Before,
+    /// When half the bytes are written.
+    Half,
+}
+
+/// One write, and how far it comes.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Point {
+    /// What it does.
+    pub kind: Kind,
+    /// The how-manyth of its kind, from 1.
+    pub occurrence: u32,
+    /// How far it comes.
+    pub cut: Cut,
+}
+
+impl fmt::Display for Point {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Kind { who, call, path } = &self.kind;
+        let (cut, occurrence) = (self.cut, self.occurrence);
+        write!(f, "{who:?} {cut:?} {call} {path} #{occurrence}")
+    }
+}
+
+/// What was seen of a run.
+#[derive(Debug, Default)]
+pub struct Walk {
+    /// Every point, in the order of the run.
+    pub points: Vec<Point>,
+    /// Whether somebody was killed at the chosen point.
+    pub struck: bool,
+    /// What would not be there after the machine went down although what refers to it would: files that got their
+    /// place before their content was durable, and folders that were left with names that are not.
+    pub not_durable: BTreeSet<String>,
+}
+
+/// A program that is traced, with all its threads and children, by a thread of its own.
+pub struct Trace {
+    ended: Arc<AtomicBool>,
+    /// The agent's process, 0 before there is one and -1 when it has ended.
+    agent: Arc<AtomicI32>,
+    thread: JoinHandle<Result<Walk>>,
+}
+
+impl Trace {
+    /// Starts a command, whose writes below `home` are told by relative names, and kills at `target`.
+    pub fn start(command: Command, home: &Path, target: Option<Point>) -> Self {
+        let (ended, agent) = (Arc::<AtomicBool>::default(), Arc::<AtomicI32>::default());
+        let flags = (Arc::clone(&ended), Arc::clone(&agent));
+        let home = home.to_owned();
+        let thread = std::thread::spawn(move || {
+            let walked = Tracer::start(&command, home, target, Arc::clone(&flags.1))
+                .and_then(Tracer::follow);
+            flags.1.store(-1, Ordering::Release);
+            flags.0.store(true, Ordering::Release);
+            walked
+        });
+        Self {
+            ended,
+            agent,
+            thread,
+        }
+    }
+
+    /// Whether the program has ended; its children may live, as programs of their own.
+    pub fn agent_has_ended(&self) -> bool {
+        self.agent.load(Ordering::Acquire) < 0
+    }
+
+    /// Signals the program, if it lives.
+    pub fn signal(&self, signal: Signal) -> Result<()> {
+        match self.agent.load(Ordering::Acquire) {
+            process @ 1.. => match kill(Pid::from_raw(process), signal) {
+                Ok(()) | Err(Errno::ESRCH) => Ok(()),
+                Err(error) => Err(error).context("cannot signal the program"),
+            },
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether nothing of it runs any more.
+    pub fn has_ended(&self) -> bool {
+        self.ended.load(Ordering::Acquire)
+    }
+
+    /// Waits until nothing of it runs any more.
+    pub fn join(self) -> Result<Walk> {
+        match self.thread.join() {
+            Ok(walk) => walk,
+            Err(panic) => std::panic::resume_unwind(panic),
+        }
+    }
+}
+
+struct Tracer {
+    agent: Pid,
+    home: PathBuf,
+    target: Option<Point>,
+    alive: Arc<AtomicI32>,
+    ended: bool,
+    /// Children that are not other programs yet.
+    copies: BTreeSet<Pid>,
+    /// The process of each thread.
+    processes: BTreeMap<Pid, Pid>,
+    seen: BTreeMap<Kind, u32>,
+    walk: Walk,
+    /// Files whose last bytes are not durable.
+    unsynced: BTreeSet<PathBuf>,
+    /// Names that came or went and are not durable.
+    renamed: BTreeSet<PathBuf>,
+}
+
+impl Tracer {
+    /// Starts the program stopped, so that nothing is missed, and takes hold of it.
+    fn start(
+        command: &Command,
+        home: PathBuf,
+        target: Option<Point>,
+        alive: Arc<AtomicI32>,
+    ) -> Result<Self> {
+        let mut stopped = Command::new("sh");
+        stopped
+            .args(["-c", "kill -STOP $$; exec \"$0\" \"$@\""])
+            .arg(command.get_program())
+            .args(command.get_args())
+            .envs(
+                command
+                    .get_envs()
+                    .filter_map(|(name, value)| Some((name, value?))),
+            )
+            .stdin(Stdio::null());
+        let log = fs::File::options()
+            .create(true)
+            .append(true)
+            .open(home.join("log"))?;
+        stopped.stdout(log.try_clone()?).stderr(log);
+        let child = stopped.spawn().context("cannot start the program")?;
+        let agent = Pid::from_raw(i32::try_from(child.id())?);
+        waitpid(agent, Some(WaitPidFlag::WUNTRACED))?;
+        let options = Options::PTRACE_O_TRACESYSGOOD
+            | Options::PTRACE_O_TRACECLONE
+            | Options::PTRACE_O_TRACEFORK
+            | Options::PTRACE_O_TRACEVFORK
+            | Options::PTRACE_O_TRACEEXEC
+            | Options::PTRACE_O_EXITKILL;
+        ptrace::seize(agent, options).context("cannot trace the program")?;
+        kill(agent, Signal::SIGCONT)?;
+        alive.store(agent.as_raw(), Ordering::Release);
+        Ok(Self {
+            agent,
+            home,
+            target,
+            alive,
+            ended: false,
+            copies: BTreeSet::new(),
+            processes: BTreeMap::new(),
+            seen: BTreeMap::new(),
+            walk: Walk::default(),
+            unsynced: BTreeSet::new(),
+            renamed: BTreeSet::new(),
+        })
+    }
+
+    fn follow(mut self) -> Result<Walk> {
+        // Only what this thread traces: other threads have children of their own.
+        let all = WaitPidFlag::__WALL | WaitPidFlag::__WNOTHREAD;
+        loop {
+            let status = match waitpid(None, Some(all)) {
+                Err(Errno::ECHILD) => break,
+                Err(Errno::EINTR) => continue,
+                status => status.context("cannot wait for the traced program")?,
+            };
+            match status {
+                WaitStatus::PtraceSyscall(thread) => {
+                    self.at_call(thread)?;
+                    resume(thread, None)?;
+                }
+                WaitStatus::PtraceEvent(thread, _, event) => {
+                    self.at_event(thread, event);
+                    resume(thread, None)?;
+                }
+                WaitStatus::Stopped(thread, signal) => resume(thread, Some(signal))?,
+                WaitStatus::Exited(process, _) | WaitStatus::Signaled(process, _, _) => {
+                    self.processes.remove(&process);
+                    self.copies.remove(&process);
+                    self.ended |= process == self.agent;
+                }
+                _ => {}
+            }
+            if self.ended && self.copies.is_empty() {
+                self.alive.store(-1, Ordering::Release);
+            }
+        }
+        for path in &self.renamed {
+            let text = format!("{}: its name is not durable", self.shown(path));
+            self.walk.not_durable.insert(text);
+        }
+        Ok(self.walk)
+    }
+
+    /// A child is a copy of its parent, with all its files, until it is another program. Tracing makes that longer than it is.
+    fn at_event(&mut self, thread: Pid, event: i32) {
+        use nix::libc::{PTRACE_EVENT_EXEC, PTRACE_EVENT_FORK, PTRACE_EVENT_VFORK};
+        match event {
+            PTRACE_EVENT_FORK | PTRACE_EVENT_VFORK => {
+                let child = ptrace::getevent(thread).ok();
+                let child = child.and_then(|child| i32::try_from(child).ok());
+                self.copies.extend(child.map(Pid::from_raw));
+            }
+            PTRACE_EVENT_EXEC => {
+                self.copies.remove(&thread);
+            }
+            _ => {}
+        }
+    }
+
+    fn at_call(&mut self, thread: Pid) -> Result<()> {
+        const ENTRY: u8 = nix::libc::PTRACE_SYSCALL_INFO_ENTRY;
+        match ptrace::syscall_info(thread) {
+            Ok(info) if info.op == ENTRY => {}
+            Ok(_) | Err(Errno::ESRCH) => return Ok(()),
+            Err(error) => return Err(error).context("cannot look at a call"),
+        }
+        let call = match call::at_entry(thread) {
+            Ok(call) => call,
+            // A thread that has just been killed has no registers and no files.
+            Err(_) if !is_stopped(thread) => return Ok(()),
+            Err(error) => return Err(error),
+        };
+        let Some(call) = call else {
+            return Ok(());
+        };
+        let process = self.process(thread);
+        let who = if process == self.agent {
+            Who::Agent
+        } else {
+            Who::Child
+        };
+        if call_path(&call) == Some(&self.home.join("log")) {
+            return Ok(());
+        }
+        self.note_durability(&call);
+        self.point(who, process, thread, &call)
+    }
+
+    fn point(&mut self, who: Who, process: Pid, thread: Pid, call: &Call) -> Result<()> {
+        let path = match &call.act {
+            Act::Rename(from, to) => format!("{} -> {}", self.shown(from), self.shown(to)),
+            Act::Write { to, .. } => self.shown(to),
+            Act::Create(path) | Act::Sync(path) | Act::Remove(path) | Act::Other(path) => {
+                self.shown(path)
+            }
+        };
+        let kind = Kind {
+            who,
+            call: call.name,
+            path,
+        };
+        let occurrence = self.seen.entry(kind.clone()).or_default();
+        *occurrence += 1;
+        let halves = matches!(&call.act, Act::Write { bytes: Some((_, length)), to, .. }
+            if *length > 1 && to != Path::new("pipe"));
+        for cut in [Cut::Before, Cut::Half] {
+            if cut == Cut::Half && !halves {
+                continue;
+            }
+            let point = Point {
+                kind: kind.clone(),
+                occurrence: *occurrence,
+                cut,
+            };
+            if self.target.as_ref() == Some(&point) {
+                if cut == Cut::Half {
+                    call::write_half(thread, &call.act)?;
+                }
+                kill(process, Signal::SIGKILL).context("cannot kill")?;
+                self.walk.struck = true;
+            }
+            self.walk.points.push(point);
+        }
+        Ok(())
+    }
+
+    /// What is renamed must be durable before, and the name after.
+    fn note_durability(&mut self, call: &Call) {
+        match &call.act {
+            Act::Write { to, .. } => drop(self.unsynced.insert(to.clone())),
+            Act::Sync(path) => {
+                self.unsynced.remove(path);
+                self.renamed.retain(|name| name.parent() != Some(path));
+            }
+            Act::Rename(from, to) => {
+                if self.unsynced.remove(from) {
+                    let text = format!("{}: content is not durable", self.shown(to));
+                    self.walk.not_durable.insert(text);
+                }
+                self.renamed.insert(to.clone());
+            }
+            Act::Remove(path) => {
+                // What was never more than prepared may come back: it is cleared.
+                if !self.unsynced.remove(path) {
+                    self.renamed.insert(path.clone());
+                }
+            }
+            Act::Create(_) | Act::Other(_) => {}
+        }
+    }
+
+    fn process(&mut self, thread: Pid) -> Pid {
+        if let Some(process) = self.processes.get(&thread) {
+            return *process;
+        }
+        let status = fs::read_to_string(format!("/proc/{thread}/status")).unwrap_or_default();
+        let group = status.lines().find_map(|line| line.strip_prefix("Tgid:"));
+        let group = group.and_then(|group| group.trim().parse().ok());
+        let process = group.map_or(thread, Pid::from_raw);
+        self.processes.insert(thread, process);
+        process
+    }
+
+    /// A path relative to the home, without what differs from run to run.
+    fn shown(&self, path: &Path) -> String {
+        let below = path.strip_prefix(&self.home).unwrap_or(path);
+        let text = below.display().to_string();
+        let text = text.strip_suffix(" (deleted)").unwrap_or(&text);
+        let (folder, name) = text.rsplit_once('/').unwrap_or(("", text));
+        let name = without_chance(name);
+        if folder.is_empty() {
+            name
+        } else {
+            format!("{folder}/{name}")
+        }
+    }
+}
+
+/// The six random characters of a temporary file's name as `*`.
+fn without_chance(name: &str) -> String {
+    let begin = match name {
+        name if name.starts_with(".new-") => 5,
+        name if name.starts_with('.') && name.strip_suffix(".tmp").is_some() => {
+            name.rfind('-').map_or(0, |at| at + 1)
+        }
+        _ => return name.to_owned(),
+    };
+    match (name.get(..begin), name.get(begin + 6..)) {
+        (Some(head), Some(tail)) => format!("{head}*{tail}"),
+        _ => name.to_owned(),
+    }
+}
+
+fn call_path(call: &Call) -> Option<&PathBuf> {
+    match &call.act {
+        Act::Write { to, .. } => Some(to),
+        Act::Create(path) => Some(path),
+        _ => None,
+    }
+}
+
+fn is_stopped(thread: Pid) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{thread}/stat")).unwrap_or_default();
+    let state = stat.rsplit_once(") ").map(|(_, rest)| rest);
+    state.is_some_and(|rest| rest.starts_with('t'))
+}
+
+fn resume(thread: Pid, signal: Option<Signal>) -> Result<()> {
+    match ptrace::syscall(thread, signal) {
+        Ok(()) | Err(Errno::ESRCH) => Ok(()),
+        Err(error) => bail!("cannot resume {thread}: {error}"),
+    }
+}

@@ -1,0 +1,325 @@
+//! What the agent needs is taken away while it runs: the disk is full or read-only, no file can be opened, the clock is set
+//! back. It serves on, says what it is and what to do, and goes on by itself when it is over.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use leafhost_tests::agent::Home;
+use leafhost_tests::mounts::{self, Mounts};
+use leafhost_tests::program;
+use leafhost_tests::requirement;
+use leafhost_tests::wait::{eventually, within};
+use nix::sys::signal::Signal;
+use serde_json::Value;
+
+/// Retries double from a second: what took so long to be over is found to be over within twice that.
+const PATIENCE: Duration = Duration::from_mins(3);
+
+fn echo(descriptions: &str, capacity: u64, grace: &str) -> String {
+    format!(
+        "apiVersion: akri.sh/v0\n\
+         kind: Configuration\n\
+         metadata:\n  name: echo\n  annotations: {{leafhost.dev/grace: {grace:?}}}\n\
+         spec:\n  discoveryHandler:\n    name: debugEcho\n    discoveryDetails: |\n      descriptions: {descriptions}\n  \
+         capacity: {capacity}\n"
+    )
+}
+
+fn uids(status: &Value) -> BTreeMap<String, String> {
+    let instances = status.get("instances").and_then(Value::as_array);
+    let text = |instance: &Value, pointer| {
+        let text = instance.pointer(pointer).and_then(Value::as_str);
+        text.unwrap_or_default().to_owned()
+    };
+    let all = instances.into_iter().flatten();
+    all.map(|one| (text(one, "/metadata/name"), text(one, "/metadata/uid")))
+        .collect()
+}
+
+/// The sum of a metric over the series whose labels have these words.
+fn metric(home: &Home, name: &str, words: &str) -> Result<f64> {
+    let lines = home.get("/metrics")?;
+    let lines = lines
+        .lines()
+        .filter(|line| line.starts_with(name) && line.contains(words));
+    let values = lines.filter_map(|line| line.rsplit_once(' ')?.1.parse::<f64>().ok());
+    Ok(values.sum())
+}
+
+/// What is expected while there is an obstacle.
+struct Signs {
+    /// In the status and in the log.
+    words: &'static [&'static str],
+    /// The parts that count a problem.
+    parts: &'static [&'static str],
+}
+
+/// Runs an agent into an obstacle and out of it: meanwhile its Configuration gets a device and a slot more, and its
+/// handler is replaced.
+fn run_into(
+    mut home: Home,
+    begin: impl Fn(&Home) -> Result<()>,
+    end: impl Fn(&Home) -> Result<()>,
+    signs: &Signs,
+) -> Result<()> {
+    home.add_handler("debug-echo")?;
+    home.write("configurations/echo.yaml", echo("[a, b]", 1, "0"))?;
+    home.start(&[])?;
+    let before = uids(&home.until("two Instances", |status| uids(status).len() == 2)?);
+    let old = home.until("it is kept", |status| status.to_string().contains("Active"))?;
+    let version = |status: &Value| status.pointer("/handlers/0/digest").cloned();
+    begin(&home)?;
+    let mut bytes = fs::read(program::handler("debug-echo")?)?;
+    bytes.extend([0, 2, 1, b'v']);
+    home.write("handlers/debug-echo.wasm", bytes)?;
+    home.write("configurations/echo.yaml", echo("[a, b, c]", 2, "0"))?;
+    for word in signs.words {
+        home.until(&format!("the status says {word:?}"), |status| {
+            status.to_string().contains(word)
+        })?;
+        eventually(&format!("the log says {word:?}"), || {
+            ensure!(home.log().contains(word), "{}", home.log());
+            Ok(())
+        })?;
+    }
+    for part in signs.parts {
+        eventually(&format!("{part} are counted"), || {
+            let count = metric(&home, "leafhost_problems", &format!("part=\"{part}\""))?;
+            ensure!(count > 0.0, "none");
+            Ok(())
+        })?;
+    }
+    ensure!(home.get("/healthz")?.contains("ok"), "it does not serve");
+    let during = uids(&home.status()?);
+    let stay = before
+        .iter()
+        .all(|(name, uid)| during.get(name) == Some(uid));
+    ensure!(stay, "an Instance went: {during:?}");
+    end(&home)?;
+    let after = within(PATIENCE, "it goes on by itself", || {
+        let status = home.status()?;
+        let capacities = status.get("instances").and_then(Value::as_array);
+        let capacities = capacities.into_iter().flatten();
+        let twos = capacities.filter(|one| one.pointer("/spec/capacity") == Some(&2.into()));
+        ensure!(twos.count() == 3, "not as configured: {status:#}");
+        ensure!(version(&status) != version(&old), "the old handler serves");
+        for word in signs.words {
+            ensure!(!status.to_string().contains(word), "still: {status:#}");
+        }
+        for part in signs.parts {
+            let count = metric(&home, "leafhost_problems", &format!("part=\"{part}\""))?;
+            ensure!(count == 0.0, "{part}: {count}");
+        }
+        Ok(status)
+    })
+    .with_context(|| home.log())?;
+    let after = uids(&after);
+    let stay = before
+        .iter()
+        .all(|(name, uid)| after.get(name) == Some(uid));
+    ensure!(stay, "an Instance was re-created: {after:?}");
+    home.stop(Signal::SIGTERM)?;
+    Ok(())
+}
+
+#[test]
+fn a_full_disk_stops_nothing_and_is_named() -> Result<()> {
+    if requirement::lacks(mounts::missing())? {
+        return Ok(());
+    }
+    let mounts = Arc::new(Mounts::new()?);
+    let mut home = Home::new()?;
+    let state = home.path().join("state");
+    fs::create_dir(&state)?;
+    mounts.small_disk(&state, 24 << 10)?;
+    home.live_in(&mounts);
+    let ballast = mounts.outside(&state.join("ballast"));
+    let fill = ballast.clone();
+    run_into(
+        home,
+        move |_| fill_up(&fill),
+        move |_| Ok(fs::remove_file(&ballast)?),
+        &Signs {
+            words: &[
+                "the disk is full; free some space",
+                "free some space, it is tried again",
+            ],
+            parts: &["instances", "handlers", "configurations"],
+        },
+    )
+}
+
+/// Writes until there is no room for another byte.
+fn fill_up(path: &Path) -> Result<()> {
+    let mut file = File::create(path)?;
+    for size in [1 << 20, 1 << 12, 1] {
+        let block = vec![0; size];
+        while file.write_all(&block).is_ok() {}
+    }
+    Ok(())
+}
+
+#[test]
+fn a_read_only_state_folder_stops_nothing_and_is_named() -> Result<()> {
+    if requirement::lacks(mounts::missing())? {
+        return Ok(());
+    }
+    read_only(
+        &["state/instances", "state/accepted", "state/native"],
+        &Signs {
+            words: &["read-only; name another folder with --state-dir"],
+            parts: &["instances", "handlers", "configurations"],
+        },
+    )
+}
+
+#[test]
+fn a_read_only_folder_of_specs_stops_nothing_and_is_named() -> Result<()> {
+    if requirement::lacks(mounts::missing())? {
+        return Ok(());
+    }
+    read_only(
+        &["cdi"],
+        &Signs {
+            words: &["read-only; name another folder with --cdi-dir"],
+            parts: &["cdi"],
+        },
+    )
+}
+
+fn read_only(folders: &[&str], signs: &Signs) -> Result<()> {
+    let mounts = Arc::new(Mounts::new()?);
+    let mut home = Home::new()?;
+    let folders: Vec<PathBuf> = folders.iter().map(|name| home.path().join(name)).collect();
+    for folder in &folders {
+        fs::create_dir_all(folder)?;
+        mounts.bind(folder)?;
+    }
+    home.live_in(&mounts);
+    let set = |read_only| {
+        let (mounts, folders) = (Arc::clone(&mounts), folders.clone());
+        move |_: &Home| {
+            let mut folders = folders.iter();
+            folders.try_for_each(|folder| mounts.set_read_only(folder, read_only))
+        }
+    };
+    run_into(home, set(true), set(false), signs)
+}
+
+/// Lets a process open no more files, or as many as before.
+fn limit_files(process: u32, limit: &str) -> Result<()> {
+    let (process, limit) = (format!("--pid={process}"), format!("--nofile={limit}:"));
+    program::run("prlimit", [process, limit])?.good().map(drop)
+}
+
+#[test]
+fn an_agent_that_can_open_no_file_serves_and_says_so() -> Result<()> {
+    let home = Home::new()?;
+    run_into(
+        home,
+        |home| {
+            let process = home.pid()?;
+            let mut open: Vec<u32> = Vec::new();
+            for entry in fs::read_dir(format!("/proc/{process}/fd"))? {
+                open.push(entry?.file_name().to_string_lossy().parse()?);
+            }
+            open.sort_unstable();
+            let spare = open.iter().copied().filter(|fd| {
+                let target = fs::read_link(format!("/proc/{process}/fd/{fd}"));
+                *fd > 2 && target.is_ok_and(|target| target == Path::new("/dev/null"))
+            });
+            let spare = spare.max().context("it keeps no spare file")?;
+            let free = (0..4096).find(|fd| !open.contains(fd));
+            let free: u32 = free.context("all numbers are taken")?;
+            limit_files(process, &free.max(spare + 1).to_string())
+        },
+        |home| limit_files(home.pid()?, "1024"),
+        &Signs {
+            words: &["too many files are open; raise the agent's limit (ulimit -n, LimitNOFILE)"],
+            parts: &["configurations", "handlers"],
+        },
+    )
+}
+
+const FAKETIME: &str = "faketime/libfaketime.so.1";
+
+fn faketime() -> Option<PathBuf> {
+    let folders = fs::read_dir("/usr/lib").ok()?.flatten();
+    folders
+        .map(|folder| folder.path().join(FAKETIME))
+        .find(|library| library.is_file())
+}
+
+#[test]
+fn a_clock_set_back_loses_no_instance_and_lengthens_no_grace() -> Result<()> {
+    let lacking = faketime().is_none().then(|| requirement::Missing {
+        what: "the library of faketime".to_owned(),
+        command: "make setup-test",
+    });
+    if requirement::lacks(lacking)? {
+        return Ok(());
+    }
+    let library = faketime().context("it was there")?;
+    let mut home = Home::new()?;
+    let clock = home.path().join("clock");
+    let set = |offset: &str| -> Result<()> {
+        let new = clock.with_extension("new");
+        fs::write(&new, offset)?;
+        Ok(fs::rename(new, &clock)?)
+    };
+    set("+0")?;
+    home.set_environment(&[
+        ("LD_PRELOAD", library.as_os_str()),
+        ("FAKETIME_TIMESTAMP_FILE", clock.as_os_str()),
+        ("FAKETIME_NO_CACHE", "1".as_ref()),
+        ("FAKETIME_DONT_FAKE_MONOTONIC", "1".as_ref()),
+        ("NO_FAKE_STAT", "1".as_ref()),
+    ]);
+    home.add_handler("debug-echo")?;
+    home.write("configurations/echo.yaml", echo("[a, b, c]", 1, "5s"))?;
+    home.start(&[])?;
+    let before = uids(&home.until("three Instances", |status| uids(status).len() == 3)?);
+    // Over a year back, while it runs: one device goes and its grace passes.
+    set("-400d")?;
+    home.write("configurations/echo.yaml", echo("[a, b]", 1, "5s"))?;
+    let after = home.until("two Instances", |status| uids(status).len() == 2)?;
+    let same = |now: &Value| {
+        uids(now)
+            .iter()
+            .all(|(name, uid)| before.get(name) == Some(uid))
+    };
+    ensure!(same(&after), "re-created: {after:#}");
+    // Further back, while a grace runs that an agent before has noted.
+    home.write("configurations/echo.yaml", echo("[a]", 1, "8s"))?;
+    home.until("a device is missing", |status| {
+        status.to_string().contains("missingSince")
+    })?;
+    home.stop(Signal::SIGKILL)?;
+    set("-800d")?;
+    home.start(&[])?;
+    let after = home.until("one Instance", |status| uids(status).len() == 1)?;
+    ensure!(same(&after), "re-created: {after:#}");
+    // And ahead, where all native code seems to be of long ago.
+    set("+800d")?;
+    home.write("configurations/echo.yaml", echo("[a, d]", 2, "5s"))?;
+    let after = home.until("the Instance of d", |status| uids(status).len() == 2)?;
+    let one = |status: &Value| {
+        uids(status)
+            .into_iter()
+            .find(|(name, _)| before.contains_key(name))
+    };
+    ensure!(
+        one(&after).is_some_and(|(name, uid)| before.get(&name) == Some(&uid)),
+        "re-created: {after:#}"
+    );
+    home.stop(Signal::SIGTERM)?;
+    home.start(&[])?;
+    let again = home.until("both", |status| uids(status).len() == 2)?;
+    ensure!(uids(&again) == uids(&after), "re-created: {again:#}");
+    Ok(())
+}
