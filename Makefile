@@ -47,9 +47,10 @@ handlers: setup
 
 # Components for tests alone.
 guests: setup
-	cargo build --locked --profile handler --target wasm32-wasip2 -p sandbox-guest
+	cargo build --locked --profile handler --target wasm32-wasip2 -p sandbox-guest -p bench-twenty
 	@mkdir -p $(TARGET)/guests
 	@cp $(TARGET)/wasm32-wasip2/handler/sandbox_guest.wasm $(TARGET)/guests/sandbox.wasm
+	@cp $(TARGET)/wasm32-wasip2/handler/bench_twenty.wasm $(TARGET)/guests/twenty.wasm
 
 run: build handlers
 	@deploy/run.sh $(TARGET)
@@ -73,15 +74,18 @@ cluster-stop: setup-cluster
 	@cargo build --locked --quiet -p leafhost-tests --bin leafhost-cluster
 	@$(TARGET)/debug/leafhost-cluster stop
 
-bench: setup-cluster build handlers
+bench: setup-cluster build handlers guests
+	cargo bench --locked -p leafhost-compile --bench call
 	cargo bench --locked -p leafhost-agent --bench plan
+	cargo bench --locked -p leafhost-tests --bench agent
 	cargo bench --locked -p leafhost-tests --bench kubelet
 	cargo build --locked --release -p leafhost-peers --features peers
 	cargo bench --locked -p leafhost-tests --bench network
 
-soak: setup-cluster handlers guests
+soak: setup-cluster build handlers guests
 	cargo build --locked --workspace
 	cargo test --locked --workspace --test standalone --test crashes --test kubelet --test cluster -- --ignored soak --nocapture
+	CALLS=100000 cargo bench --locked -p leafhost-tests --bench agent -- memory
 
 # What is found anew is kept in $(TARGET)/fuzz, what fails in fuzz/artifacts. Two seconds are what a call may compute in all.
 fuzz: setup-fuzz

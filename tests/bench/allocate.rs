@@ -1,8 +1,5 @@
 //! Allocate by the stand-in, beside the write of the same bytes to the same folder by the same steps.
 
-use std::fs::File;
-use std::io::Write as _;
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
@@ -12,8 +9,9 @@ use leafhost_tests::agent::Home;
 use leafhost_tests::kubelet::Blocking;
 use tonic::transport::Endpoint;
 
+use crate::disk::write;
+use crate::figures::{metric, ms, quantile};
 use crate::table::Line;
-use crate::{metric, ms, quantile};
 
 /// So many Instances, each with so many slots, every slot allocated once.
 const INSTANCES: usize = 100;
@@ -91,22 +89,4 @@ pub fn measure() -> Result<Vec<Line>> {
             ms(quantile(&wrote, 0.99))
         ),
     }])
-}
-
-/// Writes what the Instance's file holds to another file there, as durably.
-fn write(stored: &Path) -> Result<Duration> {
-    let bytes = std::fs::read(stored).with_context(|| format!("no {}", stored.display()))?;
-    let folder = stored.parent().context("it is in no folder")?;
-    let begun = Instant::now();
-    let mut file = tempfile::Builder::new()
-        .suffix(".tmp")
-        .tempfile_in(folder)?;
-    file.write_all(&bytes)?;
-    file.as_file().sync_all()?;
-    let path = folder.join("beside");
-    file.persist(&path)?;
-    File::open(folder)?.sync_all()?;
-    let took = begun.elapsed();
-    std::fs::remove_file(path)?;
-    Ok(took)
 }

@@ -10,7 +10,7 @@ use leafhost_tests::cluster::{self, Node};
 use leafhost_tests::wait::within;
 use nix::sys::signal::Signal;
 
-use crate::metric as number;
+use crate::figures::metric as number;
 use crate::table::Line;
 
 /// The first metric whose line begins so: a count.

@@ -122,13 +122,10 @@ impl Host {
             return stopped();
         };
         let meter = call.record.cpu.clone();
-        // Weak: a host that is dropped must not be kept by a guest, nor be dropped by one.
-        let running = self.ticker.run();
+        // The host itself is not given along: one that is dropped must not be kept by a guest, nor be dropped by one.
         let engine = self.engine.clone();
-        let task = runtime.spawn(Metered::new(meter, async move {
-            let _running = running;
-            run(&engine, call).await
-        }));
+        let run = self.ticker.tick(async move { run(&engine, call).await });
+        let task = runtime.spawn(Metered::new(meter, run));
         let _end = EndWithCaller(task.abort_handle());
         match task.await {
             Ok(ended) => ended,
@@ -276,7 +273,8 @@ fn place(error: &wasmtime::Error) -> String {
     let shown = backtrace.to_string();
     let names: Vec<&str> = shown
         .lines()
-        .filter_map(|line| line.split_once(" - "))
+        .filter_map(|line| line.trim_start().split_once(": "))
+        .filter(|(number, _)| number.bytes().all(|byte| byte.is_ascii_digit()))
         .map(|(_, name)| name.rsplit('!').next().unwrap_or(name).trim())
         .filter(|name| !name.is_empty())
         .take(FRAMES)

@@ -14,6 +14,8 @@ use wasmtime::{Config, Engine, ModuleVersionStrategy};
 pub struct EngineError(#[source] pub(crate) wasmtime::Error);
 
 /// The settings. Memory is not pooled: a guest instance takes 16 µs without, and small machines lack the address space.
+/// Native code stays in memory as long as its handler does, so it has no tables that only debuggers and profilers read; the
+/// names of functions in a trap's backtrace come without them.
 ///
 /// # Errors
 /// wasmtime refuses them.
@@ -26,6 +28,8 @@ pub fn engine_config() -> Result<Config, EngineError> {
         .map_err(EngineError)?;
     config
         .epoch_interruption(true)
+        .generate_address_map(false)
+        .native_unwind_info(false)
         .max_wasm_stack(512 << 10)
         .async_stack_size(1 << 20)
         .shared_memory(false)

@@ -53,6 +53,8 @@ pub(crate) struct Guest {
     /// One for all its sessions: a handler must not buy more lines with more Configurations.
     rate: Arc<Rate>,
     permits: Semaphore,
+    /// One for all its sessions, too: so many answers are checked on threads of their own at once.
+    checks: Arc<Semaphore>,
     /// The place of this handler alone: it gets its turn whatever other handlers do.
     own: Semaphore,
 }
@@ -88,6 +90,7 @@ impl Guest {
             source,
             rate: Arc::default(),
             permits: Semaphore::new(AT_ONCE),
+            checks: Arc::new(Semaphore::new(AT_ONCE)),
             own: Semaphore::new(1),
         }
     }

@@ -273,7 +273,7 @@ impl Bounds<'_> {
 }
 
 /// How many bytes of text a device has, as it came.
-fn text(device: &types::Device) -> usize {
+pub(crate) fn text(device: &types::Device) -> usize {
     let numbers = device.attributes.iter().filter(|attribute| {
         let value = &attribute.value;
         matches!(

@@ -15,9 +15,14 @@ use crate::bindings::leafhost::udev::types as udev_types;
 use crate::call::Work;
 use crate::capabilities::Capabilities;
 use crate::capabilities::log::LogSink;
-use crate::output::{Bounds, resolve};
+use crate::output::{Bounds, resolve, text};
 use crate::record::Record;
 use crate::session::{Ask, Called, Caller, Next, Why};
+
+/// So many devices, departed ones and wakes of an answer are checked where tasks run…
+const SMALL: usize = 64;
+/// …if the devices have no more bytes of text.
+const SMALL_TEXT: usize = 64 << 10;
 
 /// The calls of one session.
 pub(super) struct GuestCaller {
@@ -101,7 +106,7 @@ impl GuestCaller {
         }
     }
 
-    /// Checks an answer away from the async threads: paths are looked up, and patterns compiled.
+    /// Checks an answer: at once if it is small, else away from the async threads.
     async fn discovered(
         &self,
         answer: types::Discovery,
@@ -109,7 +114,8 @@ impl GuestCaller {
     ) -> (Outcome, Option<Next>) {
         let (grants, secrets) = (self.guest.grants.clone(), self.sink.secrets.clone());
         let (shared, ears) = (self.shared, self.ears.clone());
-        let checked = tokio::task::spawn_blocking(move || {
+        let small = is_small(&answer);
+        let check = move || {
             let bounds = Bounds {
                 grants: &grants,
                 shared,
@@ -124,8 +130,19 @@ impl GuestCaller {
                 cursor: answer.cursor,
             };
             Ok((discovery, next))
-        });
-        match checked.await {
+        };
+        let checked = if small {
+            Ok(check())
+        } else {
+            // Each would have a thread at once; and one that a path does not answer keeps its own.
+            let permit = Arc::clone(&self.guest.checks).acquire_owned().await;
+            let check = move || {
+                let _permit = permit;
+                check()
+            };
+            tokio::task::spawn_blocking(check).await
+        };
+        match checked {
             Ok(Ok((discovery, next))) => (Outcome::Discovered(discovery), Some(next)),
             Ok(Err(fault)) => (Outcome::Faulted(fault), None),
             Err(error) => {
@@ -137,6 +154,21 @@ impl GuestCaller {
             }
         }
     }
+}
+
+/// Whether an answer is checked in no time: it is short, no path of it has to be looked up, and no pattern compiled.
+fn is_small(answer: &types::Discovery) -> bool {
+    let devices = match &answer.devices {
+        types::Devices::Unchanged => &[][..],
+        types::Devices::Complete(list) | types::Devices::Partial(list) => list,
+    };
+    let is_udev = |wake: &types::Wake| matches!(wake, types::Wake::Udev(_));
+    let has_paths =
+        |device: &types::Device| !device.mounts.is_empty() || !device.device_nodes.is_empty();
+    devices.len() + answer.departed.len() + answer.wake.len() <= SMALL
+        && !answer.wake.iter().any(is_udev)
+        && !devices.iter().any(has_paths)
+        && devices.iter().map(text).sum::<usize>() <= SMALL_TEXT
 }
 
 fn guest_event(why: Why) -> types::Event {

@@ -1,0 +1,54 @@
+//! What the agent itself costs: a table of values, targets and what to compare them with.
+//!
+//! Run by `make bench`, as root: devices are plugged in, and made to say that they changed. Names of measures as arguments choose
+//! some of them: `cargo bench --bench agent -- memory idle`.
+#![allow(missing_docs, reason = "a benchmark")]
+
+mod crowd;
+mod disk;
+mod dropped;
+mod figures;
+mod idle;
+mod many;
+mod memory;
+mod plugs;
+mod process;
+mod table;
+mod unchanged;
+mod watch;
+
+use anyhow::{Result, ensure};
+use leafhost_tests::requirement;
+
+/// A measure's name and what takes it.
+type Measure = (&'static str, fn() -> Result<Vec<table::Line>>);
+
+const MEASURES: [Measure; 6] = [
+    ("memory", memory::measure),
+    ("plugs", plugs::measure),
+    ("dropped", dropped::measure),
+    ("many", many::measure),
+    ("unchanged", unchanged::measure),
+    ("idle", idle::measure),
+];
+
+fn main() -> Result<()> {
+    if requirement::lacks(requirement::root("sudo -E make bench"))? {
+        return Ok(());
+    }
+    // Cargo adds flags of its own.
+    let arguments = std::env::args().skip(1);
+    let chosen: Vec<String> = arguments.filter(|name| !name.starts_with('-')).collect();
+    for name in &chosen {
+        let known = MEASURES.iter().any(|(known, _)| known == name);
+        ensure!(known, "there is no measure {name:?}");
+    }
+    let mut lines = Vec::new();
+    for (name, measure) in MEASURES {
+        if chosen.is_empty() || chosen.iter().any(|chosen| chosen == name) {
+            lines.extend(measure()?);
+        }
+    }
+    table::print(&lines);
+    Ok(())
+}

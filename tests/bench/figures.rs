@@ -1,0 +1,40 @@
+//! Numbers out of times and of what the agent counts, and how they are written.
+
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+
+/// The time below which that share of the sorted times lies.
+pub fn quantile(sorted: &[Duration], share: f64) -> Duration {
+    let last = sorted.len().saturating_sub(1);
+    #[expect(
+        clippy::cast_precision_loss,
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "an index among some thousand times"
+    )]
+    let index = (last as f64 * share).ceil() as usize;
+    sorted.get(index).copied().unwrap_or_default()
+}
+
+/// Milliseconds with two digits.
+pub fn ms(time: Duration) -> String {
+    format!("{:.2} ms", time.as_secs_f64() * 1e3)
+}
+
+/// The sum of the metrics whose lines begin so.
+pub fn metric(address: &str, name: &str) -> Result<f64> {
+    let mut stream = TcpStream::connect(address)?;
+    stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")?;
+    let mut text = String::new();
+    stream.read_to_string(&mut text)?;
+    let lines = text.lines().filter(|line| line.starts_with(name));
+    let values: Vec<&str> = lines.filter_map(|line| line.rsplit(' ').next()).collect();
+    values.first().with_context(|| format!("no {name}"))?;
+    Ok(values
+        .into_iter()
+        .map(str::parse::<f64>)
+        .sum::<Result<_, _>>()?)
+}

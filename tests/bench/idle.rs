@@ -1,0 +1,115 @@
+//! How often an agent wakes up that has nothing to do but what its handlers asked for.
+//!
+//! It lives on a network of its own: what else happens on the machine's would wake it, too.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use leafhost_tests::agent::Home;
+use leafhost_tests::lan::{self, Host, Lan};
+use leafhost_tests::requirement;
+
+use crate::crowd::{HANDLERS, configuration, one_of_each};
+use crate::process::{pass, waits};
+use crate::table::Line;
+
+/// Until what the start has begun is over.
+const CALM: Duration = Duration::from_secs(15);
+const IDLE: Duration = Duration::from_secs(30);
+/// Threads that are named, most wake-ups first.
+const NAMED: usize = 5;
+
+/// Handlers that wait until something happens.
+const WAITING: [&str; 3] = ["debug-echo", "mock-gpu", "udev"];
+
+pub fn measure() -> Result<Vec<Line>> {
+    if requirement::lacks(lan::missing())? {
+        return Ok(Vec::new());
+    }
+    let lan = Lan::new()?;
+    let waiting = idle(&lan.host("waits")?, &WAITING, |home| {
+        one_of_each(home, &WAITING)?;
+        for device in ["full", "zero"] {
+            let details = format!("udevRules: ['SUBSYSTEM==\"mem\", KERNEL==\"{device}\"']");
+            let text = configuration(device, "udev", &details);
+            home.write(&format!("configurations/{device}.yaml"), text)?;
+        }
+        // Two echoes, four GPUs, three of udev.
+        Ok(9)
+    })?;
+    // Two echoes, four GPUs, one of udev.
+    let probing = idle(&lan.host("probes")?, &HANDLERS, |home| {
+        one_of_each(home, &HANDLERS)?;
+        Ok(7)
+    })?;
+    let line = |what: &str, target: &str, woken: &Woken| Line {
+        what: format!(
+            "idle agent, five Configurations{what}: wake-ups a second of the thread that has most"
+        ),
+        value: format!("{:.2}", rate(woken.most)),
+        target: target.into(),
+        beside: format!(
+            "all {} threads together {:.2}; {}",
+            woken.threads,
+            rate(woken.all),
+            woken.named
+        ),
+    };
+    Ok(vec![
+        line(" of handlers that wait for events", "≤ 1", &waiting),
+        line(", two of which probe every ten seconds", "–", &probing),
+    ])
+}
+
+/// How often threads woke up.
+struct Woken {
+    threads: usize,
+    all: u32,
+    most: u32,
+    /// Those that have most, by name.
+    named: String,
+}
+
+fn rate(count: u32) -> f64 {
+    f64::from(count) / IDLE.as_secs_f64()
+}
+
+/// Leaves an agent alone that has found as many devices as `configure` says.
+fn idle(
+    host: &Host,
+    handlers: &[&str],
+    configure: impl Fn(&Home) -> Result<usize>,
+) -> Result<Woken> {
+    let mut home = Home::on_host(host, "node-a")?;
+    for name in handlers {
+        home.add_handler(name)?;
+    }
+    let found = configure(&home)?;
+    home.start(&[])?;
+    home.instances(found)?;
+    pass(CALM)?;
+    let pid = home.pid()?;
+    let before = waits(pid)?;
+    pass(IDLE)?;
+    let after = waits(pid)?;
+    ensure!(after.len() > 2, "no threads: {after:?}");
+    let mut woken: Vec<(u32, &str)> = after
+        .iter()
+        .map(|(thread, count)| {
+            let before = before.get(thread).copied().unwrap_or_default();
+            (count - before, thread.1.as_str())
+        })
+        .collect();
+    woken.sort_by(|one, other| other.cmp(one));
+    let named: Vec<String> = woken
+        .iter()
+        .take(NAMED)
+        .map(|(count, name)| format!("{name} {:.2}", rate(*count)))
+        .collect();
+    Ok(Woken {
+        threads: after.len(),
+        all: woken.iter().map(|(count, _)| count).sum(),
+        most: woken.first().map_or(0, |(count, _)| *count),
+        named: named.join(", "),
+    })
+}

@@ -1,0 +1,43 @@
+//! The agent's memory with all its handlers in use, after many calls.
+//!
+//! `CALLS` says how many; a tenth of them comes before what is compared, so that everything has been used once.
+
+use anyhow::Result;
+
+use crate::crowd::{CONFIGURATIONS, Crowd, HANDLERS};
+use crate::process::{growth, mb};
+use crate::table::Line;
+
+const CALLS: u32 = 10_000;
+const PORT: u16 = 9481;
+
+pub fn measure() -> Result<Vec<Line>> {
+    let asked = std::env::var("CALLS").ok();
+    let calls = asked.map_or(Ok(CALLS), |calls| calls.parse())?;
+    let mut crowd = Crowd::new(PORT)?;
+    let loaded = crowd.memory()?;
+    crowd.configure()?;
+    crowd.call(calls / 10, true)?;
+    let before = crowd.memory()?;
+    crowd.call(calls, true)?;
+    let after = crowd.memory()?;
+    Ok(vec![Line {
+        what: format!(
+            "agent's memory, {} handlers in use, {CONFIGURATIONS} Configurations, after {calls} calls / grown since {}",
+            HANDLERS.len(),
+            calls / 10
+        ),
+        value: format!(
+            "{} / {:+.1} %",
+            mb(after.resident),
+            growth(before.resident, after.resident)
+        ),
+        target: "≤ 20 MB / ± 2 %".into(),
+        beside: format!(
+            "{} of it its own, the rest the program and native code on disk; before the first call {}, {} its own",
+            mb(after.anonymous),
+            mb(loaded.resident),
+            mb(loaded.anonymous)
+        ),
+    }])
+}

@@ -1,0 +1,42 @@
+//! A handler that answers twenty devices such as a camera or a controller is, and does nothing else: what is left of a call
+//! is what calling costs.
+
+use leafhost_sdk::{
+    Description, Deserialize, Device, Discovery, Handler, Health, Host, Request, Result, register,
+};
+
+/// What the details say.
+#[derive(Debug, Deserialize)]
+#[serde(crate = "leafhost_sdk::serde")]
+pub struct Details {
+    network: String,
+}
+
+/// The handler.
+#[derive(Debug)]
+pub struct Twenty;
+
+register!(Twenty);
+
+impl Handler for Twenty {
+    type Details = Details;
+
+    fn describe() -> Description {
+        Description::new("twenty", "Twenty devices, always the same").example("network: plant")
+    }
+
+    fn discover(request: &Request<Details>, _host: &Host) -> Result<Discovery> {
+        let network = &request.details.network;
+        let devices = (0..20_u32).map(|number| {
+            let address = format!("10.0.7.{number}");
+            Device::new(format!("{network}/{address}:4840"))
+                .property("TWENTY_ADDRESS", &address)
+                .property("TWENTY_NETWORK", network)
+                .property("TWENTY_NUMBER", number.to_string())
+                .attribute("address", address)
+                .attribute("number", number)
+                .health(Health::Healthy)
+        });
+        Ok(Discovery::complete(devices).until_changed())
+    }
+}

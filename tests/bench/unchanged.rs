@@ -1,0 +1,66 @@
+//! Calls that find what was found before: what is written, and whether memory grows.
+
+use anyhow::{Context, Result};
+
+use crate::crowd::Crowd;
+use crate::process::{growth, mb};
+use crate::table::Line;
+use crate::watch::{Watch, What, folders};
+
+/// So many calls come first, so that everything has been used once.
+const FIRST: u32 = 1_000;
+const CALLS: u32 = 5_000;
+const PORT: u16 = 9482;
+/// What the agent counts of what it writes.
+const WRITES: &str = "leafhost_store_writes_total";
+
+pub fn measure() -> Result<Vec<Line>> {
+    let mut crowd = Crowd::new(PORT)?;
+    crowd.configure()?;
+    crowd.call(FIRST, false)?;
+    let home = crowd.home();
+    let mut watched = folders(&home.path().join("state"))?;
+    watched.extend(folders(home.cdi())?);
+    let watch = Watch::new(&watched)?;
+    let counted = crowd.metric(WRITES)?;
+    let before = crowd.memory()?;
+    crowd.call(FIRST + CALLS, false)?;
+    let after = crowd.memory()?;
+    let counted = crowd.metric(WRITES)? - counted;
+    let written: Vec<What> = watch
+        .all()
+        .into_iter()
+        .map(|heard| heard.what)
+        .filter(|what| !matches!(what, What::Device(_)))
+        .collect();
+    // What would be seen, is seen.
+    let probe = crowd.home().path().join("state/probe");
+    std::fs::write(&probe, "")?;
+    watch
+        .next("a file that is written", |what| {
+            *what == What::Touched(probe.clone())
+        })
+        .context("the folders are not watched")?;
+    let grown = i64::from(after.anonymous) - i64::from(before.anonymous);
+    Ok(vec![Line {
+        what: format!(
+            "{CALLS} calls in which nothing changed: files written / Instances written / memory grown"
+        ),
+        value: format!(
+            "{} / {counted} / {grown:+} KiB ({:+.1} %)",
+            written.len(),
+            growth(before.anonymous, after.anonymous)
+        ),
+        target: "0 / 0 / none".into(),
+        beside: format!(
+            "{} folders watched; {} of its own before, {} after{}",
+            watched.len(),
+            mb(before.anonymous),
+            mb(after.anonymous),
+            written
+                .first()
+                .map(|what| format!("; {what:?}"))
+                .unwrap_or_default()
+        ),
+    }])
+}

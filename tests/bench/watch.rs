@@ -1,0 +1,192 @@
+//! What happens outside the agent while it is measured: messages of the kernel about devices, and files that change.
+//!
+//! One thread hears both and takes the time at once, whatever the bench does meanwhile.
+
+use std::collections::HashMap;
+use std::io::ErrorKind;
+use std::os::fd::AsFd as _;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use inotify::{EventMask, Inotify, WatchDescriptor, WatchMask};
+use netlink_sys::protocols::NETLINK_KOBJECT_UEVENT;
+use netlink_sys::{Socket, SocketAddr};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+/// The kernel's own messages, before udevd has seen them.
+const KERNEL: u32 = 1;
+
+/// What was heard, and when.
+#[derive(Debug, Clone)]
+pub struct Heard {
+    pub at: Instant,
+    pub what: What,
+}
+
+/// What was heard.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum What {
+    /// `add@/devices/virtual/block/zram1`, for instance.
+    Device(String),
+    /// A whole file was put under its name.
+    Placed(PathBuf),
+    /// Anything else was done to a file: it was made, written to, removed.
+    Touched(PathBuf),
+}
+
+/// Listens until dropped.
+pub struct Watch {
+    heard: Receiver<Heard>,
+    stop: Option<UnixStream>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Watch {
+    /// Listens to the kernel, and for what happens to files in these folders, not in those below.
+    pub fn new(folders: &[PathBuf]) -> Result<Self> {
+        let mut kernel = Socket::new(NETLINK_KOBJECT_UEVENT)?;
+        kernel.bind(&SocketAddr::new(0, KERNEL))?;
+        kernel.set_non_blocking(true)?;
+        let files = Inotify::init()?;
+        let changes = WatchMask::MOVED_TO
+            | WatchMask::MOVED_FROM
+            | WatchMask::CREATE
+            | WatchMask::MODIFY
+            | WatchMask::DELETE;
+        let mut watched = HashMap::new();
+        for folder in folders {
+            let added = files.watches().add(folder, changes);
+            let added = added.with_context(|| format!("cannot watch {}", folder.display()))?;
+            watched.insert(added, folder.clone());
+        }
+        let (stop, stopped) = UnixStream::pair()?;
+        let (sender, heard) = channel();
+        let ears = Ears {
+            kernel,
+            files,
+            watched,
+            stopped,
+            heard: sender,
+        };
+        Ok(Self {
+            heard,
+            stop: Some(stop),
+            thread: Some(std::thread::spawn(move || ears.listen())),
+        })
+    }
+
+    /// The next thing that `fits`, within a minute; others are dropped.
+    pub fn next(&self, what: &str, fits: impl Fn(&What) -> bool) -> Result<Heard> {
+        let until = Instant::now() + Duration::from_mins(1);
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            match self.heard.recv_timeout(left) {
+                Ok(heard) if fits(&heard.what) => return Ok(heard),
+                Ok(_) => {}
+                Err(RecvTimeoutError::Timeout) => bail!("{what}: not within a minute"),
+                Err(RecvTimeoutError::Disconnected) => bail!("{what}: nothing is heard any more"),
+            }
+        }
+    }
+
+    /// All that was heard so far.
+    pub fn all(&self) -> Vec<Heard> {
+        self.heard.try_iter().collect()
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Whether a file was put there under a name that ends so.
+pub fn is_placed(what: &What, extension: &str) -> bool {
+    matches!(what, What::Placed(path) if path.extension().is_some_and(|has| has == extension))
+}
+
+/// A folder and those below it.
+pub fn folders(top: &Path) -> Result<Vec<PathBuf>> {
+    let mut found = vec![top.to_owned()];
+    let mut index = 0;
+    while let Some(folder) = found.get(index).cloned() {
+        for entry in std::fs::read_dir(folder)? {
+            let entry = entry?;
+            if entry.file_type()?.is_dir() {
+                found.push(entry.path());
+            }
+        }
+        index += 1;
+    }
+    Ok(found)
+}
+
+struct Ears {
+    kernel: Socket,
+    files: Inotify,
+    watched: HashMap<WatchDescriptor, PathBuf>,
+    stopped: UnixStream,
+    heard: Sender<Heard>,
+}
+
+impl Ears {
+    fn listen(mut self) {
+        let mut buffer = vec![0; 1 << 16];
+        loop {
+            if let Err(error) = self.wait() {
+                eprintln!("nothing is heard any more: {error}");
+                return;
+            }
+            let at = Instant::now();
+            let mut heard = Vec::new();
+            while let Ok((message, _)) = self.kernel.recv_from_full() {
+                let text = String::from_utf8_lossy(&message);
+                let first = text.split('\0').next().unwrap_or_default();
+                heard.push(What::Device(first.to_owned()));
+            }
+            match self.files.read_events(&mut buffer) {
+                Ok(events) => heard.extend(events.filter_map(|event| {
+                    let path = self.watched.get(&event.wd)?.join(event.name?);
+                    let is_placed = event.mask.contains(EventMask::MOVED_TO);
+                    Some(if is_placed {
+                        What::Placed(path)
+                    } else {
+                        What::Touched(path)
+                    })
+                })),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                Err(error) => eprintln!("files are not watched any more: {error}"),
+            }
+            for what in heard {
+                if self.heard.send(Heard { at, what }).is_err() {
+                    return;
+                }
+            }
+            if self.is_stopped() {
+                return;
+            }
+        }
+    }
+
+    fn wait(&self) -> nix::Result<()> {
+        let mut ears = [
+            PollFd::new(self.stopped.as_fd(), PollFlags::POLLIN),
+            PollFd::new(self.files.as_fd(), PollFlags::POLLIN),
+            PollFd::new(self.kernel.as_fd(), PollFlags::POLLIN),
+        ];
+        poll(&mut ears, PollTimeout::NONE).map(drop)
+    }
+
+    fn is_stopped(&self) -> bool {
+        let mut end = [PollFd::new(self.stopped.as_fd(), PollFlags::POLLIN)];
+        poll(&mut end, PollTimeout::ZERO) != Ok(0)
+    }
+}
