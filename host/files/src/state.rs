@@ -178,9 +178,9 @@ mod tests {
     #[test]
     fn a_lock_that_is_let_go_in_a_moment_is_waited_for() {
         let folder = tempfile::tempdir().unwrap();
-        let held = StateDir::open(folder.path(), "edge-1").unwrap();
-        let copy = held._lock.try_clone().unwrap();
-        drop(held);
+        drop(StateDir::open(folder.path(), "edge-1").unwrap());
+        let copy = File::open(folder.path().join(LOCK)).unwrap();
+        copy.lock().unwrap();
         std::thread::scope(|scope| {
             let second = scope.spawn(|| StateDir::open(folder.path(), "edge-1"));
             drop(copy);
