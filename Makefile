@@ -15,7 +15,7 @@ help:
 	@echo 'test      all tests that need no root'
 	@echo 'test-all  those, the slow ones, and the ones with podman, real hot-plug, real peers and a real Kubernetes'
 	@echo 'cluster   a Kubernetes on this machine as the tests use it [NODES=2]; cluster-stop ends it (root)'
-	@echo 'fuzz      the readers of what peers send, each for a time [SECONDS=60]'
+	@echo 'fuzz      what reads answers, files, rules and what peers send, each for T seconds [T=60]'
 	@echo 'bench, soak, lint, doc, install [PREFIX=/usr/local]'
 
 setup:
@@ -87,18 +87,22 @@ soak: setup-cluster build handlers guests
 	cargo test --locked --workspace --test standalone --test crashes --test kubelet --test cluster -- --ignored soak --nocapture
 	CALLS=100000 cargo bench --locked -p leafhost-tests --bench agent -- memory
 
-# What is found anew is kept in $(TARGET)/fuzz, what fails in fuzz/artifacts. Two seconds are what a call may compute in all.
+# What is found anew is kept in $(TARGET)/fuzz, what fails in fuzz/artifacts. What an input may cost is in each target.
+FUZZED := answer cache_seal configuration device_usage grants opcua_reader soap_reader udev_rule wsd_reader
+
 fuzz: setup-fuzz
-	@set -e; export PATH="$(TOOLS)/bin:$$PATH"; for reader in opcua soap wsd; do \
-	  seeds=handlers/onvif/fixtures; [ $$reader = opcua ] && seeds=fuzz/corpus/opcua_reader; \
-	  mkdir -p $(TARGET)/fuzz/corpus/$$reader; \
-	  cargo fuzz run --fuzz-dir fuzz --sanitizer none --target-dir $(TARGET)/fuzz $${reader}_reader $(TARGET)/fuzz/corpus/$$reader $$seeds -- \
-	    -max_total_time=$(or $(SECONDS),60) -max_len=262144 -rss_limit_mb=512 -timeout=2; done
+	@set -e; export PATH="$(TOOLS)/bin:$$PATH"; for target in $(FUZZED); do \
+	  seeds=fuzz/corpus/$$target; [ -d $$seeds ] || seeds=handlers/onvif/fixtures; \
+	  words=fuzz/dictionaries/$$target.dict; [ -f $$words ] && words=-dict=$$words || words=; \
+	  mkdir -p $(TARGET)/fuzz/corpus/$$target; \
+	  cargo fuzz run --fuzz-dir fuzz --sanitizer none --target-dir $(TARGET)/fuzz $$target $(TARGET)/fuzz/corpus/$$target $$seeds -- \
+	    $$words -max_total_time=$(or $(T),60) -max_len=262144 -rss_limit_mb=512 -timeout=20; done
 
 lint: setup-lint
 	cargo fmt --check
 	cargo fmt --check --manifest-path fuzz/Cargo.toml
 	cargo clippy --locked --workspace --all-targets -- -D warnings
+	cargo clippy --locked --workspace --features leafhost-wasm/fuzzing -- -D warnings
 	cargo clippy --locked -p leafhost-peers --all-features -- -D warnings
 	cargo clippy --locked --target wasm32-wasip2 $(HANDLERS:%=-p handler-%) -- -D warnings
 	cargo package --locked --allow-dirty --quiet -p leafhost-sdk

@@ -1,20 +1,30 @@
 //! A server of OPC UA that sends what it likes, in pieces of any size: the handler's conversation without the network.
 #![no_main]
 
+use std::time::Duration;
+
 use handler_opcua::framing::{Expect, MAX_CHUNK, MAX_MESSAGE, Reader};
 use handler_opcua::messages;
+use leafhost_fuzz::within;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {
     let Some((size, stream)) = data.split_first() else {
         return;
     };
-    messages::read_all(stream);
+    // What a call may compute in all.
+    within(Duration::from_secs(2), || {
+        messages::read_all(stream);
+        converse(usize::from(*size) + 1, stream);
+    });
+});
+
+fn converse(size: usize, stream: &[u8]) {
     let mut reader = Reader::default();
     let mut expect = Expect::Acknowledge;
     let mut number = 1;
     let mut channel = 0;
-    for piece in stream.chunks(usize::from(*size) + 1) {
+    for piece in stream.chunks(size) {
         reader.push(piece);
         loop {
             match reader.next(expect) {
@@ -45,4 +55,4 @@ fuzz_target!(|data: &[u8]| {
         // What is whole is taken at once: beyond the message no more is kept than a chunk that is not.
         assert!(reader.held() <= MAX_MESSAGE + MAX_CHUNK as usize);
     }
-});
+}

@@ -1,7 +1,10 @@
 //! A camera that answers a question with what it likes.
 #![no_main]
 
+use std::time::Duration;
+
 use handler_onvif::soap::{self, Operation};
+use leafhost_fuzz::within;
 use libfuzzer_sys::fuzz_target;
 
 const OPERATIONS: [Operation; 4] = [
@@ -12,9 +15,12 @@ const OPERATIONS: [Operation; 4] = [
 ];
 
 fuzz_target!(|data: &[u8]| {
-    for operation in OPERATIONS {
-        for status in [200, 400, 500] {
-            let _ = soap::read(operation, status, data);
+    // What a call may compute in all.
+    within(Duration::from_secs(2), || {
+        for operation in OPERATIONS {
+            for status in [200, 400, 500] {
+                let _ = soap::read(operation, status, data);
+            }
         }
-    }
+    });
 });

@@ -4,7 +4,7 @@ mod details;
 mod found;
 mod hardware;
 mod resource;
-mod rules;
+pub mod rules;
 
 use leafhost_sdk::{Description, Discovery, Handler, Host, Problem, Request, Result, register};
 

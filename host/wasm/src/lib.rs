@@ -22,6 +22,8 @@ mod compiler;
 mod component;
 mod cpu;
 mod engine;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 pub mod grants;
 mod handler;
 mod limits;

@@ -1,0 +1,45 @@
+//! A machine that is not there: what its paths lead to.
+
+use std::io;
+
+use leafhost_wasm::fuzzing::{Kind, Resolved};
+
+/// Links, and what is at their ends.
+const LINKS: [(&str, &str, Kind); 10] = [
+    ("/dev/vfio/link", "/dev/sda", Kind::Node),
+    ("/dev/vfio/out", "/etc/shadow", Kind::File),
+    ("/dev/vfio/line", "/dev/vfio/a\nb", Kind::Node),
+    ("/dev/vfio/folder", "/dev/vfio/folder", Kind::Folder),
+    ("/srv/root", "/", Kind::Folder),
+    ("/srv/proc", "/proc/1/root", Kind::Folder),
+    ("/srv/dev", "/dev", Kind::Folder),
+    ("/srv/node", "/dev/sda", Kind::Node),
+    ("/srv/socket", "/srv/socket", Kind::Channel),
+    ("/r", "/", Kind::Folder),
+];
+
+/// What a path leads to. `/srv/long…` leads to long paths, `/gone` to nothing; all else is what it seems to be.
+///
+/// # Errors
+/// Nothing is there.
+pub fn resolve(path: &str) -> io::Result<Resolved> {
+    if path.starts_with("/gone") {
+        return Err(io::ErrorKind::NotFound.into());
+    }
+    if path.starts_with("/srv/long") {
+        return Ok(Resolved {
+            path: format!("/srv/{}", "x".repeat(4_000)),
+            kind: Kind::Folder,
+        });
+    }
+    let link = LINKS.iter().find(|(link, ..)| *link == path);
+    let (path, kind) = match link {
+        Some((_, path, kind)) => (*path, *kind),
+        None if path.starts_with("/dev/") => (path, Kind::Node),
+        None => (path, Kind::Folder),
+    };
+    Ok(Resolved {
+        path: path.to_owned(),
+        kind,
+    })
+}
