@@ -7,4 +7,7 @@
 
 mod answers;
 mod computing;
+mod loading;
+mod reaching;
+mod surroundings;
 mod yard;

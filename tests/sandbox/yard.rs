@@ -9,6 +9,8 @@ use leafhost_tests::program;
 use leafhost_tests::wait::eventually;
 use serde_json::Value;
 
+mod peace;
+pub use peace::native;
 
 /// How many Configurations the neighbour serves.
 const NEIGHBOURS: usize = 3;

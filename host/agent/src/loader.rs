@@ -3,7 +3,7 @@
 //! Any failure keeps what served before; after a restart that is the version accepted last. Knows neither Configurations
 //! nor sessions.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 
 use leafhost_core::ports::{
@@ -282,12 +282,11 @@ impl LoaderTask {
     }
 
     fn publish(&self) {
-        let waiting = |name: &str| {
-            let jobs = self.queue.iter().chain(self.jobs.values());
-            jobs.filter(|job| job.file.name == name).count() > 0
-        };
+        let jobs = self.queue.iter().chain(self.jobs.values());
+        let waiting: BTreeSet<&str> = jobs.map(|job| job.file.name.as_str()).collect();
         let tried = |(name, entry): (&String, &Entry)| {
-            entry.loaded.handler.is_some() || (entry.loaded.error.is_some() && !waiting(name))
+            entry.loaded.handler.is_some()
+                || (entry.loaded.error.is_some() && !waiting.contains(name.as_str()))
         };
         let set = HandlerSet {
             complete: self.read && self.entries.iter().all(tried),

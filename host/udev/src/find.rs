@@ -78,11 +78,6 @@ pub fn find(rules: &[Rule], allowed: &Subsystems) -> Result<Found> {
     let mut matched: BTreeMap<String, Vec<u32>> = BTreeMap::new();
     let mut notes = Notes::default();
     for node in walk.candidates() {
-        if started.elapsed() > PATIENCE {
-            return Err(Error::TooSlow {
-                seconds: PATIENCE.as_secs(),
-            });
-        }
         let seen: Vec<&dyn Facts> = walk
             .above(node.devpath())
             .filter(|node| node.is_allowed())
@@ -95,6 +90,11 @@ pub fn find(rules: &[Rule], allowed: &Subsystems) -> Result<Found> {
         let mut held = Vec::new();
         let mut missed = Vec::new();
         for (index, rule) in (0..).zip(rules) {
+            if started.elapsed() > PATIENCE {
+                return Err(Error::TooSlow {
+                    seconds: PATIENCE.as_secs(),
+                });
+            }
             match judge(rule, &chain) {
                 // One that has gone since it was listed is not found.
                 Verdict::Holds { .. } if node.device().is_none() => {}

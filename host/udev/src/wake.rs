@@ -16,8 +16,9 @@ use crate::verdict::best_match;
 
 impl Rule {
     /// Whether the event may have changed what the rule finds. Looks at sysfs where a term asks for more than the
-    /// event says; blocks no longer than that takes.
-    pub fn wakes_on(&self, event: &Event, allowed: &Subsystems) -> bool {
+    /// event says, which blocks as long as that takes. `go_on` is asked before each term: once it says no, the event is taken
+    /// as one that may.
+    pub fn wakes_on(&self, event: &Event, allowed: &Subsystems, go_on: &dyn Fn() -> bool) -> bool {
         if event.is_lost() {
             return true;
         }
@@ -42,21 +43,30 @@ impl Rule {
                     )
                 })
         };
-        wakes(self, event, &live)
+        wakes(self, event, &live, go_on)
     }
 }
 
 /// The device as it is now and its ancestors that may be seen.
 type Live<'a> = (&'a dyn Facts, Vec<&'a dyn Facts>);
 
-fn wakes<'a>(rule: &Rule, event: &Event, live: &dyn Fn() -> Option<Live<'a>>) -> bool {
+fn wakes<'a>(
+    rule: &Rule,
+    event: &Event,
+    live: &dyn Fn() -> Option<Live<'a>>,
+    go_on: &dyn Fn() -> bool,
+) -> bool {
     // Names first: they are in the event and decide nearly always.
     let (names, others): (Vec<_>, Vec<_>) = rule
         .compiled()
         .iter()
         .partition(|term| is_name(term.term.field));
-    names.iter().all(|term| name_may_hold(term, event))
-        && others.iter().all(|term| may_hold(term, event, live))
+    names
+        .iter()
+        .all(|term| !go_on() || name_may_hold(term, event))
+        && others
+            .iter()
+            .all(|term| !go_on() || may_hold(term, event, live))
 }
 
 fn is_name(field: Field) -> bool {

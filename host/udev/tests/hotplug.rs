@@ -115,8 +115,8 @@ async fn a_device_that_comes_and_goes_is_heard_and_found() -> Result<(), Box<dyn
         .await
         .ok_or("no add was heard")?;
     assert_eq!(added.subsystem.as_deref(), Some(device.subsystem));
-    assert!(ours.wakes_on(&added, &allowed));
-    assert!(!other.wakes_on(&added, &allowed));
+    assert!(ours.wakes_on(&added, &allowed, &|| true));
+    assert!(!other.wakes_on(&added, &allowed, &|| true));
     let found = find(std::slice::from_ref(&ours), &allowed)?;
     let matched: Vec<_> = found
         .devices
@@ -131,7 +131,7 @@ async fn a_device_that_comes_and_goes_is_heard_and_found() -> Result<(), Box<dyn
     let removed = wait_for(&mut events, "remove", &kernel)
         .await
         .ok_or("no remove was heard")?;
-    assert!(ours.wakes_on(&removed, &allowed));
+    assert!(ours.wakes_on(&removed, &allowed, &|| true));
     assert_eq!(find(&[ours], &allowed)?.devices, []);
     Ok(())
 }

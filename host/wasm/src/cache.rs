@@ -7,33 +7,33 @@
 //! memory, not a mapped file that may change afterwards.
 
 use std::fs::{File, OpenOptions};
-use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
+use std::io::{Read as _, Write as _};
 use std::os::unix::fs::{
     DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _,
 };
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use blake2::Blake2bMac;
-use blake2::digest::consts::U32;
-use blake2::digest::{KeyInit as _, Mac as _};
 use leafhost_core::handler::Digest;
 use tempfile::NamedTempFile;
 use wasmtime::Engine;
 use wasmtime::component::Component;
 
-type Authenticator = Blake2bMac<U32>;
+use crate::compiler::MAX_NATIVE;
 
-/// The bytes of the key.
-const KEY: usize = 64;
-/// The bytes before the native code: the keyed digest.
-const HEAD: usize = 32;
+mod seal;
+
+pub use seal::Seal;
+use seal::{HEAD, KEY};
+
 /// An entry that no load asked for so long is removed.
 const UNUSED: Duration = Duration::from_hours(30 * 24);
 /// At most so many entries are kept.
 const ENTRIES: usize = 64;
 /// The file with the key.
 const KEY_FILE: &str = "key";
+/// How names of files begin that are being written.
+const NEW: &str = ".new-";
 /// How names of entries end.
 const SUFFIX: &str = ".native";
 
@@ -63,7 +63,7 @@ pub enum CacheError {
         user: u32,
     },
     /// A file in it.
-    #[error("cannot write native code to {path}: {source}; is the disk full?")]
+    #[error("cannot write native code to {path}: {source}; {}", remedy(source))]
     Write {
         /// The folder.
         path: PathBuf,
@@ -76,7 +76,7 @@ pub enum CacheError {
 pub(crate) struct Cache {
     folder: PathBuf,
     fingerprint: String,
-    key: [u8; KEY],
+    seal: Seal,
 }
 
 impl std::fmt::Debug for Cache {
@@ -119,7 +119,7 @@ impl Cache {
         let cache = Self {
             folder: folder.to_owned(),
             fingerprint,
-            key,
+            seal: Seal::new(key),
         };
         cache.prune();
         Ok(cache)
@@ -129,10 +129,17 @@ impl Cache {
     pub(crate) fn load(&self, engine: &Engine, digest: &Digest) -> Option<Component> {
         let name = self.name(digest);
         let path = self.folder.join(&name);
-        let mut file = File::open(&path).ok()?;
-        let mut bytes = Vec::new();
-        file.read_to_end(&mut bytes).ok()?;
-        let Some(component) = self.verify(&name, &bytes).and_then(|code| {
+        let (file, bytes) = match read(&path) {
+            Ok((file, bytes)) => (Some(file), bytes),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return None,
+            // No file: whatever it is, it is in the way.
+            Err(error) if error.kind() == std::io::ErrorKind::InvalidInput => (None, Vec::new()),
+            Err(error) => {
+                tracing::warn!(%error, path = %path.display(), "cached native code cannot be read, compiling again");
+                return None;
+            }
+        };
+        let Some(component) = self.seal.verify(&name, &bytes).and_then(|code| {
             deserialize(engine, code)
                 .inspect_err(
                     |error| tracing::debug!(%error, name, "cached native code does not fit"),
@@ -140,53 +147,33 @@ impl Cache {
                 .ok()
         }) else {
             tracing::warn!(path = %path.display(), "cached native code is not this agent's or damaged, compiling again");
-            let _ = std::fs::remove_file(&path);
+            clear(&path);
             return None;
         };
         // Shows that it is used; a failure only means that it is compiled again some day.
-        let _ = file.set_modified(SystemTime::now());
+        let _ = file.map(|file| file.set_modified(SystemTime::now()));
         Some(component)
     }
 
-    /// A new file, and a handle on it for the compiler to write to: the place for the keyed digest is left free. Blocks.
-    pub(crate) fn create(&self) -> Result<(NamedTempFile, File), CacheError> {
-        let mut file = tempfile::Builder::new()
-            .prefix(".new-")
-            .tempfile_in(&self.folder)
-            .map_err(|source| self.write_error(source))?;
-        // Both handles share one position, so the compiler continues behind the head.
-        let output = file
-            .write_all(&[0; HEAD])
-            .and_then(|()| file.as_file().try_clone())
-            .map_err(|source| self.write_error(source))?;
-        Ok((file, output))
-    }
-
-    /// Keeps what the compiler wrote to `file`, and gives it back ready to run. Blocks.
+    /// Keeps what the compiler made, and gives it back ready to run. Blocks.
     pub(crate) fn keep(
         &self,
         engine: &Engine,
         digest: &Digest,
-        mut file: NamedTempFile,
+        code: &[u8],
     ) -> Result<wasmtime::Result<Component>, CacheError> {
         let name = self.name(digest);
         let write = |source| self.write_error(source);
-        let mut bytes = Vec::new();
-        file.as_file_mut()
-            .seek(SeekFrom::Start(0))
-            .and_then(|_| file.as_file_mut().read_to_end(&mut bytes))
-            .map_err(write)?;
-        let code = bytes.get(HEAD..).unwrap_or_default();
         let component = match deserialize(engine, code) {
             Ok(component) => component,
             Err(error) => return Ok(Err(error)),
         };
-        let head = self.authenticator(&name, code).finalize().into_bytes();
+        let mut file = prepare(&self.folder).map_err(write)?;
         let store = file.as_file_mut();
         store
-            .seek(SeekFrom::Start(0))
-            .and_then(|_| store.write_all(&head))
-            .and_then(|()| store.sync_all())
+            .write_all(&self.seal.head(&name, code))
+            .and_then(|()| store.write_all(code))
+            .and_then(|()| file.as_file().sync_all())
             .map_err(write)?;
         file.persist(self.folder.join(&name))
             .map_err(|error| self.write_error(error.error))?;
@@ -198,20 +185,6 @@ impl Cache {
     fn name(&self, digest: &Digest) -> String {
         let fingerprint = crate::text::cut(&self.fingerprint, 16);
         format!("{}-{fingerprint}{SUFFIX}", digest.0)
-    }
-
-    fn authenticator(&self, name: &str, code: &[u8]) -> Authenticator {
-        let mut authenticator = Authenticator::new(&self.key.into());
-        authenticator.update(name.as_bytes());
-        authenticator.update(&[0]);
-        authenticator.update(code);
-        authenticator
-    }
-
-    fn verify<'a>(&self, name: &str, bytes: &'a [u8]) -> Option<&'a [u8]> {
-        let (head, code) = bytes.split_at_checked(HEAD)?;
-        self.authenticator(name, code).verify_slice(head).ok()?;
-        Some(code)
     }
 
     fn write_error(&self, source: std::io::Error) -> CacheError {
@@ -238,8 +211,8 @@ impl Cache {
             let remove = if name.ends_with(SUFFIX) {
                 !name.ends_with(&ours) || age > UNUSED
             } else {
-                // Another load may be writing one now.
-                name.starts_with(".new-") && age > Duration::from_hours(1)
+                name.starts_with(NEW)
+                    && (is_abandoned(&entry.path()) || age > Duration::from_hours(1))
             };
             if remove {
                 let _ = std::fs::remove_file(entry.path());
@@ -262,7 +235,7 @@ impl Cache {
 )]
 fn deserialize(engine: &Engine, code: &[u8]) -> wasmtime::Result<Component> {
     // SAFETY: `code` is the output of `Engine::precompile_component` by the compiler child, unchanged since:
-    // `keep` read it from the private file that only the child wrote to, `load` verified the keyed digest.
+    // `keep` has it from the child's own pipe, `load` verified the keyed digest.
     unsafe { Component::deserialize(engine, code) }
 }
 
@@ -272,28 +245,93 @@ fn is_private(metadata: &std::fs::Metadata) -> bool {
     others == 0
 }
 
+/// What an operator can do about native code that cannot be written.
+fn remedy(error: &std::io::Error) -> &'static str {
+    use std::io::ErrorKind::{PermissionDenied, QuotaExceeded, ReadOnlyFilesystem, StorageFull};
+    match (error.kind(), error.raw_os_error()) {
+        (StorageFull | QuotaExceeded, _) => "free some space, it is tried again",
+        (ReadOnlyFilesystem | PermissionDenied, _) => {
+            "make it writable or name another folder with --state-dir, it is tried again"
+        }
+        (_, Some(nix::libc::EMFILE | nix::libc::ENFILE)) => {
+            "too many files are open; raise the agent's limit (ulimit -n, LimitNOFILE), it is tried again"
+        }
+        _ => "it is tried again",
+    }
+}
+
+/// Removes what is at a path, whatever it is: only this agent's own belongs in the folder.
+fn clear(path: &Path) {
+    if std::fs::remove_file(path).is_err() {
+        let _ = std::fs::remove_dir_all(path);
+    }
+}
+
+/// Opens a regular file and nothing else: not what a link leads to, and no pipe that nobody writes to.
+fn open(path: &Path) -> std::io::Result<(File, std::fs::Metadata)> {
+    use nix::fcntl::OFlag;
+    if !std::fs::symlink_metadata(path)?.is_file() {
+        return Err(std::io::ErrorKind::InvalidInput.into());
+    }
+    // It may be another by now.
+    let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK;
+    let file = OpenOptions::new()
+        .read(true)
+        .custom_flags(flags.bits())
+        .open(path)?;
+    let metadata = file.metadata()?;
+    if !metadata.is_file() {
+        return Err(std::io::ErrorKind::InvalidInput.into());
+    }
+    Ok((file, metadata))
+}
+
+/// What an entry holds, as far as one may be long.
+fn read(path: &Path) -> std::io::Result<(File, Vec<u8>)> {
+    let (file, _) = open(path)?;
+    let most = u64::try_from(HEAD + MAX_NATIVE).unwrap_or(u64::MAX);
+    let mut bytes = Vec::new();
+    (&file).take(most).read_to_end(&mut bytes)?;
+    Ok((file, bytes))
+}
+
 /// The key, if its file is ours alone and whole.
 fn read_key(folder: &Path, user: u32) -> Option<[u8; KEY]> {
-    let mut file = OpenOptions::new()
-        .read(true)
-        .custom_flags(nix::fcntl::OFlag::O_NOFOLLOW.bits())
-        .open(folder.join(KEY_FILE))
-        .ok()?;
-    let metadata = file.metadata().ok()?;
-    let ours = metadata.is_file() && metadata.uid() == user && is_private(&metadata);
+    let (mut file, metadata) = open(&folder.join(KEY_FILE)).ok()?;
+    let ours = metadata.uid() == user && is_private(&metadata);
     let mut key = [0; KEY];
     let whole = metadata.len() == u64::try_from(KEY).ok()? && file.read_exact(&mut key).is_ok();
     (ours && whole).then_some(key)
 }
 
+/// A new file that is locked as long as it is written to.
+fn prepare(folder: &Path) -> std::io::Result<NamedTempFile> {
+    loop {
+        // Opened here, since tempfile's errors hide the kernel's number and differ by the name each time.
+        let open = |path: &Path| {
+            let mut options = OpenOptions::new();
+            options.write(true).create_new(true).mode(0o600).open(path)
+        };
+        let file = tempfile::Builder::new().prefix(NEW).make_in(folder, open)?;
+        // Where files cannot be locked, only their age tells that they were left.
+        let _ = file.as_file().lock();
+        // Another process may have looked before it was locked.
+        if file.as_file().metadata()?.nlink() > 0 {
+            return Ok(file);
+        }
+    }
+}
+
+/// Whether whoever was writing the file was killed.
+fn is_abandoned(path: &Path) -> bool {
+    open(path).is_ok_and(|(file, _)| file.try_lock().is_ok())
+}
+
 /// A new key; entries under an old one no longer verify.
 fn new_key(folder: &Path) -> std::io::Result<[u8; KEY]> {
     let key: [u8; KEY] = rand::random();
-    let mut file = tempfile::Builder::new()
-        .prefix(".new-")
-        .permissions(std::fs::Permissions::from_mode(0o600))
-        .tempfile_in(folder)?;
-    file.write_all(&key)?;
+    let mut file = prepare(folder)?;
+    file.as_file_mut().write_all(&key)?;
     file.as_file().sync_all()?;
     file.persist(folder.join(KEY_FILE))
         .map_err(|error| error.error)?;

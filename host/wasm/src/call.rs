@@ -43,7 +43,7 @@ impl Host {
     pub(crate) fn start(engine: Engine) -> std::io::Result<Self> {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(2)
-            .max_blocking_threads(16)
+            .max_blocking_threads(64)
             .thread_name("guest")
             .enable_all()
             .build()?;

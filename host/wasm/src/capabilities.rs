@@ -44,6 +44,8 @@ pub(crate) struct Capabilities {
     pub(crate) discovers: bool,
     /// The devices it may see; absent: not granted.
     pub(crate) udev: Option<Arc<leafhost_udev::Subsystems>>,
+    /// One for all calls of a handler: what bounds its looks at devices.
+    pub(crate) looks: Arc<tokio::sync::Semaphore>,
     /// What it may reach on the network; or why nothing.
     pub(crate) network: Result<Policy, String>,
     /// What looks up names for it.

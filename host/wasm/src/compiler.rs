@@ -1,9 +1,8 @@
-//! The compiler child: started once a component, with the component on its standard input and a file as its output.
+//! The compiler child: started once a component, with the component on its standard input and native code on its output.
 //!
 //! What a compiler does with hostile input is nobody's promise: it may panic, or take all memory. In a child that
 //! limits itself that costs one handler, not the agent. Also, what it leaves in memory is gone with it.
 
-use std::fs::File;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -14,6 +13,8 @@ use tokio::process::Command;
 
 /// The program's name.
 const PROGRAM: &str = "leafhost-compile";
+/// The most native code of a component, in bytes; of the largest ones seen it is a third.
+pub(crate) const MAX_NATIVE: usize = 256 << 20;
 /// How much of what the child says on standard error is kept.
 const STDERR: u64 = 4096;
 /// The child's exit status if the component is to blame: its text is for the handler's author.
@@ -54,6 +55,12 @@ pub enum CompileError {
     /// The component is wrong, or too much for the compiler.
     #[error("it does not compile: {0}")]
     Refused(String),
+    /// More native code than is taken.
+    #[error(
+        "the compiler made more than {} MiB of native code of it; a smaller component",
+        MAX_NATIVE >> 20
+    )]
+    TooLarge,
     /// The program failed for a reason that is not in the component.
     #[error("the compiler failed: {0}")]
     Failed(String),
@@ -63,7 +70,7 @@ impl CompileError {
     /// Whether the same bytes may compile another time.
     pub fn is_transient(&self) -> bool {
         match self {
-            Self::Refused(_) => false,
+            Self::Refused(_) | Self::TooLarge => false,
             Self::Timeout { after, computed } => *computed < *after / 2,
             Self::NotFound(_) | Self::Run { .. } | Self::Failed(_) => true,
         }
@@ -89,8 +96,8 @@ impl Compiler {
         }
     }
 
-    /// Compiles `wasm` into `output`.
-    pub(crate) async fn compile(&self, wasm: &[u8], output: File) -> Result<(), CompileError> {
+    /// The native code of `wasm`.
+    pub(crate) async fn compile(&self, wasm: &[u8]) -> Result<Vec<u8>, CompileError> {
         let path = self.find()?;
         let run = |source| CompileError::Run {
             path: path.clone(),
@@ -100,12 +107,13 @@ impl Compiler {
         let mut child = Command::new(&path)
             .env_clear()
             .stdin(Stdio::piped())
-            .stdout(Stdio::from(output))
+            .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .kill_on_drop(true)
             .spawn()
             .map_err(run)?;
-        let (stdin, stderr) = (child.stdin.take(), child.stderr.take());
+        let (stdin, stdout, stderr) =
+            (child.stdin.take(), child.stdout.take(), child.stderr.take());
         let feed = async {
             if let Some(mut stdin) = stdin {
                 // A child that has seen enough closes its end; its status says why.
@@ -122,8 +130,17 @@ impl Compiler {
             }
             said
         };
-        let work = async { tokio::join!(feed, listen, child.wait()) };
-        let Ok(((), said, status)) = tokio::time::timeout(self.timeout, work).await else {
+        let take = async {
+            let mut native = Vec::new();
+            if let Some(stdout) = stdout {
+                let most = u64::try_from(MAX_NATIVE).unwrap_or(u64::MAX);
+                // A child that has more to say finds nobody who listens.
+                let _ = stdout.take(most + 1).read_to_end(&mut native).await;
+            }
+            native
+        };
+        let work = async { tokio::join!(feed, take, listen, child.wait()) };
+        let Ok(((), native, said, status)) = tokio::time::timeout(self.timeout, work).await else {
             let computed = child.id().and_then(computed).unwrap_or_default();
             let _ = child.kill().await;
             return Err(CompileError::Timeout {
@@ -132,9 +149,12 @@ impl Compiler {
             });
         };
         let status = status.map_err(run)?;
+        if native.len() > MAX_NATIVE {
+            return Err(CompileError::TooLarge);
+        }
         let said = shown(&said);
         match status.code() {
-            Some(0) => Ok(()),
+            Some(0) => Ok(native),
             Some(code) if code == i32::from(EXIT_INVALID) || code == i32::from(EXIT_PANIC) => {
                 Err(CompileError::Refused(said))
             }
@@ -210,14 +230,13 @@ mod tests {
 
     use super::*;
 
-    async fn run(script: &str, timeout: Duration) -> Result<(), CompileError> {
+    async fn run(script: &str, timeout: Duration) -> Result<Vec<u8>, CompileError> {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("compiler");
         std::fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
-        let output = tempfile::tempfile().unwrap();
         Compiler::new(Some(path), timeout)
-            .compile(&vec![7; 1 << 20], output)
+            .compile(&vec![7; 1 << 20])
             .await
     }
 
@@ -244,7 +263,7 @@ mod tests {
             assert!(error.to_string().contains(words), "{script}: {error}");
             assert_eq!(error.is_transient(), transient, "{script}");
         }
-        run("cat", long).await.unwrap();
+        assert_eq!(run("cat", long).await.unwrap(), vec![7; 1 << 20]);
     }
 
     #[tokio::test]
@@ -285,6 +304,14 @@ mod tests {
         assert!(error.to_string().len() < 10_000);
     }
 
+    #[tokio::test]
+    async fn a_child_that_floods_standard_output_is_not_listened_to_for_ever() {
+        let error = run("exec cat /dev/zero", Duration::from_mins(1))
+            .await
+            .unwrap_err();
+        assert!(matches!(error, CompileError::TooLarge), "{error}");
+    }
+
     #[test]
     fn the_program_is_beside_the_agent_or_in_libexec() {
         let places = places(Some(Path::new("/usr/local/bin/leafhost")));
@@ -298,10 +325,7 @@ mod tests {
     #[tokio::test]
     async fn a_missing_program_is_named() {
         let compiler = Compiler::new(Some("/nowhere/x".into()), Duration::from_secs(1));
-        let error = compiler
-            .compile(b"", tempfile::tempfile().unwrap())
-            .await
-            .unwrap_err();
+        let error = compiler.compile(b"").await.unwrap_err();
         assert!(error.to_string().contains("/nowhere/x"), "{error}");
         assert!(error.is_transient());
     }

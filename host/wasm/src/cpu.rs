@@ -72,10 +72,12 @@ impl<F: Future> Future for Metered<F> {
 }
 
 /// The CPU time of this thread; 0 where the kernel does not tell, then nothing is billed.
+pub(crate) fn thread_time() -> Duration {
+    clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(Duration::ZERO, Duration::from)
+}
+
 fn thread_nanos() -> u64 {
-    clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(0, |time| {
-        u64::try_from(Duration::from(time).as_nanos()).unwrap_or(u64::MAX)
-    })
+    u64::try_from(thread_time().as_nanos()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

@@ -45,6 +45,8 @@ pub(crate) struct Guest {
     pub(crate) pre: DiscoveryHandlerPre<CallState>,
     pub(crate) grants: Arc<Grants>,
     pub(crate) udev: Option<Arc<Subsystems>>,
+    /// One for all its sessions: a look that sysfs does not answer cannot be ended.
+    looks: Arc<Semaphore>,
     /// What it may reach; or why nothing.
     pub(crate) network: Result<Policy, String>,
     /// One for the whole agent.
@@ -85,6 +87,7 @@ impl Guest {
             pre,
             grants: Arc::new(grants),
             udev,
+            looks: Arc::new(Semaphore::new(AT_ONCE)),
             network,
             names,
             source,
@@ -134,6 +137,7 @@ impl Guest {
         let capabilities = Capabilities {
             discovers: false,
             udev: None,
+            looks: Arc::clone(&self.looks),
             network: Err("only `discover` may use the network".to_owned()),
             names: self.names.clone(),
         };
@@ -243,6 +247,7 @@ impl Handler for LoadedHandler {
             capabilities: Capabilities {
                 discovers: true,
                 udev: self.guest.udev.clone(),
+                looks: Arc::clone(&self.guest.looks),
                 network: self.guest.network.clone(),
                 names: self.guest.names.clone(),
             },

@@ -152,12 +152,10 @@ impl Runtime {
             return Ok(component);
         }
         let begin = tokio::time::Instant::now();
-        let cache = self.cache.clone();
-        let (file, output) = tokio::task::spawn_blocking(move || cache.create()).await??;
-        self.compiler.compile(&wasm, output).await?;
+        let code = self.compiler.compile(&wasm).await?;
         tracing::debug!(digest = digest.short(), took = ?begin.elapsed(), "compiled");
         let (cache, engine) = (self.cache.clone(), self.host.engine.clone());
-        tokio::task::spawn_blocking(move || cache.keep(&engine, &digest, file))
+        tokio::task::spawn_blocking(move || cache.keep(&engine, &digest, &code))
             .await??
             .map_err(|error| Refusal::Foreign(clean(&format!("{error:#}"), 1024)))
     }

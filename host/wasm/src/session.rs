@@ -17,11 +17,13 @@ use tokio::time::Instant;
 mod backoff;
 mod hearing;
 mod pace;
+mod sieve;
 mod wakes;
 
 pub(crate) use hearing::{DeviceEar, Listening, NetworkEar};
-use hearing::{Heard, Sound};
+use hearing::{Heard, MAX_EVENTS, Sound};
 use pace::Pace;
+use sieve::{Came, Sieve};
 use wakes::Pending;
 pub(crate) use wakes::{Filter, Wakes};
 
@@ -107,7 +109,9 @@ pub(crate) struct WakingSession {
     listening: Listening,
     phase: Phase,
     /// The wakes of the last answer: in force until the next one, also after calls that failed.
-    wakes: Wakes,
+    wakes: Arc<Wakes>,
+    /// Which device events are among them is found out here.
+    sieve: Sieve,
     /// Handed back at the next call.
     cursor: Option<Vec<u8>>,
     /// What the next call is told.
@@ -152,7 +156,8 @@ impl WakingSession {
             caller,
             listening,
             phase: Phase::Waiting,
-            wakes: Wakes::default(),
+            wakes: Arc::default(),
+            sieve: Sieve::default(),
             cursor: None,
             pending,
             timer: None,
@@ -238,19 +243,21 @@ impl WakingSession {
     }
 
     fn device(&mut self, event: Arc<Event>) {
-        let Some(ear) = &self.listening.devices else {
-            return;
-        };
-        let rules = &self.wakes.udev;
-        // Where the next call is to look at everything, it is no matter what else happened.
-        let wakes = event.is_lost()
-            || self.pending.is_over()
-            || rules.iter().any(|rule| rule.wakes_on(&event, &ear.allowed));
-        if rules.is_empty() || !wakes {
+        if self.listening.devices.is_none() || self.wakes.udev.is_empty() {
             return;
         }
+        // Where the next call is to look at everything, it is no matter what else happened.
+        if event.is_lost() || self.pending.is_over() {
+            self.fits((Instant::now(), event));
+        } else if !self.sieve.push(event) {
+            self.pending.lose();
+        }
+    }
+
+    /// A device event that wakes.
+    fn fits(&mut self, (at, event): Came) {
         if let Some(settle) = event.settle {
-            self.again = Some((Instant::now() + settle, event.clone()));
+            self.again = Some((at + settle, event.clone()));
         }
         if event.is_lost() {
             self.pending.lose();
@@ -284,7 +291,7 @@ impl WakingSession {
             Outcome::Discovered(_) => {
                 let next = called.next.unwrap_or_default();
                 self.failures = 0;
-                self.wakes = next.wakes;
+                self.wakes = Arc::new(next.wakes);
                 self.cursor = next.cursor;
                 self.timer = self
                     .wakes
@@ -313,9 +320,11 @@ impl WakingSession {
         stats.wakes_refused.clone_from(&self.wakes.refused);
         let unheard = self.listening.problems(&self.wakes);
         stats.wakes_refused.extend(unheard);
+        stats.wakes_refused.extend(self.sieve.problem());
         if matches!(self.phase, Phase::Refused) {
             // Nothing wakes it any more.
             self.listening = Listening::default();
+            self.sieve = Sieve::default();
         }
         Report {
             outcome: called.outcome,
@@ -366,8 +375,15 @@ impl Session for WakingSession {
                             None => std::future::pending().await,
                         }
                     };
+                    let devices = self.listening.devices.as_ref();
+                    let allowed = devices.map(|ear| Arc::clone(&ear.allowed));
                     tokio::select! {
                         sound = self.listening.next() => self.heard(sound),
+                        fitting = self.sieve.next(&self.wakes, allowed.as_ref()) => {
+                            for came in fitting {
+                                self.fits(came);
+                            }
+                        }
                         () = time => {}
                     }
                 }

@@ -56,7 +56,7 @@ fn mk_chain() -> [Written; 2] {
 fn wakes_while(plugged: bool, rule: &Rule, event: &Event) -> bool {
     let [own, parent] = mk_chain();
     let live = || plugged.then(|| -> Live<'_> { (&own, vec![&parent]) });
-    wakes(rule, event, &live)
+    wakes(rule, event, &live, &|| true)
 }
 
 /// A rule of one term, an action, how long it settles, whether the camera is plugged in: whether that wakes.
@@ -179,11 +179,11 @@ fn all_terms_decide() -> Result<(), InvalidRule> {
 fn lost_events_wake_every_rule_and_unseen_subsystems_none() -> Result<(), InvalidRule> {
     let rule = mk_rule(&[(Field::Kernel, "", true, "video*")])?;
     let none = Subsystems::default();
-    assert!(rule.wakes_on(&Event::lost(None), &none));
+    assert!(rule.wakes_on(&Event::lost(None), &none, &|| true));
     let event = mk_event("remove", None, &[]);
-    assert!(!rule.wakes_on(&event, &none));
-    assert!(!rule.wakes_on(&event, &Subsystems::new(["usb"])));
-    assert!(rule.wakes_on(&event, &Subsystems::new(["video*"])));
+    assert!(!rule.wakes_on(&event, &none, &|| true));
+    assert!(!rule.wakes_on(&event, &Subsystems::new(["usb"]), &|| true));
+    assert!(rule.wakes_on(&event, &Subsystems::new(["video*"]), &|| true));
     Ok(())
 }
 
@@ -202,7 +202,23 @@ fn a_device_that_is_there_is_looked_up() -> Result<(), InvalidRule> {
     let allowed = Subsystems::new(["mem"]);
     for (value, expected) in [("1:3", true), ("1:5", false)] {
         let rule = mk_rule(&[(Field::Attr, "dev", true, value)])?;
-        assert_eq!(rule.wakes_on(&event, &allowed), expected, "{value}");
+        assert_eq!(
+            rule.wakes_on(&event, &allowed, &|| true),
+            expected,
+            "{value}"
+        );
     }
+    Ok(())
+}
+
+#[test]
+fn what_there_is_no_time_to_compare_is_taken_as_fitting() -> Result<(), InvalidRule> {
+    let event = mk_event("remove", None, &[]);
+    let all = Subsystems::new(["*"]);
+    let rule = mk_rule(&[(Field::Kernel, "", true, "audio*")])?;
+    assert!(!rule.wakes_on(&event, &all, &|| true));
+    assert!(rule.wakes_on(&event, &all, &|| false));
+    // What may not be seen wakes nobody all the same.
+    assert!(!rule.wakes_on(&event, &Subsystems::new(["usb"]), &|| false));
     Ok(())
 }

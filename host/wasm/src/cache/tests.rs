@@ -10,13 +10,8 @@ fn open(folder: &Path) -> Cache {
 
 /// Puts a file there as `keep` does, without an engine.
 fn put(cache: &Cache, name: &str, code: &[u8]) {
-    let mut bytes = cache
-        .authenticator(name, code)
-        .finalize()
-        .into_bytes()
-        .to_vec();
-    bytes.extend_from_slice(code);
-    std::fs::write(cache.folder.join(name), bytes).unwrap();
+    let head = cache.seal.head(name, code);
+    std::fs::write(cache.folder.join(name), [&head, code].concat()).unwrap();
 }
 
 #[test]
@@ -25,17 +20,21 @@ fn only_what_this_agent_wrote_under_that_name_is_verified() {
     let cache = open(folder.path());
     put(&cache, "a", b"code");
     let bytes = std::fs::read(folder.path().join("a")).unwrap();
-    assert_eq!(cache.verify("a", &bytes), Some(&b"code"[..]));
-    assert_eq!(cache.verify("b", &bytes), None, "under another name");
-    assert_eq!(cache.verify("a", &bytes[..10]), None, "cut off");
+    assert_eq!(cache.seal.verify("a", &bytes), Some(&b"code"[..]));
+    assert_eq!(cache.seal.verify("b", &bytes), None, "under another name");
+    assert_eq!(cache.seal.verify("a", &bytes[..10]), None, "cut off");
     let mut changed = bytes.clone();
     *changed.last_mut().unwrap() ^= 1;
-    assert_eq!(cache.verify("a", &changed), None, "changed");
+    assert_eq!(cache.seal.verify("a", &changed), None, "changed");
     let again = open(folder.path());
-    assert_eq!(again.verify("a", &bytes), Some(&b"code"[..]), "restarted");
+    assert_eq!(
+        again.seal.verify("a", &bytes),
+        Some(&b"code"[..]),
+        "restarted"
+    );
     let other = tempfile::tempdir().unwrap();
     assert_eq!(
-        open(other.path()).verify("a", &bytes),
+        open(other.path()).seal.verify("a", &bytes),
         None,
         "brought along"
     );
@@ -51,14 +50,14 @@ fn the_folder_and_the_key_are_this_users_alone() {
     let mode = |path: &Path| std::fs::metadata(path).unwrap().mode() & 0o777;
     assert_eq!(mode(&path), 0o700);
     assert_eq!(mode(&path.join(KEY_FILE)), 0o600);
-    assert_eq!(open(&path).key, first.key);
+    assert_eq!(open(&path).seal, first.seal);
     // Others could have read it: it is worth nothing any more.
     std::fs::set_permissions(path.join(KEY_FILE), std::fs::Permissions::from_mode(0o644)).unwrap();
     let second = open(&path);
-    assert_ne!(second.key, first.key);
+    assert_ne!(second.seal, first.seal);
     assert_eq!(mode(&path.join(KEY_FILE)), 0o600);
     std::fs::write(path.join(KEY_FILE), b"short").unwrap();
-    assert_ne!(open(&path).key, second.key);
+    assert_ne!(open(&path).seal, second.seal);
 }
 
 #[test]
@@ -92,6 +91,23 @@ fn what_nobody_asks_for_is_removed() {
 }
 
 #[test]
+fn a_file_that_is_being_written_stays_and_goes_when_its_writers_are_gone() {
+    let folder = tempfile::tempdir().unwrap();
+    let cache = open(folder.path());
+    let file = prepare(folder.path()).unwrap();
+    let output = file.as_file().try_clone().unwrap();
+    // As a killed process leaves it.
+    let (file, path) = file.keep().unwrap();
+    for (writer, stays) in [(file, true), (output, false)] {
+        cache.prune();
+        assert!(path.exists());
+        drop(writer);
+        open(folder.path());
+        assert_eq!(path.exists(), stays);
+    }
+}
+
+#[test]
 fn a_forged_file_is_removed_and_not_run() {
     let folder = tempfile::tempdir().unwrap();
     let cache = open(folder.path());
@@ -100,6 +116,29 @@ fn a_forged_file_is_removed_and_not_run() {
     let engine = crate::engine::engine().unwrap();
     assert!(cache.load(&engine, &digest()).is_none());
     assert!(!path.exists());
+}
+
+#[test]
+fn what_is_no_file_of_this_agents_holds_nobody_up_and_goes() {
+    use nix::sys::stat::Mode;
+    let folder = tempfile::tempdir().unwrap();
+    let cache = open(folder.path());
+    let path = folder.path().join(cache.name(&digest()));
+    let engine = crate::engine::engine().unwrap();
+    let makers: [fn(&Path); 4] = [
+        |path| std::os::unix::fs::symlink("/dev/zero", path).unwrap(),
+        |path| std::os::unix::fs::symlink("/nowhere/at/all", path).unwrap(),
+        |path| nix::unistd::mkfifo(path, Mode::S_IRWXU).unwrap(),
+        |path| std::fs::create_dir_all(path.join("below")).unwrap(),
+    ];
+    for make in makers {
+        make(&path);
+        assert!(cache.load(&engine, &digest()).is_none());
+        assert!(std::fs::symlink_metadata(&path).is_err());
+    }
+    // Beside the entries, too.
+    nix::unistd::mkfifo(&folder.path().join(".new-pipe"), Mode::S_IRWXU).unwrap();
+    cache.prune();
 }
 
 #[test]

@@ -1,10 +1,14 @@
 //! `leafhost:udev`: the devices of the node. Needs the grant `udev`, which says which subsystems.
 //!
-//! Every call is one blocking task, whose computing is the guest's; a guest that is ended meanwhile leaves it to run out.
+//! Every call is one blocking task, whose computing is the guest's; a guest that is ended meanwhile leaves it to run out. One that a
+//! driver does not answer stays for good, so a handler has only so many.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
 
 use leafhost_udev::{Field, Rule, Subsystems, Term};
+use tokio::sync::Semaphore;
 use wasmtime::component::{HasSelf, Linker};
 
 use super::{CallState, Capabilities};
@@ -20,10 +24,13 @@ pub(crate) const MAX_TERMS: usize = 256;
 const MAX_READS: usize = 4096;
 /// The most bytes of names in one question to read.
 const MAX_NAMES: usize = 1 << 20;
+/// How long a look may take; twice what finding devices bounds itself to.
+const ANSWERING: Duration = Duration::from_secs(10);
 
 /// What a call may see.
 pub(crate) struct UdevState {
     allowed: Result<Arc<Subsystems>, &'static str>,
+    looks: Arc<Semaphore>,
     record: Arc<Record>,
 }
 
@@ -35,7 +42,11 @@ impl UdevState {
             None => Err("the grant `udev` is missing"),
             Some(allowed) => Ok(allowed.clone()),
         };
-        Self { allowed, record }
+        Self {
+            allowed,
+            looks: Arc::clone(&capabilities.looks),
+            record,
+        }
     }
 
     fn allowed(&self, asked: &str) -> Result<Arc<Subsystems>, devices::Error> {
@@ -43,6 +54,42 @@ impl UdevState {
             self.record.deny(asked);
             devices::Error::Unavailable(reason.to_owned())
         })
+    }
+
+    /// Has `work` done where blocking is allowed, and waits for it, but not for ever; `at` says where it was by then.
+    async fn look<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> Result<T, devices::Error> + Send + 'static,
+        at: impl FnOnce() -> String,
+    ) -> Result<T, devices::Error> {
+        let begun = AtomicBool::new(false);
+        let meter = self.record.cpu.clone();
+        let looks = Arc::clone(&self.looks);
+        let looking = async {
+            let permit = looks.acquire_owned().await;
+            begun.store(true, Ordering::Relaxed);
+            tokio::task::spawn_blocking(move || {
+                let _permit = permit;
+                meter.bill(work)
+            })
+            .await
+        };
+        match tokio::time::timeout(ANSWERING, looking).await {
+            Ok(Ok(done)) => done,
+            Ok(Err(error)) => Err(unavailable(&error)),
+            Err(_) => Err(devices::Error::Unavailable(clean(
+                &format!(
+                    "/sys did not answer within {} s{}; a driver may hang",
+                    ANSWERING.as_secs(),
+                    if begun.into_inner() {
+                        at()
+                    } else {
+                        " what was asked before".to_owned()
+                    }
+                ),
+                1024,
+            ))),
+        }
     }
 
     /// Subsystems that a rule asks for by name and that are not granted: their devices are as if they were not there,
@@ -80,18 +127,14 @@ impl devices::Host for UdevState {
             Err(error) => return Ok(Err(error)),
         };
         self.note_denied(&rules, &allowed);
-        let rules = match host_rules(rules) {
-            Ok(rules) => rules,
-            Err(message) => return Ok(Err(devices::Error::InvalidRule(message))),
+        // Patterns are compiled there, too: they take their time.
+        let find = move || {
+            let rules = host_rules(rules).map_err(devices::Error::InvalidRule)?;
+            leafhost_udev::find(&rules, &allowed).map_err(|error| unavailable(&error))
         };
-        let meter = self.record.cpu.clone();
-        let found = tokio::task::spawn_blocking(move || {
-            meter.bill(|| leafhost_udev::find(&rules, &allowed))
-        });
-        let found = match found.await {
-            Ok(Ok(found)) => found,
-            Ok(Err(error)) => return Ok(Err(unavailable(&error))),
-            Err(error) => return Ok(Err(unavailable(&error))),
+        let found = match self.look(find, String::new).await {
+            Ok(found) => found,
+            Err(error) => return Ok(Err(error)),
         };
         for note in &found.notes {
             self.record.explain(&note.subject, &note.rule, &note.reason);
@@ -126,15 +169,20 @@ impl devices::Host for UdevState {
                 attributes.len()
             ))));
         }
-        let meter = self.record.cpu.clone();
-        let read = tokio::task::spawn_blocking(move || {
-            meter.bill(|| leafhost_udev::read(&attributes, &allowed))
-        });
-        Ok(match read.await {
-            Ok(Ok(values)) => Ok(values),
-            Ok(Err(error)) => Err(unavailable(&error)),
-            Err(error) => Err(unavailable(&error)),
-        })
+        let attributes: Arc<[(String, String)]> = attributes.into();
+        let reached = Arc::new(AtomicUsize::new(0));
+        let (asked, progress) = (Arc::clone(&attributes), Arc::clone(&reached));
+        let read = move || {
+            let at = |index| progress.store(index, Ordering::Relaxed);
+            leafhost_udev::read(&asked, &allowed, &at).map_err(|error| unavailable(&error))
+        };
+        let at = || {
+            let reached = attributes.get(reached.load(Ordering::Relaxed));
+            reached.map_or_else(String::new, |(devpath, name)| {
+                format!(" what {devpath}/{name} is")
+            })
+        };
+        Ok(self.look(read, at).await)
     }
 }
 
@@ -215,6 +263,7 @@ mod tests {
         let capabilities = Capabilities {
             discovers: true,
             udev: Some(Arc::new(Subsystems::new(["*"]))),
+            looks: Arc::new(Semaphore::new(4)),
             network: Err(String::new()),
             names: leafhost_net::http::Names::default(),
         };

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use super::Wakes;
 
 /// How many device events are kept while a call runs, for its answer to say which of them matter.
-const MAX_EVENTS: usize = 4096;
+pub(super) const MAX_EVENTS: usize = 4096;
 /// How many datagrams; each has at most 4 KiB.
 const MAX_DATAGRAMS: usize = 256;
 /// A change of the network is looked at so long after it began: a link brings its addresses one after the other.

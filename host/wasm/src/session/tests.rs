@@ -268,6 +268,46 @@ async fn many_events_are_told_as_lost_ones() {
     }
 }
 
+#[tokio::test]
+async fn patterns_that_cost_too_much_hold_up_nobody_and_wake_uncompared() {
+    // Each is some hundred steps for each character of the path.
+    let costly = Term {
+        field: Field::Devpath,
+        key: None,
+        negated: false,
+        value: "(.?){100}y{100}".to_owned(),
+    };
+    let rules = (0..256).map(|_| Rule::new(vec![costly.clone()]).unwrap());
+    let wakes = Wakes {
+        udev: rules.collect(),
+        ..Wakes::default()
+    };
+    let caller = at_once([waking(wakes.clone()), waking(wakes)]);
+    let (session, events) = listening(&caller);
+    let mut reports = run(session);
+    reports.recv().await;
+    let path = format!("/devices/{}", "x".repeat(4000));
+    for _ in 0..64 {
+        let event = Event {
+            devpath: path.clone(),
+            ..Event::clone(&event("usb", None))
+        };
+        events.send(Arc::new(event)).unwrap();
+    }
+    // The one thread there is goes on meanwhile.
+    let mut latest = Duration::ZERO;
+    let report = loop {
+        let begin = Instant::now();
+        tokio::select! {
+            report = reports.recv() => break report.unwrap(),
+            () = tokio::time::sleep(MILLI) => latest = latest.max(begin.elapsed()),
+        }
+    };
+    assert!(latest < Duration::from_millis(500), "{latest:?}");
+    let refused = report.call.wakes_refused.join(" ");
+    assert!(refused.contains("simpler patterns"), "{refused}");
+}
+
 #[tokio::test(start_paused = true)]
 async fn events_the_monitor_lost_wake_a_session_that_wants_events() {
     for (subsystems, calls) in [(&["usb"][..], 2), (&[][..], 1)] {

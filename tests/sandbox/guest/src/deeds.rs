@@ -1,9 +1,12 @@
 //! Things no handler should do.
 
-use crate::{computing, floods};
+use crate::{computing, devices, floods, reaching};
 
 /// Does it; returns if it was allowed to.
-pub fn commit(deed: &str, _argument: &str) {
-    let known = computing::commit(deed) || floods::commit(deed);
+pub fn commit(deed: &str, argument: &str) {
+    let known = computing::commit(deed)
+        || floods::commit(deed)
+        || devices::commit(deed)
+        || reaching::commit(deed, argument);
     assert!(known, "no such deed: {deed}");
 }

@@ -6,7 +6,9 @@
 mod answers;
 mod computing;
 mod deeds;
+mod devices;
 mod floods;
+mod reaching;
 
 #[allow(
     missing_docs,
