@@ -31,6 +31,7 @@ const ANSWERING: Duration = Duration::from_secs(10);
 pub(crate) struct UdevState {
     allowed: Result<Arc<Subsystems>, &'static str>,
     looks: Arc<Semaphore>,
+    answering: Duration,
     record: Arc<Record>,
 }
 
@@ -45,6 +46,7 @@ impl UdevState {
         Self {
             allowed,
             looks: Arc::clone(&capabilities.looks),
+            answering: ANSWERING,
             record,
         }
     }
@@ -74,13 +76,13 @@ impl UdevState {
             })
             .await
         };
-        match tokio::time::timeout(ANSWERING, looking).await {
+        match tokio::time::timeout(self.answering, looking).await {
             Ok(Ok(done)) => done,
             Ok(Err(error)) => Err(unavailable(&error)),
             Err(_) => Err(devices::Error::Unavailable(clean(
                 &format!(
                     "/sys did not answer within {} s{}; a driver may hang",
-                    ANSWERING.as_secs(),
+                    self.answering.as_secs(),
                     if begun.into_inner() {
                         at()
                     } else {
@@ -263,7 +265,7 @@ mod tests {
         let capabilities = Capabilities {
             discovers: true,
             udev: Some(Arc::new(Subsystems::new(["*"]))),
-            looks: Arc::new(Semaphore::new(4)),
+            looks: Arc::new(Semaphore::new(1)),
             network: Err(String::new()),
             names: leafhost_net::http::Names::default(),
         };
@@ -288,6 +290,34 @@ mod tests {
         let asked = vec![("/devices/virtual/mem/null".to_owned(), "dev".to_owned()); 100];
         let _ = devices::Host::read(&mut state, asked).await;
         assert!(state.record.cpu.used() > found);
+    }
+
+    #[tokio::test]
+    async fn a_look_that_is_not_answered_is_given_up_and_no_other_is_lost_beside_it() {
+        let mut state = state();
+        state.answering = Duration::from_millis(100);
+        let (answer, answered) = std::sync::mpsc::channel::<()>();
+        let hangs = move || {
+            let _ = answered.recv();
+            Ok(1)
+        };
+        let at = || " what /devices/x/y is".to_owned();
+        for (work, words) in [
+            (
+                Box::new(hangs) as Box<dyn FnOnce() -> _ + Send>,
+                "what /devices/x/y is; a driver may hang",
+            ),
+            (Box::new(|| Ok(2)), "what was asked before"),
+        ] {
+            let Err(devices::Error::Unavailable(message)) = state.look(work, at).await else {
+                panic!("it was answered");
+            };
+            assert!(message.contains(words), "{message}");
+        }
+        // A driver that comes to itself gives the place back.
+        drop(answer);
+        state.answering = Duration::from_secs(20);
+        assert!(matches!(state.look(|| Ok(3), at).await, Ok(3)));
     }
 
     #[tokio::test]
