@@ -75,7 +75,7 @@ cluster-stop: setup-cluster
 	@$(TARGET)/debug/leafhost-cluster stop
 
 bench: setup-cluster build handlers guests
-	cargo bench --locked -p leafhost-compile --bench call
+	RUST_LIB_BACKTRACE=0 cargo bench --locked -p leafhost-compile --bench call
 	cargo bench --locked -p leafhost-agent --bench plan
 	cargo bench --locked -p leafhost-tests --bench agent
 	cargo bench --locked -p leafhost-tests --bench kubelet
