@@ -90,6 +90,15 @@ fn mk_bye(n: u32, source: &str) -> Event {
     mk_datagram(source, payload)
 }
 
+/// The network with camera `n` answering probes as it should.
+fn announced(host: FakeHost, n: u32) -> FakeHost {
+    answering(
+        host,
+        &format!("192.168.7.{n}:3702"),
+        mk_match(&uuid(n), &url(n)),
+    )
+}
+
 /// Somebody in the group who answers every probe.
 fn answering(host: FakeHost, from: &str, payload: Vec<u8>) -> FakeHost {
     let from = from.parse().unwrap();

@@ -157,7 +157,7 @@ fn hold(file: &File) -> io::Result<bool> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::unix::fs::PermissionsExt as _;
+    use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 
     #[test]
     fn the_folder_is_made_for_its_owner_alone_and_held_once() {
@@ -181,8 +181,19 @@ mod tests {
         drop(StateDir::open(folder.path(), "edge-1").unwrap());
         let copy = File::open(folder.path().join(LOCK)).unwrap();
         copy.lock().unwrap();
+        // How the kernel writes one who waits for it.
+        let inode = format!(":{} ", copy.metadata().unwrap().ino());
+        let is_waited_for = || {
+            let locks = fs::read_to_string("/proc/locks").unwrap();
+            locks
+                .lines()
+                .any(|lock| lock.contains("-> ") && lock.contains(&inode))
+        };
         std::thread::scope(|scope| {
             let second = scope.spawn(|| StateDir::open(folder.path(), "edge-1"));
+            while !is_waited_for() && !second.is_finished() {
+                std::thread::yield_now();
+            }
             drop(copy);
             assert!(second.join().unwrap().is_ok());
         });

@@ -167,18 +167,14 @@ fn a_camera_that_says_little_is_a_device() {
         (200, Vec::new()),
         (404, b"<html>".to_vec()),
     ] {
-        let host = answering(
-            mk_network(),
-            "192.168.7.9:3702",
-            mk_match(&uuid(9), &url(9)),
-        )
-        .http_server("http://192.168.7.9:80", move |request| {
-            if String::from_utf8_lossy(&request.body).contains("<GetSystemDateAndTime ") {
-                answer(9, request).into()
-            } else {
-                http::Response::new(status, body.clone()).into()
-            }
-        });
+        let host =
+            announced(mk_network(), 9).http_server("http://192.168.7.9:80", move |request| {
+                if String::from_utf8_lossy(&request.body).contains("<GetSystemDateAndTime ") {
+                    answer(9, request).into()
+                } else {
+                    http::Response::new(status, body.clone()).into()
+                }
+            });
         let found = call("").run(&host).unwrap();
         let device = &found.devices()[0];
         assert_eq!(
@@ -197,11 +193,7 @@ fn what_does_not_tell_the_time_is_no_camera() {
         (401, b"<html>", "none are given for its UUID"),
         (200, b"<!DOCTYPE html><html></html>", "document type"),
     ] {
-        let host = answering(
-            mk_network(),
-            "192.168.7.9:3702",
-            mk_match(&uuid(9), &url(9)),
-        );
+        let host = announced(mk_network(), 9);
         let host = host.http_server("http://192.168.7.9:80", move |_| {
             http::Response::new(status, body).into()
         });
@@ -284,12 +276,7 @@ fn filters_are_those_of_akri_and_say_what_they_drop() {
 
 #[test]
 fn a_camera_whose_address_is_hidden_is_dropped_by_a_filter_on_it() {
-    let host = answering(
-        mk_network(),
-        "192.168.7.9:3702",
-        mk_match(&uuid(9), &url(9)),
-    )
-    .http_server("http://192.168.7.9:80", |request| {
+    let host = announced(mk_network(), 9).http_server("http://192.168.7.9:80", |request| {
         if String::from_utf8_lossy(&request.body).contains("<GetSystemDateAndTime ") {
             answer(9, request).into()
         } else {
@@ -336,11 +323,7 @@ fn a_camera_that_dislikes_one_probe_is_found_by_the_other() {
 fn cameras_with_one_hardware_address_are_two_cameras() {
     let mut host = mk_network();
     for n in [9, 10] {
-        host = answering(
-            host,
-            &format!("192.168.7.{n}:3702"),
-            mk_match(&uuid(n), &url(n)),
-        );
+        host = announced(host, n);
         host = host.http_server(&format!("http://192.168.7.{n}:80"), |request| {
             answer(77, request).into()
         });

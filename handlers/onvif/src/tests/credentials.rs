@@ -34,11 +34,7 @@ fn with_locked(host: FakeHost, at: &str) -> (FakeHost, Rc<Cell<usize>>) {
 
 #[test]
 fn a_camera_at_its_own_address_is_told_a_digest() {
-    let host = answering(
-        mk_network(),
-        "192.168.7.9:3702",
-        mk_match(&uuid(9), &url(9)),
-    );
+    let host = announced(mk_network(), 9);
     let (host, proofs) = with_locked(host, "192.168.7.9");
     let found = secretive(call("")).run(&host).unwrap();
     assert_eq!(
@@ -133,11 +129,7 @@ fn a_wrong_password_is_not_tried_again_for_a_quarter_of_an_hour() {
     for first in [true, false] {
         let proofs = Rc::new(Cell::new(0));
         let counted = Rc::clone(&proofs);
-        let host = answering(
-            mk_network(),
-            "192.168.7.9:3702",
-            mk_match(&uuid(9), &url(9)),
-        );
+        let host = announced(mk_network(), 9);
         let host = host.http_server("http://192.168.7.9:80", move |request| {
             let body = String::from_utf8_lossy(&request.body).into_owned();
             let is_signed = request
@@ -195,11 +187,7 @@ fn what_a_camera_told_stays_while_credentials_are_not_tried() {
     // Its user may read all but the scopes.
     let proofs = Rc::new(Cell::new(0));
     let counted = Rc::clone(&proofs);
-    let host = answering(
-        mk_network(),
-        "192.168.7.9:3702",
-        mk_match(&uuid(9), &url(9)),
-    );
+    let host = announced(mk_network(), 9);
     let host = host.http_server("http://192.168.7.9:80", move |request| {
         let body = String::from_utf8_lossy(&request.body).into_owned();
         let has_token = body.contains("PasswordDigest");
@@ -230,11 +218,7 @@ fn what_a_camera_told_stays_while_credentials_are_not_tried() {
 
 #[test]
 fn a_redirect_after_a_challenge_takes_no_digest_elsewhere() {
-    let host = answering(
-        mk_network(),
-        "192.168.7.9:3702",
-        mk_match(&uuid(9), &url(9)),
-    );
+    let host = announced(mk_network(), 9);
     let host = host.http_server("http://192.168.7.9:80", |request| {
         let body = String::from_utf8_lossy(&request.body).into_owned();
         if body.contains("<GetSystemDateAndTime ") {
@@ -296,11 +280,7 @@ fn each_of_akris_ways_to_give_credentials_reaches_the_camera() {
         ],
     ];
     for way in ways {
-        let host = answering(
-            mk_network(),
-            "192.168.7.9:3702",
-            mk_match(&uuid(9), &url(9)),
-        );
+        let host = announced(mk_network(), 9);
         let host = host.http_server("http://192.168.7.9:80", |request| {
             let body = String::from_utf8_lossy(&request.body).into_owned();
             let is_right = body.contains("<wsse:Username>secret-admin<")

@@ -127,11 +127,7 @@ fn a_flood_of_greetings_costs_no_probe_and_little_time() {
 
 #[test]
 fn what_does_not_answer_is_asked_less_and_less() {
-    let host = answering(
-        mk_network(),
-        "192.168.7.9:3702",
-        mk_match(&uuid(9), &url(9)),
-    );
+    let host = announced(mk_network(), 9);
     let host = host.http_server("http://192.168.7.9:80", |_| fails(net::Error::Refused));
     let mut found = call("").run(&host).unwrap();
     for _ in 0..12 {
@@ -239,11 +235,7 @@ fn what_a_camera_answers_that_means_harm_is_named() {
         (401, Vec::new(), "wants credentials"),
         (500, mk_soap(&"<s:Fault>".repeat(60)), "status 500"),
     ] {
-        let host = answering(
-            mk_network(),
-            "192.168.7.66:3702",
-            mk_match(&uuid(66), &url(66)),
-        );
+        let host = announced(mk_network(), 66);
         let host = host.http_server("http://192.168.7.66:80", move |_| {
             let mut response = http::Response::new(status, body.clone());
             let elsewhere = ("location".to_owned(), url(67));
@@ -276,7 +268,7 @@ fn who_lies_about_the_time_is_a_device_and_gets_a_token_of_that_time_or_none() {
         let tokens = Rc::new(std::cell::RefCell::new(Vec::new()));
         let kept = Rc::clone(&tokens);
         let host = with_camera(mk_network(), 10);
-        let host = answering(host, "192.168.7.9:3702", mk_match(&uuid(9), &url(9)));
+        let host = announced(host, 9);
         let host = host.http_server("http://192.168.7.9:80", move |request| {
             let body = String::from_utf8_lossy(&request.body).into_owned();
             if body.contains("<GetSystemDateAndTime ") {

@@ -277,11 +277,7 @@ fn what_is_open_is_read_and_what_is_locked_is_named() {
             "GetNetworkInterfaces: wants credentials: none are given",
         ),
     ] {
-        let host = answering(
-            mk_network(),
-            "192.168.7.9:3702",
-            mk_match(&uuid(9), &url(9)),
-        );
+        let host = announced(mk_network(), 9);
         let host = host.http_server("http://192.168.7.9:80", move |request| {
             let asked = String::from_utf8_lossy(&request.body).into_owned();
             let is_open = asked.contains("<GetSystemDateAndTime ")
@@ -318,11 +314,7 @@ fn an_answer_counts_whatever_its_header_says_of_it() {
         Some("text/xml;charset=ISO-8859-1"),
         Some("text/html"),
     ] {
-        let host = answering(
-            mk_network(),
-            "192.168.7.9:3702",
-            mk_match(&uuid(9), &url(9)),
-        );
+        let host = announced(mk_network(), 9);
         let host = host.http_server("http://192.168.7.9:80", move |request| {
             let mut response = answer(9, request);
             let header = content_type.map(|value| ("Content-Type".to_owned(), value.to_owned()));
@@ -338,11 +330,7 @@ fn an_answer_counts_whatever_its_header_says_of_it() {
 
 #[test]
 fn an_empty_body_for_the_time_is_a_camera_that_is_there() {
-    let host = answering(
-        mk_network(),
-        "192.168.7.9:3702",
-        mk_match(&uuid(9), &url(9)),
-    );
+    let host = announced(mk_network(), 9);
     let host = host.http_server("http://192.168.7.9:80", move |_| {
         http::Response::new(200, mk_soap("")).into()
     });
@@ -354,11 +342,7 @@ fn an_empty_body_for_the_time_is_a_camera_that_is_there() {
 fn a_camera_is_asked_four_things_and_no_stream() {
     let asked = Rc::new(std::cell::RefCell::new(Vec::new()));
     let kept = Rc::clone(&asked);
-    let host = answering(
-        mk_network(),
-        "192.168.7.9:3702",
-        mk_match(&uuid(9), &url(9)),
-    );
+    let host = announced(mk_network(), 9);
     let host = host.http_server("http://192.168.7.9:80", move |request| {
         let body = String::from_utf8_lossy(&request.body).into_owned();
         let (_, operation) = body.split_once("XMLSchema\"><").unwrap();

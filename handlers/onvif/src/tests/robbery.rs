@@ -49,11 +49,7 @@ fn mk_claim(source: u32, uuid: &str, url: &str) -> Event {
 #[test]
 fn who_claims_to_be_a_known_camera_is_told_nothing() {
     let is_claimed = Rc::new(Cell::new(false));
-    let host = answering(
-        mk_network(),
-        "192.168.7.9:3702",
-        mk_match(&uuid(9), &url(9)),
-    );
+    let host = announced(mk_network(), 9);
     let host = with_claim(host, 66, &is_claimed, mk_match(&uuid(9), &url(66)));
     let (host, real) = with_locked(host, 9);
     let (host, forged) = with_locked(host, 66);
@@ -82,11 +78,7 @@ fn who_claims_to_be_a_known_camera_is_told_nothing() {
 #[test]
 fn of_two_that_come_as_one_camera_none_is_told_until_one_has_gone() {
     let is_claimed = Rc::new(Cell::new(true));
-    let host = answering(
-        mk_network(),
-        "192.168.7.9:3702",
-        mk_match(&uuid(9), &url(9)),
-    );
+    let host = announced(mk_network(), 9);
     let host = with_claim(host, 66, &is_claimed, mk_match(&uuid(9), &url(66)));
     let (host, real) = with_locked(host, 9);
     let silent = Rc::clone(&is_claimed);

@@ -178,18 +178,15 @@ fn a_camera_that_says_goodbye_and_is_silent_has_gone() {
 fn a_camera_that_is_switched_off_after_its_goodbye_has_gone_within_two_seconds() {
     let is_on = Rc::new(Cell::new(true));
     let switch = Rc::clone(&is_on);
-    let host = answering(
-        mk_network(),
-        "192.168.7.9:3702",
-        mk_match(&uuid(9), &url(9)),
-    )
-    .http_server("http://192.168.7.9:80", move |request| HttpAnswer {
-        after: if switch.get() {
-            Duration::ZERO
-        } else {
-            Duration::from_hours(1)
-        },
-        result: Ok(answer(9, request)),
+    let host = announced(mk_network(), 9).http_server("http://192.168.7.9:80", move |request| {
+        HttpAnswer {
+            after: if switch.get() {
+                Duration::ZERO
+            } else {
+                Duration::from_hours(1)
+            },
+            result: Ok(answer(9, request)),
+        }
     });
     let found = call("").run(&host).unwrap();
     is_on.set(false);
@@ -263,12 +260,7 @@ fn a_forged_goodbye_withdraws_nobody() {
 fn whoever_answers_has_not_gone() {
     let is_busy = Rc::new(Cell::new(false));
     let switch = Rc::clone(&is_busy);
-    let host = answering(
-        mk_network(),
-        "192.168.7.9:3702",
-        mk_match(&uuid(9), &url(9)),
-    )
-    .http_server("http://192.168.7.9:80", move |request| {
+    let host = announced(mk_network(), 9).http_server("http://192.168.7.9:80", move |request| {
         if switch.get() {
             http::Response::new(503, "busy").into()
         } else {
@@ -287,12 +279,7 @@ fn whoever_answers_has_not_gone() {
 fn a_goodbye_where_we_may_not_look_proves_nothing() {
     let is_denied = Rc::new(Cell::new(false));
     let switch = Rc::clone(&is_denied);
-    let host = answering(
-        mk_network(),
-        "192.168.7.9:3702",
-        mk_match(&uuid(9), &url(9)),
-    )
-    .http_server("http://192.168.7.9:80", move |request| {
+    let host = announced(mk_network(), 9).http_server("http://192.168.7.9:80", move |request| {
         if switch.get() {
             fails(net::Error::Denied("x".to_owned()))
         } else {
