@@ -47,7 +47,7 @@ fn a_hundred_resources_are_served_whatever_the_shell_lets_open() -> Result<()> {
     let names: Vec<String> = (0..100).map(|n| format!("device-{n}")).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     node.echo(1, &names)?;
-    node.home.limit_files(128);
+    node.home.limit('n', 128);
     node.home.start(&[])?;
     node.until_listed(names.len() + 1)
 }

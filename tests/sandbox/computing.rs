@@ -9,6 +9,9 @@ const GRANTS: &str = "udev: {subsystems: [\"*\"]}\nnetwork: {interfaces: [lo]}\n
 const SLEEPERS: usize = 5;
 const SLEEPING: [&str; 5] = ["sleep", "poll", "nap", "sleep", "poll"];
 
+/// How many quick calls come first: more than a handler needs to be trusted with a thread of the agent.
+const QUICK: usize = 48;
+
 /// What a fault is called, and what its message says.
 fn named(reason: &'static str, words: &'static str) -> Named<'static> {
     Named { reason, words }
@@ -19,6 +22,16 @@ fn a_guest_that_computes_for_ever_is_ended_and_delays_nobody() -> Result<()> {
     let mut yard = Yard::with(Guest::default(), GRANTS)?;
     let named = named("cpu_budget", "2 s");
     yard.suffer(&["loop", "udev", "interfaces"].map(|deed| (deed, named)))
+}
+
+#[test]
+fn a_guest_that_was_quick_for_long_and_computes_for_ever_delays_nobody_either() -> Result<()> {
+    let mut yard = Yard::with(Guest::default(), GRANTS)?;
+    for number in 0..QUICK {
+        yard.configure(&format!("quick-{number}"), "hostile", "good")?;
+    }
+    yard.published("quick", QUICK)?;
+    yard.suffer(&[("loop", named("cpu_budget", "2 s")); 8])
 }
 
 #[test]
@@ -36,7 +49,10 @@ fn a_guest_that_talks_for_ever_is_ended_and_delays_nobody() -> Result<()> {
     ];
     yard.suffer(&floods.map(|deed| (deed, named("cpu_budget", "2 s"))))?;
     let log = yard.home.log();
-    let lines = log.lines().filter(|line| line.contains("leafhost::guest")).count();
+    let lines = log
+        .lines()
+        .filter(|line| line.contains("leafhost::guest"))
+        .count();
     // Fifteen in ten seconds, for at most some minutes.
     assert!((1..=600).contains(&lines), "{lines} lines of the guest");
     let longest = log.lines().map(str::len).max();

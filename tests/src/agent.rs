@@ -83,11 +83,11 @@ impl Home {
         self.kubelet = Some(folder.to_owned());
     }
 
-    /// Has the next agent start with a soft limit of open files.
-    pub fn limit_files(&mut self, limit: u32) {
+    /// Has the next agent start with a soft limit, as the shell's `ulimit` takes it: `n` open files, `v` KiB of addresses.
+    pub fn limit(&mut self, what: char, limit: u32) {
         self.enter = Box::new(move |program| {
             let mut command = Command::new("sh");
-            let script = format!("ulimit -Sn {limit} && exec \"$0\" \"$@\"");
+            let script = format!("ulimit -S{what} {limit} && exec \"$0\" \"$@\"");
             command.args(["-c", &script]).arg(program);
             Ok(command)
         });

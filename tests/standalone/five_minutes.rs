@@ -177,14 +177,14 @@ fn the_sdks_five_minutes_work_as_they_are_written() -> Result<()> {
             ("sh", "eventually") => {
                 shown = eventually("the device is in the table", || {
                     let text = author.run(&block.text)?;
-                    ensure!(text.contains("entropy-"), "{text}");
+                    ensure!(text.contains("akri.sh/entropy="), "{text}");
                     Ok(text)
                 })?;
             }
             (language, mark) => bail!("no reader knows what to do with a block {language},{mark}"),
         }
     }
-    assert!(shown.contains("akri.sh/entropy="), "{shown}");
+    assert!(shown.contains("entropy-"), "{shown}");
     let detail = author.run("leafhost status configuration entropy")?;
     assert!(
         detail.contains("/dev/random") && detail.contains("--device akri.sh/entropy="),

@@ -41,6 +41,16 @@ fn a_handler_dropped_into_a_running_agent_serves_the_configuration_that_waited_f
 }
 
 #[test]
+fn an_agent_with_few_addresses_calls_its_handlers() -> Result<()> {
+    let mut home = home_with_echo()?;
+    // 64 GiB.
+    home.limit('v', 64 << 20);
+    home.start(&[])?;
+    home.instances(2)?;
+    Ok(())
+}
+
+#[test]
 fn a_handler_without_a_configuration_waits() -> Result<()> {
     let mut home = Home::new()?;
     home.add_handler("mock-gpu")?;

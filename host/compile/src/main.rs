@@ -10,7 +10,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
 
 use leafhost_wasm::{EXIT_INVALID, EXIT_LIMITS, EXIT_PANIC, MAX_BYTES, engine_config};
-use wasmtime::Engine;
+use wasmtime::{Engine, OptLevel};
 
 mod sandbox;
 
@@ -57,7 +57,9 @@ fn compile() -> Result<(), Error> {
         .num_threads(threads())
         .build_global()
         .map_err(Error::Threads)?;
-    let config = engine_config().map_err(|error| Error::Engine(error.into()))?;
+    let mut config = engine_config().map_err(|error| Error::Engine(error.into()))?;
+    // Native code stays in the agent's memory.
+    config.cranelift_opt_level(OptLevel::SpeedAndSize);
     let engine = Engine::new(&config).map_err(|error| Error::Engine(error.into()))?;
     let mut wasm = Vec::new();
     let most = u64::try_from(MAX_BYTES).unwrap_or(u64::MAX);

@@ -1,10 +1,12 @@
 //! One call of a guest: a fresh store, armed limits, and what became of it.
 //!
-//! Guests run on a runtime of their own, so that one that computes delays no timer of the agent.
+//! Guests run on a runtime of their own, so that one that computes delays no timer of the agent; those of brisk handlers begin
+//! where they are asked for.
 
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use leafhost_core::fault::{Fault, FaultReason};
@@ -14,8 +16,10 @@ use wasmtime::{Engine, Store, Trap, UpdateDeadline, WasmBacktrace};
 use wasmtime_wasi::{I32Exit, ResourceTableError};
 
 use crate::bindings::{DiscoveryHandler, DiscoveryHandlerPre};
+use crate::brisk::{self, Brisk};
 use crate::capabilities::CallState;
 use crate::cpu::Metered;
+use crate::engine::GUESTS;
 use crate::limits::{HANDLES, HOSTCALL_FUEL, Limits, TABLE_ELEMENTS};
 use crate::record::Record;
 use crate::text::{Secrets, clean};
@@ -25,6 +29,8 @@ use crate::ticker::Ticker;
 const AT_ONCE: usize = 12;
 /// How many functions of a backtrace are shown.
 const FRAMES: usize = 8;
+/// What is said when the agent's own code panics.
+const FAILED: &str = "the agent failed while it ran the guest";
 /// The longest text of a fault, in bytes.
 const MAX_TEXT: usize = 4096;
 
@@ -36,6 +42,10 @@ pub(crate) struct Host {
     runtime: Option<tokio::runtime::Runtime>,
     /// For all handlers together. A handler's first call at a time needs none, so that nobody's calls hold up all of another's.
     pub(crate) permits: Semaphore,
+    /// For all guests, so that each finds a place to stand.
+    pub(crate) places: Semaphore,
+    /// One call at a time begins where it is asked for, so that another of the agent's threads goes on.
+    in_place: Semaphore,
 }
 
 impl Host {
@@ -52,6 +62,8 @@ impl Host {
             engine,
             runtime: Some(runtime),
             permits: Semaphore::new(AT_ONCE),
+            places: Semaphore::new(GUESTS.into()),
+            in_place: Semaphore::new(1),
         })
     }
 }
@@ -112,36 +124,49 @@ pub(crate) struct Ended<T> {
 
 impl Host {
     /// Makes a call; that it may be made now is the caller's to know. Dropping the future ends it.
-    pub(crate) async fn call<T: Send + 'static>(self: &Arc<Self>, call: Call<T>) -> Ended<T> {
-        let stopped = || Ended {
-            answer: Err(Fault::new(FaultReason::Host, "the agent is stopping")),
-            queued: Duration::ZERO,
-            wall: Duration::ZERO,
-        };
+    pub(crate) async fn call<T: Send + 'static>(
+        self: &Arc<Self>,
+        brisk: &Brisk,
+        call: Call<T>,
+    ) -> Ended<T> {
         let Some(runtime) = &self.runtime else {
-            return stopped();
+            return not_made("the agent is stopping".to_owned());
         };
-        let meter = call.record.cpu.clone();
+        let record = call.record.clone();
         // The host itself is not given along: one that is dropped must not be kept by a guest, nor be dropped by one.
         let engine = self.engine.clone();
         let run = self.ticker.tick(async move { run(&engine, call).await });
-        let task = runtime.spawn(Metered::new(meter, run));
-        let _end = EndWithCaller(task.abort_handle());
-        match task.await {
-            Ok(ended) => ended,
-            Err(error) if error.is_cancelled() => stopped(),
-            Err(error) => Ended {
-                answer: Err(Fault::new(
-                    FaultReason::Host,
-                    clean(
-                        &format!("the agent failed while it ran the guest: {error}"),
-                        MAX_TEXT,
-                    ),
-                )),
-                queued: Duration::ZERO,
-                wall: Duration::ZERO,
-            },
-        }
+        let mut run = Box::pin(Metered::new(record.cpu.clone(), run));
+        let begun = match self.in_place.try_acquire() {
+            Ok(_alone) if brisk.is_trusted() => brisk::begin(runtime.handle(), run.as_mut()),
+            _ => Ok(Poll::Pending),
+        };
+        let ended = match begun {
+            Ok(Poll::Ready(ended)) => ended,
+            Ok(Poll::Pending) => {
+                let task = runtime.spawn(run);
+                let _end = EndWithCaller(task.abort_handle());
+                match task.await {
+                    Ok(ended) => ended,
+                    Err(error) if error.is_cancelled() => {
+                        not_made("the agent is stopping".to_owned())
+                    }
+                    Err(error) => not_made(clean(&format!("{FAILED}: {error}"), MAX_TEXT)),
+                }
+            }
+            Err(_) => not_made(FAILED.to_owned()),
+        };
+        brisk.ended(record.cpu.used());
+        ended
+    }
+}
+
+/// Nothing came of a call, by no fault of the guest's.
+fn not_made<T>(why: String) -> Ended<T> {
+    Ended {
+        answer: Err(Fault::new(FaultReason::Host, why)),
+        queued: Duration::ZERO,
+        wall: Duration::ZERO,
     }
 }
 

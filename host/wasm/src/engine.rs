@@ -6,15 +6,30 @@ use std::fmt::Write as _;
 use std::hash::{Hash as _, Hasher};
 
 use sha2::{Digest as _, Sha256};
-use wasmtime::{Config, Engine, ModuleVersionStrategy};
+use wasmtime::{
+    Config, Enabled, Engine, InstanceAllocationStrategy, ModuleVersionStrategy,
+    PoolingAllocationConfig,
+};
+
+use crate::limits::{GUEST_INSTANCES, MEMORIES, TABLE_ELEMENTS, TABLES};
+
+/// How many guests stand at once; more wait.
+pub(crate) const GUESTS: u16 = 128;
+/// Bytes of a linear memory that stay for the next guest in its place. Most calls touch fewer.
+const KEPT: usize = 128 << 10;
+/// Bytes of a stack that stay.
+const KEPT_STACK: usize = 16 << 10;
+/// Bytes of a table that stay.
+const KEPT_TABLE: usize = 4 << 10;
+/// How many places stay with the component they were used by last.
+const WARM: u32 = 8;
 
 /// Why there is no engine.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot set up the WebAssembly engine")]
 pub struct EngineError(#[source] pub(crate) wasmtime::Error);
 
-/// The settings. Memory is not pooled: a guest instance takes 16 µs without, and small machines lack the address space.
-/// Native code stays in memory as long as its handler does, so it has no tables that only debuggers and profilers read; the
+/// The settings. Native code stays in memory as long as its handler does, so it has no tables that only debuggers and profilers read; the
 /// names of functions in a trap's backtrace come without them.
 ///
 /// # Errors
@@ -39,9 +54,42 @@ pub fn engine_config() -> Result<Config, EngineError> {
     Ok(config)
 }
 
-/// An engine for running, without a compiler.
+/// An engine for running, without a compiler. Guests get their memory out of a pool, which costs some TiB of addresses and
+/// saves most of the time that setting a guest up takes; where there are fewer addresses, every guest has its memory mapped anew.
 pub(crate) fn engine() -> Result<Engine, EngineError> {
-    Engine::new(&engine_config()?).map_err(EngineError)
+    let mut config = engine_config()?;
+    config.allocation_strategy(InstanceAllocationStrategy::Pooling(pool()));
+    Engine::new(&config)
+        .or_else(|error| {
+            tracing::debug!(%error, "no pool for the memory of guests");
+            Engine::new(&engine_config().map_err(|error| error.0)?)
+        })
+        .map_err(EngineError)
+}
+
+/// As much of everything as [`GUESTS`] may use at most.
+fn pool() -> PoolingAllocationConfig {
+    let guests = u32::from(GUESTS);
+    let mut pool = PoolingAllocationConfig::new();
+    pool.total_component_instances(guests)
+        .total_stacks(guests)
+        .total_core_instances(guests * u32::from(GUEST_INSTANCES))
+        .max_core_instances_per_component(GUEST_INSTANCES.into())
+        .total_memories(guests * u32::from(MEMORIES))
+        .max_memories_per_component(MEMORIES.into())
+        .max_memories_per_module(MEMORIES.into())
+        .total_tables(guests * u32::from(TABLES))
+        .max_tables_per_component(TABLES.into())
+        .max_tables_per_module(TABLES.into())
+        .table_elements(TABLE_ELEMENTS)
+        .max_component_instance_size(8 << 20)
+        .max_core_instance_size(8 << 20)
+        .max_unused_warm_slots(WARM)
+        .linear_memory_keep_resident(KEPT)
+        .async_stack_keep_resident(KEPT_STACK)
+        .table_keep_resident(KEPT_TABLE)
+        .pagemap_scan(Enabled::Auto);
+    pool
 }
 
 /// What native code must have been made for to run here, in hex: wasmtime's version to the patch (a patch may mend the

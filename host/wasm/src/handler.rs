@@ -15,6 +15,7 @@ use tokio::sync::Semaphore;
 
 use crate::bindings::DiscoveryHandlerPre;
 use crate::bindings::leafhost::discovery::types;
+use crate::brisk::Brisk;
 use crate::call::{Call, Ended, Host, Work};
 use crate::capabilities::log::{LogSink, Rate};
 use crate::capabilities::{CallState, Capabilities};
@@ -59,6 +60,7 @@ pub(crate) struct Guest {
     checks: Arc<Semaphore>,
     /// The place of this handler alone: it gets its turn whatever other handlers do.
     own: Semaphore,
+    brisk: Brisk,
 }
 
 impl Guest {
@@ -95,6 +97,7 @@ impl Guest {
             permits: Semaphore::new(AT_ONCE),
             checks: Arc::new(Semaphore::new(AT_ONCE)),
             own: Semaphore::new(1),
+            brisk: Brisk::default(),
         }
     }
 
@@ -159,20 +162,20 @@ impl Guest {
             place = self.own.acquire() => place,
             place = self.host.permits.acquire() => place,
         };
+        let _stand = self.host.places.acquire().await;
         let limits = self.grants.limits.clone();
         let secrets = sink.secrets.clone();
         let state = CallState::new(capabilities, &limits, sink, record);
-        self.host
-            .call(Call {
-                pre: self.pre.clone(),
-                state,
-                limits,
-                record: record.clone(),
-                secrets,
-                work,
-                asked,
-            })
-            .await
+        let call = Call {
+            pre: self.pre.clone(),
+            state,
+            limits,
+            record: record.clone(),
+            secrets,
+            work,
+            asked,
+        };
+        self.host.call(&self.brisk, call).await
     }
 }
 

@@ -15,6 +15,7 @@ use std::time::Duration;
 use wasmtime::component::Linker;
 
 mod bindings;
+mod brisk;
 mod cache;
 mod call;
 mod capabilities;

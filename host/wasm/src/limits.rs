@@ -6,8 +6,12 @@ use std::time::Duration;
 
 use wasmtime::{Error, ResourceLimiter, Result};
 
-/// The most guest instances, memories and tables of one component, each.
-const GUEST_INSTANCES: usize = 64;
+/// The most guest instances of one component.
+pub(crate) const GUEST_INSTANCES: u8 = 64;
+/// The most linear memories of one component.
+pub(crate) const MEMORIES: u8 = 8;
+/// The most tables of one component.
+pub(crate) const TABLES: u8 = 16;
 /// The most elements of all tables together.
 pub(crate) const TABLE_ELEMENTS: usize = 100_000;
 
@@ -140,15 +144,15 @@ impl ResourceLimiter for Limiter {
     }
 
     fn instances(&self) -> usize {
-        GUEST_INSTANCES
+        GUEST_INSTANCES.into()
     }
 
     fn tables(&self) -> usize {
-        GUEST_INSTANCES
+        TABLES.into()
     }
 
     fn memories(&self) -> usize {
-        GUEST_INSTANCES
+        MEMORIES.into()
     }
 }
 
