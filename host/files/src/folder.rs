@@ -114,13 +114,17 @@ impl Folder {
                 look.refuse_if_empty();
             }
             let now = Instant::now();
-            while let Some(sound) = ear.next().now_or_never() {
-                self.note(sound, &mut settling, &mut ear, now);
-            }
             if look.readable {
                 device = look.device.or(device);
                 leave_out(&mut look, &settling, &mut snapshot, &mut beyond);
                 settling.seen(&look.found, now);
+            }
+            // It may have happened after the look, which then says nothing of it.
+            let mut missed = false;
+            while let Some(sound) = ear.next().now_or_never() {
+                missed |= self.note(sound, &mut settling, &mut ear, now);
+            }
+            if look.readable {
                 let settled = settling.take(now);
                 unread.retain(|name, _| look.found.contains_key(name));
                 self.read(settled, &look, &mut settling, &mut snapshot, &mut unread)
@@ -142,6 +146,9 @@ impl Folder {
             let whole = *unpacked.get_or_insert(now + FILE_SETTLE);
             let mut wake = settling.next().unwrap_or(now + FOLDER_BACKSTOP);
             wake = wake.min(now + FOLDER_BACKSTOP);
+            if missed {
+                wake = wake.min(now + LOOK_SPACING);
+            }
             if now < whole {
                 wake = wake.min(whole);
             } else {

@@ -58,6 +58,8 @@ struct Entry {
     stamp: Option<Stamp>,
     /// When something last happened to it.
     quiet_since: Instant,
+    /// Whether something was heard of it since it was last seen, which explains that it is another.
+    heard: bool,
     writer: Writer,
     /// Whether something happened since it last counted.
     pending: bool,
@@ -91,10 +93,12 @@ impl Settling {
         let entry = self.entries.entry(name.to_owned()).or_insert(Entry {
             stamp: None,
             quiet_since: now,
+            heard: true,
             writer: Writer::None,
             pending: true,
             counted: false,
         });
+        entry.heard = true;
         entry.pending = true;
         entry.quiet_since = now;
         entry.writer = match heard {
@@ -126,14 +130,18 @@ impl Settling {
             let entry = self.entries.entry(name.clone()).or_insert(Entry {
                 stamp: None,
                 quiet_since: now,
+                heard: false,
                 writer,
                 pending: true,
                 counted: false,
             });
+            let heard = std::mem::take(&mut entry.heard);
             if entry.stamp != Some(*stamp) {
                 entry.stamp = Some(*stamp);
-                entry.quiet_since = now;
                 entry.pending = true;
+                if !heard {
+                    entry.quiet_since = now;
+                }
             }
         }
         self.entries.retain(|name, entry| {
@@ -386,6 +394,18 @@ mod tests {
         assert_eq!(settling.take(now + FILE_SETTLE).len(), 1);
         assert_eq!(settling.next(), None);
         assert!(settling.take_unsettled().is_empty());
+    }
+
+    #[test]
+    fn a_change_that_was_heard_of_before_it_was_seen_counts_from_when_it_was_heard() {
+        let start = Instant::now();
+        let mut settling = Settling::default();
+        settling.seen(&[("f".to_owned(), stamp(1))].into(), start);
+        settling.heard("f", Heard::Closed, start);
+        settling.seen(&[("f".to_owned(), stamp(2))].into(), start + LOOK_SPACING);
+        assert_eq!(settling.next(), Some(start + FILE_SETTLE));
+        settling.seen(&[("f".to_owned(), stamp(3))].into(), start + LOOK_SPACING);
+        assert_eq!(settling.next(), Some(start + LOOK_SPACING + FILE_SETTLE));
     }
 
     #[test]
