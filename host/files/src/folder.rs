@@ -144,7 +144,9 @@ impl Folder {
             });
             snapshot.problems.extend(unread);
             let whole = *unpacked.get_or_insert(now + FILE_SETTLE);
-            let mut wake = settling.next().unwrap_or(now + FOLDER_BACKSTOP);
+            // What cannot be looked at does not settle.
+            let settles = settling.next().filter(|_| look.readable);
+            let mut wake = settles.unwrap_or(now + FOLDER_BACKSTOP);
             wake = wake.min(now + FOLDER_BACKSTOP);
             if missed {
                 wake = wake.min(now + LOOK_SPACING);

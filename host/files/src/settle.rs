@@ -116,6 +116,7 @@ impl Settling {
                 entry.writer = Writer::Perhaps;
                 entry.quiet_since = now;
             }
+            entry.heard = false;
         }
     }
 
@@ -145,9 +146,12 @@ impl Settling {
             }
         }
         self.entries.retain(|name, entry| {
-            if !found.contains_key(name) && entry.stamp.take().is_some() {
-                entry.quiet_since = now;
-                entry.writer = Writer::None;
+            if !found.contains_key(name) {
+                entry.heard = false;
+                if entry.stamp.take().is_some() {
+                    entry.quiet_since = now;
+                    entry.writer = Writer::None;
+                }
             }
             entry.stamp.is_some() || entry.counted
         });

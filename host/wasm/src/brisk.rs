@@ -1,7 +1,8 @@
 //! Which handlers' calls begin on the thread that asks for them, and end there if they do not have to wait.
 //!
-//! Waking a thread of the guests costs more than most calls. But a guest that computes on the agent's own threads holds the agent
-//! up until the next tick: only a handler whose calls have all been short for a while is trusted with that, and one at a time.
+//! Waking a thread of the guests costs more than most calls. But a guest that computes on a thread of the agent's holds up what waits
+//! there until the next tick: only a handler whose calls have all been short for a while is trusted with that, one at a time, and
+//! not again soon if it was not worth it.
 
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -27,8 +28,8 @@ impl Brisk {
         self.0.load(Ordering::Relaxed) >= IN_A_ROW
     }
 
-    /// A call ended that computed for so long.
-    pub(crate) fn ended(&self, computed: Duration) {
+    /// A call computed for so long, up to its end or while it was on the agent's thread.
+    pub(crate) fn computed(&self, computed: Duration) {
         if computed > SHORT {
             self.0.store(0, Ordering::Relaxed);
         } else if !self.is_trusted() {
@@ -60,16 +61,16 @@ mod tests {
     fn a_handler_is_trusted_after_short_calls_in_a_row_and_until_a_long_one() {
         let brisk = Brisk::default();
         for _ in 1..IN_A_ROW {
-            brisk.ended(SHORT);
+            brisk.computed(SHORT);
         }
         assert!(!brisk.is_trusted());
         for _ in 0..1000 {
-            brisk.ended(Duration::ZERO);
+            brisk.computed(Duration::ZERO);
         }
         assert!(brisk.is_trusted());
-        brisk.ended(SHORT + Duration::from_nanos(1));
+        brisk.computed(SHORT + Duration::from_nanos(1));
         assert!(!brisk.is_trusted());
-        brisk.ended(SHORT);
+        brisk.computed(SHORT);
         assert!(!brisk.is_trusted());
     }
 

@@ -10,7 +10,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use leafhost_core::fault::{Fault, FaultReason};
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::AbortHandle;
 use wasmtime::{Engine, Store, Trap, UpdateDeadline, WasmBacktrace};
 use wasmtime_wasi::{I32Exit, ResourceTableError};
@@ -43,8 +43,8 @@ pub(crate) struct Host {
     /// For all handlers together. A handler's first call at a time needs none, so that nobody's calls hold up all of another's.
     pub(crate) permits: Semaphore,
     /// For all guests, so that each finds a place to stand.
-    pub(crate) places: Semaphore,
-    /// One call at a time begins where it is asked for, so that another of the agent's threads goes on.
+    pub(crate) places: Arc<Semaphore>,
+    /// One call at a time begins where it is asked for.
     in_place: Semaphore,
 }
 
@@ -62,7 +62,7 @@ impl Host {
             engine,
             runtime: Some(runtime),
             permits: Semaphore::new(AT_ONCE),
-            places: Semaphore::new(GUESTS.into()),
+            places: Arc::new(Semaphore::new(GUESTS.into())),
             in_place: Semaphore::new(1),
         })
     }
@@ -107,6 +107,8 @@ pub(crate) struct Call<T> {
     pub(crate) record: Arc<Record>,
     /// What must not be seen in a fault.
     pub(crate) secrets: Arc<Secrets>,
+    /// Where its guest stands.
+    pub(crate) place: Option<OwnedSemaphorePermit>,
     /// When it was asked for.
     pub(crate) asked: tokio::time::Instant,
     /// What it is to do.
@@ -133,31 +135,32 @@ impl Host {
             return not_made("the agent is stopping".to_owned());
         };
         let record = call.record.clone();
+        // What cannot be interrupted takes as long as there is memory.
+        let is_trusted = brisk.is_trusted() && call.limits.memory <= Limits::default().memory;
         // The host itself is not given along: one that is dropped must not be kept by a guest, nor be dropped by one.
         let engine = self.engine.clone();
         let run = self.ticker.tick(async move { run(&engine, call).await });
         let mut run = Box::pin(Metered::new(record.cpu.clone(), run));
-        let begun = match self.in_place.try_acquire() {
-            Ok(_alone) if brisk.is_trusted() => brisk::begin(runtime.handle(), run.as_mut()),
-            _ => Ok(Poll::Pending),
-        };
-        let ended = match begun {
-            Ok(Poll::Ready(ended)) => ended,
-            Ok(Poll::Pending) => {
-                let task = runtime.spawn(run);
-                let _end = EndWithCaller(task.abort_handle());
-                match task.await {
-                    Ok(ended) => ended,
-                    Err(error) if error.is_cancelled() => {
-                        not_made("the agent is stopping".to_owned())
-                    }
-                    Err(error) => not_made(clean(&format!("{FAILED}: {error}"), MAX_TEXT)),
-                }
+        if is_trusted && let Ok(alone) = self.in_place.try_acquire() {
+            let begun = brisk::begin(runtime.handle(), run.as_mut());
+            drop(alone);
+            brisk.computed(record.cpu.used());
+            match begun {
+                Ok(Poll::Ready(ended)) => return ended,
+                Ok(Poll::Pending) => {}
+                Err(_) => return not_made(FAILED.to_owned()),
             }
-            Err(_) => not_made(FAILED.to_owned()),
-        };
-        brisk.ended(record.cpu.used());
-        ended
+        }
+        let task = runtime.spawn(run);
+        let _end = EndWithCaller(task.abort_handle());
+        match task.await {
+            Ok(ended) => {
+                brisk.computed(record.cpu.used());
+                ended
+            }
+            Err(error) if error.is_cancelled() => not_made("the agent is stopping".to_owned()),
+            Err(error) => not_made(clean(&format!("{FAILED}: {error}"), MAX_TEXT)),
+        }
     }
 }
 
@@ -178,6 +181,7 @@ async fn run<T>(engine: &Engine, call: Call<T>) -> Ended<T> {
         record,
         secrets,
         work,
+        place,
         asked,
     } = call;
     let begin = tokio::time::Instant::now();
@@ -204,6 +208,7 @@ async fn run<T>(engine: &Engine, call: Call<T>) -> Ended<T> {
     let wall = begin.elapsed();
     // The guest's last lines come out when its streams are dropped.
     drop(store);
+    drop(place);
     let answer = match answer {
         Ok(answer) => answer.map_err(|error| fault(&error, &limits, &record)),
         Err(_) => Err(Fault::new(

@@ -1,6 +1,7 @@
 //! The engine's settings, shared by the agent (which only runs native code) and the compiler child (which only makes it).
 //!
-//! Native code is accepted only by an engine with equal settings, so there is exactly one function that makes them.
+//! Native code is accepted only by an engine with equal settings, so there is exactly one function that makes them; how hard the
+//! compiler tries is no such setting.
 
 use std::fmt::Write as _;
 use std::hash::{Hash as _, Hasher};
@@ -15,13 +16,13 @@ use crate::limits::{GUEST_INSTANCES, MEMORIES, TABLE_ELEMENTS, TABLES};
 
 /// How many guests stand at once; more wait.
 pub(crate) const GUESTS: u16 = 128;
-/// Bytes of a linear memory that stay for the next guest in its place. Most calls touch fewer.
+/// Bytes of a linear memory that stay, cleared, for the next guest in its place. Most calls touch fewer.
 const KEPT: usize = 128 << 10;
 /// Bytes of a stack that stay.
 const KEPT_STACK: usize = 16 << 10;
 /// Bytes of a table that stay.
 const KEPT_TABLE: usize = 4 << 10;
-/// How many places stay with the component they were used by last.
+/// How many unused places stay with the component they were used by last.
 const WARM: u32 = 8;
 
 /// Why there is no engine.
@@ -50,7 +51,9 @@ pub fn engine_config() -> Result<Config, EngineError> {
         .shared_memory(false)
         .wasm_memory64(false)
         .wasm_relaxed_simd(false)
-        .wasm_wide_arithmetic(false);
+        .wasm_wide_arithmetic(false)
+        // Nothing here is called concurrently, and a guest could hold a stack for each of its instances.
+        .concurrency_support(false);
     Ok(config)
 }
 
@@ -58,10 +61,16 @@ pub fn engine_config() -> Result<Config, EngineError> {
 /// saves most of the time that setting a guest up takes; where there are fewer addresses, every guest has its memory mapped anew.
 pub(crate) fn engine() -> Result<Engine, EngineError> {
     let mut config = engine_config()?;
-    config.allocation_strategy(InstanceAllocationStrategy::Pooling(pool()));
+    config
+        .allocation_strategy(InstanceAllocationStrategy::Pooling(pool()))
+        .async_stack_zeroing(true);
     Engine::new(&config)
         .or_else(|error| {
-            tracing::debug!(%error, "no pool for the memory of guests");
+            let why = format!("{error:#}");
+            tracing::info!(
+                why,
+                "no pool for the memory of guests, each call maps its own"
+            );
             Engine::new(&engine_config().map_err(|error| error.0)?)
         })
         .map_err(EngineError)

@@ -162,7 +162,7 @@ impl Guest {
             place = self.own.acquire() => place,
             place = self.host.permits.acquire() => place,
         };
-        let _stand = self.host.places.acquire().await;
+        let place = Arc::clone(&self.host.places).acquire_owned().await.ok();
         let limits = self.grants.limits.clone();
         let secrets = sink.secrets.clone();
         let state = CallState::new(capabilities, &limits, sink, record);
@@ -173,6 +173,7 @@ impl Guest {
             record: record.clone(),
             secrets,
             work,
+            place,
             asked,
         };
         self.host.call(&self.brisk, call).await

@@ -47,6 +47,8 @@ enum Refusal {
         "the compiler's output is not for this agent ({0}); install leafhost and leafhost-compile of one version together"
     )]
     Foreign(String),
+    #[error("it is made of more than a handler may be, build it as one component: {0}")]
+    Large(String),
     #[error("it does not fit the contract: {0}")]
     Contract(String),
     #[error("it cannot say who it is: {0}")]
@@ -157,7 +159,17 @@ impl Runtime {
         let (cache, engine) = (self.cache.clone(), self.host.engine.clone());
         tokio::task::spawn_blocking(move || cache.keep(&engine, &digest, &code))
             .await??
-            .map_err(|error| Refusal::Foreign(clean(&format!("{error:#}"), 1024)))
+            .map_err(|error| {
+                let why = format!("{error:#}");
+                // There is no type for it.
+                let is_large = why.contains("pooling allocator");
+                let why = clean(&why, 1024);
+                if is_large {
+                    Refusal::Large(why)
+                } else {
+                    Refusal::Foreign(why)
+                }
+            })
     }
 }
 

@@ -9,6 +9,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use leafhost_core::fault::FaultReason;
@@ -129,6 +130,18 @@ fn spec() -> SessionSpec {
         details: String::new(),
         properties: Vec::new(),
         opening: Opening::First,
+    }
+}
+
+/// Looks once at what a future has.
+fn now<F: Future>(future: F) -> Option<F::Output> {
+    let mut future = Box::pin(future);
+    match future
+        .as_mut()
+        .poll(&mut Context::from_waker(Waker::noop()))
+    {
+        Poll::Ready(output) => Some(output),
+        Poll::Pending => None,
     }
 }
 
@@ -416,4 +429,29 @@ async fn a_component_that_is_too_much_for_the_compiler_is_refused_by_name() {
     }
     assert!(!error.transient, "{error}");
     bench.load(&Guest::default().wasm(), "").await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn calls_of_a_handler_that_was_quick_for_long_end_where_they_are_asked_for() {
+    let bench = Bench::new();
+    let handler = bench.load(&Guest::default().wasm(), "").await.unwrap();
+    // Two were made when it was loaded.
+    for call in 0..30 {
+        assert!(now(handler.open(spec()).next()).is_none(), "call {call}");
+        handler.open(spec()).next().await;
+    }
+    let mut quick = 0..1000;
+    assert!(quick.any(|_| now(handler.open(spec()).next()).is_some()));
+}
+
+#[tokio::test]
+async fn a_component_of_more_parts_than_there_is_room_for_is_refused_and_says_of_what() {
+    let bench = Bench::new();
+    let guest = Guest {
+        data: "(table 1 funcref) ".repeat(17),
+        ..Guest::default()
+    };
+    let error = bench.load(&guest.wasm(), "").await.unwrap_err();
+    assert!(!error.transient, "{error:?}");
+    assert!(error.message.contains("tables count of 17"), "{error:?}");
 }
