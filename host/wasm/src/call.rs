@@ -27,6 +27,8 @@ use crate::ticker::Ticker;
 
 /// How many calls of the agent run at once besides one of each handler; more wait.
 const AT_ONCE: usize = 12;
+/// Threads of the guests: more than one handler may have calls, so that another's need not wait for a tick of one of those.
+const THREADS: usize = 6;
 /// How many functions of a backtrace are shown.
 const FRAMES: usize = 8;
 /// What is said when the agent's own code panics.
@@ -52,7 +54,7 @@ impl Host {
     /// Starts the threads.
     pub(crate) fn start(engine: Engine) -> std::io::Result<Self> {
         let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(2)
+            .worker_threads(THREADS)
             .max_blocking_threads(64)
             .thread_name("guest")
             .enable_all()
