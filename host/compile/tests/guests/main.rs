@@ -435,13 +435,12 @@ async fn a_component_that_is_too_much_for_the_compiler_is_refused_by_name() {
 async fn calls_of_a_handler_that_was_quick_for_long_end_where_they_are_asked_for() {
     let bench = Bench::new();
     let handler = bench.load(&Guest::default().wasm(), "").await.unwrap();
-    // Two were made when it was loaded.
-    for call in 0..30 {
-        assert!(now(handler.open(spec()).next()).is_none(), "call {call}");
+    for _ in 0..64 {
         handler.open(spec()).next().await;
     }
-    let mut quick = 0..1000;
-    assert!(quick.any(|_| now(handler.open(spec()).next()).is_some()));
+    let at_once = (0..100).filter(|_| now(handler.open(spec()).next()).is_some());
+    // Another thread is as quick now and then, but not so often.
+    assert!(at_once.count() > 50);
 }
 
 #[tokio::test]
