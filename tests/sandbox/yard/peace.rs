@@ -2,11 +2,10 @@
 
 use std::fs;
 
-use anyhow::{Context, Result, ensure};
-use leafhost_tests::wait::eventually;
+use anyhow::{Context, Result};
 use serde_json::Value;
 
-use super::{LATE, NEIGHBOURS, Yard, configuration};
+use super::{Yard, configuration};
 
 impl Yard {
     /// Gives the hostile handler one Configuration more, and waits until it has answered.
@@ -23,31 +22,11 @@ impl Yard {
     /// Has `act` done, again if the neighbour was late meanwhile: a machine that is busy elsewhere makes a call late as well.
     pub fn bears(&mut self, mut act: impl FnMut(&mut Self) -> Result<()>) -> Result<()> {
         let mine = self.published("hostile", self.deeds)?;
-        let mut tries = 0;
-        loop {
-            let (calls_before, in_time_before) = self.calls()?;
-            act(self).with_context(|| self.home.log())?;
-            eventually("the neighbour is called on", || {
-                let (calls, _) = self.calls()?;
-                ensure!(calls >= calls_before + 6.0, "{calls} calls");
-                Ok(())
-            })?;
-            let (calls, in_time) = self.calls()?;
-            let now = self.published("neighbour", NEIGHBOURS)?;
-            ensure!(now == self.before, "the neighbour's devices are others");
-            let now = self.published("hostile", self.deeds)?;
-            let stayed = mine.iter().all(|instance| now.contains(instance));
-            ensure!(stayed, "the hostile handler's devices are others");
-            let late = (calls - calls_before) - (in_time - in_time_before);
-            if late <= 0.0 {
-                return Ok(());
-            }
-            tries += 1;
-            ensure!(
-                tries < 3,
-                "{late} of the neighbour's calls began more than {LATE} s late"
-            );
-        }
+        self.until_in_time(|yard| {
+            let before = yard.calls()?;
+            act(yard).with_context(|| yard.home.log())?;
+            Ok((before, mine.clone()))
+        })
     }
 
     /// Waits until whoever looks at the status reads `words` of a file.

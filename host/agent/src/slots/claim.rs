@@ -191,7 +191,8 @@ impl Ground<'_> {
             });
             let one = one.ok_or_else(|| {
                 Refusal::Unavailable(format!(
-                    "no further Instance of Configuration {} has a free slot on node {}",
+                    "{}: no further Instance of Configuration {} has a free slot on node {}",
+                    unit.resource,
                     key.name(),
                     self.node
                 ))

@@ -152,7 +152,10 @@ fn a_request_for_three_gets_three_instances() {
     );
     let four = ["cams-0", "cams-1", "cams-2", "cams-3"];
     let refusal = choose(&scene, "cams", &four).unwrap_err().to_string();
-    assert!(refusal.contains("no further Instance"), "{refusal}");
+    assert!(
+        refusal.contains("akri.sh/cams: no further Instance"),
+        "{refusal}"
+    );
 }
 
 #[test]
