@@ -14,7 +14,7 @@ use leafhost_core::names::ConfigurationKey;
 use leafhost_core::ports::{
     Change, ConfigurationSet, ConfigurationSource, ConfiguredDiscovery, Handler, HandlerSource,
     InstanceSet, InstanceStore, LedgerError, LoadError, Loader, ResourceLedger, SourceFile,
-    SourceSet, StoreError,
+    SourceSet, SourceVersion, StoreError,
 };
 use leafhost_core::session::{
     CallStats, Devices, Discovery, Outcome, Report, Session, SessionSpec,
@@ -100,6 +100,8 @@ impl ConfigurationSource for Configurations {
 #[derive(Debug)]
 pub(crate) struct Files {
     pub set: watch::Sender<Arc<SourceSet>>,
+    /// What lies there; what does not cannot be read.
+    pub there: Mutex<Vec<SourceFile>>,
     pub accepted: Mutex<BTreeMap<String, SourceFile>>,
     pub accepts: Mutex<usize>,
 }
@@ -108,6 +110,7 @@ impl Files {
     pub fn new(files: &[SourceFile]) -> Self {
         let files_ = Self {
             set: watch::Sender::new(Arc::default()),
+            there: Mutex::default(),
             accepted: Mutex::default(),
             accepts: Mutex::default(),
         };
@@ -116,11 +119,12 @@ impl Files {
     }
 
     pub fn put(&self, files: &[SourceFile]) {
+        *self.there.lock().unwrap() = files.to_vec();
         self.set.send_replace(Arc::new(SourceSet {
             complete: true,
             files: files
                 .iter()
-                .map(|file| (file.name.clone(), Arc::new(file.clone())))
+                .map(|file| (file.name.clone(), version(file)))
                 .collect(),
             problems: Vec::new(),
         }));
@@ -136,9 +140,29 @@ pub(crate) fn file(name: &str, text: &str) -> SourceFile {
     }
 }
 
+/// The version of a file whose bytes are text: that is the digest.
+pub(crate) fn version(file: &SourceFile) -> SourceVersion {
+    SourceVersion {
+        digest: Digest(String::from_utf8(file.bytes.to_vec()).unwrap()),
+        grants: file.grants.clone(),
+    }
+}
+
 impl HandlerSource for Files {
     fn handlers(&self) -> watch::Receiver<Arc<SourceSet>> {
         self.set.subscribe()
+    }
+
+    fn read(&self, name: &str, wanted: &SourceVersion) -> Result<SourceFile, LoadError> {
+        let (there, accepted) = (self.there.lock().unwrap(), self.accepted.lock().unwrap());
+        let mut files = there.iter().chain(accepted.values());
+        let found = files.find(|file| file.name == name && version(file) == *wanted);
+        found.cloned().ok_or_else(|| LoadError {
+            source_name: name.to_owned(),
+            message: "is missing".to_owned(),
+            missing_grants: Vec::new(),
+            transient: true,
+        })
     }
 
     fn accept(&self, file: &SourceFile) {
@@ -147,8 +171,8 @@ impl HandlerSource for Files {
         accepted.insert(file.name.clone(), file.clone());
     }
 
-    fn accepted(&self, name: &str) -> Option<SourceFile> {
-        self.accepted.lock().unwrap().get(name).cloned()
+    fn accepted(&self, name: &str) -> Option<SourceVersion> {
+        self.accepted.lock().unwrap().get(name).map(version)
     }
 }
 

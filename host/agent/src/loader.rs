@@ -1,13 +1,13 @@
 //! The loader task: handler files in, handlers that serve out.
 //!
-//! Any failure keeps what served before; after a restart that is the version accepted last. Knows neither Configurations
-//! nor sessions.
+//! Any failure keeps what served before; after a restart that is the version accepted last. The bytes of a file are held
+//! while it is loaded. Knows neither Configurations nor sessions.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 
 use leafhost_core::ports::{
-    Handler, HandlerSource, LoadError, Loader, SourceFile, SourceProblem, SourceSet,
+    Handler, HandlerSource, LoadError, Loader, SourceFile, SourceProblem, SourceSet, SourceVersion,
 };
 use tokio::sync::watch;
 use tokio::task::{Id, JoinSet, spawn_blocking};
@@ -61,7 +61,8 @@ impl PartialEq for LoadedSource {
 /// What is to be loaded.
 #[derive(Debug, Clone)]
 struct Job {
-    file: Arc<SourceFile>,
+    name: String,
+    version: SourceVersion,
     /// Which state of the file: what is older than the entry's is dropped.
     generation: u64,
     /// The version accepted before, not what lies there now.
@@ -70,14 +71,17 @@ struct Job {
 
 #[derive(Debug)]
 struct Entry {
-    file: Arc<SourceFile>,
+    version: SourceVersion,
     generation: u64,
     failures: u32,
     retry: Option<Instant>,
-    /// Whether the file is the version that is kept for a restart.
+    /// Whether the version is the one that is kept for a restart.
     kept: bool,
     loaded: LoadedSource,
 }
+
+/// What was loaded, with the bytes it was made of.
+type Loaded = (Arc<dyn Handler>, SourceFile);
 
 /// The task.
 pub struct LoaderTask {
@@ -86,7 +90,7 @@ pub struct LoaderTask {
     handlers: watch::Sender<Arc<HandlerSet>>,
     entries: BTreeMap<String, Entry>,
     queue: VecDeque<Job>,
-    running: JoinSet<Result<Arc<dyn Handler>, LoadError>>,
+    running: JoinSet<Result<Loaded, LoadError>>,
     jobs: HashMap<Id, Job>,
     generation: u64,
     read: bool,
@@ -128,7 +132,7 @@ impl LoaderTask {
                         break;
                     }
                     let set = Arc::clone(&files.borrow_and_update());
-                    self.look(&set).await;
+                    self.look(&set);
                 }
                 Some(ended) = self.running.join_next_with_id() => {
                     let (id, result) = match ended {
@@ -149,53 +153,55 @@ impl LoaderTask {
     }
 
     /// Takes in what lies there now.
-    async fn look(&mut self, set: &SourceSet) {
+    fn look(&mut self, set: &SourceSet) {
         self.read |= set.complete;
         self.problems.clone_from(&set.problems);
         if set.complete {
             self.entries.retain(|name, _| set.files.contains_key(name));
         }
-        for (name, file) in &set.files {
+        for (name, version) in &set.files {
             if self
                 .entries
                 .get(name)
-                .is_some_and(|entry| entry.file == *file)
+                .is_some_and(|entry| entry.version == *version)
             {
                 continue;
             }
             self.generation += 1;
             let generation = self.generation;
             if let Some(entry) = self.entries.get_mut(name) {
-                entry.file = Arc::clone(file);
+                entry.version = version.clone();
                 entry.generation = generation;
                 entry.failures = 0;
                 entry.retry = None;
                 entry.kept = false;
             } else {
-                let accepted = self.accepted(name).await;
+                let accepted = self.source.accepted(name);
                 self.entries.insert(
                     name.clone(),
                     Entry {
-                        file: Arc::clone(file),
+                        version: version.clone(),
                         generation,
                         failures: 0,
                         retry: None,
-                        kept: accepted.as_ref() == Some(&**file),
+                        kept: accepted.as_ref() == Some(version),
                         loaded: LoadedSource::default(),
                     },
                 );
                 if let Some(accepted) = accepted
-                    && accepted != **file
+                    && accepted != *version
                 {
                     self.queue.push_back(Job {
-                        file: Arc::new(accepted),
+                        name: name.clone(),
+                        version: accepted,
                         generation,
                         fallback: true,
                     });
                 }
             }
             self.queue.push_back(Job {
-                file: Arc::clone(file),
+                name: name.clone(),
+                version: version.clone(),
                 generation,
                 fallback: false,
             });
@@ -203,8 +209,8 @@ impl LoaderTask {
     }
 
     /// A load has ended.
-    async fn loaded(&mut self, job: Job, result: Result<Arc<dyn Handler>, LoadError>) {
-        let name = job.file.name.clone();
+    async fn loaded(&mut self, job: Job, result: Result<Loaded, LoadError>) {
+        let name = job.name;
         let Some(entry) = self.entries.get_mut(&name) else {
             return;
         };
@@ -212,11 +218,11 @@ impl LoaderTask {
             return;
         }
         match (result, job.fallback) {
-            (Ok(handler), true) => {
+            (Ok((handler, _)), true) => {
                 // The newest version may have been quicker.
                 entry.loaded.handler.get_or_insert(handler);
             }
-            (Ok(handler), false) => {
+            (Ok((handler, file)), false) => {
                 tracing::info!(
                     source = name,
                     handler = handler.description().name,
@@ -229,7 +235,7 @@ impl LoaderTask {
                 };
                 entry.failures = 0;
                 if !std::mem::replace(&mut entry.kept, true) {
-                    self.accept(job.file).await;
+                    self.accept(file).await;
                 }
             }
             (Err(error), true) => {
@@ -251,11 +257,12 @@ impl LoaderTask {
     /// Queues again what failed for a reason that may have passed.
     fn retry(&mut self) {
         let now = Instant::now();
-        for entry in self.entries.values_mut() {
+        for (name, entry) in &mut self.entries {
             if entry.retry.is_some_and(|at| at <= now) {
                 entry.retry = None;
                 self.queue.push_back(Job {
-                    file: Arc::clone(&entry.file),
+                    name: name.clone(),
+                    version: entry.version.clone(),
                     generation: entry.generation,
                     fallback: false,
                 });
@@ -268,22 +275,23 @@ impl LoaderTask {
         while self.running.len() < AT_ONCE
             && let Some(job) = self.queue.pop_front()
         {
-            let newest = self
-                .entries
-                .get(&job.file.name)
-                .map(|entry| entry.generation);
-            if newest != Some(job.generation) {
+            let of_now = |entry: &&Entry| entry.generation == job.generation;
+            let Some(entry) = self.entries.get(&job.name).filter(of_now) else {
+                continue;
+            };
+            // Where the newest version was quicker the one before is kept no longer.
+            if job.fallback && entry.loaded.handler.is_some() {
                 continue;
             }
-            let (loader, file) = (Arc::clone(&self.loader), Arc::clone(&job.file));
-            let task = self.running.spawn(async move { loader.load(&file).await });
+            let (source, loader) = (Arc::clone(&self.source), Arc::clone(&self.loader));
+            let task = self.running.spawn(load(source, loader, job.clone()));
             self.jobs.insert(task.id(), job);
         }
     }
 
     fn publish(&self) {
         let jobs = self.queue.iter().chain(self.jobs.values());
-        let waiting: BTreeSet<&str> = jobs.map(|job| job.file.name.as_str()).collect();
+        let waiting: BTreeSet<&str> = jobs.map(|job| job.name.as_str()).collect();
         let tried = |(name, entry): (&String, &Entry)| {
             entry.loaded.handler.is_some()
                 || (entry.loaded.error.is_some() && !waiting.contains(name.as_str()))
@@ -307,30 +315,37 @@ impl LoaderTask {
     }
 
     fn broken(&self, id: Id) -> LoadError {
-        LoadError {
-            source_name: self
-                .jobs
-                .get(&id)
-                .map(|job| job.file.name.clone())
-                .unwrap_or_default(),
-            message: "the loader broke down, which is a bug; the log has its last words".to_owned(),
-            missing_grants: Vec::new(),
-            transient: false,
-        }
+        broken(self.jobs.get(&id).map_or("", |job| &job.name))
     }
 
-    /// The port reads and writes files: off the async threads, but one after the other, so that an older version never
-    /// overtakes a newer one.
-    async fn accepted(&self, name: &str) -> Option<SourceFile> {
-        let (source, name) = (Arc::clone(&self.source), name.to_owned());
-        spawn_blocking(move || source.accepted(&name)).await.ok()?
-    }
-
-    async fn accept(&self, file: Arc<SourceFile>) {
+    /// One after the other, so that an older version never overtakes a newer one.
+    async fn accept(&self, file: SourceFile) {
         let source = Arc::clone(&self.source);
         if spawn_blocking(move || source.accept(&file)).await.is_err() {
             tracing::error!("keeping an accepted handler broke down, which is a bug");
         }
+    }
+}
+
+/// Reads a version and loads it. Nobody else holds its bytes.
+async fn load(
+    source: Arc<dyn HandlerSource>,
+    loader: Arc<dyn Loader>,
+    Job { name, version, .. }: Job,
+) -> Result<Loaded, LoadError> {
+    let named = name.clone();
+    let read = spawn_blocking(move || source.read(&named, &version)).await;
+    let file = read.unwrap_or_else(|_| Err(broken(&name)))?;
+    let handler = loader.load(&file).await?;
+    Ok((handler, file))
+}
+
+fn broken(name: &str) -> LoadError {
+    LoadError {
+        source_name: name.to_owned(),
+        message: "the loader broke down, which is a bug; the log has its last words".to_owned(),
+        missing_grants: Vec::new(),
+        transient: false,
     }
 }
 

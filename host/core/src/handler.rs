@@ -43,7 +43,7 @@ impl HandlerStatus {
     }
 }
 
-/// The sha256 of a component's bytes, unpacked, in lower-case hex.
+/// A sha256 in lower-case hex: of a component's bytes, unpacked, unless something else is said.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub struct Digest(pub String);
 

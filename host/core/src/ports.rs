@@ -79,9 +79,18 @@ pub struct SourceSet {
     /// Whether the source has been read once. Until then an absent file says nothing.
     pub complete: bool,
     /// By source name, which is the file name (`udev.wasm`): the order decides which of two sources of one handler wins.
-    pub files: BTreeMap<String, Arc<SourceFile>>,
+    pub files: BTreeMap<String, SourceVersion>,
     /// What cannot be read, sorted.
     pub problems: Vec<SourceProblem>,
+}
+
+/// Which state of a handler file, without its bytes: they are held only while they are loaded or written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SourceVersion {
+    /// Of the bytes as they lie there.
+    pub digest: Digest,
+    /// The text of the grants file beside it, if there is one.
+    pub grants: Option<Arc<str>>,
 }
 
 /// One handler file with its grants.
@@ -109,10 +118,13 @@ impl Debug for SourceFile {
 pub trait HandlerSource: Send + Sync {
     /// The handler files.
     fn handlers(&self) -> watch::Receiver<Arc<SourceSet>>;
-    /// Keeps `file` as the version to fall back on after a restart: called once it has been loaded and serves.
+    /// Reads that version of a file, from where it was found or is kept. What cannot be had now may be another time: the error
+    /// is transient. Blocks.
+    fn read(&self, name: &str, version: &SourceVersion) -> Result<SourceFile, LoadError>;
+    /// Keeps `file` as the version to fall back on after a restart: called once it has been loaded and serves. Blocks.
     fn accept(&self, file: &SourceFile);
     /// The version last accepted under that name, if it is still kept.
-    fn accepted(&self, name: &str) -> Option<SourceFile>;
+    fn accepted(&self, name: &str) -> Option<SourceVersion>;
 }
 
 /// Why a handler file does not serve. The text names what is wrong and what would be right.
@@ -125,7 +137,7 @@ pub struct LoadError {
     pub message: String,
     /// Grants that are missing, such as `udev`; empty if something else is wrong.
     pub missing_grants: Vec<String>,
-    /// Whether trying again with the same bytes may help (the compiler could not be started).
+    /// Whether trying again with the same version may help (the compiler could not be started, the file not be read).
     pub transient: bool,
 }
 

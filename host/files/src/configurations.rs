@@ -30,11 +30,13 @@ const RULES: Rules = Rules {
             suffix: ".yaml",
             max: 1 << 20,
             links: true,
+            held: true,
         },
         Kind {
             suffix: ".yml",
             max: 1 << 20,
             links: true,
+            held: true,
         },
     ],
     nested: false,
@@ -193,7 +195,7 @@ fn assemble(
     for (name, content) in files {
         let file = at(name);
         let mut reading = match content {
-            Content::Pending => Reading::default(),
+            Content::Digest(_) | Content::Pending => Reading::default(),
             Content::Refused(why) => Reading {
                 documents: Vec::new(),
                 problems: vec![problem(&file, why.clone())],
@@ -206,7 +208,7 @@ fn assemble(
                 },
             },
         };
-        if !reading.problems.is_empty() || *content == Content::Pending {
+        if !reading.problems.is_empty() || !matches!(content, Content::Bytes(_)) {
             retain(&file, kept.get(name), &mut reading);
         }
         set.problems.append(&mut reading.problems);

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use futures::FutureExt as _;
+use leafhost_core::handler::Digest;
 use leafhost_core::timeouts::{FILE_GONE, FILE_SETTLE, FOLDER_BACKSTOP};
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -17,14 +18,16 @@ use crate::listen::{self, Listener, Sound};
 use crate::settle::{LOOK_SPACING, Settled, Settling, Stamp};
 
 mod look;
-pub use look::{Kind, Rules};
+pub use look::{Kind, Rules, fetch};
 use look::{Look, Read};
 
 /// What a file holds.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Content {
-    /// Its bytes.
+    /// Its bytes, of a kind that is held.
     Bytes(Arc<[u8]>),
+    /// The digest of its bytes, of a kind that is not.
+    Digest(Digest),
     /// It cannot be used, and why.
     Refused(String),
     /// It was there when the folder was first seen and has not settled since.
@@ -36,6 +39,7 @@ impl fmt::Debug for Content {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Bytes(bytes) => write!(f, "Bytes({})", bytes.len()),
+            Self::Digest(digest) => write!(f, "Digest({})", digest.short()),
             Self::Refused(why) => write!(f, "Refused({why:?})"),
             Self::Pending => f.write_str("Pending"),
         }

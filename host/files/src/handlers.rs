@@ -5,17 +5,22 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use futures::future::select_all;
-use leafhost_core::ports::{HandlerSource, SourceFile, SourceProblem, SourceSet};
+use leafhost_core::handler::Digest;
+use leafhost_core::ports::{
+    HandlerSource, LoadError, SourceFile, SourceProblem, SourceSet, SourceVersion,
+};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use crate::folder::{Content, Folder, Kind, Rules, Snapshot};
+use crate::folder::{self, Content, Folder, Kind, Rules, Snapshot};
 
 mod accepted;
 use accepted::Accepted;
 
 const GRANTS: &str = ".grants.yaml";
 const COMPONENTS: [&str; 2] = [".wasm.gz", ".wasm"];
+/// The most bytes of a component.
+const MAX: u64 = 32 << 20;
 
 const RULES: Rules = Rules {
     kinds: &[
@@ -24,21 +29,41 @@ const RULES: Rules = Rules {
             suffix: GRANTS,
             max: 64 << 10,
             links: false,
+            held: true,
         },
         Kind {
             suffix: ".wasm.gz",
-            max: 32 << 20,
+            max: MAX,
             links: true,
+            held: false,
         },
         Kind {
             suffix: ".wasm",
-            max: 32 << 20,
+            max: MAX,
             links: true,
+            held: false,
         },
     ],
     nested: false,
     max_files: 1000,
 };
+
+/// Where handler files lie.
+struct Places(Vec<PathBuf>);
+
+impl Places {
+    /// Reads the file of that name that has that digest. Blocks.
+    fn fetch(&self, name: &str, digest: &Digest) -> Result<Arc<[u8]>, String> {
+        let mut whys = Vec::new();
+        for path in &self.0 {
+            match folder::fetch(path, &RULES, name, digest) {
+                Ok(bytes) => return Ok(bytes),
+                Err(why) => whys.push(format!("{} {why}", path.join(name).display())),
+            }
+        }
+        Err(whys.join(", "))
+    }
+}
 
 /// The handler files of some folders. Dropping it ends its tasks.
 pub struct FileHandlers {
@@ -52,7 +77,7 @@ impl FileHandlers {
     /// `kept`.
     pub async fn open(folders: Vec<PathBuf>, kept: PathBuf) -> std::io::Result<Self> {
         let mut tasks = JoinSet::new();
-        let accepted = Accepted::open(kept, &mut tasks).await?;
+        let accepted = Accepted::open(kept, Places(folders.clone()), &mut tasks).await?;
         let watched = folders
             .into_iter()
             .map(|path| {
@@ -77,11 +102,29 @@ impl HandlerSource for FileHandlers {
         self.set.clone()
     }
 
+    fn read(&self, name: &str, version: &SourceVersion) -> Result<SourceFile, LoadError> {
+        match self.accepted.read(name, &version.digest) {
+            Ok(bytes) => Ok(SourceFile {
+                name: name.to_owned(),
+                bytes,
+                grants: version.grants.clone(),
+            }),
+            Err(why) => Err(LoadError {
+                source_name: name.to_owned(),
+                message: format!(
+                    "{why}; it is tried again, and a file that is put there is loaded"
+                ),
+                missing_grants: Vec::new(),
+                transient: true,
+            }),
+        }
+    }
+
     fn accept(&self, file: &SourceFile) {
         self.accepted.keep(file);
     }
 
-    fn accepted(&self, name: &str) -> Option<SourceFile> {
+    fn accepted(&self, name: &str) -> Option<SourceVersion> {
         self.accepted.get(name)
     }
 }
@@ -134,7 +177,7 @@ async fn follow(
 /// not there says nothing of its files. Pure.
 fn assemble(
     folders: &[(PathBuf, Arc<Snapshot>)],
-    earlier: &BTreeMap<String, Arc<SourceFile>>,
+    earlier: &BTreeMap<String, SourceVersion>,
 ) -> SourceSet {
     let mut set = SourceSet {
         complete: true,
@@ -168,8 +211,8 @@ fn assemble(
             owners.insert(name, path);
             let grants_name = format!("{stem}{GRANTS}");
             let grants = snapshot.files.get(&grants_name);
-            match source(name, content, grants) {
-                Ok(source) => drop(set.files.insert(name.clone(), Arc::new(source))),
+            match version(content, grants) {
+                Ok(version) => drop(set.files.insert(name.clone(), version)),
                 Err(wrong) => {
                     let earlier = earlier.get(name).cloned();
                     if let Some((of_grants, mut message)) = wrong {
@@ -185,16 +228,16 @@ fn assemble(
                         set.problems.push(problem(at, message));
                     }
                     set.files
-                        .extend(earlier.map(|source| (name.clone(), source)));
+                        .extend(earlier.map(|version| (name.clone(), version)));
                 }
             }
         }
     }
     if folders.iter().any(|(_, snapshot)| !snapshot.exists) {
-        for (name, source) in earlier {
+        for (name, version) in earlier {
             set.files
                 .entry(name.clone())
-                .or_insert_with(|| Arc::clone(source));
+                .or_insert_with(|| version.clone());
         }
     }
     set.problems.sort();
@@ -223,16 +266,15 @@ fn folder_problems(folders: &[(PathBuf, Arc<Snapshot>)]) -> Vec<SourceProblem> {
     folders.iter().flat_map(of).collect()
 }
 
-/// The source; or whether it is the grants that cannot be used, and why; or nothing if it has not settled.
-fn source(
-    name: &str,
+/// The version; or whether it is the grants that cannot be used, and why; or nothing if it has not settled.
+fn version(
     content: &Content,
     grants: Option<&Content>,
-) -> Result<SourceFile, Option<(bool, String)>> {
-    let bytes = match content {
-        Content::Bytes(bytes) => Arc::clone(bytes),
+) -> Result<SourceVersion, Option<(bool, String)>> {
+    let digest = match content {
+        Content::Digest(digest) => digest.clone(),
         Content::Refused(why) => return Err(Some((false, why.clone()))),
-        Content::Pending => return Err(None),
+        Content::Bytes(_) | Content::Pending => return Err(None),
     };
     let grants = match grants {
         None => None,
@@ -242,13 +284,9 @@ fn source(
             Some(text.into())
         }
         Some(Content::Refused(why)) => return Err(Some((true, why.clone()))),
-        Some(Content::Pending) => return Err(None),
+        Some(Content::Digest(_) | Content::Pending) => return Err(None),
     };
-    Ok(SourceFile {
-        name: name.to_owned(),
-        bytes,
-        grants,
-    })
+    Ok(SourceVersion { digest, grants })
 }
 
 fn stem(name: &str) -> Option<&str> {

@@ -12,6 +12,7 @@ pub mod instances;
 pub mod ledger;
 mod listen;
 pub mod properties;
+mod regular;
 mod settle;
 pub mod standalone;
 pub mod state;

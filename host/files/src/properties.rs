@@ -18,6 +18,7 @@ pub const RULES: Rules = Rules {
         suffix: "",
         max: MAX_VALUE,
         links: true,
+        held: true,
     }],
     nested: true,
     max_files: 1000,
@@ -76,7 +77,7 @@ impl Values {
         match files.files.get(&name) {
             Some(Content::Bytes(bytes)) => Ok(Some(given(bytes.clone(), kind == "secrets"))),
             Some(Content::Refused(why)) => Err(FieldProblem::new(at(""), format!("{file} {why}"))),
-            Some(Content::Pending) => Err(FieldProblem::new(
+            Some(Content::Digest(_) | Content::Pending) => Err(FieldProblem::new(
                 at(""),
                 format!("{file} is still being written"),
             )),

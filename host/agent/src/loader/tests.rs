@@ -1,7 +1,7 @@
 //! The loader task with fake files.
 
 use super::*;
-use crate::fakes::{FakeLoader, Files, file, wait_for};
+use crate::fakes::{FakeLoader, Files, file, version, wait_for};
 
 struct Bench {
     files: Arc<Files>,
@@ -142,6 +142,66 @@ async fn a_failure_that_may_pass_is_tried_again_with_backoff() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn the_bytes_of_a_file_are_held_no_longer_than_it_is_loaded() {
+    let bench = start(Files::new(&[
+        file("a.wasm", "udev@1"),
+        file("b.wasm", "broken"),
+        file("c.wasm", "echo@1"),
+    ]));
+    *bench.loader.busy.lock().unwrap() = 1;
+    let held = || {
+        let there = bench.files.there.lock().unwrap();
+        let accepted = bench.files.accepted.lock().unwrap();
+        there
+            .iter()
+            .map(|file| {
+                let kept = usize::from(accepted.contains_key(&file.name));
+                Arc::strong_count(&file.bytes) - 1 - kept
+            })
+            .collect::<Vec<_>>()
+    };
+    wait_for(&bench.handlers, |set| set.complete).await;
+    assert_eq!(held(), [0, 0, 0], "one waits to be tried again");
+    bench
+        .serves(&[
+            "a.wasm: udev@1",
+            "b.wasm: nothing, is no component",
+            "c.wasm: echo@1",
+        ])
+        .await;
+    assert_eq!(held(), [0, 0, 0]);
+    bench.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_version_that_cannot_be_read_is_tried_again_while_what_was_there_serves() {
+    let bench = start(Files::new(&[file("a.wasm", "udev@1")]));
+    bench.serves(&["a.wasm: udev@1"]).await;
+    let newer = [file("a.wasm", "udev@2")];
+    bench.files.put(&newer);
+    bench.files.there.lock().unwrap().clear();
+    bench.serves(&["a.wasm: udev@1, is missing"]).await;
+    assert_eq!(bench.accepted(), ["udev@1"]);
+    *bench.files.there.lock().unwrap() = newer.to_vec();
+    bench.serves(&["a.wasm: udev@2"]).await;
+    assert_eq!(bench.accepted(), ["udev@2"]);
+
+    bench.files.put(&[file("a.wasm", "udev@3")]);
+    bench.files.there.lock().unwrap().clear();
+    bench.serves(&["a.wasm: udev@2, is missing"]).await;
+    let since = Instant::now();
+    bench.files.put(&[file("a.wasm", "udev@4")]);
+    bench.serves(&["a.wasm: udev@4"]).await;
+    assert!(
+        since.elapsed() < backoff::wait(1),
+        "another version does not wait for it"
+    );
+    let loads = bench.loader.loads.lock().unwrap().clone();
+    assert_eq!(loads, ["a.wasm=udev@1", "a.wasm=udev@2", "a.wasm=udev@4"]);
+    bench.end().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_version_that_was_replaced_while_it_loaded_never_serves() {
     let mut bench = start(Files::new(&[file("a.wasm", "udev@1")]));
     while bench.loader.running.lock().unwrap().0 == 0 {
@@ -208,6 +268,6 @@ async fn changed_grants_are_a_new_handler() {
         !Arc::ptr_eq(new, &old)
     })
     .await;
-    assert_eq!(bench.files.accepted("a.wasm"), Some(granted));
+    assert_eq!(bench.files.accepted("a.wasm"), Some(version(&granted)));
     bench.end().await;
 }

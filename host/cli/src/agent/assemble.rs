@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result};
 use leafhost_agent::{Agent, AgentConfig, KubeletConfig, Ports};
 use leafhost_core::ports::{
     Change, ConfigurationSet, ConfigurationSource, HandlerSource, InstanceSet, InstanceStore,
-    LedgerError, ResourceLedger, SourceFile, SourceSet, StoreError,
+    LedgerError, LoadError, ResourceLedger, SourceFile, SourceSet, SourceVersion, StoreError,
 };
 use leafhost_files::{Places, Standalone};
 use leafhost_net::Network;
@@ -100,11 +100,15 @@ impl HandlerSource for Handlers {
         self.0.handlers.handlers()
     }
 
+    fn read(&self, name: &str, version: &SourceVersion) -> Result<SourceFile, LoadError> {
+        self.0.handlers.read(name, version)
+    }
+
     fn accept(&self, file: &SourceFile) {
         self.0.handlers.accept(file);
     }
 
-    fn accepted(&self, name: &str) -> Option<SourceFile> {
+    fn accepted(&self, name: &str) -> Option<SourceVersion> {
         self.0.handlers.accepted(name)
     }
 }

@@ -2,13 +2,17 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, Metadata};
-use std::io::{self, Read as _};
+use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use leafhost_core::handler::Digest;
 
 use crate::atomic;
 use crate::folder::Content;
 use crate::listen::is_missing;
+use crate::regular::{self, Error};
 use crate::settle::Stamp;
 
 /// Which files of a folder are wanted.
@@ -31,6 +35,8 @@ pub struct Kind {
     pub max: u64,
     /// Whether a link will do, if it stays inside the folder.
     pub links: bool,
+    /// Whether the bytes are held; otherwise their digest is, and they can be fetched.
+    pub held: bool,
 }
 
 impl Rules {
@@ -175,12 +181,31 @@ impl Read {
 pub fn read(folder: &Path, name: &str, kind: &Kind, expected: Stamp) -> Read {
     match try_read(folder, name, kind, expected) {
         Ok(read) => read,
-        Err(error) if is_missing(&error) => Read::MovedOn,
+        Err(Error::Refused(why)) => refused(why),
+        Err(Error::Io(error)) if is_missing(&error) => Read::MovedOn,
         // Whoever lets the agent read it touches it, which is seen.
-        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+        Err(Error::Io(error)) if error.kind() == io::ErrorKind::PermissionDenied => {
             refused(format!("cannot be read: {error}"))
         }
-        Err(error) => Read::NotNow(why(&error)),
+        Err(Error::Io(error)) => Read::NotNow(why(&error)),
+    }
+}
+
+/// Reads a file of which only the digest is held. Why not is said of the file: `is missing`.
+pub fn fetch(
+    folder: &Path,
+    rules: &Rules,
+    name: &str,
+    digest: &Digest,
+) -> Result<Arc<[u8]>, String> {
+    let kind = rules.kind(name).ok_or("is none that is read here")?;
+    let bytes = open(folder, name, kind).and_then(|file| Ok(regular::read(&file, kind.max)?));
+    match bytes {
+        Ok(bytes) if regular::digest_of(&bytes) == *digest => Ok(bytes.into()),
+        Ok(_) => Err("has changed since it was looked at".to_owned()),
+        Err(Error::Refused(why)) => Err(why),
+        Err(Error::Io(error)) if is_missing(&error) => Err("is missing".to_owned()),
+        Err(Error::Io(error)) => Err(format!("cannot be read: {}", why(&error))),
     }
 }
 
@@ -192,44 +217,41 @@ fn why(error: &io::Error) -> String {
     error.to_string()
 }
 
-fn try_read(folder: &Path, name: &str, kind: &Kind, expected: Stamp) -> io::Result<Read> {
-    let path = folder.join(name);
-    if fs::symlink_metadata(&path)?.is_symlink() {
-        if !kind.links {
-            return Ok(refused(format!(
-                "is a link; a file that ends in {} must be a regular file",
-                kind.suffix
-            )));
-        }
-        match fs::canonicalize(&path) {
-            Ok(target) if target.starts_with(fs::canonicalize(folder)?) => {}
-            Ok(_) => {
-                return Ok(refused(
-                    "is a link out of the folder; put the file itself there",
-                ));
-            }
-            Err(error) => return Ok(refused(format!("is a link that leads nowhere: {error}"))),
-        }
-    }
-    let metadata = fs::metadata(&path)?;
-    if !metadata.is_file() {
-        return Ok(refused("is not a regular file"));
-    }
-    if metadata.len() > kind.max {
-        return Ok(refused(format!(
-            "has {} bytes, at most {} are allowed",
-            metadata.len(),
-            kind.max
-        )));
-    }
-    let file = File::open(&path)?;
-    let mut bytes = Vec::new();
-    let before = stamp(&file.metadata()?);
-    (&file).take(kind.max + 1).read_to_end(&mut bytes)?;
-    if before != expected || stamp(&file.metadata()?) != expected {
+fn try_read(folder: &Path, name: &str, kind: &Kind, expected: Stamp) -> Result<Read, Error> {
+    let file = open(folder, name, kind)?;
+    if stamp(&file.metadata()?) != expected {
         return Ok(Read::MovedOn);
     }
-    Ok(Read::Content(Content::Bytes(bytes.into())))
+    let content = if kind.held {
+        Content::Bytes(regular::read(&file, kind.max)?.into())
+    } else {
+        Content::Digest(regular::digest(&file, kind.max)?)
+    };
+    if stamp(&file.metadata()?) != expected {
+        return Ok(Read::MovedOn);
+    }
+    Ok(Read::Content(content))
+}
+
+/// Opens a file as the rules of its kind allow.
+fn open(folder: &Path, name: &str, kind: &Kind) -> Result<File, Error> {
+    let path = folder.join(name);
+    if !fs::symlink_metadata(&path)?.is_symlink() {
+        return regular::open(&path, kind.max);
+    }
+    if !kind.links {
+        return Err(Error::Refused(format!(
+            "is a link; a file that ends in {} must be a regular file",
+            kind.suffix
+        )));
+    }
+    let target = fs::canonicalize(&path)
+        .map_err(|error| Error::Refused(format!("is a link that leads nowhere: {error}")))?;
+    if !target.starts_with(fs::canonicalize(folder)?) {
+        let message = "is a link out of the folder; put the file itself there";
+        return Err(Error::Refused(message.to_owned()));
+    }
+    regular::open(&target, kind.max)
 }
 
 fn refused(why: impl Into<String>) -> Read {
@@ -256,3 +278,6 @@ fn stamp(metadata: &Metadata) -> Stamp {
         changed: (metadata.ctime(), metadata.ctime_nsec()),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,29 +1,39 @@
-//! The versions of handler files that were last accepted, in memory and in the state folder.
+//! The versions of handler files that were last accepted, in the state folder.
 //!
 //! On the disk a version is one small file with its grants and the digest of its bytes, which are a file of their own:
-//! bytes and grants change together or not at all.
+//! bytes and grants change together or not at all. In memory are the versions; bytes only until they are on the disk.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Write as _;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use leafhost_core::ports::{SourceFile, SourceProblem};
+use leafhost_core::handler::Digest;
+use leafhost_core::ports::{SourceFile, SourceProblem, SourceVersion};
 use leafhost_core::timeouts::FOLDER_BACKSTOP;
 use serde::{Deserialize, Serialize};
-use sha2::{Digest as _, Sha256};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
 use crate::atomic;
 use crate::blocking::blocking;
+use crate::handlers::{MAX, Places};
+use crate::regular::{self, Error};
 
 const VERSION: &str = ".yaml";
 const BYTES: &str = "bytes";
+/// Digits of a digest.
+const DIGITS: usize = 64;
 
 /// By source name.
-type Files = BTreeMap<String, SourceFile>;
+type Files = BTreeMap<String, Held>;
+
+#[derive(Debug, Clone)]
+struct Held {
+    version: SourceVersion,
+    /// Until they are on the disk.
+    bytes: Option<Arc<[u8]>>,
+}
 
 /// What is on the disk of one version.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -33,28 +43,38 @@ struct Version {
     grants: Option<String>,
 }
 
+/// Where they are on the disk, and where they came from.
+struct Store {
+    folder: PathBuf,
+    places: Places,
+}
+
 /// The accepted versions.
 pub struct Accepted {
+    store: Arc<Store>,
     files: Mutex<Files>,
     told: mpsc::UnboundedSender<()>,
     problem: watch::Sender<Option<SourceProblem>>,
 }
 
 impl Accepted {
-    /// Reads what was kept. What is damaged is not, and goes.
-    pub async fn open(folder: PathBuf, tasks: &mut JoinSet<()>) -> io::Result<Arc<Self>> {
-        let (folder, files) = blocking(move || {
-            let files = read(&folder);
-            (folder, files)
-        })
-        .await;
+    /// Reads what was kept of the files that lie in `places`. What is damaged is not, and goes.
+    pub async fn open(
+        folder: PathBuf,
+        places: Places,
+        tasks: &mut JoinSet<()>,
+    ) -> io::Result<Arc<Self>> {
+        let store = Arc::new(Store { folder, places });
+        let read = Arc::clone(&store);
+        let files = blocking(move || read.files()).await?;
         let (told, changes) = mpsc::unbounded_channel();
         let accepted = Arc::new(Self {
-            files: Mutex::new(files?),
+            store,
+            files: Mutex::new(files),
             told,
             problem: watch::Sender::default(),
         });
-        tasks.spawn(write(folder, Arc::clone(&accepted), changes));
+        tasks.spawn(write(Arc::clone(&accepted), changes));
         // What a crash has left goes.
         accepted.tell();
         Ok(accepted)
@@ -65,23 +85,45 @@ impl Accepted {
         self.problem.subscribe()
     }
 
-    pub fn get(&self, name: &str) -> Option<SourceFile> {
-        self.lock().get(name).cloned()
+    pub fn get(&self, name: &str) -> Option<SourceVersion> {
+        self.lock().get(name).map(|held| held.version.clone())
     }
 
-    pub fn all(&self) -> BTreeMap<String, Arc<SourceFile>> {
+    pub fn all(&self) -> BTreeMap<String, SourceVersion> {
         let files = self.lock();
         files
             .iter()
-            .map(|(name, file)| (name.clone(), Arc::new(file.clone())))
+            .map(|(name, held)| (name.clone(), held.version.clone()))
             .collect()
     }
 
-    pub fn keep(&self, file: &SourceFile) {
-        let before = self.lock().insert(file.name.clone(), file.clone());
-        if before.as_ref() != Some(file) {
-            self.tell();
+    /// The bytes of a file that have that digest: as kept, or as they lie where they came from. Blocks.
+    pub fn read(&self, name: &str, digest: &Digest) -> Result<Arc<[u8]>, String> {
+        let held = self.lock().get(name).cloned();
+        let mut damage = String::new();
+        if let Some(held) = held.filter(|held| held.version.digest == *digest) {
+            match held.bytes.map_or_else(|| self.store.fetch(digest), Ok) {
+                Ok(bytes) => return Ok(bytes),
+                Err(why) => damage = format!(", and {why}"),
+            }
         }
+        let bytes = self.store.places.fetch(name, digest);
+        bytes.map_err(|why| why + &damage)
+    }
+
+    pub fn keep(&self, file: &SourceFile) {
+        let version = SourceVersion {
+            digest: regular::digest_of(&file.bytes),
+            grants: file.grants.clone(),
+        };
+        let mut files = self.lock();
+        if files.get(&file.name).map(|held| &held.version) == Some(&version) {
+            return;
+        }
+        let bytes = Some(Arc::clone(&file.bytes));
+        files.insert(file.name.clone(), Held { version, bytes });
+        drop(files);
+        self.tell();
     }
 
     /// Forgets the versions of files that are gone.
@@ -92,6 +134,19 @@ impl Accepted {
         if files.len() != before {
             drop(files);
             self.tell();
+        }
+    }
+
+    /// Lets go of the bytes that are on the disk by now.
+    fn let_go(&self, stored: &Files) {
+        let mut files = self.lock();
+        for (name, stored) in stored {
+            if let Some(held) = files.get_mut(name)
+                && stored.bytes.is_none()
+                && stored.version.digest == held.version.digest
+            {
+                held.bytes = None;
+            }
         }
     }
 
@@ -106,7 +161,7 @@ impl Accepted {
     }
 }
 
-async fn write(folder: PathBuf, accepted: Arc<Accepted>, mut changes: mpsc::UnboundedReceiver<()>) {
+async fn write(accepted: Arc<Accepted>, mut changes: mpsc::UnboundedReceiver<()>) {
     let mut failed = false;
     loop {
         tokio::select! {
@@ -116,22 +171,24 @@ async fn write(folder: PathBuf, accepted: Arc<Accepted>, mut changes: mpsc::Unbo
             () = tokio::time::sleep(FOLDER_BACKSTOP), if failed => {}
         }
         while changes.try_recv().is_ok() {}
-        let files = accepted.lock().clone();
-        let folder = folder.clone();
-        let problem = blocking(move || {
-            let error = store(&folder, &files).err()?;
-            Some(SourceProblem {
-                source: folder.display().to_string(),
-                line: None,
-                path: String::new(),
-                message: format!(
-                    "cannot keep the accepted handlers, which serve, but not after a restart with a broken file: {}: {error}",
-                    atomic::remedy(&error)
-                ),
-                configuration: None,
-            })
+        let mut files = accepted.lock().clone();
+        let store = Arc::clone(&accepted.store);
+        let (files, result) = blocking(move || {
+            let result = store.hold(&mut files);
+            (files, result)
         })
         .await;
+        accepted.let_go(&files);
+        let problem = result.err().map(|error| SourceProblem {
+            source: accepted.store.folder.display().to_string(),
+            line: None,
+            path: String::new(),
+            message: format!(
+                "cannot keep the accepted handlers, which serve, but not after a restart with a broken file: {}: {error}",
+                atomic::remedy(&error)
+            ),
+            configuration: None,
+        });
         failed = problem.is_some();
         accepted.problem.send_if_modified(|held| {
             let differs = *held != problem;
@@ -141,80 +198,126 @@ async fn write(folder: PathBuf, accepted: Arc<Accepted>, mut changes: mpsc::Unbo
     }
 }
 
-fn read(folder: &Path) -> io::Result<Files> {
-    let bytes_folder = folder.join(BYTES);
-    atomic::open(&bytes_folder)?;
-    let mut files = Files::new();
-    for file in atomic::open(folder)? {
-        let Some(name) = file.strip_suffix(VERSION) else {
-            continue;
-        };
-        let Some(Version { digest, grants }) = version(&folder.join(&file))? else {
-            continue;
-        };
-        match std::fs::read(bytes_folder.join(&digest)) {
-            Ok(bytes) if hex(&bytes) == digest => {
-                let source = SourceFile {
-                    name: name.to_owned(),
-                    bytes: bytes.into(),
-                    grants: grants.map(Into::into),
-                };
-                files.insert(name.to_owned(), source);
+impl Store {
+    fn blob(&self, digest: &Digest) -> PathBuf {
+        self.folder.join(BYTES).join(&digest.0)
+    }
+
+    /// What is there and whole.
+    fn files(&self) -> io::Result<Files> {
+        atomic::open(&self.folder.join(BYTES))?;
+        let mut files = Files::new();
+        for file in atomic::open(&self.folder)? {
+            let Some(name) = file.strip_suffix(VERSION) else {
+                continue;
+            };
+            let Some(Version { digest, grants }) = version(&self.folder.join(&file))? else {
+                continue;
+            };
+            let version = SourceVersion {
+                digest: Digest(digest),
+                grants: grants.map(Into::into),
+            };
+            if self.has(&version.digest)? {
+                let bytes = None;
+                files.insert(name.to_owned(), Held { version, bytes });
             }
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
+        }
+        Ok(files)
+    }
+
+    /// Whether the bytes are there and whole.
+    fn has(&self, digest: &Digest) -> io::Result<bool> {
+        let opened = regular::open(&self.blob(digest), MAX);
+        match opened.and_then(|file| Ok(regular::digest(&file, MAX)?)) {
+            Ok(found) => Ok(found == *digest),
+            Err(Error::Refused(_)) => Ok(false),
+            Err(Error::Io(error)) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+            Err(Error::Io(error)) => Err(error),
         }
     }
-    Ok(files)
+
+    fn fetch(&self, digest: &Digest) -> Result<Arc<[u8]>, String> {
+        let path = self.blob(digest);
+        let opened = regular::open(&path, MAX);
+        let why = match opened.and_then(|file| Ok(regular::read(&file, MAX)?)) {
+            Ok(bytes) if regular::digest_of(&bytes) == *digest => return Ok(bytes.into()),
+            Ok(_) => "is damaged".to_owned(),
+            Err(Error::Refused(why)) => why,
+            Err(Error::Io(error)) => format!("cannot be read: {error}"),
+        };
+        Err(format!("what was kept of it in {} {why}", path.display()))
+    }
+
+    /// Makes the folder hold exactly `files`: bytes first, then the versions that name them, then what nobody names goes.
+    /// Takes the bytes out of what is held by then.
+    fn hold(&self, files: &mut Files) -> io::Result<()> {
+        let there = atomic::open(&self.folder.join(BYTES))?;
+        let mut held = Ok(());
+        for (name, file) in files.iter_mut() {
+            match self.hold_one(name, file) {
+                Ok(()) => file.bytes = None,
+                Err(error) => held = held.and(Err(error)),
+            }
+        }
+        // Until then what was there is better than nothing.
+        held?;
+        for file in atomic::open(&self.folder)? {
+            let name = file.strip_suffix(VERSION);
+            if !name.is_some_and(|name| files.contains_key(name)) {
+                atomic::remove(&self.folder, &file)?;
+            }
+        }
+        let named: BTreeSet<_> = files
+            .values()
+            .map(|file| file.version.digest.0.as_str())
+            .collect();
+        for digest in there {
+            if !named.contains(digest.as_str()) {
+                atomic::remove(&self.folder.join(BYTES), &digest)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn hold_one(&self, name: &str, file: &Held) -> io::Result<()> {
+        let Held { version, bytes } = file;
+        let SourceVersion { digest, grants } = version;
+        let is_there = match bytes {
+            Some(_) => self.has(digest)?,
+            None => self.blob(digest).is_file(),
+        };
+        if !is_there {
+            let bytes = match bytes {
+                Some(bytes) => Arc::clone(bytes),
+                None => self.places.fetch(name, digest).map_err(|why| {
+                    io::Error::other(format!("what was kept of {name} is gone, and {why}"))
+                })?,
+            };
+            atomic::write(&self.folder.join(BYTES), &digest.0, &bytes)?;
+        }
+        let wanted = Version {
+            digest: digest.0.clone(),
+            grants: grants.as_deref().map(str::to_owned),
+        };
+        let file = format!("{name}{VERSION}");
+        let path = self.folder.join(&file);
+        if path.is_file() && self::version(&path)?.as_ref() == Some(&wanted) {
+            return Ok(());
+        }
+        let text = serde_yaml_ng::to_string(&wanted).map_err(io::Error::other)?;
+        atomic::write(&self.folder, &file, text.as_bytes())
+    }
 }
 
 fn version(path: &Path) -> io::Result<Option<Version>> {
     let bytes = std::fs::read(path)?;
     let version: Option<Version> = serde_yaml_ng::from_slice(&bytes).ok();
     // The digest becomes a file name.
-    Ok(version.filter(|version| version.digest.bytes().all(|b| b.is_ascii_hexdigit())))
+    Ok(version.filter(|Version { digest, .. }| {
+        digest.len() == DIGITS && digest.bytes().all(|digit| digit.is_ascii_hexdigit())
+    }))
 }
 
-/// Makes the folder hold exactly `files`: bytes first, then the versions that name them, then what nobody names goes.
-fn store(folder: &Path, files: &Files) -> io::Result<()> {
-    let bytes_folder = folder.join(BYTES);
-    let there: BTreeSet<_> = atomic::open(&bytes_folder)?.into_iter().collect();
-    let mut digests = BTreeSet::new();
-    let mut versions = BTreeSet::new();
-    for (name, source) in files {
-        let digest = hex(&source.bytes);
-        if !there.contains(&digest) && digests.insert(digest.clone()) {
-            atomic::write(&bytes_folder, &digest, &source.bytes)?;
-        }
-        let file = format!("{name}{VERSION}");
-        let wanted = Version {
-            digest: digest.clone(),
-            grants: source.grants.as_deref().map(str::to_owned),
-        };
-        let path = folder.join(&file);
-        if !path.is_file() || version(&path)?.as_ref() != Some(&wanted) {
-            let text = serde_yaml_ng::to_string(&wanted).map_err(io::Error::other)?;
-            atomic::write(folder, &file, text.as_bytes())?;
-        }
-        digests.insert(digest);
-        versions.insert(file);
-    }
-    for file in atomic::open(folder)? {
-        if !versions.contains(&file) {
-            atomic::remove(folder, &file)?;
-        }
-    }
-    for digest in there.difference(&digests) {
-        atomic::remove(&bytes_folder, digest)?;
-    }
-    Ok(())
-}
-
-fn hex(bytes: &[u8]) -> String {
-    let mut text = String::new();
-    for byte in Sha256::digest(bytes) {
-        // Writing to a text cannot fail.
-        let _ = write!(text, "{byte:02x}");
-    }
-    text
-}
+#[cfg(test)]
+mod tests;

@@ -4,6 +4,7 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 use super::*;
+use crate::regular;
 
 fn bytes(text: &str) -> Content {
     Content::Bytes(text.as_bytes().into())
@@ -29,6 +30,18 @@ fn mk_source(name: &str, text: &str, grants: Option<&str>) -> SourceFile {
     }
 }
 
+/// The version that is in a file of these bytes.
+fn mk_version(text: &str, grants: Option<&str>) -> SourceVersion {
+    SourceVersion {
+        digest: regular::digest_of(text.as_bytes()),
+        grants: grants.map(Into::into),
+    }
+}
+
+fn component(text: &str) -> Content {
+    Content::Digest(regular::digest_of(text.as_bytes()))
+}
+
 fn mk_folders(files: &[(&str, Content)]) -> Vec<(PathBuf, Arc<Snapshot>)> {
     vec![("DIR".into(), mk_snapshot(files))]
 }
@@ -38,13 +51,13 @@ fn a_component_has_the_grants_beside_it_and_the_first_folder_counts() {
     let folders = [
         (
             "one".into(),
-            mk_snapshot(&[("a.wasm", bytes("1")), ("a.grants.yaml", bytes("g"))]),
+            mk_snapshot(&[("a.wasm", component("1")), ("a.grants.yaml", bytes("g"))]),
         ),
         (
             "two".into(),
             mk_snapshot(&[
-                ("a.wasm", bytes("2")),
-                ("b.wasm.gz", bytes("b")),
+                ("a.wasm", component("2")),
+                ("b.wasm.gz", component("b")),
                 ("c.grants.yaml", bytes("g")),
             ]),
         ),
@@ -57,18 +70,11 @@ fn a_component_has_the_grants_beside_it_and_the_first_folder_counts() {
         ),
     ];
     let set = assemble(&folders, &BTreeMap::new());
-    let found: Vec<_> = set
-        .files
-        .values()
-        .map(|file| SourceFile::clone(file))
-        .collect();
-    assert_eq!(
-        found,
-        [
-            mk_source("a.wasm", "1", Some("g")),
-            mk_source("b.wasm.gz", "b", None)
-        ]
-    );
+    let expected = [
+        ("a.wasm".to_owned(), mk_version("1", Some("g"))),
+        ("b.wasm.gz".to_owned(), mk_version("b", None)),
+    ];
+    assert_eq!(set.files, BTreeMap::from(expected));
     let problems: Vec<_> = set.problems.iter().map(ToString::to_string).collect();
     assert_eq!(problems.len(), 3, "{problems:?}");
     assert!(problems[0].starts_with("three: is missing"));
@@ -78,10 +84,7 @@ fn a_component_has_the_grants_beside_it_and_the_first_folder_counts() {
 
 #[test]
 fn a_missing_folder_says_nothing_of_its_files_and_an_empty_one_that_there_are_none() {
-    let earlier = BTreeMap::from([(
-        "a.wasm".to_owned(),
-        Arc::new(mk_source("a.wasm", "1", None)),
-    )]);
+    let earlier = BTreeMap::from([("a.wasm".to_owned(), mk_version("1", None))]);
     let missing = [(
         "DIR".into(),
         Arc::new(Snapshot {
@@ -97,7 +100,7 @@ fn a_missing_folder_says_nothing_of_its_files_and_an_empty_one_that_there_are_no
 
 #[test]
 fn what_cannot_be_read_serves_as_it_was_and_never_with_other_grants() {
-    let earlier = Arc::new(mk_source("a.wasm", "old", Some("old grants")));
+    let earlier = mk_version("old", Some("old grants"));
     let refused = Content::Refused("is a link".into());
     for (files, at) in [
         (
@@ -105,12 +108,12 @@ fn what_cannot_be_read_serves_as_it_was_and_never_with_other_grants() {
             Some("DIR/a.wasm"),
         ),
         (
-            vec![("a.wasm", bytes("new")), ("a.grants.yaml", refused)],
+            vec![("a.wasm", component("new")), ("a.grants.yaml", refused)],
             Some("DIR/a.grants.yaml"),
         ),
         (
             vec![
-                ("a.wasm", bytes("new")),
+                ("a.wasm", component("new")),
                 ("a.grants.yaml", Content::Bytes(b"\xff".as_slice().into())),
             ],
             Some("DIR/a.grants.yaml"),
@@ -118,7 +121,7 @@ fn what_cannot_be_read_serves_as_it_was_and_never_with_other_grants() {
         (vec![("a.wasm", Content::Pending)], None),
         (
             vec![
-                ("a.wasm", bytes("new")),
+                ("a.wasm", component("new")),
                 ("a.grants.yaml", Content::Pending),
             ],
             None,
@@ -209,22 +212,25 @@ async fn the_accepted_version_is_kept_over_a_restart_until_the_file_is_gone() {
     fs::write(home.path("handlers/a.wasm"), "good").unwrap();
     let good = mk_source("a.wasm", "good", Some("g"));
     let set = home
-        .until(|set| set.files.values().any(|file| **file == good))
+        .until(|set| set.files.get("a.wasm") == Some(&mk_version("good", Some("g"))))
         .await;
     assert_eq!(set.problems, []);
     home.source.accept(&good);
     home.source.accept(&good);
-    assert_eq!(home.source.accepted("a.wasm"), Some(good.clone()));
+    let version = mk_version("good", Some("g"));
+    assert_eq!(home.source.accepted("a.wasm"), Some(version.clone()));
     home.until_kept(1, 1).await;
     // Garbage is a change like any other, and no reason to forget.
     fs::write(home.path("handlers/a.wasm"), "garbage").unwrap();
-    home.until(|set| set.files.values().any(|file| *file.bytes == *b"garbage"))
+    let garbage = mk_version("garbage", Some("g"));
+    home.until(|set| set.files.get("a.wasm") == Some(&garbage))
         .await;
 
     let Home { folder, source } = home;
     drop(source);
     let home = Home::open(folder).await;
-    assert_eq!(home.source.accepted("a.wasm"), Some(good));
+    assert_eq!(home.source.accepted("a.wasm"), Some(version.clone()));
+    assert_eq!(home.source.read("a.wasm", &version), Ok(good));
     let other = mk_source("a.wasm", "other", None);
     home.source.accept(&other);
     home.until(|set| set.complete).await;
@@ -234,21 +240,11 @@ async fn the_accepted_version_is_kept_over_a_restart_until_the_file_is_gone() {
     home.until(|set| set.files.is_empty()).await;
     home.until_kept(0, 0).await;
     assert_eq!(home.source.accepted("a.wasm"), None);
-}
-
-#[tokio::test]
-async fn a_damaged_kept_version_is_none() {
-    let home = Home::open(tempfile::tempdir().unwrap()).await;
-    home.source.accept(&mk_source("a.wasm", "good", None));
-    home.until_kept(1, 1).await;
-    let Home { folder, source } = home;
-    drop(source);
-    let blob = fs::read_dir(folder.path().join("kept/bytes"))
-        .unwrap()
-        .next()
-        .unwrap()
-        .unwrap();
-    fs::write(blob.path(), "goo").unwrap();
-    let home = Home::open(folder).await;
-    assert_eq!(home.source.accepted("a.wasm"), None);
+    let error = home.source.read("a.wasm", &version).unwrap_err();
+    assert!(error.transient, "{error}");
+    let told = format!(
+        "cannot load a.wasm: {} is missing; it is tried again, and a file that is put there is loaded",
+        home.path("handlers/a.wasm").display()
+    );
+    assert_eq!(error.to_string(), told);
 }

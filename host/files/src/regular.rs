@@ -1,0 +1,152 @@
+//! Regular files, whoever wrote them: opened without waiting for anybody, read within a bound. Blocks.
+
+use std::fs::{self, File, Metadata, OpenOptions};
+use std::io::{self, Read as _, Write};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::Path;
+
+use leafhost_core::handler::Digest;
+use nix::fcntl::OFlag;
+use sha2::{Digest as _, Sha256};
+
+/// Why a file is not read.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// It is none that may be read. The text says what it is instead, and what is wanted where that is not plain.
+    #[error("{0}")]
+    Refused(String),
+    /// It cannot be read.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+}
+
+/// Opens a regular file of at most `max` bytes. A link is not followed.
+pub fn open(path: &Path, max: u64) -> Result<File, Error> {
+    // Opening alone may do something where it is a device.
+    check(&fs::symlink_metadata(path)?, max)?;
+    open_unseen(path, max)
+}
+
+/// What is there may be something else than what was looked at.
+fn open_unseen(path: &Path, max: u64) -> Result<File, Error> {
+    // Opening a FIFO would wait for a writer.
+    let flags = OFlag::O_NONBLOCK | OFlag::O_NOFOLLOW;
+    let file = OpenOptions::new()
+        .read(true)
+        .custom_flags(flags.bits())
+        .open(path)?;
+    check(&file.metadata()?, max)?;
+    Ok(file)
+}
+
+fn check(metadata: &Metadata, max: u64) -> Result<(), Error> {
+    if !metadata.is_file() {
+        return Err(Error::Refused("is not a regular file".to_owned()));
+    }
+    let bytes = metadata.len();
+    if bytes > max {
+        let message = format!("has {bytes} bytes, at most {max} are allowed");
+        return Err(Error::Refused(message));
+    }
+    Ok(())
+}
+
+/// The bytes of a file; of one that has grown beyond `max` one more than that.
+pub fn read(file: &File, max: u64) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    file.take(max.saturating_add(1)).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// The digest of what [`read`] would yield, without holding it.
+pub fn digest(file: &File, max: u64) -> io::Result<Digest> {
+    let mut sink = Sink(Sha256::new());
+    io::copy(&mut file.take(max.saturating_add(1)), &mut sink)?;
+    Ok(sink.digest())
+}
+
+/// The digest of bytes.
+pub fn digest_of(bytes: &[u8]) -> Digest {
+    Sink(Sha256::new_with_prefix(bytes)).digest()
+}
+
+/// Takes bytes in and keeps none.
+struct Sink(Sha256);
+
+impl Sink {
+    fn digest(self) -> Digest {
+        let digits = self.0.finalize();
+        Digest(digits.iter().map(|byte| format!("{byte:02x}")).collect())
+    }
+}
+
+impl Write for Sink {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.update(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+    use std::path::PathBuf;
+    use std::sync::mpsc;
+    use std::time::Duration;
+
+    use nix::sys::stat::Mode;
+
+    use super::*;
+
+    /// What comes of it within a time in which nobody writes to a FIFO.
+    fn in_time<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+        let (sender, receiver) = mpsc::channel();
+        std::thread::spawn(move || sender.send(work()));
+        let result = receiver.recv_timeout(Duration::from_secs(20));
+        result.expect("it does not wait")
+    }
+
+    #[test]
+    fn what_took_a_files_place_after_it_was_looked_at_is_neither_waited_for_nor_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        nix::unistd::mkfifo(&at("fifo"), Mode::S_IRWXU).unwrap();
+        fs::create_dir(at("folder")).unwrap();
+        fs::write(at("file"), [7; 10]).unwrap();
+        fs::write(at("large"), [7; 11]).unwrap();
+        symlink("file", at("link")).unwrap();
+        for (name, why) in [
+            ("fifo", "is not a regular file"),
+            ("folder", "is not a regular file"),
+            ("large", "has 11 bytes, at most 10 are allowed"),
+            ("link", "os error 40"),
+        ] {
+            let path: PathBuf = at(name);
+            let error = in_time(move || open_unseen(&path, 10)).expect_err(name);
+            assert!(error.to_string().contains(why), "{name}: {error}");
+        }
+        let file = open_unseen(&at("file"), 10).unwrap();
+        assert_eq!(read(&file, 10).unwrap(), [7; 10]);
+    }
+
+    #[test]
+    fn a_file_that_grows_is_read_to_one_byte_beyond_the_bound() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        fs::write(&path, [7; 10]).unwrap();
+        let files = [(); 2].map(|()| open(&path, 10).unwrap());
+        fs::write(&path, [7; 1000]).unwrap();
+        assert_eq!(read(&files[0], 10).unwrap(), [7; 11]);
+        assert_eq!(digest(&files[1], 10).unwrap(), digest_of(&[7; 11]));
+    }
+
+    #[test]
+    fn a_digest_is_the_sha256_in_lower_case_hex() {
+        let text = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
+        assert_eq!(digest_of(b"abc").0, text);
+    }
+}
