@@ -181,7 +181,7 @@ impl Home {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn the_last_good_state_serves_over_a_restart_and_properties_follow_their_files() {
     let home = Home::open(tempfile::tempdir().unwrap()).await;
     let text = mk_text("a", "1")
@@ -223,7 +223,7 @@ async fn the_last_good_state_serves_over_a_restart_and_properties_follow_their_f
     );
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn what_could_not_be_kept_is_named_and_kept_as_soon_as_it_can_be() {
     let home = Home::open(tempfile::tempdir().unwrap()).await;
     let kept = home.folder.path().join("kept");
@@ -243,7 +243,7 @@ async fn what_could_not_be_kept_is_named_and_kept_as_soon_as_it_can_be() {
     );
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_folder_that_goes_and_comes_back_file_by_file_deletes_nothing() {
     let home = Home::open(tempfile::tempdir().unwrap()).await;
     home.write("configurations/a.yaml", &mk_text("a", "1"));

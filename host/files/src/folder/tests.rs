@@ -243,7 +243,7 @@ async fn a_touch_is_no_change() {
     assert_eq!(seen.len(), 2, "before and after b.yaml, nothing between");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn files_beyond_the_number_push_none_out_that_was_there() {
     let mut watched = mk_watched(RULES, |path| {
         mk_folder(path);
@@ -288,7 +288,7 @@ async fn files_beyond_the_number_are_unsaid_from_the_start() {
     assert_eq!(held.get("z.yaml"), Some(&Content::Pending));
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn files_below_a_nested_folder_have_two_names() {
     let rules = Rules {
         kinds: &[Kind {
@@ -339,7 +339,7 @@ async fn what_is_in_a_folder_that_cannot_be_read_stays() {
     assert!(seen.iter().all(|snapshot| snapshot.files.len() == 1));
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn an_empty_folder_of_another_file_system_is_a_mount_that_is_gone() {
     use std::os::unix::fs::{MetadataExt as _, symlink};
     let Ok(elsewhere) = tempfile::tempdir_in("/dev/shm") else {

@@ -204,7 +204,7 @@ impl Home {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn the_accepted_version_is_kept_over_a_restart_until_the_file_is_gone() {
     let home = Home::open(tempfile::tempdir().unwrap()).await;
     fs::create_dir(home.path("handlers")).unwrap();
