@@ -1,6 +1,6 @@
 //! Guests that compute, wait, grow and end as they should not.
 
-use anyhow::Result;
+use anyhow::{Context as _, Result, ensure};
 
 use crate::yard::{Guest, Named, Yard};
 
@@ -21,7 +21,31 @@ fn named(reason: &'static str, words: &'static str) -> Named<'static> {
 fn a_guest_that_computes_for_ever_is_ended_and_delays_nobody() -> Result<()> {
     let mut yard = Yard::with(Guest::default(), GRANTS)?;
     let named = named("cpu_budget", "2 s");
-    yard.suffer(&["loop", "udev", "interfaces"].map(|deed| (deed, named)))
+    yard.suffer(&["loop", "udev", "interfaces"].map(|deed| (deed, named)))?;
+    let threads = niceness(yard.home.pid()?)?;
+    let (guests, own): (Vec<_>, Vec<_>) = threads.iter().partition(|(name, _)| name == "guest");
+    let least = guests.iter().map(|(_, nice)| nice).min();
+    ensure!(
+        own.iter().all(|(_, nice)| Some(nice) < least),
+        "guests do not give way: {threads:?}"
+    );
+    Ok(())
+}
+
+/// The names of a process's threads, and how nice each is (`proc_pid_stat(5)`).
+fn niceness(pid: u32) -> Result<Vec<(String, i32)>> {
+    let mut threads = Vec::new();
+    for thread in std::fs::read_dir(format!("/proc/{pid}/task"))? {
+        // It may have ended.
+        let Ok(stat) = std::fs::read_to_string(thread?.path().join("stat")) else {
+            continue;
+        };
+        let (before, after) = stat.rsplit_once(')').context("no name")?;
+        let (_, name) = before.split_once('(').context("no name")?;
+        let nice = after.split_whitespace().nth(16).context("no nice")?;
+        threads.push((name.to_owned(), nice.parse()?));
+    }
+    Ok(threads)
 }
 
 #[test]

@@ -14,9 +14,14 @@ use leafhost_core::ports::{Handler, Loader as _, SourceFile};
 use leafhost_core::session::{Devices, Opening, Outcome, SessionSpec};
 use leafhost_sdk::testing::{Call, FakeHost};
 use leafhost_wasm::{Runtime, RuntimeConfig};
+use tikv_jemallocator::Jemalloc;
 
 #[path = "../../../tests/bench/table.rs"]
 mod table;
+
+/// As in the agent.
+#[global_allocator]
+static ALLOCATOR: Jemalloc = Jemalloc;
 
 const DETAILS: &str = "network: plant";
 const GRANTS: &str = "devices: {env: [\"TWENTY_*\"]}";

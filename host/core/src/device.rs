@@ -252,7 +252,12 @@ pub fn path_problem(path: &str) -> Option<&'static str> {
 }
 
 fn has_control(text: &str) -> bool {
-    text.chars().any(char::is_control)
+    // Most text is ASCII, of which a byte says as much as a character.
+    if text.is_ascii() {
+        text.bytes().any(|byte| byte.is_ascii_control())
+    } else {
+        text.chars().any(char::is_control)
+    }
 }
 
 fn is_permissions(text: &str) -> bool {

@@ -101,13 +101,16 @@ pub fn is_node_name(text: &str) -> bool {
 /// Whether `text` can name an environment variable: `[A-Za-z_][A-Za-z0-9_]*`.
 pub fn is_env_name(text: &str) -> bool {
     text.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
-        && text.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
+        && text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
 }
 
 /// Whether this can be the name of a device's property: like an environment variable, but a `-` may be in it, because
 /// `KubeVirt` looks for `PCI_RESOURCE_…` with the resource's own dashes.
 pub fn is_property_name(text: &str) -> bool {
-    is_env_name(&text.replace('-', "_")) && !text.starts_with('-')
+    text.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
+        && text
+            .bytes()
+            .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-'))
 }
 
 /// Whether `text` can be a CDI class: a letter, then letters, digits, `.`, `_`, `-`, ending with a letter or digit.

@@ -1,7 +1,7 @@
 //! One call of a guest: a fresh store, armed limits, and what became of it.
 //!
-//! Guests run on a runtime of their own, so that one that computes delays no timer of the agent; those of brisk handlers begin
-//! where they are asked for.
+//! Each runs on a thread of its own, that waits with it and gives way to the agent's: what one computes delays no timer of the agent,
+//! and no other guest by more than the kernel lets it. Those of brisk handlers begin where they are asked for.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use leafhost_core::fault::{Fault, FaultReason};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::task::AbortHandle;
+use tokio_util::sync::CancellationToken;
 use wasmtime::{Engine, Store, Trap, UpdateDeadline, WasmBacktrace};
 use wasmtime_wasi::{I32Exit, ResourceTableError};
 
@@ -27,8 +27,10 @@ use crate::ticker::Ticker;
 
 /// How many calls of the agent run at once besides one of each handler; more wait.
 const AT_ONCE: usize = 12;
-/// Threads of the guests: more than one handler may have calls, so that another's need not wait for a tick of one of those.
-const THREADS: usize = 6;
+/// How much is done for guests at once that would hold up others: look-ups of names, of devices.
+const WORK: usize = 64;
+/// How much nicer they are to the rest of the node than the agent's own threads, which they share the cores with.
+const NICER: i32 = 5;
 /// How many functions of a backtrace are shown.
 const FRAMES: usize = 8;
 /// What is said when the agent's own code panics.
@@ -41,7 +43,10 @@ const MAX_TEXT: usize = 4096;
 pub(crate) struct Host {
     pub(crate) engine: Engine,
     ticker: Ticker,
+    /// Its one worker serves what guests wait for; they themselves are where blocking is allowed.
     runtime: Option<tokio::runtime::Runtime>,
+    /// Ends all calls: a runtime that is gone serves no timers.
+    stop: CancellationToken,
     /// For all handlers together. A handler's first call at a time needs none, so that nobody's calls hold up all of another's.
     pub(crate) permits: Semaphore,
     /// For all guests, so that each finds a place to stand.
@@ -54,15 +59,21 @@ impl Host {
     /// Starts the threads.
     pub(crate) fn start(engine: Engine) -> std::io::Result<Self> {
         let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(THREADS)
-            .max_blocking_threads(64)
+            .worker_threads(1)
+            .max_blocking_threads(usize::from(GUESTS) + WORK)
             .thread_name("guest")
+            .on_thread_start(|| {
+                if let Err(error) = rustix::process::nice(NICER) {
+                    tracing::debug!(%error, "guests are not made to give way to others");
+                }
+            })
             .enable_all()
             .build()?;
         Ok(Self {
             ticker: Ticker::start(&engine)?,
             engine,
             runtime: Some(runtime),
+            stop: CancellationToken::new(),
             permits: Semaphore::new(AT_ONCE),
             places: Arc::new(Semaphore::new(GUESTS.into())),
             in_place: Semaphore::new(1),
@@ -72,6 +83,7 @@ impl Host {
 
 impl Drop for Host {
     fn drop(&mut self) {
+        self.stop.cancel();
         // Waiting for guests is not allowed where futures run, and not needed: nothing is left of them but memory.
         if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_background();
@@ -87,15 +99,6 @@ pub(crate) type Work<T> = Box<
         ) -> Pin<Box<dyn Future<Output = wasmtime::Result<T>> + Send + 'a>>
         + Send,
 >;
-
-/// Ends the task when the caller no longer waits.
-struct EndWithCaller(AbortHandle);
-
-impl Drop for EndWithCaller {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
-}
 
 /// What a call is made of.
 pub(crate) struct Call<T> {
@@ -153,13 +156,17 @@ impl Host {
                 Err(_) => return not_made(FAILED.to_owned()),
             }
         }
-        let task = runtime.spawn(run);
-        let _end = EndWithCaller(task.abort_handle());
-        match task.await {
-            Ok(ended) => {
+        // Whoever no longer waits drops the guard.
+        let stop = self.stop.child_token();
+        let _end = stop.clone().drop_guard();
+        let guests = runtime.handle().clone();
+        let thread = runtime.spawn_blocking(move || guests.block_on(stop.run_until_cancelled(run)));
+        match thread.await {
+            Ok(Some(ended)) => {
                 brisk.computed(record.cpu.used());
                 ended
             }
+            Ok(None) => not_made("the agent is stopping".to_owned()),
             Err(error) if error.is_cancelled() => not_made("the agent is stopping".to_owned()),
             Err(error) => not_made(clean(&format!("{FAILED}: {error}"), MAX_TEXT)),
         }

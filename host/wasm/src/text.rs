@@ -91,6 +91,11 @@ impl Secrets {
         Self { values, masked }
     }
 
+    /// Whether there are none.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.values.is_empty()
+    }
+
     /// The name of a property whose value is in `text`.
     pub(crate) fn find(&self, text: &str) -> Option<&str> {
         self.values

@@ -44,6 +44,30 @@ fn nothing_is_granted_by_an_empty_file() {
 }
 
 #[test]
+fn variables_are_granted_by_name_and_by_pattern() {
+    for (pattern, name, allowed) in [
+        ("A_B", "A_B", true),
+        ("A_B", "A_BC", false),
+        ("A_*", "A_", true),
+        ("A_*", "A_B", true),
+        ("A_*", "A", false),
+        ("A_*", "BA_", false),
+        ("A?_*", "AB_C", true),
+        ("A?_*", "A_C", false),
+        ("*_B", "A_B", true),
+        ("A*B*", "A_BC", true),
+        ("A*B*", "A_C", false),
+    ] {
+        let grants = Grants::parse(&format!("devices: {{env: ['{pattern}']}}")).unwrap();
+        assert_eq!(
+            grants.devices.allows_env(name),
+            allowed,
+            "{pattern} {name}"
+        );
+    }
+}
+
+#[test]
 fn some_variables_are_never_granted() {
     let grants = Grants::parse("devices: {env: ['*']}").unwrap().devices;
     for (name, allowed) in [
