@@ -4,6 +4,7 @@
 //! while it is loaded. Knows neither Configurations nor sessions.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::iter;
 use std::sync::Arc;
 
 use leafhost_core::ports::{
@@ -14,7 +15,8 @@ use tokio::task::{Id, JoinSet, spawn_blocking};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::backoff;
+mod attempt;
+use attempt::Attempt;
 
 /// So many files are loaded at once: compiling is the one thing here that wants a whole core.
 const AT_ONCE: usize = 2;
@@ -71,13 +73,29 @@ struct Job {
 
 #[derive(Debug)]
 struct Entry {
-    version: SourceVersion,
+    newest: Attempt,
     generation: u64,
-    failures: u32,
-    retry: Option<Instant>,
+    /// The version accepted before, until it or a newer one serves or it is known not to load.
+    fallback: Option<Attempt>,
     /// Whether the version is the one that is kept for a restart.
     kept: bool,
     loaded: LoadedSource,
+}
+
+impl Entry {
+    /// Whether what comes of the job is still of use.
+    fn wants(&self, job: &Job) -> bool {
+        if job.fallback {
+            let fallback = self.fallback.as_ref();
+            return fallback.is_some_and(|fallback| fallback.version == job.version);
+        }
+        self.generation == job.generation
+    }
+
+    fn retry(&self) -> Option<Instant> {
+        let fallback = self.fallback.as_ref().and_then(|fallback| fallback.retry);
+        self.newest.retry.into_iter().chain(fallback).min()
+    }
 }
 
 /// What was loaded, with the bytes it was made of.
@@ -124,7 +142,7 @@ impl LoaderTask {
         let mut files = self.source.handlers();
         files.mark_changed();
         loop {
-            let retry = self.entries.values().filter_map(|entry| entry.retry).min();
+            let retry = self.entries.values().filter_map(Entry::retry).min();
             tokio::select! {
                 () = shutdown.cancelled() => break,
                 changed = files.changed() => {
@@ -163,41 +181,38 @@ impl LoaderTask {
             if self
                 .entries
                 .get(name)
-                .is_some_and(|entry| entry.version == *version)
+                .is_some_and(|entry| entry.newest.version == *version)
             {
                 continue;
             }
             self.generation += 1;
             let generation = self.generation;
             if let Some(entry) = self.entries.get_mut(name) {
-                entry.version = version.clone();
+                entry.newest = Attempt::new(version.clone());
                 entry.generation = generation;
-                entry.failures = 0;
-                entry.retry = None;
                 entry.kept = false;
             } else {
                 let accepted = self.source.accepted(name);
-                self.entries.insert(
-                    name.clone(),
-                    Entry {
-                        version: version.clone(),
-                        generation,
-                        failures: 0,
-                        retry: None,
-                        kept: accepted.as_ref() == Some(version),
-                        loaded: LoadedSource::default(),
-                    },
-                );
-                if let Some(accepted) = accepted
-                    && accepted != *version
-                {
+                let kept = accepted.as_ref() == Some(version);
+                let fallback = accepted.filter(|_| !kept);
+                if let Some(accepted) = &fallback {
                     self.queue.push_back(Job {
                         name: name.clone(),
-                        version: accepted,
+                        version: accepted.clone(),
                         generation,
                         fallback: true,
                     });
                 }
+                self.entries.insert(
+                    name.clone(),
+                    Entry {
+                        newest: Attempt::new(version.clone()),
+                        generation,
+                        fallback: fallback.map(Attempt::new),
+                        kept,
+                        loaded: LoadedSource::default(),
+                    },
+                );
             }
             self.queue.push_back(Job {
                 name: name.clone(),
@@ -210,17 +225,15 @@ impl LoaderTask {
 
     /// A load has ended.
     async fn loaded(&mut self, job: Job, result: Result<Loaded, LoadError>) {
-        let name = job.name;
-        let Some(entry) = self.entries.get_mut(&name) else {
+        let wanted = self.entries.get_mut(&job.name);
+        let Some(entry) = wanted.filter(|entry| entry.wants(&job)) else {
             return;
         };
-        if entry.generation != job.generation {
-            return;
-        }
+        let name = job.name;
         match (result, job.fallback) {
             (Ok((handler, _)), true) => {
-                // The newest version may have been quicker.
                 entry.loaded.handler.get_or_insert(handler);
+                entry.fallback = None;
             }
             (Ok((handler, file)), false) => {
                 tracing::info!(
@@ -233,21 +246,22 @@ impl LoaderTask {
                     handler: Some(handler),
                     error: None,
                 };
-                entry.failures = 0;
+                entry.newest.succeeded();
+                entry.fallback = None;
                 if !std::mem::replace(&mut entry.kept, true) {
                     self.accept(file).await;
                 }
             }
             (Err(error), true) => {
-                tracing::warn!(source = name, %error, "the version accepted before does not load");
+                let fallback = entry.fallback.as_mut();
+                if fallback.is_some_and(|fallback| fallback.failed(&error)) {
+                    tracing::warn!(source = name, %error, "the version accepted before does not load");
+                }
+                entry.fallback.take_if(|_| !error.transient);
             }
             (Err(error), false) => {
-                entry.failures = entry.failures.saturating_add(1);
-                if backoff::is_told(entry.failures.into()) {
+                if entry.newest.failed(&error) {
                     tracing::warn!(source = name, %error, "handler does not load");
-                }
-                if error.transient {
-                    entry.retry = Some(Instant::now() + backoff::wait(entry.failures));
                 }
                 entry.loaded.error = Some(error);
             }
@@ -258,14 +272,16 @@ impl LoaderTask {
     fn retry(&mut self) {
         let now = Instant::now();
         for (name, entry) in &mut self.entries {
-            if entry.retry.is_some_and(|at| at <= now) {
-                entry.retry = None;
-                self.queue.push_back(Job {
-                    name: name.clone(),
-                    version: entry.version.clone(),
-                    generation: entry.generation,
-                    fallback: false,
-                });
+            let accepted = entry.fallback.as_mut().map(|attempt| (attempt, true));
+            for (attempt, fallback) in iter::once((&mut entry.newest, false)).chain(accepted) {
+                if attempt.is_due(now) {
+                    self.queue.push_back(Job {
+                        name: name.clone(),
+                        version: attempt.version.clone(),
+                        generation: entry.generation,
+                        fallback,
+                    });
+                }
             }
         }
     }
@@ -275,12 +291,8 @@ impl LoaderTask {
         while self.running.len() < AT_ONCE
             && let Some(job) = self.queue.pop_front()
         {
-            let of_now = |entry: &&Entry| entry.generation == job.generation;
-            let Some(entry) = self.entries.get(&job.name).filter(of_now) else {
-                continue;
-            };
-            // Where the newest version was quicker the one before is kept no longer.
-            if job.fallback && entry.loaded.handler.is_some() {
+            let entry = self.entries.get(&job.name);
+            if !entry.is_some_and(|entry| entry.wants(&job)) {
                 continue;
             }
             let (source, loader) = (Arc::clone(&self.source), Arc::clone(&self.loader));

@@ -1,6 +1,7 @@
 //! The loader task with fake files.
 
 use super::*;
+use crate::backoff;
 use crate::fakes::{FakeLoader, Files, file, version, wait_for};
 
 struct Bench {
@@ -98,6 +99,24 @@ async fn after_a_start_the_accepted_version_serves_while_the_newest_does_not() {
     files.accept(&file("a.wasm", "udev@1"));
     let bench = start(files);
     bench.serves(&["a.wasm: udev@1, is no component"]).await;
+    bench.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_accepted_version_is_tried_again_too_whatever_takes_the_broken_ones_place() {
+    let files = Files::new(&[file("a.wasm", "broken")]);
+    files.accept(&file("a.wasm", "udev@1"));
+    let bench = start(files);
+    *bench.loader.busy.lock().unwrap() = 3;
+    bench.serves(&["a.wasm: nothing, is no component"]).await;
+    let mut other = file("a.wasm", "broken");
+    other.grants = Some("udev: {}".into());
+    bench.files.put(&[other]);
+    bench.serves(&["a.wasm: udev@1, is no component"]).await;
+    tokio::time::sleep(leafhost_core::timeouts::BACKOFF_LAST * 2).await;
+    let loads = bench.loader.loads.lock().unwrap().clone();
+    let of_accepted = loads.iter().filter(|load| *load == "a.wasm=udev@1");
+    assert_eq!(of_accepted.count(), 4, "{loads:?}");
     bench.end().await;
 }
 
