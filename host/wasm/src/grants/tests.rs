@@ -59,11 +59,7 @@ fn variables_are_granted_by_name_and_by_pattern() {
         ("A*B*", "A_C", false),
     ] {
         let grants = Grants::parse(&format!("devices: {{env: ['{pattern}']}}")).unwrap();
-        assert_eq!(
-            grants.devices.allows_env(name),
-            allowed,
-            "{pattern} {name}"
-        );
+        assert_eq!(grants.devices.allows_env(name), allowed, "{pattern} {name}");
     }
 }
 
