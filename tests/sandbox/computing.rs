@@ -24,9 +24,11 @@ fn a_guest_that_computes_for_ever_is_ended_and_delays_nobody() -> Result<()> {
     yard.suffer(&["loop", "udev", "interfaces"].map(|deed| (deed, named)))?;
     let threads = niceness(yard.home.pid()?)?;
     let (guests, own): (Vec<_>, Vec<_>) = threads.iter().partition(|(name, _)| name == "guest");
-    let least = guests.iter().map(|(_, nice)| nice).min();
+    let (_, agent) = own.first().context("no thread of the agent")?;
     ensure!(
-        own.iter().all(|(_, nice)| Some(nice) < least),
+        own.iter().all(|(_, nice)| nice == agent)
+            && guests.len() > 1
+            && guests.iter().all(|(_, nice)| *nice == agent + 5),
         "guests do not give way: {threads:?}"
     );
     Ok(())

@@ -53,7 +53,8 @@ fn check(metadata: &Metadata, max: u64) -> Result<(), Error> {
 
 /// The bytes of a file; of one that has grown beyond `max` one more than that.
 pub fn read(file: &File, max: u64) -> io::Result<Vec<u8>> {
-    let mut bytes = Vec::new();
+    let expected = file.metadata()?.len().min(max).saturating_add(1);
+    let mut bytes = Vec::with_capacity(usize::try_from(expected).unwrap_or_default());
     file.take(max.saturating_add(1)).read_to_end(&mut bytes)?;
     Ok(bytes)
 }

@@ -4,12 +4,14 @@
 //! and no other guest by more than the kernel lets it. Those of brisk handlers begin where they are asked for.
 
 use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
 use leafhost_core::fault::{Fault, FaultReason};
+use tokio::runtime::Runtime;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 use wasmtime::{Engine, Store, Trap, UpdateDeadline, WasmBacktrace};
@@ -27,9 +29,10 @@ use crate::ticker::Ticker;
 
 /// How many calls of the agent run at once besides one of each handler; more wait.
 const AT_ONCE: usize = 12;
-/// How much is done for guests at once that would hold up others: look-ups of names, of devices.
-const WORK: usize = 64;
-/// How much nicer they are to the rest of the node than the agent's own threads, which they share the cores with.
+/// How many threads more there may be for what guests ask for and wait for: look-ups of names and of devices, some of which never end
+/// where a driver hangs.
+const WORK: usize = 256;
+/// How much nicer guests are than the agent's own threads, with which they share the cores.
 const NICER: i32 = 5;
 /// How many functions of a backtrace are shown.
 const FRAMES: usize = 8;
@@ -43,10 +46,7 @@ const MAX_TEXT: usize = 4096;
 pub(crate) struct Host {
     pub(crate) engine: Engine,
     ticker: Ticker,
-    /// Its one worker serves what guests wait for; they themselves are where blocking is allowed.
-    runtime: Option<tokio::runtime::Runtime>,
-    /// Ends all calls: a runtime that is gone serves no timers.
-    stop: CancellationToken,
+    threads: Arc<Threads>,
     /// For all handlers together. A handler's first call at a time needs none, so that nobody's calls hold up all of another's.
     pub(crate) permits: Semaphore,
     /// For all guests, so that each finds a place to stand.
@@ -55,39 +55,87 @@ pub(crate) struct Host {
     in_place: Semaphore,
 }
 
-impl Host {
-    /// Starts the threads.
-    pub(crate) fn start(engine: Engine) -> std::io::Result<Self> {
+/// The threads of the guests. Each guest keeps them, since what it waits for would fail without.
+#[derive(Debug)]
+struct Threads {
+    /// Its one worker serves what guests wait for; they themselves are where blocking is allowed.
+    runtime: Option<Runtime>,
+}
+
+impl Threads {
+    fn start() -> std::io::Result<Self> {
+        let own = rustix::process::getpriority_process(None)?;
+        let nicer = own.saturating_add(NICER).min(19);
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
             .max_blocking_threads(usize::from(GUESTS) + WORK)
             .thread_name("guest")
-            .on_thread_start(|| {
-                if let Err(error) = rustix::process::nice(NICER) {
-                    tracing::debug!(%error, "guests are not made to give way to others");
+            .on_thread_start(move || {
+                // Not by so much more: a thread is as nice as the one that starts it.
+                if let Err(error) = rustix::process::setpriority_process(None, nicer) {
+                    tracing::debug!(%error, "guests do not give way");
                 }
             })
             .enable_all()
             .build()?;
         Ok(Self {
+            runtime: Some(runtime),
+        })
+    }
+
+    /// Has a call end on a thread of its own, unless it is stopped before.
+    ///
+    /// # Errors
+    /// There is no thread to be had, or the call panicked.
+    async fn end<T: Send + 'static>(
+        self: &Arc<Self>,
+        runtime: &Runtime,
+        call: impl Future<Output = T> + Send + 'static,
+        stop: CancellationToken,
+    ) -> Result<Option<T>, String> {
+        let kept = Arc::clone(self);
+        let guests = runtime.handle().clone();
+        let run = move || {
+            // One that is stopped is not polled again.
+            let ended = guests.block_on(async {
+                tokio::select! {
+                    biased;
+                    () = stop.cancelled() => None,
+                    ended = call => Some(ended),
+                }
+            });
+            drop(kept);
+            ended
+        };
+        // It panics where no thread can be started.
+        let thread = catch_unwind(AssertUnwindSafe(|| runtime.spawn_blocking(run)));
+        let thread = thread.map_err(|_| {
+            "no thread can be started for the guest; raise the number of processes the agent may have (TasksMax, pids, ulimit -u)".to_owned()
+        })?;
+        thread.await.map_err(|error| format!("{FAILED}: {error}"))
+    }
+}
+
+impl Drop for Threads {
+    fn drop(&mut self) {
+        // Waiting is not allowed where futures run, and not needed: the last guest has ended.
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+impl Host {
+    /// Starts what guests wait with; each call starts a thread if none is free.
+    pub(crate) fn start(engine: Engine) -> std::io::Result<Self> {
+        Ok(Self {
             ticker: Ticker::start(&engine)?,
             engine,
-            runtime: Some(runtime),
-            stop: CancellationToken::new(),
+            threads: Arc::new(Threads::start()?),
             permits: Semaphore::new(AT_ONCE),
             places: Arc::new(Semaphore::new(GUESTS.into())),
             in_place: Semaphore::new(1),
         })
-    }
-}
-
-impl Drop for Host {
-    fn drop(&mut self) {
-        self.stop.cancel();
-        // Waiting for guests is not allowed where futures run, and not needed: nothing is left of them but memory.
-        if let Some(runtime) = self.runtime.take() {
-            runtime.shutdown_background();
-        }
     }
 }
 
@@ -136,7 +184,7 @@ impl Host {
         brisk: &Brisk,
         call: Call<T>,
     ) -> Ended<T> {
-        let Some(runtime) = &self.runtime else {
+        let Some(runtime) = &self.threads.runtime else {
             return not_made("the agent is stopping".to_owned());
         };
         let record = call.record.clone();
@@ -156,19 +204,16 @@ impl Host {
                 Err(_) => return not_made(FAILED.to_owned()),
             }
         }
-        // Whoever no longer waits drops the guard.
-        let stop = self.stop.child_token();
+        let stop = CancellationToken::new();
+        // Whoever no longer waits drops it.
         let _end = stop.clone().drop_guard();
-        let guests = runtime.handle().clone();
-        let thread = runtime.spawn_blocking(move || guests.block_on(stop.run_until_cancelled(run)));
-        match thread.await {
+        match self.threads.end(runtime, run, stop).await {
             Ok(Some(ended)) => {
                 brisk.computed(record.cpu.used());
                 ended
             }
             Ok(None) => not_made("the agent is stopping".to_owned()),
-            Err(error) if error.is_cancelled() => not_made("the agent is stopping".to_owned()),
-            Err(error) => not_made(clean(&format!("{FAILED}: {error}"), MAX_TEXT)),
+            Err(why) => not_made(clean(&why, MAX_TEXT)),
         }
     }
 }
@@ -203,9 +248,8 @@ async fn run<T>(engine: &Engine, call: Call<T>) -> Ended<T> {
         if meter.used_within_poll() > budget {
             return Err(wasmtime::Error::new(CpuExhausted));
         }
-        // Yielding through tokio's own function: a plain yield starves the timers, by which a call is ended.
-        let pause = Box::pin(tokio::task::yield_now());
-        Ok(UpdateDeadline::YieldCustom(1, pause))
+        // That is when its time and its caller are looked at.
+        Ok(UpdateDeadline::Yield(1))
     });
     let answer = tokio::time::timeout(limits.wall, async {
         // Armed only now: what it waited for before is not its doing.

@@ -94,7 +94,7 @@ impl std::fmt::Debug for Runtime {
 }
 
 impl Runtime {
-    /// Starts the threads that guests run on and opens the cache. Blocks for a moment.
+    /// Starts what guests wait with and opens the cache. Blocks for a moment.
     ///
     /// # Errors
     /// The cache folder cannot be used, or threads cannot be started; the text has the remedy.

@@ -102,10 +102,12 @@ impl Bounds<'_> {
 
     fn devices(&self, list: Vec<types::Device>, left_out: &mut Vec<LeftOut>) -> Vec<Device> {
         let mut ids = BTreeSet::new();
-        let mut devices = Vec::new();
-        for raw in list {
+        let is_new = list.iter().map(|raw| ids.insert(raw.id.as_str()));
+        let is_new: Vec<bool> = is_new.collect();
+        let mut devices = Vec::with_capacity(list.len());
+        for (raw, is_new) in list.into_iter().zip(is_new) {
             let id = raw.id.clone();
-            let checked = if ids.insert(id.clone()) {
+            let checked = if is_new {
                 self.device(raw)
             } else {
                 Err("the id was there before in the same answer; the first one counts".to_owned())

@@ -202,7 +202,7 @@ pub fn fetch(
     let bytes = open(folder, name, kind).and_then(|file| Ok(regular::read(&file, kind.max)?));
     match bytes {
         Ok(bytes) if regular::digest_of(&bytes) == *digest => Ok(bytes.into()),
-        Ok(_) => Err("has changed since it was looked at".to_owned()),
+        Ok(_) => Err("is being replaced".to_owned()),
         Err(Error::Refused(why)) => Err(why),
         Err(Error::Io(error)) if is_missing(&error) => Err("is missing".to_owned()),
         Err(Error::Io(error)) => Err(format!("cannot be read: {}", why(&error))),

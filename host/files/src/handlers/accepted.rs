@@ -107,8 +107,27 @@ impl Accepted {
                 Err(why) => damage = format!(", and {why}"),
             }
         }
-        let bytes = self.store.places.fetch(name, digest);
-        bytes.map_err(|why| why + &damage)
+        match self.store.places.fetch(name, digest) {
+            Ok(bytes) => {
+                if !damage.is_empty() {
+                    self.mend(name, digest, &bytes);
+                }
+                Ok(bytes)
+            }
+            Err(why) => Err(why + &damage),
+        }
+    }
+
+    /// Has the bytes of an accepted version written again.
+    fn mend(&self, name: &str, digest: &Digest, bytes: &Arc<[u8]>) {
+        let mut files = self.lock();
+        if let Some(held) = files.get_mut(name)
+            && held.version.digest == *digest
+        {
+            held.bytes = Some(Arc::clone(bytes));
+            drop(files);
+            self.tell();
+        }
     }
 
     pub fn keep(&self, file: &SourceFile) {
@@ -260,14 +279,14 @@ impl Store {
                 Err(error) => held = held.and(Err(error)),
             }
         }
-        // Until then what was there is better than nothing.
-        held?;
         for file in atomic::open(&self.folder)? {
             let name = file.strip_suffix(VERSION);
             if !name.is_some_and(|name| files.contains_key(name)) {
                 atomic::remove(&self.folder, &file)?;
             }
         }
+        // Until then the bytes that were there are better than none.
+        held?;
         let named: BTreeSet<_> = files
             .values()
             .map(|file| file.version.digest.0.as_str())

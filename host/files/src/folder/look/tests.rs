@@ -58,7 +58,7 @@ fn a_file_is_read_later_by_the_same_rules_and_only_as_it_was() {
         ("plain.large", None),
         ("plain.bare", None),
         ("inside.large", None),
-        ("other.large", Some("has changed")),
+        ("other.large", Some("is being replaced")),
         ("grown.large", Some("has 11 bytes, at most 10")),
         ("folder.large", Some("is not a regular file")),
         ("fifo.large", Some("is not a regular file")),

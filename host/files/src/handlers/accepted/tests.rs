@@ -170,6 +170,25 @@ async fn one_version_that_cannot_be_written_keeps_no_other_from_the_disk() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_version_that_cannot_be_written_keeps_none_that_is_forgotten() {
+    let scene = Scene::new().await;
+    scene.accepted.keep(&mk_file("gone", "old"));
+    scene.keeps(&["old"]).await;
+    fs::create_dir_all(scene.blob("first")).unwrap();
+    scene.accepted.keep(&mk_file("a", "first"));
+    scene.problem().await;
+    scene
+        .accepted
+        .forget_all_but(&[("a".to_owned(), ())].into());
+    let wait = async {
+        while scene.path("kept/gone.yaml").exists() {
+            sleep(TICK).await;
+        }
+    };
+    timeout(FOLDER_BACKSTOP * 3, wait).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_version_is_had_from_what_was_kept_or_from_where_it_lies() {
     let scene = Scene::new().await;
     let write = |file: &str, text: &str| fs::write(scene.path(file), text).unwrap();
@@ -182,7 +201,7 @@ async fn a_version_is_had_from_what_was_kept_or_from_where_it_lies() {
     }
     let one = scene.path("one/a.wasm");
     let gone = scene.read("a.wasm", "gone").unwrap_err();
-    let expected = format!("{} has changed since it was looked at, ", one.display());
+    let expected = format!("{} is being replaced, ", one.display());
     assert!(gone.starts_with(&expected), "{gone}");
     fs::remove_file(&one).unwrap();
     let gone = scene.read("a.wasm", "new").unwrap_err();
@@ -198,7 +217,10 @@ async fn a_version_is_had_from_what_was_kept_or_from_where_it_lies() {
             None => fs::remove_file(scene.blob("kept")).unwrap(),
         }
         assert_eq!(scene.read("a.wasm", "kept").as_deref(), Ok("kept"));
+        // What is damaged does not stay so.
+        scene.keeps(&["kept"]).await;
     }
+    fs::write(scene.blob("kept"), "kep").unwrap();
     fs::remove_file(&one).unwrap();
     let lost = scene.read("a.wasm", "kept").unwrap_err();
     let expected = format!(
