@@ -1,6 +1,7 @@
 //! `leafhost agent`: chooses the folders, starts the log, assembles the agent, and stops it when it is told to.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use leafhost_agent::Agent;
@@ -21,12 +22,17 @@ mod systemd;
 
 use settings::Settings;
 
+/// For so long a thread that waits for files stays when there is nothing to do: longer than it takes until the folders are looked through
+/// again, so that there always is one. Where none can be started, tokio panics if it has none.
+const KEPT: Duration = Duration::from_mins(1);
+
 /// Runs the verb.
 pub fn run(args: AgentArgs) -> Result<()> {
     let settings = Settings::new(args, &User::current())?;
     log::start(settings.log_format, &settings.log_level)?;
     open_more_files();
     let runtime = tokio::runtime::Builder::new_multi_thread()
+        .thread_keep_alive(KEPT)
         .enable_all()
         .build()
         .context("cannot start the agent's threads")?;
