@@ -4,12 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use leafhost_tests::chance::{self, Chance};
 use leafhost_tests::kubelet::Kubelet;
 use leafhost_tests::kubelet::pods::PodSpec;
 use nix::sys::signal::Signal;
 use tokio_util::sync::CancellationToken;
 
-use crate::chance::{self, Chance};
 use crate::node::{Node, resource, usage_of, used};
 
 const CAPACITY: usize = 3;
@@ -28,7 +28,7 @@ async fn come_and_go(
     while !stop.is_cancelled() {
         number += 1;
         if chance.below(5) < 3 {
-            let resource = chance.one_of(&resources).context("no resource")?;
+            let resource = chance.pick(&resources).context("no resource")?;
             let count = 1 + usize::try_from(chance.below(2))?;
             let spec = PodSpec::asking(&format!("p{number}"), resource, count);
             let (uid, admitted) = kubelet.run_pod(&spec).await?;
@@ -73,7 +73,7 @@ fn held(node: &Node, alive: &[(String, String)]) -> Result<BTreeSet<String>> {
 }
 
 fn kill(rounds: usize, seed: u64) -> Result<()> {
-    println!("seed {seed}, {rounds} rounds");
+    println!("{rounds} rounds");
     let mut chance = Chance::new(seed);
     let mut node = Node::with(CAPACITY, &DEVICES, &GRACE)?;
     let mut resources = vec!["akri.sh/echo".to_owned()];
@@ -88,7 +88,7 @@ fn kill(rounds: usize, seed: u64) -> Result<()> {
         let going = come_and_go(
             kubelet,
             resources.clone(),
-            Chance::new(chance.below(u64::MAX)),
+            chance.split(),
             alive,
             stop.clone(),
         );

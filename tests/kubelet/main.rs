@@ -11,7 +11,6 @@ mod allocating;
 mod bad_input;
 mod bad_requests;
 mod books;
-mod chance;
 mod kills;
 mod node;
 mod races;

@@ -5,11 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use anyhow::{Result, ensure};
 use leafhost_kubelet::proto::device_plugin::device_plugin_client::DevicePluginClient;
 use leafhost_kubelet::proto::device_plugin::{AllocateRequest, ContainerAllocateRequest};
+use leafhost_tests::chance::{self, Chance};
 use tokio::task::JoinSet;
 use tonic::Code;
 use tonic::transport::Channel;
 
-use crate::chance::{self, Chance};
 use crate::node::{Node, resource};
 
 /// So many are asked of one agent; then there is another, with all slots free.
@@ -139,7 +139,7 @@ fn race_one(allocates: usize, chance: &mut Chance) -> Result<()> {
 }
 
 fn race(allocates: usize, seed: u64) -> Result<()> {
-    println!("seed {seed}, {allocates} Allocates");
+    println!("{allocates} Allocates");
     let mut chance = Chance::new(seed);
     let mut left = allocates;
     while left > 0 {

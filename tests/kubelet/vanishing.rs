@@ -3,15 +3,15 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use leafhost_tests::chance::{self, Chance};
 use leafhost_tests::kubelet::pods::PodSpec;
 use leafhost_tests::wait::within;
 
-use crate::chance::{self, Chance};
 use crate::node::{Node, SOON, ids, resource, used};
 
 /// `rounds` times: a pod's Allocate is answered and the kubelet does not look at the answer; meanwhile the device goes.
 fn unplug(rounds: usize, seed: u64) -> Result<()> {
-    println!("seed {seed}, {rounds} rounds");
+    println!("{rounds} rounds");
     let mut chance = Chance::new(seed);
     let node = Node::with(rounds + 1, &["foo", "other"], &SOON)?;
     let name = node.instance("foo")?;

@@ -1,5 +1,6 @@
 //! Randomness that a seed brings back, and how long a soak lasts: `SOAK_SEED`, `SOAK_ROUNDS`.
 
+use std::str::FromStr;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::Result;
@@ -13,6 +14,12 @@ impl Chance {
     pub fn new(seed: u64) -> Self {
         println!("seed {seed}");
         Self(seed | 1)
+    }
+
+    /// Another sequence, that follows from this one.
+    #[must_use]
+    pub fn split(&mut self) -> Self {
+        Self(self.below(u64::MAX) | 1)
     }
 
     /// The next number, below `limit`.
@@ -39,7 +46,7 @@ impl Chance {
 }
 
 /// How often a soak does what it does: `SOAK_ROUNDS`, or `default`.
-pub fn rounds(default: u64) -> u64 {
+pub fn rounds<N: FromStr>(default: N) -> N {
     number("SOAK_ROUNDS").unwrap_or(default)
 }
 
@@ -49,6 +56,6 @@ pub fn seed() -> Result<u64> {
     Ok(number("SOAK_SEED").unwrap_or_else(|| clock.subsec_nanos().into()))
 }
 
-fn number(name: &str) -> Option<u64> {
+fn number<N: FromStr>(name: &str) -> Option<N> {
     std::env::var(name).ok()?.parse().ok()
 }
