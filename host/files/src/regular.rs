@@ -93,7 +93,7 @@ impl Write for Sink {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::os::unix::fs::symlink;
     use std::path::PathBuf;
     use std::sync::mpsc;
@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     /// What comes of it within a time in which nobody writes to a FIFO.
-    fn in_time<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    pub(crate) fn in_time<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
         let (sender, receiver) = mpsc::channel();
         std::thread::spawn(move || sender.send(work()));
         let result = receiver.recv_timeout(Duration::from_secs(20));

@@ -11,7 +11,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use leafhost_core::fault::{Fault, FaultReason};
-use tokio::runtime::Runtime;
+use tokio::runtime::{Handle, Runtime};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 use wasmtime::{Engine, Store, Trap, UpdateDeadline, WasmBacktrace};
@@ -58,7 +58,8 @@ pub(crate) struct Host {
 /// The threads of the guests. Each guest keeps them, since what it waits for would fail without.
 #[derive(Debug)]
 struct Threads {
-    /// Its one worker serves what guests wait for; they themselves are where blocking is allowed.
+    guests: Handle,
+    /// Its one worker serves what guests wait for; they themselves are where blocking is allowed. There until this is dropped.
     runtime: Option<Runtime>,
 }
 
@@ -79,6 +80,7 @@ impl Threads {
             .enable_all()
             .build()?;
         Ok(Self {
+            guests: runtime.handle().clone(),
             runtime: Some(runtime),
         })
     }
@@ -89,26 +91,22 @@ impl Threads {
     /// There is no thread to be had, or the call panicked.
     async fn end<T: Send + 'static>(
         self: &Arc<Self>,
-        runtime: &Runtime,
         call: impl Future<Output = T> + Send + 'static,
         stop: CancellationToken,
     ) -> Result<Option<T>, String> {
         let kept = Arc::clone(self);
-        let guests = runtime.handle().clone();
         let run = move || {
             // One that is stopped is not polled again.
-            let ended = guests.block_on(async {
+            kept.guests.block_on(async {
                 tokio::select! {
                     biased;
                     () = stop.cancelled() => None,
                     ended = call => Some(ended),
                 }
-            });
-            drop(kept);
-            ended
+            })
         };
         // It panics where no thread can be started.
-        let thread = catch_unwind(AssertUnwindSafe(|| runtime.spawn_blocking(run)));
+        let thread = catch_unwind(AssertUnwindSafe(|| self.guests.spawn_blocking(run)));
         let thread = thread.map_err(|_| {
             "no thread can be started for the guest; raise the number of processes the agent may have (TasksMax, pids, ulimit -u)".to_owned()
         })?;
@@ -184,9 +182,6 @@ impl Host {
         brisk: &Brisk,
         call: Call<T>,
     ) -> Ended<T> {
-        let Some(runtime) = &self.threads.runtime else {
-            return not_made("the agent is stopping".to_owned());
-        };
         let record = call.record.clone();
         // What cannot be interrupted takes as long as there is memory.
         let is_trusted = brisk.is_trusted() && call.limits.memory <= Limits::default().memory;
@@ -195,7 +190,7 @@ impl Host {
         let run = self.ticker.tick(async move { run(&engine, call).await });
         let mut run = Box::pin(Metered::new(record.cpu.clone(), run));
         if is_trusted && let Ok(alone) = self.in_place.try_acquire() {
-            let begun = brisk::begin(runtime.handle(), run.as_mut());
+            let begun = brisk::begin(&self.threads.guests, run.as_mut());
             drop(alone);
             brisk.computed(record.cpu.used());
             match begun {
@@ -207,12 +202,12 @@ impl Host {
         let stop = CancellationToken::new();
         // Whoever no longer waits drops it.
         let _end = stop.clone().drop_guard();
-        match self.threads.end(runtime, run, stop).await {
+        match self.threads.end(run, stop).await {
             Ok(Some(ended)) => {
                 brisk.computed(record.cpu.used());
                 ended
             }
-            Ok(None) => not_made("the agent is stopping".to_owned()),
+            Ok(None) => not_made("nobody waits for it any more".to_owned()),
             Err(why) => not_made(clean(&why, MAX_TEXT)),
         }
     }

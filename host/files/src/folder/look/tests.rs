@@ -1,10 +1,9 @@
 use std::os::unix::fs::symlink;
-use std::sync::mpsc;
-use std::time::Duration;
 
 use nix::sys::stat::Mode;
 
 use super::*;
+use crate::regular::tests::in_time;
 
 const RULES: Rules = Rules {
     kinds: &[
@@ -24,14 +23,6 @@ const RULES: Rules = Rules {
     nested: false,
     max_files: 100,
 };
-
-/// What comes of it within a time in which nobody writes to a FIFO.
-fn in_time<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
-    let (sender, receiver) = mpsc::channel();
-    std::thread::spawn(move || sender.send(work()));
-    let result = receiver.recv_timeout(Duration::from_secs(20));
-    result.expect("it does not wait")
-}
 
 #[test]
 fn a_file_is_read_later_by_the_same_rules_and_only_as_it_was() {
