@@ -1,8 +1,14 @@
 //! The agent's memory with all its handlers in use, after many calls.
 //!
-//! `CALLS` says how many; a tenth of them comes before what is compared, so that everything has been used once.
+//! `CALLS` says how many; a tenth of them comes before what is compared, so that everything has been used once. The program is read
+//! from the disk, as after a boot: how much of a program the kernel maps depends on how its pages came into memory.
 
-use anyhow::Result;
+use std::fs::File;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use leafhost_tests::program::leafhost;
+use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
 
 use crate::crowd::{CONFIGURATIONS, Crowd, HANDLERS};
 use crate::process::{growth, mb};
@@ -14,6 +20,7 @@ const PORT: u16 = 9481;
 pub fn measure() -> Result<Vec<Line>> {
     let asked = std::env::var("CALLS").ok();
     let calls = asked.map_or(Ok(CALLS), |calls| calls.parse())?;
+    forget(&leafhost()?)?;
     let mut crowd = Crowd::new(PORT)?;
     let loaded = crowd.memory()?;
     crowd.configure()?;
@@ -40,4 +47,19 @@ pub fn measure() -> Result<Vec<Line>> {
             mb(loaded.anonymous)
         ),
     }])
+}
+
+/// Has a file's pages leave the memory.
+fn forget(path: &Path) -> Result<()> {
+    let dropped = File::open(path).and_then(|file| {
+        // Only what is on the disk can be dropped.
+        file.sync_all()?;
+        Ok(posix_fadvise(
+            file,
+            0,
+            0,
+            PosixFadviseAdvice::POSIX_FADV_DONTNEED,
+        )?)
+    });
+    dropped.with_context(|| format!("cannot have {} read anew", path.display()))
 }

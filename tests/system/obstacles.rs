@@ -211,6 +211,33 @@ fn read_only(folders: &[&str], signs: &Signs) -> Result<()> {
     run_into(home, set(true), set(false), signs)
 }
 
+#[test]
+fn native_code_runs_out_of_files_unless_none_may_be_run() -> Result<()> {
+    if requirement::lacks(mounts::missing())? {
+        return Ok(());
+    }
+    for (options, is_mapped) in [("exec", true), ("noexec", false)] {
+        let mounts = Arc::new(Mounts::new()?);
+        let mut home = Home::new()?;
+        let state = home.path().join("state");
+        fs::create_dir(&state)?;
+        mounts.bind(&state)?;
+        let options = format!("remount,bind,{options}");
+        mounts.mount(["-o".as_ref(), options.as_ref(), state.as_os_str()])?;
+        home.live_in(&mounts);
+        home.add_handler("debug-echo")?;
+        home.write("configurations/echo.yaml", echo("[a, b]", 1, "0"))?;
+        home.start(&[])?;
+        home.until("two Instances", |status| uids(status).len() == 2)?;
+        let maps = fs::read_to_string(format!("/proc/{}/maps", home.pid()?))?;
+        let runs = maps.lines().filter(|line| line.contains(" r-xp "));
+        let native = runs.filter(|line| line.contains("/state/native/")).count();
+        ensure!((native > 0) == is_mapped, "{options}: {maps}");
+        home.stop(Signal::SIGTERM)?;
+    }
+    Ok(())
+}
+
 /// Lets a process open no more files, or as many as before.
 fn limit_files(process: u32, limit: &str) -> Result<()> {
     let (process, limit) = (format!("--pid={process}"), format!("--nofile={limit}:"));

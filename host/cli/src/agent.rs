@@ -25,6 +25,9 @@ use settings::Settings;
 /// For so long a thread that waits for files stays when there is nothing to do: longer than it takes until the folders are looked through
 /// again, so that there always is one. Where none can be started, tokio panics if it has none.
 const KEPT: Duration = Duration::from_mins(1);
+/// How many threads wait for files at most; what comes then waits for one of them. Those there are take turns, so that none of them has
+/// so little to do that it ends: after a moment with much to write there would be as many for good.
+const FILES: usize = 16;
 
 /// Runs the verb.
 pub fn run(args: AgentArgs) -> Result<()> {
@@ -33,6 +36,7 @@ pub fn run(args: AgentArgs) -> Result<()> {
     open_more_files();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .thread_keep_alive(KEPT)
+        .max_blocking_threads(FILES)
         .enable_all()
         .build()
         .context("cannot start the agent's threads")?;

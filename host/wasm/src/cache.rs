@@ -3,11 +3,12 @@
 //! Whoever can put native code here runs it in the agent. So the folder is this user's alone, and every file begins
 //! with a keyed digest (BLAKE2b-256) of its name and content; the key is random and in a file only this user reads. A plain digest
 //! beside a file would say that it is whole, not that this agent made it: a file brought along (an image, a
-//! restored backup, a folder that once was writable for others) would pass. What is verified is what is loaded: the bytes in
-//! memory, not a mapped file that may change afterwards.
+//! restored backup, a folder that once was writable for others) would pass. What is verified is what is loaded: the bytes that
+//! were read, which run out of a copy without a name, not out of the entry, which may change afterwards.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read as _, Write as _};
+use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::{
     DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _,
 };
@@ -140,7 +141,7 @@ impl Cache {
             }
         };
         let Some(component) = self.seal.verify(&name, &bytes).and_then(|code| {
-            deserialize(engine, code)
+            runnable(engine, &self.folder, code)
                 .inspect_err(
                     |error| tracing::debug!(%error, name, "cached native code does not fit"),
                 )
@@ -164,7 +165,7 @@ impl Cache {
     ) -> Result<wasmtime::Result<Component>, CacheError> {
         let name = self.name(digest);
         let write = |source| self.write_error(source);
-        let component = match deserialize(engine, code) {
+        let component = match runnable(engine, &self.folder, code) {
             Ok(component) => component,
             Err(error) => return Ok(Err(error)),
         };
@@ -227,7 +228,42 @@ impl Cache {
     }
 }
 
-/// Makes native code runnable.
+/// Makes native code runnable out of a copy on disk: the kernel then holds what runs and not the rest, and may drop that, too,
+/// when memory is short. Where that cannot be, as on a file system that lets nothing be run, all of it is held in memory.
+fn runnable(engine: &Engine, folder: &Path, code: &[u8]) -> wasmtime::Result<Component> {
+    nameless(folder, code)
+        .map_err(wasmtime::Error::from)
+        .and_then(|file| map(engine, &file))
+        .or_else(|error| {
+            tracing::debug!(
+                why = format!("{error:#}"),
+                "native code is held in memory instead of on disk"
+            );
+            deserialize(engine, code)
+        })
+}
+
+/// A copy that nobody else can open, change or shorten. It is synced: what is dropped from memory must come back.
+fn nameless(folder: &Path, code: &[u8]) -> std::io::Result<File> {
+    let mut file = tempfile::tempfile_in(folder)?;
+    file.write_all(code)?;
+    file.sync_data()?;
+    Ok(file)
+}
+
+/// Makes the native code in a file runnable.
+#[allow(
+    unsafe_code,
+    reason = "the engine cannot tell forged native code from its own; the file is a copy that no one else can reach of \
+              code that this agent's compiler child wrote"
+)]
+fn map(engine: &Engine, file: &File) -> wasmtime::Result<Component> {
+    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+    // SAFETY: as for `deserialize`; the file was made by `nameless`, so nothing changes it while it is mapped.
+    unsafe { Component::deserialize_file(engine, path) }
+}
+
+/// Makes native code runnable in memory.
 #[allow(
     unsafe_code,
     reason = "the engine cannot tell forged native code from its own; every caller has code that this agent's compiler \

@@ -22,7 +22,7 @@ use crate::status::SessionView;
 pub(super) struct Served {
     pub configured: Arc<ConfiguredDiscovery>,
     /// By source. An entry without a running task keeps its devices.
-    pub sessions: BTreeMap<String, SourceSession>,
+    pub sessions: BTreeMap<String, Box<SourceSession>>,
     pub unseen: Unseen,
     /// Since when no handler of the name is registered.
     pub without_handler: Option<Timestamp>,

@@ -4,7 +4,9 @@ use std::io::IsTerminal as _;
 use std::os::unix::fs::MetadataExt as _;
 
 use anyhow::Result;
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
 
 use crate::args::LogFormat;
 use crate::failure::Usage;
@@ -12,13 +14,13 @@ use crate::terminal::Paint;
 
 /// Starts it.
 pub fn start(format: LogFormat, level: &str) -> Result<()> {
-    let filter = EnvFilter::try_new(level).map_err(|error| {
+    let filter: Targets = level.parse().map_err(|error| {
         Usage(format!(
             "--log-level {level:?} is not error, warn, info, debug, trace or a list such as info,leafhost_wasm=debug: {error}"
         ))
     })?;
-    let builder = tracing_subscriber::fmt()
-        .with_env_filter(filter)
+    let log = tracing_subscriber::registry().with(filter);
+    let lines = tracing_subscriber::fmt::layer()
         .with_writer(std::io::stderr)
         .with_ansi(Paint::stderr().is_on());
     let journal = is_journal();
@@ -29,9 +31,9 @@ pub fn start(format: LogFormat, level: &str) -> Result<()> {
     };
     let started = match (text, journal) {
         // The journal has its own times.
-        (true, true) => builder.without_time().try_init(),
-        (true, false) => builder.try_init(),
-        (false, _) => builder.json().flatten_event(true).try_init(),
+        (true, true) => log.with(lines.without_time()).try_init(),
+        (true, false) => log.with(lines).try_init(),
+        (false, _) => log.with(lines.json().flatten_event(true)).try_init(),
     };
     started.map_err(|error| anyhow::anyhow!("cannot start the log: {error}"))
 }
@@ -50,8 +52,10 @@ mod tests {
 
     #[test]
     fn a_wrong_level_names_the_flag() {
-        let error = start(LogFormat::Auto, "info,=").unwrap_err();
-        assert!(error.is::<Usage>(), "{error}");
-        assert!(error.to_string().contains("--log-level"), "{error}");
+        for wrong in ["info,=", "loud,", "info,leafhost_wasm=loud"] {
+            let error = start(LogFormat::Auto, wrong).unwrap_err();
+            assert!(error.is::<Usage>(), "{error}");
+            assert!(error.to_string().contains("--log-level"), "{error}");
+        }
     }
 }

@@ -6,10 +6,12 @@ use std::fmt::{self, Write as _};
 use anyhow::Result;
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Subscriber};
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::Targets;
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
+use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::registry::LookupSpan;
+use tracing_subscriber::util::SubscriberInitExt as _;
 
 use crate::failure::Usage;
 use crate::terminal::{Paint, Tone};
@@ -24,14 +26,16 @@ pub fn start(level: &str) -> Result<()> {
             "--log-level is {level:?}, must be error, warn, info, debug or trace"
         ))
     })?;
-    let filter = EnvFilter::try_new(format!("warn,{GUEST}={level}"))?;
-    let started = tracing_subscriber::fmt()
-        .with_env_filter(filter)
+    let filter = Targets::new()
+        .with_default(Level::WARN)
+        .with_target(GUEST, level);
+    let lines = tracing_subscriber::fmt::layer()
         .with_writer(std::io::stderr)
         .event_format(Lines {
             paint: Paint::stderr(),
-        })
-        .try_init();
+        });
+    let log = tracing_subscriber::registry().with(filter).with(lines);
+    let started = log.try_init();
     // Only a second call fails, and then the lines are shown already.
     drop(started);
     Ok(())

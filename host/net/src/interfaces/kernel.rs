@@ -9,13 +9,16 @@ use netlink_packet_core::{
     NLM_F_DUMP, NLM_F_DUMP_INTR, NLM_F_REQUEST, NetlinkBuffer, NetlinkHeader, NetlinkMessage,
     NetlinkPayload,
 };
-use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::address::{AddressAttribute, AddressFlags, AddressMessage};
-use netlink_packet_route::link::{LinkAttribute, LinkExtentMask, LinkFlags, LinkMessage};
+use netlink_packet_route::link::LinkFlags;
 use netlink_sys::protocols::NETLINK_ROUTE;
 use netlink_sys::{AsyncSocket, AsyncSocketExt, Socket, SocketAddr, TokioSocket};
 
 use super::{Interface, Interfaces};
+
+mod messages;
+
+use messages::{Answer, Link, Question};
 
 /// `RTMGRP_LINK`, `RTMGRP_IPV4_IFADDR` and `RTMGRP_IPV6_IFADDR` of `linux/rtnetlink.h`.
 const GROUPS: u32 = 0x1 | 0x10 | 0x100;
@@ -91,20 +94,13 @@ fn read_into(interfaces: &mut BTreeMap<u32, Interface>) -> io::Result<bool> {
     socket.set_non_blocking(true)?;
     socket.bind_auto()?;
     socket.connect(&SocketAddr::new(0, 0))?;
-    let mut links = LinkMessage::default();
-    links
-        .attributes
-        .push(LinkAttribute::ExtMask(vec![LinkExtentMask::SkipStats]));
-    let links_whole = dump(&socket, RouteNetlinkMessage::GetLink(links), |message| {
-        if let RouteNetlinkMessage::NewLink(link) = message
-            && let Some(interface) = interface_of(&link)
-        {
-            interfaces.insert(interface.index, interface);
+    let links_whole = dump(&socket, Question::Links, |answer| {
+        if let Answer::Link(link) = answer {
+            interfaces.insert(link.index, interface_of(link));
         }
     })?;
-    let addresses = RouteNetlinkMessage::GetAddress(AddressMessage::default());
-    let addresses_whole = dump(&socket, addresses, |message| {
-        if let RouteNetlinkMessage::NewAddress(address) = message
+    let addresses_whole = dump(&socket, Question::Addresses, |answer| {
+        if let Answer::Address(address) = answer
             && let Some(interface) = interfaces.get_mut(&address.header.index)
         {
             interface.addresses.extend(network_of(&address));
@@ -114,14 +110,10 @@ fn read_into(interfaces: &mut BTreeMap<u32, Interface>) -> io::Result<bool> {
 }
 
 /// Asks for all there are; says whether they are all of one moment.
-fn dump(
-    socket: &Socket,
-    request: RouteNetlinkMessage,
-    mut each: impl FnMut(RouteNetlinkMessage),
-) -> io::Result<bool> {
+fn dump(socket: &Socket, question: Question, mut each: impl FnMut(Answer)) -> io::Result<bool> {
     let mut header = NetlinkHeader::default();
     header.flags = NLM_F_REQUEST | NLM_F_DUMP;
-    let mut request = NetlinkMessage::new(header, NetlinkPayload::from(request));
+    let mut request = NetlinkMessage::new(header, NetlinkPayload::InnerMessage(question));
     request.finalize();
     let mut bytes = vec![0; request.buffer_len()];
     request.serialize(&mut bytes);
@@ -136,7 +128,7 @@ fn dump(
             let message = NetlinkBuffer::new_checked(rest).map_err(io::Error::other)?;
             whole &= message.flags() & NLM_F_DUMP_INTR == 0;
             let length = usize::try_from(message.length()).map_err(io::Error::other)?;
-            match NetlinkMessage::<RouteNetlinkMessage>::deserialize(rest).map(|m| m.payload) {
+            match NetlinkMessage::<Answer>::deserialize(rest).map(|m| m.payload) {
                 Ok(NetlinkPayload::InnerMessage(message)) => each(message),
                 Ok(NetlinkPayload::Done(_)) => return Ok(whole),
                 Ok(NetlinkPayload::Error(error)) => return Err(error.to_io()),
@@ -152,23 +144,16 @@ fn dump(
     }
 }
 
-fn interface_of(link: &LinkMessage) -> Option<Interface> {
-    let name = link
-        .attributes
-        .iter()
-        .find_map(|attribute| match attribute {
-            LinkAttribute::IfName(name) => Some(name.clone()),
-            _ => None,
-        })?;
-    let flags = link.header.flags;
-    Some(Interface {
+fn interface_of(link: Link) -> Interface {
+    let Link { name, index, flags } = link;
+    Interface {
         name,
-        index: link.header.index,
+        index,
         addresses: Vec::new(),
         up: flags.contains(LinkFlags::Up | LinkFlags::Running),
         multicast: flags.contains(LinkFlags::Multicast),
         loopback: flags.contains(LinkFlags::Loopback),
-    })
+    }
 }
 
 /// The address with its network; none while nobody may use it.

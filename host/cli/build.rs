@@ -1,0 +1,26 @@
+//! Has the program's relative relocations packed where the machine's C library can read them so: a megabyte less that every start
+//! reads and holds.
+
+use std::process::Command;
+
+/// The first glibc that reads them.
+const READS: (u32, u32) = (2, 36);
+
+fn main() {
+    println!("cargo:rerun-if-changed=build.rs");
+    let of = |name: &str| std::env::var(name).unwrap_or_default();
+    let is_here = of("HOST") == of("TARGET") && of("CARGO_CFG_TARGET_ENV") == "gnu";
+    if is_here && glibc().is_some_and(|version| version >= READS) {
+        println!("cargo:rustc-link-arg-bins=-Wl,-z,pack-relative-relocs");
+    }
+}
+
+/// The version of the machine's glibc.
+fn glibc() -> Option<(u32, u32)> {
+    let said = Command::new("getconf").arg("GNU_LIBC_VERSION").output();
+    let said = String::from_utf8(said.ok()?.stdout).ok()?;
+    let (major, minor) = said.trim().strip_prefix("glibc ")?.split_once('.')?;
+    // `2.36`, elsewhere `2.36.9000`.
+    let minor = minor.split('.').next()?;
+    Some((major.parse().ok()?, minor.parse().ok()?))
+}
