@@ -1,16 +1,19 @@
 //! Has the program's relative relocations packed where the machine's C library can read them so: a megabyte less that every start
-//! reads and holds.
+//! reads and holds. `LEAFHOST_OLDER_GLIBC=1` leaves them as every C library reads them.
 
 use std::process::Command;
 
 /// The first glibc that reads them.
 const READS: (u32, u32) = (2, 36);
+/// Says that the program is for machines with an older one.
+const OLDER: &str = "LEAFHOST_OLDER_GLIBC";
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");
+    println!("cargo:rerun-if-env-changed={OLDER}");
     let of = |name: &str| std::env::var(name).unwrap_or_default();
     let is_here = of("HOST") == of("TARGET") && of("CARGO_CFG_TARGET_ENV") == "gnu";
-    if is_here && glibc().is_some_and(|version| version >= READS) {
+    if is_here && of(OLDER) != "1" && glibc().is_some_and(|version| version >= READS) {
         println!("cargo:rustc-link-arg-bins=-Wl,-z,pack-relative-relocs");
     }
 }

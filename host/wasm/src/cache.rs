@@ -16,6 +16,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use leafhost_core::handler::Digest;
+use nix::fcntl::OFlag;
 use tempfile::NamedTempFile;
 use wasmtime::Engine;
 use wasmtime::component::Component;
@@ -165,10 +166,7 @@ impl Cache {
     ) -> Result<wasmtime::Result<Component>, CacheError> {
         let name = self.name(digest);
         let write = |source| self.write_error(source);
-        let component = match runnable(engine, &self.folder, code) {
-            Ok(component) => component,
-            Err(error) => return Ok(Err(error)),
-        };
+        // First, as there may be room for no more.
         let mut file = prepare(&self.folder).map_err(write)?;
         let store = file.as_file_mut();
         store
@@ -176,6 +174,10 @@ impl Cache {
             .and_then(|()| store.write_all(code))
             .and_then(|()| file.as_file().sync_all())
             .map_err(write)?;
+        let component = match runnable(engine, &self.folder, code) {
+            Ok(component) => component,
+            Err(error) => return Ok(Err(error)),
+        };
         file.persist(self.folder.join(&name))
             .map_err(|error| self.write_error(error.error))?;
         let _ = File::open(&self.folder).and_then(|folder| folder.sync_all());
@@ -243,9 +245,16 @@ fn runnable(engine: &Engine, folder: &Path, code: &[u8]) -> wasmtime::Result<Com
         })
 }
 
-/// A copy that nobody else can open, change or shorten. It is synced: what is dropped from memory must come back.
+/// A copy that has no name and never gets one, so that nobody else can open, change or shorten it, and that goes with its last
+/// reader; network file systems know no such file. It is synced: what is dropped from memory must come back.
 fn nameless(folder: &Path, code: &[u8]) -> std::io::Result<File> {
-    let mut file = tempfile::tempfile_in(folder)?;
+    let flags = OFlag::O_TMPFILE | OFlag::O_EXCL;
+    let mut file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .custom_flags(flags.bits())
+        .mode(0o600)
+        .open(folder)?;
     file.write_all(code)?;
     file.sync_data()?;
     Ok(file)
@@ -305,7 +314,6 @@ fn clear(path: &Path) {
 
 /// Opens a regular file and nothing else: not what a link leads to, and no pipe that nobody writes to.
 fn open(path: &Path) -> std::io::Result<(File, std::fs::Metadata)> {
-    use nix::fcntl::OFlag;
     if !std::fs::symlink_metadata(path)?.is_file() {
         return Err(std::io::ErrorKind::InvalidInput.into());
     }

@@ -4,14 +4,12 @@
 //! and no other guest by more than the kernel lets it. Those of brisk handlers begin where they are asked for.
 
 use std::future::Future;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
 use leafhost_core::fault::{Fault, FaultReason};
-use tokio::runtime::{Handle, Runtime};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 use wasmtime::{Engine, Store, Trap, UpdateDeadline, WasmBacktrace};
@@ -25,19 +23,13 @@ use crate::engine::GUESTS;
 use crate::limits::{HANDLES, HOSTCALL_FUEL, Limits, TABLE_ELEMENTS};
 use crate::record::Record;
 use crate::text::{Secrets, clean};
+use crate::threads::{FAILED, Threads};
 use crate::ticker::Ticker;
 
 /// How many calls of the agent run at once besides one of each handler; more wait.
 const AT_ONCE: usize = 12;
-/// How many threads more there may be for what guests ask for and wait for: look-ups of names and of devices, some of which never end
-/// where a driver hangs.
-const WORK: usize = 256;
-/// How much nicer guests are than the agent's own threads, with which they share the cores.
-const NICER: i32 = 5;
 /// How many functions of a backtrace are shown.
 const FRAMES: usize = 8;
-/// What is said when the agent's own code panics.
-const FAILED: &str = "the agent failed while it ran the guest";
 /// The longest text of a fault, in bytes.
 const MAX_TEXT: usize = 4096;
 
@@ -46,81 +38,13 @@ const MAX_TEXT: usize = 4096;
 pub(crate) struct Host {
     pub(crate) engine: Engine,
     ticker: Ticker,
-    threads: Arc<Threads>,
+    pub(crate) threads: Arc<Threads>,
     /// For all handlers together. A handler's first call at a time needs none, so that nobody's calls hold up all of another's.
     pub(crate) permits: Semaphore,
     /// For all guests, so that each finds a place to stand.
     pub(crate) places: Arc<Semaphore>,
     /// One call at a time begins where it is asked for.
     in_place: Semaphore,
-}
-
-/// The threads of the guests. Each guest keeps them, since what it waits for would fail without.
-#[derive(Debug)]
-struct Threads {
-    guests: Handle,
-    /// Its one worker serves what guests wait for; they themselves are where blocking is allowed. There until this is dropped.
-    runtime: Option<Runtime>,
-}
-
-impl Threads {
-    fn start() -> std::io::Result<Self> {
-        let own = rustix::process::getpriority_process(None)?;
-        let nicer = own.saturating_add(NICER).min(19);
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(1)
-            .max_blocking_threads(usize::from(GUESTS) + WORK)
-            .thread_name("guest")
-            .on_thread_start(move || {
-                // Not by so much more: a thread is as nice as the one that starts it.
-                if let Err(error) = rustix::process::setpriority_process(None, nicer) {
-                    tracing::debug!(%error, "guests do not give way");
-                }
-            })
-            .enable_all()
-            .build()?;
-        Ok(Self {
-            guests: runtime.handle().clone(),
-            runtime: Some(runtime),
-        })
-    }
-
-    /// Has a call end on a thread of its own, unless it is stopped before.
-    ///
-    /// # Errors
-    /// There is no thread to be had, or the call panicked.
-    async fn end<T: Send + 'static>(
-        self: &Arc<Self>,
-        call: impl Future<Output = T> + Send + 'static,
-        stop: CancellationToken,
-    ) -> Result<Option<T>, String> {
-        let kept = Arc::clone(self);
-        let run = move || {
-            // One that is stopped is not polled again.
-            kept.guests.block_on(async {
-                tokio::select! {
-                    biased;
-                    () = stop.cancelled() => None,
-                    ended = call => Some(ended),
-                }
-            })
-        };
-        // It panics where no thread can be started.
-        let thread = catch_unwind(AssertUnwindSafe(|| self.guests.spawn_blocking(run)));
-        let thread = thread.map_err(|_| {
-            "no thread can be started for the guest; raise the number of processes the agent may have (TasksMax, pids, ulimit -u)".to_owned()
-        })?;
-        thread.await.map_err(|error| format!("{FAILED}: {error}"))
-    }
-}
-
-impl Drop for Threads {
-    fn drop(&mut self) {
-        // Waiting is not allowed where futures run, and not needed: the last guest has ended.
-        if let Some(runtime) = self.runtime.take() {
-            runtime.shutdown_background();
-        }
-    }
 }
 
 impl Host {
@@ -190,7 +114,7 @@ impl Host {
         let run = self.ticker.tick(async move { run(&engine, call).await });
         let mut run = Box::pin(Metered::new(record.cpu.clone(), run));
         if is_trusted && let Ok(alone) = self.in_place.try_acquire() {
-            let begun = brisk::begin(&self.threads.guests, run.as_mut());
+            let begun = brisk::begin(self.threads.guests(), run.as_mut());
             drop(alone);
             brisk.computed(record.cpu.used());
             match begun {

@@ -30,8 +30,8 @@ const WARM: u32 = 8;
 #[error("cannot set up the WebAssembly engine")]
 pub struct EngineError(#[source] pub(crate) wasmtime::Error);
 
-/// The settings. Native code stays in memory as long as its handler does, so it has no tables that only debuggers and
-/// profilers read; the names of functions in a trap's backtrace come without them.
+/// The settings. Native code has no tables that only debuggers and profilers read: it is written, checked and read as a whole. The
+/// names of functions in a trap's backtrace come without them.
 ///
 /// # Errors
 /// wasmtime refuses them.

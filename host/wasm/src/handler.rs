@@ -23,6 +23,7 @@ use crate::grants::Grants;
 use crate::record::Record;
 use crate::session::{DeviceEar, Listening, NetworkEar, WakingSession};
 use crate::text::Secrets;
+use crate::threads::Aside;
 
 mod caller;
 mod ears;
@@ -57,7 +58,9 @@ pub(crate) struct Guest {
     rate: Arc<Rate>,
     permits: Semaphore,
     /// One for all its sessions, too: so many answers are checked on threads of their own at once.
-    checks: Arc<Semaphore>,
+    checks: Aside,
+    /// And so many comparisons of device events with wakes are made.
+    comparisons: Aside,
     /// The place of this handler alone: it gets its turn whatever other handlers do.
     own: Semaphore,
     brisk: Brisk,
@@ -84,6 +87,8 @@ impl Guest {
                 Ok(Policy::new(Arc::new(granted.clone()), network.clone()))
             }
         };
+        let aside = || Aside::new(&host.threads, AT_ONCE);
+        let (checks, comparisons) = (aside(), aside());
         Self {
             host,
             pre,
@@ -95,7 +100,8 @@ impl Guest {
             source,
             rate: Arc::default(),
             permits: Semaphore::new(AT_ONCE),
-            checks: Arc::new(Semaphore::new(AT_ONCE)),
+            checks,
+            comparisons,
             own: Semaphore::new(1),
             brisk: Brisk::default(),
         }
@@ -238,6 +244,7 @@ impl Handler for LoadedHandler {
             listening.devices = Some(DeviceEar {
                 events: monitor.subscribe(),
                 allowed: allowed.clone(),
+                comparisons: self.guest.comparisons.clone(),
             });
         }
         if let (Ok(policy), Ok(network)) = (&self.guest.network, &self.network) {

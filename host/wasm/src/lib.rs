@@ -33,6 +33,7 @@ mod output;
 mod record;
 mod session;
 mod text;
+mod threads;
 mod ticker;
 
 pub use cache::CacheError;

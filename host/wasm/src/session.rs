@@ -23,7 +23,7 @@ mod wakes;
 pub(crate) use hearing::{DeviceEar, Listening, NetworkEar};
 use hearing::{Heard, MAX_EVENTS, Sound};
 use pace::Pace;
-use sieve::{Came, Sieve};
+use sieve::{Came, Looks, Sieve};
 use wakes::Pending;
 pub(crate) use wakes::{Filter, Wakes};
 
@@ -376,10 +376,13 @@ impl Session for WakingSession {
                         }
                     };
                     let devices = self.listening.devices.as_ref();
-                    let allowed = devices.map(|ear| Arc::clone(&ear.allowed));
+                    let looks = devices.map(|ear| Looks {
+                        allowed: Arc::clone(&ear.allowed),
+                        comparisons: ear.comparisons.clone(),
+                    });
                     tokio::select! {
                         sound = self.listening.next() => self.heard(sound),
-                        fitting = self.sieve.next(&self.wakes, allowed.as_ref()) => {
+                        fitting = self.sieve.next(&self.wakes, looks.as_ref()) => {
                             for came in fitting {
                                 self.fits(came);
                             }

@@ -4,7 +4,7 @@ use std::io::IsTerminal as _;
 use std::os::unix::fs::MetadataExt as _;
 
 use anyhow::Result;
-use tracing_subscriber::filter::Targets;
+use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
@@ -14,9 +14,9 @@ use crate::terminal::Paint;
 
 /// Starts it.
 pub fn start(format: LogFormat, level: &str) -> Result<()> {
-    let filter: Targets = level.parse().map_err(|error| {
+    let filter = filter(level).ok_or_else(|| {
         Usage(format!(
-            "--log-level {level:?} is not error, warn, info, debug, trace or a list such as info,leafhost_wasm=debug: {error}"
+            "--log-level {level:?} is not error, warn, info, debug, trace, off or a list such as info,leafhost_wasm=debug"
         ))
     })?;
     let log = tracing_subscriber::registry().with(filter);
@@ -38,6 +38,24 @@ pub fn start(format: LogFormat, level: &str) -> Result<()> {
     started.map_err(|error| anyhow::anyhow!("cannot start the log: {error}"))
 }
 
+/// What is logged. The library's own reading takes an empty part for `error`, and a misspelt level for a part of the program.
+fn filter(level: &str) -> Option<Targets> {
+    let parts = level.split(',').map(str::trim);
+    let mut parts = parts.filter(|part| !part.is_empty());
+    parts.try_fold(Targets::new(), |targets, part| {
+        let (target, level) = part.split_once('=').unwrap_or(("", part));
+        let is_for_all = !part.contains('=');
+        if level.is_empty() || target.is_empty() != is_for_all || target.contains('[') {
+            return None;
+        }
+        let level: LevelFilter = level.parse().ok()?;
+        Some(match target {
+            "" => targets.with_default(level),
+            target => targets.with_target(target, level),
+        })
+    })
+}
+
 /// Whether stderr goes to the journal: `JOURNAL_STREAM` has its device and inode, see systemd.exec(5). The
 /// variable alone says nothing, as it is inherited by what redirects stderr.
 fn is_journal() -> bool {
@@ -48,14 +66,50 @@ fn is_journal() -> bool {
 
 #[cfg(test)]
 mod tests {
+    use tracing::Level;
+
     use super::*;
 
     #[test]
     fn a_wrong_level_names_the_flag() {
-        for wrong in ["info,=", "loud,", "info,leafhost_wasm=loud"] {
+        for wrong in [
+            "info,=",
+            "loud",
+            "info,loud",
+            "info,leafhost_wasm=loud",
+            "leafhost_wasm=",
+            "=info",
+            "[span]=debug",
+        ] {
             let error = start(LogFormat::Auto, wrong).unwrap_err();
-            assert!(error.is::<Usage>(), "{error}");
+            assert!(error.is::<Usage>(), "{wrong}: {error}");
             assert!(error.to_string().contains("--log-level"), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_level_is_for_all_or_for_a_part_of_the_program() {
+        let most = |level, target| {
+            let filter = filter(level).unwrap();
+            let levels = [
+                Level::ERROR,
+                Level::WARN,
+                Level::INFO,
+                Level::DEBUG,
+                Level::TRACE,
+            ];
+            let logged = |level: &&Level| filter.would_enable(target, level);
+            levels.iter().take_while(logged).count()
+        };
+        for (level, target, expected) in [
+            ("info", "leafhost_agent", 3),
+            ("info,", "leafhost_agent", 3),
+            (" warn , leafhost_wasm=debug ", "leafhost_agent", 2),
+            ("warn,leafhost_wasm=debug", "leafhost_wasm::cache", 4),
+            ("INFO,leafhost_wasm=off", "leafhost_wasm", 0),
+            ("off", "leafhost_agent", 0),
+        ] {
+            assert_eq!(most(level, target), expected, "{level}: {target}");
         }
     }
 }

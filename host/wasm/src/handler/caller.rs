@@ -135,18 +135,13 @@ impl GuestCaller {
             Ok(check())
         } else {
             // Each would have a thread at once; and one that a path does not answer keeps its own.
-            let permit = Arc::clone(&self.guest.checks).acquire_owned().await;
-            let check = move || {
-                let _permit = permit;
-                check()
-            };
-            tokio::task::spawn_blocking(check).await
+            self.guest.checks.run(check).await
         };
         match checked {
             Ok(Ok((discovery, next))) => (Outcome::Discovered(discovery), Some(next)),
             Ok(Err(fault)) => (Outcome::Faulted(fault), None),
-            Err(error) => {
-                let message = format!("the agent failed while it checked the answer: {error}");
+            Err(why) => {
+                let message = format!("its answer could not be checked: {why}");
                 (
                     Outcome::Faulted(Fault::new(FaultReason::Host, message)),
                     None,

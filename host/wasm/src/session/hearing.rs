@@ -11,6 +11,7 @@ use tokio::sync::{broadcast, watch};
 use tokio::time::Instant;
 
 use super::Wakes;
+use crate::threads::Aside;
 
 /// How many device events are kept while a call runs, for its answer to say which of them matter.
 pub(super) const MAX_EVENTS: usize = 4096;
@@ -73,6 +74,8 @@ impl Listening {
 pub(crate) struct DeviceEar {
     pub(crate) events: broadcast::Receiver<Arc<Event>>,
     pub(crate) allowed: Arc<Subsystems>,
+    /// Where events are compared with the wakes.
+    pub(crate) comparisons: Aside,
 }
 
 async fn device(ear: &mut Option<DeviceEar>) -> Sound {

@@ -6,11 +6,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leafhost_udev::{Event, Subsystems};
-use tokio::task::JoinHandle;
 use tokio::time::Instant;
+use tokio_util::task::AbortOnDropHandle;
 
 use super::{MAX_EVENTS, Wakes};
 use crate::cpu::thread_time;
+use crate::threads::Aside;
 
 /// How much computing the events that came together are worth.
 const COMPUTING: Duration = Duration::from_millis(50);
@@ -20,21 +21,31 @@ const ANSWERING: Duration = Duration::from_secs(1);
 /// An event and when it was heard.
 pub(super) type Came = (Instant, Arc<Event>);
 
+/// What events are compared with, besides the wakes, and where.
+#[derive(Debug)]
+pub(super) struct Looks {
+    pub(super) allowed: Arc<Subsystems>,
+    pub(super) comparisons: Aside,
+}
+
 /// Events that are yet to be compared.
 #[derive(Debug, Default)]
 pub(super) struct Sieve {
     queue: Vec<Came>,
     looking: Option<Looking>,
     /// A look that sysfs did not answer: it cannot be ended, and there is no other beside it.
-    stuck: Option<JoinHandle<Looked>>,
+    stuck: Option<Task>,
     problem: Option<String>,
 }
+
+/// A comparison: given up, it does not begin, but once begun it ends by itself.
+type Task = AbortOnDropHandle<Result<Looked, String>>;
 
 #[derive(Debug)]
 struct Looking {
     events: Vec<Came>,
     until: Instant,
-    task: JoinHandle<Looked>,
+    task: Task,
 }
 
 /// For each event whether it fits, and whether there was time to compare all.
@@ -60,20 +71,16 @@ impl Sieve {
     }
 
     /// Those of the next events that wake; never ends where there are none. Cancel-safe.
-    pub(super) async fn next(
-        &mut self,
-        wakes: &Arc<Wakes>,
-        allowed: Option<&Arc<Subsystems>>,
-    ) -> Vec<Came> {
-        let looking = match (&mut self.looking, allowed) {
+    pub(super) async fn next(&mut self, wakes: &Arc<Wakes>, looks: Option<&Looks>) -> Vec<Came> {
+        let looking = match (&mut self.looking, looks) {
             (Some(looking), _) => looking,
-            (None, Some(allowed)) if !self.queue.is_empty() => {
+            (None, Some(looks)) if !self.queue.is_empty() => {
                 let events = std::mem::take(&mut self.queue);
                 self.stuck.take_if(|task| task.is_finished());
                 if self.stuck.is_some() {
                     return events;
                 }
-                self.looking.insert(look(events, wakes, allowed))
+                self.looking.insert(look(events, wakes, looks))
             }
             _ => return std::future::pending().await,
         };
@@ -82,7 +89,7 @@ impl Sieve {
             return Vec::new();
         };
         match looked {
-            Ok(Ok(Looked { fits, compared })) => {
+            Ok(Ok(Ok(Looked { fits, compared }))) => {
                 self.problem = (!compared).then(|| {
                     format!(
                         "udev: comparing events with the rules took more than {} ms, so they wake without; use fewer rules or simpler patterns",
@@ -91,6 +98,12 @@ impl Sieve {
                 });
                 let fitting = events.into_iter().zip(fits).filter(|(_, fits)| *fits);
                 fitting.map(|(came, _)| came).collect()
+            }
+            Ok(Ok(Err(why))) => {
+                self.problem = Some(format!(
+                    "udev: events could not be compared with the rules, so they wake without: {why}"
+                ));
+                events
             }
             // Its last words are in the log.
             Ok(Err(_)) => events,
@@ -106,10 +119,11 @@ impl Sieve {
     }
 }
 
-fn look(events: Vec<Came>, wakes: &Arc<Wakes>, allowed: &Arc<Subsystems>) -> Looking {
-    let (wakes, allowed) = (Arc::clone(wakes), Arc::clone(allowed));
+fn look(events: Vec<Came>, wakes: &Arc<Wakes>, looks: &Looks) -> Looking {
+    let (wakes, allowed) = (Arc::clone(wakes), Arc::clone(&looks.allowed));
     let asked: Vec<Arc<Event>> = events.iter().map(|(_, event)| Arc::clone(event)).collect();
-    let task = tokio::task::spawn_blocking(move || {
+    let comparisons = looks.comparisons.clone();
+    let compare = move || {
         let begun = thread_time();
         let go_on = || thread_time().saturating_sub(begun) < COMPUTING;
         let fits = |event: &Arc<Event>| {
@@ -120,10 +134,10 @@ fn look(events: Vec<Came>, wakes: &Arc<Wakes>, allowed: &Arc<Subsystems>) -> Loo
             fits: asked.iter().map(fits).collect(),
             compared: go_on(),
         }
-    });
+    };
     Looking {
         events,
         until: Instant::now() + ANSWERING,
-        task,
+        task: AbortOnDropHandle::new(tokio::spawn(async move { comparisons.run(compare).await })),
     }
 }

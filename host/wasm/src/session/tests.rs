@@ -7,6 +7,7 @@ use leafhost_udev::{Field, Rule, Subsystems, Term};
 use tokio::sync::broadcast;
 
 use super::*;
+use crate::threads::{Aside, Threads};
 
 mod network;
 
@@ -130,6 +131,7 @@ fn listening(caller: &Arc<Scripted>) -> (WakingSession, broadcast::Sender<Arc<Ev
         devices: Some(DeviceEar {
             events,
             allowed: Arc::new(Subsystems::new(["*"])),
+            comparisons: Aside::new(&Arc::new(Threads::start().unwrap()), 4),
         }),
         ..Listening::default()
     };

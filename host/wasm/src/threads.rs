@@ -1,0 +1,184 @@
+//! The threads of the guests, and of what is done for them that may never end. Knows no guest.
+
+use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use tokio::runtime::{Handle, Runtime};
+use tokio::sync::Semaphore;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+use crate::engine::GUESTS;
+
+/// How many threads more there may be for what guests ask for and is done for them: look-ups of names, of devices and of paths, some of
+/// which never end where a driver or a file system hangs.
+const WORK: usize = 256;
+/// How much nicer guests are than the agent's own threads, with which they share the cores.
+const NICER: i32 = 5;
+/// What is said when the agent's own code panics.
+pub(crate) const FAILED: &str = "the agent failed while it ran the guest";
+
+/// The threads of the guests. Each guest keeps them, since what it waits for would fail without.
+#[derive(Debug)]
+pub(crate) struct Threads {
+    guests: Handle,
+    /// Its one worker serves what guests wait for; they themselves are where blocking is allowed. There until this is dropped.
+    runtime: Option<Runtime>,
+}
+
+impl Threads {
+    /// Starts what guests wait with; each call starts a thread if none is free.
+    pub(crate) fn start() -> std::io::Result<Self> {
+        let own = rustix::process::getpriority_process(None)?;
+        let nicer = own.saturating_add(NICER).min(19);
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .max_blocking_threads(usize::from(GUESTS) + WORK)
+            .thread_name("guest")
+            .on_thread_start(move || {
+                // Not by so much more: a thread is as nice as the one that starts it.
+                if let Err(error) = rustix::process::setpriority_process(None, nicer) {
+                    tracing::debug!(%error, "guests do not give way");
+                }
+            })
+            .enable_all()
+            .build()?;
+        Ok(Self {
+            guests: runtime.handle().clone(),
+            runtime: Some(runtime),
+        })
+    }
+
+    /// The runtime they belong to.
+    pub(crate) fn guests(&self) -> &Handle {
+        &self.guests
+    }
+
+    /// Has a call end on a thread of its own, unless it is stopped before.
+    ///
+    /// # Errors
+    /// There is no thread to be had, or the call panicked.
+    pub(crate) async fn end<T: Send + 'static>(
+        self: &Arc<Self>,
+        call: impl Future<Output = T> + Send + 'static,
+        stop: CancellationToken,
+    ) -> Result<Option<T>, String> {
+        let kept = Arc::clone(self);
+        let run = move || {
+            // One that is stopped is not polled again.
+            kept.guests.block_on(async {
+                tokio::select! {
+                    biased;
+                    () = stop.cancelled() => None,
+                    ended = call => Some(ended),
+                }
+            })
+        };
+        let thread = self.begin(run)?;
+        thread.await.map_err(|error| format!("{FAILED}: {error}"))
+    }
+
+    fn begin<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<JoinHandle<T>, String> {
+        // It panics where no thread can be started.
+        let thread = catch_unwind(AssertUnwindSafe(|| self.guests.spawn_blocking(work)));
+        thread.map_err(|_| {
+            "no thread can be started for the guest; raise the number of processes the agent may have (TasksMax, pids, ulimit -u)".to_owned()
+        })
+    }
+}
+
+impl Drop for Threads {
+    fn drop(&mut self) {
+        // Waiting is not allowed where futures run, and not needed: the last guest has ended.
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+/// Work for a handler that may never end, of which there is only so much at once.
+#[derive(Debug, Clone)]
+pub(crate) struct Aside {
+    threads: Arc<Threads>,
+    permits: Arc<Semaphore>,
+}
+
+impl Aside {
+    /// As much at once as said.
+    pub(crate) fn new(threads: &Arc<Threads>, at_once: usize) -> Self {
+        Self {
+            threads: Arc::clone(threads),
+            permits: Arc::new(Semaphore::new(at_once)),
+        }
+    }
+
+    /// Has it done when it is its turn. What has begun keeps its turn until it ends, also if nobody waits any more.
+    ///
+    /// # Errors
+    /// There is no thread to be had, or it panicked.
+    pub(crate) async fn run<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, String> {
+        let permit = Arc::clone(&self.permits).acquire_owned().await;
+        let work = move || {
+            let _permit = permit;
+            work()
+        };
+        let done = self.threads.begin(work)?.await;
+        done.map_err(|error| format!("the agent failed: {error}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+    use std::task::{Context, Poll, Waker};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn what_hangs_for_one_handler_holds_up_no_other() {
+        let threads = Arc::new(Threads::start().unwrap());
+        let (one, other) = (Aside::new(&threads, 2), Aside::new(&threads, 2));
+        let mut hanging = Vec::new();
+        for _ in 0..2 {
+            let (begun, has_begun) = channel();
+            let (end, ended) = channel::<()>();
+            let one = one.clone();
+            let hangs = tokio::spawn(async move {
+                one.run(move || {
+                    begun.send(()).unwrap();
+                    ended.recv().unwrap_err();
+                })
+                .await
+            });
+            let begins = move || has_begun.recv();
+            tokio::task::spawn_blocking(begins).await.unwrap().unwrap();
+            hanging.push((hangs, end));
+        }
+        let mut third = Box::pin(one.run(|| 3));
+        let waits = third.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        assert!(matches!(waits, Poll::Pending));
+        assert_eq!(other.run(|| 1).await, Ok(1));
+        for (hangs, end) in hanging {
+            // Nobody waits for it any more, but it still has its turn.
+            hangs.abort();
+            drop(end);
+        }
+        assert_eq!(third.await, Ok(3));
+    }
+
+    #[tokio::test]
+    async fn work_that_panics_is_an_error_and_gives_its_turn_back() {
+        let threads = Arc::new(Threads::start().unwrap());
+        let aside = Aside::new(&threads, 1);
+        let why = aside.run(|| std::panic::panic_any(1)).await.unwrap_err();
+        assert!(why.contains("panicked"), "{why}");
+        assert_eq!(aside.run(|| 2).await, Ok(2));
+    }
+}
