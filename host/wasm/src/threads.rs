@@ -50,6 +50,15 @@ impl Threads {
         })
     }
 
+    /// Those of the runtime that runs a test: a stopped clock of its waits for what they do.
+    #[cfg(test)]
+    pub(crate) fn of_the_test() -> Self {
+        Self {
+            guests: Handle::current(),
+            runtime: None,
+        }
+    }
+
     /// The runtime they belong to.
     pub(crate) fn guests(&self) -> &Handle {
         &self.guests

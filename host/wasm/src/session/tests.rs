@@ -131,7 +131,7 @@ fn listening(caller: &Arc<Scripted>) -> (WakingSession, broadcast::Sender<Arc<Ev
         devices: Some(DeviceEar {
             events,
             allowed: Arc::new(Subsystems::new(["*"])),
-            comparisons: Aside::new(&Arc::new(Threads::start().unwrap()), 4),
+            comparisons: Aside::new(&Arc::new(Threads::of_the_test()), 4),
         }),
         ..Listening::default()
     };
