@@ -244,6 +244,22 @@ fn limit_files(process: u32, limit: &str) -> Result<()> {
     program::run("prlimit", [process, limit])?.good().map(drop)
 }
 
+/// The numbers of the files a process has open, once none of them is open for a moment only, such as a connection that is ending.
+fn lasting_files(process: u32) -> Result<Vec<u32>> {
+    let mut looks: Vec<Vec<u32>> = Vec::new();
+    eventually("its open files stay the same", || {
+        let mut open = Vec::new();
+        for entry in fs::read_dir(format!("/proc/{process}/fd"))? {
+            open.push(entry?.file_name().to_string_lossy().parse()?);
+        }
+        open.sort_unstable();
+        looks.retain(|look| *look == open);
+        looks.push(open.clone());
+        ensure!(looks.len() > 5, "changed: {open:?}");
+        Ok(open)
+    })
+}
+
 #[test]
 fn an_agent_that_can_open_no_file_serves_and_says_so() -> Result<()> {
     let home = Home::new()?;
@@ -251,11 +267,7 @@ fn an_agent_that_can_open_no_file_serves_and_says_so() -> Result<()> {
         home,
         |home| {
             let process = home.pid()?;
-            let mut open: Vec<u32> = Vec::new();
-            for entry in fs::read_dir(format!("/proc/{process}/fd"))? {
-                open.push(entry?.file_name().to_string_lossy().parse()?);
-            }
-            open.sort_unstable();
+            let open = lasting_files(process)?;
             let spare = open.iter().copied().filter(|fd| {
                 let target = fs::read_link(format!("/proc/{process}/fd/{fd}"));
                 *fd > 2 && target.is_ok_and(|target| target == Path::new("/dev/null"))

@@ -152,18 +152,35 @@ pub(crate) async fn count_versions(
     }
 }
 
-/// Serves until `shutdown`; then requests that have begun are answered.
-pub(crate) async fn serve(listener: TcpListener, routes: Router, shutdown: CancellationToken) {
+/// Serves until `shutdown`; then requests that have begun are answered. What it keeps spare it has from now on.
+pub(crate) fn serve(
+    listener: TcpListener,
+    routes: Router,
+    shutdown: CancellationToken,
+) -> impl Future<Output = ()> {
+    answer(listener, routes, shutdown, spare())
+}
+
+/// A descriptor that can be given up.
+fn spare() -> Option<File> {
+    File::open("/dev/null").ok()
+}
+
+async fn answer(
+    listener: TcpListener,
+    routes: Router,
+    shutdown: CancellationToken,
+    mut kept: Option<File>,
+) {
     let places = Arc::new(Semaphore::new(CONNECTIONS));
     let graceful = GracefulShutdown::new();
     let mut connections = JoinSet::new();
-    let mut spare = None;
     loop {
-        spare = spare.or_else(|| File::open("/dev/null").ok());
+        kept = kept.or_else(spare);
         let accepted = tokio::select! {
             () = shutdown.cancelled() => break,
             Some(_) = connections.join_next() => continue,
-            accepted = accept(&listener, &places, &mut spare) => accepted,
+            accepted = accept(&listener, &places, &mut kept) => accepted,
         };
         let Some((stream, place)) = accepted else {
             // Out of file descriptors, most likely: some connection has to end first.

@@ -232,6 +232,13 @@ impl Agent {
         let first_version = u64::try_from(Timestamp::now().as_millisecond()).unwrap_or_default();
         let (version, versions) = watch::channel(first_version);
         let admin = Admin::new(self.board.clone(), versions, self.metrics, stop.clone());
+        // Before the others take files, which they can wait for.
+        let endpoint = self
+            .listener
+            .map(|listener| admin::serve(listener, admin.clone().routes(), stop.clone()));
+        let metrics_endpoint = self
+            .metrics_listener
+            .map(|listener| admin::serve(listener, admin.metrics_route(), stop.clone()));
         tasks.spawn("loader", done(self.loader.run(stop.clone())));
         tasks.spawn("discovery", {
             let task = self.discovery.run(stop.clone());
@@ -252,13 +259,11 @@ impl Agent {
         tasks.spawn("problems", done(teller));
         let counter = admin::count_versions(self.board, version, stop.clone());
         tasks.spawn("status versions", done(counter));
-        if let Some(listener) = self.listener {
-            let serve = admin::serve(listener, admin.clone().routes(), stop.clone());
-            tasks.spawn("admin endpoint", done(serve));
+        if let Some(endpoint) = endpoint {
+            tasks.spawn("admin endpoint", done(endpoint));
         }
-        if let Some(listener) = self.metrics_listener {
-            let serve = admin::serve(listener, admin.metrics_route(), stop.clone());
-            tasks.spawn("metrics endpoint", done(serve));
+        if let Some(endpoint) = metrics_endpoint {
+            tasks.spawn("metrics endpoint", done(endpoint));
         }
         let ended = tasks.join().await;
         drop(self.configurations);
