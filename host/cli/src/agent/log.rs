@@ -43,16 +43,18 @@ fn filter(level: &str) -> Option<Targets> {
     let parts = level.split(',').map(str::trim);
     let mut parts = parts.filter(|part| !part.is_empty());
     parts.try_fold(Targets::new(), |targets, part| {
-        let (target, level) = part.split_once('=').unwrap_or(("", part));
-        let is_for_all = !part.contains('=');
-        if level.is_empty() || target.is_empty() != is_for_all || target.contains('[') {
-            return None;
+        match part.split_once('=') {
+            None => Some(targets.with_default(part.parse::<LevelFilter>().ok()?)),
+            // Parts of spans are not filtered.
+            Some((target, level))
+                if target.is_empty() || level.is_empty() || target.contains('[') =>
+            {
+                None
+            }
+            Some((target, level)) => {
+                Some(targets.with_target(target, level.parse::<LevelFilter>().ok()?))
+            }
         }
-        let level: LevelFilter = level.parse().ok()?;
-        Some(match target {
-            "" => targets.with_default(level),
-            target => targets.with_target(target, level),
-        })
     })
 }
 
