@@ -1,7 +1,7 @@
 //! What the agent itself costs: a table of values, targets and what to compare them with.
 //!
 //! Run by `make bench`, as root: devices are plugged in, and made to say that they changed. Names of measures as arguments choose
-//! some of them: `cargo bench --bench agent -- memory idle`.
+//! some of them: `cargo bench --bench agent -- memory idle`. `order` is none of them: it is what `make tuned` needs.
 #![allow(missing_docs, reason = "a benchmark")]
 
 mod crowd;
@@ -11,8 +11,10 @@ mod figures;
 mod idle;
 mod many;
 mod memory;
+mod order;
 mod plugs;
 mod process;
+mod reached;
 mod table;
 mod unchanged;
 mod watch;
@@ -39,6 +41,9 @@ fn main() -> Result<()> {
     // Cargo adds flags of its own.
     let arguments = std::env::args().skip(1);
     let chosen: Vec<String> = arguments.filter(|name| !name.starts_with('-')).collect();
+    if chosen == ["order"] {
+        return order::write();
+    }
     for name in &chosen {
         let known = MEASURES.iter().any(|(known, _)| known == name);
         ensure!(known, "there is no measure {name:?}");

@@ -15,6 +15,7 @@ use serde_json::Value;
 
 use crate::figures::metric;
 use crate::process::{Memory, pass};
+use crate::reached::Watched;
 
 /// Devices that say from time to time that they changed, though nothing did.
 const DEVICES: [&str; 5] = ["full", "null", "random", "urandom", "zero"];
@@ -82,18 +83,33 @@ pub struct Crowd {
     home: Home,
     metrics: String,
     rounds: u32,
+    watched: Option<Watched>,
 }
 
 impl Crowd {
     /// One with its handlers loaded that has called none of them for devices.
     pub fn new(port: u16) -> Result<Self> {
+        Self::begin(port, |home, arguments| home.start(arguments).map(|()| None))
+    }
+
+    /// The same, of which is seen what it reaches.
+    pub fn watched(port: u16) -> Result<Self> {
+        Self::begin(port, |home, arguments| {
+            Watched::start(home.command(arguments)?, &home.log_file()).map(Some)
+        })
+    }
+
+    fn begin(
+        port: u16,
+        start: impl FnOnce(&mut Home, &[&str]) -> Result<Option<Watched>>,
+    ) -> Result<Self> {
         let mut home = Home::new()?;
         as_installed(&mut home)?;
         for name in HANDLERS {
             home.add_handler(name)?;
         }
         let metrics = format!("127.0.0.1:{port}");
-        home.start(&["--metrics-listen", &metrics])?;
+        let watched = start(&mut home, &["--metrics-listen", &metrics])?;
         home.until("the handlers are loaded", |status| {
             let handlers = status.get("handlers").and_then(|all| all.as_array());
             let is_loaded =
@@ -104,7 +120,13 @@ impl Crowd {
             home,
             metrics,
             rounds: 0,
+            watched,
         })
+    }
+
+    /// Ends it; the functions that it has reached, if that was to be seen.
+    pub fn stop(self) -> Result<Vec<String>> {
+        self.watched.map_or(Ok(Vec::new()), Watched::stop)
     }
 
     /// Names the devices to look for; returns when all sessions have answered once.

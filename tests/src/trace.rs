@@ -148,6 +148,37 @@ impl Trace {
     }
 }
 
+/// Has all threads and children of a program traced, and what it was before it was that program; it ends with its tracer.
+pub const WITH_CHILDREN: Options = Options::PTRACE_O_TRACECLONE
+    .union(Options::PTRACE_O_TRACEFORK)
+    .union(Options::PTRACE_O_TRACEVFORK)
+    .union(Options::PTRACE_O_TRACEEXEC)
+    .union(Options::PTRACE_O_EXITKILL);
+
+/// Starts a program stopped, so that nothing is missed, takes hold of it and lets it go on: it is traced from before it is that
+/// program. What it says is added to `log`.
+pub fn seize(command: &Command, log: &Path, options: Options) -> Result<Pid> {
+    let mut stopped = Command::new("sh");
+    stopped
+        .args(["-c", "kill -STOP $$; exec \"$0\" \"$@\""])
+        .arg(command.get_program())
+        .args(command.get_args())
+        .envs(
+            command
+                .get_envs()
+                .filter_map(|(name, value)| Some((name, value?))),
+        )
+        .stdin(Stdio::null());
+    let log = fs::File::options().create(true).append(true).open(log)?;
+    stopped.stdout(log.try_clone()?).stderr(log);
+    let child = stopped.spawn().context("cannot start the program")?;
+    let process = Pid::from_raw(i32::try_from(child.id())?);
+    waitpid(process, Some(WaitPidFlag::WUNTRACED))?;
+    ptrace::seize(process, options).context("cannot trace the program")?;
+    kill(process, Signal::SIGCONT)?;
+    Ok(process)
+}
+
 struct Tracer {
     agent: Pid,
     home: PathBuf,
@@ -174,33 +205,8 @@ impl Tracer {
         target: Option<Point>,
         alive: Arc<AtomicI32>,
     ) -> Result<Self> {
-        let mut stopped = Command::new("sh");
-        stopped
-            .args(["-c", "kill -STOP $$; exec \"$0\" \"$@\""])
-            .arg(command.get_program())
-            .args(command.get_args())
-            .envs(
-                command
-                    .get_envs()
-                    .filter_map(|(name, value)| Some((name, value?))),
-            )
-            .stdin(Stdio::null());
-        let log = fs::File::options()
-            .create(true)
-            .append(true)
-            .open(home.join("log"))?;
-        stopped.stdout(log.try_clone()?).stderr(log);
-        let child = stopped.spawn().context("cannot start the program")?;
-        let agent = Pid::from_raw(i32::try_from(child.id())?);
-        waitpid(agent, Some(WaitPidFlag::WUNTRACED))?;
-        let options = Options::PTRACE_O_TRACESYSGOOD
-            | Options::PTRACE_O_TRACECLONE
-            | Options::PTRACE_O_TRACEFORK
-            | Options::PTRACE_O_TRACEVFORK
-            | Options::PTRACE_O_TRACEEXEC
-            | Options::PTRACE_O_EXITKILL;
-        ptrace::seize(agent, options).context("cannot trace the program")?;
-        kill(agent, Signal::SIGCONT)?;
+        let options = Options::PTRACE_O_TRACESYSGOOD | WITH_CHILDREN;
+        let agent = seize(command, &home.join("log"), options)?;
         alive.store(agent.as_raw(), Ordering::Release);
         Ok(Self {
             agent,

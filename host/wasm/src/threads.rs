@@ -3,6 +3,7 @@
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::runtime::{Handle, Runtime};
 use tokio::sync::Semaphore;
@@ -14,6 +15,9 @@ use crate::engine::GUESTS;
 /// How many threads more there may be for what guests ask for and is done for them: look-ups of names, of devices and of paths, some of
 /// which never end where a driver or a file system hangs.
 const WORK: usize = 256;
+/// For so long a thread stays that has nothing to do: those there are take turns, so that with a longer time none would ever end where
+/// many guests are called now and then. Guests that are called all the time need no new one.
+const KEPT: Duration = Duration::from_millis(100);
 /// How much nicer guests are than the agent's own threads, with which they share the cores.
 const NICER: i32 = 5;
 /// What is said when the agent's own code panics.
@@ -35,6 +39,7 @@ impl Threads {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
             .max_blocking_threads(usize::from(GUESTS) + WORK)
+            .thread_keep_alive(KEPT)
             .thread_name("guest")
             .on_thread_start(move || {
                 // Not by so much more: a thread is as nice as the one that starts it.
