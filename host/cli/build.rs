@@ -27,7 +27,9 @@ fn main() {
     let order = of(ORDER);
     if of("PROFILE") == "release" && !order.is_empty() {
         println!("cargo:rerun-if-changed={order}");
-        println!("cargo:rustc-link-arg-bins=-Wl,--symbol-ordering-file={order},--no-warn-symbol-ordering");
+        println!(
+            "cargo:rustc-link-arg-bins=-Wl,--symbol-ordering-file={order},--no-warn-symbol-ordering"
+        );
     }
 }
 

@@ -2,6 +2,7 @@
 //!
 //! A breakpoint stands at the beginning of each, and goes when somebody came by. Knows nothing of what the program is for.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt as _;
@@ -166,7 +167,10 @@ impl Watcher {
             return gone_or(ptrace::detach(thread, None), "let go of a child");
         }
         let maps = fs::read_to_string(format!("/proc/{thread}/maps"))?;
-        let path = self.path.to_str().context("the program's path is no text")?;
+        let path = self
+            .path
+            .to_str()
+            .context("the program's path is no text")?;
         let first = maps.lines().find(|line| line.ends_with(path));
         let address = first.and_then(|line| line.split('-').next());
         self.base = u64::from_str_radix(address.context("the program is not there")?, 16)?;
@@ -199,20 +203,18 @@ impl Watcher {
 
     /// The memory of a thread's process: a child has a copy until it is another program.
     fn memory(&mut self, thread: Pid) -> Result<&File> {
-        let process = match self.threads.get(&thread) {
-            Some(process) => *process,
-            None => {
-                let status = fs::read_to_string(format!("/proc/{thread}/status"))?;
-                let process = status.lines().find_map(|line| line.strip_prefix("Tgid:"));
-                let process = process.context("no process")?.trim().parse()?;
-                let process = Pid::from_raw(process);
-                self.threads.insert(thread, process);
-                process
-            }
+        let process = if let Some(process) = self.threads.get(&thread) {
+            *process
+        } else {
+            let status = fs::read_to_string(format!("/proc/{thread}/status"))?;
+            let process = status.lines().find_map(|line| line.strip_prefix("Tgid:"));
+            let process = Pid::from_raw(process.context("no process")?.trim().parse()?);
+            self.threads.insert(thread, process);
+            process
         };
         Ok(match self.memories.entry(process) {
-            std::collections::btree_map::Entry::Occupied(entry) => entry.into_mut(),
-            std::collections::btree_map::Entry::Vacant(entry) => {
+            Entry::Occupied(entry) => entry.into_mut(),
+            Entry::Vacant(entry) => {
                 let mut options = File::options();
                 options.read(true).write(true);
                 entry.insert(options.open(format!("/proc/{process}/mem"))?)
