@@ -90,7 +90,7 @@ bench: setup-cluster tuned guests
 	cargo build --locked --release -p leafhost-peers --features peers
 	cargo bench --locked -p leafhost-tests --bench network
 
-soak: setup-cluster build handlers guests
+soak: setup-cluster tuned guests
 	cargo build --locked --workspace
 	cargo test --locked --workspace --test standalone --test crashes --test kubelet --test cluster -- --ignored soak --nocapture
 	CALLS=100000 cargo bench --locked -p leafhost-tests --bench agent -- memory
