@@ -4,9 +4,15 @@ TOOLS    := $(or $(LEAFHOST_TOOLS),$(HOME)/.cache/leafhost/tools)
 HANDLERS := debug-echo mock-gpu onvif opcua udev
 PREFIX   ?= /usr/local
 DESTDIR  ?=
-# How the agent's program is laid out, once `make tuned` has looked.
-export LEAFHOST_ORDER := $(abspath $(wildcard $(TARGET)/release/leafhost.order))
+# How the agent's program is laid out: as `make tuned` has seen, or by such a file from elsewhere.
+ORDER    := $(or $(LEAFHOST_ORDER),$(abspath $(wildcard $(TARGET)/release/leafhost.order)))
+ifneq ($(ORDER),)
+export LEAFHOST_ORDER := $(ORDER)
+endif
+# What is measured: laid out so where that can be.
+MEASURED := $(if $(filter x86_64,$(shell uname -m)),tuned,build)
 
+.NOTPARALLEL:
 .PHONY: help setup setup-test setup-lint setup-fuzz setup-cluster build tuned handlers guests run test test-all cluster cluster-stop bench soak fuzz lint doc install clean
 
 help:
@@ -82,7 +88,7 @@ cluster-stop: setup-cluster
 	@cargo build --locked --quiet -p leafhost-tests --bin leafhost-cluster
 	@$(TARGET)/debug/leafhost-cluster stop
 
-bench: setup-cluster tuned guests
+bench: setup-cluster $(MEASURED) handlers guests
 	RUST_LIB_BACKTRACE=0 cargo bench --locked -p leafhost-compile --bench call
 	cargo bench --locked -p leafhost-agent --bench plan
 	cargo bench --locked -p leafhost-tests --bench agent
@@ -90,7 +96,7 @@ bench: setup-cluster tuned guests
 	cargo build --locked --release -p leafhost-peers --features peers
 	cargo bench --locked -p leafhost-tests --bench network
 
-soak: setup-cluster tuned guests
+soak: setup-cluster $(MEASURED) handlers guests
 	cargo build --locked --workspace
 	cargo test --locked --workspace --test standalone --test crashes --test kubelet --test cluster -- --ignored soak --nocapture
 	CALLS=100000 cargo bench --locked -p leafhost-tests --bench agent -- memory

@@ -5,6 +5,7 @@
 //! `LEAFHOST_ORDER` names one after another, in that order: the kernel holds a program by pieces of 64 KiB and more, and
 //! those that an agent needs would be all over it. Names that there are no more do no harm.
 
+use std::path::Path;
 use std::process::Command;
 
 /// The first glibc that reads them.
@@ -23,13 +24,24 @@ fn main() {
     if is_here && of(OLDER) != "1" && glibc().is_some_and(|version| version >= READS) {
         println!("cargo:rustc-link-arg-bins=-Wl,-z,pack-relative-relocs");
     }
-    println!("cargo:rerun-if-env-changed={ORDER}");
-    let order = of(ORDER);
-    if of("PROFILE") == "release" && !order.is_empty() {
-        println!("cargo:rerun-if-changed={order}");
-        println!(
-            "cargo:rustc-link-arg-bins=-Wl,--symbol-ordering-file={order},--no-warn-symbol-ordering"
-        );
+    if of("PROFILE") == "release" {
+        println!("cargo:rerun-if-env-changed={ORDER}");
+        if let Ok(order) = std::env::var(ORDER) {
+            lay_out(&order, is_here && of("CARGO_CFG_TARGET_ARCH") == "x86_64");
+        }
+    }
+}
+
+/// Has the functions that a file names one after another.
+fn lay_out(order: &str, can_be: bool) {
+    println!("cargo:rerun-if-changed={order}");
+    if !can_be || !Path::new(order).is_file() {
+        println!("cargo:warning={ORDER}={order} is not used: no such file, or not on x86-64");
+        return;
+    }
+    for part in ["--symbol-ordering-file", order, "--no-warn-symbol-ordering"] {
+        println!("cargo:rustc-link-arg-bins=-Xlinker");
+        println!("cargo:rustc-link-arg-bins={part}");
     }
 }
 

@@ -19,7 +19,7 @@ mod table;
 mod unchanged;
 mod watch;
 
-use anyhow::{Result, ensure};
+use anyhow::{Result, bail, ensure};
 use leafhost_tests::requirement;
 
 /// A measure's name and what takes it.
@@ -35,14 +35,16 @@ const MEASURES: [Measure; 6] = [
 ];
 
 fn main() -> Result<()> {
-    if requirement::lacks(requirement::root("sudo -E make bench"))? {
-        return Ok(());
-    }
     // Cargo adds flags of its own.
     let arguments = std::env::args().skip(1);
     let chosen: Vec<String> = arguments.filter(|name| !name.starts_with('-')).collect();
     if chosen == ["order"] {
+        let missing = requirement::root("sudo -E make tuned");
+        missing.map_or(Ok(()), |missing| bail!("{missing}"))?;
         return order::write();
+    }
+    if requirement::lacks(requirement::root("sudo -E make bench"))? {
+        return Ok(());
     }
     for name in &chosen {
         let known = MEASURES.iter().any(|(known, _)| known == name);

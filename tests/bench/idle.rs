@@ -2,7 +2,7 @@
 //!
 //! It lives on a network of its own: what else happens on the machine's would wake it, too.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use leafhost_tests::agent::Home;
@@ -16,6 +16,8 @@ use crate::table::Line;
 /// Until what the start has begun is over.
 const CALM: Duration = Duration::from_secs(15);
 const IDLE: Duration = Duration::from_secs(30);
+/// From one look at the threads to the next: less than one stays that has nothing to do.
+const STEP: Duration = Duration::from_millis(50);
 /// Threads that are named, most wake-ups first.
 const NAMED: usize = 5;
 
@@ -63,6 +65,7 @@ pub fn measure() -> Result<Vec<Line>> {
 
 /// How often threads woke up.
 struct Woken {
+    /// Those that were there at some time.
     threads: usize,
     all: u32,
     most: u32,
@@ -90,8 +93,12 @@ fn idle(
     pass(CALM)?;
     let pid = home.pid()?;
     let before = waits(pid)?;
-    pass(IDLE)?;
-    let after = waits(pid)?;
+    let mut after = before.clone();
+    let begun = Instant::now();
+    while begun.elapsed() < IDLE {
+        pass(STEP)?;
+        after.extend(waits(pid)?);
+    }
     ensure!(after.len() > 2, "no threads: {after:?}");
     let mut woken: Vec<(u32, &str)> = after
         .iter()

@@ -9,9 +9,11 @@ use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use leafhost_tests::trace::{WITH_CHILDREN, seize};
+use leafhost_tests::wait::within;
 use nix::errno::Errno;
 use nix::libc::PTRACE_EVENT_EXEC;
 use nix::sys::ptrace;
@@ -20,6 +22,8 @@ use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 use object::{Object as _, ObjectSection as _, ObjectSymbol as _, SymbolKind};
 
+/// Until a program that is asked to has ended.
+const PATIENCE: Duration = Duration::from_secs(20);
 /// The instruction `int3`.
 const BREAKPOINT: u8 = 0xcc;
 
@@ -43,7 +47,7 @@ impl Watched {
         let thread = std::thread::spawn(move || {
             let program = seize(&command, &log, WITH_CHILDREN)?;
             started.send(program)?;
-            Watcher {
+            let watcher = Watcher {
                 program,
                 path,
                 code,
@@ -52,8 +56,12 @@ impl Watched {
                 memories: BTreeMap::new(),
                 seen: BTreeSet::new(),
                 reached: Vec::new(),
-            }
-            .follow()
+                ended: None,
+            };
+            // Whoever waits for the program fails first.
+            let told =
+                |error: &anyhow::Error| eprintln!("the program is no longer watched: {error:#}");
+            watcher.follow().inspect_err(told)
         });
         match is_started.recv() {
             Ok(program) => Ok(Self { program, thread }),
@@ -61,9 +69,23 @@ impl Watched {
         }
     }
 
-    /// Ends it; its functions that were reached, by their names in the file.
+    /// Ends it; its functions that were reached, by their names in the file. That it ends badly is an error.
     pub fn stop(self) -> Result<Vec<String>> {
-        kill(self.program, Signal::SIGTERM).context("cannot end the program")?;
+        let signal = |signal| match kill(self.program, signal) {
+            Ok(()) | Err(Errno::ESRCH) => Ok(()),
+            Err(error) => Err(error).context("cannot end the program"),
+        };
+        // The number of a program that has ended may be another's.
+        if !self.thread.is_finished() {
+            signal(Signal::SIGTERM)?;
+            let ended = within(PATIENCE, "the program ends", || {
+                ensure!(self.thread.is_finished());
+                Ok(())
+            });
+            if ended.is_err() {
+                signal(Signal::SIGKILL)?;
+            }
+        }
         join(self.thread)
     }
 }
@@ -132,6 +154,8 @@ struct Watcher {
     memories: BTreeMap<Pid, File>,
     seen: BTreeSet<u64>,
     reached: Vec<String>,
+    /// The program's exit code.
+    ended: Option<i32>,
 }
 
 impl Watcher {
@@ -140,7 +164,7 @@ impl Watcher {
         let all = WaitPidFlag::__WALL | WaitPidFlag::__WNOTHREAD;
         loop {
             let status = match waitpid(None, Some(all)) {
-                Err(Errno::ECHILD) => return Ok(self.reached),
+                Err(Errno::ECHILD) => break,
                 Err(Errno::EINTR) => continue,
                 status => status.context("cannot wait for the program")?,
             };
@@ -154,10 +178,16 @@ impl Watcher {
                 WaitStatus::Exited(thread, _) | WaitStatus::Signaled(thread, ..) => {
                     self.threads.remove(&thread);
                     self.memories.remove(&thread);
+                    if let (true, WaitStatus::Exited(_, code)) = (thread == self.program, status) {
+                        self.ended = Some(code);
+                    }
                 }
                 _ => {}
             }
         }
+        let ended = self.ended;
+        ensure!(ended == Some(0), "the program ended with {ended:?}");
+        Ok(self.reached)
     }
 
     /// The program begins, or one of its children becomes another program, which is nothing to us.
@@ -196,12 +226,17 @@ impl Watcher {
         }
         let was = self.code.byte(address).context("a function without code")?;
         let at = self.base + address;
-        self.memory(thread)?.write_all_at(&[was], at)?;
+        let memory = self.memory(thread)?;
+        if let Err(error) = memory.write_all_at(&[was], at) {
+            // Nothing can be written to a process that has just been killed.
+            ensure!(place(thread)?.is_none(), error);
+            return Ok(true);
+        }
         go_on_at(thread, at)?;
         Ok(true)
     }
 
-    /// The memory of a thread's process: a child has a copy until it is another program.
+    /// The memory of a thread's process: a child has the program's own, or a copy, until it is another program.
     fn memory(&mut self, thread: Pid) -> Result<&File> {
         let process = if let Some(process) = self.threads.get(&thread) {
             *process

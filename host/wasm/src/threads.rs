@@ -16,10 +16,14 @@ use crate::engine::GUESTS;
 /// which never end where a driver or a file system hangs.
 const WORK: usize = 256;
 /// For so long a thread stays that has nothing to do: those there are take turns, so that with a longer time none would ever end where
-/// many guests are called now and then. Guests that are called all the time need no new one.
+/// many guests are called now and then. Guests that are called all the time need no new one. Where no more can be started, guests wait
+/// until one can.
 const KEPT: Duration = Duration::from_millis(100);
 /// How much nicer guests are than the agent's own threads, with which they share the cores.
 const NICER: i32 = 5;
+/// What an operator can do where there is no thread to be had.
+pub(crate) const MORE_THREADS: &str =
+    "raise the number of processes the agent may have (TasksMax, pids, ulimit -u)";
 /// What is said when the agent's own code panics.
 pub(crate) const FAILED: &str = "the agent failed while it ran the guest";
 
@@ -99,9 +103,7 @@ impl Threads {
     ) -> Result<JoinHandle<T>, String> {
         // It panics where no thread can be started.
         let thread = catch_unwind(AssertUnwindSafe(|| self.guests.spawn_blocking(work)));
-        thread.map_err(|_| {
-            "no thread can be started for the guest; raise the number of processes the agent may have (TasksMax, pids, ulimit -u)".to_owned()
-        })
+        thread.map_err(|_| format!("no thread can be started for the guest; {MORE_THREADS}"))
     }
 }
 

@@ -15,6 +15,7 @@ use super::{CallState, Capabilities};
 use crate::bindings::leafhost::udev::{devices, types};
 use crate::record::Record;
 use crate::text::clean;
+use crate::threads::MORE_THREADS;
 
 /// The most rules of one question.
 pub(crate) const MAX_RULES: usize = 64;
@@ -64,13 +65,15 @@ impl UdevState {
         work: impl FnOnce() -> Result<T, devices::Error> + Send + 'static,
         at: impl FnOnce() -> String,
     ) -> Result<T, devices::Error> {
-        let begun = AtomicBool::new(false);
+        let (may_begin, begun) = (AtomicBool::new(false), Arc::<AtomicBool>::default());
+        let begins = Arc::clone(&begun);
         let meter = self.record.cpu.clone();
         let looks = Arc::clone(&self.looks);
         let looking = async {
             let permit = looks.acquire_owned().await;
-            begun.store(true, Ordering::Relaxed);
+            may_begin.store(true, Ordering::Relaxed);
             tokio::task::spawn_blocking(move || {
+                begins.store(true, Ordering::Relaxed);
                 let _permit = permit;
                 meter.bill(work)
             })
@@ -79,18 +82,20 @@ impl UdevState {
         match tokio::time::timeout(self.answering, looking).await {
             Ok(Ok(done)) => done,
             Ok(Err(error)) => Err(unavailable(&error)),
-            Err(_) => Err(devices::Error::Unavailable(clean(
-                &format!(
-                    "/sys did not answer within {} s{}; a driver may hang",
-                    self.answering.as_secs(),
-                    if begun.into_inner() {
-                        at()
-                    } else {
-                        " what was asked before".to_owned()
-                    }
-                ),
-                1024,
-            ))),
+            Err(_) => {
+                let seconds = self.answering.as_secs();
+                let why = if begun.load(Ordering::Relaxed) {
+                    let at = at();
+                    format!("/sys did not answer within {seconds} s{at}; a driver may hang")
+                } else if may_begin.into_inner() {
+                    format!("no thread was to be had within {seconds} s; {MORE_THREADS}")
+                } else {
+                    format!(
+                        "/sys did not answer within {seconds} s what was asked before; a driver may hang"
+                    )
+                };
+                Err(devices::Error::Unavailable(clean(&why, 1024)))
+            }
         }
     }
 
