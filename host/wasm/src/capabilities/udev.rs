@@ -325,6 +325,24 @@ mod tests {
         assert!(matches!(state.look(|| Ok(3), at).await, Ok(3)));
     }
 
+    #[test]
+    fn a_look_for_which_no_thread_is_to_be_had_says_so() {
+        let mut runtime = tokio::runtime::Builder::new_current_thread();
+        let runtime = runtime.max_blocking_threads(1).enable_time().build();
+        let runtime = runtime.unwrap();
+        let (end, ended) = std::sync::mpsc::channel::<()>();
+        runtime.spawn_blocking(move || ended.recv());
+        let mut state = state();
+        state.answering = Duration::from_millis(100);
+        let looked = runtime.block_on(state.look(|| Ok(()), String::new));
+        drop(end);
+        let Err(devices::Error::Unavailable(message)) = looked else {
+            panic!("it was answered");
+        };
+        assert!(message.contains("no thread was to be had"), "{message}");
+        assert!(message.contains("TasksMax"), "{message}");
+    }
+
     #[tokio::test]
     async fn rules_are_bounded_together() {
         for (rules, terms, words) in [
