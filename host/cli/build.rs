@@ -26,7 +26,8 @@ fn main() {
     }
     if of("PROFILE") == "release" {
         println!("cargo:rerun-if-env-changed={ORDER}");
-        if let Ok(order) = std::env::var(ORDER) {
+        let order = of(ORDER);
+        if !order.is_empty() {
             lay_out(&order, is_here && of("CARGO_CFG_TARGET_ARCH") == "x86_64");
         }
     }

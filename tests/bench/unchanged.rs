@@ -3,7 +3,7 @@
 use anyhow::{Context, Result};
 
 use crate::crowd::Crowd;
-use crate::process::{growth, mb};
+use crate::process::{Memory, growth, mb};
 use crate::table::Line;
 use crate::watch::{Watch, What, folders};
 
@@ -24,6 +24,8 @@ pub fn measure() -> Result<Vec<Line>> {
     let watch = Watch::new(&watched)?;
     let counted = crowd.metric(WRITES)?;
     let before = crowd.memory()?;
+    crowd.call(FIRST + CALLS / 2, false)?;
+    let halfway = crowd.memory()?;
     crowd.call(FIRST + CALLS, false)?;
     let after = crowd.memory()?;
     let counted = crowd.metric(WRITES)? - counted;
@@ -41,17 +43,19 @@ pub fn measure() -> Result<Vec<Line>> {
             *what == What::Touched(probe.clone())
         })
         .context("the folders are not watched")?;
-    let grown = i64::from(after.anonymous) - i64::from(before.anonymous);
+    let grown = |from: Memory| i64::from(after.anonymous) - i64::from(from.anonymous);
     Ok(vec![Line {
         what: format!(
-            "{CALLS} calls in which nothing changed: files written / Instances written / memory grown"
+            "{CALLS} calls in which nothing changed: files written / Instances written / memory grown / in the second half"
         ),
         value: format!(
-            "{} / {counted} / {grown:+} KiB ({:+.1} %)",
+            "{} / {counted} / {:+} KiB ({:+.1} %) / {:+} KiB",
             written.len(),
-            growth(before.anonymous, after.anonymous)
+            grown(before),
+            growth(before.anonymous, after.anonymous),
+            grown(halfway)
         ),
-        target: "0 / 0 / none".into(),
+        target: "0 / 0 / – / none".into(),
         beside: format!(
             "{} folders watched; {} of its own before, {} after{}",
             watched.len(),
