@@ -16,8 +16,8 @@ use crate::engine::GUESTS;
 /// which never end where a driver or a file system hangs.
 const WORK: usize = 256;
 /// For so long a thread stays that has nothing to do: those there are take turns, so that with a longer time none would ever end where
-/// many guests are called now and then. Guests that are called all the time need no new one. Where no more can be started, guests wait
-/// until one can.
+/// many guests are called now and then. Guests that are called all the time need no new one. Where none can be started, the call
+/// is made again later.
 const KEPT: Duration = Duration::from_millis(100);
 /// How much nicer guests are than the agent's own threads, with which they share the cores.
 const NICER: i32 = 5;
