@@ -12,7 +12,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use leafhost_tests::trace::{WITH_CHILDREN, seize};
+use leafhost_tests::trace::{WITH_CHILDREN, process_of, seize};
 use leafhost_tests::wait::within;
 use nix::errno::Errno;
 use nix::libc::PTRACE_EVENT_EXEC;
@@ -56,7 +56,6 @@ impl Watched {
                 memories: BTreeMap::new(),
                 seen: BTreeSet::new(),
                 reached: Vec::new(),
-                ended: None,
             };
             // Whoever waits for the program fails first.
             let told =
@@ -154,14 +153,13 @@ struct Watcher {
     memories: BTreeMap<Pid, File>,
     seen: BTreeSet<u64>,
     reached: Vec<String>,
-    /// The program's exit code.
-    ended: Option<i32>,
 }
 
 impl Watcher {
     fn follow(mut self) -> Result<Vec<String>> {
         // Only what this thread traces: other threads have children of their own.
         let all = WaitPidFlag::__WALL | WaitPidFlag::__WNOTHREAD;
+        let mut ended = None;
         loop {
             let status = match waitpid(None, Some(all)) {
                 Err(Errno::ECHILD) => break,
@@ -179,13 +177,12 @@ impl Watcher {
                     self.threads.remove(&thread);
                     self.memories.remove(&thread);
                     if let (true, WaitStatus::Exited(_, code)) = (thread == self.program, status) {
-                        self.ended = Some(code);
+                        ended = Some(code);
                     }
                 }
                 _ => {}
             }
         }
-        let ended = self.ended;
         ensure!(ended == Some(0), "the program ended with {ended:?}");
         Ok(self.reached)
     }
@@ -226,8 +223,8 @@ impl Watcher {
         }
         let was = self.code.byte(address).context("a function without code")?;
         let at = self.base + address;
-        let memory = self.memory(thread)?;
-        if let Err(error) = memory.write_all_at(&[was], at) {
+        let memory = self.memory(thread);
+        if let Err(error) = memory.and_then(|memory| Ok(memory.write_all_at(&[was], at)?)) {
             // Nothing can be written to a process that has just been killed.
             ensure!(place(thread)?.is_none(), error);
             return Ok(true);
@@ -241,9 +238,7 @@ impl Watcher {
         let process = if let Some(process) = self.threads.get(&thread) {
             *process
         } else {
-            let status = fs::read_to_string(format!("/proc/{thread}/status"))?;
-            let process = status.lines().find_map(|line| line.strip_prefix("Tgid:"));
-            let process = Pid::from_raw(process.context("no process")?.trim().parse()?);
+            let process = process_of(thread).context("no process")?;
             self.threads.insert(thread, process);
             process
         };

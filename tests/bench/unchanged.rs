@@ -55,7 +55,7 @@ pub fn measure() -> Result<Vec<Line>> {
             growth(before.anonymous, after.anonymous),
             grown(halfway)
         ),
-        target: "0 / 0 / – / none".into(),
+        target: "0 / 0 / none / none".into(),
         beside: format!(
             "{} folders watched; {} of its own before, {} after{}",
             watched.len(),

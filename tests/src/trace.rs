@@ -179,6 +179,13 @@ pub fn seize(command: &Command, log: &Path, options: Options) -> Result<Pid> {
     Ok(process)
 }
 
+/// The process a thread belongs to, while there is one.
+pub fn process_of(thread: Pid) -> Option<Pid> {
+    let status = fs::read_to_string(format!("/proc/{thread}/status")).ok()?;
+    let group = status.lines().find_map(|line| line.strip_prefix("Tgid:"))?;
+    group.trim().parse().ok().map(Pid::from_raw)
+}
+
 struct Tracer {
     agent: Pid,
     home: PathBuf,
@@ -372,10 +379,7 @@ impl Tracer {
         if let Some(process) = self.processes.get(&thread) {
             return *process;
         }
-        let status = fs::read_to_string(format!("/proc/{thread}/status")).unwrap_or_default();
-        let group = status.lines().find_map(|line| line.strip_prefix("Tgid:"));
-        let group = group.and_then(|group| group.trim().parse().ok());
-        let process = group.map_or(thread, Pid::from_raw);
+        let process = process_of(thread).unwrap_or(thread);
         self.processes.insert(thread, process);
         process
     }
