@@ -41,8 +41,9 @@ pub fn measure() -> Result<Vec<Line>> {
         ),
         target: "≤ 20 MB / ± 2 %".into(),
         beside: format!(
-            "{} of it its own, the rest the program and native code on disk; before the first call {}, {} its own",
+            "{} of it its own ({:+.1} %), the rest the program and native code on disk; before the first call {}, {} its own",
             mb(after.anonymous),
+            growth(before.anonymous, after.anonymous),
             mb(loaded.resident),
             mb(loaded.anonymous)
         ),

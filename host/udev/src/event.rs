@@ -47,6 +47,6 @@ impl Event {
 
     /// The kernel's name of the device.
     pub fn kernel(&self) -> String {
-        kernel_of(&self.devpath)
+        kernel_of(&self.devpath).into_owned()
     }
 }

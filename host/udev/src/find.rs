@@ -1,9 +1,11 @@
 //! Looking for devices: one walk through sysfs for any number of rules.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use crate::facts::Facts;
+use crate::listing::Listing;
 use crate::rule::Rule;
 use crate::subsystems::Subsystems;
 use crate::tree::{self, Node};
@@ -74,12 +76,19 @@ pub fn find(rules: &[Rule], allowed: &Subsystems) -> Result<Found> {
     }
     tree::require_sysfs()?;
     let started = Instant::now();
-    let walk = Walk::start(allowed)?;
-    let mut matched: BTreeMap<String, Vec<u32>> = BTreeMap::new();
+    let listing = Listing::read().map_err(|source| Error::List { source })?;
+    let walk = Walk::start(&listing, allowed);
+    let mut matched: BTreeMap<&str, Matched<'_>> = BTreeMap::new();
     let mut notes = Notes::default();
-    for node in walk.candidates() {
+    for (devpath, subsystem) in walk.candidates(allowed) {
+        let mut own = None;
+        let node = match (walk.node(devpath), subsystem) {
+            (Some(node), _) => node,
+            (None, Some(subsystem)) => own.insert(Node::listed(devpath, subsystem, allowed)),
+            (None, None) => continue,
+        };
         let seen: Vec<&dyn Facts> = walk
-            .above(node.devpath())
+            .above(devpath)
             .filter(|node| node.is_allowed())
             .map(|node| node as &dyn Facts)
             .collect();
@@ -101,7 +110,7 @@ pub fn find(rules: &[Rule], allowed: &Subsystems) -> Result<Found> {
                 Verdict::Holds { as_regex } => {
                     held.push(index);
                     for term in as_regex {
-                        notes.matched_as_regex(index, term, node.devpath());
+                        notes.matched_as_regex(index, term, devpath);
                     }
                 }
                 Verdict::Misses(miss) => missed.push((index, miss)),
@@ -111,10 +120,11 @@ pub fn find(rules: &[Rule], allowed: &Subsystems) -> Result<Found> {
         // Whoever is found by one rule is not missed by the others.
         if held.is_empty() {
             for (index, miss) in missed {
-                notes.missed(index, node.devpath(), miss);
+                notes.missed(index, devpath, miss);
             }
         } else {
-            matched.insert(node.devpath().to_owned(), held);
+            let (rules, node) = (held, own);
+            matched.insert(devpath, Matched { rules, node });
         }
     }
     let (notes, notes_dropped) = notes.written(rules);
@@ -125,48 +135,67 @@ pub fn find(rules: &[Rule], allowed: &Subsystems) -> Result<Found> {
     })
 }
 
+/// A device for which rules hold.
+struct Matched<'a> {
+    rules: Vec<u32>,
+    /// None where the walk has it.
+    node: Option<Node<'a>>,
+}
+
 /// All devices of one look.
 struct Walk<'a> {
-    nodes: BTreeMap<String, Node<'a>>,
+    listing: &'a Listing,
+    /// The folders that devices lie in; None for one that is none itself. What is looked up of them serves all below.
+    folders: BTreeMap<&'a str, Option<Node<'a>>>,
 }
 
 impl<'a> Walk<'a> {
-    /// Lists the devices of all buses and classes, and what is above them.
-    fn start(allowed: &'a Subsystems) -> Result<Self> {
-        let mut nodes: BTreeMap<String, Node<'a>> = tree::list()
-            .map_err(|source| Error::List { source })?
-            .into_iter()
-            .map(|(devpath, subsystem)| {
-                let node = Node::listed(devpath.clone(), Some(subsystem), allowed);
-                (devpath, node)
-            })
-            .collect();
-        let listed: Vec<String> = nodes.keys().cloned().collect();
-        let mut looked_up = BTreeSet::new();
-        for devpath in &listed {
+    /// Looks up what is above the listed devices.
+    fn start(listing: &'a Listing, allowed: &'a Subsystems) -> Self {
+        let mut folders = BTreeMap::new();
+        for (devpath, _) in listing.iter() {
             for path in tree::above(devpath) {
-                if nodes.contains_key(path) || !looked_up.insert(path) {
-                    continue;
-                }
-                if let Some(node) = Node::look_up(path, allowed) {
-                    nodes.insert(path.to_owned(), node);
-                }
+                let Entry::Vacant(new) = folders.entry(path) else {
+                    break;
+                };
+                new.insert(match listing.get(path) {
+                    Some((_, subsystem)) => Some(Node::listed(path, subsystem, allowed)),
+                    None => Node::look_up(path, allowed),
+                });
             }
         }
-        Ok(Self { nodes })
+        Self { listing, folders }
     }
 
-    fn candidates(&self) -> impl Iterator<Item = &Node<'a>> {
-        self.nodes.values().filter(|node| node.is_allowed())
+    /// The devices that may be seen, sorted by path; with their subsystems, if listed.
+    fn candidates(&self, allowed: &Subsystems) -> Vec<(&'a str, Option<&'a str>)> {
+        let seen = self
+            .listing
+            .iter()
+            .map(|(path, subsystem)| (path, Some(subsystem)));
+        let mut candidates: Vec<_> = seen
+            .filter(|(_, subsystem)| allowed.allows(*subsystem))
+            .collect();
+        let unlisted = self.folders.iter().filter(|(path, node)| {
+            node.as_ref().is_some_and(Node::is_allowed) && self.listing.get(path).is_none()
+        });
+        candidates.extend(unlisted.map(|(path, _)| (*path, None)));
+        candidates.sort_unstable();
+        candidates
+    }
+
+    /// The device at `devpath`, if others lie below it.
+    fn node(&self, devpath: &str) -> Option<&Node<'a>> {
+        self.folders.get(devpath)?.as_ref()
     }
 
     /// The ancestors, nearest first.
     fn above(&self, devpath: &str) -> impl Iterator<Item = &Node<'a>> {
-        tree::above(devpath).filter_map(|path| self.nodes.get(path))
+        tree::above(devpath).filter_map(|path| self.node(path))
     }
 
     /// The matched devices and their ancestors.
-    fn devices(&self, matched: &BTreeMap<String, Vec<u32>>) -> Vec<Device> {
+    fn devices(&self, matched: &BTreeMap<&str, Matched<'a>>) -> Vec<Device> {
         let mut wanted: BTreeSet<&str> = BTreeSet::new();
         for devpath in matched.keys() {
             wanted.insert(devpath);
@@ -174,10 +203,12 @@ impl<'a> Walk<'a> {
         }
         wanted
             .into_iter()
-            .filter_map(|devpath| self.nodes.get(devpath))
-            .map(|node| {
-                let rules = matched.get(node.devpath()).cloned().unwrap_or_default();
-                self.device(node, rules)
+            .filter_map(|devpath| {
+                let matched = matched.get(devpath);
+                let own = matched.and_then(|matched| matched.node.as_ref());
+                let node = own.or_else(|| self.node(devpath))?;
+                let rules = matched.map_or_else(Vec::new, |matched| matched.rules.clone());
+                Some(self.device(node, rules))
             })
             .collect()
     }

@@ -1,10 +1,11 @@
 //! The tree of devices below `/sys`: which folder is a device, and what is above it.
 
+use std::borrow::Cow;
 use std::cell::{OnceCell, RefCell};
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
-use std::path::{Component, Path, PathBuf};
-use std::{fs, io};
+use std::fs;
+use std::path::{Path, PathBuf};
 
 use crate::attribute::attribute;
 use crate::facts::Facts;
@@ -49,46 +50,12 @@ fn link(device: &Path, name: &str) -> Option<String> {
     target.file_name().map(lossy)
 }
 
-/// The devices of all buses and classes: devpath and subsystem.
-///
-/// libudev's own enumeration resolves every part of every path and takes fifteen times as long as this.
-pub(crate) fn list() -> io::Result<BTreeMap<String, String>> {
-    let mut devices = BTreeMap::new();
-    let places = [("class", ""), ("bus", "devices")];
-    for (kind, devices_of) in places {
-        // Either may be missing on a small kernel; that neither is there is found out before.
-        let Ok(subsystems) = fs::read_dir(Path::new(SYS).join(kind)) else {
-            continue;
-        };
-        for subsystem in subsystems {
-            let subsystem = subsystem?;
-            let Ok(entries) = fs::read_dir(subsystem.path().join(devices_of)) else {
-                continue;
-            };
-            for entry in entries {
-                // Classes have files of their own beside the links to their devices.
-                let Ok(target) = fs::read_link(entry?.path()) else {
-                    continue;
-                };
-                let path: PathBuf = target
-                    .components()
-                    .filter(|part| matches!(part, Component::Normal(_)))
-                    .collect();
-                let devpath = format!("/{}", path.to_string_lossy());
-                devices.insert(devpath, lossy(&subsystem.file_name()));
-            }
-        }
-    }
-    Ok(devices)
-}
-
 /// A device of the tree, each fact looked up when first asked for.
 pub(crate) struct Node<'a> {
     allowed: &'a Subsystems,
-    folder: PathBuf,
-    devpath: String,
-    kernel: String,
-    subsystem: Option<String>,
+    devpath: &'a str,
+    kernel: Cow<'a, str>,
+    subsystem: Option<Cow<'a, str>>,
     /// None inside: it has gone meanwhile.
     device: OnceCell<Option<udev::Device>>,
     driver: OnceCell<Option<String>>,
@@ -98,31 +65,30 @@ pub(crate) struct Node<'a> {
 
 impl<'a> Node<'a> {
     /// A device that was listed.
-    pub(crate) fn listed(
-        devpath: String,
-        subsystem: Option<String>,
-        allowed: &'a Subsystems,
-    ) -> Self {
+    pub(crate) fn listed(devpath: &'a str, subsystem: &'a str, allowed: &'a Subsystems) -> Self {
+        Self::new(devpath, Some(Cow::Borrowed(subsystem)), allowed)
+    }
+
+    /// The device at `devpath`, if there is one.
+    pub(crate) fn look_up(devpath: &'a str, allowed: &'a Subsystems) -> Option<Self> {
+        let folder = folder(devpath);
+        folder
+            .join("uevent")
+            .exists()
+            .then(|| Self::new(devpath, subsystem(&folder).map(Cow::Owned), allowed))
+    }
+
+    fn new(devpath: &'a str, subsystem: Option<Cow<'a, str>>, allowed: &'a Subsystems) -> Self {
         Self {
             allowed,
-            folder: folder(&devpath),
-            kernel: kernel_of(&devpath),
             devpath,
+            kernel: kernel_of(devpath),
             subsystem,
             device: OnceCell::new(),
             driver: OnceCell::new(),
             tags: OnceCell::new(),
             attributes: RefCell::default(),
         }
-    }
-
-    /// The device at `devpath`, if there is one.
-    pub(crate) fn look_up(devpath: &str, allowed: &'a Subsystems) -> Option<Self> {
-        let folder = folder(devpath);
-        folder
-            .join("uevent")
-            .exists()
-            .then(|| Self::listed(devpath.to_owned(), subsystem(&folder), allowed))
     }
 
     /// Whether it may be seen.
@@ -133,7 +99,7 @@ impl<'a> Node<'a> {
     /// What libudev knows of it; None if it has gone.
     pub(crate) fn device(&self) -> Option<&udev::Device> {
         self.device
-            .get_or_init(|| udev::Device::from_syspath(&self.folder).ok())
+            .get_or_init(|| udev::Device::from_syspath(&folder(self.devpath)).ok())
             .as_ref()
     }
 
@@ -151,7 +117,7 @@ impl<'a> Node<'a> {
 
 impl Facts for Node<'_> {
     fn devpath(&self) -> &str {
-        &self.devpath
+        self.devpath
     }
 
     fn kernel(&self) -> &str {
@@ -164,7 +130,7 @@ impl Facts for Node<'_> {
 
     fn driver(&self) -> Option<&str> {
         self.driver
-            .get_or_init(|| link(&self.folder, "driver"))
+            .get_or_init(|| link(&folder(self.devpath), "driver"))
             .as_deref()
     }
 
@@ -176,7 +142,7 @@ impl Facts for Node<'_> {
         self.attributes
             .borrow_mut()
             .entry(key.to_owned())
-            .or_insert_with(|| attribute(&self.folder, key, self.allowed))
+            .or_insert_with(|| attribute(&folder(self.devpath), key, self.allowed))
             .clone()
     }
 
@@ -198,9 +164,13 @@ pub(crate) fn above(devpath: &str) -> impl Iterator<Item = &str> {
 }
 
 /// The kernel's name of the device at `devpath`. A `/` in a name is written `!` in paths.
-pub(crate) fn kernel_of(devpath: &str) -> String {
+pub(crate) fn kernel_of(devpath: &str) -> Cow<'_, str> {
     let last = devpath.rsplit('/').next().unwrap_or_default();
-    last.replace('!', "/")
+    if last.contains('!') {
+        Cow::Owned(last.replace('!', "/"))
+    } else {
+        Cow::Borrowed(last)
+    }
 }
 
 /// All properties of a device, sorted.

@@ -8,25 +8,22 @@ use crate::verdict::Miss;
 
 /// Notes as they come up.
 #[derive(Debug, Default)]
-pub(super) struct Notes {
+pub(super) struct Notes<'a> {
     /// By rule and term: the first device, and how many there were.
-    as_regex: BTreeMap<(u32, usize), (String, usize)>,
-    missed: Vec<(u32, String, Miss)>,
+    as_regex: BTreeMap<(u32, usize), (&'a str, usize)>,
+    missed: Vec<(u32, &'a str, Miss)>,
     forgotten: usize,
 }
 
-impl Notes {
+impl<'a> Notes<'a> {
     /// A term of a rule that holds does so only as a regular expression.
-    pub(super) fn matched_as_regex(&mut self, rule: u32, term: usize, devpath: &str) {
-        self.as_regex
-            .entry((rule, term))
-            .or_insert_with(|| (devpath.to_owned(), 0))
-            .1 += 1;
+    pub(super) fn matched_as_regex(&mut self, rule: u32, term: usize, devpath: &'a str) {
+        self.as_regex.entry((rule, term)).or_insert((devpath, 0)).1 += 1;
     }
 
     /// A rule nearly held.
-    pub(super) fn missed(&mut self, rule: u32, devpath: &str, miss: Miss) {
-        self.missed.push((rule, devpath.to_owned(), miss));
+    pub(super) fn missed(&mut self, rule: u32, devpath: &'a str, miss: Miss) {
+        self.missed.push((rule, devpath, miss));
         if self.missed.len() > 8 * MAX_NOTES {
             self.sort();
             self.forgotten += self.missed.len() - MAX_NOTES;
@@ -56,7 +53,7 @@ impl Notes {
                     _ => format!(" (and {} other devices)", count - 1),
                 };
                 Some(Note {
-                    subject: devpath,
+                    subject: devpath.to_owned(),
                     rule: rule.to_string(),
                     reason: format!(
                         "{term} holds only as a regular expression{others}; write it as a glob"
@@ -66,7 +63,7 @@ impl Notes {
         let missed = self.missed.into_iter().filter_map(|(rule, devpath, miss)| {
             let (rule, term) = lookup(rules, rule, miss.failed)?;
             Some(Note {
-                subject: devpath,
+                subject: devpath.to_owned(),
                 rule: rule.to_string(),
                 reason: format!("{term} does not hold: {}", found(term, &miss)),
             })
@@ -120,14 +117,17 @@ mod tests {
             term(Field::Driver),
             term(Field::Tag),
         ])?];
-        let mut notes = Notes::default();
         let miss = |held, actual: Option<&str>| Miss {
             held,
             failed: 2,
             actual: actual.map(str::to_owned),
         };
-        for number in 0..10_000 {
-            notes.missed(0, &format!("/devices/x{number:05}"), miss(1, Some("y")));
+        let paths: Vec<String> = (0..10_000)
+            .map(|number| format!("/devices/x{number:05}"))
+            .collect();
+        let mut notes = Notes::default();
+        for path in &paths {
+            notes.missed(0, path, miss(1, Some("y")));
         }
         notes.missed(0, "/devices/z", miss(2, None));
         notes.matched_as_regex(0, 0, "/devices/x00000");
