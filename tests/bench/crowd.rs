@@ -10,7 +10,6 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use leafhost_tests::agent::Home;
 use leafhost_tests::program::source_tree;
-use leafhost_tests::wait::within;
 use serde_json::Value;
 
 use crate::figures::metric;
@@ -23,6 +22,10 @@ const DEVICES: [&str; 5] = ["full", "null", "random", "urandom", "zero"];
 const SESSIONS: usize = 10;
 /// From one event to the next of another device.
 const BEAT: Duration = Duration::from_millis(200);
+/// While its memory is looked at, so often each device.
+const ROUNDS: u32 = 10;
+/// Looks from one event to the next.
+const LOOKS: u32 = 4;
 /// How many Configurations there are.
 pub const CONFIGURATIONS: usize = DEVICES.len() * SESSIONS + HANDLERS.len();
 /// All handlers that come with the agent.
@@ -166,8 +169,7 @@ impl Crowd {
         while calls(self)? < f64::from(until) {
             ensure!(begun.elapsed() < limit, "too few calls: {}", calls(self)?);
             for device in DEVICES {
-                let event = format!("/sys/class/mem/{device}/uevent");
-                fs::write(&event, "change").with_context(|| format!("cannot write {event}"))?;
+                changed(device)?;
                 pass(BEAT)?;
             }
             self.rounds += 1;
@@ -186,16 +188,26 @@ impl Crowd {
         Ok(())
     }
 
-    /// Its memory: the median of some looks, during which it works on.
+    /// Its memory in use: the median of many looks, at all times between one event and the next.
     pub fn memory(&self) -> Result<Memory> {
         let pid = self.home.pid()?;
         let mut looks = Vec::new();
-        within(Duration::from_secs(20), "some looks", || {
-            looks.push(Memory::of(pid)?);
-            ensure!(looks.len() >= 9);
-            Ok(())
-        })?;
+        for _ in 0..ROUNDS {
+            for device in DEVICES {
+                changed(device)?;
+                for _ in 0..LOOKS {
+                    pass(BEAT / LOOKS)?;
+                    looks.push(Memory::of(pid)?);
+                }
+            }
+        }
         looks.sort_by_key(|look| look.resident);
         looks.get(looks.len() / 2).copied().context("no look")
     }
+}
+
+/// Has a device say that it changed.
+fn changed(device: &str) -> Result<()> {
+    let event = format!("/sys/class/mem/{device}/uevent");
+    fs::write(&event, "change").with_context(|| format!("cannot write {event}"))
 }

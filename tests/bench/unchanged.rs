@@ -8,7 +8,7 @@ use crate::table::Line;
 use crate::watch::{Watch, What, folders};
 
 /// So many calls come first, so that everything has been used once.
-const FIRST: u32 = 1_000;
+const FIRST: u32 = 5_000;
 const CALLS: u32 = 5_000;
 const PORT: u16 = 9482;
 /// What the agent counts of what it writes.

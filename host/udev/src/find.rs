@@ -138,14 +138,14 @@ pub fn find(rules: &[Rule], allowed: &Subsystems) -> Result<Found> {
 /// A device for which rules hold.
 struct Matched<'a> {
     rules: Vec<u32>,
-    /// None where the walk has it.
+    /// None if it is one of [`Walk::folders`].
     node: Option<Node<'a>>,
 }
 
 /// All devices of one look.
 struct Walk<'a> {
     listing: &'a Listing,
-    /// The folders that devices lie in; None for one that is none itself. What is looked up of them serves all below.
+    /// Every folder above a listed device; None if it is no device itself. What is looked up of one serves all below it.
     folders: BTreeMap<&'a str, Option<Node<'a>>>,
 }
 
@@ -169,11 +169,11 @@ impl<'a> Walk<'a> {
 
     /// The devices that may be seen, sorted by path; with their subsystems, if listed.
     fn candidates(&self, allowed: &Subsystems) -> Vec<(&'a str, Option<&'a str>)> {
-        let seen = self
+        let listed = self
             .listing
             .iter()
             .map(|(path, subsystem)| (path, Some(subsystem)));
-        let mut candidates: Vec<_> = seen
+        let mut candidates: Vec<_> = listed
             .filter(|(_, subsystem)| allowed.allows(*subsystem))
             .collect();
         let unlisted = self.folders.iter().filter(|(path, node)| {

@@ -7,8 +7,8 @@ use crate::tree::{SYS, lossy};
 
 /// The devices of all buses and classes, sorted by devpath.
 ///
-/// Every look lists thousands: their paths lie in one text each, so that what else a process allocates beside does not end up
-/// scattered between them.
+/// Every look lists thousands: all their paths lie in one text, so that what else is allocated meanwhile does not end up scattered
+/// between them.
 #[derive(Debug, Default)]
 pub(crate) struct Listing {
     paths: String,
@@ -16,7 +16,7 @@ pub(crate) struct Listing {
     devices: Vec<Listed>,
 }
 
-/// Where a device's path is in the text, and which subsystem it has.
+/// Where a device's path is in that text, and which subsystem it has.
 #[derive(Debug, Clone, Copy)]
 struct Listed {
     start: usize,
@@ -32,7 +32,7 @@ impl Listing {
         let mut listing = Self::default();
         let places = [("class", ""), ("bus", "devices")];
         for (kind, devices_of) in places {
-            // Either may be missing on a small kernel; that neither is there is found out before.
+            // Either may be missing on a small kernel.
             let Ok(subsystems) = fs::read_dir(Path::new(SYS).join(kind)) else {
                 continue;
             };
