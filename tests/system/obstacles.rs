@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,6 +18,9 @@ use leafhost_tests::wait::{eventually, within};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
+/// What an operator is told to do.
+const MORE_THREADS: &str =
+    "raise the number of processes the agent may have (TasksMax, pids, ulimit -u)";
 /// Retries double from a second: what took so long to be over is found to be over within twice that.
 const PATIENCE: Duration = Duration::from_mins(3);
 
@@ -283,6 +287,105 @@ fn an_agent_that_can_open_no_file_serves_and_says_so() -> Result<()> {
             parts: &["configurations", "handlers"],
         },
     )
+}
+
+/// A group of processes that may be only so many, threads counted.
+struct Processes {
+    folder: PathBuf,
+}
+
+impl Processes {
+    /// A new one without a limit; None where the kernel has no such groups.
+    fn new(name: &str) -> Result<Option<Self>> {
+        let name = format!("leafhost-{}-{name}", std::process::id());
+        // Groups of a hierarchy of their own (v1), or of the one there is (v2).
+        for root in ["/sys/fs/cgroup/pids", "/sys/fs/cgroup"] {
+            let folder = Path::new(root).join(&name);
+            if fs::create_dir(&folder).is_err() {
+                continue;
+            }
+            let group = Self { folder };
+            if group.folder.join("pids.max").exists() {
+                return Ok(Some(group));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Has a process in it, with all its threads.
+    fn take(&self, process: u32) -> Result<()> {
+        self.set("cgroup.procs", &process.to_string())
+    }
+
+    /// Has it be no more than so many.
+    fn limit(&self, most: &str) -> Result<()> {
+        self.set("pids.max", most)
+    }
+
+    fn set(&self, file: &str, value: &str) -> Result<()> {
+        let path = self.folder.join(file);
+        fs::write(&path, value).with_context(|| format!("cannot write {}", path.display()))
+    }
+}
+
+impl Drop for Processes {
+    fn drop(&mut self) {
+        // It can go once its last process has.
+        let _ = eventually("the group is empty", || Ok(fs::remove_dir(&self.folder)?));
+    }
+}
+
+/// A group for a test that needs one.
+fn processes(name: &str) -> Result<Option<Processes>> {
+    if requirement::lacks(mounts::missing())? {
+        return Ok(None);
+    }
+    let group = Processes::new(name)?;
+    let lacking = group.is_none().then(|| requirement::Missing {
+        what: "a group of processes with a limit (cgroup, pids)".to_owned(),
+        command: "mount -t cgroup -o pids pids /sys/fs/cgroup/pids",
+    });
+    requirement::lacks(lacking)?;
+    Ok(group)
+}
+
+#[test]
+fn an_agent_that_can_start_no_thread_and_no_compiler_serves_and_says_so() -> Result<()> {
+    let Some(group) = processes("serves")? else {
+        return Ok(());
+    };
+    run_into(
+        Home::new()?,
+        |home| {
+            group.take(home.pid()?)?;
+            group.limit("1")
+        },
+        |_| group.limit("max"),
+        &Signs {
+            words: &["cannot run the compiler", MORE_THREADS],
+            parts: &["handlers"],
+        },
+    )
+}
+
+#[test]
+fn an_agent_with_too_few_threads_to_begin_ends_and_says_so() -> Result<()> {
+    let Some(group) = processes("begins")? else {
+        return Ok(());
+    };
+    let home = Home::new()?;
+    for most in ["1", "3", "8"] {
+        group.limit(most)?;
+        let begin = home.command(&[])?;
+        let mut command = Command::new("sh");
+        let script = "echo $$ > \"$GROUP\"/cgroup.procs && exec \"$0\" \"$@\"";
+        command.args(["-c", script]).env("GROUP", &group.folder);
+        command.arg(begin.get_program()).args(begin.get_args());
+        let ended = program::finish(command)?;
+        ensure!(ended.code == Some(1), "{most}: {ended:?}");
+        ensure!(ended.err.contains(MORE_THREADS), "{most}: {ended:?}");
+    }
+    Ok(())
 }
 
 const FAKETIME: &str = "faketime/libfaketime.so.1";

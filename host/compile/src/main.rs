@@ -9,7 +9,9 @@ use std::io::{self, Read as _, Write as _};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
 
-use leafhost_wasm::{EXIT_INVALID, EXIT_LIMITS, EXIT_PANIC, MAX_BYTES, engine_config};
+use leafhost_wasm::{
+    EXIT_INVALID, EXIT_LIMITS, EXIT_PANIC, MAX_BYTES, MORE_THREADS, engine_config,
+};
 use wasmtime::{Engine, OptLevel};
 
 mod sandbox;
@@ -44,8 +46,8 @@ enum Error {
     TooLarge,
     #[error("cannot set up the compiler")]
     Engine(#[source] Box<dyn std::error::Error>),
-    #[error("cannot start the compiler's threads")]
-    Threads(#[source] rayon::ThreadPoolBuildError),
+    #[error("cannot start the compiler's threads ({0}); {MORE_THREADS}")]
+    Threads(rayon::ThreadPoolBuildError),
     #[error("{0:#}")]
     Component(wasmtime::Error),
     #[error("cannot write the native code to standard output")]

@@ -39,20 +39,24 @@ pub fn sync_all(files: &[&File]) -> Vec<io::Result<()>> {
         return vec![file.sync_all()];
     }
     let share = files.len().div_ceil(SYNCING).max(1);
+    let sync = |files: &[&File]| -> Vec<_> { files.iter().map(|file| file.sync_all()).collect() };
     std::thread::scope(|scope| {
-        let threads: Vec<_> = files
+        let begun: Vec<_> = files
             .chunks(share)
             .map(|files| {
-                let sync = || files.iter().map(|file| file.sync_all()).collect();
-                scope.spawn(sync)
+                let thread = std::thread::Builder::new();
+                (files, thread.spawn_scoped(scope, move || sync(files)))
             })
             .collect();
-        let joined = threads.into_iter().map(|thread| {
-            let results: Vec<_> = match thread.join() {
+        let joined = begun.into_iter().map(|(files, thread)| {
+            // Without a thread it takes longer, that is all.
+            let Ok(thread) = thread else {
+                return sync(files);
+            };
+            match thread.join() {
                 Ok(results) => results,
                 Err(panic) => std::panic::resume_unwind(panic),
-            };
-            results
+            }
         });
         joined.flatten().collect()
     })

@@ -144,10 +144,10 @@ fn hold(file: &File) -> io::Result<bool> {
     }
     let (held, wait) = mpsc::channel();
     let waiter = file.try_clone()?;
-    std::thread::spawn(move || {
+    std::thread::Builder::new().spawn(move || {
         // Nobody may wait for it any more.
         let _ = held.send(waiter.lock());
-    });
+    })?;
     match wait.recv_timeout(MOMENT) {
         Ok(locked) => locked.map(|()| true),
         Err(_) => Ok(false),

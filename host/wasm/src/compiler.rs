@@ -11,6 +11,8 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::process::Command;
 
+use crate::threads::MORE_THREADS;
+
 /// The program's name.
 const PROGRAM: &str = "leafhost-compile";
 /// The most native code of a component, in bytes; of the largest ones seen it is a third.
@@ -34,7 +36,7 @@ pub enum CompileError {
     )]
     NotFound(Vec<PathBuf>),
     /// The program does not start, or its pipes break.
-    #[error("cannot run the compiler {path}: {source}")]
+    #[error("cannot run the compiler {path}: {source}{}", remedy(source))]
     Run {
         /// The program.
         path: PathBuf,
@@ -74,6 +76,15 @@ impl CompileError {
             Self::Timeout { after, computed } => *computed < *after / 2,
             Self::NotFound(_) | Self::Run { .. } | Self::Failed(_) => true,
         }
+    }
+}
+
+/// What an operator can do about a child that is not to be had.
+fn remedy(source: &std::io::Error) -> String {
+    match source.kind() {
+        // Of fork(2): there may be no further process.
+        std::io::ErrorKind::WouldBlock => format!("; {MORE_THREADS}"),
+        _ => String::new(),
     }
 }
 

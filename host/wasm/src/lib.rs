@@ -41,6 +41,7 @@ pub use compiler::{CompileError, EXIT_INVALID, EXIT_LIMITS, EXIT_PANIC};
 pub use component::{CONTRACT_VERSIONS, ComponentError, Inspection, MAX_BYTES, inspect};
 pub use engine::{EngineError, engine_config};
 pub use limits::Limits;
+pub use threads::MORE_THREADS;
 
 /// What a [`Runtime`] needs.
 #[derive(Debug)]
@@ -70,8 +71,8 @@ pub enum Error {
     #[error(transparent)]
     Cache(#[from] CacheError),
     /// Threads.
-    #[error("cannot start the threads that guests run on")]
-    Threads(#[source] std::io::Error),
+    #[error("cannot start the threads that guests run on ({0}); {MORE_THREADS}")]
+    Threads(std::io::Error),
 }
 
 /// Loads handlers, see [`leafhost_core::ports::Loader`].

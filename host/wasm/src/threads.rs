@@ -22,7 +22,7 @@ const KEPT: Duration = Duration::from_millis(100);
 /// How much nicer guests are than the agent's own threads, with which they share the cores.
 const NICER: i32 = 5;
 /// What an operator can do where there is no thread to be had.
-pub(crate) const MORE_THREADS: &str =
+pub const MORE_THREADS: &str =
     "raise the number of processes the agent may have (TasksMax, pids, ulimit -u)";
 /// What is said when the agent's own code panics.
 pub(crate) const FAILED: &str = "the agent failed while it ran the guest";
