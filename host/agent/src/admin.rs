@@ -3,7 +3,7 @@
 //! | path | answer |
 //! |---|---|
 //! | `/healthz` | 200 while the agent runs |
-//! | `/readyz` | 200 once Configurations and handlers were read and the Instances said so; 503 before, never again after |
+//! | `/readyz` | 200 once Configurations and handlers were read and the Instances said so; 503 before, with what is waited for, never again after |
 //! | `/metrics` | the metrics, Prometheus text format 0.0.4 |
 //! | `/status` | the status document, JSON; its version in the header `leafhost-status-version` |
 //! | `/status?after=V` | the same as soon as its version is not `V`; 304 when it still is after 30 seconds |
@@ -85,11 +85,13 @@ impl Admin {
     }
 }
 
-async fn ready(State(admin): State<Admin>) -> (StatusCode, &'static str) {
-    if admin.board.reconcile.borrow().done_once {
-        (StatusCode::OK, "ok\n")
-    } else {
-        (StatusCode::SERVICE_UNAVAILABLE, "starting\n")
+async fn ready(State(admin): State<Admin>) -> (StatusCode, String) {
+    match admin.board.waits_for() {
+        None => (StatusCode::OK, "ok\n".to_owned()),
+        Some(what) => (
+            StatusCode::SERVICE_UNAVAILABLE,
+            format!("starting: waits for {what}\n"),
+        ),
     }
 }
 

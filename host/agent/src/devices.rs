@@ -101,7 +101,7 @@ pub struct SessionDevices {
     answered: bool,
     /// A complete answer has come: what it does not have is not there.
     settled: bool,
-    /// The ids the last answer named as departed; they count for devices of earlier runs, too.
+    /// Ids that answers named as departed and have not named as present since; they count for devices of earlier runs, too.
     departed: BTreeSet<String>,
     /// The ids, as shown, of devices that were in the last answer and were not taken.
     left_out: BTreeSet<String>,
@@ -162,10 +162,8 @@ impl SessionDevices {
             }
         }
         let ids: BTreeSet<&str> = present.iter().map(|key| key.id.as_str()).collect();
-        self.departed = departed
-            .into_iter()
-            .filter(|id| !ids.contains(id.as_str()))
-            .collect();
+        self.departed.extend(departed);
+        self.departed.retain(|id| !ids.contains(id.as_str()));
         differs |= self.depart(now);
         differs |= self.admit(news, now);
         self.expire(grace, now) || differs
@@ -307,6 +305,11 @@ impl SessionDevices {
         words
     }
 
+    /// Keeps of the ids that departed those that still say something.
+    pub fn remember_departed(&mut self, unseen: &Unseen) {
+        self.departed.retain(|id| unseen.has(id));
+    }
+
     /// Whether a complete answer has come.
     pub fn is_settled(&self) -> bool {
         self.settled
@@ -372,33 +375,55 @@ impl Unseen {
         }
     }
 
-    /// Compares with what the sessions have. A device that one has is seen. When `settled` (every session that
-    /// might have it has given a complete answer) the others are missing, and go when their grace is over. To be left
-    /// out begins no grace and ends none.
+    /// Compares with what the sessions have. A device that one has is seen. Of the others nothing is known before it is
+    /// known of every source which handler it is (`all_known`), and every session has either given a complete answer or named the
+    /// device as departed: then it is missing, and goes when its grace is over, or at once if a session named it as departed.
+    /// To be left out begins no grace and ends none.
     pub fn meet(
         &mut self,
         sessions: &[&SessionDevices],
-        settled: bool,
+        all_known: bool,
         grace: Grace,
         now: Timestamp,
     ) {
         self.0.retain(|key, missing_since| {
-            if sessions.iter().any(|session| {
-                session.tracked.contains_key(key) || session.departed.contains(&key.id)
-            }) {
+            if sessions
+                .iter()
+                .any(|session| session.tracked.contains_key(key))
+            {
                 return false;
             }
-            let left_out = sessions
+            let (left, others): (Vec<&SessionDevices>, Vec<_>) = sessions
+                .iter()
+                .copied()
+                .partition(|session| session.departed.contains(&key.id));
+            let left_out = others
                 .iter()
                 .any(|session| is_left_out(&session.left_out, &key.id));
+            let settled =
+                all_known && !sessions.is_empty() && others.iter().all(|session| session.settled);
             if !settled || (left_out && missing_since.is_none()) {
                 return true;
+            }
+            if !left.is_empty() && !left_out {
+                return false;
             }
             // A clock that was ahead when the agent last ran must not stretch the grace.
             let since = missing_since.map_or(now, |since| since.min(now));
             *missing_since = Some(since);
             grace.end(key.shared, since) > now
         });
+    }
+
+    /// Whether a device with that id is among them.
+    fn has(&self, id: &str) -> bool {
+        let key = |shared| DeviceKey {
+            id: id.to_owned(),
+            shared,
+        };
+        [false, true]
+            .into_iter()
+            .any(|shared| self.0.contains_key(&key(shared)))
     }
 
     /// When the next one goes. Only one that is known to be missing does.

@@ -3,7 +3,7 @@
 //!
 //! Knows neither names of Instances nor where they are kept.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -23,6 +23,7 @@ use crate::registry::{Event, HandlerKey, Registry};
 
 mod hear;
 mod look;
+mod pace;
 mod published;
 mod report;
 mod served;
@@ -33,11 +34,12 @@ pub use published::{
     ConfigurationDevices, ConfigurationReport, DeviceSnapshot, DiscoveryReport, HandlerReport,
 };
 
+use pace::Pace;
 use served::Served;
 use session::{Answer, SessionId};
 use trouble::Trouble;
 
-/// Answers wait here while the task is busy with another one.
+/// So many answers are taken in before what came of them is published; as many wait while the task is busy.
 const ANSWERS: usize = 64;
 
 /// What the task needs to know.
@@ -67,11 +69,18 @@ pub struct DiscoveryTask {
     served: BTreeMap<ConfigurationKey, Served>,
     /// Devices the store knew at the start, until their Configuration is first seen.
     known: BTreeMap<ConfigurationKey, Unseen>,
+    /// What may differ from what is published.
+    touched: Touched,
+    /// What was published goes by this.
+    all_known: bool,
+    pace: Pace,
     generation: u64,
     answers: (mpsc::Sender<Answer>, mpsc::Receiver<Answer>),
     tasks: JoinSet<()>,
     ids: HashMap<Id, SessionId>,
     trouble: Trouble,
+    /// Names of handlers that are counted in the metrics.
+    counted: BTreeSet<String>,
 }
 
 /// Why the task ended although nobody asked it to.
@@ -112,11 +121,15 @@ impl DiscoveryTask {
             handler_set: Arc::default(),
             serving: BTreeMap::new(),
             served: BTreeMap::new(),
+            touched: Touched::All,
+            all_known: false,
+            pace: Pace::default(),
             generation: 0,
             answers: mpsc::channel(ANSWERS),
             tasks: JoinSet::new(),
             ids: HashMap::new(),
             trouble: Trouble::default(),
+            counted: BTreeSet::new(),
         };
         (task, devices_seen, report_seen)
     }
@@ -127,6 +140,7 @@ impl DiscoveryTask {
         self.handlers.mark_changed();
         let result = loop {
             let deadline = self.deadline().map(|time| self.config.clock.instant(time));
+            let report = self.pace.due();
             tokio::select! {
                 () = shutdown.cancelled() => break Ok(()),
                 changed = self.configurations.changed() => {
@@ -134,7 +148,7 @@ impl DiscoveryTask {
                         break Err(Error::SourceEnded("Configurations"));
                     }
                     self.configuration_set = Arc::clone(&self.configurations.borrow_and_update());
-                    self.tick();
+                    self.tick(true);
                     self.look();
                 }
                 changed = self.handlers.changed() => {
@@ -142,10 +156,16 @@ impl DiscoveryTask {
                         break Err(Error::SourceEnded("handlers"));
                     }
                     self.handler_set = Arc::clone(&self.handlers.borrow_and_update());
-                    self.tick();
+                    self.tick(true);
                     self.look();
                 }
-                Some(answer) = self.answers.1.recv() => self.answered(answer),
+                Some(answer) = self.answers.1.recv() => {
+                    self.answered(answer);
+                    for _ in 1..ANSWERS {
+                        let Ok(answer) = self.answers.1.try_recv() else { break };
+                        self.answered(answer);
+                    }
+                }
                 Some(ended) = self.tasks.join_next_with_id() => {
                     let (id, broken) = match ended {
                         Ok((id, ())) => (id, false),
@@ -156,11 +176,14 @@ impl DiscoveryTask {
                     }
                 }
                 () = until(deadline) => {
-                    self.tick();
-                    self.look();
+                    if self.tick(false) {
+                        self.look();
+                    }
                 }
+                () = until(report) => {}
             }
             self.publish();
+            self.tell();
         };
         self.served.clear();
         self.tasks.shutdown().await;
@@ -171,10 +194,13 @@ impl DiscoveryTask {
         self.config.clock.now()
     }
 
-    /// What time brought about: removals, returns, ends of grace.
-    fn tick(&mut self) {
+    /// What time brought about: removals, returns, ends of grace; of `all` Configurations or of those that are due. Returns
+    /// whether registry and sessions are to be brought in line.
+    fn tick(&mut self, all: bool) -> bool {
         let now = self.now();
-        for event in self.registry.tick(now) {
+        let events = self.registry.tick(now);
+        let mut look = !events.is_empty();
+        for event in events {
             match event {
                 Event::Removed(key) => {
                     tracing::warn!(
@@ -194,16 +220,36 @@ impl DiscoveryTask {
             }
         }
         let all_known = self.all_known(now);
-        for served in self.served.values_mut() {
+        let all = all || all_known != self.all_known;
+        for (key, served) in &mut self.served {
             let waited = served
                 .without_handler
                 .map(|since| later(since, self.config.eviction));
-            if self.handler_set.complete && waited.is_some_and(|then| then <= now) {
+            if self.handler_set.complete
+                && waited.is_some_and(|then| then <= now)
+                && !served.unseen.is_empty()
+            {
                 served.unseen.clear();
                 served.stale = true;
+                self.touched.add(key);
             }
-            served.expire(all_known, now);
+            if all || served.due.is_some_and(|due| due <= now) {
+                look |= served.expire(all_known, now);
+                self.touched.add(key);
+            }
         }
+        look
+    }
+
+    /// What is kept by the names of handlers goes with them.
+    fn forget_handlers(&mut self) {
+        let now: BTreeSet<String> = self.registry.keys().map(|key| key.name.clone()).collect();
+        for name in self.counted.difference(&now) {
+            self.metrics.forget_handler(name);
+        }
+        self.counted = now;
+        let registry = &self.registry;
+        self.trouble.keep(|key| registry.phase(key).is_some());
     }
 
     fn removed(&mut self, key: &HandlerKey) {
@@ -240,18 +286,46 @@ impl DiscoveryTask {
             .chain([self.started])
             .map(|since| later(since, eviction))
             .filter(|then| *then > now);
-        let all_known = self.all_known(now);
         let served = self.served.values();
-        let served = served.filter_map(|served| served.deadline(all_known));
+        let served = served.filter_map(|served| served.due);
         served
             .chain(evictions)
             .chain(self.registry.deadline())
             .min()
     }
 
+    /// Publishes the devices, if they differ. Looks at no Configuration that was not touched.
     fn publish(&mut self) {
-        let now = self.now();
-        let all_known = self.all_known(now);
+        let all_known = self.all_known(self.now());
+        if std::mem::replace(&mut self.all_known, all_known) != all_known {
+            self.touched = Touched::All;
+        }
+        match std::mem::take(&mut self.touched) {
+            Touched::All => self.publish_all(),
+            Touched::These(keys) => {
+                let held = Arc::clone(&self.devices.borrow());
+                let mut news = Vec::new();
+                for key in keys {
+                    let Some(served) = self.served.get_mut(&key) else {
+                        continue;
+                    };
+                    let view = served.publish(all_known);
+                    let same = |held: &Arc<ConfigurationDevices>| Arc::ptr_eq(held, &view);
+                    if !held.configurations.get(&key).is_some_and(same) {
+                        news.push((key, view));
+                    }
+                }
+                if !news.is_empty() {
+                    let mut snapshot = DeviceSnapshot::clone(&held);
+                    snapshot.configurations.extend(news);
+                    self.devices.send_replace(Arc::new(snapshot));
+                }
+            }
+        }
+    }
+
+    fn publish_all(&mut self) {
+        let all_known = self.all_known;
         let set = &self.configuration_set;
         let snapshot = DeviceSnapshot {
             read: set.complete && self.handler_set.complete,
@@ -274,7 +348,38 @@ impl DiscoveryTask {
             }
             differs
         });
-        self.report.send_replace(Arc::new(self.report()));
+    }
+
+    /// Publishes the course of things, as often as it may be.
+    fn tell(&mut self) {
+        if self.pace.may() {
+            let report = self.report();
+            self.report.send_replace(Arc::new(report));
+            self.pace.done();
+        }
+    }
+}
+
+/// The Configurations that may differ from what is published of them.
+#[derive(Debug)]
+enum Touched {
+    All,
+    These(BTreeSet<ConfigurationKey>),
+}
+
+impl Default for Touched {
+    fn default() -> Self {
+        Self::These(BTreeSet::new())
+    }
+}
+
+impl Touched {
+    fn add(&mut self, key: &ConfigurationKey) {
+        if let Self::These(keys) = self
+            && !keys.contains(key)
+        {
+            keys.insert(key.clone());
+        }
     }
 }
 

@@ -20,6 +20,11 @@ use crate::status::{
     ConfigurationView, HandlerView, KubeletView, ResourceView, SessionView, SlotView, Status,
 };
 
+/// So many sentences of one kind are told of a Configuration.
+const TOLD: usize = 20;
+/// So many names are told in one sentence.
+const NAMED: usize = 3;
+
 /// What does not change while the agent runs.
 #[derive(Debug, Clone, Default)]
 pub struct Identity {
@@ -83,6 +88,26 @@ impl Board {
             .wait_for(|report| report.done_once)
             .await
             .is_ok()
+    }
+
+    /// What is waited for until the agent is ready; nothing if it is.
+    pub(crate) fn waits_for(&self) -> Option<String> {
+        if self.reconcile.borrow().done_once {
+            return None;
+        }
+        let handlers = self.handlers.borrow();
+        let is_open = |loaded: &LoadedSource| loaded.handler.is_none() && loaded.error.is_none();
+        let open = handlers.sources.iter().filter(|(_, one)| is_open(one));
+        let open: Vec<&str> = open.map(|(source, _)| source.as_str()).collect();
+        Some(if !open.is_empty() {
+            format!("handlers that are being loaded: {}", few(&open))
+        } else if !handlers.complete {
+            "the folder of handlers".to_owned()
+        } else if !self.devices.borrow().read {
+            "the Configurations".to_owned()
+        } else {
+            "the Instances to be written".to_owned()
+        })
     }
 
     /// The document as of now.
@@ -266,7 +291,7 @@ fn unhealthy(view: &ConfigurationDevices) -> usize {
     bad.count()
 }
 
-/// Pieces of hardware that two Configurations have found, in words for each of them.
+/// Pieces of hardware that two Configurations have found, in words for each of them: the first [`TOLD`] and how many more.
 fn found_twice(devices: &DeviceSnapshot) -> BTreeMap<&ConfigurationKey, Vec<String>> {
     let mut found: BTreeMap<&str, BTreeMap<&ConfigurationKey, &str>> = BTreeMap::new();
     for (key, view) in &devices.configurations {
@@ -281,21 +306,52 @@ fn found_twice(devices: &DeviceSnapshot) -> BTreeMap<&ConfigurationKey, Vec<Stri
             }
         }
     }
-    let mut texts: BTreeMap<&ConfigurationKey, Vec<String>> = BTreeMap::new();
+    let mut texts: BTreeMap<&ConfigurationKey, (Vec<String>, usize)> = BTreeMap::new();
     for (physical, finders) in found.iter().filter(|(_, finders)| finders.len() > 1) {
         for (&key, id) in finders {
-            let others: Vec<String> = finders
-                .iter()
-                .filter(|(other, _)| **other != key)
+            let (told, more) = texts.entry(key).or_default();
+            if told.len() == TOLD {
+                *more += 1;
+                continue;
+            }
+            let others = finders.iter().filter(|(other, _)| **other != key);
+            let others: Vec<String> = others
+                .take(NAMED + 1)
                 .map(|(other, id)| format!("{other} (as {id:?})"))
                 .collect();
-            texts.entry(key).or_default().push(format!(
-                "device {id:?} is the hardware {physical:?}, which {} found, too: it may be handed out twice",
+            let others = if finders.len() - 1 > NAMED {
+                format!(
+                    "{} and {} more Configurations",
+                    others.get(..NAMED).unwrap_or_default().join(", "),
+                    finders.len() - 1 - NAMED
+                )
+            } else {
                 others.join(" and ")
+            };
+            told.push(format!(
+                "device {id:?} is the hardware {physical:?}, which {others} found, too: it may be handed out twice"
             ));
         }
     }
-    texts
+    let with_rest = |(key, (mut told, more)): (_, (Vec<String>, usize))| {
+        if more > 0 {
+            told.push(format!(
+                "{more} more devices are hardware that other Configurations found, too"
+            ));
+        }
+        (key, told)
+    };
+    texts.into_iter().map(with_rest).collect()
+}
+
+/// The first names of a list, and how many more there are.
+fn few(names: &[&str]) -> String {
+    match names.split_at_checked(NAMED) {
+        Some((first, rest)) if !rest.is_empty() => {
+            format!("{} and {} more", first.join(", "), rest.len())
+        }
+        _ => names.join(", "),
+    }
 }
 
 #[cfg(test)]

@@ -107,6 +107,8 @@ pub struct LoaderTask {
     loader: Arc<dyn Loader>,
     handlers: watch::Sender<Arc<HandlerSet>>,
     entries: BTreeMap<String, Entry>,
+    /// Versions that have served before: they do not wait for those of which nothing is known.
+    proven: VecDeque<Job>,
     queue: VecDeque<Job>,
     running: JoinSet<Result<Loaded, LoadError>>,
     jobs: HashMap<Id, Job>,
@@ -127,6 +129,7 @@ impl LoaderTask {
             loader,
             handlers,
             entries: BTreeMap::new(),
+            proven: VecDeque::new(),
             queue: VecDeque::new(),
             running: JoinSet::new(),
             jobs: HashMap::new(),
@@ -187,39 +190,41 @@ impl LoaderTask {
             }
             self.generation += 1;
             let generation = self.generation;
+            let job = |version: &SourceVersion, fallback| Job {
+                name: name.clone(),
+                version: version.clone(),
+                generation,
+                fallback,
+            };
             if let Some(entry) = self.entries.get_mut(name) {
                 entry.newest = Attempt::new(version.clone());
                 entry.generation = generation;
                 entry.kept = false;
-            } else {
-                let accepted = self.source.accepted(name);
-                let kept = accepted.as_ref() == Some(version);
-                let fallback = accepted.filter(|_| !kept);
-                if let Some(accepted) = &fallback {
-                    self.queue.push_back(Job {
-                        name: name.clone(),
-                        version: accepted.clone(),
-                        generation,
-                        fallback: true,
-                    });
-                }
-                self.entries.insert(
-                    name.clone(),
-                    Entry {
-                        newest: Attempt::new(version.clone()),
-                        generation,
-                        fallback: fallback.map(Attempt::new),
-                        kept,
-                        loaded: LoadedSource::default(),
-                    },
-                );
+                self.queue.push_back(job(version, false));
+                continue;
             }
-            self.queue.push_back(Job {
-                name: name.clone(),
-                version: version.clone(),
-                generation,
-                fallback: false,
-            });
+            let accepted = self.source.accepted(name);
+            let kept = accepted.as_ref() == Some(version);
+            let fallback = accepted.filter(|_| !kept);
+            if let Some(accepted) = &fallback {
+                self.proven.push_back(job(accepted, true));
+            }
+            let queue = if kept {
+                &mut self.proven
+            } else {
+                &mut self.queue
+            };
+            queue.push_back(job(version, false));
+            self.entries.insert(
+                name.clone(),
+                Entry {
+                    newest: Attempt::new(version.clone()),
+                    generation,
+                    fallback: fallback.map(Attempt::new),
+                    kept,
+                    loaded: LoadedSource::default(),
+                },
+            );
         }
     }
 
@@ -289,7 +294,7 @@ impl LoaderTask {
     /// Starts as many loads as may run at once.
     fn start(&mut self) {
         while self.running.len() < AT_ONCE
-            && let Some(job) = self.queue.pop_front()
+            && let Some(job) = self.proven.pop_front().or_else(|| self.queue.pop_front())
         {
             let entry = self.entries.get(&job.name);
             if !entry.is_some_and(|entry| entry.wants(&job)) {
@@ -302,7 +307,8 @@ impl LoaderTask {
     }
 
     fn publish(&self) {
-        let jobs = self.queue.iter().chain(self.jobs.values());
+        let queued = self.proven.iter().chain(&self.queue);
+        let jobs = queued.chain(self.jobs.values());
         let waiting: BTreeSet<&str> = jobs.map(|job| job.name.as_str()).collect();
         let tried = |(name, entry): (&String, &Entry)| {
             entry.loaded.handler.is_some()

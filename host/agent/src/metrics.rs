@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use leafhost_core::fault::Fault;
+use leafhost_core::fault::{Fault, FaultReason};
 use leafhost_core::ports::InstanceSet;
 use leafhost_kubelet::State;
 use prometheus_client::encoding::{EncodeLabelSet, EncodeMetric, LabelSetEncoder, MetricEncoder};
@@ -228,6 +228,9 @@ impl Default for Metrics {
     }
 }
 
+/// How Akri calls what came of a call.
+const RESULTS: [&str; 2] = ["Success", "Fail"];
+
 /// What is counted of a call.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Call<'a> {
@@ -268,9 +271,10 @@ impl Metrics {
         self.response_time
             .get_or_create(&labels([("configuration", call.configuration)]))
             .observe(call.seconds);
+        let [success, fail] = RESULTS;
         let result = match call.ended {
-            Ended::Discovered => "Success",
-            Ended::Refused | Ended::Faulted(_) => "Fail",
+            Ended::Discovered => success,
+            Ended::Refused | Ended::Faulted(_) => fail,
         };
         self.response_result
             .get_or_create(&labels([
@@ -300,6 +304,23 @@ impl Metrics {
     pub(crate) fn forget_configuration(&self, name: &str) {
         self.response_time
             .remove(&labels([("configuration", name)]));
+    }
+
+    /// No handler has that name any more.
+    pub(crate) fn forget_handler(&self, name: &str) {
+        let handler = labels([("handler", name)]);
+        self.calls.remove(&handler);
+        self.call_time.remove(&handler);
+        self.call_late.remove(&handler);
+        self.denied.remove(&handler);
+        for reason in FaultReason::ALL {
+            let labels = labels([("handler", name), ("reason", reason.label())]);
+            self.faults.remove(&labels);
+        }
+        for result in RESULTS {
+            let labels = labels([("discovery_handler_name", name), ("result", result)]);
+            self.response_result.remove(&labels);
+        }
     }
 
     pub(crate) fn wrote(&self, kind: &'static str, result: &'static str) {
@@ -384,7 +405,6 @@ impl Metrics {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use leafhost_core::fault::FaultReason;
     use std::sync::Arc;
 
     fn lines(metrics: &Metrics, start: &str) -> Vec<String> {
@@ -460,6 +480,17 @@ mod tests {
         called(&metrics, Ended::Discovered);
         metrics.forget_configuration("video");
         assert!(!metrics.render().contains("video"));
+    }
+
+    #[test]
+    fn labels_of_a_handler_go_with_it() {
+        let metrics = Metrics::default();
+        called(&metrics, Ended::Discovered);
+        for reason in FaultReason::ALL {
+            called(&metrics, Ended::Faulted(&Fault::new(reason, "x")));
+        }
+        metrics.forget_handler("udev");
+        assert!(!metrics.render().contains("udev"));
     }
 
     #[test]

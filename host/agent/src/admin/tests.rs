@@ -6,6 +6,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::*;
 use crate::document::Identity;
+use crate::loader::{HandlerSet, LoadedSource};
 use crate::reconcile::ReconcileReport;
 
 struct Bench {
@@ -19,9 +20,16 @@ struct Bench {
 async fn start() -> Bench {
     let (reconcile, reconciled) = watch::channel(ReconcileReport::default());
     let (version, versions) = watch::channel(7);
+    let names = ["a.wasm", "b.wasm", "c.wasm", "d.wasm"];
+    let handlers = HandlerSet {
+        sources: names
+            .map(|name| (name.to_owned(), LoadedSource::default()))
+            .into(),
+        ..HandlerSet::default()
+    };
     let board = Board {
         identity: Arc::new(Identity::default()),
-        handlers: watch::channel(Arc::default()).1,
+        handlers: watch::channel(Arc::new(handlers)).1,
         devices: watch::channel(Arc::default()).1,
         report: watch::channel(Arc::default()).1,
         reconcile: reconciled,
@@ -77,10 +85,13 @@ async fn ready_is_a_latch_of_the_first_reconcile() {
             .await
             .starts_with("HTTP/1.1 200")
     );
+    let waits = get(bench.address, "/readyz").await;
     assert!(
-        get(bench.address, "/readyz")
-            .await
-            .starts_with("HTTP/1.1 503")
+        waits.starts_with("HTTP/1.1 503")
+            && waits.contains(
+                "waits for handlers that are being loaded: a.wasm, b.wasm, c.wasm and 1 more"
+            ),
+        "{waits}"
     );
     bench
         .reconcile

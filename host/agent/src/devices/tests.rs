@@ -1,5 +1,7 @@
 //! Answers and grace.
 
+use std::iter;
+
 use super::*;
 use leafhost_core::session::LeftOut;
 
@@ -216,7 +218,7 @@ fn a_device_of_an_earlier_run_waits_for_a_complete_answer() {
         session
     };
     let mut unseen_now = known.clone();
-    unseen_now.meet(&[&partial], partial.is_settled(), DEFAULTS, at(1));
+    unseen_now.meet(&[&partial], true, DEFAULTS, at(1));
     assert_eq!(
         unseen_now,
         unseen(&[
@@ -227,7 +229,12 @@ fn a_device_of_an_earlier_run_waits_for_a_complete_answer() {
     );
 
     let whole = with(&[local("here")]);
-    unseen_now.meet(&[&partial, &whole], whole.is_settled(), DEFAULTS, at(2));
+    for (sessions, all_known) in [(vec![&partial, &whole], true), (vec![&whole], false)] {
+        let before = unseen_now.clone();
+        unseen_now.meet(&sessions, all_known, DEFAULTS, at(2));
+        assert_eq!(unseen_now, before);
+    }
+    unseen_now.meet(&[&whole], true, DEFAULTS, at(2));
     assert_eq!(unseen_now, unseen(&[("away", true, Some(2))]));
     assert_eq!(unseen_now.deadline(DEFAULTS), Some(at(302)));
     unseen_now.meet(&[&whole], true, DEFAULTS, at(302));
@@ -235,16 +242,66 @@ fn a_device_of_an_earlier_run_waits_for_a_complete_answer() {
 }
 
 #[test]
-fn a_device_of_an_earlier_run_goes_when_it_is_said_to_have_departed() {
+fn a_device_of_an_earlier_run_that_departed_goes_once_every_other_source_has_answered() {
+    let departed = |devices| Discovery {
+        departed: vec!["a".into()],
+        ..answer(devices)
+    };
+    let mut session = SessionDevices::default();
+    session.fold(departed(Devices::Partial(Vec::new())), DEFAULTS, at(1));
+    let silent = SessionDevices::default();
+    let (with_it, without) = (with(&[shared("a")]), with(&[]));
+    for (others, all_known, stays) in [
+        (vec![], true, false),
+        (vec![], false, true),
+        (vec![&silent], true, true),
+        (vec![&without], true, false),
+        (vec![&without, &silent], true, true),
+    ] {
+        let mut known = unseen(&[("a", true, None)]);
+        let sessions: Vec<_> = iter::once(&session).chain(others).collect();
+        known.meet(&sessions, all_known, DEFAULTS, at(1));
+        assert_eq!(known.is_empty(), !stays, "{sessions:?} {all_known}");
+    }
+    // Seen: no matter what the other one says, the device is there.
+    let (devices, _) = merge(
+        vec![part("1", &session), part("2", &with_it)],
+        &Unseen::default(),
+    );
+    assert_eq!(devices.len(), 1);
+}
+
+#[test]
+fn what_departed_is_remembered_until_the_others_have_answered() {
+    let mut known = unseen(&[("a", true, None)]);
+    let mut session = SessionDevices::default();
+    let departed = Discovery {
+        departed: vec!["a".into(), "b".into()],
+        ..answer(Devices::Partial(Vec::new()))
+    };
+    session.fold(departed, DEFAULTS, at(1));
+    session.remember_departed(&known);
+    session.fold(answer(Devices::Partial(Vec::new())), DEFAULTS, at(2));
+    assert_eq!(session.departed, BTreeSet::from(["a".to_owned()]));
+    known.meet(&[&session, &with(&[])], true, DEFAULTS, at(2));
+    assert!(known.is_empty());
+    session.remember_departed(&known);
+    assert_eq!(session.departed, BTreeSet::new());
+}
+
+#[test]
+fn what_is_reported_again_after_it_departed_is_there() {
+    let known = unseen(&[("a", true, None)]);
     let mut session = SessionDevices::default();
     let departed = Discovery {
         departed: vec!["a".into()],
         ..answer(Devices::Partial(Vec::new()))
     };
     session.fold(departed, DEFAULTS, at(1));
-    let mut known = unseen(&[("a", true, None)]);
-    known.meet(&[&session], false, DEFAULTS, at(1));
-    assert!(known.is_empty());
+    session.remember_departed(&known);
+    session.fold(complete(&[shared("a")]), DEFAULTS, at(2));
+    session.fold(answer(Devices::Unchanged), DEFAULTS, at(3));
+    assert_eq!(shown(&session), ["a"]);
 }
 
 #[test]

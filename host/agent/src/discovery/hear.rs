@@ -80,6 +80,7 @@ impl DiscoveryTask {
         if let Some(served) = self.served.get_mut(&id.configuration) {
             served.stale |= differs;
             served.expire(all_known, now);
+            self.touched.add(&id.configuration);
         }
     }
 
@@ -104,6 +105,7 @@ impl DiscoveryTask {
             );
             let failures = u32::try_from(session.view.failures).unwrap_or(u32::MAX);
             session.restart = Some(later(now, backoff::wait(failures)));
+            self.touched.add(&id.configuration);
             self.registry.failed(&id.handler, &id.configuration, now);
         }
     }

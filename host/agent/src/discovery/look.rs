@@ -10,15 +10,16 @@ use leafhost_core::ports::{ConfiguredDiscovery, Handler};
 use leafhost_core::session::{Property, SessionSpec};
 use tokio::sync::watch;
 
-use super::DiscoveryTask;
 use super::served::{Running, Served, SourceSession};
 use super::session::{self, Order, SessionId};
+use super::{DiscoveryTask, Touched};
 use crate::registry::HandlerKey;
 
 impl DiscoveryTask {
     /// Brings registry and sessions in line with what there is now.
     pub(super) fn look(&mut self) {
         let now = self.now();
+        self.touched = Touched::All;
         let serving: BTreeMap<HandlerKey, Arc<dyn Handler>> = self
             .handler_set
             .sources
@@ -68,6 +69,7 @@ impl DiscoveryTask {
         for (key, configured) in &set.accepted {
             self.serve(key, configured, now);
         }
+        self.forget_handlers();
     }
 
     /// The Configuration was deleted; or it is `spared`: it cannot be used as it is now written, and its devices wait

@@ -30,6 +30,8 @@ pub(super) struct Served {
     published: Option<Arc<ConfigurationDevices>>,
     /// Whether something may differ from that.
     pub stale: bool,
+    /// When there is something to do next, as of when it was published.
+    pub due: Option<Timestamp>,
     pub lost: Vec<Lost>,
 }
 
@@ -92,6 +94,7 @@ impl Served {
             without_handler: None,
             published: None,
             stale: true,
+            due: None,
             lost: Vec::new(),
         }
     }
@@ -112,22 +115,26 @@ impl Served {
             && sessions.all(|session| session.devices.is_settled())
     }
 
-    /// Lets go whose grace is over.
-    pub fn expire(&mut self, all_known: bool, now: Timestamp) {
+    /// Lets go whose grace is over; says whether the time of a session that was to rest has come.
+    pub fn expire(&mut self, all_known: bool, now: Timestamp) -> bool {
         let grace = self.grace();
+        let mut rested = false;
         for session in self.sessions.values_mut() {
+            rested |= session.restart.is_some_and(|then| then <= now);
             if session.devices.expire(grace, now) {
                 self.stale = true;
                 session.held_back = session.devices.held_back();
             }
         }
-        if self.unseen.is_empty() {
-            return;
+        if !self.unseen.is_empty() {
+            self.stale = true;
+            let sessions: Vec<_> = self.sessions.values().map(|s| &s.devices).collect();
+            self.unseen.meet(&sessions, all_known, grace, now);
         }
-        self.stale = true;
-        let settled = self.is_settled(all_known);
-        let sessions: Vec<_> = self.sessions.values().map(|s| &s.devices).collect();
-        self.unseen.meet(&sessions, settled, grace, now);
+        for session in self.sessions.values_mut() {
+            session.devices.remember_departed(&self.unseen);
+        }
+        rested
     }
 
     /// All devices it has, for when its sessions have ended.
@@ -139,7 +146,7 @@ impl Served {
     }
 
     /// When there is something to do next.
-    pub fn deadline(&self, all_known: bool) -> Option<Timestamp> {
+    fn deadline(&self, all_known: bool) -> Option<Timestamp> {
         let grace = self.grace();
         let settled = self.is_settled(all_known);
         let sessions = self.sessions.values();
@@ -153,6 +160,7 @@ impl Served {
 
     /// What is published, the same as last time if nothing differs.
     pub fn publish(&mut self, all_known: bool) -> Arc<ConfigurationDevices> {
+        self.due = self.deadline(all_known);
         let settled = self.is_settled(all_known);
         if let Some(old) = &self.published
             && !self.stale

@@ -4,7 +4,7 @@ use leafhost_core::configuration::FieldProblem;
 use leafhost_core::device::Device;
 use leafhost_core::fault::{Fault, FaultReason};
 use leafhost_core::ports::ConfiguredDiscovery;
-use leafhost_core::session::{Devices, Outcome};
+use leafhost_core::session::{Devices, Discovery, Outcome};
 
 use super::*;
 use crate::fakes::{
@@ -48,6 +48,22 @@ fn start_with(
         report,
         metrics,
         _task: tokio_util::task::AbortOnDropHandle::new(task),
+    }
+}
+
+/// Shared devices of an earlier run.
+fn earlier(configuration: &str, ids: &[&str]) -> InstanceSet {
+    let instance = |id: &&str| {
+        let instance: leafhost_core::instance::Instance = serde_json::from_value(serde_json::json!({
+            "apiVersion": "akri.sh/v0", "kind": "Instance",
+            "metadata": {"name": format!("{configuration}-{id}"), "namespace": "default"},
+            "spec": {"configurationName": configuration, "shared": true, "nodes": ["node-a"], "leafhost": {"id": id}},
+        }))
+        .unwrap();
+        (instance.key(), Arc::new(instance))
+    };
+    InstanceSet {
+        instances: ids.iter().map(instance).collect(),
     }
 }
 
@@ -292,6 +308,43 @@ async fn what_was_said_before_the_details_changed_is_dropped() {
     udev.say("a", complete(&[local("new")]));
     bench.has("a", &["new"]).await;
     assert_eq!(udev.opened(), [r#"a "x" First"#, r#"a "y" Changed"#]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn after_a_restart_no_other_source_of_the_name_says_that_a_device_has_departed() {
+    let (own, other) = (FakeHandler::new("udev@1"), FakeHandler::new("udev@2"));
+    let bench = start_with(
+        &[configured("a", "udev", "")],
+        &[("1.wasm", &other), ("2.wasm", &own)],
+        &earlier("a", &["x", "y"]),
+    );
+    idle().await;
+    other.say(
+        "a",
+        report(Outcome::Discovered(Discovery {
+            devices: Devices::Complete(Vec::new()),
+            departed: vec!["x".to_owned(), "y".to_owned()],
+            left_out: Vec::new(),
+        })),
+    );
+    idle().await;
+    bench.has("a", &["x*", "y*"]).await;
+    own.say("a", complete(&[shared("x")]));
+    bench.has("a", &["x"]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_handler_that_is_gone_leaves_no_series_behind() {
+    let udev = FakeHandler::new("udev@1");
+    let bench = start(&[configured("a", "udev", "")], &[("1.wasm", &udev)]);
+    idle().await;
+    udev.say("a", complete(&[local("1")]));
+    bench.has("a", &["1"]).await;
+    assert!(bench.metrics.render().contains("\"udev\""));
+    bench.serve(&[]);
+    pass(301).await;
+    bench.has("a", &[]).await;
+    assert!(!bench.metrics.render().contains("\"udev\""));
 }
 
 #[tokio::test(start_paused = true)]

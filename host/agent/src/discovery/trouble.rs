@@ -25,6 +25,11 @@ impl Trouble {
         *lines += 1;
         *lines <= LINES
     }
+
+    /// Forgets handlers that are not there any more.
+    pub fn keep(&mut self, is_there: impl Fn(&HandlerKey) -> bool) {
+        self.0.retain(|key, _| is_there(key));
+    }
 }
 
 #[cfg(test)]

@@ -251,3 +251,32 @@ fn hardware_found_by_two_configurations_is_named_in_both() {
         ]
     );
 }
+
+#[test]
+fn hardware_that_everybody_finds_is_told_in_few_words() {
+    let ids: Vec<String> = (0..50).map(|id| format!("{id:02}")).collect();
+    let found: Vec<_> = ids
+        .iter()
+        .map(|id| (id.as_str(), Some(id.as_str()), Health::Healthy))
+        .collect();
+    let names: Vec<String> = (0..40).map(|name| format!("c{name:02}")).collect();
+    let snapshot = DeviceSnapshot {
+        configurations: names.iter().map(|name| devices(name, &found)).collect(),
+        ..DeviceSnapshot::default()
+    };
+    let texts = found_twice(&snapshot);
+    assert_eq!(texts.len(), 40);
+    for told in texts.values() {
+        let words: usize = told.iter().map(String::len).sum();
+        assert!(told.len() == 21 && words < 5_000, "{told:?}");
+    }
+    let first = &texts[&key("c00")];
+    assert_eq!(
+        (first[0].as_str(), first[20].as_str()),
+        (
+            "device \"00\" is the hardware \"00\", which default/c01 (as \"00\"), default/c02 (as \"00\"), default/c03 (as \"00\") \
+             and 36 more Configurations found, too: it may be handed out twice",
+            "30 more devices are hardware that other Configurations found, too"
+        )
+    );
+}

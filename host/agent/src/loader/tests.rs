@@ -146,6 +146,21 @@ async fn an_accepted_version_that_still_lies_there_is_loaded_once() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn versions_that_have_served_before_do_not_wait_for_those_that_have_not() {
+    let mut lying = vec![file("y.wasm", "broken"), file("z.wasm", "udev@1")];
+    lying.extend(["a", "b", "c", "d"].map(|name| file(&format!("{name}.wasm"), "new@1")));
+    let files = Files::new(&lying);
+    files.accept(&file("y.wasm", "echo@1"));
+    files.accept(&file("z.wasm", "udev@1"));
+    let bench = start(files);
+    wait_for(&bench.handlers, |set| set.complete).await;
+    let loads = bench.loader.loads.lock().unwrap().clone();
+    assert_eq!(loads[..2], ["y.wasm=echo@1", "z.wasm=udev@1"]);
+    assert_eq!(loads.len(), 7);
+    bench.end().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_failure_that_may_pass_is_tried_again_with_backoff() {
     let bench = {
         let bench = start(Files::new(&[file("a.wasm", "udev@1")]));
