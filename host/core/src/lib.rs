@@ -15,4 +15,5 @@ pub mod names;
 pub mod ports;
 pub mod session;
 pub mod slot;
+pub mod text;
 pub mod timeouts;

@@ -1,0 +1,146 @@
+//! Text that somebody else wrote, made fit to be shown: on one line, in the order in which it is read, bounded.
+
+use std::borrow::Cow;
+
+/// Whether `c` shows nothing, or changes what is shown around it: control characters, line and paragraph separators, what sets the
+/// direction, and what is invisible. A space is neither.
+pub fn is_unprintable(c: char) -> bool {
+    c.is_control()
+        || matches!(
+            c,
+            '\u{ad}'
+                | '\u{61c}'
+                | '\u{115f}'
+                | '\u{1160}'
+                | '\u{17b4}'
+                | '\u{17b5}'
+                | '\u{180e}'
+                | '\u{200b}'..='\u{200f}'
+                | '\u{2028}'..='\u{202e}'
+                | '\u{2060}'..='\u{206f}'
+                | '\u{3164}'
+                | '\u{feff}'
+                | '\u{ffa0}'
+                | '\u{fff9}'..='\u{fffb}'
+                | '\u{1bca0}'..='\u{1bca3}'
+                | '\u{1d173}'..='\u{1d17a}'
+                | '\u{e0000}'..='\u{e007f}'
+        )
+}
+
+/// The text with what is unprintable as `\n`, `\u{202e}` and the like.
+pub fn escape(text: &str) -> Cow<'_, str> {
+    if !text.contains(is_unprintable) {
+        return Cow::Borrowed(text);
+    }
+    let mut escaped = String::with_capacity(text.len() + 8);
+    for c in text.chars() {
+        if is_unprintable(c) {
+            escaped.extend(c.escape_default());
+        } else {
+            escaped.push(c);
+        }
+    }
+    Cow::Owned(escaped)
+}
+
+/// At most `max` bytes of the text, escaped; `…` after them says that there is more. What cannot be halved (a character, an
+/// escape) is left out whole.
+pub fn clean(text: &str, max: usize) -> String {
+    let mut cleaned = String::with_capacity(text.len().min(max));
+    for c in text.chars() {
+        let before = cleaned.len();
+        if is_unprintable(c) {
+            cleaned.extend(c.escape_default());
+        } else {
+            cleaned.push(c);
+        }
+        if cleaned.len() > max {
+            cleaned.truncate(before);
+            cleaned.push('…');
+            return cleaned;
+        }
+    }
+    cleaned
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_steers_reorders_or_hides_is_unprintable_and_what_is_read_is_not() {
+        for c in [
+            '\0',
+            '\n',
+            '\t',
+            '\u{1b}',
+            '\u{7f}',
+            '\u{85}',
+            '\u{9b}',
+            '\u{ad}',
+            '\u{61c}',
+            '\u{115f}',
+            '\u{1160}',
+            '\u{180e}',
+            '\u{200b}',
+            '\u{200d}',
+            '\u{200f}',
+            '\u{2028}',
+            '\u{2029}',
+            '\u{202a}',
+            '\u{202e}',
+            '\u{2060}',
+            '\u{2066}',
+            '\u{2069}',
+            '\u{206f}',
+            '\u{3164}',
+            '\u{feff}',
+            '\u{ffa0}',
+            '\u{fff9}',
+            '\u{fffb}',
+            '\u{e0000}',
+            '\u{e0041}',
+            '\u{e007f}',
+        ] {
+            assert!(is_unprintable(c), "{c:?}");
+        }
+        for c in [
+            ' ', 'a', '~', '\u{a0}', 'ä', 'ß', 'م', 'א', 'ㄱ', '漢', '…', '—', '\u{600}', '🎥',
+            '\u{fe0f}',
+        ] {
+            assert!(!is_unprintable(c), "{c:?}");
+        }
+    }
+
+    #[test]
+    fn unprintable_characters_are_shown_escaped_and_others_as_they_are() {
+        for (text, shown) in [
+            ("", ""),
+            ("ä b", "ä b"),
+            ("a\nb\r\t\0", "a\\nb\\r\\t\\u{0}"),
+            ("\u{1b}[2J", "\\u{1b}[2J"),
+            ("a\u{202e}gpj.exe", "a\\u{202e}gpj.exe"),
+            ("a\u{feff}\u{e0041}", "a\\u{feff}\\u{e0041}"),
+        ] {
+            assert_eq!(escape(text), shown);
+            assert_eq!(clean(text, 100), shown);
+        }
+    }
+
+    #[test]
+    fn a_cleaned_text_has_so_many_bytes_and_says_if_there_was_more() {
+        for (text, max, shown) in [
+            ("abc", 3, "abc"),
+            ("abcd", 3, "abc…"),
+            ("äöü", 3, "ä…"),
+            ("a\nb", 2, "a…"),
+            ("a\nb", 3, "a\\n…"),
+            ("a\nb", 4, "a\\nb"),
+            ("a", 0, "…"),
+        ] {
+            assert_eq!(clean(text, max), shown, "{text:?} {max}");
+        }
+        assert_eq!(clean(&"\u{202e}".repeat(1 << 20), 80).len(), 83);
+    }
+}
