@@ -132,6 +132,7 @@ fn table_bomb() -> Result<Vec<u8>> {
                 (then (drop (table.grow (ref.null func) (i32.const 200000))) unreachable)) (i32.const 256)";
     let mut text = include_str!("../../host/compile/tests/guests/frame.wat")
         .replace("@data@", "(table 1 funcref)")
+        .replace("@describe@", "(i32.const 64)")
         .replace("@validate@", "(i32.const 128)")
         .replace("@discover@", bomb);
     for part in ["imports", "lowered", "core", "functions", "given"] {

@@ -78,6 +78,8 @@ pub(crate) struct Call<T> {
     pub(crate) state: CallState,
     /// What it may use.
     pub(crate) limits: Limits,
+    /// Of a call that is made while the handler is loaded: what is called. Then the grants do not raise its time.
+    pub(crate) loading: Option<&'static str>,
     /// What is kept of it.
     pub(crate) record: Arc<Record>,
     /// What must not be seen in a fault.
@@ -151,6 +153,7 @@ async fn run<T>(engine: &Engine, call: Call<T>) -> Ended<T> {
         pre,
         state,
         limits,
+        loading,
         record,
         secrets,
         work,
@@ -182,14 +185,8 @@ async fn run<T>(engine: &Engine, call: Call<T>) -> Ended<T> {
     drop(store);
     drop(place);
     let answer = match answer {
-        Ok(answer) => answer.map_err(|error| fault(&error, &limits, &record)),
-        Err(_) => Err(Fault::new(
-            FaultReason::WallTimeout,
-            format!(
-                "it took longer than {} s; `limits.wallSeconds` in the grants raises that",
-                limits.wall.as_secs()
-            ),
-        )),
+        Ok(answer) => answer.map_err(|error| fault(&error, &limits, loading, &record)),
+        Err(_) => Err(too_long(limits.wall, loading, &record)),
     };
     let answer = answer.map_err(|fault| Fault {
         message: secrets.clean(&fault.message, MAX_TEXT),
@@ -202,21 +199,54 @@ async fn run<T>(engine: &Engine, call: Call<T>) -> Ended<T> {
     }
 }
 
+/// The time is over.
+fn too_long(wall: Duration, loading: Option<&str>, record: &Record) -> Fault {
+    let seconds = wall.as_secs();
+    match loading {
+        Some(what) if record.cpu.held_up() > wall / 2 => Fault::new(
+            FaultReason::Host,
+            format!(
+                "`{what}` took longer than {seconds} s, most of which it waited for the machine, which has too much to do"
+            ),
+        ),
+        Some(what) => Fault::new(
+            FaultReason::WallTimeout,
+            format!(
+                "`{what}` took longer than {seconds} s when it was loaded, and the grants do not raise that; it must not wait"
+            ),
+        ),
+        None => Fault::new(
+            FaultReason::WallTimeout,
+            format!(
+                "it took longer than {seconds} s; `limits.wallSeconds` in the grants raises that"
+            ),
+        ),
+    }
+}
+
 /// The guest computed longer than it may.
 #[derive(Debug, thiserror::Error)]
 #[error("the budget for computing is used up")]
 struct CpuExhausted;
 
 /// What happened, by the error that ended the guest.
-fn fault(error: &wasmtime::Error, limits: &Limits, record: &Record) -> Fault {
+fn fault(
+    error: &wasmtime::Error,
+    limits: &Limits,
+    loading: Option<&str>,
+    record: &Record,
+) -> Fault {
     if error.downcast_ref::<CpuExhausted>().is_some() {
-        return Fault::new(
-            FaultReason::CpuBudget,
-            format!(
-                "it computed longer than {} s; `limits.cpuSeconds` in the grants raises that",
-                limits.cpu.as_secs()
+        let seconds = limits.cpu.as_secs();
+        let message = match loading {
+            Some(what) => format!(
+                "`{what}` computed longer than {seconds} s when it was loaded, and the grants do not raise that"
             ),
-        );
+            None => format!(
+                "it computed longer than {seconds} s; `limits.cpuSeconds` in the grants raises that"
+            ),
+        };
+        return Fault::new(FaultReason::CpuBudget, message);
     }
     let place = place(error);
     let words = match record.kept().last_words.as_str() {

@@ -7,7 +7,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::time::{ClockId, clock_gettime};
 
@@ -16,6 +16,8 @@ use nix::time::{ClockId, clock_gettime};
 pub(crate) struct CpuMeter {
     /// Nanoseconds of the polls that ended.
     used: AtomicU64,
+    /// Nanoseconds on the clock of the polls that ended.
+    polled: AtomicU64,
     /// The thread's clock when the poll began that runs now.
     since: AtomicU64,
 }
@@ -33,6 +35,12 @@ impl CpuMeter {
     /// What has been used up to the last poll's end.
     pub(crate) fn used(&self) -> Duration {
         Duration::from_nanos(self.used.load(Ordering::Relaxed))
+    }
+
+    /// For how long the polls that ended did not compute. Guests wait between polls: within one, they wait for the machine.
+    pub(crate) fn held_up(&self) -> Duration {
+        let polled = Duration::from_nanos(self.polled.load(Ordering::Relaxed));
+        polled.saturating_sub(self.used())
     }
 
     /// What has been used, asked from within a poll, on the polling thread.
@@ -62,11 +70,13 @@ impl<F: Future> Future for Metered<F> {
     type Output = F::Output;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
-        let begin = thread_nanos();
+        let (clock, begin) = (Instant::now(), thread_nanos());
         self.meter.since.store(begin, Ordering::Relaxed);
         let poll = self.future.as_mut().poll(context);
         let took = thread_nanos().saturating_sub(begin);
         self.meter.used.fetch_add(took, Ordering::Relaxed);
+        let polled = u64::try_from(clock.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        self.meter.polled.fetch_add(polled, Ordering::Relaxed);
         poll
     }
 }
@@ -89,6 +99,13 @@ mod tests {
         let meter = Arc::new(CpuMeter::default());
         Metered::new(meter.clone(), tokio::time::sleep(Duration::from_millis(50))).await;
         assert!(meter.used() < Duration::from_millis(25), "{meter:?}");
+        assert!(meter.held_up() < Duration::from_millis(25), "{meter:?}");
+        Metered::new(meter.clone(), async {
+            let (_open, nothing) = std::sync::mpsc::channel::<()>();
+            nothing.recv_timeout(Duration::from_millis(50)).unwrap_err();
+        })
+        .await;
+        assert!(meter.held_up() > Duration::from_millis(40), "{meter:?}");
         Metered::new(meter.clone(), async {
             let begin = thread_nanos();
             while thread_nanos() - begin < 60_000_000 {}

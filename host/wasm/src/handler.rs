@@ -107,19 +107,30 @@ impl Guest {
         }
     }
 
-    /// Who it is. `name` is what log lines call it meanwhile.
+    /// Who it is, asked when it is loaded. `name` is what log lines call it meanwhile.
     pub(crate) async fn describe(&self, name: &str) -> Result<types::Description, Fault> {
         let work: Work<_> = Box::new(|handler, store| {
             Box::pin(handler.leafhost_discovery_handler().call_describe(store))
         });
-        self.ask(name, work).await
+        self.ask(name, Some("describe"), work).await
+    }
+
+    /// What is wrong with its own example, asked when it is loaded.
+    pub(crate) async fn check_example(
+        &self,
+        description: &Description,
+    ) -> Result<Vec<FieldProblem>, Fault> {
+        let loading = Some("validate");
+        self.look_at(&description.name, &description.example, loading)
+            .await
     }
 
     /// What is wrong with `details`.
-    pub(crate) async fn validate(
+    async fn look_at(
         &self,
         name: &str,
         details: &str,
+        loading: Option<&'static str>,
     ) -> Result<Vec<FieldProblem>, Fault> {
         let details = details.to_owned();
         let work: Work<_> = Box::new(|handler, store| {
@@ -128,14 +139,19 @@ impl Guest {
                 handler.call_validate(store, &details).await
             })
         });
-        let answer = self.ask(name, work).await?;
+        let answer = self.ask(name, loading, work).await?;
         Ok(answer
             .err()
             .map_or_else(Vec::new, |list| problems(list, &Secrets::default())))
     }
 
     /// A call without devices, properties and Configuration.
-    async fn ask<T: Send + 'static>(&self, name: &str, work: Work<T>) -> Result<T, Fault> {
+    async fn ask<T: Send + 'static>(
+        &self,
+        name: &str,
+        loading: Option<&'static str>,
+        work: Work<T>,
+    ) -> Result<T, Fault> {
         let sink = Arc::new(LogSink {
             handler: name.to_owned(),
             source: self.source.clone(),
@@ -151,7 +167,8 @@ impl Guest {
             names: self.names.clone(),
         };
         let record = Arc::new(Record::default());
-        self.call(&capabilities, &sink, &record, work).await.answer
+        let ended = self.call(&capabilities, &sink, &record, loading, work);
+        ended.await.answer
     }
 
     async fn call<T: Send + 'static>(
@@ -159,6 +176,7 @@ impl Guest {
         capabilities: &Capabilities,
         sink: &Arc<LogSink>,
         record: &Arc<Record>,
+        loading: Option<&'static str>,
         work: Work<T>,
     ) -> Ended<T> {
         let asked = tokio::time::Instant::now();
@@ -169,13 +187,15 @@ impl Guest {
             place = self.host.permits.acquire() => place,
         };
         let place = Arc::clone(&self.host.places).acquire_owned().await.ok();
-        let limits = self.grants.limits.clone();
+        let granted = &self.grants.limits;
+        let limits = loading.map_or_else(|| granted.clone(), |_| granted.while_loading());
         let secrets = sink.secrets.clone();
         let state = CallState::new(capabilities, &limits, sink, record);
         let call = Call {
             pre: self.pre.clone(),
             state,
             limits,
+            loading,
             record: record.clone(),
             secrets,
             work,
@@ -225,7 +245,9 @@ impl Handler for LoadedHandler {
     }
 
     async fn validate(&self, details: &str) -> Result<Vec<FieldProblem>, Fault> {
-        self.guest.validate(&self.description.name, details).await
+        self.guest
+            .look_at(&self.description.name, details, None)
+            .await
     }
 
     fn open(&self, spec: SessionSpec) -> Box<dyn Session> {

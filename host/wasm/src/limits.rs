@@ -42,6 +42,23 @@ impl Default for Limits {
     }
 }
 
+impl Limits {
+    /// For a call that is made while a handler is loaded: only so much is loaded at a time, so that a handler whose grants let it take
+    /// long must not keep others from being loaded.
+    pub(crate) fn while_loading(&self) -> Self {
+        Self {
+            cpu: self.cpu.min(LOADING_CPU),
+            wall: self.wall.min(LOADING_WALL),
+            ..self.clone()
+        }
+    }
+}
+
+/// Computing in a call that is made while a handler is loaded.
+const LOADING_CPU: Duration = Duration::from_secs(1);
+/// Wall clock of such a call.
+const LOADING_WALL: Duration = Duration::from_secs(2);
+
 /// Bytes a guest may make the host hold for it while it calls or answers.
 pub(crate) const HOSTCALL_FUEL: usize = 32 << 20;
 /// Handles a guest may hold.
@@ -173,6 +190,27 @@ mod tests {
             .memory_grow_failed(Error::msg("no memory left on the machine"))
             .unwrap();
         assert!(limiter.memory_growing(60, 100, None).unwrap());
+    }
+
+    #[test]
+    fn what_is_asked_while_loading_has_a_moment_whatever_the_grants_say() {
+        let granted = Limits {
+            cpu: Duration::from_mins(1),
+            wall: Duration::from_mins(10),
+            memory: 1 << 30,
+            ..Limits::default()
+        };
+        let loading = granted.while_loading();
+        assert_eq!(
+            (loading.cpu, loading.wall, loading.memory),
+            (Duration::from_secs(1), Duration::from_secs(2), 1 << 30)
+        );
+        let less = Limits {
+            cpu: Duration::from_millis(1),
+            wall: Duration::from_millis(2),
+            ..granted
+        };
+        assert_eq!(less.while_loading(), less);
     }
 
     #[test]

@@ -119,10 +119,7 @@ impl Runtime {
             .await
             .map_err(Refusal::Describe)?;
         let description = check_description(described).map_err(Refusal::Description)?;
-        match guest
-            .validate(&description.name, &description.example)
-            .await
-        {
+        match guest.check_example(&description).await {
             Ok(problems) => {
                 if let Some(problem) = problems.first() {
                     warnings.push(format!(

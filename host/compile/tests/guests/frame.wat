@@ -1,4 +1,4 @@
-;; A discovery handler as text. What a test changes stands between @ signs: how `validate` and `discover` go, and data.
+;; A discovery handler as text. What a test changes stands between @ signs: how `describe`, `validate` and `discover` go, and data.
 ;; What it talks to the network with is in network.wat, between the same signs.
 ;; Memory: 64 the description, 128 a good result of validate, 256 an answer, 512 a device, 640 a wake, 704 results of calls,
 ;; 960 streams, 1024 texts, 1152 names, 2048 a datagram.
@@ -107,7 +107,7 @@
     (data (i32.const 1024) "textual-1.2c....dev-1")
     @data@
 @network-functions@
-    (func (export "describe") (result i32) (i32.const 64))
+    (func (export "describe") (result i32) @describe@)
     (func (export "validate") (param i32 i32) (result i32) @validate@)
     (func $discover (export "discover") (param i32) (result i32) @discover@))
   (core instance $g (instantiate $guest (with "host" (instance

@@ -30,6 +30,7 @@ const ANSWER: &str = "(i32.const 256)";
 
 struct Guest {
     data: String,
+    describe: &'static str,
     validate: &'static str,
     discover: String,
 }
@@ -38,6 +39,7 @@ impl Default for Guest {
     fn default() -> Self {
         Self {
             data: String::new(),
+            describe: "(i32.const 64)",
             validate: "(i32.const 128)",
             discover: ANSWER.to_owned(),
         }
@@ -61,6 +63,7 @@ impl Guest {
         }
         let text = text
             .replace("@data@", &self.data)
+            .replace("@describe@", self.describe)
             .replace("@validate@", self.validate)
             .replace("@discover@", &self.discover);
         wat::parse_str(text).unwrap()
@@ -321,6 +324,43 @@ async fn an_example_that_is_refused_is_a_warning() {
         ["it refuses its own example: text: dev"]
     );
     assert_eq!(handler.validate("").await.unwrap()[0].path, "text");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_asked_while_loading_may_take_a_moment_whatever_the_grants_say() {
+    let bench = Bench::new();
+    let grants = "limits: {wallSeconds: 600, cpuSeconds: 60}";
+    let asleep = "(call $block (call $after (i64.const 3600000000000))) (i32.const 64)";
+    for (describe, words) in [
+        (asleep, "`describe` took longer than 2 s"),
+        (
+            "(loop $l (br $l)) unreachable",
+            "`describe` computed longer than 1 s",
+        ),
+    ] {
+        let guest = Guest {
+            describe,
+            ..Guest::default()
+        };
+        let error = bench.load(&guest.wasm(), grants).await.unwrap_err();
+        assert!(error.message.contains(words), "{error}");
+        assert!(error.message.contains("grants do not raise"), "{error}");
+        // It would be the same again.
+        assert!(!error.transient, "{error}");
+    }
+    let guest = Guest {
+        validate: "(call $block (call $after (i64.const 3600000000000))) (i32.const 128)",
+        ..Guest::default()
+    };
+    let handler = bench.load(&guest.wasm(), grants).await.unwrap();
+    let warning = &handler.warnings()[0];
+    assert!(
+        warning.contains("`validate` took longer than 2 s"),
+        "{warning}"
+    );
+    // What a session asks takes as long as the grants say.
+    let asked = tokio::time::timeout(Duration::from_secs(3), handler.validate("")).await;
+    assert!(asked.is_err(), "{asked:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -47,7 +47,7 @@ impl Caller for GuestCaller {
         });
         let ended = self
             .guest
-            .call(&self.capabilities, &self.sink, &record, work)
+            .call(&self.capabilities, &self.sink, &record, None, work)
             .await;
         let kept = record.take();
         let secrets = &self.sink.secrets;
