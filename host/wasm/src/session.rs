@@ -45,7 +45,7 @@ pub(crate) struct Ask {
     /// More came than are kept.
     pub(crate) events_lost: bool,
     /// What the last answer left.
-    pub(crate) cursor: Option<Vec<u8>>,
+    pub(crate) cursor: Option<Arc<[u8]>>,
 }
 
 /// Why a call is made.
@@ -100,7 +100,7 @@ pub(crate) struct Next {
     /// When.
     pub(crate) wakes: Wakes,
     /// The cursor.
-    pub(crate) cursor: Option<Vec<u8>>,
+    pub(crate) cursor: Option<Arc<[u8]>>,
 }
 
 /// A session of a handler that is called.
@@ -113,7 +113,7 @@ pub(crate) struct WakingSession {
     /// Which device events are among them is found out here.
     sieve: Sieve,
     /// Handed back at the next call.
-    cursor: Option<Vec<u8>>,
+    cursor: Option<Arc<[u8]>>,
     /// What the next call is told.
     pending: Pending,
     /// When the handler is called if nothing wakes it before.

@@ -38,9 +38,12 @@ pub(super) struct GuestCaller {
 impl Caller for GuestCaller {
     async fn call(&self, ask: Ask) -> Called {
         let record = Arc::new(Record::new(self.sink.secrets.clone()));
-        let request = self.request(ask);
+        let cursor = ask.cursor.clone();
+        let mut request = self.request(ask);
         let work: Work<_> = Box::new(|handler, store| {
             Box::pin(async move {
+                // Only now: calls that wait for their turn have no copy.
+                request.cursor = cursor.as_deref().map(<[u8]>::to_vec);
                 let handler = handler.leafhost_discovery_handler();
                 handler.call_discover(store, &request).await
             })
@@ -80,6 +83,7 @@ impl Caller for GuestCaller {
 }
 
 impl GuestCaller {
+    /// All but the cursor.
     fn request(&self, ask: Ask) -> types::Request {
         let limits = &self.guest.grants.limits;
         let millis = |time: Duration| u32::try_from(time.as_millis()).unwrap_or(u32::MAX);
@@ -102,7 +106,7 @@ impl GuestCaller {
                 devices: limits.devices,
                 answer_bytes: limits.answer,
             },
-            cursor: ask.cursor,
+            cursor: None,
         }
     }
 
@@ -127,7 +131,7 @@ impl GuestCaller {
             let discovery = bounds.discovery(answer.devices, answer.departed);
             let next = Next {
                 wakes: ears.wakes(answer.wake, &secrets),
-                cursor: answer.cursor,
+                cursor: answer.cursor.map(Arc::from),
             };
             Ok((discovery, next))
         };

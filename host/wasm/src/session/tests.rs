@@ -92,7 +92,7 @@ fn waking(wakes: Wakes) -> Called {
         Outcome::Discovered(discovery),
         Some(Next {
             wakes,
-            cursor: Some(b"c".to_vec()),
+            cursor: Some(b"c".as_slice().into()),
         }),
     )
 }
@@ -349,12 +349,15 @@ async fn after_an_error_the_last_wakes_stay_in_force() {
     let mut reports = run(session);
     reports.recv().await;
     reports.recv().await;
+    let told = caller.last().cursor.unwrap();
     // Unavailable at one minute; an event comes before the backoff is over.
     pass(500 * MILLI).await;
     events.send(event("usb", None)).unwrap();
     reports.recv().await;
     assert_eq!(caller.calls()[2], (60_500, vec!["udev"]));
-    assert_eq!(caller.last().cursor.as_deref(), Some(&b"c"[..]));
+    let cursor = caller.last().cursor.unwrap();
+    assert_eq!(*cursor, *b"c");
+    assert!(Arc::ptr_eq(&told, &cursor), "it is there once");
 }
 
 #[tokio::test(start_paused = true)]
