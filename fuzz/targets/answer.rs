@@ -9,6 +9,7 @@ use std::time::Duration;
 use leafhost_core::attribute::AttributeValue;
 use leafhost_core::device::{Device, Health, MAX_TEXT, id_problem};
 use leafhost_core::session::{Devices, Discovery, Property};
+use leafhost_core::text::is_unprintable;
 use leafhost_fuzz::{answer, machine, within};
 use leafhost_wasm::fuzzing::{Call, Kind};
 use leafhost_wasm::grants::Grants;
@@ -84,7 +85,7 @@ fuzz_target!(|data: &[u8]| {
             "{left:?}"
         );
         assert!(
-            !format!("{}{}", left.id, left.reason).contains(char::is_control),
+            !format!("{}{}", left.id, left.reason).contains(is_unprintable),
             "{left:?}"
         );
         let shown = [left.id.as_str(), &left.reason];

@@ -9,6 +9,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use leafhost_core::device::{Device, DeviceKey};
 use leafhost_core::session::{Devices, Discovery};
+use leafhost_core::text::escape;
 use leafhost_core::timeouts;
 
 use crate::clock::later;
@@ -344,7 +345,7 @@ impl Tracked {
 /// An id, quoted, as much as fits into a sentence.
 fn clip(id: &str) -> String {
     let shown: String = id.chars().take(64).collect();
-    format!("{shown:?}")
+    escape(&format!("{shown:?}")).into_owned()
 }
 
 /// Whether the device with that id was left out. Ids are shown cut to 256 bytes, perhaps with a mark of it.

@@ -8,6 +8,7 @@ use leafhost_core::fault::FaultReason;
 use leafhost_core::handler::{Description, Digest};
 use leafhost_core::names::is_handler_name;
 use leafhost_core::ports::{Handler, LoadError, Loader, SourceFile};
+use leafhost_core::text::escape;
 use wasmtime::component::Component;
 
 use crate::Runtime;
@@ -248,8 +249,8 @@ fn check_description(described: types::Description) -> Result<Description, Strin
     }
     Ok(Description {
         name,
-        version,
-        summary,
+        version: escape(&version).into_owned(),
+        summary: escape(&summary).into_owned(),
         example,
         shared,
     })
@@ -281,6 +282,13 @@ mod tests {
             let error = check_description(described(name, summary)).unwrap_err();
             assert!(error.contains(words), "{error}");
         }
+        let mut odd = described("a", "Finds\u{202e}sdniF");
+        odd.version = "1\u{200b}".into();
+        let shown = check_description(odd).unwrap();
+        assert_eq!(
+            (shown.version.as_str(), shown.summary.as_str()),
+            ("1\\u{200b}", "Finds\\u{202e}sdniF")
+        );
     }
 
     #[test]

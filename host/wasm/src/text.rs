@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 
 use leafhost_core::session::Property;
+pub(crate) use leafhost_core::text::clean;
 
 /// What stands for a secret.
 const MASK: &str = "***";
@@ -14,27 +15,6 @@ pub(crate) fn cut(text: &str, max: usize) -> &str {
     }
     let end = (0..=max).rev().find(|end| text.is_char_boundary(*end));
     text.get(..end.unwrap_or(0)).unwrap_or_default()
-}
-
-/// `text` cut to `max` bytes, control characters escaped.
-pub(crate) fn clean(text: &str, max: usize) -> String {
-    let mut cleaned = String::new();
-    for character in cut(text, max).chars() {
-        if character.is_control() || is_direction(character) {
-            cleaned.extend(character.escape_default());
-        } else {
-            cleaned.push(character);
-        }
-    }
-    if text.len() > max {
-        cleaned.push('…');
-    }
-    cleaned
-}
-
-/// Characters that reorder what a terminal shows.
-fn is_direction(character: char) -> bool {
-    matches!(character, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{2028}' | '\u{2029}')
 }
 
 /// A line of a secret with several lines is masked by itself if it has so many bytes: guests write line by line.
@@ -142,7 +122,15 @@ mod tests {
         assert_eq!(clean("a\nb\u{1b}[31m\0", 100), "a\\nb\\u{1b}[31m\\u{0}");
         assert_eq!(clean("äöü", 3), "ä…");
         assert_eq!(clean("abc", 3), "abc");
-        assert_eq!(clean("a\u{202e}b", 9), "a\\u{202e}b");
+        for (text, shown) in [
+            ("a\u{202e}b", "a\\u{202e}b"),
+            ("a\u{61c}b", "a\\u{61c}b"),
+            ("a\u{200b}\u{200f}", "a\\u{200b}\\u{200f}"),
+            ("\u{feff}a\u{ad}", "\\u{feff}a\\u{ad}"),
+            ("a\u{e0041}\u{3164}", "a\\u{e0041}\\u{3164}"),
+        ] {
+            assert_eq!(clean(text, 100), shown);
+        }
     }
 
     #[test]
