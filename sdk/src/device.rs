@@ -37,7 +37,7 @@ impl Device {
     }
 
     /// An environment variable for the workload, `[A-Za-z_][A-Za-z0-9_-]*`; a name said twice has the last value.
-    /// Needs the grant `devices.env`.
+    /// A value has no control characters but tab, newline and carriage return. Needs the grant `devices.env`.
     #[must_use]
     pub fn property(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         let name = name.into();

@@ -118,8 +118,10 @@ impl Device {
             if !is_property_name(name) {
                 return Some(format!("property {name:?} is not [A-Za-z_][A-Za-z0-9_-]*"));
             }
-            if value.contains('\0') {
-                return Some(format!("property {name} has a NUL in its value"));
+            if has_control_within_lines(value) {
+                return Some(format!(
+                    "property {name} has a control character other than tab, newline and carriage return in its value"
+                ));
             }
         }
         for mount in &self.mounts {
@@ -260,6 +262,14 @@ fn has_control(text: &str) -> bool {
     }
 }
 
+/// Whether text of several lines has a control character that is no part of lines.
+fn has_control_within_lines(text: &str) -> bool {
+    has_control(text)
+        && text
+            .chars()
+            .any(|c| c.is_control() && !matches!(c, '\t' | '\n' | '\r'))
+}
+
 fn is_permissions(text: &str) -> bool {
     let distinct: BTreeSet<char> = text.chars().collect();
     !text.is_empty()
@@ -275,7 +285,7 @@ mod tests {
     #[test]
     fn a_device_that_breaks_the_contract_is_told_how() {
         type Break = fn(&mut Device);
-        let table: [(Break, &str); 13] = [
+        let table: [(Break, &str); 15] = [
             (|d| d.id = String::new(), "id is empty"),
             (|d| d.id = "a\0b".into(), "control character"),
             (|d| d.id = "a\nb".into(), "control character"),
@@ -286,7 +296,15 @@ mod tests {
             ),
             (
                 |d| drop(d.properties.insert("A".into(), "\0".into())),
-                "NUL",
+                "property A has a control character",
+            ),
+            (
+                |d| drop(d.properties.insert("A".into(), "\u{1}".repeat(9))),
+                "property A has a control character",
+            ),
+            (
+                |d| drop(d.properties.insert("A".into(), "ä\u{9b}".into())),
+                "property A has a control character",
             ),
             (
                 |d| drop(d.properties.insert("A".into(), "x".repeat(65 << 10))),
@@ -337,7 +355,10 @@ mod tests {
             ),
             (|d| d.physical_id = Some(String::new()), "physical-id"),
         ];
-        assert_eq!(Device::new("/devices/a/../b", false).problem(), None);
+        let mut fine = Device::new("/devices/a/../b", false);
+        let lines = "\tone\r\nzwö\n";
+        fine.properties.insert("A".into(), lines.into());
+        assert_eq!(fine.problem(), None);
         for (break_it, words) in table {
             let mut device = Device::new("d", false);
             break_it(&mut device);
