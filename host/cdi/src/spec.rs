@@ -28,6 +28,42 @@ pub struct Device {
     pub container_edits: ContainerEdits,
 }
 
+impl Device {
+    /// How many bytes of a file the device takes, or somewhat fewer.
+    pub fn size(&self) -> usize {
+        let Self {
+            name,
+            container_edits,
+        } = self;
+        let env = container_edits.env.iter().map(|variable| text(variable));
+        let nodes = container_edits.device_nodes.iter().map(|node| {
+            let host = node.host_path.as_deref().map_or(0, text);
+            NODE + text(&node.path) + host
+        });
+        let mounts = container_edits.mounts.iter().map(|mount| {
+            let options: usize = mount.options.iter().map(|option| text(option)).sum();
+            MOUNT + text(&mount.host_path) + text(&mount.container_path) + options
+        });
+        DEVICE + text(name) + env.chain(nodes).chain(mounts).sum::<usize>()
+    }
+}
+
+/// What stands around the texts of a device, a node, a mount and a text.
+const DEVICE: usize = 100;
+const NODE: usize = 100;
+const MOUNT: usize = 120;
+const TEXT: usize = 16;
+
+/// How many bytes a text takes, escaped, on a line of its own.
+fn text(text: &str) -> usize {
+    let escapes = text.bytes().map(|byte| match byte {
+        b'"' | b'\\' | b'\n' | b'\r' | b'\t' => 1,
+        0..=0x1f => 5,
+        _ => 0,
+    });
+    TEXT + text.len() + escapes.sum::<usize>()
+}
+
 /// What is changed in a container.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -315,4 +351,48 @@ fn check_edit(
             problem,
         })
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_size_of_a_device_is_about_that_of_its_text() {
+        let edits = |env: &[String]| ContainerEdits {
+            env: env.to_vec(),
+            ..ContainerEdits::default()
+        };
+        let nodes = ContainerEdits {
+            device_nodes: (0..50)
+                .map(|n| DeviceNode::new(&format!("/dev/video{n}"), "/dev/other", "rw"))
+                .collect(),
+            mounts: (0..50)
+                .map(|n| Mount::bind(&format!("/data/{n}"), "/srv/data", true))
+                .collect(),
+            ..ContainerEdits::default()
+        };
+        for container_edits in [
+            edits(&["A=1".to_owned()]),
+            edits(&vec![format!("A={}", "x".repeat(100)); 100]),
+            edits(&[format!("A={}", "\u{1}\n\"\\ä".repeat(10_000))]),
+            nodes,
+        ] {
+            let device = Device {
+                name: "8120fe".into(),
+                container_edits,
+            };
+            let said = device.size();
+            let spec = Spec {
+                kind: "akri.sh/cams".into(),
+                devices: vec![device],
+                container_edits: ContainerEdits::default(),
+            };
+            let real = spec.to_json().unwrap().len();
+            assert!(
+                (real * 3 / 4..=real * 5 / 4).contains(&said),
+                "{said} of {real}"
+            );
+        }
+    }
 }

@@ -13,6 +13,9 @@ use crate::discovery::{ConfigurationDevices, DeviceSnapshot};
 /// The device that stands for all devices of its Configuration.
 pub const ALL: &str = "all";
 
+/// The most bytes of a spec, as far as they can be told before it is written: runtimes read all specs when a container starts.
+const MAX_SPEC: usize = 32 << 20;
+
 /// What should lie in the folder.
 #[derive(Debug, Default)]
 pub struct Wanted {
@@ -51,7 +54,14 @@ pub fn wanted(
             wanted.problem(key, text);
         } else {
             let held = held.remove(key).unwrap_or_default();
-            let spec = spec(class, view, &held.hashes, published.get(class));
+            let (spec, over) = spec(class, view, &held.hashes, published.get(class));
+            if over > 0 {
+                let text = format!(
+                    "{over} devices are not offered to container runtimes: its CDI spec would have more than {} MiB; give the devices fewer or shorter properties, or split the Configuration",
+                    MAX_SPEC >> 20
+                );
+                wanted.problem(key, text);
+            }
             wanted.specs.insert(class.to_owned(), (key.clone(), spec));
         }
     }
@@ -99,20 +109,27 @@ fn held<'a>(node: &str, instances: &'a InstanceSet) -> BTreeMap<ConfigurationKey
     all
 }
 
+/// The spec, and how many devices are not in it because it would be too large.
 fn spec(
     class: &str,
     view: &ConfigurationDevices,
     hashes: &Hashes<'_>,
     published: Option<&Spec>,
-) -> Option<Spec> {
+) -> (Option<Spec>, usize) {
     let own = &view.configured.configuration.broker_properties;
     let mut all = All::default();
     let mut devices = Vec::new();
+    let (mut size, mut over) = (0, 0);
     // In the order of ids, in which the first gives `all` its plain variables.
     for (key, device) in &view.devices {
         let Some(hash) = hashes.get(key) else {
             continue;
         };
+        // Those behind the first that finds no room have none either: which ones are there depends on no size behind them.
+        if over > 0 {
+            over += 1;
+            continue;
+        }
         let edits = if let Some(device) = &device.device {
             edits(class, hash, device, own)
         } else {
@@ -122,25 +139,33 @@ fn spec(
                 None => continue,
             }
         };
-        all.add(&edits);
-        devices.push(CdiDevice {
+        let device = CdiDevice {
             name: (*hash).to_owned(),
             container_edits: edits,
-        });
+        };
+        // Once for itself and once for its part of `all`.
+        size += 2 * device.size();
+        if size > MAX_SPEC {
+            over = 1;
+            continue;
+        }
+        all.add(&device.container_edits);
+        devices.push(device);
     }
     if devices.is_empty() {
-        return None;
+        return (None, over);
     }
     devices.sort_by(|one, two| one.name.cmp(&two.name));
     devices.push(CdiDevice {
         name: ALL.to_owned(),
         container_edits: all.edits,
     });
-    Some(Spec {
+    let spec = Spec {
         kind: format!("{GROUP}/{class}"),
         devices,
         container_edits: ContainerEdits::default(),
-    })
+    };
+    (Some(spec), over)
 }
 
 /// What a container gets with one device.

@@ -135,6 +135,48 @@ fn a_device_has_its_variables_in_both_forms_of_akri() {
 }
 
 #[test]
+fn a_spec_that_would_be_too_large_has_the_first_devices_and_says_how_many_are_not_there() {
+    let dir = tempfile::tempdir().unwrap();
+    let folder = folder(&dir);
+    let wordy = |number: usize| {
+        let mut device = camera(&format!("foo{number:03}"));
+        // Each line end takes two bytes.
+        let text = "\n".repeat(30 << 10);
+        device.properties.insert("TEXT".into(), text);
+        device
+    };
+    let home = cams((0..200).map(wordy).collect());
+    let (report, specs) = passed(&folder, &home);
+    let there = specs["cams"].devices.len() - 1;
+    assert!((100..199).contains(&there), "{there}");
+    let file = fs::read(folder.path("cams")).unwrap();
+    assert!(
+        (24 << 20..32 << 20).contains(&file.len()),
+        "{} bytes",
+        file.len()
+    );
+    let ids: Vec<&str> = env(&specs["cams"], "all")
+        .iter()
+        .filter(|variable| variable.starts_with("ID_"))
+        .filter_map(|variable| Some(variable.split_once('=')?.1))
+        .collect();
+    let first: Vec<String> = (0..there).map(|n| format!("foo{n:03}")).collect();
+    assert_eq!(ids, first);
+    let problem = &report.problems[&key("cams")][0];
+    assert!(
+        problem.contains(&format!("{} devices are not offered", 200 - there))
+            && problem.contains("32 MiB")
+            && problem.contains("split the Configuration"),
+        "{problem}"
+    );
+    let written = fs::metadata(folder.path("cams")).unwrap();
+    let (again, _) = passed(&folder, &home);
+    assert_eq!(again, report);
+    let now = fs::metadata(folder.path("cams")).unwrap();
+    assert_eq!(written.modified().unwrap(), now.modified().unwrap());
+}
+
+#[test]
 fn what_devices_have_in_common_is_in_all_once() {
     let dir = tempfile::tempdir().unwrap();
     let with_common = |id: &str, permissions: &str| {
