@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use leafhost_core::attribute::AttributeValue;
 use leafhost_core::device::{Device, Health, MAX_TEXT, id_problem};
+use leafhost_core::left_out::MAX_SHOWN;
 use leafhost_core::session::{Devices, Discovery, Property};
 use leafhost_core::text::is_unprintable;
 use leafhost_fuzz::{answer, machine, within};
@@ -66,7 +67,7 @@ fuzz_target!(|data: &[u8]| {
         Devices::Unchanged => Vec::new(),
         Devices::Complete(devices) | Devices::Partial(devices) => devices,
     };
-    assert!(devices.len() + left_out.len() <= most && departed.len() <= most);
+    assert!(devices.len() + left_out.ids.len() <= most && left_out.shown.len() <= MAX_SHOWN && departed.len() <= most);
     let ids: BTreeSet<_> = devices.iter().map(|device| &device.id).collect();
     assert_eq!(ids.len(), devices.len(), "ids are distinct");
     assert!(departed.iter().all(|id| id_problem(id).is_none()));
@@ -78,7 +79,7 @@ fuzz_target!(|data: &[u8]| {
         check(device, &grants, &udev_nodes);
         assert!(texts(device).all(|text| !has_secret(text)), "{device:?}");
     }
-    for left in &left_out {
+    for left in &left_out.shown {
         assert!(!left.reason.is_empty());
         assert!(
             left.id.len() <= 8 * 256 + 3 && left.reason.len() <= 8 * 1024 + 3,

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use leafhost_core::device::{Device, DeviceKey};
+use leafhost_core::left_out;
 use leafhost_core::session::{Devices, Discovery};
 use leafhost_core::text::escape;
 use leafhost_core::timeouts;
@@ -104,8 +105,8 @@ pub struct SessionDevices {
     settled: bool,
     /// Ids that answers named as departed and have not named as present since; they count for devices of earlier runs, too.
     departed: BTreeSet<String>,
-    /// The ids, as shown, of devices that were in the last answer and were not taken.
-    left_out: BTreeSet<String>,
+    /// The ids of devices that were in the last answer and were not taken.
+    left_out: left_out::Ids,
 }
 
 impl SessionDevices {
@@ -134,7 +135,7 @@ impl SessionDevices {
         } = discovery;
         let mut differs = false;
         if devices != Devices::Unchanged {
-            self.left_out = left_out.into_iter().map(|out| out.id).collect();
+            self.left_out = left_out.ids;
         }
         let (reported, complete) = match devices {
             Devices::Complete(devices) => (devices, true),
@@ -157,7 +158,7 @@ impl SessionDevices {
             self.waiting.retain(|key, _| present.contains(key));
             let left_out = &self.left_out;
             for (key, tracked) in &mut self.tracked {
-                if !present.contains(key) && !is_left_out(left_out, &key.id) {
+                if !present.contains(key) && !left_out.contains(&key.id) {
                     differs |= tracked.miss(now);
                 }
             }
@@ -348,17 +349,6 @@ fn clip(id: &str) -> String {
     escape(&format!("{shown:?}")).into_owned()
 }
 
-/// Whether the device with that id was left out. Ids are shown cut to 256 bytes, perhaps with a mark of it.
-fn is_left_out(left_out: &BTreeSet<String>, id: &str) -> bool {
-    const SHOWN: usize = 256;
-    left_out.contains(id)
-        || (id.len() > SHOWN
-            && left_out.iter().any(|out| {
-                let shown = out.trim_end_matches(['…', '.']);
-                shown.len() + 8 > SHOWN && id.starts_with(shown)
-            }))
-}
-
 /// Devices that only the store knows: Instances of an earlier run that no session has reported yet.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Unseen(BTreeMap<DeviceKey, Option<Timestamp>>);
@@ -400,7 +390,7 @@ impl Unseen {
                 .partition(|session| session.departed.contains(&key.id));
             let left_out = others
                 .iter()
-                .any(|session| is_left_out(&session.left_out, &key.id));
+                .any(|session| session.left_out.contains(&key.id));
             let settled =
                 all_known && !sessions.is_empty() && others.iter().all(|session| session.settled);
             if !settled || (left_out && missing_since.is_none()) {

@@ -10,6 +10,7 @@ use leafhost_core::device::Device;
 use leafhost_core::fault::{Fault, FaultReason};
 use leafhost_core::handler::{Description, Digest};
 use leafhost_core::instance::Instance;
+use leafhost_core::left_out::LeftOuts;
 use leafhost_core::names::ConfigurationKey;
 use leafhost_core::ports::{
     Change, ConfigurationSet, ConfigurationSource, ConfiguredDiscovery, Handler, HandlerSource,
@@ -71,7 +72,7 @@ pub(crate) fn found(devices: Devices) -> Report {
     report(Outcome::Discovered(Discovery {
         devices,
         departed: Vec::new(),
-        left_out: Vec::new(),
+        left_out: LeftOuts::default(),
     }))
 }
 

@@ -5,7 +5,8 @@
 
 use leafhost_core::configuration::FieldProblem;
 use leafhost_core::instance::Instance;
-use leafhost_core::session::{Explanation, LeftOut};
+use leafhost_core::left_out::LeftOut;
+use leafhost_core::session::Explanation;
 use serde::{Deserialize, Serialize};
 
 /// The whole document.
@@ -157,6 +158,8 @@ pub struct SessionView {
     pub devices: usize,
     /// Devices that were in the answer and were not taken.
     pub left_out: Vec<LeftOut>,
+    /// How many more there were.
+    pub left_out_dropped: u64,
     /// Things seen that are no devices, and why.
     pub skipped: Vec<Explanation>,
     /// How many more there were.

@@ -11,6 +11,7 @@ pub mod effort;
 pub mod fault;
 pub mod handler;
 pub mod instance;
+pub mod left_out;
 pub mod names;
 pub mod ports;
 pub mod session;

@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::configuration::FieldProblem;
 use crate::device::Device;
 use crate::fault::Fault;
+use crate::left_out::LeftOuts;
 use crate::names::ConfigurationKey;
 
 /// What a session works for. A change of any field is a new session.
@@ -125,7 +126,7 @@ pub struct Discovery {
     pub departed: Vec<String>,
     /// Devices that were in the answer and are not in `devices`. Their earlier Instances stay as if the
     /// answer had been partial in them.
-    pub left_out: Vec<LeftOut>,
+    pub left_out: LeftOuts,
 }
 
 /// The devices of an answer.
@@ -137,15 +138,6 @@ pub enum Devices {
     Complete(Vec<Device>),
     /// Some; ids are distinct.
     Partial(Vec<Device>),
-}
-
-/// A device that was not taken.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LeftOut {
-    /// Its id, cut to 256 bytes for showing; control characters escaped.
-    pub id: String,
-    /// Why.
-    pub reason: String,
 }
 
 /// Something seen that is not a device.

@@ -8,7 +8,8 @@ use std::collections::btree_map::Entry;
 use leafhost_core::attribute::AttributeValue;
 use leafhost_core::device::{self, Device, DeviceNode, Health, Mount};
 use leafhost_core::fault::{Fault, FaultReason};
-use leafhost_core::session::{Devices, Discovery, LeftOut};
+use leafhost_core::left_out::{Gathering, LeftOut};
+use leafhost_core::session::{Devices, Discovery};
 
 use crate::bindings::leafhost::discovery::types;
 use crate::grants::Grants;
@@ -82,7 +83,7 @@ impl Bounds<'_> {
 
     /// The devices, those that break a rule left out.
     pub(crate) fn discovery(&self, devices: types::Devices, departed: Vec<String>) -> Discovery {
-        let mut left_out = Vec::new();
+        let mut left_out = Gathering::default();
         let devices = match devices {
             types::Devices::Unchanged => Devices::Unchanged,
             types::Devices::Complete(list) => Devices::Complete(self.devices(list, &mut left_out)),
@@ -96,11 +97,11 @@ impl Bounds<'_> {
         Discovery {
             devices,
             departed,
-            left_out,
+            left_out: left_out.done(),
         }
     }
 
-    fn devices(&self, list: Vec<types::Device>, left_out: &mut Vec<LeftOut>) -> Vec<Device> {
+    fn devices(&self, list: Vec<types::Device>, left_out: &mut Gathering) -> Vec<Device> {
         let mut ids = BTreeSet::new();
         let is_new = list.iter().map(|raw| ids.insert(raw.id.as_str()));
         let is_new: Vec<bool> = is_new.collect();
@@ -114,7 +115,7 @@ impl Bounds<'_> {
             };
             match checked {
                 Ok(device) => devices.push(device),
-                Err(reason) => left_out.push(LeftOut {
+                Err(reason) => left_out.add(&id, || LeftOut {
                     id: self.secrets.clean(&id, SHOWN_ID),
                     reason: self.secrets.clean(&reason, 1024),
                 }),

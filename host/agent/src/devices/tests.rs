@@ -3,7 +3,7 @@
 use std::iter;
 
 use super::*;
-use leafhost_core::session::LeftOut;
+use leafhost_core::left_out::{Gathering, LeftOut, LeftOuts};
 
 const DEFAULTS: Grace = Grace(None);
 
@@ -23,8 +23,18 @@ fn answer(devices: Devices) -> Discovery {
     Discovery {
         devices,
         departed: Vec::new(),
-        left_out: Vec::new(),
+        left_out: LeftOuts::default(),
     }
+}
+
+/// One, shown as short as it may be.
+fn left_out(id: &str) -> LeftOuts {
+    let mut gathering = Gathering::default();
+    gathering.add(id, || LeftOut {
+        id: id.chars().take(256).collect(),
+        reason: "property".into(),
+    });
+    gathering.done()
 }
 
 fn complete(devices: &[Device]) -> Discovery {
@@ -52,14 +62,11 @@ fn with(devices: &[Device]) -> SessionDevices {
 #[test]
 fn each_kind_of_answer_leaves_what_it_should() {
     let left_out = |id: &str| Discovery {
-        left_out: vec![LeftOut {
-            id: id.into(),
-            reason: "property".into(),
-        }],
+        left_out: left_out(id),
         ..complete(&[])
     };
-    let long = "x".repeat(600);
-    let table: [(&str, Vec<Device>, Discovery, Vec<&str>); 9] = [
+    let (long, longer) = ("x".repeat(600), "x".repeat(601));
+    let table: [(&str, Vec<Device>, Discovery, Vec<&str>); 10] = [
         (
             "a local device that is missing goes",
             vec![local("a")],
@@ -106,8 +113,14 @@ fn each_kind_of_answer_leaves_what_it_should() {
         (
             "left out stays although its id is shown cut",
             vec![local(&long)],
-            left_out(&long[..256]),
+            left_out(&long),
             vec![&long],
+        ),
+        (
+            "left out is not another one that is shown the same",
+            vec![local(&long)],
+            left_out(&longer),
+            vec![],
         ),
         (
             "left out is not another one",
@@ -172,10 +185,7 @@ fn unchanged_as_the_first_answer_of_new_bytes_means_none() {
 fn a_device_of_an_earlier_run_that_was_left_out_stays() {
     let mut session = SessionDevices::default();
     let left_out = Discovery {
-        left_out: vec![LeftOut {
-            id: "a".into(),
-            reason: "property".into(),
-        }],
+        left_out: left_out("a"),
         ..complete(&[])
     };
     session.fold(left_out, DEFAULTS, at(1));
@@ -307,10 +317,7 @@ fn what_is_reported_again_after_it_departed_is_there() {
 #[test]
 fn a_device_of_an_earlier_run_that_is_left_out_while_its_grace_runs_goes_when_it_is_over() {
     let left_out = Discovery {
-        left_out: vec![LeftOut {
-            id: "a".into(),
-            reason: "bad".into(),
-        }],
+        left_out: left_out("a"),
         ..complete(&[])
     };
     let mut session = SessionDevices::default();

@@ -231,6 +231,7 @@ impl SourceSession {
                 .next
                 .map(|next| u64::try_from(next.as_millis()).unwrap_or(u64::MAX)),
             left_out: old.left_out.clone(),
+            left_out_dropped: old.left_out_dropped,
             skipped: explained,
             skipped_dropped: explained_dropped,
             denied: call.denied,
@@ -253,7 +254,8 @@ impl SourceSession {
                         view.skipped_dropped = old.skipped_dropped;
                     }
                 } else {
-                    view.left_out.clone_from(&discovery.left_out);
+                    view.left_out.clone_from(&discovery.left_out.shown);
+                    view.left_out_dropped = discovery.left_out.more;
                 }
                 taken.differs = self.devices.fold(discovery, grace, now);
                 self.held_back = self.devices.held_back();
@@ -303,6 +305,7 @@ impl SourceSession {
             failures: self.view.failures + 1,
             devices: self.devices.tracked().len(),
             left_out: self.view.left_out.clone(),
+            left_out_dropped: self.view.left_out_dropped,
             ..SessionView::default()
         });
         self.fault = Some(message);

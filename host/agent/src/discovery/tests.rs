@@ -324,7 +324,7 @@ async fn after_a_restart_no_other_source_of_the_name_says_that_a_device_has_depa
         report(Outcome::Discovered(Discovery {
             devices: Devices::Complete(Vec::new()),
             departed: vec!["x".to_owned(), "y".to_owned()],
-            left_out: Vec::new(),
+            left_out: LeftOuts::default(),
         })),
     );
     idle().await;

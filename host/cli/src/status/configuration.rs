@@ -151,6 +151,10 @@ fn session_lines(out: &mut Page, session: &SessionView, now: Timestamp) -> std::
         }
         out.lines.push(String::new());
         out.table(&table)?;
+        if session.left_out_dropped > 0 {
+            out.lines
+                .push(format!("  and {} more", session.left_out_dropped));
+        }
     }
     Ok(())
 }

@@ -115,6 +115,10 @@ pub fn result(session: &SessionView) -> Cell {
     Cell::new(tone, &session.result)
 }
 
+fn number(count: usize) -> u64 {
+    u64::try_from(count).unwrap_or(u64::MAX)
+}
+
 fn configuration_note(configuration: &ConfigurationView) -> Cell {
     let mut notes = configuration.problems.clone();
     notes.extend(configuration.invalid_details.iter().map(|problem| {
@@ -134,11 +138,13 @@ fn configuration_note(configuration: &ConfigurationView) -> Cell {
     if !notes.is_empty() {
         return first_of(Tone::Bad, &notes);
     }
-    let sum = |count: fn(&SessionView) -> usize| configuration.sessions.iter().map(count).sum();
-    let (left_out, denied): (usize, usize) = (
-        sum(|session| session.left_out.len()),
-        sum(|session| session.denied.len()),
-    );
+    let sum = |count: fn(&SessionView) -> u64| -> u64 {
+        let sessions = configuration.sessions.iter();
+        sessions.map(count).fold(0, u64::saturating_add)
+    };
+    let left_out =
+        sum(|session| number(session.left_out.len()).saturating_add(session.left_out_dropped));
+    let denied = sum(|session| number(session.denied.len()));
     let mut hints = Vec::new();
     if left_out > 0 {
         hints.push(format!("{left_out} left out"));

@@ -1,5 +1,6 @@
 use leafhost_core::configuration::FieldProblem;
-use leafhost_core::session::{Explanation, LeftOut};
+use leafhost_core::left_out::LeftOut;
+use leafhost_core::session::Explanation;
 use serde_json::json;
 
 use super::*;

@@ -78,7 +78,7 @@ fn check(device: types::Device) -> Result<Device, String> {
     };
     devices
         .pop()
-        .ok_or_else(|| discovery.left_out[0].reason.clone())
+        .ok_or_else(|| discovery.left_out.shown[0].reason.clone())
 }
 
 #[test]
@@ -229,7 +229,21 @@ fn siblings_stay_and_the_first_of_two_counts() {
     };
     let ids: Vec<_> = devices.iter().map(|d| (d.id.as_str(), d.shared)).collect();
     assert_eq!(ids, [("a", true), ("b", true)]);
-    assert_eq!(discovery.left_out.len(), 2);
+    assert_eq!(discovery.left_out.shown.len(), 2);
+}
+
+#[test]
+fn of_many_that_are_left_out_a_hundred_are_shown_and_all_are_known() {
+    let unfit = |number: usize| {
+        let mut device = raw(&format!("{}{number}", "\u{1}".repeat(1000)));
+        device.properties = vec![("NOT_GRANTED".into(), String::new())];
+        device
+    };
+    let discovery = discovery((0..4096).map(unfit).collect(), &Secrets::default());
+    let left_out = discovery.left_out;
+    assert_eq!((left_out.shown.len(), left_out.more), (100, 3996));
+    assert!(left_out.ids.contains(&unfit(4095).id));
+    assert!(!left_out.ids.contains(&unfit(4096).id));
 }
 
 #[test]
@@ -260,7 +274,7 @@ fn a_secret_is_not_shown_in_quotes_either() {
     for hide in places {
         let mut device = raw("d");
         hide(&mut device);
-        let left_out = discovery(vec![device], &secrets).left_out;
+        let left_out = discovery(vec![device], &secrets).left_out.shown;
         let reason = &left_out[0].reason;
         for shown in ["p\"w", "p\\\"w", "another"] {
             assert!(!reason.contains(shown), "{reason}");
@@ -292,7 +306,7 @@ fn a_device_with_a_secret_is_left_out_and_the_secret_is_not_shown() {
     for hide in places {
         let mut device = raw("d");
         hide(&mut device);
-        let left_out = discovery(vec![device], &secrets).left_out;
+        let left_out = discovery(vec![device], &secrets).left_out.shown;
         assert!(
             left_out[0].reason.contains("secret property password"),
             "{left_out:?}"

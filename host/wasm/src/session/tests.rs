@@ -2,6 +2,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Mutex;
 
 use leafhost_core::fault::{Fault, FaultReason};
+use leafhost_core::left_out::LeftOuts;
 use leafhost_core::session::{Devices, Discovery};
 use leafhost_udev::{Field, Rule, Subsystems, Term};
 use tokio::sync::broadcast;
@@ -86,7 +87,7 @@ fn waking(wakes: Wakes) -> Called {
     let discovery = Discovery {
         devices: Devices::Unchanged,
         departed: Vec::new(),
-        left_out: Vec::new(),
+        left_out: LeftOuts::default(),
     };
     called(
         Outcome::Discovered(discovery),

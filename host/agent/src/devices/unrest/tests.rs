@@ -2,6 +2,7 @@
 
 use jiff::Timestamp;
 use leafhost_core::device::Device;
+use leafhost_core::left_out::LeftOuts;
 use leafhost_core::session::{Devices, Discovery};
 
 use super::*;
@@ -29,7 +30,7 @@ impl World {
         let discovery = Discovery {
             devices,
             departed: Vec::new(),
-            left_out: Vec::new(),
+            left_out: LeftOuts::default(),
         };
         self.session.fold(discovery, self.grace, self.time());
         self.count(&before);

@@ -7,9 +7,10 @@ use anyhow::{Result, bail};
 use leafhost_core::attribute::{Attributes, Capacities};
 use leafhost_core::configuration::FieldProblem;
 use leafhost_core::device::{Device, DeviceNode, Health, Mount};
+use leafhost_core::left_out::LeftOut;
 use leafhost_core::names::{ConfigurationKey, DigestLength, cdi_name, device_hash, instance_name};
 use leafhost_core::ports::Handler;
-use leafhost_core::session::{CallStats, Devices, Explanation, LeftOut, Outcome, Report};
+use leafhost_core::session::{CallStats, Devices, Explanation, Outcome, Report};
 use serde::Serialize;
 use serde_yaml_ng::with::singleton_map_recursive;
 
@@ -43,6 +44,8 @@ pub struct Document {
     pub departed: Vec<String>,
     /// Devices that were in the answer and were not taken.
     pub left_out: Vec<LeftOut>,
+    /// How many more there were.
+    pub left_out_dropped: u64,
     /// Things seen that are no devices, and why.
     pub skipped: Vec<Explanation>,
     /// How many more there were.
@@ -127,7 +130,8 @@ impl Document {
                     .map(|device| Found::new(device, node, configuration.name()))
                     .collect();
                 document.departed = discovery.departed;
-                document.left_out = discovery.left_out;
+                document.left_out = discovery.left_out.shown;
+                document.left_out_dropped = discovery.left_out.more;
             }
             Outcome::InvalidDetails(problems) => {
                 "invalid-details".clone_into(&mut document.result);
@@ -177,6 +181,7 @@ impl Document {
             devices: Vec::new(),
             departed: Vec::new(),
             left_out: Vec::new(),
+            left_out_dropped: 0,
             skipped: Vec::new(),
             skipped_dropped: 0,
             call: None,

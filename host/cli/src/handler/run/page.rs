@@ -25,7 +25,11 @@ pub fn text(document: &Document, explain: bool, paint: Paint) -> std::io::Result
                 Cell::new(Tone::Warning, &left_out.reason),
             ]);
         }
-        blocks.push(table.lines(paint)?);
+        let mut lines = table.lines(paint)?;
+        if document.left_out_dropped > 0 {
+            lines.push(format!("and {} more", document.left_out_dropped));
+        }
+        blocks.push(lines);
     }
     if explain && !document.skipped.is_empty() {
         let mut lines = skipped(&document.skipped).lines(paint)?;
@@ -118,8 +122,10 @@ pub fn cost(document: &Document, explain: bool, limits: &Limits) -> Vec<String> 
             (_, number) => format!("{number} devices"),
         });
     }
-    if !document.left_out.is_empty() {
-        parts.push(format!("{} left out", document.left_out.len()));
+    let left_out = u64::try_from(document.left_out.len()).unwrap_or(u64::MAX);
+    let left_out = left_out.saturating_add(document.left_out_dropped);
+    if left_out > 0 {
+        parts.push(format!("{left_out} left out"));
     }
     let seen = u64::try_from(document.skipped.len()).unwrap_or(u64::MAX);
     let seen = seen.saturating_add(document.skipped_dropped);

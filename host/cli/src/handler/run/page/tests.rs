@@ -1,4 +1,5 @@
-use leafhost_core::session::{Explanation, LeftOut};
+use leafhost_core::left_out::LeftOut;
+use leafhost_core::session::Explanation;
 use serde_json::json;
 
 use super::super::document::Cost;
@@ -47,6 +48,7 @@ fn mk_document() -> Document {
             id: "gpu-1".into(),
             reason: "node /dev/gpu1 is not granted".into(),
         }],
+        left_out_dropped: 0,
         skipped: vec![Explanation {
             subject: "gpu-2".into(),
             rule: "count".into(),
@@ -88,6 +90,19 @@ LEFT-OUT  WHY
 gpu-1     node /dev/gpu1 is not granted
 "
     );
+}
+
+#[test]
+fn of_many_that_are_left_out_the_rest_is_counted() {
+    let mut document = mk_document();
+    document.left_out_dropped = 7;
+    let text = text(&document, false, Paint::PLAIN).unwrap();
+    assert!(
+        text.ends_with("gpu-1     node /dev/gpu1 is not granted\nand 7 more\n"),
+        "{text}"
+    );
+    let lines = cost(&document, false, &Limits::default());
+    assert!(lines[0].contains("8 left out"), "{lines:?}");
 }
 
 #[test]
