@@ -19,11 +19,10 @@ use crate::reconcile::ReconcileReport;
 use crate::status::{
     ConfigurationView, HandlerView, KubeletView, ResourceView, SessionView, SlotView, Status,
 };
+use crate::words::{NAMED, few};
 
 /// So many sentences of one kind are told of a Configuration.
 const TOLD: usize = 20;
-/// So many names are told in one sentence.
-const NAMED: usize = 3;
 
 /// What does not change while the agent runs.
 #[derive(Debug, Clone, Default)]
@@ -342,16 +341,6 @@ fn found_twice(devices: &DeviceSnapshot) -> BTreeMap<&ConfigurationKey, Vec<Stri
         (key, told)
     };
     texts.into_iter().map(with_rest).collect()
-}
-
-/// The first names of a list, and how many more there are.
-fn few(names: &[&str]) -> String {
-    match names.split_at_checked(NAMED) {
-        Some((first, rest)) if !rest.is_empty() => {
-            format!("{} and {} more", first.join(", "), rest.len())
-        }
-        _ => names.join(", "),
-    }
 }
 
 #[cfg(test)]

@@ -15,11 +15,16 @@ use tokio::task::{Id, JoinSet, spawn_blocking};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use crate::words::few;
+
 mod attempt;
 use attempt::Attempt;
 
 /// So many files are loaded at once: compiling is the one thing here that wants a whole core.
 const AT_ONCE: usize = 2;
+/// More files than these are not loaded: each handler has a place of its own among the guests that run at once, and loading needs
+/// some, too.
+const MOST: usize = 100;
 
 /// All sources of handlers and what each serves.
 #[derive(Debug, Clone, Default)]
@@ -180,12 +185,23 @@ impl LoaderTask {
         if set.complete {
             self.entries.retain(|name, _| set.files.contains_key(name));
         }
-        for (name, version) in &set.files {
-            if self
-                .entries
-                .get(name)
-                .is_some_and(|entry| entry.newest.version == *version)
-            {
+        let changed = set.files.iter().filter(|(name, version)| {
+            let entry = self.entries.get(*name);
+            entry.is_none_or(|entry| entry.newest.version != **version)
+        });
+        let mut changed: Vec<_> = changed
+            .map(|(name, version)| {
+                let known = self.entries.contains_key(name);
+                let accepted = self.source.accepted(name).filter(|_| !known);
+                (known, accepted, name, version)
+            })
+            .collect();
+        // What there is no place for is what nobody has used yet.
+        changed.sort_by_key(|(known, accepted, ..)| (!known, accepted.is_none()));
+        let mut too_many = Vec::new();
+        for (known, accepted, name, version) in changed {
+            if !known && self.entries.len() >= MOST {
+                too_many.push(name.as_str());
                 continue;
             }
             self.generation += 1;
@@ -203,7 +219,6 @@ impl LoaderTask {
                 self.queue.push_back(job(version, false));
                 continue;
             }
-            let accepted = self.source.accepted(name);
             let kept = accepted.as_ref() == Some(version);
             let fallback = accepted.filter(|_| !kept);
             if let Some(accepted) = &fallback {
@@ -225,6 +240,18 @@ impl LoaderTask {
                     loaded: LoadedSource::default(),
                 },
             );
+        }
+        if !too_many.is_empty() {
+            self.problems.push(SourceProblem {
+                source: few(&too_many),
+                line: None,
+                path: String::new(),
+                message: format!(
+                    "not loaded: there are {MOST} handlers already, which is the most; remove those that are not wanted"
+                ),
+                configuration: None,
+            });
+            self.problems.sort();
         }
     }
 

@@ -70,7 +70,7 @@ impl OfferTask {
         (task, seen)
     }
 
-    /// Runs until `shutdown`. A pass that has begun is finished first.
+    /// Runs until `shutdown`. The file that is being written is finished first.
     pub async fn run(mut self, shutdown: CancellationToken) -> Result<(), Ended> {
         loop {
             tokio::select! {
@@ -79,20 +79,24 @@ impl OfferTask {
                 changed = self.instances.changed() => changed.map_err(|_| Ended("Instances"))?,
                 () = until(Some(self.next)) => {}
             }
-            self.pass().await;
+            self.pass(&shutdown).await;
         }
     }
 
-    async fn pass(&mut self) {
+    async fn pass(&mut self, shutdown: &CancellationToken) {
         let devices = Arc::clone(&self.devices.borrow_and_update());
         let instances = Arc::clone(&self.instances.borrow_and_update());
         let (node, folder) = (self.node.clone(), self.folder.clone());
-        let work = spawn_blocking(move || pass(&node, &folder, &devices, &instances));
+        let stop = shutdown.clone();
+        let work = spawn_blocking(move || pass(&node, &folder, &devices, &instances, &stop));
         let Ok((report, failed)) = work.await else {
             tracing::error!("writing CDI specs broke down, which is a bug");
             self.next = Instant::now() + BACKSTOP;
             return;
         };
+        if shutdown.is_cancelled() {
+            return;
+        }
         let wait = if let Some(problem) = failed {
             self.failures = self.failures.saturating_add(1);
             if backoff::is_told(self.failures.into()) {
@@ -124,6 +128,7 @@ fn pass(
     folder: &SpecDir,
     devices: &DeviceSnapshot,
     instances: &InstanceSet,
+    stop: &CancellationToken,
 ) -> (OfferReport, Option<String>) {
     let mut report = OfferReport::default();
     let mut failed = None;
@@ -138,6 +143,9 @@ fn pass(
     let wanted = spec::wanted(node, devices, instances, &published.specs);
     report.problems = wanted.problems;
     for (class, (key, spec)) in &wanted.specs {
+        if stop.is_cancelled() {
+            return (report, failed);
+        }
         let result = match spec {
             Some(spec) if published.specs.get(class) == Some(spec) => Ok(()),
             Some(spec) => folder.write(spec).map(drop),

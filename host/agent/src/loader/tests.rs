@@ -161,6 +161,38 @@ async fn versions_that_have_served_before_do_not_wait_for_those_that_have_not() 
 }
 
 #[tokio::test(start_paused = true)]
+async fn of_too_many_files_those_that_serve_or_have_served_are_not_left_out() {
+    let crowd = |count| (0..count).map(|number| file(&format!("a{number:03}.wasm"), "new@1"));
+    let served = file("y.wasm", "echo@1");
+    let files = Files::new(&[]);
+    files.accept(&served);
+    files.put(&crowd(110).chain([served.clone()]).collect::<Vec<_>>());
+    let bench = start(files);
+    let told = |set: &HandlerSet| {
+        let problems = set.problems.iter();
+        problems
+            .map(|problem| problem.source.clone())
+            .collect::<Vec<_>>()
+    };
+    let set = wait_for(&bench.handlers, |set| set.complete).await;
+    assert_eq!(set.sources.len(), MOST);
+    assert!(set.sources.contains_key("y.wasm"));
+    assert_eq!(told(&set), ["a099.wasm, a100.wasm, a101.wasm and 8 more"]);
+
+    bench
+        .files
+        .put(&crowd(40).chain([served]).collect::<Vec<_>>());
+    wait_for(&bench.handlers, |set| set.sources.len() == 41).await;
+    bench.files.put(&crowd(60).collect::<Vec<_>>());
+    let set = wait_for(&bench.handlers, |set| {
+        set.complete && set.sources.len() == 60
+    })
+    .await;
+    assert_eq!(told(&set), Vec::<String>::new());
+    bench.end().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_failure_that_may_pass_is_tried_again_with_backoff() {
     let bench = {
         let bench = start(Files::new(&[file("a.wasm", "udev@1")]));

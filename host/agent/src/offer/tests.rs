@@ -89,7 +89,7 @@ fn passed(
     folder: &SpecDir,
     home: &(DeviceSnapshot, InstanceSet),
 ) -> (OfferReport, BTreeMap<String, Spec>) {
-    let (report, _) = pass(NODE, folder, &home.0, &home.1);
+    let (report, _) = pass(NODE, folder, &home.0, &home.1, &CancellationToken::new());
     (report, folder.read().unwrap().specs)
 }
 
