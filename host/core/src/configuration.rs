@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 
 use crate::names::ConfigurationKey;
+use crate::text;
 
 /// The annotation that sets how long a missing device keeps its Instance, such as `30s` or `5m`.
 pub const GRACE_ANNOTATION: &str = "leafhost.dev/grace";
@@ -188,6 +189,12 @@ pub struct Configuration {
 pub const MAX_CAPACITY: u32 = 1000;
 /// The most text `discoveryDetails` may have, in bytes.
 pub const MAX_DETAILS: usize = 256 << 10;
+/// The most text `brokerProperties` may have, names and values together, in bytes: each Instance has a copy.
+pub const MAX_BROKER_PROPERTIES: usize = 64 << 10;
+/// The most bytes of a path that are shown.
+const MAX_PATH: usize = 256;
+/// The most bytes of a message that are shown.
+const MAX_MESSAGE: usize = 1 << 10;
 
 /// Why a document is not a Configuration: every problem with the path of the field, such as `spec.capacity`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -199,11 +206,11 @@ pub struct FieldProblem {
 }
 
 impl FieldProblem {
-    /// A problem at a path.
-    pub fn new(path: impl Into<String>, message: impl Into<String>) -> Self {
+    /// A problem at a path. Both may repeat what somebody wrote: they are made fit to be shown.
+    pub fn new(path: impl AsRef<str>, message: impl AsRef<str>) -> Self {
         Self {
-            path: path.into(),
-            message: message.into(),
+            path: text::clean(path.as_ref(), MAX_PATH),
+            message: text::abridge(message.as_ref(), MAX_MESSAGE),
         }
     }
 }
@@ -265,19 +272,7 @@ impl TryFrom<Manifest> for Configuration {
                 format!("is {}, must be 1 to {MAX_CAPACITY}", spec.capacity),
             ));
         }
-        for (name, value) in &spec.broker_properties {
-            if !crate::names::is_env_name(name) {
-                problems.push(FieldProblem::new(
-                    format!("spec.brokerProperties.{name}"),
-                    "name is not [A-Za-z_][A-Za-z0-9_]*",
-                ));
-            } else if value.contains('\0') {
-                problems.push(FieldProblem::new(
-                    format!("spec.brokerProperties.{name}"),
-                    "value has a NUL",
-                ));
-            }
-        }
+        problems.extend(broker_problems(&spec.broker_properties));
         let grace = metadata
             .annotations
             .get(GRACE_ANNOTATION)
@@ -331,6 +326,42 @@ fn property_problems(properties: &[DiscoveryProperty]) -> Vec<FieldProblem> {
         }
     }
     problems
+}
+
+fn broker_problems(properties: &BTreeMap<String, String>) -> Vec<FieldProblem> {
+    let sizes = properties
+        .iter()
+        .map(|(name, value)| name.len() + value.len());
+    let size: usize = sizes.sum();
+    if size > MAX_BROKER_PROPERTIES {
+        return vec![FieldProblem::new(
+            "spec.brokerProperties",
+            format!(
+                "has {size} bytes of names and values, at most {MAX_BROKER_PROPERTIES} are allowed: each Instance has a copy; give larger ones to the containers as files"
+            ),
+        )];
+    }
+    let problem = |(name, value): (&String, &String)| {
+        let message = if crate::names::is_env_name(name) {
+            // In JSON, in which CDI specs are kept, each would take six bytes.
+            let control = value.chars().find(|c| is_foreign_control(*c))?;
+            format!(
+                "value has the control character U+{:04X}; only tab, newline and carriage return may be in it",
+                u32::from(control)
+            )
+        } else {
+            "name is not [A-Za-z_][A-Za-z0-9_]*".to_owned()
+        };
+        Some(FieldProblem::new(
+            format!("spec.brokerProperties.{name}"),
+            message,
+        ))
+    };
+    properties.iter().filter_map(problem).collect()
+}
+
+fn is_foreign_control(c: char) -> bool {
+    c.is_control() && !matches!(c, '\t' | '\n' | '\r')
 }
 
 /// A whole number with `s`, `m` or `h`; `0` needs no unit. At most a day.
@@ -407,6 +438,61 @@ mod tests {
         ] {
             assert_eq!(paths(manifest(&spec)), [expected]);
         }
+    }
+
+    #[test]
+    fn broker_properties_have_at_most_64_kib_and_no_control_characters_but_those_of_text() {
+        let half = "x".repeat(MAX_BROKER_PROPERTIES / 2 - 1);
+        for (properties, wrong) in [
+            (json!({"A": half, "B": half}), None),
+            (
+                json!({"A": half, "BC": half}),
+                Some(("", "has 65537 bytes")),
+            ),
+            (json!({"A": "tab\t, line\r\nand ä \u{202e}"}), None),
+            (json!({"A": "a\0"}), Some((".A", "U+0000; only tab"))),
+            (json!({"A": "a\u{1b}[2J"}), Some((".A", "U+001B"))),
+            (json!({"A": "\u{9b}"}), Some((".A", "U+009B"))),
+            (json!({"A\nB": ""}), Some((".A\\nB", "name is not"))),
+        ] {
+            let spec =
+                json!({"discoveryHandler": {"name": "udev"}, "brokerProperties": properties});
+            let problems = Configuration::try_from(manifest(&spec)).err();
+            match (problems.as_deref(), wrong) {
+                (None, None) => {}
+                (Some([problem]), Some((path, words))) => {
+                    assert_eq!(problem.path, format!("spec.brokerProperties{path}"));
+                    assert!(problem.message.contains(words), "{}", problem.message);
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn what_a_problem_repeats_of_a_document_is_bounded_and_on_one_line() {
+        let long = "\u{202e}x\n".repeat(300_000);
+        let mut wrong = manifest(&json!({
+            "discoveryHandler": {"name": long, "discoveryProperties": [{"name": long}]},
+            "brokerProperties": {"A": ""},
+        }));
+        wrong.api_version.clone_from(&long);
+        wrong.kind.clone_from(&long);
+        wrong.metadata.name.clone_from(&long);
+        let annotation = (GRACE_ANNOTATION.to_owned(), long.clone());
+        wrong.metadata.annotations.extend([annotation]);
+        let problems = Configuration::try_from(wrong).unwrap_err();
+        assert_eq!(problems.len(), 6);
+        let mut named = manifest(&json!({"discoveryHandler": {"name": "udev"}}));
+        let property = ("=".repeat(60_000), String::new());
+        named.spec.broker_properties.extend([property]);
+        let named = Configuration::try_from(named).unwrap_err();
+        for FieldProblem { path, message } in problems.iter().chain(&named) {
+            assert!(path.len() <= MAX_PATH + 3, "{}", path.len());
+            assert!(message.len() <= MAX_MESSAGE + 3, "{}", message.len());
+            assert!(!message.contains(text::is_unprintable), "{message}");
+        }
+        assert!(problems[0].message.ends_with("must be \"akri.sh/v0\""));
     }
 
     #[test]

@@ -16,6 +16,7 @@ use crate::handler::{Description, Digest};
 use crate::instance::{Edit, Instance, InstanceKey};
 use crate::names::ConfigurationKey;
 use crate::session::{Property, Session, SessionSpec};
+use crate::text;
 
 /// Something an operator wrote that cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -34,16 +35,17 @@ pub struct SourceProblem {
     pub configuration: Option<ConfigurationKey>,
 }
 
+/// On one line, whatever the names of files and the texts in them are.
 impl std::fmt::Display for SourceProblem {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.source)?;
+        f.write_str(&text::escape(&self.source))?;
         if let Some(line) = self.line {
             write!(f, ":{line}")?;
         }
         if !self.path.is_empty() {
-            write!(f, ": {}", self.path)?;
+            write!(f, ": {}", text::escape(&self.path))?;
         }
-        write!(f, ": {}", self.message)
+        write!(f, ": {}", text::escape(&self.message))
     }
 }
 
@@ -129,7 +131,7 @@ pub trait HandlerSource: Send + Sync {
 
 /// Why a handler file does not serve. The text names what is wrong and what would be right.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("cannot load {source_name}: {message}")]
+#[error("cannot load {}: {}", text::escape(source_name), text::escape(message))]
 pub struct LoadError {
     /// The source's name.
     pub source_name: String,
@@ -255,4 +257,30 @@ pub trait ResourceLedger: Send + Sync {
     fn names(&self) -> BTreeSet<String>;
     /// Adds names, durable when it returns.
     async fn add(&self, names: BTreeSet<String>) -> Result<(), LedgerError>;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_shown_of_a_file_forges_no_line_of_the_log() {
+        let name = "a\nINFO all is well\u{202e}.wasm".to_owned();
+        let shown = "a\\nINFO all is well\\u{202e}.wasm";
+        let problem = SourceProblem {
+            source: name.clone(),
+            line: Some(1),
+            path: name.clone(),
+            message: name.clone(),
+            configuration: None,
+        };
+        assert_eq!(problem.to_string(), format!("{shown}:1: {shown}: {shown}"));
+        let error = LoadError {
+            source_name: name.clone(),
+            message: name,
+            missing_grants: Vec::new(),
+            transient: false,
+        };
+        assert_eq!(error.to_string(), format!("cannot load {shown}: {shown}"));
+    }
 }

@@ -64,6 +64,36 @@ pub fn clean(text: &str, max: usize) -> String {
     cleaned
 }
 
+/// The text, escaped, with at most `max` bytes and an `…`: of a longer one the beginning and the end, where a message says what
+/// would be right.
+pub fn abridge(text: &str, max: usize) -> String {
+    if text.len() <= max {
+        let escaped = escape(text);
+        if escaped.len() <= max {
+            return escaped.into_owned();
+        }
+    }
+    let tail = max / 3;
+    let mut abridged = clean(text, max - tail);
+    let mut end = Vec::new();
+    let mut left = tail;
+    for c in text.chars().rev() {
+        let mut shown = String::new();
+        if is_unprintable(c) {
+            shown.extend(c.escape_default());
+        } else {
+            shown.push(c);
+        }
+        let Some(rest) = left.checked_sub(shown.len()) else {
+            break;
+        };
+        left = rest;
+        end.push(shown);
+    }
+    abridged.extend(end.into_iter().rev());
+    abridged
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -142,5 +172,23 @@ mod tests {
             assert_eq!(clean(text, max), shown, "{text:?} {max}");
         }
         assert_eq!(clean(&"\u{202e}".repeat(1 << 20), 80).len(), 83);
+    }
+
+    #[test]
+    fn of_a_long_message_the_beginning_and_the_end_are_shown() {
+        for (text, max, shown) in [
+            ("abc", 3, "abc"),
+            ("abcdefghij", 9, "abcdef…hij"),
+            ("äöüäöüäöü", 9, "äöü…ü"),
+            ("a\u{202e}bcdef", 9, "a…def"),
+            ("abcdefghi\u{202e}", 10, "abcdefg…"),
+            ("\u{202e}\u{202e}", 9, "…"),
+        ] {
+            assert_eq!(abridge(text, max), shown, "{text:?}");
+        }
+        let long = format!("is {:?}, must be small", "x".repeat(1 << 20));
+        let shown = abridge(&long, 100);
+        assert!(shown.len() <= 103, "{shown}");
+        assert!(shown.starts_with("is \"xx") && shown.ends_with("xx\", must be small"));
     }
 }

@@ -110,11 +110,12 @@ pub fn read(file: &str, text: &str) -> Reading {
                 untold += 1;
                 continue;
             }
+            let FieldProblem { path, message } = FieldProblem::new(wrong.path, wrong.message);
             reading.problems.push(SourceProblem {
                 source: file.to_owned(),
                 line: wrong.line.map(|line| first_line + line),
-                path: wrong.path,
-                message: wrong.message,
+                path,
+                message,
                 configuration: configuration.clone(),
             });
         }

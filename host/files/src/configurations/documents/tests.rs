@@ -250,6 +250,13 @@ fn a_text_made_to_take_long_is_told_in_seconds() {
                 "  brokerProperties:\n{}",
                 numbered("    a N: x\n", MANY / 14)
             )),
+            "bytes of names and values",
+        ),
+        (
+            spec(&format!(
+                "  brokerProperties:\n{}",
+                numbered("    a N: x\n", 8_000)
+            )),
             "name is not",
         ),
         (
@@ -302,6 +309,35 @@ fn of_many_problems_the_first_are_told_with_their_lines() {
             .message
             .contains("7 more problems")
     );
+}
+
+#[test]
+fn a_problem_with_a_large_value_is_short_and_on_one_line() {
+    let long = "x\\u202e\\n".repeat(100_000);
+    for (field, words) in [
+        (format!("capacity: \"{long}\""), "expected i64"),
+        (
+            format!("brokerProperties:\n    ? \"{long}\"\n    : []"),
+            "expected a string",
+        ),
+        (
+            format!("brokerProperties: {{A: \"{long}\"}}"),
+            "at most 65536",
+        ),
+    ] {
+        let text = good("a").replace("spec:\n", &format!("spec:\n  {field}\n"));
+        let reading = read("f.yaml", &text);
+        let [problem] = reading.problems.as_slice() else {
+            panic!("{:?}", reading.problems.len());
+        };
+        let shown = problem.to_string();
+        assert!(shown.len() < 1_400, "{}", shown.len());
+        assert!(problem.message.contains(words), "{shown}");
+        let unprintable = leafhost_core::text::is_unprintable;
+        let SourceProblem { path, message, .. } = problem;
+        assert!(!path.contains(unprintable) && !message.contains(unprintable));
+        assert!(problem.line.is_some());
+    }
 }
 
 #[test]
