@@ -87,7 +87,7 @@ impl Request {
                 let lines = terminal::wrap(&terminal::escape(error), terminal::size().width);
                 format!("{}\n(trying again every second)\n", lines.join("\n"))
             }
-            Output::Table => format!("{error}\n(trying again every second)\n"),
+            Output::Table => format!("{}\n(trying again every second)\n", terminal::escape(error)),
             Output::Json => format!("{}\n", serde_json::json!({"error": error})),
             Output::Yaml => format!("---\nerror: {}\n", serde_json::json!(error)),
         };

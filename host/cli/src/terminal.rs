@@ -3,6 +3,8 @@
 use std::borrow::Cow;
 use std::io::{IsTerminal, Write};
 
+pub use leafhost_core::text::escape;
+
 /// What a text means; the colour follows from it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tone {
@@ -47,8 +49,8 @@ impl Paint {
         self.0
     }
 
-    /// The text in the colour of its tone. Control characters are escaped, so that nothing a handler says can
-    /// steer the terminal.
+    /// The text in the colour of its tone. What is unprintable is escaped, so that nothing a handler says can
+    /// steer the terminal, reorder what it shows or hide in it.
     pub fn apply(self, tone: Tone, text: &str) -> String {
         let text = escape(text);
         let code = match tone {
@@ -69,22 +71,6 @@ impl Paint {
 fn wanted() -> bool {
     let set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
     !set("NO_COLOR") && std::env::var_os("TERM").is_none_or(|term| term != "dumb")
-}
-
-/// The text with control characters as `\n`, `\u{1b}` and the like.
-pub fn escape(text: &str) -> Cow<'_, str> {
-    if !text.contains(char::is_control) {
-        return Cow::Borrowed(text);
-    }
-    let mut escaped = String::with_capacity(text.len() + 8);
-    for c in text.chars() {
-        if c.is_control() {
-            escaped.extend(c.escape_default());
-        } else {
-            escaped.push(c);
-        }
-    }
-    Cow::Owned(escaped)
 }
 
 /// Whether stdout is a terminal.
@@ -173,6 +159,10 @@ mod tests {
         assert_eq!(
             Paint::PLAIN.apply(Tone::Bad, "a\x1b[2Jb\nc"),
             "a\\u{1b}[2Jb\\nc"
+        );
+        assert_eq!(
+            Paint::PLAIN.apply(Tone::Plain, "a\u{202e}b\u{200b}c\u{e0041}"),
+            "a\\u{202e}b\\u{200b}c\\u{e0041}"
         );
         assert_eq!(
             Paint::COLOURED.apply(Tone::Bad, "a\x07"),
