@@ -18,7 +18,7 @@ use tokio::task::JoinSet;
 
 use crate::atomic;
 use crate::blocking::blocking;
-use crate::folder::{Content, Folder, Kind, Rules, Snapshot};
+use crate::folder::{Content, Folder, Kind, LONGEST_NAME, Rules, Snapshot};
 use crate::properties::{self, Values};
 
 mod documents;
@@ -41,6 +41,7 @@ const RULES: Rules = Rules {
     ],
     nested: false,
     max_files: 1000,
+    longest_name: LONGEST_NAME,
 };
 
 /// The last good text of each file.
@@ -183,7 +184,8 @@ fn assemble(
         &snapshot.files
     } else {
         let folder = path.display().to_string();
-        set.problems.push(problem(&folder, missing(kept)));
+        let message = missing(snapshot.obstructed, kept);
+        set.problems.push(problem(&folder, message));
         // A folder that is not there says nothing of its files.
         lost = kept
             .keys()
@@ -256,11 +258,15 @@ fn assemble(
     set
 }
 
-fn missing(kept: &Kept) -> String {
+fn missing(obstructed: Option<&str>, kept: &Kept) -> String {
+    let (is, make) = match obstructed {
+        None => ("is missing", "make it"),
+        Some(is) => (is, "move away what is there, make it"),
+    };
     match kept.len() {
-        0 => "is missing; make it and put Configurations there".to_owned(),
+        0 => format!("{is}; {make} and put Configurations there"),
         files => format!(
-            "is missing, and what was accepted of its files ({files}) keeps serving; bring it back, or make it and leave it empty if they are to go"
+            "{is}, and what was accepted of its files ({files}) keeps serving; bring it back, or {make} and leave it empty if they are to go"
         ),
     }
 }
@@ -288,7 +294,13 @@ fn folder_problems(path: &Path, snapshot: &Snapshot, values: &Values) -> Vec<Sou
             .map(|message| problem(folder, message))
             .collect::<Vec<_>>()
     };
-    folders.iter().flat_map(of).collect()
+    let of_values = folders.iter().skip(1).filter_map(|(folder, snapshot)| {
+        let is = snapshot.obstructed?;
+        let message =
+            format!("{is}; move away what is there, and make it if values are to be read");
+        Some(problem(folder, message))
+    });
+    folders.iter().flat_map(of).chain(of_values).collect()
 }
 
 /// Adds to a file with problems what it said last and does not say now: a document that cannot be read may be any.

@@ -18,8 +18,12 @@ use crate::listen::{self, Listener, Sound};
 use crate::settle::{LOOK_SPACING, Settled, Settling, Stamp};
 
 mod look;
-pub use look::{Kind, Rules, fetch};
+mod names;
+pub use look::{Kind, LONGEST_NAME, Rules, fetch};
 use look::{Look, Read};
+
+/// The most files that are told one by one.
+const MAX_TOLD: usize = 20;
 
 /// What a file holds.
 #[derive(Clone, PartialEq, Eq)]
@@ -53,8 +57,12 @@ pub struct Snapshot {
     pub complete: bool,
     /// Whether there is a folder.
     pub exists: bool,
+    /// What is there instead, if something is: `is not a folder`.
+    pub obstructed: Option<&'static str>,
     /// By name; in a nested folder `SUBFOLDER/NAME`.
     pub files: BTreeMap<String, Content>,
+    /// When each was last changed before it was first seen, in seconds and nanoseconds.
+    pub ages: BTreeMap<String, (i64, i64)>,
     /// What concerns the folder as a whole.
     pub problems: Vec<String>,
 }
@@ -70,8 +78,25 @@ impl Snapshot {
         Self {
             complete: true,
             exists: look.exists,
+            obstructed: look.obstructed,
             files: look.found.iter().filter_map(content).collect(),
+            ages: look
+                .found
+                .iter()
+                .map(|(name, stamp)| (name.clone(), stamp.modified))
+                .collect(),
             problems: look.problems,
+        }
+    }
+
+    /// Takes down when new files were last changed, and forgets those that are gone.
+    fn age(&mut self, found: &BTreeMap<String, Stamp>) {
+        let Self { files, ages, .. } = self;
+        ages.retain(|name, _| files.contains_key(name));
+        for name in files.keys() {
+            if let Some(stamp) = found.get(name).filter(|_| !ages.contains_key(name)) {
+                ages.insert(name.clone(), stamp.modified);
+            }
         }
     }
 }
@@ -140,13 +165,10 @@ impl Folder {
                 begun = false;
             }
             snapshot.exists = look.exists;
+            snapshot.obstructed = look.obstructed;
             snapshot.problems = look.problems;
             snapshot.problems.extend(ear.deaf.clone());
-            let files = unread.iter();
-            let unread = files.map(|(name, why)| {
-                format!("{name} cannot be read, what it held last keeps serving: {why}")
-            });
-            snapshot.problems.extend(unread);
+            snapshot.problems.extend(told(&unread));
             let whole = *unpacked.get_or_insert(now + FILE_SETTLE);
             // What cannot be looked at does not settle.
             let settles = settling.next().filter(|_| look.readable);
@@ -164,6 +186,7 @@ impl Folder {
                     snapshot.files.extend(pending);
                     snapshot.complete = true;
                 }
+                snapshot.age(&look.found);
                 self.publish(&snapshot);
             }
             self.wait(&mut ear, &mut settling, now, wake).await;
@@ -282,17 +305,33 @@ impl Folder {
                 heard,
             } => {
                 let path = folder.join(name);
-                let name = path.strip_prefix(&self.path).ok().and_then(Path::to_str);
-                let Some(name) = name.filter(|name| self.rules.kind(name).is_some()) else {
+                let name = path.strip_prefix(&self.path).unwrap_or(&path);
+                if self.rules.wanted(name.as_os_str()).is_none() {
                     return false;
-                };
-                if let Some(heard) = heard {
+                }
+                let name = name.to_str().filter(|name| self.rules.kind(name).is_some());
+                if let (Some(name), Some(heard)) = (name, heard) {
                     settling.heard(name, heard, now);
                 }
                 true
             }
         }
     }
+}
+
+/// What is told of files that cannot be read at this moment.
+fn told(unread: &BTreeMap<String, String>) -> Vec<String> {
+    let first = unread.iter().take(MAX_TOLD);
+    let mut told: Vec<String> = first
+        .map(|(name, why)| format!("{name} cannot be read, what it held last keeps serving: {why}"))
+        .collect();
+    let more = unread.len().saturating_sub(MAX_TOLD);
+    if more > 0 {
+        told.push(format!(
+            "has {more} more files that cannot be read, what they held last keeps serving"
+        ));
+    }
+    told
 }
 
 /// Of the files beyond the number that is read those that were followed before still are. The others are there, and nothing is

@@ -12,7 +12,7 @@ use leafhost_core::ports::{
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use crate::folder::{self, Content, Folder, Kind, Rules, Snapshot};
+use crate::folder::{self, Content, Folder, Kind, LONGEST_NAME, Rules, Snapshot};
 
 mod accepted;
 use accepted::Accepted;
@@ -46,6 +46,8 @@ const RULES: Rules = Rules {
     ],
     nested: false,
     max_files: 1000,
+    // What is kept of one is called so, with an ending.
+    longest_name: LONGEST_NAME - accepted::VERSION.len(),
 };
 
 /// Where handler files lie.
@@ -188,12 +190,18 @@ fn assemble(
     for (path, snapshot) in folders {
         let folder = path.display().to_string();
         if !snapshot.exists {
-            let message = if earlier.is_empty() {
-                "is missing; make it and put handlers there"
-            } else {
-                "is missing, and the handlers that were accepted keep serving; bring it back, or make it and leave it empty if they are to go"
+            let (is, make) = match snapshot.obstructed {
+                None => ("is missing", "make it"),
+                Some(is) => (is, "move away what is there, make it"),
             };
-            set.problems.push(problem(folder, message.to_owned()));
+            let message = if earlier.is_empty() {
+                format!("{is}; {make} and put handlers there")
+            } else {
+                format!(
+                    "{is}, and the handlers that were accepted keep serving; bring it back, or {make} and leave it empty if they are to go"
+                )
+            };
+            set.problems.push(problem(folder, message));
         }
         for (name, content) in &snapshot.files {
             let file = path.join(name).display().to_string();

@@ -7,7 +7,7 @@ use leafhost_core::configuration::{
 };
 use leafhost_core::session::Property;
 
-use crate::folder::{Content, Kind, Rules, Snapshot};
+use crate::folder::{Content, Kind, LONGEST_NAME, Rules, Snapshot};
 
 /// The longest value, in bytes.
 pub const MAX_VALUE: u64 = 1 << 20;
@@ -22,6 +22,7 @@ pub const RULES: Rules = Rules {
     }],
     nested: true,
     max_files: 1000,
+    longest_name: LONGEST_NAME,
 };
 
 /// Where named values are: `secrets/NAME/KEY` and `configmaps/NAME/KEY` below `folder`.

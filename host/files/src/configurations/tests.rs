@@ -19,7 +19,7 @@ fn mk_snapshot(files: &[(&str, &str)]) -> Snapshot {
             .iter()
             .map(|(name, text)| ((*name).to_owned(), Content::Bytes(text.as_bytes().into())))
             .collect(),
-        problems: Vec::new(),
+        ..Snapshot::default()
     }
 }
 
@@ -129,6 +129,25 @@ fn the_first_file_by_name_has_the_name_and_the_other_is_told() {
         text.starts_with("DIR/b.yaml: metadata.name") && text.contains("DIR/a.yml"),
         "{text}"
     );
+}
+
+#[test]
+fn a_file_in_the_place_of_a_folder_is_told_as_such() {
+    let folder = tempfile::tempdir().unwrap();
+    for name in ["configurations", "secrets"] {
+        fs::write(folder.path().join(name), "").unwrap();
+    }
+    for (path, words) in [
+        ("", "is not a folder"),
+        ("secrets", "a part of its path is not a folder"),
+    ] {
+        let set = check_folder(&folder.path().join(path));
+        let told: Vec<_> = set.problems.iter().map(ToString::to_string).collect();
+        assert!(told.len() >= 2, "{told:?}");
+        for told in told {
+            assert!(told.contains(words) && !told.contains("missing"), "{told}");
+        }
+    }
 }
 
 #[test]

@@ -1,8 +1,10 @@
 //! One look through a folder, and reading one file of it. Blocks.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, Metadata};
 use std::io;
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -11,6 +13,7 @@ use leafhost_core::handler::Digest;
 
 use crate::atomic;
 use crate::folder::Content;
+use crate::folder::names::{Unusable, unusable};
 use crate::listen::is_missing;
 use crate::regular::{self, Error};
 use crate::settle::Stamp;
@@ -24,7 +27,12 @@ pub struct Rules {
     pub nested: bool,
     /// The most files; those after are named as a problem.
     pub max_files: usize,
+    /// The most bytes of a name.
+    pub longest_name: usize,
 }
+
+/// The most bytes of a name that Linux knows.
+pub const LONGEST_NAME: usize = 255;
 
 /// Files whose names end alike.
 #[derive(Debug)]
@@ -40,17 +48,30 @@ pub struct Kind {
 }
 
 impl Rules {
-    /// The kind of a file, if it is wanted: no dotfiles, and in a nested folder `SUBFOLDER/NAME`.
+    /// The kind of a file, if it is wanted and its name can be used.
     pub fn kind(&self, name: &str) -> Option<&'static Kind> {
-        let base = match (self.nested, name.split_once('/')) {
-            (false, None) => name,
-            (true, Some((folder, base))) if !folder.starts_with('.') && !base.contains('/') => base,
-            _ => return None,
-        };
-        let kinds = self.kinds.iter();
-        kinds
-            .filter(|_| !base.starts_with('.'))
-            .find(|kind| base.len() > kind.suffix.len() && base.ends_with(kind.suffix))
+        let kind = self.wanted(OsStr::new(name))?;
+        let mut parts = name.split('/').map(OsStr::new);
+        parts
+            .all(|part| unusable(part, self.longest_name).is_none())
+            .then_some(kind)
+    }
+
+    /// The kind of a file, if it is wanted, whether its name can be used or not: no dotfiles, and in a nested folder
+    /// `SUBFOLDER/NAME`.
+    pub fn wanted(&self, name: &OsStr) -> Option<&'static Kind> {
+        let mut parts = name.as_bytes().split(|byte| *byte == b'/');
+        let folder = if self.nested { parts.next() } else { None };
+        let base = parts.next()?;
+        let hidden = folder
+            .into_iter()
+            .chain([base])
+            .any(|part| part.starts_with(b"."));
+        if hidden || parts.next().is_some() {
+            return None;
+        }
+        let fits = |suffix: &str| base.len() > suffix.len() && base.ends_with(suffix.as_bytes());
+        self.kinds.iter().find(|kind| fits(kind.suffix))
     }
 }
 
@@ -59,6 +80,8 @@ impl Rules {
 pub struct Look {
     /// Whether there is a folder.
     pub exists: bool,
+    /// What is there instead, if something is: `is not a folder`.
+    pub obstructed: Option<&'static str>,
     /// Whether it could be read; a missing one is empty.
     pub readable: bool,
     /// The file system the folder is on.
@@ -84,7 +107,15 @@ impl Look {
         };
         let entries = match entries(path) {
             Ok(entries) => entries,
-            Err(error) if is_missing(&error) => return look,
+            Err(error) if is_missing(&error) => {
+                if error.kind() == io::ErrorKind::NotADirectory {
+                    look.obstructed = Some(match fs::metadata(path) {
+                        Ok(_) => "is not a folder",
+                        Err(_) => "cannot be there, since a part of its path is not a folder",
+                    });
+                }
+                return look;
+            }
             Err(error) => {
                 look.exists = true;
                 look.readable = false;
@@ -97,15 +128,22 @@ impl Look {
         };
         look.exists = true;
         look.device = fs::metadata(path).ok().map(|metadata| metadata.dev());
+        let mut unusable = Unusable::default();
         for (name, is_folder) in entries {
             if !rules.nested {
-                look.add(path, name, rules);
-            } else if is_folder && !name.starts_with('.') {
+                look.add(path, name, rules, &mut unusable);
+            } else if is_folder && !name.as_bytes().starts_with(b".") {
+                let Some(name) = usable(&name, rules) else {
+                    unusable.add(name);
+                    continue;
+                };
                 let folder = path.join(&name);
                 match self::entries(&folder) {
                     Ok(entries) => {
                         for (file, _) in entries {
-                            look.add(path, format!("{name}/{file}"), rules);
+                            let mut inner = OsString::from(format!("{name}/"));
+                            inner.push(file);
+                            look.add(path, inner, rules, &mut unusable);
                         }
                     }
                     Err(error) if is_missing(&error) => {}
@@ -120,6 +158,7 @@ impl Look {
                 look.subfolders.insert(folder);
             }
         }
+        look.problems.extend(unusable.problems(rules.longest_name));
         if let Some(first) = look.found.keys().nth(rules.max_files).cloned() {
             look.surplus = look.found.split_off(&first);
             let rest = look.surplus.len();
@@ -142,10 +181,15 @@ impl Look {
         }
     }
 
-    fn add(&mut self, path: &Path, name: String, rules: &Rules) {
-        if rules.kind(&name).is_none() {
+    fn add(&mut self, path: &Path, name: OsString, rules: &Rules, unusable: &mut Unusable) {
+        if rules.wanted(&name).is_none() {
             return;
         }
+        let Some(name) = name.to_str().filter(|name| rules.kind(name).is_some()) else {
+            unusable.add(name);
+            return;
+        };
+        let name = name.to_owned();
         let file = path.join(&name);
         // A link that leads nowhere is a file that cannot be used, not a missing one.
         let metadata = fs::metadata(&file).or_else(|_| fs::symlink_metadata(&file));
@@ -258,16 +302,21 @@ fn refused(why: impl Into<String>) -> Read {
     Read::Content(Content::Refused(why.into()))
 }
 
-/// Names and whether each is a folder. A name that is no text is nobody's.
-fn entries(path: &Path) -> io::Result<Vec<(String, bool)>> {
+/// Names and whether each is a folder.
+fn entries(path: &Path) -> io::Result<Vec<(OsString, bool)>> {
     let mut entries = Vec::new();
     for entry in fs::read_dir(path)? {
         let entry = entry?;
-        if let Ok(name) = entry.file_name().into_string() {
-            entries.push((name, entry.file_type()?.is_dir()));
-        }
+        entries.push((entry.file_name(), entry.file_type()?.is_dir()));
     }
     Ok(entries)
+}
+
+/// The name of a folder below, if it can be used.
+fn usable(name: &OsStr, rules: &Rules) -> Option<String> {
+    let name = name.to_str()?;
+    let wrong = unusable(OsStr::new(name), rules.longest_name);
+    wrong.is_none().then(|| name.to_owned())
 }
 
 fn stamp(metadata: &Metadata) -> Stamp {

@@ -26,6 +26,7 @@ const RULES: Rules = Rules {
     ],
     nested: false,
     max_files: 5,
+    longest_name: LONGEST_NAME,
 };
 
 struct Watched {
@@ -299,6 +300,7 @@ async fn files_below_a_nested_folder_have_two_names() {
         }],
         nested: true,
         max_files: 10,
+        longest_name: LONGEST_NAME,
     };
     let mut watched = mk_watched(rules, mk_folder);
     watched.until(|snapshot| snapshot.complete).await;
@@ -393,4 +395,61 @@ async fn a_file_that_changes_while_the_folder_is_first_read_is_not_missing() {
         .await;
     assert_eq!(snapshot.files["a.yaml"], Content::Pending);
     assert!(settling.next().is_some() && unread.is_empty());
+}
+
+#[tokio::test]
+async fn a_file_with_a_name_that_cannot_be_shown_is_heard_of_and_not_used() {
+    let mut watched = mk_watched(RULES, mk_folder);
+    watched.until(|snapshot| snapshot.complete).await;
+    let started = std::time::Instant::now();
+    let path = watched.path("a\nb.yaml");
+    fs::write(&path, "a").unwrap();
+    let seen = watched
+        .until(|snapshot| !snapshot.problems.is_empty())
+        .await;
+    let last = seen.last().unwrap();
+    assert!(
+        last.problems[0].starts_with("\"a\\nb.yaml\" is not used"),
+        "{last:?}"
+    );
+    assert!(last.files.is_empty());
+    fs::rename(&path, watched.path("ab.yaml")).unwrap();
+    watched.until_holds("ab.yaml", "a").await;
+    watched.until(|snapshot| snapshot.problems.is_empty()).await;
+    assert!(
+        started.elapsed() < Duration::from_secs(8),
+        "heard, not found by the backstop"
+    );
+}
+
+#[tokio::test]
+async fn the_age_of_a_file_is_that_of_when_it_was_first_seen() {
+    let mut watched = mk_watched(RULES, |path| {
+        mk_folder(path);
+        fs::write(path.join("f/a.yaml"), "a").unwrap();
+    });
+    watched.until_holds("a.yaml", "a").await;
+    let first = watched.receiver.borrow().ages.clone();
+    assert!(first.contains_key("a.yaml"));
+    fs::write(watched.path("a.yaml"), "b").unwrap();
+    watched.until_holds("a.yaml", "b").await;
+    assert_eq!(watched.receiver.borrow().ages, first);
+}
+
+#[test]
+fn of_many_files_that_cannot_be_read_the_first_are_told() {
+    let mut unread: BTreeMap<String, String> = BTreeMap::new();
+    for (number, last) in [
+        (0, None),
+        (20, Some("f19 cannot")),
+        (25, Some("has 5 more")),
+    ] {
+        unread.extend((0..number).map(|n| (format!("f{n:02}"), "why".to_owned())));
+        let told = told(&unread);
+        assert_eq!(told.len(), number.min(21));
+        assert!(
+            last.is_none_or(|last| told.last().unwrap().starts_with(last)),
+            "{told:?}"
+        );
+    }
 }

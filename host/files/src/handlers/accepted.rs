@@ -20,7 +20,7 @@ use crate::blocking::blocking;
 use crate::handlers::{MAX, Places};
 use crate::regular::{self, Error};
 
-const VERSION: &str = ".yaml";
+pub const VERSION: &str = ".yaml";
 const BYTES: &str = "bytes";
 /// Digits of a digest.
 const DIGITS: usize = 64;

@@ -18,7 +18,7 @@ fn mk_snapshot(files: &[(&str, Content)]) -> Arc<Snapshot> {
             .iter()
             .map(|(name, content)| ((*name).to_owned(), content.clone()))
             .collect(),
-        problems: Vec::new(),
+        ..Snapshot::default()
     })
 }
 
@@ -247,4 +247,26 @@ async fn the_accepted_version_is_kept_over_a_restart_until_the_file_is_gone() {
         home.path("handlers/a.wasm").display()
     );
     assert_eq!(error.to_string(), told);
+}
+
+#[test]
+fn a_file_in_the_place_of_the_folder_is_told_as_such() {
+    let nothing = Arc::new(Snapshot {
+        complete: true,
+        obstructed: Some("is not a folder"),
+        ..Snapshot::default()
+    });
+    let version = ("a.wasm".to_owned(), mk_version("a", None));
+    for (earlier, words) in [
+        (BTreeMap::new(), "move away what is there, make it and put"),
+        ([version].into(), "accepted keep serving"),
+    ] {
+        let set = assemble(&[("DIR".into(), Arc::clone(&nothing))], &earlier);
+        let told = set.problems[0].to_string();
+        assert!(
+            told.starts_with("DIR: is not a folder") && told.contains(words),
+            "{told}"
+        );
+        assert_eq!(set.files, earlier);
+    }
 }

@@ -22,6 +22,7 @@ const RULES: Rules = Rules {
     ],
     nested: false,
     max_files: 100,
+    longest_name: LONGEST_NAME,
 };
 
 #[test]
@@ -87,5 +88,93 @@ fn of_a_kind_that_is_not_held_only_the_digest_is_read() {
         fs::write(&path, "another").unwrap();
         let moved = read(folder.path(), name, kind, settled);
         assert!(matches!(moved, Read::MovedOn), "{moved:?}");
+    }
+}
+
+#[test]
+fn names_that_cannot_be_shown_are_not_used_and_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let nested = Rules {
+        nested: true,
+        ..RULES
+    };
+    let names: [&[u8]; 6] = [
+        b"good.bare",
+        b"a\nINFO fine.bare",
+        "a\u{202e}b.bare".as_bytes(),
+        b"a\xff.bare",
+        b"notes\xff.txt",
+        b".hidden\n.bare",
+    ];
+    for (rules, below) in [(&RULES, ""), (&nested, "sub"), (&nested, "s\nub")] {
+        let path = folder.path().join(below.len().to_string());
+        fs::create_dir_all(path.join(below)).unwrap();
+        for name in names {
+            fs::write(path.join(below).join(OsStr::from_bytes(name)), "text").unwrap();
+        }
+        let look = Look::at(&path, rules);
+        let found: Vec<_> = look.found.keys().map(String::as_str).collect();
+        let (expected, told): (&[&str], &[&str]) = match below {
+            "" => (
+                &["good.bare"],
+                &["a\\nINFO fine.bare", "a\\u{202e}b.bare", "a\\xff.bare"],
+            ),
+            "sub" => (
+                &["sub/good.bare"],
+                &[
+                    "sub/a\\nINFO fine.bare",
+                    "sub/a\\u{202e}b.bare",
+                    "sub/a\\xff.bare",
+                ],
+            ),
+            _ => (&[], &["s\\nub"]),
+        };
+        assert_eq!(found, expected);
+        let quoted: Vec<_> = look
+            .problems
+            .iter()
+            .map(|problem| problem.split('"').nth(1).unwrap())
+            .collect();
+        let mut told = told.to_vec();
+        told.sort_unstable();
+        let mut sorted = quoted.clone();
+        sorted.sort_unstable();
+        assert_eq!(sorted, told);
+        assert!(
+            look.problems
+                .iter()
+                .all(|problem| problem.ends_with("rename it"))
+        );
+        assert!(rules.kind("a\nb.bare").is_none() && rules.kind("s\n/b.bare").is_none());
+    }
+}
+
+#[test]
+fn what_is_in_the_place_of_a_folder_is_named() {
+    let top = tempfile::tempdir().unwrap();
+    let at = |name: &str| top.path().join(name);
+    fs::write(at("file"), "").unwrap();
+    nix::unistd::mkfifo(&at("fifo"), Mode::S_IRWXU).unwrap();
+    symlink("file", at("link")).unwrap();
+    symlink("nowhere", at("dangling")).unwrap();
+    for (name, obstructed) in [
+        ("file", Some("is not a folder")),
+        ("fifo", Some("is not a folder")),
+        ("link", Some("is not a folder")),
+        (
+            "file/below",
+            Some("cannot be there, since a part of its path is not a folder"),
+        ),
+        ("dangling", None),
+        ("missing", None),
+    ] {
+        let path = at(name);
+        let look = in_time(move || Look::at(&path, &RULES));
+        assert_eq!(
+            (look.exists, look.obstructed),
+            (false, obstructed),
+            "{name}"
+        );
+        assert_eq!(look.problems, Vec::<String>::new());
     }
 }
