@@ -1,9 +1,10 @@
 //! `leafhost check`: reads Configurations, handlers and grants as the agent would and names every problem.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
+use leafhost_core::names::ConfigurationKey;
 use leafhost_core::ports::SourceProblem;
 use leafhost_files::{check_folder, check_text};
 use leafhost_wasm::grants::Grants;
@@ -164,17 +165,17 @@ impl Plan {
     }
 
     fn add_folder(&mut self, path: &Path) -> Result<()> {
-        let set = check_folder(path);
-        self.problems.extend(set.problems);
+        let mut set = check_folder(path);
+        self.problems.append(&mut set.problems);
         let handlers = path.join("handlers");
         let complete = handlers.is_dir();
-        let mut keys = set.accepted;
         let configurations = path.join("configurations");
         let files = if configurations.is_dir() {
             handlers::files(&configurations)?
         } else {
             Vec::new()
         };
+        let mut chosen: BTreeMap<ConfigurationKey, Found> = BTreeMap::new();
         for file in files {
             if !handlers::is_yaml(&file) {
                 continue;
@@ -182,13 +183,20 @@ impl Plan {
             let Ok(text) = std::fs::read_to_string(&file) else {
                 continue;
             };
-            // What the folder as a whole accepts, at the first place it stands.
-            let found = found::read(&file.display().to_string(), &text)
-                .into_iter()
-                .filter(|found| keys.remove(&found.configuration.key).is_some());
-            self.configurations
-                .extend(found.map(|found| (found, complete)));
+            // What the folder as a whole accepts, at the place it is taken from.
+            for found in found::read(&file.display().to_string(), &text) {
+                let key = found.configuration.key.clone();
+                let Some(accepted) = set.accepted.get(&key) else {
+                    continue;
+                };
+                if !chosen.contains_key(&key) || accepted.configuration == found.configuration {
+                    chosen.insert(key, found);
+                }
+            }
         }
+        let chosen = chosen.into_values();
+        self.configurations
+            .extend(chosen.map(|found| (found, complete)));
         if complete {
             self.components.extend(handlers::components(&handlers)?);
             self.problems.extend(lone_grants(&handlers)?);

@@ -21,8 +21,10 @@ use crate::blocking::blocking;
 use crate::folder::{Content, Folder, Kind, LONGEST_NAME, Rules, Snapshot};
 use crate::properties::{self, Values};
 
+mod claims;
 mod documents;
-use documents::{Document, Reading};
+use claims::{MAX_CONFIGURATIONS, Served};
+use documents::{Document, MAX_PROBLEMS, Reading};
 
 const RULES: Rules = Rules {
     kinds: &[
@@ -44,8 +46,38 @@ const RULES: Rules = Rules {
     longest_name: LONGEST_NAME,
 };
 
-/// The last good text of each file.
+/// The last good text of each file, of what was accepted.
 type Kept = BTreeMap<String, String>;
+/// The most Configurations that one message names.
+const MAX_NAMED: usize = 5;
+
+/// What was accepted.
+#[derive(Debug, Clone, Default, PartialEq)]
+struct Memory {
+    kept: Kept,
+    served: Served,
+}
+
+impl Memory {
+    /// From what was kept; a Configuration that is in two files there may be of either.
+    fn new(kept: Kept) -> Self {
+        let mut served: BTreeMap<ConfigurationKey, Option<String>> = BTreeMap::new();
+        for (name, text) in &kept {
+            for document in documents::read(name, text).documents {
+                let file = served.entry(document.configuration.key);
+                file.and_modify(|file| *file = None)
+                    .or_insert_with(|| Some(name.clone()));
+            }
+        }
+        let served = served.into_iter();
+        Self {
+            served: served
+                .filter_map(|(key, file)| Some((key, file?)))
+                .collect(),
+            kept,
+        }
+    }
+}
 
 /// The Configurations of a standalone folder. Dropping it ends its tasks.
 pub struct FileConfigurations {
@@ -68,14 +100,14 @@ impl FileConfigurations {
             secrets: watched("secrets", properties::RULES),
             configmaps: watched("configmaps", properties::RULES),
         };
-        let (path, texts) = blocking(move || {
-            let texts = read_kept(&kept);
-            (kept, texts)
+        let (path, memory) = blocking(move || {
+            let memory = read_kept(&kept).map(Memory::new);
+            (kept, memory)
         })
         .await;
-        let texts = texts?;
+        let memory = memory?;
         let (sender, set) = watch::channel(Arc::default());
-        tasks.spawn(follow(folder, folders, path, texts, sender));
+        tasks.spawn(follow(folder, folders, path, memory, sender));
         Ok(Self { set, _tasks: tasks })
     }
 }
@@ -109,7 +141,7 @@ pub fn check_folder(folder: &Path) -> ConfigurationSet {
     };
     let path = folder.join("configurations");
     let snapshot = Snapshot::now(&path, &RULES);
-    assemble(&path, &snapshot, &values, &mut Kept::new())
+    assemble(&path, &snapshot, &values, &mut Memory::default())
 }
 
 struct Folders {
@@ -122,12 +154,12 @@ async fn follow(
     folder: PathBuf,
     mut folders: Folders,
     kept_folder: PathBuf,
-    mut kept: Kept,
+    mut memory: Memory,
     set: watch::Sender<Arc<ConfigurationSet>>,
 ) {
     let path = folder.join("configurations");
     let shown = folder.display().to_string();
-    let mut stored = kept.clone();
+    let mut stored = memory.kept.clone();
     loop {
         let snapshot = folders.configurations.borrow_and_update().clone();
         let values = Values {
@@ -138,12 +170,12 @@ async fn follow(
         if snapshot.complete && values.secrets.complete && values.configmaps.complete {
             let (path, kept_folder) = (path.clone(), kept_folder.clone());
             let next;
-            (next, kept, stored) = blocking(move || {
-                let mut next = assemble(&path, &snapshot, &values, &mut kept);
+            (next, memory, stored) = blocking(move || {
+                let mut next = assemble(&path, &snapshot, &values, &mut memory);
                 next.problems
-                    .extend(store(&kept_folder, &mut stored, &kept));
+                    .extend(store(&kept_folder, &mut stored, &memory.kept));
                 next.problems.sort();
-                (next, kept, stored)
+                (next, memory, stored)
             })
             .await;
             publish(&set, next);
@@ -157,7 +189,7 @@ async fn follow(
             changed = folders.configurations.changed() => changed,
             changed = folders.secrets.changed() => changed,
             changed = folders.configmaps.changed() => changed,
-            () = tokio::time::sleep(FOLDER_BACKSTOP), if stored != kept => Ok(()),
+            () = tokio::time::sleep(FOLDER_BACKSTOP), if stored != memory.kept => Ok(()),
         };
         if changed.is_err() {
             return;
@@ -170,7 +202,7 @@ fn assemble(
     path: &Path,
     snapshot: &Snapshot,
     values: &Values,
-    kept: &mut Kept,
+    memory: &mut Memory,
 ) -> ConfigurationSet {
     let at = |file: &str| path.join(file).display().to_string();
     let mut set = ConfigurationSet {
@@ -178,6 +210,7 @@ fn assemble(
         ..ConfigurationSet::default()
     };
     set.problems.extend(folder_problems(path, snapshot, values));
+    let Memory { kept, served } = memory;
     let lost: BTreeMap<String, Content>;
     let files = if snapshot.exists {
         kept.retain(|file, _| snapshot.files.contains_key(file));
@@ -193,59 +226,43 @@ fn assemble(
             .collect();
         &lost
     };
-    let mut owners: BTreeMap<ConfigurationKey, String> = BTreeMap::new();
-    for (name, content) in files {
-        let file = at(name);
-        let mut reading = match content {
-            Content::Digest(_) | Content::Pending => Reading::default(),
-            Content::Refused(why) => Reading {
-                documents: Vec::new(),
-                problems: vec![problem(&file, why.clone())],
-            },
-            Content::Bytes(bytes) => match std::str::from_utf8(bytes) {
-                Ok(text) => documents::read(&file, text),
-                Err(error) => Reading {
-                    documents: Vec::new(),
-                    problems: vec![problem(&file, format!("is not UTF-8 text: {error}"))],
-                },
-            },
-        };
-        if !reading.problems.is_empty() || !matches!(content, Content::Bytes(_)) {
-            retain(&file, kept.get(name), &mut reading);
-        }
-        set.problems.append(&mut reading.problems);
-        let texts: Vec<&str> = reading.documents.iter().map(|d| d.text.as_str()).collect();
-        if texts.is_empty() {
-            kept.remove(name);
-        } else {
-            kept.insert(name.clone(), texts.join("\n---\n"));
-        }
-        for Document { configuration, .. } in reading.documents {
+    let readings: Vec<(&str, Reading)> = files
+        .iter()
+        .map(|(name, content)| (name.as_str(), read(&at(name), content, kept.get(name))))
+        .collect();
+    let offers: Vec<_> = readings
+        .iter()
+        .flat_map(|(name, reading)| reading.documents.iter().map(|d| (*name, key(d))))
+        .collect();
+    *served = claims::choose(&offers, served, &snapshot.ages);
+    for (name, reading) in readings {
+        let mut taking = Taking::new(at(name), reading.problems);
+        let mut texts = Vec::new();
+        for Document {
+            configuration,
+            text,
+        } in reading.documents
+        {
             let key = configuration.key.clone();
-            if let Some(other) = owners.get(&key) {
-                set.problems.push(SourceProblem {
-                    path: "metadata.name".to_owned(),
-                    configuration: Some(key.clone()),
-                    ..problem(
-                        &file,
-                        format!(
-                            "{key} is in {other} already, which counts; remove or rename this one"
-                        ),
-                    )
-                });
-                continue;
+            match served.get(&key) {
+                Some(file) if file == name => {}
+                Some(other) => {
+                    taking.is_taken(&key, &at(other));
+                    continue;
+                }
+                None => {
+                    taking.beyond.push(key);
+                    continue;
+                }
             }
-            owners.insert(key.clone(), file.clone());
+            texts.push(text);
             let properties = values.resolve(&configuration);
             if let Err(wrong) = &properties {
-                set.problems.push(SourceProblem {
-                    path: wrong.path.clone(),
-                    configuration: Some(key.clone()),
-                    ..problem(
-                        &file,
-                        format!("{}; the handler is not called", wrong.message),
-                    )
-                });
+                taking.tell(
+                    &wrong.path,
+                    format!("{}; the handler is not called", wrong.message),
+                    Some(key.clone()),
+                );
             }
             let discovery = ConfiguredDiscovery {
                 configuration,
@@ -253,9 +270,101 @@ fn assemble(
             };
             set.accepted.insert(key, Arc::new(discovery));
         }
+        if texts.is_empty() {
+            kept.remove(name);
+        } else {
+            kept.insert(name.to_owned(), texts.join("\n---\n"));
+        }
+        set.problems.extend(taking.problems());
     }
     set.problems.sort();
     set
+}
+
+/// What a file says, and where it is not good what of it was `kept`.
+fn read(file: &str, content: &Content, kept: Option<&String>) -> Reading {
+    let refused = |why| Reading {
+        documents: Vec::new(),
+        problems: vec![problem(file, why)],
+    };
+    let mut reading = match content {
+        Content::Digest(_) | Content::Pending => Reading::default(),
+        Content::Refused(why) => refused(why.clone()),
+        Content::Bytes(bytes) => match std::str::from_utf8(bytes) {
+            Ok(text) => documents::read(file, text),
+            Err(error) => refused(format!("is not UTF-8 text: {error}")),
+        },
+    };
+    if !reading.problems.is_empty() || !matches!(content, Content::Bytes(_)) {
+        retain(file, kept, &mut reading);
+    }
+    reading
+}
+
+/// What is told of a file whose Configurations are taken.
+struct Taking {
+    file: String,
+    problems: Vec<SourceProblem>,
+    untold: usize,
+    /// Those beyond the number that an agent takes.
+    beyond: Vec<ConfigurationKey>,
+}
+
+impl Taking {
+    fn new(file: String, problems: Vec<SourceProblem>) -> Self {
+        Self {
+            file,
+            problems,
+            untold: 0,
+            beyond: Vec::new(),
+        }
+    }
+
+    fn tell(&mut self, path: &str, message: String, configuration: Option<ConfigurationKey>) {
+        if self.problems.len() >= MAX_PROBLEMS {
+            self.untold = self.untold.saturating_add(1);
+            return;
+        }
+        self.problems.push(SourceProblem {
+            path: path.to_owned(),
+            configuration,
+            ..problem(&self.file, message)
+        });
+    }
+
+    /// It is of this file and not of the Configuration, which serves.
+    fn is_taken(&mut self, key: &ConfigurationKey, other: &str) {
+        let message = format!(
+            "{key} is in {other} already, which serves on; rename this one, or remove one of the two"
+        );
+        self.tell("metadata.name", message, None);
+    }
+
+    fn problems(mut self) -> Vec<SourceProblem> {
+        if self.untold > 0 {
+            let message = format!("has {} more problems; mend the others first", self.untold);
+            self.problems.push(problem(&self.file, message));
+        }
+        if !self.beyond.is_empty() {
+            let message = format!(
+                "has {} Configurations beyond the {MAX_CONFIGURATIONS} that an agent takes, which are not used: {}; remove some, or let one find more devices",
+                self.beyond.len(),
+                list(&self.beyond)
+            );
+            self.problems.push(problem(&self.file, message));
+        }
+        self.problems
+    }
+}
+
+/// The first of some Configurations, and how many more there are.
+fn list(keys: &[ConfigurationKey]) -> String {
+    let named = keys.iter().take(MAX_NAMED).map(ToString::to_string);
+    let named = named.collect::<Vec<_>>().join(", ");
+    match keys.len().saturating_sub(MAX_NAMED) {
+        0 => named,
+        more => format!("{named} and {more} more"),
+    }
 }
 
 fn missing(obstructed: Option<&str>, kept: &Kept) -> String {
@@ -310,15 +419,15 @@ fn retain(file: &str, kept: Option<&String>, reading: &mut Reading) {
     let mut retained: Vec<Document> = earlier.unwrap_or_default();
     retained.retain(|document| !now.contains(key(document)));
     for problem in &mut reading.problems {
-        let names: Vec<_> = retained
+        let keys: Vec<_> = retained
             .iter()
             .map(key)
             .filter(|key| problem.configuration.as_ref().is_none_or(|own| own == *key))
-            .map(ToString::to_string)
+            .cloned()
             .collect();
-        if !names.is_empty() {
+        if !keys.is_empty() {
             problem.message += "; until that is right, the last accepted version of ";
-            problem.message += &names.join(", ");
+            problem.message += &list(&keys);
             problem.message += " keeps serving";
         }
     }

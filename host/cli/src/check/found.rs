@@ -22,7 +22,7 @@ pub fn read(file: &str, text: &str) -> Vec<Found> {
     let mut found: Vec<Found> = Vec::new();
     let mut before = 0;
     for document in lines.split(|line| line.starts_with("---")) {
-        let (configurations, _) = check_text(file, &document.join("\n"));
+        let (configurations, _) = check_text(file, &(document.join("\n") + "\n"));
         for configuration in configurations {
             let line_of = |field: &str| {
                 let mut lines = document.iter();

@@ -39,7 +39,7 @@ const READING: u64 = 1 << 30;
 /// How much of looking for the lines of problems, which reads a document again for each: less than a second.
 const LOOKING: u64 = 1 << 27;
 /// The most problems that are told of a file.
-const MAX_PROBLEMS: usize = 100;
+pub const MAX_PROBLEMS: usize = 100;
 
 /// What is left of the patience with a file.
 struct Patience {

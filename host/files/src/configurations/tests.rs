@@ -39,8 +39,8 @@ fn shown(set: &ConfigurationSet) -> Vec<(String, u32)> {
         .collect()
 }
 
-fn run(files: &[(&str, &str)], kept: &mut Kept) -> ConfigurationSet {
-    assemble(Path::new("DIR"), &mk_snapshot(files), &mk_values(), kept)
+fn run(files: &[(&str, &str)], memory: &mut Memory) -> ConfigurationSet {
+    assemble(Path::new("DIR"), &mk_snapshot(files), &mk_values(), memory)
 }
 
 fn pairs(expected: &[(&str, u32)]) -> Vec<(String, u32)> {
@@ -52,11 +52,11 @@ fn pairs(expected: &[(&str, u32)]) -> Vec<(String, u32)> {
 
 #[test]
 fn what_a_broken_file_said_last_keeps_serving_and_its_good_documents_are_new() {
-    let mut kept = Kept::new();
+    let mut memory = Memory::default();
     let good = format!("{}---\n{}", mk_text("a", "1"), mk_text("b", "1"));
-    run(&[("f.yaml", &good)], &mut kept);
+    run(&[("f.yaml", &good)], &mut memory);
     let broken = format!("{}---\n{}", mk_text("a", "2"), mk_text("b", "0"));
-    let set = run(&[("f.yaml", &broken)], &mut kept);
+    let set = run(&[("f.yaml", &broken)], &mut memory);
     assert_eq!(shown(&set), pairs(&[("a", 2), ("b", 1)]));
     let text = set.problems[0].to_string();
     for words in [
@@ -68,7 +68,7 @@ fn what_a_broken_file_said_last_keeps_serving_and_its_good_documents_are_new() {
         assert!(text.contains(words), "{text}");
     }
     // All of it unreadable, from a restart: only what was kept is there.
-    let set = run(&[("f.yaml", "a: [")], &mut kept.clone());
+    let set = run(&[("f.yaml", "a: [")], &mut Memory::new(memory.kept.clone()));
     assert_eq!(shown(&set), pairs(&[("a", 2), ("b", 1)]));
     assert!(
         set.problems[0]
@@ -76,58 +76,146 @@ fn what_a_broken_file_said_last_keeps_serving_and_its_good_documents_are_new() {
             .contains("default/a, default/b keeps serving")
     );
     // A good file counts as it is: b was removed on purpose.
-    let set = run(&[("f.yaml", &mk_text("a", "3"))], &mut kept);
+    let set = run(&[("f.yaml", &mk_text("a", "3"))], &mut memory);
     assert_eq!((shown(&set), set.problems), (pairs(&[("a", 3)]), vec![]));
 }
 
 #[test]
 fn a_file_that_is_gone_serves_no_more_and_one_that_has_not_settled_still_does() {
-    let mut kept = Kept::new();
+    let mut memory = Memory::default();
     run(
         &[
             ("f.yaml", &mk_text("a", "1")),
             ("g.yaml", &mk_text("b", "1")),
         ],
-        &mut kept,
+        &mut memory,
     );
     let mut snapshot = mk_snapshot(&[]);
     snapshot.files.insert("g.yaml".into(), Content::Pending);
-    let set = assemble(Path::new("DIR"), &snapshot, &mk_values(), &mut kept);
+    let set = assemble(Path::new("DIR"), &snapshot, &mk_values(), &mut memory);
     assert_eq!((shown(&set), set.problems), (pairs(&[("b", 1)]), vec![]));
-    assert_eq!(kept.len(), 1);
+    assert_eq!(memory.kept.len(), 1);
 }
 
 #[test]
 fn a_folder_that_is_missing_says_nothing_of_its_files() {
-    let mut kept = Kept::new();
-    run(&[("f.yaml", &mk_text("a", "1"))], &mut kept);
+    let mut memory = Memory::default();
+    run(&[("f.yaml", &mk_text("a", "1"))], &mut memory);
     let nothing = Snapshot {
         exists: false,
         ..mk_snapshot(&[])
     };
     for _ in 0..2 {
-        let set = assemble(Path::new("DIR"), &nothing, &mk_values(), &mut kept);
+        let set = assemble(Path::new("DIR"), &nothing, &mk_values(), &mut memory);
         assert_eq!(shown(&set), pairs(&[("a", 1)]));
         let text = set.problems[0].to_string();
         assert!(text.contains("DIR: is missing") && text.contains("keeps serving"));
     }
-    assert_eq!(shown(&run(&[], &mut kept)), []);
+    assert_eq!(shown(&run(&[], &mut memory)), []);
 }
 
 #[test]
-fn the_first_file_by_name_has_the_name_and_the_other_is_told() {
-    let set = run(
-        &[
-            ("b.yaml", &mk_text("a", "2")),
-            ("a.yml", &mk_text("a", "1")),
-        ],
-        &mut Kept::new(),
+fn a_copy_takes_nothing_from_the_file_that_serves_and_is_told() {
+    let mut memory = Memory::default();
+    let original = mk_text("a", "1");
+    run(&[("a.yaml", &original)], &mut memory);
+    let copy = format!("{}---\n{}", mk_text("a", "2"), mk_text("b", "2"));
+    let a_copy = ("a-copy.yaml", copy.as_str());
+    let mut restarted = Memory::new(memory.kept.clone());
+    for memory in [&mut memory, &mut restarted] {
+        for text in [original.as_str(), "a: [", &original] {
+            let set = run(&[a_copy, ("a.yaml", text)], memory);
+            assert_eq!(shown(&set), pairs(&[("a", 1), ("b", 2)]));
+            let told = set.problems[0].to_string();
+            for words in [
+                "DIR/a-copy.yaml: metadata.name: default/a is in DIR/a.yaml already",
+                "rename this one, or remove one",
+            ] {
+                assert!(told.contains(words), "{told}");
+            }
+            assert_eq!(set.problems[0].configuration, None, "it serves");
+        }
+    }
+    let mut restarted = Memory::new(memory.kept.clone());
+    for memory in [&mut memory, &mut restarted] {
+        let set = run(&[a_copy], memory);
+        let expected = (pairs(&[("a", 2), ("b", 2)]), vec![]);
+        assert_eq!((shown(&set), set.problems), expected);
+    }
+}
+
+#[test]
+fn of_files_first_seen_together_the_one_changed_longest_ago_has_the_name() {
+    let (one, two) = (mk_text("a", "1"), mk_text("a", "2"));
+    let files = [("a.yml", one.as_str()), ("b.yaml", &two)];
+    for (ages, serving, other) in [
+        ([("a.yml", 5), ("b.yaml", 5)], ("a.yml", 1), "b.yaml"),
+        ([("a.yml", 5), ("b.yaml", 4)], ("b.yaml", 2), "a.yml"),
+    ] {
+        let mut snapshot = mk_snapshot(&files);
+        snapshot.ages = ages.map(|(file, age)| (file.to_owned(), (age, 0))).into();
+        let mut memory = Memory::default();
+        let set = assemble(Path::new("DIR"), &snapshot, &mk_values(), &mut memory);
+        assert_eq!(shown(&set), pairs(&[("a", serving.1)]));
+        let told = set.problems[0].to_string();
+        assert!(
+            told.starts_with(&format!("DIR/{other}: metadata.name"))
+                && told.contains(&format!("DIR/{}", serving.0)),
+            "{told}"
+        );
+    }
+}
+
+#[test]
+fn configurations_and_problems_beyond_their_numbers_are_told_in_a_line_for_each_file() {
+    let many = |letter: char, number: usize| {
+        let texts: Vec<_> = (0..number)
+            .map(|n| mk_text(&format!("{letter}{n}"), "1"))
+            .collect();
+        texts.join("---\n")
+    };
+    let mut memory = Memory::default();
+    let (serving, new) = (many('m', 1_990), many('a', 30));
+    run(&[("m.yaml", &serving)], &mut memory);
+    let all = [
+        ("a.yaml", new.as_str()),
+        ("m.yaml", &serving),
+        ("z.yaml", &new),
+    ];
+    let set = run(&all, &mut memory);
+    assert_eq!(set.accepted.len(), MAX_CONFIGURATIONS);
+    let served = shown(&set);
+    assert_eq!(
+        served
+            .iter()
+            .filter(|(name, _)| name.starts_with('m'))
+            .count(),
+        1_990
     );
-    assert_eq!(shown(&set), pairs(&[("a", 1)]));
-    let text = set.problems[0].to_string();
+    let told: Vec<_> = set.problems.iter().map(ToString::to_string).collect();
+    assert_eq!(told.len(), 1 + 10 + 1, "{told:?}");
     assert!(
-        text.starts_with("DIR/b.yaml: metadata.name") && text.contains("DIR/a.yml"),
-        "{text}"
+        told[0].starts_with("DIR/a.yaml: has 20 Configurations beyond the 2000 that")
+            && told[0].contains("default/a10, default/a11, default/a12, default/a13, default/a14 and 15 more; remove"),
+        "{told:?}"
+    );
+    let set = run(&[("m.yaml", &serving), ("n.yaml", &serving)], &mut memory);
+    assert_eq!(set.problems.len(), MAX_PROBLEMS + 1);
+    let last = set.problems.iter().find(|problem| problem.path.is_empty());
+    assert!(last.unwrap().message.contains("1890 more problems"));
+}
+
+#[test]
+fn a_broken_file_of_many_configurations_names_the_first_that_serve_on() {
+    let texts: Vec<_> = (0..50).map(|n| mk_text(&format!("c{n:02}"), "1")).collect();
+    let mut memory = Memory::default();
+    run(&[("f.yaml", &texts.join("---\n"))], &mut memory);
+    let set = run(&[("f.yaml", "a: [")], &mut memory);
+    assert_eq!(set.accepted.len(), 50);
+    let message = &set.problems[0].message;
+    assert!(
+        message.ends_with("default/c04 and 45 more keeps serving"),
+        "{message}"
     );
 }
 
