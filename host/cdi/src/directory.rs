@@ -3,8 +3,10 @@
 //! Whose a file is stands in its name, `<vendor>-<class>_<owner>.json`, the form the specification has for generated
 //! specs: an annotation would need version 0.6.0, and a list kept elsewhere could be lost. A file under that name which
 //! holds another kind, or is no regular file, is somebody else's all the same and is never touched.
-//! A file of the owner that is damaged is replaced.
+//! A file of the owner that is damaged is replaced. A class that is too long for a file's name stands in it shortened, with a `~` that no
+//! class has; which one it is then stands in the file.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::fs;
@@ -12,6 +14,8 @@ use std::io::{self, ErrorKind, Write as _};
 use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
+use blake2::digest::consts::U8;
+use blake2::{Blake2b, Digest as _};
 use serde::Deserialize;
 
 use crate::names::{class_problem, vendor_problem};
@@ -21,6 +25,12 @@ use crate::spec::{InvalidSpec, Spec};
 const MODE: u32 = 0o644;
 /// What names of files that are being written end with: no runtime reads them.
 const TEMPORARY: &str = ".tmp";
+/// The most bytes of a file's name.
+const MAX_NAME: usize = 255;
+/// How much of a class that is too long stands in the name of its file, in bytes.
+const HEAD: usize = 180;
+/// What follows it, before the digest; no class has it.
+const SHORTENED: char = '~';
 /// The machine has no more open files to give.
 const ENFILE: i32 = 23;
 /// The process may not open more files.
@@ -148,14 +158,19 @@ impl SpecDir {
             vendor,
             owner,
         } = self;
-        directory.join(format!("{vendor}-{class}_{owner}.json"))
+        let mut name = format!("{vendor}-{class}_{owner}.json");
+        if let Some(head) = class.get(..HEAD).filter(|_| name.len() > MAX_NAME) {
+            let digest = digest(class);
+            name = format!("{vendor}-{head}{SHORTENED}{digest}_{owner}.json");
+        }
+        directory.join(name)
     }
 
     /// Makes the folder if need be and tries whether files can be written there, so that an operator learns of it
     /// before there is something to write.
     pub fn check_writable(&self) -> Result<(), Error> {
         self.create()?;
-        self.temporary("probe").map(drop)
+        self.temporary().map(drop)
     }
 
     /// What is there. Clears what a crash during a write has left. A missing folder is an empty one.
@@ -171,9 +186,22 @@ impl SpecDir {
                 fs::remove_file(&path).map_err(|source| failed("remove", &path, source))?;
                 continue;
             }
-            let Some(class) = self.class_of(name) else {
+            let Some(stem) = self.stem_of(name) else {
                 continue;
             };
+            let class = match self.class_of(stem, &path)? {
+                Named::Class(class) => class,
+                Named::Foreign(what) => {
+                    published.foreign.push(Error::Foreign { path, what });
+                    continue;
+                }
+                // Nobody can read it; where it is wanted it is written again.
+                Named::Nothing => {
+                    fs::remove_file(&path).map_err(|source| failed("remove", &path, source))?;
+                    continue;
+                }
+            };
+            let class = class.as_ref();
             match self.held(class)? {
                 Held::Nothing => {}
                 Held::Foreign(what) => published.foreign.push(Error::Foreign { path, what }),
@@ -213,7 +241,7 @@ impl SpecDir {
         self.check_conflict(spec, &path)?;
         if written != Written::Unchanged {
             self.create()?;
-            self.replace(class, &bytes, &path)?;
+            self.replace(&bytes, &path)?;
         }
         Ok(written)
     }
@@ -232,14 +260,41 @@ impl SpecDir {
         }
     }
 
-    fn class_of<'a>(&self, file_name: &'a str) -> Option<&'a str> {
+    /// What stands for the class in the name of a file of ours.
+    fn stem_of<'a>(&self, file_name: &'a str) -> Option<&'a str> {
         file_name
             .strip_prefix(self.vendor.as_str())?
             .strip_prefix('-')?
             .strip_suffix(".json")?
             .strip_suffix(self.owner.as_str())?
             .strip_suffix('_')
-            .filter(|class| class_problem(class).is_none())
+            .filter(|stem| match stem.split_once(SHORTENED) {
+                None => class_problem(stem).is_none(),
+                Some((head, _)) => head.len() == HEAD,
+            })
+    }
+
+    /// The class of a file of ours: a shortened one stands in the file.
+    fn class_of<'a>(&self, stem: &'a str, path: &Path) -> Result<Named<'a>, Error> {
+        if !stem.contains(SHORTENED) {
+            return Ok(Named::Class(stem.into()));
+        }
+        let fail = |source| failed("read", path, source);
+        if !fs::symlink_metadata(path).map_err(fail)?.is_file() {
+            return Ok(Named::Foreign("is not a regular file".to_owned()));
+        }
+        let bytes = fs::read(path).map_err(fail)?;
+        let Ok(Outline { kind, .. }) = serde_json::from_slice(&bytes) else {
+            return Ok(Named::Nothing);
+        };
+        let class = kind
+            .strip_prefix(self.vendor.as_str())
+            .and_then(|rest| rest.strip_prefix('/'))
+            .filter(|class| self.path(class) == path);
+        Ok(match class {
+            Some(class) => Named::Class(class.to_owned().into()),
+            None => Named::Foreign(format!("holds kind {kind:?}")),
+        })
     }
 
     fn held(&self, class: &str) -> Result<Held, Error> {
@@ -270,7 +325,7 @@ impl SpecDir {
                 && path
                     .file_name()
                     .and_then(OsStr::to_str)
-                    .is_some_and(|name| self.class_of(name).is_none());
+                    .is_some_and(|name| self.stem_of(name).is_none());
             let Some(outline) = of_others.then(|| Outline::read(&path)).flatten() else {
                 continue;
             };
@@ -310,9 +365,9 @@ impl SpecDir {
             .map_err(|source| failed("create folder", &self.directory, source))
     }
 
-    fn temporary(&self, class: &str) -> Result<tempfile::NamedTempFile, Error> {
+    fn temporary(&self) -> Result<tempfile::NamedTempFile, Error> {
         tempfile::Builder::new()
-            .prefix(&format!(".{}-{class}-", self.vendor))
+            .prefix(&format!(".{}-", self.vendor))
             .suffix(&format!("_{}{TEMPORARY}", self.owner))
             // Opened here, since tempfile's errors hide the kernel's number and differ by the name each time.
             .make_in(&self.directory, |path| {
@@ -322,8 +377,8 @@ impl SpecDir {
             .map_err(|source| failed("write into", &self.directory, source))
     }
 
-    fn replace(&self, class: &str, bytes: &[u8], path: &Path) -> Result<(), Error> {
-        let mut file = self.temporary(class)?;
+    fn replace(&self, bytes: &[u8], path: &Path) -> Result<(), Error> {
+        let mut file = self.temporary()?;
         file.as_file_mut()
             .write_all(bytes)
             .and_then(|()| {
@@ -342,6 +397,13 @@ impl SpecDir {
             .and_then(|directory| directory.sync_all())
             .map_err(|source| failed("write", &self.directory, source))
     }
+}
+
+/// Which class a file of ours is of.
+enum Named<'a> {
+    Class(Cow<'a, str>),
+    Foreign(String),
+    Nothing,
 }
 
 /// What lies under a name of ours.
@@ -374,6 +436,12 @@ impl Outline {
     }
 }
 
+/// Sixteen hex digits of BLAKE2b.
+fn digest(class: &str) -> String {
+    let digest = Blake2b::<U8>::digest(class);
+    digest.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
 fn failed(action: &'static str, path: &Path, source: io::Error) -> Error {
     let remedy = match source.kind() {
         ErrorKind::PermissionDenied => {
@@ -384,6 +452,9 @@ fn failed(action: &'static str, path: &Path, source: io::Error) -> Error {
         }
         ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
             "no space is left; free some, it is tried again"
+        }
+        ErrorKind::InvalidFilename => {
+            "the folder's file system knows no such long names; name another one with --cdi-dir"
         }
         ErrorKind::NotADirectory | ErrorKind::AlreadyExists => {
             "it, or a part of its path, is not a folder; name another one with --cdi-dir"

@@ -52,6 +52,67 @@ fn a_spec_is_written_once_read_back_replaced_and_removed() {
 }
 
 #[test]
+fn a_class_of_any_length_has_a_file() {
+    for length in [2, 179, 180, 181, 226, 227, 233, 234, 236] {
+        let (_folder, directory) = mk_dir();
+        let [one, two] = ["x", "y"].map(|end| "c".repeat(length - 1) + end);
+        let classes: BTreeSet<_> = [&one, &two].into_iter().cloned().collect();
+        for class in &classes {
+            let spec = mk_spec(class, &["a"]);
+            assert_eq!(
+                directory.write(&spec).unwrap(),
+                Written::Created,
+                "{length}"
+            );
+            assert_eq!(directory.write(&spec).unwrap(), Written::Unchanged);
+            let name = directory.path(class);
+            let name = name.file_name().unwrap().to_str().unwrap();
+            assert!(name.len() <= MAX_NAME && name.ends_with("_leafhost.json"));
+            assert_eq!(name.contains(class), length <= 233, "{name}");
+        }
+        let published = directory.read().unwrap();
+        assert!(published.specs.keys().eq(&classes), "{length}");
+        assert!(directory.remove(&one).unwrap() && directory.remove(&two).unwrap());
+        assert_eq!(fs::read_dir(directory.directory()).unwrap().count(), 0);
+    }
+}
+
+#[test]
+fn what_lies_under_a_shortened_name_is_ours_only_if_its_class_is_so_called() {
+    let (_folder, directory) = mk_dir();
+    directory.check_writable().unwrap();
+    let class = "c".repeat(236);
+    let path = directory.path(&class);
+    let foreign = r#"{"cdiVersion":"0.5.0","kind":"akri.sh/other","devices":[]}"#;
+    let ours = format!(r#"{{"cdiVersion":"9.0.0","kind":"akri.sh/{class}","devices":1}}"#);
+    for (text, foreign, damaged, stays) in [
+        ("{\"kind", 0, 0, false),
+        (foreign, 1, 0, true),
+        (&ours, 0, 0, false),
+        (
+            &ours.replace(":1}", ":[{\"name\":\"a\",\"containerEdits\":1}]}"),
+            0,
+            1,
+            true,
+        ),
+    ] {
+        fs::write(&path, text).unwrap();
+        let published = directory.read().unwrap();
+        assert_eq!(
+            (published.foreign.len(), published.damaged.len()),
+            (foreign, damaged),
+            "{text}"
+        );
+        assert_eq!(path.exists(), stays, "{text}");
+        let written = directory.write(&mk_spec(&class, &["a"]));
+        assert_eq!(written.is_ok(), foreign == 0, "{written:?}");
+    }
+    fs::remove_file(&path).unwrap();
+    fs::create_dir(&path).unwrap();
+    assert_eq!(directory.read().unwrap().foreign.len(), 1);
+}
+
+#[test]
 fn files_of_others_are_neither_read_nor_replaced_nor_removed() {
     let (_folder, directory) = mk_dir();
     directory.check_writable().unwrap();
@@ -136,7 +197,7 @@ fn a_device_that_another_file_defines_is_reported_and_not_written() {
 fn what_a_crash_left_is_cleared_and_never_ends_in_json() {
     let (_folder, directory) = mk_dir();
     directory.check_writable().unwrap();
-    let left = directory.temporary("cams").unwrap();
+    let left = directory.temporary().unwrap();
     let (_, path) = left.keep().unwrap();
     assert!(
         !path
