@@ -25,6 +25,10 @@ use crate::spec::{InvalidSpec, Spec};
 const MODE: u32 = 0o644;
 /// What names of files that are being written end with: no runtime reads them.
 const TEMPORARY: &str = ".tmp";
+/// The most bytes of a file of others that is read.
+const MAX_OTHERS: u64 = 64 << 20;
+/// The most characters of a kind that are repeated.
+const MAX_TOLD: usize = 128;
 /// The most bytes of a file's name.
 const MAX_NAME: usize = 255;
 /// How much of a class that is too long stands in the name of its file, in bytes.
@@ -284,16 +288,17 @@ impl SpecDir {
             return Ok(Named::Foreign("is not a regular file".to_owned()));
         }
         let bytes = fs::read(path).map_err(fail)?;
-        let Ok(Outline { kind, .. }) = serde_json::from_slice(&bytes) else {
+        let Ok(outline) = serde_json::from_slice::<Outline>(&bytes) else {
             return Ok(Named::Nothing);
         };
-        let class = kind
+        let class = outline
+            .kind
             .strip_prefix(self.vendor.as_str())
             .and_then(|rest| rest.strip_prefix('/'))
             .filter(|class| self.path(class) == path);
         Ok(match class {
             Some(class) => Named::Class(class.to_owned().into()),
-            None => Named::Foreign(format!("holds kind {kind:?}")),
+            None => Named::Foreign(outline.told()),
         })
     }
 
@@ -310,9 +315,7 @@ impl SpecDir {
         let bytes = fs::read(&path).map_err(|source| failed("read", &path, source))?;
         let kind = format!("{}/{class}", self.vendor);
         Ok(match serde_json::from_slice::<Outline>(&bytes) {
-            Ok(other) if other.kind != kind => {
-                Held::Foreign(format!("holds kind {:?}", other.kind))
-            }
+            Ok(other) if other.kind != kind => Held::Foreign(other.told()),
             _ => Held::Ours(bytes),
         })
     }
@@ -427,7 +430,18 @@ struct OutlineDevice {
 }
 
 impl Outline {
+    /// What it is, for people.
+    fn told(&self) -> String {
+        let kind: String = self.kind.chars().take(MAX_TOLD).collect();
+        format!("holds kind {kind:?}")
+    }
+
+    /// Only of a regular file, perhaps by a link: opening another may wait, and reading it never end.
     fn read(path: &Path) -> Option<Self> {
+        let metadata = fs::metadata(path).ok()?;
+        if !metadata.is_file() || metadata.len() > MAX_OTHERS {
+            return None;
+        }
         match path.extension()?.to_str()? {
             "json" => serde_json::from_slice(&fs::read(path).ok()?).ok(),
             "yaml" => serde_yaml_ng::from_slice(&fs::read(path).ok()?).ok(),

@@ -11,6 +11,8 @@ use crate::folder::{Content, Kind, LONGEST_NAME, Rules, Snapshot};
 
 /// The longest value, in bytes.
 pub const MAX_VALUE: u64 = 1 << 20;
+/// The most that names and values of a Configuration may have in all, in bytes: each call of the handler has a copy.
+pub const MAX_VALUES: usize = 4 << 20;
 
 /// Which files are values.
 pub const RULES: Rules = Rules {
@@ -39,9 +41,25 @@ impl Values {
     /// The properties of a Configuration, sorted by name; or the first that cannot be had.
     pub fn resolve(&self, configuration: &Configuration) -> Result<Vec<Property>, FieldProblem> {
         let mut resolved = Vec::new();
+        let mut size = 0_usize;
         for (index, property) in configuration.properties.iter().enumerate() {
             let path = format!("spec.discoveryHandler.discoveryProperties[{index}]");
-            resolved.extend(self.property(property, &path, configuration.key.namespace())?);
+            let property = self.property(property, &path, configuration.key.namespace())?;
+            let value = property
+                .as_ref()
+                .and_then(|property| property.value.as_ref());
+            let more = property.as_ref().map_or(0, |property| property.name.len());
+            size = size.saturating_add(more + value.map_or(0, |value| value.len()));
+            if size > MAX_VALUES {
+                return Err(FieldProblem::new(
+                    path,
+                    format!(
+                        "this and the properties before it have more than {} MiB of names and values, which is the most; give less to the handler",
+                        MAX_VALUES >> 20
+                    ),
+                ));
+            }
+            resolved.extend(property);
         }
         resolved.sort_by(|a, b| a.name.cmp(&b.name));
         Ok(resolved)
@@ -184,6 +202,22 @@ mod tests {
                 ("p", b"\xff\n", true),
             ]
         );
+    }
+
+    #[test]
+    fn names_and_values_have_at_most_4_mib_in_all() {
+        let mib = Content::Bytes(vec![b'x'; 1 << 20].into());
+        let values = mk_values(&[("big/key", mib)]);
+        let reference = json!({"secretKeyRef": {"name": "big", "key": "key"}});
+        for (number, wrong) in [(3, None), (4, Some("[3]")), (1_000, Some("[3]"))] {
+            let properties: Vec<Value> = (0..number)
+                .map(|n| json!({"name": format!("p{n}"), "valueFrom": reference}))
+                .collect();
+            let resolved = values.resolve(&mk_configuration(&Value::Array(properties)));
+            let path = resolved.err().map(|problem| problem.path);
+            let expected = wrong.map(|at| format!("spec.discoveryHandler.discoveryProperties{at}"));
+            assert_eq!(path, expected, "{number}");
+        }
     }
 
     #[test]

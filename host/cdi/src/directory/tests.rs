@@ -305,3 +305,29 @@ fn a_reader_never_sees_half_a_file() {
         }
     });
 }
+
+#[test]
+fn what_others_put_there_is_neither_waited_for_nor_repeated_at_length() {
+    let (_folder, directory) = mk_dir();
+    directory.check_writable().unwrap();
+    let at = |name: &str| directory.directory().join(name);
+    let made = std::process::Command::new("mkfifo")
+        .arg(at("theirs.json"))
+        .status();
+    assert!(made.unwrap().success());
+    std::os::unix::fs::symlink("/dev/zero", at("theirs.yaml")).unwrap();
+    fs::File::create(at("large.json"))
+        .unwrap()
+        .set_len(MAX_OTHERS + 1)
+        .unwrap();
+    let (sender, receiver) = std::sync::mpsc::channel();
+    let writer = directory.clone();
+    std::thread::spawn(move || sender.send(writer.write(&mk_spec("cams", &["a"]))));
+    let written = receiver.recv_timeout(std::time::Duration::from_secs(20));
+    assert_eq!(written.unwrap().unwrap(), Written::Created);
+    let kind = "k\\n".repeat(1 << 18);
+    let theirs = format!(r#"{{"cdiVersion":"0.5.0","kind":"{kind}","devices":[]}}"#);
+    fs::write(directory.path("more"), theirs).unwrap();
+    let error = directory.write(&mk_spec("more", &["a"])).unwrap_err();
+    assert!(error.to_string().len() < 500, "{error}");
+}
