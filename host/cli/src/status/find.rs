@@ -4,20 +4,23 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Result, anyhow, bail};
 use leafhost_agent::admin::VERSION_HEADER;
 use leafhost_agent::status::Status;
+use leafhost_core::text;
 
 use crate::agent_file::AgentFile;
 use crate::args::DEFAULT_LISTEN;
 use crate::folders::{SYSTEM_STATE, User};
 
-/// An agent answers within this or not at all.
+/// An agent that takes longer is called slow.
 const ANSWER: Duration = Duration::from_secs(10);
 /// So long the agent may wait with its answer until something changes.
 const LONG_POLL: Duration = Duration::from_secs(30);
 /// The largest status that is read: 100,000 Instances fit.
 const LARGEST: u64 = 512 << 20;
+/// The most bytes of a reason that is shown.
+const MAX_WHY: usize = 256;
 
 /// What an agent answered.
 #[derive(Debug, Clone)]
@@ -65,13 +68,18 @@ impl Search {
         }
     }
 
-    /// The status of the first agent that answers; else where was looked and what was there. With `after`, the version of
-    /// an earlier answer, it waits up to half a minute for another version and returns nothing if there is none.
+    /// The status of the first agent that answers; else where was looked and what was there. One that is there and slow is not
+    /// passed over. With `after`, the version of an earlier answer, it waits up to half a minute for another version and returns
+    /// nothing if there is none.
     pub fn status(&self, after: Option<&str>) -> Result<Option<Answer>> {
+        self.status_within(after, ANSWER)
+    }
+
+    fn status_within(&self, after: Option<&str>, patience: Duration) -> Result<Option<Answer>> {
         let (dirs, and_default_address) = match self {
             Self::Address(address) => {
-                return fetch(address, after)
-                    .with_context(|| format!("no agent answers at {address}"));
+                return fetch(address, after, patience)
+                    .map_err(|trouble| anyhow!(trouble.at(&format!("at {address}"))));
             }
             Self::Folders {
                 dirs,
@@ -82,14 +90,24 @@ impl Search {
         for dir in dirs {
             let path = AgentFile::path(dir);
             match AgentFile::read(dir) {
-                Ok(file) => match fetch(&file.address.to_string(), after) {
-                    Ok(answer) => return Ok(answer),
-                    Err(error) => looked.push(format!(
-                        "{} names {}, where none answers ({error:#})",
-                        path.display(),
-                        file.address
-                    )),
-                },
+                Ok(AgentFile { address, pid }) => {
+                    match fetch(&address.to_string(), after, patience) {
+                        Ok(answer) => return Ok(answer),
+                        Err(trouble @ Trouble::Slow(_)) => {
+                            let named =
+                                format!("at {address} (process {pid}, so {})", path.display());
+                            bail!(trouble.at(&named));
+                        }
+                        Err(Trouble::Absent(why)) => looked.push(format!(
+                            "{} names {address}, where none answers ({why})",
+                            path.display()
+                        )),
+                        Err(Trouble::Other(why)) => looked.push(format!(
+                            "{} names {address}, where something else answers ({why})",
+                            path.display()
+                        )),
+                    }
+                }
                 Err(error) if error.kind() == ErrorKind::NotFound => {
                     looked.push(format!("no {}", path.display()));
                 }
@@ -97,9 +115,17 @@ impl Search {
             }
         }
         if and_default_address {
-            match fetch(DEFAULT_LISTEN, after) {
+            match fetch(DEFAULT_LISTEN, after, patience) {
                 Ok(answer) => return Ok(answer),
-                Err(error) => looked.push(format!("none at {DEFAULT_LISTEN} ({error:#})")),
+                Err(trouble @ Trouble::Slow(_)) => {
+                    bail!(trouble.at(&format!("at {DEFAULT_LISTEN}")));
+                }
+                Err(Trouble::Absent(why)) => {
+                    looked.push(format!("none at {DEFAULT_LISTEN} ({why})"));
+                }
+                Err(Trouble::Other(why)) => {
+                    looked.push(format!("something else at {DEFAULT_LISTEN} ({why})"));
+                }
             }
         }
         bail!(
@@ -109,11 +135,70 @@ impl Search {
     }
 }
 
-fn fetch(address: &str, after: Option<&str>) -> Result<Option<Answer>> {
-    let (query, patience) = match after {
-        Some(version) => (format!("?after={version}"), ANSWER + LONG_POLL),
-        None => (String::new(), ANSWER),
+/// Why there is no status from an address.
+#[derive(Debug)]
+enum Trouble {
+    /// Nobody is there.
+    Absent(String),
+    /// Somebody is, and did not answer in that time.
+    Slow(Duration),
+    /// What answered is no agent.
+    Other(String),
+}
+
+impl Trouble {
+    /// In words, for a place that somebody or a file named.
+    fn at(&self, place: &str) -> String {
+        match self {
+            Self::Absent(why) => format!("no agent answers {place}: {why}"),
+            Self::Slow(patience) => format!(
+                "the agent {place} has not answered within {} s: it is busy or hangs; try again, and read its log (`journalctl -u leafhost`, or where its stderr goes) before it is restarted",
+                patience.as_secs_f64()
+            ),
+            Self::Other(why) => format!("what answers {place} is no leafhost agent: {why}"),
+        }
+    }
+}
+
+/// What an error of a question means that was given so much time.
+fn trouble(error: ureq::Error, patience: Duration) -> Trouble {
+    use ureq::Error::{
+        BadUri, BodyExceedsLimit, ConnectionFailed, HostNotFound, Http, Io, Timeout,
     };
+    match error {
+        Timeout(_) => Trouble::Slow(patience),
+        Io(error) if error.kind() == ErrorKind::TimedOut => Trouble::Slow(patience),
+        Io(error) if is_mid_answer(&error) => {
+            Trouble::Other(format!("the answer breaks off: {error}"))
+        }
+        Io(error) => Trouble::Absent(error.to_string()),
+        error @ (HostNotFound | ConnectionFailed | BadUri(_) | Http(_)) => {
+            Trouble::Absent(error.to_string())
+        }
+        BodyExceedsLimit(limit) => {
+            Trouble::Other(format!("the answer is larger than {} MiB", limit >> 20))
+        }
+        error => Trouble::Other(error.to_string()),
+    }
+}
+
+fn is_mid_answer(error: &std::io::Error) -> bool {
+    matches!(
+        error.kind(),
+        ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset | ErrorKind::BrokenPipe
+    )
+}
+
+fn fetch(
+    address: &str,
+    after: Option<&str>,
+    patience: Duration,
+) -> Result<Option<Answer>, Trouble> {
+    let (query, patience) = match after {
+        Some(version) => (format!("?after={version}"), patience + LONG_POLL),
+        None => (String::new(), patience),
+    };
+    let told = |error| trouble(error, patience);
     // No proxy: the agent is on this machine or named by the user.
     let client: ureq::Agent = ureq::Agent::config_builder()
         .timeout_global(Some(patience))
@@ -123,32 +208,27 @@ fn fetch(address: &str, after: Option<&str>) -> Result<Option<Answer>> {
     let mut response = client
         .get(format!("http://{address}/status{query}"))
         .call()
-        .map_err(plain)?;
+        .map_err(told)?;
     if response.status().as_u16() == 304 {
         return Ok(None);
     }
     let version = response.headers().get(VERSION_HEADER);
     let version = version.and_then(|value| Some(value.to_str().ok()?.to_owned()));
-    let status: Status = response
-        .body_mut()
-        .with_config()
-        .limit(LARGEST)
-        .read_json()
-        .context("the answer is no status of a leafhost agent")?;
+    let body = response.body_mut().with_config().limit(LARGEST);
+    let body = body.read_to_vec().map_err(told)?;
+    let status: Status = serde_json::from_slice(&body).map_err(|error| {
+        Trouble::Other(format!(
+            "the answer is no status of a leafhost agent: {}",
+            text::abridge(&error.to_string(), MAX_WHY)
+        ))
+    })?;
     // Every field may be absent, so any JSON object would pass; an agent always has a node.
-    anyhow::ensure!(
-        !status.node.is_empty(),
-        "the answer is no status of a leafhost agent: it names no node"
-    );
-    Ok(Some(Answer { status, version }))
-}
-
-/// The cause without the library's own words around it.
-fn plain(error: ureq::Error) -> anyhow::Error {
-    match error {
-        ureq::Error::Io(error) => error.into(),
-        error => error.into(),
+    if status.node.is_empty() {
+        return Err(Trouble::Other(
+            "the answer is no status of a leafhost agent: it names no node".to_owned(),
+        ));
     }
+    Ok(Some(Answer { status, version }))
 }
 
 #[cfg(test)]
@@ -230,6 +310,75 @@ mod tests {
             asked
         });
         (address, server)
+    }
+
+    #[test]
+    fn slow_absent_and_other_are_told_apart() {
+        let answer = |body: &str| {
+            format!(
+                "HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{body}",
+                body.len()
+            )
+        };
+        let slow = ["has not answered within 0.3 s", "read its log"];
+        for (text, named) in [
+            (None, slow),
+            (
+                Some("HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n{".to_owned()),
+                slow,
+            ),
+            (
+                Some(answer("{}")),
+                ["something else answers", "names no node"],
+            ),
+            (
+                Some(answer("<html>")),
+                ["something else answers", "no status"],
+            ),
+            (
+                Some("HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n".into()),
+                ["something else answers", "404"],
+            ),
+            (
+                Some("SSH-2.0-x\r\n".into()),
+                ["something else answers", "names 127"],
+            ),
+        ] {
+            let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+            let address = listener.local_addr().unwrap();
+            let text = text.clone();
+            let server = std::thread::spawn(move || {
+                use std::io::{Read as _, Write as _};
+                let mut held = Vec::new();
+                for _ in 0..2 {
+                    let (mut stream, _) = listener.accept().unwrap();
+                    let _ = stream.read(&mut [0; 1024]).unwrap();
+                    stream
+                        .write_all(text.clone().unwrap_or_default().as_bytes())
+                        .unwrap();
+                    held.push(stream);
+                }
+                held
+            });
+            let dir = tempfile::tempdir().unwrap();
+            let file = AgentFile::of_this_process(address);
+            let _published = file.publish(dir.path()).unwrap();
+            let patience = Duration::from_millis(300);
+            let found = Search::new(None, Some(dir.path()), &User::default());
+            let error = format!("{:#}", found.status_within(None, patience).unwrap_err());
+            assert!(named.iter().all(|words| error.contains(words)), "{error}");
+            assert_eq!(error.contains("no running agent"), named != slow, "{error}");
+            assert!(error.contains(&address.to_string()) && error.contains("agent.json"));
+            let asked = Search::new(Some(&address.to_string()), None, &User::default());
+            let error = format!("{:#}", asked.status_within(None, patience).unwrap_err());
+            let words = if named == slow {
+                slow[0]
+            } else {
+                "is no leafhost agent"
+            };
+            assert!(error.contains(words), "{error}");
+            drop(server.join().unwrap());
+        }
     }
 
     #[test]
