@@ -180,7 +180,7 @@ fn what_fails_to_say_who_it_is_leaves_the_version_before_in_place() -> Result<()
         ("panic", "had enough"),
         ("loop", "1 s"),
         ("stdout", "1 s"),
-        ("sleep", "`describe` took longer than 2 s"),
+        ("sleep", "`describe` took longer than 5 s"),
         ("exit", "status 1"),
     ] {
         let guest = Guest {

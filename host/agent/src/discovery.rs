@@ -220,7 +220,10 @@ impl DiscoveryTask {
             }
         }
         let all_known = self.all_known(now);
-        let all = all || all_known != self.all_known;
+        let all = all || look || all_known != self.all_known;
+        if std::mem::replace(&mut self.all_known, all_known) != all_known {
+            self.touched = Touched::All;
+        }
         for (key, served) in &mut self.served {
             let waited = served
                 .without_handler
@@ -275,7 +278,6 @@ impl DiscoveryTask {
     }
 
     fn deadline(&self) -> Option<Timestamp> {
-        let now = self.now();
         let eviction = self.config.eviction;
         let waiting = self
             .served
@@ -283,9 +285,9 @@ impl DiscoveryTask {
             .filter(|served| !served.unseen.is_empty());
         let evictions = waiting
             .filter_map(|served| served.without_handler)
-            .chain([self.started])
+            .chain((!self.all_known).then_some(self.started))
             .map(|since| later(since, eviction))
-            .filter(|then| *then > now);
+            .filter(|_| self.handler_set.complete);
         let served = self.served.values();
         let served = served.filter_map(|served| served.due);
         served
@@ -296,10 +298,7 @@ impl DiscoveryTask {
 
     /// Publishes the devices, if they differ. Looks at no Configuration that was not touched.
     fn publish(&mut self) {
-        let all_known = self.all_known(self.now());
-        if std::mem::replace(&mut self.all_known, all_known) != all_known {
-            self.touched = Touched::All;
-        }
+        let all_known = self.all_known;
         match std::mem::take(&mut self.touched) {
             Touched::All => self.publish_all(),
             Touched::These(keys) => {

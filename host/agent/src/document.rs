@@ -6,6 +6,7 @@ use std::sync::Arc;
 use leafhost_core::device::Health;
 use leafhost_core::names::ConfigurationKey;
 use leafhost_core::ports::{InstanceSet, SourceProblem};
+use leafhost_core::text;
 use tokio::sync::watch;
 
 use crate::agent::KubeletBoard;
@@ -19,10 +20,11 @@ use crate::reconcile::ReconcileReport;
 use crate::status::{
     ConfigurationView, HandlerView, KubeletView, ResourceView, SessionView, SlotView, Status,
 };
-use crate::words::{NAMED, few};
 
 /// So many sentences of one kind are told of a Configuration.
 const TOLD: usize = 20;
+/// So many names are told in one sentence.
+const NAMED: usize = 3;
 
 /// What does not change while the agent runs.
 #[derive(Debug, Clone, Default)]
@@ -97,11 +99,11 @@ impl Board {
         let handlers = self.handlers.borrow();
         let is_open = |loaded: &LoadedSource| loaded.handler.is_none() && loaded.error.is_none();
         let open = handlers.sources.iter().filter(|(_, one)| is_open(one));
-        let open: Vec<&str> = open.map(|(source, _)| source.as_str()).collect();
+        let open: Vec<&String> = open.map(|(source, _)| source).collect();
         Some(if !open.is_empty() {
-            format!("handlers that are being loaded: {}", few(&open))
+            format!("handlers that are being loaded: {}", text::few(open, NAMED))
         } else if !handlers.complete {
-            "the folder of handlers".to_owned()
+            "the handlers to be read and loaded".to_owned()
         } else if !self.devices.borrow().read {
             "the Configurations".to_owned()
         } else {
@@ -314,19 +316,8 @@ fn found_twice(devices: &DeviceSnapshot) -> BTreeMap<&ConfigurationKey, Vec<Stri
                 continue;
             }
             let others = finders.iter().filter(|(other, _)| **other != key);
-            let others: Vec<String> = others
-                .take(NAMED + 1)
-                .map(|(other, id)| format!("{other} (as {id:?})"))
-                .collect();
-            let others = if finders.len() - 1 > NAMED {
-                format!(
-                    "{} and {} more Configurations",
-                    others.get(..NAMED).unwrap_or_default().join(", "),
-                    finders.len() - 1 - NAMED
-                )
-            } else {
-                others.join(" and ")
-            };
+            let others = others.map(|(other, id)| format!("{other} (as {id:?})"));
+            let others = text::few(others, NAMED);
             told.push(format!(
                 "device {id:?} is the hardware {physical:?}, which {others} found, too: it may be handed out twice"
             ));

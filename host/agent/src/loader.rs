@@ -10,12 +10,11 @@ use std::sync::Arc;
 use leafhost_core::ports::{
     Handler, HandlerSource, LoadError, Loader, SourceFile, SourceProblem, SourceSet, SourceVersion,
 };
+use leafhost_core::text;
 use tokio::sync::watch;
 use tokio::task::{Id, JoinSet, spawn_blocking};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
-
-use crate::words::few;
 
 mod attempt;
 use attempt::Attempt;
@@ -243,7 +242,7 @@ impl LoaderTask {
         }
         if !too_many.is_empty() {
             self.problems.push(SourceProblem {
-                source: few(&too_many),
+                source: text::few(&too_many, 3),
                 line: None,
                 path: String::new(),
                 message: format!(
@@ -307,7 +306,12 @@ impl LoaderTask {
             let accepted = entry.fallback.as_mut().map(|attempt| (attempt, true));
             for (attempt, fallback) in iter::once((&mut entry.newest, false)).chain(accepted) {
                 if attempt.is_due(now) {
-                    self.queue.push_back(Job {
+                    let queue = if fallback || entry.kept {
+                        &mut self.proven
+                    } else {
+                        &mut self.queue
+                    };
+                    queue.push_back(Job {
                         name: name.clone(),
                         version: attempt.version.clone(),
                         generation: entry.generation,

@@ -189,7 +189,11 @@ impl Plan {
                 let Some(accepted) = set.accepted.get(&key) else {
                     continue;
                 };
-                if !chosen.contains_key(&key) || accepted.configuration == found.configuration {
+                let is_it = |found: &Found| found.configuration == accepted.configuration;
+                if chosen
+                    .get(&key)
+                    .is_none_or(|held| is_it(&found) && !is_it(held))
+                {
                     chosen.insert(key, found);
                 }
             }

@@ -344,7 +344,7 @@ fn broker_problems(properties: &BTreeMap<String, String>) -> Vec<FieldProblem> {
     let problem = |(name, value): (&String, &String)| {
         let message = if crate::names::is_env_name(name) {
             // In JSON, in which CDI specs are kept, each would take six bytes.
-            let control = value.chars().find(|c| is_foreign_control(*c))?;
+            let control = value.chars().find(|c| text::is_foreign_control(*c))?;
             format!(
                 "value has the control character U+{:04X}; only tab, newline and carriage return may be in it",
                 u32::from(control)
@@ -358,10 +358,6 @@ fn broker_problems(properties: &BTreeMap<String, String>) -> Vec<FieldProblem> {
         ))
     };
     properties.iter().filter_map(problem).collect()
-}
-
-fn is_foreign_control(c: char) -> bool {
-    c.is_control() && !matches!(c, '\t' | '\n' | '\r')
 }
 
 /// A whole number with `s`, `m` or `h`; `0` needs no unit. At most a day.

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::attribute::{self, Attributes, Capacities};
 use crate::names::is_property_name;
+use crate::text;
 
 /// The longest device id, in bytes.
 pub const MAX_ID: usize = 1024;
@@ -264,10 +265,7 @@ fn has_control(text: &str) -> bool {
 
 /// Whether text of several lines has a control character that is no part of lines.
 fn has_control_within_lines(text: &str) -> bool {
-    has_control(text)
-        && text
-            .chars()
-            .any(|c| c.is_control() && !matches!(c, '\t' | '\n' | '\r'))
+    has_control(text) && text.chars().any(text::is_foreign_control)
 }
 
 fn is_permissions(text: &str) -> bool {

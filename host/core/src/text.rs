@@ -28,6 +28,26 @@ pub fn is_unprintable(c: char) -> bool {
         )
 }
 
+/// Whether `c` is a control character that is no part of text of several lines: neither tab, newline nor carriage return.
+pub fn is_foreign_control(c: char) -> bool {
+    c.is_control() && !matches!(c, '\t' | '\n' | '\r')
+}
+
+/// The first `most` of a list, and how many more there are: `a, b and 7 more`.
+pub fn few<T: ToString>(names: impl IntoIterator<Item = T>, most: usize) -> String {
+    let mut names = names.into_iter();
+    let first: Vec<String> = names
+        .by_ref()
+        .take(most)
+        .map(|name| name.to_string())
+        .collect();
+    let first = first.join(", ");
+    match names.count() {
+        0 => first,
+        more => format!("{first} and {more} more"),
+    }
+}
+
 /// The text with what is unprintable as `\n`, `\u{202e}` and the like.
 pub fn escape(text: &str) -> Cow<'_, str> {
     if !text.contains(is_unprintable) {
@@ -97,6 +117,18 @@ pub fn abridge(text: &str, max: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn of_a_list_the_first_are_named_and_the_others_counted() {
+        for (names, words) in [
+            (&[][..], ""),
+            (&["a"], "a"),
+            (&["a", "b"], "a, b"),
+            (&["a", "b", "c"], "a, b and 1 more"),
+        ] {
+            assert_eq!(few(names, 2), words);
+        }
+    }
 
     #[test]
     fn what_steers_reorders_or_hides_is_unprintable_and_what_is_read_is_not() {

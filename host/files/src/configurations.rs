@@ -12,6 +12,7 @@ use leafhost_core::names::ConfigurationKey;
 use leafhost_core::ports::{
     ConfigurationSet, ConfigurationSource, ConfiguredDiscovery, SourceProblem,
 };
+use leafhost_core::text;
 use leafhost_core::timeouts::FOLDER_BACKSTOP;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -349,21 +350,11 @@ impl Taking {
             let message = format!(
                 "has {} Configurations beyond the {MAX_CONFIGURATIONS} that an agent takes, which are not used: {}; remove some, or let one find more devices",
                 self.beyond.len(),
-                list(&self.beyond)
+                text::few(&self.beyond, MAX_NAMED)
             );
             self.problems.push(problem(&self.file, message));
         }
         self.problems
-    }
-}
-
-/// The first of some Configurations, and how many more there are.
-fn list(keys: &[ConfigurationKey]) -> String {
-    let named = keys.iter().take(MAX_NAMED).map(ToString::to_string);
-    let named = named.collect::<Vec<_>>().join(", ");
-    match keys.len().saturating_sub(MAX_NAMED) {
-        0 => named,
-        more => format!("{named} and {more} more"),
     }
 }
 
@@ -412,12 +403,20 @@ fn folder_problems(path: &Path, snapshot: &Snapshot, values: &Values) -> Vec<Sou
     folders.iter().flat_map(of).chain(of_values).collect()
 }
 
-/// Adds to a file with problems what it said last and does not say now: a document that cannot be read may be any.
+/// Adds to a file with problems what it said last and does not say now: a document that cannot be read may be any. Where all
+/// problems are of documents whose names could be read, what none of them names is gone.
 fn retain(file: &str, kept: Option<&String>, reading: &mut Reading) {
     let earlier = kept.map(|text| documents::read(file, text).documents);
     let now: BTreeSet<_> = reading.documents.iter().map(key).cloned().collect();
     let mut retained: Vec<Document> = earlier.unwrap_or_default();
-    retained.retain(|document| !now.contains(key(document)));
+    retained.retain(|document| {
+        let may_be = |problem: &SourceProblem| {
+            let own = problem.configuration.as_ref();
+            own.is_none_or(|own| own == key(document))
+        };
+        let open = reading.problems.is_empty() || reading.problems.iter().any(may_be);
+        open && !now.contains(key(document))
+    });
     for problem in &mut reading.problems {
         let keys: Vec<_> = retained
             .iter()
@@ -427,7 +426,7 @@ fn retain(file: &str, kept: Option<&String>, reading: &mut Reading) {
             .collect();
         if !keys.is_empty() {
             problem.message += "; until that is right, the last accepted version of ";
-            problem.message += &list(&keys);
+            problem.message += &text::few(&keys, MAX_NAMED);
             problem.message += " keeps serving";
         }
     }

@@ -57,7 +57,7 @@ impl Limits {
 /// Computing in a call that is made while a handler is loaded.
 const LOADING_CPU: Duration = Duration::from_secs(1);
 /// Wall clock of such a call.
-const LOADING_WALL: Duration = Duration::from_secs(2);
+const LOADING_WALL: Duration = Duration::from_secs(5);
 
 /// Bytes a guest may make the host hold for it while it calls or answers.
 pub(crate) const HOSTCALL_FUEL: usize = 32 << 20;
@@ -203,7 +203,7 @@ mod tests {
         let loading = granted.while_loading();
         assert_eq!(
             (loading.cpu, loading.wall, loading.memory),
-            (Duration::from_secs(1), Duration::from_secs(2), 1 << 30)
+            (Duration::from_secs(1), Duration::from_secs(5), 1 << 30)
         );
         let less = Limits {
             cpu: Duration::from_millis(1),

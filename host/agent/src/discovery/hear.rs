@@ -76,7 +76,7 @@ impl DiscoveryTask {
         } else {
             self.registry.failed(&id.handler, &id.configuration, now);
         }
-        let all_known = self.all_known(now);
+        let all_known = self.all_known;
         if let Some(served) = self.served.get_mut(&id.configuration) {
             served.stale |= differs;
             served.expire(all_known, now);

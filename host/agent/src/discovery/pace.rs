@@ -11,6 +11,8 @@ use tokio::time::Instant;
 const PARTS: u32 = 10;
 /// So much of the time may be ahead of it: half a second's part is told in a row.
 const AHEAD: Duration = Duration::from_millis(500);
+/// What took longer was held up by something else.
+const MOST: Duration = Duration::from_millis(300);
 
 /// When the next document may be made.
 #[derive(Debug, Default)]
@@ -40,7 +42,7 @@ impl Pace {
 
     fn took(&mut self, took: Duration) {
         let now = Instant::now();
-        self.taken = Some(self.taken.map_or(now, |then| then.max(now)) + took * PARTS);
+        self.taken = Some(self.taken.map_or(now, |then| then.max(now)) + took.min(MOST) * PARTS);
     }
 
     /// When one is owed.

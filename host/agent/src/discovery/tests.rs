@@ -4,7 +4,7 @@ use leafhost_core::configuration::FieldProblem;
 use leafhost_core::device::Device;
 use leafhost_core::fault::{Fault, FaultReason};
 use leafhost_core::left_out::LeftOuts;
-use leafhost_core::ports::ConfiguredDiscovery;
+use leafhost_core::ports::{ConfiguredDiscovery, LoadError};
 use leafhost_core::session::{Devices, Discovery, Outcome};
 
 use super::*;

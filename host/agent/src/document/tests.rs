@@ -275,7 +275,7 @@ fn hardware_that_everybody_finds_is_told_in_few_words() {
         (first[0].as_str(), first[20].as_str()),
         (
             "device \"00\" is the hardware \"00\", which default/c01 (as \"00\"), default/c02 (as \"00\"), default/c03 (as \"00\") \
-             and 36 more Configurations found, too: it may be handed out twice",
+             and 36 more found, too: it may be handed out twice",
             "30 more devices are hardware that other Configurations found, too"
         )
     );

@@ -166,6 +166,9 @@ fn trouble(error: ureq::Error, patience: Duration) -> Trouble {
         BadUri, BodyExceedsLimit, ConnectionFailed, HostNotFound, Http, Io, Timeout,
     };
     match error {
+        Timeout(ureq::Timeout::Connect | ureq::Timeout::Resolve) => {
+            Trouble::Absent("nothing answers there; a firewall may drop what is sent".to_owned())
+        }
         Timeout(_) => Trouble::Slow(patience),
         Io(error) if error.kind() == ErrorKind::TimedOut => Trouble::Slow(patience),
         Io(error) if is_mid_answer(&error) => {
@@ -202,6 +205,8 @@ fn fetch(
     // No proxy: the agent is on this machine or named by the user.
     let client: ureq::Agent = ureq::Agent::config_builder()
         .timeout_global(Some(patience))
+        .timeout_resolve(Some(patience / 2))
+        .timeout_connect(Some(patience / 2))
         .proxy(None)
         .build()
         .into();
@@ -363,7 +368,7 @@ mod tests {
             let dir = tempfile::tempdir().unwrap();
             let file = AgentFile::of_this_process(address);
             let _published = file.publish(dir.path()).unwrap();
-            let patience = Duration::from_millis(300);
+            let patience = Duration::from_millis(if named == slow { 300 } else { 30_000 });
             let found = Search::new(None, Some(dir.path()), &User::default());
             let error = format!("{:#}", found.status_within(None, patience).unwrap_err());
             assert!(named.iter().all(|words| error.contains(words)), "{error}");

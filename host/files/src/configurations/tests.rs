@@ -381,3 +381,16 @@ async fn a_folder_that_goes_and_comes_back_file_by_file_deletes_nothing() {
     let back = fewest(&|set| set.problems.is_empty()).await;
     assert_eq!(back, Ok(1));
 }
+
+#[test]
+fn what_a_file_with_another_problem_has_no_more_it_does_not_keep_from_the_file_it_moved_to() {
+    let mut memory = Memory::default();
+    let both = format!("{}---\n{}", mk_text("x", "1"), mk_text("y", "1"));
+    run(&[("a.yaml", &both)], &mut memory);
+    let moved = [("a.yaml", mk_text("y", "0")), ("b.yaml", mk_text("x", "2"))];
+    let moved = moved.each_ref().map(|(file, text)| (*file, text.as_str()));
+    let set = run(&moved, &mut memory);
+    assert_eq!(shown(&set), pairs(&[("x", 2), ("y", 1)]));
+    let told: Vec<_> = set.problems.iter().map(|problem| &problem.path).collect();
+    assert_eq!(told, ["spec.capacity"]);
+}

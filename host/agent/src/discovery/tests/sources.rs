@@ -138,3 +138,64 @@ async fn what_changes_opens_the_session_anew_and_says_why() {
         "the same devices are no news"
     );
 }
+
+/// A source that does not load.
+fn broken(source: &str) -> (String, LoadedSource) {
+    let error = LoadError {
+        source_name: source.to_owned(),
+        message: "is no component".to_owned(),
+        missing_grants: Vec::new(),
+        transient: false,
+    };
+    let loaded = LoadedSource {
+        handler: None,
+        error: Some(error),
+    };
+    (source.to_owned(), loaded)
+}
+
+#[tokio::test(start_paused = true)]
+async fn once_a_silent_source_is_removed_what_the_others_lack_is_missing() {
+    let (one, two) = (FakeHandler::new("udev@1"), FakeHandler::new("udev@2"));
+    let bench = start_with(
+        &[configured("a", "udev", "")],
+        &[("1.wasm", &one), ("2.wasm", &two)],
+        &earlier("a", &["x"]),
+    );
+    idle().await;
+    two.say("a", complete(&[shared("y")]));
+    bench.has("a", &["x*", "y"]).await;
+    bench.serve(&[("2.wasm", &two)]);
+    pass(301).await;
+    assert_eq!(bench.has_now("a"), ["x?*", "y"]);
+    pass(301).await;
+    assert_eq!(bench.has_now("a"), ["y"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_file_that_never_loads_keeps_devices_of_an_earlier_run_for_five_minutes_whoever_answers_then()
+ {
+    let udev = FakeHandler::new("udev@1");
+    let bench = start_with(
+        &[configured("a", "udev", ""), configured("b", "udev", "")],
+        &[("1.wasm", &udev)],
+        &earlier("b", &["x"]),
+    );
+    let mut set = HandlerSet::clone(&handler_set(&[("1.wasm", &udev)]));
+    set.sources.extend([broken("bad.wasm")]);
+    bench.handlers.send_replace(Arc::new(set));
+    idle().await;
+    for configuration in ["a", "b"] {
+        udev.say(configuration, complete(&[shared("y")]));
+    }
+    bench.has("b", &["x*", "y"]).await;
+    tokio::time::advance(Duration::from_secs(299)).await;
+    idle().await;
+    // Its answer and the end of the five minutes come at once.
+    udev.say("a", complete(&[shared("y")]));
+    tokio::time::advance(Duration::from_millis(1002)).await;
+    idle().await;
+    assert_eq!(bench.has_now("b"), ["x?*", "y"]);
+    pass(301).await;
+    assert_eq!(bench.has_now("b"), ["y"]);
+}
