@@ -320,7 +320,7 @@ impl SpecDir {
         })
     }
 
-    /// Looks through the files of others for a device of `spec`. What cannot be read no runtime can read either.
+    /// Looks through the files of others for a device of `spec`. What cannot be read, and what is larger than any spec, is passed over.
     fn check_conflict(&self, spec: &Spec, own: &Path) -> Result<(), Error> {
         let names: BTreeSet<&str> = spec.devices.iter().map(|d| d.name.as_str()).collect();
         for path in self.entries()? {
