@@ -97,12 +97,18 @@ mod tests {
     #[tokio::test]
     async fn waiting_costs_nothing_and_computing_does() {
         let meter = Arc::new(CpuMeter::default());
-        Metered::new(meter.clone(), tokio::time::sleep(Duration::from_millis(400))).await;
+        Metered::new(
+            meter.clone(),
+            tokio::time::sleep(Duration::from_millis(400)),
+        )
+        .await;
         assert!(meter.used() < Duration::from_millis(200), "{meter:?}");
         assert!(meter.held_up() < Duration::from_millis(200), "{meter:?}");
         Metered::new(meter.clone(), async {
             let (_open, nothing) = std::sync::mpsc::channel::<()>();
-            nothing.recv_timeout(Duration::from_millis(400)).unwrap_err();
+            nothing
+                .recv_timeout(Duration::from_millis(400))
+                .unwrap_err();
         })
         .await;
         assert!(meter.held_up() > Duration::from_millis(300), "{meter:?}");
