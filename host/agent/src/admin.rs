@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
+use axum::body::{Body, Bytes};
 use axum::extract::{Query, State};
 use axum::http::{HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -21,6 +22,8 @@ use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
+use nix::sys::socket::setsockopt;
+use nix::sys::socket::sockopt::TcpUserTimeout;
 use serde::Deserialize;
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
@@ -29,6 +32,9 @@ use tokio_util::sync::CancellationToken;
 
 use crate::document::Board;
 use crate::metrics::{CONTENT_TYPE, Metrics};
+
+mod rendered;
+use rendered::Rendered;
 
 /// The header of `/status` that says which version of the document it is: a number that is another one after every change.
 pub const VERSION_HEADER: &str = "leafhost-status-version";
@@ -40,6 +46,8 @@ const SPACING: Duration = Duration::from_millis(100);
 const HEAD: Duration = Duration::from_secs(30);
 /// More connections wait to be accepted.
 const CONNECTIONS: usize = 64;
+/// A connection whose other side takes nothing for so long is closed, in milliseconds.
+const UNREAD: u32 = 30_000;
 /// The largest head of a request, in bytes.
 const HEAD_BYTES: usize = 16 << 10;
 
@@ -49,6 +57,7 @@ pub struct Admin {
     board: Board,
     version: watch::Receiver<u64>,
     metrics: Arc<Metrics>,
+    rendered: Arc<Rendered>,
     shutdown: CancellationToken,
 }
 
@@ -63,6 +72,7 @@ impl Admin {
             board,
             version,
             metrics,
+            rendered: Arc::default(),
             shutdown,
         }
     }
@@ -127,7 +137,14 @@ async fn status(State(admin): State<Admin>, Query(After { after }): Query<After>
     if after == Some(now) {
         return (StatusCode::NOT_MODIFIED, [header]).into_response();
     }
-    ([header], axum::Json(admin.board.status())).into_response()
+    let json = (
+        header::CONTENT_TYPE,
+        HeaderValue::from_static("application/json"),
+    );
+    match admin.rendered.status(&admin.board, now).await {
+        Some(text) => ([header, json], Body::from(Bytes::from_owner(text))).into_response(),
+        None => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
+    }
 }
 
 /// Counts the versions of the status document.
@@ -219,7 +236,12 @@ async fn accept(
     let place = Arc::clone(places).acquire_owned().await.ok()?;
     loop {
         match listener.accept().await {
-            Ok((stream, _)) => return Some((stream, place)),
+            Ok((stream, _)) => {
+                if let Err(error) = setsockopt(&stream, TcpUserTimeout, &UNREAD) {
+                    tracing::debug!(%error, "a connection to the admin endpoint may stay unread");
+                }
+                return Some((stream, place));
+            }
             Err(error) if spare.take().is_none() => {
                 tracing::debug!(%error, "the admin endpoint cannot accept a connection");
                 return None;

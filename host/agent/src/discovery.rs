@@ -148,16 +148,14 @@ impl DiscoveryTask {
                         break Err(Error::SourceEnded("Configurations"));
                     }
                     self.configuration_set = Arc::clone(&self.configurations.borrow_and_update());
-                    self.tick(true);
-                    self.look();
+                    self.look_and_tick();
                 }
                 changed = self.handlers.changed() => {
                     if changed.is_err() {
                         break Err(Error::SourceEnded("handlers"));
                     }
                     self.handler_set = Arc::clone(&self.handlers.borrow_and_update());
-                    self.tick(true);
-                    self.look();
+                    self.look_and_tick();
                 }
                 Some(answer) = self.answers.1.recv() => {
                     self.answered(answer);
@@ -192,6 +190,15 @@ impl DiscoveryTask {
 
     fn now(&self) -> Timestamp {
         self.config.clock.now()
+    }
+
+    /// There are other Configurations or handlers. Sessions of all there are come before what their devices are held against: until
+    /// a new source has answered, what the others lack is not missing.
+    fn look_and_tick(&mut self) {
+        self.look();
+        if self.tick(true) {
+            self.look();
+        }
     }
 
     /// What time brought about: removals, returns, ends of grace; of `all` Configurations or of those that are due. Returns

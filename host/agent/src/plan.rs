@@ -33,7 +33,7 @@ pub struct Beside {
     pub held: Arc<HeldSlots>,
 }
 
-/// What has to be written.
+/// What has to be written: first for the Configurations of which it is least, so that none waits for another's thousands.
 pub fn plan(
     node: &str,
     snapshot: &DeviceSnapshot,
@@ -48,8 +48,9 @@ pub fn plan(
         );
         by_configuration.entry(owner).or_default().push(instance);
     }
-    let mut changes = Vec::new();
+    let mut plans = Vec::new();
     for (key, view) in &snapshot.configurations {
+        let mut changes = Vec::new();
         let held = by_configuration
             .remove(&(key.namespace(), key.name()))
             .unwrap_or_default();
@@ -59,20 +60,22 @@ pub fn plan(
             beside,
         }
         .plan(view, &held, instances, &mut changes);
+        plans.push(changes);
     }
     if snapshot.complete {
         for ((namespace, name), held) in by_configuration {
             let spared = ConfigurationKey::new(namespace, name)
                 .is_ok_and(|key| snapshot.spared.contains(&key));
             if !spared {
-                changes.extend(
-                    held.into_iter()
-                        .filter_map(|instance| withdraw(node, instance)),
-                );
+                let withdrawn = held
+                    .into_iter()
+                    .filter_map(|instance| withdraw(node, instance));
+                plans.push(withdrawn.collect());
             }
         }
     }
-    changes
+    plans.sort_by_key(Vec::len);
+    plans.into_iter().flatten().collect()
 }
 
 struct Planner<'a> {

@@ -18,6 +18,9 @@ use crate::words;
 /// So many times in a row conflicts are met by looking again at once; then the backoff takes over.
 const PATIENCE: u32 = 3;
 
+/// So many changes are written before it is seen whether there are more urgent ones.
+const PIECE: usize = 500;
+
 /// How reconciling goes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ReconcileReport {
@@ -71,22 +74,23 @@ impl ReconcileTask {
         (task, seen)
     }
 
-    /// Runs until `shutdown`. A write that has begun is finished first.
+    /// Runs until `shutdown`. The piece that is being written is finished first.
     pub async fn run(mut self, shutdown: CancellationToken) -> Result<(), Ended> {
         self.devices.mark_changed();
         self.instances.mark_changed();
         loop {
             tokio::select! {
+                biased;
                 () = shutdown.cancelled() => return Ok(()),
                 changed = self.devices.changed() => changed.map_err(|_| Ended("devices"))?,
                 changed = self.instances.changed() => changed.map_err(|_| Ended("Instances"))?,
                 () = until(self.retry) => {}
             }
-            self.reconcile().await;
+            self.reconcile(&shutdown).await;
         }
     }
 
-    async fn reconcile(&mut self) {
+    async fn reconcile(&mut self, shutdown: &CancellationToken) {
         let mut errors = Vec::new();
         let mut read = false;
         for _ in 0..PATIENCE {
@@ -99,7 +103,10 @@ impl ReconcileTask {
                 errors.clear();
                 break;
             }
-            errors = self.apply(changes, &instances).await;
+            let whole;
+            (errors, whole) = self.apply(changes, &instances, shutdown).await;
+            // What is left is planned anew: at the next turn, if devices are others now.
+            read &= whole;
             // What is unavailable does not become available by asking again at once.
             if !errors
                 .iter()
@@ -114,8 +121,34 @@ impl ReconcileTask {
         self.conclude(read, &errors);
     }
 
-    /// Makes the changes; returns what failed.
-    async fn apply(&mut self, changes: Vec<Change>, instances: &InstanceSet) -> Vec<StoreError> {
+    /// Makes the changes, a piece after the other; returns what failed, and whether all were made. They are not when devices are
+    /// others meanwhile, whose changes may be more urgent, and at `shutdown`.
+    async fn apply(
+        &mut self,
+        changes: Vec<Change>,
+        instances: &InstanceSet,
+        shutdown: &CancellationToken,
+    ) -> (Vec<StoreError>, bool) {
+        let mut errors = Vec::new();
+        let mut left = changes.into_iter();
+        loop {
+            let piece: Vec<Change> = left.by_ref().take(PIECE).collect();
+            errors.extend(self.apply_piece(piece, instances).await);
+            if left.len() == 0 {
+                return (errors, true);
+            }
+            if shutdown.is_cancelled() || self.devices.has_changed().unwrap_or(true) {
+                return (errors, false);
+            }
+        }
+    }
+
+    /// Makes some changes; returns what failed.
+    async fn apply_piece(
+        &mut self,
+        changes: Vec<Change>,
+        instances: &InstanceSet,
+    ) -> Vec<StoreError> {
         let kinds: Vec<(&'static str, bool)> = changes
             .iter()
             .map(|change| match change {

@@ -14,6 +14,7 @@ struct Bench {
     metrics_address: std::net::SocketAddr,
     reconcile: watch::Sender<ReconcileReport>,
     version: watch::Sender<u64>,
+    admin: Admin,
     _tasks: [AbortOnDropHandle<()>; 2],
 }
 
@@ -28,7 +29,10 @@ async fn start() -> Bench {
         ..HandlerSet::default()
     };
     let board = Board {
-        identity: Arc::new(Identity::default()),
+        identity: Arc::new(Identity {
+            problems: vec!["x".repeat(1 << 20); 16],
+            ..Identity::default()
+        }),
         handlers: watch::channel(Arc::new(handlers)).1,
         devices: watch::channel(Arc::default()).1,
         report: watch::channel(Arc::default()).1,
@@ -41,6 +45,7 @@ async fn start() -> Bench {
     let metrics = Arc::new(Metrics::default());
     metrics.wrote("create", "ok");
     let admin = Admin::new(board, versions, metrics, shutdown.clone());
+    let known = admin.clone();
     let listeners = [
         TcpListener::bind("127.0.0.1:0").await.unwrap(),
         TcpListener::bind("127.0.0.1:0").await.unwrap(),
@@ -58,6 +63,7 @@ async fn start() -> Bench {
         metrics_address,
         reconcile,
         version,
+        admin: known,
         _tasks: tasks.map(AbortOnDropHandle::new),
     }
 }
@@ -190,4 +196,37 @@ async fn a_head_that_does_not_come_is_not_waited_for() {
     let ended = tokio::time::timeout(HEAD * 2, stream.read_to_end(&mut answer)).await;
     assert!(ended.is_ok(), "the connection is still open");
     assert!(started.elapsed() <= HEAD + Duration::from_secs(1));
+}
+
+/// A status of many bytes, asked for by somebody who takes none of them.
+async fn unread(address: std::net::SocketAddr) -> TcpStream {
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    stream
+        .write_all(b"GET /status HTTP/1.1\r\nHost: a\r\n\r\n")
+        .await
+        .unwrap();
+    stream.readable().await.unwrap();
+    stream
+}
+
+#[tokio::test]
+async fn who_does_not_take_the_status_shares_it_with_those_who_ask_for_the_same() {
+    let bench = start().await;
+    let mut held = Vec::new();
+    for _ in 0..20 {
+        held.push(unread(bench.address).await);
+    }
+    assert_eq!(bench.admin.rendered.free(), 3);
+    for version in 8..11 {
+        bench.version.send_replace(version);
+        held.push(unread(bench.address).await);
+    }
+    assert_eq!(bench.admin.rendered.free(), 0);
+    // Another version waits for its place.
+    bench.version.send_replace(11);
+    let waits = tokio::spawn(get(bench.address, "/status"));
+    assert!(get(bench.address, "/healthz").await.contains("ok"));
+    assert!(!waits.is_finished());
+    held.clear();
+    assert!(waits.await.unwrap().starts_with("HTTP/1.1 200"));
 }

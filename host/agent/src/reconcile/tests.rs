@@ -179,3 +179,49 @@ async fn a_local_device_whose_name_is_taken_elsewhere_gets_a_longer_one() {
     );
     bench.instances(&[&format!("cams-{long}")]).await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn what_is_little_waits_for_no_more_than_a_piece_of_what_is_much() {
+    let bench = start();
+    *bench.store.slow.lock().unwrap() = Duration::from_secs(1);
+    let ids: Vec<String> = (0..4 * PIECE).map(|id| id.to_string()).collect();
+    let ids: Vec<&str> = ids.iter().map(String::as_str).collect();
+    let much = snapshot(&ids, true);
+    bench.devices.send_replace(Arc::clone(&much));
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    let mut both = DeviceSnapshot::clone(&much);
+    let little = snapshot(&["front"], true).configurations[&key("cams")].clone();
+    let little = ConfigurationDevices {
+        configured: Arc::new(configured("doors", "udev", "")),
+        ..ConfigurationDevices::clone(&little)
+    };
+    both.configurations.insert(key("doors"), Arc::new(little));
+    bench.devices.send_replace(Arc::new(both));
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let names = bench.store.names();
+    assert!(names.iter().any(|name| name.starts_with("doors-")));
+    assert_eq!(names.len(), 2 * PIECE);
+    assert!(!bench.report.borrow().done_once, "half is missing");
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    assert_eq!(bench.store.names().len(), ids.len() + 1);
+    assert!(bench.report.borrow().done_once);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stop_waits_for_no_more_than_a_piece() {
+    let (devices, seen) = watch::channel(Arc::default());
+    let store = Arc::new(Store::default());
+    *store.slow.lock().unwrap() = Duration::from_secs(1);
+    let port: Arc<dyn InstanceStore> = Arc::<Store>::clone(&store);
+    let held = watch::channel(Arc::default()).1;
+    let (task, _report) = ReconcileTask::new("node-a".into(), port, seen, held, Arc::default());
+    let stop = CancellationToken::new();
+    let task = tokio::spawn(task.run(stop.clone()));
+    let ids: Vec<String> = (0..4 * PIECE).map(|id| id.to_string()).collect();
+    let ids: Vec<&str> = ids.iter().map(String::as_str).collect();
+    devices.send_replace(snapshot(&ids, true));
+    tokio::time::sleep(Duration::from_millis(1500)).await;
+    stop.cancel();
+    task.await.unwrap().unwrap();
+    assert_eq!(store.names().len(), 2 * PIECE);
+}

@@ -155,6 +155,30 @@ fn broken(source: &str) -> (String, LoadedSource) {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_the_first_source_lacks_waits_for_the_one_that_loads_last() {
+    let (one, two) = (FakeHandler::new("udev@1"), FakeHandler::new("udev@2"));
+    let bench = start_with(&[configured("a", "udev", "")], &[], &earlier("a", &["x"]));
+    let mut set = HandlerSet::clone(&handler_set(&[("1.wasm", &one)]));
+    set.complete = false;
+    set.sources
+        .extend([("2.wasm".to_owned(), LoadedSource::default())]);
+    bench.handlers.send_replace(Arc::new(set));
+    idle().await;
+    let departed = Discovery {
+        devices: Devices::Complete(Vec::new()),
+        departed: vec!["x".to_owned()],
+        left_out: LeftOuts::default(),
+    };
+    one.say("a", report(Outcome::Discovered(departed)));
+    idle().await;
+    bench.serve(&[("1.wasm", &one), ("2.wasm", &two)]);
+    idle().await;
+    assert_eq!(bench.has_now("a"), ["x*"]);
+    two.say("a", complete(&[shared("x")]));
+    bench.has("a", &["x"]).await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn once_a_silent_source_is_removed_what_the_others_lack_is_missing() {
     let (one, two) = (FakeHandler::new("udev@1"), FakeHandler::new("udev@2"));
     let bench = start_with(
