@@ -117,3 +117,18 @@ fn at_its_limit_of_files_the_agent_serves_on_and_takes_what_is_new_once_it_may()
     })
     .context("with so few files")
 }
+
+#[test]
+fn a_file_of_hundreds_of_configurations_makes_no_timer_late() -> Result<()> {
+    let mut yard = Yard::with(Guest::default(), GRANTS)?;
+    yard.suffer_crowd(300)?;
+    let calls = || yard.metric("leafhost_handler_calls_total{handler=\"hostile\"}");
+    let before = calls()?;
+    // They are all called, too.
+    eventually("the crowd is called", || {
+        let more = calls()? - before;
+        ensure!(more >= 600.0, "{more} calls");
+        Ok(())
+    })?;
+    yard.neighbour_is_well()
+}

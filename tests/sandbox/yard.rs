@@ -192,6 +192,17 @@ impl Yard {
         self.until_in_time(|yard| yard.suffer_once(deeds))
     }
 
+    /// Has the hostile handler serve so many Configurations, all in one file, and looks that nothing comes of it.
+    pub fn suffer_crowd(&mut self, count: usize) -> Result<()> {
+        let one = |number| configuration(&format!("hostile-{number}"), "hostile", "good");
+        let crowd: Vec<String> = (0..count).map(one).collect();
+        self.home
+            .write("configurations/crowd.yaml", crowd.join("---\n"))?;
+        self.deeds = count;
+        let mine = self.published("hostile", count)?;
+        self.until_in_time(|yard| Ok((yard.calls()?, mine.clone())))
+    }
+
     /// Has `act` done until the neighbour was called in time all along, three times at most: a machine that is busy elsewhere makes a
     /// call late as well. `act` yields the neighbour's calls before, and those devices of the hostile handler that have to stay.
     fn until_in_time(&mut self, mut act: impl FnMut(&mut Self) -> Result<Before>) -> Result<()> {
