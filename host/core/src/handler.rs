@@ -2,6 +2,9 @@
 
 use serde::Serialize;
 
+/// The most handlers that are loaded at a time.
+pub const MOST_HANDLERS: usize = 100;
+
 /// What a handler says of itself.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]

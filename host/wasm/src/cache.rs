@@ -14,7 +14,7 @@ use std::os::unix::fs::{
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use leafhost_core::handler::Digest;
+use leafhost_core::handler::{Digest, MOST_HANDLERS};
 use nix::fcntl::OFlag;
 use tempfile::NamedTempFile;
 use wasmtime::Engine;
@@ -31,8 +31,9 @@ use seal::{HEAD, KEY};
 
 /// An entry that no load asked for so long is removed.
 const UNUSED: Duration = Duration::from_hours(30 * 24);
-/// At most so many entries are kept.
-const ENTRIES: usize = 64;
+/// At most so many entries are kept: of all handlers, or each start would compile those anew that lost their place to the others, and
+/// some of versions before, for who goes back to them.
+const ENTRIES: usize = MOST_HANDLERS + 28;
 /// The file with the key.
 const KEY_FILE: &str = "key";
 /// How names of files begin that are being written.

@@ -151,3 +151,25 @@ fn verified_bytes_that_are_no_native_code_are_compiled_again() {
     assert!(cache.load(&engine, &digest()).is_none());
     assert!(!folder.path().join(name).exists());
 }
+
+#[test]
+fn every_handler_keeps_its_entry_and_the_oldest_versions_go() {
+    let folder = tempfile::tempdir().unwrap();
+    let cache = open(folder.path());
+    let name = |number: usize| cache.name(&Digest(format!("{number:064}")));
+    let now = SystemTime::now();
+    // The higher the number, the longer nobody asked for it.
+    for number in 0..2 * MOST_HANDLERS {
+        std::fs::write(folder.path().join(name(number)), b"x").unwrap();
+        let file = File::options()
+            .write(true)
+            .open(folder.path().join(name(number)));
+        let age = Duration::from_secs(u64::try_from(number).unwrap());
+        file.unwrap().set_modified(now - age).unwrap();
+    }
+    cache.prune();
+    let is_kept = |number: &usize| folder.path().join(name(*number)).exists();
+    let kept: Vec<usize> = (0..2 * MOST_HANDLERS).filter(is_kept).collect();
+    assert!(kept.iter().copied().eq(0..ENTRIES), "{kept:?}");
+    assert!(kept.len() > MOST_HANDLERS);
+}
