@@ -19,8 +19,9 @@ pub struct Request<D> {
     pub events_lost: bool,
     /// What the call may use; [`Host::has_time`](crate::Host::has_time) watches the clock.
     pub budget: Budget,
-    /// The bytes the last call of this session returned, if it did. Absent after an agent start and when the handler or
-    /// the details changed: the same devices must come out without it, only slower.
+    /// The bytes the last call of this session returned, if it did. Absent after an agent start, when the handler or
+    /// the details changed, and when it was larger than 64 KiB and the host had no room for it: the same devices must
+    /// come out without it, only slower.
     pub cursor: Option<Vec<u8>>,
 }
 

@@ -94,7 +94,7 @@ pub struct CallStats {
     pub cpu: Duration,
     /// The guest's linear memory at its largest, in bytes.
     pub memory: u64,
-    /// Calls of capabilities that were denied, by what was asked.
+    /// Calls of capabilities that were denied, by what was asked; and a cursor that was not kept.
     pub denied: Vec<String>,
     /// Log lines that went over the rate and were dropped.
     pub log_dropped: u64,

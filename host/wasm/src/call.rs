@@ -19,6 +19,7 @@ use crate::bindings::{DiscoveryHandler, DiscoveryHandlerPre};
 use crate::brisk::{self, Brisk};
 use crate::capabilities::CallState;
 use crate::cpu::Metered;
+use crate::cursor::Cursors;
 use crate::engine::GUESTS;
 use crate::limits::{HANDLES, HOSTCALL_FUEL, Limits, TABLE_ELEMENTS};
 use crate::record::Record;
@@ -43,6 +44,8 @@ pub(crate) struct Host {
     pub(crate) permits: Semaphore,
     /// For all guests, so that each finds a place to stand.
     pub(crate) places: Arc<Semaphore>,
+    /// What is remembered for all handlers together.
+    pub(crate) cursors: Arc<Cursors>,
     /// One call at a time begins where it is asked for.
     in_place: Semaphore,
 }
@@ -56,6 +59,7 @@ impl Host {
             threads: Arc::new(Threads::start()?),
             permits: Semaphore::new(AT_ONCE),
             places: Arc::new(Semaphore::new(GUESTS.into())),
+            cursors: Arc::default(),
             in_place: Semaphore::new(1),
         })
     }

@@ -296,7 +296,13 @@ impl Handler for LoadedHandler {
             spec,
             sink,
         };
-        Box::new(WakingSession::new(Arc::new(caller), opening, listening))
+        let cursors = Arc::clone(&self.guest.host.cursors);
+        Box::new(WakingSession::new(
+            Arc::new(caller),
+            opening,
+            listening,
+            cursors,
+        ))
     }
 }
 

@@ -22,6 +22,7 @@ mod capabilities;
 mod compiler;
 mod component;
 mod cpu;
+mod cursor;
 mod engine;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;

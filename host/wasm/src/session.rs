@@ -14,6 +14,8 @@ use leafhost_net::Datagram;
 use leafhost_udev::Event;
 use tokio::time::Instant;
 
+use crate::cursor::{Cursor, Cursors};
+
 mod backoff;
 mod hearing;
 mod pace;
@@ -45,7 +47,7 @@ pub(crate) struct Ask {
     /// More came than are kept.
     pub(crate) events_lost: bool,
     /// What the last answer left.
-    pub(crate) cursor: Option<Arc<[u8]>>,
+    pub(crate) cursor: Option<Arc<Cursor>>,
 }
 
 /// Why a call is made.
@@ -100,7 +102,7 @@ pub(crate) struct Next {
     /// When.
     pub(crate) wakes: Wakes,
     /// The cursor.
-    pub(crate) cursor: Option<Arc<[u8]>>,
+    pub(crate) cursor: Option<Vec<u8>>,
 }
 
 /// A session of a handler that is called.
@@ -113,7 +115,9 @@ pub(crate) struct WakingSession {
     /// Which device events are among them is found out here.
     sieve: Sieve,
     /// Handed back at the next call.
-    cursor: Option<Arc<[u8]>>,
+    cursor: Option<Arc<Cursor>>,
+    /// What it counts among.
+    cursors: Arc<Cursors>,
     /// What the next call is told.
     pending: Pending,
     /// When the handler is called if nothing wakes it before.
@@ -145,7 +149,12 @@ enum Phase {
 
 impl WakingSession {
     /// A session that has not called yet.
-    pub(crate) fn new(caller: Arc<dyn Caller>, opening: Opening, listening: Listening) -> Self {
+    pub(crate) fn new(
+        caller: Arc<dyn Caller>,
+        opening: Opening,
+        listening: Listening,
+        cursors: Arc<Cursors>,
+    ) -> Self {
         let opening = match opening {
             Opening::First => Why::First,
             Opening::Changed => Why::Changed,
@@ -159,6 +168,7 @@ impl WakingSession {
             wakes: Arc::default(),
             sieve: Sieve::default(),
             cursor: None,
+            cursors,
             pending,
             timer: None,
             again: None,
@@ -292,7 +302,14 @@ impl WakingSession {
                 let next = called.next.unwrap_or_default();
                 self.failures = 0;
                 self.wakes = Arc::new(next.wakes);
-                self.cursor = next.cursor;
+                // First, so that one of the same size has its place.
+                self.cursor = None;
+                match next.cursor.map(|bytes| self.cursors.keep(bytes)) {
+                    None => {}
+                    Some(Ok(cursor)) => self.cursor = Some(Arc::new(cursor)),
+                    // The same devices come out without it.
+                    Some(Err(why)) => stats.denied.push(why),
+                }
                 self.timer = self
                     .wakes
                     .after

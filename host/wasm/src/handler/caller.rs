@@ -43,7 +43,7 @@ impl Caller for GuestCaller {
         let work: Work<_> = Box::new(|handler, store| {
             Box::pin(async move {
                 // Only now: calls that wait for their turn have no copy.
-                request.cursor = cursor.as_deref().map(<[u8]>::to_vec);
+                request.cursor = cursor.map(|cursor| cursor.to_vec());
                 let handler = handler.leafhost_discovery_handler();
                 handler.call_discover(store, &request).await
             })
@@ -131,7 +131,7 @@ impl GuestCaller {
             let discovery = bounds.discovery(answer.devices, answer.departed);
             let next = Next {
                 wakes: ears.wakes(answer.wake, &secrets),
-                cursor: answer.cursor.map(Arc::from),
+                cursor: answer.cursor,
             };
             Ok((discovery, next))
         };

@@ -93,7 +93,7 @@ fn waking(wakes: Wakes) -> Called {
         Outcome::Discovered(discovery),
         Some(Next {
             wakes,
-            cursor: Some(b"c".as_slice().into()),
+            cursor: Some(b"c".to_vec()),
         }),
     )
 }
@@ -136,7 +136,7 @@ fn listening(caller: &Arc<Scripted>) -> (WakingSession, broadcast::Sender<Arc<Ev
         }),
         ..Listening::default()
     };
-    let session = WakingSession::new(caller.clone(), Opening::First, listening);
+    let session = WakingSession::new(caller.clone(), Opening::First, listening, Arc::default());
     (session, sender)
 }
 
@@ -160,7 +160,12 @@ async fn a_timer_is_clamped_to_a_second_and_a_day() {
         found(Some(u64::MAX), &[]),
         found(None, &[]),
     ]);
-    let mut session = WakingSession::new(caller.clone(), Opening::First, Listening::default());
+    let mut session = WakingSession::new(
+        caller.clone(),
+        Opening::First,
+        Listening::default(),
+        Arc::default(),
+    );
     let first = session.next().await;
     assert_eq!(first.call.next, Some(Duration::from_secs(1)));
     session.next().await;
@@ -182,12 +187,62 @@ async fn a_timer_is_clamped_to_a_second_and_a_day() {
 #[tokio::test(start_paused = true)]
 async fn a_changed_configuration_is_told_and_the_cursor_comes_back() {
     let caller = at_once([found(Some(1000), &[])]);
-    let mut session = WakingSession::new(caller.clone(), Opening::Changed, Listening::default());
+    let mut session = WakingSession::new(
+        caller.clone(),
+        Opening::Changed,
+        Listening::default(),
+        Arc::default(),
+    );
     session.next().await;
     assert_eq!(caller.last().events, [Why::Changed]);
     assert_eq!(caller.last().cursor, None);
     session.next().await;
-    assert_eq!(caller.last().cursor.as_deref(), Some(&b"c"[..]));
+    assert_eq!(
+        caller.last().cursor.as_deref().map(|cursor| &cursor[..]),
+        Some(&b"c"[..])
+    );
+}
+
+/// Answers with a cursor of so many bytes, and keeps nothing.
+struct Leaves(usize);
+
+#[async_trait]
+impl Caller for Leaves {
+    async fn call(&self, _: Ask) -> Called {
+        let mut called = found(Some(1000), &[]);
+        called.next.as_mut().unwrap().cursor = Some(vec![1; self.0]);
+        called
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_large_cursor_beyond_the_sum_of_all_is_not_kept_and_its_devices_count() {
+    const LARGE: usize = 1 << 20;
+    let cursors = Arc::new(Cursors::default());
+    let mut others: Vec<_> = (0..64)
+        .map(|_| cursors.keep(vec![0; LARGE]).unwrap())
+        .collect();
+    let mut session = WakingSession::new(
+        Arc::new(Leaves(LARGE)),
+        Opening::First,
+        Listening::default(),
+        cursors.clone(),
+    );
+    let report = session.next().await;
+    assert!(matches!(report.outcome, Outcome::Discovered(_)));
+    let denied = report.call.denied.concat();
+    assert!(denied.starts_with("cursor: its 1048576 bytes"), "{denied}");
+    drop(others.pop());
+    // What it leaves takes the place of what it had left.
+    for _ in 0..2 {
+        assert_eq!(session.next().await.call.denied, [""; 0]);
+    }
+    assert!(cursors.keep(vec![0; LARGE]).is_err());
+    drop(session);
+    assert!(
+        cursors.keep(vec![0; LARGE]).is_ok(),
+        "of a session that ended"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -328,7 +383,12 @@ async fn events_the_monitor_lost_wake_a_session_that_wants_events() {
 #[tokio::test(start_paused = true)]
 async fn a_first_call_that_fails_is_made_again_and_told_the_same() {
     let caller = at_once([unavailable(), unavailable(), found(None, &[])]);
-    let mut session = WakingSession::new(caller.clone(), Opening::First, Listening::default());
+    let mut session = WakingSession::new(
+        caller.clone(),
+        Opening::First,
+        Listening::default(),
+        Arc::default(),
+    );
     session.next().await;
     session.next().await;
     let report = session.next().await;
@@ -357,7 +417,7 @@ async fn after_an_error_the_last_wakes_stay_in_force() {
     reports.recv().await;
     assert_eq!(caller.calls()[2], (60_500, vec!["udev"]));
     let cursor = caller.last().cursor.unwrap();
-    assert_eq!(*cursor, *b"c");
+    assert_eq!(**cursor, *b"c");
     assert!(Arc::ptr_eq(&told, &cursor), "it is there once");
 }
 
@@ -384,7 +444,12 @@ async fn backoff_ends_at_five_minutes_and_begins_anew_after_an_answer() {
     let faults = std::iter::repeat_n(faulted(Duration::ZERO), 12);
     let answers = faults.chain([found(Some(1000), &[]), faulted(Duration::ZERO)]);
     let caller = at_once(answers);
-    let mut session = WakingSession::new(caller.clone(), Opening::First, Listening::default());
+    let mut session = WakingSession::new(
+        caller.clone(),
+        Opening::First,
+        Listening::default(),
+        Arc::default(),
+    );
     let mut waits = Vec::new();
     for _ in 0..14 {
         waits.push(session.next().await.call.next.unwrap());
@@ -410,7 +475,12 @@ async fn wrong_details_are_not_tried_again() {
 async fn a_dropped_wait_loses_no_report_and_makes_no_second_call() {
     let slow = Duration::from_secs(3);
     let caller = Scripted::new([(slow, found(None, &[]))]);
-    let mut session = WakingSession::new(caller.clone(), Opening::First, Listening::default());
+    let mut session = WakingSession::new(
+        caller.clone(),
+        Opening::First,
+        Listening::default(),
+        Arc::default(),
+    );
     for _ in 0..5 {
         let cut = tokio::time::timeout(Duration::from_millis(500), session.next()).await;
         assert!(cut.is_err());

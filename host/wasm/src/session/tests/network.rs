@@ -37,7 +37,7 @@ fn in_group(caller: &Arc<Scripted>) -> (mpsc::UnboundedReceiver<Report>, Groups)
         groups: Some(Box::new(Told(receiver))),
         ..Listening::default()
     };
-    let session = WakingSession::new(caller.clone(), Opening::First, listening);
+    let session = WakingSession::new(caller.clone(), Opening::First, listening, Arc::default());
     (run(session), sender)
 }
 
@@ -277,7 +277,7 @@ async fn a_change_of_granted_interfaces_wakes_once_they_have_settled() {
         network: Some(NetworkEar::new(network.changes(), policy)),
         ..Listening::default()
     };
-    let session = WakingSession::new(caller.clone(), Opening::First, listening);
+    let session = WakingSession::new(caller.clone(), Opening::First, listening, Arc::default());
     let mut reports = run(session);
     reports.recv().await;
     pass(Duration::from_secs(1)).await;

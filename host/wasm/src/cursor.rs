@@ -1,0 +1,95 @@
+//! The cursors of all sessions: what handlers make the host remember has a sum.
+
+use std::ops::Deref;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Bytes of all cursors together.
+const MOST: usize = 64 << 20;
+/// A cursor of so many bytes is kept whatever the others have, so that nobody's large ones take it from a handler with a small one.
+const SMALL: usize = 64 << 10;
+
+/// How much the cursors have that are kept.
+#[derive(Debug, Default)]
+pub(crate) struct Cursors {
+    held: AtomicUsize,
+}
+
+impl Cursors {
+    /// Keeps a cursor, or says why not.
+    pub(crate) fn keep(self: &Arc<Self>, bytes: Vec<u8>) -> Result<Cursor, String> {
+        let length = bytes.len();
+        let room = |held: usize| {
+            let held = held.saturating_add(length);
+            (held <= MOST || length <= SMALL).then_some(held)
+        };
+        let counted = self
+            .held
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, room);
+        if counted.is_err() {
+            return Err(format!(
+                "cursor: its {length} bytes are not kept and the next call has none, as the cursors of all sessions would have more than {} MiB; \
+                 up to {} KiB are always kept: use the handler for less at a time, or in fewer Configurations",
+                MOST >> 20,
+                SMALL >> 10
+            ));
+        }
+        Ok(Cursor {
+            bytes: bytes.into(),
+            all: Arc::clone(self),
+        })
+    }
+}
+
+/// A cursor that is kept; counts until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Cursor {
+    bytes: Box<[u8]>,
+    all: Arc<Cursors>,
+}
+
+impl Deref for Cursor {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl PartialEq for Cursor {
+    fn eq(&self, other: &Self) -> bool {
+        self.bytes == other.bytes
+    }
+}
+
+impl Drop for Cursor {
+    fn drop(&mut self) {
+        self.all.held.fetch_sub(self.bytes.len(), Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LARGE: usize = 1 << 20;
+
+    #[test]
+    fn the_sum_of_large_cursors_is_bounded_and_small_ones_are_always_kept() {
+        let all = Arc::new(Cursors::default());
+        let keep = |length: usize| all.keep(vec![0; length]);
+        let mut kept: Vec<Cursor> = (0..64).map(|_| keep(LARGE).unwrap()).collect();
+        let why = keep(SMALL + 1).unwrap_err();
+        assert!(
+            why.contains("65537 bytes") && why.contains("64 MiB"),
+            "{why}"
+        );
+        let small = keep(SMALL).unwrap();
+        drop(kept.pop());
+        keep(LARGE).unwrap_err();
+        drop(small);
+        kept.push(keep(LARGE).unwrap());
+        drop(kept);
+        assert_eq!(all.held.load(Ordering::Relaxed), 0);
+    }
+}
