@@ -3,14 +3,14 @@
 //! Whose a file is stands in its name, `<vendor>-<class>_<owner>.json`, the form the specification has for generated
 //! specs: an annotation would need version 0.6.0, and a list kept elsewhere could be lost. A file under that name which
 //! holds another kind, or is no regular file, is somebody else's all the same and is never touched.
-//! A file of the owner that is damaged is replaced. A class that is too long for a file's name stands in it shortened, with a `~` that no
+//! A file of the owner that is damaged, or larger than any that is written here, is replaced. A class that is too long for a file's name stands in it shortened, with a `~` that no
 //! class has; which one it is then stands in the file.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::fs;
-use std::io::{self, ErrorKind, Write as _};
+use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
@@ -25,8 +25,8 @@ use crate::spec::{InvalidSpec, Spec};
 const MODE: u32 = 0o644;
 /// What names of files that are being written end with: no runtime reads them.
 const TEMPORARY: &str = ".tmp";
-/// The most bytes of a file of others that is read.
-const MAX_OTHERS: u64 = 64 << 20;
+/// The most bytes of a file that is read: none that is written here has nearly as many.
+const MAX_FILE: u64 = 64 << 20;
 /// The most characters of a kind that are repeated.
 const MAX_TOLD: usize = 128;
 /// The most bytes of a file's name.
@@ -35,6 +35,8 @@ const MAX_NAME: usize = 255;
 const HEAD: usize = 180;
 /// What follows it, before the digest; no class has it.
 const SHORTENED: char = '~';
+/// Opening waits for nobody.
+const O_NONBLOCK: i32 = 0o4000;
 /// The machine has no more open files to give.
 const ENFILE: i32 = 23;
 /// The process may not open more files.
@@ -216,6 +218,10 @@ impl SpecDir {
                         published.damaged.insert(class.to_owned(), why);
                     }
                 },
+                Held::TooLarge => {
+                    let why = format!("it has more than {} MiB", MAX_FILE >> 20);
+                    published.damaged.insert(class.to_owned(), why);
+                }
             }
         }
         Ok(published)
@@ -239,7 +245,7 @@ impl SpecDir {
         let written = match self.held(class)? {
             Held::Foreign(what) => return Err(Error::Foreign { path, what }),
             Held::Ours(old) if old == bytes => Written::Unchanged,
-            Held::Ours(_) => Written::Replaced,
+            Held::Ours(_) | Held::TooLarge => Written::Replaced,
             Held::Nothing => Written::Created,
         };
         self.check_conflict(spec, &path)?;
@@ -256,7 +262,7 @@ impl SpecDir {
         match self.held(class)? {
             Held::Nothing => Ok(false),
             Held::Foreign(what) => Err(Error::Foreign { path, what }),
-            Held::Ours(_) => {
+            Held::Ours(_) | Held::TooLarge => {
                 fs::remove_file(&path).map_err(|source| failed("remove", &path, source))?;
                 self.sync()?;
                 Ok(true)
@@ -287,8 +293,9 @@ impl SpecDir {
         if !fs::symlink_metadata(path).map_err(fail)?.is_file() {
             return Ok(Named::Foreign("is not a regular file".to_owned()));
         }
-        let bytes = fs::read(path).map_err(fail)?;
-        let Ok(outline) = serde_json::from_slice::<Outline>(&bytes) else {
+        let bytes = read(path).map_err(fail)?;
+        let outline = bytes.and_then(|bytes| serde_json::from_slice::<Outline>(&bytes).ok());
+        let Some(outline) = outline else {
             return Ok(Named::Nothing);
         };
         let class = outline
@@ -312,7 +319,10 @@ impl SpecDir {
         if !metadata.is_file() {
             return Ok(Held::Foreign("is not a regular file".to_owned()));
         }
-        let bytes = fs::read(&path).map_err(|source| failed("read", &path, source))?;
+        let bytes = read(&path).map_err(|source| failed("read", &path, source))?;
+        let Some(bytes) = bytes else {
+            return Ok(Held::TooLarge);
+        };
         let kind = format!("{}/{class}", self.vendor);
         Ok(match serde_json::from_slice::<Outline>(&bytes) {
             Ok(other) if other.kind != kind => Held::Foreign(other.told()),
@@ -413,6 +423,8 @@ enum Named<'a> {
 enum Held {
     Nothing,
     Ours(Vec<u8>),
+    /// By its name ours; larger than any we write.
+    TooLarge,
     Foreign(String),
 }
 
@@ -438,16 +450,34 @@ impl Outline {
 
     /// Only of a regular file, perhaps by a link: opening another may wait, and reading it never end.
     fn read(path: &Path) -> Option<Self> {
-        let metadata = fs::metadata(path).ok()?;
-        if !metadata.is_file() || metadata.len() > MAX_OTHERS {
+        if !fs::metadata(path).ok()?.is_file() {
             return None;
         }
         match path.extension()?.to_str()? {
-            "json" => serde_json::from_slice(&fs::read(path).ok()?).ok(),
-            "yaml" => serde_yaml_ng::from_slice(&fs::read(path).ok()?).ok(),
+            "json" => serde_json::from_slice(&read(path).ok()??).ok(),
+            "yaml" => serde_yaml_ng::from_slice(&read(path).ok()??).ok(),
             _ => None,
         }
     }
+}
+
+/// What a regular file holds; nothing if it is larger than any spec. It may be another by now than the one that was looked at.
+fn read(path: &Path) -> io::Result<Option<Vec<u8>>> {
+    let mut options = fs::OpenOptions::new();
+    let file = options.read(true).custom_flags(O_NONBLOCK).open(path)?;
+    let metadata = file.metadata()?;
+    if !metadata.is_file() {
+        return Err(ErrorKind::InvalidInput.into());
+    }
+    if metadata.len() > MAX_FILE {
+        return Ok(None);
+    }
+    let mut bytes = Vec::new();
+    // It may grow meanwhile.
+    let length = file.take(MAX_FILE + 1).read_to_end(&mut bytes)?;
+    Ok(u64::try_from(length)
+        .is_ok_and(|length| length <= MAX_FILE)
+        .then_some(bytes))
 }
 
 /// Sixteen hex digits of BLAKE2b.

@@ -165,6 +165,46 @@ fn a_damaged_file_of_ours_is_named_and_replaced() {
 }
 
 #[test]
+fn a_file_of_ours_that_is_larger_than_any_spec_is_not_read_and_replaced() {
+    for class in ["cams".to_owned(), "c".repeat(236)] {
+        let (_folder, directory) = mk_dir();
+        directory.check_writable().unwrap();
+        let path = directory.path(&class);
+        let large = || {
+            let file = fs::File::create(&path).unwrap();
+            file.set_len(MAX_FILE + 1).unwrap();
+        };
+        large();
+        let published = directory.read().unwrap();
+        assert!(published.specs.is_empty() && published.foreign.is_empty());
+        // Whose class is not in its name, nobody can tell what it was.
+        let named = published.damaged.get(&class).map(String::as_str);
+        assert_eq!(named, path.exists().then_some("it has more than 64 MiB"));
+        large();
+        let spec = mk_spec(&class, &["a"]);
+        assert_eq!(directory.write(&spec).unwrap(), Written::Replaced);
+        assert_eq!(
+            directory.read().unwrap().specs,
+            [(class.clone(), spec)].into()
+        );
+        large();
+        assert!(directory.remove(&class).unwrap());
+    }
+}
+
+#[test]
+fn what_became_a_pipe_since_it_was_looked_at_is_not_waited_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let pipe = folder.path().join("pipe");
+    let made = std::process::Command::new("mkfifo").arg(&pipe).status();
+    assert!(made.unwrap().success());
+    let (sender, receiver) = std::sync::mpsc::channel();
+    std::thread::spawn(move || sender.send(read(&pipe)));
+    let read = receiver.recv_timeout(std::time::Duration::from_secs(20));
+    assert_eq!(read.unwrap().unwrap_err().kind(), ErrorKind::InvalidInput);
+}
+
+#[test]
 fn a_device_that_another_file_defines_is_reported_and_not_written() {
     for (name, content) in [
         (
@@ -318,7 +358,7 @@ fn what_others_put_there_is_neither_waited_for_nor_repeated_at_length() {
     std::os::unix::fs::symlink("/dev/zero", at("theirs.yaml")).unwrap();
     fs::File::create(at("large.json"))
         .unwrap()
-        .set_len(MAX_OTHERS + 1)
+        .set_len(MAX_FILE + 1)
         .unwrap();
     let (sender, receiver) = std::sync::mpsc::channel();
     let writer = directory.clone();
