@@ -14,6 +14,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::config::PluginConfig;
 use crate::folder::Sight;
+use crate::intake::Intake;
 use crate::offered::Offered;
 use crate::registration::{self, Backoff, Registrar};
 use crate::service::{self, Service};
@@ -30,6 +31,7 @@ pub(crate) struct Shared {
     pub config: PluginConfig,
     pub allocator: Arc<dyn Allocator>,
     pub allocations: TaskTracker,
+    pub intake: Intake,
     pub registrar: Registrar,
 }
 
@@ -254,7 +256,8 @@ impl Endpoint {
             limit: self.shared.config.times.allocate,
         };
         let drain = self.shared.config.times.drain;
-        Ok(Serving::start(listener, socket, service, drain))
+        let intake = self.shared.intake.clone();
+        Ok(Serving::start(listener, socket, service, intake, drain))
     }
 
     /// Ends a session, and remembers whom to leave alone for a moment.

@@ -11,6 +11,7 @@ pub mod config;
 pub mod device;
 mod endpoint;
 mod folder;
+mod intake;
 pub mod listing;
 mod offered;
 pub mod plugins;

@@ -6,14 +6,12 @@ use std::time::Duration;
 
 use hyper::server::conn::http2;
 use hyper_util::rt::TokioIo;
-use hyper_util::service::TowerToHyperService;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::Semaphore;
 use tokio_util::sync::DropGuard;
 use tokio_util::task::TaskTracker;
 
-use crate::endpoint::MAX_LIST;
-use crate::proto::device_plugin::device_plugin_server::DevicePluginServer;
+use crate::intake::{Bounded, Intake};
 use crate::service::Service;
 use crate::session::Session;
 use crate::sockets::Socket;
@@ -21,9 +19,7 @@ use crate::sockets::Socket;
 /// The kubelet opens one.
 const MAX_CONNECTIONS: usize = 16;
 /// The kubelet has one list open, and asks little beside it.
-const MAX_CALLS: u32 = 32;
-/// The ids of the longest list fit: the kubelet names them all when it asks which it should prefer.
-const MAX_MESSAGE: usize = MAX_LIST;
+const MAX_CALLS: u32 = 8;
 /// What may be under way to us on a call or connection before it is taken in.
 const WINDOW: u32 = 64 << 10;
 /// What may wait to be sent on a call.
@@ -45,12 +41,11 @@ impl Serving {
         listener: UnixListener,
         socket: Socket,
         service: Service,
+        intake: Intake,
         drain: Duration,
     ) -> Self {
         let session = Arc::clone(&service.session);
-        let service = DevicePluginServer::new(service)
-            .max_decoding_message_size(MAX_MESSAGE)
-            .max_encoding_message_size(usize::MAX);
+        let service = Bounded::new(service, intake);
         let accepting = accept(listener, service, Arc::clone(&session), drain);
         drop(session.tasks.spawn(accepting));
         Self {
@@ -73,14 +68,9 @@ impl Serving {
     }
 }
 
-async fn accept(
-    listener: UnixListener,
-    service: DevicePluginServer<Service>,
-    session: Arc<Session>,
-    drain: Duration,
-) {
+async fn accept(listener: UnixListener, service: Bounded, session: Arc<Session>, drain: Duration) {
     let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
-    let mut is_told = false;
+    let (mut is_told, mut is_full) = (false, false);
     loop {
         let accepted = tokio::select! {
             () = session.end.cancelled() => return,
@@ -100,10 +90,15 @@ async fn accept(
                 continue;
             }
         };
+        // Not at the next place that is free: whoever opens and closes them would write a line each time.
+        is_full &= places.available_permits() < MAX_CONNECTIONS / 2;
         let Ok(place) = Arc::clone(&places).try_acquire_owned() else {
-            tracing::warn!(
-                "a device-plugin socket has {MAX_CONNECTIONS} connections, one more was closed"
-            );
+            if !is_full {
+                tracing::warn!(
+                    "a device-plugin socket has {MAX_CONNECTIONS} connections, every one more is closed until half of them have ended"
+                );
+            }
+            is_full = true;
             continue;
         };
         let (service, of) = (service.clone(), Arc::clone(&session));
@@ -118,7 +113,7 @@ async fn accept(
 
 async fn connection(
     stream: UnixStream,
-    service: DevicePluginServer<Service>,
+    service: Bounded,
     session: &Session,
     drain: Duration,
 ) -> hyper::Result<()> {
@@ -128,7 +123,7 @@ async fn connection(
         .max_concurrent_streams(MAX_CALLS)
         .max_send_buf_size(SEND_BUFFER)
         .max_header_list_size(MAX_HEADERS)
-        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(service));
+        .serve_connection(TokioIo::new(stream), service);
     let mut connection = pin!(connection);
     tokio::select! {
         ended = connection.as_mut() => return ended,

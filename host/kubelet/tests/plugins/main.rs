@@ -11,6 +11,8 @@ use leafhost_kubelet::proto::device_plugin::{
 use leafhost_kubelet::{Health, ResourceName, State};
 
 #[cfg(test)]
+mod bounds;
+#[cfg(test)]
 mod kubelet;
 #[cfg(test)]
 mod measure;
