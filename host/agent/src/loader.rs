@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::iter;
 use std::sync::Arc;
 
+use leafhost_core::handler::MOST_HANDLERS;
 use leafhost_core::ports::{
     Handler, HandlerSource, LoadError, Loader, SourceFile, SourceProblem, SourceSet, SourceVersion,
 };
@@ -21,9 +22,6 @@ use attempt::Attempt;
 
 /// So many files are loaded at once: compiling is the one thing here that wants a whole core.
 const AT_ONCE: usize = 2;
-/// More files than these are not loaded: each handler has a place of its own among the guests that run at once, and loading needs
-/// some, too.
-const MOST: usize = 100;
 
 /// All sources of handlers and what each serves.
 #[derive(Debug, Clone, Default)]
@@ -199,7 +197,7 @@ impl LoaderTask {
         changed.sort_by_key(|(known, accepted, ..)| (!known, accepted.is_none()));
         let mut too_many = Vec::new();
         for (known, accepted, name, version) in changed {
-            if !known && self.entries.len() >= MOST {
+            if !known && self.entries.len() >= MOST_HANDLERS {
                 too_many.push(name.as_str());
                 continue;
             }
@@ -246,7 +244,7 @@ impl LoaderTask {
                 line: None,
                 path: String::new(),
                 message: format!(
-                    "not loaded: there are {MOST} handlers already, which is the most; remove those that are not wanted"
+                    "not loaded: there are {MOST_HANDLERS} handlers already, which is the most; remove those that are not wanted"
                 ),
                 configuration: None,
             });

@@ -2,7 +2,8 @@
 
 use serde::Serialize;
 
-/// The most handlers that are loaded at a time.
+/// The most handlers that are loaded at a time: each has a place of its own among the guests that run at once, and loading needs some,
+/// too.
 pub const MOST_HANDLERS: usize = 100;
 
 /// What a handler says of itself.

@@ -176,7 +176,7 @@ async fn of_too_many_files_those_that_serve_or_have_served_are_not_left_out() {
             .collect::<Vec<_>>()
     };
     let set = wait_for(&bench.handlers, |set| set.complete).await;
-    assert_eq!(set.sources.len(), MOST);
+    assert_eq!(set.sources.len(), MOST_HANDLERS);
     assert!(set.sources.contains_key("y.wasm"));
     assert_eq!(told(&set), ["a099.wasm, a100.wasm, a101.wasm and 8 more"]);
 
