@@ -44,6 +44,7 @@ const RULES: Rules = Rules {
     ],
     nested: false,
     max_files: 1000,
+    max_bytes: 32 << 20,
     longest_name: LONGEST_NAME,
 };
 
@@ -60,23 +61,26 @@ struct Memory {
 }
 
 impl Memory {
-    /// From what was kept; a Configuration that is in two files there may be of either.
-    fn new(kept: Kept) -> Self {
+    /// From what was kept, with the files of values that it names; a Configuration that is in two files there may be of either.
+    fn new(kept: Kept) -> (Self, BTreeSet<String>) {
         let mut served: BTreeMap<ConfigurationKey, Option<String>> = BTreeMap::new();
+        let mut values = BTreeSet::new();
         for (name, text) in &kept {
             for document in documents::read(name, text).documents {
+                values.extend(properties::files(&document.configuration));
                 let file = served.entry(document.configuration.key);
                 file.and_modify(|file| *file = None)
                     .or_insert_with(|| Some(name.clone()));
             }
         }
         let served = served.into_iter();
-        Self {
+        let memory = Self {
             served: served
                 .filter_map(|(key, file)| Some((key, file?)))
                 .collect(),
             kept,
-        }
+        };
+        (memory, values)
     }
 }
 
@@ -89,24 +93,28 @@ pub struct FileConfigurations {
 impl FileConfigurations {
     /// Watches `configurations`, `secrets` and `configmaps` in `folder`; what was last good is in `kept`.
     pub async fn open(folder: PathBuf, kept: PathBuf) -> std::io::Result<Self> {
-        let mut tasks = JoinSet::new();
-        let mut watched = |name: &str, rules| {
-            let watched = Folder::new(folder.join(name), rules);
-            let snapshots = watched.snapshots();
-            tasks.spawn(watched.watch());
-            snapshots
-        };
-        let folders = Folders {
-            configurations: watched("configurations", RULES),
-            secrets: watched("secrets", properties::RULES),
-            configmaps: watched("configmaps", properties::RULES),
-        };
         let (path, memory) = blocking(move || {
             let memory = read_kept(&kept).map(Memory::new);
             (kept, memory)
         })
         .await;
-        let memory = memory?;
+        let (memory, values) = memory?;
+        let mut tasks = JoinSet::new();
+        let mut watched = |name: &str, rules, kept| {
+            let watched = Folder::new(folder.join(name), rules, kept);
+            let snapshots = watched.snapshots();
+            tasks.spawn(watched.watch());
+            snapshots
+        };
+        let folders = Folders {
+            configurations: watched(
+                "configurations",
+                RULES,
+                memory.kept.keys().cloned().collect(),
+            ),
+            secrets: watched("secrets", properties::RULES, values.clone()),
+            configmaps: watched("configmaps", properties::RULES, values),
+        };
         let (sender, set) = watch::channel(Arc::default());
         tasks.spawn(follow(folder, folders, path, memory, sender));
         Ok(Self { set, _tasks: tasks })

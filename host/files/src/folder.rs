@@ -19,8 +19,10 @@ use crate::settle::{LOOK_SPACING, Settled, Settling, Stamp};
 
 mod look;
 mod names;
+mod room;
 pub use look::{Kind, LONGEST_NAME, Rules, fetch};
 use look::{Look, Read};
+use room::Rank;
 
 /// The most files that are told one by one.
 const MAX_TOLD: usize = 20;
@@ -70,7 +72,9 @@ pub struct Snapshot {
 impl Snapshot {
     /// The folder as it is at this moment, whether at rest or not. Blocks.
     pub fn now(path: &Path, rules: &Rules) -> Self {
-        let look = Look::at(path, rules);
+        let mut look = Look::at(path, rules);
+        let left = room::leave_out(&mut look.found, rules, 0, |_, _| Rank::New);
+        look.problems.extend(left.problems);
         let content = |(name, stamp): (&String, &Stamp)| {
             let read = look::read(path, name, rules.kind(name)?, *stamp);
             Some((name.clone(), read.content()?))
@@ -105,15 +109,17 @@ impl Snapshot {
 pub struct Folder {
     path: PathBuf,
     rules: Rules,
+    kept: BTreeSet<String>,
     snapshot: watch::Sender<Arc<Snapshot>>,
 }
 
 impl Folder {
-    /// Names the folder; it need not exist.
-    pub fn new(path: impl Into<PathBuf>, rules: Rules) -> Self {
+    /// Names the folder; it need not exist. What was `kept` of an earlier run goes before new files where not all can be read.
+    pub fn new(path: impl Into<PathBuf>, rules: Rules, kept: BTreeSet<String>) -> Self {
         Self {
             path: path.into(),
             rules,
+            kept,
             snapshot: watch::Sender::default(),
         }
     }
@@ -133,7 +139,8 @@ impl Folder {
         let mut begun = false;
         let mut device = None;
         let mut unread = BTreeMap::new();
-        let mut beyond = BTreeSet::new();
+        let mut followed = BTreeSet::new();
+        let (mut before, mut beyond) = (BTreeSet::new(), BTreeSet::new());
         loop {
             let mut look = self.look(&mut ear).await;
             for folder in &look.unread {
@@ -145,7 +152,13 @@ impl Folder {
             let now = Instant::now();
             if look.readable {
                 device = look.device.or(device);
-                leave_out(&mut look, &settling, &mut snapshot, &mut beyond);
+                if begun {
+                    let there = |name: &String| look.found.contains_key(name);
+                    followed.retain(|name| there(name) || settling.knows(name));
+                }
+                let left = self.leave_out(&mut look, &settling, &followed, &beyond);
+                before = std::mem::replace(&mut beyond, left);
+                followed.extend(look.found.keys().cloned());
                 settling.seen(&look.found, now);
             }
             // It may have happened after the look, which then says nothing of it.
@@ -158,6 +171,8 @@ impl Folder {
                 unread.retain(|name, _| look.found.contains_key(name));
                 self.read(settled, &look, &mut settling, &mut snapshot, &mut unread)
                     .await;
+                // One that is there and not read any more is not gone.
+                unsay(&look, &mut snapshot, &before, &beyond);
             }
             if look.exists && !snapshot.exists && snapshot.complete {
                 // It has come back, and its files may not be there yet.
@@ -210,6 +225,27 @@ impl Folder {
                 return look;
             }
         }
+    }
+
+    /// Takes out of a look what is not read, and yields that; `beyond` is what was not read before.
+    fn leave_out(
+        &self,
+        look: &mut Look,
+        settling: &Settling,
+        followed: &BTreeSet<String>,
+        beyond: &BTreeSet<String>,
+    ) -> BTreeSet<String> {
+        let rank = |name: &str, stamp: &Stamp| match settling.stamp(name) {
+            Some(seen) if seen == *stamp => Rank::Same,
+            _ if followed.contains(name) && beyond.contains(name) => Rank::Waiting,
+            _ if followed.contains(name) => Rank::Changed,
+            _ if self.kept.contains(name) => Rank::Kept,
+            _ => Rank::New,
+        };
+        let away = settling.away(&look.found);
+        let left = room::leave_out(&mut look.found, &self.rules, away, rank);
+        look.problems.extend(left.problems);
+        left.names
     }
 
     async fn read(
@@ -334,32 +370,21 @@ fn told(unread: &BTreeMap<String, String>) -> Vec<String> {
     told
 }
 
-/// Of the files beyond the number that is read those that were followed before still are. The others are there, and nothing is
-/// said of what they hold: what was accepted of them before a restart keeps serving.
-fn leave_out(
-    look: &mut Look,
-    settling: &Settling,
+/// Nothing is said of what the files hold that are `beyond` what is read: they are there, and what was accepted of them serves.
+fn unsay(
+    look: &Look,
     snapshot: &mut Snapshot,
-    beyond: &mut BTreeSet<String>,
+    before: &BTreeSet<String>,
+    beyond: &BTreeSet<String>,
 ) {
-    let mut now = BTreeSet::new();
-    for (name, stamp) in std::mem::take(&mut look.surplus) {
-        if settling.knows(&name) {
-            look.found.insert(name, stamp);
-        } else {
-            now.insert(name);
-        }
-    }
-    for name in beyond.difference(&now) {
+    for name in before.difference(beyond) {
         if !look.found.contains_key(name) {
             snapshot.files.remove(name);
         }
     }
-    for name in &now {
-        let held = snapshot.files.entry(name.clone());
-        held.or_insert(Content::Pending);
+    for name in beyond {
+        snapshot.files.insert(name.clone(), Content::Pending);
     }
-    *beyond = now;
 }
 
 /// What the folder listens with, as far as the kernel lets it.

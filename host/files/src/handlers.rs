@@ -1,6 +1,6 @@
 //! Handler files: components with their grants beside them, from one or several folders.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -46,6 +46,7 @@ const RULES: Rules = Rules {
     ],
     nested: false,
     max_files: 1000,
+    max_bytes: 64 << 20,
     // What is kept of one is called so, with an ending.
     longest_name: LONGEST_NAME - accepted::VERSION.len(),
 };
@@ -80,10 +81,11 @@ impl FileHandlers {
     pub async fn open(folders: Vec<PathBuf>, kept: PathBuf) -> std::io::Result<Self> {
         let mut tasks = JoinSet::new();
         let accepted = Accepted::open(kept, Places(folders.clone()), &mut tasks).await?;
+        let kept = names(accepted.all().keys());
         let watched = folders
             .into_iter()
             .map(|path| {
-                let folder = Folder::new(path.clone(), RULES);
+                let folder = Folder::new(path.clone(), RULES, kept.clone());
                 let snapshots = folder.snapshots();
                 tasks.spawn(folder.watch());
                 (path, snapshots)
@@ -129,6 +131,16 @@ impl HandlerSource for FileHandlers {
     fn accepted(&self, name: &str) -> Option<SourceVersion> {
         self.accepted.get(name)
     }
+}
+
+/// The names of components and of their grants.
+fn names<'a>(components: impl Iterator<Item = &'a String>) -> BTreeSet<String> {
+    components
+        .flat_map(|name| {
+            let grants = stem(name).map(|stem| format!("{stem}{GRANTS}"));
+            [Some(name.clone()), grants].into_iter().flatten()
+        })
+        .collect()
 }
 
 async fn follow(

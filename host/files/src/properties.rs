@@ -24,6 +24,7 @@ pub const RULES: Rules = Rules {
     }],
     nested: true,
     max_files: 1000,
+    max_bytes: 32 << 20,
     longest_name: LONGEST_NAME,
 };
 
@@ -107,6 +108,17 @@ impl Values {
             )),
         }
     }
+}
+
+/// The files `NAME/KEY` whose values a Configuration has, be they secrets or not.
+pub fn files(configuration: &Configuration) -> impl Iterator<Item = String> {
+    let properties = configuration.properties.iter();
+    let references = properties.filter_map(|property| match property.value_from.as_ref()? {
+        ValueFrom::SecretKeyRef(reference) | ValueFrom::ConfigMapKeyRef(reference) => {
+            Some(reference)
+        }
+    });
+    references.map(|reference| format!("{}/{}", reference.name, reference.key))
 }
 
 /// The field of a reference that cannot be used, and why.

@@ -68,6 +68,10 @@ struct Entry {
 }
 
 impl Entry {
+    fn is_known(&self) -> bool {
+        self.stamp.is_some() || self.counted
+    }
+
     /// When it settles, if nothing more happens.
     fn settles(&self) -> Option<(Instant, Settled)> {
         let (wait, settled) = match (self.stamp, self.writer) {
@@ -176,7 +180,18 @@ impl Settling {
     /// Whether the file was seen, not only heard of.
     pub fn knows(&self, name: &str) -> bool {
         let entry = self.entries.get(name);
-        entry.is_some_and(|entry| entry.stamp.is_some() || entry.counted)
+        entry.is_some_and(Entry::is_known)
+    }
+
+    /// How many files are away that were seen and do not count as gone yet.
+    pub fn away(&self, found: &BTreeMap<String, Stamp>) -> usize {
+        let known = self.entries.iter().filter(|(_, entry)| entry.is_known());
+        known.filter(|(name, _)| !found.contains_key(*name)).count()
+    }
+
+    /// A file as last seen.
+    pub fn stamp(&self, name: &str) -> Option<Stamp> {
+        self.entries.get(name)?.stamp
     }
 
     /// The files of a folder below this one, as last seen.

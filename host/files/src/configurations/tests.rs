@@ -68,7 +68,10 @@ fn what_a_broken_file_said_last_keeps_serving_and_its_good_documents_are_new() {
         assert!(text.contains(words), "{text}");
     }
     // All of it unreadable, from a restart: only what was kept is there.
-    let set = run(&[("f.yaml", "a: [")], &mut Memory::new(memory.kept.clone()));
+    let set = run(
+        &[("f.yaml", "a: [")],
+        &mut Memory::new(memory.kept.clone()).0,
+    );
     assert_eq!(shown(&set), pairs(&[("a", 2), ("b", 1)]));
     assert!(
         set.problems[0]
@@ -121,7 +124,7 @@ fn a_copy_takes_nothing_from_the_file_that_serves_and_is_told() {
     run(&[("a.yaml", &original)], &mut memory);
     let copy = format!("{}---\n{}", mk_text("a", "2"), mk_text("b", "2"));
     let a_copy = ("a-copy.yaml", copy.as_str());
-    let mut restarted = Memory::new(memory.kept.clone());
+    let mut restarted = Memory::new(memory.kept.clone()).0;
     for memory in [&mut memory, &mut restarted] {
         for text in [original.as_str(), "a: [", &original] {
             let set = run(&[a_copy, ("a.yaml", text)], memory);
@@ -136,7 +139,7 @@ fn a_copy_takes_nothing_from_the_file_that_serves_and_is_told() {
             assert_eq!(set.problems[0].configuration, None, "it serves");
         }
     }
-    let mut restarted = Memory::new(memory.kept.clone());
+    let mut restarted = Memory::new(memory.kept.clone()).0;
     for memory in [&mut memory, &mut restarted] {
         let set = run(&[a_copy], memory);
         let expected = (pairs(&[("a", 2), ("b", 2)]), vec![]);
@@ -393,4 +396,38 @@ fn what_a_file_with_another_problem_has_no_more_it_does_not_keep_from_the_file_i
     assert_eq!(shown(&set), pairs(&[("x", 2), ("y", 1)]));
     let told: Vec<_> = set.problems.iter().map(|problem| &problem.path).collect();
     assert_eq!(told, ["spec.capacity"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn among_more_files_than_are_read_those_that_serve_are_followed_after_a_restart() {
+    let home = Home::open(tempfile::tempdir().unwrap()).await;
+    let text = |capacity| {
+        mk_text("z", capacity)
+            + "    discoveryProperties:\n    - {name: p, valueFrom: {secretKeyRef: {name: z, key: pw}}}\n"
+    };
+    home.write("secrets/z/pw", "x");
+    home.write("configurations/z.yaml", &text("1"));
+    let serves = |set: &ConfigurationSet, capacity| {
+        let found = set.accepted.values().next();
+        found.is_some_and(|found| {
+            found.configuration.capacity == capacity && found.properties.is_ok()
+        })
+    };
+    home.until(|set| serves(set, 1)).await;
+    let Home { folder, source } = home;
+    drop(source);
+    for n in 0..1000 {
+        fs::write(
+            folder
+                .path()
+                .join(format!("etc/configurations/a{n:04}.yaml")),
+            "# none\n",
+        )
+        .unwrap();
+        fs::write(folder.path().join(format!("etc/secrets/z/a{n:04}")), "x").unwrap();
+    }
+    let home = Home::open(folder).await;
+    home.until(|set| set.complete && serves(set, 1)).await;
+    home.write("configurations/z.yaml", &text("2"));
+    home.until(|set| serves(set, 2)).await;
 }

@@ -25,8 +25,10 @@ pub struct Rules {
     pub kinds: &'static [Kind],
     /// Whether the files are in folders below this one, not in it itself.
     pub nested: bool,
-    /// The most files; those after are named as a problem.
+    /// The most files; others are named as a problem.
     pub max_files: usize,
+    /// The most bytes that are held in all; files with more are named as a problem.
+    pub max_bytes: u64,
     /// The most bytes of a name.
     pub longest_name: usize,
 }
@@ -86,10 +88,8 @@ pub struct Look {
     pub readable: bool,
     /// The file system the folder is on.
     pub device: Option<u64>,
-    /// The wanted files.
+    /// The wanted files, as many as there are.
     pub found: BTreeMap<String, Stamp>,
-    /// Those beyond the number that is read: what is followed already stays, new ones are left out.
-    pub surplus: BTreeMap<String, Stamp>,
     /// The folders below it, where files are wanted from there.
     pub subfolders: BTreeSet<PathBuf>,
     /// Folders below it that could not be looked through: what was seen there last stands.
@@ -159,14 +159,6 @@ impl Look {
             }
         }
         look.problems.extend(unusable.problems(rules.longest_name));
-        if let Some(first) = look.found.keys().nth(rules.max_files).cloned() {
-            look.surplus = look.found.split_off(&first);
-            let rest = look.surplus.len();
-            look.problems.push(format!(
-                "has {rest} files more than the {} that are read; of {first} and those after it new ones are left out",
-                rules.max_files
-            ));
-        }
         look
     }
 

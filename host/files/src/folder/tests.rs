@@ -26,6 +26,7 @@ const RULES: Rules = Rules {
     ],
     nested: false,
     max_files: 5,
+    max_bytes: 1 << 20,
     longest_name: LONGEST_NAME,
 };
 
@@ -36,9 +37,15 @@ struct Watched {
 }
 
 fn mk_watched(rules: Rules, prepare: impl FnOnce(&Path)) -> Watched {
+    mk_kept(rules, &[], prepare)
+}
+
+/// After a run that kept something.
+fn mk_kept(rules: Rules, kept: &[&str], prepare: impl FnOnce(&Path)) -> Watched {
+    let kept = kept.iter().map(|name| (*name).to_owned()).collect();
     let folder = tempfile::tempdir().unwrap();
     prepare(folder.path());
-    let watched = Folder::new(folder.path().join("f"), rules);
+    let watched = Folder::new(folder.path().join("f"), rules, kept);
     let receiver = watched.snapshots();
     let mut task = JoinSet::new();
     task.spawn(watched.watch());
@@ -218,7 +225,10 @@ async fn only_wanted_files_count_and_what_cannot_be_used_says_why() {
         .until(|snapshot| !snapshot.problems.is_empty())
         .await;
     let problem = &too_many.last().unwrap().problems[0];
-    assert!(problem.contains("plain.yaml and those after"), "{problem}");
+    assert!(
+        problem.contains("new ones first: a.grants.yaml; remove"),
+        "{problem}"
+    );
     fs::remove_file(watched.path("big.grants.yaml")).unwrap();
     watched
         .until(|snapshot| {
@@ -255,11 +265,13 @@ async fn files_beyond_the_number_push_none_out_that_was_there() {
         fs::write(watched.path(&format!("{name}.yaml")), name).unwrap();
     }
     watched
-        .until(|snapshot| snapshot.files.get("e.yaml") == Some(&bytes("e")))
+        .until(|snapshot| snapshot.files.get("d.yaml") == Some(&bytes("d")))
         .await;
     let held = watched.receiver.borrow().files.clone();
     assert_eq!(held.get("z.yaml"), Some(&bytes("z")));
-    assert_eq!(held.get("f.yaml"), Some(&Content::Pending), "a new one");
+    for name in ["e.yaml", "f.yaml"] {
+        assert_eq!(held.get(name), Some(&Content::Pending), "a new one");
+    }
     fs::write(watched.path("z.yaml"), "changed").unwrap();
     watched.until_holds("z.yaml", "changed").await;
     // One that makes room lets the next in, one that goes is gone.
@@ -290,6 +302,84 @@ async fn files_beyond_the_number_are_unsaid_from_the_start() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_was_kept_of_an_earlier_run_is_read_before_new_files() {
+    let mut watched = mk_kept(RULES, &["z.yaml", "gone.yaml"], |path| {
+        mk_folder(path);
+        for name in ["a", "b", "c", "d", "e", "z"] {
+            fs::write(path.join(format!("f/{name}.yaml")), name).unwrap();
+        }
+    });
+    watched.until_holds("z.yaml", "z").await;
+    fs::write(watched.path("z.yaml"), "changed").unwrap();
+    watched.until_holds("z.yaml", "changed").await;
+    let held = watched.receiver.borrow().files.clone();
+    assert_eq!(held.get("d.yaml"), Some(&bytes("d")));
+    assert_eq!(held.get("e.yaml"), Some(&Content::Pending));
+}
+
+#[tokio::test(start_paused = true)]
+async fn wave_after_wave_of_new_files_leaves_the_number_that_is_read() {
+    let mut watched = mk_watched(RULES, mk_folder);
+    for wave in ["z", "y", "x"] {
+        for n in 0..5 {
+            fs::write(watched.path(&format!("{wave}{n}.yaml")), wave).unwrap();
+        }
+        let last = format!("{wave}4.yaml");
+        watched
+            .until(|snapshot| snapshot.files.contains_key(&last))
+            .await;
+    }
+    // One that is changed is read by then, and with it whatever else is.
+    fs::write(watched.path("z0.yaml"), "changed").unwrap();
+    watched.until_holds("z0.yaml", "changed").await;
+    let snapshot = watched.receiver.borrow().clone();
+    let held = snapshot.files.iter();
+    let read: Vec<_> = held
+        .filter(|(_, content)| matches!(content, Content::Bytes(_)))
+        .map(|(name, _)| name.as_str())
+        .collect();
+    assert_eq!(
+        read,
+        ["z0.yaml", "z1.yaml", "z2.yaml", "z3.yaml", "z4.yaml"]
+    );
+    assert!(snapshot.problems[0].starts_with("has 10 files more than the 5"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_file_that_grows_beyond_the_bytes_that_are_held_is_unsaid_until_there_is_room() {
+    let (half, whole) = ("h".repeat(50_000), "w".repeat(100_000));
+    let rules = Rules {
+        max_bytes: 150_000,
+        ..RULES
+    };
+    let mut watched = mk_watched(rules, |path| {
+        mk_folder(path);
+        for name in ["a", "b", "c"] {
+            fs::write(path.join(format!("f/{name}.yaml")), &half).unwrap();
+        }
+    });
+    watched.until_holds("c.yaml", &half).await;
+    fs::write(watched.path("a.yaml"), &whole).unwrap();
+    let seen = watched
+        .until(|snapshot| !snapshot.problems.is_empty())
+        .await;
+    assert_eq!(
+        seen.last().unwrap().files.get("a.yaml"),
+        Some(&Content::Pending)
+    );
+    // It is there for as long as it is not read.
+    tokio::time::sleep(Duration::from_secs(30)).await;
+    let other = "o".repeat(50_000);
+    fs::write(watched.path("b.new"), &other).unwrap();
+    fs::rename(watched.path("b.new"), watched.path("b.yaml")).unwrap();
+    let seen = watched.until_holds("b.yaml", &other).await;
+    assert!(seen.iter().all(|snapshot| snapshot.files.len() == 3));
+    fs::remove_file(watched.path("b.yaml")).unwrap();
+    watched.until_holds("a.yaml", &whole).await;
+    watched.until(|snapshot| snapshot.problems.is_empty()).await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn files_below_a_nested_folder_have_two_names() {
     let rules = Rules {
         kinds: &[Kind {
@@ -300,6 +390,7 @@ async fn files_below_a_nested_folder_have_two_names() {
         }],
         nested: true,
         max_files: 10,
+        max_bytes: 1 << 20,
         longest_name: LONGEST_NAME,
     };
     let mut watched = mk_watched(rules, mk_folder);
@@ -382,7 +473,7 @@ async fn an_empty_folder_of_another_file_system_is_a_mount_that_is_gone() {
 async fn a_file_that_changes_while_the_folder_is_first_read_is_not_missing() {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("a.yaml"), "new").unwrap();
-    let watched = Folder::new(folder.path(), RULES);
+    let watched = Folder::new(folder.path(), RULES, BTreeSet::new());
     let mut look = Look::at(folder.path(), &RULES);
     look.found.get_mut("a.yaml").unwrap().size += 1;
     let (mut settling, mut snapshot) = (Settling::default(), Snapshot::default());

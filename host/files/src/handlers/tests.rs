@@ -249,6 +249,32 @@ async fn the_accepted_version_is_kept_over_a_restart_until_the_file_is_gone() {
     assert_eq!(error.to_string(), told);
 }
 
+#[tokio::test(start_paused = true)]
+async fn among_more_files_than_are_read_a_grant_that_is_revoked_after_a_restart_counts() {
+    let home = Home::open(tempfile::tempdir().unwrap()).await;
+    fs::create_dir(home.path("handlers")).unwrap();
+    fs::write(home.path("handlers/z.grants.yaml"), "g").unwrap();
+    fs::write(home.path("handlers/z.wasm"), "good").unwrap();
+    let granted = mk_version("good", Some("g"));
+    home.until(|set| set.files.get("z.wasm") == Some(&granted))
+        .await;
+    home.source.accept(&mk_source("z.wasm", "good", Some("g")));
+    home.until_kept(1, 1).await;
+    let Home { folder, source } = home;
+    drop(source);
+    for n in 0..1000 {
+        let name = format!("handlers/a{n:04}.grants.yaml");
+        fs::write(folder.path().join(name), "g").unwrap();
+    }
+    let home = Home::open(folder).await;
+    home.until(|set| set.complete && set.files.get("z.wasm") == Some(&granted))
+        .await;
+    fs::write(home.path("handlers/z.grants.yaml"), "revoked").unwrap();
+    let revoked = mk_version("good", Some("revoked"));
+    home.until(|set| set.files.get("z.wasm") == Some(&revoked))
+        .await;
+}
+
 #[test]
 fn a_file_in_the_place_of_the_folder_is_told_as_such() {
     let nothing = Arc::new(Snapshot {

@@ -22,6 +22,7 @@ const RULES: Rules = Rules {
     ],
     nested: false,
     max_files: 100,
+    max_bytes: 1 << 20,
     longest_name: LONGEST_NAME,
 };
 
