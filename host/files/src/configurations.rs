@@ -17,10 +17,11 @@ use leafhost_core::timeouts::FOLDER_BACKSTOP;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use crate::atomic;
 use crate::blocking::blocking;
 use crate::folder::{Content, Folder, Kind, LONGEST_NAME, Rules, Snapshot};
 use crate::properties::{self, Values};
+use crate::regular::Error;
+use crate::{atomic, own};
 
 mod claims;
 mod documents;
@@ -50,6 +51,10 @@ const RULES: Rules = Rules {
 
 /// The last good text of each file, of what was accepted.
 type Kept = BTreeMap<String, String>;
+/// The most bytes that are kept of a file: what it says now, and what it said before where that serves on.
+const MAX_KEPT: u64 = 3 << 20;
+/// The most bytes that are kept of all files.
+const MAX_KEPT_IN_ALL: usize = 64 << 20;
 /// The most Configurations that one message names.
 const MAX_NAMED: usize = 5;
 
@@ -87,6 +92,7 @@ impl Memory {
 /// The Configurations of a standalone folder. Dropping it ends its tasks.
 pub struct FileConfigurations {
     set: watch::Receiver<Arc<ConfigurationSet>>,
+    problems: Vec<SourceProblem>,
     _tasks: JoinSet<()>,
 }
 
@@ -94,11 +100,11 @@ impl FileConfigurations {
     /// Watches `configurations`, `secrets` and `configmaps` in `folder`; what was last good is in `kept`.
     pub async fn open(folder: PathBuf, kept: PathBuf) -> std::io::Result<Self> {
         let (path, memory) = blocking(move || {
-            let memory = read_kept(&kept).map(Memory::new);
+            let memory = read_kept(&kept).map(|(kept, problems)| (Memory::new(kept), problems));
             (kept, memory)
         })
         .await;
-        let (memory, values) = memory?;
+        let ((memory, values), problems) = memory?;
         let mut tasks = JoinSet::new();
         let mut watched = |name: &str, rules, kept| {
             let watched = Folder::new(folder.join(name), rules, kept);
@@ -117,7 +123,16 @@ impl FileConfigurations {
         };
         let (sender, set) = watch::channel(Arc::default());
         tasks.spawn(follow(folder, folders, path, memory, sender));
-        Ok(Self { set, _tasks: tasks })
+        Ok(Self {
+            set,
+            problems,
+            _tasks: tasks,
+        })
+    }
+
+    /// What was wrong with what was kept when it was opened.
+    pub fn problems(&self) -> &[SourceProblem] {
+        &self.problems
     }
 }
 
@@ -455,15 +470,41 @@ fn problem(source: &str, message: String) -> SourceProblem {
     }
 }
 
-fn read_kept(folder: &Path) -> std::io::Result<Kept> {
+/// What was kept, and what is wrong with it.
+fn read_kept(folder: &Path) -> std::io::Result<(Kept, Vec<SourceProblem>)> {
     let mut kept = Kept::new();
+    let mut problems = Vec::new();
+    let mut left = MAX_KEPT_IN_ALL;
     for name in atomic::open(folder)? {
-        // Not as it was written: worth nothing, and replaced when the file is good again.
-        if let Ok(text) = String::from_utf8(std::fs::read(folder.join(&name))?) {
-            kept.insert(name, text);
+        if RULES.kind(&name).is_none() {
+            continue;
+        }
+        let path = folder.join(&name);
+        let text = match own::read(&path, MAX_KEPT) {
+            Ok(bytes) => String::from_utf8(bytes).map_err(|error| error.to_string()),
+            Err(Error::Refused(why)) => Err(why),
+            Err(Error::Io(error)) => return Err(error),
+        };
+        let text = text.and_then(|text| {
+            let rest = left.checked_sub(text.len());
+            left = rest.ok_or_else(|| {
+                format!(
+                    "the files before it have nearly {} MiB, which is the most",
+                    MAX_KEPT_IN_ALL >> 20
+                )
+            })?;
+            Ok(text)
+        });
+        match text {
+            Ok(text) => drop(kept.insert(name, text)),
+            Err(why) => {
+                let outcome = format!("{name} serves when it is good");
+                let problem = own::move_aside(&path, "kept Configurations", &outcome, &why);
+                problems.push(problem);
+            }
         }
     }
-    Ok(kept)
+    Ok((kept, problems))
 }
 
 /// Brings what is on the disk in line with what is kept; says what cannot be written, and leaves it to the next time.

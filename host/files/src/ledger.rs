@@ -3,16 +3,16 @@
 //! Names are only added. An operator who has made the Node object anew removes the file.
 
 use std::collections::BTreeSet;
-use std::fs::File;
-use std::io::{self, Read as _};
-use std::path::{Path, PathBuf};
+use std::io;
+use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 
 use async_trait::async_trait;
-use leafhost_core::ports::{LedgerError, ResourceLedger};
+use leafhost_core::ports::{LedgerError, ResourceLedger, SourceProblem};
 
-use crate::atomic;
 use crate::blocking::blocking;
+use crate::regular::Error;
+use crate::{atomic, own};
 
 /// The largest file that is read, in bytes: some ten thousand names.
 const MAX_BYTES: u64 = 4 << 20;
@@ -25,20 +25,33 @@ const NAME: &str = "offered-resources";
 pub struct FileLedger {
     folder: PathBuf,
     names: Mutex<BTreeSet<String>>,
+    problem: Option<SourceProblem>,
 }
 
 impl FileLedger {
-    /// Reads what is there in a state folder. A line that can be no name is passed over.
+    /// Reads what is there in a state folder. A line that can be no name is passed over; what is no file of names is moved aside
+    /// and named in [`FileLedger::problem`].
     pub async fn open(folder: PathBuf) -> io::Result<Self> {
-        let (folder, text) = blocking(move || {
-            let text = read(&folder.join(NAME));
-            (folder, text)
+        let (folder, read) = blocking(move || {
+            let path = folder.join(NAME);
+            let read = own::read(&path, MAX_BYTES);
+            let read = read.map_err(|error| match error {
+                Error::Refused(why) => Ok(own::move_aside(
+                    &path,
+                    "file of names",
+                    "which resources were offered before is not known",
+                    &why,
+                )),
+                Error::Io(error) => Err(error),
+            });
+            (folder, read)
         })
         .await;
-        let text = match text {
-            Ok(text) => String::from_utf8_lossy(&text).into_owned(),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
-            Err(error) => return Err(error),
+        let (text, problem) = match read {
+            Ok(text) => (String::from_utf8_lossy(&text).into_owned(), None),
+            Err(Ok(problem)) => (String::new(), Some(problem)),
+            Err(Err(error)) if error.kind() == io::ErrorKind::NotFound => (String::new(), None),
+            Err(Err(error)) => return Err(error),
         };
         let names = text
             .lines()
@@ -48,7 +61,13 @@ impl FileLedger {
         Ok(Self {
             folder,
             names: Mutex::new(names),
+            problem,
         })
+    }
+
+    /// What was wrong with the file when it was opened.
+    pub fn problem(&self) -> Option<&SourceProblem> {
+        self.problem.as_ref()
     }
 }
 
@@ -79,14 +98,15 @@ impl ResourceLedger for FileLedger {
     }
 }
 
-fn read(path: &Path) -> io::Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    File::open(path)?.take(MAX_BYTES).read_to_end(&mut bytes)?;
-    Ok(bytes)
-}
-
 #[cfg(test)]
 mod tests {
+    use std::fs::File;
+    use std::path::Path;
+    use std::time::Duration;
+
+    use nix::sys::stat::Mode;
+    use tokio::time::timeout;
+
     use super::*;
 
     #[tokio::test]
@@ -111,5 +131,24 @@ mod tests {
         let error = ledger.add(["a".to_owned()].into()).await.unwrap_err();
         assert!(error.to_string().contains("missing/offered-resources"));
         assert_eq!(ledger.names().len(), 1);
+    }
+
+    #[tokio::test]
+    async fn what_is_no_file_of_names_is_moved_aside_and_told() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join(NAME);
+        let large = |path: &Path| File::create(path).unwrap().set_len(6 << 30).unwrap();
+        let fifo = |path: &Path| nix::unistd::mkfifo(path, Mode::S_IRWXU).unwrap();
+        for (number, make) in [&large as &dyn Fn(&Path), &fifo].into_iter().enumerate() {
+            make(&path);
+            let open = FileLedger::open(folder.path().into());
+            let ledger = timeout(Duration::from_secs(20), open).await;
+            let ledger = ledger.expect("it does not wait").unwrap();
+            let told = ledger.problem().unwrap().to_string();
+            assert!(told.contains("offered-resources.broken"), "{told}");
+            assert!(ledger.names().is_empty() && !path.exists(), "{number}");
+            ledger.add(["a".to_owned()].into()).await.unwrap();
+            std::fs::remove_file(&path).unwrap();
+        }
     }
 }

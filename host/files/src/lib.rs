@@ -11,6 +11,7 @@ pub mod handlers;
 pub mod instances;
 pub mod ledger;
 mod listen;
+mod own;
 pub mod properties;
 mod regular;
 mod settle;

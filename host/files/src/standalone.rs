@@ -50,6 +50,7 @@ pub struct Standalone {
     pub instances: FileInstances,
     /// The names of resources that were ever offered.
     pub ledger: FileLedger,
+    problems: Vec<SourceProblem>,
     // Last: let go when nobody writes there any more.
     state: StateDir,
 }
@@ -81,7 +82,10 @@ impl Standalone {
         let handlers = FileHandlers::open(folders, kept.clone())
             .await
             .map_err(failed(kept))?;
+        let problems = instances.problems().iter().chain(configurations.problems());
+        let problems = problems.chain(ledger.problem()).chain(state.problem());
         Ok(Self {
+            problems: problems.cloned().collect(),
             configurations,
             handlers,
             instances,
@@ -92,7 +96,7 @@ impl Standalone {
 
     /// What was found wrong when it was opened.
     pub fn problems(&self) -> &[SourceProblem] {
-        self.instances.problems()
+        &self.problems
     }
 
     /// The state folder.

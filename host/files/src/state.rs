@@ -1,16 +1,21 @@
 //! The state folder: whose it is, and which node it belongs to.
 
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
-use std::io::{self, Read as _, Seek as _, Write as _};
+use std::io::{self, Seek as _, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::time::Duration;
 
-use crate::atomic;
+use leafhost_core::ports::SourceProblem;
+use nix::fcntl::OFlag;
+
+use crate::{atomic, own, regular};
 
 const NODE_NAME: &str = "node-name";
 const LOCK: &str = "lock";
+/// The most bytes of either.
+const LONGEST: u64 = 4 << 10;
 /// So long the lock of another agent is waited for.
 const MOMENT: Duration = Duration::from_secs(1);
 
@@ -61,6 +66,7 @@ pub enum Error {
 #[derive(Debug)]
 pub struct StateDir {
     path: PathBuf,
+    problem: Option<SourceProblem>,
     _lock: File,
 }
 
@@ -89,16 +95,17 @@ impl StateDir {
             .create(true)
             .truncate(false)
             .mode(0o600)
+            // Another file in its place must not be waited for.
+            .custom_flags(OFlag::O_NONBLOCK.bits())
             .open(&lock)
             .map_err(fail("open", &lock))?;
         match hold(&file) {
             Ok(true) => {}
             Ok(false) => {
-                let mut pid = String::new();
-                file.read_to_string(&mut pid).map_err(fail("read", &lock))?;
+                let pid = regular::read(&file, LONGEST).map_err(fail("read", &lock))?;
                 return Err(Error::InUse {
                     path,
-                    pid: pid.trim().to_owned(),
+                    pid: String::from_utf8_lossy(&pid).trim().to_owned(),
                 });
             }
             Err(error) => return Err(fail("lock", &lock)(error)),
@@ -110,28 +117,52 @@ impl StateDir {
             .and_then(|()| writeln!(file, "{}", std::process::id()));
         atomic::open(&path).map_err(fail("read", &path))?;
         let remembered = path.join(NODE_NAME);
-        match fs::read_to_string(&remembered) {
-            Ok(text) if text.trim() == node_name => {}
+        let read = match own::read(&remembered, LONGEST) {
+            Ok(bytes) => String::from_utf8(bytes).map_err(|error| error.to_string()),
+            Err(regular::Error::Refused(why)) => Err(why),
+            Err(regular::Error::Io(error)) if error.kind() == io::ErrorKind::NotFound => {
+                Ok(String::new())
+            }
+            Err(regular::Error::Io(error)) => return Err(fail("read", &remembered)(error)),
+        };
+        let mut problem = None;
+        let writes = match read.as_deref().map(str::trim) {
+            Ok(text) if text == node_name => false,
             // An empty file can only be what a full disk has left.
-            Ok(text) if !text.trim().is_empty() => {
+            Ok("") => true,
+            Ok(text) => {
                 return Err(Error::OtherNode {
-                    path,
-                    remembered: text.trim().to_owned(),
+                    remembered: text.to_owned(),
                     given: node_name.to_owned(),
+                    path,
                 });
             }
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                return Err(fail("read", &remembered)(error));
+            Err(why) => {
+                let outcome = "the folder counts as that of this node";
+                problem = Some(own::move_aside(&remembered, "node name", outcome, why));
+                // Where it could not be moved it is in the way.
+                fs::symlink_metadata(&remembered).is_err()
             }
-            _ => atomic::write(&path, NODE_NAME, format!("{node_name}\n").as_bytes())
-                .map_err(fail("write", &remembered))?,
+        };
+        if writes {
+            atomic::write(&path, NODE_NAME, format!("{node_name}\n").as_bytes())
+                .map_err(fail("write", &remembered))?;
         }
-        Ok(Self { path, _lock: file })
+        Ok(Self {
+            path,
+            problem,
+            _lock: file,
+        })
     }
 
     /// The folder.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// What was wrong in it when it was opened.
+    pub fn problem(&self) -> Option<&SourceProblem> {
+        self.problem.as_ref()
     }
 }
 
@@ -157,6 +188,8 @@ fn hold(file: &File) -> io::Result<bool> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::regular::tests::in_time;
+    use nix::sys::stat::Mode;
     use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 
     #[test]
@@ -219,6 +252,25 @@ mod tests {
             assert!(text.contains(words), "{text}");
         }
         drop(StateDir::open(folder.path(), "edge-1").unwrap());
+    }
+
+    #[test]
+    fn what_is_no_node_name_is_moved_aside_and_told() {
+        let folder = tempfile::tempdir().unwrap();
+        let name = folder.path().join(NODE_NAME);
+        let large = |path: &Path| File::create(path).unwrap().set_len(3 << 30).unwrap();
+        let fifo = |path: &Path| nix::unistd::mkfifo(path, Mode::S_IRWXU).unwrap();
+        for make in [&large as &dyn Fn(&Path), &fifo, &|path| {
+            fs::create_dir(path).unwrap();
+        }] {
+            let path = folder.path().to_owned();
+            let _ = fs::remove_file(&name);
+            make(&name);
+            let opened = in_time(move || StateDir::open(path, "edge-1")).unwrap();
+            let told = opened.problem().unwrap().to_string();
+            assert!(told.contains("node-name.broken"), "{told}");
+            assert_eq!(fs::read_to_string(&name).unwrap(), "edge-1\n");
+        }
     }
 
     #[test]

@@ -431,3 +431,31 @@ async fn among_more_files_than_are_read_those_that_serve_are_followed_after_a_re
     home.write("configurations/z.yaml", &text("2"));
     home.until(|set| serves(set, 2)).await;
 }
+
+#[test]
+fn what_was_kept_is_read_within_bounds_and_what_is_none_is_moved_aside() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    fs::write(at("a.yaml"), mk_text("a", "1")).unwrap();
+    let large = fs::File::create(at("b.yaml")).unwrap();
+    large.set_len(MAX_KEPT + 1).unwrap();
+    fs::write(at("c.yaml"), b"\xff").unwrap();
+    fs::write(at("c.yaml.broken"), mk_text("c", "1")).unwrap();
+    let most = usize::try_from(MAX_KEPT).unwrap();
+    for n in 0..MAX_KEPT_IN_ALL.div_ceil(most) {
+        fs::write(at(&format!("d{n:02}.yaml")), "#".repeat(most)).unwrap();
+    }
+    let (kept, problems) = read_kept(folder.path()).unwrap();
+    assert_eq!(kept["a.yaml"], mk_text("a", "1"));
+    assert!(kept.values().map(String::len).sum::<usize>() <= MAX_KEPT_IN_ALL);
+    let told: Vec<_> = problems.iter().map(ToString::to_string).collect();
+    assert_eq!(told.len(), 3, "{told:?}");
+    for (told, words) in told.iter().zip([
+        "b.yaml.broken: was no kept Configurations and was moved aside; b.yaml serves when it is good: has 3145729 bytes",
+        "c.yaml.broken.1: was",
+        "d21.yaml.broken: was",
+    ]) {
+        assert!(told.contains(words), "{told}");
+    }
+    assert!(read_kept(folder.path()).unwrap().1.is_empty());
+}

@@ -18,10 +18,13 @@ use tokio::task::JoinSet;
 use crate::atomic;
 use crate::blocking::blocking;
 use crate::handlers::{MAX, Places};
+use crate::own;
 use crate::regular::{self, Error};
 
 pub const VERSION: &str = ".yaml";
 const BYTES: &str = "bytes";
+/// The most bytes of a version's file: grants, which may have to be written with escapes.
+const MAX_VERSION: u64 = 1 << 20;
 /// Digits of a digest.
 const DIGITS: usize = 64;
 
@@ -330,8 +333,11 @@ impl Store {
 }
 
 fn version(path: &Path) -> io::Result<Option<Version>> {
-    let bytes = std::fs::read(path)?;
-    let version: Option<Version> = serde_yaml_ng::from_slice(&bytes).ok();
+    let version: Option<Version> = match own::read(path, MAX_VERSION) {
+        Ok(bytes) => own::parse(&bytes).ok(),
+        Err(Error::Refused(_)) => None,
+        Err(Error::Io(error)) => return Err(error),
+    };
     // The digest becomes a file name.
     Ok(version.filter(|Version { digest, .. }| {
         digest.len() == DIGITS && digest.bytes().all(|digit| digit.is_ascii_hexdigit())

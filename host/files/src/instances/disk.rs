@@ -14,7 +14,10 @@ use tempfile::NamedTempFile;
 
 use super::Error;
 use super::batch::Writes;
-use crate::atomic;
+use crate::{atomic, own, regular};
+
+/// The largest file that is read, in bytes: an Instance with all it may have is well below.
+const MAX: u64 = 4 << 20;
 
 /// What was on the disk.
 #[derive(Default)]
@@ -61,8 +64,12 @@ pub fn read(folder: &Path) -> Result<Stored, Error> {
                 continue;
             }
             let path = namespace.join(&name);
-            let bytes = fs::read(&path).map_err(fail("read", &path))?;
-            match parse(&bytes).and_then(|instance| {
+            let bytes = match own::read(&path, MAX) {
+                Ok(bytes) => Ok(bytes),
+                Err(regular::Error::Refused(why)) => Err(why),
+                Err(regular::Error::Io(error)) => return Err(fail("read", &path)(error)),
+            };
+            match bytes.and_then(|bytes| parse(&bytes)).and_then(|instance| {
                 let key = instance.key();
                 let same = path == file(folder, &key);
                 same.then_some((key, instance))
@@ -72,17 +79,9 @@ pub fn read(folder: &Path) -> Result<Stored, Error> {
                     stored.set.instances.insert(key, Arc::new(instance));
                 }
                 Err(why) => {
-                    let aside = namespace.join(format!("{name}.broken"));
-                    fs::rename(&path, &aside).map_err(fail("move aside", &path))?;
-                    stored.problems.push(SourceProblem {
-                        source: aside.display().to_string(),
-                        line: None,
-                        path: String::new(),
-                        message: format!(
-                            "was no Instance and was moved aside; its device gets a new one: {why}"
-                        ),
-                        configuration: None,
-                    });
+                    let outcome = "its device gets a new one";
+                    let problem = own::move_aside(&path, "Instance", outcome, &why);
+                    stored.problems.push(problem);
                 }
             }
         }
@@ -186,8 +185,7 @@ fn encode(instance: &Instance) -> io::Result<Vec<u8>> {
 }
 
 fn parse(bytes: &[u8]) -> Result<Instance, String> {
-    let value: serde_json::Value =
-        serde_yaml_ng::from_slice(bytes).map_err(|error| error.to_string())?;
+    let value: serde_json::Value = own::parse(bytes)?;
     let instance: Instance = serde_json::from_value(value).map_err(|error| error.to_string())?;
     if instance.metadata.uid.is_empty() {
         return Err("it has no uid".to_owned());

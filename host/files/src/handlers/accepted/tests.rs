@@ -277,3 +277,19 @@ fn only_a_digest_names_kept_bytes() {
         assert_eq!(version(&path).unwrap().is_some(), is_one, "{text}");
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_version_too_large_to_be_one_goes() {
+    let scene = Scene::new().await;
+    let path = scene.path("kept/a.wasm.yaml");
+    let large = fs::File::create(&path).unwrap();
+    large.set_len(6 << 30).unwrap();
+    let scene = Scene::open(scene.folder).await;
+    assert_eq!(scene.accepted.all(), BTreeMap::new());
+    let gone = async {
+        while path.exists() {
+            sleep(TICK).await;
+        }
+    };
+    assert!(timeout(Duration::from_mins(1), gone).await.is_ok());
+}
