@@ -4,6 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -13,6 +14,7 @@ use leafhost_core::timeouts::{FILE_GONE, FILE_SETTLE, FOLDER_BACKSTOP};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use crate::atomic;
 use crate::blocking::blocking;
 use crate::listen::{self, Listener, Sound};
 use crate::settle::{LOOK_SPACING, Settled, Settling, Stamp};
@@ -441,11 +443,23 @@ impl Ear {
         }
     }
 
-    fn fail(&mut self, error: &std::io::Error) {
-        self.deaf = Some(format!(
-            "the kernel does not tell of changes ({error}), they are seen every 10 seconds; raise fs.inotify.max_user_instances and fs.inotify.max_user_watches"
-        ));
+    fn fail(&mut self, error: &io::Error) {
+        self.deaf = Some(deaf(error));
     }
+}
+
+/// What is told of a folder whose changes are not heard.
+fn deaf(error: &io::Error) -> String {
+    // So the kernel says that a user's instances or watches are used up.
+    let used_up = error.kind() == ErrorKind::StorageFull || atomic::is_out_of_files(error);
+    let remedy = if used_up {
+        "raise fs.inotify.max_user_instances and fs.inotify.max_user_watches"
+    } else {
+        "make it readable for the agent"
+    };
+    format!(
+        "the kernel does not tell of changes ({error}), they are seen every 10 seconds; {remedy}"
+    )
 }
 
 #[cfg(test)]

@@ -544,3 +544,12 @@ fn of_many_files_that_cannot_be_read_the_first_are_told() {
         );
     }
 }
+
+#[test]
+fn the_kernels_limits_are_to_be_raised_only_where_they_are_reached() {
+    for (number, limits) in [(24, true), (23, true), (28, true), (13, false), (40, false)] {
+        let told = deaf(&io::Error::from_raw_os_error(number));
+        assert_eq!(told.contains("raise fs.inotify"), limits, "{told}");
+        assert_eq!(told.contains("make it readable"), !limits, "{told}");
+    }
+}
