@@ -50,10 +50,14 @@ const RULES: Rules = Rules {
 };
 
 /// The last good text of each file, of what was accepted.
-type Kept = BTreeMap<String, String>;
-/// The most bytes that are kept of a file: what it says now, and what it said before where that serves on.
+type Kept = BTreeMap<String, Arc<str>>;
+/// The most bytes of documents of a file that serve: what it says now, and what it said before where that serves on.
+const MAX_TEXTS: usize = 2 << 20;
+/// The same of all files.
+const MAX_TEXTS_IN_ALL: usize = 63 << 20;
+/// The most bytes that are read of what was kept of a file: its documents with what separates them.
 const MAX_KEPT: u64 = 3 << 20;
-/// The most bytes that are kept of all files.
+/// The same of all files.
 const MAX_KEPT_IN_ALL: usize = 64 << 20;
 /// The most Configurations that one message names.
 const MAX_NAMED: usize = 5;
@@ -250,9 +254,17 @@ fn assemble(
             .collect();
         &lost
     };
+    let said = files.values().map(|content| match content {
+        Content::Bytes(bytes) => bytes.len(),
+        _ => 0,
+    });
+    let mut room = said.fold(MAX_TEXTS_IN_ALL, usize::saturating_sub);
     let readings: Vec<(&str, Reading)> = files
         .iter()
-        .map(|(name, content)| (name.as_str(), read(&at(name), content, kept.get(name))))
+        .map(|(name, content)| {
+            let kept = kept.get(name).map(|text| &**text);
+            (name.as_str(), read(&at(name), content, kept, &mut room))
+        })
         .collect();
     let offers: Vec<_> = readings
         .iter()
@@ -297,7 +309,11 @@ fn assemble(
         if texts.is_empty() {
             kept.remove(name);
         } else {
-            kept.insert(name.to_owned(), texts.join("\n---\n"));
+            let text = texts.join("\n---\n");
+            // What is equal stays the very same text, which is held once with what is stored.
+            if kept.get(name).is_none_or(|kept| **kept != *text) {
+                kept.insert(name.to_owned(), text.into());
+            }
         }
         set.problems.extend(taking.problems());
     }
@@ -305,8 +321,8 @@ fn assemble(
     set
 }
 
-/// What a file says, and where it is not good what of it was `kept`.
-fn read(file: &str, content: &Content, kept: Option<&String>) -> Reading {
+/// What a file says, and where it is not good what of it was `kept`, as far as there is `room`.
+fn read(file: &str, content: &Content, kept: Option<&str>, room: &mut usize) -> Reading {
     let refused = |why| Reading {
         documents: Vec::new(),
         problems: vec![problem(file, why)],
@@ -320,7 +336,7 @@ fn read(file: &str, content: &Content, kept: Option<&String>) -> Reading {
         },
     };
     if !reading.problems.is_empty() || !matches!(content, Content::Bytes(_)) {
-        retain(file, kept, &mut reading);
+        retain(file, kept, room, &mut reading);
     }
     reading
 }
@@ -428,7 +444,7 @@ fn folder_problems(path: &Path, snapshot: &Snapshot, values: &Values) -> Vec<Sou
 
 /// Adds to a file with problems what it said last and does not say now: a document that cannot be read may be any. Where all
 /// problems are of documents whose names could be read, what none of them names is gone.
-fn retain(file: &str, kept: Option<&String>, reading: &mut Reading) {
+fn retain(file: &str, kept: Option<&str>, room: &mut usize, reading: &mut Reading) {
     let earlier = kept.map(|text| documents::read(file, text).documents);
     let now: BTreeSet<_> = reading.documents.iter().map(key).cloned().collect();
     let mut retained: Vec<Document> = earlier.unwrap_or_default();
@@ -439,6 +455,18 @@ fn retain(file: &str, kept: Option<&String>, reading: &mut Reading) {
         };
         let open = reading.problems.is_empty() || reading.problems.iter().any(may_be);
         open && !now.contains(key(document))
+    });
+    let mut lost = Vec::new();
+    let said = reading.documents.iter().map(|document| document.text.len());
+    let mut own_room = said.fold(MAX_TEXTS, usize::saturating_sub);
+    retained.retain(|document| {
+        let bytes = document.text.len();
+        let (Some(own), Some(all)) = (own_room.checked_sub(bytes), room.checked_sub(bytes)) else {
+            lost.push(key(document).clone());
+            return false;
+        };
+        (own_room, *room) = (own, all);
+        true
     });
     for problem in &mut reading.problems {
         let keys: Vec<_> = retained
@@ -452,6 +480,13 @@ fn retain(file: &str, kept: Option<&String>, reading: &mut Reading) {
             problem.message += &text::few(&keys, MAX_NAMED);
             problem.message += " keeps serving";
         }
+    }
+    if !lost.is_empty() {
+        let message = format!(
+            "cannot be used as it is, and what it said before is more than is kept, so {} serve no more; mend it",
+            text::few(&lost, MAX_NAMED)
+        );
+        reading.problems.push(problem(file, message));
     }
     reading.documents.append(&mut retained);
 }
@@ -496,7 +531,7 @@ fn read_kept(folder: &Path) -> std::io::Result<(Kept, Vec<SourceProblem>)> {
             Ok(text)
         });
         match text {
-            Ok(text) => drop(kept.insert(name, text)),
+            Ok(text) => drop(kept.insert(name, text.into())),
             Err(why) => {
                 let outcome = format!("{name} serves when it is good");
                 let problem = own::move_aside(&path, "kept Configurations", &outcome, &why);
@@ -521,7 +556,7 @@ fn store(folder: &Path, stored: &mut Kept, kept: &Kept) -> Option<SourceProblem>
             None => atomic::remove(folder, &name),
         };
         match (done, wanted) {
-            (Ok(()), Some(text)) => drop(stored.insert(name, text.clone())),
+            (Ok(()), Some(text)) => drop(stored.insert(name, Arc::clone(text))),
             (Ok(()), None) => drop(stored.remove(&name)),
             (Err(error), _) => failed.push((name, error)),
         }

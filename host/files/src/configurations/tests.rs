@@ -446,8 +446,8 @@ fn what_was_kept_is_read_within_bounds_and_what_is_none_is_moved_aside() {
         fs::write(at(&format!("d{n:02}.yaml")), "#".repeat(most)).unwrap();
     }
     let (kept, problems) = read_kept(folder.path()).unwrap();
-    assert_eq!(kept["a.yaml"], mk_text("a", "1"));
-    assert!(kept.values().map(String::len).sum::<usize>() <= MAX_KEPT_IN_ALL);
+    assert_eq!(*kept["a.yaml"], mk_text("a", "1"));
+    assert!(kept.values().map(|text| text.len()).sum::<usize>() <= MAX_KEPT_IN_ALL);
     let told: Vec<_> = problems.iter().map(ToString::to_string).collect();
     assert_eq!(told.len(), 3, "{told:?}");
     for (told, words) in told.iter().zip([
@@ -458,4 +458,33 @@ fn what_was_kept_is_read_within_bounds_and_what_is_none_is_moved_aside() {
         assert!(told.contains(words), "{told}");
     }
     assert!(read_kept(folder.path()).unwrap().1.is_empty());
+}
+
+#[test]
+fn what_broken_files_said_before_is_kept_within_bounds() {
+    let mut memory = Memory::default();
+    let large = |name: &str| mk_text(name, "1") + "#" + &"x".repeat(900_000) + "\n";
+    // Each time the file says something new and has something broken, so that what it said before may be what is broken.
+    for n in 0..5 {
+        let text = large(&format!("a{n}")) + "---\na: [";
+        run(&[("f.yaml", &text)], &mut memory);
+    }
+    let held = memory.kept["f.yaml"].len();
+    assert!(held <= MAX_TEXTS + 100, "{held}");
+    let set = run(&[("f.yaml", "a: [")], &mut memory);
+    assert_eq!(shown(&set), pairs(&[("a3", 1), ("a4", 1)]));
+
+    // Of all files together there is room for the first only.
+    let kept = mk_text("a", "1");
+    let mut room = kept.len() + 10;
+    for (name, number, problems) in [("f.yaml", 1, 0), ("g.yaml", 0, 1)] {
+        let reading = read(name, &Content::Pending, Some(&kept), &mut room);
+        assert_eq!(reading.documents.len(), number);
+        let told: Vec<_> = reading.problems.iter().map(ToString::to_string).collect();
+        assert_eq!(told.len(), problems, "{told:?}");
+        assert!(
+            told.iter()
+                .all(|told| told.contains("default/a serve no more; mend it"))
+        );
+    }
 }
