@@ -89,16 +89,13 @@ impl StateDir {
             .create(&path)
             .map_err(fail("create the state folder", &path))?;
         let lock = path.join(LOCK);
-        let mut file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .mode(0o600)
+        let (mut file, mut problem) = open_lock(&path, |writes| {
+            let mut options = OpenOptions::new();
+            options.read(true).write(writes).create(writes).mode(0o600);
             // Another file in its place must not be waited for.
-            .custom_flags(OFlag::O_NONBLOCK.bits())
-            .open(&lock)
-            .map_err(fail("open", &lock))?;
+            options.custom_flags(OFlag::O_NONBLOCK.bits()).open(&lock)
+        })
+        .map_err(fail("open", &lock))?;
         match hold(&file) {
             Ok(true) => {}
             Ok(false) => {
@@ -125,7 +122,6 @@ impl StateDir {
             }
             Err(regular::Error::Io(error)) => return Err(fail("read", &remembered)(error)),
         };
-        let mut problem = None;
         let writes = match read.as_deref().map(str::trim) {
             Ok(text) if text == node_name => false,
             // An empty file can only be what a full disk has left.
@@ -164,6 +160,23 @@ impl StateDir {
     pub fn problem(&self) -> Option<&SourceProblem> {
         self.problem.as_ref()
     }
+}
+
+/// Opens the lock; where nothing can be written for reading, which holds as well. What is there serves on then.
+fn open_lock(
+    folder: &Path,
+    open: impl Fn(bool) -> io::Result<File>,
+) -> io::Result<(File, Option<SourceProblem>)> {
+    let error = match open(true) {
+        Ok(file) => return Ok((file, None)),
+        Err(error) if error.kind() == io::ErrorKind::ReadOnlyFilesystem => error,
+        Err(error) => return Err(error),
+    };
+    let Ok(file) = open(false) else {
+        return Err(error);
+    };
+    let message = "is on a read-only file system: what is there serves, and nothing new is kept; make it writable and restart the agent, or name another folder with --state-dir";
+    Ok((file, Some(own::problem(folder, message.to_owned()))))
 }
 
 /// Holds the lock, waiting a moment: what an agent that was killed was just starting has it until it is another program.
@@ -252,6 +265,26 @@ mod tests {
             assert!(text.contains(words), "{text}");
         }
         drop(StateDir::open(folder.path(), "edge-1").unwrap());
+    }
+
+    #[test]
+    fn where_nothing_can_be_written_the_lock_is_held_for_reading_and_that_is_told() {
+        let folder = tempfile::tempdir().unwrap();
+        let lock = folder.path().join(LOCK);
+        let read_only = |writes| {
+            if writes {
+                // EROFS
+                return Err(io::Error::from_raw_os_error(30));
+            }
+            File::open(&lock)
+        };
+        let error = open_lock(folder.path(), read_only).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::ReadOnlyFilesystem);
+        File::create(&lock).unwrap();
+        let (file, problem) = open_lock(folder.path(), read_only).unwrap();
+        assert!(problem.unwrap().message.contains("--state-dir"));
+        assert!(hold(&file).unwrap());
+        assert!(!hold(&File::open(&lock).unwrap()).unwrap());
     }
 
     #[test]
