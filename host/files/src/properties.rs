@@ -99,7 +99,9 @@ impl Values {
             Some(Content::Refused(why)) => Err(FieldProblem::new(at(""), format!("{file} {why}"))),
             Some(Content::Digest(_) | Content::Pending) => Err(FieldProblem::new(
                 at(""),
-                format!("{file} is still being written"),
+                format!(
+                    "{file} is still being written, or not read since its folder holds too much"
+                ),
             )),
             None if reference.optional == Some(true) => Ok(None),
             None => Err(FieldProblem::new(
