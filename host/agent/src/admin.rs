@@ -22,12 +22,12 @@ use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
-use nix::sys::socket::setsockopt;
-use nix::sys::socket::sockopt::TcpUserTimeout;
 use serde::Deserialize;
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
+use tokio::time::timeout;
+use tokio_io_timeout::TimeoutStream;
 use tokio_util::sync::CancellationToken;
 
 use crate::document::Board;
@@ -46,8 +46,10 @@ const SPACING: Duration = Duration::from_millis(100);
 const HEAD: Duration = Duration::from_secs(30);
 /// More connections wait to be accepted.
 const CONNECTIONS: usize = 64;
-/// A connection whose other side takes nothing for so long is closed, in milliseconds.
-const UNREAD: u32 = 30_000;
+/// A connection whose other side takes nothing for so long is closed.
+const UNREAD: Duration = Duration::from_secs(30);
+/// So long what has begun is waited for at the end.
+const GOODBYE: Duration = Duration::from_secs(2);
 /// The largest head of a request, in bytes.
 const HEAD_BYTES: usize = 16 << 10;
 
@@ -171,7 +173,7 @@ pub(crate) async fn count_versions(
     }
 }
 
-/// Serves until `shutdown`; then requests that have begun are answered. What it keeps spare it has from now on.
+/// Serves until `shutdown`; then requests that have begun are answered, within [`GOODBYE`]. What it keeps spare it has from now on.
 pub(crate) fn serve(
     listener: TcpListener,
     routes: Router,
@@ -207,11 +209,13 @@ async fn answer(
             continue;
         };
         let service = TowerToHyperService::new(routes.clone());
+        let mut stream = TimeoutStream::new(stream);
+        stream.set_write_timeout(Some(UNREAD));
         let connection = http1::Builder::new()
             .timer(TokioTimer::new())
             .header_read_timeout(HEAD)
             .max_buf_size(HEAD_BYTES)
-            .serve_connection(TokioIo::new(stream), service);
+            .serve_connection(TokioIo::new(Box::pin(stream)), service);
         let connection = graceful.watch(connection);
         connections.spawn(async move {
             if let Err(error) = connection.await {
@@ -220,8 +224,9 @@ async fn answer(
             drop(place);
         });
     }
-    graceful.shutdown().await;
-    while connections.join_next().await.is_some() {}
+    // Who does not take what was asked for is not waited for.
+    let _ = timeout(GOODBYE, graceful.shutdown()).await;
+    connections.shutdown().await;
 }
 
 type Accepted = (tokio::net::TcpStream, tokio::sync::OwnedSemaphorePermit);
@@ -236,12 +241,7 @@ async fn accept(
     let place = Arc::clone(places).acquire_owned().await.ok()?;
     loop {
         match listener.accept().await {
-            Ok((stream, _)) => {
-                if let Err(error) = setsockopt(&stream, TcpUserTimeout, &UNREAD) {
-                    tracing::debug!(%error, "a connection to the admin endpoint may stay unread");
-                }
-                return Some((stream, place));
-            }
+            Ok((stream, _)) => return Some((stream, place)),
             Err(error) if spare.take().is_none() => {
                 tracing::debug!(%error, "the admin endpoint cannot accept a connection");
                 return None;

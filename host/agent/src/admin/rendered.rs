@@ -9,7 +9,7 @@ use tokio::task::spawn_blocking;
 use crate::document::Board;
 
 /// So many documents are in memory: who asks for another one waits until one has been taken.
-const DOCUMENTS: usize = 4;
+const DOCUMENTS: usize = 2;
 
 /// The documents that are being sent.
 #[derive(Debug)]

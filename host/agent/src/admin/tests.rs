@@ -15,7 +15,8 @@ struct Bench {
     reconcile: watch::Sender<ReconcileReport>,
     version: watch::Sender<u64>,
     admin: Admin,
-    _tasks: [AbortOnDropHandle<()>; 2],
+    shutdown: CancellationToken,
+    tasks: [AbortOnDropHandle<()>; 2],
 }
 
 async fn start() -> Bench {
@@ -56,7 +57,7 @@ async fn start() -> Bench {
     let [all, metrics] = listeners;
     let tasks = [
         tokio::spawn(serve(all, admin.clone().routes(), shutdown.clone())),
-        tokio::spawn(serve(metrics, admin.metrics_route(), shutdown)),
+        tokio::spawn(serve(metrics, admin.metrics_route(), shutdown.clone())),
     ];
     Bench {
         address,
@@ -64,7 +65,8 @@ async fn start() -> Bench {
         reconcile,
         version,
         admin: known,
-        _tasks: tasks.map(AbortOnDropHandle::new),
+        shutdown,
+        tasks: tasks.map(AbortOnDropHandle::new),
     }
 }
 
@@ -216,17 +218,36 @@ async fn who_does_not_take_the_status_shares_it_with_those_who_ask_for_the_same(
     for _ in 0..20 {
         held.push(unread(bench.address).await);
     }
-    assert_eq!(bench.admin.rendered.free(), 3);
-    for version in 8..11 {
-        bench.version.send_replace(version);
-        held.push(unread(bench.address).await);
-    }
+    assert_eq!(bench.admin.rendered.free(), 1);
+    bench.version.send_replace(8);
+    held.push(unread(bench.address).await);
     assert_eq!(bench.admin.rendered.free(), 0);
     // Another version waits for its place.
-    bench.version.send_replace(11);
+    bench.version.send_replace(9);
     let waits = tokio::spawn(get(bench.address, "/status"));
     assert!(get(bench.address, "/healthz").await.contains("ok"));
     assert!(!waits.is_finished());
     held.clear();
     assert!(waits.await.unwrap().starts_with("HTTP/1.1 200"));
+}
+
+#[tokio::test]
+async fn who_takes_nothing_for_half_a_minute_is_hung_up_on() {
+    let bench = start().await;
+    let held = unread(bench.address).await;
+    assert_eq!(bench.admin.rendered.free(), 1);
+    tokio::time::pause();
+    tokio::time::sleep(UNREAD * 2).await;
+    assert_eq!(bench.admin.rendered.free(), 2);
+    drop(held);
+}
+
+#[tokio::test]
+async fn who_takes_nothing_holds_up_no_stop() {
+    let bench = start().await;
+    let held = unread(bench.address).await;
+    bench.shutdown.cancel();
+    let [all, _] = bench.tasks;
+    timeout(GOODBYE * 5, all).await.unwrap().unwrap();
+    drop(held);
 }
