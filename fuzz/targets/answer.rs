@@ -67,7 +67,11 @@ fuzz_target!(|data: &[u8]| {
         Devices::Unchanged => Vec::new(),
         Devices::Complete(devices) | Devices::Partial(devices) => devices,
     };
-    assert!(devices.len() + left_out.ids.len() <= most && left_out.shown.len() <= MAX_SHOWN && departed.len() <= most);
+    assert!(
+        devices.len() + left_out.ids.len() <= most
+            && left_out.shown.len() <= MAX_SHOWN
+            && departed.len() <= most
+    );
     let ids: BTreeSet<_> = devices.iter().map(|device| &device.id).collect();
     assert_eq!(ids.len(), devices.len(), "ids are distinct");
     assert!(departed.iter().all(|id| id_problem(id).is_none()));
