@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use leafhost_cdi::SpecDir;
+use leafhost_cdi::{Hold, SpecDir};
 use leafhost_core::names::ConfigurationKey;
 use leafhost_core::ports::InstanceSet;
 use tokio::sync::watch;
@@ -42,6 +42,7 @@ pub struct OfferReport {
 pub struct OfferTask {
     node: String,
     folder: SpecDir,
+    hold: Option<Hold>,
     devices: watch::Receiver<Arc<DeviceSnapshot>>,
     instances: watch::Receiver<Arc<InstanceSet>>,
     report: watch::Sender<Arc<OfferReport>>,
@@ -61,6 +62,7 @@ impl OfferTask {
         let task = Self {
             node,
             folder,
+            hold: None,
             devices,
             instances,
             report,
@@ -88,12 +90,17 @@ impl OfferTask {
         let instances = Arc::clone(&self.instances.borrow_and_update());
         let (node, folder) = (self.node.clone(), self.folder.clone());
         let stop = shutdown.clone();
-        let work = spawn_blocking(move || pass(&node, &folder, &devices, &instances, &stop));
-        let Ok((report, failed)) = work.await else {
+        let mut hold = self.hold.take();
+        let work = spawn_blocking(move || {
+            let done = pass(&node, &folder, &mut hold, &devices, &instances, &stop);
+            (done, hold)
+        });
+        let Ok(((report, failed), hold)) = work.await else {
             tracing::error!("writing CDI specs broke down, which is a bug");
             self.next = Instant::now() + BACKSTOP;
             return;
         };
+        self.hold = hold;
         if shutdown.is_cancelled() {
             return;
         }
@@ -126,21 +133,30 @@ impl OfferTask {
 fn pass(
     node: &str,
     folder: &SpecDir,
+    hold: &mut Option<Hold>,
     devices: &DeviceSnapshot,
     instances: &InstanceSet,
     stop: &CancellationToken,
 ) -> (OfferReport, Option<String>) {
     let mut report = OfferReport::default();
     let mut failed = None;
-    let published = match folder.read() {
-        Ok(published) => published,
+    let read = held(folder, hold).and_then(|()| folder.read());
+    let wanted = read.and_then(|published| {
+        let wanted = spec::wanted(node, devices, instances, &published.specs);
+        if hold.is_none() && wanted.specs.values().any(|(_, spec)| spec.is_some()) {
+            folder.create()?;
+            held(folder, hold)?;
+        }
+        Ok((published, wanted))
+    });
+    let (published, wanted) = match wanted {
+        Ok(both) => both,
         Err(error) => {
             let problem = words::of(&error);
             report.general.push(problem.clone());
             return (report, Some(problem));
         }
     };
-    let wanted = spec::wanted(node, devices, instances, &published.specs);
     report.problems = wanted.problems;
     for (class, (key, spec)) in &wanted.specs {
         if stop.is_cancelled() {
@@ -180,6 +196,11 @@ fn pass(
         }
     }
     (report, failed)
+}
+
+fn held(folder: &SpecDir, hold: &mut Option<Hold>) -> Result<(), leafhost_cdi::Error> {
+    *hold = folder.hold(hold.take())?;
+    Ok(())
 }
 
 #[cfg(test)]

@@ -21,6 +21,10 @@ use serde::Deserialize;
 use crate::names::{class_problem, vendor_problem};
 use crate::spec::{InvalidSpec, Spec};
 
+mod hold;
+
+pub use hold::Hold;
+
 /// The mode of spec files: every user's runtime reads them.
 const MODE: u32 = 0o644;
 /// What names of files that are being written end with: no runtime reads them.
@@ -71,6 +75,15 @@ pub enum Error {
         /// `vendor/class=name`.
         device: String,
         /// The other file.
+        path: PathBuf,
+    },
+    /// Another process keeps its specs there.
+    #[error(
+        "the folder {} has the specs of another agent that runs; stop that one, or name another folder with --cdi-dir",
+        path.display()
+    )]
+    InUse {
+        /// The folder.
         path: PathBuf,
     },
     /// The file system refused.
@@ -172,11 +185,10 @@ impl SpecDir {
         directory.join(name)
     }
 
-    /// Makes the folder if need be and tries whether files can be written there, so that an operator learns of it
-    /// before there is something to write.
-    pub fn check_writable(&self) -> Result<(), Error> {
-        self.create()?;
-        self.temporary().map(drop)
+    /// Makes the folder if need be.
+    pub fn create(&self) -> Result<(), Error> {
+        fs::create_dir_all(&self.directory)
+            .map_err(|source| failed("create folder", &self.directory, source))
     }
 
     /// What is there. Clears what a crash during a write has left. A missing folder is an empty one.
@@ -371,11 +383,6 @@ impl SpecDir {
         };
         paths.sort();
         Ok(paths)
-    }
-
-    fn create(&self) -> Result<(), Error> {
-        fs::create_dir_all(&self.directory)
-            .map_err(|source| failed("create folder", &self.directory, source))
     }
 
     fn temporary(&self) -> Result<tempfile::NamedTempFile, Error> {

@@ -89,7 +89,8 @@ fn passed(
     folder: &SpecDir,
     home: &(DeviceSnapshot, InstanceSet),
 ) -> (OfferReport, BTreeMap<String, Spec>) {
-    let (report, _) = pass(NODE, folder, &home.0, &home.1, &CancellationToken::new());
+    let (stop, mut hold) = (CancellationToken::new(), None);
+    let (report, _) = pass(NODE, folder, &mut hold, &home.0, &home.1, &stop);
     (report, folder.read().unwrap().specs)
 }
 
@@ -418,4 +419,23 @@ async fn a_file_that_somebody_removed_comes_back() {
     })
     .await
     .expect("the file is back");
+}
+
+#[tokio::test(start_paused = true)]
+async fn two_agents_leave_each_others_specs_alone_and_the_second_says_why_until_the_first_ends() {
+    let dir = tempfile::tempdir().unwrap();
+    let first = start(&dir, cams(vec![camera("foo0")]));
+    wait_for(&first.report, |report| !report.kinds.is_empty()).await;
+    let mics = home(vec![(configured("mics", "udev", ""), vec![camera("foo1")])]);
+    let second = start(&dir, mics);
+    let seen = wait_for(&second.report, |report| !report.general.is_empty()).await;
+    assert!(seen.general[0].contains("--cdi-dir") && seen.kinds.is_empty());
+    let kinds = || folder(&dir).read().unwrap().specs.into_keys();
+    assert_eq!(kinds().collect::<Vec<_>>(), ["cams"]);
+    drop(first);
+    wait_for(&second.report, |report| {
+        report.general.is_empty() && !report.kinds.is_empty()
+    })
+    .await;
+    assert_eq!(kinds().collect::<Vec<_>>(), ["mics"]);
 }

@@ -80,7 +80,7 @@ fn a_class_of_any_length_has_a_file() {
 #[test]
 fn what_lies_under_a_shortened_name_is_ours_only_if_its_class_is_so_called() {
     let (_folder, directory) = mk_dir();
-    directory.check_writable().unwrap();
+    directory.create().unwrap();
     let class = "c".repeat(236);
     let path = directory.path(&class);
     let foreign = r#"{"cdiVersion":"0.5.0","kind":"akri.sh/other","devices":[]}"#;
@@ -115,7 +115,7 @@ fn what_lies_under_a_shortened_name_is_ours_only_if_its_class_is_so_called() {
 #[test]
 fn files_of_others_are_neither_read_nor_replaced_nor_removed() {
     let (_folder, directory) = mk_dir();
-    directory.check_writable().unwrap();
+    directory.create().unwrap();
     let at = |name: &str| directory.directory().join(name);
     let theirs = r#"{"cdiVersion":"0.5.0","kind":"akri.sh/other","devices":[]}"#;
     for name in [
@@ -151,7 +151,7 @@ fn files_of_others_are_neither_read_nor_replaced_nor_removed() {
 #[test]
 fn a_damaged_file_of_ours_is_named_and_replaced() {
     let (_folder, directory) = mk_dir();
-    directory.check_writable().unwrap();
+    directory.create().unwrap();
     fs::write(directory.path("cams"), "{\"cdiVersion\": \"0.").unwrap();
     assert_eq!(
         directory.read().unwrap().damaged.keys().collect::<Vec<_>>(),
@@ -168,7 +168,7 @@ fn a_damaged_file_of_ours_is_named_and_replaced() {
 fn a_file_of_ours_that_is_larger_than_any_spec_is_not_read_and_replaced() {
     for class in ["cams".to_owned(), "c".repeat(236)] {
         let (_folder, directory) = mk_dir();
-        directory.check_writable().unwrap();
+        directory.create().unwrap();
         let path = directory.path(&class);
         let large = || {
             let file = fs::File::create(&path).unwrap();
@@ -217,7 +217,7 @@ fn a_device_that_another_file_defines_is_reported_and_not_written() {
         ),
     ] {
         let (_folder, directory) = mk_dir();
-        directory.check_writable().unwrap();
+        directory.create().unwrap();
         fs::write(directory.directory().join(name), content).unwrap();
         let error = directory.write(&mk_spec("cams", &["a", "b"])).unwrap_err();
         let text = error.to_string();
@@ -236,7 +236,7 @@ fn a_device_that_another_file_defines_is_reported_and_not_written() {
 #[test]
 fn what_a_crash_left_is_cleared_and_never_ends_in_json() {
     let (_folder, directory) = mk_dir();
-    directory.check_writable().unwrap();
+    directory.create().unwrap();
     let left = directory.temporary().unwrap();
     let (_, path) = left.keep().unwrap();
     assert!(
@@ -256,7 +256,7 @@ fn a_folder_that_cannot_be_written_is_named_with_the_remedy() {
     for path in [blocked.clone(), blocked.join("cdi")] {
         let directory = SpecDir::new(&path, "akri.sh", "leafhost").unwrap();
         for error in [
-            directory.check_writable().unwrap_err(),
+            directory.create().unwrap_err(),
             directory.write(&mk_spec("cams", &["a"])).unwrap_err(),
         ] {
             let text = error.to_string();
@@ -349,7 +349,7 @@ fn a_reader_never_sees_half_a_file() {
 #[test]
 fn what_others_put_there_is_neither_waited_for_nor_repeated_at_length() {
     let (_folder, directory) = mk_dir();
-    directory.check_writable().unwrap();
+    directory.create().unwrap();
     let at = |name: &str| directory.directory().join(name);
     let made = std::process::Command::new("mkfifo")
         .arg(at("theirs.json"))
@@ -370,4 +370,24 @@ fn what_others_put_there_is_neither_waited_for_nor_repeated_at_length() {
     fs::write(directory.path("more"), theirs).unwrap();
     let error = directory.write(&mk_spec("more", &["a"])).unwrap_err();
     assert!(error.to_string().len() < 500, "{error}");
+}
+
+#[test]
+fn a_folder_is_held_by_one_until_it_is_dropped_or_another_folder_lies_there() {
+    let (_folder, directory) = mk_dir();
+    let other = directory.clone();
+    assert!(directory.hold(None).unwrap().is_none(), "there is none yet");
+    directory.create().unwrap();
+    let held = directory.hold(None).unwrap();
+    assert!(held.is_some());
+    let error = other.hold(None).unwrap_err().to_string();
+    assert!(error.contains("another agent") && error.contains("--cdi-dir"));
+    let held = directory.hold(held).unwrap();
+    assert!(held.is_some() && other.hold(None).is_err());
+    drop(held);
+    let held = other.hold(None).unwrap();
+    fs::rename(other.directory(), other.directory().with_extension("old")).unwrap();
+    other.create().unwrap();
+    let new = directory.hold(None).unwrap();
+    assert!(new.is_some() && other.hold(held).is_err());
 }
