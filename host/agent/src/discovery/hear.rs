@@ -1,7 +1,9 @@
 //! Hearing what sessions say: into their devices, the registry, the metrics and the log.
 
+use leafhost_core::configuration::FieldProblem;
 use leafhost_core::fault::{Fault, FaultReason};
 use leafhost_core::session::Outcome;
+use leafhost_core::text::{abridge, few};
 
 use super::DiscoveryTask;
 use super::served::{SourceSession, Taken};
@@ -10,6 +12,11 @@ use super::trouble::Trouble;
 use crate::backoff;
 use crate::clock::later;
 use crate::metrics::{Call, Ended};
+
+/// So many of the problems with details the log names; the status has all.
+const MOST_PROBLEMS: usize = 3;
+/// The most bytes of each.
+const MAX_PROBLEM: usize = 300;
 
 impl DiscoveryTask {
     /// A session has said something.
@@ -136,12 +143,12 @@ fn tell(trouble: &mut Trouble, id: &SessionId, session: &mut SourceSession, was_
             }
         }
     } else if backoff::is_told(view.failures) && trouble.is_told(&id.handler) {
-        let invalid: Vec<String> = session
-            .invalid
-            .iter()
-            .map(|problem| format!("{}: {}", problem.path, problem.message))
-            .collect();
-        let error = view.error.clone().unwrap_or_else(|| invalid.join("; "));
+        let told = |problem: &FieldProblem| {
+            let problem = format!("{}: {}", problem.path, problem.message);
+            abridge(&problem, MAX_PROBLEM)
+        };
+        let invalid = || few(session.invalid.iter().map(told), MOST_PROBLEMS);
+        let error = view.error.clone().unwrap_or_else(invalid);
         tracing::warn!(%configuration, handler, source, result = view.result, failures = view.failures, error,
             "no devices from the handler");
     }

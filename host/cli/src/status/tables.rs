@@ -4,10 +4,15 @@ use jiff::Timestamp;
 use leafhost_agent::status::{ConfigurationView, HandlerView, SessionView, Status};
 use leafhost_core::device::Health;
 use leafhost_core::instance::Instance;
+use leafhost_core::left_out::LeftOut;
+use leafhost_core::text::abridge;
 
 use crate::age::{age, length};
 use crate::table::{Cell, Table};
 use crate::terminal::Tone;
+
+/// The most bytes of a note: `leafhost status configuration` and `-o json` have the whole of it.
+const MAX_NOTE: usize = 300;
 
 /// A line a handler and source.
 pub fn handlers(status: &Status, now: Timestamp) -> Table {
@@ -43,7 +48,7 @@ fn handler_note(handler: &HandlerView) -> Cell {
         return Cell::new(Tone::Bad, format!("needs the grant {grants}"));
     }
     match (&handler.last_error, handler.warnings.as_slice()) {
-        (Some(error), _) => Cell::new(Tone::Bad, error),
+        (Some(error), _) => Cell::new(Tone::Bad, abridge(error, MAX_NOTE)),
         (None, warnings) => first_of(Tone::Warning, warnings),
     }
 }
@@ -52,8 +57,11 @@ fn handler_note(handler: &HandlerView) -> Cell {
 fn first_of(tone: Tone, texts: &[String]) -> Cell {
     match texts {
         [] => "".into(),
-        [only] => Cell::new(tone, only),
-        [first, rest @ ..] => Cell::new(tone, format!("{first} (and {} more)", rest.len())),
+        [only] => Cell::new(tone, abridge(only, MAX_NOTE)),
+        [first, rest @ ..] => {
+            let first = abridge(first, MAX_NOTE);
+            Cell::new(tone, format!("{first} (and {} more)", rest.len()))
+        }
     }
 }
 
@@ -138,21 +146,28 @@ fn configuration_note(configuration: &ConfigurationView) -> Cell {
     if !notes.is_empty() {
         return first_of(Tone::Bad, &notes);
     }
-    let sum = |count: fn(&SessionView) -> u64| -> u64 {
-        let sessions = configuration.sessions.iter();
-        sessions.map(count).fold(0, u64::saturating_add)
-    };
+    let sessions = || configuration.sessions.iter();
+    let sum = |count: fn(&SessionView) -> u64| sessions().map(count).fold(0, u64::saturating_add);
     let left_out =
         sum(|session| number(session.left_out.len()).saturating_add(session.left_out_dropped));
     let denied = sum(|session| number(session.denied.len()));
     let mut hints = Vec::new();
-    if left_out > 0 {
-        hints.push(format!("{left_out} left out"));
+    if let Some(LeftOut { id, reason }) = sessions().find_map(|session| session.left_out.first()) {
+        hints.push(beginning("left out", left_out, &format!("{id}: {reason}")));
     }
-    if denied > 0 {
-        hints.push(format!("{denied} denied"));
+    if let Some(first) = sessions().find_map(|session| session.denied.first()) {
+        hints.push(beginning("denied", denied, first));
     }
-    Cell::new(Tone::Warning, hints.join(", "))
+    Cell::new(Tone::Warning, hints.join("; "))
+}
+
+/// How many there are of what `what` says, and the first of them.
+fn beginning(what: &str, count: u64, first: &str) -> String {
+    let first = abridge(first, MAX_NOTE);
+    match count {
+        1 => format!("{what}: {first}"),
+        _ => format!("{count} {what}, the first: {first}"),
+    }
 }
 
 /// A line an Instance; `configuration` restricts them to one.

@@ -140,8 +140,12 @@ fn request(view: Option<View>, name: Option<&str>, output: Output) -> Request {
 }
 
 fn shown(view: Option<View>, name: Option<&str>) -> String {
+    page(&mk_status(), view, name)
+}
+
+fn page(status: &Status, view: Option<View>, name: Option<&str>) -> String {
     request(view, name, Output::Table)
-        .render(&mk_status(), now())
+        .render(status, now())
         .unwrap()
 }
 
@@ -159,7 +163,7 @@ cam      cam.wasm  Active   3h     1.2.0    0123456789ab  2        -
 -        new.wasm  Refused  -      -        -             0        needs the grant udev
 
 CONFIGURATION  HANDLER  DEVICES  UNHEALTHY  LAST-CALL  TOOK   RESULT  NOTE
-cams           cam      2        1          12s        38 ms  ok      1 left out
+cams           cam      2        1          12s        38 ms  ok      left out: cam-2: node /dev/x is not granted
 lab/t          cam      0        0          -          -      -       its name is no CDI class (and 1 more)
 
 INSTANCE     CDI-DEVICE           HEALTH          SHARED  SLOTS  AGE  ID
@@ -168,6 +172,32 @@ cams-a19705  akri.sh/cams=a19705  Unhealthy: hot  false   0/2    5m   cam-1
 t-d46b65     akri.sh/t=d46b65     Missing 30s     false   0/1    5m   -
 "
     );
+}
+
+#[test]
+fn a_long_note_does_not_fill_the_screen() {
+    let mut status = mk_status();
+    let at = |status: &mut Status, session: SessionView| {
+        status.configurations[0].sessions = vec![session];
+    };
+    at(
+        &mut status,
+        SessionView {
+            error: Some(format!("long {} end", "x".repeat(1000))),
+            ..mk_session()
+        },
+    );
+    status.handlers[0].last_error = Some("y".repeat(1000));
+    let text = page(&status, None, None);
+    let longest = text.lines().map(str::len).max().unwrap();
+    assert!(longest < 400 && text.contains(" end\n"), "{text}");
+    let mut several = mk_session();
+    several.left_out_dropped = 6;
+    several.denied = vec!["udev".into(), "network".into()];
+    at(&mut status, several);
+    let text = page(&status, None, None);
+    let note = "7 left out, the first: cam-2: node /dev/x is not granted; 2 denied, the first: udev";
+    assert!(text.contains(note), "{text}");
 }
 
 fn mk_size(height: usize) -> Size {
