@@ -119,8 +119,8 @@ fn a_handler_that_never_answers_the_same_twice_is_passed_on_slowly_and_named() -
     }
     for (name, words) in [
         ("ids", "makes up new ids"),
-        ("values", "change at nearly every call"),
-        ("flap", "come and go"),
+        ("values", "changes at nearly every call"),
+        ("flap", "comes and goes"),
     ] {
         yard.until_named(
             name,

@@ -293,16 +293,25 @@ impl SessionDevices {
             ));
         }
         if let Some((count, id)) = example(&|tracked| tracked.newest.is_some()) {
+            let who = match count {
+                1 => format!("device {id} changes"),
+                _ => format!("{count} devices (such as {id}) change"),
+            };
+            let spacing = unrest::shown(timeouts::CHANGE_SPACING);
             words.push(format!(
-                "{count} devices (such as {id}) change at nearly every call; what changes is passed on once in {}",
-                unrest::shown(timeouts::CHANGE_SPACING)
+                "{who} at nearly every call; what changes is passed on once in {spacing}"
             ));
         }
         if let Some((count, id)) = example(&|tracked| tracked.returns > unrest::RETURNS) {
-            words.push(format!(
-                "{count} devices (such as {id}) come and go; they are withdrawn only after they were missing for {}",
-                unrest::shown(timeouts::RETURN_GRACE)
-            ));
+            let grace = unrest::shown(timeouts::RETURN_GRACE);
+            words.push(match count {
+                1 => format!(
+                    "device {id} comes and goes; it is withdrawn only after it was missing for {grace}"
+                ),
+                _ => format!(
+                    "{count} devices (such as {id}) come and go; they are withdrawn only after they were missing for {grace}"
+                ),
+            });
         }
         words
     }

@@ -12,7 +12,7 @@ use std::time::Duration;
 use leafhost_core::fault::{Fault, FaultReason};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
-use wasmtime::{Engine, Store, Trap, UpdateDeadline, WasmBacktrace};
+use wasmtime::{Engine, Store, Trap, UpdateDeadline};
 use wasmtime_wasi::{I32Exit, ResourceTableError};
 
 use crate::bindings::{DiscoveryHandler, DiscoveryHandlerPre};
@@ -22,6 +22,7 @@ use crate::cpu::Metered;
 use crate::cursor::Cursors;
 use crate::engine::GUESTS;
 use crate::limits::{HANDLES, HOSTCALL_FUEL, Limits, TABLE_ELEMENTS};
+use crate::place::place;
 use crate::record::Record;
 use crate::text::{Secrets, clean};
 use crate::threads::{FAILED, Threads};
@@ -29,8 +30,6 @@ use crate::ticker::Ticker;
 
 /// How many calls of the agent run at once besides one of each handler; more wait.
 const AT_ONCE: usize = 12;
-/// How many functions of a backtrace are shown.
-const FRAMES: usize = 8;
 /// The longest text of a fault, in bytes.
 const MAX_TEXT: usize = 4096;
 
@@ -261,7 +260,7 @@ fn fault(
         return Fault::new(
             FaultReason::Memory,
             format!(
-                "it needed more than {} MiB of memory{place}{words}; `limits.memoryMiB` in the grants raises that",
+                "it needed more than {} MiB of memory; `limits.memoryMiB` in the grants raises that{words}{place}",
                 limits.memory >> 20
             ),
         );
@@ -269,7 +268,7 @@ fn fault(
     if record.memory.tables_refused() {
         return Fault::new(
             FaultReason::Memory,
-            format!("it needed more than {TABLE_ELEMENTS} elements of tables{place}{words}"),
+            format!("it needed more than {TABLE_ELEMENTS} elements of tables{words}{place}"),
         );
     }
     if let Some(I32Exit(status)) = error.downcast_ref::<I32Exit>() {
@@ -298,26 +297,5 @@ fn fault(
         Some(trap) => format!("it trapped: {trap}"),
         None => format!("it failed: {cause}"),
     };
-    Fault::new(FaultReason::Trap, format!("{what}{place}{words}"))
-}
-
-/// ` in f, called by g, h`, as far as names are known.
-fn place(error: &wasmtime::Error) -> String {
-    let Some(backtrace) = error.downcast_ref::<WasmBacktrace>() else {
-        return String::new();
-    };
-    let shown = backtrace.to_string();
-    let names: Vec<&str> = shown
-        .lines()
-        .filter_map(|line| line.trim_start().split_once(": "))
-        .filter(|(number, _)| number.bytes().all(|byte| byte.is_ascii_digit()))
-        .map(|(_, name)| name.rsplit('!').next().unwrap_or(name).trim())
-        .filter(|name| !name.is_empty())
-        .take(FRAMES)
-        .collect();
-    match names.split_first() {
-        None => String::new(),
-        Some((first, [])) => format!(" in {first}"),
-        Some((first, callers)) => format!(" in {first}, called by {}", callers.join(", ")),
-    }
+    Fault::new(FaultReason::Trap, format!("{what}{words}{place}"))
 }

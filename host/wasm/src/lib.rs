@@ -31,6 +31,7 @@ mod handler;
 mod limits;
 mod load;
 mod output;
+mod place;
 mod record;
 mod session;
 mod text;

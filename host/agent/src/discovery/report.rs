@@ -155,10 +155,13 @@ impl DiscoveryTask {
             ));
         }
         for lost in &served.lost {
-            problems.push(format!(
-                "{} devices of {} (such as {:?}) are not used, because {} has them, too",
-                lost.devices, lost.loser, lost.example, lost.winner
-            ));
+            let (loser, winner, example) = (&lost.loser, &lost.winner, &lost.example);
+            problems.push(match lost.devices {
+                1 => format!("device {example:?} of {loser} is not used, because {winner} has it, too"),
+                devices => format!(
+                    "{devices} devices of {loser} (such as {example:?}) are not used, because {winner} has them, too"
+                ),
+            });
         }
         problems
     }

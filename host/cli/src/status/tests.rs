@@ -196,7 +196,8 @@ fn a_long_note_does_not_fill_the_screen() {
     several.denied = vec!["udev".into(), "network".into()];
     at(&mut status, several);
     let text = page(&status, None, None);
-    let note = "7 left out, the first: cam-2: node /dev/x is not granted; 2 denied, the first: udev";
+    let note =
+        "7 left out, the first: cam-2: node /dev/x is not granted; 2 denied, the first: udev";
     assert!(text.contains(note), "{text}");
 }
 

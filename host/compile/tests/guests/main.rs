@@ -229,7 +229,7 @@ async fn a_guest_beyond_a_limit_is_ended_and_said_why() {
         (
             "unreachable",
             FaultReason::Trap,
-            "aborted, as after a panic in discover",
+            "aborted, as after a panic; in discover",
         ),
         ("(i32.const 0x7ffffff0)", FaultReason::Trap, "out of bounds"),
         (

@@ -22,6 +22,9 @@ const MAX_LINE: usize = 4096;
 /// The most random bytes a guest gets at once.
 const MAX_RANDOM: u64 = 64 << 10;
 
+/// What Rust says after a panic, and nobody can follow: guests have no environment.
+const ADVICE: &str = "note: run with `RUST_BACKTRACE=1`";
+
 /// The zero of every guest's monotonic clock.
 static START: LazyLock<Instant> = LazyLock::new(Instant::now);
 
@@ -96,7 +99,7 @@ impl Shared {
     fn write(&self, line: &[u8]) {
         let text = String::from_utf8_lossy(line);
         let text = text.trim_end();
-        if text.is_empty() {
+        if text.is_empty() || text.starts_with(ADVICE) {
             return;
         }
         if self.last_words {

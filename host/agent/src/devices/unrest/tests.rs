@@ -161,7 +161,7 @@ fn a_device_that_comes_and_goes_is_withdrawn_more_slowly() {
     }
     assert!(world.writes <= 30, "{} writes", world.writes);
     assert!(
-        world.held_back().contains("come and go"),
+        world.held_back().contains("comes and goes"),
         "{}",
         world.held_back()
     );

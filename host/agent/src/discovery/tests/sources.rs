@@ -22,7 +22,7 @@ async fn two_sources_of_a_handler_both_serve_and_the_warning_names_them() {
     bench
         .problem(
             "a",
-            "1 devices of 2.wasm (such as \"x\") are not used, because 1.wasm has them",
+            "device \"x\" of 2.wasm is not used, because 1.wasm has it",
         )
         .await;
     one.say("a", fault());
