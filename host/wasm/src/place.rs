@@ -23,7 +23,7 @@ fn words(backtrace: &str) -> String {
         .filter(|(number, _)| number.bytes().all(|byte| byte.is_ascii_digit()))
         .filter_map(|(_, frame)| frame.split_once('!'))
         .map(|(_, name)| readable(name.trim()))
-        .filter(|name| !name.is_empty())
+        .filter(|name| !name.is_empty() && !is_glue(name))
         .collect();
     // A function that calls itself.
     names.dedup();
@@ -40,6 +40,12 @@ fn words(backtrace: &str) -> String {
 fn is_runtime(name: &str) -> bool {
     let name = name.trim_start_matches('<');
     name == "abort" || RUNTIMES.iter().any(|runtime| name.starts_with(runtime))
+}
+
+/// What wit-bindgen makes between an export and the guest's function for it.
+fn is_glue(name: &str) -> bool {
+    let last = name.rsplit("::").next().unwrap_or(name);
+    last.starts_with("_export_") && last.ends_with("_cabi")
 }
 
 /// The name without the hashes that Rust's have: `path::name::h0123456789abcdef`, `crate[0123456789abcdef]::name`.
@@ -82,7 +88,8 @@ mod tests {
     5:   0xa1e2 - guest.wasm!guest::deeper::h4c092f5b8f8b3a6e
     6:   0xa1e2 - guest.wasm!<guest::Camera as core::ops::FnOnce<!>>::take::<[u8; 24]>
     7:   0xa1e2 - guest.wasm!std[d123b7a1a2ed1472]::thread::local
-    8:   0xb002 - guest.wasm!leafhost:discovery/handler@0.1.0#discover
+    8:   0xb001 - guest.wasm!guest::bindings::exports::handler::_export_discover_cabi::hd7d2468c53e44ce2
+    9:   0xb002 - guest.wasm!leafhost:discovery/handler@0.1.0#discover
 ";
         assert_eq!(
             words(backtrace),
