@@ -97,11 +97,7 @@ fn an_answer_over_a_limit_is_refused_and_the_last_one_stays() -> Result<()> {
             },
         ),
         ok("wake-at-once", "\"nextMs\":1000"),
-    ])?;
-    let log = yard.home.log();
-    let longest = log.lines().map(str::len).max();
-    ensure!(longest < Some(4_000), "a line of {longest:?} bytes");
-    Ok(())
+    ])
 }
 
 #[test]

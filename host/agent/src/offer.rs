@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use leafhost_cdi::{Hold, SpecDir};
+use leafhost_cdi::{Hold, Published, SpecDir};
 use leafhost_core::names::ConfigurationKey;
 use leafhost_core::ports::InstanceSet;
 use tokio::sync::watch;
@@ -140,24 +140,31 @@ fn pass(
 ) -> (OfferReport, Option<String>) {
     let mut report = OfferReport::default();
     let mut failed = None;
-    let read = held(folder, hold).and_then(|()| folder.read());
-    let wanted = read.and_then(|published| {
-        let wanted = spec::wanted(node, devices, instances, &published.specs);
-        if hold.is_none() && wanted.specs.values().any(|(_, spec)| spec.is_some()) {
-            folder.create()?;
-            held(folder, hold)?;
-        }
-        Ok((published, wanted))
-    });
-    let (published, wanted) = match wanted {
-        Ok(both) => both,
-        Err(error) => {
-            let problem = words::of(&error);
-            report.general.push(problem.clone());
-            return (report, Some(problem));
-        }
+    let read = folder.hold(hold).and_then(|()| folder.read());
+    let (published, mut refused) = match read {
+        Ok(published) => (published, None),
+        Err(error) => (Published::default(), Some(error)),
     };
+    let wanted = spec::wanted(node, devices, instances, &published.specs);
+    let offered = || wanted.specs.values().filter(|(_, spec)| spec.is_some());
+    if refused.is_none() && hold.is_none() {
+        let made = match offered().next() {
+            Some(_) => folder.create(),
+            None => Ok(()),
+        };
+        // There may be a folder now, and who made it may hold it.
+        refused = made.and_then(|()| folder.hold(hold)).err();
+    }
     report.problems = wanted.problems;
+    if let Some(error) = refused {
+        let problem = words::of(&error);
+        for (key, _) in offered() {
+            let problems = report.problems.entry(key.clone()).or_default();
+            problems.push(problem.clone());
+        }
+        report.general.push(problem.clone());
+        return (report, Some(problem));
+    }
     for (class, (key, spec)) in &wanted.specs {
         if stop.is_cancelled() {
             return (report, failed);
@@ -196,11 +203,6 @@ fn pass(
         }
     }
     (report, failed)
-}
-
-fn held(folder: &SpecDir, hold: &mut Option<Hold>) -> Result<(), leafhost_cdi::Error> {
-    *hold = folder.hold(hold.take())?;
-    Ok(())
 }
 
 #[cfg(test)]

@@ -79,7 +79,7 @@ pub enum Error {
     },
     /// Another process keeps its specs there.
     #[error(
-        "the folder {} has the specs of another agent that runs; stop that one, or name another folder with --cdi-dir",
+        "the folder {} is in use by another agent; stop that one, or name another folder with --cdi-dir",
         path.display()
     )]
     InUse {

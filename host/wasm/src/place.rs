@@ -5,7 +5,7 @@ use wasmtime::WasmBacktrace;
 /// The most functions that are named.
 const FRAMES: usize = 6;
 /// Where functions of a guest's language end up when it gives up: they say nothing of the guest.
-const RUNTIMES: [&str; 6] = ["std::", "core::", "alloc::", "__rustc", "__rust", "rust_"];
+const RUNTIMES: [&str; 5] = ["std::", "core::", "alloc::", "__rustc::", "__rust"];
 
 /// `; in f, called by g, h`, as far as names are known.
 pub(crate) fn place(error: &wasmtime::Error) -> String {
@@ -39,7 +39,8 @@ fn words(backtrace: &str) -> String {
 
 fn is_runtime(name: &str) -> bool {
     let name = name.trim_start_matches('<');
-    name == "abort" || RUNTIMES.iter().any(|runtime| name.starts_with(runtime))
+    ["abort", "rust_panic", "rust_begin_unwind"].contains(&name)
+        || RUNTIMES.iter().any(|runtime| name.starts_with(runtime))
 }
 
 /// What wit-bindgen makes between an export and the guest's function for it.
@@ -84,16 +85,17 @@ mod tests {
     1:  0x13d06 - guest.wasm!std[d123b7a1a2ed1472]::process::abort
     2:  0x13c00 - guest.wasm!<std[d123b7a1a2ed1472]::panicking::Rewrap as core[1234567890abcdef]::panic::Payload>::get
     3:  0x13d12 - guest.wasm!__rustc[b7974e8690430dd9]::__rust_abort
-    4:   0xa1e2 - guest.wasm!guest::deeper::h4c092f5b8f8b3a6e
-    5:   0xa1e2 - guest.wasm!guest::deeper::h4c092f5b8f8b3a6e
-    6:   0xa1e2 - guest.wasm!<guest::Camera as core::ops::FnOnce<!>>::take::<[u8; 24]>
-    7:   0xa1e2 - guest.wasm!std[d123b7a1a2ed1472]::thread::local
-    8:   0xb001 - guest.wasm!guest::bindings::exports::handler::_export_discover_cabi::hd7d2468c53e44ce2
-    9:   0xb002 - guest.wasm!leafhost:discovery/handler@0.1.0#discover
+    4:   0xa1e2 - guest.wasm!rust_begin_unwind
+    5:   0xa1e2 - guest.wasm!rust_cams::deeper::h4c092f5b8f8b3a6e
+    6:   0xa1e2 - guest.wasm!rust_cams::deeper::h4c092f5b8f8b3a6e
+    7:   0xa1e2 - guest.wasm!<guest::Camera as core::ops::FnOnce<!>>::take::<[u8; 24]>
+    8:   0xa1e2 - guest.wasm!std[d123b7a1a2ed1472]::thread::local
+    9:   0xb001 - guest.wasm!guest::bindings::exports::handler::_export_discover_cabi::hd7d2468c53e44ce2
+   10:   0xb002 - guest.wasm!leafhost:discovery/handler@0.1.0#discover
 ";
         assert_eq!(
             words(backtrace),
-            "; in guest::deeper, called by <guest::Camera as core::ops::FnOnce<!>>::take::<[u8; 24]>, std::thread::local, leafhost:discovery/handler@0.1.0#discover"
+            "; in rust_cams::deeper, called by <guest::Camera as core::ops::FnOnce<!>>::take::<[u8; 24]>, std::thread::local, leafhost:discovery/handler@0.1.0#discover"
         );
     }
 

@@ -143,13 +143,37 @@ fn tell(trouble: &mut Trouble, id: &SessionId, session: &mut SourceSession, was_
             }
         }
     } else if backoff::is_told(view.failures) && trouble.is_told(&id.handler) {
-        let told = |problem: &FieldProblem| {
-            let problem = format!("{}: {}", problem.path, problem.message);
-            abridge(&problem, MAX_PROBLEM)
-        };
-        let invalid = || few(session.invalid.iter().map(told), MOST_PROBLEMS);
-        let error = view.error.clone().unwrap_or_else(invalid);
+        let error = view
+            .error
+            .clone()
+            .unwrap_or_else(|| details(&session.invalid));
         tracing::warn!(%configuration, handler, source, result = view.result, failures = view.failures, error,
             "no devices from the handler");
+    }
+}
+
+/// What is wrong with details, on one line of the log.
+fn details(problems: &[FieldProblem]) -> String {
+    let told = |problem: &FieldProblem| {
+        let problem = format!("{}: {}", problem.path, problem.message);
+        abridge(&problem, MAX_PROBLEM)
+    };
+    few(problems.iter().map(told), MOST_PROBLEMS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_many_and_long_problems_the_log_has_the_first_and_their_number() {
+        let problem =
+            |number: usize| FieldProblem::new(format!("items[{number}]"), "x".repeat(1024));
+        let problems: Vec<_> = (0..100).map(problem).collect();
+        let told = details(&problems);
+        assert!(told.starts_with("items[0]: x") && told.ends_with(" and 97 more"));
+        assert!(told.contains("items[2]: ") && told.len() < 1000, "{told}");
+        let one = FieldProblem::new("url", "is no URL");
+        assert_eq!(details(&[one]), "url: is no URL");
     }
 }

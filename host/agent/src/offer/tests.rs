@@ -400,7 +400,7 @@ async fn a_folder_that_is_none_is_a_problem_with_a_remedy_and_tried_again() {
         report.general.is_empty() && !report.kinds.is_empty()
     })
     .await;
-    assert_eq!(fs::read_dir(&path).unwrap().count(), 1);
+    assert_eq!(folder(&dir).read().unwrap().specs.len(), 1);
 }
 
 #[tokio::test(start_paused = true)]
@@ -429,7 +429,9 @@ async fn two_agents_leave_each_others_specs_alone_and_the_second_says_why_until_
     let mics = home(vec![(configured("mics", "udev", ""), vec![camera("foo1")])]);
     let second = start(&dir, mics);
     let seen = wait_for(&second.report, |report| !report.general.is_empty()).await;
-    assert!(seen.general[0].contains("--cdi-dir") && seen.kinds.is_empty());
+    let mics = &seen.problems[&key("mics")];
+    assert_eq!(mics, &seen.general);
+    assert!(mics[0].contains("--cdi-dir") && seen.kinds.is_empty());
     let kinds = || folder(&dir).read().unwrap().specs.into_keys();
     assert_eq!(kinds().collect::<Vec<_>>(), ["cams"]);
     drop(first);

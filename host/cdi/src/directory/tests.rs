@@ -372,22 +372,68 @@ fn what_others_put_there_is_neither_waited_for_nor_repeated_at_length() {
     assert!(error.to_string().len() < 500, "{error}");
 }
 
+/// Holds the folder; another test may be starting a program just now, which has the lock until it is that program.
+fn hold(directory: &SpecDir) -> Option<Hold> {
+    let patience = std::time::Instant::now() + std::time::Duration::from_secs(20);
+    let mut held = None;
+    while let Err(error) = directory.hold(&mut held) {
+        assert!(std::time::Instant::now() < patience, "{error}");
+        std::thread::yield_now();
+    }
+    held
+}
+
 #[test]
 fn a_folder_is_held_by_one_until_it_is_dropped_or_another_folder_lies_there() {
     let (_folder, directory) = mk_dir();
     let other = directory.clone();
-    assert!(directory.hold(None).unwrap().is_none(), "there is none yet");
+    assert!(hold(&directory).is_none(), "there is none yet");
     directory.create().unwrap();
-    let held = directory.hold(None).unwrap();
-    assert!(held.is_some());
-    let error = other.hold(None).unwrap_err().to_string();
+    let mut first = hold(&directory);
+    assert!(first.is_some());
+    let mut second = None;
+    let error = other.hold(&mut second).unwrap_err().to_string();
     assert!(error.contains("another agent") && error.contains("--cdi-dir"));
-    let held = directory.hold(held).unwrap();
-    assert!(held.is_some() && other.hold(None).is_err());
-    drop(held);
-    let held = other.hold(None).unwrap();
+    directory.hold(&mut first).unwrap();
+    assert!(first.is_some() && other.hold(&mut second).is_err() && second.is_none());
+    assert!(directory.read().unwrap().foreign.is_empty());
+    let mode = fs::metadata(directory.lock_path()).unwrap().permissions();
+    assert_eq!(mode.mode() & 0o777, 0o600);
+    drop(first);
+    let mut second = hold(&other);
     fs::rename(other.directory(), other.directory().with_extension("old")).unwrap();
     other.create().unwrap();
-    let new = directory.hold(None).unwrap();
-    assert!(new.is_some() && other.hold(held).is_err());
+    let first = hold(&directory);
+    assert!(first.is_some() && other.hold(&mut second).is_err());
+}
+
+#[test]
+fn an_error_lets_go_of_no_folder() {
+    let (_folder, directory) = mk_dir();
+    directory.create().unwrap();
+    let mut held = hold(&directory);
+    let lock = directory.lock_path();
+    let aside = lock.with_extension("aside");
+    fs::rename(&lock, &aside).unwrap();
+    fs::create_dir(&lock).unwrap();
+    let error = directory.hold(&mut held).unwrap_err();
+    assert!(error.to_string().contains(".lock"), "{error}");
+    fs::remove_dir(&lock).unwrap();
+    fs::rename(&aside, &lock).unwrap();
+    assert!(directory.hold(&mut None).is_err());
+    directory.hold(&mut held).unwrap();
+    assert!(held.is_some());
+}
+
+#[test]
+fn where_a_folder_should_be_a_pipe_is_not_waited_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("pipe");
+    let made = std::process::Command::new("mkfifo").arg(&path).status();
+    assert!(made.unwrap().success());
+    let directory = SpecDir::new(path, "akri.sh", "leafhost").unwrap();
+    let (sender, receiver) = std::sync::mpsc::channel();
+    std::thread::spawn(move || sender.send(directory.hold(&mut None)));
+    let held = receiver.recv_timeout(std::time::Duration::from_secs(20));
+    assert!(held.unwrap().is_err());
 }

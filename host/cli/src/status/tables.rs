@@ -11,7 +11,7 @@ use crate::age::{age, length};
 use crate::table::{Cell, Table};
 use crate::terminal::Tone;
 
-/// The most bytes of a note: `leafhost status configuration` and `-o json` have the whole of it.
+/// The most bytes of a note; `-o json` has the whole of it.
 const MAX_NOTE: usize = 300;
 
 /// A line a handler and source.
