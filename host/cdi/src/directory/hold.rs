@@ -11,6 +11,8 @@ use super::{Error, O_NONBLOCK, SpecDir, failed};
 
 /// Lock servers have no lock to give.
 const ENOLCK: i32 = 37;
+/// NFS locks nothing for one alone that is open for reading.
+const EBADF: i32 = 9;
 
 /// The folder is held until this is dropped, or the process ends.
 #[derive(Debug)]
@@ -65,7 +67,7 @@ fn open(path: &Path) -> io::Result<Option<File>> {
     let mut options = OpenOptions::new();
     let made = options.write(true).create_new(true).mode(0o600).open(path);
     match made {
-        Ok(file) => return Ok(Some(file)),
+        Ok(_) => {}
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
         Err(error) => match fs::symlink_metadata(path) {
             Ok(there) if there.is_file() => {}
@@ -78,6 +80,7 @@ fn open(path: &Path) -> io::Result<Option<File>> {
             }
         },
     }
+    // What is open for reading keeps nobody from making the file system read-only.
     let mut options = OpenOptions::new();
     let there = options.read(true).custom_flags(O_NONBLOCK).open(path);
     match there {
@@ -89,5 +92,5 @@ fn open(path: &Path) -> io::Result<Option<File>> {
 }
 
 fn knows_no_locks(error: &io::Error) -> bool {
-    error.kind() == ErrorKind::Unsupported || error.raw_os_error() == Some(ENOLCK)
+    error.kind() == ErrorKind::Unsupported || matches!(error.raw_os_error(), Some(ENOLCK | EBADF))
 }
