@@ -21,6 +21,9 @@ finish() {
   for sample in deploy/samples/standalone/configurations/*.yaml; do
     rm -f "$cdi/akri.sh-$(basename "$sample" .yaml)_leafhost.json"
   done
+  # Not if another agent has it.
+  lock=$cdi/.akri.sh_leafhost.lock
+  flock -n "$lock" rm -f "$lock" 2>/dev/null || true
 }
 trap finish EXIT
 trap : HUP INT TERM

@@ -17,12 +17,14 @@ const EBADF: i32 = 9;
 /// The folder is held until this is dropped, or the process ends.
 #[derive(Debug)]
 pub struct Hold {
-    lock: File,
+    /// Open, so that no other file gets its number.
+    _lock: File,
+    id: (u64, u64),
 }
 
 impl SpecDir {
     /// Holds the folder; `held` is what came of that the last time, and stays what it was at an error. Nothing comes of it where
-    /// there is no folder, where nothing may be written, and where the file system knows no locks.
+    /// there is no folder, where no file can be made, and where the file system knows no locks.
     pub fn hold(&self, held: &mut Option<Hold>) -> Result<(), Error> {
         let path = self.lock_path();
         let fail = |action| {
@@ -33,17 +35,15 @@ impl SpecDir {
             *held = None;
             return Ok(());
         };
-        if let Some(before) = held {
-            // Somebody may have put another folder in its place.
-            let before = before.lock.metadata().map_err(fail("read"))?;
-            let now = lock.metadata().map_err(fail("read"))?;
-            if (before.dev(), before.ino()) == (now.dev(), now.ino()) {
-                return Ok(());
-            }
+        let metadata = lock.metadata().map_err(fail("read"))?;
+        let id = (metadata.dev(), metadata.ino());
+        // Somebody may have put another folder in its place.
+        if held.as_ref().is_some_and(|held| held.id == id) {
+            return Ok(());
         }
         *held = None;
         match lock.try_lock() {
-            Ok(()) => *held = Some(Hold { lock }),
+            Ok(()) => *held = Some(Hold { _lock: lock, id }),
             Err(TryLockError::WouldBlock) => {
                 return Err(Error::InUse {
                     path: self.directory().to_owned(),
@@ -62,33 +62,46 @@ impl SpecDir {
     }
 }
 
-/// The file, made if need be; nothing if there can be none.
+/// The file, made if need be; nothing if there can be none. It is open for reading, which keeps nobody from making the file system
+/// read-only, and made only where there is none, so that a file system that is frozen holds up nothing.
 fn open(path: &Path) -> io::Result<Option<File>> {
-    let mut options = OpenOptions::new();
-    let made = options.write(true).create_new(true).mode(0o600).open(path);
-    match made {
-        Ok(_) => {}
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-        Err(error) => match fs::symlink_metadata(path) {
-            Ok(there) if there.is_file() => {}
-            Ok(_) => return Err(io::Error::other("is not a regular file; move it away")),
-            Err(_) => {
-                return match error.kind() {
-                    ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => Ok(None),
-                    _ => Err(error),
-                };
+    match fs::symlink_metadata(path) {
+        Ok(there) if there.is_file() => {}
+        Ok(_) => return Err(io::Error::other("it is not a regular file; move it away")),
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            let mut options = OpenOptions::new();
+            let made = options.write(true).create_new(true).mode(0o600).open(path);
+            match made {
+                Ok(_) => {}
+                Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+                Err(error) if may_not_be_made(error.kind()) => return Ok(None),
+                Err(error) => return Err(error),
             }
-        },
+        }
+        Err(error) => return Err(error),
     }
-    // What is open for reading keeps nobody from making the file system read-only.
     let mut options = OpenOptions::new();
-    let there = options.read(true).custom_flags(O_NONBLOCK).open(path);
-    match there {
+    match options.read(true).custom_flags(O_NONBLOCK).open(path) {
         Ok(file) => Ok(Some(file)),
         // Removed meanwhile: the next time there is one.
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(error) if error.kind() == ErrorKind::PermissionDenied => Err(io::Error::other(
+            "it is another user's: if no agent of that user runs, remove it",
+        )),
         Err(error) => Err(error),
     }
+}
+
+/// Whether there is no folder, or nothing new may lie there: specs that are there are offered all the same.
+fn may_not_be_made(kind: ErrorKind) -> bool {
+    matches!(
+        kind,
+        ErrorKind::NotFound
+            | ErrorKind::PermissionDenied
+            | ErrorKind::ReadOnlyFilesystem
+            | ErrorKind::StorageFull
+            | ErrorKind::QuotaExceeded
+    )
 }
 
 fn knows_no_locks(error: &io::Error) -> bool {

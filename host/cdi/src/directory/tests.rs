@@ -426,6 +426,16 @@ fn an_error_lets_go_of_no_folder() {
 }
 
 #[test]
+fn a_lock_that_was_removed_is_made_anew_and_held() {
+    let (_folder, directory) = mk_dir();
+    directory.create().unwrap();
+    let mut held = hold(&directory);
+    fs::remove_file(directory.lock_path()).unwrap();
+    directory.hold(&mut held).unwrap();
+    assert!(held.is_some() && directory.hold(&mut None).is_err());
+}
+
+#[test]
 fn where_a_folder_should_be_a_pipe_is_not_waited_for() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("pipe");
