@@ -26,6 +26,11 @@ fn mk_dir() -> (tempfile::TempDir, SpecDir) {
     (folder, directory)
 }
 
+fn mk_pipe(path: &Path) {
+    let made = std::process::Command::new("mkfifo").arg(path).status();
+    assert!(made.unwrap().success());
+}
+
 #[test]
 fn a_spec_is_written_once_read_back_replaced_and_removed() {
     let (_folder, directory) = mk_dir();
@@ -196,8 +201,7 @@ fn a_file_of_ours_that_is_larger_than_any_spec_is_not_read_and_replaced() {
 fn what_became_a_pipe_since_it_was_looked_at_is_not_waited_for() {
     let folder = tempfile::tempdir().unwrap();
     let pipe = folder.path().join("pipe");
-    let made = std::process::Command::new("mkfifo").arg(&pipe).status();
-    assert!(made.unwrap().success());
+    mk_pipe(&pipe);
     let (sender, receiver) = std::sync::mpsc::channel();
     std::thread::spawn(move || sender.send(read(&pipe)));
     let read = receiver.recv_timeout(std::time::Duration::from_secs(20));
@@ -351,10 +355,7 @@ fn what_others_put_there_is_neither_waited_for_nor_repeated_at_length() {
     let (_folder, directory) = mk_dir();
     directory.create().unwrap();
     let at = |name: &str| directory.directory().join(name);
-    let made = std::process::Command::new("mkfifo")
-        .arg(at("theirs.json"))
-        .status();
-    assert!(made.unwrap().success());
+    mk_pipe(&at("theirs.json"));
     std::os::unix::fs::symlink("/dev/zero", at("theirs.yaml")).unwrap();
     fs::File::create(at("large.json"))
         .unwrap()
@@ -439,8 +440,7 @@ fn a_lock_that_was_removed_is_made_anew_and_held() {
 fn where_a_folder_should_be_a_pipe_is_not_waited_for() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("pipe");
-    let made = std::process::Command::new("mkfifo").arg(&path).status();
-    assert!(made.unwrap().success());
+    mk_pipe(&path);
     let directory = SpecDir::new(path, "akri.sh", "leafhost").unwrap();
     let (sender, receiver) = std::sync::mpsc::channel();
     std::thread::spawn(move || sender.send(directory.hold(&mut None)));
