@@ -66,8 +66,7 @@ fn servers_of_python_and_rust_are_found_at_once_with_what_security_they_have() -
     let nobody = "opc.tcp://192.168.70.250:4840/";
 
     // asyncua calls itself client and server.
-    let more = "applicationTypes: [Server, ClientAndServer]\n";
-    let details = details(&[nobody, &secure, &plain, &rust], more);
+    let details = details(&[nobody, &secure, &plain, &rust], "");
     let found = discover(&client, "opcua", &details, &["--explain"])?;
     let mut expected = [&*secure, &plain, &rust];
     expected.sort_unstable();
@@ -110,7 +109,7 @@ fn akris_types_and_names_choose_and_what_they_leave_out_is_explained() -> Result
     let _rust = Peer::start(command)?;
     let rust = format!("opc.tcp://{address}:4840/");
 
-    let only_servers = details(&[&python, &rust], "");
+    let only_servers = details(&[&python, &rust], "applicationTypes: [Server]\n");
     let found = discover(&client, "opcua", &only_servers, &["--explain"])?;
     assert_eq!(found.ids(), [&*rust], "{found:?}");
     let rules: Vec<_> = found
@@ -122,7 +121,7 @@ fn akris_types_and_names_choose_and_what_they_leave_out_is_explained() -> Result
 
     let not_rust = details(
         &[&python, &rust],
-        "applicationTypes: [Server, ClientAndServer]\napplicationNames: {action: Exclude, items: [Rust]}\n",
+        "applicationNames: {action: Exclude, items: [Rust]}\n",
     );
     let found = discover(&client, "opcua", &not_rust, &["--explain"])?;
     assert_eq!(found.ids(), [&*python], "{found:?}");
@@ -321,7 +320,7 @@ fn a_server_of_asyncua_lists_those_that_registered_with_it() -> Result<()> {
     let (client, one, two) = (lan.host("client")?, lan.host("one")?, lan.host("two")?);
     let (_one, first) = asyncua(&one, "One", &[])?;
     let (registered, second) = asyncua(&two, "Two", &["--register", &first])?;
-    let details = details(&[&first], "applicationTypes: [Server, ClientAndServer]\n");
+    let details = details(&[&first], "");
     let found = discover(&client, "opcua", &details, &["--explain"])?;
     assert_eq!(found.ids(), [&*first, &second], "{found:?}");
     registered.kill()?;

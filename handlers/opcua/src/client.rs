@@ -37,6 +37,14 @@ const BOUNDS: [StatusCode; 3] = [
     StatusCode::BadTcpMessageTooLarge,
 ];
 
+/// What a server answers that takes no channel without security (OPC 10000-6, 6.7.6 lets it say nothing more exact than the last).
+const SECURITY: [StatusCode; 4] = [
+    StatusCode::BadSecurityPolicyRejected,
+    StatusCode::BadSecurityModeRejected,
+    StatusCode::BadSecurityModeInsufficient,
+    StatusCode::BadSecurityChecksFailed,
+];
+
 /// Why a conversation ended.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
@@ -81,6 +89,20 @@ impl Error {
             _ => return false,
         };
         BOUNDS.contains(&status)
+    }
+
+    /// Whether that, in answer to the request for a channel without security, is a refusal. A server that had such channels
+    /// before (`told`) has to say so: else it may only be busy or about to end.
+    pub fn is_refusal(&self, told: bool) -> bool {
+        let status = match self {
+            Self::Lost(_) => return !told,
+            Self::Framing(framing::Error::Aborted(reason) | framing::Error::Refused(reason)) => {
+                reason.status
+            }
+            Self::Messages(messages::Error::Fault { status }) => *status,
+            _ => return false,
+        };
+        SECURITY.contains(&status) || !told && !BOUNDS.contains(&status)
     }
 
     /// With its cause. The causes have none.
@@ -259,10 +281,25 @@ impl<'a> Conversation<'a> {
         Ok(messages::records(&answer)?)
     }
 
-    /// Its own endpoints.
-    pub async fn endpoints(&mut self, url: &Url) -> Result<Vec<Endpoint>, Error> {
+    /// Its own endpoints. Servers may tell only those that begin with the URL they are asked with: where another one leads to
+    /// them, as behind a mapped port, none has it, and they are asked with the one they list.
+    pub async fn endpoints(
+        &mut self,
+        url: &Url,
+        listed: Option<&str>,
+    ) -> Result<Vec<Endpoint>, Error> {
+        let first = self.endpoints_by(url.as_str()).await;
+        match (first, listed) {
+            (Ok(none), Some(listed)) if none.is_empty() && listed != url.as_str() => {
+                self.endpoints_by(listed).await
+            }
+            (first, _) => first,
+        }
+    }
+
+    async fn endpoints_by(&mut self, url: &str) -> Result<Vec<Endpoint>, Error> {
         let answer = self
-            .ask(|handle| messages::get_endpoints(handle, url.as_str()))
+            .ask(|handle| messages::get_endpoints(handle, url))
             .await?;
         Ok(messages::endpoints(&answer)?)
     }

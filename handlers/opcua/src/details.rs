@@ -94,7 +94,7 @@ fn unresolvable() -> String {
 }
 
 fn servers() -> Vec<String> {
-    vec!["Server".to_owned()]
+    vec!["Server".to_owned(), "ClientAndServer".to_owned()]
 }
 
 fn local_discovery_server() -> Vec<String> {

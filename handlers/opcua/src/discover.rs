@@ -11,7 +11,8 @@ use crate::details::Details;
 use crate::device::{device, written};
 use crate::facts::Facts;
 use crate::memory::Memory;
-use crate::search::{Answers, Outcome, Results, Search, Task};
+use crate::messages::{Application, Endpoint};
+use crate::search::{Answers, Outcome, Results, Search, Task, Told};
 use crate::table::Table;
 use crate::url::Url;
 
@@ -63,22 +64,24 @@ async fn perform(host: &Host, allowance: &Allowance, task: Task) -> Outcome {
             facts,
             records,
             known,
+            told,
         } => {
             let mut answers = Answers::default();
-            let mut tries = if known { 2 } else { 1 };
+            let mut first = true;
             let ended = loop {
                 let ended = host
                     .within(
                         CONVERSATION_LIMIT,
-                        ask(host, allowance, &url, facts, records, &mut answers),
+                        ask(host, allowance, &url, facts, records, told, &mut answers),
                     )
                     .await
                     .unwrap_or(Err(client::Error::Slow(CONVERSATION_LIMIT)));
-                tries -= 1;
                 let lost = !answers.alive || matches!(ended, Err(client::Error::Lost(_)));
-                if tries == 0 || answers.servers.is_some() || !lost {
+                let here = known || answers.alive;
+                if !first || answers.servers.is_some() || !lost || !here {
                     break ended;
                 }
+                first = false;
                 host.sleep(ONCE_MORE).await;
             };
             answers.cut = ended.as_ref().is_err_and(client::Error::is_bound);
@@ -95,13 +98,14 @@ async fn perform(host: &Host, allowance: &Allowance, task: Task) -> Outcome {
         Task::Confirm {
             peer,
             url,
+            listed,
             addresses,
             facts,
             known,
         } => {
             let mut tries = if known { 2 } else { 1 };
             let found = loop {
-                let found = confirm(host, allowance, &url, &addresses, facts).await;
+                let found = confirm(host, allowance, &url, &listed, &addresses, facts).await;
                 tries -= 1;
                 if tries == 0 || found.is_ok() {
                     break found;
@@ -119,8 +123,10 @@ async fn ask(
     url: &Url,
     facts: bool,
     records: bool,
+    told: bool,
     answers: &mut Answers,
 ) -> Result<(), client::Error> {
+    answers.refused = false;
     if answers.addresses.is_empty() {
         answers.addresses = client::addresses(host, url)
             .await
@@ -128,19 +134,27 @@ async fn ask(
     }
     let mut conversation = Conversation::begin(host, &answers.addresses, url, allowance).await?;
     answers.alive = true;
-    conversation.open().await?;
-    let servers = conversation.servers(url).await?;
-    let knows_others = servers.items.iter().any(|server| server.kind == 3);
-    answers.servers = Some(servers);
+    if let Err(error) = conversation.open().await {
+        answers.refused = error.is_refusal(told);
+        return Err(error);
+    }
+    let servers = answers.servers.insert(conversation.servers(url).await?);
+    let discovery = servers.items.iter().find(|server| server.kind == 3);
+    let own = match servers.items.as_slice() {
+        [alone] => Some(alone),
+        _ => discovery,
+    };
+    let knows_others = discovery.is_some();
     if facts {
-        match conversation.endpoints(url).await {
-            Ok(endpoints) => answers.facts = Facts::of(&endpoints),
+        let listed = own.and_then(Application::url);
+        let endpoints = conversation.endpoints(url, listed).await;
+        let broken = match &endpoints {
             // It can be asked on.
-            Err(client::Error::Messages(error)) => {
-                host.debug(format!("{}: {error}", url.as_str()));
-            }
-            Err(error) => return Err(error),
-        }
+            Ok(_) | Err(client::Error::Messages(_)) => None,
+            Err(error) => Some(error.clone()),
+        };
+        answers.facts = Some(facts_of(endpoints));
+        broken.map_or(Ok(()), Err)?;
     }
     if records && knows_others {
         // Optional for a discovery server (OPC 10000-4, 5.5.3): many answer that they do not have it.
@@ -154,38 +168,40 @@ async fn confirm(
     host: &Host,
     allowance: &Allowance,
     url: &Url,
+    listed: &str,
     addresses: &[std::net::IpAddr],
     facts: bool,
-) -> Result<Option<Facts>, client::Error> {
+) -> Result<Told, client::Error> {
     if !url.is_opc_tcp() {
         client::takes_connections(host, addresses, url.port(), allowance).await?;
-        return Ok(None);
+        let why = "endpoints are asked for over opc.tcp only";
+        return Ok(Some(Err(why.to_owned())));
     }
     let conversation = Conversation::begin(host, addresses, url, allowance).await?;
     if !facts {
         return Ok(None);
     }
-    let endpoints = endpoints(conversation, url);
+    let endpoints = endpoints(conversation, url, listed);
     let left = CONVERSATION_LIMIT.saturating_sub(client::HELLO_LIMIT);
-    let known = match host.within(left, endpoints).await {
-        Some(Ok(facts)) => facts,
-        Some(Err(error)) => {
-            host.debug(format!("{}: {}", url.as_str(), error.in_full()));
-            None
-        }
-        None => None,
-    };
-    Ok(known)
+    let endpoints = host.within(left, endpoints).await;
+    let slow = Err(client::Error::Slow(left));
+    Ok(Some(facts_of(endpoints.unwrap_or(slow))))
 }
 
 async fn endpoints(
     mut conversation: Conversation<'_>,
     url: &Url,
-) -> Result<Option<Facts>, client::Error> {
+    listed: &str,
+) -> Result<Vec<Endpoint>, client::Error> {
     conversation.open().await?;
-    let facts = Facts::of(&conversation.endpoints(url).await?);
+    let endpoints = conversation.endpoints(url, Some(listed)).await?;
     conversation.close().await;
-    Ok(facts)
+    Ok(endpoints)
+}
+
+fn facts_of(endpoints: Result<Vec<Endpoint>, client::Error>) -> Result<Facts, String> {
+    let endpoints = endpoints.map_err(|error| error.in_full())?;
+    Facts::of(&endpoints).ok_or_else(|| "the server lists none".to_owned())
 }
 
 fn answer(request: &Request<Details>, host: &Host, before: &Memory, results: Results) -> Discovery {

@@ -70,6 +70,14 @@ pub struct Application {
     pub urls: Vec<String>,
 }
 
+impl Application {
+    /// Where it is best asked: by the first URL of OPC UA's own protocol, else by the first.
+    pub fn url(&self) -> Option<&str> {
+        let listed = |prefix: &str| self.urls.iter().find(|url| url.starts_with(prefix));
+        listed("opc.tcp").or_else(|| listed("")).map(String::as_str)
+    }
+}
+
 /// A server that a discovery server knows from the network (OPC 10000-4, 5.5.3).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Record {

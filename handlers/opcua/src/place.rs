@@ -52,10 +52,9 @@ pub struct Place {
     pub moved: bool,
 }
 
-/// The URL of an application that is to be a device: the first of OPC UA's own protocol, else the first.
+/// The URL of an application that is to be a device.
 pub fn wanted(details: &Details, application: &Application) -> Result<Url, Skip> {
-    let listed = |prefix: &str| application.urls.iter().find(|url| url.starts_with(prefix));
-    let text = listed("opc.tcp").or_else(|| listed(""));
+    let text = application.url();
     let subject = match (text, application.name.as_str()) {
         (Some(text), _) => shown(text),
         (None, "") => shown(&application.uri),
@@ -70,7 +69,7 @@ pub fn wanted(details: &Details, application: &Application) -> Result<Url, Skip>
         let (kind, remedy) = match application.kind {
             0 => ("Server", ""),
             1 => ("Client", ""),
-            2 => ("ClientAndServer", "; name it there to have it"),
+            2 => ("ClientAndServer", ""),
             3 => ("DiscoveryServer", "; what it lists is looked at"),
             _ => ("type unknown to the standard", ""),
         };
@@ -95,6 +94,25 @@ pub fn wanted(details: &Details, application: &Application) -> Result<Url, Skip>
     Url::parse(text).map_err(|error| {
         let reason = format!("the listed discovery URL {error}");
         skip("discoveryUrls", reason)
+    })
+}
+
+/// Whether a server that says nothing but its hello is to be a device: one of which a name is wanted or not is none.
+///
+/// # Errors
+/// Why it is none.
+pub fn unnamed(details: &Details, url: &Url, why: &str) -> Result<(), Skip> {
+    let (rule, unknown) = if details.application_names.is_some() {
+        ("applicationNames", "name")
+    } else if details.takes(0) || details.takes(2) {
+        return Ok(());
+    } else {
+        ("applicationTypes", "type")
+    };
+    Err(Skip {
+        subject: url.as_str().to_owned(),
+        rule: rule.to_owned(),
+        reason: format!("the application's {unknown} cannot be asked for without security: {why}"),
     })
 }
 

@@ -12,7 +12,7 @@ use std::net::IpAddr;
 
 use names::{Found, Names};
 pub use results::Results;
-pub use tasks::{Answers, Outcome, Task};
+pub use tasks::{Answers, Outcome, Task, Told};
 use turns::{Turn, Turns, Urgency};
 
 use crate::details::{self, Details};
@@ -30,6 +30,8 @@ const MAX_FURTHER: usize = 1_000;
 const MAX_SKIPPED: usize = 1_000;
 /// The most bytes of text that are kept of what servers list.
 const MAX_TEXT: usize = 4 << 20;
+/// The kind of an application that does not say which it is.
+const UNNAMED: u32 = u32::MAX;
 
 /// A server that is asked.
 #[derive(Debug)]
@@ -80,7 +82,8 @@ struct Server {
 #[derive(Debug)]
 enum State {
     Unknown,
-    Alive(Option<Facts>),
+    /// With what its endpoints say, or why that is not known.
+    Alive(Result<Facts, String>),
     Dead(String),
 }
 
@@ -152,8 +155,8 @@ impl<'a> Search<'a> {
                     self.place(waiting);
                 }
             }
-            Outcome::Confirmed(peer, Ok(facts)) => {
-                let facts = facts.or_else(|| self.memory.facts(&peer).cloned());
+            Outcome::Confirmed(peer, Ok(told)) => {
+                let facts = self.facts(&peer, told);
                 self.becomes(peer, State::Alive(facts));
             }
             Outcome::Confirmed(peer, Err(why)) => {
@@ -174,6 +177,7 @@ impl<'a> Search<'a> {
             facts: self.memory.wants_facts(&peer),
             records: !further,
             known: self.memory.knows(&peer),
+            told: self.memory.facts(&peer).is_some(),
             url: url.clone(),
         };
         self.tasks.add(turn, task);
@@ -190,7 +194,22 @@ impl<'a> Search<'a> {
         });
     }
 
+    /// What a server's endpoints say now, or said before.
+    fn facts(&self, peer: &Peer, told: Told) -> Result<Facts, String> {
+        let missing = match told {
+            Some(Ok(facts)) => return Ok(facts),
+            Some(Err(why)) => why,
+            None => String::new(),
+        };
+        self.memory.facts(peer).cloned().ok_or(missing)
+    }
+
     fn asked(&mut self, index: usize, answers: Answers) {
+        let Some(peer) = self.asked.get(index).map(|asked| peer_of(&asked.url)) else {
+            return;
+        };
+        let told = answers.facts.or_else(|| answers.error.clone().map(Err));
+        let facts = self.facts(&peer, told);
         let Some(asked) = self.asked.get_mut(index) else {
             return;
         };
@@ -198,8 +217,6 @@ impl<'a> Search<'a> {
             self.names.heard();
         }
         self.late |= answers.cut;
-        let peer = peer_of(&asked.url);
-        let facts = answers.facts.or_else(|| self.memory.facts(&peer).cloned());
         asked.addresses = answers.addresses;
         asked.own = facts
             .as_ref()
@@ -225,9 +242,17 @@ impl<'a> Search<'a> {
             self.becomes(peer, state);
         }
         let Some(servers) = answers.servers else {
-            self.skip(url.as_str(), &rule, why);
+            if answers.refused {
+                self.refused(index, url, &why);
+            } else {
+                self.skip(url.as_str(), &rule, why);
+            }
             return;
         };
+        if servers.items.is_empty() {
+            let reason = "lists no server, not even itself".to_owned();
+            self.skip(url.as_str(), &rule, reason);
+        }
         if servers.cut {
             self.late = true;
             self.skip(
@@ -260,6 +285,34 @@ impl<'a> Search<'a> {
                 self.recorded(index, &record);
             }
         }
+    }
+
+    /// A server that says nothing but its hello: it is there, at the URL it was asked by.
+    fn refused(&mut self, asked: usize, url: Url, why: &str) {
+        if let Err(skip) = place::unnamed(self.details, &url, why) {
+            self.leave_out(skip);
+            return;
+        }
+        let application = Application {
+            uri: String::new(),
+            product: String::new(),
+            name: String::new(),
+            kind: UNNAMED,
+            urls: Vec::new(),
+        };
+        let source = self.asked.get(asked);
+        let place = Place {
+            url: url.clone(),
+            addresses: source.map_or_else(Vec::new, |source| source.addresses.clone()),
+            moved: false,
+        };
+        let wanted = Wanted {
+            asked,
+            application,
+            url,
+            own: true,
+        };
+        self.placed.put(&self.rank(&wanted), (wanted, place));
     }
 
     /// An application of a server's list.
@@ -364,7 +417,7 @@ impl<'a> Search<'a> {
         match (place, waiting) {
             (Err(why), _) => self.skip(listed.as_str(), "hostRewrite", why),
             (Ok(place), Waiting::Device(wanted)) => {
-                self.confirm(&place, turn);
+                self.confirm(&place, &wanted.url, turn);
                 let rank = self.rank(&wanted);
                 self.placed.put(&rank, (wanted, place));
             }
@@ -372,7 +425,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    fn confirm(&mut self, place: &Place, turn: Turn) {
+    fn confirm(&mut self, place: &Place, listed: &Url, turn: Turn) {
         let peer = peer_of(&place.url);
         if self.peers.has(&peer.to_string()) {
             return;
@@ -382,6 +435,7 @@ impl<'a> Search<'a> {
             facts: self.memory.wants_facts(&peer),
             peer,
             url: place.url.clone(),
+            listed: listed.as_str().to_owned(),
             addresses: place.addresses.clone(),
             known: self.memory.knows(&peer_of(&place.url)),
         };

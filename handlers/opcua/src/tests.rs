@@ -3,6 +3,7 @@ mod akri;
 mod fake;
 mod hostile;
 mod known;
+mod secured;
 
 use std::time::Duration;
 
@@ -141,10 +142,11 @@ fn a_recorded_discovery_server_gives_the_server_that_registered() {
 }
 
 #[test]
-fn a_recorded_client_and_server_is_a_device_where_that_is_asked_for() {
+fn a_recorded_client_and_server_is_a_device_unless_only_others_are_asked_for() {
     let urls = ["opc.tcp://127.0.0.1:4841"];
     let host = recorded_asyncua(FakeHost::new());
-    assert_eq!(discover(&host, &urls, "").devices(), []);
+    let found = discover(&host, &urls, "applicationTypes: [Server]");
+    assert_eq!(found.devices(), []);
     let url = "opc.tcp://127.0.0.1:4841/freeopcua/server/";
     let why = reason(&host, url);
     assert!(
@@ -153,7 +155,7 @@ fn a_recorded_client_and_server_is_a_device_where_that_is_asked_for() {
     );
 
     let host = recorded_asyncua(FakeHost::new());
-    let found = discover(&host, &urls, "applicationTypes: [Server, ClientAndServer]");
+    let found = discover(&host, &urls, "");
     assert_eq!(ids(&found), [url]);
     assert_eq!(
         connections(&host),

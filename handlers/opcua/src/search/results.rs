@@ -2,7 +2,7 @@
 
 use leafhost_sdk::net::LOOK_UPS;
 
-use super::{Search, Server, State, Wanted, peer_of};
+use super::{Search, Server, State, UNNAMED, Wanted, peer_of};
 use crate::facts::Facts;
 use crate::memory::Memory;
 use crate::messages::Application;
@@ -45,7 +45,7 @@ impl Search<'_> {
         let mut memory = self.memory.following();
         for Server { peer, state } in self.peers.things() {
             match state {
-                State::Alive(facts) => memory.answered(peer, facts.clone()),
+                State::Alive(facts) => memory.answered(peer, facts.clone().ok()),
                 State::Dead(_) => memory.failed(peer),
                 // Not asked in time: what was known stays known, what is new is new.
                 State::Unknown if self.memory.knows(peer) => {
@@ -102,7 +102,7 @@ impl Search<'_> {
                 }
                 Some(State::Unknown) | None => continue,
             };
-            let other = facts.as_ref().map(|facts| facts.application.as_str());
+            let other = facts.as_ref().ok().map(|facts| facts.application.as_str());
             let uri = wanted.application.uri.as_str();
             let differs =
                 other.is_some_and(|other| !other.is_empty() && !uri.is_empty() && other != uri);
@@ -117,11 +117,15 @@ impl Search<'_> {
                 continue;
             }
             // Only who is at the same address is surely the same: anybody can call himself by another's URI.
-            let mut twin = false;
+            let (mut twin, mut taken) = (false, false);
             for address in &place.addresses {
-                twin |= seen
-                    .put(&format!("{address} {} {uri}", peer.port), ())
-                    .is_some();
+                let there = format!("{address} {} ", peer.port);
+                taken |= seen.put(&there, ()).is_some();
+                twin |= seen.put(&format!("{there}{uri}"), ()).is_some();
+            }
+            // Somebody else knows what is there.
+            if wanted.application.kind == UNNAMED && taken {
+                continue;
             }
             if further && twin && !uri.is_empty() && !found.has(&subject) {
                 let reason = format!(
@@ -133,8 +137,12 @@ impl Search<'_> {
                 continue;
             }
             if !found.has(&subject) {
+                if let Err(why) = &facts {
+                    let endpoints = format!("endpoints of {subject}");
+                    self.skip(&endpoints, "GetEndpoints", why.clone());
+                }
                 let server = Found {
-                    facts: facts.filter(|_| !differs),
+                    facts: facts.ok().filter(|_| !differs),
                     application: wanted.application.clone(),
                     place: place.clone(),
                     known: self.memory.knows(&peer),
@@ -151,6 +159,9 @@ impl Search<'_> {
             asked, application, ..
         } = wanted;
         let origin = match self.asked.get(*asked) {
+            Some(source) if application.kind == UNNAMED => {
+                format!("unnamed {}", source.url.as_str())
+            }
             Some(source) if source.further => format!("further {}", source.url.as_str()),
             _ => format!("configured {asked:03}"),
         };

@@ -24,6 +24,8 @@ pub enum Task {
         records: bool,
         /// Whether it answered last time.
         known: bool,
+        /// Whether its endpoints are known.
+        told: bool,
     },
     /// Look up a name.
     LookUp(String),
@@ -33,6 +35,8 @@ pub enum Task {
         peer: Peer,
         /// By which URL.
         url: Url,
+        /// By which it is listed.
+        listed: String,
         /// Where it leads.
         addresses: Vec<IpAddr>,
         /// Whether its endpoints are wanted as well.
@@ -49,9 +53,12 @@ pub enum Outcome {
     Asked(usize, Answers),
     /// Of [`Task::LookUp`].
     LookedUp(String, Result<Vec<IpAddr>, net::Error>),
-    /// Of [`Task::Confirm`]: what its endpoints say, if they were wanted and given, or why it is as good as dead.
-    Confirmed(Peer, Result<Option<Facts>, String>),
+    /// Of [`Task::Confirm`]: what its endpoints say, or why it is as good as dead.
+    Confirmed(Peer, Result<Told, String>),
 }
+
+/// What a server's endpoints say, or why nothing is known of them; nothing if that was not asked.
+pub type Told = Option<Result<Facts, String>>;
 
 /// What a server that was asked has said before it stopped.
 #[derive(Debug, Default)]
@@ -65,7 +72,9 @@ pub struct Answers {
     /// The servers it knows from the network.
     pub records: Option<List<Record>>,
     /// What its endpoints say.
-    pub facts: Option<Facts>,
+    pub facts: Told,
+    /// Whether it refuses a channel without security, so that it cannot be asked anything.
+    pub refused: bool,
     /// Why there is not more.
     pub error: Option<String>,
     /// Whether that is for a bound of ours: what it knows beyond is still there.

@@ -7,9 +7,9 @@ use leafhost_sdk::testing::{FakeHost, TcpReaction};
 use opcua_types::{
     ApplicationDescription, ApplicationType, BinaryDecodable, BinaryEncodable, ContextOwned,
     DecodingOptions, EndpointDescription, FindServersOnNetworkResponse, FindServersRequest,
-    FindServersResponse, GetEndpointsResponse, MessageInfo, MessageSecurityMode, NamespaceMap,
-    NodeId, ResponseHeader, ServerOnNetwork, ServiceFault, StatusCode, TypeLoaderCollection,
-    UAString, UserTokenPolicy, UserTokenType,
+    FindServersResponse, GetEndpointsRequest, GetEndpointsResponse, MessageInfo,
+    MessageSecurityMode, NamespaceMap, NodeId, ResponseHeader, ServerOnNetwork, ServiceFault,
+    StatusCode, TypeLoaderCollection, UAString, UserTokenPolicy, UserTokenType,
 };
 
 const HELLO: &[u8] = include_bytes!("../../fixtures/node-lds-hello.bin");
@@ -29,6 +29,8 @@ pub struct Fake {
     no_endpoints: bool,
     by_its_url: bool,
     no_records: Option<StatusCode>,
+    endpoints_by: Option<String>,
+    refusal: Option<Vec<u8>>,
 }
 
 /// An application that a server lists.
@@ -113,6 +115,18 @@ impl Fake {
         self
     }
 
+    /// Has endpoints only for who asks with that URL.
+    pub fn endpoints_by(mut self, url: &str) -> Self {
+        self.endpoints_by = Some(url.to_owned());
+        self
+    }
+
+    /// Sends that instead of a channel, and hangs up.
+    pub fn refuses(mut self, answer: Vec<u8>) -> Self {
+        self.refusal = Some(answer);
+        self
+    }
+
     /// Answers that it has no such service when its endpoints are asked for.
     pub fn faults_at_endpoints(mut self) -> Self {
         self.no_endpoints = true;
@@ -168,6 +182,13 @@ impl Fake {
 
     /// What it does when these bytes come.
     pub fn react(&self, bytes: &[u8]) -> TcpReaction {
+        if let (Some(refusal), true) = (&self.refusal, bytes.starts_with(b"OPN")) {
+            return TcpReaction {
+                send: refusal.clone(),
+                close: true,
+                ..TcpReaction::default()
+            };
+        }
         let send = match bytes.get(..3) {
             Some(b"HEL") => HELLO.to_vec(),
             Some(b"OPN") => opened(bytes),
@@ -205,10 +226,15 @@ impl Fake {
             }
             (422, ..) => self.list(),
             (12_208, ..) if self.no_records.is_some() => fault(self.no_records.unwrap()),
-            (428, ..) if !self.no_endpoints => encode(&GetEndpointsResponse {
-                endpoints: Some(self.endpoints.clone()),
-                ..GetEndpointsResponse::default()
-            }),
+            (428, ..) if !self.no_endpoints => {
+                let asked: GetEndpointsRequest = decode(&request[24..]);
+                let by = self.endpoints_by.as_deref();
+                let knows = by.is_none_or(|url| asked.endpoint_url.as_ref() == url);
+                encode(&GetEndpointsResponse {
+                    endpoints: knows.then(|| self.endpoints.clone()),
+                    ..GetEndpointsResponse::default()
+                })
+            }
             (12_208, Some(records), _) => encode(&FindServersOnNetworkResponse {
                 servers: Some(records.clone()),
                 ..FindServersOnNetworkResponse::default()
@@ -254,6 +280,15 @@ pub fn chunk(part: u8, number: u32, body: &[u8]) -> Vec<u8> {
         bytes.extend(field.to_le_bytes());
     }
     bytes.extend(body);
+    bytes
+}
+
+/// The message that refuses a connection.
+pub fn error(status: StatusCode) -> Vec<u8> {
+    let mut bytes = b"ERRF".to_vec();
+    for field in [16, status.bits(), u32::MAX] {
+        bytes.extend(field.to_le_bytes());
+    }
     bytes
 }
 
