@@ -1,5 +1,6 @@
 //! Whole calls on a network in memory.
 
+mod addresses;
 mod akri;
 mod cameras;
 mod credentials;

@@ -173,10 +173,18 @@ fn check(ip: IpAddr) -> Result<(), Error> {
 /// The address that stands for a camera: the first http one with an IPv4 host; else the first that is not
 /// link-local; else the first of IPv4's link-local ones.
 pub fn choose(announced: &[String]) -> Option<XAddr> {
-    announced
-        .iter()
-        .filter_map(|text| XAddr::new(text).ok())
+    usable(announced).min_by_key(XAddr::rank)
+}
+
+/// The one of these addresses that is this host's own.
+pub fn choose_at(announced: &[String], ip: IpAddr) -> Option<XAddr> {
+    usable(announced)
+        .filter(|xaddr| xaddr.is_at(ip))
         .min_by_key(XAddr::rank)
+}
+
+fn usable(announced: &[String]) -> impl Iterator<Item = XAddr> {
+    announced.iter().filter_map(|text| XAddr::new(text).ok())
 }
 
 #[cfg(test)]

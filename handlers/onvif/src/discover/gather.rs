@@ -41,6 +41,8 @@ pub struct Candidate {
     pub scopes: Vec<String>,
     /// What was announced, as a digest.
     pub announced: u64,
+    /// The same camera at the announced address that the announcement came from: for where the chosen one cannot be used.
+    pub instead: Option<Box<Candidate>>,
     /// The how many'th of its source this is.
     turn: usize,
 }
@@ -103,22 +105,37 @@ pub fn gather(details: &Details, cursor: &Cursor, heard: &[Heard]) -> Gathered {
     {
         let uuid = wsd::uuid(&announcement.endpoint);
         for xaddr in usable(details, announcement, &uuid, *source, &mut gathered) {
-            let key = format!("{} {uuid}", xaddr.url);
-            let mut candidate = Candidate {
+            let at = |xaddr: XAddr| Candidate {
                 uuid: uuid.clone(),
                 is_own: xaddr.is_at(*source),
                 claim: Claim::Foreign,
                 scopes: announcement.scopes.clone(),
                 announced: digest_of(announcement),
+                instead: None,
                 turn: 0,
                 xaddr,
             };
+            let instead = own_address(details, announcement, *source).map(at);
+            let mut candidate = at(xaddr);
+            if let Some(instead) = instead.filter(|_| !candidate.is_own) {
+                let is_known = |one: &Candidate| {
+                    let known = cursor.cameras.get(&one.xaddr.url);
+                    known.is_some_and(|camera| camera.uuid == uuid)
+                };
+                // An address that was chosen once stays chosen: it is part of the device's id.
+                match (is_known(&candidate), is_known(&instead)) {
+                    (true, _) => {}
+                    (false, true) => candidate = instead,
+                    (false, false) => candidate.instead = Some(Box::new(instead)),
+                }
+            }
+            let key = format!("{} {uuid}", candidate.xaddr.url);
             let known = places
                 .get(&key)
                 .and_then(|place| candidates.get_mut(*place));
             if let Some(known) = known {
                 // What a camera says of itself counts more than what others say of it.
-                let rank = |one: &Candidate| (!one.is_own, one.announced);
+                let rank = |one: &Candidate| (!one.is_own, one.instead.is_none(), one.announced);
                 if rank(&candidate) < rank(known) {
                     candidate.turn = known.turn;
                     *known = candidate;
@@ -205,6 +222,14 @@ fn usable(
     chosen
 }
 
+/// Of the addresses of an announcement the one it came from, where one address stands for the camera.
+fn own_address(details: &Details, announcement: &Announcement, source: IpAddr) -> Option<XAddr> {
+    let is_first = details.xaddrs == XAddrs::First;
+    is_first
+        .then(|| xaddr::choose_at(&announcement.xaddrs, source))
+        .flatten()
+}
+
 /// The order in which a camera names its addresses and scopes makes no difference.
 fn digest_of(announcement: &Announcement) -> u64 {
     let of = |kind, list: &[String]| {
@@ -214,6 +239,14 @@ fn digest_of(announcement: &Announcement) -> u64 {
     digest([announcement.metadata_version.as_str()])
         .wrapping_add(of("xaddr", &announcement.xaddrs))
         .wrapping_add(of("scope", &announcement.scopes))
+}
+
+/// The candidate, or what may be asked instead of it, at the address that the announcement came from.
+fn own(candidate: &mut Candidate) -> Option<&mut Candidate> {
+    if candidate.is_own {
+        return Some(candidate);
+    }
+    candidate.instead.as_deref_mut()
 }
 
 /// Weighs who speaks for itself: a host that claims to be the camera that another one claims to be as well is not believed,
@@ -226,7 +259,7 @@ fn weigh(cursor: &Cursor, candidates: &mut [Candidate]) {
             *claims.entry(uuid.to_owned()).or_default() += 1;
         }
     };
-    for candidate in candidates.iter().filter(|candidate| candidate.is_own) {
+    for candidate in candidates.iter_mut().filter_map(own) {
         claim(&candidate.uuid, &candidate.xaddr);
     }
     for (url, camera) in cursor.cameras.iter() {
@@ -237,7 +270,7 @@ fn weigh(cursor: &Cursor, candidates: &mut [Candidate]) {
             claim(&camera.uuid, &xaddr);
         }
     }
-    for candidate in candidates.iter_mut().filter(|candidate| candidate.is_own) {
+    for candidate in candidates.iter_mut().filter_map(own) {
         let known = cursor.cameras.get(&candidate.xaddr.url);
         let was_own =
             known.is_some_and(|camera| camera.claim == Claim::Own && camera.uuid == candidate.uuid);
@@ -267,9 +300,14 @@ fn elect(details: &Details, cursor: &Cursor, candidates: Vec<Candidate>, gathere
     let mut candidates: Vec<Option<Candidate>> = candidates.into_iter().map(Some).collect();
     let (mut urls, mut hosts) = (Index::new(), Index::new());
     for place in order.into_values() {
-        let Some(candidate) = candidates.get_mut(place).and_then(Option::take) else {
+        let Some(mut candidate) = candidates.get_mut(place).and_then(Option::take) else {
             continue;
         };
+        if urls.contains_key(&candidate.xaddr.url)
+            && let Some(instead) = candidate.instead.take()
+        {
+            candidate = *instead;
+        }
         let Candidate { uuid, xaddr, .. } = &candidate;
         let subject = || format!("{uuid} at {}", xaddr.url);
         let host = format!("{uuid} {}", xaddr.host);

@@ -141,8 +141,8 @@ fn one_address_stands_for_the_camera_whichever_answer() {
         url(9)
     );
     assert_eq!(found_with("", &both).0, [url(9)]);
-    // Chosen by the announcement: that it does not answer makes no other one stand for it.
-    let dead = format!("http://192.168.7.77{SERVICE} {}", url(9));
+    // That it does not answer makes no other one stand for it but that which the answer came from.
+    let dead = format!("http://192.168.7.77{SERVICE} {}", url(10));
     let (urls, host) = found_with("", &dead);
     assert!(urls.is_empty());
     assert_eq!(
@@ -151,6 +151,8 @@ fn one_address_stands_for_the_camera_whichever_answer() {
             "answer: does not answer GetSystemDateAndTime: unreachable; it was announced from another address"
         ]
     );
+    let dead = format!("http://192.168.7.77{SERVICE} {}", url(9));
+    assert_eq!(found_with("", &dead).0, [url(9)]);
     assert_eq!(found_with("leafhost.dev/xaddrs: all", &dead).0, [url(9)]);
 }
 

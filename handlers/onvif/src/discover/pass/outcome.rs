@@ -44,7 +44,11 @@ impl Pass<'_> {
                 host.skipped(&xaddr.url, "answer", silence.to_string());
                 self.miss(&xaddr.url, now);
             }
-            Outcome::Asked(asked) => self.take_asked(*asked, now, is_patient),
+            Outcome::Asked(asked) => {
+                for asked in asked {
+                    self.take_asked(asked, now, is_patient);
+                }
+            }
             Outcome::Gone(xaddr) => {
                 if let Some(camera) = self.cursor.cameras.remove(&xaddr.url) {
                     self.departed.push(devices::device(&xaddr.url, &camera).id);

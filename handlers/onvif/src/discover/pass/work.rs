@@ -40,7 +40,7 @@ pub(super) enum Outcome {
     Here(XAddr, Duration),
     Stays(XAddr),
     Silent(XAddr, Silence),
-    Asked(Box<(Candidate, Asked)>),
+    Asked(Vec<(Candidate, Asked)>),
     Gone(XAddr),
 }
 
@@ -104,23 +104,36 @@ impl Pass<'_> {
         None
     }
 
-    async fn ask(&self, candidate: Candidate, left: Duration, tries: u32) -> Outcome {
+    /// Asks a camera at its address; where that cannot be used, at the one that its announcement came from.
+    async fn ask(&self, mut candidate: Candidate, left: Duration, tries: u32) -> Outcome {
         let Asker { host, .. } = self.asker;
-        let Candidate { xaddr, uuid, .. } = &candidate;
-        let may_tell = self.may_tell(&candidate, now(host));
-        let limit = camera::LIMIT.min(left);
         let began = host.elapsed();
+        let instead = candidate.instead.take();
         let mut tries_made = 1;
         loop {
-            let asked = self.asker.ask(xaddr, uuid, may_tell, limit).await;
+            let first = self.ask_at(&candidate, left).await;
+            let is_unusable = first.told.is_err();
+            let mut all = vec![first];
+            if let (Some(instead), true) = (&instead, is_unusable) {
+                let passed = host.elapsed().saturating_sub(began);
+                all.push(self.ask_at(instead, left.saturating_sub(passed)).await);
+            }
             let passed = host.elapsed().saturating_sub(began);
-            let is_over = asked.told.is_ok() || asked.is_refused;
+            let is_over = all.iter().any(|one| one.told.is_ok() || one.is_refused);
             if is_over || tries_made >= tries || passed >= TRYING {
-                return Outcome::Asked(Box::new((candidate, asked)));
+                let asked = [Some(candidate), instead.map(|instead| *instead)];
+                return Outcome::Asked(asked.into_iter().flatten().zip(all).collect());
             }
             tries_made += 1;
             host.sleep(TRYING / TRIES).await;
         }
+    }
+
+    async fn ask_at(&self, candidate: &Candidate, left: Duration) -> Asked {
+        let may_tell = self.may_tell(candidate, now(self.asker.host));
+        let Candidate { xaddr, uuid, .. } = candidate;
+        let limit = camera::LIMIT.min(left);
+        self.asker.ask(xaddr, uuid, may_tell, limit).await
     }
 
     /// Whether a camera may see a digest of a password: if it announced itself from there, or the operator named the place,

@@ -1,0 +1,112 @@
+//! Which of a camera's addresses stands for it, and what happens where that one cannot be used.
+
+use super::*;
+
+const INSIDE: &str = "http://192.168.254.1/onvif/device_service";
+
+/// A recorder at .9 with a network of its own behind it, whose address there it announces first.
+fn with_recorder(host: FakeHost) -> FakeHost {
+    let xaddrs = format!("{INSIDE} {}", url(9));
+    answering(host, "192.168.7.9:3702", mk_match(&uuid(9), &xaddrs))
+}
+
+fn at(url: &str, n: u32) -> String {
+    format!("{url}-{}", uuid(n))
+}
+
+#[test]
+fn a_device_is_found_where_its_answer_came_from_if_its_first_address_is_of_no_use() {
+    let nobody: fn(FakeHost) -> FakeHost = |host| host;
+    for (what, inside) in [
+        ("no way leads there", nobody),
+        ("not granted", |host| host.deny("192.168.254.1:80")),
+        ("nobody answers", |host| {
+            host.http_server("http://192.168.254.1:80", |_| HttpAnswer {
+                after: Duration::from_hours(1),
+                result: Err(net::Error::Closed),
+            })
+        }),
+        ("a router", |host| {
+            host.http_server("http://192.168.254.1:80", |_| {
+                http::Response::new(404, "<html>").into()
+            })
+        }),
+    ] {
+        let host = inside(with_service(with_recorder(mk_network()), 9));
+        let mut found = call("").run(&host).unwrap();
+        assert_eq!(ids(&found), [id(9)], "{what}: {:?}", host.skipped());
+        assert!(!reasons(&host, INSIDE).is_empty(), "{what}");
+        let asked = |url: &str| {
+            let requests = requests(&host);
+            requests.iter().filter(|to| to.contains(url)).count()
+        };
+        let before = asked(INSIDE);
+        for _ in 0..4 {
+            host.pass(Duration::from_secs(9));
+            found = next(&found, "", vec![Event::Timer]).run(&host).unwrap();
+            assert_eq!(found.devices, Devices::Unchanged, "{what}");
+        }
+        assert_eq!(asked(INSIDE), before, "{what}: it stays where it was found");
+    }
+}
+
+#[test]
+fn a_device_that_greets_is_found_where_its_greeting_came_from() {
+    let host = with_service(mk_network(), 9);
+    let found = call("").run(&host).unwrap();
+    let announcement = mk_announcement(&uuid(9), &format!("{INSIDE} {}", url(9)));
+    let payload = mk_message("Hello", &format!("<d:Hello>{announcement}</d:Hello>"));
+    let hello = mk_datagram("192.168.7.9:3702", payload);
+    let found = next(&found, "", vec![hello]).run(&host).unwrap();
+    assert_eq!(ids(&found), [id(9)]);
+}
+
+#[test]
+fn a_first_address_that_answers_is_the_one_wherever_the_answer_came_from() {
+    let host = with_service(with_recorder(mk_network()), 9);
+    let host = host.http_server("http://192.168.254.1:80", |request| {
+        answer(9, request).into()
+    });
+    let mut found = call("").run(&host).unwrap();
+    assert_eq!(ids(&found), [at(INSIDE, 9)]);
+    for _ in 0..2 {
+        host.pass(Duration::from_secs(9));
+        found = next(&found, "", vec![Event::Timer]).run(&host).unwrap();
+        assert_eq!(found.devices, Devices::Unchanged);
+    }
+}
+
+#[test]
+fn an_address_that_is_another_cameras_is_left_to_it() {
+    // The recorder's network has the same numbers as the one it is on.
+    let xaddrs = format!("{} {}", url(10), url(9));
+    let host = answering(
+        mk_network(),
+        "192.168.7.9:3702",
+        mk_match(&uuid(9), &xaddrs),
+    );
+    let host = with_camera(with_service(host, 9), 10);
+    let found = call("").run(&host).unwrap();
+    assert_eq!(ids(&found), [id(10), id(9)], "{:?}", host.skipped());
+}
+
+#[test]
+fn credentials_are_told_where_the_answer_came_from() {
+    let tokens = Rc::new(Cell::new(0));
+    let counted = Rc::clone(&tokens);
+    let host = with_recorder(mk_network()).http_server("http://192.168.7.9:80", move |request| {
+        let has_token = String::from_utf8_lossy(&request.body).contains("PasswordDigest");
+        counted.set(counted.get() + usize::from(has_token));
+        if has_token || String::from_utf8_lossy(&request.body).contains("<GetSystemDateAndTime ") {
+            answer(9, request).into()
+        } else {
+            http::Response::new(401, "").into()
+        }
+    });
+    let found = call("")
+        .secret("username_default", "u")
+        .secret("password_default", "hunter2-hunter2")
+        .run(&host)
+        .unwrap();
+    assert_eq!((ids(&found), tokens.get()), (vec![id(9).as_str()], 3));
+}
