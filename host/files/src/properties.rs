@@ -95,7 +95,10 @@ impl Values {
         let name = format!("{}/{}", reference.name, reference.key);
         let file = format!("{}/{kind}/{name}", self.folder);
         match files.files.get(&name) {
-            Some(Content::Bytes(bytes)) => Ok(Some(given(bytes.clone(), kind == "secrets"))),
+            Some(Content::Bytes(bytes)) if kind == "secrets" => {
+                Ok(Some(given(without_newline(bytes).into(), true)))
+            }
+            Some(Content::Bytes(bytes)) => Ok(Some(given(bytes.clone(), false))),
             Some(Content::Refused(why)) => Err(FieldProblem::new(at(""), format!("{file} {why}"))),
             Some(Content::Digest(_) | Content::Pending) => Err(FieldProblem::new(
                 at(""),
@@ -110,6 +113,12 @@ impl Values {
             )),
         }
     }
+}
+
+/// What a secret's file says: editors and `echo` end a file with a newline, which is no part of a password.
+pub fn without_newline(file: &[u8]) -> &[u8] {
+    let line = file.strip_suffix(b"\n");
+    line.map_or(file, |line| line.strip_suffix(b"\r").unwrap_or(line))
 }
 
 /// The files `NAME/KEY` whose values a Configuration has, be they secrets or not.
@@ -176,7 +185,7 @@ mod tests {
         Values {
             folder: "DIR".into(),
             secrets: snapshot(secrets),
-            configmaps: snapshot(&[("site/room", Content::Bytes(b"12".as_slice().into()))]),
+            configmaps: snapshot(&[("site/room", Content::Bytes(b"12\n".as_slice().into()))]),
         }
     }
 
@@ -212,10 +221,36 @@ mod tests {
             [
                 ("empty", b"".as_slice(), false),
                 ("given", b"x", false),
-                ("m", b"12", false),
-                ("p", b"\xff\n", true),
+                ("m", b"12\n", false),
+                ("p", b"\xff", true),
             ]
         );
+    }
+
+    #[test]
+    fn one_newline_at_the_end_of_a_secrets_file_is_no_part_of_the_value() {
+        for (file, value) in [
+            ("hunter2", "hunter2"),
+            ("hunter2\n", "hunter2"),
+            ("hunter2\r\n", "hunter2"),
+            ("hunter2\n\n", "hunter2\n"),
+            ("hunter2 \n", "hunter2 "),
+            ("hunter2\r", "hunter2\r"),
+            ("\nhunter2", "\nhunter2"),
+            ("\n", ""),
+            ("", ""),
+        ] {
+            let values = mk_values(&[("camera/password", Content::Bytes(file.as_bytes().into()))]);
+            let configuration = mk_configuration(&json!([
+                {"name": "p", "valueFrom": {"secretKeyRef": {"name": "camera", "key": "password"}}},
+            ]));
+            let resolved = values.resolve(&configuration).unwrap();
+            assert_eq!(
+                resolved[0].value.as_deref(),
+                Some(value.as_bytes()),
+                "{file:?}"
+            );
+        }
     }
 
     #[test]
