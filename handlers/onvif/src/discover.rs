@@ -10,6 +10,7 @@ mod gather;
 mod pass;
 mod probe;
 
+use std::cell::Cell;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -23,7 +24,7 @@ use crate::discover::probe::{GROUP_V4, GROUP_V6, PORT, probe};
 use crate::security::credentials::Credentials;
 use crate::wsd::{self, Message};
 
-use pass::Pass;
+use pass::{Pass, SECOND_CHANCES};
 
 /// How long after a probe the next one comes, as in Akri.
 const INTERVAL: Duration = Duration::from_secs(10);
@@ -72,6 +73,8 @@ async fn run(request: &Request<Details>, host: &Host) -> Discovery {
         asks_again: is_changed,
         is_cut_short: false,
         is_in_doubt: false,
+        second_chances: Cell::new(SECOND_CHANCES),
+        lost: 0,
         departed: Vec::new(),
     };
     let (answer, next) = if looks_at_everything {
@@ -88,7 +91,7 @@ async fn run(request: &Request<Details>, host: &Host) -> Discovery {
     };
     let next = if pass.is_cut_short {
         Duration::ZERO
-    } else if pass.is_in_doubt {
+    } else if pass.is_in_doubt || (1..=SECOND_CHANCES).contains(&pass.lost) {
         next.min(SOONEST + Duration::from_millis(now(host).saturating_sub(pass.cursor.probed)))
     } else {
         next

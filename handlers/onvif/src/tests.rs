@@ -8,6 +8,7 @@ mod floods;
 mod hostile;
 mod quirks;
 mod robbery;
+mod services;
 mod steady;
 
 use std::cell::Cell;

@@ -166,12 +166,12 @@ pub fn answers(relates_to: &str, message_id: &str, ours: &[String]) -> bool {
     !is_uuid(&uuid(relates_to)) || is_ours(relates_to) || is_ours(message_id)
 }
 
-/// An endpoint reference without `urn:` and `uuid:`, in lower case: how Akri names a camera.
+/// An endpoint reference without `urn:`, `uuid:` and braces, in lower case: how Akri names a camera, whichever form it has.
 pub fn uuid(endpoint: &str) -> String {
-    let name = endpoint.trim();
-    let name = name.strip_prefix("urn:").unwrap_or(name);
+    let name = endpoint.trim().to_ascii_lowercase();
+    let name = name.strip_prefix("urn:").unwrap_or(&name);
     let name = name.strip_prefix("uuid:").unwrap_or(name);
-    name.to_ascii_lowercase()
+    name.trim_matches(['{', '}']).to_owned()
 }
 
 fn is_uuid(text: &str) -> bool {

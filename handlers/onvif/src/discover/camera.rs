@@ -61,6 +61,22 @@ pub enum Silence {
 }
 
 impl Silence {
+    /// Whether a camera is there that will not say: it wants credentials, or has a reason of its own.
+    pub fn is_refusal(&self) -> bool {
+        matches!(
+            self,
+            Self::Answer(Failure::NotAuthorized(_) | Failure::Fault(_))
+        )
+    }
+
+    /// Whether it may be that what was sent was lost on the way.
+    pub fn is_loss(&self) -> bool {
+        matches!(
+            self,
+            Self::Network(net::Error::Closed | net::Error::TimedOut)
+        )
+    }
+
     /// Whether it proves that nobody is there. That we may not go there, or cannot now, proves nothing, and whatever answers
     /// is somebody.
     pub fn is_proof(&self) -> bool {
@@ -73,13 +89,13 @@ impl Silence {
 }
 
 impl Asker<'_> {
-    /// Whether a camera answers at all.
+    /// Whether a camera is there, and how long it took to say so. One that wants credentials is there.
     pub async fn greet(&self, xaddr: &XAddr, limit: Duration) -> Result<Duration, Silence> {
         let mut visit = self.visit(xaddr, Err(WITHOUT), limit);
-        visit
-            .greet()
-            .await
-            .map(|()| self.host.elapsed().saturating_sub(visit.began))
+        match visit.greet().await {
+            Err(silence) if !silence.is_refusal() => Err(silence),
+            _ => Ok(self.host.elapsed().saturating_sub(visit.began)),
+        }
     }
 
     /// Asks everything. `may_tell`: whether the camera may be told credentials, or why not.

@@ -13,7 +13,7 @@ const MAX_CAMERAS: usize = 2_000;
 /// How many addresses that did not answer are remembered.
 const MAX_FAILED: usize = 1_000;
 /// Says what the bytes mean.
-const VERSION: u64 = 3;
+const VERSION: u64 = 4;
 
 /// A moment: milliseconds of the host's monotonic clock.
 pub type Moment = u64;
@@ -56,8 +56,14 @@ pub struct Camera {
     pub refused: Moment,
     /// When a farewell was last found to be false.
     pub doubted: Moment,
-    /// How often it did not answer since it last did.
+    /// How often it neither announced itself nor answered since it last did either.
     pub misses: u64,
+    /// When its service was last looked at.
+    pub checked: Moment,
+    /// How often its service did not answer since it last did, though the camera announced itself.
+    pub failures: u64,
+    /// Why it is of no use, if it is not: its service does not answer.
+    pub ill: String,
     /// How many milliseconds it took to answer.
     pub took: u64,
 }
@@ -107,9 +113,17 @@ pub struct Failed {
 }
 
 impl Camera {
-    /// Whether it answered when it was last asked.
+    /// Whether it announced itself or answered when it was last looked for.
     pub fn is_here(&self) -> bool {
         self.misses == 0
+    }
+
+    /// It is there, and its service was looked at now.
+    pub fn found(&mut self, now: Moment) {
+        self.checked = now;
+        self.misses = 0;
+        self.failures = 0;
+        self.ill.clear();
     }
 
     /// About how many bytes it takes.
@@ -124,7 +138,7 @@ impl Camera {
             trouble,
         } = &self.info;
         let info = [ip, mac, manufacturer, model, firmware, serial, trouble];
-        let texts = info.into_iter().chain(&self.scopes);
+        let texts = info.into_iter().chain([&self.ill]).chain(&self.scopes);
         texts.map(String::len).sum()
     }
 }
@@ -326,6 +340,9 @@ impl Camera {
             refused: reader.number()?,
             doubted: reader.number()?,
             misses: reader.number()?,
+            checked: reader.number()?,
+            failures: reader.number()?,
+            ill: reader.text()?,
             took: reader.number()?,
             info: Info {
                 ip: reader.text()?,
@@ -360,10 +377,13 @@ impl Camera {
             self.refused,
             self.doubted,
             self.misses,
-            self.took,
+            self.checked,
+            self.failures,
         ] {
             writer.number(number);
         }
+        writer.text(&self.ill);
+        writer.number(self.took);
         for text in [
             &info.ip,
             &info.mac,

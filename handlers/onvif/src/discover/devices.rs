@@ -25,7 +25,10 @@ pub fn device(url: &str, camera: &Camera) -> Device {
     let Camera { uuid, info, .. } = camera;
     let mut device = Device::new(format!("{url}-{uuid}"))
         .physical_id(uuid)
-        .health(Health::Healthy)
+        .health(match camera.ill.as_str() {
+            "" => Health::Healthy,
+            why => Health::Unhealthy(why.to_owned()),
+        })
         .property("ONVIF_DEVICE_SERVICE_URL", url)
         .property("ONVIF_DEVICE_UUID", uuid);
     for (name, value) in [

@@ -4,6 +4,7 @@ mod answer;
 mod outcome;
 mod work;
 
+use std::cell::Cell;
 use std::net::IpAddr;
 
 use super::now;
@@ -18,6 +19,10 @@ use work::{Work, patience};
 const FRESH: Moment = 15 * 60_000;
 /// How many cameras are asked anew in one call because what they told has become old.
 const MAX_STALE: usize = 16;
+/// The services of how many cameras are looked at in one call, of those that announce what they announced before.
+const MAX_CHECKS: usize = 128;
+/// How many new cameras are given a second chance in one call: where more do not answer, it is not that something was lost.
+pub(super) const SECOND_CHANCES: usize = 32;
 /// How long after it was asked a camera that greets is asked again.
 const CALM: Moment = 5_000;
 /// The same for one that did not answer: it may have been starting.
@@ -39,6 +44,10 @@ pub(super) struct Pass<'a> {
     pub is_cut_short: bool,
     /// Whether a camera that is said to go is there still.
     pub is_in_doubt: bool,
+    /// How many new cameras may be asked a second time.
+    pub second_chances: Cell<usize>,
+    /// How many new cameras did not answer when they were first asked.
+    pub lost: usize,
     /// Ids of the cameras that were found to have gone.
     pub departed: Vec<String>,
 }
@@ -150,10 +159,12 @@ impl Pass<'_> {
             .collect()
     }
 
-    /// The candidates to ask: those known first, those that failed last. Cameras that say what they said before are here.
+    /// The candidates to ask: those known first, those that failed last. Cameras that say what they said before are here;
+    /// of half of them it is seen whether their services are, too.
     fn questions(&self, candidates: Vec<Candidate>, now: Moment) -> Vec<Work> {
         let (mut known, mut new, mut failed) = (Vec::new(), Vec::new(), Vec::new());
         let mut stale = 0;
+        let mut unchanged: Vec<(Moment, XAddr)> = Vec::new();
         for candidate in candidates {
             let url = &candidate.xaddr.url;
             if let Some(camera) = self.cursor.cameras.get(url) {
@@ -173,21 +184,33 @@ impl Pass<'_> {
                     0 => self.asks_again || is_stale || ((is_new || is_freed) && age >= CALM),
                     misses => is_due(misses, camera.asked, now, 30_000),
                 };
-                if asks {
+                let since_check = now.saturating_sub(camera.checked);
+                if camera.failures > 0 && !self.asks_again {
+                    if is_due(camera.failures, camera.checked, now, 30_000) {
+                        known.push(Work::Check(candidate.xaddr));
+                    }
+                } else if asks {
                     known.push(Work::Ask(candidate));
+                } else if camera.is_here() && since_check >= CALM && self.filter(camera).is_ok() {
+                    unchanged.push((camera.checked, candidate.xaddr));
                 }
                 continue;
             }
             match self.cursor.failed.get(url) {
                 None => new.push(Work::Ask(candidate)),
                 Some(before)
-                    if self.asks_again || is_due(before.times, before.asked, now, 30_000) =>
+                    if self.asks_again
+                        || is_due(before.times.saturating_sub(1), before.asked, now, 30_000) =>
                 {
                     failed.push(Work::Ask(candidate));
                 }
                 Some(before) => self.asker.host.skipped(url, "answer", &before.reason),
             }
         }
+        unchanged.sort_unstable_by_key(|(checked, _)| *checked);
+        let half = unchanged.len().div_ceil(2).min(MAX_CHECKS);
+        let checks = unchanged.into_iter().take(half);
+        known.extend(checks.map(|(_, xaddr)| Work::Check(xaddr)));
         known.append(&mut new);
         known.append(&mut failed);
         known

@@ -86,6 +86,16 @@ fn however_a_camera_announces_itself_it_is_that_device() {
             url(9),
         ),
         (
+            "a reference all in capitals",
+            mk_reply("", "", &mk_one(&own.to_uppercase(), &plain)),
+            url(9),
+        ),
+        (
+            "a reference in braces",
+            mk_reply("", "", &mk_one(&format!("uuid:{{{}}}", uuid(9)), &plain)),
+            url(9),
+        ),
+        (
             "a prefix made up for each message",
             mk_reply(
                 "xmlns:QOKaNunOmQ='http://www.onvif.org/ver10/network/wsdl'",

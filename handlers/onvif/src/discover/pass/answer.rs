@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use leafhost_sdk::{AttributeValue, Device, Discovery};
+use leafhost_sdk::{AttributeValue, Device, Discovery, Health};
 
 use super::Pass;
 use crate::discover::cursor::{Camera, digest};
@@ -23,7 +23,8 @@ impl Pass<'_> {
             .collect()
     }
 
-    fn filter(&self, camera: &Camera) -> Result<(), filter::Dropped> {
+    /// Whether a camera is let through by what it told.
+    pub(super) fn filter(&self, camera: &Camera) -> Result<(), filter::Dropped> {
         let known = |text: &str| (!text.is_empty()).then(|| text.to_owned());
         let (ip, mac) = (known(&camera.info.ip), known(&camera.info.mac));
         filter::addresses(self.details, ip.as_deref(), mac.as_deref())
@@ -98,6 +99,9 @@ fn digest_of(devices: &[Device]) -> u64 {
     let mut texts = Vec::new();
     for device in devices {
         texts.push(Cow::Borrowed(device.id.as_str()));
+        if let Health::Unhealthy(why) = &device.health {
+            texts.push(Cow::Borrowed(why));
+        }
         for (name, value) in &device.properties {
             texts.extend([name, value].map(|text| Cow::Borrowed(text.as_str())));
         }

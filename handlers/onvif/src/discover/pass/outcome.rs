@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
+use leafhost_sdk::net;
+
 use super::work::Outcome;
 use super::{FRESH, Pass, is_among};
 use crate::details::XAddrs;
-use crate::discover::camera::{Asked, Told};
+use crate::discover::camera::{Asked, Silence, Told};
 use crate::discover::cursor::{Camera, Failed, Moment};
 use crate::discover::devices;
 use crate::discover::gather::Candidate;
@@ -23,12 +25,14 @@ impl Pass<'_> {
         let host = self.asker.host;
         match outcome {
             Outcome::NoTime => self.is_cut_short = true,
+            Outcome::Later => {}
             Outcome::Here(xaddr, took) => {
                 if let Some(camera) = self.cursor.cameras.get_mut(&xaddr.url) {
-                    camera.misses = 0;
+                    camera.found(now);
                     camera.took = milliseconds(took);
                 }
             }
+            Outcome::Fails(xaddr, silence) => self.fail(&xaddr.url, &silence, now),
             Outcome::Stays(xaddr) => {
                 host.skipped(
                     &xaddr.url,
@@ -75,8 +79,8 @@ impl Pass<'_> {
                 self.cursor.failed.remove(&url);
                 let before = self.cursor.cameras.get(&url);
                 let before = before.filter(|camera| camera.uuid == candidate.uuid);
-                // That it is not asked for all does not make it another camera.
-                if let (Some(before), Some(_)) = (before, held_back) {
+                // That it does not tell all this time does not make it another camera.
+                if let (Some(before), false) = (before, told.info.trouble.is_empty()) {
                     told.info.fill(&before.info);
                     if told.scopes.is_empty() {
                         told.scopes.clone_from(&before.scopes);
@@ -96,9 +100,21 @@ impl Pass<'_> {
         self.asker.host.skipped(&url, "answer", &reason);
         if let Some(camera) = self.cursor.cameras.get_mut(&url) {
             camera.refused = refused;
+            let is_same = camera.uuid == candidate.uuid;
+            if is_same && silence.is_refusal() {
+                camera.found(now);
+                camera.announced = candidate.announced;
+                camera.claim = candidate.claim;
+                camera.asked = now;
+                camera.fresh_for = FRESH;
+                camera.info.trouble = silence.to_string();
+                return;
+            }
             // A greeting can be forged, and the camera may be starting: the next full look decides.
-            if !is_patient {
-                self.miss(&url, now);
+            match (is_patient, is_same) {
+                (true, _) => {}
+                (false, true) => self.fail(&url, &silence, now),
+                (false, false) => self.miss(&url, now),
             }
             return;
         }
@@ -107,6 +123,7 @@ impl Pass<'_> {
             .failed
             .get(&url)
             .map_or(0, |failed| failed.times);
+        self.lost += usize::from(times == 0 && silence.is_loss());
         let failed = Failed {
             times: times.saturating_add(1),
             asked: now,
@@ -118,8 +135,30 @@ impl Pass<'_> {
 
     fn miss(&mut self, url: &str, now: Moment) {
         if let Some(camera) = self.cursor.cameras.get_mut(url) {
-            camera.misses = camera.misses.saturating_add(1);
+            let misses = camera.misses.saturating_add(1);
+            camera.found(now);
+            camera.misses = misses;
             camera.asked = now;
+        }
+    }
+
+    /// A camera announces itself, and its service does not answer. Once may be a loss on the way, unless it says no.
+    fn fail(&mut self, url: &str, silence: &Silence, now: Moment) {
+        if let Silence::Network(net::Error::Denied(_)) = silence {
+            self.miss(url, now);
+            return;
+        }
+        let Some(camera) = self.cursor.cameras.get_mut(url) else {
+            return;
+        };
+        let failures = camera.failures.saturating_add(1);
+        let is_sure = matches!(silence, Silence::Network(net::Error::Refused))
+            || failures > 1
+            || !camera.is_here();
+        camera.found(now);
+        camera.failures = failures;
+        if is_sure {
+            camera.ill = format!("it answers probes, but {silence}");
         }
     }
 
@@ -169,9 +208,8 @@ fn remember(candidate: Candidate, mut told: Told, now: Moment) -> Camera {
         info: told.info,
         asked: now,
         fresh_for: if told.is_cut_short { CUT_SHORT } else { FRESH },
-        refused: 0,
-        doubted: 0,
-        misses: 0,
+        checked: now,
         took: milliseconds(told.took),
+        ..Camera::default()
     }
 }

@@ -15,6 +15,8 @@ const AT_ONCE: usize = 64;
 const ASKING: Duration = Duration::from_secs(10);
 /// How long a camera that is known has for its greeting.
 const GREETING: Duration = Duration::from_secs(1);
+/// How long after the first the second greeting comes of a camera that is known: what was sent may have been lost.
+const SECOND_TRY: Duration = Duration::from_secs(1);
 /// How often a camera that greets is tried: many greet before they can answer.
 const TRIES: u32 = 3;
 /// How long after the first try the last one begins.
@@ -26,6 +28,8 @@ const SECOND_LOOK: Duration = Duration::from_millis(250);
 pub(super) enum Work {
     /// See whether a known one is there.
     Greet(XAddr),
+    /// See whether the service answers of a known one that is there.
+    Check(XAddr),
     /// Ask everything.
     Ask(Candidate),
     /// See whether a known one has gone, as somebody says.
@@ -37,9 +41,11 @@ pub(super) enum Work {
 /// What came of it.
 pub(super) enum Outcome {
     NoTime,
+    Later,
     Here(XAddr, Duration),
     Stays(XAddr),
     Silent(XAddr, Silence),
+    Fails(XAddr, Silence),
     Asked(Vec<(Candidate, Asked)>),
     Gone(XAddr),
 }
@@ -52,7 +58,10 @@ impl Pass<'_> {
         let works = works.into_iter().map(|work| async move {
             let left = host.time_left().min(ends.saturating_sub(host.elapsed()));
             if left < Duration::from_millis(500) {
-                return Outcome::NoTime;
+                return match work {
+                    Work::Check(_) => Outcome::Later,
+                    _ => Outcome::NoTime,
+                };
             }
             this.work(work, left, is_patient).await
         });
@@ -64,16 +73,16 @@ impl Pass<'_> {
     }
 
     async fn work(&self, work: Work, left: Duration, is_patient: bool) -> Outcome {
-        let asker = &self.asker;
         match work {
-            Work::Greet(xaddr) => match asker.greet(&xaddr, GREETING.min(left)).await {
+            Work::Greet(xaddr) => match self.greet(&xaddr, left).await {
                 Ok(took) => Outcome::Here(xaddr, took),
                 Err(silence) => Outcome::Silent(xaddr, silence),
             },
-            Work::Ask(candidate) => {
-                let tries = if is_patient { TRIES } else { 1 };
-                self.ask(candidate, left, tries).await
-            }
+            Work::Check(xaddr) => match self.greet(&xaddr, left).await {
+                Ok(took) => Outcome::Here(xaddr, took),
+                Err(silence) => Outcome::Fails(xaddr, silence),
+            },
+            Work::Ask(candidate) => self.ask(candidate, left, is_patient).await,
             Work::Doubt(xaddr, limit) => match self.shows_itself(&xaddr, limit.min(left)).await {
                 Some(_) => Outcome::Stays(xaddr),
                 None => Outcome::Gone(xaddr),
@@ -84,6 +93,21 @@ impl Pass<'_> {
                     None => Outcome::Gone(xaddr),
                 }
             }
+        }
+    }
+
+    /// Greets a camera that is known, and once more where nobody answers.
+    async fn greet(&self, xaddr: &XAddr, left: Duration) -> Result<Duration, Silence> {
+        let Asker { host, .. } = self.asker;
+        let began = host.elapsed();
+        let answer = self.asker.greet(xaddr, GREETING.min(left)).await;
+        let left = left.saturating_sub(host.elapsed().saturating_sub(began));
+        match answer {
+            Err(silence) if silence.is_proof() && left > SECOND_TRY + GREETING => {
+                host.sleep(SECOND_TRY).await;
+                self.asker.greet(xaddr, GREETING).await
+            }
+            answer => answer,
         }
     }
 
@@ -105,28 +129,54 @@ impl Pass<'_> {
     }
 
     /// Asks a camera at its address; where that cannot be used, at the one that its announcement came from.
-    async fn ask(&self, mut candidate: Candidate, left: Duration, tries: u32) -> Outcome {
+    async fn ask(&self, mut candidate: Candidate, left: Duration, is_patient: bool) -> Outcome {
         let Asker { host, .. } = self.asker;
         let began = host.elapsed();
+        let left = || left.saturating_sub(host.elapsed().saturating_sub(began));
         let instead = candidate.instead.take();
-        let mut tries_made = 1;
+        let mut tries = 1;
         loop {
-            let first = self.ask_at(&candidate, left).await;
+            let first = self.ask_at(&candidate, left()).await;
             let is_unusable = first.told.is_err();
             let mut all = vec![first];
             if let (Some(instead), true) = (&instead, is_unusable) {
-                let passed = host.elapsed().saturating_sub(began);
-                all.push(self.ask_at(instead, left.saturating_sub(passed)).await);
+                all.push(self.ask_at(instead, left()).await);
             }
-            let passed = host.elapsed().saturating_sub(began);
             let is_over = all.iter().any(|one| one.told.is_ok() || one.is_refused);
-            if is_over || tries_made >= tries || passed >= TRYING {
+            let pause = if is_over {
+                None
+            } else if is_patient {
+                let passed = host.elapsed().saturating_sub(began);
+                (tries < TRIES && passed < TRYING).then_some(TRYING / TRIES)
+            } else {
+                let has_time = tries == 1 && left() > SECOND_TRY + GREETING;
+                (has_time && self.has_second_chance(&candidate, &all)).then_some(SECOND_TRY)
+            };
+            let Some(pause) = pause else {
                 let asked = [Some(candidate), instead.map(|instead| *instead)];
                 return Outcome::Asked(asked.into_iter().flatten().zip(all).collect());
-            }
-            tries_made += 1;
-            host.sleep(TRYING / TRIES).await;
+            };
+            tries += 1;
+            host.sleep(pause).await;
         }
+    }
+
+    /// Whether a camera is asked once more in this call: what was sent may have been lost. All that are known are, and a
+    /// few of those that are not.
+    fn has_second_chance(&self, candidate: &Candidate, asked: &[Asked]) -> bool {
+        let Cursor {
+            cameras, failed, ..
+        } = &self.cursor;
+        let is_loss = |one: &Asked| one.told.as_ref().is_err_and(Silence::is_loss);
+        let url = &candidate.xaddr.url;
+        if !asked.iter().any(is_loss) || failed.get(url).is_some_and(|before| before.times > 2) {
+            return false;
+        }
+        let chances = self.second_chances.get();
+        if cameras.get(url).is_none() {
+            self.second_chances.set(chances.saturating_sub(1));
+        }
+        cameras.get(url).is_some() || chances > 0
     }
 
     async fn ask_at(&self, candidate: &Candidate, left: Duration) -> Asked {
