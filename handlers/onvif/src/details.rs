@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
+use leafhost_sdk::net::Address;
 use leafhost_sdk::{Deserialize, Problem};
 
 /// The longest time answers to a probe may be waited for: within the wall clock of a call there must be time to ask the
@@ -69,13 +70,23 @@ fn default_timeout() -> i64 {
 impl Details {
     /// What is wrong with details of the right shape.
     pub fn problems(&self) -> Vec<Problem> {
-        if self.discovery_timeout_seconds >= 0 {
-            return Vec::new();
+        let mut problems = Vec::new();
+        if self.discovery_timeout_seconds < 0 {
+            problems.push(Problem::new(
+                "discoveryTimeoutSeconds",
+                "must not be negative",
+            ));
         }
-        vec![Problem::new(
-            "discoveryTimeoutSeconds",
-            "must not be negative",
-        )]
+        let items = self.ip_addresses.iter().flat_map(|list| &list.items);
+        for (place, item) in items.enumerate() {
+            if item.contains('/') && network(item).is_none() {
+                problems.push(Problem::new(
+                    format!("ipAddresses.items[{place}]"),
+                    format!("{item:?} is no network; write one such as 192.168.7.0/24"),
+                ));
+            }
+        }
+        problems
     }
 
     /// What is not as the details say.
@@ -92,7 +103,7 @@ impl Details {
         Duration::from_secs(seconds.unsigned_abs())
     }
 
-    /// Whether the operator named this host as one of a camera.
+    /// Whether the operator named this host as one of a camera. A network names nobody.
     pub fn names(&self, host: IpAddr) -> bool {
         self.ip_addresses.as_ref().is_some_and(|list| {
             list.action == Action::Include
@@ -102,6 +113,15 @@ impl Details {
                     .any(|item| item.trim().parse::<IpAddr>() == Ok(host))
         })
     }
+}
+
+/// A network as an item of `ipAddresses` has it, `192.168.7.0/24`.
+pub fn network(item: &str) -> Option<Address> {
+    let (ip, prefix) = item.trim().split_once('/')?;
+    let ip: IpAddr = ip.parse().ok()?;
+    let prefix = prefix.parse().ok()?;
+    let longest = if ip.is_ipv4() { 32 } else { 128 };
+    (prefix <= longest).then_some(Address { ip, prefix })
 }
 
 #[cfg(test)]
@@ -147,6 +167,11 @@ mod tests {
                 "discoveryTimeoutSeconds: -1",
                 "discoveryTimeoutSeconds",
                 "must not be negative",
+            ),
+            (
+                "ipAddresses: {items: [192.168.7.0/24, 192.168.7.0/33]}",
+                "ipAddresses.items[1]",
+                "192.168.7.0/24",
             ),
             (
                 "discoveryTimeoutSeconds: 1.5",

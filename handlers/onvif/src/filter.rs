@@ -1,8 +1,10 @@
 //! Akri's filters. What is left out is said with the rule that did it.
 
-use crate::details::{Action, Details, FilterList};
+use std::net::IpAddr;
+
+use crate::details::{self, Action, Details, FilterList};
 use crate::soap::cut;
-use crate::wsd;
+use crate::{mac, wsd};
 
 /// Why a camera is left out.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -30,21 +32,30 @@ pub fn announcement(details: &Details, uuid: &str, scopes: &[String]) -> Result<
 
 /// Whether a camera is let through by its addresses, as far as they are known.
 pub fn addresses(details: &Details, ip: Option<&str>, mac: Option<&str>) -> Result<(), Dropped> {
-    let same = |one: &str, item: &str| one.eq_ignore_ascii_case(item);
     let ip = ip.map(|ip| [ip.to_owned()]);
     let mac = mac.map(|mac| [mac.to_owned()]);
     decide(
         "ipAddresses",
         details.ip_addresses.as_ref(),
         ip.as_ref().map(<[_; 1]>::as_slice),
-        same,
+        is_in,
     )?;
     decide(
         "macAddresses",
         details.mac_addresses.as_ref(),
         mac.as_ref().map(<[_; 1]>::as_slice),
-        same,
+        |one, item| mac::spell(one).eq_ignore_ascii_case(&mac::spell(item)),
     )
+}
+
+/// Whether an address is the item, or in the network that the item is.
+fn is_in(ip: &str, item: &str) -> bool {
+    let parsed: Option<IpAddr> = ip.parse().ok();
+    let network = details::network(item);
+    network
+        .zip(parsed)
+        .is_some_and(|(network, ip)| network.contains(ip))
+        || ip.eq_ignore_ascii_case(item)
 }
 
 fn decide(
@@ -179,7 +190,31 @@ mod tests {
                 "macAddresses: {items: ['00-fc-da-b1-69-cc']}",
                 None,
                 Some("00:fc:da:b1:69:cc"),
+                true,
+            ),
+            (
+                "ipAddresses: {items: [10.0.0.0/8, 192.168.7.0/24]}",
+                Some("192.168.7.9"),
+                None,
+                true,
+            ),
+            (
+                "ipAddresses: {action: Exclude, items: [192.168.7.99/24]}",
+                Some("192.168.7.9"),
+                None,
                 false,
+            ),
+            (
+                "ipAddresses: {items: [192.168.8.0/24, 0.0.0.0/33]}",
+                Some("192.168.7.9"),
+                None,
+                false,
+            ),
+            (
+                "ipAddresses: {items: ['2001:db8::/32']}",
+                Some("2001:db8::9"),
+                None,
+                true,
             ),
             (
                 "macAddresses: {items: ['5792c4:5792c5']}",

@@ -5,6 +5,8 @@
 
 pub mod clock;
 
+use std::net::Ipv4Addr;
+
 use crate::xml::{self, Element};
 use clock::UtcTime;
 
@@ -12,6 +14,8 @@ use clock::UtcTime;
 const MAX_TEXT: usize = 256;
 /// How many scopes are kept.
 const MAX_SCOPES: usize = 128;
+/// How many addresses of its own a camera may tell.
+const MAX_IPS: usize = 32;
 /// How many codes of a fault are kept.
 const MAX_CODES: usize = 8;
 
@@ -76,8 +80,8 @@ pub struct Answer {
     pub firmware: String,
     /// The serial number.
     pub serial: String,
-    /// The first IPv4 address of the first interface that has one: manual, link-local or by DHCP, as they stand.
-    pub ip: String,
+    /// The IPv4 addresses of its interfaces: manual, link-local and by DHCP, as they stand.
+    pub ips: Vec<Ipv4Addr>,
     /// The first hardware address, as it is spelled there.
     pub mac: String,
     /// The scopes.
@@ -137,7 +141,7 @@ pub fn read(operation: Operation, status: u16, body: &[u8]) -> Result<Answer, Fa
         return Err(fault.classify(status));
     }
     match (read, status) {
-        (_, 401) => Err(Failure::NotAuthorized("HTTP status 401".to_owned())),
+        (_, 401 | 403) => Err(Failure::NotAuthorized(format!("HTTP status {status}"))),
         (Ok(()), 200) if is_envelope => {
             answer.time = has_date.then(|| UtcTime::new(utc.date, utc.time)).flatten();
             Ok(answer)
@@ -161,7 +165,10 @@ fn take(element: &Element<'_>, answer: &mut Answer, text: &str) {
         "SerialNumber" => &mut answer.serial,
         "HwAddress" if element.ends(&["NetworkInterfaces", "Info", "HwAddress"]) => &mut answer.mac,
         "Address" if element.ends(&["NetworkInterfaces", "IPv4", "Config", "*", "Address"]) => {
-            &mut answer.ip
+            if let (Ok(ip), true) = (text.parse(), answer.ips.len() < MAX_IPS) {
+                answer.ips.push(ip);
+            }
+            return;
         }
         "ScopeItem" => {
             if answer.scopes.len() < MAX_SCOPES && !text.is_empty() {
@@ -206,7 +213,7 @@ fn take_fault(element: &Element<'_>, fault: &mut Fault) {
 
 impl Fault {
     /// What the fault means. Cameras that want credentials say so in a subcode (with HTTP status 400, mostly), in words, or
-    /// say no more than that it is the sender's fault.
+    /// say no more than that it is the sender's fault, `Client` in SOAP 1.1.
     fn classify(self, status: u16) -> Failure {
         let text = self.text();
         let lower = text.to_ascii_lowercase();
@@ -223,9 +230,12 @@ impl Fault {
             "authentication failed",
         ])
         .any(|words| lower.contains(words));
-        let local = |code: &str| code.rsplit(':').next() == Some("Sender");
+        let local = |code: &str| {
+            let name = code.rsplit(':').next().unwrap_or_default();
+            matches!(name, "Sender" | "Client") || name.starts_with("Client.")
+        };
         let only_sender = !self.codes.is_empty() && self.codes.iter().all(|code| local(code));
-        if says || only_sender || status == 401 {
+        if says || only_sender || matches!(status, 401 | 403) {
             Failure::NotAuthorized(cut(&text))
         } else {
             Failure::Fault(cut(&text))

@@ -136,6 +136,14 @@ pub fn read(payload: &[u8]) -> xml::Result<Message> {
         name if element.name(1) == "Body" => body = name.chars().take(32).collect(),
         _ => {}
     })?;
+    if message.is_none() && !matches.is_empty() {
+        // Some leave out what is to be around the matches.
+        return Ok(Message::Matches {
+            relates_to,
+            message_id,
+            matches,
+        });
+    }
     Ok(message.unwrap_or(Message::Other(body)))
 }
 

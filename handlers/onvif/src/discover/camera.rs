@@ -196,7 +196,7 @@ impl Visit<'_> {
             match self.ask(operation).await {
                 Ok(mut answer) => {
                     told.scopes.append(&mut answer.scopes);
-                    told.info.take(answer);
+                    told.info.take(answer, &self.xaddr.host);
                 }
                 Err(trouble) => {
                     told.is_cut_short |= matches!(trouble, Trouble::Network(_));

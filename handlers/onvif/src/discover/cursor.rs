@@ -3,7 +3,10 @@
 
 mod bytes;
 
-use crate::soap;
+use std::net::Ipv4Addr;
+
+use crate::xaddr::Host;
+use crate::{mac, soap};
 use bytes::{Reader, Writer};
 
 /// The largest cursor that is written, in bytes.
@@ -160,11 +163,11 @@ impl Info {
         }
     }
 
-    /// Takes over what an answer has.
-    pub fn take(&mut self, answer: soap::Answer) {
+    /// Takes over what an answer has of a camera that is asked `at`.
+    pub fn take(&mut self, answer: soap::Answer, at: &Host) {
         for (own, other) in [
-            (&mut self.ip, answer.ip),
-            (&mut self.mac, answer.mac),
+            (&mut self.ip, ip(&answer.ips, at)),
+            (&mut self.mac, mac::spell(&answer.mac)),
             (&mut self.manufacturer, answer.manufacturer),
             (&mut self.model, answer.model),
             (&mut self.firmware, answer.firmware),
@@ -175,6 +178,14 @@ impl Info {
             }
         }
     }
+}
+
+/// Of the addresses a camera tells the one it is asked at, else the first that others can use.
+fn ip(told: &[Ipv4Addr], at: &Host) -> String {
+    let is_of_use = |ip: &&Ipv4Addr| !ip.is_unspecified() && !ip.is_link_local();
+    let own = told.iter().find(|ip| *at == Host::Ip((**ip).into()));
+    let ip = own.or_else(|| told.iter().find(is_of_use));
+    ip.map(ToString::to_string).unwrap_or_default()
 }
 
 impl<T> Default for Entries<T> {

@@ -87,7 +87,8 @@ fn recorded_answers_are_read() {
         ),
     ] {
         let answer = read(Operation::GetNetworkInterfaces, 200, body).unwrap();
-        assert_eq!((answer.ip.as_str(), answer.mac.as_str()), (ip, mac));
+        let ips: Vec<_> = answer.ips.iter().map(ToString::to_string).collect();
+        assert_eq!((ips.join(" ").as_str(), answer.mac.as_str()), (ip, mac));
     }
     let scopes = |body: &[u8]| read(Operation::GetScopes, 200, body).unwrap().scopes;
     assert_eq!(
@@ -104,7 +105,7 @@ fn recorded_answers_are_read() {
 }
 
 #[test]
-fn the_first_address_is_told_as_akri_tells_it() {
+fn addresses_are_told_in_their_order() {
     let interface = |mac: &str, config: &str| {
         format!(
             "<a:NetworkInterfaces><b:Info><b:HwAddress>{mac}</b:HwAddress></b:Info>{config}</a:NetworkInterfaces>"
@@ -123,7 +124,17 @@ fn the_first_address_is_told_as_akri_tells_it() {
             "192.168.1.36",
             "00:12:41:5C:a1:a5",
         ),
-        (interface("m", link_local), "10.137.185.208", "m"),
+        (
+            interface("m", link_local),
+            "10.137.185.208 10.137.185.209",
+            "m",
+        ),
+        (interface("m", &v4("Manual", "none")), "", "m"),
+        (
+            interface("m", &v4("Manual", "10.0.0.1").repeat(40)),
+            ["10.0.0.1"; MAX_IPS].join(" ").as_str(),
+            "m",
+        ),
         (
             interface("m", &v4("FromDHCP", "\n192.168.1.36\r\n")),
             "192.168.1.36",
@@ -146,8 +157,9 @@ fn the_first_address_is_told_as_akri_tells_it() {
             "<a:GetNetworkInterfacesResponse>{interfaces}</a:GetNetworkInterfacesResponse>"
         );
         let answer = read(Operation::GetNetworkInterfaces, 200, &mk_envelope(&body)).unwrap();
+        let ips: Vec<_> = answer.ips.iter().map(ToString::to_string).collect();
         assert_eq!(
-            (answer.ip.as_str(), answer.mac.as_str()),
+            (ips.join(" ").as_str(), answer.mac.as_str()),
             (ip, mac),
             "{interfaces}"
         );
@@ -267,7 +279,28 @@ fn not_authorized_has_many_faces() {
             ),
             false,
         ),
-        (403, Vec::new(), false),
+        (
+            500,
+            mk_envelope(
+                "<s:Fault><faultcode>s:Client</faultcode><faultstring>x</faultstring></s:Fault>",
+            ),
+            true,
+        ),
+        (
+            500,
+            mk_envelope("<s:Fault><faultcode>s:Client.Authentication</faultcode></s:Fault>"),
+            true,
+        ),
+        (
+            500,
+            mk_envelope(
+                "<s:Fault><faultcode>s:Server</faultcode><faultstring>Unauthorized</faultstring></s:Fault>",
+            ),
+            true,
+        ),
+        (403, Vec::new(), true),
+        (403, fault("s:Receiver", "", "x"), true),
+        (404, Vec::new(), false),
     ] {
         assert_eq!(
             is_not_authorized(status, &body),

@@ -82,12 +82,12 @@ fn configurations_of_akri_give_the_same_instances() {
             &[9],
         ),
         (
-            mk_details(NONE, "Include\n  items:\n  - 00:11:22:33:44:0a", NONE, ""),
+            mk_details(NONE, "Include\n  items:\n  - 00:11:22:33:44:0A", NONE, ""),
             &[10],
         ),
         // Who does not tell is dropped by a filter that excludes somebody else.
         (
-            mk_details(NONE, "Exclude\n  items:\n  - 00:11:22:33:44:0a", NONE, ""),
+            mk_details(NONE, "Exclude\n  items:\n  - 00:11:22:33:44:0A", NONE, ""),
             &[9],
         ),
         (
@@ -119,7 +119,7 @@ fn configurations_of_akri_give_the_same_instances() {
                 };
                 properties.push(("ONVIF_DEVICE_IP_ADDRESS".to_owned(), ip));
                 if *n != 11 {
-                    let mac = format!("00:11:22:33:44:{n:02X}");
+                    let mac = format!("00:11:22:33:44:{n:02x}");
                     properties.push(("ONVIF_DEVICE_MAC_ADDRESS".to_owned(), mac));
                 }
                 (format!("{url}-{}", uuid(*n)), properties)

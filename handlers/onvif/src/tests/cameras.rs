@@ -335,7 +335,7 @@ fn cameras_with_one_hardware_address_are_two_cameras() {
     let same = |index: usize| found.devices()[index].get_property("ONVIF_DEVICE_MAC_ADDRESS");
     assert_eq!(
         (same(0), same(1)),
-        (Some("00:11:22:33:44:4D"), Some("00:11:22:33:44:4D"))
+        (Some("00:11:22:33:44:4d"), Some("00:11:22:33:44:4d"))
     );
 }
 

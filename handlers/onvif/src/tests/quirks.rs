@@ -96,6 +96,15 @@ fn however_a_camera_announces_itself_it_is_that_device() {
             url(9),
         ),
         (
+            "a match directly in the body",
+            String::from_utf8(mk_reply(NETWORK, "", &mk_one(&own, &plain)))
+                .unwrap()
+                .replace("<d:ProbeMatches>", "")
+                .replace("</d:ProbeMatches>", "")
+                .into_bytes(),
+            url(9),
+        ),
+        (
             "a prefix made up for each message",
             mk_reply(
                 "xmlns:QOKaNunOmQ='http://www.onvif.org/ver10/network/wsdl'",
@@ -312,6 +321,75 @@ fn what_is_open_is_read_and_what_is_locked_is_named() {
             "{:?}",
             host.skipped()
         );
+    }
+}
+
+#[test]
+fn the_address_that_is_told_is_one_that_others_can_use() {
+    for (told, ip) in [
+        (&["192.168.7.9"][..], "192.168.7.9"),
+        (&["10.0.0.9"], "10.0.0.9"),
+        (&["10.0.0.9", "192.168.7.9"], "192.168.7.9"),
+        (&["169.254.3.4", "10.0.0.9"], "10.0.0.9"),
+        (&["0.0.0.0", "169.254.3.4"], "192.168.7.9"),
+        (&["none"], "192.168.7.9"),
+    ] {
+        let host = announced(mk_network(), 9);
+        let host = host.http_server("http://192.168.7.9:80", move |request| {
+            if !String::from_utf8_lossy(&request.body).contains("<GetNetworkInterfaces ") {
+                return answer(9, request).into();
+            }
+            let address = |ip: &&str| {
+                format!("<tt:Manual><tt:Address>{ip}</tt:Address></tt:Manual>")
+            };
+            let config: String = told.iter().map(address).collect();
+            let body = format!(
+                "<tds:GetNetworkInterfacesResponse><tds:NetworkInterfaces><tt:Info><tt:HwAddress>00-11-22-AA-BB-CC</tt:HwAddress></tt:Info><tt:IPv4><tt:Config>{config}</tt:Config></tt:IPv4></tds:NetworkInterfaces></tds:GetNetworkInterfacesResponse>"
+            );
+            http::Response::new(200, mk_soap(&body)).into()
+        });
+        let found = call("macAddresses: {items: ['0011.22aa.bbCC']}")
+            .run(&host)
+            .unwrap();
+        let device = &found.devices()[0];
+        let property = |name: &str| device.get_property(name).unwrap_or_default().to_owned();
+        assert_eq!(property("ONVIF_DEVICE_IP_ADDRESS"), ip, "{told:?}");
+        assert_eq!(property("ONVIF_DEVICE_MAC_ADDRESS"), "00:11:22:aa:bb:cc");
+    }
+}
+
+#[test]
+fn a_camera_that_forbids_is_told_credentials_once() {
+    let old = "<s:Fault><faultcode>s:Client</faultcode><faultstring>no</faultstring></s:Fault>";
+    for (status, body) in [
+        (403, Vec::new()),
+        (403, b"<html>403 Forbidden</html>".to_vec()),
+        (500, mk_soap(old)),
+    ] {
+        for is_right in [true, false] {
+            let tokens = Rc::new(Cell::new(0));
+            let counted = Rc::clone(&tokens);
+            let refusal = body.clone();
+            let host = announced(mk_network(), 9);
+            let host = host.http_server("http://192.168.7.9:80", move |request| {
+                let asked = String::from_utf8_lossy(&request.body).into_owned();
+                let has_token = asked.contains("PasswordDigest");
+                counted.set(counted.get() + usize::from(has_token));
+                if asked.contains("<GetSystemDateAndTime ") || (has_token && is_right) {
+                    answer(9, request).into()
+                } else {
+                    http::Response::new(status, refusal.clone()).into()
+                }
+            });
+            let found = call("")
+                .secret("username_default", "u")
+                .secret("password_default", "hunter2-hunter2")
+                .run(&host)
+                .unwrap();
+            let manufacturer = found.devices()[0].get_attribute("manufacturer");
+            assert_eq!(manufacturer.is_some(), is_right, "{status}");
+            assert_eq!(tokens.get(), if is_right { 3 } else { 1 }, "{status}");
+        }
     }
 }
 

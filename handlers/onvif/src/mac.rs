@@ -1,0 +1,50 @@
+//! Hardware addresses, which cameras and operators spell in many ways.
+
+/// The address in one spelling, `00:11:22:aa:bb:cc`; what is no hardware address of six bytes stays as it is.
+pub fn spell(text: &str) -> String {
+    let groups: Vec<&str> = text.trim().split([':', '-', '.', ' ']).collect();
+    // Six groups of a byte may leave zeros out; other groups say where bytes begin only if they have all digits.
+    let digits: String = if groups.len() == 6 {
+        groups.iter().map(|group| format!("{group:0>2}")).collect()
+    } else {
+        groups.concat()
+    };
+    if digits.len() != 12 || !digits.bytes().all(|b| b.is_ascii_hexdigit()) {
+        return text.to_owned();
+    }
+    let mut spelled = String::with_capacity(17);
+    for (place, digit) in digits.chars().enumerate() {
+        if place > 0 && place % 2 == 0 {
+            spelled.push(':');
+        }
+        spelled.push(digit.to_ascii_lowercase());
+    }
+    spelled
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_spelling_of_an_address_becomes_one() {
+        for (text, spelled) in [
+            ("00:11:22:AA:bb:0C", "00:11:22:aa:bb:0c"),
+            ("00-11-22-AA-BB-0C", "00:11:22:aa:bb:0c"),
+            ("0011.22aa.bb0c", "00:11:22:aa:bb:0c"),
+            ("001122-AABB0C", "00:11:22:aa:bb:0c"),
+            ("001122AABB0C", "00:11:22:aa:bb:0c"),
+            ("0:11:22:aa:bb:c", "00:11:22:aa:bb:0c"),
+            (" 00:11:22:aa:bb:0c\n", "00:11:22:aa:bb:0c"),
+            // What some cameras tell is none.
+            ("5792c4:5792c5:5792c6", "5792c4:5792c5:5792c6"),
+            ("000:1:22:aa:bb:0c", "000:1:22:aa:bb:0c"),
+            ("00:11:22:aa:bb", "00:11:22:aa:bb"),
+            ("00:11:22:aa:bb:0g", "00:11:22:aa:bb:0g"),
+            ("é0:11:22:aa:bb:c", "é0:11:22:aa:bb:c"),
+            ("", ""),
+        ] {
+            assert_eq!(spell(text), spelled, "{text}");
+        }
+    }
+}
