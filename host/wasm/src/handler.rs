@@ -51,7 +51,6 @@ pub(crate) struct Guest {
     looks: Arc<Semaphore>,
     /// What it may reach; or why nothing.
     pub(crate) network: Result<Policy, String>,
-    /// One for the whole agent.
     names: Names,
     pub(crate) source: String,
     /// One for all its sessions: a handler must not buy more lines with more Configurations.

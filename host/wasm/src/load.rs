@@ -112,7 +112,7 @@ impl Runtime {
             pre,
             grants,
             &self.network,
-            self.names.clone(),
+            self.names.of_another(),
             file.name.clone(),
         );
         let described = guest

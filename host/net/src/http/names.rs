@@ -12,15 +12,19 @@ use super::{Gate, HttpError};
 
 /// Look-ups of one handler under way at once.
 const AT_ONCE: usize = 4;
+/// Look-ups of all handlers under way at once. Each has a thread; those of a name whose servers do not answer take half a minute.
+const ALL_AT_ONCE: usize = 64;
 /// Addresses of a name that are looked at.
 const MAX_ADDRESSES: usize = 64;
 
 type Resolve = dyn Fn(&str) -> io::Result<Vec<SocketAddr>> + Send + Sync;
 
-/// The look-ups of one handler: at most four at once, in all its calls. Cheap to clone, one for each handler.
+/// The look-ups of one handler: at most four at once, in all its calls, and 64 of all handlers. Cheap to clone; the clones
+/// share its four.
 #[derive(Clone)]
 pub struct Names {
     places: Arc<Semaphore>,
+    all: Arc<Semaphore>,
     resolve: Arc<Resolve>,
 }
 
@@ -46,14 +50,26 @@ impl Names {
     ) -> Self {
         Self {
             places: Arc::new(Semaphore::new(AT_ONCE)),
+            all: Arc::new(Semaphore::new(ALL_AT_ONCE)),
             resolve: Arc::new(resolve),
+        }
+    }
+
+    /// Those of another handler: with four of its own, so that names that nobody answers for delay the look-ups of the handler
+    /// that asks for them, and no other's.
+    #[must_use]
+    pub fn of_another(&self) -> Self {
+        Self {
+            places: Arc::new(Semaphore::new(AT_ONCE)),
+            ..self.clone()
         }
     }
 
     /// Look-ups that could begin at once.
     #[cfg(test)]
     pub(super) fn free(&self) -> usize {
-        self.places.available_permits()
+        let all = self.all.available_permits();
+        self.places.available_permits().min(all)
     }
 
     /// The addresses of a name, in the resolver's order, each once, with port 0. IPv6 forms of IPv4 addresses come as
@@ -77,15 +93,17 @@ impl Names {
             name: name.clone(),
             source,
         };
-        let place = Arc::clone(&self.places)
-            .acquire_owned()
-            .await
-            .map_err(|error| failed(io::Error::other(error)))?;
+        let turn = async |places: &Arc<Semaphore>| {
+            let place = Arc::clone(places).acquire_owned().await;
+            place.map_err(|error| failed(io::Error::other(error)))
+        };
+        // The own one first: whoever waits for it holds none of the others'.
+        let places = (turn(&self.places).await?, turn(&self.all).await?);
         let resolve = Arc::clone(&self.resolve);
         let asked = name.clone();
         let work = tokio::task::spawn_blocking(move || {
             let found = resolve(&asked);
-            drop(place);
+            drop(places);
             found
         });
         let found = work

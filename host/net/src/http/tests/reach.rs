@@ -172,3 +172,60 @@ async fn four_look_ups_run_at_once_even_if_nobody_waits_for_them() {
     assert_eq!(told(&late), "look up \"cam.example\": late");
     assert!(most.load(Ordering::SeqCst) <= 4);
 }
+
+#[tokio::test]
+async fn names_that_nobody_answers_for_delay_no_other_handler() {
+    let (finish, until_then) = std::sync::mpsc::channel::<()>();
+    let until_then = Mutex::new(until_then);
+    let (started, mut starts) = tokio::sync::mpsc::unbounded_channel();
+    let one = Names::with(move |name| {
+        if name == "cam.example" {
+            return Ok(vec![at("192.168.7.9", 0)]);
+        }
+        started.send(()).unwrap();
+        assert!(until_then.lock().unwrap().recv().is_err());
+        Err(io::Error::other("late"))
+    });
+    let guard = Guard::default();
+    let other = one.of_another();
+    for _ in 0..20 {
+        tokio::select! {
+            biased;
+            _ = one.look_up(&guard, "dead.example") => panic!("it is stuck"),
+            () = std::future::ready(()) => {}
+        }
+    }
+    for _ in 0..4 {
+        starts.recv().await.unwrap();
+    }
+    assert_eq!((one.free(), other.free()), (0, 4));
+    let found = other.look_up(&guard, "cam.example").await.unwrap();
+    assert_eq!(found, [at("192.168.7.9", 0)]);
+    drop(finish);
+}
+
+#[tokio::test]
+async fn all_handlers_together_have_so_many_look_ups_at_once() {
+    let (finish, until_then) = std::sync::mpsc::channel::<()>();
+    let until_then = Mutex::new(until_then);
+    let (started, mut starts) = tokio::sync::mpsc::unbounded_channel();
+    let first = Names::with(move |_| {
+        started.send(()).unwrap();
+        assert!(until_then.lock().unwrap().recv().is_err());
+        Err(io::Error::other("late"))
+    });
+    let guard = Guard::default();
+    let handlers: Vec<Names> = (0..20).map(|_| first.of_another()).collect();
+    for names in handlers.iter().flat_map(|names| [names; 4]) {
+        tokio::select! {
+            biased;
+            _ = names.look_up(&guard, "dead.example") => panic!("it is stuck"),
+            () = std::future::ready(()) => {}
+        }
+    }
+    for _ in 0..64 {
+        starts.recv().await.unwrap();
+    }
+    assert_eq!(first.of_another().free(), 0);
+    drop(finish);
+}
