@@ -183,7 +183,13 @@ fn node() -> Network {
         ),
         interface("docker0", 3, &["172.17.0.1/16"]),
     ];
-    Network::fixed(watch::channel(Arc::new(Interfaces { list })).1)
+    Network::fixed(
+        watch::channel(Arc::new(Interfaces {
+            list,
+            ..Interfaces::default()
+        }))
+        .1,
+    )
 }
 
 /// Entries, and what is asked to know what they allow.

@@ -46,13 +46,17 @@ pub struct Interface {
 pub struct Interfaces {
     /// The interfaces.
     pub list: Vec<Interface>,
+    /// What the node takes for itself beside their addresses: the other routes of type `local` in the table `local`.
+    /// Sorted.
+    pub local: Vec<IpNet>,
 }
 
 impl Interfaces {
-    /// Whether one of them has that address.
+    /// Whether that address is the node's.
     pub fn have(&self, address: IpAddr) -> bool {
         let mut addresses = self.list.iter().flat_map(|interface| &interface.addresses);
         addresses.any(|net| net.addr() == address)
+            || self.local.iter().any(|net| net.contains(&address))
     }
 }
 

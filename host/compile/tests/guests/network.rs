@@ -31,7 +31,10 @@ fn bench() -> Bench {
         interface("lo", 1, "127.0.0.1/8", true),
         interface("eth0", 2, "192.168.7.2/24", false),
     ];
-    let (_, interfaces) = watch::channel(Arc::new(Interfaces { list }));
+    let (_, interfaces) = watch::channel(Arc::new(Interfaces {
+        list,
+        ..Interfaces::default()
+    }));
     let network = Network::fixed(interfaces);
     let folder = tempfile::tempdir().unwrap();
     let runtime = runtime(&folder.path().join("cache"), compiler(), Ok(network));

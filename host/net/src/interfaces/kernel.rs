@@ -1,6 +1,6 @@
-//! What the kernel says of the interfaces, over a netlink route socket. Keeps nothing.
+//! What the kernel says of the interfaces and local routes, over a netlink route socket. Keeps nothing.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::IpAddr;
 
@@ -9,6 +9,7 @@ use netlink_packet_core::{
     NLM_F_DUMP, NLM_F_DUMP_INTR, NLM_F_REQUEST, NetlinkBuffer, NetlinkHeader, NetlinkMessage,
     NetlinkPayload,
 };
+use netlink_packet_route::AddressFamily;
 use netlink_packet_route::address::{AddressAttribute, AddressFlags, AddressMessage};
 use netlink_packet_route::link::LinkFlags;
 use netlink_sys::protocols::NETLINK_ROUTE;
@@ -20,8 +21,8 @@ mod messages;
 
 use messages::{Answer, Link, Question};
 
-/// `RTMGRP_LINK`, `RTMGRP_IPV4_IFADDR` and `RTMGRP_IPV6_IFADDR` of `linux/rtnetlink.h`.
-const GROUPS: u32 = 0x1 | 0x10 | 0x100;
+/// `RTMGRP_LINK`, and for both families `RTMGRP_…_IFADDR` and `RTMGRP_…_ROUTE` of `linux/rtnetlink.h`.
+const GROUPS: u32 = 0x1 | 0x10 | 0x100 | 0x40 | 0x400;
 /// More than the kernel puts into one part of a dump (32 KiB).
 const PART: usize = 64 * 1024;
 /// How often a dump is begun anew because something changed meanwhile. Then an event is there as well, so the last one
@@ -29,6 +30,8 @@ const PART: usize = 64 * 1024;
 const DUMPS: usize = 3;
 /// `ENOBUFS`: events were lost.
 const OVERRUN: i32 = nix::errno::Errno::ENOBUFS as i32;
+/// `ENOENT`: there is no routing table of that number.
+const NO_TABLE: i32 = nix::errno::Errno::ENOENT as i32;
 
 /// Hears that something changed.
 pub(super) struct Events {
@@ -47,12 +50,15 @@ impl Events {
         })
     }
 
-    /// Waits for a change. Cancel-safe.
+    /// Waits for a change; those of other routes, of which a router may have many a second, are none. Cancel-safe.
     pub(super) async fn next(&mut self) -> io::Result<()> {
-        self.buffer.clear();
-        match self.socket.recv(&mut self.buffer).await {
-            Err(error) if error.raw_os_error() == Some(OVERRUN) => Ok(()),
-            result => result,
+        loop {
+            self.buffer.clear();
+            match self.socket.recv(&mut self.buffer).await {
+                Err(error) if error.raw_os_error() == Some(OVERRUN) => return Ok(()),
+                Ok(()) if messages::is_of_another_route(&self.buffer) => {}
+                result => return result,
+            }
         }
     }
 
@@ -72,10 +78,11 @@ impl Events {
 
 /// The interfaces as they are now.
 pub(super) fn read() -> io::Result<Interfaces> {
-    let mut interfaces = BTreeMap::new();
+    let (mut interfaces, mut local) = (BTreeMap::new(), BTreeSet::new());
     for _ in 0..DUMPS {
         interfaces.clear();
-        if read_into(&mut interfaces)? {
+        local.clear();
+        if read_into(&mut interfaces, &mut local)? {
             break;
         }
     }
@@ -84,11 +91,21 @@ pub(super) fn read() -> io::Result<Interfaces> {
         interface.addresses.sort_unstable();
         interface.addresses.dedup();
     }
-    Ok(Interfaces { list })
+    // Every address of an interface has such a route, too.
+    for interface in &list {
+        for net in &interface.addresses {
+            local.remove(&IpNet::from(net.addr()));
+        }
+    }
+    let local = local.into_iter().collect();
+    Ok(Interfaces { list, local })
 }
 
 /// Whether all of it is of one moment.
-fn read_into(interfaces: &mut BTreeMap<u32, Interface>) -> io::Result<bool> {
+fn read_into(
+    interfaces: &mut BTreeMap<u32, Interface>,
+    local: &mut BTreeSet<IpNet>,
+) -> io::Result<bool> {
     let mut socket = Socket::new(NETLINK_ROUTE)?;
     // The kernel answers within the calls: if nothing is there, nothing will come.
     socket.set_non_blocking(true)?;
@@ -106,7 +123,22 @@ fn read_into(interfaces: &mut BTreeMap<u32, Interface>) -> io::Result<bool> {
             interface.addresses.extend(network_of(&address));
         }
     })?;
-    Ok(links_whole && addresses_whole)
+    // Has the kernel give one table and not all, of which a router's is long; one that cannot (before 4.20) gives all.
+    let _ = socket.set_netlink_get_strict_chk(true);
+    let mut routes_whole = true;
+    for family in [AddressFamily::Inet, AddressFamily::Inet6] {
+        let dumped = dump(&socket, Question::LocalRoutes(family), |answer| {
+            if let Answer::LocalRoute(net) = answer {
+                local.insert(net);
+            }
+        });
+        routes_whole &= match dumped {
+            // There is no such table before the first address is there.
+            Err(error) if error.raw_os_error() == Some(NO_TABLE) => true,
+            dumped => dumped?,
+        };
+    }
+    Ok(links_whole && addresses_whole && routes_whole)
 }
 
 /// Asks for all there are; says whether they are all of one moment.
@@ -133,9 +165,9 @@ fn dump(socket: &Socket, question: Question, mut each: impl FnMut(Answer)) -> io
                 Ok(NetlinkPayload::Done(_)) => return Ok(whole),
                 Ok(NetlinkPayload::Error(error)) => return Err(error.to_io()),
                 Ok(_) => {}
-                // One interface of a kind that this version cannot read hides no other.
+                // One of a kind that this version cannot read hides no other.
                 Err(error) => {
-                    tracing::debug!(%error, "cannot read what the kernel says of an interface");
+                    tracing::debug!(%error, "cannot read what the kernel says of an interface or route");
                 }
             }
             // Messages are aligned to four bytes.

@@ -88,6 +88,38 @@ fn links_and_addresses_are_followed() {
 }
 
 #[test]
+fn local_routes_are_followed() {
+    with_namespace(|| async {
+        let network = Network::start().unwrap();
+        assert_eq!(network.interfaces().local, []);
+        ip("link set lo up");
+        let lines = |now: &Interfaces| {
+            let nets = now.local.iter().map(ToString::to_string);
+            nets.collect::<Vec<_>>().join(" ")
+        };
+        // Not the ones of its addresses.
+        eventually(&network, "lo is up", |now| lines(now) == "127.0.0.0/8").await;
+        ip("route add local 10.5.0.0/24 dev lo");
+        eventually(&network, "one of IPv4", |now| {
+            lines(now) == "10.5.0.0/24 127.0.0.0/8"
+        })
+        .await;
+        // What a transparent proxy has is no address of the node.
+        ip("route add local default dev lo table 100");
+        ip("-6 route add local 2001:db8:5::/64 dev lo");
+        eventually(&network, "one of IPv6", |now| {
+            lines(now) == "10.5.0.0/24 127.0.0.0/8 2001:db8:5::/64"
+        })
+        .await;
+        ip("route del local 10.5.0.0/24 dev lo");
+        eventually(&network, "one less", |now| {
+            lines(now) == "127.0.0.0/8 2001:db8:5::/64"
+        })
+        .await;
+    });
+}
+
+#[test]
 fn a_link_local_address_comes_when_it_is_known_to_be_unique() {
     with_namespace(|| async {
         let network = Network::start().unwrap();

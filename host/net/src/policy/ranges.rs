@@ -26,6 +26,7 @@ pub(super) enum What {
     Multicast,
     Broadcast,
     Own,
+    Translated,
     Containers(String),
     /// An IPv6 form of an IPv4 address that is special.
     Wrapped(Box<What>),
@@ -41,6 +42,7 @@ impl fmt::Display for What {
             Self::Multicast => f.write_str("multicast"),
             Self::Broadcast => f.write_str("broadcast"),
             Self::Own => f.write_str("the node's own address"),
+            Self::Translated => f.write_str("a NAT64 prefix for local use"),
             Self::Containers(name) => write!(f, "the containers' network on {name}"),
             Self::Wrapped(what) => write!(f, "an IPv6 form of an IPv4 address ({what})"),
         }
@@ -59,18 +61,20 @@ const FIXED_V4: [([u8; 4], u8, What); 7] = [
     ([224, 0, 0, 0], 4, What::Multicast),
 ];
 
-/// IPv6 ranges that are special everywhere. `fd00:ec2::/32` has AWS's services, `fd20:ce::254` is Google's.
-const FIXED_V6: [([u16; 8], u8, What); 6] = [
+/// IPv6 ranges that are special everywhere. `fd00:ec2::/32` has AWS's services, `fd20:ce::254` is Google's. Where in an
+/// address of `64:ff9b:1::/48` (RFC 8215) the IPv4 address is, and whose network it is in, only its gateway knows.
+const FIXED_V6: [([u16; 8], u8, What); 7] = [
     ([0, 0, 0, 0, 0, 0, 0, 0], 128, What::Unspecified),
     ([0, 0, 0, 0, 0, 0, 0, 1], 128, What::Loopback),
     ([0xfe80, 0, 0, 0, 0, 0, 0, 0], 10, What::LinkLocal),
     ([0xfd00, 0xec2, 0, 0, 0, 0, 0, 0], 32, What::Metadata),
     ([0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254], 128, What::Metadata),
+    ([0x64, 0xff9b, 1, 0, 0, 0, 0, 0], 48, What::Translated),
     ([0xff00, 0, 0, 0, 0, 0, 0, 0], 8, What::Multicast),
 ];
 
 /// What gateways and tunnels put before an IPv4 address to have it reached by IPv6, in bits from the left, and how many
-/// bits that is: NAT64 (RFC 6052; a local prefix of RFC 8215 in its usual form), 6to4 (RFC 3056), stateless
+/// bits that is: NAT64 (RFC 6052; a local prefix of RFC 8215 in its usual form, for entries inside it), 6to4 (RFC 3056), stateless
 /// translators (RFC 2765), automatic tunnels
 /// (RFC 4291, 2.5.5.1). The form that sockets know, `::ffff:0:0/96`, is taken off before.
 const WRAPS: [(u128, u8); 5] = [
@@ -149,6 +153,13 @@ pub(super) fn of(interface: &Interface, is_containers: bool) -> Vec<Special> {
         }
     }
     ranges
+}
+
+/// The range of a local route: the node takes what is sent there, whether an interface has the address or not.
+pub(super) fn local(net: IpNet) -> Option<Special> {
+    let address = net.addr();
+    let is_other = address.is_loopback() || is_link_local(address) || address.is_multicast();
+    (!is_other).then(|| special(net, What::Own))
 }
 
 fn special(net: impl Into<IpNet>, what: What) -> Special {

@@ -36,6 +36,8 @@ impl View {
                 view.granted.push(interface.clone());
             }
         }
+        view.special
+            .extend(interfaces.local.iter().copied().filter_map(ranges::local));
         let wrapped: Vec<Special> = view.special.iter().flat_map(ranges::wrapped).collect();
         view.special.extend(wrapped);
         view

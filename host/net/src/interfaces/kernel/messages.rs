@@ -1,25 +1,40 @@
-//! The messages that say which interfaces and addresses there are, as the kernel sends them. Knows no socket.
+//! The messages that say which interfaces, addresses and local routes there are, as the kernel sends them. Knows no socket.
 //!
 //! `netlink-packet-route` reads far more; its enumeration of all messages would bring the readers of all of them into the program
-//! (350 KB), though an interface's name and flags are all that is asked for.
+//! (350 KB), though an interface's name and flags and a route's destination are all that is asked for.
+
+use std::net::IpAddr;
+
+use ipnet::IpNet;
 
 use netlink_packet_core::{
     DecodeError, DefaultNla, Emitable, NetlinkDeserializable, NetlinkHeader, NetlinkSerializable,
     NlasIterator, Parseable, parse_string,
 };
+use netlink_packet_route::AddressFamily;
 use netlink_packet_route::address::{AddressHeader, AddressMessage};
 use netlink_packet_route::link::{LinkFlags, LinkHeader};
+use netlink_packet_route::route::{RouteHeader, RouteType};
 
 // Of linux/rtnetlink.h and linux/if_link.h.
 const RTM_NEWLINK: u16 = 16;
 const RTM_GETLINK: u16 = 18;
 const RTM_NEWADDR: u16 = 20;
 const RTM_GETADDR: u16 = 22;
+const RTM_NEWROUTE: u16 = 24;
+const RTM_DELROUTE: u16 = 25;
+const RTM_GETROUTE: u16 = 26;
+const RTA_DST: u16 = 1;
+const LOCAL_TABLE: u8 = 255;
 const IFLA_IFNAME: u16 = 3;
 const IFLA_EXT_MASK: u16 = 29;
 const RTEXT_FILTER_SKIP_STATS: u32 = 1 << 3;
 /// `struct ifinfomsg`, which an interface's attributes come after.
 const LINK_HEAD: usize = 16;
+/// `struct rtmsg`, which a route's attributes come after.
+const ROUTE_HEAD: usize = 12;
+/// `struct nlmsghdr`, which any message comes after.
+const HEAD: usize = 16;
 
 /// What the kernel is asked for.
 #[derive(Debug, Clone, Copy)]
@@ -28,6 +43,8 @@ pub(super) enum Question {
     Links,
     /// Their addresses.
     Addresses,
+    /// The routes of one family to the node itself.
+    LocalRoutes(AddressFamily),
 }
 
 impl Question {
@@ -39,6 +56,12 @@ impl Question {
                 Box::new(DefaultNla::new(IFLA_EXT_MASK, mask)),
             ],
             Self::Addresses => vec![Box::new(AddressHeader::default())],
+            Self::LocalRoutes(family) => vec![Box::new(RouteHeader {
+                address_family: family,
+                table: LOCAL_TABLE,
+                kind: RouteType::Local,
+                ..RouteHeader::default()
+            })],
         }
     }
 }
@@ -48,6 +71,7 @@ impl NetlinkSerializable for Question {
         match self {
             Self::Links => RTM_GETLINK,
             Self::Addresses => RTM_GETADDR,
+            Self::LocalRoutes(_) => RTM_GETROUTE,
         }
     }
 
@@ -74,6 +98,8 @@ pub(super) enum Answer {
     Link(Link),
     /// An address.
     Address(AddressMessage),
+    /// What the node takes for itself.
+    LocalRoute(IpNet),
     /// Anything else.
     Other,
 }
@@ -93,6 +119,7 @@ impl NetlinkDeserializable for Answer {
         match header.message_type {
             RTM_NEWLINK => Ok(Link::parse(payload)?.map_or(Self::Other, Self::Link)),
             RTM_NEWADDR => AddressMessage::parse(payload).map(Self::Address),
+            RTM_NEWROUTE => Ok(local_route(payload)?.map_or(Self::Other, Self::LocalRoute)),
             _ => Ok(Self::Other),
         }
     }
@@ -113,11 +140,50 @@ impl Link {
     }
 }
 
+/// Whether a route, after its header, is one of the table `local`.
+fn is_local_table(route: &[u8]) -> bool {
+    route.get(4) == Some(&LOCAL_TABLE)
+}
+
+/// Where a route to the node itself leads; none of any other, or of one to everywhere.
+fn local_route(payload: &[u8]) -> Result<Option<IpNet>, DecodeError> {
+    let [_, length, _, _, _, _, _, kind, ..] = payload else {
+        return Err(DecodeError::from("a route is too short"));
+    };
+    if !is_local_table(payload) || RouteType::from(*kind) != RouteType::Local {
+        return Ok(None);
+    }
+    for attribute in NlasIterator::new(payload.get(ROUTE_HEAD..).unwrap_or_default()) {
+        let attribute = attribute?;
+        if attribute.kind() == RTA_DST {
+            return Ok(destination(attribute.value(), *length));
+        }
+    }
+    Ok(None)
+}
+
+fn destination(address: &[u8], length: u8) -> Option<IpNet> {
+    let v4 = || Some(IpAddr::from(<[u8; 4]>::try_from(address).ok()?));
+    let v6 = || Some(IpAddr::from(<[u8; 16]>::try_from(address).ok()?));
+    IpNet::new(v4().or_else(v6)?, length).ok()
+}
+
+/// Whether an event tells of a route that is of no concern here.
+pub(super) fn is_of_another_route(event: &[u8]) -> bool {
+    let kind = event.get(4..6).and_then(|bytes| bytes.try_into().ok());
+    let is_route = matches!(
+        kind.map(u16::from_ne_bytes),
+        Some(RTM_NEWROUTE | RTM_DELROUTE)
+    );
+    is_route && !is_local_table(event.get(HEAD..).unwrap_or_default())
+}
+
 #[cfg(test)]
 mod tests {
     use netlink_packet_core::{NetlinkMessage, NetlinkPayload};
     use netlink_packet_route::RouteNetlinkMessage;
     use netlink_packet_route::link::{LinkAttribute, LinkExtentMask, LinkMessage};
+    use netlink_packet_route::route::{RouteAddress, RouteAttribute, RouteMessage};
 
     use super::*;
 
@@ -145,6 +211,14 @@ mod tests {
         assert_eq!(
             sent(Question::Addresses),
             sent(RouteNetlinkMessage::GetAddress(addresses))
+        );
+        let mut routes = RouteMessage::default();
+        routes.header.address_family = AddressFamily::Inet6;
+        routes.header.table = LOCAL_TABLE;
+        routes.header.kind = RouteType::Local;
+        assert_eq!(
+            sent(Question::LocalRoutes(AddressFamily::Inet6)),
+            sent(RouteNetlinkMessage::GetRoute(routes))
         );
     }
 
@@ -183,13 +257,55 @@ mod tests {
     }
 
     #[test]
+    fn only_local_routes_of_the_local_table_are_the_nodes_own() {
+        let route = |address: &str, length, table, kind| {
+            let mut route = RouteMessage::default();
+            route.header.destination_prefix_length = length;
+            (route.header.table, route.header.kind) = (table, kind);
+            let destination = match address.parse().unwrap() {
+                IpAddr::V4(ip) => RouteAddress::Inet(ip),
+                IpAddr::V6(ip) => RouteAddress::Inet6(ip),
+            };
+            route.attributes = vec![
+                RouteAttribute::Table(table.into()),
+                RouteAttribute::Destination(destination),
+            ];
+            route
+        };
+        for (route, own) in [
+            (
+                route("10.5.0.0", 24, 255, RouteType::Local),
+                Some("10.5.0.0/24"),
+            ),
+            (
+                route("2001:db8::", 64, 255, RouteType::Local),
+                Some("2001:db8::/64"),
+            ),
+            (route("10.5.0.255", 32, 255, RouteType::Broadcast), None),
+            // As for transparent proxies.
+            (route("10.5.0.0", 24, 100, RouteType::Local), None),
+            (route("10.5.0.0", 24, 254, RouteType::Unicast), None),
+        ] {
+            let message = RouteNetlinkMessage::NewRoute(route.clone());
+            let concerns = !is_of_another_route(&sent(message.clone()));
+            assert_eq!(concerns, route.header.table == 255, "{route:?}");
+            let told = match heard(message) {
+                Answer::LocalRoute(net) => Some(net.to_string()),
+                _ => None,
+            };
+            assert_eq!(told.as_deref(), own, "{route:?}");
+        }
+        assert!(!is_of_another_route(b""));
+    }
+
+    #[test]
     fn short_messages_are_errors() {
         let header = |message_type| {
             let mut header = NetlinkHeader::default();
             header.message_type = message_type;
             header
         };
-        for kind in [RTM_NEWLINK, RTM_NEWADDR] {
+        for kind in [RTM_NEWLINK, RTM_NEWADDR, RTM_NEWROUTE] {
             Answer::deserialize(&header(kind), &[0; 7]).unwrap_err();
         }
         // An attribute that says it is longer than the message.

@@ -16,6 +16,7 @@ fn reach(section: &str) -> Reach {
     };
     let interfaces = Interfaces {
         list: vec![interface],
+        ..Interfaces::default()
     };
     let (_, receiver) = watch::channel(Arc::new(interfaces));
     let grants = Grants::parse(&format!("network: {section}")).unwrap();

@@ -260,6 +260,7 @@ async fn a_change_of_granted_interfaces_wakes_once_they_have_settled() {
     let snapshot = |list: &[Interface]| {
         Arc::new(Interfaces {
             list: list.to_vec(),
+            ..Interfaces::default()
         })
     };
     let (sender, receiver) = watch::channel(snapshot(&[]));
