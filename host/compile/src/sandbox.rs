@@ -20,6 +20,11 @@ const FILES: u64 = 16;
 /// Native code, in bytes.
 const OUTPUT: u64 = 512 << 20;
 
+/// How much the kernel prefers it when memory is short: before everything else, the agent and the workloads first of all.
+const OUT_OF_MEMORY: &str = "1000";
+/// As nice as can be.
+const NICE: i32 = 19;
+
 /// Why it could not be given up.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
@@ -41,6 +46,7 @@ pub(crate) enum Error {
 
 /// Bounds memory, computing and files, gives up the right to gain rights, and all system calls but those a computation needs.
 pub(crate) fn enter() -> Result<(), Error> {
+    give_way();
     // Nobody waits for what an agent that was killed has asked for. (One that is killed before this call has not sent
     // the component, or no more than a pipe holds.)
     set_pdeathsig(Signal::SIGKILL).map_err(Error::Orphan)?;
@@ -55,6 +61,22 @@ pub(crate) fn enter() -> Result<(), Error> {
         setrlimit(resource, soft, hard).map_err(|source| Error::Limit { what, source })?;
     }
     filter_calls()
+}
+
+/// Lets everything else on the machine go first, in computing and in memory: nobody waits for a compilation. Where that cannot
+/// be asked for, it compiles all the same. For this thread and those it starts from now on.
+#[allow(
+    unsafe_code,
+    reason = "neither the standard library nor nix sets a thread's scheduling"
+)]
+fn give_way() {
+    let _ = std::fs::write("/proc/self/oom_score_adj", OUT_OF_MEMORY);
+    let batch = libc::sched_param { sched_priority: 0 };
+    // SAFETY: both ask for something of the calling thread (0), the second by a structure that outlives the call.
+    unsafe {
+        libc::setpriority(libc::PRIO_PROCESS, 0, NICE);
+        libc::sched_setscheduler(0, libc::SCHED_BATCH, &raw const batch);
+    }
 }
 
 /// For this thread and those it starts from now on; sets `no_new_privs`, too.

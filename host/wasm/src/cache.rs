@@ -34,6 +34,8 @@ const UNUSED: Duration = Duration::from_hours(30 * 24);
 /// At most so many entries are kept: of all handlers, or each start would compile those anew that lost their place to the others, and
 /// some of versions before, for who goes back to them.
 const ENTRIES: usize = MOST_HANDLERS + 28;
+/// At most so many bytes are kept: a component's native code may have half of it.
+const BYTES: u64 = 512 << 20;
 /// The file with the key.
 const KEY_FILE: &str = "key";
 /// How names of files begin that are being written.
@@ -199,7 +201,8 @@ impl Cache {
         }
     }
 
-    /// Removes entries of other engines, entries long unused, the oldest ones beyond the number, and what a crash left.
+    /// Removes entries of other engines, entries long unused, those that were not asked for the longest beyond the number and
+    /// the bytes, and what a crash left.
     fn prune(&self) {
         let Ok(entries) = std::fs::read_dir(&self.folder) else {
             return;
@@ -209,7 +212,9 @@ impl Cache {
         let mut kept = Vec::new();
         for entry in entries.flatten() {
             let name = entry.file_name().to_string_lossy().into_owned();
-            let used = entry.metadata().and_then(|metadata| metadata.modified());
+            let metadata = entry.metadata();
+            let size = metadata.as_ref().map_or(0, std::fs::Metadata::len);
+            let used = metadata.and_then(|metadata| metadata.modified());
             let age = used.as_ref().map_or(Duration::MAX, |used| {
                 now.duration_since(*used).unwrap_or_default()
             });
@@ -222,12 +227,16 @@ impl Cache {
             if remove {
                 let _ = std::fs::remove_file(entry.path());
             } else if name.ends_with(SUFFIX) {
-                kept.push((age, entry.path()));
+                kept.push((age, entry.path(), size));
             }
         }
         kept.sort();
-        for (_, path) in kept.iter().skip(ENTRIES) {
-            let _ = std::fs::remove_file(path);
+        let mut bytes = 0_u64;
+        for (number, (_, path, size)) in kept.iter().enumerate() {
+            bytes = bytes.saturating_add(*size);
+            if number >= ENTRIES || bytes > BYTES {
+                let _ = std::fs::remove_file(path);
+            }
         }
     }
 }

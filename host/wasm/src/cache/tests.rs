@@ -153,6 +153,27 @@ fn verified_bytes_that_are_no_native_code_are_compiled_again() {
 }
 
 #[test]
+fn what_was_not_asked_for_the_longest_goes_where_the_cache_is_too_large() {
+    let folder = tempfile::tempdir().unwrap();
+    let cache = open(folder.path());
+    let path = |number: u64| {
+        let digest = Digest(format!("{number:064}"));
+        folder.path().join(cache.name(&digest))
+    };
+    let now = SystemTime::now();
+    // The higher the number, the longer nobody asked for it. Their bytes are nowhere written.
+    for (number, mib) in [(0, 200), (1, 100), (2, 212), (3, 1), (4, 100)] {
+        let file = File::create(path(number)).unwrap();
+        file.set_len(mib << 20).unwrap();
+        file.set_modified(now - Duration::from_secs(number))
+            .unwrap();
+    }
+    cache.prune();
+    let kept: Vec<u64> = (0..5).filter(|number| path(*number).exists()).collect();
+    assert_eq!(kept, [0, 1, 2]);
+}
+
+#[test]
 fn every_handler_keeps_its_entry_and_the_oldest_versions_go() {
     let folder = tempfile::tempdir().unwrap();
     let cache = open(folder.path());
