@@ -22,6 +22,7 @@ use crate::metrics::Metrics;
 use crate::reconcile::Ended;
 
 mod allocate;
+mod below;
 pub mod books;
 pub mod claim;
 pub mod door;

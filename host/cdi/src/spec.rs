@@ -128,15 +128,20 @@ pub struct Mount {
 }
 
 impl Mount {
-    /// A file or folder of the host with everything mounted below it. `nodev` is not set: device nodes in it are
-    /// what it may be wanted for, and the runtime's device rules still hold.
+    /// A file or folder of the host. If it may be written, then with everything mounted below it; if not, without: `ro` holds
+    /// for one file system, and `rro`, which holds for all, fails on kernels before 5.12 and with older runtimes.
+    /// `nodev` is not set: device nodes in it are what it may be wanted for, and the runtime's device rules still hold.
     pub fn bind(container_path: &str, host_path: &str, read_only: bool) -> Self {
-        let access = if read_only { "ro" } else { "rw" };
+        let options = if read_only {
+            ["bind", "rprivate", "ro"]
+        } else {
+            ["rbind", "rprivate", "rw"]
+        };
         Self {
             host_path: host_path.to_owned(),
             container_path: container_path.to_owned(),
             mount_type: None,
-            options: ["rbind", "rprivate", access].map(str::to_owned).into(),
+            options: options.map(str::to_owned).into(),
         }
     }
 }

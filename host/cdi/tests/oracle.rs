@@ -160,6 +160,6 @@ fn a_container_gets_the_edits_of_its_device_and_of_the_kind_and_no_others() {
     assert_eq!(mount.source().as_ref().unwrap().to_str(), Some("/etc"));
     assert_eq!(
         mount.options().as_ref().unwrap(),
-        &["rbind", "rprivate", "ro"]
+        &["bind", "rprivate", "ro"]
     );
 }

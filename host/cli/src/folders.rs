@@ -11,7 +11,7 @@ const SYSTEM_CONFIG: &str = "/etc/leafhost";
 /// Where container runtimes look for CDI specs if nothing is set.
 pub const SYSTEM_CDI: &str = "/etc/cdi";
 /// Where a kubelet has its folder if nothing is set. That of the device plugins is always there.
-const SYSTEM_KUBELET: &str = "/var/lib/kubelet";
+pub const SYSTEM_KUBELET: &str = "/var/lib/kubelet";
 
 /// Who asks, as far as folders depend on it.
 #[derive(Debug, Clone, Default)]
@@ -83,6 +83,14 @@ impl User {
         self.own(self.cache.as_ref(), ".cache").unwrap_or_else(|_| {
             std::env::temp_dir().join(format!("leafhost-{}", nix::unistd::geteuid()))
         })
+    }
+
+    /// What an agent of this user has, and a kubelet, where nobody says otherwise.
+    pub fn own_folders(&self) -> Vec<PathBuf> {
+        let mut folders = vec![SYSTEM_KUBELET.into(), SYSTEM_CDI.into()];
+        folders.extend(self.standalone_dir());
+        folders.extend(self.state_dir());
+        folders
     }
 
     fn own(&self, folder: Option<&PathBuf>, below_home: &str) -> Result<PathBuf> {

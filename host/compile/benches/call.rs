@@ -37,6 +37,7 @@ type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 async fn main() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let runtime = Runtime::new(RuntimeConfig {
+        own_folders: Vec::new(),
         cache_dir: folder.path().join("cache"),
         compiler: Some(env!("CARGO_BIN_EXE_leafhost-compile").into()),
         compile_timeout: Duration::from_mins(1),

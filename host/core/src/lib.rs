@@ -12,6 +12,7 @@ pub mod fault;
 pub mod handler;
 pub mod instance;
 pub mod left_out;
+pub mod mounts;
 pub mod names;
 pub mod ports;
 pub mod session;

@@ -2,6 +2,7 @@
 //!
 //! Checked as a whole, every problem with the path of its field. Knows no engine and opens nothing.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use glob::{MatchOptions, Pattern};
@@ -48,6 +49,8 @@ pub struct DeviceGrants {
     pub mounts: Vec<MountGrant>,
     /// Environment variables by pattern.
     pub env: Vec<Pattern>,
+    /// Folders that are never mounted, nor any they are in: the agent's own and the kubelet's. Not from the file.
+    pub never: Arc<[String]>,
 }
 
 /// A file or folder that a device may bring along.
@@ -74,9 +77,15 @@ impl DeviceGrants {
             .any(|pattern| pattern.matches_with(path, PATHS))
     }
 
-    /// Whether that path may be mounted that way. Some never, whatever a pattern says: the root, and what the kernel shows.
+    /// Whether that path may be mounted that way. Some never, whatever a pattern says: the root, what the kernel shows, and the
+    /// folders of the agent and the kubelet.
     pub fn allows_mount(&self, path: &str, read_only: bool) -> bool {
-        let never = path == "/" || is_of_the_kernel(path);
+        let never = path == "/"
+            || is_of_the_kernel(path)
+            || self
+                .never
+                .iter()
+                .any(|folder| is_within(path, folder) || is_within(folder, path));
         !never
             && self
                 .mounts
@@ -100,10 +109,15 @@ impl DeviceGrants {
 
 /// Whether that path, or whatever a pattern that begins so names, is the kernel's to show.
 pub(crate) fn is_of_the_kernel(path: &str) -> bool {
-    ["/dev", "/proc", "/sys"].iter().any(|root| {
-        path.strip_prefix(root)
-            .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
-    })
+    ["/dev", "/proc", "/sys"]
+        .iter()
+        .any(|root| is_within(path, root))
+}
+
+/// Whether a path is that folder or below it.
+pub(crate) fn is_within(path: &str, folder: &str) -> bool {
+    path.strip_prefix(folder)
+        .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
 /// Whether that name, or whatever a pattern that begins so names, is never handed out.

@@ -54,6 +54,8 @@ pub struct RuntimeConfig {
     pub compiler: Option<PathBuf>,
     /// How long compiling one component may take.
     pub compile_timeout: Duration,
+    /// Folders that no device brings into a container, whatever is granted: the agent's own and the kubelet's.
+    pub own_folders: Vec<PathBuf>,
     /// Where device events come from; or why there are none, then handlers that want them are called every minute.
     pub events: Result<leafhost_udev::Monitor, String>,
     /// The interfaces and groups of this node; or why they cannot be seen, then every use of the network is denied.
@@ -86,6 +88,7 @@ pub struct Runtime {
     events: Arc<handler::Events>,
     network: Result<leafhost_net::Network, String>,
     names: leafhost_net::http::Names,
+    own_folders: Arc<[String]>,
 }
 
 impl std::fmt::Debug for Runtime {
@@ -115,6 +118,18 @@ impl Runtime {
             events: Arc::new(config.events),
             network: config.network,
             names: leafhost_net::http::Names::default(),
+            own_folders: spellings(&config.own_folders),
         }))
     }
+}
+
+/// Those folders, and where their links lead.
+fn spellings(folders: &[PathBuf]) -> Arc<[String]> {
+    let real = folders
+        .iter()
+        .filter_map(|folder| std::fs::canonicalize(folder).ok());
+    let all = folders.iter().cloned().chain(real);
+    all.filter_map(|folder| Some(folder.to_str()?.trim_end_matches('/').to_owned()))
+        .filter(|folder| !folder.is_empty())
+        .collect()
 }

@@ -252,8 +252,13 @@ impl Bounds<'_> {
         fits: fn(Kind) -> bool,
     ) -> Result<String, String> {
         if !granted(path) {
+            let never = if list == "mounts" {
+                " (never /, /dev, /proc, /sys, and the folders of the agent and the kubelet)"
+            } else {
+                ""
+            };
             return Err(format!(
-                "{path} is not granted; `devices.{list}` in the grants lists what may be handed out"
+                "{path} is not granted; `devices.{list}` in the grants lists what may be handed out{never}"
             ));
         }
         let resolved = (self.resolve)(path)

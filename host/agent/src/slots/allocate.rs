@@ -9,6 +9,7 @@ use leafhost_kubelet::{Incarnation, Refusal};
 use tokio::time::{Instant, timeout};
 
 use super::SlotTask;
+use super::below;
 use super::claim::{self, Chosen};
 use super::door::{QUEUE, Request};
 use super::ground::Ground;
@@ -222,7 +223,18 @@ impl SlotTask {
                 self.take_back(&chosen, redeemed).await;
                 Err(too_late())
             }
-            other => other,
+            Ok(chosen) => {
+                let name = resource_name(&request.resource).unwrap_or_default();
+                let through = self.owners.configurations.contains_key(name);
+                match below::hold(claim::answer(through.then_some(name), &chosen)) {
+                    Ok(allocation) => Ok((chosen, allocation)),
+                    Err(refusal) => {
+                        self.take_back(&chosen, redeemed).await;
+                        Err(refusal)
+                    }
+                }
+            }
+            Err(refusal) => Err(refusal),
         };
         self.metrics.allocated(
             match &result {
@@ -232,10 +244,7 @@ impl SlotTask {
             took,
         );
         match result {
-            Ok(chosen) => {
-                let name = resource_name(&request.resource).unwrap_or_default();
-                let through = self.owners.configurations.contains_key(name);
-                let allocation = claim::answer(through.then_some(name), &chosen);
+            Ok((chosen, allocation)) => {
                 let is_sent = request.answer.send(Ok(allocation)).is_ok();
                 // What waits for the answer is next on this very thread: it goes before the books are brought up to date.
                 tokio::task::yield_now().await;

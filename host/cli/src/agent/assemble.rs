@@ -69,10 +69,12 @@ async fn start_runtime(settings: &Settings) -> Result<(Arc<Runtime>, Vec<String>
         let network =
             Network::start().map_err(|error| crate::failure::line(&anyhow::Error::from(error)));
         let problems = Machine::look(&settings, &events, &network).problems();
+        let own_folders = settings.own_folders();
         let runtime = Runtime::new(RuntimeConfig {
             cache_dir: settings.state_dir.join("native"),
             compiler: settings.compiler.compiler,
             compile_timeout: settings.compiler.compile_timeout,
+            own_folders,
             events,
             network,
         })?;

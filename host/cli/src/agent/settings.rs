@@ -121,6 +121,18 @@ impl Settings {
             is_root: user.is_root,
         })
     }
+
+    /// What no device brings into a container: the folders of the agent, and those of a kubelet, whether it is offered to or not.
+    pub fn own_folders(&self) -> Vec<PathBuf> {
+        let mut folders = vec![
+            self.dir.clone(),
+            self.state_dir.clone(),
+            folders::SYSTEM_KUBELET.into(),
+        ];
+        folders.extend(self.cdi_dir.iter().chain(&self.kubelet_dir).cloned());
+        folders.extend(self.handlers_dirs.iter().cloned());
+        folders
+    }
 }
 
 /// The path from the root: it is shown to others, who are elsewhere.

@@ -26,8 +26,10 @@ pub fn runtime(compiler: &CompilerArgs, discovers: bool) -> Result<Arc<Runtime>>
         let why = || "nothing is discovered".to_owned();
         (Err(why()), Err(why()))
     };
+    let user = User::current();
     Runtime::new(RuntimeConfig {
-        cache_dir: User::current().cache_dir().join("native"),
+        own_folders: user.own_folders(),
+        cache_dir: user.cache_dir().join("native"),
         compiler: compiler.compiler.clone(),
         compile_timeout: compiler.compile_timeout,
         events,

@@ -85,6 +85,7 @@ fn compiler() -> PathBuf {
 
 fn runtime(cache: &Path, compiler: PathBuf, network: Result<Network, String>) -> Arc<Runtime> {
     Runtime::new(RuntimeConfig {
+        own_folders: Vec::new(),
         cache_dir: cache.to_owned(),
         compiler: Some(compiler),
         compile_timeout: Duration::from_mins(1),

@@ -2,6 +2,28 @@ use std::fmt::Write as _;
 
 use super::*;
 
+#[test]
+fn folders_of_the_agent_and_the_kubelet_fit_no_pattern() {
+    let grants = Grants::parse("devices: {mounts: ['/*:rw', '/*/*:rw', '/*/*/*:rw']}").unwrap();
+    let mut devices = grants.devices;
+    assert!(devices.allows_mount("/var/lib", true));
+    devices.never = ["/var/lib/kubelet".to_owned(), "/etc/leafhost".to_owned()].into();
+    for (path, allowed) in [
+        ("/var/lib/kubelet", false),
+        ("/var/lib", false),
+        ("/var", false),
+        ("/etc/leafhost/secrets", false),
+        ("/etc", false),
+        ("/etc/leafhost2", true),
+        ("/var/lib/kubelets", true),
+        ("/var/log", true),
+        ("/srv", true),
+    ] {
+        assert_eq!(devices.allows_mount(path, true), allowed, "{path}");
+        assert_eq!(devices.allows_mount(path, false), allowed, "{path}");
+    }
+}
+
 fn problem(text: &str) -> FieldProblem {
     Grants::parse(text).unwrap_err().remove(0)
 }

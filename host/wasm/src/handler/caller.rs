@@ -1,7 +1,7 @@
 //! The calls of one session: what the guest is asked, and what is made of its answer.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -120,12 +120,13 @@ impl GuestCaller {
         let (shared, ears) = (self.shared, self.ears.clone());
         let small = is_small(&answer);
         let check = move || {
+            let mounts = OnceLock::new();
             let bounds = Bounds {
                 grants: &grants,
                 shared,
                 secrets: &secrets,
                 udev_nodes: &udev_nodes,
-                resolve: &resolve,
+                resolve: &|path| resolve(path, &mounts),
             };
             bounds.weigh(&answer)?;
             let discovery = bounds.discovery(answer.devices, answer.departed);

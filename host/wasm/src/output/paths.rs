@@ -1,9 +1,13 @@
 //! Paths of nodes and mounts: what lies behind their links, and where in a container they may not go.
 
 use std::io;
-use std::os::unix::fs::FileTypeExt as _;
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
+use std::sync::OnceLock;
 
-use crate::grants::is_of_the_kernel;
+use leafhost_core::mounts::{Mounts, TABLE};
+use nix::sys::stat::{major, minor};
+
+use crate::grants::{is_of_the_kernel, is_within};
 
 /// What is at a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,10 +53,12 @@ pub struct Resolved {
     pub kind: Kind,
 }
 
-/// Follows links. Blocks.
-pub(crate) fn resolve(path: &str) -> io::Result<Resolved> {
+/// Follows links. What could be mounted is refused where the kernel shows itself, there or below; `mounts` is read when it is
+/// needed. Blocks.
+pub(crate) fn resolve(path: &str, mounts: &OnceLock<Mounts>) -> io::Result<Resolved> {
     let path = std::fs::canonicalize(path)?;
-    let kind = std::fs::symlink_metadata(&path)?.file_type();
+    let metadata = std::fs::symlink_metadata(&path)?;
+    let kind = metadata.file_type();
     let kind = if kind.is_char_device() || kind.is_block_device() {
         Kind::Node
     } else if kind.is_dir() {
@@ -66,7 +72,34 @@ pub(crate) fn resolve(path: &str) -> io::Result<Resolved> {
         .into_os_string()
         .into_string()
         .map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "its name is not UTF-8"))?;
+    if kind.is_mountable() {
+        let mounts = if let Some(mounts) = mounts.get() {
+            mounts
+        } else {
+            let read = Mounts::parse(&std::fs::read(TABLE)?);
+            mounts.get_or_init(|| read)
+        };
+        refuse_the_kernels(&path, metadata.dev(), mounts)?;
+    }
     Ok(Resolved { path, kind })
+}
+
+/// Refuses a path on a file system of the kernel, by the device of what is there, and one that has such a file system below.
+fn refuse_the_kernels(path: &str, device: u64, mounts: &Mounts) -> io::Result<()> {
+    let at = mounts
+        .of_device(major(device), minor(device))
+        .map(|mounted| (mounted, path.to_owned()));
+    let below = mounts
+        .below(path)
+        .map(|(mounted, _)| (mounted, mounted.path.clone()));
+    let found = at
+        .into_iter()
+        .chain(below)
+        .find(|(mounted, _)| mounted.is_of_the_kernel());
+    found.map_or(Ok(()), |(mounted, place)| {
+        let why = format!("{place} is in a {} of the kernel", mounted.kind);
+        Err(io::Error::new(io::ErrorKind::PermissionDenied, why))
+    })
 }
 
 /// Nodes lie below `/dev`, and nothing else from there, from `/proc` or `/sys` is handed out.
@@ -141,11 +174,6 @@ pub(super) fn mount_target_problem(target: &str) -> Option<&'static str> {
         .then_some("would cover a part of the container's own system")
 }
 
-fn is_within(path: &str, root: &str) -> bool {
-    path.strip_prefix(root)
-        .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -186,6 +214,7 @@ mod tests {
 
     #[test]
     fn links_are_followed_and_kinds_told() {
+        let resolve = |path: &str| resolve(path, &OnceLock::new());
         assert_eq!(resolve("/dev/null").unwrap().kind, Kind::Node);
         let folder = tempfile::tempdir().unwrap();
         let link = folder.path().join("link");
@@ -193,5 +222,54 @@ mod tests {
         let resolved = resolve(link.to_str().unwrap()).unwrap();
         assert_eq!(resolved.path, "/dev/null");
         assert!(resolve("/nowhere/at/all").is_err());
+    }
+
+    #[test]
+    fn what_the_kernel_shows_is_refused_wherever_it_is_mounted() {
+        let table =
+            |more: &str| Mounts::parse(format!("1 0 8:1 / / rw - ext4 x rw\n{more}").as_bytes());
+        let device = nix::sys::stat::makedev;
+        for (mounted, path, at, why) in [
+            ("", "/srv/a", device(8, 1), None),
+            (
+                "2 1 0:5 / /srv/b rw - proc x rw",
+                "/srv/a",
+                device(8, 1),
+                None,
+            ),
+            (
+                "2 1 0:5 /sys /srv/a rw - proc x rw",
+                "/srv/a/kernel",
+                device(0, 5),
+                Some("/srv/a/kernel is in a proc of the kernel"),
+            ),
+            (
+                "2 1 0:6 / /srv/a rw - devtmpfs x rw",
+                "/srv/a",
+                device(0, 6),
+                Some("/srv/a is in a devtmpfs of the kernel"),
+            ),
+            (
+                "2 1 0:7 / /srv/a/b rw - cgroup2 x rw",
+                "/srv/a",
+                device(8, 1),
+                Some("/srv/a/b is in a cgroup2 of the kernel"),
+            ),
+            (
+                "2 1 0:7 / /srv/a/b rw - tmpfs x rw",
+                "/srv/a",
+                device(8, 1),
+                None,
+            ),
+        ] {
+            let refused = refuse_the_kernels(path, at, &table(mounted));
+            let told = refused.err().map(|error| error.to_string());
+            assert_eq!(told.as_deref(), why, "{mounted}");
+        }
+        let mounts = OnceLock::new();
+        for path in ["/proc/self/status", "/sys/kernel", "/dev/pts"] {
+            let error = resolve(path, &mounts).unwrap_err();
+            assert!(error.to_string().contains("of the kernel"), "{error}");
+        }
     }
 }
