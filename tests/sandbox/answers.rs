@@ -246,7 +246,7 @@ fn a_handler_that_takes_the_name_of_another_is_named_and_takes_no_device() -> Re
     yard.add("another", thief.wasm()?, GRANTS)?;
     let named = Named {
         reason: "problems",
-        words: "comes from another.wasm and neighbour.wasm",
+        words: "comes from another.wasm, too, which was accepted after neighbour.wasm",
     };
     yard.until_named("neighbour-0", named)?;
     yard.neighbour_is_well()

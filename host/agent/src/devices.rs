@@ -18,7 +18,7 @@ use crate::clock::later;
 mod merge;
 mod unrest;
 
-pub use merge::{DeviceView, Lost, Part, merge};
+pub use merge::{DeviceView, Lost, Part, Standing, merge};
 use unrest::{Allowance, Unrest};
 
 /// How long a missing device keeps its Instance.

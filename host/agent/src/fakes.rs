@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use leafhost_core::configuration::{Configuration, FieldProblem, Manifest};
 use leafhost_core::device::Device;
 use leafhost_core::fault::{Fault, FaultReason};
-use leafhost_core::handler::{Description, Digest};
+use leafhost_core::handler::{Description, Digest, Registration};
 use leafhost_core::instance::Instance;
 use leafhost_core::left_out::LeftOuts;
 use leafhost_core::names::ConfigurationKey;
@@ -104,6 +104,7 @@ pub(crate) struct Files {
     /// What lies there; what does not cannot be read.
     pub there: Mutex<Vec<SourceFile>>,
     pub accepted: Mutex<BTreeMap<String, SourceFile>>,
+    pub registered: Mutex<BTreeMap<String, Registration>>,
     pub accepts: Mutex<usize>,
 }
 
@@ -113,6 +114,7 @@ impl Files {
             set: watch::Sender::new(Arc::default()),
             there: Mutex::default(),
             accepted: Mutex::default(),
+            registered: Mutex::default(),
             accepts: Mutex::default(),
         };
         files_.put(files);
@@ -166,14 +168,21 @@ impl HandlerSource for Files {
         })
     }
 
-    fn accept(&self, file: &SourceFile) {
+    fn accept(&self, file: &SourceFile, handler: &str) {
         *self.accepts.lock().unwrap() += 1;
+        let mut registered = self.registered.lock().unwrap();
+        let next = Registration::after(registered.values(), handler);
+        registered.entry(file.name.clone()).or_insert(next);
         let mut accepted = self.accepted.lock().unwrap();
         accepted.insert(file.name.clone(), file.clone());
     }
 
     fn accepted(&self, name: &str) -> Option<SourceVersion> {
         self.accepted.lock().unwrap().get(name).map(version)
+    }
+
+    fn registration(&self, name: &str) -> Option<Registration> {
+        self.registered.lock().unwrap().get(name).cloned()
     }
 }
 
@@ -229,6 +238,7 @@ impl Loader for FakeLoader {
 #[derive(Debug)]
 pub(crate) struct FakeHandler {
     description: Description,
+    named: bool,
     digest: Digest,
     /// What the next looks at details come to; then nothing is wrong with them.
     pub validations: Mutex<VecDeque<Result<Vec<FieldProblem>, Fault>>>,
@@ -247,8 +257,21 @@ pub(crate) struct Opened {
 impl FakeHandler {
     /// `<name>@<version>`; the text is the digest.
     pub fn new(text: &str) -> Arc<Self> {
-        let (name, version) = text.split_once('@').unwrap_or((text, "1"));
+        Arc::new(Self::unnamed(text))
+    }
+
+    /// The same, named by its grants.
+    pub fn named(text: &str) -> Arc<Self> {
         Arc::new(Self {
+            named: true,
+            ..Self::unnamed(text)
+        })
+    }
+
+    fn unnamed(text: &str) -> Self {
+        let (name, version) = text.split_once('@').unwrap_or((text, "1"));
+        Self {
+            named: false,
             description: Description {
                 name: name.to_owned(),
                 version: version.to_owned(),
@@ -260,7 +283,7 @@ impl FakeHandler {
             validations: Mutex::default(),
             opened: Mutex::default(),
             panics: Mutex::default(),
-        })
+        }
     }
 
     /// Lets the newest session of a Configuration say something. False if there is none that listens.
@@ -298,6 +321,10 @@ impl Handler for FakeHandler {
 
     fn warnings(&self) -> &[String] {
         &[]
+    }
+
+    fn is_named(&self) -> bool {
+        self.named
     }
 
     fn most_devices(&self) -> usize {

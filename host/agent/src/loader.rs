@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::iter;
 use std::sync::Arc;
 
-use leafhost_core::handler::MOST_HANDLERS;
+use leafhost_core::handler::{MOST_HANDLERS, Registration};
 use leafhost_core::ports::{
     Handler, HandlerSource, LoadError, Loader, SourceFile, SourceProblem, SourceSet, SourceVersion,
 };
@@ -28,7 +28,7 @@ const AT_ONCE: usize = 2;
 pub struct HandlerSet {
     /// Whether every file has been tried once. Until then an absent handler says nothing.
     pub complete: bool,
-    /// By source name; the order decides which of two sources of one handler wins.
+    /// By source name.
     pub sources: BTreeMap<String, LoadedSource>,
     /// What cannot be read, sorted.
     pub problems: Vec<SourceProblem>,
@@ -41,6 +41,8 @@ pub struct LoadedSource {
     pub handler: Option<Arc<dyn Handler>>,
     /// Why the newest version does not serve, if it does not.
     pub error: Option<LoadError>,
+    /// Which handler the accepted version is, loaded or not, and its place among the sources of that handler.
+    pub registration: Option<Registration>,
 }
 
 impl PartialEq for HandlerSet {
@@ -58,7 +60,7 @@ impl PartialEq for LoadedSource {
             (None, None) => true,
             _ => false,
         };
-        same && self.error == other.error
+        same && self.error == other.error && self.registration == other.registration
     }
 }
 
@@ -234,7 +236,10 @@ impl LoaderTask {
                     generation,
                     fallback: fallback.map(Attempt::new),
                     kept,
-                    loaded: LoadedSource::default(),
+                    loaded: LoadedSource {
+                        registration: self.source.registration(name),
+                        ..LoadedSource::default()
+                    },
                 },
             );
         }
@@ -271,14 +276,19 @@ impl LoaderTask {
                     version = handler.description().version,
                     "handler loaded"
                 );
-                entry.loaded = LoadedSource {
-                    handler: Some(handler),
-                    error: None,
-                };
+                let named = handler.description().name.clone();
+                entry.loaded.handler = Some(handler);
+                entry.loaded.error = None;
                 entry.newest.succeeded();
                 entry.fallback = None;
-                if !std::mem::replace(&mut entry.kept, true) {
-                    self.accept(file).await;
+                let registered = entry.loaded.registration.as_ref();
+                let registered = registered.is_some_and(|known| known.handler == named);
+                if !std::mem::replace(&mut entry.kept, true) || !registered {
+                    self.accept(file, named).await;
+                    let registration = self.source.registration(&name);
+                    if let Some(entry) = self.entries.get_mut(&name) {
+                        entry.loaded.registration = registration;
+                    }
                 }
             }
             (Err(error), true) => {
@@ -366,9 +376,10 @@ impl LoaderTask {
     }
 
     /// One after the other, so that an older version never overtakes a newer one.
-    async fn accept(&self, file: SourceFile) {
+    async fn accept(&self, file: SourceFile, handler: String) {
         let source = Arc::clone(&self.source);
-        if spawn_blocking(move || source.accept(&file)).await.is_err() {
+        let kept = spawn_blocking(move || source.accept(&file, &handler)).await;
+        if kept.is_err() {
             tracing::error!("keeping an accepted handler broke down, which is a bug");
         }
     }

@@ -22,6 +22,27 @@ pub struct Description {
     pub shared: bool,
 }
 
+/// The name that a source serves, and its place among those that do.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Registration {
+    /// The handler's name.
+    pub handler: String,
+    /// The source that was accepted first has the lowest number.
+    pub number: u64,
+}
+
+impl Registration {
+    /// Of a source that is accepted as `handler` after those with the `others`.
+    pub fn after<'a>(others: impl Iterator<Item = &'a Self>, handler: &str) -> Self {
+        let same = others.filter(|other| other.handler == handler);
+        let last = same.map(|other| other.number).max();
+        Self {
+            handler: handler.to_owned(),
+            number: last.map_or(0, |last| last.saturating_add(1)),
+        }
+    }
+}
+
 /// The status of a handler's source in the registry, named as in the Akri agent's document.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HandlerStatus {

@@ -12,7 +12,7 @@ use serde::Serialize;
 use tokio::sync::watch;
 
 use crate::configuration::{Configuration, FieldProblem};
-use crate::handler::{Description, Digest};
+use crate::handler::{Description, Digest, Registration};
 use crate::instance::{Edit, Instance, InstanceKey};
 use crate::names::ConfigurationKey;
 use crate::session::{Property, Session, SessionSpec};
@@ -80,7 +80,7 @@ pub trait ConfigurationSource: Send + Sync {
 pub struct SourceSet {
     /// Whether the source has been read once. Until then an absent file says nothing.
     pub complete: bool,
-    /// By source name, which is the file name (`udev.wasm`): the order decides which of two sources of one handler wins.
+    /// By source name, which is the file name (`udev.wasm`).
     pub files: BTreeMap<String, SourceVersion>,
     /// What cannot be read, sorted.
     pub problems: Vec<SourceProblem>,
@@ -123,10 +123,13 @@ pub trait HandlerSource: Send + Sync {
     /// Reads that version of a file, from where it was found or is kept. What cannot be had now may be another time: the error
     /// is transient. Blocks.
     fn read(&self, name: &str, version: &SourceVersion) -> Result<SourceFile, LoadError>;
-    /// Keeps `file` as the version to fall back on after a restart: called once it has been loaded and serves. Blocks.
-    fn accept(&self, file: &SourceFile);
+    /// Keeps `file` as the version to fall back on after a restart, and `handler` as the name it serves: called once it has been
+    /// loaded and serves. Blocks.
+    fn accept(&self, file: &SourceFile, handler: &str);
     /// The version last accepted under that name, if it is still kept.
     fn accepted(&self, name: &str) -> Option<SourceVersion>;
+    /// Which handler that version is, and since when among its sources: kept for as long as the file is there and serves that name.
+    fn registration(&self, name: &str) -> Option<Registration>;
 }
 
 /// Why a handler file does not serve. The text names what is wrong and what would be right.
@@ -159,6 +162,8 @@ pub trait Handler: Send + Sync + Debug {
     fn digest(&self) -> &Digest;
     /// What an operator should know although it serves, such as a grant that names nothing.
     fn warnings(&self) -> &[String];
+    /// Whether its grants name it: then it is trusted with what its Configurations keep secret, whoever was there before it.
+    fn is_named(&self) -> bool;
     /// How many devices a session of it may have at a time.
     fn most_devices(&self) -> usize;
     /// Whether `details` can be used: no problem means yes.

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use futures::future::select_all;
-use leafhost_core::handler::Digest;
+use leafhost_core::handler::{Digest, Registration};
 use leafhost_core::ports::{
     HandlerSource, LoadError, SourceFile, SourceProblem, SourceSet, SourceVersion,
 };
@@ -124,12 +124,16 @@ impl HandlerSource for FileHandlers {
         }
     }
 
-    fn accept(&self, file: &SourceFile) {
-        self.accepted.keep(file);
+    fn accept(&self, file: &SourceFile, handler: &str) {
+        self.accepted.keep(file, handler);
     }
 
     fn accepted(&self, name: &str) -> Option<SourceVersion> {
         self.accepted.get(name)
+    }
+
+    fn registration(&self, name: &str) -> Option<Registration> {
+        self.accepted.registration(name)
     }
 }
 

@@ -8,6 +8,7 @@ use std::time::Duration;
 use glob::{MatchOptions, Pattern};
 use leafhost_core::configuration::FieldProblem;
 use leafhost_core::effort;
+use leafhost_core::names::is_handler_name;
 use serde::Deserialize;
 
 use crate::limits::Limits;
@@ -28,6 +29,8 @@ const MAX_ENTRIES: usize = 256;
 /// What a handler may use and hand out.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Grants {
+    /// `name`: which handler it is meant to be.
+    pub name: Option<String>,
     /// `udev.subsystems`: which devices it may see and be woken by; absent: none.
     pub udev: Option<Vec<String>>,
     /// `network`: what it may reach and be woken by; absent: nothing.
@@ -128,6 +131,7 @@ fn is_never_env(name: &str) -> bool {
 #[derive(Deserialize, Default)]
 #[serde(deny_unknown_fields, default)]
 struct File {
+    name: Option<String>,
     udev: Option<UdevSection>,
     network: Option<network::Section>,
     limits: LimitsSection,
@@ -189,7 +193,18 @@ impl Grants {
             })?;
         let file = file.unwrap_or_default();
         let mut problems = Vec::new();
+        if file
+            .name
+            .as_deref()
+            .is_some_and(|name| !is_handler_name(name))
+        {
+            problems.push(FieldProblem::new(
+                "name",
+                "is no name of a handler: must be what the component says it is, such as `onvif`",
+            ));
+        }
         let grants = Self {
+            name: file.name,
             udev: file.udev.map(|section| {
                 check_list("udev.subsystems", &section.subsystems, &mut problems);
                 section.subsystems

@@ -239,6 +239,10 @@ impl Handler for LoadedHandler {
         &self.warnings
     }
 
+    fn is_named(&self) -> bool {
+        self.guest.grants.name.is_some()
+    }
+
     fn most_devices(&self) -> usize {
         usize::try_from(self.guest.grants.limits.devices).unwrap_or(usize::MAX)
     }

@@ -56,6 +56,14 @@ enum Refusal {
     Describe(leafhost_core::fault::Fault),
     #[error("its description is wrong: {0}")]
     Description(String),
+    #[error(
+        "it is the handler {is:?}, and {file} has `name: {named}`; correct that, or remove the component if it is not the one you meant"
+    )]
+    OtherName {
+        is: String,
+        named: String,
+        file: String,
+    },
     #[error("the agent failed while it loaded it: {0}")]
     Task(#[from] tokio::task::JoinError),
 }
@@ -108,6 +116,7 @@ impl Runtime {
         let pre = self.linker.instantiate_pre(&component).map_err(contract)?;
         let pre = DiscoveryHandlerPre::new(pre).map_err(contract)?;
         let mut warnings = grants.warnings();
+        let named = grants.name.clone();
         let guest = Guest::new(
             self.host.clone(),
             pre,
@@ -121,6 +130,13 @@ impl Runtime {
             .await
             .map_err(Refusal::Describe)?;
         let description = check_description(described).map_err(Refusal::Description)?;
+        if let Some(named) = named.filter(|named| *named != description.name) {
+            return Err(Refusal::OtherName {
+                is: description.name,
+                named,
+                file: grants_name(&file.name),
+            });
+        }
         match guest.check_example(&description).await {
             Ok(problems) => {
                 if let Some(problem) = problems.first() {

@@ -18,6 +18,15 @@ pub struct DeviceView {
     pub missing_since: Option<Timestamp>,
 }
 
+/// How a source stands among those of its handler.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Standing {
+    /// Another source had the name before, and the grants do not name this one.
+    pub newcomer: bool,
+    /// The source that was accepted first has the lowest.
+    pub number: u64,
+}
+
 /// What a session brings in.
 #[derive(Debug, Clone, Copy)]
 pub struct Part<'a> {
@@ -25,17 +34,19 @@ pub struct Part<'a> {
     pub source: &'a str,
     /// Whether the source is still there. One that is gone only fills gaps.
     pub live: bool,
+    /// How it stands among the sources.
+    pub standing: Standing,
     /// Its devices.
     pub devices: &'a SessionDevices,
 }
 
 /// The devices of all sessions of a Configuration, by source: the first that has a device now wins, then the first that
-/// had it. Also says which source lost which device.
+/// had it. A newcomer only adds what no other has or had. Also says which source lost which device.
 pub fn merge(
     mut parts: Vec<Part<'_>>,
     unseen: &Unseen,
 ) -> (BTreeMap<DeviceKey, DeviceView>, Vec<Lost>) {
-    parts.sort_by_key(|part| (!part.live, part.source));
+    parts.sort_by_key(|part| (!part.live, part.standing, part.source));
     let mut merged: BTreeMap<DeviceKey, (&str, DeviceView)> = BTreeMap::new();
     let mut lost: BTreeMap<(&str, &str), (usize, String)> = BTreeMap::new();
     for part in parts {
@@ -51,11 +62,13 @@ pub fn merge(
                 Entry::Occupied(mut held) => {
                     let (winner, first) = held.get_mut();
                     match (first.missing_since, view.missing_since) {
-                        (None, None) if part.live => {
+                        (Some(_), None) if !part.standing.newcomer => {
+                            (*winner, *first) = (part.source, view);
+                        }
+                        (_, None) if part.live => {
                             let entry = lost.entry((*winner, part.source));
                             entry.or_insert_with(|| (0, key.id.clone())).0 += 1;
                         }
-                        (Some(_), None) => (*winner, *first) = (part.source, view),
                         _ => {}
                     }
                 }

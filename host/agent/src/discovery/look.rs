@@ -13,6 +13,8 @@ use tokio::sync::watch;
 use super::served::{Running, Served, SourceSession};
 use super::session::{self, Order, SessionId};
 use super::{DiscoveryTask, Touched};
+use crate::devices::Standing;
+use crate::loader::HandlerSet;
 use crate::registry::HandlerKey;
 
 impl DiscoveryTask {
@@ -116,6 +118,7 @@ impl DiscoveryTask {
         }
         served.configured = Arc::clone(configured);
         served.stale = true;
+        served.first = first_source(&self.handler_set, served.handler());
         let name = served.handler().to_owned();
         for (source, session) in &mut served.sessions {
             let handler = HandlerKey {
@@ -141,6 +144,13 @@ impl DiscoveryTask {
                 continue;
             };
             let session = served.sessions.entry(handler.source.clone()).or_default();
+            session.standing = standing(&self.handler_set, handler, component);
+            // Whoever puts a file there has not been trusted with what the first one was.
+            let properties = if session.standing.newcomer {
+                &[]
+            } else {
+                properties.as_slice()
+            };
             let details = &configured.configuration.details;
             let on = |running: &Running| running.is_on(component, details, properties);
             if session.running.as_ref().is_some_and(on)
@@ -183,6 +193,26 @@ impl DiscoveryTask {
             session.running = Some(running);
             self.registry.open(handler, key, now);
         }
+    }
+}
+
+/// The source of that handler that was accepted first.
+fn first_source(set: &HandlerSet, handler: &str) -> Option<String> {
+    let registered = set.sources.iter().filter_map(|(source, loaded)| {
+        let registration = loaded.registration.as_ref()?;
+        (registration.handler == handler).then_some((registration.number, source))
+    });
+    registered.min().map(|(_, source)| source.clone())
+}
+
+/// How a source stands among those of its handler.
+pub(super) fn standing(set: &HandlerSet, key: &HandlerKey, handler: &Arc<dyn Handler>) -> Standing {
+    let loaded = set.sources.get(&key.source);
+    let registration = loaded.and_then(|loaded| loaded.registration.as_ref());
+    let first = first_source(set, &key.name);
+    Standing {
+        newcomer: !handler.is_named() && first.is_some_and(|first| first != key.source),
+        number: registration.map_or(u64::MAX, |registration| registration.number),
     }
 }
 

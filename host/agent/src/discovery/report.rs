@@ -6,6 +6,7 @@ use leafhost_core::configuration::FieldProblem;
 use leafhost_core::names::ConfigurationKey;
 
 use super::DiscoveryTask;
+use super::look::standing;
 use super::published::{ConfigurationReport, DiscoveryReport, HandlerReport};
 use super::served::Served;
 use crate::registry::{HandlerKey, Phase};
@@ -140,18 +141,23 @@ impl DiscoveryTask {
     }
 
     fn source_problems(&self, served: &Served) -> Vec<String> {
-        let sources: Vec<&str> = self
-            .serving
-            .keys()
-            .filter(|key| key.name == served.handler())
-            .map(|key| key.source.as_str())
-            .collect();
+        let handler = served.handler();
+        let serving = self.serving.iter().filter(|(key, _)| key.name == handler);
+        let (newcomers, trusted): (Vec<_>, Vec<_>) = serving
+            .map(|(key, component)| (key, standing(&self.handler_set, key, component)))
+            .partition(|(_, standing)| standing.newcomer);
         let mut problems = Vec::new();
-        if sources.len() > 1 {
+        if trusted.len() > 1 {
+            let sources: Vec<&str> = trusted.iter().map(|(key, _)| key.source.as_str()).collect();
             problems.push(format!(
-                "handler {:?} comes from {}: each of them gets this Configuration's properties, credentials included; remove what is not wanted",
-                served.handler(),
+                "handler {handler:?} comes from {}: each of them gets this Configuration's properties, credentials included; remove what is not wanted",
                 sources.join(" and "),
+            ));
+        }
+        for (key, _) in newcomers {
+            let (source, first) = (&key.source, served.first.as_deref().unwrap_or_default());
+            problems.push(format!(
+                "handler {handler:?} comes from {source}, too, which was accepted after {first}: it gets none of this Configuration's properties, and adds only devices that {first} does not have, once that has answered; remove it, or write `name: {handler}` into its grants file if it is to be trusted as {first} is",
             ));
         }
         for lost in &served.lost {

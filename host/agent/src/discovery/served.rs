@@ -14,7 +14,7 @@ use tokio::sync::watch;
 
 use super::published::ConfigurationDevices;
 use super::session::Order;
-use crate::devices::{Grace, Lost, Part, SessionDevices, Unseen, merge};
+use crate::devices::{Grace, Lost, Part, SessionDevices, Standing, Unseen, merge};
 use crate::status::SessionView;
 
 /// A Configuration.
@@ -23,6 +23,8 @@ pub(super) struct Served {
     pub configured: Arc<ConfiguredDiscovery>,
     /// By source. An entry without a running task keeps its devices.
     pub sessions: BTreeMap<String, Box<SourceSession>>,
+    /// The source of its handler that was accepted first, loaded or not.
+    pub first: Option<String>,
     pub unseen: Unseen,
     /// Since when no handler of the name is registered.
     pub without_handler: Option<Timestamp>,
@@ -38,6 +40,7 @@ pub(super) struct Served {
 /// One source of its handler.
 #[derive(Debug, Default)]
 pub(super) struct SourceSession {
+    pub standing: Standing,
     pub devices: SessionDevices,
     pub running: Option<Running>,
     /// The bytes that were opened last.
@@ -90,6 +93,7 @@ impl Served {
         Self {
             configured,
             sessions: BTreeMap::new(),
+            first: None,
             unseen,
             without_handler: None,
             published: None,
@@ -105,6 +109,19 @@ impl Served {
 
     pub fn grace(&self) -> Grace {
         Grace(self.configured.configuration.grace)
+    }
+
+    /// The sessions whose devices count: a newcomer's do once it is known what the first source has.
+    fn counting(&self) -> impl Iterator<Item = (&String, &SourceSession)> {
+        let first = self
+            .first
+            .as_ref()
+            .and_then(|first| self.sessions.get(first));
+        let known = first.is_some_and(|session| session.devices.is_settled());
+        let sessions = self.sessions.iter();
+        sessions
+            .filter(move |(_, session)| known || !session.standing.newcomer)
+            .map(|(source, session)| (source, &**session))
     }
 
     /// Whether what no session has is not there.
@@ -128,8 +145,10 @@ impl Served {
         }
         if !self.unseen.is_empty() {
             self.stale = true;
-            let sessions: Vec<_> = self.sessions.values().map(|s| &s.devices).collect();
-            self.unseen.meet(&sessions, all_known, grace, now);
+            let mut unseen = std::mem::take(&mut self.unseen);
+            let sessions: Vec<_> = self.counting().map(|(_, s)| &s.devices).collect();
+            unseen.meet(&sessions, all_known, grace, now);
+            self.unseen = unseen;
         }
         for session in self.sessions.values_mut() {
             session.devices.remember_departed(&self.unseen);
@@ -168,9 +187,10 @@ impl Served {
         {
             return Arc::clone(old);
         }
-        let parts = self.sessions.iter().map(|(source, session)| Part {
+        let parts = self.counting().map(|(source, session)| Part {
             source,
             live: session.running.is_some(),
+            standing: session.standing,
             devices: &session.devices,
         });
         let (devices, lost) = merge(parts.collect(), &self.unseen);

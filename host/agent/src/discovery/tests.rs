@@ -3,9 +3,10 @@
 use leafhost_core::configuration::FieldProblem;
 use leafhost_core::device::Device;
 use leafhost_core::fault::{Fault, FaultReason};
+use leafhost_core::handler::Registration;
 use leafhost_core::left_out::LeftOuts;
 use leafhost_core::ports::{ConfiguredDiscovery, LoadError};
-use leafhost_core::session::{Devices, Discovery, Outcome};
+use leafhost_core::session::{Devices, Discovery, Outcome, Property};
 
 use super::*;
 use crate::fakes::{
@@ -69,16 +70,30 @@ fn earlier(configuration: &str, ids: &[&str]) -> InstanceSet {
 }
 
 fn handler_set(handlers: &[(&str, &Arc<FakeHandler>)]) -> Arc<HandlerSet> {
-    let source = |(source, handler): &(&str, &Arc<FakeHandler>)| {
+    let numbered = handlers.iter().zip(0..);
+    let sources: Vec<_> = numbered
+        .map(|((source, handler), number)| (*source, Some(*handler), number))
+        .collect();
+    registered(&sources)
+}
+
+/// Sources with the numbers under which they were accepted; those without a handler, as `udev`, are not loaded yet.
+fn registered(sources: &[(&str, Option<&Arc<FakeHandler>>, u64)]) -> Arc<HandlerSet> {
+    let source = |(source, handler, number): &(&str, Option<&Arc<FakeHandler>>, u64)| {
+        let name = handler.map_or("udev", |handler| &handler.description().name);
         let loaded = LoadedSource {
-            handler: Some(Arc::<FakeHandler>::clone(handler)),
+            handler: handler.map(|handler| Arc::<FakeHandler>::clone(handler) as Arc<dyn Handler>),
             error: None,
+            registration: Some(Registration {
+                handler: name.to_owned(),
+                number: *number,
+            }),
         };
         ((*source).to_owned(), loaded)
     };
     Arc::new(HandlerSet {
-        complete: true,
-        sources: handlers.iter().map(source).collect(),
+        complete: sources.iter().all(|(_, handler, _)| handler.is_some()),
+        sources: sources.iter().map(source).collect(),
         problems: Vec::new(),
     })
 }

@@ -43,6 +43,7 @@ fn source(handler: Option<Arc<FakeHandler>>, error: Option<&str>) -> LoadedSourc
             missing_grants: vec!["udev".to_owned()],
             transient: false,
         }),
+        registration: None,
     }
 }
 

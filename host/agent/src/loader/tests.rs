@@ -96,7 +96,7 @@ async fn what_does_not_load_leaves_the_last_good_version_serving() {
 #[tokio::test(start_paused = true)]
 async fn after_a_start_the_accepted_version_serves_while_the_newest_does_not() {
     let files = Files::new(&[file("a.wasm", "broken")]);
-    files.accept(&file("a.wasm", "udev@1"));
+    files.accept(&file("a.wasm", "udev@1"), "udev");
     let bench = start(files);
     bench.serves(&["a.wasm: udev@1, is no component"]).await;
     bench.end().await;
@@ -105,7 +105,7 @@ async fn after_a_start_the_accepted_version_serves_while_the_newest_does_not() {
 #[tokio::test(start_paused = true)]
 async fn the_accepted_version_is_tried_again_too_whatever_takes_the_broken_ones_place() {
     let files = Files::new(&[file("a.wasm", "broken")]);
-    files.accept(&file("a.wasm", "udev@1"));
+    files.accept(&file("a.wasm", "udev@1"), "udev");
     let bench = start(files);
     *bench.loader.busy.lock().unwrap() = 3;
     bench.serves(&["a.wasm: nothing, is no component"]).await;
@@ -121,9 +121,25 @@ async fn the_accepted_version_is_tried_again_too_whatever_takes_the_broken_ones_
 }
 
 #[tokio::test(start_paused = true)]
+async fn which_source_was_first_is_known_before_it_is_loaded_and_when_a_newcomer_is() {
+    let files = Files::new(&[file("z.wasm", "broken")]);
+    files.accept(&file("z.wasm", "broken"), "udev");
+    files.put(&[file("a.wasm", "udev@2"), file("z.wasm", "broken")]);
+    let bench = start(files);
+    let set = wait_for(&bench.handlers, |set| set.complete).await;
+    let numbers = set.sources.values().map(|loaded| {
+        let known = loaded.registration.clone().unwrap();
+        (known.handler, known.number)
+    });
+    let is = |number| ("udev".to_owned(), number);
+    assert_eq!(numbers.collect::<Vec<_>>(), [is(1), is(0)]);
+    bench.end().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn after_a_start_the_newest_version_wins_over_the_accepted_one() {
     let files = Files::new(&[file("a.wasm", "udev@2")]);
-    files.accept(&file("a.wasm", "udev@1"));
+    files.accept(&file("a.wasm", "udev@1"), "udev");
     let bench = start(files);
     bench.serves(&["a.wasm: udev@2"]).await;
     assert_eq!(bench.accepted(), ["udev@2"]);
@@ -133,7 +149,7 @@ async fn after_a_start_the_newest_version_wins_over_the_accepted_one() {
 #[tokio::test(start_paused = true)]
 async fn an_accepted_version_that_still_lies_there_is_loaded_once() {
     let files = Files::new(&[file("a.wasm", "udev@1")]);
-    files.accept(&file("a.wasm", "udev@1"));
+    files.accept(&file("a.wasm", "udev@1"), "udev");
     let bench = start(files);
     bench.serves(&["a.wasm: udev@1"]).await;
     assert_eq!(
@@ -150,8 +166,8 @@ async fn versions_that_have_served_before_do_not_wait_for_those_that_have_not() 
     let mut lying = vec![file("y.wasm", "broken"), file("z.wasm", "udev@1")];
     lying.extend(["a", "b", "c", "d"].map(|name| file(&format!("{name}.wasm"), "new@1")));
     let files = Files::new(&lying);
-    files.accept(&file("y.wasm", "echo@1"));
-    files.accept(&file("z.wasm", "udev@1"));
+    files.accept(&file("y.wasm", "echo@1"), "echo");
+    files.accept(&file("z.wasm", "udev@1"), "udev");
     let bench = start(files);
     wait_for(&bench.handlers, |set| set.complete).await;
     let mut loads = bench.loader.loads.lock().unwrap().clone();
@@ -166,7 +182,7 @@ async fn of_too_many_files_those_that_serve_or_have_served_are_not_left_out() {
     let crowd = |count| (0..count).map(|number| file(&format!("a{number:03}.wasm"), "new@1"));
     let served = file("y.wasm", "echo@1");
     let files = Files::new(&[]);
-    files.accept(&served);
+    files.accept(&served, "echo");
     files.put(&crowd(110).chain([served.clone()]).collect::<Vec<_>>());
     let bench = start(files);
     let told = |set: &HandlerSet| {

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
 use leafhost_agent::{Agent, AgentConfig, KubeletConfig, Ports};
+use leafhost_core::handler::Registration;
 use leafhost_core::ports::{
     Change, ConfigurationSet, ConfigurationSource, HandlerSource, InstanceSet, InstanceStore,
     LedgerError, LoadError, ResourceLedger, SourceFile, SourceSet, SourceVersion, StoreError,
@@ -106,12 +107,16 @@ impl HandlerSource for Handlers {
         self.0.handlers.read(name, version)
     }
 
-    fn accept(&self, file: &SourceFile) {
-        self.0.handlers.accept(file);
+    fn accept(&self, file: &SourceFile, handler: &str) {
+        self.0.handlers.accept(file, handler);
     }
 
     fn accepted(&self, name: &str) -> Option<SourceVersion> {
         self.0.handlers.accepted(name)
+    }
+
+    fn registration(&self, name: &str) -> Option<Registration> {
+        self.0.handlers.registration(name)
     }
 }
 

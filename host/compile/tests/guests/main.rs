@@ -381,6 +381,11 @@ async fn what_is_no_handler_is_refused_with_the_reason() {
             "devices: {nodez: []}",
             "textual.grants.yaml: devices.nodez",
         ),
+        (
+            wasm.as_slice(),
+            "name: onvif",
+            "it is the handler \"textual\", and textual.grants.yaml has `name: onvif`",
+        ),
         (&wasm[..wasm.len() / 2], "", "cut off"),
         (b"garbage".as_slice(), "", "not WebAssembly"),
         (flipped.as_slice(), "", "does not compile"),

@@ -8,7 +8,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use leafhost_core::handler::Digest;
+use leafhost_core::handler::{Digest, Registration};
 use leafhost_core::ports::{SourceFile, SourceProblem, SourceVersion};
 use leafhost_core::timeouts::FOLDER_BACKSTOP;
 use serde::{Deserialize, Serialize};
@@ -34,6 +34,8 @@ type Files = BTreeMap<String, Held>;
 #[derive(Debug, Clone)]
 struct Held {
     version: SourceVersion,
+    /// Absent in what an older agent has left.
+    registration: Option<Registration>,
     /// Until they are on the disk.
     bytes: Option<Arc<[u8]>>,
 }
@@ -44,6 +46,12 @@ struct Version {
     digest: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     grants: Option<String>,
+    /// The handler it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    handler: Option<String>,
+    /// Its place among the sources of that handler.
+    #[serde(default)]
+    number: u64,
 }
 
 /// Where they are on the disk, and where they came from.
@@ -92,6 +100,10 @@ impl Accepted {
         self.lock().get(name).map(|held| held.version.clone())
     }
 
+    pub fn registration(&self, name: &str) -> Option<Registration> {
+        self.lock().get(name)?.registration.clone()
+    }
+
     pub fn all(&self) -> BTreeMap<String, SourceVersion> {
         let files = self.lock();
         files
@@ -133,17 +145,25 @@ impl Accepted {
         }
     }
 
-    pub fn keep(&self, file: &SourceFile) {
+    pub fn keep(&self, file: &SourceFile, handler: &str) {
         let version = SourceVersion {
             digest: regular::digest_of(&file.bytes),
             grants: file.grants.clone(),
         };
         let mut files = self.lock();
-        if files.get(&file.name).map(|held| &held.version) == Some(&version) {
+        let held = files.get(&file.name);
+        let known = held.and_then(|held| held.registration.clone());
+        let known = known.filter(|known| known.handler == handler);
+        if known.is_some() && held.is_some_and(|held| held.version == version) {
             return;
         }
-        let bytes = Some(Arc::clone(&file.bytes));
-        files.insert(file.name.clone(), Held { version, bytes });
+        let others = files.values().filter_map(|held| held.registration.as_ref());
+        let held = Held {
+            version,
+            registration: Some(known.unwrap_or_else(|| Registration::after(others, handler))),
+            bytes: Some(Arc::clone(&file.bytes)),
+        };
+        files.insert(file.name.clone(), held);
         drop(files);
         self.tell();
     }
@@ -233,7 +253,13 @@ impl Store {
             let Some(name) = file.strip_suffix(VERSION) else {
                 continue;
             };
-            let Some(Version { digest, grants }) = version(&self.folder.join(&file))? else {
+            let Some(Version {
+                digest,
+                grants,
+                handler,
+                number,
+            }) = version(&self.folder.join(&file))?
+            else {
                 continue;
             };
             let version = SourceVersion {
@@ -241,8 +267,12 @@ impl Store {
                 grants: grants.map(Into::into),
             };
             if self.has(&version.digest)? {
-                let bytes = None;
-                files.insert(name.to_owned(), Held { version, bytes });
+                let held = Held {
+                    version,
+                    registration: handler.map(|handler| Registration { handler, number }),
+                    bytes: None,
+                };
+                files.insert(name.to_owned(), held);
             }
         }
         Ok(files)
@@ -303,7 +333,11 @@ impl Store {
     }
 
     fn hold_one(&self, name: &str, file: &Held) -> io::Result<()> {
-        let Held { version, bytes } = file;
+        let Held {
+            version,
+            registration,
+            bytes,
+        } = file;
         let SourceVersion { digest, grants } = version;
         let is_there = match bytes {
             Some(_) => self.has(digest)?,
@@ -321,6 +355,8 @@ impl Store {
         let wanted = Version {
             digest: digest.0.clone(),
             grants: grants.as_deref().map(str::to_owned),
+            handler: registration.as_ref().map(|one| one.handler.clone()),
+            number: registration.as_ref().map_or(0, |one| one.number),
         };
         let file = format!("{name}{VERSION}");
         let path = self.folder.join(&file);

@@ -215,8 +215,8 @@ async fn the_accepted_version_is_kept_over_a_restart_until_the_file_is_gone() {
         .until(|set| set.files.get("a.wasm") == Some(&mk_version("good", Some("g"))))
         .await;
     assert_eq!(set.problems, []);
-    home.source.accept(&good);
-    home.source.accept(&good);
+    home.source.accept(&good, "udev");
+    home.source.accept(&good, "udev");
     let version = mk_version("good", Some("g"));
     assert_eq!(home.source.accepted("a.wasm"), Some(version.clone()));
     home.until_kept(1, 1).await;
@@ -232,7 +232,7 @@ async fn the_accepted_version_is_kept_over_a_restart_until_the_file_is_gone() {
     assert_eq!(home.source.accepted("a.wasm"), Some(version.clone()));
     assert_eq!(home.source.read("a.wasm", &version), Ok(good));
     let other = mk_source("a.wasm", "other", None);
-    home.source.accept(&other);
+    home.source.accept(&other, "udev");
     home.until(|set| set.complete).await;
     home.until_kept(1, 1).await;
 
@@ -258,7 +258,8 @@ async fn among_more_files_than_are_read_a_grant_that_is_revoked_after_a_restart_
     let granted = mk_version("good", Some("g"));
     home.until(|set| set.files.get("z.wasm") == Some(&granted))
         .await;
-    home.source.accept(&mk_source("z.wasm", "good", Some("g")));
+    home.source
+        .accept(&mk_source("z.wasm", "good", Some("g")), "udev");
     home.until_kept(1, 1).await;
     let Home { folder, source } = home;
     drop(source);

@@ -4,7 +4,7 @@ use super::*;
 
 #[tokio::test(start_paused = true)]
 async fn two_sources_of_a_handler_both_serve_and_the_warning_names_them() {
-    let (one, two) = (FakeHandler::new("udev@1"), FakeHandler::new("udev@2"));
+    let (one, two) = (FakeHandler::named("udev@1"), FakeHandler::named("udev@2"));
     let bench = start(
         &[configured("a", "udev", "")],
         &[("1.wasm", &one), ("2.wasm", &two)],
@@ -27,6 +27,103 @@ async fn two_sources_of_a_handler_both_serve_and_the_warning_names_them() {
         .await;
     one.say("a", fault());
     bench.statuses(&["1.wasm: Offline", "2.wasm: Active"]).await;
+}
+
+/// A Configuration of `udev` with a secret.
+fn with_secret() -> ConfiguredDiscovery {
+    ConfiguredDiscovery {
+        properties: Ok(vec![Property {
+            name: "PASSWORD".to_owned(),
+            value: Some(b"hunter2"[..].into()),
+            secret: true,
+        }]),
+        ..configured("a", "udev", "")
+    }
+}
+
+/// How many properties each session that was opened was given.
+fn properties(handler: &FakeHandler) -> Vec<usize> {
+    let opened = handler.opened.lock().unwrap();
+    let given = opened.iter().map(|opened| opened.spec.properties.len());
+    given.collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_newcomer_whose_file_sorts_first_gets_no_secret_and_adds_only_what_the_first_does_not_have()
+ {
+    let (first, newcomer) = (FakeHandler::new("udev@1"), FakeHandler::new("udev@2"));
+    let bench = start(&[with_secret()], &[("udev.wasm", &first)]);
+    idle().await;
+    first.say("a", complete(&[shared("x"), shared("z")]));
+    bench.has("a", &["x", "z"]).await;
+    bench.handlers.send_replace(registered(&[
+        ("aaa.wasm", Some(&newcomer), 1),
+        ("udev.wasm", Some(&first), 0),
+    ]));
+    bench
+        .problem("a", "aaa.wasm, too, which was accepted after udev.wasm: it gets none of this Configuration's properties")
+        .await;
+    let mut other = shared("x");
+    other.physical_id = Some("another".to_owned());
+    newcomer.say("a", complete(&[other, shared("y"), shared("z")]));
+    bench.has("a", &["x", "y", "z"]).await;
+    // Not even while the first one misses the device.
+    first.say("a", complete(&[shared("x")]));
+    bench.has("a", &["x", "y", "z?"]).await;
+    let snapshot = Arc::clone(&bench.devices.borrow());
+    for view in snapshot.configurations[&key("a")].devices.values() {
+        assert_eq!(view.device.as_ref().unwrap().physical_id, None);
+    }
+    assert_eq!(
+        (properties(&first), properties(&newcomer)),
+        (vec![1], vec![0])
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn after_a_restart_a_newcomer_that_loads_sooner_waits_for_the_first_one_to_answer() {
+    let (first, newcomer) = (FakeHandler::new("udev@1"), FakeHandler::new("udev@2"));
+    let bench = start_with(&[with_secret()], &[], &earlier("a", &["x"]));
+    bench.handlers.send_replace(registered(&[
+        ("aaa.wasm", Some(&newcomer), 1),
+        ("udev.wasm", None, 0),
+    ]));
+    idle().await;
+    newcomer.say("a", complete(&[shared("x"), shared("y")]));
+    idle().await;
+    assert_eq!(bench.has_now("a"), ["x*"]);
+    bench.handlers.send_replace(registered(&[
+        ("aaa.wasm", Some(&newcomer), 1),
+        ("udev.wasm", Some(&first), 0),
+    ]));
+    idle().await;
+    assert_eq!(bench.has_now("a"), ["x*"]);
+    first.say("a", complete(&[shared("x")]));
+    bench.has("a", &["x", "y"]).await;
+    assert_eq!(
+        (properties(&first), properties(&newcomer)),
+        (vec![1], vec![0])
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_newcomer_that_its_grants_name_or_that_is_left_alone_is_trusted() {
+    let (first, second) = (FakeHandler::new("udev@1"), FakeHandler::new("udev@2"));
+    let bench = start(&[with_secret()], &[]);
+    let both = [("1.wasm", Some(&second), 1), ("2.wasm", Some(&first), 0)];
+    bench.handlers.send_replace(registered(&both));
+    idle().await;
+    assert_eq!(properties(&second), [0]);
+    bench.handlers.send_replace(registered(&both[..1]));
+    idle().await;
+    assert_eq!(properties(&second), [0, 1]);
+    let named = FakeHandler::named("udev@2");
+    let both = [("1.wasm", Some(&named), 1), ("2.wasm", Some(&first), 0)];
+    bench.handlers.send_replace(registered(&both));
+    bench
+        .problem("a", "1.wasm and 2.wasm: each of them gets")
+        .await;
+    assert_eq!(properties(&named), [1]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -148,8 +245,8 @@ fn broken(source: &str) -> (String, LoadedSource) {
         transient: false,
     };
     let loaded = LoadedSource {
-        handler: None,
         error: Some(error),
+        ..LoadedSource::default()
     };
     (source.to_owned(), loaded)
 }
@@ -180,7 +277,7 @@ async fn what_the_first_source_lacks_waits_for_the_one_that_loads_last() {
 
 #[tokio::test(start_paused = true)]
 async fn once_a_silent_source_is_removed_what_the_others_lack_is_missing() {
-    let (one, two) = (FakeHandler::new("udev@1"), FakeHandler::new("udev@2"));
+    let (one, two) = (FakeHandler::new("udev@1"), FakeHandler::named("udev@2"));
     let bench = start_with(
         &[configured("a", "udev", "")],
         &[("1.wasm", &one), ("2.wasm", &two)],

@@ -105,7 +105,7 @@ async fn bytes_are_in_memory_until_they_are_on_the_disk() {
     let scene = Scene::new().await;
     let files = ["a", "b"].map(|name| mk_file(name, "same"));
     for file in &files {
-        scene.accepted.keep(file);
+        scene.accepted.keep(file, "udev");
     }
     assert_eq!(scene.held(), 2);
     assert_eq!(scene.read("a", "same"), Ok("same".to_owned()));
@@ -117,7 +117,7 @@ async fn bytes_are_in_memory_until_they_are_on_the_disk() {
         .unwrap()
         .modified()
         .unwrap();
-    scene.accepted.keep(&mk_file("c", "same"));
+    scene.accepted.keep(&mk_file("c", "same"), "udev");
     scene.keeps(&["same"]).await;
     let then = fs::metadata(scene.blob("same"))
         .unwrap()
@@ -132,12 +132,69 @@ async fn bytes_are_in_memory_until_they_are_on_the_disk() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn the_source_that_was_first_to_be_a_handler_stays_so_over_a_restart() {
+    let scene = Scene::new().await;
+    let numbers = |scene: &Scene| {
+        let number = |name| {
+            let known = scene.accepted.registration(name)?;
+            Some((known.handler, known.number))
+        };
+        ["a", "b", "c"].map(number)
+    };
+    let is = |handler: &str, number| Some((handler.to_owned(), number));
+    scene.accepted.keep(&mk_file("b", "1"), "onvif");
+    scene.accepted.keep(&mk_file("a", "2"), "udev");
+    scene.accepted.keep(&mk_file("c", "3"), "onvif");
+    scene.keeps(&["1", "2", "3"]).await;
+    assert_eq!(
+        numbers(&scene),
+        [is("udev", 0), is("onvif", 0), is("onvif", 1)]
+    );
+
+    let Scene { folder, .. } = scene;
+    let scene = Scene::open(folder).await;
+    // A new version keeps the place; one that calls itself otherwise has to queue up.
+    scene.accepted.keep(&mk_file("b", "4"), "onvif");
+    scene.accepted.keep(&mk_file("a", "5"), "onvif");
+    assert_eq!(
+        numbers(&scene),
+        [is("onvif", 2), is("onvif", 0), is("onvif", 1)]
+    );
+    scene.keeps(&["3", "4", "5"]).await;
+
+    let Scene { folder, .. } = scene;
+    let scene = Scene::open(folder).await;
+    scene
+        .accepted
+        .forget_all_but(&["a", "c"].map(|name| (name.to_owned(), ())).into());
+    assert_eq!(numbers(&scene), [is("onvif", 2), None, is("onvif", 1)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_an_older_agent_kept_is_registered_when_it_is_loaded_again() {
+    let scene = Scene::new().await;
+    scene.accepted.keep(&mk_file("a", "1"), "udev");
+    scene.keeps(&["1"]).await;
+    let file = scene.path("kept/a.yaml");
+    let older = format!("digest: {}\n", digest("1").0);
+    fs::write(&file, older).unwrap();
+    let Scene { folder, .. } = scene;
+    let scene = Scene::open(folder).await;
+    assert_eq!(scene.accepted.registration("a"), None);
+    scene.accepted.keep(&mk_file("a", "1"), "udev");
+    scene.keeps(&["1"]).await;
+    let Scene { folder, .. } = scene;
+    let scene = Scene::open(folder).await;
+    assert_eq!(scene.accepted.registration("a").unwrap().handler, "udev");
+}
+
+#[tokio::test(start_paused = true)]
 async fn what_cannot_be_written_stays_in_memory_and_is_tried_again() {
     let scene = Scene::new().await;
     scene.keeps(&[]).await;
     fs::remove_dir(scene.path("kept/bytes")).unwrap();
     fs::write(scene.path("kept/bytes"), "in the way").unwrap();
-    scene.accepted.keep(&mk_file("a", "bytes"));
+    scene.accepted.keep(&mk_file("a", "bytes"), "udev");
     let problem = scene.problem().await;
     assert!(
         problem.contains("cannot keep the accepted handlers") && problem.contains("--state-dir"),
@@ -157,8 +214,8 @@ async fn what_cannot_be_written_stays_in_memory_and_is_tried_again() {
 async fn one_version_that_cannot_be_written_keeps_no_other_from_the_disk() {
     let scene = Scene::new().await;
     fs::create_dir_all(scene.blob("first")).unwrap();
-    scene.accepted.keep(&mk_file("a", "first"));
-    scene.accepted.keep(&mk_file("b", "second"));
+    scene.accepted.keep(&mk_file("a", "first"), "udev");
+    scene.accepted.keep(&mk_file("b", "second"), "udev");
     scene.problem().await;
     let wait = async {
         while scene.held() != 1 || !scene.path("kept/b.yaml").exists() {
@@ -172,10 +229,10 @@ async fn one_version_that_cannot_be_written_keeps_no_other_from_the_disk() {
 #[tokio::test(start_paused = true)]
 async fn a_version_that_cannot_be_written_keeps_none_that_is_forgotten() {
     let scene = Scene::new().await;
-    scene.accepted.keep(&mk_file("gone", "old"));
+    scene.accepted.keep(&mk_file("gone", "old"), "udev");
     scene.keeps(&["old"]).await;
     fs::create_dir_all(scene.blob("first")).unwrap();
-    scene.accepted.keep(&mk_file("a", "first"));
+    scene.accepted.keep(&mk_file("a", "first"), "udev");
     scene.problem().await;
     scene
         .accepted
@@ -194,7 +251,7 @@ async fn a_version_is_had_from_what_was_kept_or_from_where_it_lies() {
     let write = |file: &str, text: &str| fs::write(scene.path(file), text).unwrap();
     write("one/a.wasm", "new");
     write("two/a.wasm", "other");
-    scene.accepted.keep(&mk_file("a.wasm", "kept"));
+    scene.accepted.keep(&mk_file("a.wasm", "kept"), "udev");
     scene.keeps(&["kept"]).await;
     for text in ["kept", "new", "other"] {
         assert_eq!(scene.read("a.wasm", text).as_deref(), Ok(text));
@@ -233,10 +290,10 @@ async fn a_version_is_had_from_what_was_kept_or_from_where_it_lies() {
 #[tokio::test(start_paused = true)]
 async fn what_was_kept_and_is_lost_is_written_again_from_where_it_lies() {
     let scene = Scene::new().await;
-    scene.accepted.keep(&mk_file("a.wasm", "kept"));
+    scene.accepted.keep(&mk_file("a.wasm", "kept"), "udev");
     scene.keeps(&["kept"]).await;
     fs::remove_dir_all(scene.path("kept")).unwrap();
-    scene.accepted.keep(&mk_file("b.wasm", "more"));
+    scene.accepted.keep(&mk_file("b.wasm", "more"), "udev");
     let problem = scene.problem().await;
     assert!(
         problem.contains("what was kept of a.wasm is gone, and "),
@@ -251,14 +308,14 @@ async fn what_was_kept_and_is_lost_is_written_again_from_where_it_lies() {
 #[tokio::test(start_paused = true)]
 async fn what_is_damaged_is_none_and_is_written_again_once_it_is_accepted() {
     let scene = Scene::new().await;
-    scene.accepted.keep(&mk_file("a", "good"));
+    scene.accepted.keep(&mk_file("a", "good"), "udev");
     scene.keeps(&["good"]).await;
     let blob = scene.blob("good");
     let Scene { folder, .. } = scene;
     fs::write(&blob, "goo").unwrap();
     let scene = Scene::open(folder).await;
     assert_eq!(scene.accepted.get("a"), None);
-    scene.accepted.keep(&mk_file("a", "good"));
+    scene.accepted.keep(&mk_file("a", "good"), "udev");
     scene.keeps(&["good"]).await;
 }
 
