@@ -2,6 +2,7 @@
 
 mod details;
 mod discover;
+mod encoding;
 mod filter;
 mod mac;
 mod security;

@@ -3,6 +3,7 @@
 //! Names are matched by their local part, since cameras put wrong and undeclared prefixes on elements; a qualified name
 //! in a text can be resolved, since there it is what counts.
 
+use crate::encoding;
 use quick_xml::NsReader;
 use quick_xml::events::{BytesRef, BytesStart, Event};
 use quick_xml::name::{NamespaceResolver, QName, ResolveResult};
@@ -99,12 +100,12 @@ impl Element<'_> {
 }
 
 /// Reads a document up to the end of its root and says each element as it ends. What comes after the root is not looked
-/// at: cameras pad datagrams. Bytes that are no UTF-8 are replaced.
+/// at: cameras pad datagrams.
 pub fn read(document: &[u8], on: &mut dyn FnMut(&Element<'_>)) -> Result<()> {
     if document.len() > MAX_BYTES {
         return Err(Error::TooLarge);
     }
-    let text = String::from_utf8_lossy(document);
+    let text = encoding::decode(document, "");
     let text = text.trim_start_matches(['\u{feff}', ' ', '\t', '\r', '\n', '\0']);
     let mut reader = NsReader::from_str(text);
     reader.config_mut().expand_empty_elements = true;

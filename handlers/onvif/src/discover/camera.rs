@@ -5,6 +5,7 @@ use std::time::Duration;
 use leafhost_sdk::{Host, http, net};
 
 use crate::discover::cursor::Info;
+use crate::encoding;
 use crate::security::credentials::Credentials;
 use crate::security::digest::Challenge;
 use crate::security::{Credential, token};
@@ -224,7 +225,9 @@ impl Visit<'_> {
         let mut may_renew = true;
         loop {
             let response = self.send(operation).await.map_err(Trouble::Network)?;
-            match soap::read(operation, response.status, &response.body) {
+            let content_type = response.header("content-type").unwrap_or_default();
+            let body = encoding::decode(&response.body, content_type);
+            match soap::read(operation, response.status, body.as_bytes()) {
                 Ok(answer) => {
                     self.note_time(operation, &answer, &response);
                     self.is_refused &= matches!(self.proof, Proof::None);

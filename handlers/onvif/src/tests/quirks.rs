@@ -417,6 +417,47 @@ fn an_answer_counts_whatever_its_header_says_of_it() {
 }
 
 #[test]
+fn texts_are_read_in_the_encoding_they_have() {
+    for (declared, bytes, name) in [
+        ("GB2312", &b"\xb4\xf3\xc3\xc5"[..], "大门"),
+        ("ISO-8859-1", b"K\xfcche", "Küche"),
+    ] {
+        let encoded = move |text: &[u8]| {
+            let start = format!("<?xml version=\"1.0\" encoding=\"{declared}\"?>");
+            let text = String::from_utf8_lossy(text);
+            let text = text
+                .strip_prefix("<?xml version=\"1.0\"?>")
+                .unwrap_or(&text);
+            let (before, after) = text.split_once("NAME").unwrap_or((text, ""));
+            let bytes = if after.is_empty() { &[][..] } else { bytes };
+            [start.as_bytes(), before.as_bytes(), bytes, after.as_bytes()].concat()
+        };
+        let announcement = String::from_utf8(mk_match(&uuid(9), &url(9))).unwrap();
+        let announcement = announcement.replace("name/Cam", "name/NAME");
+        let host = answering(
+            mk_network(),
+            "192.168.7.9:3702",
+            encoded(announcement.as_bytes()),
+        );
+        let host = host.http_server("http://192.168.7.9:80", move |request| {
+            let mut response = answer(9, request);
+            let body = String::from_utf8(response.body).unwrap();
+            response.body = encoded(body.replace("Example", "NAME").as_bytes());
+            response.into()
+        });
+        let found = call("").run(&host).unwrap();
+        let device = &found.devices()[0];
+        for attribute in ["name", "manufacturer"] {
+            assert_eq!(
+                device.get_attribute(attribute),
+                Some(&name.into()),
+                "{declared}"
+            );
+        }
+    }
+}
+
+#[test]
 fn an_empty_body_for_the_time_is_a_camera_that_is_there() {
     let host = announced(mk_network(), 9);
     let host = host.http_server("http://192.168.7.9:80", move |_| {
