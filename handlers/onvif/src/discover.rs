@@ -20,7 +20,7 @@ use crate::details::Details;
 use crate::discover::camera::Asker;
 use crate::discover::cursor::{Cursor, Moment};
 use crate::discover::gather::Heard;
-use crate::discover::probe::{GROUP_V4, GROUP_V6, PORT, probe};
+use crate::discover::probe::{GROUP_V4, GROUP_V6, PORT, probe, resolve};
 use crate::security::credentials::Credentials;
 use crate::wsd::{self, Message};
 
@@ -80,6 +80,7 @@ async fn run(request: &Request<Details>, host: &Host) -> Discovery {
     let (answer, next) = if looks_at_everything {
         pass.cursor.probed = now(host);
         let mut heard = probe(host, request.details.timeout()).await;
+        resolve(host, &pass.cursor, &mut heard).await;
         heard.extend(news.hellos);
         pass.look_at_everything(&heard, &news.byes).await;
         (pass.everything(), INTERVAL)

@@ -38,6 +38,18 @@ pub fn probe(kind: Kind, message_id: &str) -> String {
         ),
         Kind::Device => "<d:Types>tds:Device</d:Types>".to_owned(),
     };
+    message("Probe", message_id, &types)
+}
+
+/// Asks where a device is that has announced itself without an address.
+pub fn resolve(endpoint: &str, message_id: &str) -> String {
+    let endpoint = xml::escape(endpoint);
+    let reference =
+        format!("<a:EndpointReference><a:Address>{endpoint}</a:Address></a:EndpointReference>");
+    message("Resolve", message_id, &reference)
+}
+
+fn message(action: &str, message_id: &str, inside: &str) -> String {
     format!(
         "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n\
          <s:Envelope xmlns:s=\"http://www.w3.org/2003/05/soap-envelope\" \
@@ -46,15 +58,15 @@ pub fn probe(kind: Kind, message_id: &str) -> String {
          xmlns:dn=\"{NETWORK}\" xmlns:tds=\"{DEVICE}\">\
          <s:Header><a:MessageID>{message_id}</a:MessageID>\
          <a:To s:mustUnderstand=\"true\">urn:schemas-xmlsoap-org:ws:2005:04:discovery</a:To>\
-         <a:Action s:mustUnderstand=\"true\">{DISCOVERY}/Probe</a:Action></s:Header>\
-         <s:Body><d:Probe>{types}</d:Probe></s:Body></s:Envelope>"
+         <a:Action s:mustUnderstand=\"true\">{DISCOVERY}/{action}</a:Action></s:Header>\
+         <s:Body><d:{action}>{inside}</d:{action}></s:Body></s:Envelope>"
     )
 }
 
 /// A message that came by datagram.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Message {
-    /// The answer to a probe.
+    /// The answer to a probe, or to the question where a device is.
     Matches {
         /// The message that is answered, as far as it is told.
         relates_to: String,
@@ -118,13 +130,13 @@ pub fn read(payload: &[u8]) -> xml::Result<Message> {
             current.more_xaddrs += xaddrs.count();
         }
         "MetadataVersion" => element.text.clone_into(&mut current.metadata_version),
-        "ProbeMatch" => {
+        "ProbeMatch" | "ResolveMatch" => {
             let ended = finish(std::mem::take(&mut current));
             if matches.len() < MAX_MATCHES {
                 matches.push(ended);
             }
         }
-        "ProbeMatches" => {
+        "ProbeMatches" | "ResolveMatches" => {
             message = Some(Message::Matches {
                 relates_to: std::mem::take(&mut relates_to),
                 message_id: std::mem::take(&mut message_id),

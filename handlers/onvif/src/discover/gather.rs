@@ -15,7 +15,7 @@ pub const MAX_CAMERAS: usize = 1_000;
 /// How many cameras one address may announce; recorders and gateways have one for each channel.
 const MAX_PER_SOURCE: usize = 512;
 /// The longest endpoint reference, in bytes.
-const MAX_UUID: usize = 128;
+pub const MAX_UUID: usize = 128;
 
 /// Somebody said this.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -24,6 +24,22 @@ pub struct Heard {
     pub source: IpAddr,
     /// What.
     pub announcement: Announcement,
+}
+
+impl Heard {
+    /// What was said here, and what was said before of what is not said here.
+    #[must_use]
+    pub fn with(mut self, before: Announcement) -> Self {
+        let own = &mut self.announcement;
+        if own.types.is_empty() {
+            own.is_onvif = before.is_onvif;
+            own.types = before.types;
+        }
+        if own.scopes.is_empty() {
+            own.scopes = before.scopes;
+        }
+        self
+    }
 }
 
 /// A camera to ask.
@@ -217,7 +233,8 @@ fn usable(
         }
     }
     if announcement.xaddrs.is_empty() {
-        gathered.leave(&subject(), "XAddrs", "announces no address");
+        let reason = "announces no address, nor tells one when it is asked for it";
+        gathered.leave(&subject(), "XAddrs", reason);
     }
     chosen
 }

@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use leafhost_sdk::{Host, net, udp};
 
-use crate::discover::gather::Heard;
-use crate::wsd::{self, Kind, Message};
+use crate::discover::cursor::Cursor;
+use crate::discover::gather::{Heard, MAX_UUID};
+use crate::wsd::{self, Announcement, Kind, Message};
 
 /// The group of WS-Discovery in IPv4.
 pub const GROUP_V4: Ipv4Addr = Ipv4Addr::new(239, 255, 255, 250);
@@ -20,6 +21,12 @@ pub const PORT: u16 = 3702;
 const APP_MAX_DELAY: Duration = Duration::from_millis(500);
 /// How long after the first the second probe starts.
 const SECOND_PROBE: Duration = Duration::from_millis(100);
+/// How many devices that announce no address are asked for one in a call.
+const MAX_RESOLVED: usize = 16;
+/// How many announcements without an address are looked at.
+const MAX_NOWHERE: usize = 256;
+/// How long their answers are waited for.
+const RESOLVING: Duration = Duration::from_millis(750);
 /// How many answers are read.
 const MAX_REPLIES: usize = 4_096;
 /// How many unreadable answers are named.
@@ -66,6 +73,71 @@ pub async fn probe(host: &Host, timeout: Duration) -> Vec<Heard> {
         })
         .await;
     read(host, &ids, &replies)
+}
+
+/// Asks devices that announce themselves without an address where they are, and puts what they answer in the place of
+/// their announcements. Those that are known are not asked: they are looked for where they were.
+pub async fn resolve(host: &Host, cursor: &Cursor, heard: &mut Vec<Heard>) {
+    let is_known = |uuid: &str| cursor.cameras.iter().any(|(_, camera)| camera.uuid == uuid);
+    let mut nowhere: Vec<(String, Heard)> = Vec::new();
+    let mut looked_at = 0;
+    heard.retain(|one| {
+        let Announcement {
+            endpoint,
+            is_onvif,
+            xaddrs,
+            ..
+        } = &one.announcement;
+        let uuid = wsd::uuid(endpoint);
+        let is_of_use = *is_onvif && !uuid.is_empty() && uuid.len() <= MAX_UUID;
+        if !is_of_use || !xaddrs.is_empty() || looked_at >= MAX_NOWHERE {
+            return true;
+        }
+        looked_at += 1;
+        let is_asked = nowhere.iter().any(|(other, _)| *other == uuid);
+        if !is_asked && !is_known(&uuid) {
+            nowhere.push((uuid, one.clone()));
+        }
+        false
+    });
+    let asked = nowhere.len().min(MAX_RESOLVED);
+    let left = nowhere.split_off(asked);
+    if asked > 0 {
+        let ids: Vec<String> = nowhere
+            .iter()
+            .map(|_| message_id(host, "urn:uuid"))
+            .collect();
+        let again = repeat_delay(host);
+        let mut sends = Vec::new();
+        for ((_, one), id) in nowhere.iter().zip(&ids) {
+            let payload = wsd::resolve(&one.announcement.endpoint, id).into_bytes();
+            for group in [IpAddr::V4(GROUP_V4), IpAddr::V6(GROUP_V6)] {
+                for start in [Duration::ZERO, again] {
+                    sends.push((start, SocketAddr::new(group, PORT), payload.clone()));
+                }
+            }
+        }
+        let probe = udp::Probe {
+            from: locals(&host.interfaces()),
+            sends,
+            window: RESOLVING.min(host.time_left() / 2),
+            max_replies: MAX_REPLIES,
+        };
+        let found = read(host, &ids, &host.probe(probe).await);
+        for one in found {
+            let uuid = wsd::uuid(&one.announcement.endpoint);
+            let place = nowhere.iter().position(|(other, _)| *other == uuid);
+            if one.announcement.xaddrs.is_empty() {
+                continue;
+            }
+            if let Some((_, before)) = place.map(|place| nowhere.swap_remove(place)) {
+                heard.push(one.with(before.announcement));
+            } else {
+                heard.push(one);
+            }
+        }
+    }
+    heard.extend(nowhere.into_iter().chain(left).map(|(_, one)| one));
 }
 
 /// The first IPv4 address in each network of each interface, and its first link-local IPv6 address.

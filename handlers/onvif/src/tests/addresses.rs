@@ -110,3 +110,77 @@ fn credentials_are_told_where_the_answer_came_from() {
         .unwrap();
     assert_eq!((ids(&found), tokens.get()), (vec![id(9).as_str()], 3));
 }
+
+/// A device that announces itself without an address, and tells one to who asks for it by its name.
+fn with_shy(host: FakeHost, tells: bool) -> FakeHost {
+    let asked = format!("<a:Address>urn:uuid:{}</a:Address>", uuid(9));
+    host.udp_peer(GROUP, move |_, payload| {
+        let payload = String::from_utf8_lossy(payload);
+        let announcement = mk_announcement(&uuid(9), &url(9));
+        let (_, related) = payload.split_once(":MessageID>").unwrap();
+        let related = related.split('<').next().unwrap();
+        let (kind, inside) = if payload.contains("/Probe<") {
+            let without = announcement.replace(&format!("<d:XAddrs>{}</d:XAddrs>", url(9)), "");
+            ("Probe", without)
+        } else {
+            assert!(payload.contains("/Resolve<") && payload.contains(&asked));
+            let (reference, _) = announcement.split_once("<d:Types>").unwrap();
+            let inside = format!("{reference}<d:XAddrs>{}</d:XAddrs>", url(9));
+            ("Resolve", inside)
+        };
+        let body =
+            format!("<d:{kind}Matches><d:{kind}Match>{inside}</d:{kind}Match></d:{kind}Matches>");
+        let message = String::from_utf8(mk_message(&format!("{kind}Matches"), &body)).unwrap();
+        let header = format!("<E:Header><a:RelatesTo>{related}</a:RelatesTo>");
+        let answer = UdpAnswer {
+            after: Duration::from_millis(30),
+            from: "192.168.7.9:3702".parse().unwrap(),
+            payload: message.replace("<E:Header>", &header).into_bytes(),
+        };
+        (kind == "Probe" || tells)
+            .then_some(answer)
+            .into_iter()
+            .collect()
+    })
+}
+
+#[test]
+fn a_device_that_announces_no_address_is_asked_for_one() {
+    let host = with_service(with_shy(mk_network(), true), 9);
+    let mut found = call("scopes: {items: ['onvif://www.onvif.org/type/ptz']}")
+        .run(&host)
+        .unwrap();
+    assert_eq!(ids(&found), [id(9)], "{:?}", host.skipped());
+    assert!(host.skipped().is_empty(), "{:?}", host.skipped());
+    // Once it is known it is not asked again.
+    let sent = datagrams(&host);
+    for n in 1..4 {
+        host.pass(Duration::from_secs(9));
+        found = next(
+            &found,
+            "scopes: {items: ['onvif://www.onvif.org/type/ptz']}",
+            vec![Event::Timer],
+        )
+        .run(&host)
+        .unwrap();
+        assert_eq!(found.devices, Devices::Unchanged);
+        assert_eq!(datagrams(&host) - sent, n * 8);
+    }
+    assert!(host.skipped().is_empty(), "{:?}", host.skipped());
+}
+
+#[test]
+fn a_device_that_tells_no_address_is_named() {
+    let host = with_service(with_shy(mk_network(), false), 9);
+    let found = call("").run(&host).unwrap();
+    assert!(found.devices().is_empty());
+    assert_eq!(
+        reasons(&host, &uuid(9)),
+        ["XAddrs: announces no address, nor tells one when it is asked for it"]
+    );
+    assert!(
+        host.now() < Duration::from_millis(2_500),
+        "{:?}",
+        host.now()
+    );
+}

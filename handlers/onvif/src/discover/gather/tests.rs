@@ -176,7 +176,7 @@ fn what_is_left_out_is_named() {
         reasons(&gathered),
         [
             "pc at 192.168.7.5: types: is no ONVIF device, but wsdp:Device pub:Computer",
-            "none at 192.168.7.6: XAddrs: announces no address",
+            "none at 192.168.7.6: XAddrs: announces no address, nor tells one when it is asked for it",
             "192.168.7.7: announcement: has no endpoint reference of a usable length",
             "many at 192.168.7.8: XAddrs: announces 10000 addresses, 16 are looked at",
             "loop at http://127.0.0.1/onvif: XAddrs: does not lead to a device",
