@@ -10,31 +10,29 @@ const MAX_ATTRIBUTE: usize = 64;
 ///
 /// Not for what is farther from its PCI device: the disks of one controller are not one piece of hardware.
 pub fn physical_id(chain: &[&Device]) -> Option<String> {
-    let usb = chain.iter().find(|device| is_usb_device(device));
-    if let Some(usb) = usb {
+    let own = own_hardware(chain);
+    if let Some(usb) = own.last().filter(|device| is_usb_device(device)) {
         let (vendor, model) = ids(usb).unwrap_or_default();
         let serial = usb.property("ID_SERIAL_SHORT").unwrap_or_default();
         return bounded(format!("usb:{vendor}:{model}:{serial}@{}", usb.kernel), 256);
     }
-    let pci = chain
-        .iter()
-        .take(2)
-        .find(|device| device.subsystem.as_deref() == Some("pci"))?;
+    let pci = own.last().filter(|device| is_pci(device))?;
     Some(format!("pci:{}", pci.kernel))
 }
 
-/// Names and values of attributes, each from the nearest device of the chain that has it.
+/// Names and values of attributes, each from the nearest device of the chain that has it and is the same hardware.
 pub fn attributes(chain: &[&Device]) -> Vec<(&'static str, String)> {
     let own = |value: fn(&Device) -> Option<String>| chain.first().and_then(|device| value(device));
+    let same = own_hardware(chain);
     let nearest = |names: &[&str]| {
-        chain.iter().find_map(|device| {
+        same.iter().find_map(|device| {
             names
                 .iter()
                 .find_map(|name| device.property(name))
                 .map(str::to_owned)
         })
     };
-    let ids = chain.iter().find_map(|device| ids(device));
+    let ids = same.iter().find_map(|device| ids(device));
     let (vendor_id, model_id) = ids.unzip();
     let all = [
         ("subsystem", own(|device| device.subsystem.clone())),
@@ -50,6 +48,21 @@ pub fn attributes(chain: &[&Device]) -> Vec<(&'static str, String)> {
         .collect()
 }
 
+/// The devices of the chain that are one piece of hardware with the first: up to the nearest USB device; else up to the PCI
+/// device that it is or hangs directly on; else all that is below a PCI device.
+fn own_hardware<'a>(chain: &'a [&'a Device]) -> &'a [&'a Device] {
+    let usb = chain.iter().position(|device| is_usb_device(device));
+    let end = usb.map(|usb| usb + 1).or_else(|| {
+        let pci = chain.iter().position(|device| is_pci(device))?;
+        Some(if pci < 2 { pci + 1 } else { pci })
+    });
+    end.and_then(|end| chain.get(..end)).unwrap_or(chain)
+}
+
+fn is_pci(device: &Device) -> bool {
+    device.subsystem.as_deref() == Some("pci")
+}
+
 fn is_usb_device(device: &Device) -> bool {
     device.subsystem.as_deref() == Some("usb") && device.property("DEVTYPE") == Some("usb_device")
 }
@@ -61,9 +74,7 @@ fn ids(device: &Device) -> Option<(String, String)> {
         device.property("ID_MODEL_ID"),
     ) {
         (Some(vendor), Some(model)) => (vendor, model),
-        _ if device.subsystem.as_deref() == Some("pci") => {
-            device.property("PCI_ID")?.split_once(':')?
-        }
+        _ if is_pci(device) => device.property("PCI_ID")?.split_once(':')?,
         _ if device.subsystem.as_deref() == Some("usb") => {
             let mut parts = device.property("PRODUCT")?.split('/');
             (parts.next()?, parts.next()?)

@@ -122,6 +122,67 @@ fn a_camera_is_a_device_named_by_its_path() {
 }
 
 #[test]
+fn what_is_not_the_devices_own_hardware_says_nothing_of_it() {
+    let hub = "/devices/pci0000:00/0000:00:14.0/usb1";
+    let sata = "/devices/pci0000:00/0000:00:17.0";
+    let controller = |path: &str| {
+        UdevDevice::new(path)
+            .subsystem("pci")
+            .property("PCI_ID", "8086:A36D")
+            .property("ID_VENDOR_FROM_DATABASE", "Intel Corporation")
+            .property("ID_MODEL_FROM_DATABASE", "Controller")
+            .property("ID_SERIAL_SHORT", "0000")
+    };
+    let usb = |path: &str| {
+        UdevDevice::new(path)
+            .subsystem("usb")
+            .property("DEVTYPE", "usb_device")
+    };
+    let host = FakeHost::new()
+        .udev(controller(PCI))
+        .udev(controller(sata))
+        .udev(
+            usb(hub)
+                .property("ID_SERIAL_SHORT", "0000:00:14.0")
+                .property("ID_VENDOR", "Linux"),
+        )
+        .udev(usb(&format!("{hub}/1-2")).property("PRODUCT", "c45/6366/100"))
+        .udev(UdevDevice::new(&format!("{hub}/1-2/1-2:1.0")).subsystem("usb"))
+        .udev(UdevDevice::new(&format!("{hub}/1-2/1-2:1.0/video2")).subsystem("video4linux"))
+        .udev(UdevDevice::new(&format!("{sata}/ata1/0:0:0:0")).subsystem("scsi"))
+        .udev(UdevDevice::new(&format!("{sata}/ata1/0:0:0:0/sda")).subsystem("block"))
+        .udev(UdevDevice::new(&format!("{PCI}/renderD128")).subsystem("drm"));
+    let table: [(&str, &[&str], Option<&str>); 3] = [
+        (
+            "video2",
+            &["subsystem", "vendorID", "modelID"],
+            Some("usb:0c45:6366:@1-2"),
+        ),
+        ("sda", &["subsystem"], None),
+        // What hangs directly on a PCI device is a face of it.
+        (
+            "renderD128",
+            &[
+                "subsystem",
+                "vendorID",
+                "modelID",
+                "vendor",
+                "model",
+                "serial",
+            ],
+            Some("pci:0000:00:14.0"),
+        ),
+    ];
+    for (kernel, names, physical_id) in table {
+        let found = discover(&host, &[&format!("KERNEL==\"{kernel}\"")], "");
+        let device = &found.devices()[0];
+        let known: Vec<&str> = device.attributes.iter().map(|a| a.name.as_str()).collect();
+        assert_eq!(known, names, "{kernel}");
+        assert_eq!(device.physical_id.as_deref(), physical_id, "{kernel}");
+    }
+}
+
+#[test]
 fn a_device_matched_twice_is_one() {
     let rules = [r#"KERNEL=="video*""#, r#"SUBSYSTEM=="video4linux""#];
     assert_eq!(discover(&mk_host(), &rules, "").devices().len(), 2);
