@@ -96,9 +96,9 @@ bench: setup-cluster $(MEASURED) handlers guests
 	cargo build --locked --release -p leafhost-peers --features peers
 	cargo bench --locked -p leafhost-tests --bench network
 
-soak: setup-cluster $(MEASURED) handlers guests
+soak: setup-cluster setup-test $(MEASURED) handlers guests
 	cargo build --locked --workspace
-	cargo test --locked --workspace --test standalone --test crashes --test kubelet --test cluster -- --ignored soak --nocapture
+	cargo test --locked --workspace --test standalone --test crashes --test kubelet --test cluster --test differential -- --ignored soak --nocapture
 	CALLS=100000 cargo bench --locked -p leafhost-tests --bench agent -- memory
 
 # What is found anew is kept in $(TARGET)/fuzz, what fails in fuzz/artifacts. What an input may cost is in each target.

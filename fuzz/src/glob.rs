@@ -24,7 +24,13 @@ enum Part {
 /// Whether `text` fits; nothing for what the book leaves open.
 #[must_use]
 pub fn fits(dialect: Dialect, glob: &str, text: &str) -> Option<bool> {
-    let parts = parts(dialect, glob)?;
+    // To udev a character is a byte.
+    let in_bytes = |text: &str| text.bytes().map(char::from).collect::<String>();
+    let (glob, text) = match dialect {
+        Dialect::Udev => (in_bytes(glob), in_bytes(text)),
+        Dialect::Paths => (glob.to_owned(), text.to_owned()),
+    };
+    let parts = parts(dialect, &glob)?;
     let text: Vec<char> = text.chars().collect();
     // Whether the parts so far fit the first n characters.
     let mut row = vec![false; text.len() + 1];
@@ -116,6 +122,8 @@ mod tests {
             (Dialect::Udev, "video[0-9]*", "video10", Some(true)),
             (Dialect::Udev, "video[!0-9]", "video1", Some(false)),
             (Dialect::Udev, "a*c", "a/b/c", Some(true)),
+            (Dialect::Udev, "a?c", "aéc", Some(false)),
+            (Dialect::Udev, "a??c", "aéc", Some(true)),
             (Dialect::Udev, r"a\*", "a*", Some(true)),
             (Dialect::Udev, r"a\", "a\\", Some(false)),
             (Dialect::Udev, "[[:digit:]]", "1", None),

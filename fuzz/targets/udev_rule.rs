@@ -55,11 +55,10 @@ fuzz_target!(|data: &[u8]| {
             .terms()
             .filter_map(|term| Some((term.key.clone()?, value.to_owned())))
             .collect();
-        assert_eq!(
-            rule.wakes_on(&event, &Subsystems::new(["*"]), &|| true),
-            woken,
-            "{rule}"
-        );
+        let wakes = rule.wakes_on(&event, &Subsystems::new(["*"]), &|| true);
+        // Terms on ancestors may each hold at another one.
+        let plural = rule.terms().filter(|term| term.field.is_plural()).count();
+        assert!(if plural > 1 { woken || !wakes } else { woken == wakes }, "{rule}");
     });
 });
 

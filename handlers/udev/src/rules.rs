@@ -130,6 +130,10 @@ fn key(reader: &mut Reader<'_>, name: &str, needed: bool) -> Result<Option<Strin
     if !reader.eat("}") {
         return Err(reader.mistake("expected } after the key"));
     }
+    if matches!(name, "ATTR" | "ATTRS") && (key.starts_with('[') || key.contains(['$', '%'])) {
+        let what = "an attribute of another device ([) and substitutions ($, %) are not known here; write the attribute's name";
+        return Err(start.mistake(what));
+    }
     if key.is_empty() || key.len() > 256 || key.chars().any(char::is_control) {
         return Err(start.mistake("the key must be 1 to 256 bytes without control characters"));
     }
@@ -310,6 +314,8 @@ mod tests {
             ("KERNEL{a}==\"a\"", 7, "KERNEL takes no key"),
             ("KERNEL==\"a\"; TAG==\"b\"", 12, "expected a field"),
             ("TAG==\"a\u{1}\"", 6, "control characters"),
+            ("ATTR{[dmi/id]sys_vendor}==\"a\"", 5, "not known here"),
+            ("ATTRS{queue/$kernel}==\"a\"", 6, "not known here"),
             (many.as_str(), 257, "at most 32 terms"),
             (long.as_str(), 6, "at most 1024 bytes"),
         ];

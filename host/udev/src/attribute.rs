@@ -2,6 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::Read;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Component, Path};
 
@@ -49,8 +50,8 @@ fn checked(devpath: &str, name: &str, allowed: &Subsystems) -> Option<String> {
     attribute(&device, name, allowed)
 }
 
-/// One attribute of the device in this folder, which may be seen.
-pub(crate) fn attribute(device: &Path, name: &str, allowed: &Subsystems) -> Option<String> {
+/// One attribute of the device in this folder, which may be seen, for people and handlers.
+fn attribute(device: &Path, name: &str, allowed: &Subsystems) -> Option<String> {
     if !is_plain(name) {
         return None;
     }
@@ -62,26 +63,82 @@ pub(crate) fn attribute(device: &Path, name: &str, allowed: &Subsystems) -> Opti
         }
         path = folder.join(path.file_name()?);
     }
-    let metadata = fs::symlink_metadata(&path).ok()?;
-    let name = path.file_name()?.to_str()?;
-    if metadata.is_symlink() {
-        let target = fs::read_link(&path).ok()?;
-        return Some(target.file_name()?.to_str()?.to_owned());
+    match contents(&path)? {
+        Contents::Link(target) => String::from_utf8(target).ok(),
+        Contents::Text(bytes) => {
+            if u64::try_from(bytes.len()).ok()? > MAX_ATTRIBUTE || bytes.contains(&0) {
+                return None;
+            }
+            let text = String::from_utf8(bytes).ok()?;
+            Some(text.trim_end_matches(['\n', '\r']).to_owned())
+        }
     }
-    if !metadata.is_file() || metadata.permissions().mode() & 0o444 == 0 || acts(name) {
+}
+
+/// One attribute of the device in this folder, which may be seen, as udev takes it for its rules: the name may lead
+/// anywhere in sysfs, here to what else may be seen; of links only three count; a text ends before its first NUL.
+pub(crate) fn compared(device: &Path, name: &str, allowed: &Subsystems) -> Option<Vec<u8>> {
+    let name = name.trim_start_matches('/');
+    let (folder, last) = name.rsplit_once('/').unwrap_or(("", name));
+    if matches!(last, "" | "." | "..") || name.contains('\0') {
+        return None;
+    }
+    let mut path = device.join(last);
+    if !folder.is_empty() {
+        let folder = fs::canonicalize(device.join(folder)).ok()?;
+        if !may_be_seen(&folder, device, allowed) {
+            return None;
+        }
+        path = folder.join(last);
+    }
+    match contents(&path)? {
+        Contents::Link(target) => {
+            matches!(name, "driver" | "subsystem" | "module").then_some(target)
+        }
+        Contents::Text(mut text) => {
+            while let [.., b'\n' | b'\r' | 0] = text.as_slice() {
+                text.pop();
+            }
+            let end = text.iter().position(|c| *c == 0).unwrap_or(text.len());
+            text.truncate(end);
+            Some(text)
+        }
+    }
+}
+
+enum Contents {
+    /// The last part of what a link points to.
+    Link(Vec<u8>),
+    /// At most one byte more than [`MAX_ATTRIBUTE`].
+    Text(Vec<u8>),
+}
+
+fn contents(path: &Path) -> Option<Contents> {
+    let metadata = fs::symlink_metadata(path).ok()?;
+    if metadata.is_symlink() {
+        let target = fs::read_link(path).ok()?;
+        return Some(Contents::Link(target.file_name()?.as_bytes().to_vec()));
+    }
+    let is_readable = metadata.is_file() && metadata.permissions().mode() & 0o400 != 0;
+    if !is_readable || acts(path.file_name()?.to_str()?) {
         return None;
     }
     let mut bytes = Vec::new();
-    File::open(&path)
-        .ok()?
-        .take(MAX_ATTRIBUTE + 1)
-        .read_to_end(&mut bytes)
-        .ok()?;
-    if u64::try_from(bytes.len()).ok()? > MAX_ATTRIBUTE || bytes.contains(&0) {
-        return None;
+    let file = File::open(path).ok()?;
+    file.take(MAX_ATTRIBUTE + 1).read_to_end(&mut bytes).ok()?;
+    Some(Contents::Text(bytes))
+}
+
+/// Whether a rule may look into a folder: that of a device that may be seen; where all may be, also those of buses,
+/// classes, drivers and modules.
+fn may_be_seen(folder: &Path, device: &Path, allowed: &Subsystems) -> bool {
+    if let Some(owner) = tree::owner(folder) {
+        return owner == device || allowed.allows(tree::subsystem(&owner).as_deref());
     }
-    let text = String::from_utf8(bytes).ok()?;
-    Some(text.trim_end_matches(['\n', '\r']).to_owned())
+    let mut places = ["devices", "bus", "class", "module"]
+        .iter()
+        .map(|name| Path::new(tree::SYS).join(name));
+    allowed.allows(None) && places.any(|place| folder.starts_with(place))
 }
 
 /// Whether the folder is one of the device, or of one above or below it that may be seen.
@@ -151,6 +208,40 @@ mod tests {
             vec![None; asked.len()]
         );
         Ok(())
+    }
+
+    #[test]
+    fn rules_look_into_devices_that_may_be_seen_and_nowhere_else() {
+        let null = Path::new("/sys/devices/virtual/mem/null");
+        if !null.join("dev").exists() {
+            eprintln!("skipped: /sys is not mounted here");
+            return;
+        }
+        let (all, mem) = (Subsystems::new(["*"]), Subsystems::new(["mem"]));
+        for (name, by_all, by_mem) in [
+            ("dev", Some("1:3"), Some("1:3")),
+            ("/dev", Some("1:3"), Some("1:3")),
+            ("../zero/dev", Some("1:5"), Some("1:5")),
+            ("subsystem/null/dev", Some("1:3"), Some("1:3")),
+            ("subsystem", Some("mem"), Some("mem")),
+            ("../../misc/fuse/dev", Some("10:229"), None),
+            ("subsystem/none", None, None),
+            ("../null", None, None),
+            ("dev/", None, None),
+            ("", None, None),
+            ("..", None, None),
+            ("../../../../kernel/uevent_seqnum", None, None),
+            ("../../../../../etc/hostname", None, None),
+        ] {
+            if name.contains("fuse") && !null.join(name).exists() {
+                continue;
+            }
+            for (allowed, expected) in [(&all, by_all), (&mem, by_mem)] {
+                let value = compared(null, name, allowed);
+                let expected = expected.map(|text| text.as_bytes().to_vec());
+                assert_eq!(value, expected, "{name} with {allowed:?}");
+            }
+        }
     }
 
     #[test]

@@ -15,32 +15,50 @@ pub(crate) trait Facts {
     /// The driver.
     fn driver(&self) -> Option<&str>;
     /// A property.
-    fn property(&self, key: &str) -> Option<String>;
+    fn property(&self, key: &str) -> Option<Cow<'_, [u8]>>;
     /// A sysfs attribute.
-    fn attribute(&self, key: &str) -> Option<String>;
+    fn attribute(&self, key: &str) -> Option<Cow<'_, [u8]>>;
     /// The tags.
     fn tags(&self) -> &[String];
 }
 
-/// What a term finds on one device, ancestors left aside: texts, at least one; an empty one for what is absent.
-pub(crate) fn values<'a>(term: &Term, facts: &'a dyn Facts) -> Vec<Cow<'a, str>> {
+/// What a term finds on one device, whatever is above it.
+pub(crate) enum Value<'a> {
+    /// A text; an empty one for a driver, subsystem or property that is absent.
+    Text(Cow<'a, [u8]>),
+    /// Tags, perhaps none.
+    Tags(&'a [String]),
+    /// An attribute that is absent: nothing can be said of it.
+    Absent,
+}
+
+pub(crate) fn value<'a>(term: &Term, facts: &'a dyn Facts) -> Value<'a> {
     let key = term.key.as_deref().unwrap_or_default();
-    let value = match term.field {
-        Field::Attr | Field::Attrs => facts.attribute(key).map(Cow::Owned),
-        Field::Env => facts.property(key).map(Cow::Owned),
-        Field::Devpath => Some(Cow::Borrowed(facts.devpath())),
-        Field::Driver | Field::Drivers => facts.driver().map(Cow::Borrowed),
-        Field::Kernel | Field::Kernels => Some(Cow::Borrowed(facts.kernel())),
-        Field::Subsystem | Field::Subsystems => facts.subsystem().map(Cow::Borrowed),
-        Field::Tag | Field::Tags => {
-            let tags = facts.tags();
-            if !tags.is_empty() {
-                return tags.iter().map(|tag| Cow::Borrowed(tag.as_str())).collect();
-            }
-            None
-        }
-    };
-    vec![value.unwrap_or_default()]
+    let text = |text: Option<&'a str>| Cow::Borrowed(text.unwrap_or_default().as_bytes());
+    Value::Text(match term.field {
+        Field::Attr | Field::Attrs => match facts.attribute(key) {
+            Some(value) => value,
+            None => return Value::Absent,
+        },
+        Field::Env => facts.property(key).unwrap_or_default(),
+        Field::Devpath => text(Some(facts.devpath())),
+        Field::Driver | Field::Drivers => text(facts.driver()),
+        Field::Kernel | Field::Kernels => text(Some(facts.kernel())),
+        Field::Subsystem | Field::Subsystems => text(facts.subsystem()),
+        Field::Tag | Field::Tags => return Value::Tags(facts.tags()),
+    })
+}
+
+impl Value<'_> {
+    /// For people; none if there is nothing.
+    pub(crate) fn shown(&self) -> Option<String> {
+        let text = match self {
+            Self::Text(text) => String::from_utf8_lossy(text).into_owned(),
+            Self::Tags(tags) => tags.join(" "),
+            Self::Absent => return None,
+        };
+        (!text.is_empty()).then_some(text)
+    }
 }
 
 /// A device written down, for tests.
@@ -73,14 +91,14 @@ impl Facts for Written {
         self.driver
     }
 
-    fn property(&self, key: &str) -> Option<String> {
+    fn property(&self, key: &str) -> Option<Cow<'_, [u8]>> {
         let found = self.properties.iter().find(|(name, _)| *name == key)?;
-        Some(found.1.to_owned())
+        Some(Cow::Borrowed(found.1.as_bytes()))
     }
 
-    fn attribute(&self, key: &str) -> Option<String> {
+    fn attribute(&self, key: &str) -> Option<Cow<'_, [u8]>> {
         let found = self.attributes.iter().find(|(name, _)| *name == key)?;
-        Some(found.1.to_owned())
+        Some(Cow::Borrowed(found.1.as_bytes()))
     }
 
     fn tags(&self) -> &[String] {

@@ -80,21 +80,24 @@ pub fn find(rules: &[Rule], allowed: &Subsystems) -> Result<Found> {
     let walk = Walk::start(&listing, allowed);
     let mut matched: BTreeMap<&str, Matched<'_>> = BTreeMap::new();
     let mut notes = Notes::default();
-    for (devpath, subsystem) in walk.candidates(allowed) {
+    // As in udev, what belongs to no subsystem is an ancestor at most.
+    let seen = listing
+        .iter()
+        .filter(|(_, subsystem)| allowed.allows(Some(subsystem)));
+    for (devpath, subsystem) in seen {
         let mut own = None;
-        let node = match (walk.node(devpath), subsystem) {
-            (Some(node), _) => node,
-            (None, Some(subsystem)) => own.insert(Node::listed(devpath, subsystem, allowed)),
-            (None, None) => continue,
+        let node = match walk.node(devpath) {
+            Some(node) => node,
+            None => own.insert(Node::listed(devpath, subsystem, allowed)),
         };
-        let seen: Vec<&dyn Facts> = walk
+        let ancestors: Vec<&dyn Facts> = walk
             .above(devpath)
             .filter(|node| node.is_allowed())
             .map(|node| node as &dyn Facts)
             .collect();
         let chain = Chain {
             own: node,
-            ancestors: &seen,
+            ancestors: &ancestors,
         };
         let mut held = Vec::new();
         let mut missed = Vec::new();
@@ -144,7 +147,6 @@ struct Matched<'a> {
 
 /// All devices of one look.
 struct Walk<'a> {
-    listing: &'a Listing,
     /// Every folder above a listed device; None if it is no device itself. What is looked up of one serves all below it.
     folders: BTreeMap<&'a str, Option<Node<'a>>>,
 }
@@ -164,24 +166,7 @@ impl<'a> Walk<'a> {
                 });
             }
         }
-        Self { listing, folders }
-    }
-
-    /// The devices that may be seen, sorted by path; with their subsystems, if listed.
-    fn candidates(&self, allowed: &Subsystems) -> Vec<(&'a str, Option<&'a str>)> {
-        let listed = self
-            .listing
-            .iter()
-            .map(|(path, subsystem)| (path, Some(subsystem)));
-        let mut candidates: Vec<_> = listed
-            .filter(|(_, subsystem)| allowed.allows(*subsystem))
-            .collect();
-        let unlisted = self.folders.iter().filter(|(path, node)| {
-            node.as_ref().is_some_and(Node::is_allowed) && self.listing.get(path).is_none()
-        });
-        candidates.extend(unlisted.map(|(path, _)| (*path, None)));
-        candidates.sort_unstable();
-        candidates
+        Self { folders }
     }
 
     /// The device at `devpath`, if others lie below it.

@@ -10,6 +10,7 @@ mod attribute;
 mod event;
 mod facts;
 mod find;
+mod glob;
 mod listing;
 mod monitor;
 mod pattern;

@@ -1,105 +1,114 @@
-//! Patterns: udev's globs, and the same text read as a regular expression.
+//! Patterns: udev's globs, and what Akri read as regular expressions.
 //!
-//! A glob is what udev takes from `fnmatch(3)` without flags: `*` and `?` match any character, `/` and a leading dot
-//! included. Both forms are matched in time linear in text and pattern, whoever wrote them.
+//! A glob is what udev takes from `fnmatch(3)` without flags in the C locale: `*` and `?` match any byte, `/` and a leading
+//! dot included. Both forms are matched in time bounded by text times pattern, whoever wrote them.
 
 use regex_lite::{Regex, RegexBuilder};
 
-/// What a compiled pattern may take, in bytes: some thousand steps.
+use crate::glob;
+
+/// What a compiled expression may take, in bytes: some thousand steps.
 const MAX_COMPILED: usize = 64 << 10;
 
-/// How a text matches.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// How a text matches, the best last.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Match {
     /// Not at all.
     No,
-    /// As a glob: what udev would say.
-    Glob,
     /// As a regular expression only.
     Regex,
+    /// As a glob: what udev would say.
+    Glob,
 }
 
 /// A pattern, ready to match.
 #[derive(Debug, Clone)]
 pub(crate) struct Pattern {
-    alternatives: Vec<Alternative>,
+    /// Globs between `|`.
+    value: String,
     regex: Option<Regex>,
-    trims: bool,
-}
-
-#[derive(Debug, Clone)]
-enum Alternative {
-    Text(String),
-    Any,
-    Glob(Regex),
 }
 
 impl Pattern {
     /// Globs between `|`.
     pub(crate) fn glob(value: &str) -> Self {
-        let is_glob = value.contains(['*', '?', '[']);
-        let alternatives = value
-            .split('|')
-            .filter_map(|alternative| match alternative {
-                "*" => Some(Alternative::Any),
-                _ if is_glob => translate(alternative)
-                    .and_then(|text| compile(&text))
-                    .map(Alternative::Glob),
-                text => Some(Alternative::Text(text.to_owned())),
-            })
-            .collect();
         Self {
-            alternatives,
+            value: value.to_owned(),
             regex: None,
-            trims: !value.ends_with(char::is_whitespace),
         }
     }
 
-    /// Globs, or a regular expression for the whole text.
+    /// The same; if it looks like a regular expression and is one, also that, for the whole text.
     pub(crate) fn glob_or_regex(value: &str) -> Self {
         let mut pattern = Self::glob(value);
         // Compiled for itself first: `a)|(b` is no expression, but would become one between parentheses.
-        if regex_lite::escape(value) != value && compile(value).is_some() {
+        if looks_like_regex(value) && compile(value).is_some() {
             pattern.regex = compile(&format!("^(?:{value})$"));
         }
         pattern
     }
 
-    /// How `text` matches.
-    pub(crate) fn matches(&self, text: &str) -> Match {
-        let glob = self
-            .alternatives
-            .iter()
-            .any(|alternative| match alternative {
-                Alternative::Any => true,
-                Alternative::Text(expected) => expected == text,
-                Alternative::Glob(regex) => regex.is_match(text),
-            });
-        if glob {
+    /// How `text` matches. An empty one is never read as a regular expression: nothing is there to be read.
+    pub(crate) fn matches(&self, text: &[u8]) -> Match {
+        if self.matches_glob(text) {
             Match::Glob
-        } else if self
-            .regex
-            .as_ref()
-            .is_some_and(|regex| regex.is_match(text))
-        {
+        } else if !text.is_empty() && self.matches_regex(text) {
             Match::Regex
         } else {
             Match::No
         }
     }
 
-    /// Whether every text matches, so that a match says nothing.
-    pub(crate) fn is_any(&self) -> bool {
-        self.alternatives
-            .iter()
-            .any(|alternative| matches!(alternative, Alternative::Any))
+    fn matches_glob(&self, text: &[u8]) -> bool {
+        // As in udev: without any of these, alternatives are compared as they are, backslashes included.
+        let is_glob = self.value.contains(['*', '?', '[']);
+        self.value.as_bytes().split(|c| *c == b'|').any(|pattern| {
+            if is_glob {
+                glob::matches(pattern, text)
+            } else {
+                pattern == text
+            }
+        })
     }
 
-    /// Whether white space at the end of an attribute is left out of the comparison, as in udev: yes, unless the
-    /// pattern itself ends with some.
-    pub(crate) fn trims(&self) -> bool {
-        self.trims
+    fn matches_regex(&self, text: &[u8]) -> bool {
+        self.regex
+            .as_ref()
+            .is_some_and(|regex| std::str::from_utf8(text).is_ok_and(|text| regex.is_match(text)))
     }
+
+    /// Whether every text matches, so that a match says nothing.
+    pub(crate) fn is_any(&self) -> bool {
+        self.value.split('|').any(|alternative| alternative == "*")
+    }
+
+    /// Whether it may also be read as a regular expression.
+    pub(crate) fn is_regex(&self) -> bool {
+        self.regex.is_some()
+    }
+
+    /// Whether white space at the end of an attribute is left out of the comparison: yes, unless the pattern itself ends
+    /// with some. As in udev, the first alternative decides for all, and an empty pattern leaves nothing out.
+    pub(crate) fn trims(&self) -> bool {
+        let first = self.value.split('|').find(|text| !text.is_empty());
+        first.is_some_and(|text| !text.ends_with([' ', '\t', '\n', '\r', '\x0b', '\x0c']))
+    }
+}
+
+/// Whether the text has what globs have no use for: `.*`, `+`, `(`, or a backslash before something that means
+/// nothing to a glob.
+fn looks_like_regex(value: &str) -> bool {
+    let mut rest = value.chars().peekable();
+    while let Some(c) = rest.next() {
+        match (c, rest.peek()) {
+            ('\\', Some('\\' | '*' | '?' | '[' | ']' | '!' | '^' | '-')) => {
+                rest.next();
+            }
+            ('+' | '(', _) | ('.', Some('*')) | ('\\', Some(_)) => return true,
+            _ => {}
+        }
+    }
+    false
 }
 
 fn compile(text: &str) -> Option<Regex> {
@@ -110,143 +119,96 @@ fn compile(text: &str) -> Option<Regex> {
         .ok()
 }
 
-/// The regular expression for one glob. None for a glob that matches nothing, such as one that ends in `\`.
-fn translate(glob: &str) -> Option<String> {
-    let mut out = String::from("^");
-    let mut rest = glob;
-    while let Some(c) = rest.chars().next() {
-        rest = rest.get(c.len_utf8()..).unwrap_or_default();
-        match c {
-            // One star does for many: `**…*` must not cost more than `*`.
-            '*' if out.ends_with(".*") => {}
-            '*' => out.push_str(".*"),
-            '?' => out.push('.'),
-            '\\' => {
-                let escaped = rest.chars().next()?;
-                push_literal(&mut out, escaped);
-                rest = rest.get(escaped.len_utf8()..).unwrap_or_default();
-            }
-            '[' => match bracket(rest) {
-                Some((class, after)) => {
-                    out.push_str(&class);
-                    rest = after;
-                }
-                None => push_literal(&mut out, '['),
-            },
-            literal => push_literal(&mut out, literal),
-        }
-    }
-    out.push('$');
-    Some(out)
-}
-
-/// The class after `[` and what follows it, or None where no `]` closes it: then the `[` stands for itself.
-fn bracket(text: &str) -> Option<(String, &str)> {
-    let mut class = String::from("[");
-    let mut rest = text;
-    if let Some(negated) = rest.strip_prefix(['!', '^']) {
-        class.push('^');
-        rest = negated;
-    }
-    let mut first = true;
-    loop {
-        if let Some(named) = rest.strip_prefix("[:")
-            && let Some((name, after)) = named.split_once(":]")
-        {
-            class.push_str("[:");
-            class.push_str(name);
-            class.push_str(":]");
-            rest = after;
-            first = false;
-            continue;
-        }
-        let c = rest.chars().next()?;
-        rest = rest.get(c.len_utf8()..).unwrap_or_default();
-        match c {
-            ']' if !first => {
-                class.push(']');
-                return Some((class, rest));
-            }
-            '\\' => {
-                let escaped = rest.chars().next()?;
-                push_literal(&mut class, escaped);
-                rest = rest.get(escaped.len_utf8()..).unwrap_or_default();
-            }
-            // Between two characters a range; at either end a minus.
-            '-' if !first && !rest.starts_with(']') => class.push('-'),
-            literal => push_literal(&mut class, literal),
-        }
-        first = false;
-    }
-}
-
-fn push_literal(out: &mut String, c: char) {
-    out.push_str(&regex_lite::escape(c.encode_utf8(&mut [0; 4])));
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn globs_match_as_in_udev() {
-        let table: [(&str, &[&str], &[&str]); 23] = [
+    fn alternatives_are_globs_if_one_of_them_is() {
+        let table: [(&str, &[&str], &[&str]); 9] = [
             ("null", &["null"], &["nul", "nulll", ""]),
-            ("video*", &["video", "video0", "video/x"], &["avideo0"]),
-            ("video[0-9]*", &["video0", "video10"], &["video", "videox"]),
-            ("a?c", &["abc", "a/c", "aéc"], &["ac", "abbc"]),
             ("a|b", &["a", "b"], &["a|b", "ab", ""]),
             ("sd*|nvme?", &["sda1", "nvme0"], &["nvme", "hda"]),
-            ("[!n]*", &["zero"], &["null", ""]),
-            ("[^n]*", &["zero"], &["null"]),
-            ("[]a]", &["]", "a"], &["b"]),
-            ("[a-]", &["a", "-"], &["b"]),
-            ("[-a]", &["a", "-"], &["b"]),
-            ("[[:digit:]]x", &["1x"], &["ax"]),
-            ("[a&&b]", &["&", "a"], &["c"]),
-            ("a[b", &["a[b"], &["ab"]),
-            ("[z-a]", &[], &["z", "a"]),
-            ("?*", &["x"], &[""]),
             ("", &[""], &["a"]),
             ("|a", &["", "a"], &["b"]),
-            ("a.c*", &["a.c", "a.cd"], &["abc"]),
-            (r"a\**", &["a*b"], &["ab"]),
             (r"a\b", &[r"a\b"], &["ab"]),
-            (r"*\", &[], &["", "a", r"\"]),
+            (r"a\b|x*", &["ab", "x"], &[r"a\b"]),
+            ("[a|b]", &["[a", "b]"], &["a", "b"]),
             ("*", &["", "x", "a\nb"], &[]),
         ];
-        for (glob, held, not) in table {
-            let pattern = Pattern::glob(glob);
+        for (value, held, not) in table {
+            let pattern = Pattern::glob(value);
             for text in held {
-                assert_eq!(pattern.matches(text), Match::Glob, "{glob:?} on {text:?}");
+                assert_eq!(
+                    pattern.matches(text.as_bytes()),
+                    Match::Glob,
+                    "{value:?} on {text:?}"
+                );
             }
             for text in not {
-                assert_eq!(pattern.matches(text), Match::No, "{glob:?} on {text:?}");
+                assert_eq!(
+                    pattern.matches(text.as_bytes()),
+                    Match::No,
+                    "{value:?} on {text:?}"
+                );
             }
         }
     }
 
     #[test]
-    fn a_regular_expression_must_match_the_whole_text() {
+    fn a_regular_expression_is_what_no_glob_can_be_and_matches_the_whole_text() {
         let table = [
             ("n.*", "null", Match::Regex),
             ("n.*", "n.*", Match::Glob),
             ("video[0-9]+", "video10", Match::Regex),
-            ("a|ab", "ab", Match::Glob),
             ("(a|ab)", "ab", Match::Regex),
-            ("[0-9]{2}", "12", Match::Regex),
-            ("[0-9]{2}", "123", Match::No),
+            (r"00:1f\.3", "00:1f.3", Match::Regex),
+            (r"v\d", "v1", Match::Regex),
             ("a)|(b", "b", Match::No),
             ("(", "(", Match::Glob),
-            ("x{1000}{1000}", "x", Match::No),
+            ("(x){1000}{1000}", "x", Match::No),
+            // Globs stay globs.
+            ("0*", "", Match::No),
+            ("0*", "00", Match::Glob),
+            ("0*", "1", Match::No),
+            ("u*", "uuu", Match::Glob),
+            ("vda?", "vda", Match::No),
+            ("vd[!a]", "vda", Match::No),
+            ("ttyS*", "tty", Match::No),
+            ("tty1?", "tty1", Match::No),
+            (r"a\*", "aa", Match::No),
+            (r"a\\b", r"a\b", Match::No),
+            ("[0-9]{2}", "12", Match::No),
+            ("a.c", "abc", Match::No),
+            ("^a$", "a", Match::No),
+            // Nothing is no text that an expression could match.
+            (".*", "", Match::No),
+            ("(a|)", "", Match::No),
         ];
         for (value, text, expected) in table {
             assert_eq!(
-                Pattern::glob_or_regex(value).matches(text),
+                Pattern::glob_or_regex(value).matches(text.as_bytes()),
                 expected,
                 "{value:?} on {text:?}"
             );
-            assert_ne!(Pattern::glob(value).matches(text), Match::Regex);
+            assert_ne!(Pattern::glob(value).matches(text.as_bytes()), Match::Regex);
+        }
+    }
+
+    #[test]
+    fn the_first_alternative_says_whether_white_space_at_the_end_counts() {
+        let table = [
+            ("a", true),
+            ("a ", false),
+            ("a |b", false),
+            ("a|b ", true),
+            ("|a ", false),
+            ("", false),
+            ("|", false),
+            ("*", true),
+        ];
+        for (value, expected) in table {
+            assert_eq!(Pattern::glob(value).trims(), expected, "{value:?}");
         }
     }
 }

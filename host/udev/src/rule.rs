@@ -4,7 +4,7 @@
 
 use std::fmt;
 
-use crate::pattern::Pattern;
+use crate::pattern::{Match, Pattern};
 
 /// The most terms a rule may have.
 pub const MAX_TERMS: usize = 32;
@@ -13,7 +13,8 @@ pub const MAX_VALUE: usize = 1 << 10;
 /// The longest key, in bytes.
 const MAX_KEY: usize = 256;
 
-/// What a term looks at. The plural ones hold if they hold for the device or for any of its ancestors.
+/// What a term looks at. The plural ones of a rule hold if all of them hold for the device, or all for one of its
+/// ancestors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Field {
     /// A sysfs attribute of the device.
@@ -48,6 +49,11 @@ impl Field {
         matches!(self, Self::Attr | Self::Attrs | Self::Env)
     }
 
+    /// Whether Akri compared such a term (`==`) as a regular expression.
+    fn was_regex(self) -> bool {
+        self == Self::Driver || self.is_plural()
+    }
+
     /// Whether ancestors are looked at too.
     pub fn is_plural(self) -> bool {
         matches!(
@@ -76,18 +82,34 @@ impl fmt::Display for Field {
     }
 }
 
-/// One comparison. An absent thing is compared like an empty text.
+/// One comparison. A driver, subsystem or property that is absent is an empty text; an attribute that is absent fits no
+/// term, negated or not.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Term {
     /// What is looked at.
     pub field: Field,
     /// Which attribute or property, where the field asks for one.
     pub key: Option<String>,
-    /// `!=`: globs only; on a plural field neither the device nor any ancestor may match.
+    /// `!=`: globs only.
     pub negated: bool,
-    /// A shell glob with `|` between alternatives; a term that is not negated also holds where it matches
-    /// the whole text as a regular expression.
+    /// A shell glob with `|` between alternatives; or, see [`Term::is_regex`], a regular expression for the whole text.
     pub value: String,
+}
+
+impl Term {
+    /// Whether a text that does not fit as a glob may also fit as a regular expression: on fields that Akri read so, a
+    /// value that is one by its looks (`.*`, `+`, `(`, or `\` before anything that means something to a glob).
+    pub fn is_regex(&self) -> bool {
+        self.pattern().is_regex()
+    }
+
+    fn pattern(&self) -> Pattern {
+        if self.negated || !self.field.was_regex() {
+            Pattern::glob(&self.value)
+        } else {
+            Pattern::glob_or_regex(&self.value)
+        }
+    }
 }
 
 impl fmt::Display for Term {
@@ -155,6 +177,17 @@ pub(crate) struct CompiledTerm {
     pub(crate) pattern: Pattern,
 }
 
+impl CompiledTerm {
+    /// What follows for the term if that is how its pattern matches.
+    pub(crate) fn said(&self, matched: Match) -> Match {
+        match (matched, self.term.negated) {
+            (Match::No, true) => Match::Glob,
+            (_, true) => Match::No,
+            (matched, false) => matched,
+        }
+    }
+}
+
 impl Rule {
     /// Checks the terms and compiles their patterns.
     pub fn new(terms: Vec<Term>) -> Result<Self, InvalidRule> {
@@ -211,11 +244,7 @@ fn compile(term: Term) -> Result<CompiledTerm, InvalidRule> {
         }
         _ => {}
     }
-    let pattern = if term.negated {
-        Pattern::glob(&term.value)
-    } else {
-        Pattern::glob_or_regex(&term.value)
-    };
+    let pattern = term.pattern();
     Ok(CompiledTerm { term, pattern })
 }
 

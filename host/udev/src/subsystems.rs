@@ -31,7 +31,7 @@ impl Subsystems {
             Some(name) => self
                 .globs
                 .iter()
-                .any(|glob| glob.matches(name) == Match::Glob),
+                .any(|glob| glob.matches(name.as_bytes()) == Match::Glob),
             None => self.globs.iter().any(Pattern::is_any),
         }
     }

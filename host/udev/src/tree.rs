@@ -5,9 +5,10 @@ use std::cell::{OnceCell, RefCell};
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use crate::attribute::attribute;
+use crate::attribute::compared;
 use crate::facts::Facts;
 use crate::subsystems::Subsystems;
 use crate::{Error, Result};
@@ -60,7 +61,7 @@ pub(crate) struct Node<'a> {
     device: OnceCell<Option<udev::Device>>,
     driver: OnceCell<Option<String>>,
     tags: OnceCell<Vec<String>>,
-    attributes: RefCell<BTreeMap<String, Option<String>>>,
+    attributes: RefCell<BTreeMap<String, Option<Vec<u8>>>>,
 }
 
 impl<'a> Node<'a> {
@@ -134,23 +135,25 @@ impl Facts for Node<'_> {
             .as_deref()
     }
 
-    fn property(&self, key: &str) -> Option<String> {
-        self.device()?.property_value(key).map(lossy)
+    fn property(&self, key: &str) -> Option<Cow<'_, [u8]>> {
+        let value = self.device()?.property_value(key)?;
+        Some(Cow::Borrowed(value.as_bytes()))
     }
 
-    fn attribute(&self, key: &str) -> Option<String> {
+    fn attribute(&self, key: &str) -> Option<Cow<'_, [u8]>> {
         self.attributes
             .borrow_mut()
             .entry(key.to_owned())
-            .or_insert_with(|| attribute(&folder(self.devpath), key, self.allowed))
+            .or_insert_with(|| compared(&folder(self.devpath), key, self.allowed))
             .clone()
+            .map(Cow::Owned)
     }
 
     fn tags(&self) -> &[String] {
         self.tags.get_or_init(|| {
             let current = self.property("CURRENT_TAGS");
             let tags = current.or_else(|| self.property("TAGS"));
-            split_tags(tags.as_deref().unwrap_or_default())
+            split_tags(&String::from_utf8_lossy(&tags.unwrap_or_default()))
         })
     }
 }

@@ -7,12 +7,12 @@
 use std::cell::LazyCell;
 
 use crate::event::Event;
-use crate::facts::{Facts, values};
+use crate::facts::Facts;
 use crate::pattern::Match;
 use crate::rule::{CompiledTerm, Field, Rule};
 use crate::subsystems::Subsystems;
 use crate::tree::{self, Node};
-use crate::verdict::best_match;
+use crate::verdict::holds;
 
 impl Rule {
     /// Whether the event may have changed what the rule finds. Looks at sysfs where a term asks for more than the
@@ -57,59 +57,78 @@ fn wakes<'a>(
     go_on: &dyn Fn() -> bool,
 ) -> bool {
     // Names first: they are in the event and decide nearly always.
-    let (names, others): (Vec<_>, Vec<_>) = rule
-        .compiled()
-        .iter()
-        .partition(|term| is_name(term.term.field));
-    names
-        .iter()
-        .all(|term| !go_on() || name_may_hold(term, event))
-        && others
+    let mut terms: Vec<&CompiledTerm> = rule.compiled().iter().collect();
+    terms.sort_by_key(|term| !is_name(term.term.field));
+    let (plural, own): (Vec<_>, Vec<_>) = terms
+        .into_iter()
+        .partition(|term| term.term.field.is_plural());
+    let all_may_hold = |terms: &[&CompiledTerm], at: &At<'_, '_>| {
+        terms
             .iter()
-            .all(|term| !go_on() || may_hold(term, event, live))
+            .all(|term| !go_on() || may_hold(term, event, at))
+    };
+    let own_device = At::Own(live);
+    all_may_hold(&own, &own_device)
+        && (plural.is_empty()
+            || all_may_hold(&plural, &own_device)
+            || ancestors(event, live)
+                .iter()
+                .any(|above| all_may_hold(&plural, above)))
+}
+
+/// Where a term is looked at.
+enum At<'l, 'a> {
+    /// The device of the event, which may have gone.
+    Own(&'l dyn Fn() -> Option<Live<'a>>),
+    /// A device above it.
+    Above(&'a dyn Facts),
+    /// The path of one above it that has gone.
+    Gone(&'l str),
+}
+
+fn ancestors<'l, 'a>(event: &'l Event, live: &'l dyn Fn() -> Option<Live<'a>>) -> Vec<At<'l, 'a>> {
+    match live() {
+        Some((_, above)) => above.into_iter().map(At::Above).collect(),
+        None => tree::above(&event.devpath).map(At::Gone).collect(),
+    }
 }
 
 fn is_name(field: Field) -> bool {
-    matches!(field, Field::Kernel | Field::Devpath | Field::Subsystem)
+    matches!(
+        field,
+        Field::Kernel | Field::Kernels | Field::Devpath | Field::Subsystem | Field::Subsystems
+    )
 }
 
-fn name_may_hold(term: &CompiledTerm, event: &Event) -> bool {
-    if event.action == "move" && term.term.field != Field::Subsystem {
-        return true;
-    }
-    let value = match term.term.field {
-        Field::Kernel => event.kernel(),
-        Field::Devpath => event.devpath.clone(),
-        _ => event.subsystem.clone().unwrap_or_default(),
-    };
-    (term.pattern.matches(&value) != Match::No) != term.term.negated
-}
-
-fn may_hold<'a>(term: &CompiledTerm, event: &Event, live: &dyn Fn() -> Option<Live<'a>>) -> bool {
-    let matches = match (term.term.field, event.action.as_str()) {
-        (Field::Env, action) => match property(term, event) {
-            Some(value) if matches!(action, "add" | "remove") => {
-                term.pattern.matches(&value) != Match::No
-            }
+fn may_hold(term: &CompiledTerm, event: &Event, at: &At<'_, '_>) -> bool {
+    let field = term.term.field;
+    let text = match (field, at) {
+        // A new name moves what is below along.
+        (Field::Devpath | Field::Kernel | Field::Kernels, _) if event.action == "move" => {
+            return true;
+        }
+        (Field::Kernel | Field::Kernels, At::Own(_)) => event.kernel(),
+        (Field::Subsystem | Field::Subsystems, At::Own(_)) => {
+            event.subsystem.clone().unwrap_or_default()
+        }
+        (Field::Devpath, _) => event.devpath.clone(),
+        (Field::Kernels, At::Gone(path)) => tree::kernel_of(path).into_owned(),
+        // Names of a chain do not change while it is there.
+        (Field::Kernels | Field::Subsystems, At::Above(facts)) => {
+            return holds(term, *facts) != Match::No;
+        }
+        (Field::Env, _) => match property(term, event) {
+            Some(value) if matches!(event.action.as_str(), "add" | "remove") => value,
             _ => return true,
         },
-        (Field::Kernels | Field::Subsystems, action) if action != "move" => {
-            return names_above_may_hold(term, event, live);
-        }
         (Field::Tag | Field::Tags, _) if event.settle.is_some() => return true,
-        (_, "add") => {
-            let Some((own, above)) = live() else {
-                return true;
-            };
-            let plural = term.term.field.is_plural();
-            let above = if plural { above } else { Vec::new() };
-            std::iter::once(own)
-                .chain(above)
-                .any(|facts| best_match(term, &values(&term.term, facts)) != Match::No)
+        (_, At::Own(live)) if event.action == "add" => {
+            return live().is_none_or(|(own, _)| holds(term, own) != Match::No);
         }
+        (_, At::Above(facts)) if event.action == "add" => return holds(term, *facts) != Match::No,
         _ => return true,
     };
-    matches != term.term.negated
+    term.said(term.pattern.matches(text.as_bytes())) != Match::No
 }
 
 /// What the event says of a property; None if it cannot know.
@@ -119,37 +138,6 @@ fn property(term: &CompiledTerm, event: &Event) -> Option<String> {
         Some(value) => Some(value.clone()),
         None if event.settle.is_some() => None,
         None => Some(String::new()),
-    }
-}
-
-/// Names of a chain do not change while it is there; of one that is gone the paths are left.
-fn names_above_may_hold<'a>(
-    term: &CompiledTerm,
-    event: &Event,
-    live: &dyn Fn() -> Option<Live<'a>>,
-) -> bool {
-    let own = if term.term.field == Field::Kernels {
-        event.kernel()
-    } else {
-        event.subsystem.clone().unwrap_or_default()
-    };
-    let own = term.pattern.matches(&own) != Match::No;
-    let above = match live() {
-        Some((_, above)) => Some(
-            above
-                .into_iter()
-                .any(|facts| best_match(term, &values(&term.term, facts)) != Match::No),
-        ),
-        None if term.term.field == Field::Kernels && !term.term.negated => Some(
-            tree::above(&event.devpath)
-                .any(|path| term.pattern.matches(&tree::kernel_of(path)) != Match::No),
-        ),
-        None => None,
-    };
-    match (own, above, term.term.negated) {
-        (true, _, negated) => !negated,
-        (false, Some(above), negated) => above != negated,
-        (false, None, _) => true,
     }
 }
 

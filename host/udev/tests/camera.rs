@@ -74,7 +74,7 @@ fn only_the_node_that_captures_is_found() -> Outcome {
         (Field::Subsystem, "", true, "video4linux"),
         (Field::Env, "ID_V4L_CAPABILITIES", true, "*:capture:*"),
         (Field::Attrs, "idVendor", true, "046d"),
-        (Field::Drivers, "", true, "uvcvideo"),
+        (Field::Drivers, "", true, "usb"),
     ])?;
     let found = find(&[camera], &Subsystems::new(["*"]))?;
     assert_eq!(matched(&found.devices), [("video0", [0].as_slice())]);
@@ -130,6 +130,40 @@ fn rules_look_at_what_udev_looks_at() -> Outcome {
             ("video1", [0, 1].as_slice())
         ]
     );
+    Ok(())
+}
+
+#[test]
+fn attributes_of_rules_are_what_they_are_to_udev() -> Outcome {
+    if goes_inside("attributes_of_rules_are_what_they_are_to_udev")? {
+        return Ok(());
+    }
+    let all = &["*"][..];
+    let table: [(&[&str], &str, &str, &[&str]); 11] = [
+        // Of links three have a value, by their own names.
+        (all, "driver", "uvcvideo", &["1-1:1.0"]),
+        (all, "subsystem", "video4linux", &["video0", "video1"]),
+        (all, "iommu_group", "*", &[]),
+        (all, "device", "*", &[]),
+        (all, "device/driver", "*", &[]),
+        // A name may lead to what else may be seen.
+        (all, "device/bInterfaceClass", "0e", &["video0"]),
+        (all, "../../bInterfaceClass", "0e", &["video0", "video1"]),
+        (all, "../video1/index", "1", &["video0", "video1"]),
+        (&["video4linux"], "../../bInterfaceClass", "0e", &[]),
+        // A text ends before its first NUL, and what acts on the hardware is left alone.
+        (all, "descriptors", "\u{12}?", &["1-1"]),
+        (all, "config", "*", &[]),
+    ];
+    for (globs, name, value, expected) in table {
+        let rule = mk_rule(&[(Field::Attr, name, true, value)])?;
+        let found = find(&[rule], &Subsystems::new(globs))?;
+        let kernels: Vec<&str> = matched(&found.devices)
+            .iter()
+            .map(|(name, _)| *name)
+            .collect();
+        assert_eq!(kernels, expected, "{name} for {globs:?}");
+    }
     Ok(())
 }
 

@@ -176,8 +176,9 @@ fn ancestors_come_with_their_descendants_and_match_no_rule() {
 }
 
 #[test]
-fn absent_things_are_like_an_empty_text() {
-    let host = FakeHost::new().udev(UdevDevice::new("/devices/a").tag("t").property("P", "1"));
+fn absent_things_are_as_in_udev() {
+    let device = UdevDevice::new("/devices/a").attribute("size", "8  ");
+    let host = FakeHost::new().udev(device.tag("t").property("P", "1"));
     let find = |term| !host.host().udev().find(&[vec![term]]).unwrap().is_empty();
     assert!(find(rules::driver("").clone()));
     assert!(find(rules::driver("x").not()));
@@ -185,6 +186,11 @@ fn absent_things_are_like_an_empty_text() {
     assert!(find(rules::tag("t")));
     assert!(!find(rules::tag("")));
     assert!(find(rules::env("P", "1|2")));
+    assert!(find(rules::env("Q", "")));
+    assert!(find(rules::attr("size", "8")));
+    assert!(find(rules::attr("size", "9").not()));
+    assert!(!find(rules::attr("none", "*")));
+    assert!(!find(rules::attr("none", "9").not()));
 }
 
 #[test]

@@ -1,5 +1,4 @@
-//! udev devices in memory, and the matcher over them. Positive terms are compared as globs only; the real host also takes
-//! them as regular expressions.
+//! udev devices in memory, and the matcher over them: as the host's, but for what it takes as a regular expression.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -80,23 +79,27 @@ impl UdevDevice {
         self
     }
 
-    /// What a term looks at in this very device, absent things as an empty text. Tags are many.
-    fn texts(&self, term: &Term) -> Vec<&str> {
+    /// Whether a term holds for this very device. Like an empty text is what is absent, but for an attribute, for which
+    /// then no term holds. Tags are many.
+    fn fits(&self, term: &Term) -> bool {
         let device = &self.device;
         let key = term.key.as_deref().unwrap_or_default();
         let text = match term.field {
-            Field::Attr | Field::Attrs => self.attributes.get(key).map(String::as_str),
+            Field::Attr | Field::Attrs => match self.attributes.get(key) {
+                Some(text) => Some(text.trim_end()),
+                None => return false,
+            },
             Field::Devpath => Some(device.devpath.as_str()),
             Field::Driver | Field::Drivers => device.driver.as_deref(),
             Field::Kernel | Field::Kernels => Some(device.kernel.as_str()),
             Field::Env => device.property(key),
             Field::Subsystem | Field::Subsystems => device.subsystem.as_deref(),
-            Field::Tag | Field::Tags if !device.tags.is_empty() => {
-                return device.tags.iter().map(String::as_str).collect();
+            Field::Tag | Field::Tags => {
+                let mut tags = device.tags.iter();
+                return tags.any(|tag| glob::matches(&term.value, tag)) != term.negated;
             }
-            Field::Tag | Field::Tags => None,
         };
-        vec![text.unwrap_or_default()]
+        glob::matches(&term.value, text.unwrap_or_default()) != term.negated
     }
 }
 
@@ -136,7 +139,7 @@ impl Table {
                 .collect();
             let held: Vec<u32> = (0..)
                 .zip(rules)
-                .filter(|(_, rule)| rule.iter().all(|term| holds(term, &chain)))
+                .filter(|(_, rule)| holds(rule, &chain))
                 .map(|(index, _)| index)
                 .collect();
             if held.is_empty() {
@@ -196,17 +199,18 @@ fn check(term: &Term) -> Result<(), Error> {
     }
 }
 
-/// `chain` is the device and what is above it.
-fn holds(term: &Term, chain: &[&UdevDevice]) -> bool {
-    let plural = matches!(
-        term.field,
+/// `chain` is the device and what is above it. As in udev, all terms on ancestors hold at one and the same of these.
+fn holds(rule: &Rule, chain: &[&UdevDevice]) -> bool {
+    let (plural, own): (Vec<&Term>, Vec<&Term>) =
+        rule.iter().partition(|term| is_plural(term.field));
+    let fits = |terms: &[&Term], device: &UdevDevice| terms.iter().all(|term| device.fits(term));
+    chain.first().is_some_and(|device| fits(&own, device))
+        && chain.iter().any(|device| fits(&plural, device))
+}
+
+fn is_plural(field: Field) -> bool {
+    matches!(
+        field,
         Field::Attrs | Field::Drivers | Field::Kernels | Field::Subsystems | Field::Tags
-    );
-    let looked_at = if plural { chain.len() } else { 1 };
-    let matched = chain
-        .iter()
-        .take(looked_at)
-        .flat_map(|device| device.texts(term))
-        .any(|text| glob::matches(&term.value, text));
-    matched != term.negated
+    )
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::{MAX_NOTES, Note};
-use crate::rule::{Rule, Term};
+use crate::rule::{Field, Rule, Term};
 use crate::verdict::Miss;
 
 /// Notes as they come up.
@@ -56,7 +56,7 @@ impl<'a> Notes<'a> {
                     subject: devpath.to_owned(),
                     rule: rule.to_string(),
                     reason: format!(
-                        "{term} holds only as a regular expression{others}; write it as a glob"
+                        "{term} holds only as a regular expression, as Akri read it{others}; write it as a glob"
                     ),
                 })
             });
@@ -79,30 +79,35 @@ fn lookup(rules: &[Rule], rule: u32, term: usize) -> Option<(&Rule, &Term)> {
     Some((rule, rule.terms().nth(term)?))
 }
 
-/// What the device has where the term does not hold.
+/// What is there where the term does not hold.
 fn found(term: &Term, miss: &Miss) -> String {
     let what = term
         .key
         .clone()
         .unwrap_or_else(|| term.field.to_string().to_lowercase());
-    match (&miss.actual, term.negated, term.field.is_plural()) {
-        (Some(actual), false, true) => {
-            format!("neither the device's {what} {actual:?} nor that of one above it fits")
+    let is_attribute = matches!(term.field, Field::Attr | Field::Attrs);
+    let here = match &miss.actual {
+        Some(actual) => format!("{what} is {actual:?}"),
+        None if is_attribute => {
+            format!("{what} is absent or empty, and where it is absent no term holds")
         }
-        (Some(actual), true, true) => {
-            format!("the device, whose {what} is {actual:?}, or one above it fits the pattern")
+        None => format!("{what} is absent or empty"),
+    };
+    match (&miss.at, term.field.is_plural()) {
+        (_, false) => here,
+        (Some(at), true) => {
+            format!("of {at}, which comes nearest to all terms on ancestors, {here}")
         }
-        (Some(actual), _, false) => format!("{what} is {actual:?}"),
-        (None, false, true) => format!("no {what} of the device or one above it fits"),
-        (None, true, true) => "one above the device fits the pattern".to_owned(),
-        (None, _, false) => format!("{what} is absent or empty"),
+        (None, true) => {
+            format!("{here}, and no device above comes nearer to all terms on ancestors")
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rule::{Field, InvalidRule};
+    use crate::rule::InvalidRule;
 
     #[test]
     fn the_most_telling_notes_are_kept() -> Result<(), InvalidRule> {
@@ -121,6 +126,7 @@ mod tests {
             held,
             failed: 2,
             actual: actual.map(str::to_owned),
+            at: None,
         };
         let paths: Vec<String> = (0..10_000)
             .map(|number| format!("/devices/x{number:05}"))
@@ -144,7 +150,7 @@ mod tests {
             [
                 (
                     "/devices/x00000",
-                    r#"KERNEL=="x*" holds only as a regular expression; write it as a glob"#
+                    r#"KERNEL=="x*" holds only as a regular expression, as Akri read it; write it as a glob"#
                 ),
                 (
                     "/devices/z",

@@ -148,7 +148,7 @@ fn a_regular_expression_leaves_one_note_a_term() -> Result<(), Box<dyn std::erro
     }
     let rules = [mk_rule(&[
         (Field::Subsystem, None, true, "mem"),
-        (Field::Kernel, None, true, "(null|zero)"),
+        (Field::Kernels, None, true, "(null|zero)"),
     ])?];
     let found = find(&rules, &Subsystems::new(["mem"]))?;
     assert_eq!(
@@ -163,7 +163,7 @@ fn a_regular_expression_leaves_one_note_a_term() -> Result<(), Box<dyn std::erro
     assert_eq!(about.len(), 1);
     assert_eq!(
         about[0].reason,
-        r#"KERNEL=="(null|zero)" holds only as a regular expression (and 1 other devices); write it as a glob"#
+        r#"KERNELS=="(null|zero)" holds only as a regular expression, as Akri read it (and 1 other devices); write it as a glob"#
     );
     Ok(())
 }

@@ -78,7 +78,7 @@ fn rules_hold_as_in_udev() -> Result<(), InvalidRule> {
         Tags,
     };
     let path = "/devices/pci0000:00/0000:00:14.0/usb1/1-1/1-1:1.0/video4linux/video0";
-    let table: [(Terms<'_>, bool); 40] = [
+    let table: [(Terms<'_>, bool); 58] = [
         // Two terms on one field must both hold.
         (
             &[
@@ -120,7 +120,6 @@ fn rules_hold_as_in_udev() -> Result<(), InvalidRule> {
         (&[(Kernels, "", true, "1-*")], true),
         (&[(Kernels, "", true, "video?")], true),
         (&[(Kernels, "", true, "2-*")], false),
-        (&[(Kernels, "", false, "1-*")], false),
         (&[(Kernels, "", false, "2-*")], true),
         (&[(Driver, "", true, "uvcvideo")], false),
         (&[(Drivers, "", true, "uvcvideo")], true),
@@ -133,15 +132,79 @@ fn rules_hold_as_in_udev() -> Result<(), InvalidRule> {
         (&[(Tag, "", true, "systemd")], false),
         (&[(Tags, "", true, "systemd")], true),
         (&[(Tag, "", false, "seat")], false),
-        // Each plural term looks for its own ancestor.
+        // All plural terms hold at one and the same device, be it the device itself or one above it …
         (
             &[
                 (Drivers, "", true, "xhci_hcd"),
                 (Attrs, "idVendor", true, "046d"),
             ],
+            false,
+        ),
+        (
+            &[
+                (Subsystems, "", true, "usb"),
+                (Drivers, "", true, "usb"),
+                (Attrs, "idVendor", true, "046d"),
+                (Tags, "", true, "systemd"),
+            ],
             true,
         ),
-        // What is absent is an empty text.
+        (
+            &[
+                (Kernels, "", true, "video0"),
+                (Tags, "", true, "seat"),
+                (Subsystem, "", true, "video4linux"),
+            ],
+            true,
+        ),
+        (
+            &[(Kernels, "", true, "video0"), (Drivers, "", true, "usb")],
+            false,
+        ),
+        // … the negated ones too, so that alone they nearly always hold.
+        (&[(Kernels, "", false, "1-*")], true),
+        (&[(Subsystems, "", false, "video4linux")], true),
+        (
+            &[
+                (Kernels, "", false, "1-*"),
+                (Attrs, "idVendor", true, "046d"),
+            ],
+            false,
+        ),
+        (
+            &[
+                (Drivers, "", true, "usb|uvcvideo"),
+                (Kernels, "", false, "1-1"),
+            ],
+            true,
+        ),
+        (
+            &[
+                (Attrs, "idVendor", true, "046d"),
+                (Attrs, "idProduct", false, "0825"),
+            ],
+            false,
+        ),
+        // A term on an attribute that is absent does not hold, negated or not.
+        (&[(Attr, "none", true, "*")], false),
+        (&[(Attr, "none", true, "")], false),
+        (&[(Attr, "none", false, "x")], false),
+        (&[(Attrs, "none", false, "x")], false),
+        (&[(Attr, "name", true, "*")], true),
+        (&[(Attr, "name", false, "x")], true),
+        (
+            &[(Attr, "idVendor", false, "1234"), (Kernel, "", true, "v*")],
+            false,
+        ),
+        // Where there is no tag, none fits.
+        (&[(Tag, "", true, "")], false),
+        (&[(Tag, "", false, "")], true),
+        (&[(Tags, "", true, "s*")], true),
+        (
+            &[(Tags, "", true, "*"), (Kernels, "", true, "1-1:1.0")],
+            false,
+        ),
+        // What else is absent is an empty text.
         (&[(Driver, "", true, "")], true),
         (&[(Driver, "", false, "vfio-pci")], true),
         (&[(Env, "NONE", true, "?*")], false),
@@ -161,24 +224,75 @@ fn rules_hold_as_in_udev() -> Result<(), InvalidRule> {
 }
 
 #[test]
-fn a_regular_expression_holds_and_says_so() -> Result<(), InvalidRule> {
-    let table: [(Field, &str, bool, Option<Vec<usize>>); 5] = [
-        (Field::Kernel, "v.*", true, Some(vec![1])),
-        (Field::Kernels, "1-1:1.[0]", true, Some(vec![])),
-        (Field::Kernels, "0000:00:[0-9]+\\.0", true, Some(vec![1])),
-        (Field::Kernel, "ideo.*", true, None),
-        (Field::Kernel, "v.*", false, Some(vec![])),
+fn a_regular_expression_holds_where_akri_read_it_and_says_so() -> Result<(), InvalidRule> {
+    use Field::{
+        Attr, Attrs, Devpath, Driver, Drivers, Env, Kernel, Kernels, Subsystems, Tag, Tags,
+    };
+    let table = [
+        (Kernels, "", r"0000:00:[0-9]+\.0", true, Some(vec![1])),
+        (Drivers, "", "uvc.*", true, Some(vec![1])),
+        (Subsystems, "", "(usb|pci)", true, Some(vec![1])),
+        (Tags, "", "s.*d", true, Some(vec![1])),
+        (Attrs, "idVendor", "0.*d", true, Some(vec![1])),
+        (Kernels, "", "1-1:1.[0]", true, Some(vec![])),
+        // The whole text, and not if there is none.
+        (Kernels, "", "ideo.*", true, None),
+        (Driver, "", ".*", true, None),
+        (Attrs, "none", ".*", true, None),
+        // Akri handed these to udev.
+        (Kernel, "", "v.*", true, None),
+        (Devpath, "", "/dev.*", true, None),
+        (Env, "ID_MODEL", "C.*", true, None),
+        (Attr, "name", "Test.*", true, None),
+        (Tag, "", "s.*", true, None),
+        // Negated, a value is a glob.
+        (Kernels, "", "v.*", false, Some(vec![])),
     ];
-    for (field, value, equal, expected) in table {
+    for (field, key, value, equal, expected) in table {
         let verdict = judge_camera(&[
             (Field::Subsystem, "", true, "video4linux"),
-            (field, "", equal, value),
+            (field, key, equal, value),
         ])?;
         let as_regex = match verdict {
             Verdict::Holds { as_regex } => Some(as_regex),
             _ => None,
         };
-        assert_eq!(as_regex, expected, "{value}");
+        assert_eq!(as_regex, expected, "{field} {value}");
+    }
+    Ok(())
+}
+
+#[test]
+fn nothing_is_read_as_a_regular_expression_that_is_empty_or_a_glob() -> Result<(), InvalidRule> {
+    let disk = Written {
+        devpath: "/devices/pci0000:00/0000:00:05.0/virtio2/block/vda",
+        subsystem: Some("block"),
+        attributes: vec![("size", "8"), ("serial", "")],
+        ..Written::default()
+    };
+    let chain = Chain {
+        own: &disk,
+        ancestors: &[],
+    };
+    for field in [Field::Kernel, Field::Kernels] {
+        for glob in ["vd[!a]", "vda?", "vdaS*", "(vd[b-z])?", "vda[0-9]*"] {
+            let rule = mk_rule(&[(field, "", true, glob)])?;
+            assert_eq!(judge(&rule, &chain), Verdict::Differs, "{rule}");
+        }
+    }
+    for (field, key, glob) in [
+        (Field::Attr, "idVendor", "0*"),
+        (Field::Attrs, "idVendor", "0*"),
+        (Field::Attrs, "serial", "(.*)"),
+        (Field::Attrs, "serial", ".*"),
+        (Field::Tag, "", "u*"),
+        (Field::Tags, "", "u.*"),
+        (Field::Driver, "", "x*"),
+        (Field::Drivers, "", "x*|(y)?"),
+        (Field::Env, "ID_MODEL", "x*"),
+    ] {
+        let rule = mk_rule(&[(field, key, true, glob)])?;
+        assert_eq!(judge(&rule, &chain), Verdict::Differs, "{rule}");
     }
     Ok(())
 }
@@ -191,6 +305,7 @@ fn a_near_miss_names_the_first_term_that_fails() -> Result<(), InvalidRule> {
             held,
             failed,
             actual: actual.map(str::to_owned),
+            at: None,
         })
     };
     let subsystem = (Subsystem, "", true, "video4linux");
@@ -239,6 +354,54 @@ fn a_near_miss_names_the_first_term_that_fails() -> Result<(), InvalidRule> {
     ];
     for (terms, expected) in table {
         assert_eq!(judge_camera(&terms)?, expected, "{}", mk_rule(&terms)?);
+    }
+    Ok(())
+}
+
+#[test]
+fn a_near_miss_of_terms_on_ancestors_names_the_ancestor() -> Result<(), InvalidRule> {
+    use Field::{Attrs, Drivers, Subsystem, Subsystems};
+    let subsystem = (Subsystem, "", true, "video4linux");
+    let table = [
+        (
+            vec![
+                subsystem,
+                (Drivers, "", true, "usb"),
+                (Attrs, "idVendor", true, "1234"),
+            ],
+            Miss {
+                held: 2,
+                failed: 2,
+                actual: Some("046d".to_owned()),
+                at: Some("1-1".to_owned()),
+            },
+        ),
+        (
+            vec![
+                subsystem,
+                (Subsystems, "", true, "usb"),
+                (Drivers, "", true, "ftdi_sio"),
+            ],
+            Miss {
+                held: 2,
+                failed: 2,
+                actual: Some("uvcvideo".to_owned()),
+                at: Some("1-1:1.0".to_owned()),
+            },
+        ),
+        (
+            vec![subsystem, (Attrs, "serial", false, "x")],
+            Miss {
+                held: 1,
+                failed: 1,
+                actual: None,
+                at: None,
+            },
+        ),
+    ];
+    for (terms, expected) in table {
+        let verdict = judge_camera(&terms)?;
+        assert_eq!(verdict, Verdict::Misses(expected), "{}", mk_rule(&terms)?);
     }
     Ok(())
 }

@@ -75,7 +75,7 @@ fn an_event_wakes_where_it_may_matter() -> Result<(), InvalidRule> {
     };
     let kernel = Some(Duration::from_secs(1));
     let cap = [("ID_V4L_CAPABILITIES", ":capture:")];
-    let table: [Row<'_>; 34] = [
+    let table: [Row<'_>; 37] = [
         ((Kernel, "", true, "video*"), "add", None, true, true),
         ((Kernel, "", true, "tty*"), "add", None, true, false),
         ((Kernel, "", true, "tty*"), "remove", None, false, false),
@@ -148,6 +148,10 @@ fn an_event_wakes_where_it_may_matter() -> Result<(), InvalidRule> {
         ((Kernels, "", true, "1-1"), "remove", None, false, true),
         ((Kernels, "", true, "2-1"), "remove", None, false, false),
         ((Kernels, "", false, "2-1"), "remove", None, false, true),
+        ((Kernels, "", false, "1-1"), "remove", None, false, true),
+        // What is absent fits no term.
+        ((Attr, "none", false, "x"), "add", None, true, false),
+        ((Attr, "none", false, "x"), "change", None, true, true),
         ((Subsystems, "", true, "usb"), "remove", None, false, true),
         ((Subsystems, "", true, "block"), "change", None, true, false),
     ];
@@ -171,6 +175,37 @@ fn all_terms_decide() -> Result<(), InvalidRule> {
     ])?;
     for action in ["add", "change", "remove"] {
         assert!(!wakes_while(true, &rule, &mk_event(action, None, &[])));
+    }
+    Ok(())
+}
+
+#[test]
+fn terms_on_ancestors_wake_if_all_may_hold_at_one_of_them() -> Result<(), InvalidRule> {
+    use Field::{Attrs, Drivers, Kernels, Subsystems};
+    let on = |kernel| (Kernels, "", true, kernel);
+    let usb = (Subsystems, "", true, "usb");
+    let vendor = |negated: bool| (Attrs, "idVendor", !negated, "046d");
+    let table = [
+        (vec![on("1-1"), usb, vendor(false)], "add", true, true),
+        (vec![on("video0"), usb], "add", true, false),
+        (vec![on("1-1"), vendor(true)], "add", true, false),
+        (vec![on("video0"), vendor(true)], "add", true, false),
+        // What may just have changed, and what is gone but for its path.
+        (vec![on("1-1"), vendor(true)], "change", true, true),
+        (vec![on("2-1"), vendor(true)], "change", true, false),
+        (vec![on("1-1"), vendor(true)], "remove", false, true),
+        (vec![on("2-1"), vendor(false)], "remove", false, false),
+        (
+            vec![on("1-1:*"), (Drivers, "", true, "x")],
+            "remove",
+            false,
+            true,
+        ),
+    ];
+    for (terms, action, plugged, expected) in table {
+        let rule = mk_rule(&terms)?;
+        let woken = wakes_while(plugged, &rule, &mk_event(action, None, &[]));
+        assert_eq!(woken, expected, "{rule} on {action}");
     }
     Ok(())
 }

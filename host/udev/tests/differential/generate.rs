@@ -1,0 +1,234 @@
+//! Rules by chance: terms about what devices have, their values bent into patterns that fit, nearly fit, or do not.
+
+use leafhost_udev::{Field, Rule, Term};
+
+use crate::sample::{Sample, Samples};
+
+const FIELDS: [Field; 12] = [
+    Field::Attr,
+    Field::Attrs,
+    Field::Devpath,
+    Field::Driver,
+    Field::Drivers,
+    Field::Env,
+    Field::Kernel,
+    Field::Kernels,
+    Field::Subsystem,
+    Field::Subsystems,
+    Field::Tag,
+    Field::Tags,
+];
+
+/// Makes the same rules of the same seed and devices.
+pub struct Generator<'a> {
+    chance: Chance,
+    samples: &'a Samples,
+}
+
+impl<'a> Generator<'a> {
+    pub fn new(seed: u64, samples: &'a Samples) -> Self {
+        Self {
+            chance: Chance(seed),
+            samples,
+        }
+    }
+
+    /// One to four terms, most of them about one device and one that is above it.
+    pub fn rule(&mut self) -> Rule {
+        let chain = self
+            .samples
+            .chain(self.chance.below(self.samples.all.len()));
+        let above = chain[self.chance.below(chain.len())];
+        let count = 1 + self.chance.below(4);
+        let terms = (0..count).map(|_| self.term(&chain, above)).collect();
+        Rule::new(terms).unwrap_or_else(|error| panic!("a generated rule is none: {error}"))
+    }
+
+    fn term(&mut self, chain: &[&'a Sample], above: &'a Sample) -> Term {
+        let field = *self.chance.pick(&FIELDS);
+        let about = match field.is_plural() {
+            false => chain[0],
+            true if self.chance.percent(75) => above,
+            true => *self.chance.pick(chain),
+        };
+        let other = &self.samples.all[self.chance.below(self.samples.all.len())];
+        let key = field.has_key().then(|| self.key(field, about, other));
+        let about = if self.chance.percent(85) {
+            about
+        } else {
+            other
+        };
+        let text = text(&mut self.chance, field, key.as_deref(), about);
+        Term {
+            field,
+            key,
+            negated: self.chance.percent(25),
+            value: self.value(&text),
+        }
+    }
+
+    fn key(&mut self, field: Field, about: &Sample, other: &Sample) -> String {
+        let of = if self.chance.percent(85) {
+            about
+        } else {
+            other
+        };
+        let keys: Vec<&String> = match field {
+            Field::Env => of.properties.keys().collect(),
+            _ => of.attributes.keys().collect(),
+        };
+        // What is read while a rule is tested may be another by then.
+        let keys: Vec<&String> = keys
+            .into_iter()
+            .filter(|key| !["uevent", "../uevent", "device/uevent"].contains(&key.as_str()))
+            .collect();
+        if keys.is_empty() || self.chance.percent(4) {
+            return "none".to_owned();
+        }
+        (*self.chance.pick(&keys)).clone()
+    }
+
+    /// A pattern about a text.
+    fn value(&mut self, text: &str) -> String {
+        let mut value = match self.chance.below(20) {
+            0 => (*self
+                .chance
+                .pick(&["", "*", "?*", "?", "*?*", "|", "[!a]*", "[", "*|"]))
+            .to_owned(),
+            1..7 => text.to_owned(),
+            _ => self.bent(text),
+        };
+        if self.chance.percent(12) {
+            let other = &self.samples.all[self.chance.below(self.samples.all.len())];
+            let other = (*self
+                .chance
+                .pick(&["", "x*", "[0-9]", &other.kernel, &other.subsystem]))
+            .to_owned();
+            value = if self.chance.percent(50) {
+                format!("{value}|{other}")
+            } else {
+                format!("{other}|{value}")
+            };
+        }
+        match self.chance.below(25) {
+            0 => value.push(' '),
+            1 => value.push('?'),
+            2 => value = value.to_uppercase(),
+            3 => value = value.trim_end().to_owned(),
+            _ => {}
+        }
+        written(&value)
+    }
+
+    /// The text with stars, sets and the like in the place of some of it.
+    fn bent(&mut self, text: &str) -> String {
+        let mut parts: Vec<String> = text.chars().map(String::from).collect();
+        for _ in 0..=self.chance.below(3) {
+            let at = self.chance.below(parts.len() + 1);
+            let end = at + self.chance.below(parts.len() + 1 - at);
+            match self.chance.below(9) {
+                0 => parts.truncate(at),
+                1 => drop(parts.drain(..at)),
+                2 => drop(parts.splice(at..end, [])),
+                3 => {}
+                _ => {
+                    if let Some(part) = parts.get_mut(at) {
+                        *part = self.in_place_of(part);
+                    }
+                    continue;
+                }
+            }
+            let at = at.min(parts.len());
+            parts.insert(at, "*".to_owned());
+        }
+        parts.concat()
+    }
+
+    fn in_place_of(&mut self, part: &str) -> String {
+        let near = |by: i8| {
+            let c = part
+                .bytes()
+                .last()
+                .unwrap_or(b'a')
+                .saturating_add_signed(by);
+            char::from(c.clamp(b'!', b'~'))
+        };
+        let (low, high) = (near(-2), near(2));
+        match self.chance.below(12) {
+            0 | 1 => "?".to_owned(),
+            2 => "?".repeat(part.len()),
+            3 => format!("[{part}]"),
+            4 => format!("[!{part}]"),
+            5 => format!("[{low}-{high}]"),
+            6 => format!("[^{low}-{high}]"),
+            7 => format!("[x{part}-]"),
+            8 => (*self
+                .chance
+                .pick(&["[[:digit:]]", "[[:alpha:]_]", "[![:punct:]]", "[]a-z]"]))
+            .to_owned(),
+            9 => format!("\\{part}"),
+            10 => format!("{part}["),
+            _ => high.to_string(),
+        }
+    }
+}
+
+/// What a device has there.
+fn text(chance: &mut Chance, field: Field, key: Option<&str>, about: &Sample) -> String {
+    let key = key.unwrap_or_default();
+    let text = match field {
+        Field::Attr | Field::Attrs => about.attributes.get(key),
+        Field::Env => about.properties.get(key),
+        Field::Devpath => Some(&about.devpath),
+        Field::Driver | Field::Drivers => Some(&about.driver),
+        Field::Kernel | Field::Kernels => Some(&about.kernel),
+        Field::Subsystem | Field::Subsystems => Some(&about.subsystem),
+        Field::Tag | Field::Tags if about.tags.is_empty() => None,
+        Field::Tag | Field::Tags => Some(chance.pick(&about.tags)),
+    };
+    text.cloned().unwrap_or_default()
+}
+
+/// As it can stand in a rules file: no control characters, and nothing that would take the closing quote for its own.
+fn written(value: &str) -> String {
+    let mut value: String = value
+        .chars()
+        .map(|c| {
+            if c.is_control() || c == '\u{fffd}' {
+                '?'
+            } else {
+                c
+            }
+        })
+        .take(300)
+        .collect();
+    while value.contains("\\\"") {
+        value = value.replace("\\\"", "\"");
+    }
+    value.trim_end_matches('\\').to_owned()
+}
+
+/// `SplitMix64` (Steele, Lea, Flood 2014).
+struct Chance(u64);
+
+impl Chance {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    fn below(&mut self, end: usize) -> usize {
+        let end = u64::try_from(end).unwrap_or(u64::MAX).max(1);
+        usize::try_from(self.next() % end).unwrap_or(0)
+    }
+
+    fn percent(&mut self, percent: usize) -> bool {
+        self.below(100) < percent
+    }
+
+    fn pick<'b, T>(&mut self, from: &'b [T]) -> &'b T {
+        &from[self.below(from.len())]
+    }
+}

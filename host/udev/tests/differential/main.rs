@@ -1,0 +1,250 @@
+//! Rules mean what they mean to udev: generated ones are held against `udevadm test`, over recorded devices and those of this
+//! machine.
+//!
+//! udevadm reads rules, its database and sysfs from fixed places. The test therefore runs itself again in a mount namespace of
+//! its own, where those places are its own; nothing of the machine is changed. `LEAFHOST_SEED` repeats a run.
+#![allow(
+    missing_docs,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "a test file"
+)]
+
+mod generate;
+mod known;
+mod oracle;
+mod recorded;
+mod sample;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::SystemTime;
+
+use leafhost_udev::{Error, Rule, Subsystems, find};
+
+use generate::Generator;
+use sample::Samples;
+
+const INSIDE: &str = "LEAFHOST_TEST_INSIDE_NAMESPACE";
+const SEED: &str = "LEAFHOST_SEED";
+/// How many rules udevadm is given at once.
+const AT_ONCE: usize = 1_000;
+/// How many are looked for at once.
+const LOOK: usize = 16;
+const RECORDED: &str = "recorded";
+const MACHINE: &str = "machine";
+
+/// Its own rules and database; for recorded devices a sysfs as well.
+const PLACES: &str = r#"
+kept=$1
+shift
+[ ! -d /run/udev/data ] || cp -r /run/udev/data "$kept"
+mount -t tmpfs none /run
+mkdir -p /run/udev/rules.d /run/udev/data
+for folder in /etc/udev/rules.d /usr/local/lib/udev/rules.d /usr/lib/udev/rules.d; do
+  [ ! -d "$folder" ] || mount -t tmpfs none "$folder"
+done
+mount -t tmpfs none /dev
+if [ "$LEAFHOST_TEST_INSIDE_NAMESPACE" = recorded ]; then
+  mount -t tmpfs none /sys
+elif [ -d "$kept/data" ]; then
+  cp -r "$kept/data" /run/udev
+fi
+exec "$@"
+"#;
+
+type Outcome = Result<(), Box<dyn std::error::Error>>;
+
+#[test]
+fn rules_mean_to_recorded_devices_what_they_mean_to_udev() -> Outcome {
+    compare(
+        "rules_mean_to_recorded_devices_what_they_mean_to_udev",
+        &[RECORDED],
+        300,
+    )
+}
+
+#[test]
+fn rules_mean_to_this_machines_devices_what_they_mean_to_udev() -> Outcome {
+    compare(
+        "rules_mean_to_this_machines_devices_what_they_mean_to_udev",
+        &[MACHINE],
+        300,
+    )
+}
+
+#[test]
+#[ignore = "takes minutes: make soak"]
+fn soak_ten_thousand_rules_mean_what_they_mean_to_udev() -> Outcome {
+    compare(
+        "soak_ten_thousand_rules_mean_what_they_mean_to_udev",
+        &[RECORDED, MACHINE],
+        10_000,
+    )
+}
+
+/// Holds so many generated rules against the devices of each scene.
+fn compare(test: &str, scenes: &[&str], rules: usize) -> Outcome {
+    if let Ok(scene) = std::env::var(INSIDE) {
+        return inside(&scene, rules);
+    }
+    if let Some(missing) = missing() {
+        if std::env::var("CI").is_ok_and(|ci| ci == "true") {
+            return Err(missing.into());
+        }
+        eprintln!("skipped: {missing}");
+        return Ok(());
+    }
+    for scene in scenes {
+        go_inside(test, scene)?;
+    }
+    Ok(())
+}
+
+/// What is needed and is not there.
+fn missing() -> Option<String> {
+    let runs = |command: &mut Command| command.output().is_ok_and(|out| out.status.success());
+    if !runs(Command::new("udevadm").arg("--version")) {
+        return Some("there is no udevadm; install it with: apt install udev".to_owned());
+    }
+    if !runs(Command::new("unshare").args(["--map-root-user", "--mount", "true"])) {
+        let remedy = "run the test as root, or allow user namespaces";
+        return Some(format!("unshare may not make a mount namespace; {remedy}"));
+    }
+    None
+}
+
+fn go_inside(test: &str, scene: &str) -> Outcome {
+    let kept =
+        Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("udev-{scene}-{}", std::process::id()));
+    std::fs::create_dir_all(&kept)?;
+    let seed = std::env::var(SEED).unwrap_or_else(|_| now().to_string());
+    let output = Command::new("unshare")
+        .args(["--map-root-user", "--mount", "sh", "-euc", PLACES, "sh"])
+        .arg(&kept)
+        .arg(std::env::current_exe()?)
+        .args(["--exact", test, "--nocapture", "--include-ignored"])
+        .env(INSIDE, scene)
+        .env(SEED, seed)
+        // What is in these folders looks like sysfs and is none.
+        .env(
+            "SYSTEMD_DEVICE_VERIFY_SYSFS",
+            if scene == RECORDED { "0" } else { "1" },
+        )
+        .stdin(Stdio::piped())
+        .output();
+    std::fs::remove_dir_all(&kept)?;
+    let output = output?;
+    let told = String::from_utf8_lossy(&output.stdout);
+    assert!(
+        output.status.success() && told.contains("1 passed"),
+        "{told}{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    print!("{told}");
+    Ok(())
+}
+
+fn now() -> u128 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    since.map_or(0, |since| since.as_micros())
+}
+
+/// Devices and rules, by index.
+type Pairs = BTreeSet<(usize, usize)>;
+
+fn inside(scene: &str, rules: usize) -> Outcome {
+    let seed: u64 = std::env::var(SEED)?.parse()?;
+    println!("{scene} devices: {SEED}={seed}");
+    if scene == RECORDED {
+        for recording in ["camera.umockdev", "pc.umockdev"] {
+            let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests");
+            recorded::plug(&std::fs::read_to_string(path.join(recording))?)?;
+        }
+    }
+    let samples = Samples::read()?;
+    let mut generator = Generator::new(seed, &samples);
+    let mut left = rules;
+    let (mut held, mut named, mut wrong) = (0, BTreeMap::new(), Vec::new());
+    while left > 0 {
+        let batch: Vec<Rule> = (0..left.min(AT_ONCE)).map(|_| generator.rule()).collect();
+        left -= batch.len();
+        let (pairs, differences) = differences(&batch, &samples)?;
+        held += pairs;
+        let mut told: BTreeSet<usize> = BTreeSet::new();
+        for (device, rule) in differences {
+            let sample = &samples.all[device];
+            match known::why(&batch[rule], &samples.chain(device)) {
+                Some(why) => *named.entry(why).or_insert(0) += 1,
+                // One device tells as much as a hundred.
+                None if told.insert(rule) => {
+                    let by_udev = oracle::holds(&batch[rule], sample)?;
+                    let who = if by_udev { "udev" } else { "here" };
+                    wrong.push(format!(
+                        "{}\n  holds for {} by {who} only",
+                        batch[rule], sample.devpath
+                    ));
+                }
+                None => {}
+            }
+        }
+    }
+    println!(
+        "{rules} rules on {} devices hold {held} times; all but {} rules agree, and {named:?} as named",
+        samples.all.len(),
+        wrong.len(),
+    );
+    assert!(held > rules, "these rules hold next to nowhere");
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    Ok(())
+}
+
+/// How often rules hold by udev, and where that differs from what is found here: twice, for what is in sysfs may change.
+fn differences(
+    rules: &[Rule],
+    samples: &Samples,
+) -> Result<(usize, Pairs), Box<dyn std::error::Error>> {
+    let by_udev = oracle::holding(rules, samples, &Pairs::new())?;
+    let found_here = found(rules, samples)?;
+    let mut differ: Pairs = found_here.symmetric_difference(&by_udev).copied().collect();
+    if !differ.is_empty() {
+        let (again, here) = (
+            oracle::holding(rules, samples, &differ)?,
+            found(rules, samples)?,
+        );
+        differ.retain(|pair| again.contains(pair) != here.contains(pair));
+    }
+    Ok((by_udev.len(), differ))
+}
+
+/// The devices found and the rules that hold for them, by this crate.
+fn found(rules: &[Rule], samples: &Samples) -> Result<Pairs, Box<dyn std::error::Error>> {
+    let mut found = Pairs::new();
+    let mut looks: Vec<(usize, &[Rule])> = rules.chunks(LOOK).enumerate().collect();
+    for (chunk, _) in &mut looks {
+        *chunk *= LOOK;
+    }
+    while let Some((first, some)) = looks.pop() {
+        let devices = match find(some, &Subsystems::new(["*"])) {
+            Ok(found) => found.devices,
+            // A look bounds its own time, whatever else the machine does meanwhile.
+            Err(Error::TooSlow { .. }) if some.len() > 1 => {
+                let (some, others) = some.split_at(some.len() / 2);
+                looks.extend([(first, some), (first + some.len(), others)]);
+                continue;
+            }
+            Err(error) => return Err(error.into()),
+        };
+        for device in devices {
+            let Some(index) = samples.index(&device.devpath) else {
+                continue;
+            };
+            for rule in device.rules {
+                found.insert((index, first + usize::try_from(rule)?));
+            }
+        }
+    }
+    Ok(found)
+}
