@@ -296,7 +296,7 @@ struct Processes {
 
 impl Processes {
     /// A new one without a limit; None where the kernel has no such groups.
-    fn new(name: &str) -> Result<Option<Self>> {
+    fn new(name: &str) -> Option<Self> {
         let name = format!("leafhost-{}-{name}", std::process::id());
         // Groups of a hierarchy of their own (v1), or of the one there is (v2).
         for root in ["/sys/fs/cgroup/pids", "/sys/fs/cgroup"] {
@@ -306,10 +306,10 @@ impl Processes {
             }
             let group = Self { folder };
             if group.folder.join("pids.max").exists() {
-                return Ok(Some(group));
+                return Some(group);
             }
         }
-        Ok(None)
+        None
     }
 
     /// Has a process in it, with all its threads.
@@ -340,7 +340,7 @@ fn processes(name: &str) -> Result<Option<Processes>> {
     if requirement::lacks(mounts::missing())? {
         return Ok(None);
     }
-    let group = Processes::new(name)?;
+    let group = Processes::new(name);
     let lacking = group.is_none().then(|| requirement::Missing {
         what: "a group of processes with a limit (cgroup, pids)".to_owned(),
         command: "mount -t cgroup -o pids pids /sys/fs/cgroup/pids",

@@ -1,13 +1,19 @@
-//! Real podman: a container sees the environment and the device node of a CDI device.
+//! Real podman: a container sees the environment, the device node and the mounts of a CDI device.
 
 use std::fs;
 use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use leafhost_tests::agent::Home;
+use leafhost_tests::mounts::Mounts;
 use leafhost_tests::program::{self, source_tree};
 use leafhost_tests::requirement;
 use leafhost_tests::wait::eventually;
+
+/// Debian's podman has no `--cdi-spec-dir`: the specs go where it looks, and one agent writes there at a time.
+const SPECS: &str = "/var/run/cdi";
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 fn missing() -> Result<bool> {
     let programs = ["/usr/bin/podman", "/usr/bin/busybox", "/usr/sbin/runc"];
@@ -34,6 +40,10 @@ fn image(home: &Home) -> Result<String> {
 }
 
 fn podman(home: &Home, arguments: &[&str]) -> Result<String> {
+    program::run("podman", all_arguments(home, arguments)?)?.good()
+}
+
+fn all_arguments(home: &Home, arguments: &[&str]) -> Result<Vec<String>> {
     let storage = home.path().join("podman");
     let (root, runroot, tmp) = (
         storage.join("root"),
@@ -69,10 +79,15 @@ fn podman(home: &Home, arguments: &[&str]) -> Result<String> {
     } else {
         &[]
     };
-    program::run("podman", global.iter().chain(spec_dir).chain(arguments))?.good()
+    let all = global.iter().chain(spec_dir).chain(arguments);
+    Ok(all.map(|argument| (*argument).to_owned()).collect())
 }
 
 fn run(home: &Home, image: &str, device: &str, script: &str) -> Result<String> {
+    podman(home, &run_arguments(image, device, script))
+}
+
+fn run_arguments<'a>(image: &'a str, device: &'a str, script: &'a str) -> Vec<&'a str> {
     // A container in a machine without CAP_SYS_RESOURCE keeps the limits it has.
     let limits = [
         "--ulimit",
@@ -82,15 +97,61 @@ fn run(home: &Home, image: &str, device: &str, script: &str) -> Result<String> {
     ];
     let command = ["run", "--rm", "--network=none", "--device", device];
     let rest = [image, "/bin/busybox", "sh", "-c", script];
-    podman(
-        home,
-        &command
-            .iter()
-            .chain(&limits)
-            .chain(&rest)
-            .copied()
-            .collect::<Vec<_>>(),
-    )
+    [&command[..], &limits, &rest].concat()
+}
+
+#[test]
+fn what_is_mounted_below_a_read_only_mount_cannot_be_written() -> Result<()> {
+    if missing()? {
+        return Ok(());
+    }
+    let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    let mounts = Arc::new(Mounts::new()?);
+    let mut home = Home::new()?;
+    // Not in the agent's own folder.
+    let outside = tempfile::tempdir()?;
+    let shared = outside.path();
+    fs::create_dir(shared.join("below"))?;
+    mounts.small_disk(&shared.join("below"), 64)?;
+    home.live_in(&mounts);
+    home.write(
+        "handlers/hostile.wasm",
+        fs::read(program::guest("sandbox")?)?,
+    )?;
+    let grants = format!(
+        "udev: {{subsystems: ['*']}}\nnetwork: {{interfaces: [lo]}}\n\
+         devices: {{mounts: ['{}:ro'], env: ['*']}}\n",
+        shared.display()
+    );
+    home.write("handlers/hostile.grants.yaml", grants)?;
+    let configuration = format!(
+        "apiVersion: akri.sh/v0\nkind: Configuration\nmetadata: {{name: below}}\nspec:\n  \
+         discoveryHandler: {{name: hostile, discoveryDetails: 'mount {} /data'}}\n",
+        shared.display()
+    );
+    home.write("configurations/below.yaml", configuration)?;
+    let (system, image) = (Path::new(SPECS), image(&home)?);
+    fs::create_dir_all(system)?;
+    home.publish_in(system);
+    home.start(&[])?;
+    let spec = system.join("akri.sh-below_leafhost.json");
+    eventually("a spec with the mount", || {
+        let text = fs::read_to_string(&spec).context("no spec")?;
+        ensure!(text.contains("/data"), "{text}");
+        Ok(())
+    })
+    .with_context(|| home.log())?;
+    let script =
+        "for at in /data /data/below; do echo x > $at/file && echo wrote in $at; done; echo done";
+    let mut command = mounts.command(Path::new("podman"));
+    command.args(all_arguments(
+        &home,
+        &run_arguments(&image, "akri.sh/below=all", script),
+    )?);
+    let out = program::finish(command)?.good()?;
+    fs::remove_file(&spec)?;
+    assert!(out.contains("done") && !out.contains("wrote"), "{out}");
+    Ok(())
 }
 
 #[test]
@@ -98,6 +159,7 @@ fn a_container_sees_the_variables_and_the_node_of_its_devices() -> Result<()> {
     if missing()? {
         return Ok(());
     }
+    let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let mut home = Home::new()?;
     for name in ["debug-echo", "mock-gpu", "udev"] {
         home.add_handler(name)?;
@@ -109,8 +171,7 @@ fn a_container_sees_the_variables_and_the_node_of_its_devices() -> Result<()> {
         )?;
         home.write(&format!("configurations/{sample}"), text)?;
     }
-    // Debian's podman has no --cdi-spec-dir: the specs go where it looks.
-    let system = Path::new("/var/run/cdi");
+    let system = Path::new(SPECS);
     fs::create_dir_all(system)?;
     let image = image(&home)?;
     home.publish_in(system);
