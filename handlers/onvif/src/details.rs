@@ -28,6 +28,9 @@ pub struct Details {
     /// Which of a camera's addresses become devices.
     #[serde(rename = "leafhost.dev/xaddrs", default)]
     pub xaddrs: XAddrs,
+    /// What a device is named by.
+    #[serde(rename = "leafhost.dev/identity", default)]
+    pub identity: Identity,
 }
 
 /// What is kept and what is left out.
@@ -63,6 +66,17 @@ pub enum XAddrs {
     All,
 }
 
+/// What a device is named by.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(crate = "leafhost_sdk::serde", rename_all = "kebab-case")]
+pub enum Identity {
+    /// The camera's address and endpoint reference, as in Akri: another address makes another device.
+    #[default]
+    Url,
+    /// The endpoint reference alone.
+    EndpointReference,
+}
+
 fn default_timeout() -> i64 {
     1
 }
@@ -75,6 +89,12 @@ impl Details {
             problems.push(Problem::new(
                 "discoveryTimeoutSeconds",
                 "must not be negative",
+            ));
+        }
+        if (self.xaddrs, self.identity) == (XAddrs::All, Identity::EndpointReference) {
+            problems.push(Problem::new(
+                "leafhost.dev/xaddrs",
+                "must be `first` where leafhost.dev/identity is `endpoint-reference`, which makes one device of a camera",
             ));
         }
         let items = self.ip_addresses.iter().flat_map(|list| &list.items);
@@ -139,6 +159,8 @@ mod tests {
             "ipAddresses:\n  action: Exclude\n  items: []\nmacAddresses:\n  action: Exclude\n  items: []\nscopes:\n  action: Include\n  items: [\"onvif://www.onvif.org/name/GreatONVIFCamera\"]\ndiscoveryTimeoutSeconds: 2\n",
             "uuids: {items: [a]}",
             "leafhost.dev/xaddrs: all",
+            "leafhost.dev/identity: endpoint-reference",
+            "leafhost.dev/xaddrs: all\nleafhost.dev/identity: url",
             "later: {a: 1}",
         ] {
             assert_eq!(validate::<Onvif>(text), [], "{text}");
@@ -182,6 +204,16 @@ mod tests {
                 "leafhost.dev/xaddrs: some",
                 "leafhost.dev/xaddrs",
                 "`first` or `all`",
+            ),
+            (
+                "leafhost.dev/identity: mac",
+                "leafhost.dev/identity",
+                "`url` or `endpoint-reference`",
+            ),
+            (
+                "leafhost.dev/identity: endpoint-reference\nleafhost.dev/xaddrs: all",
+                "leafhost.dev/xaddrs",
+                "must be `first`",
             ),
         ] {
             let problems = validate::<Onvif>(text);

@@ -6,6 +6,7 @@ mod cameras;
 mod credentials;
 mod floods;
 mod hostile;
+mod identity;
 mod quirks;
 mod robbery;
 mod services;

@@ -194,6 +194,15 @@ pub fn uuid(endpoint: &str) -> String {
     name.trim_matches(['{', '}']).to_owned()
 }
 
+/// The name of [`uuid`] as an endpoint reference in its one spelling.
+pub fn urn(uuid: &str) -> String {
+    if is_uuid(uuid) {
+        format!("urn:uuid:{uuid}")
+    } else {
+        uuid.to_owned()
+    }
+}
+
 fn is_uuid(text: &str) -> bool {
     text.len() == 36 && text.bytes().all(|b| b.is_ascii_hexdigit() || b == b'-')
 }

@@ -16,7 +16,7 @@ const MAX_CAMERAS: usize = 2_000;
 /// How many addresses that did not answer are remembered.
 const MAX_FAILED: usize = 1_000;
 /// Says what the bytes mean.
-const VERSION: u64 = 4;
+const VERSION: u64 = 5;
 
 /// A moment: milliseconds of the host's monotonic clock.
 pub type Moment = u64;
@@ -69,6 +69,10 @@ pub struct Camera {
     pub ill: String,
     /// How many milliseconds it took to answer.
     pub took: u64,
+    /// When its address changed.
+    pub moved: Moment,
+    /// From which one, if that is still to be told.
+    pub moved_from: String,
 }
 
 /// What a camera told; empty is what it did not.
@@ -141,7 +145,10 @@ impl Camera {
             trouble,
         } = &self.info;
         let info = [ip, mac, manufacturer, model, firmware, serial, trouble];
-        let texts = info.into_iter().chain([&self.ill]).chain(&self.scopes);
+        let texts = info
+            .into_iter()
+            .chain([&self.ill, &self.moved_from])
+            .chain(&self.scopes);
         texts.map(String::len).sum()
     }
 }
@@ -227,6 +234,11 @@ impl<T> Entries<T> {
     /// Leaves the entries for which this holds.
     pub fn retain(&mut self, keeps: impl Fn(&str, &T) -> bool) {
         self.0.retain(|(url, entry)| keeps(url, entry));
+    }
+
+    /// The entries, to change them.
+    pub fn values_mut(&mut self) -> impl Iterator<Item = &mut T> {
+        self.0.iter_mut().map(|(_, entry)| entry)
     }
 
     /// All, by URL.
@@ -355,6 +367,8 @@ impl Camera {
             failures: reader.number()?,
             ill: reader.text()?,
             took: reader.number()?,
+            moved: reader.number()?,
+            moved_from: reader.text()?,
             info: Info {
                 ip: reader.text()?,
                 mac: reader.text()?,
@@ -395,6 +409,8 @@ impl Camera {
         }
         writer.text(&self.ill);
         writer.number(self.took);
+        writer.number(self.moved);
+        writer.text(&self.moved_from);
         for text in [
             &info.ip,
             &info.mac,

@@ -2,7 +2,9 @@
 
 use leafhost_sdk::{Device, Health};
 
+use crate::details::Identity;
 use crate::discover::cursor::Camera;
+use crate::wsd;
 
 /// The longest text of an attribute, in bytes.
 const MAX_TEXT: usize = 64;
@@ -20,15 +22,30 @@ pub fn is_useful(scope: &str) -> bool {
     scope.starts_with(SCOPE) && scope.len() <= MAX_SCOPE
 }
 
+/// What the device is named by.
+pub fn id(url: &str, uuid: &str, identity: Identity) -> String {
+    match identity {
+        Identity::Url => format!("{url}-{uuid}"),
+        Identity::EndpointReference => wsd::urn(uuid),
+    }
+}
+
+fn health(camera: &Camera) -> Health {
+    match (camera.ill.as_str(), camera.moved_from.as_str()) {
+        ("", "") => Health::Healthy,
+        ("", old) => Health::Unhealthy(format!(
+            "its address has changed from {old}; start anew what was given that one"
+        )),
+        (why, _) => Health::Unhealthy(why.to_owned()),
+    }
+}
+
 /// The device.
-pub fn device(url: &str, camera: &Camera) -> Device {
+pub fn device(url: &str, camera: &Camera, identity: Identity) -> Device {
     let Camera { uuid, info, .. } = camera;
-    let mut device = Device::new(format!("{url}-{uuid}"))
+    let mut device = Device::new(id(url, uuid, identity))
         .physical_id(uuid)
-        .health(match camera.ill.as_str() {
-            "" => Health::Healthy,
-            why => Health::Unhealthy(why.to_owned()),
-        })
+        .health(health(camera))
         .property("ONVIF_DEVICE_SERVICE_URL", url)
         .property("ONVIF_DEVICE_UUID", uuid);
     for (name, value) in [
@@ -145,7 +162,11 @@ mod tests {
 
     #[test]
     fn id_and_properties_are_those_of_akri() {
-        let device = device("http://192.168.7.9/onvif/device_service", &mk_camera(&[]));
+        let device = device(
+            "http://192.168.7.9/onvif/device_service",
+            &mk_camera(&[]),
+            Identity::Url,
+        );
         assert_eq!(
             device.id,
             "http://192.168.7.9/onvif/device_service-c9790c3a-701b-464d-a189-0060351c8ada"
@@ -174,6 +195,19 @@ mod tests {
     }
 
     #[test]
+    fn a_reference_alone_names_a_device_where_the_operator_wants_it() {
+        for (uuid, name) in [
+            (
+                "c9790c3a-701b-464d-a189-0060351c8ada",
+                "urn:uuid:c9790c3a-701b-464d-a189-0060351c8ada",
+            ),
+            ("http://camera/1", "http://camera/1"),
+        ] {
+            assert_eq!(id("u", uuid, Identity::EndpointReference), name);
+        }
+    }
+
+    #[test]
     fn scopes_become_attributes() {
         let device = device(
             "u",
@@ -188,6 +222,7 @@ mod tests {
                 "odm:hardware",
                 "",
             ]),
+            Identity::Url,
         );
         let yes = AttributeValue::Boolean(true);
         for (name, value) in [
@@ -206,7 +241,9 @@ mod tests {
         let scopes: Vec<String> = (0..99).map(|n| format!("{SCOPE}type/{n}")).collect();
         let scopes: Vec<&str> = scopes.iter().map(String::as_str).collect();
         assert_eq!(
-            device("u", &mk_camera(&scopes)).attributes.len(),
+            device("u", &mk_camera(&scopes), Identity::Url)
+                .attributes
+                .len(),
             MAX_ATTRIBUTES
         );
     }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use crate::details::{Details, XAddrs};
+use crate::details::{Details, Identity, XAddrs};
 use crate::discover::cursor::{Claim, Cursor, digest};
 use crate::filter;
 use crate::soap::cut;
@@ -171,7 +171,10 @@ pub fn gather(details: &Details, cursor: &Cursor, heard: &[Heard]) -> Gathered {
         }
     }
     elect(details, cursor, candidates, &mut gathered);
-    weigh(cursor, &mut gathered.candidates);
+    weigh(details, cursor, &mut gathered.candidates);
+    if details.identity == Identity::EndpointReference {
+        keep_known(cursor, &mut gathered);
+    }
     gathered
 }
 
@@ -268,7 +271,10 @@ fn own(candidate: &mut Candidate) -> Option<&mut Candidate> {
 
 /// Weighs who speaks for itself: a host that claims to be the camera that another one claims to be as well is not believed,
 /// unless it was believed before the other one came.
-fn weigh(cursor: &Cursor, candidates: &mut [Candidate]) {
+///
+/// Where a device is its endpoint reference, who has it now is believed at once: a camera that does not announce itself has
+/// gone elsewhere.
+fn weigh(details: &Details, cursor: &Cursor, candidates: &mut [Candidate]) {
     let mut claims = Index::new();
     let mut claim = |uuid: &str, xaddr: &XAddr| {
         let host = xaddr.host.to_string();
@@ -279,7 +285,8 @@ fn weigh(cursor: &Cursor, candidates: &mut [Candidate]) {
     for candidate in candidates.iter_mut().filter_map(own) {
         claim(&candidate.uuid, &candidate.xaddr);
     }
-    for (url, camera) in cursor.cameras.iter() {
+    let is_bound = |_: &(_, _)| details.identity == Identity::Url;
+    for (url, camera) in cursor.cameras.iter().filter(is_bound) {
         if let (true, Ok(xaddr)) = (
             camera.is_here() && camera.claim != Claim::Foreign,
             XAddr::new(url),
@@ -349,13 +356,40 @@ fn elect(details: &Details, cursor: &Cursor, candidates: Vec<Candidate>, gathere
         }
     }
     if details.xaddrs == XAddrs::First {
-        name_clones(&hosts, gathered);
+        name_clones(details, &hosts, gathered);
+    }
+}
+
+/// Leaves out who claims to be a camera that is known and announces itself, where a camera is one device.
+fn keep_known(cursor: &Cursor, gathered: &mut Gathered) {
+    let is_known = |one: &Candidate| {
+        let known = cursor.cameras.get(&one.xaddr.url);
+        known.is_some_and(|camera| camera.is_here() && camera.uuid == one.uuid)
+    };
+    let mut known = Index::new();
+    for (place, candidate) in gathered.candidates.iter().enumerate() {
+        if is_known(candidate) {
+            known.insert(candidate.uuid.clone(), place);
+        }
+    }
+    let candidates = std::mem::take(&mut gathered.candidates);
+    let (kept, others): (Vec<_>, Vec<_>) = candidates
+        .into_iter()
+        .partition(|one| is_known(one) || !known.contains_key(&one.uuid));
+    gathered.candidates = kept;
+    for Candidate { uuid, xaddr, .. } in others {
+        let reason = "another host that is known is this camera, and announces itself";
+        gathered.leave(
+            &format!("{uuid} at {}", xaddr.url),
+            "endpoint reference",
+            reason,
+        );
     }
 }
 
 /// Says where two hosts claim one endpoint reference. Both are asked, and each that answers is a device. The hosts come
 /// sorted by endpoint reference.
-fn name_clones(hosts: &Index, gathered: &mut Gathered) {
+fn name_clones(details: &Details, hosts: &Index, gathered: &mut Gathered) {
     let mut claims: Vec<(String, Vec<String>)> = Vec::new();
     for place in hosts.values() {
         let Some(Candidate { uuid, xaddr, .. }) = gathered.candidates.get(*place) else {
@@ -367,10 +401,11 @@ fn name_clones(hosts: &Index, gathered: &mut Gathered) {
         }
     }
     for (uuid, urls) in claims.into_iter().filter(|(_, urls)| urls.len() > 1) {
-        let reason = format!(
-            "is claimed by {}; each that answers is a device of its own",
-            urls.join(" and ")
-        );
+        let what = match details.identity {
+            Identity::Url => "each that answers is a device of its own",
+            Identity::EndpointReference => "the one that was there first is the device",
+        };
+        let reason = format!("is claimed by {}; {what}", urls.join(" and "));
         gathered.leave(&uuid, "endpoint reference", reason);
     }
 }

@@ -1,6 +1,7 @@
 //! One look at cameras: whom to ask in which order, and what follows from the answers.
 
 mod answer;
+mod identity;
 mod outcome;
 mod work;
 
@@ -74,8 +75,10 @@ impl Pass<'_> {
         works.extend(here);
         works.extend(self.questions(gathered.candidates, now));
         works.extend(lost);
+        let places = self.places();
         self.perform(works, false).await;
         self.settle(&announced);
+        self.unite(&places, now);
     }
 
     /// Looks at the cameras that have come or, as somebody says, gone.
@@ -103,10 +106,13 @@ impl Pass<'_> {
                 (None, None) => 0,
             };
             if now >= calm_until {
+                works.extend(self.elsewhere(&candidate).map(Work::Greet));
                 works.push(Work::Ask(candidate));
             }
         }
+        let places = self.places();
         self.perform(works, true).await;
+        self.unite(&places, now);
     }
 
     /// Forgets cameras that now say of themselves what a filter drops.

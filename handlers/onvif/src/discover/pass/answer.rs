@@ -18,7 +18,7 @@ impl Pass<'_> {
             .iter()
             .filter(|(_, camera)| camera.is_here());
         here.filter(|(_, camera)| self.filter(camera).is_ok())
-            .map(|(url, camera)| devices::device(url, camera))
+            .map(|(url, camera)| devices::device(url, camera, self.details.identity))
             .take(self.most)
             .collect()
     }
@@ -81,7 +81,9 @@ impl Pass<'_> {
     /// The answer after a look at some: what is not as it was `before`.
     pub fn difference(&mut self, before: &[Device]) -> Discovery {
         let devices = self.rendered();
-        self.cursor.told = Some(digest_of(&devices));
+        // Where a camera is missing, only a whole answer says so.
+        let told = digest_of(&devices);
+        self.cursor.told = self.cursor.told.map(|_| told);
         let changed: Vec<Device> = devices
             .into_iter()
             .filter(|device| !before.contains(device))

@@ -53,9 +53,12 @@ impl Pass<'_> {
                     self.take_asked(asked, now, is_patient);
                 }
             }
-            Outcome::Gone(xaddr) => {
-                if let Some(camera) = self.cursor.cameras.remove(&xaddr.url) {
-                    self.departed.push(devices::device(&xaddr.url, &camera).id);
+            // It may come back at another address: what is named by its reference alone has its grace.
+            Outcome::Gone(xaddr) if self.follows_references() => self.miss(&xaddr.url, now),
+            Outcome::Gone(XAddr { url, .. }) => {
+                if let Some(camera) = self.cursor.cameras.remove(&url) {
+                    let id = devices::id(&url, &camera.uuid, self.details.identity);
+                    self.departed.push(id);
                 }
             }
         }
@@ -77,8 +80,13 @@ impl Pass<'_> {
         let silence = match asked.told {
             Ok(mut told) => {
                 self.cursor.failed.remove(&url);
-                let before = self.cursor.cameras.get(&url);
-                let before = before.filter(|camera| camera.uuid == candidate.uuid);
+                let cameras = &self.cursor.cameras;
+                let before = cameras.get(&url).filter(|one| one.uuid == candidate.uuid);
+                let before = before.or_else(|| {
+                    let mut cameras = cameras.iter().filter(|_| self.follows_references());
+                    let (_, camera) = cameras.find(|(_, one)| one.uuid == candidate.uuid)?;
+                    Some(camera)
+                });
                 // That it does not tell all this time does not make it another camera.
                 if let (Some(before), false) = (before, told.info.trouble.is_empty()) {
                     told.info.fill(&before.info);
@@ -86,7 +94,9 @@ impl Pass<'_> {
                         told.scopes.clone_from(&before.scopes);
                     }
                 }
+                let moved = before.map(|before| (before.moved, before.moved_from.clone()));
                 let mut camera = remember(candidate, told, now);
+                (camera.moved, camera.moved_from) = moved.unwrap_or_default();
                 camera.refused = refused;
                 self.cursor.cameras.insert(url, camera);
                 return;
@@ -135,6 +145,9 @@ impl Pass<'_> {
 
     fn miss(&mut self, url: &str, now: Moment) {
         if let Some(camera) = self.cursor.cameras.get_mut(url) {
+            if camera.is_here() {
+                self.cursor.told = None;
+            }
             let misses = camera.misses.saturating_add(1);
             camera.found(now);
             camera.misses = misses;
