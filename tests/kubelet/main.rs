@@ -12,6 +12,7 @@ mod bad_input;
 mod bad_requests;
 mod books;
 mod kills;
+mod levels;
 mod node;
 mod races;
 mod registering;

@@ -7,6 +7,10 @@ use serde::{Deserialize, Serialize};
 use crate::names::ConfigurationKey;
 use crate::text;
 
+mod resources;
+
+pub use resources::{RESOURCES_ANNOTATION, Resources};
+
 /// The annotation that sets how long a missing device keeps its Instance, such as `30s` or `5m`.
 pub const GRACE_ANNOTATION: &str = "leafhost.dev/grace";
 
@@ -183,6 +187,8 @@ pub struct Configuration {
     pub broker_properties: BTreeMap<String, String>,
     /// How long a missing device keeps its Instance, if the annotation says so.
     pub grace: Option<std::time::Duration>,
+    /// Which resources the kubelet is offered for its devices.
+    pub resources: Resources,
 }
 
 /// The most slots of one Instance: each is a key in the object and a device the kubelet lists.
@@ -285,6 +291,15 @@ impl TryFrom<Manifest> for Configuration {
                 ),
             ));
         }
+        let resources = metadata.annotations.get(RESOURCES_ANNOTATION);
+        let resources = match resources.map(|text| Resources::parse(text)) {
+            None => Resources::default(),
+            Some(Ok(resources)) => resources,
+            Some(Err(problem)) => {
+                problems.push(problem);
+                Resources::default()
+            }
+        };
         match (key, capacity) {
             (Some(key), Some(capacity)) if problems.is_empty() => Ok(Self {
                 uid: metadata.uid.unwrap_or_default(),
@@ -294,6 +309,7 @@ impl TryFrom<Manifest> for Configuration {
                 capacity,
                 broker_properties: spec.broker_properties,
                 grace: grace.and_then(Result::ok),
+                resources,
                 key,
             }),
             _ => Err(problems),
@@ -492,19 +508,23 @@ mod tests {
     }
 
     #[test]
-    fn wrong_kind_version_name_and_grace_are_all_told_at_once() {
+    fn wrong_kind_version_name_and_annotations_are_all_told_at_once() {
         let mut wrong = manifest(&json!({"discoveryHandler": {"name": "udev"}}));
         wrong.kind = "Instance".into();
         wrong.api_version = "v1".into();
         wrong.metadata.name = "A".into();
-        wrong
-            .metadata
-            .annotations
-            .insert(GRACE_ANNOTATION.into(), "soon".into());
-        let grace = format!("metadata.annotations.{GRACE_ANNOTATION}");
+        let annotations = [(GRACE_ANNOTATION, "soon"), (RESOURCES_ANNOTATION, "all")];
+        let annotations = annotations.map(|(name, value)| (name.to_owned(), value.to_owned()));
+        wrong.metadata.annotations.extend(annotations);
         assert_eq!(
             paths(wrong),
-            ["apiVersion", "kind", "metadata.name", &grace]
+            [
+                "apiVersion",
+                "kind",
+                "metadata.name",
+                "metadata.annotations.leafhost.dev/grace",
+                "metadata.annotations.leafhost.dev/resources",
+            ]
         );
     }
 

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use leafhost_core::attribute::AttributeValue;
-use leafhost_core::configuration::MAX_CAPACITY;
+use leafhost_core::configuration::{MAX_CAPACITY, Resources};
 use leafhost_core::device::Device;
 use leafhost_core::instance::{Instance, InstanceKey};
 use leafhost_core::names::{ConfigurationKey, DigestLength, device_hash};
@@ -82,6 +82,7 @@ struct Computed {
     device: Option<Arc<Device>>,
     kept: bool,
     offered: bool,
+    resources: Option<Resources>,
     holds: Vec<Held>,
     list: Arc<Devices>,
     has_free: bool,
@@ -204,6 +205,11 @@ impl Offerer {
         let mut offered = Offered::default();
         self.list_instances(&mut orphans, known, limits, &mut offered);
         for (name, key) in &owners.configurations {
+            let view = devices.configurations.get(key);
+            if view.is_some_and(|view| !view.configured.configuration.resources.has_configuration())
+            {
+                continue;
+            }
             let resource = resource(name);
             let mut used = numbers.remove(&resource).unwrap_or_default();
             let gone = orphans.remove(&resource).unwrap_or_default();
@@ -215,7 +221,7 @@ impl Offerer {
             let list = configuration_list(key, &used, free, any);
             self.put(&mut offered, resource, list);
         }
-        // The resource of a Configuration that is not in force, or not yet: what containers have stays.
+        // The resource of a Configuration that is not in force, or not yet, or has none: what containers have stays.
         for (resource, units) in numbers {
             let gone = orphans.remove(&resource).unwrap_or_default();
             let gone = gone.into_iter().map(|unit| (unit, false));
@@ -350,7 +356,8 @@ impl Computed {
             (None, None) => true,
             _ => false,
         };
-        same && (self.kept, self.offered) == (seen.is_kept(), seen.is_offered())
+        same && (self.kept, self.offered, self.resources)
+            == (seen.is_kept(), seen.is_offered(), seen.resources())
     }
 }
 
@@ -373,13 +380,19 @@ fn device(health: Health, numa: Option<i64>) -> leafhost_kubelet::Device {
 }
 
 fn compute(node: &str, instance: &Arc<Instance>, seen: Seen, holds: Vec<Held>) -> Computed {
-    let (kept, offered) = (seen.is_kept(), seen.is_offered());
+    let (kept, offered, resources) = (seen.is_kept(), seen.is_offered(), seen.resources());
     let spec = &instance.spec;
     let numa = seen.device.as_ref().and_then(|device| numa(device));
     let free: BTreeSet<String> = free_slots(node, instance).into_iter().collect();
     let own = resource(&instance.metadata.name);
     let mut list = Devices::new();
-    for slot in 0..spec.capacity.min(MAX_CAPACITY) {
+    // Without a resource of its own, and while the Configuration is not known, only what containers have is listed.
+    let capacity = if resources.is_some_and(Resources::has_instances) {
+        spec.capacity.min(MAX_CAPACITY)
+    } else {
+        0
+    };
+    for slot in 0..capacity {
         let id = slot_id(&instance.metadata.name, slot);
         let health = health(offered && free.contains(&id));
         list.insert(id, device(health, numa));
@@ -395,6 +408,7 @@ fn compute(node: &str, instance: &Arc<Instance>, seen: Seen, holds: Vec<Held>) -
         device: seen.device,
         kept,
         offered,
+        resources,
         holds,
         list: Arc::new(list),
         name: checked(own),

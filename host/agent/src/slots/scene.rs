@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use leafhost_core::configuration::Resources;
 use leafhost_core::device::{Device, DeviceNode};
 use leafhost_core::instance::Instance;
 use leafhost_core::names::ConfigurationKey;
@@ -94,6 +95,13 @@ impl Scene {
         };
         let key = ConfigurationKey::new(namespace, name).unwrap();
         self.devices.configurations.insert(key, Arc::new(view));
+    }
+
+    /// Which resources the Configuration has.
+    pub fn resources(&mut self, name: &str, resources: Resources) {
+        let view = self.devices.configurations.get_mut(&key(name)).unwrap();
+        let view = Arc::make_mut(view);
+        Arc::make_mut(&mut view.configured).configuration.resources = resources;
     }
 
     pub fn put(&mut self, instance: Instance) {

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use leafhost_core::configuration::Resources;
 use leafhost_core::device::{Device, DeviceKey, Health};
 use leafhost_core::instance::{Instance, InstanceKey};
 use leafhost_core::names::ConfigurationKey;
@@ -167,6 +168,12 @@ impl Seen {
     /// Whether a container may get the device now.
     pub fn is_offered(&self) -> bool {
         self.device.is_some() && self.unhealthy.is_none() && self.configured.is_some()
+    }
+
+    /// Which resources its Configuration has; nothing while that is not in force.
+    pub fn resources(&self) -> Option<Resources> {
+        let configured = self.configured.as_ref();
+        configured.map(|configured| configured.configuration.resources)
     }
 
     /// Whether a container that has it may go on.

@@ -1,6 +1,7 @@
 //! What is offered, and how each id is.
 
 use leafhost_core::attribute::AttributeValue;
+use leafhost_core::configuration::Resources;
 use leafhost_core::device::Health as Condition;
 use std::time::Duration;
 
@@ -166,8 +167,57 @@ fn an_agent_that_has_just_started_lists_what_is_used_before_it_knows_any_configu
     let mut scene = cams(3, &usage);
     scene.devices = DeviceSnapshot::default();
     let offered = offer(&scene, &holds(&scene));
-    assert_eq!(list(&offered, "cams-a"), "cams-a-0+ cams-a-1- cams-a-2-");
+    assert_eq!(list(&offered, "cams-a"), "cams-a-0+");
     assert_eq!(list(&offered, "cams"), "cams-4+");
+}
+
+#[test]
+fn a_configuration_offers_the_resources_that_it_says_and_what_containers_have_of_the_others() {
+    let usage = [(0, NODE), (1, "C:cams-4:node-a")];
+    for (resources, usage, own, through) in [
+        (
+            Resources::Both,
+            &usage[..0],
+            "cams-a-0+ cams-a-1+",
+            "cams-0+",
+        ),
+        (Resources::Configuration, &usage[..0], "", "cams-0+"),
+        (Resources::Instances, &usage[..0], "cams-a-0+ cams-a-1+", ""),
+        (
+            Resources::Configuration,
+            &usage[..1],
+            "cams-a-0+",
+            "cams-0+",
+        ),
+        (
+            Resources::Instances,
+            &usage[1..],
+            "cams-a-0+ cams-a-1-",
+            "cams-4+",
+        ),
+    ] {
+        let mut scene = cams(2, usage);
+        let mut maker = Offerer::default();
+        again(&mut maker, &scene, &holds(&scene), &BTreeSet::new(), LIMITS);
+        // It counts as soon as the Configuration says so.
+        scene.resources("cams", resources);
+        let offered = again(&mut maker, &scene, &holds(&scene), &BTreeSet::new(), LIMITS);
+        let shown = (list(&offered, "cams-a"), list(&offered, "cams"));
+        let expected = (own.to_owned(), through.to_owned());
+        assert_eq!(shown, expected, "{resources:?} {usage:?}");
+    }
+}
+
+#[test]
+fn an_instance_without_a_resource_uses_up_no_name_and_no_place_of_the_limits() {
+    let instances = ["0", "1", "2"].map(|hash| instance("cams", hash, 1, &[]));
+    let mut scene = Scene::new(&[("cams", &instances)]);
+    scene.resources("cams", Resources::Configuration);
+    let limits = Limits { live: 1, ever: 1 };
+    let offered = offer_with(&scene, &holds(&scene), &BTreeSet::new(), limits);
+    assert_eq!(offered.new_names, BTreeSet::new());
+    assert_eq!(offered.problems, BTreeSet::new());
+    assert_eq!(list(&offered, "cams"), "cams-0+ cams-1+ cams-2+");
 }
 
 #[tokio::test(start_paused = true)]

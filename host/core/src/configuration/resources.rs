@@ -1,0 +1,73 @@
+//! Which resources the kubelet is offered for the devices of a Configuration.
+
+use super::FieldProblem;
+
+/// The annotation that says which resources the kubelet is offered: `configuration`, `instances` or `both`.
+pub const RESOURCES_ANNOTATION: &str = "leafhost.dev/resources";
+
+/// The resources that offer the same slots to the kubelet.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Resources {
+    /// The Configuration's, with any of its devices.
+    Configuration,
+    /// One for each Instance.
+    Instances,
+    /// The Configuration's and one for each Instance, as in Akri.
+    #[default]
+    Both,
+}
+
+impl Resources {
+    /// Reads the annotation's value.
+    pub fn parse(text: &str) -> Result<Self, FieldProblem> {
+        match text {
+            "configuration" => Ok(Self::Configuration),
+            "instances" => Ok(Self::Instances),
+            "both" => Ok(Self::Both),
+            _ => Err(FieldProblem::new(
+                format!("metadata.annotations.{RESOURCES_ANNOTATION}"),
+                format!("is {text:?}, must be \"configuration\", \"instances\" or \"both\""),
+            )),
+        }
+    }
+
+    /// Whether the Configuration has a resource.
+    pub fn has_configuration(self) -> bool {
+        self != Self::Instances
+    }
+
+    /// Whether each Instance has a resource.
+    pub fn has_instances(self) -> bool {
+        self != Self::Configuration
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_value_offers_at_least_one_of_the_two_and_another_value_is_a_problem_of_the_annotation()
+    {
+        for (text, expected) in [
+            ("configuration", (true, false)),
+            ("instances", (false, true)),
+            ("both", (true, true)),
+        ] {
+            let resources = Resources::parse(text).unwrap();
+            let offered = (resources.has_configuration(), resources.has_instances());
+            assert_eq!(offered, expected, "{text}");
+        }
+        assert_eq!(Resources::default(), Resources::Both);
+        for wrong in ["", "Both", "instance", "none"] {
+            let problem = Resources::parse(wrong).unwrap_err();
+            assert_eq!(problem.path, "metadata.annotations.leafhost.dev/resources");
+            assert!(
+                problem
+                    .message
+                    .contains("must be \"configuration\", \"instances\" or \"both\""),
+                "{problem:?}"
+            );
+        }
+    }
+}
