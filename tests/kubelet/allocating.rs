@@ -104,6 +104,39 @@ fn a_pod_whose_second_container_is_refused_leaves_nothing_behind() -> Result<()>
 }
 
 #[test]
+fn a_pod_that_asks_for_any_device_and_for_a_certain_one_gets_both() -> Result<()> {
+    let node = Node::with(1, &["foo", "bar"], &SOON)?;
+    for named in ["foo", "bar"] {
+        let own = resource(&node.instance(named)?);
+        let spec = PodSpec::new("p")
+            .with(Kind::App, "any", &[("akri.sh/echo", 1)])
+            .with(Kind::App, "named", &[(&own, 1)]);
+        let mut refusals = Vec::new();
+        loop {
+            let (uid, admitted) = node.kubelet.wait(node.kubelet.run_pod(&spec))?;
+            let Err(refusal) = admitted else {
+                assert_eq!(used(&node.usage()?).len(), 2);
+                node.delete(&uid)?;
+                break;
+            };
+            refusals.push(refusal);
+            // Once the certain one may be what any gave.
+            ensure!(refusals.len() < 2, "{named}: {refusals:?}");
+            node.delete(&uid)?;
+            node.until_used(&[].into())?;
+            node.kubelet
+                .wait(node.kubelet.until_capacity("akri.sh/echo", 2, 2))?;
+            node.kubelet.wait(node.kubelet.until_capacity(&own, 1, 1))?;
+        }
+        node.until_used(&[].into())?;
+        node.kubelet
+            .wait(node.kubelet.until_capacity("akri.sh/echo", 2, 2))?;
+        node.kubelet.wait(node.kubelet.until_capacity(&own, 1, 1))?;
+    }
+    Ok(())
+}
+
+#[test]
 fn a_container_gets_different_devices_and_all_that_belongs_to_them() -> Result<()> {
     let node = Node::with(3, &["a", "b", "c"], &[])?;
     let uid = node.run("p", "akri.sh/echo", 3)?;

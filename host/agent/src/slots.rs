@@ -39,6 +39,7 @@ pub mod view;
 pub use door::{SlotDoor, SlotHandle};
 
 use books::Books;
+use claim::Turns;
 use door::Request;
 use holds::{Holds, Place};
 use look::Look;
@@ -95,6 +96,7 @@ pub struct SlotTask {
     met: (Arc<InstanceSet>, Arc<DeviceSnapshot>),
     owners: Owners,
     holds: Holds,
+    turns: Turns,
     offerer: Offerer,
     known: BTreeSet<String>,
     looking: JoinSet<Look>,
@@ -139,6 +141,7 @@ impl SlotTask {
             met: (Arc::default(), Arc::default()),
             owners: Owners::default(),
             holds: Holds::default(),
+            turns: Turns::new(),
             offerer: Offerer::default(),
             looking: JoinSet::new(),
             next_look: Some(Instant::now()),
@@ -197,6 +200,8 @@ impl SlotTask {
             && (same || view::is_alike(&self.node, old_instances, &instances));
         if !same_owners {
             self.owners = Owners::new(&self.node, &devices, &instances);
+            let known = &devices.configurations;
+            self.turns.retain(|key, _| known.contains_key(key));
         }
         if !same {
             self.holds.meet(&self.node, &self.owners, &instances);

@@ -68,7 +68,12 @@ impl SlotTask {
             let chosen = match held {
                 Some(refusal) => Err(refusal),
                 None if request.is_late() => Err(too_late()),
-                None => ground.choose(&request.resource, &request.ids, &mut reserved),
+                None => ground.choose(
+                    &request.resource,
+                    &request.ids,
+                    &mut reserved,
+                    &mut self.turns,
+                ),
             };
             decided.push((request, chosen));
         }

@@ -17,6 +17,9 @@ use super::unit::{Unit, resource_name};
 use super::view::Seen;
 use crate::offer::handout::Handout;
 
+/// By Configuration, how often one of several equal Instances was chosen: the next time it is another one's turn.
+pub type Turns = BTreeMap<ConfigurationKey, usize>;
+
 /// One device that is given.
 #[derive(Debug, Clone)]
 pub struct Chosen {
@@ -46,6 +49,7 @@ impl Ground<'_> {
         resource: &str,
         ids: &BTreeSet<String>,
         reserved: &mut BTreeSet<String>,
+        turns: &mut Turns,
     ) -> Result<Vec<Chosen>, Refusal> {
         let name = resource_name(resource).unwrap_or_default();
         let mut now = reserved.clone();
@@ -66,7 +70,7 @@ impl Ground<'_> {
         }
         if !new.is_empty() {
             if let Some(key) = self.owners.configurations.get(name) {
-                self.through_configuration(key, &new, &mut chosen, &mut now)?;
+                self.through_configuration(key, &new, &mut chosen, &mut now, turns)?;
             } else {
                 let key = self.owners.instances.get(name);
                 let instance = key.and_then(|key| self.instances.instances.get(key));
@@ -145,13 +149,15 @@ impl Ground<'_> {
     }
 
     /// A slot of another Instance for each, of those with the most free slots first, so that a container gets different
-    /// ones. Among equals each node begins with another one.
+    /// ones. Among equals each node begins with another one, and each time: a pod that asks for a certain Instance as well
+    /// would else never get both.
     fn through_configuration(
         &self,
         key: &ConfigurationKey,
         units: &[Unit],
         chosen: &mut Vec<Chosen>,
         reserved: &mut BTreeSet<String>,
+        turns: &mut Turns,
     ) -> Result<(), Refusal> {
         let mut left: BTreeMap<usize, Vec<&Arc<Instance>>> = BTreeMap::new();
         for instance in self.instances_of(key) {
@@ -161,8 +167,15 @@ impl Ground<'_> {
                 left.entry(count).or_default().push(instance);
             }
         }
-        let unit = units.first().map_or("", |unit| unit.id.as_str());
-        let place = usize::try_from(first(self.node, unit)).unwrap_or_default();
+        let turn = turns.entry(key.clone()).or_default();
+        let place = usize::try_from(first(self.node, key.name())).unwrap_or_default();
+        let place = place.wrapping_add(*turn);
+        if left
+            .last_key_value()
+            .is_some_and(|(_, equals)| equals.len() > 1)
+        {
+            *turn = turn.wrapping_add(1);
+        }
         let mut order = Vec::new();
         for (_, mut equals) in left.into_iter().rev() {
             let begin = place.checked_rem(equals.len()).unwrap_or_default();

@@ -29,7 +29,12 @@ fn choose_as(
         owners: &scene.owners(),
         holds: &holds(scene),
     }
-    .choose(&format!("akri.sh/{resource}"), &ids(asked), reserved)
+    .choose(
+        &format!("akri.sh/{resource}"),
+        &ids(asked),
+        reserved,
+        &mut Turns::new(),
+    )
 }
 
 fn choose(scene: &Scene, resource: &str, asked: &[&str]) -> Result<Vec<Chosen>, Refusal> {
@@ -211,6 +216,38 @@ fn nodes_that_race_begin_with_different_instances_and_slots() {
 }
 
 #[test]
+fn each_time_another_of_equal_instances_is_chosen() {
+    let hashes = ["a", "b", "c"];
+    let instances = hashes.map(|hash| instance("cams", hash, 1, &[]));
+    let scene = Scene::new(&[("cams", &instances)]);
+    let mut turns = Turns::new();
+    // What only one Instance is left for is nobody's turn.
+    let mut choose = |taken: &[&str]| {
+        let ground = Ground {
+            node: NODE,
+            devices: &Arc::new(scene.devices.clone()),
+            instances: &scene.instances,
+            owners: &scene.owners(),
+            holds: &holds(&scene),
+        };
+        let mut reserved = ids(taken);
+        let chosen = ground.choose("akri.sh/cams", &ids(&["cams-0"]), &mut reserved, &mut turns);
+        chosen.unwrap()[0].slot.clone()
+    };
+    let first = choose(&[]);
+    let mut others = hashes.map(|hash| format!("cams-{hash}-0"));
+    others.sort_by_key(|slot| *slot != first);
+    assert_eq!(choose(&[&others[0], &others[1]]), others[2]);
+    let next = [choose(&[]), choose(&[])];
+    assert_eq!(
+        ids(&[&first, &next[0], &next[1]]).len(),
+        3,
+        "{first} {next:?}"
+    );
+    assert_eq!(choose(&[]), first);
+}
+
+#[test]
 fn slots_beyond_a_lowered_capacity_use_it_up() {
     // Capacity 1, then 5 with four used, then 2.
     let used = [(1, NODE), (2, NODE), (3, "node-b"), (4, NODE)];
@@ -259,7 +296,12 @@ async fn what_was_made_anew_is_claimed_anew() {
         owners: &scene.owners(),
         holds: &holds,
     }
-    .choose("akri.sh/cams-a", &ids(&["cams-a-0"]), &mut BTreeSet::new());
+    .choose(
+        "akri.sh/cams-a",
+        &ids(&["cams-a-0"]),
+        &mut BTreeSet::new(),
+        &mut Turns::new(),
+    );
     assert_eq!(shown(&chosen.unwrap()), ["cams-a-0=cams-a-0 node-a"]);
 }
 
