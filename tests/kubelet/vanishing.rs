@@ -94,6 +94,7 @@ fn a_used_device_that_goes_and_comes_back_is_its_pods_and_nobody_elses() -> Resu
         node.echo(1, &[])?;
         node.home.instances(0)?;
         node.until_health(asked, id, "Unhealthy")?;
+        node.until_trouble(&format!("{slot} (default/p)"))?;
         assert_eq!(node.held(&uid, asked), held);
         for resource in [own.as_str(), "akri.sh/echo"] {
             let spec = PodSpec::asking("thief", resource, 1);
@@ -108,6 +109,7 @@ fn a_used_device_that_goes_and_comes_back_is_its_pods_and_nobody_elses() -> Resu
         node.echo(1, &["foo"])?;
         node.until_used(&ids([&slot]))?;
         node.until_health(asked, id, "Healthy")?;
+        node.until_no_trouble()?;
         for resource in [own.as_str(), "akri.sh/echo"] {
             let spec = PodSpec::asking("thief", resource, 1);
             let (_, refused) = node.kubelet.wait(node.kubelet.run_pod(&spec))?;

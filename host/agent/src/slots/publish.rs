@@ -3,11 +3,18 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use leafhost_core::text;
+
 use super::SlotTask;
 use super::ground::Ground;
+use super::holds::Holds;
 use super::offers::{self, Limits};
 use super::report::{SlotReport, SlotView};
+use super::view::Owners;
 use crate::words;
+
+/// So many slots are named in one sentence.
+const NAMED: usize = 10;
 
 impl SlotTask {
     pub(super) async fn publish(&mut self) {
@@ -63,6 +70,7 @@ impl SlotTask {
         problems.extend(self.owners.problems.iter().cloned());
         problems.extend(self.problems.iter().cloned());
         problems.extend(self.look_problems.iter().cloned());
+        problems.extend(withdrawn(&self.holds, &self.owners));
         let slots = self
             .holds
             .by_unit
@@ -85,4 +93,19 @@ impl SlotTask {
             differs
         });
     }
+}
+
+/// The pods that have a slot of an Instance that is withdrawn: its device is gone, as a rule.
+fn withdrawn(holds: &Holds, owners: &Owners) -> Option<String> {
+    let gone = holds.by_unit.values();
+    let gone =
+        gone.filter(|hold| hold.stored.is_none() && !owners.instances.contains_key(&hold.instance));
+    let mut held = gone
+        .filter_map(|hold| Some(format!("{} ({})", hold.slot, hold.holder.words()?)))
+        .peekable();
+    held.peek()?;
+    Some(format!(
+        "pods have slots of Instances that are withdrawn: {}; where the device is gone their containers cannot be started again: bring it back, or delete the pod",
+        text::few(held, NAMED)
+    ))
 }

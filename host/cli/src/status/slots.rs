@@ -18,6 +18,9 @@ use crate::terminal::Tone;
 pub struct Slot {
     /// `namespace/name` of the Instance; without the namespace if it is `default`.
     pub instance: String,
+    /// Whether the Instance is withdrawn: its device is gone, as a rule.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub withdrawn: bool,
     /// The slot's id.
     pub id: String,
     /// The node that holds it, absent if it is free.
@@ -54,17 +57,22 @@ pub fn list(status: &Status) -> Vec<Slot> {
         held(status)
             .iter()
             .filter(|held| !shown.contains(&(held.resource.clone(), held.device.clone())))
-            .map(|held| Slot {
-                instance: held
+            .map(|held| {
+                let instance = held
                     .slot
                     .rsplit_once('-')
-                    .map_or_else(String::new, |(instance, _)| instance.to_owned()),
-                id: held.slot.clone(),
-                node: Some(status.node.clone()),
-                resource: Some(held.resource.clone()),
-                device: Some(held.device.clone()),
-                holder: held.holder.clone(),
-                unreadable: None,
+                    .map_or("", |(instance, _)| instance);
+                let mut instances = status.instances.iter();
+                Slot {
+                    instance: instance.to_owned(),
+                    withdrawn: !instances.any(|one| one.metadata.name == instance),
+                    id: held.slot.clone(),
+                    node: Some(status.node.clone()),
+                    resource: Some(held.resource.clone()),
+                    device: Some(held.device.clone()),
+                    holder: held.holder.clone(),
+                    unreadable: None,
+                }
             }),
     );
     slots
@@ -96,6 +104,7 @@ fn slot(status: &Status, instance: &Instance, id: String) -> Slot {
     let text = text.map_or("", String::as_str);
     let mut slot = Slot {
         instance: qualified(&instance.metadata.namespace, &instance.metadata.name),
+        withdrawn: false,
         id,
         node: None,
         resource: None,
@@ -138,8 +147,13 @@ pub fn table(status: &Status) -> Table {
             }
             None => "".into(),
         };
+        let instance = if slot.withdrawn {
+            Cell::new(Tone::Bad, format!("{} (withdrawn)", slot.instance))
+        } else {
+            slot.instance.into()
+        };
         table.row([
-            slot.instance.into(),
+            instance,
             slot.id.into(),
             holder,
             slot.resource.unwrap_or_default().into(),

@@ -172,3 +172,31 @@ async fn a_slot_that_a_person_frees_while_a_pod_has_it_is_claimed_again() {
     idle().await;
     assert_eq!(rig.usage("cams-a-0"), NODE);
 }
+
+#[tokio::test(start_paused = true)]
+async fn the_pods_that_have_slots_of_withdrawn_instances_are_named() {
+    let rig = Rig::cams(2, &[]).await;
+    rig.allocate("cams-a", &["cams-a-0"]).await.unwrap();
+    rig.allocate("cams", &["cams-0"]).await.unwrap();
+    rig.kubelet.run("p", &[unit("cams-a", "cams-a-0")]);
+    rig.kubelet.run("q", &[unit("cams", "cams-0")]);
+    pass(10).await;
+    assert_eq!(rig.problems(), [""; 0]);
+    rig.store.edit(|set| set.instances.clear());
+    pass(1).await;
+    let problems = rig.problems();
+    let [problem] = problems.as_slice() else {
+        panic!("{problems:?}");
+    };
+    for words in [
+        "cams-a-0 (default/p)",
+        "cams-a-1 (default/q)",
+        "delete the pod",
+    ] {
+        assert!(problem.contains(words), "{problem}");
+    }
+    rig.kubelet.end("p");
+    rig.kubelet.end("q");
+    pass(11).await;
+    assert_eq!(rig.problems(), [""; 0]);
+}

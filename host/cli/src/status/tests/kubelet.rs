@@ -183,13 +183,13 @@ fn slots_name_the_pod_and_the_device_it_asked_for() {
     assert_eq!(
         shown(Some(View::Slots), None, &status),
         "\
-INSTANCE     SLOT           HELD-BY     THROUGH              DEVICE         POD
-cams-8120fe  cams-8120fe-0  edge-1      akri.sh/cams-8120fe  cams-8120fe-0  none seen
-cams-8120fe  cams-8120fe-1  free        -                    -              -
-cams-a19705  cams-a19705-0  edge-2      akri.sh/cams         cams-3         -
-cams-a19705  cams-a19705-1  edge-1      akri.sh/cams         cams-4         lab/viewer
-cams-a19705  cams-a19705-5  C:nonsense  -                    -              -
-cams-ffffff  cams-ffffff-0  edge-1      akri.sh/cams         cams-7         lab/old
+INSTANCE                 SLOT           HELD-BY     THROUGH              DEVICE         POD
+cams-8120fe              cams-8120fe-0  edge-1      akri.sh/cams-8120fe  cams-8120fe-0  none seen
+cams-8120fe              cams-8120fe-1  free        -                    -              -
+cams-a19705              cams-a19705-0  edge-2      akri.sh/cams         cams-3         -
+cams-a19705              cams-a19705-1  edge-1      akri.sh/cams         cams-4         lab/viewer
+cams-a19705              cams-a19705-5  C:nonsense  -                    -              -
+cams-ffffff (withdrawn)  cams-ffffff-0  edge-1      akri.sh/cams         cams-7         lab/old
 "
     );
     let text = request(Some(View::Slots), None, Output::Json)
@@ -212,6 +212,7 @@ fn a_configuration_says_what_a_pod_asks_for() {
             &mk_status_with(kubelet),
         );
         let from = text
+    assert_eq!(list[5]["withdrawn"], true);
             .lines()
             .skip_while(|line| !line.starts_with("In a pod"));
         let section = from.take_while(|line| !line.is_empty());
