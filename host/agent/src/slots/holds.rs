@@ -103,6 +103,8 @@ pub struct Holds {
     incarnation: Option<Incarnation>,
     /// When the newest look began that told anything.
     newest: Option<Instant>,
+    /// When a look can tell of what the newest one missed too soon after its allocation.
+    due: Option<Instant>,
 }
 
 /// A slot of one Instance object.
@@ -195,6 +197,7 @@ impl Holds {
             self.newest = Some(look.begun);
         }
         self.settle(look);
+        self.due = None;
         let mut back = Vec::new();
         for (unit, hold) in &mut self.by_unit {
             if restarted {
@@ -226,6 +229,10 @@ impl Holds {
                             "the kubelet has lost its record of a slot whose pod is still there; nobody else gets it"
                         );
                     }
+                }
+                Sight::Absent { .. } => {
+                    let booked = hold.allocated.map(|allocated| allocated + BOOKED);
+                    self.due = [self.due, booked].into_iter().flatten().min();
                 }
                 _ => {}
             }
@@ -341,6 +348,11 @@ impl Holds {
             .filter(|hold| matches!(hold.holder, Holder::Seen { .. }))
             .map(|hold| (hold.slot.clone(), hold.usage.clone()))
             .collect()
+    }
+
+    /// When the next look can tell more than the newest did; nothing if that is no matter of time.
+    pub fn due(&self) -> Option<Instant> {
+        self.due
     }
 
     /// The kubelet that was last looked at.

@@ -56,6 +56,9 @@ impl SlotTask {
         self.look_problems.clone_from(&look.problems);
         let back = self.holds.see(look, self.config.grace);
         self.holds.adopt(&self.node, &self.owners, look);
+        if let Some(due) = self.holds.due() {
+            self.look_at(due.max(Instant::now() + SOON));
+        }
         self.release(back).await;
         if look.is_answer() {
             self.ready = None;

@@ -174,6 +174,19 @@ async fn a_slot_that_a_person_frees_while_a_pod_has_it_is_claimed_again() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn the_slot_of_a_pod_that_lived_a_moment_is_free_as_soon_as_a_look_can_tell() {
+    let rig = Rig::cams(1, &[]).await;
+    rig.allocate("cams-a", &["cams-a-0"]).await.unwrap();
+    rig.kubelet.run("p", &[unit("cams-a", "cams-a-0")]);
+    pass(1).await;
+    rig.kubelet.end("p");
+    pass(3).await;
+    assert_eq!(rig.usage("cams-a-0"), NODE);
+    pass(2).await;
+    assert_eq!(rig.usage("cams-a-0"), "");
+}
+
+#[tokio::test(start_paused = true)]
 async fn the_pods_that_have_slots_of_withdrawn_instances_are_named() {
     let rig = Rig::cams(2, &[]).await;
     rig.allocate("cams-a", &["cams-a-0"]).await.unwrap();
