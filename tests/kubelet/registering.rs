@@ -40,6 +40,24 @@ fn a_refused_registration_is_named_counted_and_tried_again() -> Result<()> {
     })
 }
 
+#[test]
+fn a_kubelet_whose_socket_was_deleted_is_to_be_restarted_and_not_taken_for_none() -> Result<()> {
+    let node = Node::with(1, &["foo"], &[])?;
+    std::fs::remove_file(node.kubelet.device_plugins().join("kubelet.sock"))?;
+    let status = node.until_trouble("restart the kubelet")?;
+    ensure!(status.pointer("/kubelet/socketMissing") == Some(&true.into()));
+    let shown = node.home.leafhost(&["status"])?.good()?;
+    ensure!(!shown.contains("kubelet: none"), "{shown}");
+    // What it follows it goes on to follow.
+    let uid = node.run("p", ECHO, 1)?;
+    let restart = node.kubelet.restart(Restart::default());
+    node.kubelet.wait(restart)?;
+    node.until_no_trouble()?;
+    node.until_listed(2)?;
+    assert_eq!(node.held(&uid, ECHO), ids(["echo-0"]));
+    Ok(())
+}
+
 /// Each takes a socket and a connection, and 128 are not enough for that.
 #[test]
 fn a_hundred_resources_are_served_whatever_the_shell_lets_open() -> Result<()> {

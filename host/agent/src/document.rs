@@ -167,6 +167,7 @@ fn kubelet_view(board: &KubeletBoard) -> KubeletView {
     KubeletView {
         dir: board.root.display().to_string(),
         present: plugins.kubelet.is_some(),
+        socket_missing: plugins.kubelet.is_none() && slots.socket_missing,
         resources: resources.collect(),
         slots: taken.collect(),
         problems: plugins

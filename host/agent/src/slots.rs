@@ -111,6 +111,8 @@ pub struct SlotTask {
     unanswered: u32,
     problems: BTreeSet<String>,
     look_problems: Vec<String>,
+    /// A kubelet runs without its socket.
+    socket_missing: bool,
 }
 
 impl SlotTask {
@@ -151,6 +153,7 @@ impl SlotTask {
             unanswered: 0,
             problems: BTreeSet::new(),
             look_problems: Vec::new(),
+            socket_missing: false,
         };
         (task, seen)
     }

@@ -41,6 +41,8 @@ pub struct KubeletView {
     pub dir: String,
     /// Whether its registration socket is there.
     pub present: bool,
+    /// Whether it runs all the same, and must be restarted to make it again.
+    pub socket_missing: bool,
     /// One entry a resource, sorted by name.
     pub resources: Vec<ResourceView>,
     /// The slots this node has, sorted by resource and device id.

@@ -16,6 +16,8 @@ use tokio::time::{Instant, timeout};
 use super::look::{Checked, Look, Pod, SLOTS_ANNOTATION};
 use super::unit::{Unit, resource_name};
 
+/// Where the kubelet takes registrations, below its folder.
+const SOCKET: &str = "device-plugins/kubelet.sock";
 /// The kubelet writes its checkpoint within this after a list was sent again.
 const REWRITE: Duration = Duration::from_secs(1);
 /// A checkpoint that alone names a device is believed for so long at first, and twice as long each time it says the same:
@@ -206,7 +208,7 @@ impl Books for KubeletBooks {
                 .map(|(alive, uid)| (uid, alive))
                 .collect()
         });
-        Look {
+        let mut look = Look {
             begun,
             // A kubelet that was replaced meanwhile answered for neither.
             listed: listed.filter(|_| self.incarnation() == incarnation),
@@ -215,7 +217,14 @@ impl Books for KubeletBooks {
             checkpoint,
             alive: alive.await.unwrap_or_default(),
             problems,
+        };
+        if look.is_socket_missing() {
+            look.problems.push(format!(
+                "{} is missing although the kubelet runs, so no new resource can be offered to it: restart the kubelet",
+                self.root.join(SOCKET).display()
+            ));
         }
+        look
     }
 
     async fn listed(&self) -> Option<BTreeMap<Unit, BTreeSet<Pod>>> {
@@ -224,7 +233,7 @@ impl Books for KubeletBooks {
 
     fn incarnation(&self) -> Option<Incarnation> {
         // Looked up here, because the first look comes before the device plugins have reported anything.
-        let found = std::fs::metadata(self.root.join("device-plugins/kubelet.sock")).ok()?;
+        let found = std::fs::metadata(self.root.join(SOCKET)).ok()?;
         found
             .file_type()
             .is_socket()

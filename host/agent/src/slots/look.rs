@@ -94,6 +94,11 @@ impl Look {
         self.listed.is_some() || self.incarnation.is_none()
     }
 
+    /// Whether a kubelet runs of which no socket is there, so that it can be told of no resource.
+    pub fn is_socket_missing(&self) -> bool {
+        self.listed.is_some() && self.incarnation.is_none()
+    }
+
     /// What it says of a unit.
     pub fn sight(&self, unit: &Unit) -> Sight {
         let Some(listed) = &self.listed else {

@@ -83,6 +83,7 @@ impl SlotTask {
             .collect();
         let report = SlotReport {
             slots,
+            socket_missing: self.socket_missing,
             problems: problems.into_iter().collect(),
         };
         self.report.send_if_modified(|old| {

@@ -50,15 +50,16 @@ impl SlotTask {
     pub(super) async fn see(&mut self, look: &Look) {
         for problem in &look.problems {
             if !self.look_problems.contains(problem) {
-                tracing::warn!(problem, "cannot tell who holds slots");
+                tracing::warn!(problem, "a look at the kubelet found a problem");
             }
         }
         self.look_problems.clone_from(&look.problems);
+        self.socket_missing = look.is_socket_missing();
         let back = self.holds.see(look, self.config.grace);
-        self.holds.adopt(&self.node, &self.owners, look);
         if let Some(due) = self.holds.due() {
             self.look_at(due.max(Instant::now() + SOON));
         }
+        self.holds.adopt(&self.node, &self.owners, look);
         self.release(back).await;
         if look.is_answer() {
             self.ready = None;

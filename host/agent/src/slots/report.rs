@@ -7,6 +7,8 @@ use super::unit::Unit;
 pub struct SlotReport {
     /// Those this node has.
     pub slots: Vec<SlotView>,
+    /// Whether a kubelet runs of which no registration socket is there.
+    pub socket_missing: bool,
     /// What keeps devices from being offered or slots from coming back, with the remedy.
     pub problems: Vec<String>,
 }

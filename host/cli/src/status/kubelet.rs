@@ -20,6 +20,11 @@ pub fn resources(status: &Status) -> &[ResourceView] {
 pub fn hint(status: &Status) -> Option<String> {
     let kubelet = status.kubelet.as_ref()?;
     let dir = &kubelet.dir;
+    if kubelet.socket_missing {
+        return Some(format!(
+            "kubelet: {dir}, which runs without its registration socket"
+        ));
+    }
     if !kubelet.present {
         return Some(format!(
             "kubelet: none at {dir}; devices are offered as soon as one runs there (another folder: --kubelet-dir)"
