@@ -61,6 +61,8 @@ pub struct Reply {
     pub from: SocketAddr,
     /// Which of the probe's addresses it came to, with the port.
     pub local: SocketAddr,
+    /// How long after the start it was read, at most 50 ms after it came.
+    pub after: Duration,
     /// What it says.
     pub payload: Vec<u8>,
 }

@@ -20,8 +20,9 @@ use crate::details::Details;
 use crate::discover::camera::Asker;
 use crate::discover::cursor::{Cursor, Moment};
 use crate::discover::gather::Heard;
-use crate::discover::probe::{GROUP_V4, GROUP_V6, PORT, probe, resolve};
+use crate::discover::probe::{GROUP_V4, GROUP_V6, PORT, Patience, probe, resolve};
 use crate::security::credentials::Credentials;
+use crate::soap::cut;
 use crate::wsd::{self, Message};
 
 use pass::{Pass, SECOND_CHANCES};
@@ -32,8 +33,12 @@ const INTERVAL: Duration = Duration::from_secs(10);
 const SOONEST: Duration = Duration::from_secs(2);
 /// How late a probe may be for the sake of cameras that come and go, which would wait for its end.
 const LATE: Duration = Duration::from_secs(2);
+/// How many answers to the group are looked at in one call.
+const MAX_REPLIES: usize = 64;
+/// How many milliseconds after it was seen who answers probes late that is seen again.
+const LISTENING: Moment = 15 * 60_000;
 /// The actions that wake.
-const ACTIONS: [&str; 2] = ["/Hello", "/Bye"];
+const ACTIONS: [&str; 3] = ["/Hello", "/Bye", "/ProbeMatches"];
 
 /// Looks for cameras.
 pub fn discover(request: &Request<Details>, host: &Host) -> Discovery {
@@ -52,7 +57,8 @@ async fn run(request: &Request<Details>, host: &Host) -> Discovery {
         }
     }
     let cursor = Cursor::read(request.cursor.as_deref());
-    let news = News::read(&request.events);
+    let mut news = News::read(&request.events);
+    news.take_replies(host, &cursor);
     let since_probe = Duration::from_millis(now(host).saturating_sub(cursor.probed));
     let looks_at_everything = request.events_lost
         || cursor.told.is_none()
@@ -79,7 +85,19 @@ async fn run(request: &Request<Details>, host: &Host) -> Discovery {
     };
     let (answer, next) = if looks_at_everything {
         pass.cursor.probed = now(host);
-        let mut heard = probe(host, request.details.timeout()).await;
+        let timeout = request.details.timeout();
+        let since_listened = pass.cursor.probed.saturating_sub(pass.cursor.listened);
+        let is_first = is_changed || request.events.contains(&Event::First);
+        let patience = match pass.cursor.listened {
+            _ if is_first => Patience::IfSilent,
+            0 => Patience::Full,
+            _ if since_listened >= LISTENING => Patience::Full,
+            _ => Patience::None,
+        };
+        let (mut heard, has_listened) = probe(host, timeout, patience).await;
+        if has_listened {
+            pass.cursor.listened = now(host);
+        }
         resolve(host, &pass.cursor, &mut heard).await;
         heard.extend(news.hellos);
         pass.look_at_everything(&heard, &news.byes).await;
@@ -126,6 +144,8 @@ fn now(host: &Host) -> Moment {
 #[derive(Debug, Default)]
 struct News {
     hellos: Vec<Heard>,
+    /// Answers to probes, which are for who asked and not for the group.
+    replies: Vec<Heard>,
     /// Endpoint references without `urn:uuid:`.
     byes: Vec<String>,
     /// Whether something happened that only a probe can tell more of.
@@ -147,14 +167,18 @@ impl News {
             let Ok(source) = datagram.source.parse::<SocketAddr>() else {
                 continue;
             };
+            let heard = |announcement| Heard {
+                source: source.ip().to_canonical(),
+                announcement,
+            };
             match wsd::read(&datagram.payload) {
                 Ok(Message::Hello(announcement)) if announcement.xaddrs.is_empty() => {
                     news.is_vague |= announcement.is_onvif;
                 }
-                Ok(Message::Hello(announcement)) => news.hellos.push(Heard {
-                    source: source.ip().to_canonical(),
-                    announcement,
-                }),
+                Ok(Message::Hello(announcement)) => news.hellos.push(heard(announcement)),
+                Ok(Message::Matches { matches, .. }) => {
+                    news.replies.extend(matches.into_iter().map(heard));
+                }
                 Ok(Message::Bye(endpoint)) => {
                     news.byes.push(wsd::uuid(&endpoint));
                 }
@@ -162,5 +186,23 @@ impl News {
             }
         }
         news
+    }
+
+    /// Takes answers that devices send to the group for greetings: they do not send them to who asks. Known cameras are left
+    /// alone.
+    fn take_replies(&mut self, host: &Host, cursor: &Cursor) {
+        for reply in self.replies.drain(..).take(MAX_REPLIES) {
+            let uuid = wsd::uuid(&reply.announcement.endpoint);
+            let is_known = cursor.cameras.iter().any(|(_, one)| one.uuid == uuid);
+            if is_known || !reply.announcement.is_onvif {
+                continue;
+            }
+            host.skipped(
+                format!("{} at {}", cut(&uuid), reply.source),
+                "announcement",
+                "answers probes to the group and not to who asks, which is taken for a greeting",
+            );
+            self.hellos.push(reply);
+        }
     }
 }

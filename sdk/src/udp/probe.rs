@@ -123,6 +123,7 @@ impl Course<'_> {
                     self.kept.borrow_mut().take(Reply {
                         from,
                         local,
+                        after: self.host.imports.clock().saturating_sub(self.started),
                         payload,
                     });
                 }

@@ -16,7 +16,7 @@ const MAX_CAMERAS: usize = 2_000;
 /// How many addresses that did not answer are remembered.
 const MAX_FAILED: usize = 1_000;
 /// Says what the bytes mean.
-const VERSION: u64 = 5;
+const VERSION: u64 = 6;
 
 /// A moment: milliseconds of the host's monotonic clock.
 pub type Moment = u64;
@@ -26,6 +26,8 @@ pub type Moment = u64;
 pub struct Cursor {
     /// When everything was last probed.
     pub probed: Moment,
+    /// When it was last seen who answers probes late.
+    pub listened: Moment,
     /// What the agent was told, as a digest. Absent: nothing yet, or not all.
     pub told: Option<u64>,
     /// The cameras that have answered.
@@ -279,6 +281,7 @@ impl Cursor {
         }
         let mut cursor = Self {
             probed: reader.number()?,
+            listened: reader.number()?,
             told: match reader.number()? {
                 0 => None,
                 _ => Some(reader.number()?),
@@ -327,6 +330,7 @@ impl Cursor {
         let mut writer = Writer::default();
         writer.number(VERSION);
         writer.number(self.probed);
+        writer.number(self.listened);
         writer.number(u64::from(self.told.is_some()));
         if let Some(told) = self.told {
             writer.number(told);

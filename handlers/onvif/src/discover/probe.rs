@@ -8,6 +8,7 @@ use leafhost_sdk::{Host, net, udp};
 
 use crate::discover::cursor::Cursor;
 use crate::discover::gather::{Heard, MAX_UUID};
+use crate::soap::cut;
 use crate::wsd::{self, Announcement, Kind, Message};
 
 /// The group of WS-Discovery in IPv4.
@@ -34,18 +35,44 @@ const MAX_UNREAD: usize = 64;
 /// From how many addresses is asked.
 const MAX_LOCALS: usize = 32;
 
-/// Asks, and waits for `timeout` and the time devices may wait themselves.
-pub async fn probe(host: &Host, timeout: Duration) -> Vec<Heard> {
-    let interfaces = host.interfaces();
-    let from = locals(&interfaces);
+/// How much longer answers are waited for when it is seen who answers late.
+const LATE: Duration = Duration::from_millis(2_500);
+/// How many late answers are looked at.
+const MAX_LATE: usize = 64;
+/// How much later than it came an answer may be read.
+const GATHERING: Duration = Duration::from_millis(100);
+
+/// When answers are waited for longer than the details say, to name who answers late.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Patience {
+    /// Not now.
+    None,
+    /// If nobody answers in time, for then nobody else is kept waiting.
+    IfSilent,
+    /// Now.
+    Full,
+}
+
+/// Asks, and waits for `timeout` and the time devices may wait themselves, and longer as `patience` says. Also whether it
+/// did that.
+pub async fn probe(host: &Host, timeout: Duration, patience: Patience) -> (Vec<Heard>, bool) {
+    let from = locals(&host.interfaces());
     if from.is_empty() {
         host.skipped(
             "network",
             "network.interfaces",
             "no granted interface is up and has an address to probe from",
         );
-        return Vec::new();
+        return (Vec::new(), false);
     }
+    let heard = ask(host, &from, timeout, patience == Patience::Full).await;
+    if heard.is_empty() && patience == Patience::IfSilent {
+        return (ask(host, &from, timeout, true).await, true);
+    }
+    (heard, patience == Patience::Full)
+}
+
+async fn ask(host: &Host, from: &[SocketAddr], timeout: Duration, listens_on: bool) -> Vec<Heard> {
     // Some devices take names in the form of 2005 alone, as Akri writes them, and some in today's.
     let ids = [message_id(host, "uuid"), message_id(host, "urn:uuid")];
     let mut sends = Vec::new();
@@ -62,17 +89,43 @@ pub async fn probe(host: &Host, timeout: Duration) -> Vec<Heard> {
             }
         }
     }
-    let replies = host
+    let window = timeout.saturating_add(APP_MAX_DELAY);
+    let late = if listens_on { LATE } else { Duration::ZERO };
+    let mut replies = host
         .probe(udp::Probe {
-            from,
+            from: from.to_vec(),
             sends,
-            window: timeout
-                .saturating_add(APP_MAX_DELAY)
-                .min(host.time_left() / 2),
+            window: window.saturating_add(late).min(host.time_left() / 2),
             max_replies: MAX_REPLIES,
         })
         .await;
-    read(host, &ids, &replies)
+    let is_late = |reply: &udp::Reply| reply.after > window + GATHERING;
+    replies.sort_by_key(is_late);
+    let late = replies.split_off(replies.partition_point(|reply| !is_late(reply)));
+    let mut heard = read(host, &ids, &replies);
+    for reply in late.iter().take(MAX_LATE) {
+        for one in read(host, &ids, std::slice::from_ref(reply)) {
+            if !heard.contains(&one) {
+                name_late(host, &one, reply.after, timeout);
+                heard.push(one);
+            }
+        }
+    }
+    heard
+}
+
+fn name_late(host: &Host, one: &Heard, after: Duration, timeout: Duration) {
+    let uuid = wsd::uuid(&one.announcement.endpoint);
+    let seconds = after.as_secs_f64();
+    let enough = after.as_secs() + 1;
+    host.skipped(
+        format!("{} at {}", cut(&uuid), one.source),
+        "discoveryTimeoutSeconds",
+        format!(
+            "answers a probe after {seconds:.1} s, and {} s are waited; it is looked for so long once in a while: set {enough}",
+            timeout.as_secs(),
+        ),
+    );
 }
 
 /// Asks devices that announce themselves without an address where they are, and puts what they answer in the place of

@@ -184,3 +184,70 @@ fn a_device_that_tells_no_address_is_named() {
         host.now()
     );
 }
+
+/// A camera that answers probes so long after them.
+fn with_late(host: FakeHost, n: u32, after: Duration) -> FakeHost {
+    let from = format!("192.168.7.{n}:3702").parse().unwrap();
+    let host = host.udp_peer(GROUP, move |_, _| {
+        vec![UdpAnswer {
+            after,
+            from,
+            payload: mk_match(&uuid(n), &url(n)),
+        }]
+    });
+    with_service(host, n)
+}
+
+#[test]
+fn a_camera_that_answers_late_is_named_and_found() {
+    const WHY: &str = "discoveryTimeoutSeconds: answers a probe after 3.0 s, and 1 s are waited; it is looked for so long once in a while: set 4";
+    let late = Duration::from_secs(3);
+    // Alone, at the first look.
+    let host = with_late(mk_network(), 9, late);
+    let found = call("").run(&host).unwrap();
+    assert_eq!(ids(&found), [id(9)]);
+    assert_eq!(reasons(&host, &uuid(9)), [WHY]);
+    // Beside others, whom it does not keep waiting, at the second.
+    let host = with_camera(with_late(mk_network(), 9, late), 10);
+    let mut found = call("").run(&host).unwrap();
+    assert_eq!(ids(&found), [id(10)]);
+    assert!(host.now() < Duration::from_secs(2), "{:?}", host.now());
+    assert!(reasons(&host, &uuid(9)).is_empty());
+    host.pass(Duration::from_secs(8));
+    found = next(&found, "", vec![Event::Timer]).run(&host).unwrap();
+    assert_eq!(ids(&found), [id(10), id(9)]);
+    assert_eq!(reasons(&host, &uuid(9)), [WHY]);
+    // It stays, and is looked for as long a quarter of an hour later.
+    let mut long = 0;
+    for _ in 0..100 {
+        let began = host.now();
+        host.pass(Duration::from_secs(8));
+        found = next(&found, "", vec![Event::Timer]).run(&host).unwrap();
+        assert_eq!(found.devices, Devices::Unchanged);
+        long += usize::from(host.now().saturating_sub(began) > Duration::from_secs(10));
+    }
+    assert_eq!(long, 1);
+}
+
+#[test]
+fn a_camera_that_answers_to_the_group_is_named_and_found() {
+    let host = with_service(mk_network(), 9);
+    let found = call("").run(&host).unwrap();
+    assert!(found.devices().is_empty());
+    let reply = || mk_datagram("192.168.7.9:3702", mk_match(&uuid(9), &url(9)));
+    host.pass(Duration::from_secs(1));
+    let found = next(&found, "", vec![reply()]).run(&host).unwrap();
+    assert_eq!(ids(&found), [id(9)]);
+    assert_eq!(
+        reasons(&host, &uuid(9)),
+        [
+            "announcement: answers probes to the group and not to who asks, which is taken for a greeting"
+        ]
+    );
+    // Once it is known its answers cost nothing.
+    let asked = requests(&host).len();
+    host.pass(Duration::from_millis(5_200));
+    let found = next(&found, "", vec![reply()]).run(&host).unwrap();
+    assert_eq!(found.devices, Devices::Unchanged);
+    assert_eq!(requests(&host).len(), asked);
+}

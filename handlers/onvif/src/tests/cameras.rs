@@ -107,7 +107,7 @@ fn each_network_is_asked_over_both_families() {
 
 #[test]
 fn repeated_probes_keep_their_distance() {
-    let host = mk_network();
+    let host = with_camera(mk_network(), 9);
     call("").run(&host).unwrap();
     let times: Vec<_> = host
         .contacts()
