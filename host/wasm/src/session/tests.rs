@@ -328,9 +328,9 @@ async fn many_events_are_told_as_lost_ones() {
 
 #[tokio::test]
 async fn patterns_that_cost_too_much_hold_up_nobody_and_wake_uncompared() {
-    // Each is some hundred steps for each character of the path.
+    // Each is some hundred steps for each character of the name.
     let costly = Term {
-        field: Field::Devpath,
+        field: Field::Kernels,
         key: None,
         negated: false,
         value: "(.?){100}y{100}".to_owned(),

@@ -133,7 +133,7 @@ fn costly(field: Field) -> Term {
 /// The answer that `deed` is; none: it is something to do.
 pub fn answer(deed: &str) -> Option<Discovery> {
     let rule = match deed {
-        "wakes" => vec![costly(Field::Devpath); 32],
+        "wakes" => vec![costly(Field::Kernels); 32],
         _ => return None,
     };
     let mut answer = answers::good();
