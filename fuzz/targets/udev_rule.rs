@@ -32,6 +32,12 @@ fuzz_target!(|data: &[u8]| {
     let terms: Vec<Term> = terms.into_iter().map(term).collect();
     let rule = within(Duration::from_secs(1), || Rule::new(terms.clone()));
     let rule = rule.expect("the host takes what the handler reads");
+    for term in terms.iter().filter(|term| term.is_regex()) {
+        assert!(
+            rules::looks_like_regex(&term.value),
+            "{term} is remarked on"
+        );
+    }
     let again = rules::parse(&rule.to_string()).expect("a rule as it is written down");
     let again: Vec<Term> = again.into_iter().map(term).collect();
     assert_eq!(again, terms);
@@ -58,7 +64,14 @@ fuzz_target!(|data: &[u8]| {
         let wakes = rule.wakes_on(&event, &Subsystems::new(["*"]), &|| true);
         // Terms on ancestors may each hold at another one.
         let plural = rule.terms().filter(|term| term.field.is_plural()).count();
-        assert!(if plural > 1 { woken || !wakes } else { woken == wakes }, "{rule}");
+        assert!(
+            if plural > 1 {
+                woken || !wakes
+            } else {
+                woken == wakes
+            },
+            "{rule}"
+        );
     });
 });
 

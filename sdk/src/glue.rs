@@ -62,7 +62,11 @@ impl<H: Registered> Guest for Component<H> {
     }
 
     fn validate(details: String) -> Result<(), Vec<Problem>> {
-        parse::<H>(&details).map(drop)
+        let details = parse::<H>(&details)?;
+        for remark in H::remarks(&details) {
+            crate::bindings::leafhost::explain::explain::skipped(&remark.path, "", &remark.message);
+        }
+        Ok(())
     }
 
     fn discover(request: wit::Request) -> Result<wit::Discovery, wit::DiscoveryError> {

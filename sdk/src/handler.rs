@@ -25,6 +25,13 @@ pub trait Handler {
         Vec::new()
     }
 
+    /// What an operator should know of details that can be used, such as a value that is read in an old way. Shown by
+    /// `leafhost check`.
+    fn remarks(details: &Self::Details) -> Vec<Problem> {
+        let _ = details;
+        Vec::new()
+    }
+
     /// Looks for devices.
     ///
     /// # Errors

@@ -175,6 +175,11 @@ pub fn validate<H: Handler>(details: &str) -> Vec<Problem> {
     glue::parse::<H>(details).err().unwrap_or_default()
 }
 
+/// What the handler remarks on these details: nothing if it refuses them.
+pub fn remarks<H: Handler>(details: &str) -> Vec<Problem> {
+    glue::parse::<H>(details).map_or_else(|_| Vec::new(), |details| H::remarks(&details))
+}
+
 /// What is wrong with the handler's description, in words: nothing if a host will load it.
 pub fn description_problems<H: glue::Registered>() -> Vec<String> {
     let description = glue::describe::<H>();

@@ -59,6 +59,20 @@ impl Details {
         problems
     }
 
+    /// What an operator should know of rules that can be used.
+    pub fn remarks(&self) -> Vec<Problem> {
+        let rules = self.rules().unwrap_or_default();
+        let mut remarks = Vec::new();
+        for (index, rule) in rules.iter().enumerate() {
+            for term in rule {
+                let path = format!("udevRules[{index}]");
+                let told = rules::remark(term).map(|told| format!("{:?} {told}", term.value));
+                remarks.extend(told.map(|told| Problem::new(path, told)));
+            }
+        }
+        remarks
+    }
+
     /// The rules, read.
     pub fn rules(&self) -> Result<Vec<Rule>, Vec<Problem>> {
         let mut rules = Vec::new();

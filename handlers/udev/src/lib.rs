@@ -24,6 +24,10 @@ impl Handler for Udev {
         details.problems()
     }
 
+    fn remarks(details: &details::Details) -> Vec<Problem> {
+        details.remarks()
+    }
+
     fn discover(request: &Request<details::Details>, host: &Host) -> Result<Discovery> {
         found::discover(request, host)
     }

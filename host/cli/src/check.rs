@@ -68,7 +68,7 @@ struct Findings {
     handlers: usize,
     /// What is wrong, a line each.
     problems: Vec<String>,
-    /// What could not be checked.
+    /// What could not be checked, and what is no problem.
     notes: Vec<String>,
 }
 
@@ -107,6 +107,7 @@ async fn check(
         let name = &found.configuration.handler;
         if handlers.has(name) {
             problems.extend(handlers.validate(found).await);
+            notes.extend(handlers.remarks(found).await);
         } else if *complete {
             let message = format!("no handler {name:?} is there, only {}", handlers.names());
             problems.push(SourceProblem {

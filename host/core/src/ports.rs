@@ -168,6 +168,11 @@ pub trait Handler: Send + Sync + Debug {
     fn most_devices(&self) -> usize;
     /// Whether `details` can be used: no problem means yes.
     async fn validate(&self, details: &str) -> Result<Vec<FieldProblem>, crate::fault::Fault>;
+    /// What an operator should know of `details` that can be used.
+    async fn remarks(&self, details: &str) -> Vec<crate::session::Explanation> {
+        let _ = details;
+        Vec::new()
+    }
     /// Opens a session. The first call starts when [`Session::next`] is first awaited.
     fn open(&self, spec: SessionSpec) -> Box<dyn Session>;
 }

@@ -44,15 +44,15 @@ pub(crate) struct Chain<'a> {
 
 /// Holds `rule` against a device.
 pub(crate) fn judge(rule: &Rule, chain: &Chain<'_>) -> Verdict {
-    let mut terms: Vec<(usize, &CompiledTerm)> = rule.compiled().iter().enumerate().collect();
-    terms.sort_by_key(|(_, term)| cost(term.term.field));
-    let (plural, own): (Vec<_>, Vec<_>) = terms
-        .into_iter()
-        .partition(|(_, term)| term.term.field.is_plural());
     let mut so_far = SoFar::default();
-    so_far.add_all(&own, chain.own);
-    if so_far.failed.is_none() && !plural.is_empty() {
-        so_far = at_one_of_them(&so_far, &plural, chain);
+    so_far.add(rule, false, chain.own);
+    if so_far.failed.is_none()
+        && rule
+            .compiled()
+            .iter()
+            .any(|term| term.term.field.is_plural())
+    {
+        so_far = at_one_of_them(&so_far, rule, chain);
     }
     let SoFar {
         held,
@@ -69,14 +69,14 @@ pub(crate) fn judge(rule: &Rule, chain: &Chain<'_>) -> Verdict {
     }
 }
 
-/// What comes of all terms if those in `plural` are held against the device and its ancestors one by one: the first
-/// at which all hold; else the nearest of those at which most do.
-fn at_one_of_them(so_far: &SoFar, plural: &[(usize, &CompiledTerm)], chain: &Chain<'_>) -> SoFar {
+/// What comes of all terms if those on ancestors are held against the device and its ancestors one by one: the first at
+/// which all hold; else the nearest of those at which most do.
+fn at_one_of_them(so_far: &SoFar, rule: &Rule, chain: &Chain<'_>) -> SoFar {
     let mut best: Option<SoFar> = None;
     let ancestors = chain.ancestors.iter().map(|facts| (*facts, true));
     for (facts, is_above) in std::iter::once((chain.own, false)).chain(ancestors) {
         let mut here = so_far.clone();
-        here.add_all(plural, facts);
+        here.add(rule, true, facts);
         let Some(failed) = &mut here.failed else {
             return here;
         };
@@ -97,55 +97,52 @@ struct SoFar {
 }
 
 impl SoFar {
-    /// Holds the terms against a device, the cheap ones first. Once one of them has failed, files are not opened to
-    /// count how near it was.
-    fn add_all(&mut self, terms: &[(usize, &CompiledTerm)], facts: &dyn Facts) {
-        let mut paid = 0;
-        for (index, term) in terms {
-            let step = cost(term.term.field);
-            if step > paid && self.failed.is_some() {
+    /// Holds the terms on the device itself, or those on ancestors, against a device; the cheap ones first. Once one of
+    /// them has failed, files are not opened to count how near it was.
+    fn add(&mut self, rule: &Rule, on_ancestors: bool, facts: &dyn Facts) {
+        for costs_files in [false, true] {
+            let terms = rule.compiled().iter().enumerate().filter(|(_, term)| {
+                let field = term.term.field;
+                field.is_plural() == on_ancestors && costs_a_file(field) == costs_files
+            });
+            for (index, term) in terms {
+                self.add_term(index, term, facts);
+            }
+            if self.failed.is_some() {
                 break;
             }
-            paid = step;
-            let found = value(&term.term, facts);
-            match hold(term, &found) {
-                Match::No => {
-                    if self
-                        .failed
-                        .as_ref()
-                        .is_none_or(|first| *index < first.failed)
-                    {
-                        self.failed = Some(Miss {
-                            held: 0,
-                            failed: *index,
-                            actual: found.shown(),
-                            at: None,
-                        });
-                    }
-                    continue;
+        }
+    }
+
+    fn add_term(&mut self, index: usize, term: &CompiledTerm, facts: &dyn Facts) {
+        let found = value(&term.term, facts);
+        match hold(term, &found) {
+            Match::No => {
+                if self.failed.is_none() {
+                    self.failed = Some(Miss {
+                        held: 0,
+                        failed: index,
+                        actual: found.shown(),
+                        at: None,
+                    });
                 }
-                Match::Glob => {}
-                Match::Regex => self.as_regex.push(*index),
+                return;
             }
-            if !term.term.negated && !term.pattern.is_any() {
-                self.held += 1;
-            }
+            Match::Glob => {}
+            Match::Regex => self.as_regex.push(index),
+        }
+        if !term.term.negated && !term.pattern.is_any() {
+            self.held += 1;
         }
     }
 }
 
-/// What looking at a field costs, in steps: the path and its link; udev's database or a file of the device.
-fn cost(field: Field) -> u8 {
-    match field {
-        Field::Devpath | Field::Kernel | Field::Kernels | Field::Subsystem | Field::Subsystems => 0,
-        Field::Driver
-        | Field::Drivers
-        | Field::Env
-        | Field::Tag
-        | Field::Tags
-        | Field::Attr
-        | Field::Attrs => 1,
-    }
+/// Whether looking at a field opens a file: of the device, or of udev's database. Else the path and its link tell.
+fn costs_a_file(field: Field) -> bool {
+    !matches!(
+        field,
+        Field::Devpath | Field::Kernel | Field::Kernels | Field::Subsystem | Field::Subsystems
+    )
 }
 
 /// How the term holds for this very device.

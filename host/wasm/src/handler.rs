@@ -7,7 +7,7 @@ use leafhost_core::configuration::FieldProblem;
 use leafhost_core::fault::Fault;
 use leafhost_core::handler::{Description, Digest};
 use leafhost_core::ports::Handler;
-use leafhost_core::session::{Session, SessionSpec};
+use leafhost_core::session::{Explanation, Session, SessionSpec};
 use leafhost_net::http::Names;
 use leafhost_net::{Listener, Network, Policy};
 use leafhost_udev::Subsystems;
@@ -111,7 +111,7 @@ impl Guest {
         let work: Work<_> = Box::new(|handler, store| {
             Box::pin(handler.leafhost_discovery_handler().call_describe(store))
         });
-        self.ask(name, Some("describe"), work).await
+        self.ask(name, Some("describe"), work).await.0
     }
 
     /// What is wrong with its own example, asked when it is loaded.
@@ -120,17 +120,17 @@ impl Guest {
         description: &Description,
     ) -> Result<Vec<FieldProblem>, Fault> {
         let loading = Some("validate");
-        self.look_at(&description.name, &description.example, loading)
-            .await
+        let looked = self.look_at(&description.name, &description.example, loading);
+        Ok(looked.await?.0)
     }
 
-    /// What is wrong with `details`.
+    /// What is wrong with `details`, and what is explained about them.
     async fn look_at(
         &self,
         name: &str,
         details: &str,
         loading: Option<&'static str>,
-    ) -> Result<Vec<FieldProblem>, Fault> {
+    ) -> Result<(Vec<FieldProblem>, Vec<Explanation>), Fault> {
         let details = details.to_owned();
         let work: Work<_> = Box::new(|handler, store| {
             Box::pin(async move {
@@ -138,19 +138,21 @@ impl Guest {
                 handler.call_validate(store, &details).await
             })
         });
-        let answer = self.ask(name, loading, work).await?;
-        Ok(answer
+        let (answer, record) = self.ask(name, loading, work).await;
+        let answer = answer?;
+        let wrong = answer
             .err()
-            .map_or_else(Vec::new, |list| problems(list, &Secrets::default())))
+            .map_or_else(Vec::new, |list| problems(list, &Secrets::default()));
+        Ok((wrong, record.take().explained))
     }
 
-    /// A call without devices, properties and Configuration.
+    /// A call without devices, properties and Configuration, and what is kept of it.
     async fn ask<T: Send + 'static>(
         &self,
         name: &str,
         loading: Option<&'static str>,
         work: Work<T>,
-    ) -> Result<T, Fault> {
+    ) -> (Result<T, Fault>, Arc<Record>) {
         let sink = Arc::new(LogSink {
             handler: name.to_owned(),
             source: self.source.clone(),
@@ -167,7 +169,7 @@ impl Guest {
         };
         let record = Arc::new(Record::default());
         let ended = self.call(&capabilities, &sink, &record, loading, work);
-        ended.await.answer
+        (ended.await.answer, record)
     }
 
     async fn call<T: Send + 'static>(
@@ -248,9 +250,13 @@ impl Handler for LoadedHandler {
     }
 
     async fn validate(&self, details: &str) -> Result<Vec<FieldProblem>, Fault> {
-        self.guest
-            .look_at(&self.description.name, details, None)
-            .await
+        let looked = self.guest.look_at(&self.description.name, details, None);
+        Ok(looked.await?.0)
+    }
+
+    async fn remarks(&self, details: &str) -> Vec<Explanation> {
+        let looked = self.guest.look_at(&self.description.name, details, None);
+        looked.await.map_or_else(|_| Vec::new(), |(_, told)| told)
     }
 
     fn open(&self, spec: SessionSpec) -> Box<dyn Session> {

@@ -105,6 +105,25 @@ impl Handlers {
             Err(fault) => vec![told(format!("the handler failed to check them: {fault}"))],
         }
     }
+
+    /// What the Configuration's handler remarks on its details.
+    pub async fn remarks(&self, found: &Found) -> Vec<String> {
+        let Some(handler) = self.by_name.get(&found.configuration.handler) else {
+            return Vec::new();
+        };
+        let told = handler.remarks(&found.configuration.details).await;
+        told.into_iter()
+            .map(|told| {
+                let message = format!("{}: {}", told.subject, told.reason);
+                let place = SourceProblem {
+                    line: found.details_line,
+                    configuration: Some(found.configuration.key.clone()),
+                    ..problem(&found.file, DETAILS, message)
+                };
+                place.to_string()
+            })
+            .collect()
+    }
 }
 
 /// The components in a folder, sorted.

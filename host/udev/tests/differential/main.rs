@@ -2,7 +2,8 @@
 //! machine.
 //!
 //! udevadm reads rules, its database and sysfs from fixed places. The test therefore runs itself again in a mount namespace of
-//! its own, where those places are its own; nothing of the machine is changed. `LEAFHOST_SEED` repeats a run.
+//! its own, where those places are its own; nothing of the machine is changed. `LEAFHOST_SEED` repeats a run;
+//! `LEAFHOST_RECORDING` names other devices, as `umockdev-record --all` writes them.
 #![allow(
     missing_docs,
     clippy::indexing_slicing,
@@ -29,6 +30,7 @@ use sample::Samples;
 
 const INSIDE: &str = "LEAFHOST_TEST_INSIDE_NAMESPACE";
 const SEED: &str = "LEAFHOST_SEED";
+const RECORDING: &str = "LEAFHOST_RECORDING";
 /// How many rules udevadm is given at once.
 const AT_ONCE: usize = 1_000;
 /// How many are looked for at once.
@@ -159,9 +161,13 @@ fn inside(scene: &str, rules: usize) -> Outcome {
     let seed: u64 = std::env::var(SEED)?.parse()?;
     println!("{scene} devices: {SEED}={seed}");
     if scene == RECORDED {
-        for recording in ["camera.umockdev", "pc.umockdev"] {
-            let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests");
-            recorded::plug(&std::fs::read_to_string(path.join(recording))?)?;
+        let ours = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests");
+        let recordings = match std::env::var(RECORDING) {
+            Ok(other) => vec![other.into()],
+            Err(_) => vec![ours.join("camera.umockdev"), ours.join("pc.umockdev")],
+        };
+        for recording in recordings {
+            recorded::plug(&std::fs::read_to_string(recording)?)?;
         }
     }
     let samples = Samples::read()?;

@@ -3,7 +3,7 @@
 use std::fs;
 use std::io;
 use std::os::unix::fs::symlink;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Makes the devices of a recording, unless they are there.
 pub fn plug(recording: &str) -> io::Result<()> {
@@ -31,6 +31,8 @@ fn device(text: &str) -> io::Result<()> {
             // What a device has now is among what it ever had.
             "TAGS" => udevs.extend(tags.map(|tag| format!("G:{tag}"))),
             "CURRENT_TAGS" => udevs.extend(tags.map(|tag| format!("Q:{tag}"))),
+            // Not of the device, but of how it came to be known.
+            "DEVLINKS" | "USEC_INITIALIZED" => {}
             _ if key.starts_with("ID_") => udevs.push(format!("E:{property}")),
             "DEVNAME" => kernels.push(format!("{key}={}", value.trim_start_matches("/dev/"))),
             _ => kernels.push(property.to_owned()),
@@ -39,7 +41,7 @@ fn device(text: &str) -> io::Result<()> {
     udevs.push("V:1\n".to_owned());
     for link in line("L: ") {
         let (name, target) = link.split_once('=').unwrap_or((link, ""));
-        symlink(target, format!("{folder}/{name}"))?;
+        symlink(target, place(&folder, name)?)?;
         // The kernel does, whatever was recorded.
         if name == "driver" && !kernels.iter().any(|line| line.starts_with("DRIVER=")) {
             let driver = target.rsplit('/').next().unwrap_or_default();
@@ -48,11 +50,11 @@ fn device(text: &str) -> io::Result<()> {
     }
     for attribute in line("A: ") {
         let (name, value) = attribute.split_once('=').unwrap_or((attribute, ""));
-        fs::write(format!("{folder}/{name}"), unescaped(value))?;
+        fs::write(place(&folder, name)?, unescaped(value))?;
     }
     for attribute in line("H: ") {
         let (name, value) = attribute.split_once('=').unwrap_or((attribute, ""));
-        fs::write(format!("{folder}/{name}"), unhexed(value))?;
+        fs::write(place(&folder, name)?, unhexed(value))?;
     }
     let kernel = path.rsplit('/').next().unwrap_or_default();
     if let Some(subsystem) = subsystem {
@@ -60,6 +62,13 @@ fn device(text: &str) -> io::Result<()> {
         fs::write(database_of(&kernels, kernel, subsystem), udevs.join("\n"))?;
     }
     fs::write(format!("{folder}/uevent"), kernels.join("\n") + "\n")
+}
+
+/// Where an attribute belongs, which may be in a folder of its own.
+fn place(folder: &str, name: &str) -> io::Result<PathBuf> {
+    let path = Path::new(folder).join(name);
+    fs::create_dir_all(path.parent().unwrap_or(&path))?;
+    Ok(path)
 }
 
 /// Lists the device where the kernel lists those of its bus or class.
