@@ -123,6 +123,30 @@ fn check_reads_as_the_agent_would() -> Result<()> {
 }
 
 #[test]
+fn check_names_rules_that_were_regular_expressions() -> Result<()> {
+    let home = Home::new()?;
+    home.add_handler("udev")?;
+    let configuration = |rule: &str| {
+        format!(
+            "apiVersion: akri.sh/v0\nkind: Configuration\nmetadata: {{name: cameras}}\nspec:\n  discoveryHandler:\n    name: udev\n    \
+             discoveryDetails: |\n      udevRules: ['{rule}']\n"
+        )
+    };
+    for (rule, is_told) in [(r#"DRIVERS=="uvc.*""#, true), (r#"DRIVERS=="uvc*""#, false)] {
+        home.write("configurations/cameras.yaml", configuration(rule))?;
+        let out = leafhost(&["check", home.path().to_str().unwrap_or_default()])?.good()?;
+        let note = out.lines().find(|line| line.contains("regular expression"));
+        assert_eq!(note.is_some(), is_told, "{out}");
+        if let Some(note) = note {
+            for words in ["note: ", "cameras.yaml:7", "udevRules[0]", "uvc.*"] {
+                assert!(note.contains(words), "{note}");
+            }
+        }
+    }
+    Ok(())
+}
+
+#[test]
 fn a_stopped_agent_is_named_as_such() -> Result<()> {
     let home = Home::new()?;
     let ended = home.leafhost(&["status"])?;

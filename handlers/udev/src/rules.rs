@@ -185,6 +185,41 @@ fn value(reader: &mut Reader<'_>) -> Result<String, Mistake> {
     Ok(value)
 }
 
+/// Whether the value has what globs have no use for, so that it was a regular expression in Akri: `.*`, `+`, `(`, or a
+/// backslash before something that means nothing to a glob.
+pub fn looks_like_regex(value: &str) -> bool {
+    let mut rest = value.chars().peekable();
+    while let Some(c) = rest.next() {
+        match (c, rest.peek()) {
+            ('\\', Some('\\' | '*' | '?' | '[' | ']' | '!' | '^' | '-')) => {
+                rest.next();
+            }
+            ('+' | '(', _) | ('.', Some('*')) | ('\\', Some(_)) => return true,
+            _ => {}
+        }
+    }
+    false
+}
+
+/// What a term says that Akri read as a regular expression and udev does not.
+pub fn remark(term: &Term) -> Option<&'static str> {
+    let was_regex = match term.field {
+        Field::Driver
+        | Field::Attrs
+        | Field::Drivers
+        | Field::Kernels
+        | Field::Subsystems
+        | Field::Tags => true,
+        Field::Devpath | Field::Env | Field::Kernel | Field::Tag => term.negated,
+        Field::Attr | Field::Subsystem => false,
+    };
+    (was_regex && looks_like_regex(&term.value)).then_some(if term.negated {
+        "is a glob, as in udev, and excludes less than the regular expression it was in Akri; write it as a glob"
+    } else {
+        "is also read as a regular expression, as in Akri, and may match more than in udev; write it as a glob"
+    })
+}
+
 /// A text and how far it is read.
 #[derive(Clone, Copy)]
 struct Reader<'a> {

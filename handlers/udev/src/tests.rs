@@ -1,6 +1,6 @@
 use std::fmt::Write as _;
 
-use leafhost_sdk::testing::{Call, FakeHost, UdevDevice, description_problems, validate};
+use leafhost_sdk::testing::{Call, FakeHost, UdevDevice, description_problems, remarks, validate};
 use leafhost_sdk::{AttributeValue, Device, Devices, Discovery, Error, Wake, udev};
 
 use super::Udev;
@@ -180,6 +180,36 @@ fn what_is_not_the_devices_own_hardware_says_nothing_of_it() {
         assert_eq!(known, names, "{kernel}");
         assert_eq!(device.physical_id.as_deref(), physical_id, "{kernel}");
     }
+}
+
+#[test]
+fn rules_that_were_regular_expressions_are_remarked_on() {
+    let table = [
+        (r#"DRIVERS=="uvc.*""#, Some("may match more than in udev")),
+        (
+            r#"KERNELS=="00:1f\.3""#,
+            Some("may match more than in udev"),
+        ),
+        (r#"KERNEL!="(sd|hd).*""#, Some("excludes less")),
+        // Akri handed these to udev.
+        (r#"KERNEL=="sd.*""#, None),
+        (r#"ATTR{x}!="a+""#, None),
+        // These mean the same to both.
+        (r#"DRIVERS=="uvc*|usb""#, None),
+        (r#"KERNELS=="[0-9]-1\*\\""#, None),
+    ];
+    for (rule, words) in table {
+        let remarks = remarks::<Udev>(&details(&[r#"KERNEL=="a""#, rule], ""));
+        match (words, remarks.as_slice()) {
+            (None, []) => {}
+            (Some(words), [one]) => {
+                assert_eq!(one.path, "udevRules[1]");
+                assert!(one.message.contains(words), "{rule}: {one:?}");
+            }
+            _ => panic!("{rule}: {remarks:?}"),
+        }
+    }
+    assert_eq!(remarks::<Udev>("udevRules: ['KERNEL=']"), []);
 }
 
 #[test]
