@@ -163,6 +163,25 @@ mod tests {
     }
 
     #[test]
+    fn the_folders_of_the_agent_and_of_a_kubelet_are_its_own() {
+        let line = "leafhost agent --node-name n --standalone /a --state-dir /b --cdi-dir /c --handlers-dir /d";
+        for (more, kubelets) in [
+            ("", &["/var/lib/kubelet"][..]),
+            ("--no-kubelet", &["/var/lib/kubelet"]),
+            ("--kubelet-dir /e", &["/var/lib/kubelet", "/e"]),
+        ] {
+            let settings = settings(&format!("{line} {more}"), &mk_user()).unwrap();
+            let own = settings.own_folders();
+            for folder in ["/a", "/b", "/c", "/d"].iter().chain(kubelets) {
+                assert!(
+                    own.contains(&PathBuf::from(folder)),
+                    "{more} {folder} {own:?}"
+                );
+            }
+        }
+    }
+
+    #[test]
     fn without_the_flag_the_error_names_it_and_is_of_usage() {
         let error = settings("leafhost agent --node-name n", &mk_user()).unwrap_err();
         assert!(error.is::<Usage>());
