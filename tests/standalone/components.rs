@@ -18,7 +18,7 @@ fn every_component_fits_into_a_config_map_with_room_to_spare() -> Result<()> {
         program::run("gzip", ["-9", &copy.to_string_lossy()])?.good()?;
         let packed = fs::metadata(folder.path().join("a.wasm.gz"))?.len();
         assert!(
-            plain <= 640_000 && packed <= 240_000,
+            plain <= 645_000 && packed <= 240_000,
             "{name}: {plain} bytes, {packed} gzipped"
         );
     }

@@ -78,31 +78,31 @@ impl Error {
     /// Whether it is for a bound of ours, be it that the server keeps to it by saying nothing: what it knows may be there all
     /// the same.
     pub fn is_bound(&self) -> bool {
-        let status = match self {
-            Self::Flooded | Self::Framing(framing::Error::Long | framing::Error::Endless) => {
-                return true;
-            }
-            Self::Framing(framing::Error::Aborted(reason) | framing::Error::Refused(reason)) => {
-                reason.status
-            }
-            Self::Messages(messages::Error::Fault { status }) => *status,
-            _ => return false,
-        };
-        BOUNDS.contains(&status)
+        let ours = matches!(
+            self,
+            Self::Flooded | Self::Framing(framing::Error::Long | framing::Error::Endless)
+        );
+        ours || self.status().is_some_and(|status| BOUNDS.contains(&status))
     }
 
     /// Whether that, in answer to the request for a channel without security, is a refusal. A server that had such channels
     /// before (`told`) has to say so: else it may only be busy or about to end.
     pub fn is_refusal(&self, told: bool) -> bool {
-        let status = match self {
-            Self::Lost(_) => return !told,
+        match self.status() {
+            Some(status) => SECURITY.contains(&status) || !told && !BOUNDS.contains(&status),
+            None => !told && matches!(self, Self::Lost(_)),
+        }
+    }
+
+    /// What the server says of it.
+    fn status(&self) -> Option<StatusCode> {
+        match self {
             Self::Framing(framing::Error::Aborted(reason) | framing::Error::Refused(reason)) => {
-                reason.status
+                Some(reason.status)
             }
-            Self::Messages(messages::Error::Fault { status }) => *status,
-            _ => return false,
-        };
-        SECURITY.contains(&status) || !told && !BOUNDS.contains(&status)
+            Self::Messages(messages::Error::Fault { status }) => Some(*status),
+            _ => None,
+        }
     }
 
     /// With its cause. The causes have none.
@@ -288,20 +288,17 @@ impl<'a> Conversation<'a> {
         url: &Url,
         listed: Option<&str>,
     ) -> Result<Vec<Endpoint>, Error> {
-        let first = self.endpoints_by(url.as_str()).await;
-        match (first, listed) {
-            (Ok(none), Some(listed)) if none.is_empty() && listed != url.as_str() => {
-                self.endpoints_by(listed).await
+        let listed = listed.filter(|listed| *listed != url.as_str());
+        for by in [Some(url.as_str()), listed].into_iter().flatten() {
+            let answer = self
+                .ask(|handle| messages::get_endpoints(handle, by))
+                .await?;
+            let found = messages::endpoints(&answer)?;
+            if !found.is_empty() {
+                return Ok(found);
             }
-            (first, _) => first,
         }
-    }
-
-    async fn endpoints_by(&mut self, url: &str) -> Result<Vec<Endpoint>, Error> {
-        let answer = self
-            .ask(|handle| messages::get_endpoints(handle, url))
-            .await?;
-        Ok(messages::endpoints(&answer)?)
+        Ok(Vec::new())
     }
 
     /// Takes leave. Nothing comes back.

@@ -2,7 +2,6 @@
 
 use leafhost_sdk::{AttributeValue, Device, Health};
 
-use crate::details::KINDS;
 use crate::facts::Facts;
 use crate::messages::Application;
 use crate::place::Place;
@@ -29,8 +28,12 @@ pub fn device(place: &Place, application: &Application, facts: Option<&Facts>) -
         .property("OPCUA_DISCOVERY_URL", url)
         .health(Health::Healthy);
     device.physical_id = bounded(&application.uri, MAX_PHYSICAL_ID);
-    let kinds = KINDS.iter().find(|(_, kind)| *kind == application.kind);
-    let kind = kinds.map_or("", |(name, _)| name);
+    let kind = match application.kind {
+        0 => "Server",
+        2 => "ClientAndServer",
+        3 => "DiscoveryServer",
+        _ => "",
+    };
     for (name, value) in [
         ("applicationName", application.name.as_str()),
         ("applicationUri", &application.uri),

@@ -134,10 +134,8 @@ async fn ask(
     }
     let mut conversation = Conversation::begin(host, &answers.addresses, url, allowance).await?;
     answers.alive = true;
-    if let Err(error) = conversation.open().await {
-        answers.refused = error.is_refusal(told);
-        return Err(error);
-    }
+    let opened = conversation.open().await;
+    opened.inspect_err(|error| answers.refused = error.is_refusal(told))?;
     let servers = answers.servers.insert(conversation.servers(url).await?);
     let discovery = servers.items.iter().find(|server| server.kind == 3);
     let own = match servers.items.as_slice() {
@@ -147,14 +145,11 @@ async fn ask(
     let knows_others = discovery.is_some();
     if facts {
         let listed = own.and_then(Application::url);
-        let endpoints = conversation.endpoints(url, listed).await;
-        let broken = match &endpoints {
+        answers.facts = Some(match conversation.endpoints(url, listed).await {
             // It can be asked on.
-            Ok(_) | Err(client::Error::Messages(_)) => None,
-            Err(error) => Some(error.clone()),
-        };
-        answers.facts = Some(facts_of(endpoints));
-        broken.map_or(Ok(()), Err)?;
+            told @ (Ok(_) | Err(client::Error::Messages(_))) => facts_of(told),
+            Err(error) => return Err(error),
+        });
     }
     if records && knows_others {
         // Optional for a discovery server (OPC 10000-4, 5.5.3): many answer that they do not have it.

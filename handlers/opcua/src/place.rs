@@ -97,23 +97,12 @@ pub fn wanted(details: &Details, application: &Application) -> Result<Url, Skip>
     })
 }
 
-/// Whether a server that says nothing but its hello is to be a device: one of which a name is wanted or not is none.
-///
-/// # Errors
-/// Why it is none.
-pub fn unnamed(details: &Details, url: &Url, why: &str) -> Result<(), Skip> {
-    let (rule, unknown) = if details.application_names.is_some() {
-        ("applicationNames", "name")
-    } else if details.takes(0) || details.takes(2) {
-        return Ok(());
-    } else {
-        ("applicationTypes", "type")
-    };
-    Err(Skip {
-        subject: url.as_str().to_owned(),
-        rule: rule.to_owned(),
-        reason: format!("the application's {unknown} cannot be asked for without security: {why}"),
-    })
+/// What of the details leaves out a server that says nothing but its hello, if anything: one of which a name is wanted or not.
+pub fn leaves_out_unnamed(details: &Details) -> Option<&'static str> {
+    if details.application_names.is_some() {
+        return Some("applicationNames");
+    }
+    (!details.takes(0) && !details.takes(2)).then_some("applicationTypes")
 }
 
 /// Where the server of a listed URL is. `own` says that it is the very one that was asked.

@@ -83,7 +83,7 @@ struct Server {
 enum State {
     Unknown,
     /// With what its endpoints say, or why that is not known.
-    Alive(Result<Facts, String>),
+    Alive(Option<Facts>, String),
     Dead(String),
 }
 
@@ -156,8 +156,8 @@ impl<'a> Search<'a> {
                 }
             }
             Outcome::Confirmed(peer, Ok(told)) => {
-                let facts = self.facts(&peer, told);
-                self.becomes(peer, State::Alive(facts));
+                let alive = self.alive(&peer, told);
+                self.becomes(peer, alive);
             }
             Outcome::Confirmed(peer, Err(why)) => {
                 self.becomes(peer, State::Dead(why));
@@ -194,14 +194,14 @@ impl<'a> Search<'a> {
         });
     }
 
-    /// What a server's endpoints say now, or said before.
-    fn facts(&self, peer: &Peer, told: Told) -> Result<Facts, String> {
-        let missing = match told {
-            Some(Ok(facts)) => return Ok(facts),
-            Some(Err(why)) => why,
-            None => String::new(),
+    /// With what a server's endpoints say now, or said before.
+    fn alive(&self, peer: &Peer, told: Told) -> State {
+        let (facts, why) = match told {
+            Some(Ok(facts)) => (Some(facts), String::new()),
+            Some(Err(why)) => (None, why),
+            None => (None, String::new()),
         };
-        self.memory.facts(peer).cloned().ok_or(missing)
+        State::Alive(facts.or_else(|| self.memory.facts(peer).cloned()), why)
     }
 
     fn asked(&mut self, index: usize, answers: Answers) {
@@ -209,7 +209,7 @@ impl<'a> Search<'a> {
             return;
         };
         let told = answers.facts.or_else(|| answers.error.clone().map(Err));
-        let facts = self.facts(&peer, told);
+        let alive = self.alive(&peer, told);
         let Some(asked) = self.asked.get_mut(index) else {
             return;
         };
@@ -218,10 +218,9 @@ impl<'a> Search<'a> {
         }
         self.late |= answers.cut;
         asked.addresses = answers.addresses;
-        asked.own = facts
-            .as_ref()
-            .map(|facts| facts.application.clone())
-            .unwrap_or_default();
+        if let State::Alive(Some(facts), _) = &alive {
+            asked.own.clone_from(&facts.application);
+        }
         let (url, rule) = (asked.url.clone(), asked.rule.clone());
         if let (Host::Name(name), false) = (url.host(), asked.addresses.is_empty()) {
             // It is looked up already.
@@ -232,13 +231,13 @@ impl<'a> Search<'a> {
         }
         let why = answers.error.unwrap_or_else(|| "gave no answer".to_owned());
         let state = if answers.alive {
-            State::Alive(facts)
+            alive
         } else {
             State::Dead(why.clone())
         };
         // Two URLs may lead to one server: what one of them has found holds.
         let known = self.peers.get(&peer.to_string());
-        if !known.is_some_and(|known| matches!(known.state, State::Alive(_))) {
+        if !known.is_some_and(|known| matches!(known.state, State::Alive(..))) {
             self.becomes(peer, state);
         }
         let Some(servers) = answers.servers else {
@@ -289,8 +288,9 @@ impl<'a> Search<'a> {
 
     /// A server that says nothing but its hello: it is there, at the URL it was asked by.
     fn refused(&mut self, asked: usize, url: Url, why: &str) {
-        if let Err(skip) = place::unnamed(self.details, &url, why) {
-            self.leave_out(skip);
+        if let Some(rule) = place::leaves_out_unnamed(self.details) {
+            let reason = format!("cannot be asked what it is without security: {why}");
+            self.skip(url.as_str(), rule, reason);
             return;
         }
         let application = Application {
@@ -300,19 +300,12 @@ impl<'a> Search<'a> {
             kind: UNNAMED,
             urls: Vec::new(),
         };
-        let source = self.asked.get(asked);
-        let place = Place {
-            url: url.clone(),
-            addresses: source.map_or_else(Vec::new, |source| source.addresses.clone()),
-            moved: false,
-        };
-        let wanted = Wanted {
+        self.place(Waiting::Device(Wanted {
             asked,
             application,
             url,
             own: true,
-        };
-        self.placed.put(&self.rank(&wanted), (wanted, place));
+        }));
     }
 
     /// An application of a server's list.

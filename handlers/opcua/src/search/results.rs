@@ -45,7 +45,7 @@ impl Search<'_> {
         let mut memory = self.memory.following();
         for Server { peer, state } in self.peers.things() {
             match state {
-                State::Alive(facts) => memory.answered(peer, facts.clone().ok()),
+                State::Alive(facts, _) => memory.answered(peer, facts.clone()),
                 State::Dead(_) => memory.failed(peer),
                 // Not asked in time: what was known stays known, what is new is new.
                 State::Unknown if self.memory.knows(peer) => {
@@ -92,8 +92,8 @@ impl Search<'_> {
             let peer = peer_of(&place.url);
             let subject = place.url.as_str().to_owned();
             let server = self.peers.get(&peer.to_string());
-            let facts = match server.map(|server| &server.state) {
-                Some(State::Alive(facts)) => facts.clone(),
+            let (facts, unknown) = match server.map(|server| &server.state) {
+                Some(State::Alive(facts, why)) => (facts.clone(), why.clone()),
                 Some(State::Dead(why)) => {
                     let name = quoted(&wanted.application.name);
                     let reason = format!("listed as {name}, but there is no server: {why}");
@@ -102,7 +102,7 @@ impl Search<'_> {
                 }
                 Some(State::Unknown) | None => continue,
             };
-            let other = facts.as_ref().ok().map(|facts| facts.application.as_str());
+            let other = facts.as_ref().map(|facts| facts.application.as_str());
             let uri = wanted.application.uri.as_str();
             let differs =
                 other.is_some_and(|other| !other.is_empty() && !uri.is_empty() && other != uri);
@@ -119,9 +119,10 @@ impl Search<'_> {
             // Only who is at the same address is surely the same: anybody can call himself by another's URI.
             let (mut twin, mut taken) = (false, false);
             for address in &place.addresses {
-                let there = format!("{address} {} ", peer.port);
+                let mut there = format!("{address} {} ", peer.port);
                 taken |= seen.put(&there, ()).is_some();
-                twin |= seen.put(&format!("{there}{uri}"), ()).is_some();
+                there.push_str(uri);
+                twin |= seen.put(&there, ()).is_some();
             }
             // Somebody else knows what is there.
             if wanted.application.kind == UNNAMED && taken {
@@ -137,12 +138,12 @@ impl Search<'_> {
                 continue;
             }
             if !found.has(&subject) {
-                if let Err(why) = &facts {
+                if facts.is_none() {
                     let endpoints = format!("endpoints of {subject}");
-                    self.skip(&endpoints, "GetEndpoints", why.clone());
+                    self.skip(&endpoints, "GetEndpoints", unknown);
                 }
                 let server = Found {
-                    facts: facts.ok().filter(|_| !differs),
+                    facts: facts.filter(|_| !differs),
                     application: wanted.application.clone(),
                     place: place.clone(),
                     known: self.memory.knows(&peer),
