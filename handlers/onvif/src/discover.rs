@@ -88,14 +88,15 @@ async fn run(request: &Request<Details>, host: &Host) -> Discovery {
         let timeout = request.details.timeout();
         let since_listened = pass.cursor.probed.saturating_sub(pass.cursor.listened);
         let is_first = is_changed || request.events.contains(&Event::First);
-        let patience = match pass.cursor.listened {
-            _ if is_first => Patience::IfSilent,
-            0 => Patience::Full,
-            _ if since_listened >= LISTENING => Patience::Full,
-            _ => Patience::None,
+        let patience = if is_first {
+            Patience::IfSilent
+        } else if pass.cursor.listened != 0 && since_listened >= LISTENING {
+            Patience::Full
+        } else {
+            Patience::None
         };
         let (mut heard, has_listened) = probe(host, timeout, patience).await;
-        if has_listened {
+        if has_listened || pass.cursor.listened == 0 {
             pass.cursor.listened = now(host);
         }
         resolve(host, &pass.cursor, &mut heard).await;

@@ -26,7 +26,7 @@ pub type Moment = u64;
 pub struct Cursor {
     /// When everything was last probed.
     pub probed: Moment,
-    /// When it was last seen who answers probes late.
+    /// When it was last seen who answers probes late, or when the session began.
     pub listened: Moment,
     /// What the agent was told, as a digest. Absent: nothing yet, or not all.
     pub told: Option<u64>,
