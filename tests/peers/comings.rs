@@ -83,6 +83,31 @@ fn a_hello_makes_an_instance_and_a_bye_takes_it_away_only_if_it_is_true() -> Res
 }
 
 #[test]
+fn a_camera_whose_service_refuses_while_it_answers_probes_is_unhealthy_within_half_a_minute()
+-> Result<()> {
+    if requirement::lacks(peer::missing())? {
+        return Ok(());
+    }
+    let lan = Lan::new()?;
+    let (client, host) = (lan.host("client")?, lan.host("camera")?);
+    let mut camera = strict_camera(&host, UUID, &[])?;
+    let home = agent(&client, "node-a", 1)?;
+    camera.tell("off")?;
+    within(Duration::from_secs(30), "an unhealthy Instance", || {
+        let status = home.status()?;
+        let node = status.pointer("/instances/0/status/nodes/node-a");
+        let node = node.map(Value::to_string).unwrap_or_default();
+        let words =
+            "it answers probes, but does not answer GetSystemDateAndTime: connection refused";
+        ensure!(node.contains(words), "{status:#}");
+        Ok(())
+    })
+    .with_context(|| home.log())?;
+    home.instances(1)?;
+    Ok(())
+}
+
+#[test]
 fn a_network_that_is_plugged_in_is_probed_at_once() -> Result<()> {
     if requirement::lacks(peer::missing())? {
         return Ok(());

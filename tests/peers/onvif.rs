@@ -14,7 +14,7 @@ use crate::found::{Device, discover};
 
 pub const UUID: &str = "5f5a69c2-e0ae-504f-829b-00fcfd5a0001";
 pub const OTHER: &str = "5f5a69c2-e0ae-504f-829b-00fcfd5a0002";
-const MAC: &str = "02:00:5E:10:00:0a";
+const MAC: &str = "02:00:5e:10:00:0a";
 
 /// A camera of the crate `onvif-server`, on port 80.
 pub fn camera(host: &Host, uuid: &str, more: &[&str]) -> Result<Peer> {
