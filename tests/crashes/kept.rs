@@ -98,7 +98,9 @@ pub fn is_as_expected(home: &Home, expected: &Expected) -> Result<()> {
     let entries = fs::read_dir(home.path().join("state"))?;
     let entries = entries.map(|entry| Ok(entry?.file_name().into_string().unwrap_or_default()));
     let mut entries: BTreeSet<String> = entries.collect::<Result<_>>()?;
-    entries.remove("agent.json");
+    for name in ["agent.json", "agent.sock"] {
+        entries.remove(name);
+    }
     let usual = ["accepted", "instances", "lock", "native", "node-name"];
     ensure!(
         entries.iter().eq(usual),

@@ -3,6 +3,7 @@
 
 mod bad_input;
 mod components;
+mod endpoint;
 mod five_minutes;
 mod handlers;
 mod instances;

@@ -8,33 +8,31 @@
 //! | `/status` | the status document, JSON; its version in the header `leafhost-status-version` |
 //! | `/status?after=V` | the same as soon as its version is not `V`; 304 when it still is after 30 seconds |
 
+use std::collections::VecDeque;
 use std::fs::File;
-use std::sync::Arc;
+use std::io;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use axum::Router;
-use axum::body::{Body, Bytes};
-use axum::extract::{Query, State};
+use axum::extract::{Extension, Query, State};
 use axum::http::{HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
+use axum::{Json, Router};
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
 use serde::Deserialize;
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::sync::{Semaphore, watch};
-use tokio::task::JoinSet;
+use tokio::task::{JoinSet, spawn_blocking};
 use tokio::time::timeout;
-use tokio_io_timeout::TimeoutStream;
+use tokio_util::either::Either;
 use tokio_util::sync::CancellationToken;
 
 use crate::document::Board;
 use crate::metrics::{CONTENT_TYPE, Metrics};
-
-mod rendered;
-use rendered::Rendered;
 
 /// The header of `/status` that says which version of the document it is: a number that is another one after every change.
 pub const VERSION_HEADER: &str = "leafhost-status-version";
@@ -42,12 +40,14 @@ pub const VERSION_HEADER: &str = "leafhost-status-version";
 const LONG_POLL: Duration = Duration::from_secs(30);
 /// The document's version grows at most this often.
 const SPACING: Duration = Duration::from_millis(100);
-/// A request's head must be there within this time; also how long an idle connection is kept.
-const HEAD: Duration = Duration::from_secs(30);
-/// More connections wait to be accepted.
+/// A request's head must be there within this time.
+const HEAD: Duration = Duration::from_secs(10);
+/// A connection is for one request, and is closed after this time, whoever has not read the answer.
+const CONNECTION: Duration = Duration::from_secs(90);
+/// So many connections are open at a time on one listener.
 const CONNECTIONS: usize = 64;
-/// A connection whose other side takes nothing for so long is closed.
-const UNREAD: Duration = Duration::from_secs(30);
+/// So many documents are sent at a time on one listener.
+const DOCUMENTS: usize = 8;
 /// So long what has begun is waited for at the end.
 const GOODBYE: Duration = Duration::from_secs(2);
 /// The largest head of a request, in bytes.
@@ -59,8 +59,56 @@ pub struct Admin {
     board: Board,
     version: watch::Receiver<u64>,
     metrics: Arc<Metrics>,
-    rendered: Arc<Rendered>,
+    lost_log_lines: fn() -> u64,
+    documents: Arc<Documents>,
     shutdown: CancellationToken,
+}
+
+/// The documents of one listener: they may be large, and whoever asks for one need not read it.
+#[derive(Debug)]
+struct Documents {
+    /// One is made at a time.
+    making: Semaphore,
+    sent: Places,
+}
+
+impl Default for Documents {
+    fn default() -> Self {
+        Self {
+            making: Semaphore::new(1),
+            sent: Places::new(DOCUMENTS),
+        }
+    }
+}
+
+/// Connections that have something of which there is only so much: of too many the oldest is closed.
+#[derive(Debug)]
+struct Places {
+    most: usize,
+    taken: Mutex<VecDeque<Connection>>,
+}
+
+/// A connection: closed when it is cancelled, cancelled when it has ended.
+type Connection = CancellationToken;
+
+impl Places {
+    fn new(most: usize) -> Self {
+        Self {
+            most,
+            taken: Mutex::default(),
+        }
+    }
+
+    fn take(&self, connection: Connection) {
+        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        taken.retain(|connection| !connection.is_cancelled());
+        if taken.len() >= self.most
+            && let Some(oldest) = taken.pop_front()
+        {
+            oldest.cancel();
+        }
+        taken.push_back(connection);
+    }
 }
 
 impl Admin {
@@ -68,19 +116,22 @@ impl Admin {
         board: Board,
         version: watch::Receiver<u64>,
         metrics: Arc<Metrics>,
+        lost_log_lines: fn() -> u64,
         shutdown: CancellationToken,
     ) -> Self {
         Self {
             board,
             version,
             metrics,
-            rendered: Arc::default(),
+            lost_log_lines,
+            documents: Arc::default(),
             shutdown,
         }
     }
 
-    /// All paths.
-    pub fn routes(self) -> Router {
+    /// All paths, for one listener.
+    pub fn routes(mut self) -> Router {
+        self.documents = Arc::default();
         Router::new()
             .route("/healthz", get(async || "ok\n"))
             .route("/readyz", get(ready))
@@ -109,6 +160,7 @@ async fn ready(State(admin): State<Admin>) -> (StatusCode, String) {
 
 async fn metrics(State(admin): State<Admin>) -> impl IntoResponse {
     admin.metrics.count_problems(&admin.board.count_problems());
+    admin.metrics.lost_log_lines((admin.lost_log_lines)());
     (
         [(header::CONTENT_TYPE, CONTENT_TYPE)],
         admin.metrics.render(),
@@ -120,7 +172,11 @@ struct After {
     after: Option<u64>,
 }
 
-async fn status(State(admin): State<Admin>, Query(After { after }): Query<After>) -> Response {
+async fn status(
+    State(admin): State<Admin>,
+    Extension(connection): Extension<Connection>,
+    Query(After { after }): Query<After>,
+) -> Response {
     let mut version = admin.version.clone();
     if let Some(after) = after {
         tokio::select! {
@@ -139,14 +195,16 @@ async fn status(State(admin): State<Admin>, Query(After { after }): Query<After>
     if after == Some(now) {
         return (StatusCode::NOT_MODIFIED, [header]).into_response();
     }
-    let json = (
-        header::CONTENT_TYPE,
-        HeaderValue::from_static("application/json"),
-    );
-    match admin.rendered.status(&admin.board, now).await {
-        Some(text) => ([header, json], Body::from(Bytes::from_owner(text))).into_response(),
-        None => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
-    }
+    let board = admin.board.clone();
+    let _one = admin.documents.making.acquire().await;
+    // Aside from what has to be in time.
+    let made = spawn_blocking(move || Json(board.status()).into_response()).await;
+    let Ok(document) = made else {
+        tracing::error!("making the status broke down, which is a bug");
+        return StatusCode::INTERNAL_SERVER_ERROR.into_response();
+    };
+    admin.documents.sent.take(connection);
+    ([header], document).into_response()
 }
 
 /// Counts the versions of the status document.
@@ -173,9 +231,28 @@ pub(crate) async fn count_versions(
     }
 }
 
-/// Serves until `shutdown`; then requests that have begun are answered, within [`GOODBYE`]. What it keeps spare it has from now on.
+/// Where connections come from.
+#[derive(Debug)]
+pub enum Listener {
+    /// From whoever reaches the address.
+    Tcp(TcpListener),
+    /// From whoever may open the socket.
+    Unix(UnixListener),
+}
+
+impl Listener {
+    async fn accept(&self) -> io::Result<Either<TcpStream, UnixStream>> {
+        Ok(match self {
+            Self::Tcp(listener) => Either::Left(listener.accept().await?.0),
+            Self::Unix(listener) => Either::Right(listener.accept().await?.0),
+        })
+    }
+}
+
+/// Serves until `shutdown`; then requests that have begun are answered, within [`GOODBYE`]. The descriptor that it keeps spare it has from now
+/// on: when there is no other, what is wrong can be asked for even then.
 pub(crate) fn serve(
-    listener: TcpListener,
+    listener: Listener,
     routes: Router,
     shutdown: CancellationToken,
 ) -> impl Future<Output = ()> {
@@ -188,67 +265,57 @@ fn spare() -> Option<File> {
 }
 
 async fn answer(
-    listener: TcpListener,
+    listener: Listener,
     routes: Router,
     shutdown: CancellationToken,
     mut kept: Option<File>,
 ) {
-    let places = Arc::new(Semaphore::new(CONNECTIONS));
+    let places = Places::new(CONNECTIONS);
     let graceful = GracefulShutdown::new();
     let mut connections = JoinSet::new();
     loop {
-        kept = kept.or_else(spare);
-        let accepted = tokio::select! {
+        let stream = tokio::select! {
             () = shutdown.cancelled() => break,
-            Some(_) = connections.join_next() => continue,
-            accepted = accept(&listener, &places, &mut kept) => accepted,
+            Some(_) = connections.join_next() => {
+                kept = kept.or_else(spare);
+                continue;
+            }
+            accepted = listener.accept() => match accepted {
+                Ok(stream) => stream,
+                Err(_) if kept.take().is_some() => continue,
+                Err(error) => {
+                    // Out of file descriptors, most likely: some connection has to end first.
+                    tracing::debug!(%error, "the admin endpoint cannot accept a connection");
+                    tokio::time::sleep(SPACING).await;
+                    continue;
+                }
+            },
         };
-        let Some((stream, place)) = accepted else {
-            // Out of file descriptors, most likely: some connection has to end first.
-            tokio::time::sleep(SPACING).await;
-            continue;
-        };
-        let service = TowerToHyperService::new(routes.clone());
-        let mut stream = TimeoutStream::new(stream);
-        stream.set_write_timeout(Some(UNREAD));
+        kept = kept.or_else(spare);
+        let open = Connection::new();
+        places.take(open.clone());
+        let service = TowerToHyperService::new(routes.clone().layer(Extension(open.clone())));
         let connection = http1::Builder::new()
             .timer(TokioTimer::new())
+            .keep_alive(false)
             .header_read_timeout(HEAD)
             .max_buf_size(HEAD_BYTES)
-            .serve_connection(TokioIo::new(Box::pin(stream)), service);
+            .serve_connection(TokioIo::new(stream), service);
         let connection = graceful.watch(connection);
         connections.spawn(async move {
-            if let Err(error) = connection.await {
-                tracing::debug!(%error, "a connection to the admin endpoint failed");
+            let _ends = open.clone().drop_guard();
+            tokio::select! {
+                ended = connection => if let Err(error) = ended {
+                    tracing::debug!(%error, "a connection to the admin endpoint failed");
+                },
+                () = open.cancelled() => {}
+                () = tokio::time::sleep(CONNECTION) => {}
             }
-            drop(place);
         });
     }
     // Who does not take what was asked for is not waited for.
     let _ = timeout(GOODBYE, graceful.shutdown()).await;
     connections.shutdown().await;
-}
-
-type Accepted = (tokio::net::TcpStream, tokio::sync::OwnedSemaphorePermit);
-
-/// The next connection for which there is a place, on the `spare` descriptor when there is no other: what is wrong can be
-/// asked for even then. Cancel-safe: a place that was got goes back.
-async fn accept(
-    listener: &TcpListener,
-    places: &Arc<Semaphore>,
-    spare: &mut Option<File>,
-) -> Option<Accepted> {
-    let place = Arc::clone(places).acquire_owned().await.ok()?;
-    loop {
-        match listener.accept().await {
-            Ok((stream, _)) => return Some((stream, place)),
-            Err(error) if spare.take().is_none() => {
-                tracing::debug!(%error, "the admin endpoint cannot accept a connection");
-                return None;
-            }
-            Err(_) => {}
-        }
-    }
 }
 
 #[cfg(test)]

@@ -11,11 +11,11 @@ use leafhost_core::ports::{
     ConfigurationSource, HandlerSource, InstanceStore, Loader, ResourceLedger,
 };
 use leafhost_core::timeouts;
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::admin::{self, Admin};
+use crate::admin::{self, Admin, Listener};
 use crate::clock::Clock;
 use crate::discovery::{self, DiscoveryConfig, DiscoveryTask};
 use crate::document::{Board, Identity};
@@ -52,8 +52,12 @@ pub struct AgentConfig {
     pub problems: Vec<String>,
     /// Where the admin endpoint listens, already bound.
     pub listener: Option<TcpListener>,
+    /// Where it listens besides for those who may open a file, already bound.
+    pub socket: Option<UnixListener>,
     /// Where `/metrics` is served alone, already bound.
     pub metrics_listener: Option<TcpListener>,
+    /// How many lines of the log have been dropped.
+    pub lost_log_lines: fn() -> u64,
 }
 
 impl AgentConfig {
@@ -68,7 +72,9 @@ impl AgentConfig {
             handler_eviction: timeouts::HANDLER_EVICTION,
             problems: Vec::new(),
             listener: None,
+            socket: None,
             metrics_listener: None,
+            lost_log_lines: || 0,
         }
     }
 }
@@ -129,7 +135,9 @@ pub struct Agent {
     board: Board,
     metrics: Arc<Metrics>,
     listener: Option<TcpListener>,
+    socket: Option<UnixListener>,
     metrics_listener: Option<TcpListener>,
+    lost_log_lines: fn() -> u64,
 }
 
 impl Agent {
@@ -144,7 +152,9 @@ impl Agent {
             handler_eviction,
             problems,
             listener,
+            socket,
             metrics_listener,
+            lost_log_lines,
         } = config;
         let clock = Clock::new(Timestamp::now());
         let metrics = Arc::new(Metrics::default());
@@ -216,7 +226,9 @@ impl Agent {
             },
             metrics,
             listener,
+            socket,
             metrics_listener,
+            lost_log_lines,
         })
     }
 
@@ -231,14 +243,24 @@ impl Agent {
         let mut tasks = Tasks::new(stop.clone());
         let first_version = u64::try_from(Timestamp::now().as_millisecond()).unwrap_or_default();
         let (version, versions) = watch::channel(first_version);
-        let admin = Admin::new(self.board.clone(), versions, self.metrics, stop.clone());
+        let admin = Admin::new(
+            self.board.clone(),
+            versions,
+            self.metrics,
+            self.lost_log_lines,
+            stop.clone(),
+        );
         // Before the others take files, which they can wait for.
-        let endpoint = self
-            .listener
-            .map(|listener| admin::serve(listener, admin.clone().routes(), stop.clone()));
+        let serve = |listener, routes| admin::serve(listener, routes, stop.clone());
+        let addressed = self.listener.map(Listener::Tcp);
+        let endpoints: Vec<_> = addressed
+            .into_iter()
+            .chain(self.socket.map(Listener::Unix))
+            .map(|listener| serve(listener, admin.clone().routes()))
+            .collect();
         let metrics_endpoint = self
             .metrics_listener
-            .map(|listener| admin::serve(listener, admin.metrics_route(), stop.clone()));
+            .map(|listener| serve(Listener::Tcp(listener), admin.metrics_route()));
         tasks.spawn("loader", done(self.loader.run(stop.clone())));
         tasks.spawn("discovery", {
             let task = self.discovery.run(stop.clone());
@@ -259,7 +281,7 @@ impl Agent {
         tasks.spawn("problems", done(teller));
         let counter = admin::count_versions(self.board, version, stop.clone());
         tasks.spawn("status versions", done(counter));
-        if let Some(endpoint) = endpoint {
+        for endpoint in endpoints {
             tasks.spawn("admin endpoint", done(endpoint));
         }
         if let Some(endpoint) = metrics_endpoint {

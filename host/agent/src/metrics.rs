@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::sync::atomic::Ordering;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -111,6 +112,7 @@ pub struct Metrics {
     resources: Family<Labels, Gauge>,
     registrations: Gauge,
     problems: Family<Labels, Gauge>,
+    lost_lines: Count,
 }
 
 impl Default for Metrics {
@@ -131,6 +133,7 @@ impl Default for Metrics {
         let resources = Family::default();
         let registrations = Gauge::default();
         let problems = Family::default();
+        let lost_lines = Count::default();
         registry.register(
             "akri_instance_count",
             "Instances this node sees",
@@ -206,6 +209,11 @@ impl Default for Metrics {
             "What is wrong now, as the status tells it, by the part that says so",
             Family::clone(&problems),
         );
+        registry.register(
+            "leafhost_log_lines_dropped_total",
+            "Lines of the log that its reader did not take in time",
+            lost_lines.clone(),
+        );
         Self {
             registry,
             instances,
@@ -224,6 +232,7 @@ impl Default for Metrics {
             resources,
             registrations,
             problems,
+            lost_lines,
         }
     }
 }
@@ -321,6 +330,11 @@ impl Metrics {
             let labels = labels([("discovery_handler_name", name), ("result", result)]);
             self.response_result.remove(&labels);
         }
+    }
+
+    /// So many lines of the log were dropped since the agent started.
+    pub(crate) fn lost_log_lines(&self, lines: u64) {
+        self.lost_lines.0.inner().store(lines, Ordering::Relaxed);
     }
 
     pub(crate) fn wrote(&self, kind: &'static str, result: &'static str) {

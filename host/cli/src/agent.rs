@@ -21,6 +21,7 @@ mod assemble;
 mod log;
 mod missing;
 mod settings;
+mod socket;
 mod systemd;
 
 use settings::Settings;
@@ -32,15 +33,15 @@ const KEPT: Duration = Duration::from_mins(1);
 /// so little to do that it ends: after a moment with much to write there would be as many for good.
 const FILES: usize = 16;
 
-/// Threads beside one for each core: for files, for guests and what they wait for, for events, for the allocator.
-const BESIDE_CORES: usize = 12;
+/// Threads beside one for each core: for files, for guests and what they wait for, for events, for the log, for the allocator.
+const BESIDE_CORES: usize = 13;
 
 /// Runs the verb.
 pub fn run(args: AgentArgs) -> Result<()> {
     let settings = Settings::new(args, &User::current())?;
-    log::start(settings.log_format, &settings.log_level)?;
-    open_more_files();
     find_threads()?;
+    let _log = log::start(settings.log_format, &settings.log_level)?;
+    open_more_files();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .thread_keep_alive(KEPT)
         .max_blocking_threads(FILES)
@@ -98,7 +99,7 @@ async fn serve(settings: Settings) -> Result<()> {
         Some(address) => Some(bind(address, "--metrics-listen").await?),
         None => None,
     };
-    let agent = assemble::agent(&settings, listener, metrics).await?;
+    let (agent, socket) = assemble::agent(&settings, listener, metrics).await?;
     let file = AgentFile::of_this_process(address);
     let published = file.publish(&settings.state_dir).map_err(|error| {
         // What there is is served all the same.
@@ -110,7 +111,7 @@ async fn serve(settings: Settings) -> Result<()> {
     tracing::info!(node = settings.node, %address, folder = %settings.dir.display(),
         state = %settings.state_dir.display(), "agent starts");
     let result = run_until_signal(agent, &mut signals, file.address).await;
-    drop(published);
+    drop((published, socket));
     result
 }
 

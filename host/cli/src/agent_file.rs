@@ -1,4 +1,4 @@
-//! `agent.json` in the state folder: how `leafhost status` finds the agent that works there.
+//! `agent.json` and `agent.sock` in the state folder: how `leafhost status` finds the agent that works there.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -33,6 +33,11 @@ impl AgentFile {
     /// Where it is.
     pub fn path(state_dir: &Path) -> PathBuf {
         state_dir.join("agent.json")
+    }
+
+    /// Where the agent's socket is.
+    pub fn socket(state_dir: &Path) -> PathBuf {
+        state_dir.join("agent.sock")
     }
 
     /// Writes it, whole or not at all. It goes when the guard is dropped.

@@ -156,6 +156,10 @@ pub struct AgentArgs {
     #[arg(long, env = "LEAFHOST_LISTEN", value_name = "ADDR:PORT", default_value = DEFAULT_LISTEN)]
     pub listen: SocketAddr,
 
+    /// The group whose members may also ask for the status over the socket in the state folder [default: the agent's user alone]
+    #[arg(long, env = "LEAFHOST_SOCKET_GROUP", value_name = "GROUP")]
+    pub socket_group: Option<String>,
+
     /// A further address that serves /metrics alone, for scrapers on the network
     #[arg(long, env = "LEAFHOST_METRICS_LISTEN", value_name = "ADDR:PORT")]
     pub metrics_listen: Option<SocketAddr>,

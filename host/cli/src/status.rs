@@ -17,6 +17,7 @@ mod find;
 mod kubelet;
 mod overview;
 mod slots;
+mod socket;
 mod watch;
 
 #[cfg(test)]

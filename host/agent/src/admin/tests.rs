@@ -45,7 +45,7 @@ async fn start() -> Bench {
     let shutdown = CancellationToken::new();
     let metrics = Arc::new(Metrics::default());
     metrics.wrote("create", "ok");
-    let admin = Admin::new(board, versions, metrics, shutdown.clone());
+    let admin = Admin::new(board, versions, metrics, || 3, shutdown.clone());
     let known = admin.clone();
     let listeners = [
         TcpListener::bind("127.0.0.1:0").await.unwrap(),
@@ -56,15 +56,23 @@ async fn start() -> Bench {
         .map(|listener| listener.local_addr().unwrap());
     let [all, metrics] = listeners;
     let tasks = [
-        tokio::spawn(serve(all, admin.clone().routes(), shutdown.clone())),
-        tokio::spawn(serve(metrics, admin.metrics_route(), shutdown.clone())),
+        tokio::spawn(serve(
+            Listener::Tcp(all),
+            admin.clone().routes(),
+            shutdown.clone(),
+        )),
+        tokio::spawn(serve(
+            Listener::Tcp(metrics),
+            admin.metrics_route(),
+            shutdown.clone(),
+        )),
     ];
     Bench {
+        admin: known,
         address,
         metrics_address,
         reconcile,
         version,
-        admin: known,
         shutdown,
         tasks: tasks.map(AbortOnDropHandle::new),
     }
@@ -118,6 +126,11 @@ async fn the_metrics_endpoint_has_the_metrics_alone() {
         get(bench.metrics_address, "/metrics")
             .await
             .contains("# TYPE leafhost_store_writes_total counter")
+    );
+    assert!(
+        get(bench.metrics_address, "/metrics")
+            .await
+            .contains("\nleafhost_log_lines_dropped_total 3\n")
     );
     for path in ["/status", "/healthz", "/readyz", "/"] {
         assert!(
@@ -211,35 +224,70 @@ async fn unread(address: std::net::SocketAddr) -> TcpStream {
     stream
 }
 
-#[tokio::test]
-async fn who_does_not_take_the_status_shares_it_with_those_who_ask_for_the_same() {
-    let bench = start().await;
-    let mut held = Vec::new();
-    for _ in 0..20 {
-        held.push(unread(bench.address).await);
-    }
-    assert_eq!(bench.admin.rendered.free(), 1);
-    bench.version.send_replace(8);
-    held.push(unread(bench.address).await);
-    assert_eq!(bench.admin.rendered.free(), 0);
-    // Another version waits for its place.
-    bench.version.send_replace(9);
-    let waits = tokio::spawn(get(bench.address, "/status"));
-    assert!(get(bench.address, "/healthz").await.contains("ok"));
-    assert!(!waits.is_finished());
-    held.clear();
-    assert!(waits.await.unwrap().starts_with("HTTP/1.1 200"));
+/// Waits until the other side has closed it.
+async fn closed(stream: &mut TcpStream) {
+    let mut rest = Vec::new();
+    let _ = stream.read_to_end(&mut rest).await;
 }
 
 #[tokio::test]
-async fn who_takes_nothing_for_half_a_minute_is_hung_up_on() {
+async fn of_many_idle_connections_the_oldest_gives_way() {
     let bench = start().await;
-    let held = unread(bench.address).await;
-    assert_eq!(bench.admin.rendered.free(), 1);
+    let mut held = Vec::new();
+    for _ in 0..CONNECTIONS {
+        held.push(TcpStream::connect(bench.address).await.unwrap());
+    }
+    for path in ["/healthz", "/metrics", "/status"] {
+        let answer = get(bench.address, path).await;
+        assert!(answer.starts_with("HTTP/1.1 200"), "{path}: {answer:.200}");
+    }
+    timeout(HEAD / 2, closed(&mut held[0])).await.unwrap();
+}
+
+#[tokio::test]
+async fn of_many_who_do_not_take_the_status_the_one_who_asked_first_gives_way() {
+    let bench = start().await;
+    let mut held = Vec::new();
+    for _ in 0..DOCUMENTS {
+        held.push(unread(bench.address).await);
+    }
+    assert!(
+        get(bench.address, "/status")
+            .await
+            .starts_with("HTTP/1.1 200")
+    );
+    timeout(HEAD / 2, closed(&mut held[0])).await.unwrap();
+}
+
+#[tokio::test]
+async fn who_takes_nothing_is_hung_up_on_in_the_end() {
+    let bench = start().await;
+    let mut held = unread(bench.address).await;
     tokio::time::pause();
-    tokio::time::sleep(UNREAD * 2).await;
-    assert_eq!(bench.admin.rendered.free(), 2);
-    drop(held);
+    tokio::time::sleep(CONNECTION * 2).await;
+    closed(&mut held).await;
+}
+
+#[tokio::test]
+async fn a_unix_socket_is_served_alike() {
+    let bench = start().await;
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("socket");
+    let listener = Listener::Unix(UnixListener::bind(&path).unwrap());
+    let served = serve(
+        listener,
+        bench.admin.clone().routes(),
+        bench.shutdown.clone(),
+    );
+    let _task = AbortOnDropHandle::new(tokio::spawn(served));
+    let mut stream = UnixStream::connect(&path).await.unwrap();
+    stream
+        .write_all(b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n")
+        .await
+        .unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
 }
 
 #[tokio::test]

@@ -21,13 +21,14 @@ use tokio::sync::watch;
 
 use super::missing::Machine;
 use super::settings::Settings;
+use super::socket::{self, Bound};
 
 /// The agent, ready to run. The state folder is held until it is dropped.
 pub async fn agent(
     settings: &Settings,
     listener: TcpListener,
     metrics_listener: Option<TcpListener>,
-) -> Result<Agent> {
+) -> Result<(Agent, Option<Bound>)> {
     let places = Places {
         folder: settings.dir.clone(),
         state_dir: settings.state_dir.clone(),
@@ -36,10 +37,18 @@ pub async fn agent(
     let home = Arc::new(Standalone::open(places, &settings.node).await?);
     let (runtime, mut problems) = start_runtime(settings).await?;
     problems.extend(home.problems().iter().map(ToString::to_string));
+    let socket = socket::bind(&settings.state_dir, settings.socket_group.as_ref());
+    let socket = socket.inspect_err(|error| {
+        // What there is is served all the same.
+        let error = crate::failure::line(error);
+        tracing::warn!(error, "leafhost status asks at the address of --listen");
+    });
+    let (socket, bound) = socket.ok().unzip();
     for problem in &problems {
         tracing::warn!("{problem}");
     }
     let config = AgentConfig {
+        socket,
         cdi_dir: settings.cdi_dir.clone(),
         kubelet: settings.kubelet_dir.clone().map(|root| KubeletConfig {
             root,
@@ -49,6 +58,7 @@ pub async fn agent(
         problems,
         listener: Some(listener),
         metrics_listener,
+        lost_log_lines: super::log::lost_lines,
         ..AgentConfig::new(&settings.node, env!("CARGO_PKG_VERSION"))
     };
     let ports = Ports {
@@ -58,7 +68,7 @@ pub async fn agent(
         instances: Arc::new(Instances(Arc::clone(&home))),
         ledger: Arc::new(Ledger(home)),
     };
-    Ok(Agent::build(config, ports)?)
+    Ok((Agent::build(config, ports)?, bound))
 }
 
 /// The runtime, and what this machine lacks.
@@ -188,7 +198,7 @@ mod tests {
         let settings = mk_settings(dir.path());
         let listener = TcpListener::bind(settings.listen).await.unwrap();
         let address = listener.local_addr().unwrap();
-        let agent = agent(&settings, listener, None).await.unwrap();
+        let (agent, _socket) = agent(&settings, listener, None).await.unwrap();
         let shutdown = CancellationToken::new();
         let running = tokio::spawn(agent.run(shutdown.clone()));
         let ready = async {

@@ -1,9 +1,15 @@
 //! The agent's log, on stderr: lines for people, or one JSON object a line.
+//!
+//! A thread of its own writes it. Whoever reads it may stop to: then so many lines wait, and the rest is dropped and counted.
 
 use std::io::IsTerminal as _;
 use std::os::unix::fs::MetadataExt as _;
+use std::sync::{OnceLock, mpsc};
+use std::thread;
+use std::time::Duration;
 
 use anyhow::Result;
+use tracing_appender::non_blocking::{ErrorCounter, NonBlockingBuilder, WorkerGuard};
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
@@ -12,16 +18,53 @@ use crate::args::LogFormat;
 use crate::failure::Usage;
 use crate::terminal::Paint;
 
-/// Starts it.
-pub fn start(format: LogFormat, level: &str) -> Result<()> {
+/// So many lines wait for whoever reads the log.
+const LINES: usize = 4096;
+/// So long the last lines are waited for at the end.
+const GOODBYE: Duration = Duration::from_secs(1);
+
+static LOST: OnceLock<ErrorCounter> = OnceLock::new();
+
+/// How many lines were dropped so far.
+pub fn lost_lines() -> u64 {
+    let lost = LOST.get().map_or(0, ErrorCounter::dropped_lines);
+    u64::try_from(lost).unwrap_or(u64::MAX)
+}
+
+/// The log; its last lines are written when it is dropped.
+#[derive(Debug)]
+pub struct Log(Option<WorkerGuard>);
+
+impl Drop for Log {
+    fn drop(&mut self) {
+        let guard = self.0.take();
+        let (ended, end) = mpsc::channel::<()>();
+        // Where nobody reads, the guard itself complains on stdout, which may be read by the same nobody.
+        let writes = thread::Builder::new().spawn(move || {
+            drop(guard);
+            drop(ended);
+        });
+        if writes.is_ok() {
+            let _ = end.recv_timeout(GOODBYE);
+        }
+    }
+}
+
+/// Starts it. Panics are in it, too.
+pub fn start(format: LogFormat, level: &str) -> Result<Log> {
     let filter = filter(level).ok_or_else(|| {
         Usage(format!(
             "--log-level {level:?} is not error, warn, info, debug, trace, off or a list such as info,leafhost_wasm=debug"
         ))
     })?;
     let log = tracing_subscriber::registry().with(filter);
+    let (writer, guard) = NonBlockingBuilder::default()
+        .buffered_lines_limit(LINES)
+        .thread_name("log")
+        .finish(std::io::stderr());
+    let lost = writer.error_counter();
     let lines = tracing_subscriber::fmt::layer()
-        .with_writer(std::io::stderr)
+        .with_writer(writer)
         .with_ansi(Paint::stderr().is_on());
     let journal = is_journal();
     let text = match format {
@@ -35,7 +78,10 @@ pub fn start(format: LogFormat, level: &str) -> Result<()> {
         (true, false) => log.with(lines).try_init(),
         (false, _) => log.with(lines.json().flatten_event(true)).try_init(),
     };
-    started.map_err(|error| anyhow::anyhow!("cannot start the log: {error}"))
+    started.map_err(|error| anyhow::anyhow!("cannot start the log: {error}"))?;
+    LOST.get_or_init(|| lost);
+    std::panic::set_hook(Box::new(|panic| tracing::error!("{panic}")));
+    Ok(Log(Some(guard)))
 }
 
 /// What is logged. The library's own reading takes an empty part for `error`, and a misspelt level for a part of the program.

@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use leafhost_agent::SlotConfig;
+use nix::unistd::Group;
 
+use super::socket;
 use crate::args::{AgentArgs, CompilerArgs, LogFormat};
 use crate::failure::Usage;
 use crate::folders::{self, User};
@@ -30,6 +32,8 @@ pub struct Settings {
     pub handlers_dirs: Vec<PathBuf>,
     /// Where the admin endpoint listens.
     pub listen: SocketAddr,
+    /// Whose members may use the socket.
+    pub socket_group: Option<Group>,
     /// Where `/metrics` is served alone.
     pub metrics_listen: Option<SocketAddr>,
     /// How long a handler stays Offline before it is removed.
@@ -59,6 +63,7 @@ impl Settings {
             instance_resources,
             handlers_dir,
             listen,
+            socket_group,
             metrics_listen,
             handler_eviction,
             compiler,
@@ -113,6 +118,7 @@ impl Settings {
             },
             handlers_dirs,
             listen,
+            socket_group: socket_group.as_deref().map(socket::group).transpose()?,
             metrics_listen,
             handler_eviction,
             compiler,

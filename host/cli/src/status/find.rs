@@ -8,7 +8,9 @@ use anyhow::{Result, anyhow, bail};
 use leafhost_agent::admin::VERSION_HEADER;
 use leafhost_agent::status::Status;
 use leafhost_core::text;
+use ureq::unversioned::resolver::DefaultResolver;
 
+use super::socket::SocketConnector;
 use crate::agent_file::AgentFile;
 use crate::args::DEFAULT_LISTEN;
 use crate::folders::{SYSTEM_STATE, User};
@@ -78,7 +80,7 @@ impl Search {
     fn status_within(&self, after: Option<&str>, patience: Duration) -> Result<Option<Answer>> {
         let (dirs, and_default_address) = match self {
             Self::Address(address) => {
-                return fetch(address, after, patience)
+                return fetch(&Place::Address(address.clone()), after, patience)
                     .map_err(|trouble| anyhow!(trouble.at(&format!("at {address}"))));
             }
             Self::Folders {
@@ -89,9 +91,18 @@ impl Search {
         let mut looked = Vec::new();
         for dir in dirs {
             let path = AgentFile::path(dir);
+            let socket = AgentFile::socket(dir);
+            match fetch(&Place::Socket(socket.clone()), after, patience) {
+                Ok(answer) => return Ok(answer),
+                Err(trouble @ Trouble::Slow(_)) => {
+                    bail!(trouble.at(&format!("at {}", socket.display())));
+                }
+                // No agent, one that has no socket, or not for this user.
+                Err(Trouble::Absent(_) | Trouble::Other(_)) => {}
+            }
             match AgentFile::read(dir) {
                 Ok(AgentFile { address, pid }) => {
-                    match fetch(&address.to_string(), after, patience) {
+                    match fetch(&Place::Address(address.to_string()), after, patience) {
                         Ok(answer) => return Ok(answer),
                         Err(trouble @ Trouble::Slow(_)) => {
                             let named =
@@ -115,7 +126,7 @@ impl Search {
             }
         }
         if and_default_address {
-            match fetch(DEFAULT_LISTEN, after, patience) {
+            match fetch(&Place::Address(DEFAULT_LISTEN.to_owned()), after, patience) {
                 Ok(answer) => return Ok(answer),
                 Err(trouble @ Trouble::Slow(_)) => {
                     bail!(trouble.at(&format!("at {DEFAULT_LISTEN}")));
@@ -192,8 +203,14 @@ fn is_mid_answer(error: &std::io::Error) -> bool {
     )
 }
 
+/// Where an agent is asked.
+enum Place {
+    Address(String),
+    Socket(PathBuf),
+}
+
 fn fetch(
-    address: &str,
+    place: &Place,
     after: Option<&str>,
     patience: Duration,
 ) -> Result<Option<Answer>, Trouble> {
@@ -203,15 +220,25 @@ fn fetch(
     };
     let told = |error| trouble(error, patience);
     // No proxy: the agent is on this machine or named by the user.
-    let client: ureq::Agent = ureq::Agent::config_builder()
+    let config = ureq::Agent::config_builder()
         .timeout_global(Some(patience))
         .timeout_resolve(Some(patience / 2))
         .timeout_connect(Some(patience / 2))
         .proxy(None)
-        .build()
-        .into();
+        .build();
+    let (client, host) = match place {
+        Place::Address(address) => (ureq::Agent::new_with_config(config), address.as_str()),
+        Place::Socket(path) => {
+            let connector = SocketConnector(path.clone());
+            let resolver = DefaultResolver::default();
+            (
+                ureq::Agent::with_parts(config, connector, resolver),
+                "127.0.0.1",
+            )
+        }
+    };
     let mut response = client
-        .get(format!("http://{address}/status{query}"))
+        .get(format!("http://{host}/status{query}"))
         .call()
         .map_err(told)?;
     if response.status().as_u16() == 304 {
@@ -315,6 +342,40 @@ mod tests {
             asked
         });
         (address, server)
+    }
+
+    #[test]
+    fn the_socket_in_the_state_folder_is_asked_before_the_address() {
+        use std::io::{Read as _, Write as _};
+        let dir = tempfile::tempdir().unwrap();
+        let listener =
+            std::os::unix::net::UnixListener::bind(AgentFile::socket(dir.path())).unwrap();
+        let server = std::thread::spawn(move || {
+            let (mut slow, _) = listener.accept().unwrap();
+            let _ = slow.read(&mut [0; 1024]).unwrap();
+            let (mut stream, _) = listener.accept().unwrap();
+            let _ = stream.read(&mut [0; 1024]).unwrap();
+            let body = r#"{"node":"edge-1"}"#;
+            write!(
+                stream,
+                "HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{body}",
+                body.len()
+            )
+            .unwrap();
+            drop(slow);
+        });
+        let search = Search::new(None, Some(dir.path()), &User::default());
+        let error = search
+            .status_within(None, Duration::from_millis(300))
+            .unwrap_err();
+        let error = error.to_string();
+        assert!(
+            error.contains("agent.sock") && error.contains("has not answered"),
+            "{error}"
+        );
+        let answer = search.status(None).unwrap().unwrap();
+        assert_eq!(answer.status.node, "edge-1");
+        server.join().unwrap();
     }
 
     #[test]

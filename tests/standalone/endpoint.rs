@@ -1,0 +1,99 @@
+//! Whoever reads the agent's log or asks at its endpoint cannot hold it up.
+
+use std::fs;
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt as _;
+use std::process::{Child, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use leafhost_tests::agent::Home;
+use leafhost_tests::wait::{eventually, within};
+use nix::fcntl::{FcntlArg, fcntl};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+
+/// Where the agent listens.
+fn address(home: &Home) -> Result<String> {
+    let file: Value = serde_json::from_slice(&fs::read(home.path().join("state/agent.json"))?)?;
+    let address = file.get("address").and_then(Value::as_str);
+    Ok(address.context("no address")?.to_owned())
+}
+
+/// Ends a child that a test gives up.
+struct Ended(Child);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn a_log_that_nobody_reads_holds_up_neither_answers_nor_the_end() -> Result<()> {
+    let home = Home::new()?;
+    let mut command = home.command(&["--log-level", "debug"])?;
+    let command = command
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped());
+    let mut agent = Ended(command.spawn()?);
+    let unread = agent.0.stderr.take().context("no pipe")?;
+    fcntl(&unread, FcntlArg::F_SETPIPE_SZ(4096))?;
+    let address = eventually("the agent listens", || address(&home))?;
+    let dropped = || -> Result<u64> {
+        let metrics = home.get("/metrics")?;
+        let name = "leafhost_log_lines_dropped_total ";
+        let line = metrics.lines().find_map(|line| line.strip_prefix(name));
+        Ok(line.context("no such metric")?.parse()?)
+    };
+    // Each is a line of the log.
+    within(Duration::from_mins(2), "lines are dropped", || {
+        for _ in 0..500 {
+            let mut stream = TcpStream::connect(&address)?;
+            stream.write_all(b"\x16\x03\x01\r\n\r\n")?;
+            stream.read_to_end(&mut Vec::new())?;
+        }
+        ensure!(dropped()? > 0, "none is");
+        Ok(())
+    })?;
+    home.status()?;
+    kill(Pid::from_raw(i32::try_from(agent.0.id())?), Signal::SIGTERM)?;
+    let ended = within(Duration::from_secs(10), "the agent ends", || {
+        agent.0.try_wait()?.context("it still runs")
+    })?;
+    ensure!(ended.success(), "{ended}");
+    drop(unread);
+    Ok(())
+}
+
+#[test]
+fn idle_connections_and_slow_readers_keep_nobody_from_the_status() -> Result<()> {
+    let mut home = Home::new()?;
+    home.start(&[])?;
+    let socket = fs::metadata(home.path().join("state/agent.sock"))?;
+    ensure!(socket.permissions().mode() & 0o777 == 0o600);
+    let address = address(&home)?;
+    let mut held = Vec::new();
+    for number in 0..80 {
+        let mut stream = TcpStream::connect(&address)?;
+        if number < 10 {
+            stream.write_all(b"GET /status HTTP/1.1\r\nHost: a\r\n\r\n")?;
+        }
+        held.push(stream);
+    }
+    home.status()?;
+    for path in ["/healthz", "/metrics", "/status"] {
+        home.get(path)?;
+    }
+    // The socket is enough.
+    fs::remove_file(home.path().join("state/agent.json"))?;
+    home.status()?;
+    home.stop(Signal::SIGTERM)?;
+    ensure!(!home.path().join("state/agent.sock").exists());
+    drop(held);
+    Ok(())
+}
