@@ -3,10 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use leafhost_core::attribute::AttributeValue;
 use leafhost_core::device::Health;
+use leafhost_core::instance::{Instance, InstanceSpec, Leafhost};
 use leafhost_core::names::ConfigurationKey;
 use leafhost_core::ports::{InstanceSet, SourceProblem};
 use leafhost_core::text;
+use leafhost_kubelet::State;
 use tokio::sync::watch;
 
 use crate::agent::KubeletBoard;
@@ -17,10 +20,13 @@ use crate::loader::{HandlerSet, LoadedSource};
 use crate::metrics::resource_state;
 use crate::offer::OfferReport;
 use crate::reconcile::ReconcileReport;
+use crate::slots::unit::resource;
 use crate::status::{
     ConfigurationView, HandlerView, KubeletView, ResourceView, SessionView, SlotView, Status,
 };
 
+/// The most bytes of properties that the document has: it is made and read within seconds.
+const MOST_PROPERTIES: usize = 8 << 20;
 /// So many sentences of one kind are told of a Configuration.
 const TOLD: usize = 20;
 /// So many names are told in one sentence.
@@ -111,6 +117,24 @@ impl Board {
         })
     }
 
+    /// Resources that the kubelet does not get, and why.
+    fn unserved(&self) -> BTreeMap<String, String> {
+        let Some(kubelet) = &self.kubelet else {
+            return BTreeMap::new();
+        };
+        let plugins = kubelet.plugins.borrow();
+        let failed = plugins.resources.iter();
+        let failed = failed.filter(|(_, report)| report.state == State::Failed);
+        let told = failed.filter_map(|(name, report)| {
+            let problem = report.problem.as_ref()?;
+            Some((
+                name.to_string(),
+                format!("pods do not get {name}: {problem}"),
+            ))
+        });
+        told.collect()
+    }
+
     /// The document as of now.
     pub fn status(&self) -> Status {
         let handlers = Arc::clone(&self.handlers.borrow());
@@ -128,23 +152,77 @@ impl Board {
             .iter()
             .filter(|problem| problem.configuration.is_none());
         problems.extend(unowned.map(SourceProblem::to_string));
-        problems.extend(self.reconcile.borrow().problems.iter().cloned());
+        let reconciled = self.reconcile.borrow().clone();
+        problems.extend(reconciled.problems);
+        problems.extend(reconciled.left_out);
         problems.extend(offers.general.iter().cloned());
+        let instances = instances.instances.values();
+        let size: usize = instances.clone().map(|one| properties_size(one)).sum();
+        let leave_out = size > MOST_PROPERTIES;
+        if leave_out {
+            problems.push(format!(
+                "the Instances' properties and attributes are left out here, because they have {} MiB: the Instances themselves have them",
+                size >> 20
+            ));
+        }
+        let shown = |one: &Arc<Instance>| {
+            if leave_out {
+                without_properties(one)
+            } else {
+                (**one).clone()
+            }
+        };
         Status {
             node: self.identity.node.clone(),
             version: self.identity.version.clone(),
             mode: self.identity.mode.clone(),
             cdi_dir: self.identity.cdi_dir.clone(),
             handlers: handler_views(&handlers, &report.handlers),
-            configurations: configuration_views(&devices, &report, &offers),
-            instances: instances
-                .instances
-                .values()
-                .map(|instance| (**instance).clone())
-                .collect(),
+            configurations: configuration_views(&devices, &report, &offers, &self.unserved()),
+            instances: instances.map(shown).collect(),
             kubelet: self.kubelet.as_ref().map(kubelet_view),
             problems,
         }
+    }
+}
+
+/// What an Instance has that grows with what a handler tells, in bytes.
+fn properties_size(instance: &Instance) -> usize {
+    let properties = instance.spec.broker_properties.iter();
+    let properties = properties.map(|(name, value)| name.len() + value.len());
+    let leafhost = instance.spec.leafhost.iter();
+    let attributes = leafhost.flat_map(|leafhost| &leafhost.attributes);
+    let attributes = attributes.map(|(name, value)| {
+        let value = match value {
+            AttributeValue::String(text) | AttributeValue::Version(text) => text.len(),
+            AttributeValue::Int(_) | AttributeValue::Bool(_) => size_of_val(value),
+        };
+        name.len() + value
+    });
+    properties.chain(attributes).sum()
+}
+
+fn without_properties(instance: &Instance) -> Instance {
+    let spec = &instance.spec;
+    Instance {
+        api_version: instance.api_version.clone(),
+        kind: instance.kind.clone(),
+        metadata: instance.metadata.clone(),
+        spec: InstanceSpec {
+            configuration_name: spec.configuration_name.clone(),
+            cdi_name: spec.cdi_name.clone(),
+            capacity: spec.capacity,
+            broker_properties: BTreeMap::new(),
+            shared: spec.shared,
+            nodes: spec.nodes.clone(),
+            device_usage: spec.device_usage.clone(),
+            leafhost: spec.leafhost.as_ref().map(|leafhost| Leafhost {
+                id: leafhost.id.clone(),
+                physical_id: leafhost.physical_id.clone(),
+                ..Leafhost::default()
+            }),
+        },
+        status: instance.status.clone(),
     }
 }
 
@@ -244,6 +322,7 @@ fn configuration_views(
     devices: &DeviceSnapshot,
     report: &DiscoveryReport,
     offers: &OfferReport,
+    unserved: &BTreeMap<String, String>,
 ) -> Vec<ConfigurationView> {
     let twice = found_twice(devices);
     let mut problems: BTreeMap<&ConfigurationKey, Vec<String>> = BTreeMap::new();
@@ -265,6 +344,7 @@ fn configuration_views(
             let mut texts = problems.remove(key).unwrap_or_default();
             texts.extend(report.problems.iter().cloned());
             texts.extend(offers.problems.get(key).into_iter().flatten().cloned());
+            texts.extend(unserved.get(&resource(key.name())).cloned());
             texts.extend(twice.get(key).into_iter().flatten().cloned());
             ConfigurationView {
                 name: key.name().to_owned(),

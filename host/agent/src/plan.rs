@@ -17,12 +17,16 @@ use leafhost_core::names::{
 };
 use leafhost_core::ports::{Change, InstanceSet};
 use leafhost_core::slot::{slot_id, slot_number};
+use leafhost_core::text::{abridge, escape};
 
 use leafhost_core::configuration::Configuration;
 
 use crate::devices::DeviceView;
 use crate::discovery::{ConfigurationDevices, DeviceSnapshot};
 use crate::slots::HeldSlots;
+
+/// The most bytes of an id that are told.
+const MAX_ID: usize = 64;
 
 /// What has to be known beside devices and Instances.
 #[derive(Debug, Clone, Default)]
@@ -33,13 +37,22 @@ pub struct Beside {
     pub held: Arc<HeldSlots>,
 }
 
+/// What a plan comes to.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Plan {
+    /// What has to be written.
+    pub changes: Vec<Change>,
+    /// Devices that no Instance can stand for, and why.
+    pub left_out: Vec<String>,
+}
+
 /// What has to be written: first for the Configurations of which it is least, so that none waits for another's thousands.
 pub fn plan(
     node: &str,
     snapshot: &DeviceSnapshot,
     instances: &InstanceSet,
     beside: &Beside,
-) -> Vec<Change> {
+) -> Plan {
     let mut by_configuration: BTreeMap<(&str, &str), Vec<&Instance>> = BTreeMap::new();
     for instance in instances.instances.values() {
         let owner = (
@@ -48,9 +61,9 @@ pub fn plan(
         );
         by_configuration.entry(owner).or_default().push(instance);
     }
-    let mut plans = Vec::new();
+    let (mut plans, mut left_out) = (Vec::new(), Vec::new());
     for (key, view) in &snapshot.configurations {
-        let mut changes = Vec::new();
+        let mut planned = Plan::default();
         let held = by_configuration
             .remove(&(key.namespace(), key.name()))
             .unwrap_or_default();
@@ -59,8 +72,9 @@ pub fn plan(
             configuration: &view.configured.configuration,
             beside,
         }
-        .plan(view, &held, instances, &mut changes);
-        plans.push(changes);
+        .plan(view, &held, instances, &mut planned);
+        plans.push(planned.changes);
+        left_out.extend(planned.left_out);
     }
     if snapshot.complete {
         for ((namespace, name), held) in by_configuration {
@@ -75,7 +89,10 @@ pub fn plan(
         }
     }
     plans.sort_by_key(Vec::len);
-    plans.into_iter().flatten().collect()
+    Plan {
+        changes: plans.into_iter().flatten().collect(),
+        left_out,
+    }
 }
 
 struct Planner<'a> {
@@ -90,8 +107,9 @@ impl Planner<'_> {
         view: &ConfigurationDevices,
         held: &[&Instance],
         all: &InstanceSet,
-        changes: &mut Vec<Change>,
+        planned: &mut Plan,
     ) {
+        let Plan { changes, left_out } = planned;
         let mut matched: BTreeMap<DeviceKey, &Instance> = BTreeMap::new();
         let mut unidentified: BTreeMap<&str, &Instance> = BTreeMap::new();
         for &instance in held {
@@ -144,6 +162,13 @@ impl Planner<'_> {
                         names.insert(key);
                         let created = self.create(&hash, reported, device);
                         changes.push(Change::Create(Box::new(created)));
+                    } else {
+                        let (name, _) = self.name(key, DigestLength::Three);
+                        left_out.push(format!(
+                            "device {:?} of {} is not used: Instances of other devices have {name} and all longer names it could have; give it another id, or remove what makes up the others",
+                            abridge(&escape(&key.id), MAX_ID),
+                            self.configuration.key
+                        ));
                     }
                 }
                 (None, None) => {}

@@ -36,7 +36,10 @@ impl Board {
             ("machine", self.identity.problems.len()),
             ("handlers", handlers.problems.len() + refused),
             ("configurations", report.problems.len() + configured),
-            ("instances", self.reconcile.borrow().problems.len()),
+            ("instances", {
+                let report = self.reconcile.borrow();
+                report.problems.len() + report.left_out.len()
+            }),
             ("cdi", cdi),
             ("kubelet", kubelet),
         ])

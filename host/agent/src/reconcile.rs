@@ -11,7 +11,7 @@ use crate::backoff;
 use crate::discovery::DeviceSnapshot;
 use crate::loader::until;
 use crate::metrics::Metrics;
-use crate::plan::{Beside, plan};
+use crate::plan::{Beside, Plan, plan};
 use crate::slots::HeldSlots;
 use crate::words;
 
@@ -21,6 +21,9 @@ const PATIENCE: u32 = 3;
 /// So many changes are written before it is seen whether there are more urgent ones.
 const PIECE: usize = 500;
 
+/// So many devices that are left out are told.
+const TOLD: usize = 20;
+
 /// How reconciling goes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ReconcileReport {
@@ -28,6 +31,8 @@ pub struct ReconcileReport {
     pub done_once: bool,
     /// What cannot be written, and the remedy.
     pub problems: Vec<String>,
+    /// Devices that no Instance can stand for, and why.
+    pub left_out: Vec<String>,
 }
 
 /// Why a task ended although nobody asked it to: what it follows is no longer published.
@@ -93,12 +98,14 @@ impl ReconcileTask {
     async fn reconcile(&mut self, shutdown: &CancellationToken) {
         let mut errors = Vec::new();
         let mut read = false;
+        let mut told = Vec::new();
         for _ in 0..PATIENCE {
             let snapshot = Arc::clone(&self.devices.borrow_and_update());
             let instances = Arc::clone(&self.instances.borrow_and_update());
             read = snapshot.read;
             self.beside.held = Arc::clone(&self.held.borrow());
-            let changes = plan(&self.node, &snapshot, &instances, &self.beside);
+            let Plan { changes, left_out } = plan(&self.node, &snapshot, &instances, &self.beside);
+            told = left_out;
             if changes.is_empty() {
                 errors.clear();
                 break;
@@ -118,7 +125,7 @@ impl ReconcileTask {
         // Not marked as seen: beside our own write it may have what another has written since.
         let instances = Arc::clone(&self.instances.borrow());
         self.metrics.count_instances(&instances, &self.node);
-        self.conclude(read, &errors);
+        self.conclude(read, &errors, told);
     }
 
     /// Makes the changes, a piece after the other; returns what failed, and whether all were made. They are not when devices are
@@ -180,7 +187,12 @@ impl ReconcileTask {
         errors
     }
 
-    fn conclude(&mut self, read: bool, errors: &[StoreError]) {
+    fn conclude(&mut self, read: bool, errors: &[StoreError], mut left_out: Vec<String>) {
+        let more = left_out.len().saturating_sub(TOLD);
+        left_out.truncate(TOLD);
+        if more > 0 {
+            left_out.push(format!("{more} more devices have no name that is free"));
+        }
         let problems = match errors {
             [] => Vec::new(),
             [only] => vec![words::of(only)],
@@ -207,6 +219,7 @@ impl ReconcileTask {
             let new = ReconcileReport {
                 done_once: held.done_once || (read && problems.is_empty()),
                 problems,
+                left_out,
             };
             let differs = *held != new;
             *held = new;

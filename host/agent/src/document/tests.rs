@@ -15,6 +15,8 @@ struct Parts {
     report: DiscoveryReport,
     reconcile: ReconcileReport,
     offers: OfferReport,
+    instances: InstanceSet,
+    kubelet: Option<KubeletBoard>,
 }
 
 fn document(parts: Parts) -> Status {
@@ -28,8 +30,8 @@ fn document(parts: Parts) -> Status {
         report: watch::channel(Arc::new(parts.report)).1,
         reconcile: watch::channel(parts.reconcile).1,
         offers: Some(watch::channel(Arc::new(parts.offers)).1),
-        kubelet: None,
-        instances: watch::channel(Arc::default()).1,
+        kubelet: parts.kubelet,
+        instances: watch::channel(Arc::new(parts.instances)).1,
     };
     board.status()
 }
@@ -112,6 +114,83 @@ fn each_source_is_shown_with_what_serves_and_what_does_not() {
     );
     assert_eq!(status.handlers[4].missing_grants, ["udev"]);
     assert_eq!(status.handlers[4].digest, "udev@1");
+}
+
+#[test]
+fn properties_of_many_mebibytes_are_left_out_and_that_is_said() {
+    let instances = |count: usize| {
+        let instance = |number: usize| {
+            let instance: Instance = serde_json::from_value(serde_json::json!({
+                "apiVersion": "akri.sh/v0", "kind": "Instance",
+                "metadata": {"name": format!("cams-{number:06x}"), "namespace": "default"},
+                "spec": {"configurationName": "cams", "deviceUsage": {"a-0": ""},
+                    "brokerProperties": {"LONG": "x".repeat(32 << 10)}},
+            }))
+            .unwrap();
+            (instance.key(), Arc::new(instance))
+        };
+        InstanceSet {
+            instances: (0..count).map(instance).collect(),
+        }
+    };
+    for (count, left_out) in [(200, false), (300, true)] {
+        let status = document(Parts {
+            instances: instances(count),
+            ..Parts::default()
+        });
+        assert_eq!(status.instances.len(), count);
+        let spec = &status.instances[0].spec;
+        assert_eq!(spec.broker_properties.is_empty(), left_out);
+        assert_eq!(
+            (&*spec.configuration_name, spec.device_usage.len()),
+            ("cams", 1)
+        );
+        let told = status
+            .problems
+            .iter()
+            .any(|problem| problem.contains("left out here"));
+        assert_eq!(told, left_out);
+        assert!(serde_json::to_vec(&status).unwrap().len() < 10 << 20);
+    }
+}
+
+#[test]
+fn a_configuration_whose_resource_the_kubelet_does_not_get_says_so() {
+    let resource = |problem: Option<&str>| leafhost_kubelet::ResourceReport {
+        socket: String::new(),
+        state: problem.map_or(State::Listed, |_| State::Failed),
+        registrations: 1,
+        problem: problem.map(str::to_owned),
+    };
+    let name = |name: &str| leafhost_kubelet::ResourceName::new(name).unwrap();
+    let plugins = leafhost_kubelet::Report {
+        resources: BTreeMap::from([
+            (
+                name("akri.sh/a"),
+                resource(Some("cannot make the socket (EMFILE)")),
+            ),
+            (name("akri.sh/b"), resource(None)),
+        ]),
+        ..leafhost_kubelet::Report::default()
+    };
+    let kubelet = KubeletBoard {
+        root: "/var/lib/kubelet".into(),
+        plugins: watch::channel(Arc::new(plugins)).1,
+        slots: watch::channel(Arc::default()).1,
+    };
+    let configurations = ["a", "b"].map(|name| (key(name), ConfigurationReport::default()));
+    let status = document(Parts {
+        report: DiscoveryReport {
+            configurations: configurations.into(),
+            ..DiscoveryReport::default()
+        },
+        kubelet: Some(kubelet),
+        ..Parts::default()
+    });
+    let problems = status.configurations.iter().map(|one| one.problems.clone());
+    let problems: Vec<_> = problems.collect();
+    let told = "pods do not get akri.sh/a: cannot make the socket (EMFILE)".to_owned();
+    assert_eq!(problems, [vec![told], vec![]]);
 }
 
 fn problem(source: &str, configuration: Option<&str>) -> SourceProblem {

@@ -41,7 +41,7 @@ fn home(views: Vec<(ConfiguredDiscovery, Vec<Device>)>) -> (DeviceSnapshot, Inst
         snapshot.configurations.insert(key, Arc::new(view));
     }
     let mut set = InstanceSet::default();
-    for change in plan(NODE, &snapshot, &set, &Beside::default()) {
+    for change in plan(NODE, &snapshot, &set, &Beside::default()).changes {
         if let Change::Create(instance) = change {
             set.instances.insert(instance.key(), Arc::new(*instance));
         }

@@ -73,7 +73,7 @@ fn apply(set: &mut InstanceSet, changes: Vec<Change>) {
 }
 
 fn planned(snapshot: &DeviceSnapshot, set: &InstanceSet) -> Vec<Change> {
-    plan(NODE, snapshot, set, &Beside::default())
+    plan(NODE, snapshot, set, &Beside::default()).changes
 }
 
 /// What the store has after the plan for `snapshot`; a second plan finds nothing to do.
@@ -477,11 +477,34 @@ fn a_name_that_another_node_has_is_evaded() {
             taken: BTreeSet::from([taken]),
             ..Beside::default()
         },
-    );
+    )
+    .changes;
     assert_eq!(
         shown(&changes),
         [format!("create cams-{}", hash(DigestLength::Five))]
     );
+}
+
+#[test]
+fn a_device_for_which_no_name_is_left_is_told() {
+    let name = |length| instance_name("cams", &device_hash("foo0", None, length));
+    let taken = DigestLength::ALL.map(|length| InstanceKey {
+        namespace: "default".into(),
+        name: name(length),
+    });
+    let beside = Beside {
+        taken: taken.into(),
+        ..Beside::default()
+    };
+    let snapshot = cams([shared("foo0"), shared("foo1")]);
+    let Plan { changes, left_out } = plan(NODE, &snapshot, &InstanceSet::default(), &beside);
+    assert_eq!(changes.len(), 1);
+    let [told] = &left_out[..] else {
+        panic!("{left_out:?}")
+    };
+    for words in ["\"foo0\"", "default/cams", &name(DigestLength::Three)] {
+        assert!(told.contains(words), "{told}");
+    }
 }
 
 #[test]
