@@ -1,6 +1,9 @@
 //! Answers no handler should give, and what handlers say of themselves and of details.
 
+use std::time::Duration;
+
 use anyhow::{Result, ensure};
+use leafhost_tests::wait::within;
 use serde_json::Value;
 
 use crate::yard::{Guest, Named, Yard, session};
@@ -114,17 +117,19 @@ fn a_handler_that_never_answers_the_same_twice_is_passed_on_slowly_and_named() -
         yard.configure(name, "hostile", details)?;
     }
     for (name, words) in [
-        ("ids", "makes up new ids"),
-        ("values", "changes at nearly every call"),
-        ("flap", "comes and goes"),
+        ("ids", "come, go or change again and again"),
+        ("values", "come, go or change again and again"),
+        ("flap", "come, go or change again and again"),
     ] {
-        yard.until_named(
-            name,
-            Named {
-                reason: "problems",
-                words,
-            },
-        )?;
+        // One device alone may change 68 times at once.
+        within(Duration::from_mins(4), name, || {
+            let status = yard.home.status()?;
+            ensure!(
+                session(&status, name).to_string().contains(words),
+                "{status:#}"
+            );
+            Ok(())
+        })?;
     }
     let all = |status: &Value, name: &str| -> Vec<Value> {
         let all = status.get("instances").and_then(Value::as_array);
@@ -147,18 +152,14 @@ fn a_handler_that_never_answers_the_same_twice_is_passed_on_slowly_and_named() -
     let calls = |yard: &Yard| yard.metric("leafhost_handler_calls_total{handler=\"hostile\"}");
     let (written, called) = (writes(&yard)?, calls(&yard)?);
     ensure!(written > 60.0, "{written} writes are counted");
-    let before = yard.home.status()?;
     yard.home.until("forty calls more", |_| {
         calls(&yard).is_ok_and(|now| now >= called + 40.0)
     })?;
     let after = yard.home.status()?;
     let more = writes(&yard)? - written;
-    // A device that comes and goes is shown to be missing and to be there.
-    ensure!(more <= 25.0, "{more} writes for forty calls");
-    ensure!(
-        !all(&after, "ids").is_empty() && all(&before, "ids") == all(&after, "ids"),
-        "the devices are others"
-    );
+    // Passed on without a bound it would be more than fifty for each call.
+    ensure!(more <= 40.0, "{more} writes for forty calls");
+    ensure!(all(&after, "ids").len() <= 40, "the devices pile up");
     // What departs from one Configuration is there in another.
     ensure!(all(&after, "departing").len() == 1, "{after:#}");
     ensure!(all(&after, "silent").is_empty(), "{after:#}");

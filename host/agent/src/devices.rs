@@ -10,16 +10,15 @@ use jiff::Timestamp;
 use leafhost_core::device::{Device, DeviceKey};
 use leafhost_core::left_out;
 use leafhost_core::session::{Devices, Discovery};
-use leafhost_core::text::escape;
 use leafhost_core::timeouts;
 
 use crate::clock::later;
 
+mod bucket;
 mod merge;
-mod unrest;
 
+pub use bucket::Bucket;
 pub use merge::{DeviceView, Lost, Part, Standing, merge};
-use unrest::{Allowance, Unrest};
 
 /// How long a missing device keeps its Instance.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -44,47 +43,29 @@ impl Grace {
     }
 }
 
+/// The most text that the devices of a session have in all, in bytes: partial answers add up.
+const MOST_TEXT: usize = 32 << 20;
+
 /// A device and whether the last complete answer had it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tracked {
-    /// As last passed on.
+    /// As last reported.
     pub device: Arc<Device>,
     /// Since when complete answers lack it.
     pub missing_since: Option<Timestamp>,
-    /// As last reported, where that has to wait.
-    newest: Option<Arc<Device>>,
-    changes: Allowance,
-    /// How often it came back after it had been withdrawn, lately.
-    returns: u32,
 }
 
 impl Tracked {
-    fn new(device: Arc<Device>, returns: u32) -> Self {
-        Self {
-            device,
-            missing_since: None,
-            newest: None,
-            changes: Allowance::default(),
-            returns,
-        }
-    }
-
     /// When it goes, if it is missing.
     fn end(&self, grace: Grace) -> Option<Timestamp> {
-        let since = self.missing_since?;
-        let least = later(since, unrest::least_grace(self.returns));
-        Some(grace.end(self.device.shared, since).max(least))
+        Some(grace.end(self.device.shared, self.missing_since?))
     }
 
-    /// Passes on what waits, if it may; says whether something was.
-    fn renew(&mut self, now: Timestamp) -> bool {
-        if self.newest.is_none() || !self.changes.take(now) {
-            return false;
-        }
-        if let Some(newest) = self.newest.take() {
-            self.device = newest;
-        }
-        true
+    /// It is not there; says whether it was.
+    fn miss(&mut self, now: Timestamp) -> bool {
+        self.missing_since
+            .replace(self.missing_since.unwrap_or(now))
+            .is_none()
     }
 }
 
@@ -92,12 +73,11 @@ impl Tracked {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SessionDevices {
     tracked: BTreeMap<DeviceKey, Tracked>,
-    /// New devices that are not passed on while the session is restless.
-    waiting: BTreeMap<DeviceKey, Arc<Device>>,
-    unrest: Unrest,
+    /// How many bytes of text they have.
+    text: usize,
     /// How many devices it may have at a time, if that is bounded.
     most: Option<usize>,
-    /// How many devices of the last answer were more.
+    /// How many devices of the last answer were more, or had more text.
     over: usize,
     /// The handler has answered since it was opened as `first`.
     answered: bool,
@@ -115,15 +95,9 @@ impl SessionDevices {
         self.answered = false;
     }
 
-    /// The handler, its grants or the Configuration are others: what was restless need not be so any more. From now on there are at most
-    /// `most` devices.
-    pub fn calm(&mut self, most: usize) {
+    /// From now on there are at most so many devices.
+    pub fn limit(&mut self, most: usize) {
         self.most = Some(most);
-        self.unrest = Unrest::default();
-        self.waiting.clear();
-        for tracked in self.tracked.values_mut() {
-            (tracked.changes, tracked.returns) = (Allowance::default(), 0);
-        }
     }
 
     /// Takes an answer in; says whether anything is different now.
@@ -136,6 +110,7 @@ impl SessionDevices {
         let mut differs = false;
         if devices != Devices::Unchanged {
             self.left_out = left_out.ids;
+            self.over = 0;
         }
         let (reported, complete) = match devices {
             Devices::Complete(devices) => (devices, true),
@@ -143,19 +118,9 @@ impl SessionDevices {
             Devices::Unchanged => (Vec::new(), !self.answered),
         };
         self.answered = true;
-        let mut present = BTreeSet::new();
-        let mut news = Vec::new();
-        for device in reported {
-            let key = device.key();
-            present.insert(key.clone());
-            match self.tracked.get_mut(&key) {
-                Some(held) => differs |= held.report(device, now),
-                None => news.push((key, Arc::new(device))),
-            }
-        }
+        let present: BTreeSet<DeviceKey> = reported.iter().map(Device::key).collect();
         if complete {
             differs |= !std::mem::replace(&mut self.settled, true);
-            self.waiting.retain(|key, _| present.contains(key));
             let left_out = &self.left_out;
             for (key, tracked) in &mut self.tracked {
                 if !present.contains(key) && !left_out.contains(&key.id) {
@@ -166,154 +131,88 @@ impl SessionDevices {
         let ids: BTreeSet<&str> = present.iter().map(|key| key.id.as_str()).collect();
         self.departed.extend(departed);
         self.departed.retain(|id| !ids.contains(id.as_str()));
-        differs |= self.depart(now);
-        differs |= self.admit(news, now);
-        self.expire(grace, now) || differs
-    }
-
-    /// Lets go what the answer named as departed; says whether there was something.
-    fn depart(&mut self, now: Timestamp) -> bool {
-        let departed = &self.departed;
-        self.waiting.retain(|key, _| !departed.contains(&key.id));
-        let mut differs = false;
-        let (held, unrest) = (self.unrest.is_restless(), &mut self.unrest);
-        self.tracked.retain(|key, tracked| {
-            if !departed.contains(&key.id) {
-                return true;
-            }
-            if held || tracked.returns > unrest::RETURNS {
-                differs |= tracked.miss(now);
-                return true;
-            }
-            differs = true;
-            unrest.goes(key, tracked.returns);
-            false
-        });
-        differs
-    }
-
-    /// Takes in devices that are not tracked: now, or once the session is calm. Says whether there was one.
-    fn admit(&mut self, news: Vec<(DeviceKey, Arc<Device>)>, now: Timestamp) -> bool {
+        let left = self.departed.clone();
+        differs |= self.let_go(|key, _| left.contains(&key.id));
+        differs |= self.expire(grace, now);
         let here = |tracked: &&Tracked| tracked.missing_since.is_none();
-        let mut present = self.tracked.values().filter(here).count();
-        let unknown =
-            |(key, _): &&(DeviceKey, _)| !self.waiting.contains_key(key) && !self.unrest.knows(key);
-        let count = news.iter().filter(unknown).count();
-        let restless = self
-            .unrest
-            .look(present + news.len(), self.tracked.len(), count, now);
-        if self.unrest.begins_anew() {
-            for tracked in self.tracked.values_mut() {
-                tracked.returns = 0;
-            }
-        }
-        let most = self.most.unwrap_or(usize::MAX);
-        let mut differs = false;
-        self.over = 0;
-        for (key, device) in news {
-            let returns = self.unrest.returns(&key);
-            if present >= most {
-                self.over += 1;
-            } else if restless && returns.is_none() {
-                if self.waiting.len() < most {
-                    self.waiting.insert(key, device);
-                }
-            } else {
-                let tracked = Tracked::new(device, returns.map_or(0, |returns| returns + 1));
-                self.tracked.insert(key, tracked);
-                present += 1;
-                differs = true;
-            }
+        let mut here = self.tracked.values().filter(here).count();
+        for device in reported {
+            differs |= self.take(device, &mut here);
         }
         differs
     }
 
-    /// Lets go what was missing for too long, and passes on what has waited long enough; says whether there was something.
-    pub fn expire(&mut self, grace: Grace, now: Timestamp) -> bool {
-        let mut differs = false;
-        if self.unrest.settles(now) {
-            differs = !self.waiting.is_empty();
-            for (key, device) in std::mem::take(&mut self.waiting) {
-                self.tracked.insert(key, Tracked::new(device, 0));
+    /// Takes a device in that was reported, besides those that are `here`; says whether it is news.
+    fn take(&mut self, device: Device, here: &mut usize) -> bool {
+        let key = device.key();
+        let most = self.most.unwrap_or(usize::MAX);
+        let tracked = self.tracked.len();
+        let (returned, before) = match self.tracked.get_mut(&key) {
+            Some(held) => {
+                let returned = held.missing_since.take().is_some();
+                *here += usize::from(returned);
+                if *held.device == device {
+                    return returned;
+                }
+                (returned, Some(held.device.text()))
             }
+            // For those that are missing as many others may have come.
+            None if *here >= most || tracked >= most.saturating_mul(2) => {
+                self.over += 1;
+                return false;
+            }
+            None => (false, None),
+        };
+        let text = self.text.saturating_sub(before.unwrap_or(0)) + device.text();
+        if text > MOST_TEXT {
+            self.over += 1;
+            return returned;
         }
-        for tracked in self.tracked.values_mut() {
-            differs |= tracked.renew(now);
-        }
-        if self.unrest.is_restless() {
-            return differs;
-        }
-        let (before, unrest) = (self.tracked.len(), &mut self.unrest);
+        self.text = text;
+        *here += usize::from(before.is_none());
+        let tracked = Tracked {
+            device: Arc::new(device),
+            missing_since: None,
+        };
+        self.tracked.insert(key, tracked);
+        true
+    }
+
+    /// Lets devices go; says whether there was one.
+    fn let_go(&mut self, goes: impl Fn(&DeviceKey, &Tracked) -> bool) -> bool {
+        let before = self.tracked.len();
+        let text = &mut self.text;
         self.tracked.retain(|key, tracked| {
-            let stays = tracked.end(grace).is_none_or(|end| end > now);
-            if !stays {
-                unrest.goes(key, tracked.returns);
+            let goes = goes(key, tracked);
+            if goes {
+                *text = text.saturating_sub(tracked.device.text());
             }
-            stays
+            !goes
         });
-        self.tracked.len() != before || differs
+        self.tracked.len() != before
+    }
+
+    /// Lets go what was missing for too long; says whether there was something.
+    pub fn expire(&mut self, grace: Grace, now: Timestamp) -> bool {
+        self.let_go(|_, tracked| tracked.end(grace).is_some_and(|end| end <= now))
     }
 
     /// When [`Self::expire`] has something to do next.
     pub fn deadline(&self, grace: Grace) -> Option<Timestamp> {
-        let calm = self.unrest.end();
         let tracked = self.tracked.values();
-        let changes = tracked
-            .clone()
-            .filter(|tracked| tracked.newest.is_some())
-            .map(|tracked| tracked.changes.next());
-        let ends = tracked.filter_map(|tracked| tracked.end(grace));
-        let ends = ends.filter(|_| calm.is_none());
-        changes.chain(ends).chain(calm).min()
+        tracked.filter_map(|tracked| tracked.end(grace)).min()
     }
 
-    /// What is not passed on as it is reported, in words for the operator.
-    pub fn held_back(&self) -> Vec<String> {
-        let mut words = Vec::new();
-        let example = |find: &dyn Fn(&Tracked) -> bool| {
-            let mut found = self.tracked.iter().filter(|(_, tracked)| find(tracked));
-            let (key, _) = found.next()?;
-            Some((found.count() + 1, clip(&key.id)))
-        };
-        if self.unrest.is_restless() {
-            let missing = |tracked: &Tracked| tracked.missing_since.is_some();
-            let missing = self.tracked.values().filter(|one| missing(one)).count();
-            words.push(format!(
-                "the handler makes up new ids again and again: {} new devices wait and {missing} missing ones stay until no new id has come for {}; \
-                 make the ids stable, or change the details",
-                self.waiting.len(),
-                unrest::shown(self.unrest.calm()),
-            ));
-        }
-        if self.over > 0 {
-            words.push(format!(
-                "the handler has found {} devices more than the {} it may have; they are not used; `limits.devices` in the grants raises that",
+    /// What is not passed on of what is reported, in words for the operator.
+    pub fn not_used(&self) -> Option<String> {
+        (self.over > 0).then(|| {
+            format!(
+                "the handler has found {} devices beyond what it may have, which is {} with {} MiB of text; they are not used; `limits.devices` in the grants raises their number",
                 self.over,
-                self.most.unwrap_or(usize::MAX)
-            ));
-        }
-        if let Some((count, id)) = example(&|tracked| tracked.newest.is_some()) {
-            let who = match count {
-                1 => format!("device {id} changes"),
-                _ => format!("{count} devices (such as {id}) change"),
-            };
-            let spacing = unrest::shown(timeouts::CHANGE_SPACING);
-            words.push(format!(
-                "{who} at nearly every call; what changes is passed on once in {spacing}"
-            ));
-        }
-        if let Some((count, id)) = example(&|tracked| tracked.returns > unrest::RETURNS) {
-            let grace = unrest::shown(timeouts::RETURN_GRACE);
-            words.push(match count {
-                1 => format!(
-                    "device {id} comes and goes; it is withdrawn only after it was missing for {grace}"
-                ),
-                _ => format!(
-                    "{count} devices (such as {id}) come and go; they are withdrawn only after they were missing for {grace}"
-                ),
-            });
-        }
-        words
+                self.most.unwrap_or(usize::MAX),
+                MOST_TEXT >> 20
+            )
+        })
     }
 
     /// Keeps of the ids that departed those that still say something.
@@ -330,32 +229,6 @@ impl SessionDevices {
     pub fn tracked(&self) -> &BTreeMap<DeviceKey, Tracked> {
         &self.tracked
     }
-}
-
-impl Tracked {
-    /// The device is there; says whether it is news.
-    fn report(&mut self, device: Device, now: Timestamp) -> bool {
-        let returned = self.missing_since.take().is_some();
-        if *self.device == device {
-            self.newest = None;
-            return returned;
-        }
-        self.newest = Some(Arc::new(device));
-        self.renew(now) || returned
-    }
-
-    /// It is not there; says whether it was.
-    fn miss(&mut self, now: Timestamp) -> bool {
-        self.missing_since
-            .replace(self.missing_since.unwrap_or(now))
-            .is_none()
-    }
-}
-
-/// An id, quoted, as much as fits into a sentence.
-fn clip(id: &str) -> String {
-    let shown: String = id.chars().take(64).collect();
-    escape(&format!("{shown:?}")).into_owned()
 }
 
 /// Devices that only the store knows: Instances of an earlier run that no session has reported yet.

@@ -305,7 +305,7 @@ impl DiscoveryTask {
 
     /// Publishes the devices, if they differ. Looks at no Configuration that was not touched.
     fn publish(&mut self) {
-        let all_known = self.all_known;
+        let (all_known, now) = (self.all_known, self.now());
         match std::mem::take(&mut self.touched) {
             Touched::All => self.publish_all(),
             Touched::These(keys) => {
@@ -315,7 +315,7 @@ impl DiscoveryTask {
                     let Some(served) = self.served.get_mut(&key) else {
                         continue;
                     };
-                    let view = served.publish(all_known);
+                    let view = served.publish(all_known, now);
                     let same = |held: &Arc<ConfigurationDevices>| Arc::ptr_eq(held, &view);
                     if !held.configurations.get(&key).is_some_and(same) {
                         news.push((key, view));
@@ -331,7 +331,7 @@ impl DiscoveryTask {
     }
 
     fn publish_all(&mut self) {
-        let all_known = self.all_known;
+        let (all_known, now) = (self.all_known, self.now());
         let set = &self.configuration_set;
         let snapshot = DeviceSnapshot {
             read: set.complete && self.handler_set.complete,
@@ -344,7 +344,7 @@ impl DiscoveryTask {
             configurations: self
                 .served
                 .iter_mut()
-                .map(|(key, served)| (key.clone(), served.publish(all_known)))
+                .map(|(key, served)| (key.clone(), served.publish(all_known, now)))
                 .collect(),
         };
         self.devices.send_if_modified(|held| {

@@ -10,16 +10,6 @@ pub const HANDLER_RETRY: Duration = Duration::from_mins(5);
 pub const SHARED_GRACE: Duration = Duration::from_mins(5);
 /// How long a missing local device keeps its Instance: what is unplugged is gone.
 pub const LOCAL_GRACE: Duration = Duration::ZERO;
-/// The time in which a session's ids and a device's returns are counted.
-pub const UNREST_WINDOW: Duration = Duration::from_hours(1);
-/// How long no new id may come before a restless session is calm; twice as long each time…
-pub const CALM_FIRST: Duration = Duration::from_mins(1);
-/// …up to this.
-pub const CALM_LAST: Duration = Duration::from_hours(1);
-/// How long a device that comes and goes must be missing, at least.
-pub const RETURN_GRACE: Duration = Duration::from_mins(1);
-/// A device that changes at nearly every call is passed on so often.
-pub const CHANGE_SPACING: Duration = Duration::from_mins(1);
 /// The first wait after a failed call.
 pub const BACKOFF_FIRST: Duration = Duration::from_secs(1);
 /// The longest wait after failed calls.

@@ -339,6 +339,63 @@ fn a_moment_in_the_future_does_not_stretch_the_grace() {
     assert_eq!(known.deadline(DEFAULTS), Some(at(310)));
 }
 
+#[test]
+fn partial_answers_fill_a_session_up_to_its_devices_and_its_text() {
+    let mut session = SessionDevices::default();
+    session.limit(100);
+    for call in 0..50 {
+        let fresh = (0..7).map(|n| shared(&format!("{call}-{n}"))).collect();
+        session.fold(answer(Devices::Partial(fresh)), DEFAULTS, at(call));
+    }
+    assert_eq!(session.tracked().len(), 100);
+    let told = session.not_used().unwrap();
+    assert!(
+        told.contains("7 devices beyond") && told.contains("limits.devices"),
+        "{told}"
+    );
+
+    let mut session = SessionDevices::default();
+    let large = |id: &str, bytes: usize| {
+        let mut device = shared(id);
+        device.properties.insert("A".into(), "x".repeat(bytes));
+        device
+    };
+    for call in 0..1000 {
+        let fresh = vec![large(&call.to_string(), 60 << 10)];
+        session.fold(answer(Devices::Partial(fresh)), DEFAULTS, at(call));
+    }
+    let text: usize = session
+        .tracked()
+        .values()
+        .map(|one| one.device.text())
+        .sum();
+    assert!(text <= MOST_TEXT && text > MOST_TEXT - (61 << 10), "{text}");
+    // What is there does not grow either, and what goes makes room.
+    let grown = vec![large("0", 100 << 10), large("1", 1)];
+    let held = session.tracked().len();
+    session.fold(answer(Devices::Partial(grown)), DEFAULTS, at(1000));
+    let sizes = ["0", "1"].map(|id| session.tracked()[&shared(id).key()].device.text());
+    assert!(sizes[0] < 61 << 10 && sizes[1] < 10, "{sizes:?}");
+    session.fold(
+        answer(Devices::Partial(vec![large("new", 50 << 10)])),
+        DEFAULTS,
+        at(1001),
+    );
+    assert_eq!(session.tracked().len(), held + 1);
+}
+
+#[test]
+fn as_many_devices_as_there_may_be_may_come_in_the_place_of_missing_ones_and_no_more() {
+    let mut session = SessionDevices::default();
+    session.limit(100);
+    let fresh = |call: usize| (0..100).map(|n| shared(&format!("{call}-{n}"))).collect();
+    for call in 0..5 {
+        let answer = answer(Devices::Complete(fresh(call)));
+        session.fold(answer, DEFAULTS, at(i64::try_from(call).unwrap()));
+    }
+    assert_eq!(session.tracked().len(), 200);
+}
+
 fn part<'a>(source: &'a str, devices: &'a SessionDevices) -> Part<'a> {
     Part {
         source,

@@ -13,12 +13,19 @@ use crate::backoff;
 use crate::clock::later;
 use crate::metrics::{Call, Ended};
 
+/// The most bytes of explanations that are kept of all sessions.
+const EXPLANATIONS: usize = 16 << 20;
 /// So many of the problems with details the log names; the status has all.
 const MOST_PROBLEMS: usize = 3;
 /// The most bytes of each.
 const MAX_PROBLEM: usize = 300;
 
 impl DiscoveryTask {
+    /// How many bytes of explanations a session may leave: all have the same part of [`EXPLANATIONS`].
+    pub(super) fn explanations(&self) -> usize {
+        EXPLANATIONS / self.ids.len().max(1)
+    }
+
     /// A session has said something.
     pub(super) fn answered(&mut self, answer: Answer) {
         let Answer {
@@ -26,7 +33,7 @@ impl DiscoveryTask {
             generation,
             said,
         } = answer;
-        let now = self.now();
+        let (now, explanations) = (self.now(), self.explanations());
         let Some(served) = self.served.get_mut(&id.configuration) else {
             return;
         };
@@ -52,7 +59,7 @@ impl DiscoveryTask {
                     ended,
                     denied: report.call.denied.len(),
                 });
-                session.take(source, *report, grace, now)
+                session.take(source, *report, explanations, grace, now)
             }
             Said::Refused(problems) => {
                 session.refused(source, problems, now);
@@ -133,13 +140,15 @@ fn tell(trouble: &mut Trouble, id: &SessionId, session: &mut SourceSession, was_
         if !was_fine && trouble.is_told(&id.handler) {
             tracing::info!(%configuration, handler, source, "discovery works again");
         }
-        if session.told == session.held_back.is_empty() {
-            session.told = !session.told;
-            if session.told {
-                let held_back = session.held_back.join("; ");
-                tracing::warn!(%configuration, handler, source, held_back, "the handler's answers are passed on later");
-            } else {
-                tracing::info!(%configuration, handler, source, "the handler's answers are passed on again");
+        if session.told != session.not_used.is_some() {
+            session.told = session.not_used.is_some();
+            match &session.not_used {
+                Some(why) => {
+                    tracing::warn!(%configuration, handler, source, why, "not all devices of the handler are used");
+                }
+                None => {
+                    tracing::info!(%configuration, handler, source, "all devices of the handler are used again");
+                }
             }
         }
     } else if backoff::is_told(view.failures) && trouble.is_told(&id.handler) {

@@ -13,7 +13,7 @@ use tokio::sync::watch;
 use super::served::{Running, Served, SourceSession};
 use super::session::{self, Order, SessionId};
 use super::{DiscoveryTask, Touched};
-use crate::devices::Standing;
+use crate::devices::{Bucket, Standing};
 use crate::loader::HandlerSet;
 use crate::registry::HandlerKey;
 
@@ -72,6 +72,12 @@ impl DiscoveryTask {
             self.serve(key, configured, now);
         }
         self.forget_handlers();
+        let explanations = self.explanations();
+        for served in self.served.values_mut() {
+            for session in served.sessions.values_mut() {
+                session.explain_within(explanations);
+            }
+        }
     }
 
     /// The Configuration was deleted; or it is `spared`: it cannot be used as it is now written, and its devices wait
@@ -172,6 +178,8 @@ impl DiscoveryTask {
                 (details, properties),
             );
             session.reopened(component);
+            // What was restless need not be so any more.
+            served.bucket = Bucket::default();
             let running = match session.running.take() {
                 Some(running) if running.orders.send(Arc::clone(&order)).is_ok() => Running {
                     generation: self.generation,

@@ -69,7 +69,8 @@ impl DiscoveryTask {
         problems.extend(self.handler_problem(served.handler()));
         problems.extend(self.source_problems(served));
         let sessions = served.sessions.values();
-        problems.extend(sessions.flat_map(|session| session.held_back.iter().cloned()));
+        problems.extend(sessions.filter_map(|session| session.not_used.clone()));
+        problems.extend(served.bucket.problem());
         ConfigurationReport {
             handler: served.handler().to_owned(),
             problems,

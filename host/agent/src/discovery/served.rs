@@ -9,12 +9,12 @@ use jiff::Timestamp;
 use leafhost_core::configuration::FieldProblem;
 use leafhost_core::handler::Digest;
 use leafhost_core::ports::{ConfiguredDiscovery, Handler};
-use leafhost_core::session::{Devices, Opening, Outcome, Property, Report};
+use leafhost_core::session::{Devices, Explanation, Opening, Outcome, Property, Report};
 use tokio::sync::watch;
 
 use super::published::ConfigurationDevices;
 use super::session::Order;
-use crate::devices::{Grace, Lost, Part, SessionDevices, Standing, Unseen, merge};
+use crate::devices::{Bucket, Grace, Lost, Part, SessionDevices, Standing, Unseen, merge};
 use crate::status::SessionView;
 
 /// A Configuration.
@@ -35,6 +35,10 @@ pub(super) struct Served {
     /// When there is something to do next, as of when it was published.
     pub due: Option<Timestamp>,
     pub lost: Vec<Lost>,
+    /// Bounds how often what is published may be another thing.
+    pub bucket: Bucket,
+    /// Whether the log has it that something waits for that.
+    told: bool,
 }
 
 /// One source of its handler.
@@ -50,8 +54,8 @@ pub(super) struct SourceSession {
     pub invalid: Vec<FieldProblem>,
     /// What the last call failed of, if it was a fault.
     pub fault: Option<String>,
-    /// What of its answers is not passed on yet, and why.
-    pub held_back: Vec<String>,
+    /// What of its answers is not used, and why.
+    pub not_used: Option<String>,
     /// Whether the log has it.
     pub told: bool,
     pub view: Arc<SessionView>,
@@ -64,6 +68,19 @@ pub(super) struct Taken {
     pub answered: bool,
     /// Whether the devices are others now.
     pub differs: bool,
+}
+
+/// How many explanations have so many bytes, and how many more there are.
+fn fitting(explained: &[Explanation], most: usize) -> (usize, u64) {
+    let mut size = 0;
+    let fits = |one: &&Explanation| {
+        let text = one.subject.len() + one.rule.len() + one.reason.len();
+        size += size_of::<Explanation>() + text;
+        size <= most
+    };
+    let fitting = explained.iter().take_while(fits).count();
+    let more = explained.len() - fitting;
+    (fitting, u64::try_from(more).unwrap_or(u64::MAX))
 }
 
 /// The task of a session; it ends when this is dropped.
@@ -100,6 +117,8 @@ impl Served {
             stale: true,
             due: None,
             lost: Vec::new(),
+            bucket: Bucket::default(),
+            told: false,
         }
     }
 
@@ -140,7 +159,6 @@ impl Served {
             rested |= session.restart.is_some_and(|then| then <= now);
             if session.devices.expire(grace, now) {
                 self.stale = true;
-                session.held_back = session.devices.held_back();
             }
         }
         if !self.unseen.is_empty() {
@@ -150,6 +168,7 @@ impl Served {
             unseen.meet(&sessions, all_known, grace, now);
             self.unseen = unseen;
         }
+        self.stale |= self.bucket.due().is_some_and(|due| due <= now);
         for session in self.sessions.values_mut() {
             session.devices.remember_departed(&self.unseen);
         }
@@ -174,12 +193,22 @@ impl Served {
             .filter_map(|session| session.devices.deadline(grace));
         let restarts = sessions.filter_map(|session| session.restart);
         let unseen = self.unseen.deadline(grace).filter(|_| settled);
-        of_sessions.chain(restarts).chain(unseen).min()
+        let waiting = self.bucket.due();
+        of_sessions
+            .chain(restarts)
+            .chain(unseen)
+            .chain(waiting)
+            .min()
     }
 
     /// What is published, the same as last time if nothing differs.
-    pub fn publish(&mut self, all_known: bool) -> Arc<ConfigurationDevices> {
+    pub fn publish(&mut self, all_known: bool, now: Timestamp) -> Arc<ConfigurationDevices> {
+        let published = self.published(all_known, now);
         self.due = self.deadline(all_known);
+        published
+    }
+
+    fn published(&mut self, all_known: bool, now: Timestamp) -> Arc<ConfigurationDevices> {
         let settled = self.is_settled(all_known);
         if let Some(old) = &self.published
             && !self.stale
@@ -194,6 +223,20 @@ impl Served {
             devices: &session.devices,
         });
         let (devices, lost) = merge(parts.collect(), &self.unseen);
+        let devices = match &self.published {
+            Some(old) => self.bucket.pass(&old.devices, devices, now),
+            None => devices,
+        };
+        let problem = self.bucket.problem();
+        if self.told != problem.is_some() {
+            self.told = problem.is_some();
+            let configuration = &self.configured.configuration.key;
+            if let Some(problem) = problem {
+                tracing::warn!(%configuration, problem, "not all changes are passed on");
+            } else {
+                tracing::info!(%configuration, "all changes are passed on again");
+            }
+        }
         self.lost = lost;
         self.stale = false;
         let new = ConfigurationDevices {
@@ -223,21 +266,41 @@ impl SourceSession {
         if self.opening(handler) == Opening::First {
             self.devices.reopen();
         }
-        self.devices.calm(handler.most_devices());
+        self.devices.limit(handler.most_devices());
         self.digest = Some(handler.digest().clone());
         self.restart = None;
         self.invalid.clear();
         Arc::make_mut(&mut self.view).failures = 0;
     }
 
-    /// Takes in what came of a call.
-    pub fn take(&mut self, source: &str, report: Report, grace: Grace, now: Timestamp) -> Taken {
+    /// Keeps of what is explained so many bytes.
+    pub fn explain_within(&mut self, most: usize) {
+        let (fitting, more) = fitting(&self.view.skipped, most);
+        if more > 0 {
+            let view = Arc::make_mut(&mut self.view);
+            view.skipped.truncate(fitting);
+            view.skipped_dropped += more;
+        }
+    }
+
+    /// Takes in what came of a call, with at most so many bytes of explanations.
+    pub fn take(
+        &mut self,
+        source: &str,
+        report: Report,
+        explanations: usize,
+        grace: Grace,
+        now: Timestamp,
+    ) -> Taken {
         let Report {
             outcome,
-            explained,
+            mut explained,
             explained_dropped,
             call,
         } = report;
+        let (fitting, more) = fitting(&explained, explanations);
+        explained.truncate(fitting);
+        let explained_dropped = explained_dropped + more;
         let old = &self.view;
         let mut view = SessionView {
             source: source.to_owned(),
@@ -278,7 +341,7 @@ impl SourceSession {
                     view.left_out_dropped = discovery.left_out.more;
                 }
                 taken.differs = self.devices.fold(discovery, grace, now);
-                self.held_back = self.devices.held_back();
+                self.not_used = self.devices.not_used();
             }
             Outcome::InvalidDetails(problems) => {
                 "invalid-details".clone_into(&mut view.result);
