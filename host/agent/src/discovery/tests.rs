@@ -6,7 +6,7 @@ use leafhost_core::fault::{Fault, FaultReason};
 use leafhost_core::handler::Registration;
 use leafhost_core::left_out::LeftOuts;
 use leafhost_core::ports::{ConfiguredDiscovery, LoadError};
-use leafhost_core::session::{Devices, Discovery, Outcome, Property};
+use leafhost_core::session::{Devices, Discovery, Explanation, Outcome, Property, Report};
 
 use super::*;
 use crate::fakes::{

@@ -320,3 +320,39 @@ async fn a_file_that_never_loads_keeps_devices_of_an_earlier_run_for_five_minute
     pass(301).await;
     assert_eq!(bench.has_now("b"), ["y"]);
 }
+
+#[tokio::test(start_paused = true)]
+async fn explanations_of_all_sessions_share_their_room() {
+    let udev = FakeHandler::new("udev@1");
+    let bench = start(&[configured("a", "udev", "")], &[("udev.wasm", &udev)]);
+    idle().await;
+    let wordy = || {
+        let one = Explanation {
+            subject: "x".repeat(1 << 20),
+            rule: String::new(),
+            reason: String::new(),
+        };
+        Report {
+            explained: vec![one; 20],
+            explained_dropped: 1,
+            ..complete(&[])
+        }
+    };
+    // How many are kept, and how many more there were.
+    let kept = async |configuration: &'static str, expected: (usize, u64)| {
+        wait_for(&bench.report, |report| {
+            let view = report.configurations.get(&key(configuration));
+            let session = view.and_then(|view| view.sessions.first());
+            session.is_some_and(|one| (one.skipped.len(), one.skipped_dropped) == expected)
+        })
+        .await;
+    };
+    udev.say("a", wordy());
+    kept("a", (15, 6)).await;
+    let both = ["a", "b"].map(|name| configured(name, "udev", ""));
+    bench.configure(&both);
+    idle().await;
+    kept("a", (7, 14)).await;
+    udev.say("b", wordy());
+    kept("b", (7, 14)).await;
+}
