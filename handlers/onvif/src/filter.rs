@@ -1,10 +1,12 @@
 //! Akri's filters. What is left out is said with the rule that did it.
 
+pub mod mac;
+
 use std::net::IpAddr;
 
 use crate::details::{self, Action, Details, FilterList};
 use crate::soap::cut;
-use crate::{mac, wsd};
+use crate::wsd;
 
 /// Why a camera is left out.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -2,9 +2,7 @@
 
 mod details;
 mod discover;
-mod encoding;
 mod filter;
-mod mac;
 mod security;
 pub mod soap;
 pub mod wsd;

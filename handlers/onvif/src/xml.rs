@@ -3,7 +3,8 @@
 //! Names are matched by their local part, since cameras put wrong and undeclared prefixes on elements; a qualified name
 //! in a text can be resolved, since there it is what counts.
 
-use crate::encoding;
+pub mod encoding;
+
 use quick_xml::NsReader;
 use quick_xml::events::{BytesRef, BytesStart, Event};
 use quick_xml::name::{NamespaceResolver, QName, ResolveResult};

@@ -5,14 +5,13 @@ use std::time::Duration;
 use leafhost_sdk::{Host, http, net};
 
 use crate::discover::cursor::Info;
-use crate::encoding;
 use crate::security::credentials::Credentials;
 use crate::security::digest::Challenge;
 use crate::security::{Credential, token};
 use crate::soap::clock::UtcTime;
 use crate::soap::{self, Answer, Failure, Operation};
 use crate::xaddr::XAddr;
-use crate::xml;
+use crate::xml::{self, encoding};
 
 /// How long the first question may take; Akri gives a second.
 const GREETING: Duration = Duration::from_secs(2);

@@ -5,8 +5,9 @@ mod bytes;
 
 use std::net::Ipv4Addr;
 
+use crate::filter::mac;
+use crate::soap;
 use crate::xaddr::Host;
-use crate::{mac, soap};
 use bytes::{Reader, Writer};
 
 /// The largest cursor that is written, in bytes.
