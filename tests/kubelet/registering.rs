@@ -7,10 +7,11 @@ use leafhost_kubelet::proto::device_plugin::Empty;
 use leafhost_tests::kubelet::Restart;
 use leafhost_tests::kubelet::faults::Reading;
 use leafhost_tests::kubelet::pods::PodSpec;
+use leafhost_tests::program;
 use leafhost_tests::wait::eventually;
 use tonic::Code;
 
-use crate::node::{Node, ids, resource, text, used};
+use crate::node::{Node, ids, list, resource, text, used};
 
 const ECHO: &str = "akri.sh/echo";
 const FAILED: &str = r#"leafhost_kubelet_resources{state="failed"}"#;
@@ -68,6 +69,40 @@ fn a_hundred_resources_are_served_whatever_the_shell_lets_open() -> Result<()> {
     node.home.limit('n', 128);
     node.home.start(&[])?;
     node.until_listed(names.len() + 1)
+}
+
+/// Each resource takes what it can get; a descriptor that somebody gives up has many takers.
+#[test]
+fn an_agent_whose_resources_want_more_files_than_there_are_answers_each_question_for_its_status()
+-> Result<()> {
+    let mut node = Node::new()?;
+    node.echo(1, &["device-0"])?;
+    node.home.start(&[])?;
+    node.until_listed(2)?;
+    let process = node.home.pid()?;
+    let open = std::fs::read_dir(format!("/proc/{process}/fd"))?.count();
+    let bound = format!("--nofile={}:{}", open + 40, open + 48);
+    program::run("prlimit", ["--pid", &process.to_string(), &bound])?.good()?;
+    let names: Vec<String> = (0..200).map(|n| format!("device-{n}")).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    node.echo(1, &names)?;
+    eventually("a resource says what it lacks", || {
+        let status = node.home.status()?;
+        let lacks = |text: &str| text.contains("open files");
+        let mut resources = list(&status, "/kubelet/resources").iter();
+        ensure!(
+            resources.any(|resource| lacks(text(resource, "/problem"))),
+            "{status:#}"
+        );
+        Ok(())
+    })?;
+    for question in 0..100 {
+        let ended = node.home.leafhost(&["status", "-o", "json"])?;
+        ended
+            .good()
+            .with_context(|| format!("question {question}"))?;
+    }
+    Ok(())
 }
 
 #[test]

@@ -9,9 +9,10 @@
 //! | `/status?after=V` | the same as soon as its version is not `V`; 304 when it still is after 30 seconds |
 
 use std::collections::VecDeque;
-use std::fs::File;
+use std::future::poll_fn;
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::extract::{Extension, Query, State};
@@ -33,6 +34,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::document::Board;
 use crate::metrics::{CONTENT_TYPE, Metrics};
+use crate::reserve;
 
 /// The header of `/status` that says which version of the document it is: a number that is another one after every change.
 pub const VERSION_HEADER: &str = "leafhost-status-version";
@@ -241,57 +243,50 @@ pub enum Listener {
 }
 
 impl Listener {
+    /// The next connection, on a descriptor that is kept back when there is no other: what is wrong can be asked for even then.
     async fn accept(&self) -> io::Result<Either<TcpStream, UnixStream>> {
-        Ok(match self {
-            Self::Tcp(listener) => Either::Left(listener.accept().await?.0),
-            Self::Unix(listener) => Either::Right(listener.accept().await?.0),
+        poll_fn(|context| match self.poll_accept(context) {
+            // Out of file descriptors, most likely.
+            Poll::Ready(Err(_)) => reserve::lend(|| self.poll_accept(context)),
+            accepted => accepted,
         })
+        .await
+    }
+
+    fn poll_accept(
+        &self,
+        context: &mut Context<'_>,
+    ) -> Poll<io::Result<Either<TcpStream, UnixStream>>> {
+        match self {
+            Self::Tcp(listener) => listener
+                .poll_accept(context)
+                .map_ok(|(stream, _)| Either::Left(stream)),
+            Self::Unix(listener) => listener
+                .poll_accept(context)
+                .map_ok(|(stream, _)| Either::Right(stream)),
+        }
     }
 }
 
-/// Serves until `shutdown`; then requests that have begun are answered, within [`GOODBYE`]. The descriptor that it keeps spare it has from now
-/// on: when there is no other, what is wrong can be asked for even then.
-pub(crate) fn serve(
-    listener: Listener,
-    routes: Router,
-    shutdown: CancellationToken,
-) -> impl Future<Output = ()> {
-    answer(listener, routes, shutdown, spare())
-}
-
-/// A descriptor that can be given up.
-fn spare() -> Option<File> {
-    File::open("/dev/null").ok()
-}
-
-async fn answer(
-    listener: Listener,
-    routes: Router,
-    shutdown: CancellationToken,
-    mut kept: Option<File>,
-) {
+/// Serves until `shutdown`; then requests that have begun are answered, within [`GOODBYE`].
+pub(crate) async fn serve(listener: Listener, routes: Router, shutdown: CancellationToken) {
     let places = Places::new(CONNECTIONS);
     let graceful = GracefulShutdown::new();
     let mut connections = JoinSet::new();
     loop {
         let stream = tokio::select! {
             () = shutdown.cancelled() => break,
-            Some(_) = connections.join_next() => {
-                kept = kept.or_else(spare);
-                continue;
-            }
+            Some(_) = connections.join_next() => continue,
             accepted = listener.accept() => match accepted {
                 Ok(stream) => stream,
-                Err(_) if kept.take().is_some() => continue,
                 Err(error) => {
-                    // Out of file descriptors, most likely: some connection has to end first.
+                    // Not even of those that are kept back is one left: some connection has to end first.
                     tracing::debug!(%error, "the admin endpoint cannot accept a connection");
                     tokio::time::sleep(SPACING).await;
                     continue;
                 }
             },
         };
-        kept = kept.or_else(spare);
         let open = Connection::new();
         places.take(open.clone());
         let service = TowerToHyperService::new(routes.clone().layer(Extension(open.clone())));

@@ -25,6 +25,7 @@ pub mod plan;
 mod problems;
 pub mod reconcile;
 pub mod registry;
+pub mod reserve;
 pub mod slots;
 pub mod status;
 mod words;

@@ -8,7 +8,6 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail};
 use leafhost_agent::Agent;
 use leafhost_wasm::MORE_THREADS;
-use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
@@ -78,13 +77,7 @@ fn find_threads() -> Result<()> {
 
 /// A resource takes a socket and a connection: more in sum than a shell's usual limit lets a program open.
 fn open_more_files() {
-    let raised = getrlimit(Resource::RLIMIT_NOFILE).and_then(|(now, most)| {
-        if now == most {
-            return Ok(());
-        }
-        setrlimit(Resource::RLIMIT_NOFILE, most, most)
-    });
-    if let Err(error) = raised {
+    if let Err(error) = leafhost_agent::reserve::keep() {
         tracing::warn!(%error, "cannot raise the limit of open files, many resources may not be offered: ulimit -n");
     }
 }
