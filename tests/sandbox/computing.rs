@@ -126,15 +126,15 @@ fn guests_that_sleep_grow_and_end_hold_up_nobody() -> Result<()> {
     yard.neighbour_is_well()
 }
 
-/// A component whose second call asks for a table of many elements.
-fn table_bomb() -> Result<Vec<u8>> {
-    let bomb = "(if (i32.load8_u offset=72 (local.get 0)) \
-                (then (drop (table.grow (ref.null func) (i32.const 200000))) unreachable)) (i32.const 256)";
+/// A component of its own name, with these definitions, that describes itself so and does that when it is called again.
+fn textual(definitions: &str, describe: &str, again: &str) -> Result<Vec<u8>> {
+    let discover =
+        format!("(if (i32.load8_u offset=72 (local.get 0)) (then {again})) (i32.const 256)");
     let mut text = include_str!("../../host/compile/tests/guests/frame.wat")
-        .replace("@data@", "(table 1 funcref)")
-        .replace("@describe@", "(i32.const 64)")
+        .replace("@data@", definitions)
+        .replace("@describe@", describe)
         .replace("@validate@", "(i32.const 128)")
-        .replace("@discover@", bomb);
+        .replace("@discover@", &discover);
     for part in ["imports", "lowered", "core", "functions", "given"] {
         text = text.replace(&format!("@network-{part}@"), "");
     }
@@ -144,10 +144,41 @@ fn table_bomb() -> Result<Vec<u8>> {
 #[test]
 fn a_guest_whose_tables_grow_is_ended() -> Result<()> {
     let yard = Yard::with(Guest::default(), GRANTS)?;
-    yard.add("textual", table_bomb()?, "")?;
+    let grow = "(drop (table.grow (ref.null func) (i32.const 200000))) unreachable";
+    let bomb = textual("(table 1 funcref)", "(i32.const 64)", grow)?;
+    yard.add("textual", bomb, "")?;
     yard.configure("bomb", "textual", "")?;
     let before = yard.published("bomb", 1)?;
     yard.until_named("bomb", named("memory", "100000 elements of tables"))?;
     assert!(yard.published("bomb", 1)? == before);
+    yard.neighbour_is_well()
+}
+
+/// The name of a function in C++ whose parameters are each made of two of the one before: demangled, it is some hundred MiB.
+fn doubling() -> String {
+    let digits = ('1'..='9').chain('A'..='P');
+    digits.fold("_Z1f1a1bIS_S_E".to_owned(), |name, digit| {
+        format!("{name}S0_IS{digit}_S{digit}_E")
+    })
+}
+
+#[test]
+fn a_function_whose_name_would_be_exponentially_long_is_told_in_a_few_words_and_costs_nothing()
+-> Result<()> {
+    let yard = Yard::with(Guest::default(), GRANTS)?;
+    let bomb = format!("(func $bomb (@name {:?}) unreachable)", doubling());
+    let described = textual(&bomb, "(i32.const 64)", "(call $bomb)")?;
+    yard.add("textual", described, "")?;
+    yard.configure("bomb", "textual", "")?;
+    let before = yard.published("bomb", 1)?;
+    let told = "; in _Z1f1a1bIS_S_ES0_IS1_S1_E";
+    yard.until_named("bomb", named("trap", told))?;
+    // It does not even say who it is.
+    let nameless = textual(&bomb, "(call $bomb) unreachable", "")?;
+    yard.add("nameless", nameless, "")?;
+    yard.tells(told)?;
+    assert!(yard.published("bomb", 1)? == before);
+    let peak = yard.peak_mib()?;
+    ensure!(peak < 100, "the agent had {peak} MiB");
     yard.neighbour_is_well()
 }

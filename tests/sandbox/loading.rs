@@ -6,6 +6,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 use leafhost_tests::program;
+use leafhost_tests::wait::eventually;
 use nix::sys::signal::Signal;
 
 use crate::yard::{Guest, Yard, native};
@@ -301,7 +302,7 @@ fn native_code_that_is_not_as_the_agent_left_it_is_compiled_again() -> Result<()
                     .write(&format!("handlers/{name}.grants.yaml"), &grants)?;
             }
         }
-        leafhost_tests::wait::eventually("both are compiled again", || {
+        eventually("both are compiled again", || {
             let log = yard.home.log();
             ensure!(log.matches(named).count() >= told + 2, "{log}");
             let files = native(&yard)?;
@@ -362,4 +363,53 @@ fn a_compiler_that_hangs_floods_or_dies_is_named_and_costs_no_running_handler() 
     })?;
     put(&yard, WASM, Guest::default().wasm()?)?;
     yard.is_content()
+}
+
+/// Lines of the file that says what is being loaded.
+fn under_way(yard: &Yard) -> Result<Vec<String>> {
+    let text = fs::read_to_string(yard.home.path().join("state/loading"))?;
+    Ok(text.lines().map(str::to_owned).collect())
+}
+
+#[test]
+fn what_the_agent_dies_of_while_it_is_loaded_is_given_up_and_the_others_serve() -> Result<()> {
+    let mut yard = Yard::with(Guest::default(), GRANTS)?;
+    yard.serve("good")?;
+    // Its `describe` takes five seconds, in which the agent is killed.
+    let deadly = Guest {
+        name: "deadly",
+        describe: "sleep",
+        ..Guest::default()
+    };
+    yard.add("deadly", deadly.wasm()?, GRANTS)?;
+    for deaths in 1..=3 {
+        eventually("it is being loaded", || {
+            let lines = under_way(&yard)?;
+            let is_deadly = |line: &&String| line.ends_with(&format!(" {deaths}"));
+            ensure!(lines.iter().any(|line| is_deadly(&line)), "{lines:?}");
+            Ok(())
+        })?;
+        yard.home.stop(Signal::SIGKILL)?;
+        yard.home.start(&[])?;
+        yard.tells(&format!("the agent has died {deaths} time"))?;
+        // Nobody waits for it.
+        yard.neighbour_is_well()?;
+        yard.published("hostile", 1)?;
+    }
+    yard.home.until("it is Offline", |status| {
+        let all = status.get("handlers").and_then(serde_json::Value::as_array);
+        all.into_iter().flatten().any(|handler| {
+            handler.get("source").and_then(serde_json::Value::as_str) == Some("deadly.wasm")
+                && handler.get("status").and_then(serde_json::Value::as_str) == Some("Offline")
+        })
+    })?;
+    // Another version takes its place.
+    let mended = Guest {
+        describe: "good",
+        ..deadly
+    };
+    put(&yard, "handlers/deadly.wasm", mended.wasm()?)?;
+    yard.is_content()?;
+    ensure!(under_way(&yard)?.len() <= 1, "{:?}", under_way(&yard)?);
+    yard.neighbour_is_well()
 }

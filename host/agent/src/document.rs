@@ -290,10 +290,10 @@ fn handler_view(
 ) -> HandlerView {
     let mut view = HandlerView {
         source: source.to_owned(),
-        status: if loaded.error.is_some() {
-            "Refused".to_owned()
-        } else {
-            "Loading".to_owned()
+        status: match &loaded.error {
+            Some(_) if loaded.given_up => "Offline".to_owned(),
+            Some(_) => "Refused".to_owned(),
+            None => "Loading".to_owned(),
         },
         ..HandlerView::default()
     };

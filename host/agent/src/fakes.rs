@@ -106,6 +106,10 @@ pub(crate) struct Files {
     pub accepted: Mutex<BTreeMap<String, SourceFile>>,
     pub registered: Mutex<BTreeMap<String, Registration>>,
     pub accepts: Mutex<usize>,
+    /// How often the agent has died while a version was being loaded, by digest.
+    pub deaths: Mutex<BTreeMap<String, u32>>,
+    /// The digests of what is being loaded, each time it was said.
+    pub loading: Mutex<Vec<Vec<String>>>,
 }
 
 impl Files {
@@ -116,6 +120,8 @@ impl Files {
             accepted: Mutex::default(),
             registered: Mutex::default(),
             accepts: Mutex::default(),
+            deaths: Mutex::default(),
+            loading: Mutex::default(),
         };
         files_.put(files);
         files_
@@ -183,6 +189,16 @@ impl HandlerSource for Files {
 
     fn registration(&self, name: &str) -> Option<Registration> {
         self.registered.lock().unwrap().get(name).cloned()
+    }
+
+    fn deaths(&self, version: &SourceVersion) -> u32 {
+        let deaths = self.deaths.lock().unwrap();
+        deaths.get(&version.digest.0).copied().unwrap_or(0)
+    }
+
+    fn loading(&self, versions: &[SourceVersion]) {
+        let digests = versions.iter().map(|version| version.digest.0.clone());
+        self.loading.lock().unwrap().push(digests.collect());
     }
 }
 

@@ -43,6 +43,8 @@ pub struct LoadedSource {
     pub error: Option<LoadError>,
     /// Which handler the accepted version is, loaded or not, and its place among the sources of that handler.
     pub registration: Option<Registration>,
+    /// Whether it is not tried any more, since the agent has died of it.
+    pub given_up: bool,
 }
 
 impl PartialEq for HandlerSet {
@@ -60,7 +62,9 @@ impl PartialEq for LoadedSource {
             (None, None) => true,
             _ => false,
         };
-        same && self.error == other.error && self.registration == other.registration
+        same && self.error == other.error
+            && self.registration == other.registration
+            && self.given_up == other.given_up
     }
 }
 
@@ -171,10 +175,13 @@ impl LoaderTask {
                 }
                 () = until(retry) => self.retry(),
             }
-            self.start();
+            self.start().await;
             self.publish();
         }
         self.running.shutdown().await;
+        self.jobs.clear();
+        // What is stopped is not died of.
+        self.remember(&[]).await;
     }
 
     /// Takes in what lies there now.
@@ -205,6 +212,8 @@ impl LoaderTask {
             }
             self.generation += 1;
             let generation = self.generation;
+            let (newest, error) = self.attempt(name, version);
+            let given_up = error.as_ref().is_some_and(|error| !error.transient);
             let job = |version: &SourceVersion, fallback| Job {
                 name: name.clone(),
                 version: version.clone(),
@@ -212,33 +221,48 @@ impl LoaderTask {
                 fallback,
             };
             if let Some(entry) = self.entries.get_mut(name) {
-                entry.newest = Attempt::new(version.clone());
+                entry.newest = newest;
                 entry.generation = generation;
                 entry.kept = false;
-                self.queue.push_back(job(version, false));
+                if error.is_some() {
+                    entry.loaded.error = error;
+                    entry.loaded.given_up = given_up;
+                } else {
+                    self.queue.push_back(job(version, false));
+                }
                 continue;
             }
             let kept = accepted.as_ref() == Some(version);
             let fallback = accepted.filter(|_| !kept);
-            if let Some(accepted) = &fallback {
-                self.proven.push_back(job(accepted, true));
+            let fallback = fallback.map(|accepted| self.attempt(name, &accepted));
+            if let Some((accepted, None)) = &fallback {
+                self.proven.push_back(job(&accepted.version, true));
             }
             let queue = if kept {
                 &mut self.proven
             } else {
                 &mut self.queue
             };
-            queue.push_back(job(version, false));
+            if error.is_none() {
+                queue.push_back(job(version, false));
+            }
+            // One that is given up is none to fall back on.
+            let fallback = fallback.and_then(|(attempt, error)| {
+                let is_tried = error.is_none_or(|error| error.transient);
+                is_tried.then_some(attempt)
+            });
             self.entries.insert(
                 name.clone(),
                 Entry {
-                    newest: Attempt::new(version.clone()),
+                    newest,
                     generation,
-                    fallback: fallback.map(Attempt::new),
+                    fallback,
                     kept,
                     loaded: LoadedSource {
+                        handler: None,
+                        error,
                         registration: self.source.registration(name),
-                        ..LoadedSource::default()
+                        given_up,
                     },
                 },
             );
@@ -255,6 +279,17 @@ impl LoaderTask {
             });
             self.problems.sort();
         }
+    }
+
+    /// A version that was not there before; and why it is not loaded now, if the agent has died of it.
+    fn attempt(&self, name: &str, version: &SourceVersion) -> (Attempt, Option<LoadError>) {
+        let deaths = self.source.deaths(version);
+        if deaths == 0 {
+            return (Attempt::new(version.clone()), None);
+        }
+        let (attempt, error) = Attempt::after_deaths(version.clone(), name, deaths);
+        tracing::warn!(source = name, %error, "handler is not loaded now");
+        (attempt, Some(error))
     }
 
     /// A load has ended.
@@ -279,6 +314,7 @@ impl LoaderTask {
                 let named = handler.description().name.clone();
                 entry.loaded.handler = Some(handler);
                 entry.loaded.error = None;
+                entry.loaded.given_up = false;
                 entry.newest.succeeded();
                 entry.fallback = None;
                 let registered = entry.loaded.registration.as_ref();
@@ -303,6 +339,7 @@ impl LoaderTask {
                     tracing::warn!(source = name, %error, "handler does not load");
                 }
                 entry.loaded.error = Some(error);
+                entry.loaded.given_up = false;
             }
         }
     }
@@ -330,18 +367,40 @@ impl LoaderTask {
         }
     }
 
-    /// Starts as many loads as may run at once.
-    fn start(&mut self) {
-        while self.running.len() < AT_ONCE
+    /// Starts as many loads as may run at once. What the agent has died of, perhaps, is loaded alone: the next death tells.
+    async fn start(&mut self) {
+        let mut next = Vec::new();
+        while self.jobs.len() + next.len() < AT_ONCE
             && let Some(job) = self.proven.pop_front().or_else(|| self.queue.pop_front())
         {
             let entry = self.entries.get(&job.name);
             if !entry.is_some_and(|entry| entry.wants(&job)) {
                 continue;
             }
+            let mut others = self.jobs.values().chain(&next).peekable();
+            let is_alone = |job: &Job| self.source.deaths(&job.version) > 0;
+            if others.peek().is_some() && (is_alone(&job) || others.any(is_alone)) {
+                self.proven.push_front(job);
+                break;
+            }
+            next.push(job);
+        }
+        self.remember(&next).await;
+        for job in next {
             let (source, loader) = (Arc::clone(&self.source), Arc::clone(&self.loader));
             let task = self.running.spawn(load(source, loader, job.clone()));
             self.jobs.insert(task.id(), job);
+        }
+    }
+
+    /// Has it known after a death of the agent what is being loaded now.
+    async fn remember(&self, next: &[Job]) {
+        let jobs = self.jobs.values().chain(next);
+        let versions: Vec<_> = jobs.map(|job| job.version.clone()).collect();
+        let source = Arc::clone(&self.source);
+        let remembered = spawn_blocking(move || source.loading(&versions)).await;
+        if remembered.is_err() {
+            tracing::error!("remembering what is being loaded broke down, which is a bug");
         }
     }
 

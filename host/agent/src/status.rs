@@ -90,7 +90,8 @@ pub struct HandlerView {
     /// The source: a file name.
     pub source: String,
     /// `Waiting`, `Active`, `Offline`; `Removed` after it was Offline for too long, until it is tried again; `Loading` while a
-    /// source is loaded for the first time, `Refused` if it never loaded.
+    /// source is loaded for the first time, `Refused` if it never loaded, `Offline` if it is not loaded any more because the agent has died of
+    /// it.
     pub status: String,
     /// Since when, RFC 3339.
     pub since: Option<String>,

@@ -130,6 +130,10 @@ pub trait HandlerSource: Send + Sync {
     fn accepted(&self, name: &str) -> Option<SourceVersion>;
     /// Which handler that version is, and since when among its sources: kept for as long as the file is there and serves that name.
     fn registration(&self, name: &str) -> Option<Registration>;
+    /// How many times in a row the agent has died while this version was being loaded.
+    fn deaths(&self, version: &SourceVersion) -> u32;
+    /// Remembers, for after a death of the agent, that these versions are being loaded and no others. Blocks.
+    fn loading(&self, versions: &[SourceVersion]);
 }
 
 /// Why a handler file does not serve. The text names what is wrong and what would be right.

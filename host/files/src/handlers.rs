@@ -12,10 +12,13 @@ use leafhost_core::ports::{
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
+use crate::blocking::blocking;
 use crate::folder::{self, Content, Folder, Kind, LONGEST_NAME, Rules, Snapshot};
 
 mod accepted;
+mod loads;
 use accepted::Accepted;
+use loads::Loads;
 
 const GRANTS: &str = ".grants.yaml";
 const COMPONENTS: [&str; 2] = [".wasm.gz", ".wasm"];
@@ -72,14 +75,20 @@ impl Places {
 pub struct FileHandlers {
     set: watch::Receiver<Arc<SourceSet>>,
     accepted: Arc<Accepted>,
+    loads: Loads,
     _tasks: JoinSet<()>,
 }
 
 impl FileHandlers {
     /// Watches the folders; of files with one name the one in the first folder counts. What was accepted is kept in
-    /// `kept`.
-    pub async fn open(folders: Vec<PathBuf>, kept: PathBuf) -> std::io::Result<Self> {
+    /// `kept`, and which are being loaded in `state`.
+    pub async fn open(
+        folders: Vec<PathBuf>,
+        kept: PathBuf,
+        state: PathBuf,
+    ) -> std::io::Result<Self> {
         let mut tasks = JoinSet::new();
+        let loads = blocking(move || Loads::open(state)).await?;
         let accepted = Accepted::open(kept, Places(folders.clone()), &mut tasks).await?;
         let kept = names(accepted.all().keys());
         let watched = folders
@@ -96,6 +105,7 @@ impl FileHandlers {
         Ok(Self {
             set,
             accepted,
+            loads,
             _tasks: tasks,
         })
     }
@@ -134,6 +144,17 @@ impl HandlerSource for FileHandlers {
 
     fn registration(&self, name: &str) -> Option<Registration> {
         self.accepted.registration(name)
+    }
+
+    fn deaths(&self, version: &SourceVersion) -> u32 {
+        self.loads.deaths(version)
+    }
+
+    fn loading(&self, versions: &[SourceVersion]) {
+        if let Err(error) = self.loads.set(versions) {
+            // What is loaded serves all the same.
+            tracing::debug!(%error, "cannot write down what is being loaded");
+        }
     }
 }
 

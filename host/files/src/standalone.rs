@@ -79,7 +79,7 @@ impl Standalone {
         let mut folders = vec![folder.join("handlers")];
         folders.extend(handlers);
         let kept = accepted("handlers");
-        let handlers = FileHandlers::open(folders, kept.clone())
+        let handlers = FileHandlers::open(folders, kept.clone(), state.path().to_owned())
             .await
             .map_err(failed(kept))?;
         let problems = instances.problems().iter().chain(configurations.problems());

@@ -1,28 +1,46 @@
 //! Where in a guest it happened, in names a person can read.
+//!
+//! The names of functions are the guest's: of any length, and a demangled name may be exponentially longer than its mangled form. So
+//! both are bounded before anything is made of them, and only Rust's names are demangled.
 
+use std::fmt::{self, Write as _};
+
+use rustc_demangle::try_demangle;
 use wasmtime::WasmBacktrace;
+
+use crate::text::cut;
 
 /// The most functions that are named.
 const FRAMES: usize = 6;
+/// The most functions that are looked at: those of a runtime that gives up come first.
+const LOOKED_AT: usize = 32;
+/// The longest name that is demangled, in bytes.
+const MAX_MANGLED: usize = 1024;
+/// The longest name that is told, in bytes.
+const MAX_NAME: usize = 256;
 /// Where functions of a guest's language end up when it gives up: they say nothing of the guest.
 const RUNTIMES: [&str; 5] = ["std::", "core::", "alloc::", "__rustc::", "__rust"];
 
 /// `; in f, called by g, h`, as far as names are known.
 pub(crate) fn place(error: &wasmtime::Error) -> String {
-    // Its text has the names demangled, of whichever language they are.
-    let shown = error
+    let frames = error
         .downcast_ref::<WasmBacktrace>()
-        .map(ToString::to_string);
-    words(shown.as_deref().unwrap_or_default())
+        .map_or(&[][..], WasmBacktrace::frames);
+    words(
+        frames
+            .iter()
+            .map(|frame| (frame.func_name(), frame.func_index())),
+    )
 }
 
-fn words(backtrace: &str) -> String {
-    let mut names: Vec<String> = backtrace
-        .lines()
-        .filter_map(|line| line.trim_start().split_once(": "))
-        .filter(|(number, _)| number.bytes().all(|byte| byte.is_ascii_digit()))
-        .filter_map(|(_, frame)| frame.split_once('!'))
-        .map(|(_, name)| readable(name.trim()))
+/// Of functions, by name or number, the innermost first.
+fn words<'a>(frames: impl Iterator<Item = (Option<&'a str>, u32)>) -> String {
+    let mut names: Vec<String> = frames
+        .take(LOOKED_AT)
+        .map(|(name, index)| match name {
+            Some(name) => readable(name),
+            None => format!("<wasm function {index}>"),
+        })
         .filter(|name| !name.is_empty() && !is_glue(name))
         .collect();
     // A function that calls itself.
@@ -49,62 +67,141 @@ fn is_glue(name: &str) -> bool {
     last.starts_with("_export_") && last.ends_with("_cabi")
 }
 
-/// The name without the hashes that Rust's have: `path::name::h0123456789abcdef`, `crate[0123456789abcdef]::name`.
+/// A name of Rust without its hashes, any other as it is.
 fn readable(name: &str) -> String {
-    let name = match name.rsplit_once("::h") {
-        Some((path, hash)) if is_hash(hash) => path,
-        _ => name,
+    let mut readable = Bounded(String::new());
+    let demangled = if name.len() <= MAX_MANGLED {
+        try_demangle(name).ok()
+    } else {
+        None
     };
-    let mut parts = name.split('[');
-    let mut readable = parts.next().unwrap_or_default().to_owned();
-    for part in parts {
-        match part.split_once(']') {
-            Some((hash, rest)) if is_hash(hash) => readable.push_str(rest),
-            _ => {
-                readable.push('[');
-                readable.push_str(part);
-            }
-        }
-    }
-    readable
+    // One that is cut off is told as far as it goes.
+    let _ = match demangled {
+        Some(demangled) => write!(readable, "{demangled:#}"),
+        None => readable.write_str(name),
+    };
+    readable.0
 }
 
-/// Hashes are of sixteen hex digits; a form of them has no leading zeros.
-fn is_hash(text: &str) -> bool {
-    (8..=16).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_hexdigit())
+/// Takes so many bytes, and then no more: whoever writes ends there.
+struct Bounded(String);
+
+impl fmt::Write for Bounded {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        let fits = cut(text, MAX_NAME - self.0.len());
+        self.0.push_str(fits);
+        if fits.len() == text.len() {
+            Ok(())
+        } else {
+            Err(fmt::Error)
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn named(names: &[&str]) -> String {
+        words(names.iter().map(|name| (Some(*name), 0)))
+    }
+
     #[test]
     fn what_a_runtime_does_to_give_up_is_not_where_it_happened() {
-        let backtrace = "error while executing at wasm backtrace:
-    0:  0x157f6 - guest.wasm!abort
-    1:  0x13d06 - guest.wasm!std[d123b7a1a2ed1472]::process::abort
-    2:  0x13c00 - guest.wasm!<std[d123b7a1a2ed1472]::panicking::Rewrap as core[1234567890abcdef]::panic::Payload>::get
-    3:  0x13d12 - guest.wasm!__rustc[b7974e8690430dd9]::__rust_abort
-    4:   0xa1e2 - guest.wasm!rust_begin_unwind
-    5:   0xa1e2 - guest.wasm!rust_cams::deeper::h4c092f5b8f8b3a6e
-    6:   0xa1e2 - guest.wasm!rust_cams::deeper::h4c092f5b8f8b3a6e
-    7:   0xa1e2 - guest.wasm!<guest::Camera as core::ops::FnOnce<!>>::take::<[u8; 24]>
-    8:   0xa1e2 - guest.wasm!std[d123b7a1a2ed1472]::thread::local
-    9:   0xb001 - guest.wasm!guest::bindings::exports::handler::_export_discover_cabi::hd7d2468c53e44ce2
-   10:   0xb002 - guest.wasm!leafhost:discovery/handler@0.1.0#discover
-";
+        let names = [
+            "abort",
+            "_RNvNtCshGpAVYOtgW1_3std7process5abort",
+            "_ZN3std9panicking11begin_panic17h0123456789abcdefE",
+            "_RNvCsgFQFbr2jY4c_7___rustc17rust_begin_unwind",
+            "_ZN9rust_cams6deeper17h4c092f5b8f8b3a6eE",
+            "_ZN9rust_cams6deeper17h4c092f5b8f8b3a6eE",
+            "_RNvNtCshGpAVYOtgW1_3std6thread5local",
+            "_ZN5guest8bindings21_export_discover_cabi17hd7d2468c53e44ce2E",
+            "leafhost:discovery/handler@0.1.0#discover",
+        ];
         assert_eq!(
-            words(backtrace),
-            "; in rust_cams::deeper, called by <guest::Camera as core::ops::FnOnce<!>>::take::<[u8; 24]>, std::thread::local, leafhost:discovery/handler@0.1.0#discover"
+            named(&names),
+            "; in rust_cams::deeper, called by std::thread::local, leafhost:discovery/handler@0.1.0#discover"
         );
     }
 
     #[test]
     fn a_place_without_names_is_none_and_one_of_a_runtime_alone_is_told() {
-        assert_eq!(words(""), "");
-        assert_eq!(words("note: a word\n"), "");
-        assert_eq!(words("  0: 0x1 - <unknown>!abort\n"), "; in abort");
-        let index = "  0: 0x1 - <unknown>!<wasm function 3>\n";
-        assert_eq!(words(index), "; in <wasm function 3>");
+        assert_eq!(words(std::iter::empty()), "");
+        assert_eq!(named(&["", "abort"]), "; in abort");
+        let nameless = [(None, 3)].into_iter();
+        assert_eq!(words(nameless), "; in <wasm function 3>");
+    }
+
+    #[test]
+    fn the_first_six_functions_are_named_of_which_each_is_cut() {
+        let long = "ä".repeat(1 << 20);
+        let names: Vec<String> = (0..1000).map(|number| format!("{number}{long}")).collect();
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        let told = named(&names);
+        assert_eq!(told.split(", ").count(), FRAMES);
+        assert!(told.len() < FRAMES * (MAX_NAME + 16), "{}", told.len());
+    }
+
+    /// A function whose parameters are each made of two of the one before.
+    fn doubling_cpp(times: usize) -> String {
+        let mut name = "_Z1f1a1bIS_S_E".to_owned();
+        for number in 1..times {
+            let digit = char::from_digit(u32::try_from(number).unwrap(), 36).unwrap();
+            let digit = digit.to_ascii_uppercase();
+            write!(name, "S0_IS{digit}_S{digit}_E").unwrap();
+        }
+        name
+    }
+
+    /// The same of Rust's names: tuples of two of the one before.
+    fn doubling_rust(times: usize) -> String {
+        let mut name = "_RINvC1a1f".to_owned();
+        let mut before = None;
+        for _ in 0..times {
+            let at = name.len() - "_R".len();
+            match before {
+                None => name.push_str("TllE"),
+                Some(before) => {
+                    let back = base_62(before);
+                    write!(name, "TB{back}B{back}E").unwrap();
+                }
+            }
+            before = Some(at);
+        }
+        name.push('E');
+        name
+    }
+
+    fn base_62(number: usize) -> String {
+        let Some(mut left) = number.checked_sub(1) else {
+            return "_".to_owned();
+        };
+        let mut digits = Vec::new();
+        loop {
+            let digit = u8::try_from(left % 62).unwrap();
+            digits.push(match digit {
+                0..10 => b'0' + digit,
+                10..36 => b'a' + digit - 10,
+                _ => b'A' + digit - 36,
+            });
+            left /= 62;
+            if left == 0 {
+                break;
+            }
+        }
+        digits.reverse();
+        digits.push(b'_');
+        String::from_utf8(digits).unwrap()
+    }
+
+    #[test]
+    fn a_name_that_would_be_exponentially_long_is_told_as_far_as_it_goes() {
+        let cpp = doubling_cpp(30);
+        assert_eq!(readable(&cpp), cut(&cpp, MAX_NAME));
+        let rust = doubling_rust(60);
+        let told = readable(&rust);
+        assert!(told.starts_with("a::f::<(i32, i32), ("), "{told}");
+        assert_eq!(told.len(), MAX_NAME);
     }
 }

@@ -47,6 +47,14 @@ impl Yard {
             .map(drop)
     }
 
+    /// The most memory the agent has had, in MiB (`proc_pid_status(5)`).
+    pub fn peak_mib(&self) -> Result<u64> {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.home.pid()?))?;
+        let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+        let peak = peak.and_then(|peak| peak.trim().strip_suffix(" kB"));
+        Ok(peak.context("no VmHWM")?.parse::<u64>()? >> 10)
+    }
+
     /// What is said of handlers, and of files in the home.
     fn told(&self, status: &Value) -> String {
         let home = self.home.path().to_string_lossy();

@@ -88,6 +88,7 @@ fn registered(sources: &[(&str, Option<&Arc<FakeHandler>>, u64)]) -> Arc<Handler
                 handler: name.to_owned(),
                 number: *number,
             }),
+            given_up: false,
         };
         ((*source).to_owned(), loaded)
     };

@@ -46,6 +46,7 @@ fn source(handler: Option<Arc<FakeHandler>>, error: Option<&str>) -> LoadedSourc
             transient: false,
         }),
         registration: None,
+        given_up: false,
     }
 }
 

@@ -5,6 +5,9 @@ use tokio::time::Instant;
 
 use crate::backoff;
 
+/// So many deaths of the agent while it was being loaded are no coincidence.
+const MOST_DEATHS: u32 = 3;
+
 /// A version that is to serve.
 #[derive(Debug)]
 pub struct Attempt {
@@ -22,6 +25,31 @@ impl Attempt {
             failures: 0,
             retry: None,
         }
+    }
+
+    /// Of a version that the agent has died of so many times while it was being loaded. Then it is loaded after others and alone, after
+    /// [`MOST_DEATHS`] not at all.
+    pub fn after_deaths(version: SourceVersion, name: &str, deaths: u32) -> (Self, LoadError) {
+        let attempt = Self {
+            retry: (deaths < MOST_DEATHS)
+                .then(|| Instant::now() + backoff::wait(deaths.saturating_add(2))),
+            ..Self::new(version)
+        };
+        let times = if deaths == 1 { "time" } else { "times" };
+        let what = if attempt.retry.is_some() {
+            "it is loaded again in a moment, when others are"
+        } else {
+            "it is not loaded any more; put another version in its place, or, to have this one loaded, stop the agent and remove the file `loading` from its state folder"
+        };
+        let error = LoadError {
+            source_name: name.to_owned(),
+            message: format!(
+                "the agent has died {deaths} {times} in a row while it was being loaded; {what}"
+            ),
+            missing_grants: Vec::new(),
+            transient: attempt.retry.is_some(),
+        };
+        (attempt, error)
     }
 
     /// Takes note of a failure. Returns whether it is worth a line in the log.

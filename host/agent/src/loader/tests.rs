@@ -354,3 +354,83 @@ async fn changed_grants_are_a_new_handler() {
     assert_eq!(bench.files.accepted("a.wasm"), Some(version(&granted)));
     bench.end().await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn what_the_agent_has_died_of_is_loaded_after_the_others_and_alone() {
+    let files = Files::new(&["a", "b", "c", "d"].map(|name| {
+        let handler = format!("{name}@1");
+        file(&format!("{name}.wasm"), &handler)
+    }));
+    *files.deaths.lock().unwrap() = BTreeMap::from([("a@1".into(), 1), ("b@1".into(), 2)]);
+    let begin = Instant::now();
+    let bench = start(files);
+    let set = wait_for(&bench.handlers, |set| set.complete).await;
+    let shown = shown(&set).join("\n");
+    assert!(
+        shown.contains("a.wasm: nothing, the agent has died 1 time in a row")
+            && shown.contains("b.wasm: nothing, the agent has died 2 times")
+            && shown.contains("c.wasm: c@1"),
+        "{shown}"
+    );
+    assert!(begin.elapsed().as_secs() < 1, "nobody waits for them");
+    bench
+        .serves(&["a.wasm: a@1", "b.wasm: b@1", "c.wasm: c@1", "d.wasm: d@1"])
+        .await;
+    assert!(begin.elapsed() > backoff::wait(3), "{:?}", begin.elapsed());
+    let loading = bench.files.loading.lock().unwrap().clone();
+    let alone = |digest: &str| {
+        let mut with = loading
+            .iter()
+            .filter(|all| all.iter().any(|one| one == digest));
+        with.all(|all| all.len() == 1)
+    };
+    assert!(alone("a@1") && alone("b@1") && !alone("c@1"), "{loading:?}");
+    bench.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_the_agent_has_died_of_three_times_is_offline_until_another_version_takes_its_place() {
+    let files = Files::new(&[file("a.wasm", "udev@2"), file("b.wasm", "echo@1")]);
+    files.accept(&file("a.wasm", "udev@1"), "udev");
+    files.accept(&file("b.wasm", "echo@1"), "echo");
+    *files.deaths.lock().unwrap() = BTreeMap::from([("udev@2".into(), 3), ("echo@1".into(), 3)]);
+    let bench = start(files);
+    let set = wait_for(&bench.handlers, |set| {
+        set.complete && shown(set).concat().contains("udev@1, ")
+    })
+    .await;
+    for (name, source) in &set.sources {
+        let error = source.error.as_ref().unwrap();
+        assert!(source.given_up && !error.transient, "{name}");
+        assert!(error.message.contains("3 times in a row"), "{error}");
+    }
+    tokio::time::sleep(leafhost_core::timeouts::BACKOFF_LAST * 2).await;
+    assert_eq!(*bench.loader.loads.lock().unwrap(), ["a.wasm=udev@1"]);
+    bench
+        .files
+        .put(&[file("a.wasm", "udev@3"), file("b.wasm", "echo@2")]);
+    bench.serves(&["a.wasm: udev@3", "b.wasm: echo@2"]).await;
+    assert!(!bench.handlers.borrow().sources["a.wasm"].given_up);
+    bench.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_being_loaded_is_remembered_until_it_ends_and_a_stop_is_no_death() {
+    let bench = start(Files::new(&[
+        file("a.wasm", "udev@1"),
+        file("b.wasm", "broken"),
+        file("c.wasm", "panic"),
+    ]));
+    wait_for(&bench.handlers, |set| set.complete).await;
+    bench.files.put(&[file("a.wasm", "udev@2")]);
+    while bench.loader.running.lock().unwrap().0 == 0 {
+        tokio::task::yield_now().await;
+    }
+    let files = Arc::clone(&bench.files);
+    bench.end().await;
+    let mut loading = files.loading.lock().unwrap().clone();
+    loading.dedup();
+    let told: Vec<String> = loading.iter().map(|all| all.join(" ")).collect();
+    assert_eq!(told[0], "udev@1 broken");
+    assert_eq!(told[told.len() - 3..], ["", "udev@2", ""]);
+}

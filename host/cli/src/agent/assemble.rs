@@ -128,6 +128,14 @@ impl HandlerSource for Handlers {
     fn registration(&self, name: &str) -> Option<Registration> {
         self.0.handlers.registration(name)
     }
+
+    fn deaths(&self, version: &SourceVersion) -> u32 {
+        self.0.handlers.deaths(version)
+    }
+
+    fn loading(&self, versions: &[SourceVersion]) {
+        self.0.handlers.loading(versions);
+    }
 }
 
 struct Instances(Arc<Standalone>);

@@ -160,9 +160,9 @@ struct Home {
 impl Home {
     async fn open(folder: TempDir) -> Self {
         let path = folder.path();
-        let source = FileHandlers::open(vec![path.join("handlers")], path.join("kept"))
-            .await
-            .unwrap();
+        let handlers = vec![path.join("handlers")];
+        let source = FileHandlers::open(handlers, path.join("kept"), path.to_owned());
+        let source = source.await.unwrap();
         Self { folder, source }
     }
 
