@@ -7,6 +7,7 @@
 
 mod answers;
 mod computing;
+mod hoarding;
 mod loading;
 mod reaching;
 mod surroundings;

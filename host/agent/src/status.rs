@@ -147,7 +147,7 @@ pub struct SessionView {
     pub wall_ms: f64,
     /// How much of that the guest computed.
     pub cpu_ms: f64,
-    /// The guest's memory at its largest, in bytes.
+    /// The guest's memory at its largest, with what the host kept for it, in bytes.
     pub memory_bytes: u64,
     /// `ok`, `unavailable`, `invalid-details`, or the fault's reason.
     pub result: String,

@@ -165,7 +165,7 @@ async fn run<T>(engine: &Engine, call: Call<T>) -> Ended<T> {
     } = call;
     let begin = tokio::time::Instant::now();
     let mut store = Store::new(engine, state);
-    store.limiter(|state| &mut state.limiter);
+    store.limiter(|state| state);
     store.set_hostcall_fuel(HOSTCALL_FUEL);
     store.set_max_component_handles(HANDLES);
     let (meter, budget) = (record.cpu.clone(), limits.cpu);
@@ -260,7 +260,7 @@ fn fault(
         return Fault::new(
             FaultReason::Memory,
             format!(
-                "it needed more than {} MiB of memory; `limits.memoryMiB` in the grants raises that{words}{place}",
+                "it needed more than {} MiB of memory, with what the host keeps for it; `limits.memoryMiB` in the grants raises that{words}{place}",
                 limits.memory >> 20
             ),
         );

@@ -15,6 +15,7 @@ use crate::limits::{HANDLES, Limiter, Limits};
 use crate::record::Record;
 
 pub(crate) mod explain;
+mod held;
 mod http;
 pub(crate) mod log;
 mod net;
@@ -25,8 +26,8 @@ mod wasi;
 
 /// What a store knows: one call.
 pub(crate) struct CallState {
-    /// Says yes or no to memory.
-    pub(crate) limiter: Limiter,
+    /// Says yes or no to memory, that of the guest and what the host keeps for it.
+    limiter: Limiter,
     table: ResourceTable,
     wasi: WasiCtx,
     log: log::LogState,

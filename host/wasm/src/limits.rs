@@ -73,7 +73,7 @@ pub(crate) struct MemoryUse {
 }
 
 impl MemoryUse {
-    /// Bytes of linear memory at their most.
+    /// Bytes of linear memory, and of what the host kept for the guest, at their most.
     pub(crate) fn peak(&self) -> u64 {
         self.peak.load(Ordering::Relaxed)
     }
@@ -94,6 +94,8 @@ impl MemoryUse {
 pub(crate) struct Limiter {
     limit: u64,
     memory: u64,
+    /// What the host keeps for the guest.
+    held: u64,
     growing: u64,
     elements: usize,
     growing_elements: usize,
@@ -106,11 +108,29 @@ impl Limiter {
         Self {
             limit,
             memory: 0,
+            held: 0,
             growing: 0,
             elements: 0,
             growing_elements: 0,
             uses,
         }
+    }
+
+    /// Takes note of what the host keeps for the guest; whether there is room for it.
+    pub(crate) fn hold(&mut self, held: u64) -> bool {
+        self.held = held;
+        self.fits(self.memory)
+    }
+
+    /// Whether so much linear memory fits with what the host keeps.
+    fn fits(&self, memory: u64) -> bool {
+        let total = memory.saturating_add(self.held);
+        if total > self.limit {
+            self.uses.refused.store(true, Ordering::Relaxed);
+            return false;
+        }
+        self.uses.peak.fetch_max(total, Ordering::Relaxed);
+        true
     }
 }
 
@@ -123,13 +143,11 @@ impl ResourceLimiter for Limiter {
     ) -> Result<bool> {
         let more = u64::try_from(desired.saturating_sub(current)).unwrap_or(u64::MAX);
         let total = self.memory.saturating_add(more);
-        if total > self.limit {
-            self.uses.refused.store(true, Ordering::Relaxed);
+        if !self.fits(total) {
             return Ok(false);
         }
         self.memory = total;
         self.growing = more;
-        self.uses.peak.fetch_max(total, Ordering::Relaxed);
         Ok(true)
     }
 
@@ -190,6 +208,20 @@ mod tests {
             .memory_grow_failed(Error::msg("no memory left on the machine"))
             .unwrap();
         assert!(limiter.memory_growing(60, 100, None).unwrap());
+    }
+
+    #[test]
+    fn what_the_host_keeps_counts_with_the_memories() {
+        let uses = Arc::new(MemoryUse::default());
+        let mut limiter = Limiter::new(100, uses.clone());
+        assert!(limiter.memory_growing(0, 60, None).unwrap());
+        assert!(limiter.hold(40));
+        assert_eq!((uses.peak(), uses.refused()), (100, false));
+        assert!(!limiter.memory_growing(60, 61, None).unwrap());
+        assert!(limiter.hold(10));
+        assert!(limiter.memory_growing(60, 90, None).unwrap());
+        assert!(!limiter.hold(11));
+        assert_eq!((uses.peak(), uses.refused()), (100, true));
     }
 
     #[test]

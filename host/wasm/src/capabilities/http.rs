@@ -14,10 +14,16 @@ use wasmtime_wasi_http::{
 use super::CallState;
 use super::reach::Reach;
 
+mod bounds;
+
+pub(super) use bounds::MAX_REQUEST;
+
 /// The most bytes of the headers that a guest writes for one message.
-const MAX_FIELDS: usize = 16 << 10;
-/// How much of a body is taken from the guest at once: so much the host holds of each that nobody sends yet.
+pub(super) const MAX_FIELDS: usize = 16 << 10;
+/// How much of a body is taken from the guest at once.
 const CHUNK: usize = 16 << 10;
+/// How much of a body the host holds that nobody sends yet: two chunks, and the trailers.
+pub(super) const MAX_UNSENT: usize = 2 * CHUNK + MAX_FIELDS;
 /// How long each part of a request may take if the guest does not say.
 const PART: Duration = Duration::from_secs(10);
 
@@ -62,7 +68,8 @@ impl WasiHttpView for CallState {
 
 /// Links it; what a server would export is not there.
 pub(super) fn add_to_linker(linker: &mut Linker<CallState>) -> wasmtime::Result<()> {
-    wasmtime_wasi_http::p2::add_only_http_to_linker_async(linker)
+    wasmtime_wasi_http::p2::add_only_http_to_linker_async(linker)?;
+    bounds::add_to_linker(linker)
 }
 
 type Io = Box<dyn Future<Output = Result<(), Error>> + Send>;
@@ -74,6 +81,14 @@ impl WasiHttpHooks for Requests {
         options: Option<RequestOptions>,
         _done: Io,
     ) -> Box<dyn Future<Output = Result<(http::Response<WasiBody>, Io), Error>> + Send> {
+        // What is denied anyway is not kept until somebody comes to it.
+        let asked = format!(
+            "send a request to {}",
+            request.uri().host().unwrap_or_default()
+        );
+        if self.reach.policy(&asked).is_err() {
+            return Box::new(async { Err(Error::HttpRequestDenied) });
+        }
         let options = options.unwrap_or_default();
         let part = |asked: Option<Duration>| asked.unwrap_or(PART).min(self.wall);
         let limits = Limits {

@@ -8,6 +8,7 @@ mod computing;
 mod deeds;
 mod devices;
 mod floods;
+mod hoarding;
 mod reaching;
 
 #[allow(

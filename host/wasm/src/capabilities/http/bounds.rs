@@ -1,0 +1,182 @@
+//! The functions of `wasi:http` that make the host keep what a guest gives it, each with a bound in front of wasmtime's own.
+
+use wasmtime::StoreContextMut;
+use wasmtime::component::{Linker, Resource};
+use wasmtime_wasi_http::p2::bindings::http::outgoing_handler::Host as _;
+use wasmtime_wasi_http::p2::bindings::http::types::{
+    self, ErrorCode, HeaderError, Host as _, HostFields, HostOutgoingRequest as _, Method,
+    RequestOptions, Scheme,
+};
+use wasmtime_wasi_http::p2::types::{
+    HostFutureIncomingResponse, HostOutgoingRequest, HostOutgoingResponse,
+};
+use wasmtime_wasi_http::{FieldMap, WasiHttpView as _};
+
+use super::CallState;
+
+/// The interfaces as wasmtime names them: only functions under those names are replaced.
+const TYPES: &str = "wasi:http/types@0.2.12";
+const HANDLER: &str = "wasi:http/outgoing-handler@0.2.12";
+
+/// The longest method and scheme, in bytes.
+const MAX_WORD: usize = 64;
+/// The longest authority: a name of 253 bytes, a port, and a user.
+const MAX_AUTHORITY: usize = 512;
+/// The longest path with its query.
+const MAX_PATH: usize = 8 << 10;
+/// The most bytes of a request besides headers and body.
+pub(in super::super) const MAX_REQUEST: usize = 2 * MAX_WORD + MAX_AUTHORITY + MAX_PATH;
+
+type Store<'a> = StoreContextMut<'a, CallState>;
+type Request = Resource<HostOutgoingRequest>;
+type Fields = Resource<FieldMap>;
+type Given = Result<(), ()>;
+
+/// Links them, over wasmtime's.
+pub(super) fn add_to_linker(linker: &mut Linker<CallState>) -> wasmtime::Result<()> {
+    linker.allow_shadowing(true);
+    setters(linker)?;
+    makers(linker)?;
+    linker.allow_shadowing(false);
+    Ok(())
+}
+
+/// What a request is given: too long is as wrong as any other.
+fn setters(linker: &mut Linker<CallState>) -> wasmtime::Result<()> {
+    let mut interface = linker.instance(TYPES)?;
+    interface.func_wrap(
+        "[method]outgoing-request.set-method",
+        |mut store: Store<'_>, (request, method): (Request, Method)| {
+            if matches!(&method, Method::Other(other) if other.len() > MAX_WORD) {
+                return Ok((Given::Err(()),));
+            }
+            Ok((store.data_mut().http().set_method(request, method)?,))
+        },
+    )?;
+    interface.func_wrap(
+        "[method]outgoing-request.set-scheme",
+        |mut store: Store<'_>, (request, scheme): (Request, Option<Scheme>)| {
+            if matches!(&scheme, Some(Scheme::Other(other)) if other.len() > MAX_WORD) {
+                return Ok((Given::Err(()),));
+            }
+            Ok((store.data_mut().http().set_scheme(request, scheme)?,))
+        },
+    )?;
+    interface.func_wrap(
+        "[method]outgoing-request.set-authority",
+        |mut store: Store<'_>, (request, authority): (Request, Option<String>)| {
+            if is_longer(authority.as_ref(), MAX_AUTHORITY) {
+                return Ok((Given::Err(()),));
+            }
+            Ok((store.data_mut().http().set_authority(request, authority)?,))
+        },
+    )?;
+    interface.func_wrap(
+        "[method]outgoing-request.set-path-with-query",
+        |mut store: Store<'_>, (request, path): (Request, Option<String>)| {
+            if is_longer(path.as_ref(), MAX_PATH) {
+                return Ok((Given::Err(()),));
+            }
+            let mut http = store.data_mut().http();
+            Ok((http.set_path_with_query(request, path)?,))
+        },
+    )
+}
+
+fn is_longer(text: Option<&String>, most: usize) -> bool {
+    text.is_some_and(|text| text.len() > most)
+}
+
+/// What is kept in the table from then on.
+fn makers(linker: &mut Linker<CallState>) -> wasmtime::Result<()> {
+    let mut interface = linker.instance(TYPES)?;
+    interface.func_wrap("[constructor]fields", |mut store: Store<'_>, (): ()| {
+        let state = store.data_mut();
+        let made = HostFields::new(&mut state.http())?;
+        state.hold()?;
+        Ok((made,))
+    })?;
+    interface.func_wrap(
+        "[static]fields.from-list",
+        |mut store: Store<'_>, (entries,): (Vec<(String, Vec<u8>)>,)| {
+            let state = store.data_mut();
+            let made = match state.http().from_list(entries) {
+                Ok(made) => Ok(made),
+                Err(error) => Err(state.http().convert_header_error(error)?),
+            };
+            state.hold()?;
+            Ok::<(Result<Fields, HeaderError>,), wasmtime::Error>((made,))
+        },
+    )?;
+    interface.func_wrap(
+        "[method]fields.clone",
+        |mut store: Store<'_>, (fields,): (Fields,)| {
+            let state = store.data_mut();
+            let made = HostFields::clone(&mut state.http(), fields)?;
+            state.hold()?;
+            Ok((made,))
+        },
+    )?;
+    interface.func_wrap(
+        "[method]outgoing-request.body",
+        |mut store: Store<'_>, (request,): (Request,)| {
+            let state = store.data_mut();
+            let made = types::HostOutgoingRequest::body(&mut state.http(), request)?;
+            state.hold()?;
+            Ok((made,))
+        },
+    )?;
+    interface.func_wrap(
+        "[method]outgoing-response.body",
+        |mut store: Store<'_>, (response,): (Resource<HostOutgoingResponse>,)| {
+            let state = store.data_mut();
+            let made = types::HostOutgoingResponse::body(&mut state.http(), response)?;
+            state.hold()?;
+            Ok((made,))
+        },
+    )?;
+    linker.instance(HANDLER)?.func_wrap(
+        "handle",
+        |mut store: Store<'_>, (request, options): (Request, Option<Resource<RequestOptions>>)| {
+            let state = store.data_mut();
+            let made = match state.http().handle(request, options) {
+                Ok(made) => Ok(made),
+                Err(error) => Err(state.http().convert_error_code(error)?),
+            };
+            state.hold()?;
+            Ok::<(Result<Resource<HostFutureIncomingResponse>, ErrorCode>,), wasmtime::Error>((
+                made,
+            ))
+        },
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use wasmtime::Engine;
+
+    use super::*;
+
+    #[test]
+    fn what_is_replaced_is_what_wasmtime_links() {
+        let mut linker = Linker::<CallState>::new(&Engine::default());
+        wasmtime_wasi_http::p2::add_only_http_to_linker_async(&mut linker).unwrap();
+        for (interface, function) in [
+            (TYPES, "[method]outgoing-request.set-method"),
+            (TYPES, "[method]outgoing-request.set-scheme"),
+            (TYPES, "[method]outgoing-request.set-authority"),
+            (TYPES, "[method]outgoing-request.set-path-with-query"),
+            (TYPES, "[constructor]fields"),
+            (TYPES, "[static]fields.from-list"),
+            (TYPES, "[method]fields.clone"),
+            (TYPES, "[method]outgoing-request.body"),
+            (TYPES, "[method]outgoing-response.body"),
+            (HANDLER, "handle"),
+        ] {
+            let mut interface = linker.instance(interface).unwrap();
+            let nothing = |_: Store<'_>, (): ()| Ok(());
+            let twice = interface.func_wrap(function, nothing).unwrap_err();
+            assert!(twice.to_string().contains("defined twice"), "{twice:#}");
+        }
+    }
+}

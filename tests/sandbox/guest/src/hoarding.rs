@@ -1,0 +1,97 @@
+//! Having the host keep what the guest has no room for.
+
+use std::hint::black_box;
+use std::mem::forget;
+
+use wasip2::http::outgoing_handler::handle;
+use wasip2::http::types::{Fields, Method, OutgoingBody, OutgoingRequest, OutgoingResponse};
+use wasip2::io::streams::OutputStream;
+
+/// As much as one call may make the host read, nearly.
+const LARGE: usize = 8 << 20;
+/// How often.
+const TIMES: usize = 96;
+/// As many handles as a guest may have, nearly.
+const MANY: usize = 1350;
+
+/// Does it; says whether it knows the deed, if it comes back.
+pub fn commit(deed: &str) -> bool {
+    match deed {
+        "hoard-methods" => {
+            let method = Method::Other("x".repeat(LARGE));
+            requests(TIMES, |request| {
+                let _ = request.set_method(&method);
+            });
+        }
+        "hoard-authorities" => {
+            let authority = "x".repeat(LARGE);
+            requests(TIMES, |request| {
+                let _ = request.set_authority(Some(&authority));
+            });
+        }
+        "hoard-paths" => {
+            let path = format!("/{}", "x".repeat(60_000));
+            requests(3 * MANY, |request| {
+                let _ = request.set_path_with_query(Some(&path));
+            });
+        }
+        "hoard-fields" => (0..3 * MANY).for_each(|_| forget(fields())),
+        "hoard-some-fields" => (0..1000).for_each(|_| forget(fields())),
+        "hoard-copies" => {
+            let fields = fields();
+            (0..3 * MANY).for_each(|_| forget(fields.clone()));
+        }
+        "hoard-bodies" => requests(MANY, |request| {
+            if let Ok(body) = request.body() {
+                forget(write(body));
+            }
+        }),
+        "hoard-responses" => (0..MANY).for_each(|_| {
+            let response = OutgoingResponse::new(fields());
+            if let Ok(body) = response.body() {
+                forget(write(body));
+            }
+            forget(response);
+        }),
+        "hoard-sent" => (0..MANY).for_each(|_| {
+            let request = OutgoingRequest::new(fields());
+            let _ = request.set_authority(Some("127.0.0.1:9"));
+            let _ = request.set_path_with_query(Some("/"));
+            let kept = request.body().map(write);
+            forget(handle(request, None));
+            forget(kept);
+        }),
+        _ => return false,
+    }
+    true
+}
+
+/// As many requests, which stay.
+fn requests(count: usize, give: impl Fn(&OutgoingRequest)) {
+    for _ in 0..count {
+        let request = OutgoingRequest::new(Fields::new());
+        give(&request);
+        forget(black_box(request));
+    }
+}
+
+/// As many headers as may be.
+fn fields() -> Fields {
+    let fields = Fields::new();
+    let _ = fields.append("x-large", &[b'x'; 16_000]);
+    fields
+}
+
+/// As much of a body as is taken that nobody sends.
+fn write(body: OutgoingBody) -> (Option<OutputStream>, OutgoingBody) {
+    let stream = body.write().ok();
+    if let Some(stream) = &stream {
+        while let Ok(room @ 1..) = stream.check_write() {
+            let chunk = vec![b'x'; usize::try_from(room).unwrap_or(0)];
+            if stream.write(&chunk).is_err() {
+                break;
+            }
+        }
+    }
+    (stream, body)
+}
