@@ -13,6 +13,7 @@ use leafhost_core::session::{Devices, Discovery};
 
 use crate::bindings::leafhost::discovery::types;
 use crate::grants::Grants;
+use crate::limits::Limits;
 use crate::text::{Secrets, clean};
 
 mod paths;
@@ -59,13 +60,8 @@ impl Bounds<'_> {
             ));
         }
         let departed: usize = answer.departed.iter().map(String::len).sum();
-        let text = departed + devices.iter().map(text).sum::<usize>();
-        if text > usize::try_from(limits.answer).unwrap_or(usize::MAX) {
-            return too_large(format!(
-                "the answer has {text} bytes of text, at most {}",
-                limits.answer
-            ));
-        }
+        let text = departed + devices.iter().map(text).sum::<usize>() + of_wakes(&answer.wake);
+        weigh_text(text, limits)?;
         let cursor = answer.cursor.as_ref().map_or(0, Vec::len);
         if cursor > MAX_CURSOR {
             return too_large(format!(
@@ -285,6 +281,27 @@ impl Bounds<'_> {
     }
 }
 
+/// Refuses an error that is over a limit.
+pub(crate) fn weigh_error(error: &types::DiscoveryError, limits: &Limits) -> Result<(), Fault> {
+    let text = match error {
+        types::DiscoveryError::Unavailable(what) => what.len(),
+        types::DiscoveryError::InvalidDetails(problems) => problems
+            .iter()
+            .map(|problem| problem.path.len() + problem.message.len())
+            .sum(),
+    };
+    weigh_text(text, limits)
+}
+
+fn weigh_text(text: usize, limits: &Limits) -> Result<(), Fault> {
+    let most = limits.answer;
+    if text <= usize::try_from(most).unwrap_or(usize::MAX) {
+        return Ok(());
+    }
+    let message = format!("the answer has {text} bytes of text, at most {most}");
+    Err(Fault::new(FaultReason::AnswerTooLarge, message))
+}
+
 /// How many bytes of text a device has, as it came.
 pub(crate) fn text(device: &types::Device) -> usize {
     let numbers = device.attributes.iter().filter(|attribute| {
@@ -295,6 +312,21 @@ pub(crate) fn text(device: &types::Device) -> usize {
         )
     });
     texts(device).map(String::len).sum::<usize>() + 8 * numbers.count()
+}
+
+/// How many bytes of text wakes have.
+pub(crate) fn of_wakes(wakes: &[types::Wake]) -> usize {
+    let text = |wake: &types::Wake| match wake {
+        types::Wake::After(_) | types::Wake::Network => 0,
+        types::Wake::Udev(rule) => rule
+            .iter()
+            .map(|term| term.value.len() + term.key.as_ref().map_or(0, String::len))
+            .sum(),
+        types::Wake::Multicast(filter) => {
+            filter.group.len() + filter.contains.iter().map(Vec::len).sum::<usize>()
+        }
+    };
+    wakes.iter().map(text).sum()
 }
 
 /// All texts of a device, as it came.

@@ -16,6 +16,7 @@ use super::log::{Level, LogSink};
 use super::reach::Reach;
 use super::sockets;
 use crate::record::Record;
+use crate::text::LONGEST_PIECE;
 
 /// A line that does not end is written in pieces of this size, in bytes.
 const MAX_LINE: usize = 4096;
@@ -88,11 +89,29 @@ impl Shared {
         for piece in bytes.split_inclusive(|byte| *byte == b'\n') {
             for part in piece.chunks(MAX_LINE) {
                 begun.extend_from_slice(part);
-                if begun.ends_with(b"\n") || begun.len() >= MAX_LINE {
-                    self.write(&begun);
-                    begun.clear();
+                if begun.ends_with(b"\n") {
+                    self.write_whole(&mut begun);
+                } else {
+                    // A secret may have begun.
+                    self.write_pieces(&mut begun, LONGEST_PIECE);
                 }
             }
+        }
+    }
+
+    fn write_whole(&self, line: &mut Vec<u8>) {
+        self.write_pieces(line, 0);
+        self.write(line);
+        line.clear();
+    }
+
+    /// Writes what is more than a line's length and `kept` bytes, no secret in two parts.
+    fn write_pieces(&self, line: &mut Vec<u8>, kept: usize) {
+        while line.len() > MAX_LINE + kept {
+            let end = self.sink.secrets.cut_at(line, MAX_LINE);
+            let rest = line.split_off(end.min(line.len()));
+            self.write(line);
+            *line = rest;
         }
     }
 
@@ -112,7 +131,8 @@ impl Shared {
 impl Drop for Shared {
     fn drop(&mut self) {
         let begun = std::mem::take(&mut self.begun);
-        self.write(&begun.into_inner().unwrap_or_else(PoisonError::into_inner));
+        let mut begun = begun.into_inner().unwrap_or_else(PoisonError::into_inner);
+        self.write_whole(&mut begun);
     }
 }
 
@@ -155,18 +175,27 @@ impl OutputStream for Lines {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use leafhost_core::session::Property;
 
-    #[test]
-    fn standard_error_is_kept_line_by_line() {
+    use super::*;
+    use crate::text::Secrets;
+
+    /// Standard error of a call that has seen this secret.
+    fn standard_error(secret: &str) -> (Shared, Arc<Record>) {
+        let secret = Property {
+            name: "key".into(),
+            value: Some(secret.as_bytes().into()),
+            secret: true,
+        };
+        let secrets = Arc::new(Secrets::new(&[secret]));
         let sink = Arc::new(LogSink {
             handler: "h".into(),
             source: "h.wasm".into(),
             configuration: String::new(),
-            secrets: Arc::default(),
+            secrets: secrets.clone(),
             rate: Arc::default(),
         });
-        let record = Arc::new(Record::default());
+        let record = Arc::new(Record::new(secrets));
         let shared = Shared {
             sink,
             record: record.clone(),
@@ -174,6 +203,30 @@ mod tests {
             last_words: true,
             begun: Mutex::default(),
         };
+        (shared, record)
+    }
+
+    #[test]
+    fn a_secret_is_masked_however_the_guest_and_the_host_cut_its_line() {
+        let secret = "0123456789abcdefghijklmnopqrstuvwxyz";
+        for before in MAX_LINE - 40..MAX_LINE + 4 {
+            for chunk in [1, 7, 1000, 10_000] {
+                let (shared, record) = standard_error(secret);
+                let line = format!("{}{secret}{}", "-".repeat(before), "-".repeat(900));
+                for chunk in line.as_bytes().chunks(chunk) {
+                    shared.take(chunk);
+                }
+                drop(shared);
+                let words = record.take().last_words;
+                let is_masked = !words.contains(char::is_alphanumeric);
+                assert!(is_masked, "{before} {chunk}: {words}");
+            }
+        }
+    }
+
+    #[test]
+    fn standard_error_is_kept_line_by_line() {
+        let (shared, record) = standard_error("");
         shared.take(b"panicked at ");
         assert_eq!(record.kept().last_words, "");
         shared.take(b"src/lib.rs:7:\nboom\n");

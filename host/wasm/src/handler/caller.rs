@@ -15,13 +15,13 @@ use crate::bindings::leafhost::udev::types as udev_types;
 use crate::call::Work;
 use crate::capabilities::Capabilities;
 use crate::capabilities::log::LogSink;
-use crate::output::{Bounds, resolve, text};
+use crate::output::{Bounds, of_wakes, resolve, text, weigh_error};
 use crate::record::Record;
 use crate::session::{Ask, Called, Caller, Next, Why};
 
 /// So many devices, departed ones and wakes of an answer are checked where tasks run…
 const SMALL: usize = 64;
-/// …if the devices have no more bytes of text.
+/// …if they have no more bytes of text.
 const SMALL_TEXT: usize = 64 << 10;
 
 /// The calls of one session.
@@ -53,15 +53,9 @@ impl Caller for GuestCaller {
             .call(&self.capabilities, &self.sink, &record, None, work)
             .await;
         let kept = record.take();
-        let secrets = &self.sink.secrets;
         let (outcome, next) = match ended.answer {
             Ok(Ok(answer)) => self.discovered(answer, kept.nodes).await,
-            Ok(Err(types::DiscoveryError::InvalidDetails(list))) => {
-                (Outcome::InvalidDetails(problems(list, secrets)), None)
-            }
-            Ok(Err(types::DiscoveryError::Unavailable(what))) => {
-                (Outcome::Unavailable(secrets.clean(&what, MAX_TEXT)), None)
-            }
+            Ok(Err(error)) => (self.refused(error), None),
             Err(fault) => (Outcome::Faulted(fault), None),
         };
         Called {
@@ -107,6 +101,22 @@ impl GuestCaller {
                 answer_bytes: limits.answer,
             },
             cursor: None,
+        }
+    }
+
+    /// What an error says, within the bounds of an answer.
+    fn refused(&self, error: types::DiscoveryError) -> Outcome {
+        let secrets = &self.sink.secrets;
+        if let Err(fault) = weigh_error(&error, &self.guest.grants.limits) {
+            return Outcome::Faulted(fault);
+        }
+        match error {
+            types::DiscoveryError::InvalidDetails(list) => {
+                Outcome::InvalidDetails(problems(list, secrets))
+            }
+            types::DiscoveryError::Unavailable(what) => {
+                Outcome::Unavailable(secrets.clean(&what, MAX_TEXT))
+            }
         }
     }
 
@@ -168,7 +178,7 @@ fn is_small(answer: &types::Discovery) -> bool {
     devices.len() + answer.departed.len() + answer.wake.len() <= SMALL
         && !answer.wake.iter().any(is_udev)
         && !devices.iter().any(has_paths)
-        && devices.iter().map(text).sum::<usize>() <= SMALL_TEXT
+        && devices.iter().map(text).sum::<usize>() + of_wakes(&answer.wake) <= SMALL_TEXT
 }
 
 fn guest_event(why: Why) -> types::Event {

@@ -19,6 +19,9 @@ const MAX_ALL_STRINGS: usize = 64;
 /// The longest of them, in bytes.
 const MAX_STRING: usize = 64;
 
+/// How much is shown of what should be a group's address, in bytes; one has no more.
+const MAX_GROUP: usize = 64;
+
 /// What is heard.
 #[derive(Clone)]
 pub(super) struct Ears {
@@ -63,7 +66,8 @@ impl Ears {
                 types::Wake::Multicast(filter) => match self.multicast(&filter, &mut wakes) {
                     Ok(()) => continue,
                     Err(reason) => {
-                        format!("multicast {}:{}: {reason}", filter.group, filter.port)
+                        let group = secrets.clean(&filter.group, MAX_GROUP);
+                        format!("multicast {group}:{}: {reason}", filter.port)
                     }
                 },
             };

@@ -1,4 +1,5 @@
 use super::*;
+use crate::bindings::leafhost::udev::types as udev_types;
 
 const GRANTS: &str = r#"
 udev: {subsystems: ["*"]}
@@ -348,6 +349,25 @@ fn an_answer_over_a_limit_is_refused_whole() {
         wake: vec![types::Wake::Network; count],
         ..answer(Vec::new())
     };
+    let wake = |wake: types::Wake| types::Discovery {
+        wake: vec![wake],
+        ..answer(Vec::new())
+    };
+    let group = |bytes: usize| {
+        wake(types::Wake::Multicast(types::MulticastFilter {
+            group: "x".repeat(bytes),
+            port: 1,
+            contains: Vec::new(),
+        }))
+    };
+    let term = |bytes: usize| {
+        wake(types::Wake::Udev(vec![udev_types::Term {
+            field: udev_types::Field::Attr,
+            key: Some("x".repeat(bytes)),
+            negated: false,
+            value: String::new(),
+        }]))
+    };
     let departed = |count: usize| types::Discovery {
         departed: vec!["d".into(); count],
         ..answer(Vec::new())
@@ -363,12 +383,34 @@ fn an_answer_over_a_limit_is_refused_whole() {
         (cursor(MAX_CURSOR + 1), false),
         (wakes(64), true),
         (wakes(65), false),
+        (group(8 << 20), true),
+        (group((8 << 20) + 1), false),
+        (term((8 << 20) + 1), false),
     ] {
         let weighed = bounds.weigh(&answer);
         assert_eq!(weighed.is_ok(), good, "{weighed:?}");
         if let Err(fault) = weighed {
             assert_eq!(fault.reason, FaultReason::AnswerTooLarge);
         }
+    }
+}
+
+#[test]
+fn an_error_over_a_limit_is_refused() {
+    let problem = |bytes: usize| types::Problem {
+        path: "x".repeat(bytes),
+        message: "x".repeat(bytes),
+    };
+    let invalid = |count| types::DiscoveryError::InvalidDetails(vec![problem(1 << 20); count]);
+    let unavailable = |bytes| types::DiscoveryError::Unavailable("x".repeat(bytes));
+    for (error, good) in [
+        (invalid(4), true),
+        (invalid(5), false),
+        (unavailable(8 << 20), true),
+        (unavailable((8 << 20) + 1), false),
+    ] {
+        let weighed = weigh_error(&error, &Limits::default());
+        assert_eq!(weighed.is_ok(), good, "{weighed:?}");
     }
 }
 
