@@ -65,7 +65,7 @@ impl CallState {
         // What the host keeps without a handle must not be what a guest fails of.
         table.set_max_capacity(2 * HANDLES);
         let explain = explain::ExplainState {
-            record: capabilities.discovers.then(|| record.clone()),
+            record: record.clone(),
         };
         let udev = udev::UdevState::new(capabilities, record.clone());
         let reach = Arc::new(reach::Reach::new(

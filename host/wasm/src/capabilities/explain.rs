@@ -8,9 +8,9 @@ use super::CallState;
 use crate::bindings::leafhost::explain::explain;
 use crate::record::Record;
 
-/// Where explanations go; nowhere outside of `discover`.
+/// Where explanations go.
 pub(crate) struct ExplainState {
-    pub(crate) record: Option<Arc<Record>>,
+    pub(crate) record: Arc<Record>,
 }
 
 /// Links it.
@@ -28,9 +28,7 @@ impl explain::Host for ExplainState {
         rule: String,
         reason: String,
     ) -> wasmtime::Result<()> {
-        if let Some(record) = &self.record {
-            record.explain(&subject, &rule, &reason);
-        }
+        self.record.explain(&subject, &rule, &reason);
         Ok(())
     }
 }
