@@ -11,7 +11,7 @@ use leafhost_core::names::ConfigurationKey;
 use leafhost_core::session::Property;
 use leafhost_files::check_text;
 use leafhost_files::folder::Snapshot;
-use leafhost_files::properties::{RULES, Values};
+use leafhost_files::properties::{RULES, Values, without_newline};
 
 use crate::args::{PropertyArg, PropertyValue};
 
@@ -123,7 +123,7 @@ fn set(properties: &mut Vec<Property>, given: &PropertyArg) -> Result<()> {
                     path.display()
                 )
             })?;
-            (value, true)
+            (without_newline(&value).to_vec(), true)
         }
     };
     properties.push(Property {
@@ -257,17 +257,21 @@ mod tests {
     fn a_property_from_a_file_counts_as_secret() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("v");
-        std::fs::write(&path, "x").unwrap();
+        std::fs::write(&path, "x\n").unwrap();
         let given = [
             format!("B=@{}", path.display()).parse().unwrap(),
             "A=1".parse().unwrap(),
         ];
         let input = read(None, &mk_description("x: 1"), &given).unwrap();
-        let shown: Vec<(&str, bool)> = input
+        let shown: Vec<(&str, &[u8], bool)> = input
             .properties
             .iter()
-            .map(|property| (property.name.as_str(), property.secret))
+            .map(|one| (one.name.as_str(), one.value.as_deref().unwrap(), one.secret))
             .collect();
-        assert_eq!(shown, [("A", false), ("B", true)]);
+        assert_eq!(
+            shown,
+            [("A", b"1".as_slice(), false), ("B", b"x", true)],
+            "and its last newline is no part of it"
+        );
     }
 }
