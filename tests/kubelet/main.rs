@@ -17,4 +17,5 @@ mod node;
 mod races;
 mod registering;
 mod restarts;
+mod unwritable;
 mod vanishing;

@@ -1,7 +1,12 @@
 //! An agent that stops and starts while pods have slots.
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt as _;
+
 use anyhow::{Context, Result, ensure};
+use leafhost_tests::kubelet::model::Refusal;
 use leafhost_tests::kubelet::pods::PodSpec;
+use leafhost_tests::program;
 use nix::sys::signal::Signal;
 
 use crate::node::{Node, SOON, ids, resource, usage_of, used};
@@ -121,5 +126,50 @@ fn an_instance_that_is_made_anew_after_a_restart_begins_with_its_pods_slots() ->
         node.until_used(&[].into())?;
         node.until_health(&resource(&name), &slot, "Healthy")?;
     }
+    Ok(())
+}
+
+#[test]
+fn until_a_handler_is_compiled_again_no_free_slot_is_offered_and_held_ones_stay() -> Result<()> {
+    let mut node = Node::with(3, &["foo"], &[])?;
+    let name = node.instance("foo")?;
+    let own = resource(&name);
+    let uids = [node.run("p", &own, 1)?, node.run("q", &own, 1)?];
+    let held = node.held(&uids[0], &own);
+    let (held, ended) = (held.first(), node.held(&uids[1], &own));
+    let (held, ended) = (held.context("none")?, ended.first().context("none")?);
+    node.home.stop(Signal::SIGKILL)?;
+    // One pod ends while no agent runs, so that nobody has what the store says of this node.
+    node.delete(&uids[1])?;
+    std::fs::remove_dir_all(node.home.path().join("state/native"))?;
+    let compiler = node.home.path().join("compiler");
+    let go = node.home.path().join("go");
+    let real = program::leafhost()?.with_file_name("leafhost-compile");
+    let script = format!(
+        "#!/bin/sh\nuntil [ -e {} ]; do sleep 0.1; done\nexec {} \"$@\"\n",
+        go.display(),
+        real.display()
+    );
+    std::fs::write(&compiler, script)?;
+    std::fs::set_permissions(&compiler, Permissions::from_mode(0o755))?;
+    let compiler = compiler.to_str().context("no text")?;
+    node.home.start(&["--compiler", compiler])?;
+    node.until_health(&own, held, "Healthy")?;
+    node.until_health(&own, ended, "Unhealthy")?;
+    for asked in [own.as_str(), "akri.sh/echo"] {
+        // A scheduler leaves such a pod Pending.
+        let spec = PodSpec::asking("new", asked, 1);
+        let (_, refused) = node.kubelet.wait(node.kubelet.run_pod(&spec))?;
+        ensure!(
+            matches!(
+                refused,
+                Err(Refusal::TooFew { .. } | Refusal::NoneHealthy(_) | Refusal::Unregistered(_))
+            ),
+            "{asked}: {refused:?}"
+        );
+    }
+    std::fs::write(&go, "")?;
+    node.until_health(&own, ended, "Healthy")?;
+    node.run("new", &own, 1)?;
     Ok(())
 }

@@ -3,7 +3,7 @@
 //! | path | answer |
 //! |---|---|
 //! | `/healthz` | 200 while the agent runs |
-//! | `/readyz` | 200 once Configurations and handlers were read and the Instances said so; 503 before, with what is waited for, never again after |
+//! | `/readyz` | 200 once Configurations and handlers were read and the Instances said so; 503 before, with what is waited for, and while no slot can be claimed, with the reason |
 //! | `/metrics` | the metrics, Prometheus text format 0.0.4 |
 //! | `/status` | the status document, JSON; its version in the header `leafhost-status-version` |
 //! | `/status?after=V` | the same as soon as its version is not `V`; 304 when it still is after 30 seconds |
@@ -151,12 +151,11 @@ impl Admin {
 }
 
 async fn ready(State(admin): State<Admin>) -> (StatusCode, String) {
-    match admin.board.waits_for() {
+    let waits = admin.board.waits_for();
+    let why = waits.map(|what| format!("starting: waits for {what}\n"));
+    match why.or_else(|| Some(format!("{}\n", admin.board.cannot()?))) {
         None => (StatusCode::OK, "ok\n".to_owned()),
-        Some(what) => (
-            StatusCode::SERVICE_UNAVAILABLE,
-            format!("starting: waits for {what}\n"),
-        ),
+        Some(why) => (StatusCode::SERVICE_UNAVAILABLE, why),
     }
 }
 

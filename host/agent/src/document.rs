@@ -22,7 +22,8 @@ use crate::offer::OfferReport;
 use crate::reconcile::ReconcileReport;
 use crate::slots::unit::resource;
 use crate::status::{
-    ConfigurationView, HandlerView, KubeletView, ResourceView, SessionView, SlotView, Status,
+    ConfigurationView, HandlerView, KubeletView, RefusedView, ResourceView, SessionView, SlotView,
+    Status,
 };
 
 /// The most bytes of properties that the document has: it is made and read within seconds.
@@ -95,6 +96,12 @@ impl Board {
             .wait_for(|report| report.done_once)
             .await
             .is_ok()
+    }
+
+    /// Why the agent, which has been ready, can give no device; nothing if it can.
+    pub(crate) fn cannot(&self) -> Option<String> {
+        let kubelet = self.kubelet.as_ref()?;
+        kubelet.slots.borrow().unwritable.clone()
     }
 
     /// What is waited for until the agent is ready; nothing if it is.
@@ -235,6 +242,14 @@ fn kubelet_view(board: &KubeletBoard) -> KubeletView {
         state: resource_state(report.state).to_owned(),
         registrations: report.registrations,
         problem: report.problem.clone(),
+        refused: slots
+            .refusals
+            .get(name.as_str())
+            .map(|refusal| RefusedView {
+                count: refusal.count,
+                last: refusal.last.to_string(),
+                reason: refusal.reason.clone(),
+            }),
     });
     let taken = slots.slots.iter().map(|slot| SlotView {
         slot: slot.slot.clone(),

@@ -30,7 +30,8 @@ impl Board {
             offers.general.len() + offers.problems.values().map(Vec::len).sum::<usize>()
         });
         let kubelet = self.kubelet.as_ref().map_or(0, |kubelet| {
-            kubelet.plugins.borrow().problems.len() + kubelet.slots.borrow().problems.len()
+            let slots = kubelet.slots.borrow();
+            kubelet.plugins.borrow().problems.len() + slots.problems.len() + slots.refusals.len()
         });
         BTreeMap::from([
             ("machine", self.identity.problems.len()),

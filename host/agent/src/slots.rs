@@ -16,6 +16,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use crate::clock::Clock;
 use crate::discovery::DeviceSnapshot;
 use crate::loader::until;
 use crate::metrics::Metrics;
@@ -33,6 +34,7 @@ pub mod offers;
 mod publish;
 mod release;
 pub mod report;
+mod trouble;
 pub mod unit;
 pub mod view;
 
@@ -46,6 +48,7 @@ use look::Look;
 use offers::Offerer;
 use release::SOON;
 use report::SlotReport;
+use trouble::{Refusals, Unwritable};
 use view::Owners;
 
 /// Before anything is offered the kubelet's books are looked at, for so long at most.
@@ -113,6 +116,10 @@ pub struct SlotTask {
     look_problems: Vec<String>,
     /// A kubelet runs without its socket.
     socket_missing: bool,
+    /// Why no slot can be claimed, while that is so.
+    unwritable: Option<Unwritable>,
+    refusals: Refusals,
+    clock: Clock,
 }
 
 impl SlotTask {
@@ -154,6 +161,9 @@ impl SlotTask {
             problems: BTreeSet::new(),
             look_problems: Vec::new(),
             socket_missing: false,
+            unwritable: None,
+            refusals: Refusals::default(),
+            clock: Clock::new(jiff::Timestamp::now()),
         };
         (task, seen)
     }
@@ -185,6 +195,10 @@ impl SlotTask {
                 }
                 () = until(self.next_look), if self.looking.is_empty() => self.look(),
                 () = until(self.ready) => self.ready = None,
+                () = until(self.unwritable.as_ref().map(|unwritable| unwritable.next)) => {
+                    self.try_to_write().await;
+                }
+                () = until(self.refusals.next()) => {}
             }
             self.meet();
             self.take_back_void().await;

@@ -65,6 +65,20 @@ pub struct ResourceView {
     pub registrations: u64,
     /// What is wrong, with the remedy.
     pub problem: Option<String>,
+    /// Allocations that were refused since the last that was granted; absent when there was none for ten minutes.
+    pub refused: Option<RefusedView>,
+}
+
+/// Allocations of a resource that were refused.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct RefusedView {
+    /// How many.
+    pub count: u64,
+    /// When the last one was, RFC 3339.
+    pub last: String,
+    /// Why the last one was: what stands in the pod's status.
+    pub reason: String,
 }
 
 /// A slot this node has.

@@ -199,7 +199,7 @@ pub enum Change {
         key: InstanceKey,
         /// The object meant; another under the same name is left alone.
         uid: String,
-        /// In this order.
+        /// In this order. Without any the object is written as it is: that tells whether it can be.
         edits: Vec<Edit>,
     },
     /// Removes.

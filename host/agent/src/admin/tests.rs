@@ -5,14 +5,17 @@ use tokio::net::TcpStream;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::*;
+use crate::agent::KubeletBoard;
 use crate::document::Identity;
 use crate::loader::{HandlerSet, LoadedSource};
 use crate::reconcile::ReconcileReport;
+use crate::slots::report::SlotReport;
 
 struct Bench {
     address: std::net::SocketAddr,
     metrics_address: std::net::SocketAddr,
     reconcile: watch::Sender<ReconcileReport>,
+    slots: watch::Sender<Arc<SlotReport>>,
     version: watch::Sender<u64>,
     admin: Admin,
     shutdown: CancellationToken,
@@ -21,6 +24,7 @@ struct Bench {
 
 async fn start() -> Bench {
     let (reconcile, reconciled) = watch::channel(ReconcileReport::default());
+    let (slots, slots_reported) = watch::channel(Arc::default());
     let (version, versions) = watch::channel(7);
     let names = ["a.wasm", "b.wasm", "c.wasm", "d.wasm"];
     let handlers = HandlerSet {
@@ -39,7 +43,11 @@ async fn start() -> Bench {
         report: watch::channel(Arc::default()).1,
         reconcile: reconciled,
         offers: None,
-        kubelet: None,
+        kubelet: Some(KubeletBoard {
+            root: "/var/lib/kubelet".into(),
+            plugins: watch::channel(Arc::default()).1,
+            slots: slots_reported,
+        }),
         instances: watch::channel(Arc::default()).1,
     };
     let shutdown = CancellationToken::new();
@@ -72,6 +80,7 @@ async fn start() -> Bench {
         address,
         metrics_address,
         reconcile,
+        slots,
         version,
         shutdown,
         tasks: tasks.map(AbortOnDropHandle::new),
@@ -117,6 +126,26 @@ async fn ready_is_a_latch_of_the_first_reconcile() {
             .await
             .starts_with("HTTP/1.1 200")
     );
+}
+
+#[tokio::test]
+async fn while_no_slot_can_be_claimed_it_is_not_ready_and_says_why() {
+    let bench = start().await;
+    bench
+        .reconcile
+        .send_modify(|report| report.done_once = true);
+    for (why, status) in [(Some("the disk is full"), 503), (None, 200)] {
+        bench.slots.send_replace(Arc::new(SlotReport {
+            unwritable: why.map(str::to_owned),
+            ..SlotReport::default()
+        }));
+        let answer = get(bench.address, "/readyz").await;
+        let words = why.unwrap_or("ok");
+        assert!(
+            answer.starts_with(&format!("HTTP/1.1 {status}")) && answer.contains(words),
+            "{answer}"
+        );
+    }
 }
 
 #[tokio::test]

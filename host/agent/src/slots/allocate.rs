@@ -96,12 +96,13 @@ impl SlotTask {
                 }
             }
         }
-        let mut results = if changes.is_empty() {
+        let results = if changes.is_empty() {
             Vec::new()
         } else {
             self.store.apply(changes).await
-        }
-        .into_iter();
+        };
+        self.learn(results.iter());
+        let mut results = results.into_iter();
         for ((request, chosen), count) in decided.into_iter().zip(counts) {
             let written: Vec<_> = results.by_ref().take(count).collect();
             let result = match chosen {
@@ -250,6 +251,7 @@ impl SlotTask {
         );
         match result {
             Ok((chosen, allocation)) => {
+                self.refusals.granted(&request.resource);
                 let is_sent = request.answer.send(Ok(allocation)).is_ok();
                 // What waits for the answer is next on this very thread: it goes before the books are brought up to date.
                 tokio::task::yield_now().await;
@@ -273,7 +275,13 @@ impl SlotTask {
                     reason = refusal.to_string(),
                     "allocation refused"
                 );
+                let reason = refusal.to_string();
+                self.refusals
+                    .add(&request.resource, reason, self.clock.now());
+                self.holds.refused(request.units());
                 drop(request.answer.send(Err(refusal)));
+                // What was wrong with it may be news.
+                self.look_by(Instant::now() + SOON);
             }
         }
     }

@@ -34,6 +34,8 @@ pub struct Hold {
     pub allocated: Option<Instant>,
     /// Who has it.
     pub holder: Holder,
+    /// Whether the kubelet is known to have given it to nobody: all its books say so, or it has asked for it in vain.
+    pub absent: bool,
 }
 
 /// Who has a slot, as far as it was seen.
@@ -165,6 +167,7 @@ impl Holds {
                 stored: None,
                 allocated: None,
                 holder: Holder::Unseen(Absence::default()),
+                absent: false,
             });
             hold.instance.clone_from(&key.name);
             (hold.slot, hold.usage, hold.stored) = (slot, usage, Some(key));
@@ -177,6 +180,17 @@ impl Holds {
             if let Some(hold) = self.by_unit.get_mut(unit) {
                 hold.allocated = Some(at);
                 hold.holder = Holder::Unseen(Absence::default());
+                hold.absent = false;
+            }
+        }
+    }
+
+    /// An allocation of these units was answered with an error: the kubelet asks only for what its books give to nobody else,
+    /// and whom it asked for has nothing.
+    pub fn refused(&mut self, units: impl Iterator<Item = Unit>) {
+        for unit in units {
+            if let Some(hold) = self.by_unit.get_mut(&unit) {
+                hold.absent = true;
             }
         }
     }
@@ -210,6 +224,7 @@ impl Holds {
             };
             match look.sight(unit) {
                 Sight::Held(pods) if booked(Duration::ZERO) => {
+                    hold.absent = false;
                     hold.holder = Holder::Seen {
                         pods,
                         incarnation: look.incarnation,
@@ -218,6 +233,7 @@ impl Holds {
                     };
                 }
                 Sight::Absent { certain } if booked(BOOKED) => {
+                    hold.absent |= certain;
                     let was_lost = hold.holder.is_lost();
                     if let Some(reason) = hold.holder.miss(look, certain, grace) {
                         back.push((unit.clone(), reason));
@@ -287,6 +303,7 @@ impl Holds {
                     usage: wrong.usage.clone(),
                 };
                 wrong.holder = Holder::Unseen(Absence::default());
+                wrong.absent = false;
                 self.by_unit.insert(stray(&claim), wrong);
             }
         }
@@ -330,6 +347,7 @@ impl Holds {
                     lost: false,
                     absence: Absence::default(),
                 },
+                absent: false,
             };
             tracing::info!(
                 slot = hold.slot,

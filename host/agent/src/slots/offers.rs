@@ -83,6 +83,7 @@ struct Computed {
     kept: bool,
     offered: bool,
     resources: Option<Resources>,
+    is_writable: bool,
     holds: Vec<Held>,
     list: Arc<Devices>,
     has_free: bool,
@@ -95,7 +96,32 @@ struct Computed {
 struct Held {
     unit: Unit,
     slot: String,
-    lost: bool,
+    standing: Standing,
+}
+
+/// Who may have what this node holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Standing {
+    /// A container may have it: it stays healthy for it, since the kubelet admits it again after a restart only then.
+    Kept,
+    /// No container has it, and the next may get it.
+    Idle,
+    /// Nobody may get it.
+    Barred,
+}
+
+impl Standing {
+    fn of(hold: &Hold, key: &InstanceKey) -> Self {
+        if hold.holder.is_lost() {
+            Self::Barred
+        } else if !hold.absent {
+            Self::Kept
+        } else if hold.stored.as_ref() == Some(key) {
+            Self::Idle
+        } else {
+            Self::Barred
+        }
+    }
 }
 
 /// What is offered, and what is not.
@@ -121,10 +147,11 @@ pub struct Limits {
 }
 
 impl Offerer {
-    /// What is offered now. `known` are the names that were ever offered.
+    /// What is offered now. `known` are the names that were ever offered; while nothing `is_writable` no free slot is.
     pub fn offer(
         &mut self,
         ground: Ground<'_>,
+        is_writable: bool,
         known: &BTreeSet<String>,
         limits: Limits,
     ) -> Offered {
@@ -160,15 +187,17 @@ impl Offerer {
                 .map(|(unit, hold)| Held {
                     unit: unit.clone(),
                     slot: hold.slot.clone(),
-                    lost: hold.holder.is_lost(),
+                    standing: Standing::of(hold, key),
                 })
                 .collect();
             let before = self.cache.get(key).filter(|computed| {
-                Arc::ptr_eq(&computed.instance, instance) && computed.holds == held
+                Arc::ptr_eq(&computed.instance, instance)
+                    && computed.holds == held
+                    && computed.is_writable == is_writable
             });
             if before.is_none_or(|before| !(same_devices || before.is_as(node, devices))) {
                 let seen = Seen::new(node, devices, instance);
-                let computed = compute(node, instance, seen, held);
+                let computed = compute(node, instance, seen, held, is_writable);
                 self.cache.insert(key.clone(), computed);
             }
             let Some(computed) = self.cache.get(key) else {
@@ -178,19 +207,23 @@ impl Offerer {
                 key.namespace.as_str(),
                 instance.spec.configuration_name.as_str(),
             );
-            let sum = free.entry(owner).or_default();
-            sum.0 += u32::from(computed.has_free);
-            sum.1 = true;
+            let mut has_idle = false;
             for held in computed.holds.iter().filter(|held| {
                 !held.unit.resource.is_empty()
                     && resource_name(&held.unit.resource) != Some(key.name.as_str())
             }) {
-                let healthy = computed.kept && !held.lost;
+                // One id an Instance: a container that asks for two gets different ones.
+                let is_second =
+                    held.standing == Standing::Idle && std::mem::replace(&mut has_idle, true);
+                let healthy = computed.is_healthy(held) && !is_second;
                 numbers
                     .entry(held.unit.resource.clone())
                     .or_default()
                     .push((held.unit.clone(), healthy));
             }
+            let sum = free.entry(owner).or_default();
+            sum.0 += u32::from(computed.has_free && !has_idle);
+            sum.1 = true;
         }
         // Their Instances are gone; the kubelet still has them, and must not give them to anybody.
         let mut orphans: BTreeMap<String, Vec<Unit>> = BTreeMap::new();
@@ -359,6 +392,14 @@ impl Computed {
         same && (self.kept, self.offered, self.resources)
             == (seen.is_kept(), seen.is_offered(), seen.resources())
     }
+
+    fn is_healthy(&self, held: &Held) -> bool {
+        match held.standing {
+            Standing::Kept => self.kept,
+            Standing::Idle => self.offered,
+            Standing::Barred => false,
+        }
+    }
 }
 
 fn checked(resource: String) -> Result<ResourceName, String> {
@@ -379,7 +420,13 @@ fn device(health: Health, numa: Option<i64>) -> leafhost_kubelet::Device {
     leafhost_kubelet::Device { health, numa }
 }
 
-fn compute(node: &str, instance: &Arc<Instance>, seen: Seen, holds: Vec<Held>) -> Computed {
+fn compute(
+    node: &str,
+    instance: &Arc<Instance>,
+    seen: Seen,
+    holds: Vec<Held>,
+    is_writable: bool,
+) -> Computed {
     let (kept, offered, resources) = (seen.is_kept(), seen.is_offered(), seen.resources());
     let spec = &instance.spec;
     let numa = seen.device.as_ref().and_then(|device| numa(device));
@@ -394,25 +441,31 @@ fn compute(node: &str, instance: &Arc<Instance>, seen: Seen, holds: Vec<Held>) -
     };
     for slot in 0..capacity {
         let id = slot_id(&instance.metadata.name, slot);
-        let health = health(offered && free.contains(&id));
+        let health = health(offered && is_writable && free.contains(&id));
         list.insert(id, device(health, numa));
     }
-    for held in holds.iter().filter(|held| held.unit.resource == own) {
-        // What a container has stays healthy for it: the kubelet admits it again after a restart only then.
-        let health = health(kept && !held.lost);
-        list.insert(held.slot.clone(), device(health, numa));
-    }
-    Computed {
-        has_free: offered && !free.is_empty(),
+    let mut computed = Computed {
+        has_free: offered && is_writable && !free.is_empty(),
         instance: Arc::clone(instance),
         device: seen.device,
         kept,
         offered,
         resources,
+        is_writable,
         holds,
-        list: Arc::new(list),
-        name: checked(own),
+        list: Arc::default(),
+        name: checked(own.clone()),
+    };
+    for held in computed
+        .holds
+        .iter()
+        .filter(|held| held.unit.resource == own)
+    {
+        let health = health(computed.is_healthy(held));
+        list.insert(held.slot.clone(), device(health, numa));
     }
+    computed.list = Arc::new(list);
+    computed
 }
 
 /// The virtual devices of a Configuration: those this node has, and one for each Instance with a free slot, so that a

@@ -42,7 +42,9 @@ impl SlotTask {
             owners: &self.owners,
             holds: &self.holds,
         };
-        let offered = self.offerer.offer(ground, &self.known, limits);
+        let offered = self
+            .offerer
+            .offer(ground, self.unwritable.is_none(), &self.known, limits);
         let mut problems: BTreeSet<String> = offered.problems;
         // A name counts once a kubelet may have put it into the Node object.
         if !offered.new_names.is_empty() && self.books.incarnation().is_some() {
@@ -56,6 +58,9 @@ impl SlotTask {
                 Err(error) => drop(problems.insert(words::of(&error))),
             }
         }
+        let offers = &offered.offers;
+        self.refusals
+            .keep(|resource| offers.keys().any(|name| name.as_str() == resource));
         self.offers.send_if_modified(|old| {
             let same = old.len() == offered.offers.len()
                 && old
@@ -71,6 +76,13 @@ impl SlotTask {
         problems.extend(self.problems.iter().cloned());
         problems.extend(self.look_problems.iter().cloned());
         problems.extend(withdrawn(&self.holds, &self.owners));
+        let unwritable = self.unwritable.as_ref().map(|unwritable| {
+            format!(
+                "slots cannot be claimed, so no free one is offered until that is possible again: {}",
+                unwritable.problem
+            )
+        });
+        problems.extend(unwritable.iter().cloned());
         let slots = self
             .holds
             .by_unit
@@ -85,6 +97,8 @@ impl SlotTask {
             slots,
             socket_missing: self.socket_missing,
             problems: problems.into_iter().collect(),
+            unwritable,
+            refusals: self.refusals.views(),
         };
         self.report.send_if_modified(|old| {
             let differs = **old != report;

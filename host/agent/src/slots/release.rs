@@ -108,6 +108,7 @@ impl SlotTask {
             return;
         }
         let results = self.store.apply(changes).await;
+        self.learn(results.iter());
         for (result, (unit, place, reason)) in results.into_iter().zip(released) {
             let slot = place.1.as_str();
             match result {
@@ -160,13 +161,9 @@ impl SlotTask {
             }
         }
         if !changes.is_empty() {
-            for error in self
-                .store
-                .apply(changes)
-                .await
-                .into_iter()
-                .filter_map(Result::err)
-            {
+            let results = self.store.apply(changes).await;
+            self.learn(results.iter());
+            for error in results.into_iter().filter_map(Result::err) {
                 self.problems.insert(words::of(&error));
             }
             self.meet();

@@ -1,5 +1,9 @@
 //! What the slot task shows.
 
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+
 use super::unit::Unit;
 
 /// The slots of this node.
@@ -11,6 +15,21 @@ pub struct SlotReport {
     pub socket_missing: bool,
     /// What keeps devices from being offered or slots from coming back, with the remedy.
     pub problems: Vec<String>,
+    /// Why no slot can be claimed, with the remedy.
+    pub unwritable: Option<String>,
+    /// By resource, what was refused since its last allocation that was granted, for a while.
+    pub refusals: BTreeMap<String, RefusalView>,
+}
+
+/// Allocations of one resource that were refused.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RefusalView {
+    /// Why the last one was.
+    pub reason: String,
+    /// How many were in a row.
+    pub count: u64,
+    /// When the last one was.
+    pub last: Timestamp,
 }
 
 /// A slot of this node.

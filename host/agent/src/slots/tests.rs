@@ -9,8 +9,10 @@ use super::scene::{Kubelet, NODE, Scene, ids, instance, unit};
 use super::*;
 use crate::fakes::{Ledger, Store, idle, wait_for};
 
+mod agreement;
 mod looks;
 mod races;
+mod trouble;
 
 const GRACE: Duration = Duration::from_mins(5);
 

@@ -63,7 +63,7 @@ pub fn problems(status: &Status) -> Vec<String> {
     let mut troubled = kubelet
         .resources
         .iter()
-        .filter_map(|resource| Some(format!("{}: {}", resource.name, resource.problem.as_ref()?)));
+        .filter_map(|resource| Some(format!("{}: {}", resource.name, trouble(resource)?)));
     problems.extend(troubled.by_ref().take(NAMED));
     match troubled.count() {
         0 => {}
@@ -73,6 +73,19 @@ pub fn problems(status: &Status) -> Vec<String> {
         )),
     }
     problems
+}
+
+/// What is wrong with a resource, or else what of it was refused.
+fn trouble(resource: &ResourceView) -> Option<String> {
+    let refused = || {
+        let refused = resource.refused.as_ref()?;
+        let (count, last, reason) = (refused.count, &refused.last, &refused.reason);
+        Some(match count {
+            1 => format!("an allocation was refused at {last}: {reason}"),
+            _ => format!("{count} allocations in a row were refused, the last at {last}: {reason}"),
+        })
+    };
+    resource.problem.clone().or_else(refused)
 }
 
 /// `leafhost status resources`.
@@ -102,7 +115,7 @@ fn table(status: &Status) -> Table {
             Cell::new(tone, &resource.state),
             resource.registrations.to_string().into(),
             resource.socket.as_str().into(),
-            Cell::new(Tone::Bad, resource.problem.as_deref().unwrap_or_default()),
+            Cell::new(Tone::Bad, trouble(resource).unwrap_or_default()),
         ]);
     }
     table

@@ -56,9 +56,10 @@ impl<'a> Batch<'a> {
             }
             (Change::Update { edits, .. }, Some(newest)) => {
                 let mut instance = Instance::clone(newest);
+                let is_trial = edits.is_empty();
                 match edits.iter().try_for_each(|edit| edit.apply(&mut instance)) {
                     Ok(()) => {
-                        if instance != **newest {
+                        if is_trial || instance != **newest {
                             self.put(key.clone(), instance);
                         }
                         Ok(())

@@ -302,6 +302,29 @@ async fn a_write_that_fails_leaves_what_was_and_names_file_and_remedy() {
 }
 
 #[tokio::test]
+async fn an_update_without_edits_tells_whether_an_instance_can_be_written() {
+    let (folder, store) = mk_store().await;
+    store.apply(vec![mk_create("a-1")]).await;
+    let before = get(&store, "a-1").unwrap();
+    let trial = || {
+        vec![Change::Update {
+            key: key("a-1"),
+            uid: before.metadata.uid.clone(),
+            edits: Vec::new(),
+        }]
+    };
+    let there = folder.path().join("instances/default");
+    let aside = folder.path().join("aside");
+    fs::rename(&there, &aside).unwrap();
+    fs::write(&there, "no folder").unwrap();
+    assert!(store.apply(trial()).await[0].is_err());
+    fs::remove_file(&there).unwrap();
+    fs::rename(&aside, &there).unwrap();
+    assert!(store.apply(trial()).await[0].is_ok());
+    assert_eq!(get(&store, "a-1").unwrap().spec, before.spec);
+}
+
+#[tokio::test]
 async fn a_thousand_instances_are_created_in_seconds_and_an_edit_shares_the_others() {
     let (folder, store) = mk_store().await;
     let started = std::time::Instant::now();

@@ -46,7 +46,7 @@ fn again(
         owners: &scene.owners(),
         holds,
     };
-    maker.offer(ground, known, limits)
+    maker.offer(ground, true, known, limits)
 }
 
 /// `<id>+` for healthy, `<id>-` for not.

@@ -1,6 +1,6 @@
 //! The kubelet in what `leafhost status` shows.
 
-use leafhost_agent::status::{KubeletView, ResourceView, SlotView};
+use leafhost_agent::status::{KubeletView, RefusedView, ResourceView, SlotView};
 
 use super::*;
 
@@ -11,6 +11,7 @@ fn mk_resource(name: &str, state: &str, problem: Option<&str>) -> ResourceView {
         state: state.into(),
         registrations: 1,
         problem: problem.map(str::to_owned),
+        refused: None,
     }
 }
 
@@ -251,4 +252,22 @@ fn a_configuration_says_what_a_pod_asks_for() {
         change(&mut kubelet);
         assert_eq!(lines(kubelet), [""; 0]);
     }
+}
+
+#[test]
+fn what_was_refused_is_told_of_its_resource() {
+    let mut kubelet = mk_kubelet();
+    let mut refused = RefusedView {
+        count: 1,
+        last: "2026-01-01T00:00:00Z".into(),
+        reason: "it is hot".into(),
+    };
+    kubelet.resources[0].refused = Some(refused.clone());
+    let once = "akri.sh/cams: an allocation was refused at 2026-01-01T00:00:00Z: it is hot";
+    assert_eq!(head(kubelet.clone())[1], format!("! {once}"));
+    refused.count = 3;
+    kubelet.resources[0].refused = Some(refused);
+    let thrice = "3 allocations in a row were refused, the last at 2026-01-01T00:00:00Z: it is hot";
+    let table = shown(Some(View::Resources), None, &mk_status_with(kubelet));
+    assert!(table.contains(thrice), "{table}");
 }

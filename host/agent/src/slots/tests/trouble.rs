@@ -1,0 +1,93 @@
+//! A store that takes no claims, and what is shown of refusals.
+
+use super::*;
+
+#[tokio::test(start_paused = true)]
+async fn while_nothing_can_be_written_free_ids_are_unhealthy_and_it_is_told() {
+    let rig = Rig::cams(3, &[]).await;
+    rig.allocate("cams-a", &["cams-a-0"]).await.unwrap();
+    rig.kubelet.run("p", &[unit("cams-a", "cams-a-0")]);
+    pass(10).await;
+    *rig.store.broken.lock().unwrap() = true;
+    let refusal = rig.allocate("cams-a", &["cams-a-1"]).await.unwrap_err();
+    assert!(refusal.to_string().contains("read-only"), "{refusal}");
+    idle().await;
+    // What a container has stays as it is.
+    assert_eq!(rig.listed("cams-a"), "cams-a-0+ cams-a-1- cams-a-2-");
+    assert_eq!(rig.listed("cams"), "cams-0-");
+    let report = Arc::clone(&rig.report.borrow());
+    let told = report.unwritable.clone().unwrap();
+    assert!(
+        told.contains("the folder is read-only; make it writable"),
+        "{told}"
+    );
+    assert_eq!(report.problems, [told]);
+    // It is tried again, ever more seldom.
+    for (seconds, calls) in [(60, 6..=14), (600, 60..=81)] {
+        let before = rig.store.calls();
+        pass(seconds).await;
+        let tried = rig.store.calls() - before;
+        assert!(calls.contains(&tried), "{tried} in {seconds} s");
+    }
+    *rig.store.broken.lock().unwrap() = false;
+    pass(11).await;
+    assert_eq!(rig.listed("cams-a"), "cams-a-0+ cams-a-1+ cams-a-2+");
+    assert_eq!(rig.report.borrow().unwritable, None);
+    assert_eq!(rig.problems(), Vec::<String>::new());
+    let calls = rig.store.calls();
+    pass(600).await;
+    assert_eq!(rig.store.calls(), calls, "nothing is tried any more");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_release_that_cannot_be_written_tells_that_no_claim_can() {
+    let rig = Rig::cams(2, &[]).await;
+    rig.allocate("cams-a", &["cams-a-0"]).await.unwrap();
+    rig.kubelet.run("p", &[unit("cams-a", "cams-a-0")]);
+    pass(10).await;
+    *rig.store.broken.lock().unwrap() = true;
+    rig.kubelet.end("p");
+    pass(1).await;
+    // Its next pod needs no write.
+    assert_eq!(rig.listed("cams-a"), "cams-a-0+ cams-a-1-");
+    rig.allocate("cams-a", &["cams-a-0"]).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lost_race_does_not_make_the_other_slots_unhealthy() {
+    let rig = Rig::cams(2, &[]).await;
+    *rig.store.conflicts.lock().unwrap() = 1;
+    assert!(rig.allocate("cams-a", &["cams-a-0"]).await.is_err());
+    idle().await;
+    assert_eq!(rig.listed("cams-a"), "cams-a-0+ cams-a-1+");
+    assert_eq!(rig.problems(), Vec::<String>::new());
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_last_refusals_of_a_resource_are_shown_until_it_is_allocated_or_for_ten_minutes() {
+    let rig = Rig::cams(2, &[]).await;
+    let shown = |resource: &str| {
+        let report = Arc::clone(&rig.report.borrow());
+        let view = report.refusals.get(&format!("akri.sh/{resource}"))?;
+        Some((view.count, view.reason.clone()))
+    };
+    for times in 1..=3 {
+        *rig.store.conflicts.lock().unwrap() = 1;
+        assert!(rig.allocate("cams-a", &["cams-a-0"]).await.is_err());
+        idle().await;
+        let (count, reason) = shown("cams-a").unwrap();
+        assert_eq!(count, times);
+        assert!(reason.contains("another node was quicker"), "{reason}");
+    }
+    assert_eq!(shown("cams"), None);
+    rig.allocate("cams-a", &["cams-a-0"]).await.unwrap();
+    idle().await;
+    assert_eq!(shown("cams-a"), None);
+
+    *rig.store.conflicts.lock().unwrap() = 1;
+    assert!(rig.allocate("cams", &["cams-0"]).await.is_err());
+    pass(590).await;
+    assert!(shown("cams").is_some());
+    pass(20).await;
+    assert_eq!(shown("cams"), None);
+}

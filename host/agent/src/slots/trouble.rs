@@ -1,0 +1,143 @@
+//! What keeps allocations from being granted: a store that takes no claims, and the last refusals.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use leafhost_core::instance::InstanceKey;
+use leafhost_core::ports::{Change, InstanceSet, StoreError};
+use tokio::time::Instant;
+
+use super::SlotTask;
+use super::report::RefusalView;
+use crate::{backoff, words};
+
+/// While nothing can be written, that is tried at least so often.
+const LONGEST: Duration = Duration::from_secs(10);
+/// A refusal is shown for so long, or until the resource's next allocation.
+const SHOWN: Duration = Duration::from_mins(10);
+
+/// The store takes no writes.
+#[derive(Debug, Clone)]
+pub struct Unwritable {
+    /// What cannot be written, why, and the remedy.
+    pub problem: String,
+    /// So many writes in a row have failed.
+    failures: u32,
+    /// When it is tried again.
+    pub next: Instant,
+    /// What could not be written.
+    key: InstanceKey,
+}
+
+/// The last refusals by resource.
+#[derive(Debug, Default)]
+pub struct Refusals(BTreeMap<String, Refused>);
+
+#[derive(Debug)]
+struct Refused {
+    view: RefusalView,
+    until: Instant,
+}
+
+impl Refusals {
+    /// An allocation was refused.
+    pub fn add(&mut self, resource: &str, reason: String, at: Timestamp) {
+        let now = Instant::now();
+        let count = self.0.get(resource).map_or(0, |before| before.view.count);
+        let view = RefusalView {
+            reason,
+            count: count.saturating_add(1),
+            last: at,
+        };
+        let until = now + SHOWN;
+        self.0.insert(resource.to_owned(), Refused { view, until });
+    }
+
+    /// An allocation was granted.
+    pub fn granted(&mut self, resource: &str) {
+        self.0.remove(resource);
+    }
+
+    /// Forgets what is over and what concerns no resource of `offered`.
+    pub fn keep(&mut self, is_offered: impl Fn(&str) -> bool) {
+        let now = Instant::now();
+        self.0
+            .retain(|resource, refused| refused.until > now && is_offered(resource));
+    }
+
+    /// When the next is over.
+    pub fn next(&self) -> Option<Instant> {
+        self.0.values().map(|refused| refused.until).min()
+    }
+
+    /// What is shown.
+    pub fn views(&self) -> BTreeMap<String, RefusalView> {
+        let refusals = self.0.iter();
+        refusals
+            .map(|(resource, refused)| (resource.clone(), refused.view.clone()))
+            .collect()
+    }
+}
+
+impl SlotTask {
+    /// Learns from writes whether slots can be claimed.
+    pub(super) fn learn<'a>(&mut self, results: impl Iterator<Item = &'a Result<(), StoreError>>) {
+        for result in results {
+            match result {
+                Ok(()) => {
+                    if self.unwritable.take().is_some() {
+                        tracing::info!("slots can be claimed again");
+                    }
+                }
+                // The store looked at what it has.
+                Err(StoreError::Conflict { .. }) => {}
+                Err(error @ StoreError::Unavailable { key, .. }) => {
+                    let before = self.unwritable.as_ref();
+                    let failures = before.map_or(0, |before| before.failures).saturating_add(1);
+                    let problem = words::of(error);
+                    if before.is_none() {
+                        tracing::warn!(problem, "slots cannot be claimed, so none is offered");
+                    }
+                    self.unwritable = Some(Unwritable {
+                        problem,
+                        failures,
+                        next: Instant::now() + backoff::wait(failures).min(LONGEST),
+                        key: key.clone(),
+                    });
+                }
+            }
+        }
+    }
+
+    /// Tries whether the store can be written again, by what could not be.
+    pub(super) async fn try_to_write(&mut self) {
+        let Some(unwritable) = &self.unwritable else {
+            return;
+        };
+        let instances = self.instances.borrow().clone();
+        let Some(change) = trial(&instances, &unwritable.key) else {
+            // There is nothing to claim.
+            self.unwritable = None;
+            return;
+        };
+        let results = self.store.apply(vec![change]).await;
+        self.learn(results.iter());
+        if let Some(unwritable) = &mut self.unwritable {
+            // It was changed meanwhile; also, the next one is not tried at once.
+            let soon = Instant::now() + Duration::from_secs(1);
+            unwritable.next = unwritable.next.max(soon);
+        }
+    }
+}
+
+/// A write of what could not be written, or of anything.
+fn trial(instances: &InstanceSet, key: &InstanceKey) -> Option<Change> {
+    let found = instances.instances.get_key_value(key);
+    let (key, instance) = found.or_else(|| instances.instances.first_key_value())?;
+    Some(Change::Update {
+        key: key.clone(),
+        uid: instance.metadata.uid.clone(),
+        edits: Vec::new(),
+    })
+}
