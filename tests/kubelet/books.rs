@@ -6,8 +6,9 @@ use anyhow::{Result, bail, ensure};
 use leafhost_tests::kubelet::Restart;
 use leafhost_tests::kubelet::faults::Trouble;
 use leafhost_tests::kubelet::model::Refusal;
-use leafhost_tests::kubelet::pods::PodSpec;
+use leafhost_tests::kubelet::pods::{Kind, PodSpec};
 use leafhost_tests::wait::within;
+use nix::sys::signal::Signal;
 use tonic::Code;
 
 use crate::node::{Node, SOON, ids, resource, used};
@@ -169,4 +170,90 @@ fn slots_stay_used_while_a_kubelet_does_not_know_its_pods_yet() -> Result<()> {
     assert_eq!(used(&node.usage()?), held);
     node.delete(&uid)?;
     node.until_used(&[].into())
+}
+
+#[test]
+fn a_slot_whose_record_the_kubelet_has_lost_is_given_to_nobody_by_an_agent_that_starts_then()
+-> Result<()> {
+    let mut node = Node::with(5, &["foo"], &[])?;
+    let own = resource(&node.instance("foo")?);
+    let holder = node.run("holder", &own, 1)?;
+    let held = node.held(&holder, &own);
+    let slot = held.first().cloned().unwrap_or_default();
+    node.home.until("it is seen who has it", |status| {
+        status.to_string().contains(r#""holder":"default/holder""#)
+    })?;
+    node.kubelet.wait(node.kubelet.restart(Restart {
+        lose_checkpoint: true,
+        ..Restart::default()
+    }))?;
+    node.until_trouble(&format!("{slot} (default/holder)"))?;
+    node.home.stop(Signal::SIGKILL)?;
+    node.home.start(&[])?;
+    node.until_listed(2)?;
+    node.until_health(&own, &slot, "Unhealthy")?;
+    node.until_trouble("has no record of slots")?;
+    for number in 0..4 {
+        let uid = node.run(&format!("p{number}"), &own, 1)?;
+        ensure!(!node.held(&uid, &own).contains(&slot), "{slot} was given");
+    }
+    for asked in [own.as_str(), "akri.sh/echo"] {
+        let spec = PodSpec::asking("last", asked, 1);
+        let (_, refused) = node.kubelet.wait(node.kubelet.run_pod(&spec))?;
+        ensure!(refused.is_err(), "{slot} was given through {asked}");
+    }
+    Ok(())
+}
+
+/// So soon a slot is free that nobody can have.
+const SOON_FREE: Duration = Duration::from_secs(15);
+
+#[test]
+fn what_a_killed_agent_claimed_and_never_answered_is_free_within_fifteen_seconds() -> Result<()> {
+    let mut node = Node::with(2, &["foo"], &[])?;
+    let name = node.instance("foo")?;
+    let own = resource(&name);
+    let keeps = node.run("keeps", &own, 1)?;
+    let kept = node.held(&keeps, &own);
+    let free = (0..2).map(|slot| format!("{name}-{slot}"));
+    let free: Vec<String> = free.filter(|id| !kept.contains(id)).collect();
+    node.home.stop(Signal::SIGKILL)?;
+    // As a kill between the claim and the answer leaves it.
+    let file = format!("state/instances/default/{name}.yaml");
+    let path = node.home.path().join(&file);
+    let text = std::fs::read_to_string(&path)?;
+    let claimed = text.replace(&format!("{}: ''", free[0]), &format!("{}: node-a", free[0]));
+    ensure!(claimed != text, "{text}");
+    node.home.write(&file, claimed)?;
+    node.home.start(&[])?;
+    ensure!(used(&node.usage()?).len() == 2);
+    within(SOON_FREE, "it is free", || {
+        ensure!(used(&node.usage()?) == kept);
+        Ok(())
+    })?;
+    node.until_health(&own, &free[0], "Healthy")?;
+    node.run("next", &own, 1)?;
+    Ok(())
+}
+
+#[test]
+fn the_slot_of_a_pod_that_was_rejected_for_another_reason_is_free_within_fifteen_seconds()
+-> Result<()> {
+    let node = Node::with(2, &["foo", "bar"], &[])?;
+    let mut names = [node.instance("foo")?, node.instance("bar")?];
+    names.sort();
+    let [first, second] = names.map(|name| resource(&name));
+    // The kubelet asks for one after the other; of the second there are not so many.
+    let spec = PodSpec::new("p").with(Kind::App, "main", &[(&first, 1), (&second, 3)]);
+    let (_, refused) = node.kubelet.wait(node.kubelet.run_pod(&spec))?;
+    ensure!(
+        matches!(refused, Err(Refusal::TooFew { .. })),
+        "{refused:?}"
+    );
+    ensure!(used(&node.usage()?).len() == 1);
+    within(SOON_FREE, "it is free", || {
+        ensure!(used(&node.usage()?).is_empty());
+        Ok(())
+    })?;
+    Ok(())
 }

@@ -6,6 +6,7 @@ use anyhow::{Result, ensure};
 use leafhost_kubelet::proto::device_plugin::device_plugin_client::DevicePluginClient;
 use leafhost_kubelet::proto::device_plugin::{AllocateRequest, ContainerAllocateRequest};
 use leafhost_tests::chance::{self, Chance};
+use leafhost_tests::kubelet::faults::Trouble;
 use tokio::task::JoinSet;
 use tonic::Code;
 use tonic::transport::Channel;
@@ -58,6 +59,9 @@ fn race_one(allocates: usize, chance: &mut Chance) -> Result<()> {
     let node = Node::with(usize::try_from(CAPACITY)?, &DEVICES, &[])?;
     let names = DEVICES.map(|device| node.instance(device));
     let names = names.into_iter().collect::<Result<Vec<_>>>()?;
+    // No pod has what is given: where the books say so it comes back.
+    let error = Trouble::Error(Code::Internal, "out of sorts".to_owned());
+    node.kubelet.faults().trouble_pod_resources(Some(error));
     let given: Vec<Given> = node.kubelet.wait(async {
         let mut clients = BTreeMap::new();
         for name in names.iter().map(String::as_str).chain(["echo"]) {

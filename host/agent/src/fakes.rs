@@ -535,16 +535,28 @@ impl InstanceStore for Store {
 
 /// A ledger that remembers until it is dropped.
 #[derive(Debug, Default)]
-pub(crate) struct Ledger(pub Mutex<BTreeSet<String>>);
+pub(crate) struct Ledger {
+    names: Mutex<BTreeSet<String>>,
+    pub kubelet: Mutex<Option<String>>,
+}
 
 #[async_trait]
 impl ResourceLedger for Ledger {
     fn names(&self) -> BTreeSet<String> {
-        self.0.lock().unwrap().clone()
+        self.names.lock().unwrap().clone()
     }
 
     async fn add(&self, names: BTreeSet<String>) -> Result<(), LedgerError> {
-        self.0.lock().unwrap().extend(names);
+        self.names.lock().unwrap().extend(names);
+        Ok(())
+    }
+
+    fn kubelet(&self) -> Option<String> {
+        self.kubelet.lock().unwrap().clone()
+    }
+
+    async fn set_kubelet(&self, kubelet: String) -> Result<(), LedgerError> {
+        *self.kubelet.lock().unwrap() = Some(kubelet);
         Ok(())
     }
 }

@@ -74,8 +74,6 @@ pub struct SlotPorts {
     pub ledger: Arc<dyn ResourceLedger>,
     /// The devices as they are seen.
     pub devices: watch::Receiver<Arc<DeviceSnapshot>>,
-    /// What is offered goes here.
-    pub offers: watch::Sender<Arc<Offers>>,
     /// What is held goes here.
     pub held: watch::Sender<Arc<HeldSlots>>,
 }
@@ -131,25 +129,25 @@ impl SlotTask {
         books: Arc<dyn Books>,
         metrics: Arc<Metrics>,
     ) -> (Self, watch::Receiver<Arc<SlotReport>>) {
-        let (report, seen) = watch::channel(Arc::default());
+        let seen = door.report.subscribe();
         let task = Self {
             node: door.handle.node,
             config,
             instances: ports.store.instances(),
             known: ports.ledger.names(),
+            holds: Holds::new(ports.ledger.kubelet().and_then(|text| text.parse().ok())),
             store: ports.store,
             ledger: ports.ledger,
             devices: ports.devices,
             changes: books.changes(),
             books,
             requests: door.requests,
-            offers: ports.offers,
+            offers: door.offers,
             held: ports.held,
-            report,
+            report: door.report,
             metrics,
             met: (Arc::default(), Arc::default()),
             owners: Owners::default(),
-            holds: Holds::default(),
             turns: Turns::new(),
             offerer: Offerer::default(),
             looking: JoinSet::new(),

@@ -252,9 +252,9 @@ pub trait InstanceStore: Send + Sync {
     async fn apply(&self, changes: Vec<Change>) -> Vec<Result<(), StoreError>>;
 }
 
-/// Why a name was not written down.
+/// Why something was not written down.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot remember which resources were offered: {message}")]
+#[error("cannot remember what the kubelet was offered: {message}")]
 pub struct LedgerError {
     /// What, where, and the remedy.
     pub message: String,
@@ -263,14 +263,18 @@ pub struct LedgerError {
     pub source: Option<Box<dyn std::error::Error + Send + Sync>>,
 }
 
-/// The names of resources that this node has ever offered for its Instances: the Node object never forgets one, so there is a
-/// limit.
+/// What must outlive the agent of its dealings with the kubelet: the names of resources that this node has ever offered for its
+/// Instances, since the Node object never forgets one and there is a limit; and which kubelet's books have all its slots.
 #[async_trait]
 pub trait ResourceLedger: Send + Sync {
     /// All of them.
     fn names(&self) -> BTreeSet<String>;
     /// Adds names, durable when it returns.
     async fn add(&self, names: BTreeSet<String>) -> Result<(), LedgerError>;
+    /// The kubelet that was last written down.
+    fn kubelet(&self) -> Option<String>;
+    /// Writes down that each slot of this node is in the books of that kubelet, or was given to nobody; durable when it returns.
+    async fn set_kubelet(&self, kubelet: String) -> Result<(), LedgerError>;
 }
 
 #[cfg(test)]

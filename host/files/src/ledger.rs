@@ -1,6 +1,7 @@
-//! The names of resources this node has ever offered, one a line in a file of the state folder.
+//! The names of resources this node has ever offered, one a line in a file of the state folder, and the kubelet whose books have
+//! all its slots, in another.
 //!
-//! Names are only added. An operator who has made the Node object anew removes the file.
+//! Names are only added. An operator who has made the Node object anew removes their file.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -17,14 +18,20 @@ use crate::{atomic, own};
 /// The largest file that is read, in bytes: some ten thousand names.
 const MAX_BYTES: u64 = 4 << 20;
 
-/// The file's name in the state folder.
+/// The name of the file of names in the state folder.
 const NAME: &str = "offered-resources";
+
+/// The name of the kubelet's file.
+const KUBELET: &str = "kubelet";
+/// It is one line.
+const MAX_LINE: u64 = 256;
 
 /// The ledger.
 #[derive(Debug)]
 pub struct FileLedger {
     folder: PathBuf,
     names: Mutex<BTreeSet<String>>,
+    kubelet: Option<String>,
     problem: Option<SourceProblem>,
 }
 
@@ -32,7 +39,7 @@ impl FileLedger {
     /// Reads what is there in a state folder. A line that can be no name is passed over; what is no file of names is moved aside
     /// and named in [`FileLedger::problem`].
     pub async fn open(folder: PathBuf) -> io::Result<Self> {
-        let (folder, read) = blocking(move || {
+        let (folder, read, kubelet) = blocking(move || {
             let path = folder.join(NAME);
             let read = own::read(&path, MAX_BYTES);
             let read = read.map_err(|error| match error {
@@ -44,9 +51,12 @@ impl FileLedger {
                 )),
                 Error::Io(error) => Err(error),
             });
-            (folder, read)
+            // Whatever else it says names no kubelet.
+            let kubelet = own::read(&folder.join(KUBELET), MAX_LINE).ok();
+            (folder, read, kubelet)
         })
         .await;
+        let kubelet = kubelet.and_then(|text| String::from_utf8(text).ok());
         let (text, problem) = match read {
             Ok(text) => (String::from_utf8_lossy(&text).into_owned(), None),
             Err(Ok(problem)) => (String::new(), Some(problem)),
@@ -61,6 +71,7 @@ impl FileLedger {
         Ok(Self {
             folder,
             names: Mutex::new(names),
+            kubelet: kubelet.map(|line| line.trim_end().to_owned()),
             problem,
         })
     }
@@ -88,9 +99,23 @@ impl ResourceLedger for FileLedger {
                 .map(|name| format!("{name}\n"))
                 .collect::<String>()
         };
+        self.write(NAME, text).await
+    }
+
+    fn kubelet(&self) -> Option<String> {
+        self.kubelet.clone()
+    }
+
+    async fn set_kubelet(&self, kubelet: String) -> Result<(), LedgerError> {
+        self.write(KUBELET, format!("{kubelet}\n")).await
+    }
+}
+
+impl FileLedger {
+    async fn write(&self, name: &'static str, text: String) -> Result<(), LedgerError> {
         let folder = self.folder.clone();
-        let written = blocking(move || atomic::write(&folder, NAME, text.as_bytes())).await;
-        let path = self.folder.join(NAME);
+        let written = blocking(move || atomic::write(&folder, name, text.as_bytes())).await;
+        let path = self.folder.join(name);
         written.map_err(|source| LedgerError {
             message: format!("{}: {}", path.display(), atomic::remedy(&source)),
             source: Some(Box::new(source)),
@@ -121,6 +146,16 @@ mod tests {
         assert_eq!(text, "a\nb\nc\n");
         let again = FileLedger::open(folder.path().into()).await.unwrap();
         assert_eq!(again.names(), ["a", "b", "c"].map(str::to_owned).into());
+    }
+
+    #[tokio::test]
+    async fn the_kubelet_is_remembered() {
+        let folder = tempfile::tempdir().unwrap();
+        let ledger = FileLedger::open(folder.path().into()).await.unwrap();
+        assert_eq!(ledger.kubelet(), None);
+        ledger.set_kubelet("12 34".to_owned()).await.unwrap();
+        let again = FileLedger::open(folder.path().into()).await.unwrap();
+        assert_eq!(again.kubelet().as_deref(), Some("12 34"));
     }
 
     #[tokio::test]

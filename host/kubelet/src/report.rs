@@ -1,8 +1,10 @@
 //! How it goes with the kubelet: what a plugin's operator wants to see.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt as _;
+use std::str::FromStr;
 
 use crate::ResourceName;
 
@@ -33,6 +35,25 @@ impl Incarnation {
             inode: found.ino(),
             changed: i128::from(found.ctime()) * 1_000_000_000 + i128::from(found.ctime_nsec()),
         }
+    }
+}
+
+/// As it can be written down and read again.
+impl fmt::Display for Incarnation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.inode, self.changed)
+    }
+}
+
+impl FromStr for Incarnation {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        let (inode, changed) = text.split_once(' ').ok_or(())?;
+        Ok(Self {
+            inode: inode.parse().map_err(drop)?,
+            changed: changed.parse().map_err(drop)?,
+        })
     }
 }
 

@@ -65,10 +65,10 @@ impl KubeletSide {
         metrics: &Arc<Metrics>,
     ) -> (Self, KubeletBoard) {
         let root = config.root;
-        let (offers, offered) = watch::channel(Arc::default());
         let door = SlotDoor::new(node);
         let folder = PluginConfig::new(root.join("device-plugins"), SOCKET_PREFIX);
-        let (plugins, handle) = DevicePluginsTask::new(folder, offered, Arc::new(door.handle()));
+        let (plugins, handle) =
+            DevicePluginsTask::new(folder, door.offers(), Arc::new(door.handle()));
         let (events, changes) = watch::channel(0);
         let report = handle.report();
         let books = KubeletBooks::new(root.clone(), handle, changes);
@@ -76,7 +76,6 @@ impl KubeletSide {
             store: ports.store,
             ledger: ports.ledger,
             devices: ports.devices,
-            offers,
             held: ports.held,
         };
         let (slots, slots_report) = SlotTask::new(

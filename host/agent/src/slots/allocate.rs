@@ -60,6 +60,7 @@ impl SlotTask {
             instances: &instances,
             owners: &self.owners,
             holds: &self.holds,
+            kubelet: self.books.incarnation(),
         };
         let mut reserved = BTreeSet::new();
         let mut decided: Vec<(Request, Result<Vec<Chosen>, Refusal>)> = Vec::new();
@@ -137,7 +138,8 @@ impl SlotTask {
             |task: &Self, unit: &Unit| task.is_seen(unit, |incarnation| incarnation != current);
         let mut look = None;
         if seen.iter().any(|unit| is_older(self, unit)) {
-            look = timeout(ASK, self.books.look(self.uids(seen.iter())))
+            let uids = self.uids(seen.iter());
+            look = timeout(ASK, self.books.look(uids, BTreeSet::new()))
                 .await
                 .ok();
             if let Some(look) = &look {
@@ -257,7 +259,8 @@ impl SlotTask {
                 tokio::task::yield_now().await;
                 self.meet();
                 let units = chosen.iter().map(|one| one.unit.clone()).collect();
-                self.holds.allocated(&units, Instant::now());
+                let kubelet = self.books.incarnation();
+                self.holds.allocated(&units, kubelet, Instant::now());
                 let slots: Vec<&str> = chosen.iter().map(|one| one.slot.as_str()).collect();
                 tracing::info!(
                     resource = request.resource,

@@ -29,8 +29,9 @@ const BELIEVED: Duration = Duration::from_mins(1);
 /// Where it is seen who has which device.
 #[async_trait]
 pub trait Books: Send + Sync {
-    /// Looks once. `uids` are the pods of whom it is to be told whether they are still there.
-    async fn look(&self, uids: BTreeSet<String>) -> Look;
+    /// Looks once. `uids` are the pods of whom it is to be told whether they are still there, `open` the units of which it is to be
+    /// told whether anybody was given them.
+    async fn look(&self, uids: BTreeSet<String>, open: BTreeSet<Unit>) -> Look;
     /// What PodResources says of a unit just now; nothing if it cannot be had.
     async fn listed(&self) -> Option<BTreeMap<Unit, BTreeSet<Pod>>>;
     /// The kubelet that runs now.
@@ -109,10 +110,11 @@ impl KubeletBooks {
         spawn_blocking(look).await.unwrap_or_default()
     }
 
-    /// The checkpoint, written anew where it says more than `listed`.
+    /// The checkpoint, written anew where it says more than `listed`, and where neither has one of `open`.
     async fn check(
         &self,
         listed: Option<&BTreeMap<Unit, BTreeSet<Pod>>>,
+        open: &BTreeSet<Unit>,
     ) -> Result<Option<Checked>, String> {
         let Some(read) = self.checkpoint().await? else {
             // Perhaps nothing was ever allocated, perhaps somebody removed it.
@@ -131,7 +133,9 @@ impl KubeletBooks {
         };
         let alone = more(&checked);
         let known = self.believed().take();
-        if alone.is_empty() {
+        let is_named = |unit| listed.contains_key(unit) || checked.entries.contains_key(unit);
+        let is_complete = open.iter().all(is_named);
+        if alone.is_empty() && is_complete {
             return Ok(Some(checked));
         }
         let known = known.filter(|known| known.entries == alone);
@@ -139,6 +143,7 @@ impl KubeletBooks {
             known.wait.saturating_mul(2).min(BELIEVED)
         });
         if let Some(known) = known
+            && is_complete
             && known.until > Instant::now()
             && self.are_there(&known.entries).await
         {
@@ -152,6 +157,7 @@ impl KubeletBooks {
             Some(read) => {
                 let checked = Checked {
                     fresh: true,
+                    anew: true,
                     ..digest(&read)
                 };
                 *self.believed() = Some(Believed {
@@ -168,7 +174,7 @@ impl KubeletBooks {
 
 #[async_trait]
 impl Books for KubeletBooks {
-    async fn look(&self, uids: BTreeSet<String>) -> Look {
+    async fn look(&self, uids: BTreeSet<String>, open: BTreeSet<Unit>) -> Look {
         let begun = Instant::now();
         let incarnation = self.incarnation();
         let mut problems = Vec::new();
@@ -186,7 +192,7 @@ impl Books for KubeletBooks {
                 (None, BTreeSet::new())
             }
         };
-        let checkpoint = match self.check(listed.as_ref()).await {
+        let checkpoint = match self.check(listed.as_ref(), &open).await {
             Ok(checkpoint) => checkpoint,
             Err(problem) => {
                 problems.push(problem);

@@ -65,6 +65,14 @@ impl Ground<'_> {
                 let hold = self.holds.by_unit.get(unit);
                 hold.is_some_and(|hold| hold.stored.is_some())
             });
+        if let Some(unit) = again.iter().chain(&new).find(|unit| {
+            let hold = self.holds.by_unit.get(unit);
+            hold.is_some_and(|hold| hold.is_doubtful(self.kubelet))
+        }) {
+            return Err(Refusal::Unavailable(format!(
+                "{unit} was held before the kubelet was restarted, and it cannot be told whether its pod has ended"
+            )));
+        }
         for unit in again {
             chosen.push(self.again(unit)?);
         }

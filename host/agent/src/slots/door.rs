@@ -5,11 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use leafhost_kubelet::{Allocation, Allocator, Refusal, ResourceName};
-use tokio::sync::{mpsc, oneshot};
+use leafhost_kubelet::{Allocation, Allocator, Health, Offers, Refusal, ResourceName};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, timeout};
 
 use super::offers::first;
+use super::report::SlotReport;
 use super::unit::Unit;
 
 /// Allocations that wait; the kubelet admits pods one after the other.
@@ -44,6 +45,8 @@ impl Request {
 pub struct SlotHandle {
     pub(super) node: Arc<str>,
     requests: mpsc::Sender<Request>,
+    offers: watch::Receiver<Arc<Offers>>,
+    report: watch::Receiver<Arc<SlotReport>>,
 }
 
 #[async_trait]
@@ -74,9 +77,23 @@ impl Allocator for SlotHandle {
     }
 
     fn prefer(&self, resource: &ResourceName, available: &BTreeSet<String>) -> Vec<String> {
+        let (offers, report) = (self.offers.borrow(), self.report.borrow());
+        let list = offers.get(resource);
+        let is_bad = |id: &String| {
+            let device = list.and_then(|list| list.get(id));
+            device.is_none_or(|device| device.health == Health::Unhealthy)
+        };
+        let held: BTreeSet<&str> = report
+            .slots
+            .iter()
+            .filter(|slot| slot.unit.resource == resource.as_str())
+            .map(|slot| slot.unit.id.as_str())
+            .collect();
         let mut ordered: Vec<String> = available.iter().cloned().collect();
         let place = usize::try_from(first(&self.node, resource.as_str())).unwrap_or_default();
         ordered.rotate_left(place.checked_rem(available.len()).unwrap_or_default());
+        // What somebody may have is the last choice, of a kubelet that has lost its books or has not taken in the last list.
+        ordered.sort_by_key(|id| (is_bad(id), held.contains(id.as_str())));
         ordered
     }
 }
@@ -85,19 +102,32 @@ impl Allocator for SlotHandle {
 pub struct SlotDoor {
     pub(super) handle: SlotHandle,
     pub(super) requests: mpsc::Receiver<Request>,
+    pub(super) offers: watch::Sender<Arc<Offers>>,
+    pub(super) report: watch::Sender<Arc<SlotReport>>,
 }
 
 impl SlotDoor {
     /// A door for that node.
     pub fn new(node: &str) -> Self {
         let (sender, requests) = mpsc::channel(QUEUE);
+        let (offers, offered) = watch::channel(Arc::default());
+        let (report, reported) = watch::channel(Arc::default());
         Self {
             handle: SlotHandle {
                 node: node.into(),
                 requests: sender,
+                offers: offered,
+                report: reported,
             },
             requests,
+            offers,
+            report,
         }
+    }
+
+    /// What is offered to the kubelet.
+    pub fn offers(&self) -> watch::Receiver<Arc<Offers>> {
+        self.offers.subscribe()
     }
 
     /// Where questions go.

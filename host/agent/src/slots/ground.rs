@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use leafhost_core::ports::InstanceSet;
+use leafhost_kubelet::Incarnation;
 
 use super::holds::Holds;
 use super::view::Owners;
@@ -21,4 +22,6 @@ pub struct Ground<'a> {
     pub owners: &'a Owners,
     /// The slots of this node.
     pub holds: &'a Holds,
+    /// The kubelet that runs now.
+    pub kubelet: Option<Incarnation>,
 }

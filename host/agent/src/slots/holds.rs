@@ -36,6 +36,8 @@ pub struct Hold {
     pub holder: Holder,
     /// Whether the kubelet is known to have given it to nobody: all its books say so, or it has asked for it in vain.
     pub absent: bool,
+    /// The kubelet whose books have it if anybody was given it: the one that was answered. Nothing where that is not known.
+    pub kubelet: Option<Incarnation>,
 }
 
 /// Who has a slot, as far as it was seen.
@@ -81,6 +83,8 @@ pub enum Reason {
     PodGone,
     /// Nobody has been seen to have it for the grace.
     Unclaimed,
+    /// The kubelet that was answered has it in none of its books.
+    Undelivered,
     /// The allocation was answered with an error.
     Refused,
 }
@@ -92,6 +96,7 @@ impl Reason {
             Self::GivenBack => "given-back",
             Self::PodGone => "pod-gone",
             Self::Unclaimed => "unclaimed",
+            Self::Undelivered => "undelivered",
             Self::Refused => "refused",
         }
     }
@@ -107,12 +112,32 @@ pub struct Holds {
     newest: Option<Instant>,
     /// When a look can tell of what the newest one missed too soon after its allocation.
     due: Option<Instant>,
+    /// When the first did.
+    first: Option<Instant>,
+    /// The kubelet whose books had all slots of this node, as this or an earlier agent saw it.
+    trusted: Option<Incarnation>,
 }
 
 /// A slot of one Instance object.
 pub type Place = (InstanceKey, String);
 
 impl Hold {
+    /// Whether an answer that gave it, if there was one, never came to its kubelet, whose books a look has just shown without it.
+    /// An agent that has ended sends none any more.
+    fn is_undelivered(&self, first: Option<Instant>, look: &Look) -> bool {
+        let answered = self.allocated.or(first);
+        matches!(self.holder, Holder::Unseen(_))
+            && self.kubelet.is_some()
+            && self.kubelet == look.incarnation
+            && answered.is_some_and(|at| at + BOOKED <= look.begun)
+    }
+
+    /// Whether a kubelet before `current` may have given it to a pod that still runs: nobody was seen to have it since, and
+    /// `current` may have lost its books.
+    pub fn is_doubtful(&self, current: Option<Incarnation>) -> bool {
+        matches!(self.holder, Holder::Unseen(_)) && current.is_some() && self.kubelet != current
+    }
+
     /// Where the store says so.
     pub fn place(&self) -> Option<Place> {
         Some((self.stored.clone()?, self.slot.clone()))
@@ -127,6 +152,14 @@ struct Claim {
 }
 
 impl Holds {
+    /// Nothing yet; `trusted` is what an earlier agent has written down.
+    pub fn new(trusted: Option<Incarnation>) -> Self {
+        Self {
+            trusted,
+            ..Self::default()
+        }
+    }
+
     /// Takes over what the store says. A slot that it says of another or of nobody stays only while the kubelet is seen to
     /// have it, or while an answer that gave it may be on its way.
     pub fn meet(&mut self, node: &str, owners: &Owners, instances: &InstanceSet) {
@@ -160,6 +193,8 @@ impl Holds {
             }
         }
         for (unit, Claim { key, slot, usage }) in stored {
+            // Of several slots with one id the right one may be another.
+            let kubelet = self.trusted.filter(|_| !unit.resource.is_empty());
             let hold = self.by_unit.entry(unit).or_insert_with(|| Hold {
                 instance: String::new(),
                 slot: String::new(),
@@ -168,19 +203,21 @@ impl Holds {
                 allocated: None,
                 holder: Holder::Unseen(Absence::default()),
                 absent: false,
+                kubelet,
             });
             hold.instance.clone_from(&key.name);
             (hold.slot, hold.usage, hold.stored) = (slot, usage, Some(key));
         }
     }
 
-    /// An allocation of these units was answered.
-    pub fn allocated(&mut self, units: &BTreeSet<Unit>, at: Instant) {
+    /// An allocation of these units was answered to that kubelet.
+    pub fn allocated(&mut self, units: &BTreeSet<Unit>, kubelet: Option<Incarnation>, at: Instant) {
         for unit in units {
             if let Some(hold) = self.by_unit.get_mut(unit) {
                 hold.allocated = Some(at);
                 hold.holder = Holder::Unseen(Absence::default());
                 hold.absent = false;
+                hold.kubelet = kubelet;
             }
         }
     }
@@ -209,7 +246,9 @@ impl Holds {
         if look.is_answer() {
             self.incarnation = look.incarnation;
             self.newest = Some(look.begun);
+            self.first.get_or_insert(look.begun);
         }
+        let first = self.first;
         self.settle(look);
         self.due = None;
         let mut back = Vec::new();
@@ -232,10 +271,12 @@ impl Holds {
                         absence: Absence::default(),
                     };
                 }
-                Sight::Absent { certain } if booked(BOOKED) => {
+                Sight::Absent { certain, anew } if booked(BOOKED) => {
                     hold.absent |= certain;
                     let was_lost = hold.holder.is_lost();
-                    if let Some(reason) = hold.holder.miss(look, certain, grace) {
+                    if anew && hold.is_undelivered(first, look) {
+                        back.push((unit.clone(), Reason::Undelivered));
+                    } else if let Some(reason) = hold.holder.miss(look, certain, grace) {
                         back.push((unit.clone(), reason));
                     }
                     if hold.holder.is_lost() && !was_lost {
@@ -303,7 +344,7 @@ impl Holds {
                     usage: wrong.usage.clone(),
                 };
                 wrong.holder = Holder::Unseen(Absence::default());
-                wrong.absent = false;
+                (wrong.absent, wrong.kubelet) = (false, None);
                 self.by_unit.insert(stray(&claim), wrong);
             }
         }
@@ -348,6 +389,7 @@ impl Holds {
                     absence: Absence::default(),
                 },
                 absent: false,
+                kubelet: look.incarnation,
             };
             tracing::info!(
                 slot = hold.slot,
@@ -371,6 +413,38 @@ impl Holds {
     /// When the next look can tell more than the newest did; nothing if that is no matter of time.
     pub fn due(&self) -> Option<Instant> {
         self.due
+    }
+
+    /// What nobody was seen to have, although an answer that was sent would be in the kubelet's books by now.
+    pub fn open(&self, now: Instant) -> BTreeSet<Unit> {
+        let is_open = |hold: &Hold| {
+            let answered = hold.allocated.or(self.first);
+            matches!(hold.holder, Holder::Unseen(_))
+                && !hold.is_doubtful(self.incarnation)
+                && answered.is_some_and(|at| at + BOOKED <= now)
+        };
+        let holds = self.by_unit.iter();
+        holds
+            .filter(|(_, hold)| is_open(hold))
+            .map(|(unit, _)| unit.clone())
+            .collect()
+    }
+
+    /// The kubelet that runs now, as soon as its books have all slots of this node, if that is news.
+    pub fn news(&self) -> Option<Incarnation> {
+        let kubelet = self
+            .incarnation
+            .filter(|_| self.incarnation != self.trusted);
+        let has_all = self.by_unit.values().all(|hold| match hold.holder {
+            Holder::Unseen(_) => hold.kubelet == self.incarnation,
+            Holder::Seen { incarnation, .. } => incarnation == self.incarnation,
+        });
+        kubelet.filter(|_| has_all)
+    }
+
+    /// That was written down.
+    pub fn trust(&mut self, kubelet: Incarnation) {
+        self.trusted = Some(kubelet);
     }
 
     /// The kubelet that was last looked at.

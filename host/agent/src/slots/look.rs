@@ -63,6 +63,8 @@ pub struct Checked {
     /// Whether it was written after PodResources had answered, which makes the kubelet sweep its books. Before that it may
     /// still name pods that have ended.
     pub fresh: bool,
+    /// Whether it was written in the course of this look.
+    pub anew: bool,
 }
 
 /// What a look says of one unit.
@@ -74,6 +76,8 @@ pub enum Sight {
     Absent {
         /// Whether all books were read.
         certain: bool,
+        /// Whether the checkpoint was written in the course of this look, so that it has every answer the kubelet took in before.
+        anew: bool,
     },
     /// Cannot be told.
     Unsure,
@@ -115,6 +119,7 @@ impl Look {
             (None, Some(_)) => Sight::Unsure,
             (None, None) => Sight::Absent {
                 certain: checked.is_some(),
+                anew: checked.is_some_and(|checked| checked.anew),
             },
         }
     }
@@ -218,6 +223,7 @@ mod tests {
                     .collect(),
                 slots: BTreeMap::new(),
                 fresh,
+                anew: false,
             })
         };
         let both = Sight::Held(mk_pod(Some("d/p"), Some("u")));
@@ -235,9 +241,19 @@ mod tests {
             (
                 listed(&[]),
                 checked(&[], false),
-                Sight::Absent { certain: true },
+                Sight::Absent {
+                    certain: true,
+                    anew: false,
+                },
             ),
-            (listed(&[]), None, Sight::Absent { certain: false }),
+            (
+                listed(&[]),
+                None,
+                Sight::Absent {
+                    certain: false,
+                    anew: false,
+                },
+            ),
         ] {
             let look = Look {
                 begun: Instant::now(),

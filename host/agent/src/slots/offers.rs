@@ -12,7 +12,7 @@ use leafhost_core::device::Device;
 use leafhost_core::instance::{Instance, InstanceKey};
 use leafhost_core::names::{ConfigurationKey, DigestLength, device_hash};
 use leafhost_core::slot::{slot_id, slot_number};
-use leafhost_kubelet::{Devices, Health, Offers, ResourceName};
+use leafhost_kubelet::{Devices, Health, Incarnation, Offers, ResourceName};
 
 use super::ground::Ground;
 use super::holds::Hold;
@@ -70,6 +70,8 @@ pub struct Offerer {
     /// The devices of the last time.
     devices: Arc<DeviceSnapshot>,
     cache: BTreeMap<InstanceKey, Computed>,
+    /// Whether claims could be written then.
+    is_writable: bool,
     /// The lists that are not of one Instance.
     lists: BTreeMap<String, Arc<Devices>>,
     offered: BTreeSet<String>,
@@ -83,7 +85,6 @@ struct Computed {
     kept: bool,
     offered: bool,
     resources: Option<Resources>,
-    is_writable: bool,
     holds: Vec<Held>,
     list: Arc<Devices>,
     has_free: bool,
@@ -111,8 +112,8 @@ enum Standing {
 }
 
 impl Standing {
-    fn of(hold: &Hold, key: &InstanceKey) -> Self {
-        if hold.holder.is_lost() {
+    fn of(hold: &Hold, key: &InstanceKey, kubelet: Option<Incarnation>) -> Self {
+        if hold.holder.is_lost() || (hold.absent && hold.is_doubtful(kubelet)) {
             Self::Barred
         } else if !hold.absent {
             Self::Kept
@@ -161,7 +162,11 @@ impl Offerer {
             instances,
             owners,
             holds,
+            kubelet,
         } = ground;
+        if std::mem::replace(&mut self.is_writable, is_writable) != is_writable {
+            self.cache.clear();
+        }
         let same_devices = Arc::ptr_eq(&self.devices, devices);
         self.devices = Arc::clone(devices);
         self.cache
@@ -187,13 +192,11 @@ impl Offerer {
                 .map(|(unit, hold)| Held {
                     unit: unit.clone(),
                     slot: hold.slot.clone(),
-                    standing: Standing::of(hold, key),
+                    standing: Standing::of(hold, key, kubelet),
                 })
                 .collect();
             let before = self.cache.get(key).filter(|computed| {
-                Arc::ptr_eq(&computed.instance, instance)
-                    && computed.holds == held
-                    && computed.is_writable == is_writable
+                Arc::ptr_eq(&computed.instance, instance) && computed.holds == held
             });
             if before.is_none_or(|before| !(same_devices || before.is_as(node, devices))) {
                 let seen = Seen::new(node, devices, instance);
@@ -451,7 +454,6 @@ fn compute(
         kept,
         offered,
         resources,
-        is_writable,
         holds,
         list: Arc::default(),
         name: checked(own.clone()),

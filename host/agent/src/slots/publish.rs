@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use leafhost_core::text;
+use leafhost_kubelet::Incarnation;
 
 use super::SlotTask;
 use super::ground::Ground;
@@ -17,6 +18,33 @@ use crate::words;
 const NAMED: usize = 10;
 
 impl SlotTask {
+    /// What a kubelet that was restarted has no record of.
+    fn lost(&self, kubelet: Option<Incarnation>) -> impl Iterator<Item = String> {
+        let (mut lost, mut doubtful) = (Vec::new(), Vec::new());
+        for hold in self.holds.by_unit.values() {
+            if hold.holder.is_lost() {
+                let pods = hold.holder.words().unwrap_or_default();
+                lost.push(format!("{} ({pods})", hold.slot));
+            } else if hold.absent && hold.is_doubtful(kubelet) {
+                doubtful.push(hold.slot.clone());
+            }
+        }
+        let lost = (!lost.is_empty()).then(|| {
+            format!(
+                "the kubelet has lost its record of slots whose pods are still there, and nobody else gets them: {}; replace those pods, and do not restart the agent before",
+                text::few(&lost, NAMED)
+            )
+        });
+        let doubtful = (!doubtful.is_empty()).then(|| {
+            format!(
+                "the kubelet, which was restarted, has no record of slots that this node had before: {}; they are not offered until nobody was seen to have them for {} s (--slot-grace)",
+                text::few(&doubtful, NAMED),
+                self.config.grace.as_secs()
+            )
+        });
+        lost.into_iter().chain(doubtful)
+    }
+
     pub(super) async fn publish(&mut self) {
         let held = self.holds.held();
         self.held.send_if_modified(|old| {
@@ -29,6 +57,7 @@ impl SlotTask {
         if self.ready.is_some() {
             return;
         }
+        let kubelet = self.books.incarnation();
         let instances = Arc::clone(&self.instances.borrow());
         let devices = Arc::clone(&self.devices.borrow());
         let limits = Limits {
@@ -41,13 +70,14 @@ impl SlotTask {
             instances: &instances,
             owners: &self.owners,
             holds: &self.holds,
+            kubelet,
         };
         let offered = self
             .offerer
             .offer(ground, self.unwritable.is_none(), &self.known, limits);
         let mut problems: BTreeSet<String> = offered.problems;
         // A name counts once a kubelet may have put it into the Node object.
-        if !offered.new_names.is_empty() && self.books.incarnation().is_some() {
+        if !offered.new_names.is_empty() && kubelet.is_some() {
             self.known.extend(offered.new_names.iter().cloned());
             self.unwritten.extend(offered.new_names);
         }
@@ -83,6 +113,7 @@ impl SlotTask {
             )
         });
         problems.extend(unwritable.iter().cloned());
+        problems.extend(self.lost(kubelet));
         let slots = self
             .holds
             .by_unit

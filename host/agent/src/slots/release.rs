@@ -42,8 +42,10 @@ impl SlotTask {
         self.next_look = None;
         let holds = self.holds.by_unit.values();
         let uids = holds.flat_map(|hold| hold.holder.uids()).collect();
+        let open = self.holds.open(Instant::now());
         let books = Arc::clone(&self.books);
-        self.looking.spawn(async move { books.look(uids).await });
+        self.looking
+            .spawn(async move { books.look(uids, open).await });
     }
 
     /// Takes a look in, and gives back what it frees.
@@ -61,6 +63,7 @@ impl SlotTask {
         }
         self.holds.adopt(&self.node, &self.owners, look);
         self.release(back).await;
+        self.trust().await;
         if look.is_answer() {
             self.ready = None;
             self.unanswered = 0;
@@ -78,6 +81,16 @@ impl SlotTask {
             return;
         };
         self.look_at(Instant::now() + wait);
+    }
+
+    /// Writes down which kubelet has all slots in its books. Where it cannot be written, the next agent holds what nobody is seen to
+    /// have for the grace.
+    async fn trust(&mut self) {
+        if let Some(kubelet) = self.holds.news()
+            && self.ledger.set_kubelet(kubelet.to_string()).await.is_ok()
+        {
+            self.holds.trust(kubelet);
+        }
     }
 
     pub(super) async fn release(&mut self, back: Vec<(Unit, Reason)>) {

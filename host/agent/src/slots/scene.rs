@@ -178,6 +178,7 @@ pub(crate) fn look(number: u64, held: &[(&Unit, &str)]) -> Look {
             entries: listed.clone(),
             slots: BTreeMap::new(),
             fresh: true,
+            anew: true,
         }),
         listed: Some(listed),
         problems: Vec::new(),
@@ -248,7 +249,7 @@ impl Kubelet {
 
 #[async_trait]
 impl Books for Kubelet {
-    async fn look(&self, uids: BTreeSet<String>) -> Look {
+    async fn look(&self, uids: BTreeSet<String>, _open: BTreeSet<Unit>) -> Look {
         let (begun, slow) = (Instant::now(), self.state().slow);
         self.state().looks += 1;
         let state = self.state().clone();

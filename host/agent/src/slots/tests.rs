@@ -13,6 +13,7 @@ mod agreement;
 mod looks;
 mod races;
 mod trouble;
+mod undelivered;
 
 const GRACE: Duration = Duration::from_mins(5);
 
@@ -30,8 +31,11 @@ struct Rig {
 }
 
 impl Rig {
+    /// An earlier agent has served the kubelet 1.
     fn new(scene: &Scene, kubelet: Arc<Kubelet>) -> Self {
-        Self::with(scene, kubelet, Arc::new(Ledger::default()))
+        let ledger = Ledger::default();
+        *ledger.kubelet.lock().unwrap() = Some(scene::kubelet(1).to_string());
+        Self::with(scene, kubelet, Arc::new(ledger))
     }
 
     fn with(scene: &Scene, kubelet: Arc<Kubelet>, ledger: Arc<dyn ResourceLedger>) -> Self {
@@ -48,15 +52,13 @@ impl Rig {
         ledger: Arc<dyn ResourceLedger>,
     ) -> Self {
         let seen = devices.subscribe();
-        let (offered, offers) = watch::channel(Arc::default());
         let (holding, held) = watch::channel(Arc::default());
         let door = SlotDoor::new(NODE);
-        let handle = door.handle();
+        let (handle, offers) = (door.handle(), door.offers());
         let ports = SlotPorts {
             store: Arc::clone(&store) as Arc<dyn InstanceStore>,
             ledger: Arc::clone(&ledger),
             devices: seen,
-            offers: offered,
             held: holding,
         };
         let config = SlotConfig {
@@ -432,6 +434,14 @@ impl ResourceLedger for Shaky {
             message: "the disk is full".into(),
             source: None,
         })
+    }
+
+    fn kubelet(&self) -> Option<String> {
+        self.ledger.kubelet()
+    }
+
+    async fn set_kubelet(&self, kubelet: String) -> Result<(), LedgerError> {
+        self.ledger.set_kubelet(kubelet).await
     }
 }
 

@@ -162,6 +162,14 @@ impl ResourceLedger for Ledger {
     async fn add(&self, names: BTreeSet<String>) -> Result<(), LedgerError> {
         self.0.ledger.add(names).await
     }
+
+    fn kubelet(&self) -> Option<String> {
+        self.0.ledger.kubelet()
+    }
+
+    async fn set_kubelet(&self, kubelet: String) -> Result<(), LedgerError> {
+        self.0.ledger.set_kubelet(kubelet).await
+    }
 }
 
 #[cfg(test)]

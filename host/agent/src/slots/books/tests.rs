@@ -55,7 +55,9 @@ async fn the_checkpoint_tells_units_pods_and_the_slots_behind_them() {
         entry("u1", "vendor.example/gpu", "cams-b-0", ""),
     ]));
     fs::create_dir_all(root.path().join("pods/u1")).unwrap();
-    let look = books(&root).look(BTreeSet::from(["u3".to_owned()])).await;
+    let look = books(&root)
+        .look(BTreeSet::from(["u3".to_owned()]), BTreeSet::new())
+        .await;
     assert_eq!((look.incarnation, &look.listed), (None, &None));
     assert_eq!(
         look.problems,
@@ -86,7 +88,7 @@ async fn of_two_answers_for_one_id_none_is_believed() {
         entry("u1", "akri.sh/cams", "cams-0", TO_A),
         entry("u2", "akri.sh/cams", "cams-0", TO_B),
     ]));
-    let look = books(&root).look(BTreeSet::new()).await;
+    let look = books(&root).look(BTreeSet::new(), BTreeSet::new()).await;
     let checked = look.checkpoint.unwrap();
     assert_eq!(checked.entries[&unit("cams", "cams-0")].len(), 2);
     assert!(checked.slots.is_empty());
@@ -104,7 +106,7 @@ async fn a_kubelet_is_known_before_the_device_plugins_have_looked_for_it() {
     let _listener = UnixListener::bind(&path).unwrap();
     let first = books.incarnation();
     assert!(first.is_some());
-    let look = books.look(BTreeSet::new()).await;
+    let look = books.look(BTreeSet::new(), BTreeSet::new()).await;
     // PodResources is elsewhere and does not answer.
     assert!(!look.is_answer());
     assert!(
@@ -124,7 +126,7 @@ async fn nothing_is_concluded_from_a_checkpoint_that_cannot_be_read_or_is_missin
         .path()
         .join("device-plugins/kubelet_internal_checkpoint");
     fs::write(&path, "{").unwrap();
-    let look = books(&root).look(BTreeSet::new()).await;
+    let look = books(&root).look(BTreeSet::new(), BTreeSet::new()).await;
     assert_eq!(look.checkpoint, None);
     assert!(
         look.problems[0].contains("checkpoint"),
@@ -132,6 +134,6 @@ async fn nothing_is_concluded_from_a_checkpoint_that_cannot_be_read_or_is_missin
         look.problems
     );
     fs::remove_file(&path).unwrap();
-    let look = books(&root).look(BTreeSet::new()).await;
+    let look = books(&root).look(BTreeSet::new(), BTreeSet::new()).await;
     assert_eq!((look.checkpoint, look.problems), (None, Vec::new()));
 }

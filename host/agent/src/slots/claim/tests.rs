@@ -28,6 +28,7 @@ fn choose_as(
         instances: &scene.instances,
         owners: &scene.owners(),
         holds: &holds(scene),
+        kubelet: None,
     }
     .choose(
         &format!("akri.sh/{resource}"),
@@ -229,6 +230,7 @@ fn each_time_another_of_equal_instances_is_chosen() {
             instances: &scene.instances,
             owners: &scene.owners(),
             holds: &holds(&scene),
+            kubelet: None,
         };
         let mut reserved = ids(taken);
         let chosen = ground.choose("akri.sh/cams", &ids(&["cams-0"]), &mut reserved, &mut turns);
@@ -295,6 +297,7 @@ async fn what_was_made_anew_is_claimed_anew() {
         instances: &scene.instances,
         owners: &scene.owners(),
         holds: &holds,
+        kubelet: None,
     }
     .choose(
         "akri.sh/cams-a",

@@ -3,7 +3,7 @@
 use tokio::time::advance;
 
 use super::*;
-use crate::slots::scene::{NODE, Scene, instance, look, pod, unit};
+use crate::slots::scene::{NODE, Scene, instance, kubelet, look, pod, unit};
 
 const GRACE: Duration = Duration::from_mins(5);
 
@@ -113,7 +113,8 @@ async fn a_look_that_began_before_an_allocation_says_nothing_of_it() {
     let before = look(1, &[]);
     let old = look(1, &[(&unit, "old")]);
     advance(Duration::from_secs(1)).await;
-    holds.allocated(&BTreeSet::from([unit.clone()]), Instant::now());
+    let kubelet = look(1, &[]).incarnation;
+    holds.allocated(&BTreeSet::from([unit.clone()]), kubelet, Instant::now());
     assert_eq!(holds.see(&before, GRACE), []);
     assert_eq!(holds.see(&old, GRACE), []);
     assert!(matches!(holds.by_unit[&unit].holder, Holder::Unseen(_)));
@@ -366,4 +367,91 @@ fn a_slots_id_tells_its_instance() {
     for text in ["cams", "cams-a-", "cams-a-00", "-0x"] {
         assert_eq!(instance_of(text), None, "{text}");
     }
+}
+
+/// Slot 0 of `cams-a` is this node's, claimed by an earlier agent that has served the kubelet `trusted`.
+fn found(trusted: Option<Incarnation>) -> (Holds, Unit) {
+    let scene = Scene::new(&[("cams", &[instance("cams", "a", 2, &[(0, NODE)])])]);
+    let mut holds = Holds::new(trusted);
+    holds.meet(NODE, &scene.owners(), &scene.instances);
+    (holds, unit("cams-a", "cams-a-0"))
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_claim_of_an_agent_that_has_ended_comes_back_when_the_same_kubelet_has_written_without_it()
+ {
+    let (mut holds, unit) = found(Some(kubelet(1)));
+    assert_eq!(holds.see(&look(1, &[]), GRACE), []);
+    assert!(holds.open(Instant::now()).is_empty());
+    // What the ended agent has sent the kubelet books a little later.
+    advance(BOOKED).await;
+    assert_eq!(holds.open(Instant::now()), BTreeSet::from([unit.clone()]));
+    let mut read = look(1, &[]);
+    read.checkpoint.as_mut().unwrap().anew = false;
+    assert_eq!(holds.see(&read, GRACE), [], "it may be an older one");
+    let mut missing = look(1, &[]);
+    missing.checkpoint = None;
+    assert_eq!(holds.see(&missing, GRACE), []);
+    assert_eq!(
+        holds.see(&look(1, &[]), GRACE),
+        [(unit, Reason::Undelivered)]
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_the_kubelet_has_not_booked_comes_back_after_five_seconds() {
+    let (mut holds, unit) = held();
+    assert_eq!(holds.see(&look(1, &[]), GRACE), []);
+    holds.allocated(
+        &BTreeSet::from([unit.clone()]),
+        Some(kubelet(1)),
+        Instant::now(),
+    );
+    advance(BOOKED.saturating_sub(Duration::from_millis(1))).await;
+    assert_eq!(holds.see(&look(1, &[]), GRACE), []);
+    advance(Duration::from_millis(1)).await;
+    assert_eq!(holds.open(Instant::now()), BTreeSet::from([unit.clone()]));
+    assert_eq!(
+        holds.see(&look(1, &[]), GRACE),
+        [(unit, Reason::Undelivered)]
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_another_kubelet_may_have_given_away_stays_for_the_grace() {
+    for trusted in [None, Some(kubelet(1))] {
+        let (mut holds, unit) = found(trusted);
+        assert_eq!(holds.see(&look(2, &[]), GRACE), []);
+        assert!(
+            holds.by_unit[&unit].is_doubtful(Some(kubelet(2))),
+            "{trusted:?}"
+        );
+        assert_eq!(holds.news(), None);
+        advance(GRACE.saturating_sub(Duration::from_secs(1))).await;
+        assert!(holds.open(Instant::now()).is_empty());
+        assert_eq!(holds.see(&look(2, &[]), GRACE), []);
+        advance(Duration::from_secs(1)).await;
+        assert_eq!(
+            holds.see(&look(2, &[]), GRACE),
+            [(unit.clone(), Reason::Unclaimed)]
+        );
+        holds.released(&unit);
+        assert_eq!(holds.news(), Some(kubelet(2)));
+        holds.trust(kubelet(2));
+        assert_eq!(holds.news(), None);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_kubelet_is_trusted_once_it_is_seen_to_have_all_and_not_with_one_that_it_lost() {
+    let (mut holds, unit) = held();
+    holds.see(&look(1, &[(&unit, "p")]), GRACE);
+    assert_eq!(holds.news(), Some(kubelet(1)));
+    let mut lost = look(2, &[]);
+    lost.alive.insert("uid-p".into(), true);
+    lost.active.insert("default/p".into());
+    holds.see(&lost, GRACE);
+    assert_eq!(holds.news(), None);
+    holds.see(&look(2, &[(&unit, "p")]), GRACE);
+    assert_eq!(holds.news(), Some(kubelet(2)));
 }

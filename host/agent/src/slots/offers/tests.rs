@@ -45,6 +45,7 @@ fn again(
         instances: &scene.instances,
         owners: &scene.owners(),
         holds,
+        kubelet: None,
     };
     maker.offer(ground, true, known, limits)
 }

@@ -11,10 +11,11 @@ use rand::{RngExt as _, SeedableRng as _};
 use super::*;
 use crate::discovery::ConfigurationDevices;
 use crate::fakes::key;
+use crate::slots::claim::Turns;
 use crate::slots::ground::Ground;
 use crate::slots::look::Look;
 use crate::slots::offers::{Limits, Offerer};
-use crate::slots::scene::{look, unit};
+use crate::slots::scene::{kubelet, look, unit};
 use crate::slots::unit::{Unit, resource};
 
 const SEEDS: u64 = 3000;
@@ -44,7 +45,9 @@ impl World {
             // The agent has just started and has read no Configuration.
             scene.devices = DeviceSnapshot::default();
         }
-        let mut holds = Holds::default();
+        // Which kubelet an earlier agent has served.
+        let earlier = [None, Some(kubelet(1)), Some(kubelet(2))];
+        let mut holds = Holds::new(*earlier.iter().choose(rng).unwrap());
         holds.meet(NODE, &scene.owners(), &scene.instances);
         let held: BTreeSet<Unit> = holds
             .by_unit
@@ -85,6 +88,7 @@ impl World {
             instances: &self.scene.instances,
             owners: &owners,
             holds: &self.holds,
+            kubelet: Some(kubelet(1)),
         };
         let offered = self.offerer.offer(ground, true, &BTreeSet::new(), LIMITS);
         let mut free = BTreeMap::new();
@@ -114,8 +118,11 @@ impl World {
             instances: &self.scene.instances,
             owners: &self.scene.owners(),
             holds: &self.holds,
+            kubelet: Some(kubelet(1)),
         };
-        ground.choose(resource, ids, &mut BTreeSet::new()).map(drop)
+        ground
+            .choose(resource, ids, &mut BTreeSet::new(), &mut Turns::new())
+            .map(drop)
     }
 }
 

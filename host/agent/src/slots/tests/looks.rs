@@ -43,7 +43,10 @@ async fn the_first_list_has_what_the_kubelet_holds_though_the_store_does_not() {
 
 #[tokio::test(start_paused = true)]
 async fn a_slot_nobody_was_seen_to_have_comes_back_after_the_grace() {
-    let rig = Rig::cams(1, &[(0, NODE)]).await;
+    let scene = Scene::new(&[("cams", &[instance("cams", "a", 1, &[(0, NODE)])])]);
+    // No agent has written down which kubelet it served.
+    let ledger = Arc::new(Ledger::default());
+    let rig = Rig::with(&scene, Kubelet::new(Some(1)), ledger);
     pass(GRACE.as_secs() - 15).await;
     assert_eq!(rig.usage("cams-a-0"), NODE);
     pass(30).await;

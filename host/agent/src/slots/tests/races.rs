@@ -382,7 +382,7 @@ async fn whatever_happens_no_slot_is_given_twice_and_none_is_lost() {
         world.calm(seed).await;
     }
     assert!(
-        given > 1000 && kills > 100,
+        given > 800 && kills > 100,
         "only {given} pods got anything, {kills} kills"
     );
 }
