@@ -36,7 +36,7 @@ fn what_the_host_keeps_for_a_guest_is_bounded_and_part_of_the_guests_memory() ->
     yard.configure("some", "hostile", "hoard-some-fields")?;
     yard.home.until("what is kept is shown", |status| {
         let memory = session(status, "some").pointer("/sessions/0/memoryBytes");
-        memory.and_then(Value::as_u64) > Some(1000 * 16 << 10)
+        memory.and_then(Value::as_u64) > Some(1000 * (16 << 10))
     })?;
     yard.neighbour_is_well()
 }
