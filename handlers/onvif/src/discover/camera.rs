@@ -47,6 +47,8 @@ pub struct Told {
     pub took: Duration,
     /// Whether what is missing may be told when it is asked again soon.
     pub is_cut_short: bool,
+    /// Whether it tells the time only to those with a password.
+    pub hides_time: bool,
 }
 
 /// Why a camera is not there.
@@ -61,7 +63,7 @@ pub enum Silence {
 }
 
 impl Silence {
-    /// Whether a camera is there that will not say: it wants credentials, or has a reason of its own.
+    /// Whether a camera answers that will not say: it wants credentials, or has a reason of its own.
     pub fn is_refusal(&self) -> bool {
         matches!(
             self,
@@ -89,13 +91,11 @@ impl Silence {
 }
 
 impl Asker<'_> {
-    /// Whether a camera is there, and how long it took to say so. One that wants credentials is there.
+    /// How long a camera took to answer.
     pub async fn greet(&self, xaddr: &XAddr, limit: Duration) -> Result<Duration, Silence> {
         let mut visit = self.visit(xaddr, Err(WITHOUT), limit);
-        match visit.greet().await {
-            Err(silence) if !silence.is_refusal() => Err(silence),
-            _ => Ok(self.host.elapsed().saturating_sub(visit.began)),
-        }
+        visit.greet().await?;
+        Ok(self.host.elapsed().saturating_sub(visit.began))
     }
 
     /// Asks everything. `may_tell`: whether the camera may be told credentials, or why not.
@@ -136,6 +136,7 @@ impl Asker<'_> {
             was_digest: false,
             was_token: false,
             is_refused: false,
+            hides_time: false,
         }
     }
 }
@@ -157,6 +158,7 @@ struct Visit<'a> {
     was_digest: bool,
     was_token: bool,
     is_refused: bool,
+    hides_time: bool,
 }
 
 /// How a request proves that we know the password.
@@ -187,6 +189,7 @@ impl Visit<'_> {
             scopes: Vec::new(),
             took: self.host.elapsed().saturating_sub(self.began),
             is_cut_short: false,
+            hides_time: self.hides_time,
         };
         for operation in [
             Operation::GetNetworkInterfaces,
@@ -234,6 +237,7 @@ impl Visit<'_> {
                 }
                 Err(Failure::NotAuthorized(_)) => {
                     self.is_refused |= !matches!(self.proof, Proof::None);
+                    self.hides_time |= operation == Operation::GetSystemDateAndTime;
                     self.note_time(operation, &Answer::default(), &response);
                     self.prove(&response, &mut may_renew)?;
                 }

@@ -17,7 +17,7 @@ const MAX_CAMERAS: usize = 2_000;
 /// How many addresses that did not answer are remembered.
 const MAX_FAILED: usize = 1_000;
 /// Says what the bytes mean.
-const VERSION: u64 = 6;
+const VERSION: u64 = 7;
 
 /// A moment: milliseconds of the host's monotonic clock.
 pub type Moment = u64;
@@ -60,6 +60,8 @@ pub struct Camera {
     pub fresh_for: u64,
     /// When it last refused credentials.
     pub refused: Moment,
+    /// Whether it tells the time only to those with a password.
+    pub hides_time: bool,
     /// When a farewell was last found to be false.
     pub doubted: Moment,
     /// How often it neither announced itself nor answered since it last did either.
@@ -366,6 +368,7 @@ impl Camera {
             asked: reader.number()?,
             fresh_for: reader.number()?,
             refused: reader.number()?,
+            hides_time: reader.number()? != 0,
             doubted: reader.number()?,
             misses: reader.number()?,
             checked: reader.number()?,
@@ -405,6 +408,7 @@ impl Camera {
             self.asked,
             self.fresh_for,
             self.refused,
+            u64::from(self.hides_time),
             self.doubted,
             self.misses,
             self.checked,

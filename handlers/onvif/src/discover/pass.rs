@@ -91,6 +91,7 @@ impl Pass<'_> {
         }
         let now = now(self.asker.host);
         let mut works = self.doubts(byes, now);
+        let mut candidates = Vec::new();
         for candidate in gathered.candidates {
             let url = &candidate.xaddr.url;
             let known = self.cursor.cameras.get(url);
@@ -106,11 +107,20 @@ impl Pass<'_> {
                 (None, None) => 0,
             };
             if now >= calm_until {
-                works.extend(self.elsewhere(&candidate).map(Work::Greet));
-                works.push(Work::Ask(candidate));
+                candidates.push(candidate);
             }
         }
         let places = self.places();
+        // Who says that it is a camera which still answers elsewhere is not told what that one is.
+        let elsewhere = candidates.iter().filter_map(|one| self.elsewhere(one));
+        let greetings = elsewhere.map(Work::Greet).collect();
+        self.perform(greetings, true).await;
+        for mut candidate in candidates {
+            if self.elsewhere(&candidate).is_some() {
+                candidate.claim = Claim::Contested;
+            }
+            works.push(Work::Ask(candidate));
+        }
         self.perform(works, true).await;
         self.unite(&places, now);
     }

@@ -176,6 +176,7 @@ fn who_claims_to_be_a_camera_that_is_there_is_neither_the_device_nor_told_anythi
     found = look(&host, &found, vec![forged]);
     assert_eq!(found.devices, Devices::Unchanged);
     assert!(found.departed.is_empty());
+    assert!(!tokens.borrow().contains(&66), "{tokens:?}");
 }
 
 #[test]

@@ -242,6 +242,44 @@ fn a_known_camera_is_greeted_a_second_time_a_second_later() {
     assert_eq!(times[1].saturating_sub(times[0]), Duration::from_secs(1));
 }
 
+#[test]
+fn a_refusal_by_whoever_has_the_address_of_a_camera_that_is_gone_is_none_of_the_camera() {
+    let (host, is_heard, mood) = mk_camera(Service::Open);
+    let mut found = call("").run(&host).unwrap();
+    let mut known = found.clone();
+    is_heard.set(false);
+    mood.set(Service::Closed);
+    let began = host.now();
+    while !known.devices().is_empty() {
+        found = look(&host, "", &found, &mut known);
+        let passed = host.now().saturating_sub(began);
+        assert!(passed < Duration::from_secs(90), "{passed:?}");
+    }
+}
+
+#[test]
+fn a_camera_that_takes_its_time_is_healthy_whenever_it_is_looked_at() {
+    let (heard, slow) = (Rc::new(Cell::new(true)), Rc::new(Cell::new(Service::Open)));
+    let host = with_moods(mk_network(), &heard, &slow).udp_peer(GROUP, |_, _| {
+        vec![UdpAnswer {
+            after: Duration::ZERO,
+            from: "192.168.7.10:3702".parse().unwrap(),
+            payload: mk_match(&uuid(10), &url(10)),
+        }]
+    });
+    let host = host.http_server("http://192.168.7.10:80", |request| HttpAnswer {
+        after: Duration::from_millis(1_400),
+        result: Ok(answer(10, request)),
+    });
+    let mut found = call("").run(&host).unwrap();
+    let mut known = found.clone();
+    assert_eq!(known.devices().len(), 2);
+    for _ in 0..20 {
+        found = look(&host, "", &found, &mut known);
+        assert_eq!(found.devices, Devices::Unchanged);
+    }
+}
+
 /// Numbers that look random and are the same every time (Marsaglia, xorshift).
 fn random(state: &Cell<u64>) -> u64 {
     let mut x = state.get();

@@ -118,6 +118,7 @@ impl Pass<'_> {
                 camera.asked = now;
                 camera.fresh_for = FRESH;
                 camera.info.trouble = silence.to_string();
+                camera.hides_time = true;
                 return;
             }
             // A greeting can be forged, and the camera may be starting: the next full look decides.
@@ -223,6 +224,7 @@ fn remember(candidate: Candidate, mut told: Told, now: Moment) -> Camera {
         fresh_for: if told.is_cut_short { CUT_SHORT } else { FRESH },
         checked: now,
         took: milliseconds(told.took),
+        hides_time: told.hides_time,
         ..Camera::default()
     }
 }

@@ -74,11 +74,11 @@ impl Pass<'_> {
 
     async fn work(&self, work: Work, left: Duration, is_patient: bool) -> Outcome {
         match work {
-            Work::Greet(xaddr) => match self.greet(&xaddr, left).await {
+            Work::Greet(xaddr) => match self.greet(&xaddr, left, false).await {
                 Ok(took) => Outcome::Here(xaddr, took),
                 Err(silence) => Outcome::Silent(xaddr, silence),
             },
-            Work::Check(xaddr) => match self.greet(&xaddr, left).await {
+            Work::Check(xaddr) => match self.greet(&xaddr, left, true).await {
                 Ok(took) => Outcome::Here(xaddr, took),
                 Err(silence) => Outcome::Fails(xaddr, silence),
             },
@@ -96,17 +96,28 @@ impl Pass<'_> {
         }
     }
 
-    /// Greets a camera that is known, and once more where nobody answers.
-    async fn greet(&self, xaddr: &XAddr, left: Duration) -> Result<Duration, Silence> {
+    /// Greets a camera that is known, and once more where nobody answers. A refusal shows that it is there if it announced
+    /// itself or has refused that before: another host that has its address now may refuse everything, too.
+    async fn greet(
+        &self,
+        xaddr: &XAddr,
+        left: Duration,
+        is_announced: bool,
+    ) -> Result<Duration, Silence> {
         let Asker { host, .. } = self.asker;
         let began = host.elapsed();
-        let answer = self.asker.greet(xaddr, GREETING.min(left)).await;
-        let left = left.saturating_sub(host.elapsed().saturating_sub(began));
+        let passed = || host.elapsed().saturating_sub(began);
+        let camera = self.cursor.cameras.get(&xaddr.url);
+        let limit = camera.map_or(GREETING, patience).max(GREETING);
+        let mut answer = self.asker.greet(xaddr, limit.min(left)).await;
+        let has_time = left.saturating_sub(passed()) > SECOND_TRY + limit;
+        if has_time && answer.as_ref().is_err_and(Silence::is_proof) {
+            host.sleep(SECOND_TRY).await;
+            answer = self.asker.greet(xaddr, limit).await;
+        }
+        let may_refuse = is_announced || camera.is_some_and(|camera| camera.hides_time);
         match answer {
-            Err(silence) if silence.is_proof() && left > SECOND_TRY + GREETING => {
-                host.sleep(SECOND_TRY).await;
-                self.asker.greet(xaddr, GREETING).await
-            }
+            Err(silence) if may_refuse && silence.is_refusal() => Ok(passed()),
             answer => answer,
         }
     }
