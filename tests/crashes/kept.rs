@@ -101,6 +101,11 @@ pub fn is_as_expected(home: &Home, expected: &Expected) -> Result<()> {
     for name in ["agent.json", "agent.sock"] {
         entries.remove(name);
     }
+    // What has been loaded has no line there.
+    if entries.remove("loading") {
+        let loading = fs::read_to_string(home.path().join("state/loading"))?;
+        ensure!(loading.is_empty(), "still being loaded: {loading}");
+    }
     let usual = ["accepted", "instances", "lock", "native", "node-name"];
     ensure!(
         entries.iter().eq(usual),
