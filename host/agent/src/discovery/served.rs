@@ -47,6 +47,8 @@ pub(super) struct SourceSession {
     pub standing: Standing,
     pub devices: SessionDevices,
     pub running: Option<Running>,
+    /// Whether its devices count.
+    counted: bool,
     /// The bytes that were opened last.
     pub digest: Option<Digest>,
     /// Before then the task is not started again.
@@ -130,29 +132,39 @@ impl Served {
         Grace(self.configured.configuration.grace)
     }
 
-    /// The sessions whose devices count: a newcomer's do once it is known what the first source has.
+    /// Has the devices of more sessions count: a newcomer's do once it is known what the first source has, or that it has
+    /// no session. They still do when the first source fails later: what is in use is not withdrawn for that.
+    fn count(&mut self, all_known: bool) {
+        let first = self.first.as_ref();
+        let first = first.and_then(|first| self.sessions.get(first));
+        let known = first.map_or(all_known, |session| session.devices.is_settled());
+        for session in self.sessions.values_mut() {
+            if !session.counted && (known || !session.standing.newcomer) {
+                session.counted = true;
+                self.stale = true;
+            }
+        }
+    }
+
+    /// The sessions whose devices count.
     fn counting(&self) -> impl Iterator<Item = (&String, &SourceSession)> {
-        let first = self
-            .first
-            .as_ref()
-            .and_then(|first| self.sessions.get(first));
-        let known = first.is_some_and(|session| session.devices.is_settled());
         let sessions = self.sessions.iter();
         sessions
-            .filter(move |(_, session)| known || !session.standing.newcomer)
+            .filter(|(_, session)| session.counted)
             .map(|(source, session)| (source, &**session))
     }
 
     /// Whether what no session has is not there.
     fn is_settled(&self, all_known: bool) -> bool {
-        let mut sessions = self.sessions.values();
+        let mut counting = self.counting().peekable();
         all_known
-            && !self.sessions.is_empty()
-            && sessions.all(|session| session.devices.is_settled())
+            && counting.peek().is_some()
+            && counting.all(|(_, session)| session.devices.is_settled())
     }
 
     /// Lets go whose grace is over; says whether the time of a session that was to rest has come.
     pub fn expire(&mut self, all_known: bool, now: Timestamp) -> bool {
+        self.count(all_known);
         let grace = self.grace();
         let mut rested = false;
         for session in self.sessions.values_mut() {
@@ -209,6 +221,7 @@ impl Served {
     }
 
     fn published(&mut self, all_known: bool, now: Timestamp) -> Arc<ConfigurationDevices> {
+        self.count(all_known);
         let settled = self.is_settled(all_known);
         if let Some(old) = &self.published
             && !self.stale

@@ -107,6 +107,68 @@ async fn after_a_restart_a_newcomer_that_loads_sooner_waits_for_the_first_one_to
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_first_source_that_is_removed_takes_no_device_of_a_newcomer_with_it() {
+    let (first, newcomer) = (FakeHandler::new("udev@1"), FakeHandler::new("udev@2"));
+    let mut configured = configured("a", "udev", "");
+    configured.configuration.grace = Some(Duration::from_mins(10));
+    let bench = start_with(
+        &[configured],
+        &[("udev.wasm", &first), ("usb.wasm", &newcomer)],
+        &earlier("a", &["gone"]),
+    );
+    idle().await;
+    first.say("a", complete(&[shared("x")]));
+    newcomer.say("a", complete(&[shared("y")]));
+    bench.has("a", &["gone?*", "x", "y"]).await;
+    first.say("a", fault());
+    pass(301).await;
+    assert_eq!(bench.has_now("a"), ["gone?*", "y"]);
+    bench
+        .statuses(&["udev.wasm: Removed", "usb.wasm: Active"])
+        .await;
+    pass(301).await;
+    assert_eq!(bench.has_now("a"), ["y"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_first_source_that_only_fails_holds_a_newcomer_back_until_it_is_removed() {
+    let (first, newcomer) = (FakeHandler::new("udev@1"), FakeHandler::new("udev@2"));
+    let bench = start(
+        &[configured("a", "udev", "")],
+        &[("udev.wasm", &first), ("usb.wasm", &newcomer)],
+    );
+    idle().await;
+    first.say("a", fault());
+    newcomer.say("a", complete(&[shared("y")]));
+    pass(299).await;
+    assert_eq!(bench.has_now("a"), Vec::<String>::new());
+    pass(2).await;
+    assert_eq!(bench.has_now("a"), ["y"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_first_source_that_no_longer_loads_is_waited_for_five_minutes() {
+    let newcomer = FakeHandler::new("udev@2");
+    let bench = start_with(&[configured("a", "udev", "")], &[], &earlier("a", &["x"]));
+    let mut set = HandlerSet::clone(&registered(&[("usb.wasm", Some(&newcomer), 1)]));
+    let (source, mut loaded) = broken("udev.wasm");
+    loaded.registration = Some(Registration {
+        handler: "udev".to_owned(),
+        number: 0,
+    });
+    set.sources.insert(source, loaded);
+    bench.handlers.send_replace(Arc::new(set));
+    idle().await;
+    newcomer.say("a", complete(&[shared("y")]));
+    pass(299).await;
+    assert_eq!(bench.has_now("a"), ["x*"]);
+    pass(2).await;
+    assert_eq!(bench.has_now("a"), ["x?*", "y"]);
+    pass(301).await;
+    assert_eq!(bench.has_now("a"), ["y"]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_newcomer_that_its_grants_name_or_that_is_left_alone_is_trusted() {
     let (first, second) = (FakeHandler::new("udev@1"), FakeHandler::new("udev@2"));
     let bench = start(&[with_secret()], &[]);
