@@ -70,14 +70,14 @@ pub struct Admin {
 #[derive(Debug)]
 struct Documents {
     /// One is made at a time.
-    making: Semaphore,
+    making: Arc<Semaphore>,
     sent: Places,
 }
 
 impl Default for Documents {
     fn default() -> Self {
         Self {
-            making: Semaphore::new(1),
+            making: Arc::new(Semaphore::new(1)),
             sent: Places::new(DOCUMENTS),
         }
     }
@@ -197,9 +197,13 @@ async fn status(
         return (StatusCode::NOT_MODIFIED, [header]).into_response();
     }
     let board = admin.board.clone();
-    let _one = admin.documents.making.acquire().await;
-    // Aside from what has to be in time.
-    let made = spawn_blocking(move || Json(board.status()).into_response()).await;
+    let one = Arc::clone(&admin.documents.making).acquire_owned().await;
+    // Aside from what has to be in time. Goes on if the client hangs up, and is the one until it has ended.
+    let made = spawn_blocking(move || {
+        let _one = one;
+        Json(board.status()).into_response()
+    })
+    .await;
     let Ok(document) = made else {
         tracing::error!("making the status broke down, which is a bug");
         return StatusCode::INTERNAL_SERVER_ERROR.into_response();

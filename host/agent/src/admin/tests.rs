@@ -328,3 +328,32 @@ async fn who_takes_nothing_holds_up_no_stop() {
     timeout(GOODBYE * 5, all).await.unwrap().unwrap();
     drop(held);
 }
+
+#[test]
+fn a_document_whose_client_hung_up_is_the_only_one_until_it_is_made() {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .max_blocking_threads(1)
+        .build()
+        .unwrap();
+    runtime.block_on(async {
+        let bench = start().await;
+        let making = Arc::clone(&bench.admin.documents.making);
+        // The only thread for what blocks is taken.
+        let (free, freed) = std::sync::mpsc::channel::<()>();
+        let taken = spawn_blocking(move || freed.recv());
+        let mut asked = Box::pin(status(
+            State(bench.admin.clone()),
+            Extension(Connection::new()),
+            Query(After { after: None }),
+        ));
+        let begun = poll_fn(|context| Poll::Ready(asked.as_mut().poll(context).is_pending()));
+        assert!(begun.await);
+        drop(asked);
+        assert_eq!(making.available_permits(), 0);
+        free.send(()).unwrap();
+        taken.await.unwrap().unwrap();
+        let again = timeout(Duration::from_secs(10), making.acquire()).await;
+        assert!(again.is_ok());
+    });
+}
