@@ -1,7 +1,8 @@
 //! The versions of handler files that were last accepted, in the state folder.
 //!
 //! On the disk a version is one small file with its grants and the digest of its bytes, which are a file of their own:
-//! bytes and grants change together or not at all. In memory are the versions; bytes only until they are on the disk.
+//! bytes and grants change together or not at all. Which handler it is, and its place among the sources of that, is written
+//! before any bytes and outlives them. In memory are the versions; bytes only until they are on the disk.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -33,7 +34,8 @@ type Files = BTreeMap<String, Held>;
 
 #[derive(Debug, Clone)]
 struct Held {
-    version: SourceVersion,
+    /// Absent if its bytes were lost: of the file only the registration is known then.
+    version: Option<SourceVersion>,
     /// Absent in what an older agent has left.
     registration: Option<Registration>,
     /// Until they are on the disk.
@@ -69,7 +71,7 @@ pub struct Accepted {
 }
 
 impl Accepted {
-    /// Reads what was kept of the files that lie in `places`. What is damaged is not, and goes.
+    /// Reads what was kept of the files that lie in `places`. Bytes that are damaged are not, and go.
     pub async fn open(
         folder: PathBuf,
         places: Places,
@@ -97,7 +99,7 @@ impl Accepted {
     }
 
     pub fn get(&self, name: &str) -> Option<SourceVersion> {
-        self.lock().get(name).map(|held| held.version.clone())
+        self.lock().get(name)?.version.clone()
     }
 
     pub fn registration(&self, name: &str) -> Option<Registration> {
@@ -108,7 +110,7 @@ impl Accepted {
         let files = self.lock();
         files
             .iter()
-            .map(|(name, held)| (name.clone(), held.version.clone()))
+            .filter_map(|(name, held)| Some((name.clone(), held.version.clone()?)))
             .collect()
     }
 
@@ -116,7 +118,7 @@ impl Accepted {
     pub fn read(&self, name: &str, digest: &Digest) -> Result<Arc<[u8]>, String> {
         let held = self.lock().get(name).cloned();
         let mut damage = String::new();
-        if let Some(held) = held.filter(|held| held.version.digest == *digest) {
+        if let Some(held) = held.filter(|held| held.digest() == Some(digest)) {
             match held.bytes.map_or_else(|| self.store.fetch(digest), Ok) {
                 Ok(bytes) => return Ok(bytes),
                 Err(why) => damage = format!(", and {why}"),
@@ -137,7 +139,7 @@ impl Accepted {
     fn mend(&self, name: &str, digest: &Digest, bytes: &Arc<[u8]>) {
         let mut files = self.lock();
         if let Some(held) = files.get_mut(name)
-            && held.version.digest == *digest
+            && held.digest() == Some(digest)
         {
             held.bytes = Some(Arc::clone(bytes));
             drop(files);
@@ -146,10 +148,10 @@ impl Accepted {
     }
 
     pub fn keep(&self, file: &SourceFile, handler: &str) {
-        let version = SourceVersion {
+        let version = Some(SourceVersion {
             digest: regular::digest_of(&file.bytes),
             grants: file.grants.clone(),
-        };
+        });
         let mut files = self.lock();
         let held = files.get(&file.name);
         let known = held.and_then(|held| held.registration.clone());
@@ -185,7 +187,7 @@ impl Accepted {
         for (name, stored) in stored {
             if let Some(held) = files.get_mut(name)
                 && stored.bytes.is_none()
-                && stored.version.digest == held.version.digest
+                && stored.digest() == held.digest()
             {
                 held.bytes = None;
             }
@@ -266,12 +268,12 @@ impl Store {
                 digest: Digest(digest),
                 grants: grants.map(Into::into),
             };
-            if self.has(&version.digest)? {
-                let held = Held {
-                    version,
-                    registration: handler.map(|handler| Registration { handler, number }),
-                    bytes: None,
-                };
+            let held = Held {
+                version: self.has(&version.digest)?.then_some(version),
+                registration: handler.map(|handler| Registration { handler, number }),
+                bytes: None,
+            };
+            if held.version.is_some() || held.registration.is_some() {
                 files.insert(name.to_owned(), held);
             }
         }
@@ -301,11 +303,14 @@ impl Store {
         Err(format!("what was kept of it in {} {why}", path.display()))
     }
 
-    /// Makes the folder hold exactly `files`: bytes first, then the versions that name them, then what nobody names goes.
-    /// Takes the bytes out of what is held by then.
+    /// Makes the folder hold exactly `files`: registrations first, which are small, then bytes, then the versions that name
+    /// them, then what nobody names goes. Takes the bytes out of what is held by then.
     fn hold(&self, files: &mut Files) -> io::Result<()> {
         let there = atomic::open(&self.folder.join(BYTES))?;
         let mut held = Ok(());
+        for (name, file) in &*files {
+            held = held.and(self.register(name, file));
+        }
         for (name, file) in files.iter_mut() {
             match self.hold_one(name, file) {
                 Ok(()) => file.bytes = None,
@@ -322,7 +327,7 @@ impl Store {
         held?;
         let named: BTreeSet<_> = files
             .values()
-            .map(|file| file.version.digest.0.as_str())
+            .filter_map(|file| Some(file.digest()?.0.as_str()))
             .collect();
         for digest in there {
             if !named.contains(digest.as_str()) {
@@ -332,19 +337,39 @@ impl Store {
         Ok(())
     }
 
+    /// Writes which handler a source is where the disk has another, beside the version that is there: what becomes of the
+    /// bytes says nothing about who was first.
+    fn register(&self, name: &str, file: &Held) -> io::Result<()> {
+        let Some(wanted) = file.on_disk() else {
+            return Ok(());
+        };
+        let there = self.there(name)?;
+        let registered = match there.clone() {
+            Some(there) => Version {
+                handler: wanted.handler,
+                number: wanted.number,
+                ..there
+            },
+            None if wanted.handler.is_none() => return Ok(()),
+            None => wanted,
+        };
+        if there.as_ref() == Some(&registered) {
+            return Ok(());
+        }
+        self.put(name, &registered)
+    }
+
+    /// Writes the bytes of a version, then the version.
     fn hold_one(&self, name: &str, file: &Held) -> io::Result<()> {
-        let Held {
-            version,
-            registration,
-            bytes,
-        } = file;
-        let SourceVersion { digest, grants } = version;
-        let is_there = match bytes {
+        let (Some(digest), Some(wanted)) = (file.digest(), file.on_disk()) else {
+            return Ok(());
+        };
+        let is_there = match file.bytes {
             Some(_) => self.has(digest)?,
             None => self.blob(digest).is_file(),
         };
         if !is_there {
-            let bytes = match bytes {
+            let bytes = match &file.bytes {
                 Some(bytes) => Arc::clone(bytes),
                 None => self.places.fetch(name, digest).map_err(|why| {
                     io::Error::other(format!("what was kept of {name} is gone, and {why}"))
@@ -352,19 +377,44 @@ impl Store {
             };
             atomic::write(&self.folder.join(BYTES), &digest.0, &bytes)?;
         }
-        let wanted = Version {
-            digest: digest.0.clone(),
-            grants: grants.as_deref().map(str::to_owned),
-            handler: registration.as_ref().map(|one| one.handler.clone()),
-            number: registration.as_ref().map_or(0, |one| one.number),
-        };
-        let file = format!("{name}{VERSION}");
-        let path = self.folder.join(&file);
-        if path.is_file() && self::version(&path)?.as_ref() == Some(&wanted) {
+        if self.there(name)?.as_ref() == Some(&wanted) {
             return Ok(());
         }
-        let text = serde_yaml_ng::to_string(&wanted).map_err(io::Error::other)?;
+        self.put(name, &wanted)
+    }
+
+    /// What is on the disk of a source, if that can be read.
+    fn there(&self, name: &str) -> io::Result<Option<Version>> {
+        let path = self.folder.join(format!("{name}{VERSION}"));
+        if path.is_file() {
+            version(&path)
+        } else {
+            Ok(None)
+        }
+    }
+
+    fn put(&self, name: &str, version: &Version) -> io::Result<()> {
+        let text = serde_yaml_ng::to_string(version).map_err(io::Error::other)?;
+        let file = format!("{name}{VERSION}");
         atomic::write(&self.folder, &file, text.as_bytes())
+    }
+}
+
+impl Held {
+    fn digest(&self) -> Option<&Digest> {
+        self.version.as_ref().map(|version| &version.digest)
+    }
+
+    /// What of it is written.
+    fn on_disk(&self) -> Option<Version> {
+        let SourceVersion { digest, grants } = self.version.as_ref()?;
+        let registration = self.registration.as_ref();
+        Some(Version {
+            digest: digest.0.clone(),
+            grants: grants.as_deref().map(str::to_owned),
+            handler: registration.map(|one| one.handler.clone()),
+            number: registration.map_or(0, |one| one.number),
+        })
     }
 }
 

@@ -224,6 +224,23 @@ async fn one_version_that_cannot_be_written_keeps_no_other_from_the_disk() {
     };
     timeout(FOLDER_BACKSTOP * 3, wait).await.unwrap();
     assert_eq!(fs::read_to_string(scene.blob("second")).unwrap(), "second");
+
+    // Which one was first is known all the same.
+    let blob = scene.blob("first");
+    let Scene { folder, .. } = scene;
+    fs::remove_dir(blob).unwrap();
+    let scene = Scene::open(folder).await;
+    assert_eq!(scene.accepted.get("a"), None);
+    let number = |name| scene.accepted.registration(name).unwrap().number;
+    assert_eq!((number("a"), number("b")), (0, 1));
+    scene.accepted.keep(&mk_file("c", "third"), "udev");
+    assert_eq!(scene.accepted.registration("c").unwrap().number, 2);
+    scene.keeps(&["second", "third"]).await;
+    let Scene { folder, .. } = scene;
+    let scene = Scene::open(folder).await;
+    scene.accepted.keep(&mk_file("a", "other"), "udev");
+    assert_eq!(scene.accepted.registration("a").unwrap().number, 0);
+    scene.keeps(&["other", "second", "third"]).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -315,6 +332,8 @@ async fn what_is_damaged_is_none_and_is_written_again_once_it_is_accepted() {
     fs::write(&blob, "goo").unwrap();
     let scene = Scene::open(folder).await;
     assert_eq!(scene.accepted.get("a"), None);
+    let known = scene.accepted.registration("a").unwrap();
+    assert_eq!((known.handler.as_str(), known.number), ("udev", 0));
     scene.accepted.keep(&mk_file("a", "good"), "udev");
     scene.keeps(&["good"]).await;
 }
