@@ -94,7 +94,8 @@ fn live(scene: &Scene, home: &Home, trace: &Trace) -> Result<bool> {
     })?;
     let reached = reached.with_context(|| home.log())?;
     // It may have been killed at one of its last writes.
-    Ok(reached && !home.path().join("state/agent.json").exists())
+    let left = ["state/agent.json", "state/agent.sock"];
+    Ok(reached && !left.iter().any(|name| home.path().join(name).exists()))
 }
 
 /// Kills at all points, or at those of a sample.
@@ -107,7 +108,12 @@ fn walk(scene: &Scene, sample: Option<(usize, u64)>) -> Result<()> {
         .filter(|text| !text.starts_with("state/agent."))
         .collect();
     ensure!(not_durable.is_empty(), "not durable: {not_durable:#?}");
-    let all: BTreeSet<Point> = counted.points.iter().cloned().collect();
+    // What the kernel is told of a process goes with it.
+    let kept = counted
+        .points
+        .iter()
+        .filter(|point| !point.kind.path.starts_with("/proc/"));
+    let all: BTreeSet<Point> = kept.cloned().collect();
     ensure!(all.len() > 20, "the walk itself is broken: {all:?}");
     for point in &all {
         ensure!(
