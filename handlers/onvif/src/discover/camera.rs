@@ -136,7 +136,6 @@ impl Asker<'_> {
             was_digest: false,
             was_token: false,
             is_refused: false,
-            hides_time: false,
         }
     }
 }
@@ -158,7 +157,6 @@ struct Visit<'a> {
     was_digest: bool,
     was_token: bool,
     is_refused: bool,
-    hides_time: bool,
 }
 
 /// How a request proves that we know the password.
@@ -189,7 +187,7 @@ impl Visit<'_> {
             scopes: Vec::new(),
             took: self.host.elapsed().saturating_sub(self.began),
             is_cut_short: false,
-            hides_time: self.hides_time,
+            hides_time: !matches!(self.proof, Proof::None),
         };
         for operation in [
             Operation::GetNetworkInterfaces,
@@ -237,7 +235,6 @@ impl Visit<'_> {
                 }
                 Err(Failure::NotAuthorized(_)) => {
                     self.is_refused |= !matches!(self.proof, Proof::None);
-                    self.hides_time |= operation == Operation::GetSystemDateAndTime;
                     self.note_time(operation, &Answer::default(), &response);
                     self.prove(&response, &mut may_renew)?;
                 }
