@@ -26,6 +26,7 @@ fn what_the_host_keeps_for_a_guest_is_bounded_and_part_of_the_guests_memory() ->
         ("hoard-copies", memory),
         ("hoard-bodies", memory),
         ("hoard-responses", memory),
+        ("hoard-emptied", memory),
         ("hoard-sent", memory),
     ] {
         yard.suffer(&[(deed, named)])?;

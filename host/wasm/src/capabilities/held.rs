@@ -3,7 +3,7 @@
 //! Counted is what may hold bytes of a guest's choice, each for the most it can hold; the number of all others is bounded, and none
 //! of them is larger than a kilobyte or so. It is counted anew where something is added, since what a guest drops is not told.
 
-use http::HeaderMap;
+use http::{HeaderMap, HeaderName, HeaderValue};
 use wasmtime::{Error, ResourceLimiter, Result};
 use wasmtime_wasi_http::FieldMap;
 use wasmtime_wasi_http::p2::types::{
@@ -15,6 +15,17 @@ use super::http::{MAX_FIELDS, MAX_REQUEST, MAX_UNSENT};
 
 /// A response whose body is being read, besides its headers: what its connection has read ahead.
 const READ_AHEAD: usize = 16 << 10;
+/// The room of a header map for a name with its value: twice what they take themselves, for hash, links and index.
+const ENTRY: usize = 2 * size_of::<(HeaderName, HeaderValue)>();
+/// Its room for each further value of a name.
+const VALUE: usize = 2 * size_of::<HeaderValue>();
+/// For so many further values a guest can have made room.
+const MOST_VALUES: usize = (MAX_FIELDS / size_of::<HeaderValue>()).next_power_of_two();
+/// For so many names: it keeps a third of its room free, in powers of two.
+const MOST_NAMES: usize =
+    (MAX_FIELDS / size_of::<(HeaderName, HeaderValue)>()).next_power_of_two() * 2;
+/// The most that a header map of a guest holds.
+const MAX_MAP: usize = MAX_FIELDS + MOST_NAMES * ENTRY + MOST_VALUES * VALUE;
 
 impl CallState {
     /// Counts what the table keeps; to be called when something was added.
@@ -38,8 +49,8 @@ impl CallState {
 
 /// The most that an entry holds.
 fn weight(entry: &dyn std::any::Any) -> usize {
-    if entry.is::<FieldMap>() {
-        return MAX_FIELDS;
+    if let Some(fields) = entry.downcast_ref::<FieldMap>() {
+        return headers(fields);
     }
     if let Some(request) = entry.downcast_ref::<HostOutgoingRequest>() {
         let unsent = request.body.as_ref().map_or(0, |_| MAX_UNSENT);
@@ -54,7 +65,7 @@ fn weight(entry: &dyn std::any::Any) -> usize {
     }
     match entry.downcast_ref::<HostFutureIncomingResponse>() {
         // The request is in there until it was sent.
-        Some(HostFutureIncomingResponse::Pending(_)) => MAX_REQUEST + MAX_FIELDS + MAX_UNSENT,
+        Some(HostFutureIncomingResponse::Pending(_)) => MAX_REQUEST + MAX_MAP + MAX_UNSENT,
         Some(HostFutureIncomingResponse::Ready(Ok((response, _)))) => {
             READ_AHEAD + headers(response.headers())
         }
@@ -62,11 +73,17 @@ fn weight(entry: &dyn std::any::Any) -> usize {
     }
 }
 
+/// The text of a header map and the room it has made. It keeps its room when headers are removed, and does not tell that for
+/// further values.
 fn headers(map: &HeaderMap) -> usize {
-    let line = |(name, value): (&http::HeaderName, &http::HeaderValue)| {
-        name.as_str().len() + value.len() + size_of::<(http::HeaderName, http::HeaderValue)>()
-    };
-    map.iter().map(line).sum()
+    if map.capacity() == 0 {
+        return 0;
+    }
+    let line = |(name, value): (&HeaderName, &HeaderValue)| name.as_str().len() + value.len();
+    let text: usize = map.iter().map(line).sum();
+    let values = map.len().saturating_sub(map.keys_len());
+    let values = values.next_power_of_two().max(MOST_VALUES);
+    text + map.capacity() * ENTRY + values * VALUE
 }
 
 impl ResourceLimiter for CallState {
@@ -108,5 +125,30 @@ impl ResourceLimiter for CallState {
 
     fn memories(&self) -> usize {
         self.limiter.memories()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_header_map_counts_with_the_room_it_keeps_when_it_is_emptied() {
+        let mut map = HeaderMap::new();
+        assert_eq!(headers(&map), 0);
+        for _ in 0..400 {
+            map.append("a", HeaderValue::from_static(""));
+        }
+        for number in 0..200 {
+            let name: HeaderName = format!("x{number}").parse().unwrap();
+            map.append(name, HeaderValue::from_static(""));
+        }
+        let full = headers(&map);
+        map.clear();
+        let text = "a".len() * 400 + (2 * 10 + 3 * 90 + 4 * 100);
+        assert_eq!(headers(&map), full - text);
+        // A value further takes its own size, and two links of two words.
+        assert!(headers(&map) > 400 * 72 + 200 * 112);
+        assert!(full <= MAX_MAP);
     }
 }

@@ -53,6 +53,12 @@ pub fn commit(deed: &str) -> bool {
             }
             forget(response);
         }),
+        "hoard-emptied" => (0..3 * MANY).for_each(|_| {
+            let fields = Fields::new();
+            let _ = fields.set("a", &vec![Vec::new(); 400]);
+            let _ = fields.delete("a");
+            forget(OutgoingResponse::new(fields));
+        }),
         "hoard-sent" => (0..MANY).for_each(|_| {
             let request = OutgoingRequest::new(fields());
             let _ = request.set_authority(Some("127.0.0.1:9"));
