@@ -385,6 +385,8 @@ pub(crate) struct Store {
     writes: Mutex<Vec<String>>,
     calls: Mutex<usize>,
     pub broken: Mutex<bool>,
+    /// So many changes cannot be written.
+    pub failures: Mutex<usize>,
     /// So many changes end in a conflict.
     pub conflicts: Mutex<usize>,
     /// So many changes are made and answered as if they were not.
@@ -400,6 +402,7 @@ impl Default for Store {
             writes: Mutex::default(),
             calls: Mutex::default(),
             broken: Mutex::default(),
+            failures: Mutex::default(),
             conflicts: Mutex::default(),
             unknown: Mutex::default(),
             slow: Mutex::default(),
@@ -437,7 +440,10 @@ impl Store {
 
     fn apply_one(&self, set: &mut InstanceSet, change: Change) -> Result<(), StoreError> {
         let key = change.key();
-        if *self.broken.lock().unwrap() {
+        let mut failures = self.failures.lock().unwrap();
+        let fails = *failures > 0;
+        *failures = failures.saturating_sub(1);
+        if fails || *self.broken.lock().unwrap() {
             return Err(StoreError::Unavailable {
                 key,
                 message: "the folder is read-only; make it writable".to_owned(),

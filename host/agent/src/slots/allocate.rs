@@ -102,7 +102,7 @@ impl SlotTask {
         } else {
             self.store.apply(changes).await
         };
-        self.learn(results.iter());
+        self.learn(&results);
         let mut results = results.into_iter();
         for ((request, chosen), count) in decided.into_iter().zip(counts) {
             let written: Vec<_> = results.by_ref().take(count).collect();

@@ -121,7 +121,7 @@ impl SlotTask {
             return;
         }
         let results = self.store.apply(changes).await;
-        self.learn(results.iter());
+        self.learn(&results);
         for (result, (unit, place, reason)) in results.into_iter().zip(released) {
             let slot = place.1.as_str();
             match result {
@@ -175,7 +175,7 @@ impl SlotTask {
         }
         if !changes.is_empty() {
             let results = self.store.apply(changes).await;
-            self.learn(results.iter());
+            self.learn(&results);
             for error in results.into_iter().filter_map(Result::err) {
                 self.problems.insert(words::of(&error));
             }

@@ -81,33 +81,32 @@ impl Refusals {
 }
 
 impl SlotTask {
-    /// Learns from writes whether slots can be claimed.
-    pub(super) fn learn<'a>(&mut self, results: impl Iterator<Item = &'a Result<(), StoreError>>) {
-        for result in results {
-            match result {
-                Ok(()) => {
-                    if self.unwritable.take().is_some() {
-                        tracing::info!("slots can be claimed again");
-                    }
-                }
-                // The store looked at what it has.
-                Err(StoreError::Conflict { .. }) => {}
-                Err(error @ StoreError::Unavailable { key, .. }) => {
-                    let before = self.unwritable.as_ref();
-                    let failures = before.map_or(0, |before| before.failures).saturating_add(1);
-                    let problem = words::of(error);
-                    if before.is_none() {
-                        tracing::warn!(problem, "slots cannot be claimed, so none is offered");
-                    }
-                    self.unwritable = Some(Unwritable {
-                        problem,
-                        failures,
-                        next: Instant::now() + backoff::wait(failures).min(LONGEST),
-                        key: key.clone(),
-                    });
-                }
+    /// Learns from the writes of one batch whether slots can be claimed. One that failed tells more than all that did not:
+    /// a full disk still takes what fits.
+    pub(super) fn learn(&mut self, results: &[Result<(), StoreError>]) {
+        let failed = results.iter().find_map(|result| match result {
+            Err(error @ StoreError::Unavailable { key, .. }) => Some((error, key)),
+            // A lost race: the store looked at what it has.
+            Ok(()) | Err(StoreError::Conflict { .. }) => None,
+        });
+        let Some((error, key)) = failed else {
+            if results.iter().any(Result::is_ok) && self.unwritable.take().is_some() {
+                tracing::info!("slots can be claimed again");
             }
+            return;
+        };
+        let before = self.unwritable.as_ref();
+        let failures = before.map_or(0, |before| before.failures).saturating_add(1);
+        let problem = words::of(error);
+        if before.is_none() {
+            tracing::warn!(problem, "slots cannot be claimed, so none is offered");
         }
+        self.unwritable = Some(Unwritable {
+            problem,
+            failures,
+            next: Instant::now() + backoff::wait(failures).min(LONGEST),
+            key: key.clone(),
+        });
     }
 
     /// Tries whether the store can be written again, by what could not be.
@@ -122,7 +121,7 @@ impl SlotTask {
             return;
         };
         let results = self.store.apply(vec![change]).await;
-        self.learn(results.iter());
+        self.learn(&results);
         if let Some(unwritable) = &mut self.unwritable {
             // It was changed meanwhile; also, the next one is not tried at once.
             let soon = Instant::now() + Duration::from_secs(1);

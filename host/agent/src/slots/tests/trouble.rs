@@ -54,6 +54,28 @@ async fn a_release_that_cannot_be_written_tells_that_no_claim_can() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn one_write_of_a_batch_that_fails_bars_free_ids_whatever_else_was_written() {
+    let rig = Rig::cams(3, &[]).await;
+    let asked = ["cams-a-0", "cams-a-1"];
+    rig.allocate("cams-a", &asked).await.unwrap();
+    rig.kubelet
+        .run("p", &asked.map(|slot| unit("cams-a", slot)));
+    pass(10).await;
+    *rig.store.failures.lock().unwrap() = 1;
+    rig.kubelet.end("p");
+    while !rig.usage("cams-a-1").is_empty() {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+        idle().await;
+    }
+    let free = asked.map(|slot| rig.usage(slot).is_empty());
+    assert_eq!(free, [false, true], "one could be written");
+    assert_eq!(rig.listed("cams-a"), "cams-a-0+ cams-a-1- cams-a-2-");
+    pass(11).await;
+    assert_eq!(rig.listed("cams-a"), "cams-a-0+ cams-a-1+ cams-a-2+");
+    assert_eq!(rig.problems(), Vec::<String>::new());
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_lost_race_does_not_make_the_other_slots_unhealthy() {
     let rig = Rig::cams(2, &[]).await;
     *rig.store.conflicts.lock().unwrap() = 1;
