@@ -33,11 +33,13 @@ fn what_the_host_keeps_for_a_guest_is_bounded_and_part_of_the_guests_memory() ->
         let peak = yard.peak_mib()?;
         ensure!(peak < 350, "{deed}: the agent had {peak} MiB");
     }
-    // A thousand times 16 KiB are shown.
-    yard.configure("some", "hostile", "hoard-some-fields")?;
-    yard.home.until("what is kept is shown", |status| {
-        let memory = session(status, "some").pointer("/sessions/0/memoryBytes");
-        memory.and_then(Value::as_u64) > Some(1000 * (16 << 10))
-    })?;
+    // A thousand times 16 KiB, and 24 bodies that do not end.
+    for (name, least) in [("fields", 1000 * (16 << 10)), ("posts", 23 * 250 * 4096)] {
+        yard.configure(name, "hostile", &format!("hoard-some-{name}"))?;
+        yard.home.until("what is kept is shown", |status| {
+            let memory = session(status, name).pointer("/sessions/0/memoryBytes");
+            memory.and_then(Value::as_u64) > Some(least)
+        })?;
+    }
     yard.neighbour_is_well()
 }

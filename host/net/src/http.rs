@@ -35,6 +35,7 @@ pub use budget::Budget;
 pub use error::{HttpError, Stage};
 pub use names::Names;
 
+use budget::Kept;
 use target::Target;
 use tls::Roots;
 use until::Until;
@@ -140,7 +141,8 @@ where
     let place = budget.enter()?;
     let total = Until::after(limits.timeouts.total);
     let target = Target::of(request.uri())?;
-    let request = head::collect(&target, request, total, budget).await?;
+    let mut kept = Kept::new(budget);
+    let request = head::collect(&target, request, total, &mut kept).await?;
     let body = http_body::Body::size_hint(request.body()).lower();
 
     let connecting = Until::after(limits.timeouts.connect).or(total);

@@ -15,6 +15,8 @@ pub struct Budget {
     at_once: usize,
     left: AtomicU64,
     bytes: u64,
+    kept: AtomicU64,
+    most_kept: AtomicU64,
 }
 
 impl Default for Budget {
@@ -33,7 +35,16 @@ impl Budget {
             at_once,
             left: AtomicU64::new(bytes),
             bytes,
+            kept: AtomicU64::new(0),
+            most_kept: AtomicU64::new(0),
         }
+    }
+
+    /// The most bytes of requests that the host held at once since this was last asked: bodies that were collected and
+    /// had no answer yet.
+    pub fn most_kept(&self) -> u64 {
+        let now = self.kept.load(Ordering::Relaxed);
+        self.most_kept.swap(now, Ordering::Relaxed).max(now)
     }
 
     /// Bytes that may still be sent or received.
@@ -64,5 +75,36 @@ impl Budget {
 
     pub(super) fn spent(&self) -> HttpError {
         HttpError::Spent { bytes: self.bytes }
+    }
+}
+
+/// The bytes of one request that the host holds.
+#[derive(Debug)]
+pub(super) struct Kept<'a> {
+    budget: &'a Budget,
+    bytes: u64,
+}
+
+impl<'a> Kept<'a> {
+    pub(super) fn new(budget: &'a Budget) -> Self {
+        Self { budget, bytes: 0 }
+    }
+
+    /// Holds more, and takes it from the budget.
+    pub(super) fn add(&mut self, bytes: usize) -> Result<(), HttpError> {
+        let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
+        if !self.budget.charge(bytes) {
+            return Err(self.budget.spent());
+        }
+        self.bytes += bytes;
+        let now = self.budget.kept.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        self.budget.most_kept.fetch_max(now, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+impl Drop for Kept<'_> {
+    fn drop(&mut self) {
+        self.budget.kept.fetch_sub(self.bytes, Ordering::Relaxed);
     }
 }

@@ -8,10 +8,11 @@ use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::{Method, Request, Uri};
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 
+use super::budget::Kept;
 use super::error::readable;
 use super::target::Target;
 use super::until::Until;
-use super::{Budget, HttpError, MAX_HEAD, MAX_HEADERS, MAX_REQUEST_BODY, Stage};
+use super::{HttpError, MAX_HEAD, MAX_HEADERS, MAX_REQUEST_BODY, Stage};
 
 /// Headers that rule the connection, which is none of the handler's.
 const REFUSED: [HeaderName; 11] = [
@@ -28,20 +29,20 @@ const REFUSED: [HeaderName; 11] = [
     HeaderName::from_static("http2-settings"),
 ];
 
-/// Reads the body to its end and writes the head for it. What it has is counted in the budget as it comes: until it is
-/// written, the host holds it.
+/// Reads the body to its end and writes the head for it. What it has is counted as it comes, since the host holds it
+/// until it is written.
 pub(super) async fn collect<B>(
     target: &Target,
     request: Request<B>,
     until: Until,
-    budget: &Budget,
+    kept: &mut Kept<'_>,
 ) -> Result<Request<Full<Bytes>>, HttpError>
 where
     B: http_body::Body<Data = Bytes> + Send,
     B::Error: Into<Box<dyn Error + Send + Sync>>,
 {
     let (parts, body) = request.into_parts();
-    let body = Box::pin(whole(body, budget));
+    let body = Box::pin(whole(body, kept));
     let body = until.run(Stage::Request, body).await??;
     let headers = headers(target, &parts.method, &parts.headers, body.len())?;
     let mut request = Request::new(Full::new(body));
@@ -51,7 +52,7 @@ where
     Ok(request)
 }
 
-async fn whole<B>(body: B, budget: &Budget) -> Result<Bytes, HttpError>
+async fn whole<B>(body: B, kept: &mut Kept<'_>) -> Result<Bytes, HttpError>
 where
     B: http_body::Body<Data = Bytes>,
     B::Error: Into<Box<dyn Error + Send + Sync>>,
@@ -69,9 +70,7 @@ where
         let data = frame
             .into_data()
             .map_err(|_| HttpError::Request("it has trailers".into()))?;
-        if !budget.charge(u64::try_from(data.len()).unwrap_or(u64::MAX)) {
-            return Err(budget.spent());
-        }
+        kept.add(data.len())?;
         bytes.extend_from_slice(&data);
     }
     Ok(bytes.freeze())

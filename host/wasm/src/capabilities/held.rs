@@ -1,4 +1,4 @@
-//! What the host keeps for a guest in the resource table, as part of the guest's own memory.
+//! What the host keeps for a guest, in the resource table and in requests under way, as part of the guest's own memory.
 //!
 //! Counted is what may hold bytes of a guest's choice, each for the most it can hold; the number of all others is bounded, and none
 //! of them is larger than a kilobyte or so. It is counted anew where something is added, since what a guest drops is not told.
@@ -43,7 +43,8 @@ impl CallState {
 
     fn held(&mut self) -> u64 {
         let bytes: usize = self.table.iter_mut().map(|entry| weight(entry)).sum();
-        u64::try_from(bytes).unwrap_or(u64::MAX)
+        let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
+        bytes.saturating_add(self.http.most_kept())
     }
 }
 

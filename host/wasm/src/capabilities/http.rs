@@ -54,6 +54,11 @@ impl HttpState {
             },
         }
     }
+
+    /// The most bytes of the guest's requests that the host held at once since this was last asked.
+    pub(super) fn most_kept(&self) -> u64 {
+        self.hooks.budget.most_kept()
+    }
 }
 
 impl WasiHttpView for CallState {

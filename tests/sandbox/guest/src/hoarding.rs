@@ -67,6 +67,19 @@ pub fn commit(deed: &str) -> bool {
             forget(handle(request, None));
             forget(kept);
         }),
+        "hoard-some-posts" => (0..24).for_each(|_| {
+            let request = OutgoingRequest::new(Fields::new());
+            let _ = request.set_authority(Some("127.0.0.1:9"));
+            let _ = request.set_path_with_query(Some("/"));
+            let stream = request.body().and_then(|body| Ok((body.write()?, body)));
+            forget(handle(request, None));
+            if let Ok((stream, _)) = &stream {
+                let posted =
+                    (0..250).try_for_each(|_| stream.blocking_write_and_flush(&[b'x'; 4096]));
+                let _ = black_box(posted);
+            }
+            forget(stream);
+        }),
         _ => return false,
     }
     true

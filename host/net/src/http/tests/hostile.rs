@@ -196,7 +196,7 @@ async fn a_call_moves_so_many_bytes_and_no_more() {
 }
 
 #[tokio::test]
-async fn what_requests_hold_that_are_not_sent_is_in_the_budget_and_counted_once() {
+async fn what_requests_hold_until_they_are_answered_is_told_and_in_the_budget_once() {
     let body = vec![b'x'; 600_000];
     let post = |address: SocketAddr| {
         Request::post(format!("http://{address}/"))
@@ -219,6 +219,7 @@ async fn what_requests_hold_that_are_not_sent_is_in_the_budget_and_counted_once(
     assert_eq!(answer.unwrap().status(), 204);
     let left = budget.left();
     assert!((399_000..400_000).contains(&left), "{left}");
+    assert_eq!((budget.most_kept(), budget.most_kept()), (600_000, 0));
     let error = send(&gate, &names, &budget, post(address), LIMITS).await;
     assert!(told(&error.unwrap_err()).contains("all of the 1000000 bytes"));
 }
