@@ -22,6 +22,8 @@ pub const WAKE_AFTER_MIN: Duration = Duration::from_secs(1);
 pub const WAKE_AFTER_MAX: Duration = Duration::from_hours(24);
 /// A file counts once it is closed and unchanged for so long.
 pub const FILE_SETTLE: Duration = Duration::from_millis(200);
+/// A file that was written to and not closed counts after so long without a write.
+pub const FILE_SILENT: Duration = Duration::from_mins(1);
 /// A file counts as gone after so long: editors and `cp` remove and write again.
 pub const FILE_GONE: Duration = Duration::from_secs(2);
 /// Folders are read again so often even if nothing was heard: inotify loses events silently.

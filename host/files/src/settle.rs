@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use leafhost_core::timeouts::{FILE_GONE, FILE_SETTLE, FOLDER_BACKSTOP};
+use leafhost_core::timeouts::{FILE_GONE, FILE_SETTLE, FILE_SILENT, FOLDER_BACKSTOP};
 use tokio::time::Instant;
 
 /// What tells one state of a file from another without reading it.
@@ -48,7 +48,8 @@ enum Writer {
     None,
     /// It was made, or found empty, and nothing more heard. Closed, Written, or a long silence lead out.
     Perhaps,
-    /// It was written to. Closed leads out.
+    /// It was written to. Closed leads out, or a long silence: truncate(2) writes and nobody closes, and a replaced folder takes
+    /// the writer's close with it.
     Writing,
 }
 
@@ -79,7 +80,7 @@ impl Entry {
             (Some(_), _) if !self.pending => return None,
             (Some(_), Writer::None) => (FILE_SETTLE, Settled::Rests),
             (Some(_), Writer::Perhaps) => (FOLDER_BACKSTOP, Settled::Rests),
-            (Some(_), Writer::Writing) => return None,
+            (Some(_), Writer::Writing) => (FILE_SILENT, Settled::Rests),
         };
         Some((self.quiet_since + wait, settled))
     }
@@ -142,11 +143,15 @@ impl Settling {
             });
             let heard = std::mem::take(&mut entry.heard);
             if entry.stamp != Some(*stamp) {
-                entry.stamp = Some(*stamp);
-                entry.pending = true;
                 if !heard {
                     entry.quiet_since = now;
+                    // Another file took its place without an event, so the events of the writer were about the other.
+                    if entry.stamp.is_some_and(|seen| seen.inode != stamp.inode) {
+                        entry.writer = writer;
+                    }
                 }
+                entry.stamp = Some(*stamp);
+                entry.pending = true;
             }
         }
         self.entries.retain(|name, entry| {
@@ -253,13 +258,14 @@ mod tests {
     enum Step {
         Hear(Heard),
         See(u64),
+        Replace(u64),
         Miss,
         Lose,
         MoveOn,
         Unread,
     }
     use Heard::{Closed, Created, Written};
-    use Step::{Hear, Lose, Miss, MoveOn, See, Unread};
+    use Step::{Hear, Lose, Miss, MoveOn, Replace, See, Unread};
 
     fn stamp(size: u64) -> Stamp {
         Stamp {
@@ -282,6 +288,13 @@ mod tests {
                 match step {
                     Hear(heard) => settling.heard("f", *heard, now),
                     See(size) => drop(there.insert("f".to_owned(), stamp(*size))),
+                    Replace(size) => {
+                        let stamp = Stamp {
+                            inode: 2,
+                            ..stamp(*size)
+                        };
+                        there.insert("f".to_owned(), stamp);
+                    }
                     Miss => there.clear(),
                     Lose => settling.lost(now),
                     MoveOn => settling.moved_on("f", now),
@@ -389,6 +402,30 @@ mod tests {
             ),
             ("found empty", vec![(0, See(0))], vec![(10_000, Rests)]),
             (
+                "changed while nobody has it open, as truncate(2) does",
+                vec![(0, See(1)), (1000, See(2)), (1000, Hear(Written))],
+                vec![(200, Rests), (61_000, Rests)],
+            ),
+            (
+                "replaced unheard, with its folder, while it is written",
+                vec![
+                    (0, See(1)),
+                    (1000, See(2)),
+                    (1000, Hear(Written)),
+                    (2000, Replace(3)),
+                ],
+                vec![(200, Rests), (2200, Rests)],
+            ),
+            (
+                "replaced and written, as its folder is replaced",
+                vec![
+                    (0, See(1)),
+                    (1000, Hear(Written)),
+                    (1000, Replace(3)),
+                ],
+                vec![(200, Rests), (61_000, Rests)],
+            ),
+            (
                 "emptied for good",
                 vec![
                     (0, See(1)),
@@ -400,7 +437,7 @@ mod tests {
             ),
         ];
         for (name, steps, expected) in table {
-            assert_eq!(run(&steps, 12_000), expected, "{name}");
+            assert_eq!(run(&steps, 62_000), expected, "{name}");
         }
     }
 

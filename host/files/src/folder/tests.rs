@@ -78,7 +78,7 @@ impl Watched {
                 self.receiver.changed().await.unwrap();
             }
         };
-        let in_time = timeout(Duration::from_secs(20), wait).await;
+        let in_time = timeout(Duration::from_secs(100), wait).await;
         assert!(in_time.is_ok(), "last seen: {:?}", seen.last());
         seen
     }
@@ -165,6 +165,38 @@ async fn a_slow_writer_that_pauses_is_waited_for() {
         held.into_iter()
             .all(|content| *content == bytes("first half, second half"))
     );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_file_that_is_written_when_its_folder_is_replaced_is_read_from_the_new_folder() {
+    let mut watched = mk_watched(RULES, |path| {
+        mk_folder(path);
+        fs::create_dir(path.join("new")).unwrap();
+        fs::write(path.join("f/a.yaml"), "old").unwrap();
+        fs::write(path.join("new/a.yaml"), "new").unwrap();
+    });
+    watched.until_holds("a.yaml", "old").await;
+    let mut writer = OpenOptions::new()
+        .append(true)
+        .open(watched.path("a.yaml"))
+        .unwrap();
+    writer.write_all(b"half").unwrap();
+    let top = watched.folder.path();
+    fs::rename(top.join("f"), top.join("away")).unwrap();
+    fs::rename(top.join("new"), top.join("f")).unwrap();
+    watched.until_holds("a.yaml", "new").await;
+    drop(writer);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_file_that_is_truncated_by_its_path_is_read() {
+    let mut watched = mk_watched(RULES, |path| {
+        mk_folder(path);
+        fs::write(path.join("f/a.yaml"), "long").unwrap();
+    });
+    watched.until_holds("a.yaml", "long").await;
+    nix::unistd::truncate(&watched.path("a.yaml"), 1).unwrap();
+    watched.until_holds("a.yaml", "l").await;
 }
 
 #[tokio::test]
