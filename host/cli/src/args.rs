@@ -19,11 +19,11 @@ mod property;
 
 pub use property::{PropertyArg, PropertyValue};
 
-/// Where the agent listens if nothing else is said.
+/// The default of `--listen`.
 pub const DEFAULT_LISTEN: &str = "127.0.0.1:9478";
 
-/// Makes any device at the edge usable by any workload: discovery handlers are sandboxed WebAssembly components, what
-/// they find becomes Instances, CDI devices and resources of the kubelet.
+/// Finds devices and makes them usable by containers. Discovery handlers are sandboxed WebAssembly components; for each device
+/// that they find there is an Instance, a CDI device and a resource of the kubelet.
 #[derive(Debug, Parser)]
 #[command(name = "leafhost", version, long_version = crate::version::long(), after_long_help = examples::TOP,
     propagate_version = false, arg_required_else_help = true, subcommand_required = true)]
@@ -38,24 +38,25 @@ pub struct Cli {
 pub enum Command {
     /// Run the node agent
     ///
-    /// Calls the discovery handlers that Configurations name and keeps one Instance and one CDI device for each device
-    /// they find. As root it offers them to this machine's kubelet, too. The first SIGTERM or SIGINT ends it within 5 s,
-    /// a second one at once. Instances and CDI specs stay when it stops, and pods keep what they have.
+    /// The agent calls the discovery handlers that Configurations name. It keeps one Instance and one CDI device for each
+    /// device that they find. As root it also offers the devices to this machine's kubelet. On the first SIGTERM or SIGINT
+    /// the agent stops within 5 s, on a second one at once. When it stops, Instances and CDI specs stay, and pods keep their
+    /// devices.
     #[command(after_long_help = examples::AGENT)]
     Agent(Box<AgentArgs>),
     /// Show what a running agent does
     ///
-    /// Without VIEW: the kubelet, handlers, Configurations and Instances. The agent is found through its state folder
-    /// or --agent.
+    /// Without VIEW it shows the kubelet, handlers, Configurations and Instances. It finds the agent through the agent's
+    /// state folder or --agent.
     #[command(after_long_help = examples::STATUS)]
     Status(StatusArgs),
     /// Check Configurations, handlers and grants without an agent
     ///
-    /// Reads them as the agent would and prints every problem with file, line and field. The discoveryDetails are
-    /// checked by the handler itself where it is at hand. Exits with 1 if there is any problem.
+    /// It reads the files as the agent would, and prints every problem with file, line and field. If the handler's file is
+    /// there too, the handler checks the discoveryDetails. It exits with 1 if there is a problem.
     #[command(after_long_help = examples::CHECK)]
     Check(CheckArgs),
-    /// Write, look at and try discovery handlers
+    /// Create, inspect and run discovery handlers
     #[command(subcommand)]
     Handler(HandlerCommand),
     /// Print a completion script for a shell
@@ -67,7 +68,7 @@ pub enum Command {
     /// Write the manual pages
     #[command(hide = true)]
     Man {
-        /// The folder to write one page a command to; without it the main page is printed
+        /// The folder to write one page for each command to; without it the main page is printed
         dir: Option<PathBuf>,
     },
 }
@@ -75,16 +76,16 @@ pub enum Command {
 /// Verbs for handlers.
 #[derive(Debug, Subcommand)]
 pub enum HandlerCommand {
-    /// Write a new handler's crate: source, native test, grants, size profile
+    /// Create the crate of a new handler: source, native test, grants, size profile
     #[command(after_long_help = examples::NEW)]
     New(NewArgs),
-    /// Show what a component says of itself and which grants it needs
+    /// Show what a component says about itself and which grants it needs
     #[command(after_long_help = examples::INSPECT)]
     Inspect(InspectArgs),
-    /// Run one discovery with production limits and show what comes of it
+    /// Call a handler once with production limits and show the answer
     ///
-    /// Nothing is written and no agent is needed. What the handler logs and what the call cost goes to stderr,
-    /// devices to stdout. No device is a success; refused details and faults exit with 1.
+    /// It writes no file and needs no agent. Devices go to stdout; the handler's log and the cost of the call go to stderr.
+    /// An answer without devices is a success. Refused details and faults exit with 1.
     #[command(after_long_help = examples::RUN)]
     Run(Box<RunArgs>),
 }
@@ -92,21 +93,21 @@ pub enum HandlerCommand {
 /// Flags of `leafhost agent`.
 #[derive(Debug, Args)]
 pub struct AgentArgs {
-    /// Run without a cluster on the files in DIR: configurations/*.yaml, handlers/*.wasm, secrets/NAME/KEY [default DIR:
-    /// /etc/leafhost as root, else $XDG_CONFIG_HOME/leafhost]
+    /// Read Configurations, handlers and secrets from files in DIR: configurations/*.yaml, handlers/*.wasm, secrets/NAME/KEY
+    /// [default DIR: /etc/leafhost as root, else $XDG_CONFIG_HOME/leafhost]
     #[arg(long, env = "LEAFHOST_STANDALONE", value_name = "DIR", num_args = 0..=1, default_missing_value = "1")]
     pub standalone: Option<String>,
 
-    /// The node's name in Instances; remembered in the state folder [default: the host name]
+    /// The node's name in Instances; the state folder keeps it [default: the host name]
     #[arg(long, env = "LEAFHOST_NODE_NAME", value_name = "NAME")]
     pub node_name: Option<String>,
 
-    /// Where Instances and what was last accepted are kept [default: /var/lib/leafhost as root, else
+    /// The folder for Instances and the last accepted files [default: /var/lib/leafhost as root, else
     /// $XDG_STATE_HOME/leafhost]
     #[arg(long, env = "LEAFHOST_STATE_DIR", value_name = "DIR")]
     pub state_dir: Option<PathBuf>,
 
-    /// Where CDI specs are written [default: /etc/cdi as root, else cdi in the state folder]
+    /// The folder for CDI specs [default: /etc/cdi as root, else cdi in the state folder]
     #[arg(
         long,
         env = "LEAFHOST_CDI_DIR",
@@ -119,8 +120,8 @@ pub struct AgentArgs {
     #[arg(long, env = "LEAFHOST_NO_CDI", value_parser = BoolishValueParser::new())]
     pub no_cdi: bool,
 
-    /// The kubelet's folder, with device-plugins and pod-resources in it; it may appear later [default: /var/lib/kubelet as
-    /// root, else none]
+    /// The kubelet's folder, which contains device-plugins and pod-resources; the agent waits for it [default:
+    /// /var/lib/kubelet as root, else none]
     #[arg(
         long,
         env = "LEAFHOST_KUBELET_DIR",
@@ -133,17 +134,18 @@ pub struct AgentArgs {
     #[arg(long, env = "LEAFHOST_NO_KUBELET", value_parser = BoolishValueParser::new())]
     pub no_kubelet: bool,
 
-    /// A slot that no pod is seen to have comes back after so long, such as 30s or 5m
+    /// How long a claimed slot that no pod is seen to have stays claimed, such as 30s or 5m
     #[arg(long, env = "LEAFHOST_SLOT_GRACE", value_name = "DURATION", default_value = "5m",
         value_parser = duration)]
     pub slot_grace: Duration,
 
-    /// At most so many Instances have a resource of their own at a time; the others are had through their Configuration's
+    /// How many Instances at most have a resource of their own at a time; pods reach the others through their Configuration's
+    /// resource
     #[arg(long, env = "LEAFHOST_INSTANCE_RESOURCES", value_name = "N", default_value_t = 256,
         value_parser = RangedU64ValueParser::<usize>::new().range(0..=10_000))]
     pub instance_resources: usize,
 
-    /// A further folder with handlers, below DIR/handlers in rank; may be repeated
+    /// Another folder with handlers, searched after DIR/handlers; may be repeated
     #[arg(
         long,
         env = "LEAFHOST_HANDLERS_DIR",
@@ -152,15 +154,15 @@ pub struct AgentArgs {
     )]
     pub handlers_dir: Vec<PathBuf>,
 
-    /// The address of /status, /healthz, /readyz and /metrics; port 0 takes any free one
+    /// The address for /status, /healthz, /readyz and /metrics; port 0 takes any free port
     #[arg(long, env = "LEAFHOST_LISTEN", value_name = "ADDR:PORT", default_value = DEFAULT_LISTEN)]
     pub listen: SocketAddr,
 
-    /// The group whose members may also ask for the status over the socket in the state folder [default: the agent's user alone]
+    /// A group whose members may also read the status from the socket in the state folder [default: only the agent's user]
     #[arg(long, env = "LEAFHOST_SOCKET_GROUP", value_name = "GROUP")]
     pub socket_group: Option<String>,
 
-    /// A further address that serves /metrics alone, for scrapers on the network
+    /// Another address that serves only /metrics, for scrapers on the network
     #[arg(long, env = "LEAFHOST_METRICS_LISTEN", value_name = "ADDR:PORT")]
     pub metrics_listen: Option<SocketAddr>,
 
@@ -173,7 +175,7 @@ pub struct AgentArgs {
     #[command(flatten)]
     pub compiler: CompilerArgs,
 
-    /// The log's form; auto: text on a terminal and under journald, else json
+    /// The log format; auto: text on a terminal and under journald, else json
     #[arg(
         long,
         env = "LEAFHOST_LOG_FORMAT",
@@ -182,7 +184,7 @@ pub struct AgentArgs {
     )]
     pub log_format: LogFormat,
 
-    /// What is logged to stderr: error, warn, info, debug or trace, also by part: info,leafhost_wasm=debug
+    /// The level of the log on stderr: error, warn, info, debug or trace; also for one part: info,leafhost_wasm=debug
     #[arg(
         long,
         env = "LEAFHOST_LOG_LEVEL",
@@ -195,18 +197,18 @@ pub struct AgentArgs {
 /// How handlers are compiled.
 #[derive(Debug, Clone, Args)]
 pub struct CompilerArgs {
-    /// The program that compiles components in a sandbox of its own [default: leafhost-compile beside this executable
+    /// The program that compiles components in its own sandbox [default: leafhost-compile in the folder of this executable
     /// or in ../libexec/leafhost]
     #[arg(long, env = "LEAFHOST_COMPILER", value_name = "FILE")]
     pub compiler: Option<PathBuf>,
 
-    /// How long one component may take to compile, such as 60s
+    /// How long the compilation of one component may take, such as 60s
     #[arg(long, env = "LEAFHOST_COMPILE_TIMEOUT", value_name = "DURATION", default_value = "60s",
         value_parser = duration)]
     pub compile_timeout: Duration,
 }
 
-/// The log's form.
+/// The log format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum LogFormat {
     /// Text on a terminal and under journald, else json.
@@ -226,21 +228,21 @@ pub struct StatusArgs {
     /// The Configuration, NAME or NAMESPACE/NAME; only with `configuration`
     pub name: Option<String>,
 
-    /// Show again whenever something changes, until interrupted; waits for an agent to start
+    /// Show every change until interrupted; waits for an agent to start
     #[arg(long, short, env = "LEAFHOST_WATCH", value_parser = BoolishValueParser::new())]
     pub watch: bool,
 
-    /// The form
+    /// The output format
     #[arg(
         long,
         short,
         env = "LEAFHOST_OUTPUT",
-        value_name = "FORM",
+        value_name = "FORMAT",
         default_value = "table"
     )]
     pub output: Output,
 
-    /// The agent's address, ADDR:PORT, instead of looking into state folders
+    /// The agent's address, ADDR:PORT; state folders are not searched then
     #[arg(long, env = "LEAFHOST_AGENT", value_name = "ADDR:PORT")]
     pub agent: Option<String>,
 
@@ -256,33 +258,33 @@ pub enum View {
     Handlers,
     /// Instances with their CDI devices
     Instances,
-    /// Slots, who holds them and through which resource
+    /// Slots, and which pod has each through which resource
     Slots,
-    /// The resources the kubelet is offered, and how far each is
+    /// The resources that the agent offers to the kubelet, and the state of each
     Resources,
-    /// One Configuration in full; without NAME all of them, a line each
+    /// One Configuration in full; without NAME all of them, one line each
     Configuration,
 }
 
-/// The form of what is printed.
+/// The output format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Output {
     /// For people
     Table,
-    /// JSON; with --watch one object a line
+    /// JSON; with --watch one line for each change
     Json,
-    /// YAML; with --watch one document after the other
+    /// YAML; with --watch one document for each change
     Yaml,
 }
 
 /// Flags of `leafhost check`.
 #[derive(Debug, Args)]
 pub struct CheckArgs {
-    /// Folders laid out as for `agent --standalone`, Configuration files, grants files or components
+    /// Folders as for `agent --standalone`, Configuration files, grants files or components
     #[arg(required = true, value_name = "DIR|FILE")]
     pub paths: Vec<PathBuf>,
 
-    /// A further folder with handlers, asked about discoveryDetails; may be repeated
+    /// Another folder with handlers, which check discoveryDetails; may be repeated
     #[arg(
         long,
         env = "LEAFHOST_HANDLERS_DIR",
@@ -299,14 +301,14 @@ pub struct CheckArgs {
 /// Flags of `leafhost handler new`.
 #[derive(Debug, Args)]
 pub struct NewArgs {
-    /// The handler's name, which is also the crate's: lower-case letters, digits and '-'
+    /// The name of the handler and of its crate: lower-case letters, digits and '-'
     pub name: String,
 
-    /// The folder to write [default: NAME]
+    /// The folder to create [default: NAME]
     #[arg(long, env = "LEAFHOST_PATH", value_name = "DIR")]
     pub path: Option<PathBuf>,
 
-    /// The leafhost-sdk to depend on: a folder or a version [default: this program's own version]
+    /// The leafhost-sdk that the crate depends on: a folder or a version [default: this program's own version]
     #[arg(long, env = "LEAFHOST_SDK", value_name = "PATH|VERSION")]
     pub sdk: Option<String>,
 }
@@ -317,7 +319,7 @@ pub struct InspectArgs {
     /// The component: .wasm or .wasm.gz
     pub file: PathBuf,
 
-    /// Print a grants file to start from instead
+    /// Print only a grants file to start from
     #[arg(long, env = "LEAFHOST_PRINT_GRANTS", value_parser = BoolishValueParser::new())]
     pub grants: bool,
 
@@ -332,7 +334,7 @@ pub struct RunArgs {
     /// The component: .wasm or .wasm.gz
     pub file: PathBuf,
 
-    /// A Configuration file: its details and properties are used [default: the handler's own example]
+    /// A Configuration file with the details and properties to use [default: the handler's own example]
     #[arg(
         long,
         env = "LEAFHOST_CONFIGURATION",
@@ -341,11 +343,11 @@ pub struct RunArgs {
     )]
     pub configuration: Option<PathBuf>,
 
-    /// A file with the discoveryDetails alone; - reads stdin
+    /// A file with only the discoveryDetails; - reads stdin
     #[arg(long, env = "LEAFHOST_DETAILS", value_name = "FILE")]
     pub details: Option<PathBuf>,
 
-    /// A discovery property, NAME=VALUE or NAME=@FILE, which counts as a Secret; may be repeated, wins over the
+    /// A discovery property: NAME=VALUE, or NAME=@FILE, which counts as a Secret; may be repeated; replaces the
     /// Configuration's
     #[arg(
         long,
@@ -355,33 +357,33 @@ pub struct RunArgs {
     )]
     pub property: Vec<PropertyArg>,
 
-    /// The grants file [default: the one beside FILE]
+    /// The grants file [default: the one next to FILE]
     #[arg(long, env = "LEAFHOST_GRANTS", value_name = "FILE")]
     pub grants: Option<PathBuf>,
 
-    /// Show also what was seen and is no device, and why
+    /// Also show what the handler saw and left out, and why
     #[arg(long, env = "LEAFHOST_EXPLAIN", value_parser = BoolishValueParser::new())]
     pub explain: bool,
 
-    /// Go on and print every report, as the agent would see them, until interrupted
+    /// Keep calling the handler as the agent would, and print every answer, until interrupted
     #[arg(long, short, env = "LEAFHOST_WATCH", value_parser = BoolishValueParser::new())]
     pub watch: bool,
 
-    /// The form of what is printed to stdout
+    /// The output format on stdout
     #[arg(
         long,
         short,
         env = "LEAFHOST_OUTPUT",
-        value_name = "FORM",
+        value_name = "FORMAT",
         default_value = "table"
     )]
     pub output: Output,
 
-    /// The node's name the handler is told [default: the host name]
+    /// The node's name that the handler gets [default: the host name]
     #[arg(long, env = "LEAFHOST_NODE_NAME", value_name = "NAME")]
     pub node_name: Option<String>,
 
-    /// What of the handler's log is shown: error, warn, info, debug or trace
+    /// The level of the handler's log that is shown: error, warn, info, debug or trace
     #[arg(
         long,
         env = "LEAFHOST_LOG_LEVEL",
@@ -401,7 +403,7 @@ fn duration(text: &str) -> Result<Duration, String> {
     let signed: jiff::SignedDuration = text.parse().map_err(|_| remedy.to_owned())?;
     let duration = Duration::try_from(signed).map_err(|_| remedy.to_owned())?;
     if duration.is_zero() {
-        return Err("must be more than nothing".to_owned());
+        return Err("must be more than 0".to_owned());
     }
     Ok(duration)
 }

@@ -2,15 +2,15 @@
 
 /// `leafhost --help`.
 pub const TOP: &str = "\
-Every flag can be given as an environment variable, --node-name as LEAFHOST_NODE_NAME.
+Every flag is also an environment variable: --node-name is LEAFHOST_NODE_NAME.
 
-Exit codes: 0 it worked, 1 it failed, 2 the command line is wrong.
+Exit codes: 0 success, 1 failure, 2 wrong command line.
 
 Examples:
-  leafhost agent --standalone                     run on this machine's /etc/leafhost
+  leafhost agent --standalone                     run with the files in /etc/leafhost
   leafhost status --watch                         a live table of the devices
-  leafhost handler new thermo                     begin a handler of your own
-  leafhost handler run thermo.wasm --explain      try it
+  leafhost handler new thermo                     create your own handler
+  leafhost handler run thermo.wasm --explain      call it once
 ";
 
 /// `leafhost agent --help`.
@@ -19,9 +19,9 @@ Folders         as root               otherwise
   DIR           /etc/leafhost         $XDG_CONFIG_HOME/leafhost (~/.config/leafhost)
   --state-dir   /var/lib/leafhost     $XDG_STATE_HOME/leafhost (~/.local/state/leafhost)
   --cdi-dir     /etc/cdi              cdi in the state folder
-  --kubelet-dir /var/lib/kubelet      none: others than root cannot use it
+  --kubelet-dir /var/lib/kubelet      none: only root can use it
 
-Under systemd (Type=notify) it says when it is ready and when it stops.
+Under systemd (Type=notify) the agent reports when it is ready and when it stops.
 
 Examples:
   leafhost agent --standalone
@@ -32,7 +32,7 @@ Examples:
 
 /// `leafhost status --help`.
 pub const STATUS: &str = "\
-Tables have colours on a terminal unless NO_COLOR is set.
+Tables have colours on a terminal, unless NO_COLOR is set.
 
 Examples:
   leafhost status
