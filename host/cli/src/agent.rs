@@ -65,9 +65,7 @@ fn find_threads() -> Result<()> {
             let waits = || drop(gate.lock());
             thread.spawn_scoped(scope, waits).with_context(|| {
                 let needed = cores + BESIDE_CORES;
-                format!(
-                    "cannot start {needed} threads, which the agent begins with; {MORE_THREADS}"
-                )
+                format!("cannot start the agent's first {needed} threads; {MORE_THREADS}")
             })?;
         }
         drop(closed);
@@ -78,7 +76,7 @@ fn find_threads() -> Result<()> {
 /// A resource takes a socket and a connection: more in sum than a shell's usual limit lets a program open.
 fn open_more_files() {
     if let Err(error) = leafhost_agent::reserve::keep() {
-        tracing::warn!(%error, "cannot raise the limit of open files, many resources may not be offered: ulimit -n");
+        tracing::warn!(%error, "cannot raise the limit of open files: some resources may not be offered; raise it with ulimit -n");
     }
 }
 
@@ -87,7 +85,7 @@ async fn serve(settings: Settings) -> Result<()> {
     let listener = bind(settings.listen, "--listen").await?;
     let address = listener
         .local_addr()
-        .context("cannot read the address that is listened on")?;
+        .context("cannot read the address of the listener")?;
     let metrics = match settings.metrics_listen {
         Some(address) => Some(bind(address, "--metrics-listen").await?),
         None => None,
@@ -159,10 +157,14 @@ async fn bind(address: SocketAddr, flag: &str) -> Result<TcpListener> {
     };
     let remedy = match error.kind() {
         std::io::ErrorKind::AddrInUse => {
-            "another program has it, perhaps another agent: stop that one, or choose another port (0 takes any free one)"
+            "another program uses it, perhaps another agent; stop that program, or choose another port (0 takes any free port)"
         }
-        std::io::ErrorKind::AddrNotAvailable => "this machine has no such address: choose another",
-        std::io::ErrorKind::PermissionDenied => "ports below 1024 are for root: choose another",
+        std::io::ErrorKind::AddrNotAvailable => {
+            "this machine does not have this address; choose another"
+        }
+        std::io::ErrorKind::PermissionDenied => {
+            "only root may use ports below 1024; choose another"
+        }
         _ => "choose another address",
     };
     Err(error).with_context(|| format!("cannot listen on {address} ({flag}): {remedy}"))

@@ -109,14 +109,14 @@ async fn check(
             problems.extend(handlers.validate(found).await);
             notes.extend(handlers.remarks(found).await);
         } else if *complete {
-            let message = format!("no handler {name:?} is there, only {}", handlers.names());
+            let message = format!("there is no handler {name:?}, only {}", handlers.names());
             problems.push(SourceProblem {
                 line: found.handler_line,
                 ..problem(&found.file, "spec.discoveryHandler.name", message)
             });
         } else {
             notes.push(format!(
-                "{}: discoveryDetails of {} not checked, the handler {name} is not at hand (--handlers-dir DIR)",
+                "{}: discoveryDetails of {} not checked: the handler {name} was not found; name its folder with --handlers-dir DIR",
                 found.file, found.configuration.key
             ));
         }

@@ -66,7 +66,7 @@ pub fn run(args: StatusArgs) -> Result<()> {
     }
     let answer = search
         .status(None)?
-        .context("the agent says that nothing has changed although nobody asked that")?;
+        .context("the agent answered \"not changed\" to a request that does not ask for changes")?;
     let text = request.render(&answer.status, Timestamp::now())?;
     Ok(terminal::print(&text)?)
 }

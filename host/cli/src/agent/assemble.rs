@@ -41,7 +41,10 @@ pub async fn agent(
     let socket = socket.inspect_err(|error| {
         // What there is is served all the same.
         let error = crate::failure::line(error);
-        tracing::warn!(error, "leafhost status asks at the address of --listen");
+        tracing::warn!(
+            error,
+            "cannot serve the socket for leafhost status; it uses the address of --listen"
+        );
     });
     let (socket, bound) = socket.ok().unzip();
     for problem in &problems {
@@ -93,7 +96,7 @@ async fn start_runtime(settings: &Settings) -> Result<(Arc<Runtime>, Vec<String>
     });
     started
         .await
-        .context("starting the runtime broke down, which is a bug")?
+        .context("the start of the runtime panicked; this is a bug, see the log")?
 }
 
 // Each port holds the whole home: so the state folder's lock lasts as long as anything may write there.

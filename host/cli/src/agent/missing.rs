@@ -53,30 +53,30 @@ impl Machine {
         let mut problems = Vec::new();
         match &self.events {
             Some(Err(error)) => problems.push(format!(
-                "no device events ({error}): handlers that wait for them are called every minute instead"
+                "cannot receive device events ({error}): the agent calls handlers that wait for them every minute instead"
             )),
             Some(Ok(Group::Kernel)) => problems.push(
-                "no udevd in this network namespace: devices have no ID_* properties and no tags, the kernel's own events are heard; install udev, or run the agent in the host's network namespace"
+                "no udevd in this network namespace: devices have no ID_* properties and no tags, and the agent receives only the kernel's own events; install udev, or run the agent in the host's network namespace"
                     .to_owned(),
             ),
             Some(Ok(_)) | None => {}
         }
         if let Some(error) = &self.no_network {
             problems.push(format!(
-                "no view of the network ({error}): handlers with the grant `network` reach nothing; let the agent open netlink sockets (AF_NETLINK)"
+                "cannot list the network interfaces ({error}): handlers with the grant `network` reach nothing; let the agent open netlink sockets (AF_NETLINK)"
             ));
         }
         if let Some(dir) = &self.cdi_dir {
             if !self.is_root && dir != Path::new(SYSTEM_CDI) {
                 problems.push(format!(
-                    "not root: CDI specs are written to {}, where container runtimes do not look by themselves; start as root, or give podman --cdi-spec-dir",
+                    "not root: the agent writes CDI specs to {}, where container runtimes do not look by default; start it as root, or give podman --cdi-spec-dir",
                     dir.display()
                 ));
             }
             // Where a kubelet gives the devices to pods nobody waits for podman.
             if self.podman.is_none() && !self.has_kubelet {
                 problems.push(
-                    "no podman on the PATH: CDI specs are written all the same; install podman 4.1 or newer to use them"
+                    "no podman on the PATH: the agent writes CDI specs anyway; install podman 4.1 or newer to use them"
                         .to_owned(),
                 );
             }

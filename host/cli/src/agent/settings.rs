@@ -74,7 +74,7 @@ impl Settings {
             // An empty environment variable says no.
             None | Some("") => {
                 return Err(Usage(
-                    "say where Configurations come from: --standalone runs on this machine's files; this version cannot join a cluster"
+                    "no source of Configurations: this version reads them from files and cannot join a cluster; start with --standalone [DIR]"
                         .to_owned(),
                 )
                 .into());
@@ -143,7 +143,8 @@ impl Settings {
 
 /// The path from the root: it is shown to others, who are elsewhere.
 fn absolute(path: &Path) -> Result<PathBuf> {
-    std::path::absolute(path).with_context(|| format!("cannot tell where {} is", path.display()))
+    std::path::absolute(path)
+        .with_context(|| format!("cannot make the path {} absolute", path.display()))
 }
 
 #[cfg(test)]

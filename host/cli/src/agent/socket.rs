@@ -17,7 +17,7 @@ pub fn group(name: &str) -> Result<Group> {
     let found = Group::from_name(name).context("cannot look up groups")?;
     found.ok_or_else(|| {
         Usage(format!(
-            "--socket-group {name:?}: there is no such group; make it with `groupadd`, or name another"
+            "--socket-group {name:?}: this group does not exist; create it with `groupadd`, or name another group"
         ))
         .into()
     })

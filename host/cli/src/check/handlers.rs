@@ -74,7 +74,7 @@ impl Handlers {
     /// Their names, for people.
     pub fn names(&self) -> String {
         if self.by_name.is_empty() {
-            return "none that loads".to_owned();
+            return "none that can be loaded".to_owned();
         }
         let names: Vec<&str> = self.by_name.keys().map(String::as_str).collect();
         names.join(", ")

@@ -37,7 +37,7 @@ async fn a_good_file_has_no_problem_and_says_what_was_not_checked() {
     let findings = checked(&write(dir.path(), "a.yaml", GOOD)).await;
     assert_eq!(findings.problems, Vec::<String>::new());
     assert_eq!(findings.configurations, 1);
-    assert!(findings.notes[0].contains("the handler cam is not at hand"));
+    assert!(findings.notes[0].contains("the handler cam was not found"));
 }
 
 #[tokio::test]

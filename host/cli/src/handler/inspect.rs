@@ -43,7 +43,7 @@ pub fn run(args: &InspectArgs) -> Result<()> {
     let shared = if description.shared {
         "shared: visible from many nodes"
     } else {
-        "local: of this node only"
+        "local: visible from this node only"
     };
     field(&mut text, "Devices", shared);
     for warning in handler.warnings() {
@@ -89,7 +89,7 @@ fn surface(text: &mut String, file: &SourceFile, inspection: &Inspection) -> Res
         ([], _) => "none".to_owned(),
         (needed, Some(_)) => needed.join(", "),
         (needed, None) => format!(
-            "{} (no grants file beside it: --grants prints one)",
+            "{} (no grants file next to it; --grants prints one)",
             needed.join(", ")
         ),
     };

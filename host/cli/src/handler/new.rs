@@ -189,7 +189,7 @@ fn write(name: &str, dir: &Path, sdk: &str) -> Result<()> {
         .find(|(path, _)| path.symlink_metadata().is_ok())
     {
         bail!(
-            "{} is already there and stays as it is: choose another --path",
+            "{} already exists; choose another folder with --path",
             path.display()
         );
     }

@@ -35,7 +35,7 @@ pub fn runtime(compiler: &CompilerArgs, discovers: bool) -> Result<Arc<Runtime>>
         events,
         network,
     })
-    .context("cannot start the runtime of handlers, which keeps what it compiled in $XDG_CACHE_HOME/leafhost (~/.cache/leafhost)")
+    .context("cannot start the runtime for handlers, which keeps compiled handlers in $XDG_CACHE_HOME/leafhost (~/.cache/leafhost)")
 }
 
 /// Reads a component and the grants file beside it, or the one that is given.

@@ -135,7 +135,7 @@ fn session_lines(out: &mut Page, session: &SessionView, now: Timestamp) -> std::
                 "invalid-details" => "when the Configuration changes".to_owned(),
                 _ => "only on an event or a change".to_owned(),
             },
-            |next| format!("{next} after the last at the latest"),
+            |next| format!("at most {next} after the last"),
         ),
     );
     out.field("Devices", &session.devices.to_string());
@@ -163,7 +163,7 @@ fn skipped_lines(out: &mut Page, session: &SessionView) -> std::io::Result<()> {
     if session.skipped.is_empty() && session.skipped_dropped == 0 {
         return Ok(());
     }
-    out.section(&format!("Seen by {} and no device", session.source));
+    out.section(&format!("Skipped by {}", session.source));
     if !session.skipped.is_empty() {
         out.table(&skipped(&session.skipped))?;
     }
@@ -214,7 +214,7 @@ fn pod_lines(out: &mut Page, status: &Status, view: &ConfigurationView) {
     if lines.is_empty() {
         return;
     }
-    out.section("In a pod's container: any device, or a certain one");
+    out.section("In a pod's container: any device, or a particular one");
     out.lines
         .extend(lines.into_iter().map(|line| format!("  {line}")));
 }

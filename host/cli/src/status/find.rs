@@ -110,7 +110,7 @@ impl Search {
                             bail!(trouble.at(&named));
                         }
                         Err(Trouble::Absent(why)) => looked.push(format!(
-                            "{} names {address}, where none answers ({why})",
+                            "{} names {address}, where no agent answers ({why})",
                             path.display()
                         )),
                         Err(Trouble::Other(why)) => looked.push(format!(
@@ -132,7 +132,7 @@ impl Search {
                     bail!(trouble.at(&format!("at {DEFAULT_LISTEN}")));
                 }
                 Err(Trouble::Absent(why)) => {
-                    looked.push(format!("none at {DEFAULT_LISTEN} ({why})"));
+                    looked.push(format!("no agent at {DEFAULT_LISTEN} ({why})"));
                 }
                 Err(Trouble::Other(why)) => {
                     looked.push(format!("something else at {DEFAULT_LISTEN} ({why})"));
@@ -163,7 +163,7 @@ impl Trouble {
         match self {
             Self::Absent(why) => format!("no agent answers {place}: {why}"),
             Self::Slow(patience) => format!(
-                "the agent {place} has not answered within {} s: it is busy or hangs; try again, and read its log (`journalctl -u leafhost`, or where its stderr goes) before it is restarted",
+                "the agent {place} has not answered within {} s: it is busy or hangs; try again, and read its log (`journalctl -u leafhost`, or where its stderr goes) before you restart it",
                 patience.as_secs_f64()
             ),
             Self::Other(why) => format!("what answers {place} is no leafhost agent: {why}"),
@@ -178,12 +178,12 @@ fn trouble(error: ureq::Error, patience: Duration) -> Trouble {
     };
     match error {
         Timeout(ureq::Timeout::Connect | ureq::Timeout::Resolve) => {
-            Trouble::Absent("nothing answers there; a firewall may drop what is sent".to_owned())
+            Trouble::Absent("nothing answers; a firewall may drop the packets".to_owned())
         }
         Timeout(_) => Trouble::Slow(patience),
         Io(error) if error.kind() == ErrorKind::TimedOut => Trouble::Slow(patience),
         Io(error) if is_mid_answer(&error) => {
-            Trouble::Other(format!("the answer breaks off: {error}"))
+            Trouble::Other(format!("the answer is incomplete: {error}"))
         }
         Io(error) => Trouble::Absent(error.to_string()),
         error @ (HostNotFound | ConnectionFailed | BadUri(_) | Http(_)) => {
@@ -315,7 +315,7 @@ mod tests {
             .unwrap();
         let search = Search::new(None, Some(dir.path()), &User::default());
         let error = format!("{:#}", search.status(None).unwrap_err());
-        assert!(error.contains("none answers"), "{error}");
+        assert!(error.contains("no agent answers"), "{error}");
         assert!(error.contains("refused"), "{error}");
     }
 

@@ -22,12 +22,12 @@ pub fn hint(status: &Status) -> Option<String> {
     let dir = &kubelet.dir;
     if kubelet.socket_missing {
         return Some(format!(
-            "kubelet: {dir}, which runs without its registration socket"
+            "kubelet: {dir}, running without its registration socket"
         ));
     }
     if !kubelet.present {
         return Some(format!(
-            "kubelet: none at {dir}; devices are offered as soon as one runs there (another folder: --kubelet-dir)"
+            "kubelet: none at {dir}; the agent offers devices as soon as one runs there (another folder: --kubelet-dir)"
         ));
     }
     let all = kubelet.resources.len();

@@ -258,7 +258,7 @@ fn a_configuration_is_shown_with_calls_devices_and_the_podman_line() {
 Session of cam.wasm
   Last call:       12s ago, ok, took 38 ms (computing 3.1 ms, memory 1.1 MiB)
   Called for:      timer
-  Next call:       10 s after the last at the latest
+  Next call:       at most 10 s after the last
   Devices:         2
 
   LEFT-OUT  WHY
@@ -274,7 +274,7 @@ Use one device, or all
   podman --cdi-spec-dir /home/a/cdi run --rm --device akri.sh/cams=all IMAGE
   (podman before 5.5 has no --cdi-spec-dir: as root, start the agent with --cdi-dir /etc/cdi, or copy the specs there from /home/a/cdi)
 
-Seen by cam.wasm and no device
+Skipped by cam.wasm
   SKIPPED   RULE   WHY
   10.0.0.7  types  is a printer
   and 3 more

@@ -180,7 +180,7 @@ fn drawing(text: &str, size: Size) -> String {
         .map(|line| terminal::cut(line, size.width))
         .collect();
     if !fits {
-        let more = format!("… {} more lines: the terminal is too low", all - room);
+        let more = format!("… {} more lines: the terminal is too small", all - room);
         lines.push(terminal::cut(&more, size.width).into_owned().into());
     }
     // A line is cleared before it is written: in the last column clearing would take the last character.

@@ -199,7 +199,7 @@ impl Document {
 
     /// An error unless there was an answer. `origin` says where the details are from.
     pub fn failure(&self, origin: &str) -> Result<()> {
-        let error = self.error.as_deref().unwrap_or("says nothing more");
+        let error = self.error.as_deref().unwrap_or("no reason given");
         match self.result.as_str() {
             "ok" => Ok(()),
             "invalid-details" => {
@@ -213,7 +213,7 @@ impl Document {
                     .collect();
                 bail!("{} refuses {origin}: {}", self.handler, problems.join("; "))
             }
-            "unavailable" => bail!("{} cannot tell at the moment: {error}", self.handler),
+            "unavailable" => bail!("{} is unavailable: {error}", self.handler),
             reason => bail!("the call of {} failed ({reason}): {error}", self.handler),
         }
     }

@@ -116,8 +116,8 @@ pub fn cost(document: &Document, explain: bool, limits: &Limits) -> Vec<String> 
     if let Some(extent) = document.extent {
         parts.push(match (extent, document.devices.len()) {
             ("unchanged", _) => "the same devices as before".to_owned(),
-            ("partial", 1) => "1 device, perhaps not all".to_owned(),
-            ("partial", number) => format!("{number} devices, perhaps not all"),
+            ("partial", 1) => "1 device (partial answer)".to_owned(),
+            ("partial", number) => format!("{number} devices (partial answer)"),
             (_, 1) => "1 device".to_owned(),
             (_, number) => format!("{number} devices"),
         });
@@ -156,7 +156,10 @@ pub fn cost(document: &Document, explain: bool, limits: &Limits) -> Vec<String> 
         },
     ];
     if call.log_dropped > 0 {
-        lines.push(format!("{} log lines were over the rate", call.log_dropped));
+        lines.push(format!(
+            "{} log lines dropped: over the rate",
+            call.log_dropped
+        ));
     }
     lines.extend(call.denied.iter().map(|what| format!("denied: {what}")));
     lines.extend(

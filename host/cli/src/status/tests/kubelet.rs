@@ -94,7 +94,7 @@ fn the_overview_says_how_it_goes_with_the_kubelet() {
                 kubelet.problems = vec!["no kubelet here: the folder is missing".into()];
             }),
             vec![
-                "kubelet: none at /var/lib/kubelet; devices are offered as soon as one runs there (another folder: --kubelet-dir)",
+                "kubelet: none at /var/lib/kubelet; the agent offers devices as soon as one runs there (another folder: --kubelet-dir)",
             ],
         ),
         (
@@ -104,7 +104,7 @@ fn the_overview_says_how_it_goes_with_the_kubelet() {
                 kubelet.problems = vec!["kubelet.sock is missing: restart it".into()];
             }),
             vec![
-                "kubelet: /var/lib/kubelet, which runs without its registration socket",
+                "kubelet: /var/lib/kubelet, running without its registration socket",
                 "! kubelet.sock is missing: restart it",
             ],
         ),
@@ -115,7 +115,7 @@ fn the_overview_says_how_it_goes_with_the_kubelet() {
                 kubelet.problems = vec!["cannot look at it: run as root".into()];
             }),
             vec![
-                "kubelet: none at /var/lib/kubelet; devices are offered as soon as one runs there (another folder: --kubelet-dir)",
+                "kubelet: none at /var/lib/kubelet; the agent offers devices as soon as one runs there (another folder: --kubelet-dir)",
                 "! cannot look at it: run as root",
             ],
         ),
@@ -233,7 +233,7 @@ fn a_configuration_says_what_a_pod_asks_for() {
     assert_eq!(
         lines(mk_kubelet()),
         [
-            "In a pod's container: any device, or a certain one",
+            "In a pod's container: any device, or a particular one",
             "  resources: {limits: {akri.sh/cams: 1}}",
             "  resources: {limits: {akri.sh/cams-8120fe: 1}}",
         ]

@@ -123,7 +123,7 @@ fn the_cost_stands_against_the_limits() {
             "1 device, 1 left out, 3 skipped (--explain shows them), woken by first",
             "took 38 ms of 30 s, computed 3.1 ms of 2 s, memory 1.1 MiB of 64 MiB",
             "next call after 10 s if nothing wakes it",
-            "4 log lines were over the rate",
+            "4 log lines dropped: over the rate",
             "denied: udev.read gpu",
         ]
     );
