@@ -166,7 +166,7 @@ pub struct AgentArgs {
     #[arg(long, env = "LEAFHOST_METRICS_LISTEN", value_name = "ADDR:PORT")]
     pub metrics_listen: Option<SocketAddr>,
 
-    /// How long a handler stays Offline before its devices are withdrawn, such as 30s or 5m
+    /// How long a handler stays Offline before the agent deletes its Instances, such as 30s or 5m
     #[arg(long, env = "LEAFHOST_HANDLER_EVICTION", value_name = "DURATION", default_value = "5m",
         value_parser = duration)]
     pub handler_eviction: Duration,
