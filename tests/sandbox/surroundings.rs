@@ -66,7 +66,7 @@ fn a_folder_full_of_garbage_pushes_no_handler_and_no_configuration_out() -> Resu
                 fs::write(yard.home.path().join(name), "garbage")?;
             }
         }
-        yard.tells("files more than the 1000 that are read")?;
+        yard.tells("files beyond the first 1000 by name")?;
         yard.tells("a-00000.wasm")?;
         Ok(())
     })?;

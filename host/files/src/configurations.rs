@@ -18,7 +18,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use crate::blocking::blocking;
-use crate::folder::{Content, Folder, Kind, LONGEST_NAME, Rules, Snapshot};
+use crate::folder::{Content, Folder, Kind, Rules, Snapshot};
 use crate::properties::{self, Values};
 use crate::regular::Error;
 use crate::{atomic, own};
@@ -45,20 +45,14 @@ const RULES: Rules = Rules {
     ],
     nested: false,
     max_files: 1000,
-    max_bytes: 32 << 20,
-    longest_name: LONGEST_NAME,
 };
 
 /// The last good text of each file, of what was accepted.
 type Kept = BTreeMap<String, Arc<str>>;
 /// The most bytes of documents of a file that serve: what it says now, and what it said before where that serves on.
 const MAX_TEXTS: usize = 2 << 20;
-/// The same of all files.
-const MAX_TEXTS_IN_ALL: usize = 63 << 20;
 /// The most bytes that are read of what was kept of a file: its documents with what separates them.
 const MAX_KEPT: u64 = 3 << 20;
-/// The same of all files.
-const MAX_KEPT_IN_ALL: usize = 64 << 20;
 /// The most Configurations that one message names.
 const MAX_NAMED: usize = 5;
 
@@ -70,26 +64,23 @@ struct Memory {
 }
 
 impl Memory {
-    /// From what was kept, with the files of values that it names; a Configuration that is in two files there may be of either.
-    fn new(kept: Kept) -> (Self, BTreeSet<String>) {
+    /// From what was kept; a Configuration that two files have may be of either.
+    fn new(kept: Kept) -> Self {
         let mut served: BTreeMap<ConfigurationKey, Option<String>> = BTreeMap::new();
-        let mut values = BTreeSet::new();
         for (name, text) in &kept {
             for document in documents::read(name, text).documents {
-                values.extend(properties::files(&document.configuration));
                 let file = served.entry(document.configuration.key);
                 file.and_modify(|file| *file = None)
                     .or_insert_with(|| Some(name.clone()));
             }
         }
         let served = served.into_iter();
-        let memory = Self {
+        Self {
             served: served
                 .filter_map(|(key, file)| Some((key, file?)))
                 .collect(),
             kept,
-        };
-        (memory, values)
+        }
     }
 }
 
@@ -108,22 +99,18 @@ impl FileConfigurations {
             (kept, memory)
         })
         .await;
-        let ((memory, values), problems) = memory?;
+        let (memory, problems) = memory?;
         let mut tasks = JoinSet::new();
-        let mut watched = |name: &str, rules, kept| {
-            let watched = Folder::new(folder.join(name), rules, kept);
+        let mut watched = |name: &str, rules| {
+            let watched = Folder::new(folder.join(name), rules);
             let snapshots = watched.snapshots();
             tasks.spawn(watched.watch());
             snapshots
         };
         let folders = Folders {
-            configurations: watched(
-                "configurations",
-                RULES,
-                memory.kept.keys().cloned().collect(),
-            ),
-            secrets: watched("secrets", properties::RULES, values.clone()),
-            configmaps: watched("configmaps", properties::RULES, values),
+            configurations: watched("configurations", RULES),
+            secrets: watched("secrets", properties::RULES),
+            configmaps: watched("configmaps", properties::RULES),
         };
         let (sender, set) = watch::channel(Arc::default());
         tasks.spawn(follow(folder, folders, path, memory, sender));
@@ -254,16 +241,11 @@ fn assemble(
             .collect();
         &lost
     };
-    let said = files.values().map(|content| match content {
-        Content::Bytes(bytes) => bytes.len(),
-        _ => 0,
-    });
-    let mut room = said.fold(MAX_TEXTS_IN_ALL, usize::saturating_sub);
     let readings: Vec<(&str, Reading)> = files
         .iter()
         .map(|(name, content)| {
             let kept = kept.get(name).map(|text| &**text);
-            (name.as_str(), read(&at(name), content, kept, &mut room))
+            (name.as_str(), read(&at(name), content, kept))
         })
         .collect();
     let offers: Vec<_> = readings
@@ -321,8 +303,8 @@ fn assemble(
     set
 }
 
-/// What a file says, and where it is not good what of it was `kept`, as far as there is `room`.
-fn read(file: &str, content: &Content, kept: Option<&str>, room: &mut usize) -> Reading {
+/// What a file says, and what was `kept` of it where it is not good.
+fn read(file: &str, content: &Content, kept: Option<&str>) -> Reading {
     let refused = |why| Reading {
         documents: Vec::new(),
         problems: vec![problem(file, why)],
@@ -336,7 +318,7 @@ fn read(file: &str, content: &Content, kept: Option<&str>, room: &mut usize) -> 
         },
     };
     if !reading.problems.is_empty() || !matches!(content, Content::Bytes(_)) {
-        retain(file, kept, room, &mut reading);
+        retain(file, kept, &mut reading);
     }
     reading
 }
@@ -444,7 +426,7 @@ fn folder_problems(path: &Path, snapshot: &Snapshot, values: &Values) -> Vec<Sou
 
 /// Adds to a file with problems what it said last and does not say now: a document that cannot be read may be any. Where all
 /// problems are of documents whose names could be read, what none of them names is gone.
-fn retain(file: &str, kept: Option<&str>, room: &mut usize, reading: &mut Reading) {
+fn retain(file: &str, kept: Option<&str>, reading: &mut Reading) {
     let earlier = kept.map(|text| documents::read(file, text).documents);
     let now: BTreeSet<_> = reading.documents.iter().map(key).cloned().collect();
     let mut retained: Vec<Document> = earlier.unwrap_or_default();
@@ -458,15 +440,16 @@ fn retain(file: &str, kept: Option<&str>, room: &mut usize, reading: &mut Readin
     });
     let mut lost = Vec::new();
     let said = reading.documents.iter().map(|document| document.text.len());
-    let mut own_room = said.fold(MAX_TEXTS, usize::saturating_sub);
-    retained.retain(|document| {
-        let bytes = document.text.len();
-        let (Some(own), Some(all)) = (own_room.checked_sub(bytes), room.checked_sub(bytes)) else {
+    let mut left = said.fold(MAX_TEXTS, usize::saturating_sub);
+    retained.retain(|document| match left.checked_sub(document.text.len()) {
+        Some(rest) => {
+            left = rest;
+            true
+        }
+        None => {
             lost.push(key(document).clone());
-            return false;
-        };
-        (own_room, *room) = (own, all);
-        true
+            false
+        }
     });
     for problem in &mut reading.problems {
         let keys: Vec<_> = retained
@@ -509,7 +492,6 @@ fn problem(source: &str, message: String) -> SourceProblem {
 fn read_kept(folder: &Path) -> std::io::Result<(Kept, Vec<SourceProblem>)> {
     let mut kept = Kept::new();
     let mut problems = Vec::new();
-    let mut left = MAX_KEPT_IN_ALL;
     for name in atomic::open(folder)? {
         if RULES.kind(&name).is_none() {
             continue;
@@ -520,16 +502,6 @@ fn read_kept(folder: &Path) -> std::io::Result<(Kept, Vec<SourceProblem>)> {
             Err(Error::Refused(why)) => Err(why),
             Err(Error::Io(error)) => return Err(error),
         };
-        let text = text.and_then(|text| {
-            let rest = left.checked_sub(text.len());
-            left = rest.ok_or_else(|| {
-                format!(
-                    "the files before it have nearly {} MiB, which is the most",
-                    MAX_KEPT_IN_ALL >> 20
-                )
-            })?;
-            Ok(text)
-        });
         match text {
             Ok(text) => drop(kept.insert(name, text.into())),
             Err(why) => {

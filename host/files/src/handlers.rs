@@ -1,6 +1,6 @@
 //! Handler files: components with their grants beside them, from one or several folders.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use crate::blocking::blocking;
-use crate::folder::{self, Content, Folder, Kind, LONGEST_NAME, Rules, Snapshot};
+use crate::folder::{self, Content, Folder, Kind, Rules, Snapshot};
 
 mod accepted;
 mod loads;
@@ -49,9 +49,6 @@ const RULES: Rules = Rules {
     ],
     nested: false,
     max_files: 1000,
-    max_bytes: 64 << 20,
-    // What is kept of one is called so, with an ending.
-    longest_name: LONGEST_NAME - accepted::VERSION.len(),
 };
 
 /// Where handler files lie.
@@ -90,11 +87,10 @@ impl FileHandlers {
         let mut tasks = JoinSet::new();
         let loads = blocking(move || Loads::open(state)).await?;
         let accepted = Accepted::open(kept, Places(folders.clone()), &mut tasks).await?;
-        let kept = names(accepted.all().keys());
         let watched = folders
             .into_iter()
             .map(|path| {
-                let folder = Folder::new(path.clone(), RULES, kept.clone());
+                let folder = Folder::new(path.clone(), RULES);
                 let snapshots = folder.snapshots();
                 tasks.spawn(folder.watch());
                 (path, snapshots)
@@ -156,16 +152,6 @@ impl HandlerSource for FileHandlers {
             tracing::debug!(%error, "cannot write down what is being loaded");
         }
     }
-}
-
-/// The names of components and of their grants.
-fn names<'a>(components: impl Iterator<Item = &'a String>) -> BTreeSet<String> {
-    components
-        .flat_map(|name| {
-            let grants = stem(name).map(|stem| format!("{stem}{GRANTS}"));
-            [Some(name.clone()), grants].into_iter().flatten()
-        })
-        .collect()
 }
 
 async fn follow(
@@ -346,7 +332,7 @@ fn orphan(name: &str, snapshot: &Snapshot) -> Option<String> {
     let has_component = COMPONENTS
         .iter()
         .any(|suffix| snapshot.files.contains_key(&format!("{stem}{suffix}")));
-    (!has_component).then(|| format!("grants to nobody: there is no {stem}.wasm beside it"))
+    (!has_component).then(|| format!("orphaned grants file: no {stem}.wasm next to it; add the handler or remove the file"))
 }
 
 fn problem(source: String, message: String) -> SourceProblem {

@@ -6,11 +6,11 @@
 mod atomic;
 mod blocking;
 pub mod configurations;
+mod events;
 pub mod folder;
 pub mod handlers;
 pub mod instances;
 pub mod ledger;
-mod listen;
 mod own;
 pub mod properties;
 mod regular;

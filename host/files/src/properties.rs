@@ -7,7 +7,7 @@ use leafhost_core::configuration::{
 };
 use leafhost_core::session::Property;
 
-use crate::folder::{Content, Kind, LONGEST_NAME, Rules, Snapshot};
+use crate::folder::{Content, Kind, Rules, Snapshot};
 
 /// The longest value, in bytes.
 pub const MAX_VALUE: u64 = 1 << 20;
@@ -24,8 +24,6 @@ pub const RULES: Rules = Rules {
     }],
     nested: true,
     max_files: 1000,
-    max_bytes: 32 << 20,
-    longest_name: LONGEST_NAME,
 };
 
 /// Where named values are: `secrets/NAME/KEY` and `configmaps/NAME/KEY` below `folder`.
@@ -103,7 +101,7 @@ impl Values {
             Some(Content::Digest(_) | Content::Pending) => Err(FieldProblem::new(
                 at(""),
                 format!(
-                    "{file} is still being written, or not read since its folder holds too much"
+                    "{file} is still being written, or is beyond the files of its folder that are read"
                 ),
             )),
             None if reference.optional == Some(true) => Ok(None),
@@ -119,17 +117,6 @@ impl Values {
 pub fn without_newline(file: &[u8]) -> &[u8] {
     let line = file.strip_suffix(b"\n");
     line.map_or(file, |line| line.strip_suffix(b"\r").unwrap_or(line))
-}
-
-/// The files `NAME/KEY` whose values a Configuration has, be they secrets or not.
-pub fn files(configuration: &Configuration) -> impl Iterator<Item = String> {
-    let properties = configuration.properties.iter();
-    let references = properties.filter_map(|property| match property.value_from.as_ref()? {
-        ValueFrom::SecretKeyRef(reference) | ValueFrom::ConfigMapKeyRef(reference) => {
-            Some(reference)
-        }
-    });
-    references.map(|reference| format!("{}/{}", reference.name, reference.key))
 }
 
 /// The field of a reference that cannot be used, and why.

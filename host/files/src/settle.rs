@@ -1,6 +1,6 @@
-//! When a file of a watched folder counts: closed and unchanged for a while; and when it counts as gone.
+//! When a file of a watched folder is stable: closed and unchanged for a while; and when it counts as gone.
 //!
-//! Pure: told what was heard and seen and when, it says what has settled. Knows no file system.
+//! Pure: gets events, scans of the folder and their times, and returns what has settled. Knows no file system.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -21,10 +21,10 @@ pub struct Stamp {
     pub changed: (i64, i64),
 }
 
-/// Something that happened to a file.
+/// What inotify reports of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Heard {
-    /// It was made: by a writer that will close it, or as a link, which nobody closes.
+pub enum FileEvent {
+    /// It was created: by a writer that will close it, or as a link, which nobody closes.
     Created,
     /// It was written to and is open.
     Written,
@@ -35,8 +35,8 @@ pub enum Heard {
 /// What has settled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Settled {
-    /// The file is there and at rest; its content may differ from before.
-    Rests,
+    /// The file is there and does not change; its content may differ from before.
+    Stable,
     /// The file is gone.
     Gone,
 }
@@ -44,43 +44,39 @@ pub enum Settled {
 /// Whether somebody has the file open for writing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Writer {
-    /// Nobody, as far as was heard. Created and Written lead out.
+    /// Nobody, as far as events tell. Created and Written lead out.
     None,
-    /// It was made, or found empty, and nothing more heard. Closed, Written, or a long silence lead out.
-    Perhaps,
-    /// It was written to. Closed leads out, or a long silence: truncate(2) writes and nobody closes, and a replaced folder takes
-    /// the writer's close with it.
+    /// It was created, or found empty, and no event followed. Closed, Written, or `FOLDER_BACKSTOP` without events lead out.
+    Possible,
+    /// It was written to. Closed leads out, or `FILE_SILENT` without events: after truncate(2) nobody closes, and when the folder
+    /// is replaced, the close is not reported.
     Writing,
 }
 
 #[derive(Debug)]
 struct Entry {
-    /// As last seen; absent while the file is.
+    /// As of the last scan; absent while the file is.
     stamp: Option<Stamp>,
-    /// When something last happened to it.
+    /// The time of the last event or change.
     quiet_since: Instant,
-    /// Whether something was heard of it since it was last seen, which explains that it is another.
-    heard: bool,
+    /// Whether an event came since the last scan, which explains that the stamp differs.
+    had_event: bool,
     writer: Writer,
-    /// Whether something happened since it last counted.
+    /// Whether something happened since it last settled.
     pending: bool,
-    /// Whether it ever counted.
-    counted: bool,
+    /// Whether it ever settled, or was reported as not settled.
+    reported: bool,
 }
 
 impl Entry {
-    fn is_known(&self) -> bool {
-        self.stamp.is_some() || self.counted
-    }
-
     /// When it settles, if nothing more happens.
     fn settles(&self) -> Option<(Instant, Settled)> {
         let (wait, settled) = match (self.stamp, self.writer) {
             (None, _) => (FILE_GONE, Settled::Gone),
             (Some(_), _) if !self.pending => return None,
-            (Some(_), Writer::None) => (FILE_SETTLE, Settled::Rests),
-            (Some(_), Writer::Perhaps) => (FOLDER_BACKSTOP, Settled::Rests),
-            (Some(_), Writer::Writing) => (FILE_SILENT, Settled::Rests),
+            (Some(_), Writer::None) => (FILE_SETTLE, Settled::Stable),
+            (Some(_), Writer::Possible) => (FOLDER_BACKSTOP, Settled::Stable),
+            (Some(_), Writer::Writing) => (FILE_SILENT, Settled::Stable),
         };
         Some((self.quiet_since + wait, settled))
     }
@@ -93,59 +89,59 @@ pub struct Settling {
 }
 
 impl Settling {
-    /// Something happened to a file.
-    pub fn heard(&mut self, name: &str, heard: Heard, now: Instant) {
+    /// Takes an event of a file.
+    pub fn event(&mut self, name: &str, event: FileEvent, now: Instant) {
         let entry = self.entries.entry(name.to_owned()).or_insert(Entry {
             stamp: None,
             quiet_since: now,
-            heard: true,
+            had_event: true,
             writer: Writer::None,
             pending: true,
-            counted: false,
+            reported: false,
         });
-        entry.heard = true;
+        entry.had_event = true;
         entry.pending = true;
         entry.quiet_since = now;
-        entry.writer = match heard {
-            Heard::Closed => Writer::None,
-            Heard::Written => Writer::Writing,
-            Heard::Created if entry.writer == Writer::Writing => Writer::Writing,
-            Heard::Created => Writer::Perhaps,
+        entry.writer = match event {
+            FileEvent::Closed => Writer::None,
+            FileEvent::Written => Writer::Writing,
+            FileEvent::Created if entry.writer == Writer::Writing => Writer::Writing,
+            FileEvent::Created => Writer::Possible,
         };
     }
 
-    /// Events were lost: whoever wrote may have closed.
-    pub fn lost(&mut self, now: Instant) {
+    /// Events were lost: a writer may have closed its file.
+    pub fn events_lost(&mut self, now: Instant) {
         for entry in self.entries.values_mut() {
             if entry.writer == Writer::Writing {
-                entry.writer = Writer::Perhaps;
+                entry.writer = Writer::Possible;
                 entry.quiet_since = now;
             }
-            entry.heard = false;
+            entry.had_event = false;
         }
     }
 
-    /// The folder was looked through and this is all there is.
-    pub fn seen(&mut self, found: &BTreeMap<String, Stamp>, now: Instant) {
+    /// Takes the result of a scan: all files of the folder.
+    pub fn scanned(&mut self, found: &BTreeMap<String, Stamp>, now: Instant) {
         for (name, stamp) in found {
-            // An empty file of which nothing was heard: somebody is about to write it, more likely than not.
+            // An empty file without an event: a program is probably about to write it.
             let writer = match stamp.size {
-                0 => Writer::Perhaps,
+                0 => Writer::Possible,
                 _ => Writer::None,
             };
             let entry = self.entries.entry(name.clone()).or_insert(Entry {
                 stamp: None,
                 quiet_since: now,
-                heard: false,
+                had_event: false,
                 writer,
                 pending: true,
-                counted: false,
+                reported: false,
             });
-            let heard = std::mem::take(&mut entry.heard);
+            let had_event = std::mem::take(&mut entry.had_event);
             if entry.stamp != Some(*stamp) {
-                if !heard {
+                if !had_event {
                     entry.quiet_since = now;
-                    // Another file took its place without an event, so the events of the writer were about the other.
+                    // Another file took its place without an event: the events of a writer were those of the former file.
                     if entry.stamp.is_some_and(|seen| seen.inode != stamp.inode) {
                         entry.writer = writer;
                     }
@@ -156,50 +152,33 @@ impl Settling {
         }
         self.entries.retain(|name, entry| {
             if !found.contains_key(name) {
-                entry.heard = false;
+                entry.had_event = false;
                 if entry.stamp.take().is_some() {
                     entry.quiet_since = now;
                     entry.writer = Writer::None;
                 }
             }
-            entry.stamp.is_some() || entry.counted
+            entry.stamp.is_some() || entry.reported
         });
     }
 
     /// A file changed while it was read.
-    pub fn moved_on(&mut self, name: &str, now: Instant) {
+    pub fn changed_while_read(&mut self, name: &str, now: Instant) {
         if let Some(entry) = self.entries.get_mut(name) {
             entry.pending = true;
             entry.quiet_since = now;
         }
     }
 
-    /// A file could not be read: it is taken once more, after a while.
-    pub fn unread(&mut self, name: &str, now: Instant) {
-        self.moved_on(name, now);
+    /// A file could not be read: it settles once more after `FOLDER_BACKSTOP`.
+    pub fn unreadable(&mut self, name: &str, now: Instant) {
+        self.changed_while_read(name, now);
         if let Some(entry) = self.entries.get_mut(name) {
-            entry.writer = Writer::Perhaps;
+            entry.writer = Writer::Possible;
         }
     }
 
-    /// Whether the file was seen, not only heard of.
-    pub fn knows(&self, name: &str) -> bool {
-        let entry = self.entries.get(name);
-        entry.is_some_and(Entry::is_known)
-    }
-
-    /// How many files are away that were seen and do not count as gone yet.
-    pub fn away(&self, found: &BTreeMap<String, Stamp>) -> usize {
-        let known = self.entries.iter().filter(|(_, entry)| entry.is_known());
-        known.filter(|(name, _)| !found.contains_key(*name)).count()
-    }
-
-    /// A file as last seen.
-    pub fn stamp(&self, name: &str) -> Option<Stamp> {
-        self.entries.get(name)?.stamp
-    }
-
-    /// The files of a folder below this one, as last seen.
+    /// The files of a subfolder, as of the last scan.
     pub fn seen_in<'a>(&'a self, folder: &'a str) -> impl Iterator<Item = (String, Stamp)> + 'a {
         let below = move |name: &str| {
             let rest = name.strip_prefix(folder);
@@ -209,8 +188,8 @@ impl Settling {
         entries.filter_map(|(name, entry)| Some((name.clone(), entry.stamp?)))
     }
 
-    /// Takes what has settled by now. To be called after [`Settling::seen`] of the same moment, so that nothing counts
-    /// that changed unheard.
+    /// Returns what has settled by now. Must be called after [`Settling::scanned`] of the same moment, so that a file which changed
+    /// without an event does not settle.
     pub fn take(&mut self, now: Instant) -> Vec<(String, Settled)> {
         let mut taken = Vec::new();
         self.entries.retain(|name, entry| {
@@ -219,53 +198,53 @@ impl Settling {
             };
             taken.push((name.clone(), settled));
             entry.pending = false;
-            entry.counted = true;
-            settled == Settled::Rests
+            entry.reported = true;
+            settled == Settled::Stable
         });
         taken
     }
 
-    /// When something settles next.
+    /// When the next file settles.
     pub fn next(&self) -> Option<Instant> {
         let times = self.entries.values().filter_map(Entry::settles);
         times.map(|(at, _)| at).min()
     }
 
-    /// Files that are there and have never counted. From now on their going counts.
+    /// Files that are there and have never settled. From now on it is reported when they go.
     pub fn take_unsettled(&mut self) -> Vec<String> {
         self.entries
             .iter_mut()
-            .filter(|(_, entry)| entry.stamp.is_some() && !entry.counted)
+            .filter(|(_, entry)| entry.stamp.is_some() && !entry.reported)
             .map(|(name, entry)| {
-                entry.counted = true;
+                entry.reported = true;
                 name.clone()
             })
             .collect()
     }
 }
 
-/// How long a folder rests between looks after something was heard: a writer in a hurry causes no more.
-pub const LOOK_SPACING: Duration = Duration::from_millis(50);
+/// The shortest time between two scans of a folder, however many events come.
+pub const SCAN_SPACING: Duration = Duration::from_millis(50);
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// A name, what happens at which millisecond, and what settles at which.
+    /// A name, the steps with their milliseconds, and what settles at which millisecond.
     type Scenario = (&'static str, Vec<(u64, Step)>, Vec<(u64, Settled)>);
 
-    /// What happens in a scenario.
+    /// A step of a scenario.
     enum Step {
-        Hear(Heard),
+        Event(FileEvent),
         See(u64),
         Replace(u64),
         Miss,
         Lose,
-        MoveOn,
-        Unread,
+        ChangeWhileRead,
+        FailToRead,
     }
-    use Heard::{Closed, Created, Written};
-    use Step::{Hear, Lose, Miss, MoveOn, Replace, See, Unread};
+    use FileEvent::{Closed, Created, Written};
+    use Step::{Event, Lose, Miss, ChangeWhileRead, Replace, See, FailToRead};
 
     fn stamp(size: u64) -> Stamp {
         Stamp {
@@ -276,7 +255,7 @@ mod tests {
         }
     }
 
-    /// Runs steps at their milliseconds, looking every 10 ms besides; yields what settled when.
+    /// Runs the steps at their milliseconds and a scan every 10 ms; returns what settled when.
     fn run(steps: &[(u64, Step)], until: u64) -> Vec<(u64, Settled)> {
         let start = Instant::now();
         let mut settling = Settling::default();
@@ -286,7 +265,7 @@ mod tests {
             let now = start + Duration::from_millis(time);
             for (_, step) in steps.iter().filter(|(at, _)| *at == time) {
                 match step {
-                    Hear(heard) => settling.heard("f", *heard, now),
+                    Event(event) => settling.event("f", *event, now),
                     See(size) => drop(there.insert("f".to_owned(), stamp(*size))),
                     Replace(size) => {
                         let stamp = Stamp {
@@ -296,67 +275,67 @@ mod tests {
                         there.insert("f".to_owned(), stamp);
                     }
                     Miss => there.clear(),
-                    Lose => settling.lost(now),
-                    MoveOn => settling.moved_on("f", now),
-                    Unread => settling.unread("f", now),
+                    Lose => settling.events_lost(now),
+                    ChangeWhileRead => settling.changed_while_read("f", now),
+                    FailToRead => settling.unreadable("f", now),
                 }
             }
-            settling.seen(&there, now);
+            settling.scanned(&there, now);
             out.extend(settling.take(now).into_iter().map(|(_, what)| (time, what)));
         }
         out
     }
 
     #[test]
-    fn a_file_counts_once_closed_and_unchanged_for_200_ms_and_is_gone_after_two_seconds() {
-        use Settled::{Gone, Rests};
+    fn a_file_settles_once_closed_and_unchanged_for_200_ms_and_is_gone_after_two_seconds() {
+        use Settled::{Gone, Stable};
         let table: Vec<Scenario> = vec![
             (
                 "there from the start",
                 vec![(0, See(1))],
-                vec![(200, Rests)],
+                vec![(200, Stable)],
             ),
             (
                 "written and closed",
                 vec![
                     (0, See(1)),
-                    (0, Hear(Created)),
-                    (10, Hear(Written)),
-                    (50, Hear(Closed)),
+                    (0, Event(Created)),
+                    (10, Event(Written)),
+                    (50, Event(Closed)),
                 ],
-                vec![(250, Rests)],
+                vec![(250, Stable)],
             ),
             (
                 "a writer that pauses while open",
                 vec![
                     (0, See(1)),
-                    (0, Hear(Created)),
-                    (10, Hear(Written)),
+                    (0, Event(Created)),
+                    (10, Event(Written)),
                     (5000, See(2)),
-                    (5000, Hear(Written)),
-                    (5100, Hear(Closed)),
+                    (5000, Event(Written)),
+                    (5100, Event(Closed)),
                 ],
-                vec![(5300, Rests)],
+                vec![(5300, Stable)],
             ),
             (
                 "made by a link",
-                vec![(0, See(1)), (0, Hear(Created))],
-                vec![(10_000, Rests)],
+                vec![(0, See(1)), (0, Event(Created))],
+                vec![(10_000, Stable)],
             ),
             (
                 "moved in",
-                vec![(0, See(1)), (0, Hear(Closed))],
-                vec![(200, Rests)],
+                vec![(0, See(1)), (0, Event(Closed))],
+                vec![(200, Stable)],
             ),
             (
-                "changed unheard",
+                "changed without an event",
                 vec![(0, See(1)), (1000, See(2))],
-                vec![(200, Rests), (1200, Rests)],
+                vec![(200, Stable), (1200, Stable)],
             ),
             (
                 "written alike within one clock tick",
-                vec![(0, See(1)), (1000, Hear(Written)), (1000, Hear(Closed))],
-                vec![(200, Rests), (1200, Rests)],
+                vec![(0, See(1)), (1000, Event(Written)), (1000, Event(Closed))],
+                vec![(200, Stable), (1200, Stable)],
             ),
             (
                 "removed and written again within two seconds",
@@ -364,76 +343,76 @@ mod tests {
                     (0, See(1)),
                     (1000, Miss),
                     (2000, See(2)),
-                    (2000, Hear(Created)),
-                    (2010, Hear(Closed)),
+                    (2000, Event(Created)),
+                    (2010, Event(Closed)),
                 ],
-                vec![(200, Rests), (2210, Rests)],
+                vec![(200, Stable), (2210, Stable)],
             ),
             (
                 "removed",
                 vec![(0, See(1)), (1000, Miss)],
-                vec![(200, Rests), (3000, Gone)],
+                vec![(200, Stable), (3000, Gone)],
             ),
             ("there for a moment", vec![(0, See(1)), (100, Miss)], vec![]),
             (
-                "kept busy",
+                "changed again and again",
                 vec![(0, See(1)), (150, See(2)), (300, See(3)), (450, See(4))],
-                vec![(650, Rests)],
+                vec![(650, Stable)],
             ),
             (
                 "its close was lost",
-                vec![(0, See(1)), (0, Hear(Written)), (500, Lose)],
-                vec![(10_500, Rests)],
+                vec![(0, See(1)), (0, Event(Written)), (500, Lose)],
+                vec![(10_500, Stable)],
             ),
             (
                 "changed while it was read",
-                vec![(0, See(1)), (210, MoveOn)],
-                vec![(200, Rests), (410, Rests)],
+                vec![(0, See(1)), (210, ChangeWhileRead)],
+                vec![(200, Stable), (410, Stable)],
             ),
             (
                 "could not be read",
-                vec![(0, See(1)), (210, Unread)],
-                vec![(200, Rests), (10_210, Rests)],
+                vec![(0, See(1)), (210, FailToRead)],
+                vec![(200, Stable), (10_210, Stable)],
             ),
             (
                 "found emptied and then written",
-                vec![(0, See(0)), (500, See(1)), (500, Hear(Closed))],
-                vec![(700, Rests)],
+                vec![(0, See(0)), (500, See(1)), (500, Event(Closed))],
+                vec![(700, Stable)],
             ),
-            ("found empty", vec![(0, See(0))], vec![(10_000, Rests)]),
+            ("found empty", vec![(0, See(0))], vec![(10_000, Stable)]),
             (
                 "changed while nobody has it open, as truncate(2) does",
-                vec![(0, See(1)), (1000, See(2)), (1000, Hear(Written))],
-                vec![(200, Rests), (61_000, Rests)],
+                vec![(0, See(1)), (1000, See(2)), (1000, Event(Written))],
+                vec![(200, Stable), (61_000, Stable)],
             ),
             (
-                "replaced unheard, with its folder, while it is written",
+                "replaced without an event, with its folder, while it is written",
                 vec![
                     (0, See(1)),
                     (1000, See(2)),
-                    (1000, Hear(Written)),
+                    (1000, Event(Written)),
                     (2000, Replace(3)),
                 ],
-                vec![(200, Rests), (2200, Rests)],
+                vec![(200, Stable), (2200, Stable)],
             ),
             (
                 "replaced and written, as its folder is replaced",
                 vec![
                     (0, See(1)),
-                    (1000, Hear(Written)),
+                    (1000, Event(Written)),
                     (1000, Replace(3)),
                 ],
-                vec![(200, Rests), (61_000, Rests)],
+                vec![(200, Stable), (61_000, Stable)],
             ),
             (
                 "emptied for good",
                 vec![
                     (0, See(1)),
                     (1000, See(0)),
-                    (1000, Hear(Written)),
-                    (1000, Hear(Closed)),
+                    (1000, Event(Written)),
+                    (1000, Event(Closed)),
                 ],
-                vec![(200, Rests), (1200, Rests)],
+                vec![(200, Stable), (1200, Stable)],
             ),
         ];
         for (name, steps, expected) in table {
@@ -442,10 +421,10 @@ mod tests {
     }
 
     #[test]
-    fn nothing_settles_next_when_all_is_at_rest() {
+    fn nothing_settles_next_when_all_files_are_stable() {
         let now = Instant::now();
         let mut settling = Settling::default();
-        settling.seen(&[("f".to_owned(), stamp(1))].into(), now);
+        settling.scanned(&[("f".to_owned(), stamp(1))].into(), now);
         assert_eq!(settling.next(), Some(now + FILE_SETTLE));
         assert_eq!(settling.take(now + FILE_SETTLE).len(), 1);
         assert_eq!(settling.next(), None);
@@ -453,35 +432,35 @@ mod tests {
     }
 
     #[test]
-    fn a_change_that_was_heard_of_before_it_was_seen_counts_from_when_it_was_heard() {
+    fn a_change_whose_event_came_before_its_scan_counts_from_the_event() {
         let start = Instant::now();
         let mut settling = Settling::default();
-        settling.seen(&[("f".to_owned(), stamp(1))].into(), start);
-        settling.heard("f", Heard::Closed, start);
-        settling.seen(&[("f".to_owned(), stamp(2))].into(), start + LOOK_SPACING);
+        settling.scanned(&[("f".to_owned(), stamp(1))].into(), start);
+        settling.event("f", FileEvent::Closed, start);
+        settling.scanned(&[("f".to_owned(), stamp(2))].into(), start + SCAN_SPACING);
         assert_eq!(settling.next(), Some(start + FILE_SETTLE));
-        settling.seen(&[("f".to_owned(), stamp(3))].into(), start + LOOK_SPACING);
-        assert_eq!(settling.next(), Some(start + LOOK_SPACING + FILE_SETTLE));
+        settling.scanned(&[("f".to_owned(), stamp(3))].into(), start + SCAN_SPACING);
+        assert_eq!(settling.next(), Some(start + SCAN_SPACING + FILE_SETTLE));
     }
 
     #[test]
-    fn a_file_that_never_settled_is_missed_once_it_was_told_of() {
+    fn a_file_that_never_settled_is_reported_as_gone_once_it_was_reported() {
         let now = Instant::now();
         let mut settling = Settling::default();
-        settling.heard("f", Heard::Written, now);
-        settling.seen(&[("f".to_owned(), stamp(1))].into(), now);
+        settling.event("f", FileEvent::Written, now);
+        settling.scanned(&[("f".to_owned(), stamp(1))].into(), now);
         assert_eq!(settling.take_unsettled(), ["f"]);
-        settling.seen(&BTreeMap::new(), now);
+        settling.scanned(&BTreeMap::new(), now);
         let taken = settling.take(now + FILE_GONE);
         assert_eq!(taken, [("f".to_owned(), Settled::Gone)]);
     }
 
     #[test]
-    fn what_is_in_a_folder_below_is_told_from_what_begins_alike() {
+    fn a_subfolder_is_told_from_one_whose_name_only_begins_alike() {
         let mut settling = Settling::default();
         let names = ["one/a", "one/b", "oneself/c", "two/d"];
         let found = names.map(|name| (name.to_owned(), stamp(1))).into();
-        settling.seen(&found, Instant::now());
+        settling.scanned(&found, Instant::now());
         let in_one: Vec<_> = settling.seen_in("one").map(|(name, _)| name).collect();
         assert_eq!(in_one, ["one/a", "one/b"]);
     }

@@ -22,7 +22,7 @@ use crate::handlers::{MAX, Places};
 use crate::own;
 use crate::regular::{self, Error};
 
-pub const VERSION: &str = ".yaml";
+const VERSION: &str = ".yaml";
 const BYTES: &str = "bytes";
 /// The most bytes of a version's file: grants, which may have to be written with escapes.
 const MAX_VERSION: u64 = 1 << 20;

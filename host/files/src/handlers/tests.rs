@@ -79,7 +79,7 @@ fn a_component_has_the_grants_beside_it_and_the_first_folder_counts() {
     assert_eq!(problems.len(), 3, "{problems:?}");
     assert!(problems[0].starts_with("three: is missing"));
     assert!(problems[1].contains("two/a.wasm: is not used: one/a.wasm"));
-    assert!(problems[2].contains("there is no c.wasm"));
+    assert!(problems[2].contains("orphaned grants file: no c.wasm next to it"));
 }
 
 #[test]
@@ -249,35 +249,8 @@ async fn the_accepted_version_is_kept_over_a_restart_until_the_file_is_gone() {
     assert_eq!(error.to_string(), told);
 }
 
-#[tokio::test(start_paused = true)]
-async fn among_more_files_than_are_read_a_grant_that_is_revoked_after_a_restart_counts() {
-    let home = Home::open(tempfile::tempdir().unwrap()).await;
-    fs::create_dir(home.path("handlers")).unwrap();
-    fs::write(home.path("handlers/z.grants.yaml"), "g").unwrap();
-    fs::write(home.path("handlers/z.wasm"), "good").unwrap();
-    let granted = mk_version("good", Some("g"));
-    home.until(|set| set.files.get("z.wasm") == Some(&granted))
-        .await;
-    home.source
-        .accept(&mk_source("z.wasm", "good", Some("g")), "udev");
-    home.until_kept(1, 1).await;
-    let Home { folder, source } = home;
-    drop(source);
-    for n in 0..1000 {
-        let name = format!("handlers/a{n:04}.grants.yaml");
-        fs::write(folder.path().join(name), "g").unwrap();
-    }
-    let home = Home::open(folder).await;
-    home.until(|set| set.complete && set.files.get("z.wasm") == Some(&granted))
-        .await;
-    fs::write(home.path("handlers/z.grants.yaml"), "revoked").unwrap();
-    let revoked = mk_version("good", Some("revoked"));
-    home.until(|set| set.files.get("z.wasm") == Some(&revoked))
-        .await;
-}
-
 #[test]
-fn a_file_in_the_place_of_the_folder_is_told_as_such() {
+fn a_file_in_the_place_of_the_folder_is_reported() {
     let nothing = Arc::new(Snapshot {
         complete: true,
         obstructed: Some("is not a folder"),
@@ -289,10 +262,10 @@ fn a_file_in_the_place_of_the_folder_is_told_as_such() {
         ([version].into(), "accepted keep serving"),
     ] {
         let set = assemble(&[("DIR".into(), Arc::clone(&nothing))], &earlier);
-        let told = set.problems[0].to_string();
+        let problem = set.problems[0].to_string();
         assert!(
-            told.starts_with("DIR: is not a folder") && told.contains(words),
-            "{told}"
+            problem.starts_with("DIR: is not a folder") && problem.contains(words),
+            "{problem}"
         );
         assert_eq!(set.files, earlier);
     }

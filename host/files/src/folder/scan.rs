@@ -1,4 +1,4 @@
-//! One look through a folder, and reading one file of it. Blocks.
+//! One scan of a folder, and reading one file of it. Blocks.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
@@ -10,58 +10,56 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use leafhost_core::handler::Digest;
+use leafhost_core::text;
 
 use crate::atomic;
+use crate::events::is_missing;
 use crate::folder::Content;
-use crate::folder::names::{Unusable, unusable};
-use crate::listen::is_missing;
 use crate::regular::{self, Error};
 use crate::settle::Stamp;
 
-/// Which files of a folder are wanted.
+/// The most files that one message names.
+const MAX_NAMED: usize = 5;
+
+/// Which files of a folder are read.
 #[derive(Debug, Clone)]
 pub struct Rules {
-    /// By how their names end; the first that fits.
+    /// By the end of their names; the first that fits.
     pub kinds: &'static [Kind],
-    /// Whether the files are in folders below this one, not in it itself.
+    /// Whether the files are in subfolders, not in the folder itself.
     pub nested: bool,
-    /// The most files; others are named as a problem.
+    /// The most files; the others are reported as a problem.
     pub max_files: usize,
-    /// The most bytes that are held in all; files with more are named as a problem.
-    pub max_bytes: u64,
-    /// The most bytes of a name.
-    pub longest_name: usize,
 }
 
-/// The most bytes of a name that Linux knows.
-pub const LONGEST_NAME: usize = 255;
-
-/// Files whose names end alike.
+/// Files with the same suffix.
 #[derive(Debug)]
 pub struct Kind {
-    /// How their names end; empty for any name.
+    /// The end of their names; empty for any name.
     pub suffix: &'static str,
     /// The most bytes.
     pub max: u64,
-    /// Whether a link will do, if it stays inside the folder.
+    /// Whether a link is read, if it stays inside the folder.
     pub links: bool,
-    /// Whether the bytes are held; otherwise their digest is, and they can be fetched.
+    /// Whether the bytes are kept in memory; otherwise their digest is, and they can be fetched.
     pub held: bool,
 }
 
 impl Rules {
-    /// The kind of a file, if it is wanted and its name can be used.
+    /// The kind of a file; none for a file that is not read.
     pub fn kind(&self, name: &str) -> Option<&'static Kind> {
-        let kind = self.wanted(OsStr::new(name))?;
-        let mut parts = name.split('/').map(OsStr::new);
-        parts
-            .all(|part| unusable(part, self.longest_name).is_none())
-            .then_some(kind)
+        self.kind_of(OsStr::new(name))
+            .filter(|_| is_printable(name))
     }
 
-    /// The kind of a file, if it is wanted, whether its name can be used or not: no dotfiles, and in a nested folder
-    /// `SUBFOLDER/NAME`.
-    pub fn wanted(&self, name: &OsStr) -> Option<&'static Kind> {
+    /// Whether a file would be read if its name were printable.
+    pub fn has_suffix(&self, name: &OsStr) -> bool {
+        self.kind_of(name).is_some()
+    }
+
+    /// The kind of a file by its suffix, whether its name is printable or not: no file whose name begins with a dot, and
+    /// `SUBFOLDER/NAME` in a nested folder.
+    fn kind_of(&self, name: &OsStr) -> Option<&'static Kind> {
         let mut parts = name.as_bytes().split(|byte| *byte == b'/');
         let folder = if self.nested { parts.next() } else { None };
         let base = parts.next()?;
@@ -77,31 +75,38 @@ impl Rules {
     }
 }
 
+/// Whether logs and tables can show a name as it is.
+fn is_printable(name: &str) -> bool {
+    !name.contains(text::is_unprintable)
+}
+
 /// What a folder holds.
 #[derive(Debug, Default)]
-pub struct Look {
+pub struct Scan {
     /// Whether there is a folder.
     pub exists: bool,
     /// What is there instead, if something is: `is not a folder`.
     pub obstructed: Option<&'static str>,
     /// Whether it could be read; a missing one is empty.
     pub readable: bool,
-    /// The file system the folder is on.
+    /// The file system of the folder.
     pub device: Option<u64>,
-    /// The wanted files, as many as there are.
+    /// The files that are read.
     pub found: BTreeMap<String, Stamp>,
-    /// The folders below it, where files are wanted from there.
+    /// The files beyond the number that is read.
+    pub beyond: BTreeSet<String>,
+    /// The subfolders, where files are read from there.
     pub subfolders: BTreeSet<PathBuf>,
-    /// Folders below it that could not be looked through: what was seen there last stands.
-    pub unread: Vec<String>,
-    /// What could not be looked at.
+    /// Subfolders that could not be read: the last scan of them stands.
+    pub unreadable: Vec<String>,
+    /// What could not be read.
     pub problems: Vec<String>,
 }
 
-impl Look {
-    /// Looks.
-    pub fn at(path: &Path, rules: &Rules) -> Self {
-        let mut look = Self {
+impl Scan {
+    /// Scans a folder.
+    pub fn of(path: &Path, rules: &Rules) -> Self {
+        let mut scan = Self {
             readable: true,
             ..Self::default()
         };
@@ -109,105 +114,127 @@ impl Look {
             Ok(entries) => entries,
             Err(error) if is_missing(&error) => {
                 if error.kind() == io::ErrorKind::NotADirectory {
-                    look.obstructed = Some(match fs::metadata(path) {
+                    scan.obstructed = Some(match fs::metadata(path) {
                         Ok(_) => "is not a folder",
                         Err(_) => "cannot be there, since a part of its path is not a folder",
                     });
                 }
-                return look;
+                return scan;
             }
             Err(error) => {
-                look.exists = true;
-                look.readable = false;
-                look.problems.push(format!(
-                    "cannot be read, what was there last keeps serving: {}",
+                scan.exists = true;
+                scan.readable = false;
+                scan.problems.push(format!(
+                    "cannot be read, its last content stays in use: {}",
                     why(&error)
                 ));
-                return look;
+                return scan;
             }
         };
-        look.exists = true;
-        look.device = fs::metadata(path).ok().map(|metadata| metadata.dev());
-        let mut unusable = Unusable::default();
+        scan.exists = true;
+        scan.device = fs::metadata(path).ok().map(|metadata| metadata.dev());
+        let mut unprintable = Vec::new();
         for (name, is_folder) in entries {
             if !rules.nested {
-                look.add(path, name, rules, &mut unusable);
-            } else if is_folder && !name.as_bytes().starts_with(b".") {
-                let Some(name) = usable(&name, rules) else {
-                    unusable.add(name);
-                    continue;
-                };
-                let folder = path.join(&name);
-                match self::entries(&folder) {
-                    Ok(entries) => {
-                        for (file, _) in entries {
-                            let mut inner = OsString::from(format!("{name}/"));
-                            inner.push(file);
-                            look.add(path, inner, rules, &mut unusable);
-                        }
-                    }
-                    Err(error) if is_missing(&error) => {}
-                    Err(error) => {
-                        look.problems.push(format!(
-                            "{name} cannot be read, what was there last keeps serving: {}",
-                            why(&error)
-                        ));
-                        look.unread.push(name);
+                scan.add(path, name, rules, &mut unprintable);
+                continue;
+            }
+            if !is_folder || name.as_bytes().starts_with(b".") {
+                continue;
+            }
+            let Some(name) = name.to_str().filter(|name| is_printable(name)) else {
+                unprintable.push(name);
+                continue;
+            };
+            let folder = path.join(name);
+            match self::entries(&folder) {
+                Ok(entries) => {
+                    for (file, _) in entries {
+                        let mut inner = OsString::from(format!("{name}/"));
+                        inner.push(file);
+                        scan.add(path, inner, rules, &mut unprintable);
                     }
                 }
-                look.subfolders.insert(folder);
+                Err(error) if is_missing(&error) => {}
+                Err(error) => {
+                    scan.problems.push(format!(
+                        "{name} cannot be read, its last content stays in use: {}",
+                        why(&error)
+                    ));
+                    scan.unreadable.push(name.to_owned());
+                }
             }
+            scan.subfolders.insert(folder);
         }
-        look.problems.extend(unusable.problems(rules.longest_name));
-        look
+        if !unprintable.is_empty() {
+            unprintable.sort();
+            let names = unprintable.iter().map(|name| format!("{name:?}"));
+            scan.problems.push(format!(
+                "has files that are not read, since their names are not UTF-8 or have characters that do not show: {}; rename them",
+                text::few(names, MAX_NAMED)
+            ));
+        }
+        scan
     }
 
-    /// An empty folder on another file system than before is the place of a mount that is gone: it says nothing of
-    /// the files.
+    /// Leaves the first files by name, as many as are read. The others go to `beyond`.
+    pub fn limit(&mut self, rules: &Rules) {
+        let Some(first) = self.found.keys().nth(rules.max_files).cloned() else {
+            return;
+        };
+        self.beyond = self.found.split_off(&first).into_keys().collect();
+        self.problems.push(format!(
+            "has {} files beyond the first {} by name, and these are not read: {}; what was accepted of them stays in use; remove some files",
+            self.beyond.len(),
+            rules.max_files,
+            text::few(&self.beyond, MAX_NAMED)
+        ));
+    }
+
+    /// An empty folder on another file system than before is a mount point without its mount, and says nothing of the files.
     pub fn refuse_if_empty(&mut self) {
         if self.readable && self.found.is_empty() {
             self.readable = false;
             self.problems.push(
-                "is empty and on another file system than before, what was there last keeps serving: mount it again, or restart the agent if it is meant to be empty".to_owned(),
+                "is empty and on another file system than before, its last content stays in use; mount it again, or restart the agent if it is meant to be empty".to_owned(),
             );
         }
     }
 
-    fn add(&mut self, path: &Path, name: OsString, rules: &Rules, unusable: &mut Unusable) {
-        if rules.wanted(&name).is_none() {
+    fn add(&mut self, path: &Path, name: OsString, rules: &Rules, unprintable: &mut Vec<OsString>) {
+        if rules.kind_of(&name).is_none() {
             return;
         }
-        let Some(name) = name.to_str().filter(|name| rules.kind(name).is_some()) else {
-            unusable.add(name);
+        let Some(name) = name.to_str().filter(|name| is_printable(name)) else {
+            unprintable.push(name);
             return;
         };
-        let name = name.to_owned();
-        let file = path.join(&name);
+        let file = path.join(name);
         // A link that leads nowhere is a file that cannot be used, not a missing one.
         let metadata = fs::metadata(&file).or_else(|_| fs::symlink_metadata(&file));
         if let Ok(metadata) = metadata {
-            self.found.insert(name, stamp(&metadata));
+            self.found.insert(name.to_owned(), stamp(&metadata));
         }
     }
 }
 
-/// What came of reading a file.
+/// The outcome of reading a file.
 #[derive(Debug)]
 pub enum Read {
-    /// It is not as it was when it settled.
-    MovedOn,
-    /// It cannot be read at this moment, and why; it may be as it is in another.
-    NotNow(String),
+    /// It changed after it had settled.
+    Changed,
+    /// It cannot be read at this moment, and why; a later attempt may succeed.
+    Failed(String),
     /// It was read, or cannot be used.
     Content(Content),
 }
 
 impl Read {
-    /// What was read, if the file stood still.
+    /// What was read, if the file did not change.
     pub fn content(self) -> Option<Content> {
         match self {
-            Self::MovedOn => None,
-            Self::NotNow(why) => Some(Content::Refused(format!("cannot be read: {why}"))),
+            Self::Changed => None,
+            Self::Failed(why) => Some(Content::Refused(format!("cannot be read: {why}"))),
             Self::Content(content) => Some(content),
         }
     }
@@ -218,23 +245,23 @@ pub fn read(folder: &Path, name: &str, kind: &Kind, expected: Stamp) -> Read {
     match try_read(folder, name, kind, expected) {
         Ok(read) => read,
         Err(Error::Refused(why)) => refused(why),
-        Err(Error::Io(error)) if is_missing(&error) => Read::MovedOn,
-        // Whoever lets the agent read it touches it, which is seen.
+        Err(Error::Io(error)) if is_missing(&error) => Read::Changed,
+        // A change of the permissions is an event.
         Err(Error::Io(error)) if error.kind() == io::ErrorKind::PermissionDenied => {
             refused(format!("cannot be read: {error}"))
         }
-        Err(Error::Io(error)) => Read::NotNow(why(&error)),
+        Err(Error::Io(error)) => Read::Failed(why(&error)),
     }
 }
 
-/// Reads a file of which only the digest is held. Why not is said of the file: `is missing`.
+/// Reads a file of which only the digest is held. The error is a statement about the file: `is missing`.
 pub fn fetch(
     folder: &Path,
     rules: &Rules,
     name: &str,
     digest: &Digest,
 ) -> Result<Arc<[u8]>, String> {
-    let kind = rules.kind(name).ok_or("is none that is read here")?;
+    let kind = rules.kind(name).ok_or("is not a file that is read here")?;
     let bytes = open(folder, name, kind).and_then(|file| Ok(regular::read(&file, kind.max)?));
     match bytes {
         Ok(bytes) if regular::digest_of(&bytes) == *digest => Ok(bytes.into()),
@@ -256,7 +283,7 @@ fn why(error: &io::Error) -> String {
 fn try_read(folder: &Path, name: &str, kind: &Kind, expected: Stamp) -> Result<Read, Error> {
     let file = open(folder, name, kind)?;
     if stamp(&file.metadata()?) != expected {
-        return Ok(Read::MovedOn);
+        return Ok(Read::Changed);
     }
     let content = if kind.held {
         Content::Bytes(regular::read(&file, kind.max)?.into())
@@ -264,7 +291,7 @@ fn try_read(folder: &Path, name: &str, kind: &Kind, expected: Stamp) -> Result<R
         Content::Digest(regular::digest(&file, kind.max)?)
     };
     if stamp(&file.metadata()?) != expected {
-        return Ok(Read::MovedOn);
+        return Ok(Read::Changed);
     }
     Ok(Read::Content(content))
 }
@@ -302,13 +329,6 @@ fn entries(path: &Path) -> io::Result<Vec<(OsString, bool)>> {
         entries.push((entry.file_name(), entry.file_type()?.is_dir()));
     }
     Ok(entries)
-}
-
-/// The name of a folder below, if it can be used.
-fn usable(name: &OsStr, rules: &Rules) -> Option<String> {
-    let name = name.to_str()?;
-    let wrong = unusable(OsStr::new(name), rules.longest_name);
-    wrong.is_none().then(|| name.to_owned())
 }
 
 fn stamp(metadata: &Metadata) -> Stamp {
