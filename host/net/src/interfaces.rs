@@ -6,7 +6,6 @@ pub(crate) mod namespace;
 #[cfg(test)]
 mod tests;
 
-use std::convert::Infallible;
 use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -14,14 +13,15 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 use tokio::sync::watch;
+use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
 use self::kernel::Events;
 use crate::multicast::Groups;
 
-/// How long changes are gathered before the interfaces are read again.
+/// How long after a change the interfaces are read again: changes often come together.
 const SETTLE: Duration = Duration::from_millis(50);
-/// How long netlink is left alone when it failed: doubled each time, up to the last.
+/// The first and the last pause after netlink failed; each is twice the one before.
 const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_mins(1));
 
 /// One interface.
@@ -46,7 +46,7 @@ pub struct Interface {
 pub struct Interfaces {
     /// The interfaces.
     pub list: Vec<Interface>,
-    /// What the node takes for itself beside their addresses: the other routes of type `local` in the table `local`.
+    /// The node's own addresses that no interface has: the other routes of type `local` in the table `local`.
     /// Sorted.
     pub local: Vec<IpNet>,
 }
@@ -66,19 +66,36 @@ pub enum NetworkError {
     /// Netlink.
     #[error("cannot follow the network interfaces")]
     Netlink(#[source] std::io::Error),
+    /// The task that follows the interfaces has ended, so the last ones may be wrong by now.
+    #[error(
+        "the agent no longer follows the network interfaces, since the task for that ended; this is a bug, see the log and restart the agent"
+    )]
+    Ended,
 }
 
 /// The node's network as it is now; cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Network {
     interfaces: watch::Receiver<Arc<Interfaces>>,
+    /// Absent where nobody follows them.
+    follower: Option<Arc<Follower>>,
     groups: Arc<Groups>,
 }
 
+/// The task that follows the interfaces and holds the sender of them. It ends when this is dropped.
+#[derive(Debug)]
+struct Follower(JoinHandle<()>);
+
+impl Drop for Follower {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
 impl Network {
-    /// Follows the interfaces of the network namespace of the calling thread and of tokio's, which must run here, for as
-    /// long as anybody has the network or its changes. A change is seen after some 50 ms. While the kernel cannot be
-    /// asked the last answer stays.
+    /// Follows the interfaces of the network namespace of the calling thread and of tokio's, which must run here, until the
+    /// network and its clones are dropped. A change is seen after some 50 ms. While the kernel cannot be asked, its last answer
+    /// stays.
     ///
     /// # Errors
     /// The first reading failed.
@@ -87,26 +104,39 @@ impl Network {
         let events = Events::open().map_err(NetworkError::Netlink)?;
         let now = kernel::read().map_err(NetworkError::Netlink)?;
         let (sender, interfaces) = watch::channel(Arc::new(now));
-        tokio::spawn(async move {
-            tokio::select! {
-                () = sender.closed() => {}
-                never = follow(events, &sender) => match never {},
-            }
-        });
-        Ok(Self::fixed(interfaces))
+        let follower = tokio::spawn(follow(events, sender));
+        Ok(Self::followed(interfaces, follower))
     }
 
-    /// Interfaces that somebody else follows: for tests.
+    /// Interfaces that the task follows, which holds their sender.
+    pub(crate) fn followed(
+        interfaces: watch::Receiver<Arc<Interfaces>>,
+        follower: JoinHandle<()>,
+    ) -> Self {
+        Self {
+            follower: Some(Arc::new(Follower(follower))),
+            ..Self::fixed(interfaces)
+        }
+    }
+
+    /// Interfaces that the caller follows: for tests.
     pub fn fixed(interfaces: watch::Receiver<Arc<Interfaces>>) -> Self {
         Self {
             interfaces,
+            follower: None,
             groups: Arc::default(),
         }
     }
 
     /// The interfaces now.
-    pub fn interfaces(&self) -> Arc<Interfaces> {
-        self.interfaces.borrow().clone()
+    ///
+    /// # Errors
+    /// The task that follows them has ended.
+    pub fn interfaces(&self) -> Result<Arc<Interfaces>, NetworkError> {
+        if self.follower.is_some() && self.interfaces.has_changed().is_err() {
+            return Err(NetworkError::Ended);
+        }
+        Ok(self.interfaces.borrow().clone())
     }
 
     /// The interfaces as they change; equal snapshots are not sent twice.
@@ -114,21 +144,21 @@ impl Network {
         self.interfaces.clone()
     }
 
-    /// The groups that are listened to on it.
+    /// The multicast groups that are joined on it.
     pub(crate) fn groups(&self) -> &Groups {
         &self.groups
     }
 }
 
-/// Follows the kernel, whatever happens.
-async fn follow(mut events: Events, sender: &watch::Sender<Arc<Interfaces>>) -> Infallible {
+/// Follows the kernel and never ends: what fails is tried again.
+async fn follow(mut events: Events, sender: watch::Sender<Arc<Interfaces>>) {
     let (first, longest) = RETRY;
     let mut pause = first;
     loop {
-        let error = match publish(sender) {
+        let error = match publish(&sender) {
             Ok(()) => {
                 pause = first;
-                let changed = hear(&mut events).await;
+                let changed = next_change(&mut events).await;
                 let Err(error) = changed else { continue };
                 error
             }
@@ -145,7 +175,7 @@ async fn follow(mut events: Events, sender: &watch::Sender<Arc<Interfaces>>) -> 
 }
 
 /// Waits for a change and those that come with it.
-async fn hear(events: &mut Events) -> io::Result<()> {
+async fn next_change(events: &mut Events) -> io::Result<()> {
     events.next().await?;
     sleep(SETTLE).await;
     events.drain()

@@ -81,7 +81,7 @@ impl Groups {
         let feed = if let Some(feed) = shared.filter(|feed| feed.is_read()) {
             feed
         } else {
-            let feed = Arc::new(Feed::open(place, network.changes())?);
+            let feed = Arc::new(Feed::open(place, network.clone())?);
             feeds.insert(place, Arc::downgrade(&feed));
             feed
         };
@@ -95,6 +95,8 @@ pub struct Listener {
     policy: Policy,
     groups: Vec<Group>,
     changes: watch::Receiver<Arc<Interfaces>>,
+    /// Whether more changes can come.
+    is_followed: bool,
     mailbox: Arc<Mailbox>,
     datagrams: mpsc::Receiver<Arc<Datagram>>,
     at: BTreeMap<Place, Subscription>,
@@ -119,6 +121,7 @@ impl Listener {
             policy: policy.clone(),
             groups: groups.collect(),
             changes: policy.network().changes(),
+            is_followed: true,
             mailbox: Arc::new(Mailbox { sender, lost }),
             datagrams,
             at: BTreeMap::new(),
@@ -142,7 +145,10 @@ impl Listener {
             };
             tokio::select! {
                 biased;
-                Ok(()) = self.changes.changed() => self.join(),
+                changed = self.changes.changed(), if self.is_followed => {
+                    self.is_followed = changed.is_ok();
+                    self.join();
+                }
                 () = retry => self.join(),
                 () = self.mailbox.lost.notified() => return Heard::Lost,
                 Some(datagram) = self.datagrams.recv() => {
@@ -174,6 +180,8 @@ impl Listener {
         self.at
             .retain(|at, _| places.iter().any(|(place, _)| place == at));
         self.problems.clear();
+        let ended = self.policy.network().interfaces().err();
+        self.problems.extend(ended.map(|error| error.to_string()));
         for (place, interface) in places {
             if self.at.contains_key(&place) {
                 continue;

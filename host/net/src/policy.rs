@@ -18,7 +18,7 @@ use glob::{MatchOptions, Pattern};
 use self::ranges::{Special, is_link_local};
 use self::view::View;
 use crate::grants::{HostPorts, NetPorts, NetworkGrants};
-use crate::{Interface, Interfaces, Network};
+use crate::{Interface, Interfaces, Network, NetworkError};
 
 /// Host names are not told apart by case, and `*` also stands for dots.
 const NAMES: MatchOptions = MatchOptions {
@@ -58,7 +58,7 @@ impl Policy {
         let interfaces =
             (!grants.interfaces.is_empty()).then(|| patterns(grants.interfaces.as_slice()));
         let names = patterns(&grants.names);
-        let now = network.interfaces();
+        let now = network.interfaces().unwrap_or_default();
         let view = View::new(&now, interfaces.as_deref());
         Self {
             shared: Arc::new(Shared {
@@ -81,9 +81,12 @@ impl Policy {
         &self.shared.network
     }
 
-    /// The interfaces it may use, as they are now: granted, up, with addresses; sorted by index.
+    /// The interfaces it may use, as they are now: granted, up, with addresses; sorted by index. None where the agent does not
+    /// follow them any more.
     pub fn interfaces(&self) -> Vec<Interface> {
-        let view = self.view();
+        let Ok(view) = self.view() else {
+            return Vec::new();
+        };
         let usable = view.granted.iter().filter(|i| !i.addresses.is_empty());
         usable.cloned().collect()
     }
@@ -105,7 +108,7 @@ impl Policy {
         if address.ip().is_unspecified() {
             return Ok(());
         }
-        let view = self.view();
+        let view = self.view().map_err(|error| denied(&error.to_string()))?;
         let has = |interface: &Interface| {
             let mut addresses = interface.addresses.iter().map(ipnet::IpNet::addr);
             let is_scope = !is_link_local(address.ip()) || fits_scope(address, interface.index);
@@ -133,8 +136,9 @@ impl Policy {
         if !address.is_ipv4() || !address.ip().is_multicast() {
             return Ok(());
         }
-        let view = self.view();
-        let now = self.shared.network.interfaces();
+        let denied = |error| Denied(format!("send to {address}: {error}"));
+        let view = self.view().map_err(denied)?;
+        let now = self.shared.network.interfaces().map_err(denied)?;
         let leads_elsewhere = |interface: &&Interface| {
             interface.up
                 && !interface.loopback
@@ -151,12 +155,13 @@ impl Policy {
         }
     }
 
-    /// Whether a datagram may be received from there. `asked` are the addresses the socket has sent to with leave: what
+    /// Whether a datagram may be received from there. `asked` are the addresses that the socket was allowed to send to: what
     /// was sent to a group may be answered by anybody in `lan`, from any port, what was sent to an IPv6 group only on the
     /// interface it was sent to, link-local addresses there included; what was sent to one address, by that one.
     pub fn receive(&self, address: SocketAddr, asked: &[SocketAddr]) -> Result<(), Denied> {
         let address = canonical(address);
-        let view = self.view();
+        let denied = |error| Denied(format!("receive from {address}: {error}"));
+        let view = self.view().map_err(denied)?;
         let answers = |asked: &SocketAddr| {
             let asked = canonical(*asked);
             match (asked, address) {
@@ -207,10 +212,10 @@ impl Policy {
             Err(denied) => denied,
         };
         let is_named = self.named(host).any(|ports| ports.contain(address.port()));
-        if is_named && self.view().specials(address.ip()).next().is_none() {
-            return Ok(());
+        match self.view() {
+            Ok(view) if is_named && view.specials(address.ip()).next().is_none() => Ok(()),
+            _ => Err(denied),
         }
-        Err(denied)
     }
 
     /// Whether that name may be looked up: it fits `names`, or an `http` entry has it. An address written as text is no
@@ -272,8 +277,11 @@ impl Policy {
         entries: impl Iterator<Item = &'a NetPorts>,
         address: SocketAddr,
     ) -> Result<(), Denied> {
-        let view = self.view();
         let denied = |why: String| Err(Denied(format!("{what} {address}: {why}")));
+        let view = match self.view() {
+            Ok(view) => view,
+            Err(error) => return denied(error.to_string()),
+        };
         if address.port() == 0 {
             return denied("port 0 is no peer's".to_owned());
         }
@@ -310,8 +318,8 @@ impl Policy {
     }
 
     /// The view of the interfaces as they are now.
-    fn view(&self) -> Arc<View> {
-        let now = self.shared.network.interfaces();
+    fn view(&self) -> Result<Arc<View>, NetworkError> {
+        let now = self.shared.network.interfaces()?;
         let mut seen = self
             .shared
             .seen
@@ -321,7 +329,7 @@ impl Policy {
             let view = View::new(&now, self.shared.interfaces.as_deref());
             *seen = (now, Arc::new(view));
         }
-        seen.1.clone()
+        Ok(seen.1.clone())
     }
 }
 

@@ -41,7 +41,7 @@ fn addresses(interfaces: &Interfaces, name: &str) -> Vec<String> {
 fn links_and_addresses_are_followed() {
     with_namespace(|| async {
         let network = Network::start().unwrap();
-        assert!(!named(&network.interfaces(), "lo").unwrap().up);
+        assert!(!named(&network.interfaces().unwrap(), "lo").unwrap().up);
 
         ip("link set lo up");
         let now = eventually(&network, "lo is up", |now| {
@@ -91,7 +91,7 @@ fn links_and_addresses_are_followed() {
 fn local_routes_are_followed() {
     with_namespace(|| async {
         let network = Network::start().unwrap();
-        assert_eq!(network.interfaces().local, []);
+        assert_eq!(network.interfaces().unwrap().local, []);
         ip("link set lo up");
         let lines = |now: &Interfaces| {
             let nets = now.local.iter().map(ToString::to_string);
@@ -153,7 +153,7 @@ fn the_same_interfaces_are_not_told_twice() {
 }
 
 #[test]
-fn nobody_left_ends_it() {
+fn the_last_clone_ends_the_task_that_follows() {
     with_namespace(|| async {
         let tasks = || {
             tokio::runtime::Handle::current()
@@ -161,11 +161,11 @@ fn nobody_left_ends_it() {
                 .num_alive_tasks()
         };
         let network = Network::start().unwrap();
-        let changes = network.changes();
+        let clone = network.clone();
         drop(network);
         tokio::task::yield_now().await;
         assert_eq!(tasks(), 1);
-        drop(changes);
+        drop(clone);
         while tasks() > 0 {
             tokio::task::yield_now().await;
         }

@@ -8,13 +8,13 @@ use std::time::Duration;
 
 use socket2::{Domain, InterfaceIndexOrAddress, Protocol, Socket, Type};
 use tokio::net::UdpSocket;
-use tokio::sync::{Notify, mpsc, watch};
+use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, sleep_until};
 
 use super::bucket::Bucket;
 use super::{Datagram, Group};
-use crate::Interfaces;
+use crate::{Interfaces, Network};
 
 /// What a datagram may have, in bytes.
 const MOST: usize = 4096;
@@ -44,17 +44,14 @@ pub(super) struct Feed {
 
 impl Feed {
     /// Joins. Must be called where tokio runs.
-    pub(super) fn open(
-        place: Place,
-        interfaces: watch::Receiver<Arc<Interfaces>>,
-    ) -> io::Result<Self> {
+    pub(super) fn open(place: Place, network: Network) -> io::Result<Self> {
         let socket = join(place)?;
         let mailboxes = Arc::<Mailboxes>::default();
-        let task = tokio::spawn(read(socket, place, interfaces, mailboxes.clone()));
+        let task = tokio::spawn(read(socket, place, network, mailboxes.clone()));
         Ok(Self { mailboxes, task })
     }
 
-    /// Whether it is read: not once the runtime it was opened on has ended.
+    /// Whether it is read: not once its runtime has ended, or the task that follows the interfaces.
     pub(super) fn is_read(&self) -> bool {
         !self.task.is_finished()
     }
@@ -124,7 +121,7 @@ fn join((group, interface): Place) -> io::Result<UdpSocket> {
 async fn read(
     socket: UdpSocket,
     place: Place,
-    interfaces: watch::Receiver<Arc<Interfaces>>,
+    network: Network,
     mailboxes: Arc<Mailboxes>,
 ) {
     let mut bucket = Bucket::new(Instant::now());
@@ -141,7 +138,11 @@ async fn read(
         }
         match socket.recv_from(&mut buffer).await {
             Ok((length, source)) => {
-                if is_foreign(source, &interfaces.borrow()) {
+                // Without the node's addresses nobody can tell what other hosts sent.
+                let Ok(interfaces) = network.interfaces() else {
+                    return;
+                };
+                if is_foreign(source, &interfaces) {
                     let payload = buffer.get(..length).filter(|_| length <= MOST);
                     deliver(place, source, payload, &lock(&mailboxes));
                 }

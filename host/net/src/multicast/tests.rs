@@ -75,7 +75,7 @@ async fn eventually(network: &Network, name: &str, there: bool) {
 }
 
 fn index(network: &Network, name: &str) -> u32 {
-    let now = network.interfaces();
+    let now = network.interfaces().unwrap();
     let interface = now.list.iter().find(|interface| interface.name == name);
     interface.unwrap().index
 }
