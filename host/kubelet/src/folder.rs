@@ -12,8 +12,8 @@ use inotify::{EventMask, EventStream, Inotify, WatchDescriptor, WatchMask, Watch
 use nix::unistd::AccessFlags;
 use tokio::sync::watch;
 
-use crate::Incarnation;
-use crate::sockets;
+use crate::books::Stamp;
+use crate::{Incarnation, sockets};
 
 /// The kubelet's socket in the folder.
 pub(crate) const KUBELET: &str = "kubelet.sock";
@@ -28,9 +28,6 @@ pub(crate) struct Sight {
     pub problems: Vec<String>,
 }
 
-/// What tells one file from another under the same name.
-type Stamp = Option<Incarnation>;
-
 pub(crate) struct Folder {
     pub path: PathBuf,
     pub prefix: String,
@@ -43,7 +40,7 @@ impl Folder {
     /// Watches until it is dropped.
     pub async fn run(self) {
         let mut ear = Ear::open();
-        let mut checkpoint: Option<Stamp> = None;
+        let mut checkpoint = None;
         let mut is_swept = false;
         loop {
             ear.turn_to(&self.path);
@@ -54,7 +51,7 @@ impl Folder {
                 sockets::sweep(&self.path, &self.prefix).await;
                 is_swept = true;
             }
-            let stamp = stamp(&self.path.join(CHECKPOINT)).ok().flatten();
+            let stamp = Stamp::of(&self.path.join(CHECKPOINT)).ok().flatten();
             if checkpoint
                 .replace(stamp)
                 .is_some_and(|before| before != stamp)
@@ -128,14 +125,6 @@ impl Folder {
             )),
         }
         sight
-    }
-}
-
-fn stamp(path: &Path) -> io::Result<Stamp> {
-    match std::fs::symlink_metadata(path) {
-        Ok(found) => Ok(Some(Incarnation::of(&found))),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(error),
     }
 }
 

@@ -5,6 +5,7 @@ use std::fmt;
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt as _;
 use std::str::FromStr;
+use std::time::UNIX_EPOCH;
 
 use crate::ResourceName;
 
@@ -19,29 +20,34 @@ pub struct Report {
     pub resources: BTreeMap<ResourceName, ResourceReport>,
 }
 
-/// One life of a kubelet, told from another by the socket file it made.
+/// One life of a kubelet, identified by the socket file it made. A change of that file's permissions, label or name makes no
+/// other one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Incarnation {
     /// The inode of `kubelet.sock`.
     pub inode: u64,
-    /// When that inode was made or last changed, in nanoseconds since 1970.
-    pub changed: i128,
+    /// When that file was created, in nanoseconds since 1970: a file system may reuse the inode.
+    pub created: i128,
 }
 
 impl Incarnation {
-    /// Of a socket file.
+    /// Of a socket file. Where the file system records no time of birth, the time of the last modification stands for it:
+    /// only a program that sets it, such as `touch`, changes that of a socket.
     pub fn of(found: &Metadata) -> Self {
+        let created = found.created().or_else(|_| found.modified()).ok();
+        let since = created.and_then(|time| time.duration_since(UNIX_EPOCH).ok());
+        let nanoseconds = since.and_then(|since| i128::try_from(since.as_nanos()).ok());
         Self {
             inode: found.ino(),
-            changed: i128::from(found.ctime()) * 1_000_000_000 + i128::from(found.ctime_nsec()),
+            created: nanoseconds.unwrap_or_default(),
         }
     }
 }
 
-/// As it can be written down and read again.
+/// For files; [`FromStr`] reads it.
 impl fmt::Display for Incarnation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}", self.inode, self.changed)
+        write!(f, "{} {}", self.inode, self.created)
     }
 }
 
@@ -49,10 +55,10 @@ impl FromStr for Incarnation {
     type Err = ();
 
     fn from_str(text: &str) -> Result<Self, ()> {
-        let (inode, changed) = text.split_once(' ').ok_or(())?;
+        let (inode, created) = text.split_once(' ').ok_or(())?;
         Ok(Self {
             inode: inode.parse().map_err(drop)?,
-            changed: changed.parse().map_err(drop)?,
+            created: created.parse().map_err(drop)?,
         })
     }
 }
@@ -81,4 +87,35 @@ pub enum State {
     Listed,
     /// Something is wrong; it is tried again.
     Failed,
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{self, Permissions};
+    use std::os::unix::fs::PermissionsExt as _;
+    use std::os::unix::net::UnixListener;
+
+    use super::*;
+
+    #[test]
+    fn a_socket_is_the_same_after_a_change_of_its_permissions_and_another_when_it_is_made_again() {
+        // The second one most likely gives a new file the inode of the removed one.
+        for above in ["/tmp", "/dev/shm"] {
+            let folder = tempfile::tempdir_in(above).unwrap();
+            let path = folder.path().join("kubelet.sock");
+            let bind = || UnixListener::bind(&path).unwrap();
+            let now = || Incarnation::of(&fs::metadata(&path).unwrap());
+            drop(bind());
+            let first = now();
+            fs::set_permissions(&path, Permissions::from_mode(0o700)).unwrap();
+            assert_eq!(now(), first, "{above}");
+            fs::rename(&path, folder.path().join("other")).unwrap();
+            fs::rename(folder.path().join("other"), &path).unwrap();
+            assert_eq!(now(), first, "{above}");
+            fs::remove_file(&path).unwrap();
+            drop(bind());
+            assert_ne!(now(), first, "{above}");
+            assert_eq!(first.to_string().parse(), Ok(first));
+        }
+    }
 }

@@ -145,7 +145,7 @@ impl Scene {
 pub(crate) fn kubelet(number: u64) -> Incarnation {
     Incarnation {
         inode: number,
-        changed: 0,
+        created: 0,
     }
 }
 

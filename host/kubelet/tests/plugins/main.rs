@@ -8,7 +8,7 @@ use std::time::Duration;
 use leafhost_kubelet::proto::device_plugin::{
     AllocateRequest, ContainerPreferredAllocationRequest, Empty, PreferredAllocationRequest,
 };
-use leafhost_kubelet::{Health, ResourceName, State};
+use leafhost_kubelet::{Health, State};
 
 #[cfg(test)]
 mod bounds;
@@ -22,7 +22,7 @@ mod plugin;
 mod starting;
 
 use kubelet::Kubelet;
-use plugin::{CAMERAS, Plugin, allocate, files, problem};
+use plugin::{CAMERAS, Plugin, allocate, files, problem, replace_checkpoint};
 
 #[tokio::test]
 async fn a_resource_is_registered_once_and_its_list_followed() {
@@ -388,7 +388,7 @@ async fn a_preference_among_thirty_thousand_ids_is_answered() {
 }
 
 #[tokio::test]
-async fn a_list_is_sent_once_more_on_request_and_the_checkpoint_is_heard() {
+async fn a_list_is_sent_once_more_on_request_and_a_new_checkpoint_is_noticed() {
     let folder = tempfile::tempdir().unwrap();
     let plugin = Plugin::start(folder.path(), |config| {
         config.times.backstop = Duration::MAX / 4;
@@ -406,9 +406,7 @@ async fn a_list_is_sent_once_more_on_request_and_the_checkpoint_is_heard() {
     let mut changes = plugin.handle.checkpoint_changes();
     for _ in 0..2 {
         let before = *changes.borrow_and_update();
-        let new = folder.path().join("new");
-        std::fs::write(&new, "{}").unwrap();
-        std::fs::rename(&new, folder.path().join("kubelet_internal_checkpoint")).unwrap();
+        replace_checkpoint(folder.path());
         changes.changed().await.unwrap();
         assert!(*changes.borrow() > before);
     }
@@ -431,26 +429,43 @@ async fn names_too_long_for_a_socket_and_names_that_collide_are_hashed() {
     plugin.stop().await;
 }
 
-/// A relabelled socket looks like another kubelet, and the old stream is still open: the one case in which we end it.
 #[tokio::test]
-async fn a_kubelet_taken_for_another_is_not_chased() {
+async fn a_relabelled_kubelet_socket_changes_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let kubelet = Kubelet::start(folder.path()).await;
-    let plugin = Plugin::start(folder.path(), |config| {
-        config.times.backstop = Duration::from_millis(50);
-    });
+    let plugin = Plugin::start(folder.path(), |_| {});
     plugin.offer(CAMERAS, &[("a", Health::Healthy)]);
     let before = plugin.is(CAMERAS, State::Listed).await.kubelet;
     let socket = folder.path().join("kubelet.sock");
     std::fs::set_permissions(&socket, Permissions::from_mode(0o700)).unwrap();
+    // Each checkpoint that is noticed shows that the folder was read again.
+    let mut changes = plugin.handle.checkpoint_changes();
+    for _ in 0..3 {
+        changes.borrow_and_update();
+        replace_checkpoint(folder.path());
+        changes.changed().await.unwrap();
+    }
+    plugin.offer("akri.sh/gpus", &[("b", Health::Healthy)]);
+    let report = plugin.is("akri.sh/gpus", State::Listed).await;
+    assert_eq!(report.kubelet, before);
+    assert_eq!(kubelet.registrations(CAMERAS), 1);
+    plugin.stop().await;
+}
+
+/// A kubelet that hangs: its streams stay open. This is the one case in which the plugin ends them.
+#[tokio::test]
+async fn a_kubelet_whose_predecessor_keeps_its_streams_gets_one_registration() {
+    let folder = tempfile::tempdir().unwrap();
+    let first = Kubelet::start(folder.path()).await;
+    let plugin = Plugin::start(folder.path(), |_| {});
+    plugin.offer(CAMERAS, &[("a", Health::Healthy)]);
+    let before = plugin.is(CAMERAS, State::Listed).await.kubelet;
+    let second = Kubelet::start(folder.path()).await;
+    second.listed(CAMERAS, &[("a", "Healthy")]).await;
     plugin.reports(|report| report.kubelet != before).await;
-    let name = ResourceName::new(CAMERAS).unwrap();
-    plugin
-        .reports(|report| report.resources[&name].registrations == 2)
-        .await;
     plugin.is(CAMERAS, State::Listed).await;
-    kubelet.listed(CAMERAS, &[("a", "Healthy")]).await;
-    assert_eq!(kubelet.registrations(CAMERAS), 2);
+    assert_eq!(first.registrations(CAMERAS), 1);
+    assert_eq!(second.registrations(CAMERAS), 1);
     plugin.stop().await;
 }
 

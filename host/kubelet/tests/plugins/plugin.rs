@@ -138,6 +138,13 @@ pub fn files(folder: &Path) -> Vec<String> {
     names
 }
 
+/// Replaces the checkpoint as the kubelet does.
+pub fn replace_checkpoint(folder: &Path) {
+    let new = folder.join("new");
+    std::fs::write(&new, "{}").unwrap();
+    std::fs::rename(&new, folder.join("kubelet_internal_checkpoint")).unwrap();
+}
+
 pub fn allocate(ids: &[&str]) -> AllocateRequest {
     let devices_ids = ids.iter().map(ToString::to_string).collect();
     AllocateRequest {
