@@ -14,7 +14,6 @@ use tokio_util::task::TaskTracker;
 
 use crate::config::PluginConfig;
 use crate::folder::Sight;
-use crate::intake::Intake;
 use crate::offered::Offered;
 use crate::registration::{self, Backoff, Registrar};
 use crate::service::{self, Service};
@@ -31,7 +30,6 @@ pub(crate) struct Shared {
     pub config: PluginConfig,
     pub allocator: Arc<dyn Allocator>,
     pub allocations: TaskTracker,
-    pub intake: Intake,
     pub registrar: Registrar,
 }
 
@@ -256,8 +254,7 @@ impl Endpoint {
             limit: self.shared.config.times.allocate,
         };
         let drain = self.shared.config.times.drain;
-        let intake = self.shared.intake.clone();
-        Ok(Serving::start(listener, socket, service, intake, drain))
+        Ok(Serving::start(listener, socket, service, drain))
     }
 
     /// Ends a session, and remembers whom to leave alone for a moment.

@@ -11,7 +11,6 @@ pub mod config;
 pub mod device;
 mod endpoint;
 mod folder;
-mod intake;
 pub mod listing;
 mod offered;
 pub mod plugins;

@@ -12,7 +12,6 @@ use tokio_util::task::TaskTracker;
 use crate::config::PluginConfig;
 use crate::endpoint::{Endpoint, Shared};
 use crate::folder::{Folder, KUBELET, Sight};
-use crate::intake::Intake;
 use crate::offered::Offered;
 use crate::registration::Registrar;
 use crate::{Allocator, Devices, Offers, Report, ResourceName, State, sockets};
@@ -122,7 +121,6 @@ impl DevicePluginsTask {
             config: self.config,
             allocator: self.allocator,
             allocations: allocations.clone(),
-            intake: Intake::default(),
         });
         let sight = watch::Sender::new(Arc::new(Sight::default()));
         let reports = Arc::new(Notify::new());

@@ -1,38 +1,35 @@
-//! Serves one resource on one socket: accepts connections and speaks HTTP/2 on each, all within small bounds.
+//! Serves one resource on one socket, with tonic's server.
+//!
+//! Only root can reach the socket, since the kubelet makes its folder with mode 0750. So the limits bound what one faulty
+//! client costs; they do not fend off an attacker.
 
-use std::pin::pin;
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hyper::server::conn::http2;
-use hyper_util::rt::TokioIo;
+use futures::Stream;
 use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::Semaphore;
+use tokio::task::JoinHandle;
 use tokio_util::sync::DropGuard;
-use tokio_util::task::TaskTracker;
+use tonic::transport::{self, Server};
 
-use crate::intake::{Bounded, Intake};
+use crate::endpoint::MAX_LIST;
+use crate::proto::device_plugin::device_plugin_server::DevicePluginServer;
 use crate::service::Service;
 use crate::session::Session;
 use crate::sockets::Socket;
 
-/// The kubelet opens one.
-const MAX_CONNECTIONS: usize = 16;
-/// The kubelet has one list open, and asks little beside it.
+/// The kubelet has one list open on its connection, and makes few other calls at a time.
 const MAX_CALLS: u32 = 8;
-/// What may be under way to us on a call or connection before it is taken in.
-const WINDOW: u32 = 64 << 10;
-/// What may wait to be sent on a call.
-const SEND_BUFFER: usize = 16 << 10;
-const MAX_HEADERS: u32 = 8 << 10;
-/// Before the next look for a connection when the system is out of file descriptors.
-const PAUSE: Duration = Duration::from_millis(100);
+/// How long to wait after a failed `accept`, which most likely found no free file descriptor.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// A resource that is being served.
 pub(crate) struct Serving {
     pub session: Arc<Session>,
     drain: Duration,
     socket: Socket,
+    server: JoinHandle<Result<(), transport::Error>>,
     _end: DropGuard,
 }
 
@@ -41,109 +38,51 @@ impl Serving {
         listener: UnixListener,
         socket: Socket,
         service: Service,
-        intake: Intake,
         drain: Duration,
     ) -> Self {
         let session = Arc::clone(&service.session);
-        let service = Bounded::new(service, intake);
-        let accepting = accept(listener, service, Arc::clone(&session), drain);
-        drop(session.tasks.spawn(accepting));
+        // The kubelet names all ids of a list when it asks which of them to prefer.
+        let service = DevicePluginServer::new(service).max_decoding_message_size(MAX_LIST);
+        // Without tonic's router, which would serve nothing else and takes memory for each resource.
+        let server = Server::builder()
+            .max_concurrent_streams(MAX_CALLS)
+            .serve_with_incoming_shutdown(
+                service,
+                connections(listener),
+                session.end.clone().cancelled_owned(),
+            );
         Self {
             drain,
             socket,
+            server: tokio::spawn(server),
             _end: session.end.clone().drop_guard(),
             session,
         }
     }
 
-    /// Ends all streams and connections, and removes the socket. What is being answered is sent first, as far as that is
-    /// quick.
+    /// Ends all streams and connections, and removes the socket. Answers under way are sent first, within the drain time.
     pub async fn end(self) {
         self.session.end.cancel();
-        self.session.tasks.close();
-        let ended = tokio::time::timeout(self.drain * 5, self.session.tasks.wait()).await;
-        if ended.is_err() {
-            tracing::warn!(socket = ?self.socket, "connections of a device-plugin socket do not end");
+        if tokio::time::timeout(self.drain, self.server).await.is_err() {
+            tracing::warn!(socket = ?self.socket, "a client of a device-plugin socket does not close its connection");
         }
     }
 }
 
-async fn accept(listener: UnixListener, service: Bounded, session: Arc<Session>, drain: Duration) {
-    let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
-    let (mut is_told, mut is_full) = (false, false);
-    loop {
-        let accepted = tokio::select! {
-            () = session.end.cancelled() => return,
-            accepted = listener.accept() => accepted,
-        };
-        let stream = match accepted {
-            Ok((stream, _)) => {
-                is_told = false;
-                stream
-            }
-            Err(error) => {
-                if !is_told {
-                    tracing::warn!(%error, "cannot accept a connection of the kubelet, it is tried again");
+/// The connections that are made to a socket. An error of `accept` is waited out here, because tonic tries again at once.
+fn connections(listener: UnixListener) -> impl Stream<Item = Result<UnixStream, Infallible>> {
+    futures::stream::unfold((listener, false), async |(listener, mut is_told)| {
+        loop {
+            match listener.accept().await {
+                Ok((stream, _)) => return Some((Ok(stream), (listener, false))),
+                Err(error) => {
+                    if !is_told {
+                        tracing::warn!(%error, "cannot accept a connection of the kubelet; trying again");
+                    }
+                    is_told = true;
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
                 }
-                is_told = true;
-                tokio::time::sleep(PAUSE).await;
-                continue;
             }
-        };
-        // Not at the next place that is free: whoever opens and closes them would write a line each time.
-        is_full &= places.available_permits() < MAX_CONNECTIONS / 2;
-        let Ok(place) = Arc::clone(&places).try_acquire_owned() else {
-            if !is_full {
-                tracing::warn!(
-                    "a device-plugin socket has {MAX_CONNECTIONS} connections, every one more is closed until half of them have ended"
-                );
-            }
-            is_full = true;
-            continue;
-        };
-        let (service, of) = (service.clone(), Arc::clone(&session));
-        drop(session.tasks.spawn(async move {
-            if let Err(error) = connection(stream, service, &of, drain).await {
-                tracing::debug!(%error, "a connection to a device-plugin socket broke");
-            }
-            drop(place);
-        }));
-    }
-}
-
-async fn connection(
-    stream: UnixStream,
-    service: Bounded,
-    session: &Session,
-    drain: Duration,
-) -> hyper::Result<()> {
-    let connection = http2::Builder::new(Tracked(session.tasks.clone()))
-        .initial_stream_window_size(WINDOW)
-        .initial_connection_window_size(WINDOW)
-        .max_concurrent_streams(MAX_CALLS)
-        .max_send_buf_size(SEND_BUFFER)
-        .max_header_list_size(MAX_HEADERS)
-        .serve_connection(TokioIo::new(stream), service);
-    let mut connection = pin!(connection);
-    tokio::select! {
-        ended = connection.as_mut() => return ended,
-        () = session.end.cancelled() => {}
-    }
-    connection.as_mut().graceful_shutdown();
-    tokio::time::timeout(drain, connection)
-        .await
-        .unwrap_or(Ok(()))
-}
-
-/// Spawns hyper's tasks where their end is waited for.
-#[derive(Clone)]
-struct Tracked(TaskTracker);
-
-impl<F> hyper::rt::Executor<F> for Tracked
-where
-    F: Future<Output: Send> + Send + 'static,
-{
-    fn execute(&self, task: F) {
-        drop(self.0.spawn(task));
-    }
+        }
+    })
 }

@@ -7,7 +7,6 @@ use std::sync::Arc;
 
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 
 /// How far the kubelet is with the list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,8 +24,6 @@ pub(crate) enum Followed {
 pub(crate) struct Session {
     /// Ends all streams and connections.
     pub end: CancellationToken,
-    /// All tasks of the session.
-    pub tasks: TaskTracker,
     followed: watch::Sender<Followed>,
 }
 
@@ -34,7 +31,6 @@ impl Session {
     pub fn new() -> Arc<Self> {
         Arc::new(Self {
             end: CancellationToken::new(),
-            tasks: TaskTracker::new(),
             followed: watch::Sender::new(Followed::NotAsked),
         })
     }
