@@ -1,13 +1,14 @@
 //! The offer task: Instances and devices → one CDI spec a Configuration, for container runtimes without a kubelet.
 //!
-//! Every pass starts from what lies in the folder, so that entries of devices which have not been reported since the start
-//! stay, and so that a file somebody removed comes back. Files stay when the agent stops.
+//! Every pass starts from the files in the folder. So the entries of devices that were not reported since the agent's start
+//! stay, and a file that somebody removed is written again. The files stay when the agent stops. Only one agent may use a
+//! folder: it takes the specs of another for those of deleted Configurations.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use leafhost_cdi::{Hold, Published, SpecDir};
+use leafhost_cdi::{Error, Published, SpecDir};
 use leafhost_core::names::ConfigurationKey;
 use leafhost_core::ports::InstanceSet;
 use tokio::sync::watch;
@@ -24,7 +25,7 @@ use crate::words;
 pub mod handout;
 pub mod spec;
 
-/// The folder is looked at so often although nothing changed: others write there, too.
+/// How often the folder is read although nothing changed, because others write there, too.
 const BACKSTOP: Duration = Duration::from_mins(1);
 
 /// What is offered.
@@ -42,7 +43,6 @@ pub struct OfferReport {
 pub struct OfferTask {
     node: String,
     folder: SpecDir,
-    hold: Option<Hold>,
     devices: watch::Receiver<Arc<DeviceSnapshot>>,
     instances: watch::Receiver<Arc<InstanceSet>>,
     report: watch::Sender<Arc<OfferReport>>,
@@ -62,7 +62,6 @@ impl OfferTask {
         let task = Self {
             node,
             folder,
-            hold: None,
             devices,
             instances,
             report,
@@ -90,17 +89,12 @@ impl OfferTask {
         let instances = Arc::clone(&self.instances.borrow_and_update());
         let (node, folder) = (self.node.clone(), self.folder.clone());
         let stop = shutdown.clone();
-        let mut hold = self.hold.take();
-        let work = spawn_blocking(move || {
-            let done = pass(&node, &folder, &mut hold, &devices, &instances, &stop);
-            (done, hold)
-        });
-        let Ok(((report, failed), hold)) = work.await else {
-            tracing::error!("writing CDI specs broke down, which is a bug");
+        let work = spawn_blocking(move || pass(&node, &folder, &devices, &instances, &stop));
+        let Ok((report, failed)) = work.await else {
+            tracing::error!("the writing of CDI specs panicked; this is a bug");
             self.next = Instant::now() + BACKSTOP;
             return;
         };
-        self.hold = hold;
         if shutdown.is_cancelled() {
             return;
         }
@@ -129,36 +123,25 @@ impl OfferTask {
     }
 }
 
-/// One pass; also returns the first of the failures that are worth trying again.
+/// One pass. Returns also the first failure that another attempt may repair.
 fn pass(
     node: &str,
     folder: &SpecDir,
-    hold: &mut Option<Hold>,
     devices: &DeviceSnapshot,
     instances: &InstanceSet,
     stop: &CancellationToken,
 ) -> (OfferReport, Option<String>) {
     let mut report = OfferReport::default();
     let mut failed = None;
-    let read = folder.hold(hold).and_then(|()| folder.read());
-    let (published, mut refused) = match read {
+    let (published, refused) = match folder.read() {
         Ok(published) => (published, None),
         Err(error) => (Published::default(), Some(error)),
     };
     let wanted = spec::wanted(node, devices, instances, &published.specs);
-    let offered = || wanted.specs.values().filter(|(_, spec)| spec.is_some());
-    if refused.is_none() && hold.is_none() {
-        let made = match offered().next() {
-            Some(_) => folder.create(),
-            None => Ok(()),
-        };
-        // There may be a folder now, and who made it may hold it.
-        refused = made.and_then(|()| folder.hold(hold)).err();
-    }
     report.problems = wanted.problems;
     if let Some(error) = refused {
         let problem = words::of(&error);
-        for (key, _) in offered() {
+        for (key, _) in wanted.specs.values().filter(|(_, spec)| spec.is_some()) {
             let problems = report.problems.entry(key.clone()).or_default();
             problems.push(problem.clone());
         }
@@ -187,7 +170,10 @@ fn pass(
                     .entry(key.clone())
                     .or_default()
                     .push(problem.clone());
-                failed.get_or_insert(problem);
+                // Another attempt would end the same way.
+                if !matches!(error, Error::LongClass { .. }) {
+                    failed.get_or_insert(problem);
+                }
             }
         }
     }

@@ -1,49 +1,28 @@
-//! The folder of specs that container runtimes read: one file a kind, replaced as a whole.
+//! The folder of specs that container runtimes read: one file for each kind, replaced as a whole.
 //!
-//! Whose a file is stands in its name, `<vendor>-<class>_<owner>.json`, the form the specification has for generated
-//! specs: an annotation would need version 0.6.0, and a list kept elsewhere could be lost. A file under that name which
-//! holds another kind, or is no regular file, is somebody else's all the same and is never touched.
-//! A file of the owner that is damaged, or larger than any that is written here, is replaced. A class that is too long for a file's name stands in it shortened, with a `~` that no
-//! class has; which one it is then stands in the file.
+//! The name of a file says whose it is: `<vendor>-<class>_<owner>.json`, the form the specification has for generated specs.
+//! An annotation would need version 0.6.0 of the specification, and a list kept elsewhere could be lost. Files with such a
+//! name belong to the one process that uses the folder; all others are never read, replaced or removed.
 
-use std::borrow::Cow;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs;
-use std::io::{self, ErrorKind, Read as _, Write as _};
+use std::io::{self, ErrorKind, Write as _};
 use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
-
-use blake2::digest::consts::U8;
-use blake2::{Blake2b, Digest as _};
-use serde::Deserialize;
 
 use crate::names::{class_problem, vendor_problem};
 use crate::spec::{InvalidSpec, Spec};
 
-mod hold;
-
-pub use hold::Hold;
-
 /// The mode of spec files: every user's runtime reads them.
 const MODE: u32 = 0o644;
-/// What names of files that are being written end with: no runtime reads them.
+/// How the names of temporary files end. No runtime reads them.
 const TEMPORARY: &str = ".tmp";
-/// The most bytes of a file that is read: none that is written here has nearly as many.
-const MAX_FILE: u64 = 64 << 20;
-/// The most characters of a kind that are repeated.
-const MAX_TOLD: usize = 128;
 /// The most bytes of a file's name.
 const MAX_NAME: usize = 255;
-/// How much of a class that is too long stands in the name of its file, in bytes.
-const HEAD: usize = 180;
-/// What follows it, before the digest; no class has it.
-const SHORTENED: char = '~';
-/// Opening waits for nobody.
-const O_NONBLOCK: i32 = 0o4000;
-/// The machine has no more open files to give.
+/// The machine has no more file descriptors.
 const ENFILE: i32 = 23;
-/// The process may not open more files.
+/// The process has no more file descriptors.
 const EMFILE: i32 = 24;
 
 /// Why a spec was not written, read or removed.
@@ -60,31 +39,15 @@ pub enum Error {
         /// The vendor.
         vendor: String,
     },
-    /// The file's name is taken by something that was not written here.
-    #[error("will not replace {}: it {what}; move it away", path.display())]
-    Foreign {
-        /// The file.
-        path: PathBuf,
-        /// How that is known.
-        what: String,
-    },
-    /// Another file of the folder defines one of the devices. Runtimes drop a device that two files define, so
-    /// nothing is written.
-    #[error("device {device} is also defined in {}; remove it there", path.display())]
-    Conflict {
-        /// `vendor/class=name`.
-        device: String,
-        /// The other file.
-        path: PathBuf,
-    },
-    /// Another process keeps its specs there.
+    /// A file system has no room for the name of its file.
     #[error(
-        "the folder {} is in use by another agent; stop that one, or name another folder with --cdi-dir",
-        path.display()
+        "cannot write a CDI spec for class {class}: the name of its file would be {length} bytes long, {MAX_NAME} are possible; choose a shorter name"
     )]
-    InUse {
-        /// The folder.
-        path: PathBuf,
+    LongClass {
+        /// The class.
+        class: String,
+        /// How long the name would be.
+        length: usize,
     },
     /// The file system refused.
     #[error("cannot {action} {}: {remedy}", path.display())]
@@ -110,14 +73,14 @@ pub enum Error {
     },
 }
 
-/// What came of a write.
+/// What a write changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Written {
     /// The file is new.
     Created,
     /// The file had other content.
     Replaced,
-    /// The file was like this already; nothing was written.
+    /// The file had this content already; nothing was written.
     Unchanged,
 }
 
@@ -126,13 +89,11 @@ pub enum Written {
 pub struct Published {
     /// By class.
     pub specs: BTreeMap<String, Spec>,
-    /// Classes whose file cannot be read as one of ours, and why: to be written again, or removed.
+    /// Classes whose file is no spec of that class, and why: to be written again, or removed.
     pub damaged: BTreeMap<String, String>,
-    /// Files with a name of ours that are somebody else's.
-    pub foreign: Vec<Error>,
 }
 
-/// A folder of specs, for the files of one vendor and owner. All methods block.
+/// A folder of specs, for the files of one vendor and owner. Only one process may use it at a time. All methods block.
 #[derive(Debug, Clone)]
 pub struct SpecDir {
     directory: PathBuf,
@@ -177,12 +138,7 @@ impl SpecDir {
             vendor,
             owner,
         } = self;
-        let mut name = format!("{vendor}-{class}_{owner}.json");
-        if let Some(head) = class.get(..HEAD).filter(|_| name.len() > MAX_NAME) {
-            let digest = digest(class);
-            name = format!("{vendor}-{head}{SHORTENED}{digest}_{owner}.json");
-        }
-        directory.join(name)
+        directory.join(format!("{vendor}-{class}_{owner}.json"))
     }
 
     /// Makes the folder if need be.
@@ -191,7 +147,7 @@ impl SpecDir {
             .map_err(|source| failed("create folder", &self.directory, source))
     }
 
-    /// What is there. Clears what a crash during a write has left. A missing folder is an empty one.
+    /// Reads the owner's files. Removes the temporary file of a write that was interrupted. A missing folder counts as empty.
     pub fn read(&self) -> Result<Published, Error> {
         let mut published = Published::default();
         for path in self.entries()? {
@@ -204,42 +160,18 @@ impl SpecDir {
                 fs::remove_file(&path).map_err(|source| failed("remove", &path, source))?;
                 continue;
             }
-            let Some(stem) = self.stem_of(name) else {
+            let Some(class) = self.class_of(name) else {
                 continue;
             };
-            let class = match self.class_of(stem, &path)? {
-                Named::Class(class) => class,
-                Named::Foreign(what) => {
-                    published.foreign.push(Error::Foreign { path, what });
-                    continue;
-                }
-                // Nobody can read it; where it is wanted it is written again.
-                Named::Nothing => {
-                    fs::remove_file(&path).map_err(|source| failed("remove", &path, source))?;
-                    continue;
-                }
-            };
-            let class = class.as_ref();
-            match self.held(class)? {
-                Held::Nothing => {}
-                Held::Foreign(what) => published.foreign.push(Error::Foreign { path, what }),
-                Held::Ours(bytes) => match Spec::from_json(&bytes) {
-                    Ok(spec) => drop(published.specs.insert(class.to_owned(), spec)),
-                    Err(error) => {
-                        let why = error.to_string();
-                        published.damaged.insert(class.to_owned(), why);
-                    }
-                },
-                Held::TooLarge => {
-                    let why = format!("it has more than {} MiB", MAX_FILE >> 20);
-                    published.damaged.insert(class.to_owned(), why);
-                }
+            match self.spec(class, &path)? {
+                Ok(spec) => drop(published.specs.insert(class.to_owned(), spec)),
+                Err(why) => drop(published.damaged.insert(class.to_owned(), why)),
             }
         }
         Ok(published)
     }
 
-    /// Puts the spec into its file: complete and durable when this returns, and no reader ever sees a part of it.
+    /// Writes the spec to its file. It is complete and durable when this returns, and no reader ever sees a part of it.
     pub fn write(&self, spec: &Spec) -> Result<Written, Error> {
         spec.validate()?;
         let (vendor, class) = spec.vendor_and_class()?;
@@ -254,121 +186,71 @@ impl SpecDir {
             source,
         })?;
         let path = self.path(class);
-        let written = match self.held(class)? {
-            Held::Foreign(what) => return Err(Error::Foreign { path, what }),
-            Held::Ours(old) if old == bytes => Written::Unchanged,
-            Held::Ours(_) | Held::TooLarge => Written::Replaced,
-            Held::Nothing => Written::Created,
-        };
-        self.check_conflict(spec, &path)?;
-        if written != Written::Unchanged {
-            self.create()?;
-            self.replace(&bytes, &path)?;
+        let length = path.file_name().map_or(0, OsStr::len);
+        if length > MAX_NAME {
+            return Err(Error::LongClass {
+                class: class.to_owned(),
+                length,
+            });
         }
+        let written = match fs::symlink_metadata(&path) {
+            Ok(there) if there.is_file() => match fs::read(&path) {
+                Ok(old) if old == bytes => return Ok(Written::Unchanged),
+                _ => Written::Replaced,
+            },
+            Ok(_) => Written::Replaced,
+            Err(_) => Written::Created,
+        };
+        self.create()?;
+        self.replace(&bytes, &path)?;
         Ok(written)
     }
 
-    /// Removes the file of a class, if it is ours. Returns whether there was one.
+    /// Removes the file of a class. Returns whether there was one.
     pub fn remove(&self, class: &str) -> Result<bool, Error> {
         let path = self.path(class);
-        match self.held(class)? {
-            Held::Nothing => Ok(false),
-            Held::Foreign(what) => Err(Error::Foreign { path, what }),
-            Held::Ours(_) | Held::TooLarge => {
-                fs::remove_file(&path).map_err(|source| failed("remove", &path, source))?;
+        match fs::remove_file(&path) {
+            Ok(()) => {
                 self.sync()?;
                 Ok(true)
             }
+            // A name that is too long is no file's.
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    ErrorKind::NotFound | ErrorKind::InvalidFilename
+                ) =>
+            {
+                Ok(false)
+            }
+            Err(source) => Err(failed("remove", &path, source)),
         }
     }
 
-    /// What stands for the class in the name of a file of ours.
-    fn stem_of<'a>(&self, file_name: &'a str) -> Option<&'a str> {
+    /// The class in the name of a file of the owner.
+    fn class_of<'a>(&self, file_name: &'a str) -> Option<&'a str> {
         file_name
             .strip_prefix(self.vendor.as_str())?
             .strip_prefix('-')?
             .strip_suffix(".json")?
             .strip_suffix(self.owner.as_str())?
             .strip_suffix('_')
-            .filter(|stem| match stem.split_once(SHORTENED) {
-                None => class_problem(stem).is_none(),
-                Some((head, _)) => head.len() == HEAD,
-            })
+            .filter(|class| class_problem(class).is_none())
     }
 
-    /// The class of a file of ours: a shortened one stands in the file.
-    fn class_of<'a>(&self, stem: &'a str, path: &Path) -> Result<Named<'a>, Error> {
-        if !stem.contains(SHORTENED) {
-            return Ok(Named::Class(stem.into()));
-        }
+    /// The spec in the file of a class, or why it holds none of that class.
+    fn spec(&self, class: &str, path: &Path) -> Result<Result<Spec, String>, Error> {
         let fail = |source| failed("read", path, source);
+        // To open a pipe is to wait for its other end.
         if !fs::symlink_metadata(path).map_err(fail)?.is_file() {
-            return Ok(Named::Foreign("is not a regular file".to_owned()));
+            return Ok(Err("it is not a regular file".to_owned()));
         }
-        let bytes = read(path).map_err(fail)?;
-        let outline = bytes.and_then(|bytes| serde_json::from_slice::<Outline>(&bytes).ok());
-        let Some(outline) = outline else {
-            return Ok(Named::Nothing);
-        };
-        let class = outline
-            .kind
-            .strip_prefix(self.vendor.as_str())
-            .and_then(|rest| rest.strip_prefix('/'))
-            .filter(|class| self.path(class) == path);
-        Ok(match class {
-            Some(class) => Named::Class(class.to_owned().into()),
-            None => Named::Foreign(outline.told()),
+        let bytes = fs::read(path).map_err(fail)?;
+        Ok(match Spec::from_json(&bytes) {
+            Ok(spec) if spec.kind == format!("{}/{class}", self.vendor) => Ok(spec),
+            Ok(_) => Err("it holds another kind".to_owned()),
+            Err(error) => Err(error.to_string()),
         })
-    }
-
-    fn held(&self, class: &str) -> Result<Held, Error> {
-        let path = self.path(class);
-        let metadata = match fs::symlink_metadata(&path) {
-            Ok(metadata) => metadata,
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Held::Nothing),
-            Err(source) => return Err(failed("read", &path, source)),
-        };
-        if !metadata.is_file() {
-            return Ok(Held::Foreign("is not a regular file".to_owned()));
-        }
-        let bytes = read(&path).map_err(|source| failed("read", &path, source))?;
-        let Some(bytes) = bytes else {
-            return Ok(Held::TooLarge);
-        };
-        let kind = format!("{}/{class}", self.vendor);
-        Ok(match serde_json::from_slice::<Outline>(&bytes) {
-            Ok(other) if other.kind != kind => Held::Foreign(other.told()),
-            _ => Held::Ours(bytes),
-        })
-    }
-
-    /// Looks through the files of others for a device of `spec`. What cannot be read, and what is larger than any spec, is passed over.
-    fn check_conflict(&self, spec: &Spec, own: &Path) -> Result<(), Error> {
-        let names: BTreeSet<&str> = spec.devices.iter().map(|d| d.name.as_str()).collect();
-        for path in self.entries()? {
-            let of_others = path != own
-                && path
-                    .file_name()
-                    .and_then(OsStr::to_str)
-                    .is_some_and(|name| self.stem_of(name).is_none());
-            let Some(outline) = of_others.then(|| Outline::read(&path)).flatten() else {
-                continue;
-            };
-            if outline.kind != spec.kind {
-                continue;
-            }
-            if let Some(device) = outline
-                .devices
-                .iter()
-                .find(|device| names.contains(device.name.as_str()))
-            {
-                return Err(Error::Conflict {
-                    device: format!("{}={}", spec.kind, device.name),
-                    path,
-                });
-            }
-        }
-        Ok(())
     }
 
     fn entries(&self) -> Result<Vec<PathBuf>, Error> {
@@ -417,80 +299,6 @@ impl SpecDir {
             .and_then(|directory| directory.sync_all())
             .map_err(|source| failed("write", &self.directory, source))
     }
-}
-
-/// Which class a file of ours is of.
-enum Named<'a> {
-    Class(Cow<'a, str>),
-    Foreign(String),
-    Nothing,
-}
-
-/// What lies under a name of ours.
-enum Held {
-    Nothing,
-    Ours(Vec<u8>),
-    /// By its name ours; larger than any we write.
-    TooLarge,
-    Foreign(String),
-}
-
-/// The part of anybody's spec that tells which devices it defines.
-#[derive(Deserialize)]
-struct Outline {
-    kind: String,
-    #[serde(default)]
-    devices: Vec<OutlineDevice>,
-}
-
-#[derive(Deserialize)]
-struct OutlineDevice {
-    name: String,
-}
-
-impl Outline {
-    /// What it is, for people.
-    fn told(&self) -> String {
-        let kind: String = self.kind.chars().take(MAX_TOLD).collect();
-        format!("holds kind {kind:?}")
-    }
-
-    /// Only of a regular file, perhaps by a link: opening another may wait, and reading it never end.
-    fn read(path: &Path) -> Option<Self> {
-        if !fs::metadata(path).ok()?.is_file() {
-            return None;
-        }
-        match path.extension()?.to_str()? {
-            "json" => serde_json::from_slice(&read(path).ok()??).ok(),
-            "yaml" => serde_yaml_ng::from_slice(&read(path).ok()??).ok(),
-            _ => None,
-        }
-    }
-}
-
-/// What a regular file holds; nothing if it is larger than any spec. It may be another by now than the one that was looked at.
-fn read(path: &Path) -> io::Result<Option<Vec<u8>>> {
-    let mut options = fs::OpenOptions::new();
-    let file = options.read(true).custom_flags(O_NONBLOCK).open(path)?;
-    let metadata = file.metadata()?;
-    if !metadata.is_file() {
-        return Err(ErrorKind::InvalidInput.into());
-    }
-    if metadata.len() > MAX_FILE {
-        return Ok(None);
-    }
-    let mut bytes = Vec::new();
-    // It may grow meanwhile.
-    let length = file.take(MAX_FILE + 1).read_to_end(&mut bytes)?;
-    Ok(u64::try_from(length)
-        .is_ok_and(|length| length <= MAX_FILE)
-        .then_some(bytes))
-}
-
-/// Sixteen hex digits of BLAKE2b.
-fn digest(class: &str) -> String {
-    let digest = Blake2b::<U8>::digest(class);
-    digest.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn failed(action: &'static str, path: &Path, source: io::Error) -> Error {

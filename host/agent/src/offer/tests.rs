@@ -89,8 +89,8 @@ fn passed(
     folder: &SpecDir,
     home: &(DeviceSnapshot, InstanceSet),
 ) -> (OfferReport, BTreeMap<String, Spec>) {
-    let (stop, mut hold) = (CancellationToken::new(), None);
-    let (report, _) = pass(NODE, folder, &mut hold, &home.0, &home.1, &stop);
+    let stop = CancellationToken::new();
+    let (report, _) = pass(NODE, folder, &home.0, &home.1, &stop);
     (report, folder.read().unwrap().specs)
 }
 
@@ -292,6 +292,24 @@ fn a_name_that_is_no_cdi_class_is_named_and_the_others_are_offered() {
 }
 
 #[test]
+fn a_name_too_long_for_a_file_is_a_problem_and_the_others_are_offered() {
+    let dir = tempfile::tempdir().unwrap();
+    let long = "c".repeat(236);
+    let views = vec![
+        (configured(&long, "udev", ""), vec![camera("foo0")]),
+        (configured("cams", "udev", ""), vec![camera("foo0")]),
+    ];
+    let home = home(views);
+    let (report, specs) = passed(&folder(&dir), &home);
+    assert_eq!(specs.keys().collect::<Vec<_>>(), ["cams"]);
+    let problem = &report.problems[&key(&long)][0];
+    assert!(problem.contains("choose a shorter name"), "{problem}");
+    let stop = CancellationToken::new();
+    let (_, failed) = pass(NODE, &folder(&dir), &home.0, &home.1, &stop);
+    assert_eq!(failed, None, "there is nothing to try again");
+}
+
+#[test]
 fn of_two_configurations_of_one_kind_the_older_wins_and_keeps_it() {
     let dir = tempfile::tempdir().unwrap();
     let edge = configured_as(serde_json::json!({
@@ -419,25 +437,4 @@ async fn a_file_that_somebody_removed_comes_back() {
     })
     .await
     .expect("the file is back");
-}
-
-#[tokio::test(start_paused = true)]
-async fn two_agents_leave_each_others_specs_alone_and_the_second_says_why_until_the_first_ends() {
-    let dir = tempfile::tempdir().unwrap();
-    let first = start(&dir, cams(vec![camera("foo0")]));
-    wait_for(&first.report, |report| !report.kinds.is_empty()).await;
-    let mics = home(vec![(configured("mics", "udev", ""), vec![camera("foo1")])]);
-    let second = start(&dir, mics);
-    let seen = wait_for(&second.report, |report| !report.general.is_empty()).await;
-    let mics = &seen.problems[&key("mics")];
-    assert_eq!(mics, &seen.general);
-    assert!(mics[0].contains("--cdi-dir") && seen.kinds.is_empty());
-    let kinds = || folder(&dir).read().unwrap().specs.into_keys();
-    assert_eq!(kinds().collect::<Vec<_>>(), ["cams"]);
-    drop(first);
-    wait_for(&second.report, |report| {
-        report.general.is_empty() && !report.kinds.is_empty()
-    })
-    .await;
-    assert_eq!(kinds().collect::<Vec<_>>(), ["mics"]);
 }
