@@ -7,6 +7,7 @@
 
 pub mod allocator;
 pub mod books;
+mod causes;
 pub mod config;
 pub mod device;
 mod endpoint;

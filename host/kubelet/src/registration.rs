@@ -1,43 +1,42 @@
 //! Register: one resource made known to one life of the kubelet.
 
-use std::error::Error as _;
 use std::io;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::{OnceCell, Semaphore};
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status};
 
+use crate::causes::{MORE_FILES, causes, io_cause, lacks_files, owned};
 use crate::proto::device_plugin as proto;
 use crate::service;
-use crate::sockets::lacks_files;
 use crate::{Incarnation, ResourceName};
 
-/// So many Registers are under way at once; more make a kubelet slower, not faster.
+/// The most Register calls at a time. More make a kubelet slower, not faster.
 const AT_ONCE: usize = 16;
-/// The kubelet's words are kept so far.
-const MAX_WORDS: usize = 400;
+/// The most characters that are kept of the kubelet's message.
+const MAX_MESSAGE: usize = 400;
 
 /// Why the kubelet does not know a resource.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Nobody answers on its socket. That is no failure: it is about to start or to end.
+    /// No process answers on its socket. That is no failure: the kubelet is about to start or to end.
     #[error("nobody answers on {}: the kubelet is stopped or starting", .0.display())]
     NoAnswer(PathBuf),
     /// No more files may be open.
-    #[error("cannot connect to {} ({source}): raise the limit of open files, in a unit LimitNOFILE=, in a shell ulimit -n", path.display())]
+    #[error("cannot connect to {} ({source}): {MORE_FILES}", path.display())]
     Files {
         /// The kubelet's socket.
         path: PathBuf,
         /// Why.
         source: io::Error,
     },
-    /// It said no.
+    /// The kubelet refused.
     #[error("the kubelet refused the registration, {0}")]
     Refused(String),
-    /// It said nothing.
+    /// The kubelet did not answer.
     #[error(
         "the kubelet has not answered the registration within {} s: it is tried again; look at the kubelet's log",
         .0.as_secs()
@@ -52,42 +51,44 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 pub(crate) struct Registrar {
     socket: PathBuf,
     limit: Duration,
-    places: Semaphore,
-    /// One connection serves all, for as long as a kubelet lives.
-    line: Mutex<Option<(Incarnation, Line)>>,
+    permits: Semaphore,
+    /// One connection for all resources, for as long as a kubelet lives.
+    connection: Mutex<Option<(Incarnation, Connection)>>,
 }
 
 /// A connection, once it is made.
-type Line = Arc<OnceCell<Channel>>;
+type Connection = Arc<OnceCell<Channel>>;
 
 impl Registrar {
     pub fn new(socket: PathBuf, limit: Duration) -> Self {
         Self {
             socket,
             limit,
-            places: Semaphore::new(AT_ONCE),
-            line: Mutex::new(None),
+            permits: Semaphore::new(AT_ONCE),
+            connection: Mutex::new(None),
         }
     }
 
-    /// Connects to the kubelet, if it is not. One tries at a time; whoever waits for it has the same connection. A kubelet's
-    /// socket is there before anybody listens on it, so this may fail for a moment.
+    /// Connects to the kubelet, unless there is a connection. One task connects at a time; the others wait for its
+    /// connection. A kubelet makes its socket before it listens on it, so this may fail for a moment.
     pub async fn connect(&self, kubelet: Incarnation) -> Result<Channel> {
-        let line = self.line(kubelet);
-        let channel = line.get_or_try_init(|| async {
+        let connection = self.connection(kubelet);
+        let channel = connection.get_or_try_init(|| async {
             let path = self.socket.to_str().ok_or_else(|| self.no_answer())?;
             let endpoint =
                 Endpoint::from_shared(format!("unix:{path}")).map_err(|_| self.no_answer())?;
             tokio::time::timeout(self.limit, endpoint.connect())
                 .await
                 .map_err(|_| Error::Late(self.limit))?
-                .map_err(|error| match wanting_files(&error) {
-                    Some(source) => Error::Files {
-                        path: self.socket.clone(),
-                        source,
+                .map_err(
+                    |error| match io_cause(&error).filter(|cause| lacks_files(cause)) {
+                        Some(cause) => Error::Files {
+                            path: self.socket.clone(),
+                            source: owned(cause),
+                        },
+                        None => self.no_answer(),
                     },
-                    None => self.no_answer(),
-                })
+                )
         });
         channel.await.cloned()
     }
@@ -101,7 +102,7 @@ impl Registrar {
         endpoint: String,
         sending: impl FnOnce(),
     ) -> Result<()> {
-        let Ok(_place) = self.places.acquire().await else {
+        let Ok(_permit) = self.permits.acquire().await else {
             return Err(self.no_answer());
         };
         let request = proto::RegisterRequest {
@@ -127,49 +128,33 @@ impl Registrar {
         Error::NoAnswer(self.socket.clone())
     }
 
-    fn line(&self, kubelet: Incarnation) -> Line {
-        let mut line = self.line.lock().unwrap_or_else(PoisonError::into_inner);
-        match line.as_ref() {
-            Some((known, line)) if *known == kubelet => Arc::clone(line),
+    fn connection(&self, kubelet: Incarnation) -> Connection {
+        let mut held = self.locked();
+        match held.as_ref() {
+            Some((known, connection)) if *known == kubelet => Arc::clone(connection),
             _ => {
-                let new = Line::default();
-                *line = Some((kubelet, Arc::clone(&new)));
+                let new = Connection::default();
+                *held = Some((kubelet, Arc::clone(&new)));
                 new
             }
         }
     }
 
-    /// The connection broke: whether the kubelet is there is asked before anything is served for it again.
+    /// Drops a connection that broke. So a resource connects again before it serves anything for that kubelet.
     fn forget(&self, kubelet: Incarnation) {
-        let mut line = self.line.lock().unwrap_or_else(PoisonError::into_inner);
-        line.take_if(|(known, _)| *known == kubelet);
+        self.locked().take_if(|(known, _)| *known == kubelet);
+    }
+
+    fn locked(&self) -> MutexGuard<'_, Option<(Incarnation, Connection)>> {
+        self.connection
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Whether the call never came to the kubelet, or its connection broke.
 fn is_unreachable(status: &Status) -> bool {
-    let mut cause = status.source();
-    while let Some(error) = cause {
-        if error.is::<tonic::transport::Error>() || error.is::<io::Error>() {
-            return true;
-        }
-        cause = error.source();
-    }
-    false
-}
-
-/// What the system said, if it was that no more files may be open.
-fn wanting_files(error: &tonic::transport::Error) -> Option<io::Error> {
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        if let Some(error) = error.downcast_ref::<io::Error>()
-            && lacks_files(error)
-        {
-            return error.raw_os_error().map(io::Error::from_raw_os_error);
-        }
-        cause = error.source();
-    }
-    None
+    causes(status).any(|cause| cause.is::<tonic::transport::Error>() || cause.is::<io::Error>())
 }
 
 /// What the kubelet said and what to do about it.
@@ -178,7 +163,7 @@ fn words(status: &Status) -> String {
         .message()
         .chars()
         .map(|c| if c.is_control() { ' ' } else { c })
-        .take(MAX_WORDS)
+        .take(MAX_MESSAGE)
         .collect();
     let remedy = match status.code() {
         Code::Unimplemented => {

@@ -1,36 +1,36 @@
-//! Our sockets in the kubelet's folder: their names, making them, and removing what an earlier life left behind.
-//! What is not ours is never touched.
+//! The plugin's sockets in the kubelet's folder: names them, makes them, and removes those that an earlier process left.
+//! Files of others are never touched.
 
 use std::io;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use nix::errno::Errno;
 use sha2::{Digest as _, Sha256};
 use tokio::net::{UnixListener, UnixStream};
 
 use crate::ResourceName;
+use crate::causes::{MORE_FILES, lacks_files};
 
 /// The longest path of a socket, in bytes, by `sockaddr_un` without the byte that ends it.
 const MAX_PATH: usize = 107;
-/// So long another process has to answer on a socket that is in our way.
-const ANSWER: Duration = Duration::from_secs(1);
+/// How long to probe an existing socket before calling it served.
+const PROBE: Duration = Duration::from_secs(1);
 
 /// Why a socket could not be made.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Something else has the name.
+    /// A file that is no socket has the name.
     #[error("{} is in the way and not a socket: remove it, and the resource is registered", .0.display())]
     Foreign(PathBuf),
-    /// Somebody serves it.
+    /// Another process serves it.
     #[error("another process serves {}: only one agent may run on a node; stop the other one", .0.display())]
     Served(PathBuf),
     /// No socket can have the path.
     #[error("{} has more than {MAX_PATH} bytes and can be no socket: choose a shorter folder or prefix", .0.display())]
     TooLong(PathBuf),
     /// No more files may be open.
-    #[error("cannot make the socket {} ({source}): raise the limit of open files, in a unit LimitNOFILE=, in a shell ulimit -n", path.display())]
+    #[error("cannot make the socket {} ({source}): {MORE_FILES}", path.display())]
     Files {
         /// The socket.
         path: PathBuf,
@@ -70,7 +70,7 @@ pub(crate) fn name(
     format!("{prefix}-{digest}.sock")
 }
 
-/// A socket of ours. It is removed when this is dropped, if it is still the one we made.
+/// A socket that this process made. It is removed when this is dropped, unless another file has its name by then.
 #[derive(Debug)]
 pub(crate) struct Socket {
     path: PathBuf,
@@ -90,7 +90,7 @@ fn identity(path: &Path) -> io::Result<(u64, u64)> {
     Ok((found.dev(), found.ino()))
 }
 
-/// Makes a socket that is listened on. One that nobody answers on is replaced.
+/// Makes a socket and listens on it. A socket that no process serves is replaced.
 pub(crate) async fn bind(path: PathBuf) -> Result<(UnixListener, Socket)> {
     if path.as_os_str().len() > MAX_PATH {
         return Err(Error::TooLong(path));
@@ -100,7 +100,7 @@ pub(crate) async fn bind(path: PathBuf) -> Result<(UnixListener, Socket)> {
         Err(source) => return Err(refused(path, source)),
         Ok(found) if !found.file_type().is_socket() => return Err(Error::Foreign(path)),
         Ok(_) => {
-            match is_left_behind(&path).await {
+            match is_stale(&path).await {
                 Ok(true) => {}
                 Ok(false) => return Err(Error::Served(path)),
                 Err(source) => return Err(refused(path, source)),
@@ -125,13 +125,7 @@ fn refused(path: PathBuf, source: io::Error) -> Error {
     }
 }
 
-/// Whether no more files may be open.
-pub(crate) fn lacks_files(error: &io::Error) -> bool {
-    let code = error.raw_os_error().map(Errno::from_raw);
-    matches!(code, Some(Errno::EMFILE | Errno::ENFILE))
-}
-
-/// Removes the sockets of ours that nobody answers on. What cannot be removed stays.
+/// Removes the plugin's sockets that no process serves. What cannot be removed stays.
 pub(crate) async fn sweep(folder: &Path, prefix: &str) {
     let Ok(entries) = std::fs::read_dir(folder) else {
         return;
@@ -140,26 +134,26 @@ pub(crate) async fn sweep(folder: &Path, prefix: &str) {
     for entry in entries.flatten() {
         let name = entry.file_name();
         let name = name.to_str();
-        let is_ours = name.is_some_and(|name| is_named_by_us(name, &begin));
+        let is_ours = name.is_some_and(|name| has_our_name(name, &begin));
         let is_socket = entry.file_type().is_ok_and(|kind| kind.is_socket());
-        if is_ours && is_socket && matches!(is_left_behind(&entry.path()).await, Ok(true)) {
+        if is_ours && is_socket && matches!(is_stale(&entry.path()).await, Ok(true)) {
             let socket = entry.path();
             let removed = remove(&socket);
-            tracing::debug!(socket = %socket.display(), ?removed, "nobody serves a socket of ours");
+            tracing::debug!(socket = %socket.display(), ?removed, "removed a socket that no process serves");
         }
     }
 }
 
-fn is_named_by_us(name: &str, begin: &str) -> bool {
+fn has_our_name(name: &str, begin: &str) -> bool {
     let end = name.strip_prefix(begin);
     end.is_some_and(|name| name.strip_suffix(".sock").is_some())
 }
 
-/// Whether nobody listens on a socket any more; an error where that cannot be told.
-async fn is_left_behind(path: &Path) -> io::Result<bool> {
-    match tokio::time::timeout(ANSWER, UnixStream::connect(path)).await {
+/// Whether no process listens on a socket any more; an error where that cannot be determined.
+async fn is_stale(path: &Path) -> io::Result<bool> {
+    match tokio::time::timeout(PROBE, UnixStream::connect(path)).await {
         Ok(Err(error)) => match error.kind() {
-            // The kubelet removes sockets when it starts, this one maybe just now.
+            // A kubelet that starts removes all sockets, perhaps this one just now.
             io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound => Ok(true),
             io::ErrorKind::PermissionDenied => Err(error),
             _ if lacks_files(&error) => Err(error),

@@ -1,4 +1,4 @@
-//! Protobuf on the wire with small buffers: tonic's own keep 8 KiB for as long as a list is followed.
+//! Protobuf with small buffers. tonic's own keep 8 KiB for each open list: 7 MB for 1,000 resources.
 
 use std::marker::PhantomData;
 
@@ -6,12 +6,12 @@ use prost::Message;
 use tonic::codec::BufferSettings;
 use tonic_prost::{ProstDecoder, ProstEncoder};
 
-/// A buffer begins with so much and grows with the message.
+/// The first size of a buffer; it grows with the message.
 const BUFFER: usize = 512;
-/// What is gathered before it is sent on.
+/// How many bytes are encoded before they are sent.
 const YIELD: usize = 32 << 10;
 
-/// What the generated code calls for each call.
+/// The codec that the generated code uses.
 pub(crate) struct Codec<T, U>(PhantomData<(T, U)>);
 
 impl<T, U> Default for Codec<T, U> {

@@ -11,6 +11,7 @@ use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status};
 
 use super::{Listed, ListedHolder};
+use crate::causes::{causes, io_cause, owned};
 use crate::proto::pod_resources::pod_resources_lister_client::PodResourcesListerClient;
 use crate::proto::pod_resources::{ListPodResourcesRequest, ListPodResourcesResponse};
 
@@ -18,7 +19,7 @@ use crate::proto::pod_resources::{ListPodResourcesRequest, ListPodResourcesRespo
 mod tests;
 
 /// How long one List may take.
-const PATIENCE: Duration = Duration::from_secs(5);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 /// What the kubelet's own client takes at most; a gRPC client takes 4 MiB unless told.
 const LARGEST_ANSWER: usize = 16 << 20;
 /// A node has at most some hundred pods.
@@ -71,7 +72,7 @@ pub enum Error {
         socket: PathBuf,
     },
     /// No answer in time.
-    #[error("the kubelet at {} did not answer PodResources within {} s: it may be overloaded", socket.display(), PATIENCE.as_secs())]
+    #[error("the kubelet at {} did not answer PodResources within {} s: it may be overloaded", socket.display(), ANSWER_TIMEOUT.as_secs())]
     Slow {
         /// The socket.
         socket: PathBuf,
@@ -121,7 +122,7 @@ impl PodResources {
     ///
     /// The kubelet sweeps its books of pods that have ended when it is asked.
     pub async fn list(&self) -> Result<Listed, Error> {
-        let answer = tokio::time::timeout(PATIENCE, self.ask())
+        let answer = tokio::time::timeout(ANSWER_TIMEOUT, self.ask())
             .await
             .map_err(|_| Error::Slow {
                 socket: self.socket.clone(),
@@ -226,19 +227,8 @@ fn is_broken(status: &Status) -> bool {
 
 /// What the operating system said to the attempt to connect.
 fn connect_error(status: &Status) -> Option<io::Error> {
-    let mut cause = status.source();
-    let mut connecting = false;
-    while let Some(error) = cause {
-        connecting |= error.is::<tonic::ConnectError>();
-        if let Some(error) = error.downcast_ref::<io::Error>().filter(|_| connecting) {
-            return Some(match error.raw_os_error() {
-                Some(code) => io::Error::from_raw_os_error(code),
-                None => io::Error::new(error.kind(), error.to_string()),
-            });
-        }
-        cause = error.source();
-    }
-    None
+    let connecting = causes(status).find(|cause| cause.is::<tonic::ConnectError>())?;
+    io_cause(connecting).map(owned)
 }
 
 fn refusal(socket: &Path, status: &Status) -> Error {
