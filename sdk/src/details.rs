@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn the_wrong_field_is_named() {
+    fn the_invalid_field_is_reported() {
         for (text, path, words) in [
             ("udevRules: [[a]]", "udevRules[0]", "expected a string"),
             ("udevRules: a", "udevRules", "expected a sequence"),

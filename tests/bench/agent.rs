@@ -4,17 +4,17 @@
 //! some of them: `cargo bench --bench agent -- memory idle`. `order` is none of them: it is what `make tuned` needs.
 #![allow(missing_docs, reason = "a benchmark")]
 
-mod crowd;
+mod busy_agent;
+mod device_count;
 mod disk;
-mod dropped;
-mod figures;
+mod hotplug;
 mod idle;
-mod many;
 mod memory;
+mod new_handler;
 mod order;
-mod plugs;
 mod process;
 mod reached;
+mod statistics;
 mod table;
 mod unchanged;
 mod watch;
@@ -27,9 +27,9 @@ type Measure = (&'static str, fn() -> Result<Vec<table::Line>>);
 
 const MEASURES: [Measure; 6] = [
     ("memory", memory::measure),
-    ("plugs", plugs::measure),
-    ("dropped", dropped::measure),
-    ("many", many::measure),
+    ("hotplug", hotplug::measure),
+    ("new-handler", new_handler::measure),
+    ("device-count", device_count::measure),
     ("unchanged", unchanged::measure),
     ("idle", idle::measure),
 ];

@@ -10,7 +10,7 @@ use leafhost_tests::kubelet::Blocking;
 use tonic::transport::Endpoint;
 
 use crate::disk::write;
-use crate::figures::{metric, ms, quantile};
+use crate::statistics::{metric, ms, quantile};
 use crate::table::Line;
 
 /// So many Instances, each with so many slots, every slot allocated once.
@@ -80,7 +80,7 @@ pub fn measure() -> Result<Vec<Line>> {
         ),
         value: ms(over),
         target: "≤ 2 ms".into(),
-        beside: format!(
+        reference: format!(
             "Allocate p50 {} p99 {}, decided by the agent in {} on average; the same bytes written and synced p50 {} p99 {}",
             ms(quantile(&asked, 0.5)),
             ms(quantile(&asked, 0.99)),

@@ -39,7 +39,7 @@ pub fn measure() -> Result<Vec<Line>> {
 }
 
 /// Cameras on a host, the last of them dripping.
-pub fn crowd(host: &Host, count: u16, dripping: u16) -> Result<Peer> {
+pub fn start_cameras(host: &Host, count: u16, dripping: u16) -> Result<Peer> {
     let mut command = peer::rust(host, "leafhost-cameras")?;
     command
         .args(["--address", &host.address()?.to_string()])
@@ -69,7 +69,7 @@ pub fn agent(host: &Host, found: usize) -> Result<(Home, Call)> {
 fn hundred() -> Result<Vec<Line>> {
     let lan = Lan::new()?;
     let client = lan.host("client")?;
-    let _crowd = crowd(&lan.host("cameras")?, CAMERAS, 0)?;
+    let _cameras = start_cameras(&lan.host("cameras")?, CAMERAS, 0)?;
     let (mut walls, mut cpus) = (Vec::new(), Vec::new());
     for _ in 0..TIMES {
         let (call, ids) = calls::first(&client, "onvif", DETAILS)?;
@@ -83,7 +83,7 @@ fn hundred() -> Result<Vec<Line>> {
         what: format!("{CAMERAS} cameras: first discover, worst of {TIMES}"),
         value: seconds(worst),
         target: format!("≤ {}", seconds(WINDOW + Duration::from_secs(1))),
-        beside: format!(
+        reference: format!(
             "median {}; the probe's window is {}; the guest computes {}",
             seconds(median),
             seconds(WINDOW),
@@ -123,7 +123,7 @@ fn unchanged(client: &Host) -> Result<Line> {
         ),
         value: format!("{} / {}", ms(worst), changed.len()),
         target: "≤ 30 ms / 0".into(),
-        beside: format!(
+        reference: format!(
             "median {}; all of the agent {} of CPU a call; {} files watched{}",
             ms(median),
             ms(process.div_f64(looks)),
@@ -140,7 +140,7 @@ fn dripping() -> Result<Line> {
     let lan = Lan::new()?;
     let client = lan.host("client")?;
     let cameras = lan.host("cameras")?;
-    let _crowd = crowd(&cameras, CAMERAS * 2, CAMERAS)?;
+    let _cameras = start_cameras(&cameras, CAMERAS * 2, CAMERAS)?;
     let (call, ids) = calls::first(&client, "onvif", DETAILS)?;
     let port = |id: &String| -> Option<u16> {
         let (_, rest) = id.split_once(&format!("{}:", cameras.address().ok()?))?;
@@ -156,7 +156,7 @@ fn dripping() -> Result<Line> {
         ),
         value: good.to_string(),
         target: CAMERAS.to_string(),
-        beside: format!(
+        reference: format!(
             "dripping ones in it: {}; the call took {}, the guest computed {}",
             ids.len() - good,
             seconds(call.wall),
@@ -168,7 +168,7 @@ fn dripping() -> Result<Line> {
 fn five_hundred() -> Result<Line> {
     let lan = Lan::new()?;
     let client = lan.host("client")?;
-    let _crowd = crowd(&lan.host("cameras")?, MANY, 0)?;
+    let _cameras = start_cameras(&lan.host("cameras")?, MANY, 0)?;
     let (home, first) = agent(&client, MANY.into())?;
     let second = calls::next(&home, Some(&first))?;
     let third = calls::next(&home, Some(&second))?;
@@ -177,7 +177,7 @@ fn five_hundred() -> Result<Line> {
         what: format!("guest memory with {MANY} cameras"),
         value: mib(most),
         target: "≤ 32 MiB".into(),
-        beside: format!(
+        reference: format!(
             "first call {}, {}, computing {}; third {}, {}, computing {}",
             mib(first.memory),
             seconds(first.wall),

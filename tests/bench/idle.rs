@@ -9,7 +9,7 @@ use leafhost_tests::agent::Home;
 use leafhost_tests::lan::{self, Host, Lan};
 use leafhost_tests::requirement;
 
-use crate::crowd::{HANDLERS, configuration, one_of_each};
+use crate::busy_agent::{HANDLERS, configuration, one_of_each};
 use crate::process::{pass, waits};
 use crate::table::Line;
 
@@ -50,7 +50,7 @@ pub fn measure() -> Result<Vec<Line>> {
         ),
         value: format!("{:.2}", rate(woken.most)),
         target: target.into(),
-        beside: format!(
+        reference: format!(
             "all {} threads together {:.2}; {}",
             woken.threads,
             rate(woken.all),

@@ -5,8 +5,8 @@
 
 mod allocate;
 mod disk;
-mod figures;
 mod register;
+mod statistics;
 mod table;
 
 use anyhow::Result;

@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 use leafhost_tests::program::leafhost;
 use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
 
-use crate::crowd::{CONFIGURATIONS, Crowd, HANDLERS};
+use crate::busy_agent::{BusyAgent, CONFIGURATIONS, HANDLERS};
 use crate::process::{growth, mb};
 use crate::table::Line;
 
@@ -21,13 +21,13 @@ pub fn measure() -> Result<Vec<Line>> {
     let asked = std::env::var("CALLS").ok();
     let calls = asked.map_or(Ok(CALLS), |calls| calls.parse())?;
     forget(&leafhost()?)?;
-    let mut crowd = Crowd::new(PORT)?;
-    let loaded = crowd.memory()?;
-    crowd.configure()?;
-    crowd.call(calls / 10, true)?;
-    let before = crowd.memory()?;
-    crowd.call(calls, true)?;
-    let after = crowd.memory()?;
+    let mut agent = BusyAgent::new(PORT)?;
+    let loaded = agent.memory()?;
+    agent.configure()?;
+    agent.call(calls / 10, true)?;
+    let before = agent.memory()?;
+    agent.call(calls, true)?;
+    let after = agent.memory()?;
     Ok(vec![Line {
         what: format!(
             "agent's memory, {} handlers in use, {CONFIGURATIONS} Configurations, after {calls} calls / grown since {}",
@@ -40,7 +40,7 @@ pub fn measure() -> Result<Vec<Line>> {
             growth(before.resident, after.resident)
         ),
         target: "≤ 20 MB / ± 2 %".into(),
-        beside: format!(
+        reference: format!(
             "{} of it its own ({:+.1} %), the rest the program and native code on disk; before the first call {}, {} its own",
             mb(after.anonymous),
             growth(before.anonymous, after.anonymous),

@@ -3,9 +3,9 @@
 //! Run by `make bench`, as root: the agent and what it finds live in network namespaces.
 #![allow(missing_docs, reason = "a benchmark")]
 
+mod arrivals;
 mod calls;
 mod cameras;
-mod comings;
 mod servers;
 mod table;
 
@@ -20,7 +20,7 @@ fn main() -> Result<()> {
         return Ok(());
     }
     let mut lines = cameras::measure()?;
-    lines.extend(comings::measure()?);
+    lines.extend(arrivals::measure()?);
     lines.extend(servers::measure()?);
     table::print(&lines);
     Ok(())

@@ -8,7 +8,7 @@ use leafhost_tests::kubelet::Blocking;
 use leafhost_tests::kubelet::pods::PodSpec;
 use leafhost_tests::program::build_folder;
 
-use crate::crowd::{Crowd, one_of_each};
+use crate::busy_agent::{BusyAgent, one_of_each};
 use crate::reached::Watched;
 
 const PORT: u16 = 9482;
@@ -17,10 +17,10 @@ const CALLS: u32 = 1_500;
 
 /// Writes the functions' names beside the program, one a line: first what every agent needs, then what a kubelet adds.
 pub fn write() -> Result<()> {
-    let mut crowd = Crowd::watched(PORT)?;
-    crowd.configure()?;
-    crowd.call(CALLS, true)?;
-    let mut reached = crowd.stop()?;
+    let mut agent = BusyAgent::watched(PORT)?;
+    agent.configure()?;
+    agent.call(CALLS, true)?;
+    let mut reached = agent.stop()?;
     let seen: BTreeSet<String> = reached.iter().cloned().collect();
     let more = with_kubelet()?;
     reached.extend(more.into_iter().filter(|name| !seen.contains(name)));

@@ -23,7 +23,7 @@ use nix::unistd::Pid;
 use object::{Object as _, ObjectSection as _, ObjectSymbol as _, SymbolKind};
 
 /// Until a program that is asked to has ended.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 /// The instruction `int3`.
 const BREAKPOINT: u8 = 0xcc;
 
@@ -77,7 +77,7 @@ impl Watched {
         // The number of a program that has ended may be another's.
         if !self.thread.is_finished() {
             signal(Signal::SIGTERM)?;
-            let ended = within(PATIENCE, "the program ends", || {
+            let ended = within(TIMEOUT, "the program ends", || {
                 ensure!(self.thread.is_finished());
                 Ok(())
             });

@@ -10,7 +10,7 @@ use leafhost_tests::cluster::{self, Node};
 use leafhost_tests::wait::within;
 use nix::sys::signal::Signal;
 
-use crate::figures::metric as number;
+use crate::statistics::metric as number;
 use crate::table::Line;
 
 /// The first metric whose line begins so: a count.
@@ -26,7 +26,7 @@ fn metric(address: &str, name: &str) -> Result<u64> {
 const PORT: u16 = 9479;
 /// At rest the agent is watched for so long.
 const REST: Duration = Duration::from_secs(30);
-const PATIENCE: Duration = Duration::from_mins(3);
+const TIMEOUT: Duration = Duration::from_mins(3);
 
 pub fn measure() -> Result<Vec<Line>> {
     let Some(cluster) = cluster::shared()? else {
@@ -54,7 +54,7 @@ fn many(node: &'static Node, devices: u64, target: &str) -> Result<Vec<Line>> {
     home.write("configurations/many.yaml", configuration)?;
     // One resource a device, and that of the Configuration.
     let all = devices + 1;
-    let first = within(PATIENCE, "an Instance", || {
+    let first = within(TIMEOUT, "an Instance", || {
         ensure!(metric(&metrics, "akri_instance_count{")? > 0);
         Ok(Instant::now())
     })?;
@@ -64,7 +64,7 @@ fn many(node: &'static Node, devices: u64, target: &str) -> Result<Vec<Line>> {
         what: format!("{devices} new devices: first Instance → every ListAndWatch open"),
         value: seconds(listed - first),
         target: target.into(),
-        beside: format!(
+        reference: format!(
             "from the Configuration's file: {}",
             seconds(listed - written)
         ),
@@ -87,7 +87,7 @@ fn many(node: &'static Node, devices: u64, target: &str) -> Result<Vec<Line>> {
             what: format!("kubelet.sock made → last of {devices} ListAndWatch open"),
             value: seconds(since),
             target: "≤ 1 s".into(),
-            beside: format!(
+            reference: format!(
                 "{registers} Registers for {all} resources; the kubelet has said that its node is ready after {}",
                 seconds(ready)
             ),
@@ -99,7 +99,7 @@ fn many(node: &'static Node, devices: u64, target: &str) -> Result<Vec<Line>> {
 
 /// When that many resources are followed, each registered anew since `before`.
 fn until_listed(metrics: &str, count: u64, before: u64) -> Result<Instant> {
-    within(PATIENCE, "every list is followed", || {
+    within(TIMEOUT, "every list is followed", || {
         let listed = metric(metrics, "leafhost_kubelet_resources{state=\"listed\"")?;
         let registered = metric(metrics, "leafhost_kubelet_registrations")?;
         ensure!(
@@ -130,7 +130,7 @@ fn at_rest(home: &Home) -> Result<Line> {
         what: "1,000 devices at rest: resident memory / share of a core".into(),
         value: format!("{} MB / {share:.2} %", rss / 1024),
         target: "≤ 60 MB / < 0.1 %".into(),
-        beside: format!("over {} s", REST.as_secs()),
+        reference: format!("over {} s", REST.as_secs()),
     })
 }
 

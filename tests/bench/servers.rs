@@ -62,7 +62,7 @@ pub fn measure() -> Result<Vec<Line>> {
         ),
         value: seconds(worst),
         target: format!("≤ {}", seconds(CONNECT + Duration::from_secs(1))),
-        beside: format!(
+        reference: format!(
             "median {}; one connect timeout is {}; the guest computes {:.1} ms",
             seconds(median),
             seconds(CONNECT),

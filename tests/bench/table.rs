@@ -5,7 +5,7 @@ pub struct Line {
     pub what: String,
     pub value: String,
     pub target: String,
-    pub beside: String,
+    pub reference: String,
 }
 
 pub fn print(lines: &[Line]) {
@@ -13,7 +13,7 @@ pub fn print(lines: &[Line]) {
     for line in lines {
         println!(
             "| {} | {} | {} | {} |",
-            line.what, line.value, line.target, line.beside
+            line.what, line.value, line.target, line.reference
         );
     }
 }

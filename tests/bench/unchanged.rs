@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result};
 
-use crate::crowd::Crowd;
+use crate::busy_agent::BusyAgent;
 use crate::process::{Memory, growth, mb};
 use crate::table::Line;
 use crate::watch::{Watch, What, folders};
@@ -15,20 +15,20 @@ const PORT: u16 = 9482;
 const WRITES: &str = "leafhost_store_writes_total";
 
 pub fn measure() -> Result<Vec<Line>> {
-    let mut crowd = Crowd::new(PORT)?;
-    crowd.configure()?;
-    crowd.call(FIRST, false)?;
-    let home = crowd.home();
+    let mut agent = BusyAgent::new(PORT)?;
+    agent.configure()?;
+    agent.call(FIRST, false)?;
+    let home = agent.home();
     let mut watched = folders(&home.path().join("state"))?;
     watched.extend(folders(home.cdi())?);
     let watch = Watch::new(&watched)?;
-    let counted = crowd.metric(WRITES)?;
-    let before = crowd.memory()?;
-    crowd.call(FIRST + CALLS / 2, false)?;
-    let halfway = crowd.memory()?;
-    crowd.call(FIRST + CALLS, false)?;
-    let after = crowd.memory()?;
-    let counted = crowd.metric(WRITES)? - counted;
+    let counted = agent.metric(WRITES)?;
+    let before = agent.memory()?;
+    agent.call(FIRST + CALLS / 2, false)?;
+    let halfway = agent.memory()?;
+    agent.call(FIRST + CALLS, false)?;
+    let after = agent.memory()?;
+    let counted = agent.metric(WRITES)? - counted;
     let written: Vec<What> = watch
         .all()
         .into_iter()
@@ -36,7 +36,7 @@ pub fn measure() -> Result<Vec<Line>> {
         .filter(|what| !matches!(what, What::Device(_)))
         .collect();
     // What would be seen, is seen.
-    let probe = crowd.home().path().join("state/probe");
+    let probe = agent.home().path().join("state/probe");
     std::fs::write(&probe, "")?;
     watch
         .next("a file that is written", |what| {
@@ -56,7 +56,7 @@ pub fn measure() -> Result<Vec<Line>> {
             grown(halfway)
         ),
         target: "0 / 0 / none / none".into(),
-        beside: format!(
+        reference: format!(
             "{} folders watched; {} of its own before, {} after{}",
             watched.len(),
             mb(before.anonymous),

@@ -65,7 +65,7 @@ impl Watch {
         }
         let (stop, stopped) = UnixStream::pair()?;
         let (sender, heard) = channel();
-        let ears = Ears {
+        let listener = Listener {
             kernel,
             files,
             watched,
@@ -75,7 +75,7 @@ impl Watch {
         Ok(Self {
             heard,
             stop: Some(stop),
-            thread: Some(std::thread::spawn(move || ears.listen())),
+            thread: Some(std::thread::spawn(move || listener.listen())),
         })
     }
 
@@ -129,7 +129,7 @@ pub fn folders(top: &Path) -> Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-struct Ears {
+struct Listener {
     kernel: Socket,
     files: Inotify,
     watched: HashMap<WatchDescriptor, PathBuf>,
@@ -137,7 +137,7 @@ struct Ears {
     heard: Sender<Heard>,
 }
 
-impl Ears {
+impl Listener {
     fn listen(mut self) {
         let mut buffer = vec![0; 1 << 16];
         loop {
@@ -177,12 +177,12 @@ impl Ears {
     }
 
     fn wait(&self) -> nix::Result<()> {
-        let mut ears = [
+        let mut listener = [
             PollFd::new(self.stopped.as_fd(), PollFlags::POLLIN),
             PollFd::new(self.files.as_fd(), PollFlags::POLLIN),
             PollFd::new(self.kernel.as_fd(), PollFlags::POLLIN),
         ];
-        poll(&mut ears, PollTimeout::NONE).map(drop)
+        poll(&mut listener, PollTimeout::NONE).map(drop)
     }
 
     fn is_stopped(&self) -> bool {

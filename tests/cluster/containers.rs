@@ -38,7 +38,7 @@ fn init_container(length: Duration) -> Result<()> {
     site.home.until("the init container is seen", |status| {
         status.pointer("/kubelet/slots/0/holder").is_some()
     })?;
-    let limit = length.saturating_add(wait::PATIENCE);
+    let limit = length.saturating_add(wait::TIMEOUT);
     wait::within(limit, "the main container prints its device", || {
         let logs = space.logs("pod", "main")?;
         ensure!(logs.contains("DEBUG_ECHO_DESCRIPTION=one\n"), "{logs}");

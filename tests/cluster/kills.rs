@@ -5,8 +5,8 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use leafhost_tests::chance::{self, Chance};
 use leafhost_tests::cluster::{self, Container, Namespace, Pod};
+use leafhost_tests::random::{self, Random};
 use nix::sys::signal::Signal;
 
 use crate::device::Site;
@@ -22,7 +22,7 @@ fn an_agent_killed_while_pods_come_and_go_loses_no_slot_and_gives_none_twice() -
 #[test]
 #[ignore = "takes minutes: make soak"]
 fn soak_agents_killed_while_pods_come_and_go() -> Result<()> {
-    kill(chance::rounds(100), chance::seed()?)
+    kill(random::rounds(100), random::seed()?)
 }
 
 /// `rounds` times: create or delete a pod, and kill the agent somewhere on the pod's way.
@@ -30,7 +30,7 @@ fn kill(rounds: u64, seed: u64) -> Result<()> {
     let Some(cluster) = cluster::shared()? else {
         return Ok(());
     };
-    let mut chance = Chance::new(seed);
+    let mut random = Random::new(seed);
     let mut site = Site::new(cluster)?;
     let space = site.namespace("kill")?;
     site.configure("kill", 2, &["one", "another"])?;
@@ -42,9 +42,9 @@ fn kill(rounds: u64, seed: u64) -> Result<()> {
         site.until_listed()?;
         let before = claims(&site);
         // Three of four slots are used at most.
-        let ends = pods.len() == 3 || (!pods.is_empty() && chance.below(3) == 0);
+        let ends = pods.len() == 3 || (!pods.is_empty() && random.below(3) == 0);
         if ends {
-            let index = usize::try_from(chance.below(3))? % pods.len();
+            let index = usize::try_from(random.below(3))? % pods.len();
             let pod = pods.swap_remove(index);
             let path = format!("{}/{pod}?gracePeriodSeconds=1", space.collection("pods"));
             cluster.api().delete(&path)?;
@@ -55,7 +55,7 @@ fn kill(rounds: u64, seed: u64) -> Result<()> {
                 .filter(|name| held.keys().filter(|slot| slot.starts_with(name)).count() < 2)
                 .collect();
             free.push("kill");
-            let name = *chance.pick(&free).context("no resource")?;
+            let name = *random.pick(&free).context("no resource")?;
             let resource = format!("akri.sh/{name}");
             site.node.until("the resource is back", |node| {
                 let all = node.pointer("/status/allocatable");
@@ -68,15 +68,15 @@ fn kill(rounds: u64, seed: u64) -> Result<()> {
             space.create(&Pod::new(&pod, &[main]).on(site.node))?;
             pods.push(pod);
         }
-        match chance.below(3) {
-            0 => chance.moment(if ends { 2500 } else { 600 }),
+        match random.below(3) {
+            0 => random.moment(if ends { 2500 } else { 600 }),
             1 => {
                 until_changed(&site, &before);
-                chance.moment(4);
+                random.moment(4);
             }
             _ => {
                 until_changed(&site, &before);
-                chance.moment(500);
+                random.moment(500);
             }
         }
         site.home.stop(Signal::SIGKILL)?;

@@ -1,8 +1,8 @@
 //! Pods that controllers replace: each new one has a slot, and the end of the old one does not take it away.
 
 use anyhow::{Context, Result, ensure};
-use leafhost_tests::chance;
 use leafhost_tests::cluster::{self, Cluster, Container, Namespace, Pod};
+use leafhost_tests::random;
 use serde_json::{Value, json};
 
 use crate::device::Site;
@@ -50,7 +50,7 @@ fn a_pod_of_a_stateful_set_keeps_its_slot_when_the_one_before_it_ends() -> Resul
 #[test]
 #[ignore = "takes minutes: make soak"]
 fn soak_replaced_pods_of_a_stateful_set() -> Result<()> {
-    stateful_set(chance::rounds(200))
+    stateful_set(random::rounds(200))
 }
 
 fn stateful_set(rounds: u64) -> Result<()> {
@@ -109,7 +109,7 @@ fn a_recreated_deployment_gets_the_only_slot_each_time() -> Result<()> {
 #[test]
 #[ignore = "takes minutes: make soak"]
 fn soak_recreated_deployments() -> Result<()> {
-    deployment(chance::rounds(20))
+    deployment(random::rounds(20))
 }
 
 fn deployment(rounds: u64) -> Result<()> {

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Context, Result, ensure};
-use leafhost_tests::chance;
 use leafhost_tests::cluster::{self, Container, Namespace, Pod};
+use leafhost_tests::random;
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
@@ -84,7 +84,7 @@ fn a_kubelet_that_restarts_is_served_again_and_pods_keep_what_they_have() -> Res
 #[test]
 #[ignore = "takes minutes: make soak"]
 fn soak_restarted_kubelets() -> Result<()> {
-    restarts(chance::rounds(100))
+    restarts(random::rounds(100))
 }
 
 fn restarts(rounds: u64) -> Result<()> {

@@ -5,26 +5,26 @@ use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context, Result, bail, ensure};
 use leafhost_tests::agent::Home;
-use leafhost_tests::chance::{self, Chance};
+use leafhost_tests::random::{self, Random};
 use leafhost_tests::trace::{Point, Trace, Walk, Who};
 use leafhost_tests::wait::eventually;
 use nix::sys::signal::Signal;
 
-use crate::kept::{self, identities, instances, is_as_expected};
-use crate::scenes::{self, Scene};
+use crate::disk_state::{self, identities, instances, is_as_expected};
+use crate::scenarios::{self, Scenario};
 
 /// Runs at the same time: they wait most of the time.
 const AT_ONCE: usize = 4;
 /// A thread that comes later than it did leaves a point unmet.
 const TRIES: usize = 3;
 
-/// Runs the scene in a copy of `base`, kills at `target`, starts again, and looks at what is there.
-fn run(scene: &Scene, base: &Home, target: Option<&Point>) -> Result<Walk> {
+/// Runs the scenario in a copy of `base`, kills at `target`, starts again, and looks at what is there.
+fn run(scenario: &Scenario, base: &Home, target: Option<&Point>) -> Result<Walk> {
     let mut home = base.copy()?;
-    let after = (scene.after)();
+    let after = (scenario.after)();
     let before = identities(&instances(&home)?);
     let trace = Trace::start(home.command(&[])?, home.path(), target.cloned());
-    let outcome = live(scene, &home, &trace);
+    let outcome = live(scenario, &home, &trace);
     let killed = outcome.as_ref().is_ok_and(|reached| !reached);
     if killed {
         let left = identities(&instances(&home).context("after the kill")?);
@@ -32,7 +32,7 @@ fn run(scene: &Scene, base: &Home, target: Option<&Point>) -> Result<Walk> {
         eventually("the end after a kill", || is_as_expected(&home, &after))
             .with_context(|| home.log())?;
         let found = identities(&instances(&home)?);
-        let re_created = kept::re_created(&left, &found);
+        let re_created = disk_state::re_created(&left, &found);
         ensure!(
             re_created.is_empty(),
             "re-created after the kill: {re_created:?}\n{left:?}\n{found:?}\n{}",
@@ -51,7 +51,7 @@ fn run(scene: &Scene, base: &Home, target: Option<&Point>) -> Result<Walk> {
         "it was killed and lives"
     );
     let found = identities(&instances(&home)?);
-    let re_created = kept::re_created(&before, &found);
+    let re_created = disk_state::re_created(&before, &found);
     ensure!(
         re_created.is_empty(),
         "re-created: {re_created:?}\n{before:?}\n{found:?}\n{}\n{}",
@@ -68,15 +68,15 @@ fn changes(walk: &Walk) -> String {
     lines.join("\n")
 }
 
-/// Has the traced agent come to the end of the scene and stops it; false if it was killed on the way.
-fn live(scene: &Scene, home: &Home, trace: &Trace) -> Result<bool> {
-    let after = (scene.after)();
+/// Has the traced agent come to the end of the scenario and stops it; false if it was killed on the way.
+fn live(scenario: &Scenario, home: &Home, trace: &Trace) -> Result<bool> {
+    let after = (scenario.after)();
     eventually("the agent runs", || {
         let runs = home.path().join("state/agent.json").exists();
         ensure!(runs || trace.agent_has_ended(), "it does not");
         Ok(())
     })?;
-    (scene.change)(home)?;
+    (scenario.change)(home)?;
     let reached = eventually("the end", || {
         if trace.agent_has_ended() {
             return Ok(false);
@@ -99,9 +99,9 @@ fn live(scene: &Scene, home: &Home, trace: &Trace) -> Result<bool> {
 }
 
 /// Kills at all points, or at those of a sample.
-fn walk(scene: &Scene, sample: Option<(usize, u64)>) -> Result<()> {
-    let base = scene.home()?;
-    let counted = run(scene, &base, None).context("without a kill")?;
+fn walk(scenario: &Scenario, sample: Option<(usize, u64)>) -> Result<()> {
+    let base = scenario.home()?;
+    let counted = run(scenario, &base, None).context("without a kill")?;
     // Where an agent listens is nothing after the machine went down.
     let not_durable = counted.not_durable.iter();
     let not_durable: Vec<_> = not_durable
@@ -121,16 +121,16 @@ fn walk(scene: &Scene, sample: Option<(usize, u64)>) -> Result<()> {
             "a write outside of its folders: {point}"
         );
     }
-    println!("{}: {} points", scene.name, all.len());
+    println!("{}: {} points", scenario.name, all.len());
     let chosen = match sample {
         None => all.clone(),
         Some((more, seed)) => {
-            let mut chance = Chance::new(seed);
+            let mut random = Random::new(seed);
             let (decisive, rest): (Vec<_>, Vec<_>) = all
                 .iter()
                 .cloned()
                 .partition(|point| point.kind.is_decisive());
-            let picked = (0..more).filter_map(|_| chance.pick(&rest).cloned());
+            let picked = (0..more).filter_map(|_| random.pick(&rest).cloned());
             decisive.iter().cloned().chain(picked).collect()
         }
     };
@@ -144,10 +144,10 @@ fn walk(scene: &Scene, sample: Option<(usize, u64)>) -> Result<()> {
     };
     std::thread::scope(|scope| {
         for _ in 0..AT_ONCE {
-            scope.spawn(|| queue.work(scene, &base));
+            scope.spawn(|| queue.work(scenario, &base));
         }
     });
-    queue.judge(scene)
+    queue.judge(scenario)
 }
 
 struct Queue {
@@ -165,12 +165,12 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 }
 
 impl Queue {
-    fn work(&self, scene: &Scene, base: &Home) {
+    fn work(&self, scenario: &Scenario, base: &Home) {
         loop {
             let Some((point, tries)) = lock(&self.left).pop() else {
                 return;
             };
-            match run(scene, base, Some(&point)) {
+            match run(scenario, base, Some(&point)) {
                 Err(error) => lock(&self.failures).push(format!("{point}: {error:#}")),
                 Ok(walk) => {
                     if self.whole {
@@ -193,12 +193,12 @@ impl Queue {
         }
     }
 
-    fn judge(self, scene: &Scene) -> Result<()> {
+    fn judge(self, scenario: &Scenario) -> Result<()> {
         let (struck, unmet) = (lock(&self.struck), lock(&self.unmet));
         let failures = lock(&self.failures);
         println!(
             "{}: killed at {} points, {} were not met again, {} failures",
-            scene.name,
+            scenario.name,
             struck.len(),
             unmet.len(),
             failures.len()
@@ -219,26 +219,30 @@ impl Queue {
 
 #[test]
 fn a_first_start_is_killed_at_its_writes() -> Result<()> {
-    walk(&scenes::FIRST_START, Some((6, 1)))
+    walk(&scenarios::FIRST_START, Some((6, 1)))
 }
 
 #[test]
 fn a_change_is_killed_at_its_writes() -> Result<()> {
-    walk(&scenes::CHANGE, Some((6, 2)))
+    walk(&scenarios::CHANGE, Some((6, 2)))
 }
 
 #[test]
 fn a_withdrawal_is_killed_at_its_writes() -> Result<()> {
-    walk(&scenes::WITHDRAWAL, Some((6, 3)))
+    walk(&scenarios::WITHDRAWAL, Some((6, 3)))
 }
 
 /// All points. Which come first is up to the threads, so there is nothing to seed.
 #[test]
 #[ignore = "takes many minutes: make soak"]
 fn soak_every_write() -> Result<()> {
-    let _ = chance::rounds(1);
-    for scene in [scenes::FIRST_START, scenes::CHANGE, scenes::WITHDRAWAL] {
-        walk(&scene, None)?;
+    let _ = random::rounds(1);
+    for scenario in [
+        scenarios::FIRST_START,
+        scenarios::CHANGE,
+        scenarios::WITHDRAWAL,
+    ] {
+        walk(&scenario, None)?;
     }
     Ok(())
 }

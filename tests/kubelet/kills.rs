@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use leafhost_tests::chance::{self, Chance};
 use leafhost_tests::kubelet::Kubelet;
 use leafhost_tests::kubelet::pods::PodSpec;
+use leafhost_tests::random::{self, Random};
 use nix::sys::signal::Signal;
 use tokio_util::sync::CancellationToken;
 
@@ -20,16 +20,16 @@ const GRACE: [&str; 2] = ["--slot-grace", "1s"];
 async fn come_and_go(
     kubelet: Kubelet,
     resources: Vec<String>,
-    mut chance: Chance,
+    mut random: Random,
     mut alive: Vec<(String, String)>,
     stop: CancellationToken,
 ) -> Result<Vec<(String, String)>> {
     let mut number = 0;
     while !stop.is_cancelled() {
         number += 1;
-        if chance.below(5) < 3 {
-            let resource = chance.pick(&resources).context("no resource")?;
-            let count = 1 + usize::try_from(chance.below(2))?;
+        if random.below(5) < 3 {
+            let resource = random.pick(&resources).context("no resource")?;
+            let count = 1 + usize::try_from(random.below(2))?;
             let spec = PodSpec::asking(&format!("p{number}"), resource, count);
             let (uid, admitted) = kubelet.run_pod(&spec).await?;
             match admitted {
@@ -37,12 +37,12 @@ async fn come_and_go(
                 Err(_) => kubelet.delete_pod(&uid)?,
             }
         } else if !alive.is_empty() {
-            let which = usize::try_from(chance.below(u64::try_from(alive.len())?))?;
+            let which = usize::try_from(random.below(u64::try_from(alive.len())?))?;
             let (uid, _) = alive.swap_remove(which);
             kubelet.end_pod(&uid);
             kubelet.delete_pod(&uid)?;
         }
-        tokio::time::sleep(Duration::from_millis(chance.below(30))).await;
+        tokio::time::sleep(Duration::from_millis(random.below(30))).await;
     }
     Ok(alive)
 }
@@ -74,7 +74,7 @@ fn held(node: &Node, alive: &[(String, String)]) -> Result<BTreeSet<String>> {
 
 fn kill(rounds: usize, seed: u64) -> Result<()> {
     println!("{rounds} rounds");
-    let mut chance = Chance::new(seed);
+    let mut random = Random::new(seed);
     let mut node = Node::with(CAPACITY, &DEVICES, &GRACE)?;
     let mut resources = vec!["akri.sh/echo".to_owned()];
     for device in DEVICES {
@@ -84,16 +84,16 @@ fn kill(rounds: usize, seed: u64) -> Result<()> {
     for round in 0..rounds {
         let stop = CancellationToken::new();
         let kubelet = (*node.kubelet).clone();
-        kubelet.shuffle(chance.below(u64::MAX));
+        kubelet.shuffle(random.below(u64::MAX));
         let going = come_and_go(
             kubelet,
             resources.clone(),
-            chance.split(),
+            random.split(),
             alive,
             stop.clone(),
         );
         let going = node.kubelet.spawn(going);
-        let moment = Duration::from_millis(chance.below(400));
+        let moment = Duration::from_millis(random.below(400));
         node.kubelet
             .wait(async { tokio::time::sleep(moment).await });
         node.home.stop(Signal::SIGKILL)?;
@@ -146,5 +146,5 @@ fn an_agent_killed_at_any_moment_loses_no_slot_and_gives_none_twice() -> Result<
 #[test]
 #[ignore = "takes minutes: make soak"]
 fn soak_killed_agents_with_pods() -> Result<()> {
-    kill(chance::rounds(1000), chance::seed()?)
+    kill(random::rounds(1000), random::seed()?)
 }

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use anyhow::{Result, ensure};
 use leafhost_kubelet::proto::device_plugin::device_plugin_client::DevicePluginClient;
 use leafhost_kubelet::proto::device_plugin::{AllocateRequest, ContainerAllocateRequest};
-use leafhost_tests::chance::{self, Chance};
 use leafhost_tests::kubelet::faults::Trouble;
+use leafhost_tests::random::{self, Random};
 use tokio::task::JoinSet;
 use tonic::Code;
 use tonic::transport::Channel;
@@ -55,7 +55,7 @@ async fn ask(
 }
 
 /// Asks one agent; nothing is released meanwhile. What each slot was given for.
-fn race_one(allocates: usize, chance: &mut Chance) -> Result<()> {
+fn race_one(allocates: usize, random: &mut Random) -> Result<()> {
     let node = Node::with(usize::try_from(CAPACITY)?, &DEVICES, &[])?;
     let names = DEVICES.map(|device| node.instance(device));
     let names = names.into_iter().collect::<Result<Vec<_>>>()?;
@@ -72,14 +72,14 @@ fn race_one(allocates: usize, chance: &mut Chance) -> Result<()> {
         let mut given = Vec::new();
         let mut asking = JoinSet::new();
         for _ in 0..allocates {
-            let name = &names[usize::try_from(chance.below(4))?];
-            let asked = if chance.below(3) == 0 {
+            let name = &names[usize::try_from(random.below(4))?];
+            let asked = if random.below(3) == 0 {
                 (
                     "akri.sh/echo".to_owned(),
-                    format!("echo-{}", chance.below(60)),
+                    format!("echo-{}", random.below(60)),
                 )
             } else {
-                (resource(name), format!("{name}-{}", chance.below(CAPACITY)))
+                (resource(name), format!("{name}-{}", random.below(CAPACITY)))
             };
             asking.spawn(ask(clients[&asked.0].clone(), asked));
             if asking.len() >= TASKS {
@@ -144,11 +144,11 @@ fn race_one(allocates: usize, chance: &mut Chance) -> Result<()> {
 
 fn race(allocates: usize, seed: u64) -> Result<()> {
     println!("{allocates} Allocates");
-    let mut chance = Chance::new(seed);
+    let mut random = Random::new(seed);
     let mut left = allocates;
     while left > 0 {
         let now = left.min(AN_AGENT);
-        race_one(now, &mut chance)?;
+        race_one(now, &mut random)?;
         left -= now;
     }
     Ok(())
@@ -162,5 +162,5 @@ fn of_many_allocates_at_once_no_two_get_one_slot() -> Result<()> {
 #[test]
 #[ignore = "takes minutes: make soak"]
 fn soak_racing_allocates() -> Result<()> {
-    race(chance::rounds(100_000), chance::seed()?)
+    race(random::rounds(100_000), random::seed()?)
 }

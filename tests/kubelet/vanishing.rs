@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use leafhost_tests::chance::{self, Chance};
 use leafhost_tests::kubelet::pods::PodSpec;
+use leafhost_tests::random::{self, Random};
 use leafhost_tests::wait::within;
 
 use crate::node::{Node, SOON, ids, resource, used};
@@ -12,7 +12,7 @@ use crate::node::{Node, SOON, ids, resource, used};
 /// `rounds` times: a pod's Allocate is answered and the kubelet does not look at the answer; meanwhile the device goes.
 fn unplug(rounds: usize, seed: u64) -> Result<()> {
     println!("{rounds} rounds");
-    let mut chance = Chance::new(seed);
+    let mut random = Random::new(seed);
     let node = Node::with(rounds + 1, &["foo", "other"], &SOON)?;
     let name = node.instance("foo")?;
     let own = resource(&name);
@@ -37,7 +37,7 @@ fn unplug(rounds: usize, seed: u64) -> Result<()> {
         node.echo(rounds + 1, &["other"])?;
         node.until_health(&own, &id, "Unhealthy")?;
         // The answer is some 500 ms late in all; settling takes 200 ms of it.
-        let late = Duration::from_millis(chance.below(300));
+        let late = Duration::from_millis(random.below(300));
         node.kubelet.wait(async { tokio::time::sleep(late).await });
         faults.hold_answers(false);
         let (uid, admitted) = node.kubelet.wait(pod)??;
@@ -75,7 +75,7 @@ fn a_device_unplugged_while_its_answer_is_under_way_crashes_no_kubelet_and_stays
 #[test]
 #[ignore = "takes minutes: make soak"]
 fn soak_unplugged_devices() -> Result<()> {
-    unplug(chance::rounds(200), chance::seed()?)
+    unplug(random::rounds(200), random::seed()?)
 }
 
 #[test]

@@ -9,9 +9,9 @@ use leafhost_tests::requirement;
 use leafhost_tests::wait::within;
 use serde_json::Value;
 
+use crate::arrivals::agent;
 use crate::capture::{Capture, destinations};
-use crate::comings::agent;
-use crate::found::discover;
+use crate::discovery::discover;
 use crate::onvif::{OTHER, UUID, camera, strict_camera};
 
 /// A host that means harm; where its redirect leads, and the camera that it says goes.

@@ -1,11 +1,11 @@
 //! Our handlers among cameras and OPC UA servers of other makes, each in a network namespace of its own.
 #![allow(missing_docs, reason = "a test binary")]
 
+mod arrivals;
 mod capture;
-mod comings;
-mod found;
+mod discovery;
+mod harness;
 mod hostile;
-mod networks;
 mod onvif;
 mod opcua;
-mod servers;
+mod opcua_instances;

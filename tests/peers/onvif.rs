@@ -10,7 +10,7 @@ use leafhost_tests::{program, requirement};
 use serde_json::{Value, json};
 
 use crate::capture::{Capture, destinations, sent_to};
-use crate::found::{Device, discover};
+use crate::discovery::{Device, discover};
 
 pub const UUID: &str = "5f5a69c2-e0ae-504f-829b-00fcfd5a0001";
 pub const OTHER: &str = "5f5a69c2-e0ae-504f-829b-00fcfd5a0002";

@@ -10,7 +10,7 @@ use leafhost_tests::requirement;
 use tempfile::TempDir;
 
 use crate::capture::{Capture, destinations};
-use crate::found::{Device, discover};
+use crate::discovery::{Device, discover};
 
 /// A server of asyncua on port 4840: its URL too.
 pub fn asyncua(host: &Host, name: &str, more: &[&str]) -> Result<(Peer, String)> {

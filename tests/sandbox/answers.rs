@@ -1,4 +1,4 @@
-//! Answers no handler should give, and what handlers say of themselves and of details.
+//! Invalid and excessive answers, and failures of `describe` and `validate`.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use anyhow::{Result, ensure};
 use leafhost_tests::wait::within;
 use serde_json::Value;
 
-use crate::yard::{Guest, Named, Yard, session};
+use crate::fixture::{Fixture, Guest, Outcome, session};
 
 const GRANTS: &str = "\
 udev: {subsystems: [\"*\"]}
@@ -17,15 +17,15 @@ devices:
   env: [\"*\"]
 ";
 
-fn ok<'a>(details: &'a str, words: &'a str) -> (&'a str, Named<'a>) {
+fn ok<'a>(details: &'a str, words: &'a str) -> (&'a str, Outcome<'a>) {
     let reason = "\"ok\"";
-    (details, Named { reason, words })
+    (details, Outcome { reason, words })
 }
 
 #[test]
-fn a_device_that_breaks_a_rule_is_left_out_and_named() -> Result<()> {
-    let mut yard = Yard::with(Guest::default(), GRANTS)?;
-    yard.suffer(&[
+fn a_device_that_breaks_a_rule_is_left_out_and_reported() -> Result<()> {
+    let mut fixture = Fixture::with(Guest::default(), GRANTS)?;
+    fixture.misbehave(&[
         ok("id a\\0b", "id has a control character"),
         ok("id a\\nb", "id has a control character"),
         ok("id \\e", "id is empty"),
@@ -55,17 +55,17 @@ fn a_device_that_breaks_a_rule_is_left_out_and_named() -> Result<()> {
 }
 
 #[test]
-fn an_answer_over_a_limit_is_refused_and_the_last_one_stays() -> Result<()> {
-    let mut yard = Yard::with(Guest::default(), GRANTS)?;
-    let too_large = |words| Named {
+fn an_answer_over_a_limit_is_refused_and_the_last_devices_stay() -> Result<()> {
+    let mut fixture = Fixture::with(Guest::default(), GRANTS)?;
+    let too_large = |words| Outcome {
         reason: "answer_too_large",
         words,
     };
-    let held = Named {
+    let held = Outcome {
         reason: "host_resources",
         words: "32 MiB",
     };
-    yard.suffer(&[
+    fixture.misbehave(&[
         ("many", too_large("5000 devices")),
         ("large", too_large("bytes of text")),
         ("departs-too-many", too_large("5000 departed")),
@@ -73,28 +73,28 @@ fn an_answer_over_a_limit_is_refused_and_the_last_one_stays() -> Result<()> {
         ("million-wakes", held),
         (
             "filters",
-            Named {
+            Outcome {
                 reason: "\"ok\"",
                 words: "multicast",
             },
         ),
         (
             "unavailable",
-            Named {
+            Outcome {
                 reason: "unavailable",
                 words: "not not",
             },
         ),
         (
             "invalid",
-            Named {
+            Outcome {
                 reason: "invalid-details",
                 words: "no such thing",
             },
         ),
         (
             "partial",
-            Named {
+            Outcome {
                 reason: "\"ok\"",
                 words: "timer",
             },
@@ -104,8 +104,8 @@ fn an_answer_over_a_limit_is_refused_and_the_last_one_stays() -> Result<()> {
 }
 
 #[test]
-fn a_handler_that_never_answers_the_same_twice_is_passed_on_slowly_and_named() -> Result<()> {
-    let yard = Yard::with(Guest::default(), GRANTS)?;
+fn unstable_answers_are_rate_limited_and_reported() -> Result<()> {
+    let fixture = Fixture::with(Guest::default(), GRANTS)?;
     for (name, details) in [
         ("ids", "new-ids 20"),
         ("flap", "comes-and-goes"),
@@ -114,16 +114,16 @@ fn a_handler_that_never_answers_the_same_twice_is_passed_on_slowly_and_named() -
         ("silent", "unchanged"),
         ("climbing", "id ../../../../../../tmp/leafhost-climbs"),
     ] {
-        yard.configure(name, "hostile", details)?;
+        fixture.configure(name, "hostile", details)?;
     }
     for (name, words) in [
         ("ids", "come, go or change again and again"),
         ("values", "come, go or change again and again"),
         ("flap", "come, go or change again and again"),
     ] {
-        // One device alone may change 68 times at once.
+        // A single device may change 68 times at once.
         within(Duration::from_mins(4), name, || {
-            let status = yard.home.status()?;
+            let status = fixture.home.status()?;
             ensure!(
                 session(&status, name).to_string().contains(words),
                 "{status:#}"
@@ -140,27 +140,28 @@ fn a_handler_that_never_answers_the_same_twice_is_passed_on_slowly_and_named() -
         };
         all.into_iter().flatten().filter(of).cloned().collect()
     };
-    let writes = |yard: &Yard| -> Result<f64> {
+    let writes = |fixture: &Fixture| -> Result<f64> {
         let mut sum = 0.0;
         for kind in ["create", "update", "delete"] {
-            sum += yard.metric(&format!(
+            sum += fixture.metric(&format!(
                 "leafhost_store_writes_total{{kind=\"{kind}\",result=\"ok\"}}"
             ))?;
         }
         Ok(sum)
     };
-    let calls = |yard: &Yard| yard.metric("leafhost_handler_calls_total{handler=\"hostile\"}");
-    let (written, called) = (writes(&yard)?, calls(&yard)?);
+    let calls =
+        |fixture: &Fixture| fixture.metric("leafhost_handler_calls_total{handler=\"hostile\"}");
+    let (written, called) = (writes(&fixture)?, calls(&fixture)?);
     ensure!(written > 60.0, "{written} writes are counted");
-    yard.home.until("forty calls more", |_| {
-        calls(&yard).is_ok_and(|now| now >= called + 40.0)
+    fixture.home.until("forty calls more", |_| {
+        calls(&fixture).is_ok_and(|now| now >= called + 40.0)
     })?;
-    let after = yard.home.status()?;
-    let more = writes(&yard)? - written;
-    // Passed on without a bound it would be more than fifty for each call.
+    let after = fixture.home.status()?;
+    let more = writes(&fixture)? - written;
+    // Without the limit there would be more than fifty for each call.
     ensure!(more <= 40.0, "{more} writes for forty calls");
     ensure!(all(&after, "ids").len() <= 40, "the devices pile up");
-    // What departs from one Configuration is there in another.
+    // A device departed from one Configuration stays in another.
     ensure!(all(&after, "departing").len() == 1, "{after:#}");
     ensure!(all(&after, "silent").is_empty(), "{after:#}");
     ensure!(
@@ -169,14 +170,14 @@ fn a_handler_that_never_answers_the_same_twice_is_passed_on_slowly_and_named() -
     );
     ensure!(all(&after, "climbing").len() == 2, "{after:#}");
     ensure!(!std::path::Path::new("/tmp/leafhost-climbs").exists());
-    yard.neighbour_is_well()
+    fixture.check_neighbour()
 }
 
 #[test]
-fn what_fails_to_say_who_it_is_leaves_the_version_before_in_place() -> Result<()> {
-    let yard = Yard::with(Guest::default(), GRANTS)?;
-    yard.configure("hostile", "hostile", "good")?;
-    let before = yard.published("hostile", 1)?;
+fn a_version_whose_describe_fails_does_not_replace_the_last_good_one() -> Result<()> {
+    let fixture = Fixture::with(Guest::default(), GRANTS)?;
+    fixture.configure("hostile", "hostile", "good")?;
+    let before = fixture.instances_of("hostile", 1)?;
     for (describe, words) in [
         ("panic", "had enough"),
         ("loop", "1 s"),
@@ -188,72 +189,72 @@ fn what_fails_to_say_who_it_is_leaves_the_version_before_in_place() -> Result<()
             describe,
             ..Guest::default()
         };
-        // What it may take later does not count when it is loaded.
+        // The limits of the grants do not apply to loading.
         let grants = format!("{GRANTS}limits: {{wallSeconds: 600, cpuSeconds: 60}}\n");
         for source in [describe, "hostile"] {
-            yard.add(source, guest.wasm()?, &grants)?;
+            fixture.add(source, guest.wasm()?, &grants)?;
             let what = format!("{describe} in {source}");
-            yard.home.until(&what, |status| {
+            fixture.home.until(&what, |status| {
                 let handler = handler(status, &format!("{source}.wasm")).to_string();
                 handler.contains("cannot say who it is") && handler.contains(words)
             })?;
         }
-        ensure!(yard.published("hostile", 1)? == before, "{describe}");
+        ensure!(fixture.instances_of("hostile", 1)? == before, "{describe}");
     }
-    yard.neighbour_is_well()
+    fixture.check_neighbour()
 }
 
 #[test]
-fn what_fails_to_look_at_details_is_named_and_called_seldom() -> Result<()> {
-    let yard = Yard::with(Guest::default(), GRANTS)?;
-    let deeds = [
+fn a_failing_validate_is_reported_and_rarely_retried() -> Result<()> {
+    let fixture = Fixture::with(Guest::default(), GRANTS)?;
+    let actions = [
         ("panic", "trap", "had enough"),
         ("loop", "cpu_budget", "2 s"),
         ("stderr", "cpu_budget", "2 s"),
         ("memory", "memory", "64 MiB"),
     ];
-    for (deed, reason, words) in deeds {
+    for (action, reason, words) in actions {
         let guest = Guest {
-            name: deed,
-            validate: deed,
+            name: action,
+            validate: action,
             ..Guest::default()
         };
-        yard.add(deed, guest.wasm()?, GRANTS)?;
-        yard.configure(deed, deed, "good")?;
-        yard.until_named(deed, Named { reason, words })?;
+        fixture.add(action, guest.wasm()?, GRANTS)?;
+        fixture.configure(action, action, "good")?;
+        fixture.until_session_shows(action, Outcome { reason, words })?;
     }
-    let status = yard.home.status()?;
-    for (deed, ..) in deeds {
-        let handler = handler(&status, &format!("{deed}.wasm")).to_string();
+    let status = fixture.home.status()?;
+    for (action, ..) in actions {
+        let handler = handler(&status, &format!("{action}.wasm")).to_string();
         ensure!(
             handler.contains("fails to check its own example"),
             "{handler}"
         );
     }
-    // What computed two seconds is looked at again after minutes.
+    // After two seconds of CPU time the next attempt comes minutes later.
     let faults =
-        yard.metric("leafhost_handler_faults_total{handler=\"loop\",reason=\"cpu_budget\"}")?;
+        fixture.metric("leafhost_handler_faults_total{handler=\"loop\",reason=\"cpu_budget\"}")?;
     ensure!(faults <= 2.0, "{faults} faults");
-    yard.neighbour_is_well()
+    fixture.check_neighbour()
 }
 
 #[test]
-fn a_handler_that_takes_the_name_of_another_is_named_and_takes_no_device() -> Result<()> {
-    let yard = Yard::with(Guest::default(), GRANTS)?;
+fn a_handler_with_the_name_of_another_is_reported_and_gets_no_device() -> Result<()> {
+    let fixture = Fixture::with(Guest::default(), GRANTS)?;
     let thief = Guest {
         name: "neighbour",
         ..Guest::default()
     };
-    yard.add("another", thief.wasm()?, GRANTS)?;
-    let named = Named {
+    fixture.add("another", thief.wasm()?, GRANTS)?;
+    let named = Outcome {
         reason: "problems",
         words: "comes from another.wasm, too, which was accepted after neighbour.wasm",
     };
-    yard.until_named("neighbour-0", named)?;
-    yard.neighbour_is_well()
+    fixture.until_session_shows("neighbour-0", named)?;
+    fixture.check_neighbour()
 }
 
-/// What the status says of a source.
+/// The status of a handler source.
 fn handler<'a>(status: &'a Value, source: &str) -> &'a Value {
     let all = status.get("handlers").and_then(Value::as_array);
     let of = |one: &&Value| one.get("source").and_then(Value::as_str) == Some(source);

@@ -1,14 +1,14 @@
-//! Handlers that misbehave in a running agent: each is held, named, and hurts nobody else.
+//! Handlers that misbehave in a running agent: the agent stops each one, names the fault, and nothing else is
+//! affected.
 //!
-//! Every deed goes the same way ([`yard::Yard::suffer`]): the handler answers well once, so that it has a device; then it misbehaves. Its fault is
-//! named, its device stays, the agent serves on, and the
-//! neighbour is called in time.
+//! Each test uses [`fixture::Fixture::misbehave`]: the handler answers well once, so that it has a device, and then
+//! misbehaves. The agent must name the fault, keep the device, go on serving, and call the neighbour in time.
 #![allow(missing_docs, reason = "a test binary")]
 
 mod answers;
-mod computing;
-mod hoarding;
+mod denied_access;
+mod environment;
+mod fixture;
+mod host_memory;
 mod loading;
-mod reaching;
-mod surroundings;
-mod yard;
+mod resource_limits;

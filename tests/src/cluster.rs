@@ -7,9 +7,9 @@ mod api;
 mod control_plane;
 mod image;
 mod node;
-mod place;
 mod pods;
 mod programs;
+mod reservation;
 
 use std::io::Write;
 use std::ops::Deref;
@@ -21,12 +21,12 @@ use std::sync::{Condvar, Mutex, OnceLock, PoisonError};
 use anyhow::{Context, Result, anyhow, ensure};
 use serde_json::Value;
 
-pub use self::api::{Api, PATIENCE};
+pub use self::api::{Api, TIMEOUT};
 use self::control_plane::ControlPlane;
 pub use self::image::NAME as IMAGE;
 pub use self::node::Node;
-use self::place::{Place, Taken, Watchdog};
 pub use self::pods::{Container, Namespace, Pod};
+use self::reservation::{ClusterId, Reservation, Watchdog};
 use crate::requirement::{self, Missing};
 
 /// What a cluster is to be.
@@ -51,7 +51,7 @@ impl Default for Setup {
 pub struct Cluster {
     // Dropped first: it ends what the others stand for.
     watchdog: Option<Watchdog>,
-    place: Place,
+    id: ClusterId,
     programs: std::path::PathBuf,
     control: ControlPlane,
     nodes: Vec<Node>,
@@ -91,25 +91,25 @@ impl Cluster {
 
     /// The same with a setup of its own.
     pub fn start_with(setup: &Setup) -> Result<Self> {
-        let taken = Taken::first()?;
-        let place = taken.place;
+        let taken = Reservation::first()?;
+        let id = taken.id;
         let watchdog = taken.watch()?;
-        let mut cluster = Self::build(place, setup)?;
+        let mut cluster = Self::build(id, setup)?;
         cluster.watchdog = Some(watchdog);
         Ok(cluster)
     }
 
     /// Starts a cluster that stays when this process ends, and writes down how to use it.
     pub fn keep(setup: &Setup) -> Result<String> {
-        let taken = Taken::first()?;
-        let place = taken.place;
-        let kept = Self::build(place, setup).and_then(|cluster| {
+        let taken = Reservation::first()?;
+        let id = taken.id;
+        let kept = Self::build(id, setup).and_then(|cluster| {
             let text = cluster.summary();
             taken.keep(&text)?;
             Ok(text)
         });
         if kept.is_err() {
-            place.end()?;
+            id.end()?;
         }
         kept
     }
@@ -117,11 +117,11 @@ impl Cluster {
     /// How to use the clusters that were kept and run. Removes what is left of those that don't.
     pub fn kept() -> Result<Vec<String>> {
         let mut found = Vec::new();
-        for place in place::kept() {
-            if place.is_alive()? {
-                found.push(std::fs::read_to_string(place.kept())?);
+        for id in reservation::kept() {
+            if id.is_alive()? {
+                found.push(std::fs::read_to_string(id.kept())?);
             } else {
-                place.end()?;
+                id.end()?;
             }
         }
         Ok(found)
@@ -129,33 +129,33 @@ impl Cluster {
 
     /// Ends all clusters that were kept; how many.
     pub fn end_kept() -> Result<usize> {
-        let all = place::kept();
-        for place in &all {
-            place.end()?;
+        let all = reservation::kept();
+        for id in &all {
+            id.end()?;
         }
         Ok(all.len())
     }
 
-    fn build(place: Place, setup: &Setup) -> Result<Self> {
+    fn build(id: ClusterId, setup: &Setup) -> Result<Self> {
         ensure!(
             (1..=8).contains(&setup.nodes),
             "a cluster has 1 to 8 nodes, not {}",
             setup.nodes
         );
         let programs = programs::folder()?;
-        let folder = place.folder().join("image");
+        let folder = id.folder().join("image");
         image::write(&folder).context("cannot write the image")?;
         let names: Vec<String> = (0..setup.nodes).map(node::name).collect();
-        let control = control_plane::start(place, &programs, setup, &names)?;
+        let control = control_plane::start(id, &programs, setup, &names)?;
         let nodes = (0..setup.nodes)
-            .map(|index| Node::start(place, index, &programs, setup, &control.api))
+            .map(|index| Node::start(id, index, &programs, setup, &control.api))
             .collect::<Result<Vec<_>>>()?;
         for node in &nodes {
             node.wait_ready()?;
         }
         Ok(Self {
             watchdog: None,
-            place,
+            id,
             programs,
             control,
             free: Mutex::new(vec![true; nodes.len()]),
@@ -195,7 +195,7 @@ impl Cluster {
             .arg("--kubeconfig")
             .arg(self.kubeconfig())
             .arg("--cache-dir")
-            .arg(self.place.folder().join("kubectl"))
+            .arg(self.id.folder().join("kubectl"))
             .args(arguments)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

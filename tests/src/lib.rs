@@ -3,13 +3,13 @@
 //! Knows the agent only from outside, as a user does: its command line, its files, its status document.
 
 pub mod agent;
-pub mod chance;
 pub mod cluster;
 pub mod kubelet;
 pub mod lan;
 pub mod mounts;
 pub mod peer;
 pub mod program;
+pub mod random;
 pub mod requirement;
 pub mod trace;
 pub mod wait;

@@ -17,7 +17,7 @@ use tempfile::NamedTempFile;
 use crate::lan::Host;
 use crate::program::{self, source_tree};
 use crate::requirement::{self, Missing};
-use crate::wait::{PATIENCE, within};
+use crate::wait::{TIMEOUT, within};
 
 const SETUP: &str = "make setup-test";
 
@@ -74,7 +74,7 @@ impl Peer {
 
     /// The next line it says.
     pub fn line(&self) -> Result<String> {
-        self.lines.recv_timeout(PATIENCE).with_context(|| {
+        self.lines.recv_timeout(TIMEOUT).with_context(|| {
             let errors = std::fs::read_to_string(self.errors.path()).unwrap_or_default();
             format!("{} says nothing; its errors:\n{errors}", self.name)
         })
@@ -95,7 +95,7 @@ impl Peer {
     /// Has it end in good order; what it still said.
     pub fn end(mut self) -> Result<Vec<String>> {
         drop(self.input.take());
-        let status = within(PATIENCE, "the peer ends", || {
+        let status = within(TIMEOUT, "the peer ends", || {
             self.child.try_wait()?.context("it still runs")
         })?;
         let errors = std::fs::read_to_string(self.errors.path()).unwrap_or_default();

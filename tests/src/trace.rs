@@ -390,7 +390,7 @@ impl Tracer {
         let text = below.display().to_string();
         let text = text.strip_suffix(" (deleted)").unwrap_or(&text);
         let (folder, name) = text.rsplit_once('/').unwrap_or(("", text));
-        let name = without_chance(name);
+        let name = without_random(name);
         if folder.is_empty() {
             name
         } else {
@@ -400,7 +400,7 @@ impl Tracer {
 }
 
 /// The six random characters of a temporary file's name as `*`.
-fn without_chance(name: &str) -> String {
+fn without_random(name: &str) -> String {
     let begin = match name {
         name if name.starts_with(".new-") => 5,
         name if name.starts_with('.') && name.strip_suffix(".tmp").is_some() => {

@@ -5,11 +5,11 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail};
 
 /// How long anything may take on a busy machine.
-pub const PATIENCE: Duration = Duration::from_mins(1);
+pub const TIMEOUT: Duration = Duration::from_mins(1);
 
 /// Looks until `look` gives something, or fails with what it said last.
 pub fn eventually<T>(what: &str, look: impl FnMut() -> Result<T>) -> Result<T> {
-    within(PATIENCE, what, look)
+    within(TIMEOUT, what, look)
 }
 
 /// The same with a limit of its own.

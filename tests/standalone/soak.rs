@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Context, Result, ensure};
-use leafhost_tests::chance::{self, Chance};
+use leafhost_tests::random::{self, Random};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
@@ -32,7 +32,7 @@ fn uids(instances: &[Value], configuration: &str) -> BTreeMap<String, String> {
 /// `rounds` times: write one of two versions of a second Configuration, or remove it, and kill the agent some
 /// milliseconds later. The first Configuration's Instances must be the same to the end.
 fn kill(rounds: u64, seed: u64) -> Result<()> {
-    let mut chance = Chance::new(seed);
+    let mut random = Random::new(seed);
     let mut home = home_with_echo()?;
     home.start(&[])?;
     let kept = uids(&home.instances(2)?, "echo");
@@ -46,7 +46,7 @@ fn kill(rounds: u64, seed: u64) -> Result<()> {
             .replace(r#"["foo0", "foo1"]"#, &format!("{descriptions:?}"))
     };
     for round in 0..rounds {
-        let count = match chance.below(3) {
+        let count = match random.below(3) {
             0 => 0,
             1 => 5,
             _ => names.len(),
@@ -60,7 +60,7 @@ fn kill(rounds: u64, seed: u64) -> Result<()> {
             )?;
         }
         // Settling takes 200 ms (2 s for a removal), the writes follow: the kill falls before, into or after them.
-        chance.moment(500);
+        random.moment(500);
         home.stop(Signal::SIGKILL)?;
         home.start(&[])?;
         let instances = home.until("the Instances are what the Configurations say", |status| {
@@ -115,5 +115,5 @@ fn killed_agents_leave_whole_and_unchanged_instances() -> Result<()> {
 #[test]
 #[ignore = "takes minutes: make soak"]
 fn soak_killed_agents() -> Result<()> {
-    kill(chance::rounds(100), chance::seed()?)
+    kill(random::rounds(100), random::seed()?)
 }

@@ -22,7 +22,7 @@ use serde_json::Value;
 const MORE_THREADS: &str =
     "raise the number of processes the agent may have (TasksMax, pids, ulimit -u)";
 /// Retries double from a second: what took so long to be over is found to be over within twice that.
-const PATIENCE: Duration = Duration::from_mins(3);
+const TIMEOUT: Duration = Duration::from_mins(3);
 
 fn echo(descriptions: &str, capacity: u64, grace: &str) -> String {
     format!(
@@ -105,7 +105,7 @@ fn run_into(
         .all(|(name, uid)| during.get(name) == Some(uid));
     ensure!(stay, "an Instance went: {during:?}");
     end(&home)?;
-    let after = within(PATIENCE, "it goes on by itself", || {
+    let after = within(TIMEOUT, "it goes on by itself", || {
         let status = home.status()?;
         let capacities = status.get("instances").and_then(Value::as_array);
         let capacities = capacities.into_iter().flatten();

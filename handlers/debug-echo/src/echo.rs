@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_field_is_named() {
+    fn the_invalid_field_is_reported() {
         for (details, path) in [
             ("", "descriptions"),
             ("descriptions: foo", "descriptions"),
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn the_description_is_one_a_host_takes() {
+    fn the_description_is_valid() {
         assert_eq!(description_problems::<DebugEcho>(), Vec::<String>::new());
     }
 }

@@ -64,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn without_details_there_are_four() {
+    fn without_details_there_are_four_gpus() {
         let gpus = run("node-a", "");
         assert_eq!(gpus.len(), 4);
         let gpu = &gpus[1];
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn a_uuid_depends_on_node_and_index_alone() {
+    fn a_uuid_depends_only_on_node_and_index() {
         let ids =
             |gpus: Vec<Device>| -> Vec<String> { gpus.into_iter().map(|gpu| gpu.id).collect() };
         let here = ids(run("node-a", ""));
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn chosen_gpus_are_unhealthy() {
+    fn configured_gpus_are_unhealthy() {
         let gpus = run("node-a", "unhealthy: [1, {index: 3, reason: fan stuck}]");
         let health: Vec<_> = gpus.into_iter().map(|gpu| gpu.health).collect();
         assert_eq!(
@@ -124,12 +124,12 @@ mod tests {
     }
 
     #[test]
-    fn no_gpus_is_an_answer() {
+    fn a_count_of_zero_gives_no_devices() {
         assert_eq!(run("node-a", "count: 0"), []);
     }
 
     #[test]
-    fn the_description_is_one_a_host_takes() {
+    fn the_description_is_valid() {
         assert_eq!(description_problems::<MockGpu>(), Vec::<String>::new());
     }
 }

@@ -148,7 +148,7 @@ mod tests {
     use leafhost_sdk::testing::validate;
 
     #[test]
-    fn a_wrong_field_is_named() {
+    fn the_invalid_field_is_reported() {
         for (details, path) in [
             ("count: -1", "count"),
             ("count: 4097", "count"),
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn all_wrong_fields_are_named_at_once() {
+    fn all_invalid_fields_are_reported_at_once() {
         let problems = validate::<MockGpu>("{count: 5000, memory: lots, driverVersion: new}");
         let paths: Vec<_> = problems
             .iter()

@@ -1,4 +1,4 @@
-//! The `discoveryDetails`, as Akri has them, and what we added.
+//! The `discoveryDetails`: Akri's fields and ours.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -6,8 +6,7 @@ use std::time::Duration;
 use leafhost_sdk::net::Address;
 use leafhost_sdk::{Deserialize, Problem};
 
-/// The longest time answers to a probe may be waited for: within the wall clock of a call there must be time to ask the
-/// cameras.
+/// The longest `discoveryTimeoutSeconds`: the call also needs time to ask the cameras.
 const MAX_TIMEOUT_SECONDS: i64 = 10;
 
 /// The details.
@@ -150,7 +149,7 @@ mod tests {
     use leafhost_sdk::testing::validate;
 
     #[test]
-    fn what_akri_takes_is_taken() {
+    fn details_of_akri_are_accepted() {
         for text in [
             "",
             "{}",
@@ -168,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn the_wrong_field_is_named() {
+    fn the_invalid_field_is_reported() {
         for (text, path, words) in [
             (
                 "ipAddresses: {action: Include}",

@@ -1,14 +1,14 @@
-//! One call: hears who is there, asks whom it does not know, and answers with what changed.
+//! One `discover` call: probes the network, asks the cameras that are new or due, and answers with what changed.
 //!
-//! Everything is looked at when the timer comes, and when something happened that cannot be looked at alone. A camera that
-//! greets or takes its leave in between is looked at alone.
+//! The timer, and any event that only a probe can resolve, start a full scan. A Hello or Bye between two scans
+//! concerns one camera: only that camera is asked.
 
 mod camera;
+mod candidates;
 mod cursor;
 mod devices;
-mod gather;
-mod pass;
 mod probe;
+mod scan;
 
 use std::cell::Cell;
 use std::net::SocketAddr;
@@ -18,29 +18,29 @@ use leafhost_sdk::{Discovery, Event, Host, Request};
 
 use crate::details::Details;
 use crate::discover::camera::Asker;
+use crate::discover::candidates::Heard;
 use crate::discover::cursor::{Cursor, Moment};
-use crate::discover::gather::Heard;
-use crate::discover::probe::{GROUP_V4, GROUP_V6, PORT, Patience, probe, resolve};
+use crate::discover::probe::{ExtraWait, GROUP_V4, GROUP_V6, PORT, probe, resolve};
 use crate::security::credentials::Credentials;
 use crate::soap::cut;
 use crate::wsd::{self, Message};
 
-use pass::{Pass, SECOND_CHANCES};
+use scan::{SECOND_CHANCES, Scan};
 
-/// How long after a probe the next one comes, as in Akri.
+/// Time from one probe to the next, as in Akri.
 const INTERVAL: Duration = Duration::from_secs(10);
-/// How long after a probe the next one comes that something on the network asks for.
+/// Least time from one probe to the next when an event on the network asks for a probe.
 const SOONEST: Duration = Duration::from_secs(2);
-/// How late a probe may be for the sake of cameras that come and go, which would wait for its end.
+/// How long a due probe may be postponed for a Hello or Bye, which would otherwise wait until the probe ends.
 const LATE: Duration = Duration::from_secs(2);
-/// How many answers to the group are looked at in one call.
+/// How many answers sent to the multicast group one call reads.
 const MAX_REPLIES: usize = 64;
-/// How many milliseconds after it was seen who answers probes late that is seen again.
+/// Milliseconds between two scans that also wait for late answers.
 const LISTENING: Moment = 15 * 60_000;
-/// The actions that wake.
+/// The WS-Discovery actions that wake the session.
 const ACTIONS: [&str; 3] = ["/Hello", "/Bye", "/ProbeMatches"];
 
-/// Looks for cameras.
+/// Finds the cameras on the granted networks.
 pub fn discover(request: &Request<Details>, host: &Host) -> Discovery {
     host.block_on(run(request, host))
 }
@@ -60,7 +60,7 @@ async fn run(request: &Request<Details>, host: &Host) -> Discovery {
     let mut news = News::read(&request.events);
     news.take_replies(host, &cursor);
     let since_probe = Duration::from_millis(now(host).saturating_sub(cursor.probed));
-    let looks_at_everything = request.events_lost
+    let scans_all = request.events_lost
         || cursor.told.is_none()
         || since_probe >= INTERVAL + LATE
         || request
@@ -68,7 +68,7 @@ async fn run(request: &Request<Details>, host: &Host) -> Discovery {
             .iter()
             .any(|event| matches!(event, Event::First | Event::Changed | Event::Timer))
         || (news.is_vague && since_probe >= SOONEST);
-    let mut pass = Pass {
+    let mut scan = Scan {
         details: &request.details,
         asker: Asker {
             host,
@@ -78,55 +78,55 @@ async fn run(request: &Request<Details>, host: &Host) -> Discovery {
         cursor,
         asks_again: is_changed,
         is_cut_short: false,
-        is_in_doubt: false,
+        is_bye_unconfirmed: false,
         second_chances: Cell::new(SECOND_CHANCES),
         lost: 0,
         departed: Vec::new(),
     };
-    let (answer, next) = if looks_at_everything {
-        pass.cursor.probed = now(host);
+    let (answer, next) = if scans_all {
+        scan.cursor.probed = now(host);
         let timeout = request.details.timeout();
-        let since_listened = pass.cursor.probed.saturating_sub(pass.cursor.listened);
+        let since_listened = scan.cursor.probed.saturating_sub(scan.cursor.listened);
         let is_first = is_changed || request.events.contains(&Event::First);
-        let patience = if is_first {
-            Patience::IfSilent
-        } else if pass.cursor.listened != 0 && since_listened >= LISTENING {
-            Patience::Full
+        let extra_wait = if is_first {
+            ExtraWait::IfSilent
+        } else if scan.cursor.listened != 0 && since_listened >= LISTENING {
+            ExtraWait::Always
         } else {
-            Patience::None
+            ExtraWait::None
         };
-        let (mut heard, has_listened) = probe(host, timeout, patience).await;
-        if has_listened || pass.cursor.listened == 0 {
-            pass.cursor.listened = now(host);
+        let (mut heard, has_listened) = probe(host, timeout, extra_wait).await;
+        if has_listened || scan.cursor.listened == 0 {
+            scan.cursor.listened = now(host);
         }
-        resolve(host, &pass.cursor, &mut heard).await;
+        resolve(host, &scan.cursor, &mut heard).await;
         heard.extend(news.hellos);
-        pass.look_at_everything(&heard, &news.byes).await;
-        (pass.everything(), INTERVAL)
+        scan.scan_all(&heard, &news.byes).await;
+        (scan.everything(), INTERVAL)
     } else {
-        let before = pass.rendered();
-        pass.look_at(&news.hellos, &news.byes).await;
+        let before = scan.rendered();
+        scan.scan_some(&news.hellos, &news.byes).await;
         let next = if news.is_vague { SOONEST } else { INTERVAL };
-        (pass.difference(&before), next)
+        (scan.difference(&before), next)
     };
-    let next = if pass.is_cut_short {
+    let next = if scan.is_cut_short {
         Duration::ZERO
-    } else if pass.is_in_doubt || (1..=SECOND_CHANCES).contains(&pass.lost) {
-        next.min(SOONEST + Duration::from_millis(now(host).saturating_sub(pass.cursor.probed)))
+    } else if scan.is_bye_unconfirmed || (1..=SECOND_CHANCES).contains(&scan.lost) {
+        next.min(SOONEST + Duration::from_millis(now(host).saturating_sub(scan.cursor.probed)))
     } else {
         next
     };
-    let passed = Duration::from_millis(now(host).saturating_sub(pass.cursor.probed));
-    let answer = pass
+    let passed = Duration::from_millis(now(host).saturating_sub(scan.cursor.probed));
+    let answer = scan
         .departed
         .iter()
         .fold(answer, |answer, id| answer.departed(id.as_str()));
     wakes(answer)
         .wake_after(next.saturating_sub(passed).max(Duration::from_secs(1)))
-        .cursor(pass.cursor.write())
+        .cursor(scan.cursor.write())
 }
 
-/// A group's datagrams wake, and so does a change of the network.
+/// Multicast datagrams and changes of the network wake the session.
 fn wakes(answer: Discovery) -> Discovery {
     let mut answer = answer.wake_on_network();
     for action in ACTIONS {
@@ -141,15 +141,15 @@ fn now(host: &Host) -> Moment {
     u64::try_from(host.now().as_millis()).unwrap_or(Moment::MAX)
 }
 
-/// What happened on the network.
+/// What the events of this call say about the network.
 #[derive(Debug, Default)]
 struct News {
     hellos: Vec<Heard>,
-    /// Answers to probes, which are for who asked and not for the group.
+    /// Probe answers that a device sent to the multicast group instead of to the asker.
     replies: Vec<Heard>,
     /// Endpoint references without `urn:uuid:`.
     byes: Vec<String>,
-    /// Whether something happened that only a probe can tell more of.
+    /// Whether an event needs a probe to tell what changed.
     is_vague: bool,
 }
 
@@ -189,8 +189,8 @@ impl News {
         news
     }
 
-    /// Takes answers that devices send to the group for greetings: they do not send them to who asks. Known cameras are left
-    /// alone.
+    /// Treats probe answers that a device sends to the multicast group as Hellos, because such a device does not
+    /// answer the asker. Known cameras are left alone.
     fn take_replies(&mut self, host: &Host, cursor: &Cursor) {
         for reply in self.replies.drain(..).take(MAX_REPLIES) {
             let uuid = wsd::uuid(&reply.announcement.endpoint);

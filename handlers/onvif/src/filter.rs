@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn the_rule_and_the_value_are_named() {
+    fn the_rule_and_the_value_are_reported() {
         let dropped = addresses(
             &mk_details("ipAddresses: {action: Exclude, items: [192.168.7.9]}"),
             Some("192.168.7.9"),

@@ -241,7 +241,7 @@ fn reasons(host: &FakeHost, subject: &str) -> Vec<String> {
 }
 
 #[test]
-fn the_description_is_sound() {
+fn the_description_is_valid() {
     assert!(description_problems::<Onvif>().is_empty());
 }
 
@@ -277,7 +277,7 @@ fn a_camera_becomes_a_device() {
 }
 
 #[test]
-fn the_first_answer_comes_within_the_probe_and_a_second() {
+fn the_first_call_ends_within_a_second_after_the_probe() {
     let mut host = mk_network();
     for n in 10..110 {
         host = answering(
@@ -302,7 +302,7 @@ fn the_first_answer_comes_within_the_probe_and_a_second() {
 }
 
 #[test]
-fn it_wakes_by_time_network_and_what_cameras_say() {
+fn the_answer_wakes_on_timer_network_and_multicast() {
     let host = with_camera(mk_network(), 9);
     let found = call("").run(&host).unwrap();
     let [network, groups @ .., time] = found.wakes() else {

@@ -192,7 +192,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_address_that_others_can_use_is_chosen() {
+    fn the_first_address_that_other_hosts_can_use_is_chosen() {
         for (announced, chosen) in [
             (
                 "http://192.168.7.9/onvif/device_service http://[fe80::1]/onvif/device_service",
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_address_of_a_device_is_refused() {
+    fn unusable_addresses_are_refused() {
         for (text, error) in [
             ("http://127.0.0.1/", Error::Nowhere),
             ("http://127.1/", Error::Form),
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn a_digest_is_made_over_path_and_query() {
+    fn an_http_digest_covers_path_and_query() {
         for (url, path) in [
             ("http://192.168.7.9", "/"),
             ("http://192.168.7.9?a=b", "/?a=b"),

@@ -1,4 +1,4 @@
-//! One conversation with one server, each with deadlines of its own. Does not know what the answers are for.
+//! A connection to one server, with time limits. Does not interpret the answers.
 
 use std::cell::Cell;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -13,31 +13,32 @@ use crate::framing::{self, Expect, Kind, Reader};
 use crate::messages::{self, Application, Channel, Endpoint, List, Record};
 use crate::url::{self, Url};
 
-/// How long a server has to take the connection and to answer the hello.
+/// Time limit for the connection and the answer to Hello.
 pub const HELLO_LIMIT: Duration = Duration::from_secs(3);
-/// How long a name has to be looked up.
+/// Time limit for a name lookup.
 const LOOK_UP_LIMIT: Duration = Duration::from_secs(2);
-/// The lead of one address before the next is tried too (RFC 8305, 5).
+/// Delay before the second address of a host is tried as well (RFC 8305, 5).
 const HEAD_START: Duration = Duration::from_millis(250);
-/// How many conversations there are at a time; each may try two addresses, and a call has 128 sockets.
+/// How many conversations run concurrently: each may try two addresses, and a call has 128 sockets.
 pub const AT_ONCE: usize = 60;
-/// How much is read at a time.
+/// Bytes per read.
 const READ: usize = 16 * 1024;
-/// What every server may send.
+/// Bytes that every server may send.
 const FREE: usize = 64 * 1024;
-/// What all servers of a call may send beyond that.
+/// Bytes that all servers of a call together may send beyond that.
 const SHARED: usize = 16 << 20;
-/// After how many connections no conversation begins: each of those that have begun may still need four.
+/// No conversation starts after this many connections: each running one may still need four.
 const CONNECTIONS: usize = net::CONNECTIONS - AT_ONCE * 4;
 
-/// What a server answers whose answer would be larger than the hello allowed.
+/// Status codes of a server whose answer would exceed the limits given in Hello.
 const BOUNDS: [StatusCode; 3] = [
     StatusCode::BadEncodingLimitsExceeded,
     StatusCode::BadResponseTooLarge,
     StatusCode::BadTcpMessageTooLarge,
 ];
 
-/// What a server answers that takes no channel without security (OPC 10000-6, 6.7.6 lets it say nothing more exact than the last).
+/// Status codes of a server that refuses a channel without security. OPC 10000-6, 6.7.6 allows it the unspecific last
+/// one.
 const SECURITY: [StatusCode; 4] = [
     StatusCode::BadSecurityPolicyRejected,
     StatusCode::BadSecurityModeRejected,
@@ -48,35 +49,35 @@ const SECURITY: [StatusCode; 4] = [
 /// Why a conversation ended.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// The name has no address.
+    /// The name lookup failed.
     #[error("cannot find the server's address")]
     LookUp(#[source] net::Error),
-    /// Nobody takes the connection.
+    /// The connection failed.
     #[error("cannot connect")]
     Connect(#[source] net::Error),
-    /// Somebody takes the connection, or nobody refuses it, and says nothing.
+    /// The server did not answer Hello in time.
     #[error("no hello within {} s", HELLO_LIMIT.as_secs())]
     Silent,
-    /// The answers take too long.
+    /// The conversation took too long.
     #[error("the answers took longer than {} s", .0.as_secs())]
     Slow(Duration),
     /// The connection broke.
     #[error("lost the connection")]
     Lost(#[source] net::Error),
-    /// The bytes are no OPC UA, or say no.
+    /// The bytes are not OPC UA, or an error message.
     #[error(transparent)]
     Framing(#[from] framing::Error),
-    /// The answer is none, or says no.
+    /// The answer cannot be used, or is a fault.
     #[error(transparent)]
     Messages(#[from] messages::Error),
-    /// Too much is sent by all servers together.
+    /// All servers together sent too much.
     #[error("the servers of this call send more than {} MiB", SHARED >> 20)]
     Flooded,
 }
 
 impl Error {
-    /// Whether it is for a bound of ours, be it that the server keeps to it by saying nothing: what it knows may be there all
-    /// the same.
+    /// Whether one of our limits caused the error, directly or because the server respects it: the server may have
+    /// more to tell.
     pub fn is_bound(&self) -> bool {
         let ours = matches!(
             self,
@@ -85,8 +86,8 @@ impl Error {
         ours || self.status().is_some_and(|status| BOUNDS.contains(&status))
     }
 
-    /// Whether that, in answer to the request for a channel without security, is a refusal. A server that had such channels
-    /// before (`told`) has to say so: else it may only be busy or about to end.
+    /// Whether this answer to the request for a channel without security is a refusal. A server that had such a
+    /// channel before (`told`) must say so explicitly: otherwise it may just be busy or stopping.
     pub fn is_refusal(&self, told: bool) -> bool {
         match self.status() {
             Some(status) => SECURITY.contains(&status) || !told && !BOUNDS.contains(&status),
@@ -94,7 +95,7 @@ impl Error {
         }
     }
 
-    /// What the server says of it.
+    /// The server's status code, if there is one.
     fn status(&self) -> Option<StatusCode> {
         match self {
             Self::Framing(framing::Error::Aborted(reason) | framing::Error::Refused(reason)) => {
@@ -105,7 +106,7 @@ impl Error {
         }
     }
 
-    /// With its cause. The causes have none.
+    /// The error and its cause. Causes have no cause themselves.
     pub fn in_full(&self) -> String {
         match self {
             Self::LookUp(cause) | Self::Connect(cause) | Self::Lost(cause) => {
@@ -116,15 +117,15 @@ impl Error {
     }
 }
 
-/// What is left to the servers of a call: bytes beyond the first 64 KiB of each, as memory and computing time are those of the
-/// call, and connections.
+/// What the servers of a call may still use: bytes beyond the first 64 KiB of each server, since memory and CPU time
+/// are shared, and connections.
 #[derive(Debug)]
-pub struct Allowance {
+pub struct Budget {
     bytes: Cell<usize>,
     connections: Cell<usize>,
 }
 
-impl Default for Allowance {
+impl Default for Budget {
     fn default() -> Self {
         Self {
             bytes: Cell::new(SHARED),
@@ -133,25 +134,25 @@ impl Default for Allowance {
     }
 }
 
-impl Allowance {
+impl Budget {
     fn take(&self, bytes: usize) -> Result<(), Error> {
         let left = self.bytes.get().checked_sub(bytes).ok_or(Error::Flooded)?;
         self.bytes.set(left);
         Ok(())
     }
 
-    /// Whether new conversations may begin; those that have begun may make the connections they need.
+    /// Whether new conversations may start; running ones may open the connections they need.
     pub fn has_connections(&self) -> bool {
         self.connections.get() > 0
     }
 
-    fn connects(&self) {
+    fn count_connection(&self) {
         self.connections
             .set(self.connections.get().saturating_sub(1));
     }
 }
 
-/// The addresses of a host, IPv4 first: servers that listen on IPv6 as well are rare.
+/// The addresses of a host, IPv4 first, because few servers also listen on IPv6.
 pub async fn look_up(host: &Host, name: &str) -> Result<Vec<IpAddr>, net::Error> {
     let found = host
         .within(LOOK_UP_LIMIT, host.resolve(name))
@@ -166,7 +167,7 @@ pub async fn look_up(host: &Host, name: &str) -> Result<Vec<IpAddr>, net::Error>
 pub async fn addresses(host: &Host, url: &Url) -> Result<Vec<IpAddr>, net::Error> {
     match url.host() {
         url::Host::Address(address) => Ok(vec![*address]),
-        // By definition (RFC 6761, 6.3), whatever name servers say.
+        // RFC 6761, 6.3 defines this, whatever name servers answer.
         url::Host::Name(_) if url.is_loopback() => Ok(vec![
             IpAddr::V4(Ipv4Addr::LOCALHOST),
             IpAddr::V6(Ipv6Addr::LOCALHOST),
@@ -178,15 +179,15 @@ pub async fn addresses(host: &Host, url: &Url) -> Result<Vec<IpAddr>, net::Error
     }
 }
 
-/// A connection to the first of two addresses that takes it.
+/// Connects to the first of two addresses that accepts.
 async fn connect(
     host: &Host,
     addresses: &[IpAddr],
     port: u16,
-    allowance: &Allowance,
+    budget: &Budget,
 ) -> Result<tcp::Stream, Error> {
     let connect = |address: &IpAddr| {
-        allowance.connects();
+        budget.count_connection();
         host.connect(SocketAddr::new(*address, port))
     };
     let connected = match addresses {
@@ -208,14 +209,14 @@ async fn connect(
     connected.map_err(Error::Connect)
 }
 
-/// Whether somebody takes connections there: all that can be asked where another protocol is spoken.
-pub async fn takes_connections(
+/// Checks that something accepts connections, which is all that can be checked for another protocol.
+pub async fn accepts_connections(
     host: &Host,
     addresses: &[IpAddr],
     port: u16,
-    allowance: &Allowance,
+    budget: &Budget,
 ) -> Result<(), Error> {
-    host.within(HELLO_LIMIT, connect(host, addresses, port, allowance))
+    host.within(HELLO_LIMIT, connect(host, addresses, port, budget))
         .await
         .unwrap_or(Err(Error::Connect(net::Error::TimedOut)))
         .map(drop)
@@ -227,25 +228,25 @@ pub struct Conversation<'a> {
     stream: tcp::Stream,
     reader: Reader,
     received: usize,
-    allowance: &'a Allowance,
+    budget: &'a Budget,
     sequence: u32,
     channel: Channel,
 }
 
 impl<'a> Conversation<'a> {
-    /// Connects and exchanges hellos; `url` is what the server is told it was asked by.
+    /// Connects and exchanges Hello and Acknowledge; `url` is sent as the endpoint URL.
     pub async fn begin(
         host: &Host,
         addresses: &[IpAddr],
         url: &Url,
-        allowance: &'a Allowance,
+        budget: &'a Budget,
     ) -> Result<Self, Error> {
         let hello = async {
             let mut conversation = Self {
-                stream: connect(host, addresses, url.port(), allowance).await?,
+                stream: connect(host, addresses, url.port(), budget).await?,
                 reader: Reader::default(),
                 received: 0,
-                allowance,
+                budget,
                 sequence: 0,
                 channel: Channel { id: 0, token: 0 },
             };
@@ -267,7 +268,7 @@ impl<'a> Conversation<'a> {
         Ok(())
     }
 
-    /// The applications it knows.
+    /// Calls FindServers.
     pub async fn servers(&mut self, url: &Url) -> Result<List<Application>, Error> {
         let answer = self
             .ask(|handle| messages::find_servers(handle, url.as_str()))
@@ -275,14 +276,14 @@ impl<'a> Conversation<'a> {
         Ok(messages::servers(&answer)?)
     }
 
-    /// The servers it knows from the network.
+    /// Calls FindServersOnNetwork.
     pub async fn records(&mut self) -> Result<List<Record>, Error> {
         let answer = self.ask(messages::find_servers_on_network).await?;
         Ok(messages::records(&answer)?)
     }
 
-    /// Its own endpoints. Servers may tell only those that begin with the URL they are asked with: where another one leads to
-    /// them, as behind a mapped port, none has it, and they are asked with the one they list.
+    /// Calls GetEndpoints. Some servers list only endpoints that begin with the URL in the request. Behind a mapped
+    /// port none does, so an empty answer is followed by a request with the URL the server lists.
     pub async fn endpoints(
         &mut self,
         url: &Url,
@@ -301,13 +302,13 @@ impl<'a> Conversation<'a> {
         Ok(Vec::new())
     }
 
-    /// Takes leave. Nothing comes back.
+    /// Closes the channel; there is no answer.
     pub async fn close(mut self) {
         let number = self.next_number();
         let body = messages::close_secure_channel(number);
         let Channel { id, token } = self.channel;
         let farewell = framing::request(Kind::Close, id, token, number, &body);
-        // The connection ends in any case.
+        // The connection closes in any case.
         let _ = self.stream.write_all(&farewell).await;
     }
 
@@ -322,7 +323,7 @@ impl<'a> Conversation<'a> {
         self.exchange(&bytes, due).await
     }
 
-    /// Requests are numbered as their chunks are: each is one.
+    /// A request is one chunk, so request id and sequence number are the same.
     fn next_number(&mut self) -> u32 {
         self.sequence = self.sequence.wrapping_add(1);
         self.sequence
@@ -340,7 +341,7 @@ impl<'a> Conversation<'a> {
             }
             let before = self.received.max(FREE);
             self.received = self.received.saturating_add(bytes.len());
-            self.allowance.take(self.received.saturating_sub(before))?;
+            self.budget.take(self.received.saturating_sub(before))?;
             self.reader.push(&bytes);
         }
     }

@@ -227,7 +227,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_filter_takes_whole_names_in_their_case() {
+    fn a_filter_compares_whole_names_and_their_case() {
         let filter = |action: &str, items: &[&str]| FilterList {
             items: items.iter().map(|&item| item.to_owned()).collect(),
             action: action.to_owned(),

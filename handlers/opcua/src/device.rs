@@ -1,30 +1,30 @@
-//! A device of what is known of a server. Decides nothing.
+//! Builds a device from what is known of a server. Decides nothing.
 
 use leafhost_sdk::{AttributeValue, Device, Health};
 
 use crate::facts::Facts;
+use crate::location::Location;
 use crate::messages::Application;
-use crate::place::Place;
 
 /// The longest text of an attribute.
 const MAX_ATTRIBUTE: usize = 64;
 /// The longest physical id.
 const MAX_PHYSICAL_ID: usize = 256;
-/// Policies that are said to be absent too, so that an expression may ask for them anywhere.
+/// Policies that are reported as absent too, so that any selector may use them.
 const POLICIES: [&str; 4] = [
     "None",
     "Basic256Sha256",
     "Aes128_Sha256_RsaOaep",
     "Aes256_Sha256_RsaPss",
 ];
-/// The most further policies that become attributes: there are at most 32.
+/// The most other policies that become attributes; a device has at most 32 attributes.
 const MAX_POLICIES: usize = 12;
 
-/// The device of an application that answers there.
-pub fn device(place: &Place, application: &Application, facts: Option<&Facts>) -> Device {
-    let url = place.url.as_str();
+/// The device of an application at a location.
+pub fn device(location: &Location, application: &Application, facts: Option<&Facts>) -> Device {
+    let url = location.url.as_str();
     let mut device = Device::new(url)
-        .shared(!place.url.is_loopback())
+        .shared(!location.url.is_loopback())
         .property("OPCUA_DISCOVERY_URL", url)
         .health(Health::Healthy);
     device.physical_id = bounded(&application.uri, MAX_PHYSICAL_ID);
@@ -81,8 +81,8 @@ fn secured(mut device: Device, facts: &Facts) -> Device {
     }
 }
 
-/// All of a device in one text, by which two are compared. Nothing in it has a line break.
-pub fn written(device: &Device) -> String {
+/// A text that is equal for two devices only if they are equal. No part contains a line break.
+pub fn comparison_text(device: &Device) -> String {
     let mut text = format!("{}\n{:?}\n", device.id, device.shared);
     text.extend(device.physical_id.as_deref());
     for attribute in &device.attributes {
@@ -99,7 +99,7 @@ pub fn written(device: &Device) -> String {
     text
 }
 
-/// The text, if it is there, short enough and harmless.
+/// The text if it is not empty, short enough and without control characters.
 fn bounded(text: &str, most: usize) -> Option<String> {
     let fits = !text.is_empty() && text.len() <= most && !text.chars().any(char::is_control);
     fits.then(|| text.to_owned())
@@ -129,8 +129,8 @@ mod tests {
         kinds
     }
 
-    fn mk_place(url: &str) -> Place {
-        Place {
+    fn mk_place(url: &str) -> Location {
+        Location {
             url: Url::parse(url).unwrap(),
             addresses: Vec::new(),
             moved: false,
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_has_akris_id_and_property_and_what_it_is_chosen_by() {
+    fn a_server_has_akris_id_and_property_and_selectable_attributes() {
         let facts = Facts {
             certificate: "ab".repeat(32),
             modes: mk_kinds(&[1, 3]),
@@ -177,10 +177,10 @@ mod tests {
     }
 
     #[test]
-    fn whatever_differs_is_seen_in_the_text() {
+    fn any_difference_changes_the_comparison_text() {
         let facts = Facts::default();
-        let place = mk_place("opc.tcp://plc:1");
-        let plain = device(&place, &mk_application("urn:plc", "PLC 1"), Some(&facts));
+        let location = mk_place("opc.tcp://plc:1");
+        let plain = device(&location, &mk_application("urn:plc", "PLC 1"), Some(&facts));
         let others = [
             plain.clone().attribute("modeNone", true),
             plain.clone().attribute("more", "x"),
@@ -192,14 +192,14 @@ mod tests {
                 ..plain.clone()
             },
         ];
-        let mut texts: Vec<String> = others.iter().chain([&plain]).map(written).collect();
+        let mut texts: Vec<String> = others.iter().chain([&plain]).map(comparison_text).collect();
         texts.sort();
         texts.dedup();
         assert_eq!(texts.len(), others.len() + 1);
     }
 
     #[test]
-    fn attributes_stay_within_the_contract() {
+    fn attributes_stay_within_the_limits() {
         let facts = Facts {
             certificate: "ab".repeat(32),
             policies: (0..16).map(|number| format!("{number:A>26}")).collect(),

@@ -1,4 +1,4 @@
-//! One call: does what the search asks for, many things at once, and answers.
+//! One `discover` call: runs the tasks of a search concurrently and answers.
 
 use std::time::Duration;
 
@@ -6,9 +6,9 @@ use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use leafhost_sdk::{Device, Discovery, Event, Host, Request};
 
-use crate::client::{self, AT_ONCE, Allowance, Conversation};
+use crate::client::{self, AT_ONCE, Budget, Conversation};
 use crate::details::Details;
-use crate::device::{device, written};
+use crate::device::{comparison_text, device};
 use crate::facts::Facts;
 use crate::memory::Memory;
 use crate::messages::{Application, Endpoint};
@@ -16,47 +16,47 @@ use crate::search::{Answers, Outcome, Results, Search, Task, Told};
 use crate::table::Table;
 use crate::url::Url;
 
-/// How long a conversation may take, the hello included.
+/// Time limit for a conversation, Hello included.
 const CONVERSATION_LIMIT: Duration = Duration::from_secs(6);
-/// After what time a server that answered last time is asked once more: one lost connection takes no device away.
-const ONCE_MORE: Duration = Duration::from_secs(1);
-/// When to look again, as in Akri.
-const AGAIN: Duration = Duration::from_secs(10);
-/// How much text of an answer is for devices' ids and the like, in eighths.
+/// Delay before a server that answered last time is asked again: one lost connection must not withdraw a device.
+const RETRY_DELAY: Duration = Duration::from_secs(1);
+/// Time between calls, as in Akri.
+const INTERVAL: Duration = Duration::from_secs(10);
+/// Eighths of the answer's bytes that devices' ids, URLs and attributes may use.
 const EIGHTHS: u32 = 6;
-/// What a device has of text beside its id, its URL, its physical id and its attributes.
+/// Bytes of text a device may have beside its id and URL.
 const DEVICE_TEXT: usize = 1_024;
 
-/// Asks and answers.
+/// Runs the search and answers.
 pub fn discover(request: &Request<Details>, host: &Host) -> Discovery {
     let before = Memory::read(request.cursor.as_deref());
     let results = host.block_on(search(&request.details, &before, host));
     answer(request, host, &before, results)
-        .wake_after(AGAIN)
+        .wake_after(INTERVAL)
         .wake_on_network()
 }
 
 async fn search(details: &Details, memory: &Memory, host: &Host) -> Results {
-    let allowance = Allowance::default();
+    let budget = Budget::default();
     let mut search = Search::new(details, memory);
     let mut running = FuturesUnordered::new();
     loop {
         while running.len() < AT_ONCE
-            && allowance.has_connections()
+            && budget.has_connections()
             && let Some(task) = search.next()
         {
-            running.push(perform(host, &allowance, task));
+            running.push(run_task(host, &budget, task));
         }
         match host.within(host.time_left(), running.next()).await {
             Some(Some(outcome)) => search.take(outcome),
-            // All is done, or the time is over.
+            // All tasks are done, or the time is up.
             Some(None) | None => break,
         }
     }
     search.finish()
 }
 
-async fn perform(host: &Host, allowance: &Allowance, task: Task) -> Outcome {
+async fn run_task(host: &Host, budget: &Budget, task: Task) -> Outcome {
     match task {
         Task::Ask {
             asked,
@@ -72,7 +72,7 @@ async fn perform(host: &Host, allowance: &Allowance, task: Task) -> Outcome {
                 let ended = host
                     .within(
                         CONVERSATION_LIMIT,
-                        ask(host, allowance, &url, facts, records, told, &mut answers),
+                        ask(host, budget, &url, facts, records, told, &mut answers),
                     )
                     .await
                     .unwrap_or(Err(client::Error::Slow(CONVERSATION_LIMIT)));
@@ -82,7 +82,7 @@ async fn perform(host: &Host, allowance: &Allowance, task: Task) -> Outcome {
                     break ended;
                 }
                 first = false;
-                host.sleep(ONCE_MORE).await;
+                host.sleep(RETRY_DELAY).await;
             };
             answers.cut = ended.as_ref().is_err_and(client::Error::is_bound);
             answers.error = ended.err().map(|error| error.in_full());
@@ -105,12 +105,12 @@ async fn perform(host: &Host, allowance: &Allowance, task: Task) -> Outcome {
         } => {
             let mut tries = if known { 2 } else { 1 };
             let found = loop {
-                let found = confirm(host, allowance, &url, &listed, &addresses, facts).await;
+                let found = confirm(host, budget, &url, &listed, &addresses, facts).await;
                 tries -= 1;
                 if tries == 0 || found.is_ok() {
                     break found;
                 }
-                host.sleep(ONCE_MORE).await;
+                host.sleep(RETRY_DELAY).await;
             };
             Outcome::Confirmed(peer, found.map_err(|error| error.in_full()))
         }
@@ -119,7 +119,7 @@ async fn perform(host: &Host, allowance: &Allowance, task: Task) -> Outcome {
 
 async fn ask(
     host: &Host,
-    allowance: &Allowance,
+    budget: &Budget,
     url: &Url,
     facts: bool,
     records: bool,
@@ -132,7 +132,7 @@ async fn ask(
             .await
             .map_err(client::Error::LookUp)?;
     }
-    let mut conversation = Conversation::begin(host, &answers.addresses, url, allowance).await?;
+    let mut conversation = Conversation::begin(host, &answers.addresses, url, budget).await?;
     answers.alive = true;
     let opened = conversation.open().await;
     opened.inspect_err(|error| answers.refused = error.is_refusal(told))?;
@@ -146,7 +146,7 @@ async fn ask(
     if facts {
         let listed = own.and_then(Application::url);
         answers.facts = Some(match conversation.endpoints(url, listed).await {
-            // It can be asked on.
+            // The connection can still be used.
             told @ (Ok(_) | Err(client::Error::Messages(_))) => facts_of(told),
             Err(error) => return Err(error),
         });
@@ -161,18 +161,18 @@ async fn ask(
 
 async fn confirm(
     host: &Host,
-    allowance: &Allowance,
+    budget: &Budget,
     url: &Url,
     listed: &str,
     addresses: &[std::net::IpAddr],
     facts: bool,
 ) -> Result<Told, client::Error> {
     if !url.is_opc_tcp() {
-        client::takes_connections(host, addresses, url.port(), allowance).await?;
+        client::accepts_connections(host, addresses, url.port(), budget).await?;
         let why = "endpoints are asked for over opc.tcp only";
         return Ok(Some(Err(why.to_owned())));
     }
-    let conversation = Conversation::begin(host, addresses, url, allowance).await?;
+    let conversation = Conversation::begin(host, addresses, url, budget).await?;
     if !facts {
         return Ok(None);
     }
@@ -206,7 +206,10 @@ fn answer(request: &Request<Details>, host: &Host, before: &Memory, results: Res
     }
     let mut memory = results.memory;
     let discovery = if results.complete {
-        let same = memory.answer(before, &devices.iter().map(written).collect::<String>());
+        let same = memory.answer(
+            before,
+            &devices.iter().map(comparison_text).collect::<String>(),
+        );
         let anew = request
             .events
             .iter()
@@ -225,14 +228,14 @@ fn answer(request: &Request<Details>, host: &Host, before: &Memory, results: Res
     }
 }
 
-/// As many devices as an answer may have. Where not all fit, those that were there before stay.
+/// As many devices as an answer may have. If not all fit, known servers take precedence.
 fn devices(request: &Request<Details>, host: &Host, results: &Results) -> Vec<Device> {
     let most = usize::try_from(request.budget.devices).unwrap_or(usize::MAX);
     let mut text = usize::try_from(request.budget.answer_bytes / 8 * EIGHTHS).unwrap_or(usize::MAX);
     let mut kept = Table::default();
     for known in [true, false] {
         for found in results.found.sorted().filter(|found| found.known == known) {
-            let url = found.place.url.as_str();
+            let url = found.location.url.as_str();
             let size = DEVICE_TEXT + 2 * url.len();
             if kept.len() >= most || text < size {
                 let reason = "there are more servers than an answer may have devices";
@@ -245,9 +248,9 @@ fn devices(request: &Request<Details>, host: &Host, results: &Results) -> Vec<De
     }
     let mut devices = Vec::new();
     for found in results.found.sorted() {
-        if kept.has(found.place.url.as_str()) {
+        if kept.has(found.location.url.as_str()) {
             devices.push(device(
-                &found.place,
+                &found.location,
                 &found.application,
                 found.facts.as_ref(),
             ));

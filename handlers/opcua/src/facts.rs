@@ -1,4 +1,4 @@
-//! What a server's endpoints say of its security. Decides nothing.
+//! The security settings of a server's endpoints.
 
 use sha2::{Digest, Sha256};
 
@@ -9,7 +9,7 @@ const MAX_POLICIES: usize = 16;
 /// The longest URI that is remembered.
 const MAX_URI: usize = 512;
 
-/// What the endpoints of one server have in common.
+/// The settings of all endpoints of one server.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Facts {
     /// The URI of the application that answers.
@@ -18,30 +18,30 @@ pub struct Facts {
     pub certificate: String,
     /// 1 none, 2 sign, 3 sign and encrypt.
     pub modes: Kinds,
-    /// Names of security policies, as they stand behind the `#` of their URIs, sorted.
+    /// Names of security policies, the part after `#` of their URIs, sorted.
     pub policies: Vec<String>,
     /// 0 anonymous, 1 user name, 2 certificate, 3 issued token.
     pub tokens: Kinds,
 }
 
-/// Some of the numbers from 0 to 7, by which the standard tells kinds of things apart.
+/// A set of numbers from 0 to 7; the standard numbers modes and token types.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Kinds(u8);
 
 impl Kinds {
-    /// Adds one; others than these are none.
+    /// Adds a number; other numbers are ignored.
     pub fn add(&mut self, kind: u32) {
         self.0 |= 1_u8.checked_shl(kind).unwrap_or_default();
     }
 
-    /// Whether that one is among them.
+    /// Whether the set contains the number.
     pub fn contains(self, kind: u32) -> bool {
         self.0 & 1_u8.checked_shl(kind).unwrap_or_default() != 0
     }
 }
 
 impl Facts {
-    /// What these endpoints say; without endpoints nothing is known.
+    /// Summarizes endpoints; `None` without any.
     pub fn of(endpoints: &[Endpoint]) -> Option<Self> {
         let first = endpoints.first()?;
         let mut facts = Self::default();
@@ -55,10 +55,10 @@ impl Facts {
                 facts.tokens.add(*token);
             }
             if let Some(policy) = policy(&endpoint.policy)
-                && let Err(place) = facts.policies.binary_search(&policy)
+                && let Err(index) = facts.policies.binary_search(&policy)
                 && facts.policies.len() < MAX_POLICIES
             {
-                facts.policies.insert(place, policy);
+                facts.policies.insert(index, policy);
             }
             if facts.certificate.is_empty() {
                 facts.certificate = digest(&endpoint.certificate).unwrap_or_default();
@@ -67,7 +67,7 @@ impl Facts {
         Some(facts)
     }
 
-    /// All in one text, in which tabs separate.
+    /// Encodes the facts as text with tabs as separators.
     pub fn write(&self) -> String {
         let (modes, tokens, policies) = (self.modes.0, self.tokens.0, self.policies.join(" "));
         let (application, certificate) = (&self.application, &self.certificate);
@@ -100,14 +100,14 @@ fn policy(uri: &str) -> Option<String> {
     is_name.then(|| name.to_owned())
 }
 
-/// The SHA-256 of the first certificate of a chain: that of the server itself.
+/// The SHA-256 of the first certificate of a chain, which is the server's own.
 fn digest(chain: &[u8]) -> Option<String> {
     let first = chain.get(..der_length(chain)?)?;
     let digest = Sha256::digest(first);
     Some(digest.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
-/// How long the DER sequence at the beginning is, its header included.
+/// Length of the DER sequence at the beginning, header included.
 fn der_length(bytes: &[u8]) -> Option<usize> {
     let [0x30, length, rest @ ..] = bytes else {
         return None;
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn endpoints_are_summed_up() {
+    fn endpoints_are_summarized() {
         let facts = Facts::of(&[
             endpoint(1, "http://opcfoundation.org/UA/SecurityPolicy#None", &[]),
             endpoint(

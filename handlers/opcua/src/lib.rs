@@ -7,10 +7,10 @@ mod discover;
 mod facts;
 #[doc(hidden)]
 pub mod framing;
+mod location;
 mod memory;
 #[doc(hidden)]
 pub mod messages;
-mod place;
 mod search;
 mod table;
 mod text;

@@ -97,7 +97,7 @@ impl Memory {
 
     /// Whether that server answered last time.
     pub fn knows(&self, peer: &Peer) -> bool {
-        self.place(peer).is_ok()
+        self.index_of(peer).is_ok()
     }
 
     /// Whether that server was asked in vain last time.
@@ -107,11 +107,11 @@ impl Memory {
 
     /// What is known of the server, be it old.
     pub fn facts(&self, peer: &Peer) -> Option<&Facts> {
-        let place = self.place(peer).ok()?;
-        self.servers.get(place)?.1.as_ref()
+        let index = self.index_of(peer).ok()?;
+        self.servers.get(index)?.1.as_ref()
     }
 
-    fn place(&self, peer: &Peer) -> Result<usize, usize> {
+    fn index_of(&self, peer: &Peer) -> Result<usize, usize> {
         let digest = peer.digest();
         self.servers
             .binary_search_by(|(other, _)| other.cmp(&digest))
@@ -125,20 +125,20 @@ impl Memory {
 
     /// Remembers that a server answered.
     pub fn answered(&mut self, peer: &Peer, facts: Option<Facts>) {
-        if let Err(place) = self.place(peer)
+        if let Err(index) = self.index_of(peer)
             && self.servers.len() < MAX_SERVERS
         {
-            self.servers.insert(place, (peer.digest(), facts));
+            self.servers.insert(index, (peer.digest(), facts));
         }
     }
 
     /// Remembers that a server did not.
     pub fn failed(&mut self, peer: &Peer) {
         let digest = peer.digest();
-        if let Err(place) = self.silent.binary_search(&digest)
+        if let Err(index) = self.silent.binary_search(&digest)
             && self.silent.len() < MAX_SILENT
         {
-            self.silent.insert(place, digest);
+            self.silent.insert(index, digest);
         }
     }
 
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_seen_is_known_at_the_next_call() {
+    fn servers_are_remembered_for_the_next_call() {
         let mut memory = Memory::default().following();
         memory.answered(&mk_peer(1), Some(Facts::default()));
         memory.answered(&mk_peer(2), None);
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn foreign_bytes_are_no_memory() {
+    fn unreadable_bytes_give_an_empty_memory() {
         for bytes in [
             None,
             Some(&b""[..]),
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_answer_twice_is_known() {
+    fn a_repeated_answer_is_recognized() {
         let mut before = Memory::default();
         assert!(!before.answer(&Memory::default(), "a"));
         assert!(before.following().answer(&before, "a"));

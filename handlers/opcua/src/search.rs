@@ -1,54 +1,56 @@
-//! Who is asked what, in which order, and what came of it. Opens no connection: it hands out tasks and takes their outcomes.
+//! Decides which server is asked what, in which order, and collects the outcomes. Opens no connection: it hands out
+//! tasks.
 //!
-//! A peer decides what is asked next only within bounds: what is known comes before what is new, servers take turns
-//! whoever listed them, and what answered nothing last time comes last. So a flood of made-up servers delays nobody else.
+//! A peer influences the order only within bounds. Known servers come before new ones, the servers listed by different
+//! peers take turns, and servers that did not answer last time come last. So a list of many invented servers delays no
+//! other server.
 
-mod names;
+mod lookups;
+mod queue;
 mod results;
 mod tasks;
-mod turns;
 
 use std::net::IpAddr;
 
-use names::{Found, Names};
+use lookups::{Found, NameLookups};
+use queue::{Priority, TaskQueue, Urgency};
 pub use results::Results;
 pub use tasks::{Answers, Outcome, Task, Told};
-use turns::{Turn, Turns, Urgency};
 
 use crate::details::{self, Details};
 use crate::facts::Facts;
+use crate::location::{self, Location, Lookup, Skip, Source};
 use crate::memory::{Memory, Peer};
 use crate::messages::{Application, Record};
-use crate::place::{self, Lookup, Place, Skip, Source};
 use crate::table::Table;
 use crate::text::quoted;
 use crate::url::{Host, Url};
 
-/// The most servers that are asked on the word of discovery servers.
+/// The most servers asked because a discovery server named them.
 const MAX_FURTHER: usize = 1_000;
-/// The most explanations: as many as the host takes.
+/// The most explanations the host accepts.
 const MAX_SKIPPED: usize = 1_000;
-/// The most bytes of text that are kept of what servers list.
+/// The most bytes of text kept from servers' lists.
 const MAX_TEXT: usize = 4 << 20;
-/// The kind of an application that does not say which it is.
+/// The kind of an application that does not tell its kind.
 const UNNAMED: u32 = u32::MAX;
 
-/// A server that is asked.
+/// A server to ask.
 #[derive(Debug)]
 struct Asked {
     url: Url,
-    /// The part of the details that it comes from.
+    /// The field of the details that it comes from.
     rule: String,
     /// Whether a discovery server named it, not the details.
     further: bool,
     addresses: Vec<IpAddr>,
-    /// The URI by which it calls itself.
+    /// Its own application URI.
     own: String,
-    /// How many of what it lists are looked at already: they take turns by that.
-    turns: u32,
+    /// How many of its listed servers have been considered, for the order.
+    considered: u32,
 }
 
-/// An application that is to be a device.
+/// An application that the details want as a device.
 #[derive(Debug, Clone)]
 struct Wanted {
     asked: usize,
@@ -57,7 +59,7 @@ struct Wanted {
     own: bool,
 }
 
-/// What waits for a name.
+/// What waits for a name lookup.
 #[derive(Debug, Clone)]
 enum Waiting {
     Device(Wanted),
@@ -72,7 +74,7 @@ impl Waiting {
     }
 }
 
-/// A server, and what has become of it.
+/// A server and its state.
 #[derive(Debug)]
 struct Server {
     peer: Peer,
@@ -82,7 +84,7 @@ struct Server {
 #[derive(Debug)]
 enum State {
     Unknown,
-    /// With what its endpoints say, or why that is not known.
+    /// The facts of its endpoints, or why they are unknown.
     Alive(Option<Facts>, String),
     Dead(String),
 }
@@ -93,29 +95,29 @@ pub struct Search<'a> {
     details: &'a Details,
     memory: &'a Memory,
     asked: Vec<Asked>,
-    tasks: Turns,
-    names: Names,
+    tasks: TaskQueue,
+    lookups: NameLookups,
     peers: Table<Server>,
-    placed: Table<(Wanted, Place)>,
-    /// URLs that discovery servers named, so that each is asked once.
+    placed: Table<(Wanted, Location)>,
+    /// URLs from FindServersOnNetwork, so that each is asked once.
     further: Table<()>,
     skipped: Table<Skip>,
     text: usize,
     open: usize,
-    /// Whether something was not looked at that may be looked at in a later call.
+    /// Whether something was left for a later call.
     late: bool,
 }
 
 impl<'a> Search<'a> {
-    /// The search that these details ask for.
+    /// Starts a search.
     pub fn new(details: &'a Details, memory: &'a Memory) -> Self {
         let urls = details.urls();
         let mut search = Self {
             details,
             memory,
             asked: Vec::new(),
-            tasks: Turns::default(),
-            names: Names::new(urls.iter().map(|(_, url)| url), memory.round()),
+            tasks: TaskQueue::default(),
+            lookups: NameLookups::new(urls.iter().map(|(_, url)| url), memory.round()),
             peers: Table::default(),
             placed: Table::default(),
             further: Table::default(),
@@ -135,9 +137,9 @@ impl<'a> Search<'a> {
         search
     }
 
-    /// The next thing to do, if there is one now. Every task must come back as an outcome.
+    /// The next task, if one can run now. Each task's outcome must be passed to [`Self::take`].
     pub fn next(&mut self) -> Option<Task> {
-        let task = match self.names.next() {
+        let task = match self.lookups.next() {
             Some(name) => Task::LookUp(name),
             None => self.tasks.next()?,
         };
@@ -145,31 +147,31 @@ impl<'a> Search<'a> {
         Some(task)
     }
 
-    /// Takes what came of a task.
+    /// Takes the outcome of a task.
     pub fn take(&mut self, outcome: Outcome) {
         self.open = self.open.saturating_sub(1);
         match outcome {
             Outcome::Asked(asked, answers) => self.asked(asked, answers),
             Outcome::LookedUp(name, found) => {
-                for waiting in self.names.learn(&name, found) {
-                    self.place(waiting);
+                for waiting in self.lookups.learn(&name, found) {
+                    self.locate(waiting);
                 }
             }
             Outcome::Confirmed(peer, Ok(told)) => {
                 let alive = self.alive(&peer, told);
-                self.becomes(peer, alive);
+                self.set_state(peer, alive);
             }
             Outcome::Confirmed(peer, Err(why)) => {
-                self.becomes(peer, State::Dead(why));
+                self.set_state(peer, State::Dead(why));
             }
         }
     }
 
-    fn becomes(&mut self, peer: Peer, state: State) {
+    fn set_state(&mut self, peer: Peer, state: State) {
         self.peers.put(&peer.to_string(), Server { peer, state });
     }
 
-    fn ask(&mut self, url: Url, rule: String, further: bool, turn: Turn) {
+    fn ask(&mut self, url: Url, rule: String, further: bool, priority: Priority) {
         let peer = peer_of(&url);
         let asked = self.asked.len();
         let task = Task::Ask {
@@ -180,9 +182,9 @@ impl<'a> Search<'a> {
             told: self.memory.facts(&peer).is_some(),
             url: url.clone(),
         };
-        self.tasks.add(turn, task);
+        self.tasks.add(priority, task);
         if !self.peers.has(&peer.to_string()) {
-            self.becomes(peer, State::Unknown);
+            self.set_state(peer, State::Unknown);
         }
         self.asked.push(Asked {
             url,
@@ -190,11 +192,11 @@ impl<'a> Search<'a> {
             further,
             addresses: Vec::new(),
             own: String::new(),
-            turns: 0,
+            considered: 0,
         });
     }
 
-    /// With what a server's endpoints say now, or said before.
+    /// The state of a server that answers, with its current or earlier facts.
     fn alive(&self, peer: &Peer, told: Told) -> State {
         let (facts, why) = match told {
             Some(Ok(facts)) => (Some(facts), String::new()),
@@ -214,7 +216,7 @@ impl<'a> Search<'a> {
             return;
         };
         if !asked.further {
-            self.names.heard();
+            self.lookups.heard();
         }
         self.late |= answers.cut;
         asked.addresses = answers.addresses;
@@ -223,10 +225,10 @@ impl<'a> Search<'a> {
         }
         let (url, rule) = (asked.url.clone(), asked.rule.clone());
         if let (Host::Name(name), false) = (url.host(), asked.addresses.is_empty()) {
-            // It is looked up already.
+            // The conversation has looked the name up.
             let found = Ok(asked.addresses.clone());
-            for waiting in self.names.learn(name, found) {
-                self.place(waiting);
+            for waiting in self.lookups.learn(name, found) {
+                self.locate(waiting);
             }
         }
         let why = answers.error.unwrap_or_else(|| "gave no answer".to_owned());
@@ -235,10 +237,10 @@ impl<'a> Search<'a> {
         } else {
             State::Dead(why.clone())
         };
-        // Two URLs may lead to one server: what one of them has found holds.
+        // Two URLs may lead to one server, of which one is alive.
         let known = self.peers.get(&peer.to_string());
         if !known.is_some_and(|known| matches!(known.state, State::Alive(..))) {
-            self.becomes(peer, state);
+            self.set_state(peer, state);
         }
         let Some(servers) = answers.servers else {
             if answers.refused {
@@ -286,9 +288,9 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// A server that says nothing but its hello: it is there, at the URL it was asked by.
+    /// A server that answers only Hello is a device at the URL it was asked by.
     fn refused(&mut self, asked: usize, url: Url, why: &str) {
-        if let Some(rule) = place::leaves_out_unnamed(self.details) {
+        if let Some(rule) = location::leaves_out_unnamed(self.details) {
             let reason = format!("cannot be asked what it is without security: {why}");
             self.skip(url.as_str(), rule, reason);
             return;
@@ -300,7 +302,7 @@ impl<'a> Search<'a> {
             kind: UNNAMED,
             urls: Vec::new(),
         };
-        self.place(Waiting::Device(Wanted {
+        self.locate(Waiting::Device(Wanted {
             asked,
             application,
             url,
@@ -308,9 +310,9 @@ impl<'a> Search<'a> {
         }));
     }
 
-    /// An application of a server's list.
+    /// An application from FindServers.
     fn listed(&mut self, asked: usize, application: Application, alone: bool) {
-        let url = match place::wanted(self.details, &application) {
+        let url = match location::wanted(self.details, &application) {
             Ok(url) => url,
             Err(skip) => {
                 self.leave_out(skip);
@@ -321,7 +323,7 @@ impl<'a> Search<'a> {
             uri, product, name, ..
         } = &application;
         let texts = application.urls.iter().chain([uri, product, name]);
-        // What decides among several descriptions is the same once more.
+        // The sort key of `rank` repeats these texts.
         if !self.has_room(2 * texts.map(String::len).sum::<usize>(), &url) {
             return;
         }
@@ -340,16 +342,16 @@ impl<'a> Search<'a> {
             url,
             own,
         };
-        self.place(Waiting::Device(wanted));
+        self.locate(Waiting::Device(wanted));
     }
 
-    /// A server of a discovery server's records.
+    /// A server from FindServersOnNetwork.
     fn recorded(&mut self, asked: usize, record: &Record) {
         let url = match Url::parse(&record.url) {
             Ok(url) if url.is_opc_tcp() => url,
             Ok(_) => return,
             Err(error) => {
-                let subject = place::shown(&record.url);
+                let subject = location::shown(&record.url);
                 let reason = format!(
                     "the discovery URL of {} on the network {error}",
                     quoted(&record.name)
@@ -359,7 +361,7 @@ impl<'a> Search<'a> {
             }
         };
         if self.has_room(record.name.len(), &url) {
-            self.place(Waiting::Further { asked, url });
+            self.locate(Waiting::Further { asked, url });
         }
     }
 
@@ -374,14 +376,14 @@ impl<'a> Search<'a> {
         room
     }
 
-    /// Finds out where something is, as soon as its name is looked up.
-    fn place(&mut self, mut waiting: Waiting) {
+    /// Locates a listed server once its name is looked up.
+    fn locate(&mut self, mut waiting: Waiting) {
         let (Waiting::Device(Wanted { asked, .. }) | Waiting::Further { asked, .. }) = &waiting;
         let (asked, listed) = (*asked, waiting.url().clone());
-        let turn = self.turn(asked, &peer_of(&listed));
+        let priority = self.priority(asked, &peer_of(&listed));
         let lookup = match listed.host() {
             Host::Name(name) if listed.host().can_be_looked_up() && !listed.is_loopback() => {
-                match self.names.find(name, asked, waiting) {
+                match self.lookups.find(name, asked, waiting) {
                     Found::Known(lookup, back) => {
                         waiting = *back;
                         lookup
@@ -396,7 +398,7 @@ impl<'a> Search<'a> {
             return;
         };
         let own = matches!(&waiting, Waiting::Device(wanted) if wanted.own);
-        let place = place::place(
+        let location = location::locate(
             self.details.rewrites(),
             &listed,
             lookup,
@@ -407,35 +409,37 @@ impl<'a> Search<'a> {
             own,
         );
         let rule = source.rule.clone();
-        match (place, waiting) {
+        match (location, waiting) {
             (Err(why), _) => self.skip(listed.as_str(), "hostRewrite", why),
-            (Ok(place), Waiting::Device(wanted)) => {
-                self.confirm(&place, &wanted.url, turn);
+            (Ok(location), Waiting::Device(wanted)) => {
+                self.confirm(&location, &wanted.url, priority);
                 let rank = self.rank(&wanted);
-                self.placed.put(&rank, (wanted, place));
+                self.placed.put(&rank, (wanted, location));
             }
-            (Ok(place), Waiting::Further { .. }) => self.go_further(place.url, rule, turn),
+            (Ok(location), Waiting::Further { .. }) => {
+                self.ask_further(location.url, rule, priority)
+            }
         }
     }
 
-    fn confirm(&mut self, place: &Place, listed: &Url, turn: Turn) {
-        let peer = peer_of(&place.url);
+    fn confirm(&mut self, location: &Location, listed: &Url, priority: Priority) {
+        let peer = peer_of(&location.url);
         if self.peers.has(&peer.to_string()) {
             return;
         }
-        self.becomes(peer.clone(), State::Unknown);
+        self.set_state(peer.clone(), State::Unknown);
         let task = Task::Confirm {
             facts: self.memory.wants_facts(&peer),
             peer,
-            url: place.url.clone(),
+            url: location.url.clone(),
             listed: listed.as_str().to_owned(),
-            addresses: place.addresses.clone(),
-            known: self.memory.knows(&peer_of(&place.url)),
+            addresses: location.addresses.clone(),
+            known: self.memory.knows(&peer_of(&location.url)),
         };
-        self.tasks.add(turn, task);
+        self.tasks.add(priority, task);
     }
 
-    fn go_further(&mut self, url: Url, rule: String, turn: Turn) {
+    fn ask_further(&mut self, url: Url, rule: String, priority: Priority) {
         let known = self.peers.has(&peer_of(&url).to_string());
         if known || self.further.put(url.as_str(), ()).is_some() {
             return;
@@ -446,10 +450,10 @@ impl<'a> Search<'a> {
             self.skip(url.as_str(), "FindServersOnNetwork", reason);
             return;
         }
-        self.ask(url, rule, true, turn);
+        self.ask(url, rule, true, priority);
     }
 
-    fn turn(&mut self, asked: usize, peer: &Peer) -> Turn {
+    fn priority(&mut self, asked: usize, peer: &Peer) -> Priority {
         let urgency = if self.memory.knows(peer) {
             Urgency::Known
         } else if self.memory.was_silent(peer) {
@@ -457,11 +461,11 @@ impl<'a> Search<'a> {
         } else {
             Urgency::New
         };
-        let turns = self.asked.get_mut(asked).map_or(0, |asked| {
-            asked.turns = asked.turns.saturating_add(1);
-            asked.turns
+        let considered = self.asked.get_mut(asked).map_or(0, |asked| {
+            asked.considered = asked.considered.saturating_add(1);
+            asked.considered
         });
-        (urgency, turns, asked)
+        (urgency, considered, asked)
     }
 
     fn skip(&mut self, subject: &str, rule: &str, reason: String) {
@@ -480,7 +484,7 @@ impl<'a> Search<'a> {
     }
 }
 
-/// Who listens at that URL.
+/// Host and port of a URL.
 fn peer_of(url: &Url) -> Peer {
     Peer {
         host: url.host().written(),

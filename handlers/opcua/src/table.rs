@@ -1,7 +1,7 @@
-//! Things by their names, and in the order of these. One search for all kinds of things: each further kind of map or sorter
-//! costs kilobytes in a component.
+//! A map from names to values, ordered by name and by insertion. The handler uses no other map or sort: each further
+//! type adds kilobytes to the component.
 
-/// Things by their names, in the order they came.
+/// Values by name, in insertion order.
 #[derive(Debug)]
 pub struct Table<T> {
     names: Names,
@@ -33,7 +33,7 @@ impl<T> Table<T> {
         self.names.find(name).is_some()
     }
 
-    /// Gives the name to this thing; what had it before comes back.
+    /// Inserts or replaces; returns the previous value.
     pub fn put(&mut self, name: &str, thing: T) -> Option<T> {
         if let Some(old) = self.get_mut(name) {
             return Some(std::mem::replace(old, thing));
@@ -43,24 +43,24 @@ impl<T> Table<T> {
         None
     }
 
-    /// How many there are.
+    /// The number of values.
     pub fn len(&self) -> usize {
         self.things.len()
     }
 
-    /// All things, in the order they came.
+    /// All values in insertion order.
     pub fn things(&self) -> &[T] {
         &self.things
     }
 
-    /// All things, in the order of their names.
+    /// All values in the order of their names.
     pub fn sorted(&self) -> impl Iterator<Item = &T> {
-        let places = self.names.order.iter();
-        places.filter_map(|place| self.things.get(*place))
+        let indices = self.names.order.iter();
+        indices.filter_map(|index| self.things.get(*index))
     }
 }
 
-/// Names as they came, and their places in the order of the names: putting a new one between others moves only numbers.
+/// Names in insertion order, and their indices sorted by name, so that an insertion moves only numbers.
 #[derive(Debug, Default)]
 struct Names {
     names: Vec<String>,
@@ -69,18 +69,18 @@ struct Names {
 
 impl Names {
     fn search(&self, name: &str) -> Result<usize, usize> {
-        let named = |place: &usize| self.names.get(*place).map_or("", String::as_str);
-        self.order.binary_search_by(|place| named(place).cmp(name))
+        let named = |index: &usize| self.names.get(*index).map_or("", String::as_str);
+        self.order.binary_search_by(|index| named(index).cmp(name))
     }
 
     fn find(&self, name: &str) -> Option<usize> {
-        let place = self.search(name).ok()?;
-        self.order.get(place).copied()
+        let index = self.search(name).ok()?;
+        self.order.get(index).copied()
     }
 
     fn add(&mut self, name: &str) {
-        if let Err(place) = self.search(name) {
-            self.order.insert(place, self.names.len());
+        if let Err(index) = self.search(name) {
+            self.order.insert(index, self.names.len());
             self.names.push(name.to_owned());
         }
     }
@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn things_are_found_by_name_and_kept_in_their_order() {
+    fn values_are_found_by_name_and_kept_in_insertion_order() {
         let mut table = Table::default();
         for (name, thing) in [("b", 1), ("c", 2), ("a", 3)] {
             assert_eq!(table.put(name, thing), None);
@@ -105,7 +105,7 @@ mod tests {
         assert_eq!(table.sorted().collect::<Vec<_>>(), [&3, &1, &4]);
     }
     #[test]
-    fn many_things_keep_the_order_of_their_names() {
+    fn many_values_are_sorted_by_name() {
         let mut table = Table::default();
         for number in 0..3_000_u32 {
             let name = format!("{:08}", number.wrapping_mul(0x9e37_79b9) % 100_003);

@@ -1,9 +1,9 @@
-mod again;
 mod akri;
 mod fake;
 mod hostile;
-mod known;
+mod later_calls;
 mod secured;
+mod withdrawals;
 
 use std::time::Duration;
 
@@ -142,7 +142,7 @@ fn a_recorded_discovery_server_gives_the_server_that_registered() {
 }
 
 #[test]
-fn a_recorded_client_and_server_is_a_device_unless_only_others_are_asked_for() {
+fn a_recorded_client_and_server_is_a_device_unless_its_type_is_filtered_out() {
     let urls = ["opc.tcp://127.0.0.1:4841"];
     let host = recorded_asyncua(FakeHost::new());
     let found = discover(&host, &urls, "applicationTypes: [Server]");
@@ -176,7 +176,7 @@ fn a_recorded_client_and_server_is_a_device_unless_only_others_are_asked_for() {
 }
 
 #[test]
-fn a_server_that_several_know_is_one_device() {
+fn a_server_listed_by_several_servers_is_one_device() {
     let plc = "opc.tcp://10.1.2.4:4840/";
     let lds = || Fake::discovery("opc.tcp://10.1.2.3:4840/").knows("urn:plc", "PLC", plc);
     let host = lds().at(FakeHost::new(), "10.1.2.3:4840");
@@ -194,7 +194,7 @@ fn a_server_that_several_know_is_one_device() {
 }
 
 #[test]
-fn a_discovery_servers_records_of_the_network_are_asked_too() {
+fn servers_from_find_servers_on_network_are_asked() {
     let lds = Fake::discovery("opc.tcp://10.1.2.3:4840/")
         .knows("urn:a", "A", "opc.tcp://10.1.2.4:4840/")
         .recorded("opc.tcp://10.1.2.4:4840/")
@@ -226,7 +226,7 @@ fn a_discovery_servers_records_of_the_network_are_asked_too() {
 }
 
 #[test]
-fn a_discovery_server_without_endpoints_is_asked_for_its_records_too() {
+fn a_discovery_server_without_endpoints_is_still_asked_for_its_records() {
     let lds = Fake::discovery("opc.tcp://10.1.2.3:4840/")
         .recorded("opc.tcp://10.1.2.5:4840/")
         .faults_at_endpoints();
@@ -237,7 +237,7 @@ fn a_discovery_server_without_endpoints_is_asked_for_its_records_too() {
 }
 
 #[test]
-fn a_discovery_server_that_knows_nothing_of_the_network_is_one_all_the_same() {
+fn a_discovery_server_without_network_records_is_still_used() {
     let lds =
         Fake::discovery("opc.tcp://10.1.2.3:4840/").knows("urn:a", "A", "opc.tcp://10.1.2.4:4840/");
     let host = lds.at(FakeHost::new(), "10.1.2.3:4840");
@@ -255,7 +255,7 @@ fn a_discovery_server_that_knows_nothing_of_the_network_is_one_all_the_same() {
 }
 
 #[test]
-fn a_fault_where_the_network_is_asked_for_leaves_the_list_as_it_is() {
+fn a_fault_of_find_servers_on_network_keeps_the_list() {
     // The first is asyncua's, the second what servers of node-opcua and async-opcua answer.
     for status in [
         StatusCode::BadUserAccessDenied,
@@ -274,7 +274,7 @@ fn a_fault_where_the_network_is_asked_for_leaves_the_list_as_it_is() {
 }
 
 #[test]
-fn a_discovery_server_that_calls_itself_by_the_url_it_is_asked_by_is_known_by_that() {
+fn a_discovery_server_that_lists_itself_by_the_requested_url_has_that_id() {
     for asked in ["opc.tcp://10.1.2.3:4840", "opc.tcp://lds:4840"] {
         let host = FakeHost::new().name("lds", ["10.1.2.3"]);
         let lds = Fake::discovery("opc.tcp://127.0.0.1:4840").calls_itself_as_asked();
@@ -286,7 +286,7 @@ fn a_discovery_server_that_calls_itself_by_the_url_it_is_asked_by_is_known_by_th
 }
 
 #[test]
-fn who_does_not_answer_is_named_with_the_reason() {
+fn a_server_that_does_not_answer_is_explained() {
     let url = "opc.tcp://10.1.2.3:4840/";
     let path = "opcuaDiscoveryMethod.standard.discoveryUrls[0]: ";
     for (host, urls, words) in [
@@ -352,7 +352,7 @@ fn answers_in_many_chunks_are_read() {
 }
 
 #[test]
-fn a_few_dead_servers_cost_one_timeout() {
+fn several_dead_servers_cost_one_timeout() {
     let limit = Duration::from_secs(4);
     let alive = |number| number % 10 != 3;
     // Fifty that are asked.
@@ -396,7 +396,7 @@ fn a_few_dead_servers_cost_one_timeout() {
 }
 
 #[test]
-fn the_second_address_of_a_name_is_tried_soon() {
+fn the_second_address_of_a_name_is_tried_after_the_head_start() {
     let host = FakeHost::new()
         .name("plc", ["fd00::7", "10.1.2.3"])
         .tcp_silent("10.1.2.3:4840");
@@ -435,7 +435,7 @@ fn a_server_on_this_machine_is_a_local_device() {
 }
 
 #[test]
-fn what_is_wrong_with_details_is_said_where() {
+fn problems_of_details_name_the_field() {
     let many = details(&["opc.tcp://plc:4840/"; 65], "");
     let url = |url: &str| details(&[url], "");
     let good = "opcuaDiscoveryMethod: {standard: {}}";
@@ -508,12 +508,12 @@ fn what_is_wrong_with_details_is_said_where() {
 }
 
 #[test]
-fn the_description_is_one_a_host_takes() {
+fn the_description_is_valid() {
     assert_eq!(description_problems::<OpcUa>(), Vec::<String>::new());
 }
 
 #[test]
-fn devices_are_those_of_the_configured_order_of_ids() {
+fn the_order_of_answers_does_not_change_the_devices() {
     let mut urls = Vec::new();
     let mut host = FakeHost::new();
     for number in [3, 1, 2] {

@@ -1,11 +1,11 @@
-//! Words of peers in sentences for operators, and what two texts are compared by.
+//! Quotes peers' texts for operators, and hashes texts for comparison.
 
 use sha2::{Digest, Sha256};
 
-/// How much of a peer's text is repeated.
+/// Characters of a peer's text that are repeated.
 const MAX_QUOTED: usize = 120;
 
-/// The text in quotes, cut, with control characters written out.
+/// The text in quotes, shortened, with control characters escaped.
 pub fn quoted(text: &str) -> String {
     let mut cut: String = text.chars().take(MAX_QUOTED).collect();
     if cut.len() < text.len() {
@@ -14,7 +14,7 @@ pub fn quoted(text: &str) -> String {
     format!("{cut:?}")
 }
 
-/// A number that stands for these bytes.
+/// A 64-bit hash of the bytes.
 pub fn digest(bytes: &[u8]) -> u64 {
     let digest = Sha256::digest(bytes);
     digest
@@ -27,7 +27,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_peers_text_stays_short_and_on_one_line() {
+    fn a_peers_text_is_shortened_to_one_line() {
         assert_eq!(
             quoted("PLC \"1\"\n\u{1b}[31m"),
             r#""PLC \"1\"\n\u{1b}[31m""#

@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn a_usb_node_tells_bus_and_device() {
+    fn bus_and_device_are_read_from_a_usb_node() {
         let table = [
             ("/dev/bus/usb/001/010", Some("1:10")),
             ("/dev/bus/usb/003/127", Some("3:127")),

@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_are_read_as_udev_and_akri_write_them() {
+    fn rules_of_udev_and_akri_are_parsed() {
         let table: [(&str, &[&str]); 12] = [
             (
                 r#"KERNEL=="video[0-9]*""#,
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mistake_says_where_and_what() {
+    fn a_mistake_names_position_and_cause() {
         let many = r#"TAG=="a""#.repeat(MAX_TERMS + 1);
         let long = format!("TAG==\"{}\"", "x".repeat(MAX_VALUE + 1));
         let table = [

@@ -122,7 +122,7 @@ fn a_camera_is_a_device_named_by_its_path() {
 }
 
 #[test]
-fn what_is_not_the_devices_own_hardware_says_nothing_of_it() {
+fn attributes_come_only_from_the_devices_own_hardware() {
     let hub = "/devices/pci0000:00/0000:00:14.0/usb1";
     let sata = "/devices/pci0000:00/0000:00:17.0";
     let controller = |path: &str| {
@@ -183,7 +183,7 @@ fn what_is_not_the_devices_own_hardware_says_nothing_of_it() {
 }
 
 #[test]
-fn rules_that_were_regular_expressions_are_remarked_on() {
+fn rules_that_look_like_regular_expressions_cause_a_remark() {
     let table = [
         (r#"DRIVERS=="uvc.*""#, Some("may match more than in udev")),
         (
@@ -219,7 +219,7 @@ fn a_device_matched_twice_is_one() {
 }
 
 #[test]
-fn a_device_without_a_node_climbs_to_the_first_that_has_one() {
+fn a_match_without_a_node_stands_for_the_nearest_ancestor_with_one() {
     let host = mk_host();
     let found = discover(&host, &[r#"DRIVER=="uvcvideo|snd-usb-audio""#], "");
     assert_eq!(ids(&found), [USB]);
@@ -235,7 +235,7 @@ fn a_device_without_a_node_climbs_to_the_first_that_has_one() {
 }
 
 #[test]
-fn a_device_that_matches_itself_swallows_what_climbs_to_it() {
+fn a_matching_ancestor_absorbs_matches_below_it() {
     let host = mk_host();
     let found = discover(&host, &[r#"SUBSYSTEM=="usb""#], "");
     assert_eq!(ids(&found), [USB]);
@@ -243,7 +243,7 @@ fn a_device_that_matches_itself_swallows_what_climbs_to_it() {
 }
 
 #[test]
-fn a_device_without_any_node_has_only_its_path() {
+fn a_device_without_any_node_has_only_its_path_as_property() {
     let found = discover(&mk_host(), &[r#"KERNEL=="0000:00:14.0""#], "");
     assert_eq!(ids(&found), [PCI]);
     let device = &found.devices()[0];
@@ -347,7 +347,7 @@ fn passthrough_without_a_resource_is_explained() {
 }
 
 #[test]
-fn every_rule_wakes_and_a_slow_timer_besides() {
+fn every_rule_wakes_and_so_does_a_slow_timer() {
     let rules = [r#"KERNEL=="video*""#, r#"KERNEL=="tty*""#];
     assert_eq!(
         discover(&mk_host(), &rules, "").wakes(),
@@ -360,20 +360,20 @@ fn every_rule_wakes_and_a_slow_timer_besides() {
 }
 
 #[test]
-fn without_rules_there_is_nothing_to_wait_for() {
+fn without_rules_the_answer_has_no_wake() {
     let found = Call::<Udev>::new("udevRules: []").run(&mk_host()).unwrap();
     assert_eq!(found, Discovery::complete([]).until_changed());
 }
 
 #[test]
-fn without_sysfs_the_answer_is_not_that_there_are_no_devices() {
+fn without_sysfs_the_call_fails_instead_of_reporting_no_devices() {
     let host = mk_host().without_udev("no /sys");
     let answer = Call::<Udev>::new(&details(&[r#"KERNEL=="a""#], "")).run(&host);
     assert_eq!(answer, Err(Error::unavailable("no /sys")));
 }
 
 #[test]
-fn what_is_wrong_with_details_is_said_where() {
+fn problems_of_details_name_the_field() {
     let many = details(&[r#"KERNEL=="a""#; 64], "");
     let wide = details(&[r#"KERNEL=="a","#.repeat(30).as_str(); 9], "");
     let table = [
@@ -408,6 +408,6 @@ fn what_is_wrong_with_details_is_said_where() {
 }
 
 #[test]
-fn the_description_is_one_a_host_takes() {
+fn the_description_is_valid() {
     assert_eq!(description_problems::<Udev>(), Vec::<String>::new());
 }

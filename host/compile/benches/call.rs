@@ -78,7 +78,7 @@ async fn main() -> Result<()> {
         ),
         value: us(over),
         target: "≤ 50 µs".into(),
-        beside: format!(
+        reference: format!(
             "sandboxed p50 {} p90 {}, native p50 {} p90 {}",
             us(at(&sandboxed, 50)),
             us(at(&sandboxed, 90)),

@@ -35,7 +35,7 @@ mod tests {
     use leafhost_sdk::testing::{Call, FakeHost, description_problems, validate};
 
     #[test]
-    fn the_description_is_one_a_host_takes() {
+    fn the_description_is_valid() {
         assert_eq!(description_problems::<{{TypeName}}>(), Vec::<String>::new());
     }
 
@@ -47,7 +47,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_field_is_named() {
+    fn the_invalid_field_is_reported() {
         let problems = validate::<{{TypeName}}>("names: [[a]]");
         assert_eq!(problems[0].path, "names[0]");
     }

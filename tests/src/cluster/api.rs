@@ -11,7 +11,7 @@ use ureq::http::Response;
 use ureq::{Agent, Body};
 
 /// How long a condition in the cluster may take on a busy machine.
-pub const PATIENCE: Duration = Duration::from_mins(2);
+pub const TIMEOUT: Duration = Duration::from_mins(2);
 
 /// A way to the API server.
 #[derive(Debug, Clone)]
@@ -24,7 +24,7 @@ impl Api {
     pub(super) fn new(address: &str) -> Self {
         let config = Agent::config_builder()
             .http_status_as_error(false)
-            .timeout_global(Some(PATIENCE.saturating_mul(2)))
+            .timeout_global(Some(TIMEOUT.saturating_mul(2)))
             .build();
         Self {
             root: format!("http://{address}"),
@@ -76,7 +76,7 @@ impl Api {
 
     /// Looks at an object of a collection at every change, until `look` gives something.
     ///
-    /// `look` gets `ADDED`, `MODIFIED` or `DELETED` and the object. Fails with what it said last after [`PATIENCE`].
+    /// `look` gets `ADDED`, `MODIFIED` or `DELETED` and the object. Fails with what it said last after [`TIMEOUT`].
     pub fn watch<T>(
         &self,
         collection: &str,
@@ -92,7 +92,7 @@ impl Api {
                 Some(Err(error)) => error,
                 None => anyhow!("there is no {name} in {collection}"),
             };
-            let left = PATIENCE.saturating_sub(start.elapsed()).as_secs().max(1);
+            let left = TIMEOUT.saturating_sub(start.elapsed()).as_secs().max(1);
             // A watch without a version to begin at waits for what an etcd before 3.4.25 never says.
             let version = now
                 .pointer("/metadata/resourceVersion")
@@ -116,8 +116,8 @@ impl Api {
                     None => bail!("an event has no type"),
                 }
             }
-            if start.elapsed() >= PATIENCE.saturating_sub(Duration::from_secs(1)) {
-                return Err(last).with_context(|| format!("not within {PATIENCE:?}"));
+            if start.elapsed() >= TIMEOUT.saturating_sub(Duration::from_secs(1)) {
+                return Err(last).with_context(|| format!("not within {TIMEOUT:?}"));
             }
         }
     }

@@ -10,8 +10,8 @@ use uuid::Uuid;
 
 use super::Setup;
 use super::api::Api;
-use super::place::Place;
 use super::programs::Running;
+use super::reservation::ClusterId;
 use crate::program;
 
 const SERVICES: &str = "10.96.0.0/16";
@@ -25,21 +25,21 @@ pub(super) struct ControlPlane {
 }
 
 /// The file by which `user` reaches the API server.
-pub(super) fn kubeconfig(place: Place, user: &str) -> PathBuf {
-    place.folder().join(user).with_extension("conf")
+pub(super) fn kubeconfig(id: ClusterId, user: &str) -> PathBuf {
+    id.folder().join(user).with_extension("conf")
 }
 
 /// Starts it and waits until the API server is ready.
 pub(super) fn start(
-    place: Place,
+    id: ClusterId,
     programs: &Path,
     setup: &Setup,
     nodes: &[String],
 ) -> Result<ControlPlane> {
-    let folder = place.folder();
+    let folder = id.folder();
     let path = |name: &str| folder.join(name).to_string_lossy().into_owned();
-    let (loopback, gateway) = (place.loopback(), place.gateway());
-    bridge(place)?;
+    let (loopback, gateway) = (id.loopback(), id.gateway());
+    bridge(id)?;
     let key = path("service-accounts.key");
     let generate = [
         "ecparam",
@@ -50,9 +50,9 @@ pub(super) fn start(
         "-out",
     ];
     program::run("openssl", generate.iter().copied().chain([&*key]))?.good()?;
-    identities(place, nodes)?;
+    identities(id, nodes)?;
 
-    let group = place.group("control")?;
+    let group = id.group("control")?;
     let launch = |name: &str, program: &Path, arguments: Vec<String>| {
         Running::start(
             name,
@@ -102,7 +102,7 @@ pub(super) fn start(
         "kubectl-proxy",
         &programs.join("kubectl"),
         vec![
-            format!("--kubeconfig={}", kubeconfig(place, "admin").display()),
+            format!("--kubeconfig={}", kubeconfig(id, "admin").display()),
             "proxy".to_owned(),
             format!("--address={loopback}"),
             "--port=8001".to_owned(),
@@ -119,7 +119,7 @@ pub(super) fn start(
         vec![
             format!(
                 "--kubeconfig={}",
-                kubeconfig(place, "kube-controller-manager").display()
+                kubeconfig(id, "kube-controller-manager").display()
             ),
             "--use-service-account-credentials".to_owned(),
             format!("--service-account-private-key-file={key}"),
@@ -134,7 +134,7 @@ pub(super) fn start(
         vec![
             format!(
                 "--kubeconfig={}",
-                kubeconfig(place, "kube-scheduler").display()
+                kubeconfig(id, "kube-scheduler").display()
             ),
             "--leader-elect=false".to_owned(),
             "--secure-port=0".to_owned(),
@@ -142,14 +142,14 @@ pub(super) fn start(
     )?;
     Ok(ControlPlane {
         api,
-        kubeconfig: kubeconfig(place, "admin"),
+        kubeconfig: kubeconfig(id, "admin"),
         _running: vec![etcd, server, proxy, manager, scheduler],
     })
 }
 
 /// The bridge that joins the nodes and the machine.
-fn bridge(place: Place) -> Result<()> {
-    let (name, address) = (place.name(), format!("{}/24", place.gateway()));
+fn bridge(id: ClusterId) -> Result<()> {
+    let (name, address) = (id.name(), format!("{}/24", id.gateway()));
     for arguments in [
         &["link", "add", &name, "type", "bridge"][..],
         &["address", "add", &address, "dev", &name],
@@ -163,7 +163,7 @@ fn bridge(place: Place) -> Result<()> {
 }
 
 /// One token and one kubeconfig for each that talks to the API server.
-fn identities(place: Place, nodes: &[String]) -> Result<()> {
+fn identities(id: ClusterId, nodes: &[String]) -> Result<()> {
     let fixed = [
         ("admin", "admin", "system:masters"),
         (
@@ -200,12 +200,12 @@ contexts:
     user: {user}
 current-context: leafhost
 ",
-            gateway = place.gateway()
+            gateway = id.gateway()
         );
-        let path = kubeconfig(place, &file);
+        let path = kubeconfig(id, &file);
         fs::write(&path, config).with_context(|| format!("cannot write {}", path.display()))?;
     }
-    let path = place.folder().join("tokens.csv");
+    let path = id.folder().join("tokens.csv");
     fs::write(&path, tokens).with_context(|| format!("cannot write {}", path.display()))?;
     Ok(())
 }

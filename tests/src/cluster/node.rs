@@ -16,8 +16,8 @@ use serde_json::Value;
 
 use super::api::{Api, items};
 use super::control_plane::kubeconfig;
-use super::place::Place;
 use super::programs::{Running, tail};
+use super::reservation::ClusterId;
 use super::{Setup, image};
 use crate::program;
 
@@ -25,7 +25,7 @@ use crate::program;
 pub struct Node {
     name: String,
     letter: char,
-    place: Place,
+    id: ClusterId,
     address: String,
     folder: PathBuf,
     programs: PathBuf,
@@ -53,24 +53,23 @@ fn letter(index: u8) -> char {
 impl Node {
     /// Makes the namespaces and starts containerd and the kubelet; does not wait for the node to be ready.
     pub(super) fn start(
-        place: Place,
+        id: ClusterId,
         index: u8,
         programs: &Path,
         setup: &Setup,
         api: &Api,
     ) -> Result<Self> {
         let (name, letter) = (name(index), letter(index));
-        let folder = place.folder().join(letter.to_string());
+        let folder = id.folder().join(letter.to_string());
         for part in ["lib/kubelet", "lib/leafhost", "log", "cdi", "cni"] {
             fs::create_dir_all(folder.join(part))?;
         }
-        // The place in the machine's tree that the node's folder covers.
+        // The PLACE_WORD in the machine's tree that the node's folder covers.
         fs::create_dir_all("/etc/cdi").context("cannot make /etc/cdi")?;
         let mut holder = Running::start(
             "namespaces",
             &folder,
-            place
-                .group(&format!("{letter}/holder"))?
+            id.group(&format!("{letter}/holder"))?
                 .command("unshare")
                 .args(["--net", "--mount", "--uts", "--propagation", "slave"])
                 .args(["sh", "-c", settings::NAMESPACES, "sh", &name])
@@ -81,14 +80,14 @@ impl Node {
             ensure!(fs::read_to_string(&log)?.ends_with("ready\n"), "not yet");
             Ok(())
         })?;
-        let address = place.node_address(index);
-        let pods = place.pods_group(&letter.to_string())?;
+        let address = id.node_address(index);
+        let pods = id.pods_group(&letter.to_string())?;
         let cni = folder.join("cni");
         for (path, text) in [
             (folder.join("containerd.toml"), settings::containerd(&cni)),
             (
                 cni.join("pods.conflist"),
-                settings::network(&place.pod_range(index)),
+                settings::network(&id.pod_range(index)),
             ),
             (
                 folder.join("kubelet.json"),
@@ -100,7 +99,7 @@ impl Node {
         let node = Self {
             name,
             letter,
-            place,
+            id,
             address,
             folder,
             programs: programs.to_owned(),
@@ -109,9 +108,9 @@ impl Node {
             containerd: Mutex::default(),
             kubelet: Mutex::default(),
         };
-        node.join_network(&place.pod_range(index))?;
+        node.join_network(&id.pod_range(index))?;
         node.start_containerd()?;
-        let archive = place.folder().join("image/image.tar");
+        let archive = id.folder().join("image/image.tar");
         let archive = archive.to_string_lossy();
         node.run(
             programs.join("ctr"),
@@ -123,8 +122,8 @@ impl Node {
     }
 
     fn join_network(&self, pods: &str) -> Result<()> {
-        let link = format!("{}{}", self.place.name(), self.letter);
-        let (bridge, holder) = (self.place.name(), self.holder.pid().to_string());
+        let link = format!("{}{}", self.id.name(), self.letter);
+        let (bridge, holder) = (self.id.name(), self.holder.pid().to_string());
         let outside = [
             "link add NAME type veth peer name eth0 netns HOLDER",
             "link set NAME master BRIDGE up",
@@ -142,7 +141,7 @@ impl Node {
                 ("HOLDER", &holder),
                 ("PODS", pods),
                 ("NODE", &self.address),
-                ("GATEWAY", &self.place.gateway()),
+                ("GATEWAY", &self.id.gateway()),
             ]
             .iter()
             .fold(text.to_owned(), |text, (word, value)| {
@@ -199,7 +198,7 @@ impl Node {
     }
 
     fn command(&self, group: &str, program: impl AsRef<OsStr>) -> Result<Command> {
-        let group = self.place.group(&format!("{}/{group}", self.letter))?;
+        let group = self.id.group(&format!("{}/{group}", self.letter))?;
         let mut command = group.command("nsenter");
         command
             .args(["--target", &self.holder.pid().to_string()])
@@ -230,7 +229,7 @@ impl Node {
 
     /// A kubeconfig with the kubelet's own rights.
     pub fn kubeconfig(&self) -> PathBuf {
-        kubeconfig(self.place, &self.name)
+        kubeconfig(self.id, &self.name)
     }
 
     /// The pid of the kubelet.
@@ -314,12 +313,10 @@ impl Node {
             "stop the kubelet first: it would start the containers again"
         );
         for group in ["run", "kubepods"] {
-            self.place
-                .group(&format!("{}/{group}", self.letter))?
-                .kill()?;
+            self.id.group(&format!("{}/{group}", self.letter))?.kill()?;
         }
         lock(&self.containerd).take();
-        self.place.remove_pods(&self.letter.to_string())
+        self.id.remove_pods(&self.letter.to_string())
     }
 
     /// Empties `/run` and ends the mounts of pods, as a restart of the machine does. Only after [`Self::stop_containers`].

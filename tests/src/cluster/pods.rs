@@ -307,7 +307,7 @@ impl<'c> Namespace<'c> {
 
     /// Waits until the pod of this name and uid is gone.
     pub fn wait_gone(&self, pod: &str, uid: &str) -> Result<()> {
-        wait::within(super::PATIENCE, &format!("pod {pod} is gone"), || {
+        wait::within(super::TIMEOUT, &format!("pod {pod} is gone"), || {
             let all = self.cluster.api().get(&self.collection("pods"))?;
             ensure!(
                 !items(&all).any(|pod| text(pod, "/metadata/uid") == uid),

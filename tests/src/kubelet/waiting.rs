@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail};
 use tokio::runtime::Runtime;
 
 use super::Kubelet;
-use crate::wait::PATIENCE;
+use crate::wait::TIMEOUT;
 
 impl Kubelet {
     /// Waits until `look`, which looks at the stand-in, gives something, or fails with what it said last. A paused clock stands
@@ -27,7 +27,7 @@ impl Kubelet {
             };
             tokio::select! {
                 told = changes.changed() => told?,
-                () = end.over() => bail!("{what}: not within {PATIENCE:?}: {error:#}"),
+                () = end.over() => bail!("{what}: not within {TIMEOUT:?}: {error:#}"),
             }
         }
     }
@@ -65,7 +65,7 @@ impl ClockHold {
         let (end, wait) = std::sync::mpsc::channel();
         // The clock of tokio does not advance by itself while a blocking task runs.
         let timer = tokio::task::spawn_blocking(move || {
-            let _ = wait.recv_timeout(PATIENCE);
+            let _ = wait.recv_timeout(TIMEOUT);
         });
         Self { _end: end, timer }
     }

@@ -1,4 +1,4 @@
-//! Asks one camera: whether it is there, and who it is. Knows nothing of announcements.
+//! Sends requests to one camera: whether it is there, and what it is. Knows nothing of announcements.
 
 use std::time::Duration;
 
@@ -13,57 +13,57 @@ use crate::soap::{self, Answer, Failure, Operation};
 use crate::xaddr::XAddr;
 use crate::xml::{self, encoding};
 
-/// How long the first question may take; Akri gives a second.
-const GREETING: Duration = Duration::from_secs(2);
-/// How long all questions to a camera may take together.
+/// Time limit for the first request; Akri's is one second.
+const PING_TIMEOUT: Duration = Duration::from_secs(2);
+/// Time limit for all requests to a camera together.
 pub const LIMIT: Duration = Duration::from_secs(5);
 
-/// Who asks.
+/// What is needed to ask cameras.
 #[derive(Debug, Clone, Copy)]
 pub struct Asker<'a> {
     /// The capabilities of the call.
     pub host: &'a Host,
-    /// What cameras may be told.
+    /// The credentials for cameras.
     pub credentials: &'a Credentials,
 }
 
-/// What came of asking a camera.
+/// The result of asking a camera.
 #[derive(Debug)]
 pub struct Asked {
-    /// What it told, or why it is not there.
-    pub told: Result<Told, Silence>,
-    /// Whether it was shown a digest of a password and took none.
+    /// What it told, or why it gave no answer.
+    pub told: Result<Told, AskError>,
+    /// Whether it rejected the credentials it was sent.
     pub is_refused: bool,
 }
 
 /// What a camera told.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Told {
-    /// Who it is, as far as it told.
+    /// The facts it told.
     pub info: Info,
     /// Its scopes, if it told.
     pub scopes: Vec<String>,
-    /// How long the greeting took.
+    /// How long the ping took.
     pub took: Duration,
-    /// Whether what is missing may be told when it is asked again soon.
+    /// Whether a request timed out, so that asking again soon may tell more.
     pub is_cut_short: bool,
     /// Whether it tells the time only to those with a password.
     pub hides_time: bool,
 }
 
-/// Why a camera is not there.
+/// Why a camera gave no answer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Silence {
-    /// Nothing came back.
+pub enum AskError {
+    /// There was no response.
     #[error("does not answer GetSystemDateAndTime: {0}")]
     Network(#[source] net::Error),
-    /// What came back was no answer.
+    /// The response was no answer.
     #[error("GetSystemDateAndTime: {0}")]
     Answer(#[source] Failure),
 }
 
-impl Silence {
-    /// Whether a camera answers that will not say: it wants credentials, or has a reason of its own.
+impl AskError {
+    /// Whether a camera refused to answer: it wants credentials, or gave a fault.
     pub fn is_refusal(&self) -> bool {
         matches!(
             self,
@@ -71,7 +71,7 @@ impl Silence {
         )
     }
 
-    /// Whether it may be that what was sent was lost on the way.
+    /// Whether the cause may be packet loss.
     pub fn is_loss(&self) -> bool {
         matches!(
             self,
@@ -79,9 +79,9 @@ impl Silence {
         )
     }
 
-    /// Whether it proves that nobody is there. That we may not go there, or cannot now, proves nothing, and whatever answers
-    /// is somebody.
-    pub fn is_proof(&self) -> bool {
+    /// Whether this shows that nothing is at the address. A denied or failed attempt of ours shows nothing, and any
+    /// response shows a host.
+    pub fn shows_absence(&self) -> bool {
         use net::Error::{Closed, Refused, TimedOut, Unreachable};
         matches!(
             self,
@@ -91,41 +91,41 @@ impl Silence {
 }
 
 impl Asker<'_> {
-    /// How long a camera took to answer.
-    pub async fn greet(&self, xaddr: &XAddr, limit: Duration) -> Result<Duration, Silence> {
-        let mut visit = self.visit(xaddr, Err(WITHOUT), limit);
-        visit.greet().await?;
-        Ok(self.host.elapsed().saturating_sub(visit.began))
+    /// Asks for the time; returns how long the answer took.
+    pub async fn ping(&self, xaddr: &XAddr, limit: Duration) -> Result<Duration, AskError> {
+        let mut exchange = self.exchange(xaddr, Err(WITHOUT), limit);
+        exchange.ping().await?;
+        Ok(self.host.elapsed().saturating_sub(exchange.began))
     }
 
-    /// Asks everything. `may_tell`: whether the camera may be told credentials, or why not.
+    /// Sends all requests. `may_authenticate` is an error if the camera must not be sent credentials, and says why.
     pub async fn ask(
         &self,
         xaddr: &XAddr,
         uuid: &str,
-        may_tell: Result<(), &'static str>,
+        may_authenticate: Result<(), &'static str>,
         limit: Duration,
     ) -> Asked {
-        let credential = may_tell.and_then(|()| {
+        let credential = may_authenticate.and_then(|()| {
             self.credentials
                 .get(uuid)
                 .ok_or("none are given for its UUID, nor default ones")
         });
-        let mut visit = self.visit(xaddr, credential, limit);
+        let mut exchange = self.exchange(xaddr, credential, limit);
         Asked {
-            told: visit.questions().await,
-            is_refused: visit.is_refused,
+            told: exchange.questions().await,
+            is_refused: exchange.is_refused,
         }
     }
 
-    fn visit<'v>(
+    fn exchange<'v>(
         &'v self,
         xaddr: &'v XAddr,
         credential: Result<&'v Credential, &'static str>,
         limit: Duration,
-    ) -> Visit<'v> {
+    ) -> Exchange<'v> {
         let began = self.host.elapsed();
-        Visit {
+        Exchange {
             host: self.host,
             xaddr,
             credential,
@@ -140,18 +140,18 @@ impl Asker<'_> {
     }
 }
 
-/// Said where no credentials are needed.
+/// Why [`Asker::ping`] sends no credentials.
 const WITHOUT: &str = "it is only greeted";
 
-/// The questions to one camera.
+/// The requests to one camera.
 #[derive(Debug)]
-struct Visit<'a> {
+struct Exchange<'a> {
     host: &'a Host,
     xaddr: &'a XAddr,
     credential: Result<&'a Credential, &'static str>,
     began: Duration,
     ends: Duration,
-    /// The camera's time, and ours when it was told.
+    /// The camera's time, and the host's monotonic time when it was told.
     time: Option<(UtcTime, Duration)>,
     proof: Proof,
     was_digest: bool,
@@ -159,18 +159,18 @@ struct Visit<'a> {
     is_refused: bool,
 }
 
-/// How a request proves that we know the password.
+/// How a request authenticates.
 #[derive(Debug, Clone)]
 enum Proof {
     None,
     Token,
-    /// The challenge, and how often it was answered.
+    /// The challenge, and how many requests used it.
     Digest(Challenge, u32),
 }
 
-/// Why a question has no answer.
+/// Why a request has no answer.
 #[derive(Debug, thiserror::Error)]
-enum Trouble {
+enum QuestionError {
     #[error("{0}")]
     Network(net::Error),
     #[error("{0}")]
@@ -179,9 +179,9 @@ enum Trouble {
     Credentials(&'static str),
 }
 
-impl Visit<'_> {
-    async fn questions(&mut self) -> Result<Told, Silence> {
-        self.greet().await?;
+impl Exchange<'_> {
+    async fn questions(&mut self) -> Result<Told, AskError> {
+        self.ping().await?;
         let mut told = Told {
             info: Info::default(),
             scopes: Vec::new(),
@@ -200,7 +200,7 @@ impl Visit<'_> {
                     told.info.take(answer, &self.xaddr.host);
                 }
                 Err(trouble) => {
-                    told.is_cut_short |= matches!(trouble, Trouble::Network(_));
+                    told.is_cut_short |= matches!(trouble, QuestionError::Network(_));
                     if told.info.trouble.is_empty() {
                         told.info.trouble = format!("{}: {trouble}", operation.name());
                     }
@@ -210,21 +210,21 @@ impl Visit<'_> {
         Ok(told)
     }
 
-    async fn greet(&mut self) -> Result<(), Silence> {
+    async fn ping(&mut self) -> Result<(), AskError> {
         match self.ask(Operation::GetSystemDateAndTime).await {
             Ok(_) => Ok(()),
-            Err(Trouble::Network(error)) => Err(Silence::Network(error)),
-            Err(Trouble::Answer(failure)) => Err(Silence::Answer(failure)),
-            Err(Trouble::Credentials(why)) => {
-                Err(Silence::Answer(Failure::NotAuthorized(why.to_owned())))
+            Err(QuestionError::Network(error)) => Err(AskError::Network(error)),
+            Err(QuestionError::Answer(failure)) => Err(AskError::Answer(failure)),
+            Err(QuestionError::Credentials(why)) => {
+                Err(AskError::Answer(Failure::NotAuthorized(why.to_owned())))
             }
         }
     }
 
-    async fn ask(&mut self, operation: Operation) -> Result<Answer, Trouble> {
+    async fn ask(&mut self, operation: Operation) -> Result<Answer, QuestionError> {
         let mut may_renew = true;
         loop {
-            let response = self.send(operation).await.map_err(Trouble::Network)?;
+            let response = self.send(operation).await.map_err(QuestionError::Network)?;
             let content_type = response.header("content-type").unwrap_or_default();
             let body = encoding::decode(&response.body, content_type);
             match soap::read(operation, response.status, body.as_bytes()) {
@@ -238,7 +238,7 @@ impl Visit<'_> {
                     self.note_time(operation, &Answer::default(), &response);
                     self.prove(&response, &mut may_renew)?;
                 }
-                Err(failure) => return Err(Trouble::Answer(failure)),
+                Err(failure) => return Err(QuestionError::Answer(failure)),
             }
         }
     }
@@ -246,7 +246,7 @@ impl Visit<'_> {
     async fn send(&mut self, operation: Operation) -> Result<http::Response, net::Error> {
         let left = self.ends.saturating_sub(self.host.elapsed());
         let limit = if operation == Operation::GetSystemDateAndTime {
-            left.min(GREETING)
+            left.min(PING_TIMEOUT)
         } else {
             left
         };
@@ -289,13 +289,13 @@ impl Visit<'_> {
         Some(challenge.answer(credential, ("POST", &self.xaddr.path), &cnonce, *count))
     }
 
-    /// The camera's time now: that is what it compares a token's with.
+    /// The camera's current time, which it compares with a token's.
     fn now(&self) -> Option<UtcTime> {
         let (time, at) = self.time?;
         Some(time.plus(self.host.elapsed().saturating_sub(at).as_secs()))
     }
 
-    /// Cameras that hide their clock tell the time with every response.
+    /// Takes the time from the `Date` header if the camera refuses GetSystemDateAndTime.
     fn note_time(&mut self, operation: Operation, answer: &Answer, response: &http::Response) {
         if operation == Operation::GetSystemDateAndTime {
             let time = answer
@@ -305,11 +305,15 @@ impl Visit<'_> {
         }
     }
 
-    /// Chooses how to prove the password after a request was not authorized. Each way is tried once, and again only where
-    /// the camera says, or it shows, that the nonce was used up: wrong passwords lock accounts.
-    fn prove(&mut self, response: &http::Response, may_renew: &mut bool) -> Result<(), Trouble> {
+    /// Chooses how to authenticate after a request was not authorized. Each way is tried once, and again only if the
+    /// nonce has expired: wrong passwords lock accounts.
+    fn prove(
+        &mut self,
+        response: &http::Response,
+        may_renew: &mut bool,
+    ) -> Result<(), QuestionError> {
         if let Err(why) = self.credential {
-            return Err(Trouble::Credentials(why));
+            return Err(QuestionError::Credentials(why));
         }
         let challenge = Challenge::strongest(response.headers_named("www-authenticate"));
         if let (Some(new), Proof::Digest(old, count)) = (&challenge, &self.proof) {
@@ -336,7 +340,7 @@ impl Visit<'_> {
         };
         self.credential = Err(why);
         self.proof = Proof::None;
-        Err(Trouble::Credentials(why))
+        Err(QuestionError::Credentials(why))
     }
 }
 

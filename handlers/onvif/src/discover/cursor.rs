@@ -1,4 +1,4 @@
-//! What the next call should know: the cameras that were asked, and what they said. A call without it finds the same
+//! The state that a call leaves to the next one: the cameras and their answers. Without it a call finds the same
 //! cameras, only slower.
 
 mod bytes;
@@ -16,24 +16,24 @@ const MAX_BYTES: usize = 1 << 20;
 const MAX_CAMERAS: usize = 2_000;
 /// How many addresses that did not answer are remembered.
 const MAX_FAILED: usize = 1_000;
-/// Says what the bytes mean.
+/// Version of the encoding.
 const VERSION: u64 = 7;
 
-/// A moment: milliseconds of the host's monotonic clock.
+/// Milliseconds of the host's monotonic clock.
 pub type Moment = u64;
 
-/// What is remembered.
+/// The decoded cursor.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Cursor {
-    /// When everything was last probed.
+    /// When the last full scan began.
     pub probed: Moment,
-    /// When it was last seen who answers probes late, or when the session began.
+    /// When a scan last waited for late answers, or when the session began.
     pub listened: Moment,
-    /// What the agent was told, as a digest. Absent: nothing yet, or not all.
+    /// Digest of the devices the agent has; none before the first complete answer.
     pub told: Option<u64>,
     /// The cameras that have answered.
     pub cameras: Entries<Camera>,
-    /// The addresses that have not.
+    /// The addresses that have not answered.
     pub failed: Entries<Failed>,
 }
 
@@ -46,41 +46,41 @@ pub struct Entries<T>(Vec<(String, T)>);
 pub struct Camera {
     /// Its endpoint reference, without `urn:uuid:`.
     pub uuid: String,
-    /// What it announced, as a digest.
+    /// A digest of its announcement.
     pub announced: u64,
     /// Who announced it.
     pub claim: Claim,
-    /// The scopes it announced and those it told.
+    /// Announced scopes and those it told.
     pub scopes: Vec<String>,
     /// What it told.
     pub info: Info,
     /// When it was last asked.
     pub asked: Moment,
-    /// For how many milliseconds from then on what it told is good.
+    /// For how many milliseconds after `asked` its answers are used.
     pub fresh_for: u64,
     /// When it last refused credentials.
     pub refused: Moment,
     /// Whether it tells the time only to those with a password.
     pub hides_time: bool,
-    /// When a farewell was last found to be false.
-    pub doubted: Moment,
-    /// How often it neither announced itself nor answered since it last did either.
+    /// When a Bye for it was last found to be false.
+    pub false_bye: Moment,
+    /// How many scans in a row it neither announced itself nor answered.
     pub misses: u64,
-    /// When its service was last looked at.
+    /// When its service was last checked.
     pub checked: Moment,
-    /// How often its service did not answer since it last did, though the camera announced itself.
+    /// How many times in a row its service did not answer although the camera announced itself.
     pub failures: u64,
-    /// Why it is of no use, if it is not: its service does not answer.
-    pub ill: String,
+    /// Why it is unhealthy; empty if it is healthy.
+    pub unhealthy: String,
     /// How many milliseconds it took to answer.
     pub took: u64,
     /// When its address changed.
     pub moved: Moment,
-    /// From which one, if that is still to be told.
+    /// The previous address while the change is reported.
     pub moved_from: String,
 }
 
-/// What a camera told; empty is what it did not.
+/// What a camera told; fields it did not tell are empty.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Info {
     /// Its address.
@@ -99,15 +99,15 @@ pub struct Info {
     pub trouble: String,
 }
 
-/// What a camera's announcement says about who is there.
+/// What an announcement proves about the host at its address.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Claim {
-    /// Nothing: it came from another address.
+    /// Nothing: the announcement came from another address.
     #[default]
     Foreign,
-    /// It came from there, and the same camera is claimed by another host.
+    /// It came from that address, but another host claims the same camera.
     Contested,
-    /// It came from there, and no other host has claimed the camera before.
+    /// It came from that address, and no other host claimed the camera before.
     Own,
 }
 
@@ -125,20 +125,20 @@ pub struct Failed {
 }
 
 impl Camera {
-    /// Whether it announced itself or answered when it was last looked for.
+    /// Whether it announced itself or answered in the last scan.
     pub fn is_here(&self) -> bool {
         self.misses == 0
     }
 
-    /// It is there, and its service was looked at now.
+    /// Records that the camera answered now.
     pub fn found(&mut self, now: Moment) {
         self.checked = now;
         self.misses = 0;
         self.failures = 0;
-        self.ill.clear();
+        self.unhealthy.clear();
     }
 
-    /// About how many bytes it takes.
+    /// Approximate size in bytes.
     fn size(&self) -> usize {
         let Info {
             ip,
@@ -152,14 +152,14 @@ impl Camera {
         let info = [ip, mac, manufacturer, model, firmware, serial, trouble];
         let texts = info
             .into_iter()
-            .chain([&self.ill, &self.moved_from])
+            .chain([&self.unhealthy, &self.moved_from])
             .chain(&self.scopes);
         texts.map(String::len).sum()
     }
 }
 
 impl Info {
-    /// Takes what is missing from what was told before.
+    /// Fills empty fields from an earlier answer.
     pub fn fill(&mut self, before: &Self) {
         for (own, other) in [
             (&mut self.ip, &before.ip),
@@ -175,7 +175,7 @@ impl Info {
         }
     }
 
-    /// Takes over what an answer has of a camera that is asked `at`.
+    /// Takes the fields of an answer from the camera asked at `at`.
     pub fn take(&mut self, answer: soap::Answer, at: &Host) {
         for (own, other) in [
             (&mut self.ip, ip(&answer.ips, at)),
@@ -192,7 +192,7 @@ impl Info {
     }
 }
 
-/// Of the addresses a camera tells the one it is asked at, else the first that others can use.
+/// The told address at which the camera is asked, else the first one that is not link-local.
 fn ip(told: &[Ipv4Addr], at: &Host) -> String {
     let is_of_use = |ip: &&Ipv4Addr| !ip.is_unspecified() && !ip.is_link_local();
     let own = told.iter().find(|ip| *at == Host::Ip((**ip).into()));
@@ -223,22 +223,22 @@ impl<T> Entries<T> {
         self.0.get_mut(index).map(|(_, entry)| entry)
     }
 
-    /// Puts an entry in the place of the one there was.
+    /// Inserts or replaces an entry.
     pub fn insert(&mut self, url: String, entry: T) {
         self.remove(&url);
         let (Ok(index) | Err(index)) = self.find(&url);
         self.0.insert(index, (url, entry));
     }
 
-    /// Takes an entry out.
+    /// Removes an entry.
     pub fn remove(&mut self, url: &str) -> Option<T> {
         let index = self.find(url).ok()?;
         Some(self.0.remove(index).1)
     }
 
-    /// Leaves the entries for which this holds.
-    pub fn retain(&mut self, keeps: impl Fn(&str, &T) -> bool) {
-        self.0.retain(|(url, entry)| keeps(url, entry));
+    /// Keeps the entries for which this holds.
+    pub fn retain(&mut self, keep: impl Fn(&str, &T) -> bool) {
+        self.0.retain(|(url, entry)| keep(url, entry));
     }
 
     /// The entries, to change them.
@@ -246,12 +246,12 @@ impl<T> Entries<T> {
         self.0.iter_mut().map(|(_, entry)| entry)
     }
 
-    /// All, by URL.
+    /// All entries, sorted by URL.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &T)> {
         self.0.iter().map(|(url, entry)| (url.as_str(), entry))
     }
 
-    /// Leaves the `most` entries with the highest ranks.
+    /// Keeps the `most` entries with the highest ranks.
     fn bound(&mut self, most: usize, rank: impl Fn(&T) -> u64) {
         let surplus = self.0.len().saturating_sub(most);
         if surplus == 0 {
@@ -272,7 +272,7 @@ impl<T> Entries<T> {
 }
 
 impl Cursor {
-    /// Reads what the last call wrote; what cannot be read is as nothing.
+    /// Decodes a cursor; an unreadable one counts as empty.
     pub fn read(bytes: Option<&[u8]>) -> Self {
         bytes.and_then(Self::parse).unwrap_or_default()
     }
@@ -307,8 +307,8 @@ impl Cursor {
         Some(cursor)
     }
 
-    /// Writes it down. Where it is too large, cameras that are not here go first, then the largest: who says much takes
-    /// nobody's place.
+    /// Encodes the cursor. If it is too large, absent cameras are dropped first, then the largest, so that a camera
+    /// that sends much displaces no other.
     pub fn write(mut self) -> Vec<u8> {
         self.failed.bound(MAX_FAILED, |failed| failed.asked);
         let mut most = MAX_CAMERAS;
@@ -369,11 +369,11 @@ impl Camera {
             fresh_for: reader.number()?,
             refused: reader.number()?,
             hides_time: reader.number()? != 0,
-            doubted: reader.number()?,
+            false_bye: reader.number()?,
             misses: reader.number()?,
             checked: reader.number()?,
             failures: reader.number()?,
-            ill: reader.text()?,
+            unhealthy: reader.text()?,
             took: reader.number()?,
             moved: reader.number()?,
             moved_from: reader.text()?,
@@ -409,14 +409,14 @@ impl Camera {
             self.fresh_for,
             self.refused,
             u64::from(self.hides_time),
-            self.doubted,
+            self.false_bye,
             self.misses,
             self.checked,
             self.failures,
         ] {
             writer.number(number);
         }
-        writer.text(&self.ill);
+        writer.text(&self.unhealthy);
         writer.number(self.took);
         writer.number(self.moved);
         writer.text(&self.moved_from);
@@ -438,7 +438,7 @@ impl Camera {
     }
 }
 
-/// A digest for comparison with one this same component made: FNV-1a (Fowler, Noll, Vo), 64 bit.
+/// A digest that only this component compares: FNV-1a, 64 bit.
 pub fn digest<'a>(texts: impl IntoIterator<Item = &'a str>) -> u64 {
     let mut digest = 0xcbf2_9ce4_8422_2325_u64;
     for text in texts {

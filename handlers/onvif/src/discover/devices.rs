@@ -1,4 +1,4 @@
-//! Makes a device of a camera: Akri's id and properties, and attributes to choose by.
+//! Turns a camera into a device: Akri's id and properties, and attributes for selectors.
 
 use leafhost_sdk::{Device, Health};
 
@@ -12,9 +12,9 @@ const MAX_TEXT: usize = 64;
 const MAX_NAME: usize = 32;
 /// How many attributes a device may have.
 const MAX_ATTRIBUTES: usize = 32;
-/// The longest scope that is read, in bytes: what lies behind the prefix may be percent-encoded.
+/// The longest scope in bytes; its value may be percent-encoded.
 const MAX_SCOPE: usize = 256;
-/// Where ONVIF's own scopes begin.
+/// Prefix of ONVIF's own scopes.
 const SCOPE: &str = "onvif://www.onvif.org/";
 
 /// Whether a scope can become an attribute.
@@ -22,7 +22,7 @@ pub fn is_useful(scope: &str) -> bool {
     scope.starts_with(SCOPE) && scope.len() <= MAX_SCOPE
 }
 
-/// What the device is named by.
+/// The device's id.
 pub fn id(url: &str, uuid: &str, identity: Identity) -> String {
     match identity {
         Identity::Url => format!("{url}-{uuid}"),
@@ -31,7 +31,7 @@ pub fn id(url: &str, uuid: &str, identity: Identity) -> String {
 }
 
 fn health(camera: &Camera) -> Health {
-    match (camera.ill.as_str(), camera.moved_from.as_str()) {
+    match (camera.unhealthy.as_str(), camera.moved_from.as_str()) {
         ("", "") => Health::Healthy,
         ("", old) => Health::Unhealthy(format!(
             "its address has changed from {old}; start anew what was given that one"
@@ -70,8 +70,8 @@ pub fn device(url: &str, camera: &Camera, identity: Identity) -> Device {
     device
 }
 
-/// What a scope says: `name/…`, `location/…` and `hardware/…` are texts, the first counts; `type/…` and `Profile/…` are
-/// many, each is something the device has or has not.
+/// Turns a scope into an attribute: `name/…`, `location/…` and `hardware/…` are texts, of which the first counts; each
+/// `type/…` and `Profile/…` is a boolean.
 fn attribute(device: Device, scope: &str) -> Device {
     let Some((category, value)) = scope
         .strip_prefix(SCOPE)
@@ -119,7 +119,7 @@ fn text(device: Device, name: &str, value: &str) -> Device {
     device.attribute(name, value)
 }
 
-/// Undoes percent encoding; what is none stays as it is.
+/// Decodes percent escapes; invalid ones stay as they are.
 fn decode(text: &str) -> String {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text;
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reference_alone_names_a_device_where_the_operator_wants_it() {
+    fn the_reference_alone_is_the_id_if_the_details_say_so() {
         for (uuid, name) in [
             (
                 "c9790c3a-701b-464d-a189-0060351c8ada",
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_has_no_more_attributes_than_it_may() {
+    fn a_device_has_at_most_the_allowed_number_of_attributes() {
         let scopes: Vec<String> = (0..99).map(|n| format!("{SCOPE}type/{n}")).collect();
         let scopes: Vec<&str> = scopes.iter().map(String::as_str).collect();
         assert_eq!(

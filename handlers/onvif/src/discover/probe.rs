@@ -1,4 +1,4 @@
-//! Asks everybody on the granted networks who is a camera, and collects what is said.
+//! Sends WS-Discovery probes on the granted networks and collects the answers.
 
 use std::collections::HashSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
@@ -6,56 +6,56 @@ use std::time::Duration;
 
 use leafhost_sdk::{Host, net, udp};
 
+use crate::discover::candidates::{Heard, MAX_UUID};
 use crate::discover::cursor::Cursor;
-use crate::discover::gather::{Heard, MAX_UUID};
 use crate::soap::cut;
 use crate::wsd::{self, Announcement, Kind, Message};
 
-/// The group of WS-Discovery in IPv4.
+/// WS-Discovery's IPv4 multicast group.
 pub const GROUP_V4: Ipv4Addr = Ipv4Addr::new(239, 255, 255, 250);
-/// The group of WS-Discovery in IPv6, on one link.
+/// WS-Discovery's link-local IPv6 multicast group.
 pub const GROUP_V6: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 0xc);
 /// The port of WS-Discovery.
 pub const PORT: u16 = 3702;
 
 /// How long a device may wait before it answers (WS-Discovery 2005/04, appendix I).
 const APP_MAX_DELAY: Duration = Duration::from_millis(500);
-/// How long after the first the second probe starts.
+/// The second probe starts this long after the first.
 const SECOND_PROBE: Duration = Duration::from_millis(100);
-/// How many devices that announce no address are asked for one in a call.
+/// How many devices without an announced address one call resolves.
 const MAX_RESOLVED: usize = 16;
-/// How many announcements without an address are looked at.
-const MAX_NOWHERE: usize = 256;
-/// How long their answers are waited for.
+/// How many announcements without an address are considered.
+const MAX_WITHOUT_ADDRESS: usize = 256;
+/// How long to wait for their answers.
 const RESOLVING: Duration = Duration::from_millis(750);
 /// How many answers are read.
 const MAX_REPLIES: usize = 4_096;
-/// How many unreadable answers are named.
+/// How many unreadable answers are reported.
 const MAX_UNREAD: usize = 64;
-/// From how many addresses is asked.
+/// How many local addresses send probes.
 const MAX_LOCALS: usize = 32;
 
-/// How much longer answers are waited for when it is seen who answers late.
+/// How much longer to wait when late answers are wanted.
 const LATE: Duration = Duration::from_millis(2_500);
-/// How many late answers are looked at.
+/// How many late answers are read.
 const MAX_LATE: usize = 64;
-/// How much later than it came an answer may be read.
-const GATHERING: Duration = Duration::from_millis(100);
+/// Tolerance between an answer's arrival and its reading.
+const READ_DELAY: Duration = Duration::from_millis(100);
 
-/// When answers are waited for longer than the details say, to name who answers late.
+/// Whether to wait longer than the details say, to report devices that answer late.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Patience {
-    /// Not now.
+pub enum ExtraWait {
+    /// Do not wait longer.
     None,
-    /// If nobody answers in time, for then nobody else is kept waiting.
+    /// Wait longer only if nothing answered in time, so that no other camera is delayed.
     IfSilent,
-    /// Now.
-    Full,
+    /// Wait longer.
+    Always,
 }
 
-/// Asks, and waits for `timeout` and the time devices may wait themselves, and longer as `patience` says. Also whether it
-/// did that.
-pub async fn probe(host: &Host, timeout: Duration, patience: Patience) -> (Vec<Heard>, bool) {
+/// Probes and waits for `timeout` plus the time devices may wait themselves, and longer as `extra_wait` says. The flag
+/// tells whether it waited longer.
+pub async fn probe(host: &Host, timeout: Duration, extra_wait: ExtraWait) -> (Vec<Heard>, bool) {
     let from = locals(&host.interfaces());
     if from.is_empty() {
         host.skipped(
@@ -65,15 +65,20 @@ pub async fn probe(host: &Host, timeout: Duration, patience: Patience) -> (Vec<H
         );
         return (Vec::new(), false);
     }
-    let heard = ask(host, &from, timeout, patience == Patience::Full).await;
-    if heard.is_empty() && patience == Patience::IfSilent {
+    let heard = ask(host, &from, timeout, extra_wait == ExtraWait::Always).await;
+    if heard.is_empty() && extra_wait == ExtraWait::IfSilent {
         return (ask(host, &from, timeout, true).await, true);
     }
-    (heard, patience == Patience::Full)
+    (heard, extra_wait == ExtraWait::Always)
 }
 
-async fn ask(host: &Host, from: &[SocketAddr], timeout: Duration, listens_on: bool) -> Vec<Heard> {
-    // Some devices take names in the form of 2005 alone, as Akri writes them, and some in today's.
+async fn ask(
+    host: &Host,
+    from: &[SocketAddr],
+    timeout: Duration,
+    waits_longer: bool,
+) -> Vec<Heard> {
+    // Some devices accept only the `uuid:` form of 2005, which Akri uses, and some only today's `urn:uuid:`.
     let ids = [message_id(host, "uuid"), message_id(host, "urn:uuid")];
     let mut sends = Vec::new();
     for (kind, id, start) in [
@@ -90,7 +95,7 @@ async fn ask(host: &Host, from: &[SocketAddr], timeout: Duration, listens_on: bo
         }
     }
     let window = timeout.saturating_add(APP_MAX_DELAY);
-    let late = if listens_on { LATE } else { Duration::ZERO };
+    let late = if waits_longer { LATE } else { Duration::ZERO };
     let mut replies = host
         .probe(udp::Probe {
             from: from.to_vec(),
@@ -99,14 +104,14 @@ async fn ask(host: &Host, from: &[SocketAddr], timeout: Duration, listens_on: bo
             max_replies: MAX_REPLIES,
         })
         .await;
-    let is_late = |reply: &udp::Reply| reply.after > window + GATHERING;
+    let is_late = |reply: &udp::Reply| reply.after > window + READ_DELAY;
     replies.sort_by_key(is_late);
     let late = replies.split_off(replies.partition_point(|reply| !is_late(reply)));
     let mut heard = read(host, &ids, &replies);
     for reply in late.iter().take(MAX_LATE) {
         for one in read(host, &ids, std::slice::from_ref(reply)) {
             if !heard.contains(&one) {
-                name_late(host, &one, reply.after, timeout);
+                report_late(host, &one, reply.after, timeout);
                 heard.push(one);
             }
         }
@@ -114,7 +119,7 @@ async fn ask(host: &Host, from: &[SocketAddr], timeout: Duration, listens_on: bo
     heard
 }
 
-fn name_late(host: &Host, one: &Heard, after: Duration, timeout: Duration) {
+fn report_late(host: &Host, one: &Heard, after: Duration, timeout: Duration) {
     let uuid = wsd::uuid(&one.announcement.endpoint);
     let seconds = after.as_secs_f64();
     let enough = after.as_secs() + 1;
@@ -128,11 +133,11 @@ fn name_late(host: &Host, one: &Heard, after: Duration, timeout: Duration) {
     );
 }
 
-/// Asks devices that announce themselves without an address where they are, and puts what they answer in the place of
-/// their announcements. Those that are known are not asked: they are looked for where they were.
+/// Sends Resolve for devices that announced no address, and replaces their announcements with the answers. Known
+/// devices are not resolved: they are asked at their known address.
 pub async fn resolve(host: &Host, cursor: &Cursor, heard: &mut Vec<Heard>) {
     let is_known = |uuid: &str| cursor.cameras.iter().any(|(_, camera)| camera.uuid == uuid);
-    let mut nowhere: Vec<(String, Heard)> = Vec::new();
+    let mut without_address: Vec<(String, Heard)> = Vec::new();
     let mut looked_at = 0;
     heard.retain(|one| {
         let Announcement {
@@ -143,26 +148,26 @@ pub async fn resolve(host: &Host, cursor: &Cursor, heard: &mut Vec<Heard>) {
         } = &one.announcement;
         let uuid = wsd::uuid(endpoint);
         let is_of_use = *is_onvif && !uuid.is_empty() && uuid.len() <= MAX_UUID;
-        if !is_of_use || !xaddrs.is_empty() || looked_at >= MAX_NOWHERE {
+        if !is_of_use || !xaddrs.is_empty() || looked_at >= MAX_WITHOUT_ADDRESS {
             return true;
         }
         looked_at += 1;
-        let is_asked = nowhere.iter().any(|(other, _)| *other == uuid);
+        let is_asked = without_address.iter().any(|(other, _)| *other == uuid);
         if !is_asked && !is_known(&uuid) {
-            nowhere.push((uuid, one.clone()));
+            without_address.push((uuid, one.clone()));
         }
         false
     });
-    let asked = nowhere.len().min(MAX_RESOLVED);
-    let left = nowhere.split_off(asked);
+    let asked = without_address.len().min(MAX_RESOLVED);
+    let left = without_address.split_off(asked);
     if asked > 0 {
-        let ids: Vec<String> = nowhere
+        let ids: Vec<String> = without_address
             .iter()
             .map(|_| message_id(host, "urn:uuid"))
             .collect();
         let again = repeat_delay(host);
         let mut sends = Vec::new();
-        for ((_, one), id) in nowhere.iter().zip(&ids) {
+        for ((_, one), id) in without_address.iter().zip(&ids) {
             let payload = wsd::resolve(&one.announcement.endpoint, id).into_bytes();
             for group in [IpAddr::V4(GROUP_V4), IpAddr::V6(GROUP_V6)] {
                 for start in [Duration::ZERO, again] {
@@ -179,18 +184,18 @@ pub async fn resolve(host: &Host, cursor: &Cursor, heard: &mut Vec<Heard>) {
         let found = read(host, &ids, &host.probe(probe).await);
         for one in found {
             let uuid = wsd::uuid(&one.announcement.endpoint);
-            let place = nowhere.iter().position(|(other, _)| *other == uuid);
+            let place = without_address.iter().position(|(other, _)| *other == uuid);
             if one.announcement.xaddrs.is_empty() {
                 continue;
             }
-            if let Some((_, before)) = place.map(|place| nowhere.swap_remove(place)) {
+            if let Some((_, before)) = place.map(|place| without_address.swap_remove(place)) {
                 heard.push(one.with(before.announcement));
             } else {
                 heard.push(one);
             }
         }
     }
-    heard.extend(nowhere.into_iter().chain(left).map(|(_, one)| one));
+    heard.extend(without_address.into_iter().chain(left).map(|(_, one)| one));
 }
 
 /// The first IPv4 address in each network of each interface, and its first link-local IPv6 address.
@@ -218,12 +223,12 @@ fn locals(interfaces: &[net::NetworkInterface]) -> Vec<SocketAddr> {
     locals
 }
 
-/// The second sending comes 50 to 250 ms after the first (SOAP-over-UDP 1.1, appendix A).
+/// Delay of the repetition: 50 to 250 ms (SOAP-over-UDP 1.1, appendix A).
 fn repeat_delay(host: &Host) -> Duration {
     Duration::from_millis(50 + host.random() % 200)
 }
 
-/// A random name for a message (RFC 9562, version 4).
+/// A random message id (RFC 9562, version 4).
 fn message_id(host: &Host, scheme: &str) -> String {
     let (high, low) = (host.random(), host.random());
     format!(
@@ -242,7 +247,7 @@ fn read(host: &Host, ids: &[String], replies: &[udp::Reply]) -> Vec<Heard> {
     let mut unread: Vec<(IpAddr, String)> = Vec::new();
     for reply in replies {
         let source = reply.from.ip().to_canonical();
-        // A device answers each probe and each repetition: what differs is in the header.
+        // A device answers each probe and each repetition; only the headers differ.
         if !bodies.insert((source, body(&reply.payload))) {
             continue;
         }
@@ -274,7 +279,7 @@ fn read(host: &Host, ids: &[String], replies: &[udp::Reply]) -> Vec<Heard> {
     heard
 }
 
-/// What follows the header, as far as a look at the bytes tells: from the first `Body` on.
+/// The payload from the first `Body` on.
 fn body(payload: &[u8]) -> &[u8] {
     let at = payload.windows(4).position(|word| word == b"Body");
     payload.get(at.unwrap_or(0)..).unwrap_or_default()

@@ -13,7 +13,7 @@ fn is_not_authorized(status: u16, body: &[u8]) -> bool {
 }
 
 #[test]
-fn a_request_has_the_shape_old_devices_want() {
+fn a_request_has_the_form_that_old_devices_require() {
     assert_eq!(
         Operation::GetScopes.request(None),
         "<s:Envelope xmlns:s=\"http://www.w3.org/2003/05/soap-envelope\"><s:Body xmlns:xsi=\"http://www.w3.org/2001/XMLSchema-instance\" xmlns:xsd=\"http://www.w3.org/2001/XMLSchema\"><GetScopes xmlns=\"http://www.onvif.org/ver10/device/wsdl\"/></s:Body></s:Envelope>"
@@ -105,7 +105,7 @@ fn recorded_answers_are_read() {
 }
 
 #[test]
-fn addresses_are_told_in_their_order() {
+fn addresses_keep_their_order() {
     let interface = |mac: &str, config: &str| {
         format!(
             "<a:NetworkInterfaces><b:Info><b:HwAddress>{mac}</b:HwAddress></b:Info>{config}</a:NetworkInterfaces>"
@@ -167,7 +167,7 @@ fn addresses_are_told_in_their_order() {
 }
 
 #[test]
-fn children_in_a_wrong_name_space_are_read() {
+fn children_in_a_wrong_namespace_are_read() {
     let body = mk_envelope(
         "<x:GetDeviceInformationResponse xmlns:x='urn:1'><trt:Model xmlns:trt='urn:2'>M&amp;1</trt:Model></x:GetDeviceInformationResponse>",
     );
@@ -186,7 +186,7 @@ fn children_in_a_wrong_name_space_are_read() {
 }
 
 #[test]
-fn an_empty_body_is_an_answer_and_no_bytes_are_none() {
+fn an_empty_soap_body_is_an_answer_and_an_empty_response_is_not() {
     let answer = read(Operation::GetSystemDateAndTime, 200, &mk_envelope("")).unwrap();
     assert_eq!(answer, Answer::default());
     for (status, body, words) in [
@@ -205,7 +205,7 @@ fn an_empty_body_is_an_answer_and_no_bytes_are_none() {
 }
 
 #[test]
-fn a_clock_that_is_none_is_no_time() {
+fn an_invalid_time_is_ignored() {
     let time = |date: &str| {
         let body = format!(
             "<GetSystemDateAndTimeResponse><SystemDateAndTime><UTCDateTime>{date}</UTCDateTime><LocalDateTime><Date><Year>2026</Year></Date></LocalDateTime></SystemDateAndTime></GetSystemDateAndTimeResponse>"
@@ -227,7 +227,7 @@ fn a_clock_that_is_none_is_no_time() {
 }
 
 #[test]
-fn not_authorized_has_many_faces() {
+fn every_form_of_not_authorized_is_recognized() {
     let fault = |code: &str, subcode: &str, reason: &str| {
         mk_envelope(&format!(
             "<s:Fault><s:Code><s:Value>{code}</s:Value>{subcode}</s:Code><s:Reason><s:Text>{reason}</s:Text></s:Reason></s:Fault>"
@@ -322,7 +322,7 @@ fn a_malformed_fault_is_a_fault() {
 }
 
 #[test]
-fn what_a_camera_says_is_one_short_line() {
+fn texts_of_cameras_are_cut_to_one_short_line() {
     let text = format!("a\r\nb\u{7}{}", "\u{e4}".repeat(500));
     let body = format!(
         "<GetDeviceInformationResponse><Model>{text}</Model></GetDeviceInformationResponse>"

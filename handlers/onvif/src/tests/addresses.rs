@@ -15,7 +15,7 @@ fn at(url: &str, n: u32) -> String {
 }
 
 #[test]
-fn a_device_is_found_where_its_answer_came_from_if_its_first_address_is_of_no_use() {
+fn a_camera_whose_first_address_fails_is_found_at_the_source_of_its_answer() {
     let nobody: fn(FakeHost) -> FakeHost = |host| host;
     for (what, inside) in [
         ("no way leads there", nobody),
@@ -51,7 +51,7 @@ fn a_device_is_found_where_its_answer_came_from_if_its_first_address_is_of_no_us
 }
 
 #[test]
-fn a_device_that_greets_is_found_where_its_greeting_came_from() {
+fn a_camera_is_found_at_the_source_of_its_hello() {
     let host = with_service(mk_network(), 9);
     let found = call("").run(&host).unwrap();
     let announcement = mk_announcement(&uuid(9), &format!("{INSIDE} {}", url(9)));
@@ -62,7 +62,7 @@ fn a_device_that_greets_is_found_where_its_greeting_came_from() {
 }
 
 #[test]
-fn a_first_address_that_answers_is_the_one_wherever_the_answer_came_from() {
+fn a_first_address_that_answers_is_used_whatever_the_source_of_the_announcement() {
     let host = with_service(with_recorder(mk_network()), 9);
     let host = host.http_server("http://192.168.254.1:80", |request| {
         answer(9, request).into()
@@ -77,7 +77,7 @@ fn a_first_address_that_answers_is_the_one_wherever_the_answer_came_from() {
 }
 
 #[test]
-fn an_address_that_is_another_cameras_is_left_to_it() {
+fn an_address_of_another_camera_is_not_used() {
     // The recorder's network has the same numbers as the one it is on.
     let xaddrs = format!("{} {}", url(10), url(9));
     let host = answering(
@@ -91,7 +91,7 @@ fn an_address_that_is_another_cameras_is_left_to_it() {
 }
 
 #[test]
-fn credentials_are_told_where_the_answer_came_from() {
+fn credentials_are_sent_to_the_source_of_the_answer() {
     let tokens = Rc::new(Cell::new(0));
     let counted = Rc::clone(&tokens);
     let host = with_recorder(mk_network()).http_server("http://192.168.7.9:80", move |request| {
@@ -170,7 +170,7 @@ fn a_device_that_announces_no_address_is_asked_for_one() {
 }
 
 #[test]
-fn a_device_that_tells_no_address_is_named() {
+fn a_device_that_tells_no_address_is_explained() {
     let host = with_service(with_shy(mk_network(), false), 9);
     let found = call("").run(&host).unwrap();
     assert!(found.devices().is_empty());
@@ -199,7 +199,7 @@ fn with_late(host: FakeHost, n: u32, after: Duration) -> FakeHost {
 }
 
 #[test]
-fn a_camera_that_answers_late_is_named_and_found() {
+fn a_camera_that_answers_late_is_found_and_explained() {
     const WHY: &str = "discoveryTimeoutSeconds: answers a probe after 3.0 s, and 1 s are waited; it is looked for so long once in a while: set 4";
     let late = Duration::from_secs(3);
     // Alone, at the first look.
@@ -230,7 +230,7 @@ fn a_camera_that_answers_late_is_named_and_found() {
 }
 
 #[test]
-fn a_camera_that_answers_to_the_group_is_named_and_found() {
+fn a_camera_that_answers_to_the_group_is_found_and_explained() {
     let host = with_service(mk_network(), 9);
     let found = call("").run(&host).unwrap();
     assert!(found.devices().is_empty());

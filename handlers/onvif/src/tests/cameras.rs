@@ -20,7 +20,7 @@ fn found_with(details: &str, xaddrs: &str) -> (Vec<String>, FakeHost) {
 }
 
 #[test]
-fn replies_come_from_any_port_late_and_twice() {
+fn replies_from_any_port_late_or_repeated_are_accepted() {
     let host = mk_network().udp_peer(GROUP, |_, _| {
         [(0, 3702), (480, 40_000), (700, 50_000)]
             .map(|(after, port)| UdpAnswer {
@@ -37,7 +37,7 @@ fn replies_come_from_any_port_late_and_twice() {
 }
 
 #[test]
-fn a_reply_after_the_longest_delay_counts() {
+fn a_reply_after_the_longest_allowed_delay_is_accepted() {
     let host = mk_network().udp_peer(GROUP, |_, _| {
         vec![UdpAnswer {
             after: Duration::from_millis(1_490),
@@ -50,7 +50,7 @@ fn a_reply_after_the_longest_delay_counts() {
 }
 
 #[test]
-fn a_camera_that_only_answers_to_its_own_type_is_found() {
+fn a_camera_that_answers_only_probes_for_its_type_is_found() {
     for types in ["dn:NetworkVideoTransmitter", "tds:Device"] {
         let host = mk_network().udp_peer(GROUP, move |_, payload| {
             let asked = String::from_utf8_lossy(payload).into_owned();
@@ -71,7 +71,7 @@ fn a_camera_that_only_answers_to_its_own_type_is_found() {
 }
 
 #[test]
-fn each_network_is_asked_over_both_families() {
+fn each_network_is_probed_over_ipv4_and_ipv6() {
     let host = FakeHost::new()
         .interface(
             "eth0",
@@ -106,7 +106,7 @@ fn each_network_is_asked_over_both_families() {
 }
 
 #[test]
-fn repeated_probes_keep_their_distance() {
+fn probes_are_repeated_after_the_standard_delay() {
     let host = with_camera(mk_network(), 9);
     call("").run(&host).unwrap();
     let times: Vec<_> = host
@@ -124,7 +124,7 @@ fn repeated_probes_keep_their_distance() {
 }
 
 #[test]
-fn a_node_without_a_network_says_so() {
+fn a_node_without_a_network_is_explained() {
     let host = FakeHost::new();
     let found = call("").run(&host).unwrap();
     assert!(is_complete(&found) && found.devices().is_empty());
@@ -135,7 +135,7 @@ fn a_node_without_a_network_says_so() {
 }
 
 #[test]
-fn one_address_stands_for_the_camera_whichever_answer() {
+fn one_address_identifies_the_camera_whichever_of_them_answer() {
     let both = format!(
         "http://[2001:db8::9]{SERVICE} {} https://192.168.7.9{SERVICE}",
         url(9)
@@ -157,7 +157,7 @@ fn one_address_stands_for_the_camera_whichever_answer() {
 }
 
 #[test]
-fn a_camera_that_says_little_is_a_device() {
+fn a_camera_that_tells_little_is_a_device() {
     for (status, body) in [
         (
             500,
@@ -188,7 +188,7 @@ fn a_camera_that_says_little_is_a_device() {
 }
 
 #[test]
-fn what_does_not_tell_the_time_is_no_camera() {
+fn a_host_that_does_not_tell_the_time_is_no_camera() {
     for (status, body, reason) in [
         (200, &b""[..], "no XML"),
         (404, b"", "HTTP status 404"),
@@ -210,7 +210,7 @@ fn what_does_not_tell_the_time_is_no_camera() {
 }
 
 #[test]
-fn a_computer_in_the_group_is_named_and_not_asked() {
+fn a_computer_that_answers_probes_is_explained_and_not_asked() {
     let payload = include_bytes!("../../fixtures/wsdd-match.xml");
     let payload = String::from_utf8_lossy(payload)
         .replace("wsa:RelatesTo", "wsa:Related")
@@ -225,7 +225,7 @@ fn a_computer_in_the_group_is_named_and_not_asked() {
 }
 
 #[test]
-fn filters_are_those_of_akri_and_say_what_they_drop() {
+fn filters_work_as_in_akri_and_explain_what_they_drop() {
     for (details, kept, reason) in [
         ("ipAddresses: {items: [192.168.7.9]}", true, ""),
         (
@@ -277,7 +277,7 @@ fn filters_are_those_of_akri_and_say_what_they_drop() {
 }
 
 #[test]
-fn a_camera_whose_address_is_hidden_is_dropped_by_a_filter_on_it() {
+fn a_camera_that_hides_an_address_is_dropped_by_a_filter_on_it() {
     let host = announced(mk_network(), 9).http_server("http://192.168.7.9:80", |request| {
         if String::from_utf8_lossy(&request.body).contains("<GetSystemDateAndTime ") {
             answer(9, request).into()
@@ -294,7 +294,7 @@ fn a_camera_whose_address_is_hidden_is_dropped_by_a_filter_on_it() {
 }
 
 #[test]
-fn a_camera_that_dislikes_one_probe_is_found_by_the_other() {
+fn a_camera_that_ignores_one_probe_is_found_by_the_other() {
     // Hikvision's answer to a probe it takes for wrong.
     let fault = mk_message(
         "fault",
@@ -340,7 +340,7 @@ fn cameras_with_one_hardware_address_are_two_cameras() {
 }
 
 #[test]
-fn a_longer_time_than_a_call_has_is_cut_and_said() {
+fn a_timeout_longer_than_a_call_allows_is_shortened_with_a_warning() {
     let host = with_camera(mk_network(), 9);
     let found = call("discoveryTimeoutSeconds: 60").run(&host).unwrap();
     assert_eq!(ids(&found), [id(9)]);
@@ -352,7 +352,7 @@ fn a_longer_time_than_a_call_has_is_cut_and_said() {
 }
 
 #[test]
-fn no_answer_has_more_devices_than_it_may() {
+fn an_answer_has_at_most_the_allowed_number_of_devices() {
     let mut host = mk_network();
     for n in 10..20 {
         host = with_camera(host, n);

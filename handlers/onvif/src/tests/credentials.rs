@@ -33,7 +33,7 @@ fn with_locked(host: FakeHost, at: &str) -> (FakeHost, Rc<Cell<usize>>) {
 }
 
 #[test]
-fn a_camera_at_its_own_address_is_told_a_digest() {
+fn a_camera_that_announces_its_own_address_is_sent_a_digest() {
     let host = announced(mk_network(), 9);
     let (host, proofs) = with_locked(host, "192.168.7.9");
     let found = secretive(call("")).run(&host).unwrap();
@@ -58,7 +58,7 @@ fn a_camera_at_its_own_address_is_told_a_digest() {
 }
 
 #[test]
-fn an_address_that_another_announces_is_told_nothing() {
+fn an_address_announced_by_another_host_is_sent_no_credentials() {
     // Somebody at .66 says that the camera is at .9, and the other way round: none of it proves who is there.
     for (source, at) in [("192.168.7.66", 9), ("192.168.7.9", 66)] {
         let host = answering(
@@ -78,7 +78,7 @@ fn an_address_that_another_announces_is_told_nothing() {
 }
 
 #[test]
-fn an_address_the_operator_named_is_told_a_digest() {
+fn an_address_named_by_the_operator_is_sent_a_digest() {
     let host = answering(
         mk_network(),
         "192.168.7.66:3702",
@@ -91,7 +91,7 @@ fn an_address_the_operator_named_is_told_a_digest() {
 }
 
 #[test]
-fn a_greeting_proves_no_more_than_an_answer() {
+fn a_hello_proves_no_more_than_a_probe_answer() {
     let (host, proofs) = with_locked(mk_network(), "192.168.7.9");
     let found = call("").run(&host).unwrap();
     let announcement = mk_announcement(&uuid(9), &url(9));
@@ -104,7 +104,7 @@ fn a_greeting_proves_no_more_than_an_answer() {
 }
 
 #[test]
-fn problems_of_credentials_are_logged_once_without_values() {
+fn problems_of_credentials_are_logged_once_and_without_values() {
     let host = mk_network();
     let found = call("")
         .secret("device_credential_list", PASSWORD)
@@ -183,7 +183,7 @@ fn a_wrong_password_is_not_tried_again_for_a_quarter_of_an_hour() {
 }
 
 #[test]
-fn what_a_camera_told_stays_while_credentials_are_not_tried() {
+fn a_cameras_earlier_answers_stay_while_credentials_are_not_tried() {
     // Its user may read all but the scopes.
     let proofs = Rc::new(Cell::new(0));
     let counted = Rc::clone(&proofs);
@@ -217,7 +217,7 @@ fn what_a_camera_told_stays_while_credentials_are_not_tried() {
 }
 
 #[test]
-fn a_redirect_after_a_challenge_takes_no_digest_elsewhere() {
+fn no_digest_follows_a_redirect() {
     let host = announced(mk_network(), 9);
     let host = host.http_server("http://192.168.7.9:80", |request| {
         let body = String::from_utf8_lossy(&request.body).into_owned();
@@ -249,7 +249,7 @@ fn a_redirect_after_a_challenge_takes_no_digest_elsewhere() {
 }
 
 #[test]
-fn each_of_akris_ways_to_give_credentials_reaches_the_camera() {
+fn credentials_in_each_of_akris_forms_reach_the_camera() {
     let ways: [&[(&str, &str)]; 4] = [
         &[
             ("device_credential_list", r#"["list"]"#),

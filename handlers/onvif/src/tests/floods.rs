@@ -33,7 +33,7 @@ fn flooding(host: FakeHost, is_on: &Rc<Cell<bool>>, drop: Drop) -> FakeHost {
 }
 
 #[test]
-fn a_flood_withdraws_nobody_and_a_camera_that_came_in_it_is_found_after_it() {
+fn a_flood_of_probe_answers_withdraws_no_camera_and_a_new_one_is_found_after_it() {
     let floods: [(&str, Drop); 4] = [
         ("cameras of many hosts", |n| {
             let ip = format!("10.{}.{}.1", n / 250 % 250, n % 250);
@@ -102,7 +102,7 @@ fn a_flood_withdraws_nobody_and_a_camera_that_came_in_it_is_found_after_it() {
 }
 
 #[test]
-fn a_flood_of_greetings_keeps_no_camera_away_and_no_look_at_everything() {
+fn a_flood_of_hellos_prevents_neither_new_cameras_nor_full_scans() {
     let is_new = Rc::new(Cell::new(false));
     let host = with_switched(with_camera(mk_network(), 9), 10, &is_new);
     let mut found = call("").run(&host).unwrap();
@@ -138,7 +138,7 @@ fn a_flood_of_greetings_keeps_no_camera_away_and_no_look_at_everything() {
 }
 
 #[test]
-fn a_flood_of_farewells_withdraws_nobody_and_asks_little() {
+fn a_flood_of_byes_withdraws_no_camera_and_causes_few_requests() {
     let mut host = mk_network();
     for n in 10..42 {
         host = with_camera(host, n);

@@ -17,7 +17,7 @@ fn dripping(host: FakeHost, n: u32) -> FakeHost {
 }
 
 #[test]
-fn cameras_that_drip_do_not_hold_up_the_others() {
+fn cameras_that_answer_byte_by_byte_do_not_delay_others() {
     let mut host = mk_network();
     for n in 10..60 {
         host = dripping(host, n);
@@ -36,7 +36,7 @@ fn cameras_that_drip_do_not_hold_up_the_others() {
 }
 
 #[test]
-fn known_cameras_are_looked_at_before_new_ones() {
+fn known_cameras_are_asked_before_new_ones() {
     let is_on = Rc::new(Cell::new(false));
     let mut host = with_switched(mk_network(), 200, &Rc::new(Cell::new(true)));
     for n in 10..190 {
@@ -73,7 +73,7 @@ fn known_cameras_are_looked_at_before_new_ones() {
 }
 
 #[test]
-fn a_call_without_time_for_all_answers_in_part_and_goes_on() {
+fn a_call_that_runs_out_of_time_answers_partially_and_continues_in_the_next() {
     let mut host = mk_network();
     for n in 1..251 {
         let ip = format!("192.168.8.{n}");
@@ -109,7 +109,7 @@ fn a_call_without_time_for_all_answers_in_part_and_goes_on() {
 }
 
 #[test]
-fn a_flood_of_greetings_costs_no_probe_and_little_time() {
+fn a_flood_of_hellos_costs_no_probe_and_little_time() {
     let host = with_camera(mk_network(), 9);
     let found = call("").run(&host).unwrap();
     let sent = datagrams(&host);
@@ -126,7 +126,7 @@ fn a_flood_of_greetings_costs_no_probe_and_little_time() {
 }
 
 #[test]
-fn what_does_not_answer_is_asked_less_and_less() {
+fn an_address_that_does_not_answer_is_asked_less_and_less_often() {
     let host = announced(mk_network(), 9);
     let host = host.http_server("http://192.168.7.9:80", |_| fails(net::Error::Refused));
     let mut found = call("").run(&host).unwrap();
@@ -140,7 +140,7 @@ fn what_does_not_answer_is_asked_less_and_less() {
 }
 
 #[test]
-fn addresses_that_lead_elsewhere_are_not_contacted() {
+fn unusable_announced_addresses_are_not_contacted() {
     let many = (0..10_000).map(|n| format!("http://10.0.{}.{}/", n / 250, n % 250));
     for xaddrs in [
         "http://127.0.0.1/ http://[::1]/ http://localhost/ http://[fe80::1]/ http://0.0.0.0/"
@@ -165,7 +165,7 @@ fn addresses_that_lead_elsewhere_are_not_contacted() {
 }
 
 #[test]
-fn an_address_that_is_not_granted_is_named() {
+fn an_address_that_is_not_granted_is_explained() {
     let host = answering(
         mk_network(),
         "192.168.7.9:3702",
@@ -182,7 +182,7 @@ fn an_address_that_is_not_granted_is_named() {
 }
 
 #[test]
-fn answers_that_cannot_be_read_are_named_and_nothing_else_happens() {
+fn unreadable_probe_answers_are_explained_and_ignored() {
     for (payload, words) in [
         (b"<a><b>".to_vec(), "cut off"),
         (b"\xff\xfe\x00".to_vec(), "no XML"),
@@ -208,7 +208,7 @@ fn answers_that_cannot_be_read_are_named_and_nothing_else_happens() {
 }
 
 #[test]
-fn what_a_camera_answers_that_means_harm_is_named() {
+fn harmful_answers_of_a_camera_are_explained() {
     let attributes: String = (0..10_000).map(|n| format!(" a{n}=''")).collect();
     let whole = mk_soap(DATE);
     let gzip = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\x03\xb3\x29\xb6\x72".to_vec();
@@ -258,7 +258,7 @@ fn what_a_camera_answers_that_means_harm_is_named() {
 }
 
 #[test]
-fn who_lies_about_the_time_is_a_device_and_gets_a_token_of_that_time_or_none() {
+fn a_camera_with_a_false_time_is_a_device_and_gets_a_token_of_that_time_or_none() {
     for (year, created) in [
         ("1970", Some("1970-09-16T07:50:45Z")),
         ("2100", Some("2100-09-16T07:50:45Z")),
@@ -300,7 +300,7 @@ fn who_lies_about_the_time_is_a_device_and_gets_a_token_of_that_time_or_none() {
 }
 
 #[test]
-fn a_clone_takes_nobodys_place() {
+fn a_clone_does_not_displace_the_camera() {
     let host = with_camera(mk_network(), 9);
     let clone = url(66);
     let host = answering(host, "192.168.7.66:3702", mk_match(&uuid(9), &clone));
@@ -317,7 +317,7 @@ fn a_clone_takes_nobodys_place() {
 }
 
 #[test]
-fn a_camera_that_a_forger_describes_otherwise_stays() {
+fn a_camera_stays_when_a_forged_announcement_describes_it_differently() {
     let is_forged = Rc::new(Cell::new(false));
     let switch = Rc::clone(&is_forged);
     let host = with_camera(mk_network(), 9).udp_peer(GROUP, move |_, _| {

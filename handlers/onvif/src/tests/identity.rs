@@ -71,7 +71,7 @@ fn property(found: &Discovery, id: &str, name: &str) -> String {
 }
 
 #[test]
-fn a_camera_that_gets_another_address_is_the_same_device_and_is_told_credentials_at_once() {
+fn a_camera_with_a_new_address_is_the_same_device_and_is_sent_credentials_at_once() {
     let hello = |n| {
         let announcement = mk_announcement(&uuid(9), &url(n));
         let payload = mk_message("Hello", &format!("<d:Hello>{announcement}</d:Hello>"));
@@ -139,7 +139,7 @@ fn a_camera_that_gets_another_address_is_the_same_device_and_is_told_credentials
 }
 
 #[test]
-fn two_cameras_that_swap_their_addresses_stay_what_they_are() {
+fn two_cameras_that_swap_addresses_keep_their_devices() {
     let places = places(&[(9, 9), (10, 10)]);
     let (host, _) = mk_cameras(&[9, 10], &places);
     let found = secretive(call(DETAILS)).run(&host).unwrap();
@@ -153,7 +153,7 @@ fn two_cameras_that_swap_their_addresses_stay_what_they_are() {
 }
 
 #[test]
-fn who_claims_to_be_a_camera_that_is_there_is_neither_the_device_nor_told_anything() {
+fn a_host_that_claims_a_present_cameras_reference_is_neither_the_device_nor_sent_credentials() {
     let places = places(&[(9, 9)]);
     let (host, tokens) = mk_cameras(&[9, 66], &places);
     let mut found = secretive(call(DETAILS)).run(&host).unwrap();
@@ -180,7 +180,7 @@ fn who_claims_to_be_a_camera_that_is_there_is_neither_the_device_nor_told_anythi
 }
 
 #[test]
-fn of_two_that_come_as_one_camera_one_is_the_device() {
+fn of_two_new_hosts_with_one_reference_one_is_the_device() {
     let places = places(&[(9, 9), (66, 9)]);
     let (host, tokens) = mk_cameras(&[9, 66], &places);
     let mut found = secretive(call(DETAILS)).run(&host).unwrap();
@@ -199,7 +199,7 @@ fn of_two_that_come_as_one_camera_one_is_the_device() {
 }
 
 #[test]
-fn a_camera_that_is_gone_is_left_out_and_has_its_grace() {
+fn a_camera_that_sent_bye_is_left_out_and_may_return_within_the_grace_period() {
     let places = places(&[(9, 9), (20, 20)]);
     let (host, _) = mk_cameras(&[9, 20], &places);
     let found = secretive(call(DETAILS)).run(&host).unwrap();

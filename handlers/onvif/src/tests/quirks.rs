@@ -26,7 +26,7 @@ fn mk_one(endpoint: &str, inside: &str) -> String {
 }
 
 #[test]
-fn however_a_camera_announces_itself_it_is_that_device() {
+fn every_form_of_announcement_gives_the_same_device() {
     const NETWORK: &str = "xmlns:dn='http://www.onvif.org/ver10/network/wsdl'";
     const BOTH: &str = "xmlns:dn='http://www.onvif.org/ver10/network/wsdl' xmlns:tds='http://www.onvif.org/ver10/device/wsdl'";
     let own = format!("urn:uuid:{}", uuid(9));
@@ -159,7 +159,7 @@ fn however_a_camera_announces_itself_it_is_that_device() {
 }
 
 #[test]
-fn replies_that_differ_in_all_but_the_reference_are_of_one_camera() {
+fn replies_with_the_same_reference_are_one_camera() {
     let count = Cell::new(0);
     let host = mk_network().udp_peer(GROUP, move |_, _| {
         [(10, 3702), (200, 40_000), (900, 50_000)]
@@ -188,7 +188,7 @@ fn replies_that_differ_in_all_but_the_reference_are_of_one_camera() {
 }
 
 #[test]
-fn an_empty_answer_to_the_probe_is_nobody() {
+fn an_empty_probe_answer_announces_no_camera() {
     let empty = mk_reply("", "", "");
     let host = answering(mk_network(), "192.168.7.5:3702", empty);
     let found = call("").run(&host).unwrap();
@@ -196,7 +196,7 @@ fn an_empty_answer_to_the_probe_is_nobody() {
 }
 
 #[test]
-fn a_camera_that_answers_with_the_name_of_our_own_message_is_heard() {
+fn an_answer_that_repeats_our_message_id_is_accepted() {
     for relates_to in [
         "",
         "<a:RelatesTo>urn:uuid:99999999-9999-4999-8999-999999999999</a:RelatesTo>",
@@ -227,7 +227,7 @@ fn a_camera_that_answers_with_the_name_of_our_own_message_is_heard() {
 }
 
 #[test]
-fn a_camera_that_takes_one_form_of_a_probe_alone_is_found() {
+fn a_camera_that_accepts_only_one_form_of_probe_is_found() {
     type Takes = fn(&str) -> bool;
     const TRANSMITTER: &str = ":NetworkVideoTransmitter</";
     let cases: [(&str, Takes); 5] = [
@@ -271,7 +271,7 @@ fn a_camera_that_takes_one_form_of_a_probe_alone_is_found() {
 }
 
 #[test]
-fn what_is_open_is_read_and_what_is_locked_is_named() {
+fn open_operations_are_read_and_locked_ones_explained() {
     // Which questions want credentials differs from maker to maker.
     for (open, mac, manufacturer, scope, trouble) in [
         (
@@ -325,7 +325,7 @@ fn what_is_open_is_read_and_what_is_locked_is_named() {
 }
 
 #[test]
-fn the_address_that_is_told_is_one_that_others_can_use() {
+fn the_reported_address_is_one_that_other_hosts_can_use() {
     for (told, ip) in [
         (&["192.168.7.9"][..], "192.168.7.9"),
         (&["10.0.0.9"], "10.0.0.9"),
@@ -359,7 +359,7 @@ fn the_address_that_is_told_is_one_that_others_can_use() {
 }
 
 #[test]
-fn a_camera_that_forbids_is_told_credentials_once() {
+fn a_camera_that_answers_forbidden_is_sent_credentials_once() {
     let old = "<s:Fault><faultcode>s:Client</faultcode><faultstring>no</faultstring></s:Fault>";
     for (status, body) in [
         (403, Vec::new()),
@@ -394,7 +394,7 @@ fn a_camera_that_forbids_is_told_credentials_once() {
 }
 
 #[test]
-fn an_answer_counts_whatever_its_header_says_of_it() {
+fn an_answer_is_read_whatever_its_content_type() {
     for content_type in [
         None,
         Some("application/soap+xml; charset=utf-8; action=\"http://www.onvif.org/x\""),
@@ -417,7 +417,7 @@ fn an_answer_counts_whatever_its_header_says_of_it() {
 }
 
 #[test]
-fn texts_are_read_in_the_encoding_they_have() {
+fn texts_are_decoded_in_their_declared_encoding() {
     for (declared, bytes, name) in [
         ("GB2312", &b"\xb4\xf3\xc3\xc5"[..], "大门"),
         ("ISO-8859-1", b"K\xfcche", "Küche"),
@@ -458,7 +458,7 @@ fn texts_are_read_in_the_encoding_they_have() {
 }
 
 #[test]
-fn an_empty_body_for_the_time_is_a_camera_that_is_there() {
+fn an_empty_response_to_the_time_request_is_a_present_camera() {
     let host = announced(mk_network(), 9);
     let host = host.http_server("http://192.168.7.9:80", move |_| {
         http::Response::new(200, mk_soap("")).into()
@@ -468,7 +468,7 @@ fn an_empty_body_for_the_time_is_a_camera_that_is_there() {
 }
 
 #[test]
-fn a_camera_is_asked_four_things_and_no_stream() {
+fn a_camera_gets_four_requests_and_no_stream_request() {
     let asked = Rc::new(std::cell::RefCell::new(Vec::new()));
     let kept = Rc::clone(&asked);
     let host = announced(mk_network(), 9);

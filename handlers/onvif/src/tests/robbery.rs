@@ -47,7 +47,7 @@ fn mk_claim(source: u32, uuid: &str, url: &str) -> Event {
 }
 
 #[test]
-fn who_claims_to_be_a_known_camera_is_told_nothing() {
+fn a_host_that_claims_a_known_cameras_reference_is_sent_no_credentials() {
     let is_claimed = Rc::new(Cell::new(false));
     let host = announced(mk_network(), 9);
     let host = with_claim(host, 66, &is_claimed, mk_match(&uuid(9), &url(66)));
@@ -76,7 +76,7 @@ fn who_claims_to_be_a_known_camera_is_told_nothing() {
 }
 
 #[test]
-fn of_two_that_come_as_one_camera_none_is_told_until_one_has_gone() {
+fn of_two_new_hosts_with_one_reference_neither_is_sent_credentials_until_one_is_gone() {
     let is_claimed = Rc::new(Cell::new(true));
     let host = announced(mk_network(), 9);
     let host = with_claim(host, 66, &is_claimed, mk_match(&uuid(9), &url(66)));
@@ -103,7 +103,7 @@ fn of_two_that_come_as_one_camera_none_is_told_until_one_has_gone() {
 }
 
 #[test]
-fn a_camera_that_got_another_address_is_told_again() {
+fn a_camera_with_a_new_address_is_sent_credentials_again() {
     let is_old = Rc::new(Cell::new(true));
     let is_new = Rc::new(Cell::new(false));
     let host = with_claim(mk_network(), 9, &is_old, mk_match(&uuid(9), &url(9)));
@@ -130,7 +130,7 @@ fn a_camera_that_got_another_address_is_told_again() {
 }
 
 #[test]
-fn nobody_puts_another_name_on_a_known_camera() {
+fn another_host_cannot_change_a_known_cameras_reference() {
     let is_claimed = Rc::new(Cell::new(false));
     let is_heard = Rc::new(Cell::new(true));
     let host = with_claim(mk_network(), 9, &is_heard, mk_match(&uuid(9), &url(9)));
@@ -153,7 +153,7 @@ fn nobody_puts_another_name_on_a_known_camera() {
 }
 
 #[test]
-fn nobody_describes_a_known_camera_but_itself() {
+fn only_a_known_camera_itself_changes_its_description() {
     let host = with_camera(mk_network(), 9);
     let found = call("").run(&host).unwrap();
     host.pass(Duration::from_secs(6));
@@ -170,7 +170,7 @@ fn nobody_describes_a_known_camera_but_itself() {
 }
 
 #[test]
-fn who_was_named_first_by_another_is_named_by_itself() {
+fn a_camera_first_announced_by_another_host_takes_its_own_description() {
     // The forger is known before the camera is heard.
     let (is_claimed, is_heard) = (Rc::new(Cell::new(true)), Rc::new(Cell::new(false)));
     let host = with_claim(mk_network(), 9, &is_heard, mk_match(&uuid(9), &url(9)));
@@ -185,7 +185,7 @@ fn who_was_named_first_by_another_is_named_by_itself() {
 }
 
 #[test]
-fn endless_words_of_one_do_not_make_the_others_forgotten() {
+fn long_answers_of_one_camera_do_not_displace_others_from_the_cursor() {
     let mut host = mk_network();
     for n in 10..30 {
         host = with_camera(host, n);
@@ -229,7 +229,7 @@ fn endless_words_of_one_do_not_make_the_others_forgotten() {
 }
 
 #[test]
-fn a_camera_that_another_announced_first_is_told_once_it_speaks_for_itself() {
+fn a_camera_first_announced_by_another_host_is_sent_credentials_once_it_announces_itself() {
     let (is_other, is_own) = (Rc::new(Cell::new(true)), Rc::new(Cell::new(false)));
     let host = with_claim(mk_network(), 66, &is_other, mk_match(&uuid(9), &url(9)));
     let host = with_claim(host, 9, &is_own, mk_match(&uuid(9), &url(9)));

@@ -66,7 +66,7 @@ fn look(host: &FakeHost, details: &str, found: &Discovery, known: &mut Discovery
 }
 
 #[test]
-fn a_camera_that_tells_the_time_to_nobody_without_a_password_is_there_while_it_refuses() {
+fn a_camera_that_wants_a_password_for_the_time_is_present_while_it_refuses() {
     let tokens = Rc::new(Cell::new(0));
     let counted = Rc::clone(&tokens);
     let (is_heard, is_changed) = (Rc::new(Cell::new(true)), Rc::new(Cell::new(false)));
@@ -120,7 +120,7 @@ fn a_camera_that_tells_the_time_to_nobody_without_a_password_is_there_while_it_r
 }
 
 #[test]
-fn what_a_camera_told_outlives_whatever_it_answers_later() {
+fn a_cameras_earlier_answers_survive_later_failures() {
     const DETAILS: &str = "macAddresses: {items: ['00:11:22:33:44:09']}";
     let secretive = |call: Call<Onvif>| {
         call.secret("username_default", "u")
@@ -224,7 +224,7 @@ fn a_camera_whose_service_fails_while_it_answers_probes_is_unhealthy_until_it_se
 }
 
 #[test]
-fn a_known_camera_is_greeted_a_second_time_a_second_later() {
+fn a_known_camera_that_is_silent_is_pinged_again_after_a_second() {
     let (host, is_heard, mood) = mk_camera(Service::Open);
     let found = call("").run(&host).unwrap();
     is_heard.set(false);
@@ -243,7 +243,7 @@ fn a_known_camera_is_greeted_a_second_time_a_second_later() {
 }
 
 #[test]
-fn a_refusal_by_whoever_has_the_address_of_a_camera_that_is_gone_is_none_of_the_camera() {
+fn a_refusal_by_another_host_at_a_gone_cameras_address_does_not_keep_the_camera() {
     let (host, is_heard, mood) = mk_camera(Service::Open);
     let mut found = call("").run(&host).unwrap();
     let mut known = found.clone();
@@ -258,7 +258,7 @@ fn a_refusal_by_whoever_has_the_address_of_a_camera_that_is_gone_is_none_of_the_
 }
 
 #[test]
-fn a_camera_that_takes_its_time_is_healthy_whenever_it_is_looked_at() {
+fn a_slow_camera_is_healthy_in_every_scan() {
     let (heard, slow) = (Rc::new(Cell::new(true)), Rc::new(Cell::new(Service::Open)));
     let host = with_moods(mk_network(), &heard, &slow).udp_peer(GROUP, |_, _| {
         vec![UdpAnswer {
@@ -291,7 +291,7 @@ fn random(state: &Cell<u64>) -> u64 {
 }
 
 #[test]
-fn where_a_third_of_all_is_lost_every_camera_is_found_within_half_a_minute_and_none_withdrawn() {
+fn with_a_third_of_packets_lost_every_camera_is_found_within_half_a_minute_and_none_withdrawn() {
     for seed in 1..=10_u64 {
         let state = Rc::new(Cell::new(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15)));
         let is_lost = |state: &Rc<Cell<u64>>| {

@@ -10,7 +10,7 @@ fn pass(host: &FakeHost, seconds: u64) {
 }
 
 #[test]
-fn cameras_that_say_what_they_said_are_greeted_at_every_other_look() {
+fn cameras_with_unchanged_announcements_are_pinged_in_every_other_scan() {
     let mut host = mk_network();
     for n in 10..60 {
         host = with_camera(host, n);
@@ -35,7 +35,7 @@ fn cameras_that_say_what_they_said_are_greeted_at_every_other_look() {
 }
 
 #[test]
-fn what_cameras_told_is_asked_again_after_a_while() {
+fn cameras_are_asked_again_once_their_answers_are_outdated() {
     let mut host = mk_network();
     for n in 10..50 {
         host = with_camera(host, n);
@@ -50,7 +50,7 @@ fn what_cameras_told_is_asked_again_after_a_while() {
 }
 
 #[test]
-fn a_probe_comes_every_ten_seconds_however_often_it_is_woken() {
+fn a_probe_is_sent_every_ten_seconds_however_often_the_session_wakes() {
     let host = with_camera(mk_network(), 9);
     let mut found = call("").run(&host).unwrap();
     let sent = datagrams(&host);
@@ -79,7 +79,7 @@ fn a_probe_comes_every_ten_seconds_however_often_it_is_woken() {
 }
 
 #[test]
-fn a_camera_that_greets_is_a_device_at_once() {
+fn a_camera_that_sends_hello_is_a_device_at_once() {
     let is_on = Rc::new(Cell::new(false));
     let host = with_switched(with_camera(mk_network(), 9), 10, &is_on);
     let found = call("").run(&host).unwrap();
@@ -98,7 +98,7 @@ fn a_camera_that_greets_is_a_device_at_once() {
 }
 
 #[test]
-fn a_camera_that_greets_before_it_can_answer_is_tried_again() {
+fn a_camera_that_sends_hello_before_it_can_answer_is_tried_again() {
     let asked = Cell::new(0);
     let host = mk_network().http_server("http://192.168.7.9:80", move |request| {
         asked.set(asked.get() + 1);
@@ -116,7 +116,7 @@ fn a_camera_that_greets_before_it_can_answer_is_tried_again() {
 }
 
 #[test]
-fn a_greeting_without_an_address_is_answered_with_a_probe() {
+fn a_hello_without_an_address_causes_a_probe() {
     let host = with_camera(mk_network(), 9);
     let found = call("").run(&host).unwrap();
     let sent = datagrams(&host);
@@ -134,7 +134,7 @@ fn a_greeting_without_an_address_is_answered_with_a_probe() {
 }
 
 #[test]
-fn a_change_of_the_network_is_answered_with_a_probe_and_a_storm_with_few() {
+fn a_network_change_causes_a_probe_and_many_changes_cause_few() {
     let host = with_camera(mk_network(), 9);
     let mut found = call("").run(&host).unwrap();
     let sent = datagrams(&host);
@@ -156,7 +156,7 @@ fn a_change_of_the_network_is_answered_with_a_probe_and_a_storm_with_few() {
 }
 
 #[test]
-fn a_camera_that_says_goodbye_and_is_silent_has_gone() {
+fn a_camera_that_sends_bye_and_is_silent_is_gone() {
     let is_on = Rc::new(Cell::new(true));
     let host = with_switched(with_camera(mk_network(), 9), 10, &is_on);
     let found = call("").run(&host).unwrap();
@@ -181,7 +181,7 @@ fn a_camera_that_says_goodbye_and_is_silent_has_gone() {
 }
 
 #[test]
-fn a_camera_that_is_switched_off_after_its_goodbye_has_gone_within_two_seconds() {
+fn a_camera_switched_off_after_its_bye_is_gone_within_two_seconds() {
     let is_on = Rc::new(Cell::new(true));
     let switch = Rc::clone(&is_on);
     let host = announced(mk_network(), 9).http_server("http://192.168.7.9:80", move |request| {
@@ -209,7 +209,7 @@ fn a_camera_that_is_switched_off_after_its_goodbye_has_gone_within_two_seconds()
 }
 
 #[test]
-fn a_camera_that_answers_on_for_a_moment_after_its_goodbye_has_gone_at_the_next_look() {
+fn a_camera_that_still_answers_briefly_after_its_bye_is_gone_in_the_next_scan() {
     let is_on = Rc::new(Cell::new(true));
     let host = with_switched(with_camera(mk_network(), 9), 10, &is_on);
     let found = call("").run(&host).unwrap();
@@ -227,7 +227,7 @@ fn a_camera_that_answers_on_for_a_moment_after_its_goodbye_has_gone_at_the_next_
 }
 
 #[test]
-fn a_camera_that_probes_do_not_reach_outlives_a_forged_goodbye() {
+fn a_camera_that_probes_do_not_reach_stays_after_a_forged_bye() {
     let host = with_camera(mk_network(), 9);
     let mut found = call("").run(&host).unwrap();
     let quiet =
@@ -245,7 +245,7 @@ fn a_camera_that_probes_do_not_reach_outlives_a_forged_goodbye() {
 }
 
 #[test]
-fn a_forged_goodbye_withdraws_nobody() {
+fn a_forged_bye_withdraws_no_camera() {
     let host = with_camera(mk_network(), 9);
     let mut found = call("").run(&host).unwrap();
     let before = requests(&host).len();
@@ -263,7 +263,7 @@ fn a_forged_goodbye_withdraws_nobody() {
 }
 
 #[test]
-fn whoever_answers_has_not_gone() {
+fn a_camera_that_answers_anything_is_not_gone() {
     let is_busy = Rc::new(Cell::new(false));
     let switch = Rc::clone(&is_busy);
     let host = announced(mk_network(), 9).http_server("http://192.168.7.9:80", move |request| {
@@ -282,7 +282,7 @@ fn whoever_answers_has_not_gone() {
 }
 
 #[test]
-fn a_goodbye_where_we_may_not_look_proves_nothing() {
+fn a_bye_from_an_address_that_is_not_granted_withdraws_no_camera() {
     let is_denied = Rc::new(Cell::new(false));
     let switch = Rc::clone(&is_denied);
     let host = announced(mk_network(), 9).http_server("http://192.168.7.9:80", move |request| {
@@ -301,7 +301,7 @@ fn a_goodbye_where_we_may_not_look_proves_nothing() {
 }
 
 #[test]
-fn a_camera_whose_answer_to_the_probe_is_lost_is_still_there() {
+fn a_camera_whose_probe_answer_is_lost_stays() {
     let is_heard = Rc::new(Cell::new(true));
     let switch = Rc::clone(&is_heard);
     let host = mk_network().udp_peer(GROUP, move |_, _| {
@@ -352,7 +352,7 @@ fn without_a_cursor_the_same_devices_are_found() {
 }
 
 #[test]
-fn other_credentials_are_tried_on_known_cameras() {
+fn changed_credentials_are_tried_on_known_cameras() {
     let host = with_camera(mk_network(), 9);
     let found = call("").run(&host).unwrap();
     let before = requests(&host).len();
@@ -363,7 +363,7 @@ fn other_credentials_are_tried_on_known_cameras() {
 }
 
 #[test]
-fn lost_events_are_answered_with_a_look_at_everything() {
+fn lost_events_cause_a_full_scan() {
     let host = with_camera(mk_network(), 9);
     let found = call("").run(&host).unwrap();
     let sent = datagrams(&host);

@@ -115,7 +115,7 @@ fn a_computer_is_no_camera() {
 }
 
 #[test]
-fn greeting_and_farewell_are_read() {
+fn hello_and_bye_are_read() {
     let Message::Hello(hello) = read(fixture("wsdiscovery-hello")).unwrap() else {
         unreachable!();
     };
@@ -160,7 +160,7 @@ fn lists_are_separated_by_any_white_space() {
 }
 
 #[test]
-fn types_count_by_name_space() {
+fn types_are_matched_by_namespace() {
     let network = "http://www.onvif.org/ver10/network/wsdl";
     let device = "http://www.onvif.org/ver10/device/wsdl";
     for (inside, is_onvif) in [
@@ -205,7 +205,7 @@ fn types_count_by_name_space() {
 }
 
 #[test]
-fn no_list_is_longer_than_it_may_be() {
+fn lists_are_bounded() {
     let many = (0..10_000).map(|n| format!("http://10.0.{}.{}/", n / 256, n % 256));
     let many = many.collect::<Vec<_>>().join(" ");
     let one = matches(&mk_match(&format!(
@@ -226,7 +226,7 @@ fn no_list_is_longer_than_it_may_be() {
 }
 
 #[test]
-fn an_answer_is_ours_unless_it_names_another() {
+fn an_answer_is_accepted_unless_it_relates_to_another_message() {
     let ours = texts(&[
         "urn:uuid:11111111-2222-4333-8444-555555555555",
         "urn:uuid:66666666-2222-4333-8444-555555555555",

@@ -20,7 +20,7 @@ fn entities_are_decoded_once() {
 }
 
 #[test]
-fn what_cameras_get_wrong_is_read() {
+fn common_mistakes_of_cameras_are_accepted() {
     for (document, text) in [
         ("<a>x</a>\0\0\0", "x"),
         (
@@ -47,7 +47,7 @@ fn what_cameras_get_wrong_is_read() {
 }
 
 #[test]
-fn a_name_in_a_text_is_resolved_by_what_is_declared_there() {
+fn a_qualified_name_in_a_text_is_resolved_by_the_prefixes_in_scope() {
     let document =
         r#"<a xmlns:p="urn:one" xmlns="urn:d"><b xmlns:p="urn:two">p:x</b><c>p:x q:x x</c></a>"#;
     let mut found = Vec::new();
@@ -70,7 +70,7 @@ fn a_name_in_a_text_is_resolved_by_what_is_declared_there() {
 }
 
 #[test]
-fn a_way_is_matched_from_its_end() {
+fn a_path_is_matched_from_its_end() {
     let mut found = Vec::new();
     read(b"<r><a><b><c/></b></a></r>", &mut |element| {
         if element.name(0) == "c" {
@@ -91,7 +91,7 @@ fn a_way_is_matched_from_its_end() {
 }
 
 #[test]
-fn documents_of_attackers_are_refused() {
+fn malicious_documents_are_refused() {
     let laughs = r#"<!DOCTYPE l [<!ENTITY a "ha"><!ENTITY b "&a;&a;&a;&a;">]><l>&b;</l>"#;
     let external = r#"<!DOCTYPE l SYSTEM "http://169.254.169.254/"><l/>"#;
     let deep = format!("{}{}", "<a>".repeat(100_000), "</a>".repeat(100_000));

@@ -24,7 +24,7 @@ fn read(expect: Expect, bytes: &[u8]) -> Result<Option<Vec<u8>>, Error> {
 }
 
 #[test]
-fn recorded_answers_are_read_however_they_are_cut() {
+fn recorded_answers_are_read_in_pieces_of_any_size() {
     let hello = include_bytes!("../../fixtures/asyncua-hello.bin");
     let channel = include_bytes!("../../fixtures/asyncua-channel.bin");
     let servers = include_bytes!("../../fixtures/asyncua-servers.bin");
@@ -50,7 +50,7 @@ fn recorded_answers_are_read_however_they_are_cut() {
 }
 
 #[test]
-fn requests_are_those_of_the_recorded_client() {
+fn requests_match_the_recorded_client() {
     assert_eq!(
         hello("opc.tcp://127.0.0.1:4841")[..8],
         *b"HELF\x38\x00\x00\x00"
@@ -69,7 +69,7 @@ fn requests_are_those_of_the_recorded_client() {
 }
 
 #[test]
-fn an_answer_in_pieces_is_put_together() {
+fn an_answer_in_several_chunks_is_assembled() {
     let stream = [
         mk_chunk(b'C', b"ab"),
         mk_chunk(b'C', b""),
@@ -85,14 +85,14 @@ fn an_answer_in_pieces_is_put_together() {
 }
 
 #[test]
-fn any_sequence_number_will_do() {
+fn any_sequence_number_is_accepted() {
     let mut chunk = mk_chunk(b'F', b"a");
     chunk[16..20].copy_from_slice(&77_u32.to_le_bytes());
     assert_eq!(read(ANSWER, &chunk), Ok(Some(b"a".to_vec())));
 }
 
 #[test]
-fn sizes_no_chunk_has_are_refused_before_anything_of_it_is_there() {
+fn invalid_chunk_sizes_are_refused_from_the_header_alone() {
     for size in [0, 1, 7, MAX_CHUNK + 1, i32::MAX as u32, u32::MAX] {
         let error = read(ANSWER, &mk_header(b"MSGF", size)).unwrap_err();
         assert_eq!(error, Error::ChunkSize(size));
@@ -106,7 +106,7 @@ fn sizes_no_chunk_has_are_refused_before_anything_of_it_is_there() {
 }
 
 #[test]
-fn what_is_no_opc_ua_is_known_by_its_first_three_bytes() {
+fn other_protocols_are_recognized_by_their_first_three_bytes() {
     for (bytes, shown) in [(&b"HTT"[..], "HTT"), (b"\x15\x03\x01", "\\u{15}")] {
         let error = read(Expect::Acknowledge, bytes).unwrap_err();
         assert!(matches!(error, Error::Foreign(_)), "{error:?}");
@@ -116,7 +116,7 @@ fn what_is_no_opc_ua_is_known_by_its_first_three_bytes() {
 }
 
 #[test]
-fn a_message_out_of_turn_is_named() {
+fn an_unexpected_message_is_reported() {
     for (code, expect, words) in [
         (
             &b"MSGF"[..],
@@ -138,7 +138,7 @@ fn a_message_out_of_turn_is_named() {
 }
 
 #[test]
-fn the_servers_reason_is_told() {
+fn the_servers_reason_is_reported() {
     let mut refusal = 0x8083_0000_u32.to_le_bytes().to_vec();
     put_bytes(&mut refusal, b"no such\nurl");
     let bytes = chunk(Kind::Error, &refusal);
@@ -188,7 +188,7 @@ fn fields_beyond_the_chunk_are_refused() {
 }
 
 #[test]
-fn an_answer_without_end_ends() {
+fn an_endless_answer_is_refused() {
     let mut reader = Reader::default();
     let error = (0..=MAX_CHUNKS)
         .find_map(|_| {

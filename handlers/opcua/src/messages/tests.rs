@@ -99,7 +99,7 @@ fn recorded_endpoints_are_read() {
 }
 
 #[test]
-fn no_recorded_answer_harms_wherever_it_ends() {
+fn truncated_recorded_answers_do_not_panic() {
     for recorded in [
         &include_bytes!("../../fixtures/asyncua-servers.bin")[24..],
         &include_bytes!("../../fixtures/asyncua-channel.bin")[79..],
@@ -137,7 +137,7 @@ fn read_back<T: BinaryDecodable + MessageInfo>(bytes: &[u8]) -> T {
 }
 
 #[test]
-fn requests_are_those_of_the_standard() {
+fn requests_match_the_standard() {
     let before = DateTime::now();
     let header = |header: &RequestHeader| {
         assert!(
@@ -188,7 +188,7 @@ fn requests_are_those_of_the_standard() {
 }
 
 #[test]
-fn answers_have_the_ids_of_the_standard() {
+fn answer_ids_match_the_standard() {
     for (id, standard) in [
         (
             OPENED,
@@ -213,7 +213,7 @@ fn answers_have_the_ids_of_the_standard() {
 }
 
 #[test]
-fn an_id_may_be_written_in_many_ways() {
+fn every_encoding_of_an_id_is_read() {
     for (form, id) in [
         (&[0, 7][..], 7),
         (&[1, 0, 0xa9, 1], 425),
@@ -256,7 +256,7 @@ fn mk_answer(id: u16, status: u32, rest: &[u8]) -> Vec<u8> {
 const PLAIN: [u8; 8] = [0, 0xff, 0xff, 0xff, 0xff, 0, 0, 0];
 
 #[test]
-fn faults_are_told_by_name() {
+fn faults_are_reported_by_name() {
     for (id, status, words) in [
         (397, 0x800b_0000, "BadServiceUnsupported (0x800B0000)"),
         (397, 0x801f_0000, "BadUserAccessDenied (0x801F0000)"),
@@ -274,7 +274,7 @@ fn faults_are_told_by_name() {
 }
 
 #[test]
-fn a_header_with_everything_in_it_is_left_behind() {
+fn a_header_with_all_optional_fields_is_skipped() {
     let texts = [2, 0, 0, 0, 1, 0, 0, 0, b'a', 0xff, 0xff, 0xff, 0xff];
     let inner = [
         0x7f, 1, 0, 0, 0, 2, 0, 0, 0, 3, 0, 0, 0, 4, 0, 0, 0, 1, 0, 0, 0, b'x', 5, 0, 0, 0, 0x00,
@@ -286,7 +286,7 @@ fn a_header_with_everything_in_it_is_left_behind() {
 }
 
 #[test]
-fn what_is_only_announced_is_refused() {
+fn announced_but_missing_bytes_are_refused() {
     let endless = [0x40; 17];
     let long_text = [0x10, 0xff, 0xff, 0xff, 0x7f];
     let many_texts = [0, 0xff, 0xff, 0xff, 0x7f];
@@ -308,7 +308,7 @@ fn what_is_only_announced_is_refused() {
 }
 
 #[test]
-fn a_type_the_standard_does_not_have_leaves_the_others_readable() {
+fn an_unknown_application_type_leaves_the_others_readable() {
     let item = |kind: u32| {
         let mut bytes = [0xff; 8].to_vec();
         bytes.push(0);
@@ -409,7 +409,7 @@ fn read_list(bytes: &[u8]) -> Result<usize, Error> {
 }
 
 #[test]
-fn lengths_that_nothing_has_are_refused_wherever_they_stand() {
+fn impossible_lengths_are_refused_everywhere() {
     for parts in mk_lists("some words") {
         assert_eq!(read_list(&written(&parts)), Ok(1));
         for place in 0..parts.len() {
@@ -430,7 +430,7 @@ fn lengths_that_nothing_has_are_refused_wherever_they_stand() {
 }
 
 #[test]
-fn no_text_is_an_empty_one() {
+fn an_absent_text_is_empty() {
     let null = |parts: &[Part]| -> Vec<Part> {
         let parts = parts.iter().map(|part| match part {
             Part::Length(0) => Part::Length(u32::MAX),

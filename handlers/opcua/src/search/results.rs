@@ -1,53 +1,53 @@
-//! What came of a search: one server for each URL, and why the others are none.
+//! The results of a search: one server for each URL, and why others are left out.
 
 use leafhost_sdk::net::LOOK_UPS;
 
 use super::{Search, Server, State, UNNAMED, Wanted, peer_of};
 use crate::facts::Facts;
+use crate::location::{Location, Skip};
 use crate::memory::Memory;
 use crate::messages::Application;
-use crate::place::{Place, Skip};
 use crate::table::Table;
 use crate::text::quoted;
 
-/// An application that is where it says.
+/// An application that answers where it is listed.
 #[derive(Debug)]
 pub struct Found {
-    /// Where.
-    pub place: Place,
-    /// What it is.
+    /// Its location.
+    pub location: Location,
+    /// Its description.
     pub application: Application,
-    /// What its endpoints say.
+    /// The facts of its endpoints.
     pub facts: Option<Facts>,
-    /// Whether it answered last time too.
+    /// Whether it answered in the last call too.
     pub known: bool,
 }
 
-/// All that came out.
+/// The result of a search.
 #[derive(Debug)]
 pub struct Results {
     /// The servers, by URL.
     pub found: Table<Found>,
-    /// Why the others are none.
+    /// Why others are left out.
     pub skipped: Table<Skip>,
-    /// Whether everybody was asked.
+    /// Whether everything was asked.
     pub complete: bool,
     /// What to remember.
     pub memory: Memory,
 }
 
 impl Search<'_> {
-    /// Sums up; what is still open was not asked in time.
+    /// Ends the search; open tasks ran out of time.
     pub fn finish(mut self) -> Results {
         let asked = self.open == 0 && self.tasks.is_empty();
-        let left = self.names.left();
+        let left = self.lookups.left();
         let complete = asked && left.is_empty() && !self.late;
         let mut memory = self.memory.following();
         for Server { peer, state } in self.peers.things() {
             match state {
                 State::Alive(facts, _) => memory.answered(peer, facts.clone()),
                 State::Dead(_) => memory.failed(peer),
-                // Not asked in time: what was known stays known, what is new is new.
+                // Not asked in time: a known server stays known, a new one stays new.
                 State::Unknown if self.memory.knows(peer) => {
                     memory.answered(peer, self.memory.facts(peer).cloned());
                 }
@@ -81,16 +81,17 @@ impl Search<'_> {
         }
     }
 
-    /// One server for each URL: that of the first list it is in, lists of configured servers before others.
+    /// One server for each URL. Lists of configured servers take precedence over others, and earlier lists over later
+    /// ones.
     fn found(&mut self) -> Table<Found> {
         let mut found = Table::default();
         let mut seen = Table::default();
         let placed = std::mem::take(&mut self.placed);
-        for (wanted, place) in placed.sorted() {
+        for (wanted, location) in placed.sorted() {
             let asked = self.asked.get(wanted.asked);
             let further = asked.is_some_and(|asked| asked.further);
-            let peer = peer_of(&place.url);
-            let subject = place.url.as_str().to_owned();
+            let peer = peer_of(&location.url);
+            let subject = location.url.as_str().to_owned();
             let server = self.peers.get(&peer.to_string());
             let (facts, unknown) = match server.map(|server| &server.state) {
                 Some(State::Alive(facts, why)) => (facts.clone(), why.clone()),
@@ -106,9 +107,9 @@ impl Search<'_> {
             let uri = wanted.application.uri.as_str();
             let differs =
                 other.is_some_and(|other| !other.is_empty() && !uri.is_empty() && other != uri);
-            if place.moved && !wanted.own && differs {
+            if location.moved && !wanted.own && differs {
                 let reason = format!(
-                    "{} leads nowhere from here, and on the host that listed it {} answers in its place, not {}",
+                    "{} leads nowhere from here, and on the host that listed it {} answers in its location, not {}",
                     wanted.url.as_str(),
                     quoted(other.unwrap_or_default()),
                     quoted(uri)
@@ -116,15 +117,15 @@ impl Search<'_> {
                 self.skip(&subject, "hostRewrite", reason);
                 continue;
             }
-            // Only who is at the same address is surely the same: anybody can call himself by another's URI.
+            // Two entries are surely the same server only at the same address: any server can use another's URI.
             let (mut twin, mut taken) = (false, false);
-            for address in &place.addresses {
+            for address in &location.addresses {
                 let mut there = format!("{address} {} ", peer.port);
                 taken |= seen.put(&there, ()).is_some();
                 there.push_str(uri);
                 twin |= seen.put(&there, ()).is_some();
             }
-            // Somebody else knows what is there.
+            // Another list describes the server at this address.
             if wanted.application.kind == UNNAMED && taken {
                 continue;
             }
@@ -145,7 +146,7 @@ impl Search<'_> {
                 let server = Found {
                     facts: facts.filter(|_| !differs),
                     application: wanted.application.clone(),
-                    place: place.clone(),
+                    location: location.clone(),
                     known: self.memory.knows(&peer),
                 };
                 found.put(&subject, server);
@@ -154,7 +155,7 @@ impl Search<'_> {
         found
     }
 
-    /// What decides which of several descriptions a server is known by, whoever answered first.
+    /// Sort key that decides among several descriptions of a server, whatever order the answers came in.
     pub(super) fn rank(&self, wanted: &Wanted) -> String {
         let Wanted {
             asked, application, ..

@@ -1,4 +1,4 @@
-//! What a search hands out, and what it gets back.
+//! The tasks of a search and their outcomes.
 
 use std::net::IpAddr;
 
@@ -9,12 +9,12 @@ use crate::memory::Peer;
 use crate::messages::{Application, List, Record};
 use crate::url::Url;
 
-/// Something to do.
+/// A task.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Task {
-    /// Ask a server what it knows.
+    /// Ask a server what it lists.
     Ask {
-        /// Its place among those that are asked.
+        /// Its index among the servers to ask.
         asked: usize,
         /// Its URL.
         url: Url,

@@ -150,7 +150,7 @@ fn hosts_are_rewritten_as_the_details_say() {
 }
 
 #[test]
-fn only_names_that_the_filter_takes_are_devices() {
+fn only_applications_whose_name_passes_the_filter_are_devices() {
     let mk_host = || {
         let lds = Fake::discovery("opc.tcp://10.1.2.3:4840/")
             .knows("urn:a", "PLC 1", "opc.tcp://10.1.2.4:4840/")
@@ -186,7 +186,7 @@ fn only_names_that_the_filter_takes_are_devices() {
 }
 
 #[test]
-fn the_url_is_the_first_of_opc_tcp_or_else_the_first() {
+fn the_url_is_the_first_opc_tcp_one_or_else_the_first() {
     for (urls, expected) in [
         (
             &["https://10.1.2.4:443/", "opc.tcp://10.1.2.4:4840/"][..],

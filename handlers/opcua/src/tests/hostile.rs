@@ -56,7 +56,7 @@ fn withstands(host: &FakeHost) -> String {
 }
 
 #[test]
-fn broken_chunks_are_named() {
+fn broken_chunks_are_explained() {
     let sized = |size: u32| [&b"MSGF"[..], &size.to_le_bytes()].concat();
     let abort = fake::chunk(
         b'A',
@@ -110,7 +110,7 @@ fn broken_chunks_are_named() {
 }
 
 #[test]
-fn a_dripping_server_delays_nobody() {
+fn a_server_that_answers_byte_by_byte_delays_no_other() {
     let drip =
         |bytes: Vec<u8>| mk_host().tcp_dripping("10.6.6.6:4840", bytes, Duration::from_secs(1));
     let host = drip(fake::hello());
@@ -150,7 +150,7 @@ fn mk_list(announced: u32, times: usize) -> Vec<u8> {
 }
 
 #[test]
-fn a_discovery_server_that_lists_itself_a_million_times_is_one() {
+fn a_discovery_server_that_lists_itself_a_million_times_is_one_device() {
     let mut million = fake::chunks(2, &mk_list(1_000_000, 1_000_000), 65_000);
     // More is never read.
     million.truncate(6 << 20);
@@ -186,7 +186,7 @@ fn a_discovery_server_that_lists_itself_a_million_times_is_one() {
 }
 
 #[test]
-fn a_list_never_leads_to_this_machine() {
+fn a_list_never_causes_connections_to_this_machine() {
     for (listed, contacted) in [
         ("opc.tcp://127.0.0.1:4842/", "10.6.6.6:4842"),
         ("opc.tcp://[::1]:4842/", "10.6.6.6:4842"),
@@ -230,7 +230,7 @@ fn mk_flood(host: FakeHost, times: u32) -> FakeHost {
 }
 
 #[test]
-fn a_flood_of_dead_servers_takes_no_known_and_no_new_one_away() {
+fn a_list_of_many_dead_servers_neither_withdraws_known_nor_hides_new_servers() {
     let call = || Call::<OpcUa>::new(&details(&[HOSTILE, GOOD], ""));
     let lds = |host| {
         let lds = Fake::discovery(GOOD).knows("urn:a", "A", "opc.tcp://10.1.2.4:4840/");
@@ -277,7 +277,7 @@ fn a_flood_of_dead_servers_takes_no_known_and_no_new_one_away() {
 }
 
 #[test]
-fn what_all_servers_send_together_is_bounded() {
+fn the_bytes_of_all_servers_together_are_bounded() {
     let mut host = mk_host();
     let mut urls = vec![GOOD.to_owned()];
     let body = mk_list(1, 50_000);
@@ -314,7 +314,7 @@ fn what_all_servers_send_together_is_bounded() {
 }
 
 #[test]
-fn words_of_peers_stay_harmless() {
+fn texts_of_peers_are_quoted_and_shortened() {
     let name = "\u{1b}[31m".repeat(1_000);
     let url = format!("opc.tcp://{}/\n", "a".repeat(5_000));
     let host = Fake::discovery(HOSTILE)
@@ -328,7 +328,7 @@ fn words_of_peers_stay_harmless() {
 }
 
 #[test]
-fn names_beyond_what_a_call_looks_up_are_never_taken_for_unknown_ones() {
+fn names_beyond_the_lookup_limit_are_not_taken_for_unresolvable() {
     let mk_host = || {
         let mut lds = Fake::discovery(GOOD);
         let mut evil = Fake::discovery(HOSTILE);
@@ -395,7 +395,7 @@ fn the_name_of_a_configured_server_is_looked_up_once() {
 }
 
 #[test]
-fn connections_of_a_call_are_bounded_and_the_rest_follows() {
+fn connections_of_a_call_are_bounded_and_the_next_call_continues() {
     let urls: Vec<String> = (0..6)
         .map(|n| format!("opc.tcp://10.6.6.{n}:4840/"))
         .collect();

@@ -26,7 +26,7 @@ fn again(host: &FakeHost, before: &Discovery) -> Discovery {
 }
 
 #[test]
-fn who_has_endpoints_only_by_the_url_it_lists_is_asked_with_that() {
+fn a_server_with_endpoints_only_for_its_listed_url_is_asked_with_it() {
     let server = Fake::server("urn:a", "A", LISTED).endpoints_by(LISTED);
     let found = discover(&server.clone().at(FakeHost::new(), AT), &[ASKED], "");
     assert_eq!(ids(&found), [MOVED]);
@@ -59,7 +59,7 @@ fn a_discovery_server_behind_a_mapped_port_is_asked_with_its_own_url() {
 }
 
 #[test]
-fn without_endpoints_a_server_is_a_device_with_the_reason() {
+fn a_server_without_endpoints_is_a_device_and_explained() {
     for (server, words) in [
         (
             Fake::server("urn:a", "A", MOVED).without_endpoints(),
@@ -80,7 +80,7 @@ fn without_endpoints_a_server_is_a_device_with_the_reason() {
 }
 
 #[test]
-fn a_server_that_refuses_a_channel_without_security_is_a_device_with_the_reason() {
+fn a_server_that_refuses_an_unsecured_channel_is_a_device_and_explained() {
     for (refusal, words) in [
         (
             fake::error(StatusCode::BadSecurityPolicyRejected),
@@ -120,7 +120,7 @@ fn a_server_that_refuses_a_channel_without_security_is_a_device_with_the_reason(
 }
 
 #[test]
-fn a_server_that_refuses_is_known_by_what_a_discovery_server_says_of_it() {
+fn a_server_that_refuses_is_described_by_its_discovery_server() {
     let server = refuses(StatusCode::BadSecurityPolicyRejected);
     let lds = Fake::discovery("opc.tcp://10.1.2.9:4840/").knows("urn:a", "A", MOVED);
     let host = server.at(lds.at(FakeHost::new(), "10.1.2.9:4840"), AT);
@@ -129,7 +129,7 @@ fn a_server_that_refuses_is_known_by_what_a_discovery_server_says_of_it() {
 }
 
 #[test]
-fn a_server_whose_name_or_type_cannot_be_asked_for_passes_no_filter() {
+fn a_server_without_a_known_name_or_type_passes_no_filter() {
     for (more, rule) in [
         ("applicationNames: {items: [A]}", "applicationNames"),
         (
@@ -147,7 +147,7 @@ fn a_server_whose_name_or_type_cannot_be_asked_for_passes_no_filter() {
 }
 
 #[test]
-fn a_busy_server_that_is_known_by_its_listed_url_gets_no_second_id() {
+fn a_busy_server_known_by_its_listed_url_gets_no_second_id() {
     let first = discover(
         &Fake::server("urn:a", "A", LISTED).at(FakeHost::new(), AT),
         &[ASKED],

@@ -1,4 +1,4 @@
-//! Rules by chance: terms about what devices have, their values bent into patterns that fit, nearly fit, or do not.
+//! Rules by random: terms about what devices have, their values bent into patterns that fit, nearly fit, or do not.
 
 use leafhost_udev::{Field, Rule, Term};
 
@@ -21,14 +21,14 @@ const FIELDS: [Field; 12] = [
 
 /// Makes the same rules of the same seed and devices.
 pub struct Generator<'a> {
-    chance: Chance,
+    random: Random,
     samples: &'a Samples,
 }
 
 impl<'a> Generator<'a> {
     pub fn new(seed: u64, samples: &'a Samples) -> Self {
         Self {
-            chance: Chance(seed),
+            random: Random(seed),
             samples,
         }
     }
@@ -37,38 +37,38 @@ impl<'a> Generator<'a> {
     pub fn rule(&mut self) -> Rule {
         let chain = self
             .samples
-            .chain(self.chance.below(self.samples.all.len()));
-        let above = chain[self.chance.below(chain.len())];
-        let count = 1 + self.chance.below(4);
+            .chain(self.random.below(self.samples.all.len()));
+        let above = chain[self.random.below(chain.len())];
+        let count = 1 + self.random.below(4);
         let terms = (0..count).map(|_| self.term(&chain, above)).collect();
         Rule::new(terms).unwrap_or_else(|error| panic!("a generated rule is none: {error}"))
     }
 
     fn term(&mut self, chain: &[&'a Sample], above: &'a Sample) -> Term {
-        let field = *self.chance.pick(&FIELDS);
+        let field = *self.random.pick(&FIELDS);
         let about = match field.is_plural() {
             false => chain[0],
-            true if self.chance.percent(75) => above,
-            true => *self.chance.pick(chain),
+            true if self.random.percent(75) => above,
+            true => *self.random.pick(chain),
         };
-        let other = &self.samples.all[self.chance.below(self.samples.all.len())];
+        let other = &self.samples.all[self.random.below(self.samples.all.len())];
         let key = field.has_key().then(|| self.key(field, about, other));
-        let about = if self.chance.percent(85) {
+        let about = if self.random.percent(85) {
             about
         } else {
             other
         };
-        let text = text(&mut self.chance, field, key.as_deref(), about);
+        let text = text(&mut self.random, field, key.as_deref(), about);
         Term {
             field,
             key,
-            negated: self.chance.percent(25),
+            negated: self.random.percent(25),
             value: self.value(&text),
         }
     }
 
     fn key(&mut self, field: Field, about: &Sample, other: &Sample) -> String {
-        let of = if self.chance.percent(85) {
+        let of = if self.random.percent(85) {
             about
         } else {
             other
@@ -82,35 +82,35 @@ impl<'a> Generator<'a> {
             .into_iter()
             .filter(|key| !["uevent", "../uevent", "device/uevent"].contains(&key.as_str()))
             .collect();
-        if keys.is_empty() || self.chance.percent(4) {
+        if keys.is_empty() || self.random.percent(4) {
             return "none".to_owned();
         }
-        (*self.chance.pick(&keys)).clone()
+        (*self.random.pick(&keys)).clone()
     }
 
     /// A pattern about a text.
     fn value(&mut self, text: &str) -> String {
-        let mut value = match self.chance.below(20) {
+        let mut value = match self.random.below(20) {
             0 => (*self
-                .chance
+                .random
                 .pick(&["", "*", "?*", "?", "*?*", "|", "[!a]*", "[", "*|"]))
             .to_owned(),
             1..7 => text.to_owned(),
             _ => self.bent(text),
         };
-        if self.chance.percent(12) {
-            let other = &self.samples.all[self.chance.below(self.samples.all.len())];
+        if self.random.percent(12) {
+            let other = &self.samples.all[self.random.below(self.samples.all.len())];
             let other = (*self
-                .chance
+                .random
                 .pick(&["", "x*", "[0-9]", &other.kernel, &other.subsystem]))
             .to_owned();
-            value = if self.chance.percent(50) {
+            value = if self.random.percent(50) {
                 format!("{value}|{other}")
             } else {
                 format!("{other}|{value}")
             };
         }
-        match self.chance.below(25) {
+        match self.random.below(25) {
             0 => value.push(' '),
             1 => value.push('?'),
             2 => value = value.to_uppercase(),
@@ -123,10 +123,10 @@ impl<'a> Generator<'a> {
     /// The text with stars, sets and the like in the place of some of it.
     fn bent(&mut self, text: &str) -> String {
         let mut parts: Vec<String> = text.chars().map(String::from).collect();
-        for _ in 0..=self.chance.below(3) {
-            let at = self.chance.below(parts.len() + 1);
-            let end = at + self.chance.below(parts.len() + 1 - at);
-            match self.chance.below(9) {
+        for _ in 0..=self.random.below(3) {
+            let at = self.random.below(parts.len() + 1);
+            let end = at + self.random.below(parts.len() + 1 - at);
+            match self.random.below(9) {
                 0 => parts.truncate(at),
                 1 => drop(parts.drain(..at)),
                 2 => drop(parts.splice(at..end, [])),
@@ -154,7 +154,7 @@ impl<'a> Generator<'a> {
             char::from(c.clamp(b'!', b'~'))
         };
         let (low, high) = (near(-2), near(2));
-        match self.chance.below(12) {
+        match self.random.below(12) {
             0 | 1 => "?".to_owned(),
             2 => "?".repeat(part.len()),
             3 => format!("[{part}]"),
@@ -163,7 +163,7 @@ impl<'a> Generator<'a> {
             6 => format!("[^{low}-{high}]"),
             7 => format!("[x{part}-]"),
             8 => (*self
-                .chance
+                .random
                 .pick(&["[[:digit:]]", "[[:alpha:]_]", "[![:punct:]]", "[]a-z]"]))
             .to_owned(),
             9 => format!("\\{part}"),
@@ -174,7 +174,7 @@ impl<'a> Generator<'a> {
 }
 
 /// What a device has there.
-fn text(chance: &mut Chance, field: Field, key: Option<&str>, about: &Sample) -> String {
+fn text(random: &mut Random, field: Field, key: Option<&str>, about: &Sample) -> String {
     let key = key.unwrap_or_default();
     let text = match field {
         Field::Attr | Field::Attrs => about.attributes.get(key),
@@ -184,7 +184,7 @@ fn text(chance: &mut Chance, field: Field, key: Option<&str>, about: &Sample) ->
         Field::Kernel | Field::Kernels => Some(&about.kernel),
         Field::Subsystem | Field::Subsystems => Some(&about.subsystem),
         Field::Tag | Field::Tags if about.tags.is_empty() => None,
-        Field::Tag | Field::Tags => Some(chance.pick(&about.tags)),
+        Field::Tag | Field::Tags => Some(random.pick(&about.tags)),
     };
     text.cloned().unwrap_or_default()
 }
@@ -209,9 +209,9 @@ fn written(value: &str) -> String {
 }
 
 /// `SplitMix64` (Steele, Lea, Flood 2014).
-struct Chance(u64);
+struct Random(u64);
 
-impl Chance {
+impl Random {
     fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

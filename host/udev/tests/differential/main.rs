@@ -87,10 +87,10 @@ fn soak_ten_thousand_rules_mean_what_they_mean_to_udev() -> Outcome {
     )
 }
 
-/// Holds so many generated rules against the devices of each scene.
-fn compare(test: &str, scenes: &[&str], rules: usize) -> Outcome {
-    if let Ok(scene) = std::env::var(INSIDE) {
-        return inside(&scene, rules);
+/// Holds so many generated rules against the devices of each source.
+fn compare(test: &str, sources: &[&str], rules: usize) -> Outcome {
+    if let Ok(source) = std::env::var(INSIDE) {
+        return inside(&source, rules);
     }
     if let Some(missing) = missing() {
         if std::env::var("CI").is_ok_and(|ci| ci == "true") {
@@ -99,8 +99,8 @@ fn compare(test: &str, scenes: &[&str], rules: usize) -> Outcome {
         eprintln!("skipped: {missing}");
         return Ok(());
     }
-    for scene in scenes {
-        go_inside(test, scene)?;
+    for source in sources {
+        go_inside(test, source)?;
     }
     Ok(())
 }
@@ -118,9 +118,9 @@ fn missing() -> Option<String> {
     None
 }
 
-fn go_inside(test: &str, scene: &str) -> Outcome {
-    let kept =
-        Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("udev-{scene}-{}", std::process::id()));
+fn go_inside(test: &str, source: &str) -> Outcome {
+    let kept = Path::new(env!("CARGO_TARGET_TMPDIR"))
+        .join(format!("udev-{source}-{}", std::process::id()));
     std::fs::create_dir_all(&kept)?;
     let seed = std::env::var(SEED).unwrap_or_else(|_| now().to_string());
     let output = Command::new("unshare")
@@ -128,12 +128,12 @@ fn go_inside(test: &str, scene: &str) -> Outcome {
         .arg(&kept)
         .arg(std::env::current_exe()?)
         .args(["--exact", test, "--nocapture", "--include-ignored"])
-        .env(INSIDE, scene)
+        .env(INSIDE, source)
         .env(SEED, seed)
         // What is in these folders looks like sysfs and is none.
         .env(
             "SYSTEMD_DEVICE_VERIFY_SYSFS",
-            if scene == RECORDED { "0" } else { "1" },
+            if source == RECORDED { "0" } else { "1" },
         )
         .stdin(Stdio::piped())
         .output();
@@ -157,10 +157,10 @@ fn now() -> u128 {
 /// Devices and rules, by index.
 type Pairs = BTreeSet<(usize, usize)>;
 
-fn inside(scene: &str, rules: usize) -> Outcome {
+fn inside(source: &str, rules: usize) -> Outcome {
     let seed: u64 = std::env::var(SEED)?.parse()?;
-    println!("{scene} devices: {SEED}={seed}");
-    if scene == RECORDED {
+    println!("{source} devices: {SEED}={seed}");
+    if source == RECORDED {
         let ours = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests");
         let recordings = match std::env::var(RECORDING) {
             Ok(other) => vec![other.into()],

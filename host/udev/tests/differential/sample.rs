@@ -1,4 +1,4 @@
-//! The devices of this scene, read from sysfs and udev's database without the code that is tested.
+//! The devices of the recorded or real machine, read from sysfs and udev's database without the code that is tested.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

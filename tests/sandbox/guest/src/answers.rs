@@ -1,4 +1,4 @@
-//! Answers no handler should give.
+//! Invalid and excessive answers.
 
 use wasip2::clocks::monotonic_clock::now;
 
@@ -7,7 +7,7 @@ use crate::bindings::leafhost::discovery::types::{
     Mount, MulticastFilter, Problem, Wake,
 };
 
-/// A device of that id and nothing else.
+/// A device with nothing but an id.
 pub fn device(id: impl Into<String>) -> Device {
     Device {
         id: id.into(),
@@ -22,7 +22,7 @@ pub fn device(id: impl Into<String>) -> Device {
     }
 }
 
-/// Those devices, to be called again in a second with that cursor.
+/// An answer with these devices and this cursor that wakes after a second.
 pub fn with(devices: Vec<Device>, cursor: impl Into<Vec<u8>>) -> Discovery {
     Discovery {
         devices: Devices::Complete(devices),
@@ -32,32 +32,32 @@ pub fn with(devices: Vec<Device>, cursor: impl Into<Vec<u8>>) -> Discovery {
     }
 }
 
-/// The good device.
+/// The answer with one good device.
 pub fn good() -> Discovery {
     with(vec![device("good")], *b"good")
 }
 
-/// The answer of the first call: most are good.
-pub fn first(deed: &str) -> Discovery {
-    match deed {
+/// The answer of the first call, good for most actions.
+pub fn first(action: &str) -> Discovery {
+    match action {
         "unchanged" => unchanged(),
         _ => good(),
     }
 }
 
-/// The answer that `deed` is; none: it is something to do.
+/// The answer for an action; `None` if it is not an answer.
 pub fn answer(
-    deed: &str,
+    action: &str,
     argument: &str,
     _cursor: &[u8],
 ) -> Option<Result<Discovery, DiscoveryError>> {
-    if let Some(device) = broken(deed, argument) {
+    if let Some(device) = broken(action, argument) {
         return Some(Ok(with(vec![device, self::device("good")], "")));
     }
-    if let Some(answer) = crate::devices::answer(deed) {
+    if let Some(answer) = crate::devices::answer(action) {
         return Some(Ok(answer));
     }
-    Some(Ok(match deed {
+    Some(Ok(match action {
         "good" => good(),
         "many" => with((0..5000).map(|n| device(format!("dev-{n}"))).collect(), ""),
         "large" => with((0..400).map(|n| wordy(&format!("dev-{n}"))).collect(), ""),
@@ -133,7 +133,7 @@ pub fn answer(
     }))
 }
 
-/// "As before", for ever.
+/// Always "unchanged".
 fn unchanged() -> Discovery {
     Discovery {
         devices: Devices::Unchanged,
@@ -141,7 +141,7 @@ fn unchanged() -> Discovery {
     }
 }
 
-/// So many devices as were never there before.
+/// `count` devices with new ids.
 fn new_ids(count: &str) -> Vec<Device> {
     let (now, count) = (now(), count.parse().unwrap_or(1));
     (0..count)
@@ -149,7 +149,7 @@ fn new_ids(count: &str) -> Vec<Device> {
         .collect()
 }
 
-/// As much text as a device may have, nearly.
+/// A device with nearly the most text allowed.
 fn wordy(id: &str) -> Device {
     Device {
         properties: vec![("HOSTILE_TEXT".to_owned(), "x".repeat(52 << 10))],
@@ -157,14 +157,14 @@ fn wordy(id: &str) -> Device {
     }
 }
 
-/// A device that breaks a rule; one whose value `argument` is, where the rule is about one.
-fn broken(deed: &str, argument: &str) -> Option<Device> {
+/// A device that breaks a rule; `argument` is the invalid value where there is one.
+fn broken(action: &str, argument: &str) -> Option<Device> {
     let mut broken = device("broken");
     let value = argument
         .replace("\\n", "\n")
         .replace("\\0", "\0")
         .replace("\\e", "");
-    match deed {
+    match action {
         "id" => broken.id = value,
         "long-id" => broken.id = "x".repeat(1 << 20),
         "twice" => "good".clone_into(&mut broken.id),

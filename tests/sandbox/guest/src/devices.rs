@@ -1,4 +1,4 @@
-//! What no handler should ask of udev. Panics if something is had.
+//! Forbidden and excessive requests to udev. Panics if one succeeds.
 #![allow(
     clippy::expect_used,
     reason = "whoever made the test is told by a panic"
@@ -11,9 +11,9 @@ use crate::bindings::leafhost::udev::types::{Field, Term};
 
 const NULL: &str = "/devices/virtual/mem/null";
 
-/// Does it; whether it knows how.
-pub fn commit(deed: &str) -> bool {
-    match deed {
+/// Runs the action; false if it is not known.
+pub fn run(action: &str) -> bool {
+    match action {
         "foreign" => foreign(),
         "attributes" => attributes(),
         "rules" => rules(),
@@ -31,7 +31,7 @@ fn term(field: Field, key: Option<&str>, value: &str) -> Term {
     }
 }
 
-/// Devices of subsystems that are not granted; `net` is.
+/// Requests devices of subsystems that are not granted; only `net` is.
 fn foreign() {
     for rule in [
         term(Field::Subsystem, None, "mem"),
@@ -70,7 +70,7 @@ fn values(asked: &[(&str, &str)]) -> Vec<Option<String>> {
     read(&asked).expect("there is a sysfs")
 }
 
-/// Attributes that are binary, links, or no attributes; all subsystems are granted.
+/// Requests binary attributes, links and paths that are not attributes; all subsystems are granted.
 fn attributes() {
     assert_eq!(values(&[(NULL, "dev")]), [Some("1:3".to_owned())]);
     let long = "x/".repeat(2000);
@@ -102,7 +102,7 @@ fn attributes() {
     ] {
         assert_eq!(values(&[(device, name)]), [None], "{device:?} {name:?}");
     }
-    // What a device is beside, and its own windows into the hardware.
+    // A PCI device's configuration space and resources.
     for device in find(&[vec![term(Field::Subsystem, None, "pci")]]).expect("there is a sysfs") {
         let path = device.devpath.as_str();
         let windows = values(&[(path, "config"), (path, "rom"), (path, "resource0")]);
@@ -114,7 +114,7 @@ fn attributes() {
     assert!(matches!(read(&long), Err(Error::InvalidRule(_))));
 }
 
-/// Rules over every bound.
+/// Rules beyond every limit.
 fn rules() {
     let term = |value: &str| term(Field::Kernel, None, value);
     let many = vec![vec![term("*")]; 100_000];
@@ -125,19 +125,19 @@ fn rules() {
     }
 }
 
-/// A pattern that costs as much as one may.
+/// A pattern of the highest allowed cost.
 fn costly(field: Field) -> Term {
     term(field, None, &"(.?){90}y{90}|".repeat(60))
 }
 
-/// The answer that `deed` is; none: it is something to do.
-pub fn answer(deed: &str) -> Option<Discovery> {
-    let rule = match deed {
+/// The answer for an action; `None` if it is not an answer.
+pub fn answer(action: &str) -> Option<Discovery> {
+    let rule = match action {
         "wakes" => vec![costly(Field::Kernels); 32],
         _ => return None,
     };
     let mut answer = answers::good();
-    // Eight times as many terms as are taken.
+    // Eight times as many terms as are accepted.
     answer
         .wake
         .extend((0..63).map(|_| Wake::Udev(rule.clone())));

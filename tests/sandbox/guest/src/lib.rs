@@ -1,15 +1,16 @@
-//! A handler that behaves at its first call and misbehaves from then on, as the first word of its details says.
+//! A handler that answers well in its first call and misbehaves from then on, as the first word of its details says.
 //!
-//! Made with the bare contract instead of the SDK, which would not let it. There is nothing in it for other targets, where the exports' names cannot be linked.
+//! It uses the WIT bindings directly, because the SDK would prevent the misbehaviour. It is empty for other targets,
+//! where the names of the exports cannot be linked.
 #![cfg(target_family = "wasm")]
 
+mod actions;
 mod answers;
-mod computing;
-mod deeds;
+mod denied_access;
 mod devices;
-mod floods;
-mod hoarding;
-mod reaching;
+mod host_memory;
+mod output;
+mod resource_limits;
 
 #[allow(
     missing_docs,
@@ -36,14 +37,14 @@ use bindings::leafhost::discovery::types::{
     Description, Discovery, DiscoveryError, Problem, Request,
 };
 
-/// The name, padded with underscores: a test puts another in its place in the component's bytes.
+/// The name, padded with underscores: tests replace it in the component's bytes.
 static NAME: [u8; 24] = *b"@name:hostile___________";
-/// How `describe` goes, likewise: `good`, or a deed.
+/// What `describe` does: `good`, or an action.
 static DESCRIBE: [u8; 24] = *b"@describe:good__________";
-/// How `validate` goes, likewise.
+/// What `validate` does.
 static VALIDATE: [u8; 24] = *b"@validate:good__________";
 
-/// What stands behind the colon, without the padding.
+/// The text after the colon, without padding.
 fn marked(bytes: &'static [u8; 24]) -> String {
     let text = String::from_utf8_lossy(black_box(bytes));
     let text = text.trim_end_matches('_');
@@ -56,9 +57,9 @@ struct Hostile;
 
 impl Guest for Hostile {
     fn describe() -> Description {
-        let deed = marked(&DESCRIBE);
-        if deed != "good" {
-            deeds::commit(&deed, "");
+        let action = marked(&DESCRIBE);
+        if action != "good" {
+            actions::run(&action, "");
         }
         Description {
             name: marked(&NAME),
@@ -70,25 +71,25 @@ impl Guest for Hostile {
     }
 
     fn validate(_details: String) -> Result<(), Vec<Problem>> {
-        let deed = marked(&VALIDATE);
-        if deed != "good" {
-            deeds::commit(&deed, "");
+        let action = marked(&VALIDATE);
+        if action != "good" {
+            actions::run(&action, "");
         }
         Ok(())
     }
 
     fn discover(request: Request) -> Result<Discovery, DiscoveryError> {
-        let (deed, argument) = request
+        let (action, argument) = request
             .details
             .split_once(char::is_whitespace)
             .unwrap_or((&request.details, ""));
         let Some(cursor) = &request.cursor else {
-            return Ok(answers::first(deed));
+            return Ok(answers::first(action));
         };
-        if let Some(answer) = answers::answer(deed, argument, cursor) {
+        if let Some(answer) = answers::answer(action, argument, cursor) {
             return answer;
         }
-        deeds::commit(deed, argument);
+        actions::run(action, argument);
         Ok(answers::good())
     }
 }

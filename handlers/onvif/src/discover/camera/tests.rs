@@ -51,7 +51,7 @@ fn mk_camera(
     (host, requests)
 }
 
-fn ask(host: &FakeHost, may_tell: Result<(), &'static str>) -> Result<Told, Silence> {
+fn ask(host: &FakeHost, may_authenticate: Result<(), &'static str>) -> Result<Told, AskError> {
     let credentials = mk_credentials();
     let call = host.host();
     let asker = Asker {
@@ -59,7 +59,7 @@ fn ask(host: &FakeHost, may_tell: Result<(), &'static str>) -> Result<Told, Sile
         credentials: &credentials,
     };
     let xaddr = XAddr::new(URL).unwrap();
-    call.block_on(asker.ask(&xaddr, "uuid", may_tell, LIMIT))
+    call.block_on(asker.ask(&xaddr, "uuid", may_authenticate, LIMIT))
         .told
 }
 
@@ -101,7 +101,7 @@ fn assert_secret(requests: &Requests) {
 }
 
 #[test]
-fn a_camera_that_wants_nothing_is_told_nothing() {
+fn a_camera_that_wants_no_credentials_is_sent_none() {
     let (host, requests) = mk_camera(|_| true, |_| not_authorized());
     let told = ask(&host, Ok(())).unwrap();
     assert_eq!(told.info.manufacturer, "Example");
@@ -114,7 +114,7 @@ fn a_camera_that_wants_nothing_is_told_nothing() {
 }
 
 #[test]
-fn a_token_is_made_in_the_cameras_time() {
+fn a_token_uses_the_cameras_time() {
     let (host, requests) = mk_camera(has_token, |_| not_authorized());
     let told = ask(&host, Ok(())).unwrap();
     assert_eq!(told.info.manufacturer, "Example");
@@ -175,7 +175,7 @@ fn a_challenge_is_answered_with_a_digest() {
 }
 
 #[test]
-fn a_nonce_that_is_used_up_is_renewed_once_a_question() {
+fn an_expired_nonce_is_renewed_once_per_request() {
     for more in [", stale=true", ""] {
         let seen = Rc::new(RefCell::new(Vec::<String>::new()));
         let (host, requests) = mk_camera(
@@ -204,7 +204,7 @@ fn a_nonce_that_is_used_up_is_renewed_once_a_question() {
 }
 
 #[test]
-fn a_camera_that_refuses_for_ever_is_asked_little_more() {
+fn a_camera_that_always_refuses_gets_few_requests() {
     for (stale, sends) in [("", 1 + 3 + 1 + 1), (", stale=true", 1 + 4 + 1 + 1)] {
         let (host, requests) = mk_camera(
             |_| false,
@@ -236,7 +236,7 @@ fn a_camera_that_offers_only_basic_gets_a_token() {
 }
 
 #[test]
-fn who_may_not_be_told_is_told_nothing() {
+fn no_credentials_are_sent_where_they_are_not_allowed() {
     let (host, requests) = mk_camera(has_token, |_| not_authorized());
     let told = ask(&host, Err("they are withheld")).unwrap();
     assert_eq!(
@@ -247,7 +247,7 @@ fn who_may_not_be_told_is_told_nothing() {
 }
 
 #[test]
-fn a_clock_behind_a_password_is_read_off_the_response() {
+fn a_hidden_time_is_read_from_the_date_header() {
     let host = FakeHost::new().http_server("http://192.168.7.9:80", |request| {
         let mut response = if has_token(request) {
             let body = String::from_utf8_lossy(&request.body).into_owned();
@@ -270,9 +270,9 @@ fn a_clock_behind_a_password_is_read_off_the_response() {
         host: &call,
         credentials: &credentials,
     };
-    let mut visit = asker.visit(&xaddr, credentials.get("uuid").ok_or("none"), LIMIT);
-    call.block_on(visit.greet()).unwrap();
-    assert_eq!(visit.now().unwrap().xml(), "2010-09-16T07:50:45Z");
+    let mut exchange = asker.exchange(&xaddr, credentials.get("uuid").ok_or("none"), LIMIT);
+    call.block_on(exchange.ping()).unwrap();
+    assert_eq!(exchange.now().unwrap().xml(), "2010-09-16T07:50:45Z");
 }
 
 #[test]
@@ -302,8 +302,8 @@ fn a_redirect_is_not_followed() {
 }
 
 #[test]
-fn silence_says_what_it_was_and_whether_it_proves_anything() {
-    for (error, is_proof) in [
+fn an_error_tells_its_cause_and_whether_it_shows_absence() {
+    for (error, shows_absence) in [
         (net::Error::TimedOut, true),
         (net::Error::Refused, true),
         (net::Error::Unreachable, true),
@@ -316,17 +316,17 @@ fn silence_says_what_it_was_and_whether_it_proves_anything() {
             after: Duration::ZERO,
             result: Err(answer.clone()),
         });
-        let silence = ask(&host, Ok(())).unwrap_err();
-        assert_eq!(silence.is_proof(), is_proof, "{silence}");
+        let error = ask(&host, Ok(())).unwrap_err();
+        assert_eq!(error.shows_absence(), shows_absence, "{error}");
         assert_eq!(
-            silence.to_string(),
+            error.to_string(),
             format!("does not answer GetSystemDateAndTime: {error}")
         );
     }
 }
 
 #[test]
-fn a_camera_that_drips_takes_no_more_than_its_time() {
+fn a_camera_that_answers_byte_by_byte_is_stopped_at_its_time_limit() {
     let host = FakeHost::new().http_server("http://192.168.7.9:80", |request| {
         let asked = String::from_utf8_lossy(&request.body).into_owned();
         let is_greeting = asked.contains("<GetSystemDateAndTime ");

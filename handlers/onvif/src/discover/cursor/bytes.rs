@@ -1,10 +1,10 @@
-//! Numbers and texts as bytes: numbers of 7 bits a byte, the lowest first (LEB128), texts behind their length.
+//! Encodes numbers as LEB128 and texts as length and bytes.
 
-/// What is written so far.
+/// The bytes written so far.
 #[derive(Debug, Default)]
 pub(super) struct Writer(pub Vec<u8>);
 
-/// What is still to be read.
+/// The bytes still to be read.
 #[derive(Debug)]
 pub(super) struct Reader<'a>(pub &'a [u8]);
 
@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_come_back() {
+    fn numbers_are_read_back() {
         for number in [0, 1, 127, 128, 300, u64::MAX - 1, u64::MAX] {
             let mut writer = Writer::default();
             writer.number(number);
@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_number_or_text_is_none() {
+    fn invalid_bytes_are_refused() {
         assert_eq!(Reader(&[0x80; 11]).number(), None);
         assert_eq!(Reader(&[2, b'a']).text(), None);
         assert_eq!(Reader(&[1, 0xff]).text(), None);

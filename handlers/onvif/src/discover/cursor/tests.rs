@@ -36,14 +36,14 @@ fn mk_cursor() -> Cursor {
 }
 
 #[test]
-fn what_is_written_is_read() {
+fn a_written_cursor_is_read_back() {
     let cursor = mk_cursor();
     let bytes = cursor.clone().write();
     assert_eq!(Cursor::read(Some(&bytes)), cursor);
 }
 
 #[test]
-fn what_cannot_be_read_is_as_nothing() {
+fn an_unreadable_cursor_counts_as_empty() {
     assert_eq!(Cursor::read(None), Cursor::default());
     let bytes = mk_cursor().write();
     for end in 0..bytes.len() {
@@ -56,7 +56,7 @@ fn what_cannot_be_read_is_as_nothing() {
 }
 
 #[test]
-fn a_cursor_is_never_too_large_and_devices_stay_in_it() {
+fn a_cursor_stays_within_its_limit_and_keeps_present_cameras() {
     let mut cursor = Cursor::default();
     for n in 0..5_000_u64 {
         let url = format!("http://{n}");
@@ -84,7 +84,7 @@ fn a_cursor_is_never_too_large_and_devices_stay_in_it() {
 }
 
 #[test]
-fn what_is_too_large_by_itself_is_forgotten() {
+fn a_camera_too_large_for_a_cursor_is_forgotten() {
     let mut cursor = Cursor::default();
     for n in 0..10 {
         let failed = Failed {
@@ -108,7 +108,7 @@ fn what_is_too_large_by_itself_is_forgotten() {
 }
 
 #[test]
-fn a_digest_tells_where_a_text_ends() {
+fn a_digest_depends_on_where_texts_end() {
     assert_ne!(digest(["a", "b"]), digest(["ab"]));
     assert_eq!(digest(["a", "b"]), digest(["a", "b"]));
 }

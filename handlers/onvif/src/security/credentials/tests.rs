@@ -22,7 +22,7 @@ fn pair(user: &str, password: &str) -> (String, String) {
 }
 
 #[test]
-fn akris_three_ways_are_taken_and_the_later_wins() {
+fn akris_three_forms_are_accepted_and_the_later_wins() {
     let list: &[(&str, &[u8])] = &[
         ("device_credential_list", br#"["one", "two"]"#),
         ("one", br#"{"11111111-AAAA-bbbb-cccc-222222222222": {"username": "list", "password": "c2VjcmV0", "base64encoded": true}, "other": {"username": "o"}}"#),
@@ -58,7 +58,7 @@ fn akris_three_ways_are_taken_and_the_later_wins() {
 }
 
 #[test]
-fn problems_are_named_without_values() {
+fn problems_are_reported_without_values() {
     let secret = "hunter2";
     let hunter = secret.as_bytes();
     for (properties, problem) in [
@@ -118,7 +118,7 @@ fn problems_are_named_without_values() {
 }
 
 #[test]
-fn a_property_without_bytes_is_as_none() {
+fn an_empty_property_counts_as_absent() {
     let properties = [Property {
         name: "username_default".to_owned(),
         value: None,

@@ -15,7 +15,7 @@ const RFC_7616: [&str; 2] = [
 const CNONCE: &str = "f2/wE4q74E6zIJEtWaHKaf5wv/H5QzzpXusqGemxURZJ";
 
 #[test]
-fn the_answers_are_those_of_the_standards() {
+fn the_responses_match_the_examples_of_the_standards() {
     let rfc_2617 = r#"Digest realm="testrealm@host.com", qop="auth,auth-int", nonce="dcd98b7102dd2f0e8b11d0f600bfb0c093", opaque="5ccc069c403ebaf9f0171e9517f40e41""#;
     let rfc_2069 = r#"Digest realm="testrealm@host.com", nonce="dcd98b7102dd2f0e8b11d0f600bfb0c093", opaque="5ccc069c403ebaf9f0171e9517f40e41""#;
     let mufasa = mk_credential("Mufasa", "Circle of Life");
@@ -53,7 +53,7 @@ fn the_answers_are_those_of_the_standards() {
 }
 
 #[test]
-fn the_answer_names_what_it_was_made_of() {
+fn the_response_names_its_parameters() {
     let challenge = Challenge::strongest(RFC_7616).unwrap();
     assert_eq!(
         challenge.answer(&mk_credential("a\"b", "p"), ("POST", "/onvif"), "c", 10),
@@ -73,7 +73,7 @@ fn the_answer_names_what_it_was_made_of() {
 }
 
 #[test]
-fn the_strongest_that_we_can_answer_is_taken() {
+fn the_strongest_supported_challenge_is_used() {
     let strongest = |headers: &[&str]| {
         Challenge::strongest(headers.iter().copied())
             .map(|challenge| (challenge.algorithm, challenge.realm, challenge.is_stale))

@@ -1,0 +1,120 @@
+//! The answer to the agent: all devices, or those that changed.
+
+use std::borrow::Cow;
+
+use leafhost_sdk::{AttributeValue, Device, Discovery, Health};
+
+use super::Scan;
+use crate::discover::cursor::{Camera, digest};
+use crate::discover::devices;
+use crate::filter;
+
+impl Scan<'_> {
+    /// The devices of all present cameras.
+    pub fn rendered(&self) -> Vec<Device> {
+        let here = self
+            .cursor
+            .cameras
+            .iter()
+            .filter(|(_, camera)| camera.is_here());
+        here.filter(|(_, camera)| self.filter(camera).is_ok())
+            .map(|(url, camera)| devices::device(url, camera, self.details.identity))
+            .take(self.most)
+            .collect()
+    }
+
+    /// Applies the address filters to what the camera told.
+    pub(super) fn filter(&self, camera: &Camera) -> Result<(), filter::Dropped> {
+        let known = |text: &str| (!text.is_empty()).then(|| text.to_owned());
+        let (ip, mac) = (known(&camera.info.ip), known(&camera.info.mac));
+        filter::addresses(self.details, ip.as_deref(), mac.as_deref())
+    }
+
+    /// Reports why a known camera is left out or tells less than it could.
+    fn explain(&self, told: usize) {
+        if told == self.most {
+            let reason =
+                format!("there may be more cameras than the {told} devices an answer may have");
+            self.asker.host.skipped("cameras", "limits.devices", reason);
+        }
+        for (url, camera) in self
+            .cursor
+            .cameras
+            .iter()
+            .filter(|(_, camera)| camera.is_here())
+        {
+            let trouble = &camera.info.trouble;
+            match self.filter(camera) {
+                Err(dropped) => {
+                    let reason = match trouble.as_str() {
+                        "" => dropped.reason,
+                        trouble => format!("{} ({trouble})", dropped.reason),
+                    };
+                    self.asker.host.skipped(url, dropped.rule, reason);
+                }
+                Ok(()) if !trouble.is_empty() => {
+                    let reason = format!("is a device, but does not tell all: {trouble}");
+                    self.asker.host.skipped(url, "answer", reason);
+                }
+                Ok(()) => {}
+            }
+        }
+    }
+
+    /// The answer after a full scan.
+    pub fn everything(&mut self) -> Discovery {
+        let devices = self.rendered();
+        self.explain(devices.len());
+        let told = digest_of(&devices);
+        let before = self.cursor.told.replace(told);
+        if before == Some(told) && self.departed.is_empty() {
+            Discovery::unchanged()
+        } else if self.is_cut_short {
+            // A partial answer withdraws nothing, so the next answer must be complete.
+            self.cursor.told = None;
+            Discovery::partial(devices)
+        } else {
+            Discovery::complete(devices)
+        }
+    }
+
+    /// The answer after a partial scan: devices that differ from `before`.
+    pub fn difference(&mut self, before: &[Device]) -> Discovery {
+        let devices = self.rendered();
+        // Only a complete answer withdraws a camera.
+        let told = digest_of(&devices);
+        self.cursor.told = self.cursor.told.map(|_| told);
+        let changed: Vec<Device> = devices
+            .into_iter()
+            .filter(|device| !before.contains(device))
+            .collect();
+        if changed.is_empty() {
+            Discovery::unchanged()
+        } else {
+            Discovery::partial(changed)
+        }
+    }
+}
+
+/// A digest of devices.
+fn digest_of(devices: &[Device]) -> u64 {
+    let mut texts = Vec::new();
+    for device in devices {
+        texts.push(Cow::Borrowed(device.id.as_str()));
+        if let Health::Unhealthy(why) = &device.health {
+            texts.push(Cow::Borrowed(why));
+        }
+        for (name, value) in &device.properties {
+            texts.extend([name, value].map(|text| Cow::Borrowed(text.as_str())));
+        }
+        for attribute in &device.attributes {
+            texts.push(Cow::Borrowed(&attribute.name));
+            texts.push(match &attribute.value {
+                AttributeValue::Text(text) | AttributeValue::Version(text) => Cow::Borrowed(text),
+                AttributeValue::Integer(number) => Cow::Owned(number.to_string()),
+                AttributeValue::Boolean(yes) => Cow::Owned(yes.to_string()),
+            });
+        }
+    }
+    digest(texts.iter().map(AsRef::as_ref))
+}

@@ -1,0 +1,231 @@
+//! Updates the cursor from the outcomes of a scan.
+
+use std::time::Duration;
+
+use leafhost_sdk::net;
+
+use super::tasks::Outcome;
+use super::{FRESH, Scan, is_among};
+use crate::details::XAddrs;
+use crate::discover::camera::{AskError, Asked, Told};
+use crate::discover::candidates::Candidate;
+use crate::discover::cursor::{Camera, Failed, Moment};
+use crate::discover::devices;
+use crate::xaddr::{Host, XAddr};
+
+/// The same as [`FRESH`] if time ran out before the camera told everything.
+const CUT_SHORT: Moment = 30_000;
+/// How many scopes are remembered per camera.
+const MAX_SCOPES: usize = 64;
+/// A known camera is forgotten after so many missed scans.
+const MAX_MISSES: u64 = 8;
+
+impl Scan<'_> {
+    pub(super) fn apply(&mut self, outcome: Outcome, now: Moment, may_be_starting: bool) {
+        let host = self.asker.host;
+        match outcome {
+            Outcome::NoTime => self.is_cut_short = true,
+            Outcome::Later => {}
+            Outcome::Here(xaddr, took) => {
+                if let Some(camera) = self.cursor.cameras.get_mut(&xaddr.url) {
+                    camera.found(now);
+                    camera.took = milliseconds(took);
+                }
+            }
+            Outcome::Fails(xaddr, error) => self.fail(&xaddr.url, &error, now),
+            Outcome::Stays(xaddr) => {
+                host.skipped(
+                    &xaddr.url,
+                    "farewell",
+                    "somebody said that it goes; nothing shows that it has",
+                );
+                self.is_bye_unconfirmed = true;
+                if let Some(camera) = self.cursor.cameras.get_mut(&xaddr.url) {
+                    camera.false_bye = now;
+                }
+            }
+            Outcome::Silent(xaddr, error) => {
+                host.skipped(&xaddr.url, "answer", error.to_string());
+                self.miss(&xaddr.url, now);
+            }
+            Outcome::Asked(asked) => {
+                for asked in asked {
+                    self.apply_answer(asked, now, may_be_starting);
+                }
+            }
+            // It may reappear at another address, so the agent's grace period applies.
+            Outcome::Gone(xaddr) if self.follows_references() => self.miss(&xaddr.url, now),
+            Outcome::Gone(XAddr { url, .. }) => {
+                if let Some(camera) = self.cursor.cameras.remove(&url) {
+                    let id = devices::id(&url, &camera.uuid, self.details.identity);
+                    self.departed.push(id);
+                }
+            }
+        }
+    }
+
+    fn apply_answer(
+        &mut self,
+        (candidate, asked): (Candidate, Asked),
+        now: Moment,
+        may_be_starting: bool,
+    ) {
+        let url = candidate.xaddr.url.clone();
+        let held_back = self.refused(&url, now);
+        let refused = if asked.is_refused {
+            now
+        } else {
+            held_back.unwrap_or_default()
+        };
+        let error = match asked.told {
+            Ok(mut told) => {
+                self.cursor.failed.remove(&url);
+                let cameras = &self.cursor.cameras;
+                let before = cameras.get(&url).filter(|one| one.uuid == candidate.uuid);
+                let before = before.or_else(|| {
+                    let mut cameras = cameras.iter().filter(|_| self.follows_references());
+                    let (_, camera) = cameras.find(|(_, one)| one.uuid == candidate.uuid)?;
+                    Some(camera)
+                });
+                // An incomplete answer keeps the earlier values of what it lacks.
+                if let (Some(before), false) = (before, told.info.trouble.is_empty()) {
+                    told.info.fill(&before.info);
+                    if told.scopes.is_empty() {
+                        told.scopes.clone_from(&before.scopes);
+                    }
+                }
+                let moved = before.map(|before| (before.moved, before.moved_from.clone()));
+                let mut camera = remember(candidate, told, now);
+                (camera.moved, camera.moved_from) = moved.unwrap_or_default();
+                camera.refused = refused;
+                self.cursor.cameras.insert(url, camera);
+                return;
+            }
+            Err(error) => error,
+        };
+        let mut reason = error.to_string();
+        if !candidate.is_own {
+            reason.push_str("; it was announced from another address");
+        }
+        self.asker.host.skipped(&url, "answer", &reason);
+        if let Some(camera) = self.cursor.cameras.get_mut(&url) {
+            camera.refused = refused;
+            let is_same = camera.uuid == candidate.uuid;
+            if is_same && error.is_refusal() {
+                camera.found(now);
+                camera.announced = candidate.announced;
+                camera.claim = candidate.claim;
+                camera.asked = now;
+                camera.fresh_for = FRESH;
+                camera.info.trouble = error.to_string();
+                camera.hides_time = true;
+                return;
+            }
+            // A Hello can be forged, and the camera may be starting: the next full scan decides.
+            match (may_be_starting, is_same) {
+                (true, _) => {}
+                (false, true) => self.fail(&url, &error, now),
+                (false, false) => self.miss(&url, now),
+            }
+            return;
+        }
+        let times = self
+            .cursor
+            .failed
+            .get(&url)
+            .map_or(0, |failed| failed.times);
+        self.lost += usize::from(times == 0 && error.is_loss());
+        let failed = Failed {
+            times: times.saturating_add(1),
+            asked: now,
+            refused,
+            reason,
+        };
+        self.cursor.failed.insert(url, failed);
+    }
+
+    fn miss(&mut self, url: &str, now: Moment) {
+        if let Some(camera) = self.cursor.cameras.get_mut(url) {
+            if camera.is_here() {
+                self.cursor.told = None;
+            }
+            let misses = camera.misses.saturating_add(1);
+            camera.found(now);
+            camera.misses = misses;
+            camera.asked = now;
+        }
+    }
+
+    /// The camera announces itself but its service does not answer. A single failure may be packet loss unless the
+    /// connection was refused.
+    fn fail(&mut self, url: &str, error: &AskError, now: Moment) {
+        if let AskError::Network(net::Error::Denied(_)) = error {
+            self.miss(url, now);
+            return;
+        }
+        let Some(camera) = self.cursor.cameras.get_mut(url) else {
+            return;
+        };
+        let failures = camera.failures.saturating_add(1);
+        let is_sure = matches!(error, AskError::Network(net::Error::Refused))
+            || failures > 1
+            || !camera.is_here();
+        camera.found(now);
+        camera.failures = failures;
+        if is_sure {
+            camera.unhealthy = format!("it answers probes, but {error}");
+        }
+    }
+
+    /// Forgets cameras silent for too long, and the old address of a camera that announced a new one.
+    pub(super) fn forget_old(&mut self, announced: &[String]) {
+        self.cursor
+            .cameras
+            .retain(|_, camera| camera.misses <= MAX_MISSES);
+        if self.details.xaddrs == XAddrs::All {
+            return;
+        }
+        let here = |url: &str, camera: &Camera| {
+            let xaddr = XAddr::new(url).ok().filter(|_| camera.is_here())?;
+            Some((camera.uuid.clone(), xaddr.host))
+        };
+        let replaced: Vec<_> = announced
+            .iter()
+            .filter_map(|url| here(url, self.cursor.cameras.get(url)?))
+            .collect();
+        self.cursor.cameras.retain(|url, camera| {
+            is_among(announced, url)
+                || here(url, camera).is_none_or(|place| !replaced.contains(&place))
+        });
+    }
+}
+
+fn milliseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+fn remember(candidate: Candidate, mut told: Told, now: Moment) -> Camera {
+    if let (Host::Ip(ip), true) = (&candidate.xaddr.host, told.info.ip.is_empty()) {
+        told.info.ip = ip.to_string();
+    }
+    let mut scopes: Vec<String> = Vec::new();
+    for scope in candidate.scopes.into_iter().chain(told.scopes) {
+        let is_useful = devices::is_useful(&scope) && scopes.len() < MAX_SCOPES;
+        if is_useful && !scopes.contains(&scope) {
+            scopes.push(scope);
+        }
+    }
+    Camera {
+        uuid: candidate.uuid,
+        announced: candidate.announced,
+        claim: candidate.claim,
+        scopes,
+        info: told.info,
+        asked: now,
+        fresh_for: if told.is_cut_short { CUT_SHORT } else { FRESH },
+        checked: now,
+        took: milliseconds(told.took),
+        hides_time: told.hides_time,
+        ..Camera::default()
+    }
+}

@@ -1,0 +1,244 @@
+//! Runs the tasks of a scan concurrently, within a time limit.
+
+use std::time::Duration;
+
+use super::{FRESH, Scan};
+use crate::discover::camera::{self, AskError, Asked, Asker};
+use crate::discover::candidates::Candidate;
+use crate::discover::cursor::{Camera, Claim, Cursor, Moment};
+use crate::discover::now;
+use crate::xaddr::{Host, XAddr};
+
+/// How many cameras are asked concurrently.
+const AT_ONCE: usize = 64;
+/// Time limit for all tasks of a call, so that events wait no longer.
+const ASKING: Duration = Duration::from_secs(10);
+/// Least time limit for a ping of a known camera.
+const PING_TIMEOUT: Duration = Duration::from_secs(1);
+/// Pause before the second ping of a known camera: the first may have been lost.
+const SECOND_TRY: Duration = Duration::from_secs(1);
+/// How often a camera that sent Hello is tried: many send Hello before they can answer.
+const TRIES: u32 = 3;
+/// The last try begins at most this long after the first.
+const TRYING: Duration = Duration::from_millis(1_500);
+/// Pause before the second ping of a camera for which a Bye came.
+const SECOND_CHECK: Duration = Duration::from_millis(250);
+
+/// One thing to do with a camera.
+pub(super) enum Task {
+    /// Ping a known camera that did not announce itself.
+    Ping(XAddr),
+    /// Check the service of a known camera that announced itself.
+    Check(XAddr),
+    /// Ask for everything.
+    Ask(Candidate),
+    /// Check whether a camera for which a Bye came is gone.
+    CheckBye(XAddr, Duration),
+    /// Check it again: many cameras send Bye before they stop answering.
+    CheckByeAgain(XAddr, Duration),
+}
+
+/// The result of a [`Task`].
+pub(super) enum Outcome {
+    NoTime,
+    Later,
+    Here(XAddr, Duration),
+    Stays(XAddr),
+    Silent(XAddr, AskError),
+    Fails(XAddr, AskError),
+    Asked(Vec<(Candidate, Asked)>),
+    Gone(XAddr),
+}
+
+impl Scan<'_> {
+    pub(super) async fn run_tasks(&mut self, tasks: Vec<Task>, may_be_starting: bool) {
+        let this = &*self;
+        let host = this.asker.host;
+        let ends = host.elapsed().saturating_add(ASKING);
+        let tasks = tasks.into_iter().map(|task| async move {
+            let left = host.time_left().min(ends.saturating_sub(host.elapsed()));
+            if left < Duration::from_millis(500) {
+                return match task {
+                    Task::Check(_) => Outcome::Later,
+                    _ => Outcome::NoTime,
+                };
+            }
+            this.run_task(task, left, may_be_starting).await
+        });
+        let outcomes = host.all(AT_ONCE, tasks).await;
+        let now = now(host);
+        for outcome in outcomes {
+            self.apply(outcome, now, may_be_starting);
+        }
+    }
+
+    async fn run_task(&self, task: Task, left: Duration, may_be_starting: bool) -> Outcome {
+        match task {
+            Task::Ping(xaddr) => match self.ping(&xaddr, left, false).await {
+                Ok(took) => Outcome::Here(xaddr, took),
+                Err(error) => Outcome::Silent(xaddr, error),
+            },
+            Task::Check(xaddr) => match self.ping(&xaddr, left, true).await {
+                Ok(took) => Outcome::Here(xaddr, took),
+                Err(error) => Outcome::Fails(xaddr, error),
+            },
+            Task::Ask(candidate) => self.ask(candidate, left, may_be_starting).await,
+            Task::CheckBye(xaddr, limit) => {
+                match self.shows_itself(&xaddr, limit.min(left)).await {
+                    Some(_) => Outcome::Stays(xaddr),
+                    None => Outcome::Gone(xaddr),
+                }
+            }
+            Task::CheckByeAgain(xaddr, limit) => {
+                match self.shows_itself(&xaddr, limit.min(left)).await {
+                    Some(took) => Outcome::Here(xaddr, took),
+                    None => Outcome::Gone(xaddr),
+                }
+            }
+        }
+    }
+
+    /// Pings a known camera, twice if the first attempt gets no answer. A refusal counts as present only if the camera
+    /// announced itself or refused before: another host may have the address now and refuse everything.
+    async fn ping(
+        &self,
+        xaddr: &XAddr,
+        left: Duration,
+        is_announced: bool,
+    ) -> Result<Duration, AskError> {
+        let Asker { host, .. } = self.asker;
+        let began = host.elapsed();
+        let passed = || host.elapsed().saturating_sub(began);
+        let camera = self.cursor.cameras.get(&xaddr.url);
+        let limit = camera
+            .map_or(PING_TIMEOUT, answer_timeout)
+            .max(PING_TIMEOUT);
+        let mut answer = self.asker.ping(xaddr, limit.min(left)).await;
+        let has_time = left.saturating_sub(passed()) > SECOND_TRY + limit;
+        if has_time && answer.as_ref().is_err_and(AskError::shows_absence) {
+            host.sleep(SECOND_TRY).await;
+            answer = self.asker.ping(xaddr, limit).await;
+        }
+        let may_refuse = is_announced || camera.is_some_and(|camera| camera.hides_time);
+        match answer {
+            Err(error) if may_refuse && error.is_refusal() => Ok(passed()),
+            answer => answer,
+        }
+    }
+
+    /// Pings a camera twice. Returns how long it took to get anything that does not show its absence.
+    async fn shows_itself(&self, xaddr: &XAddr, limit: Duration) -> Option<Duration> {
+        let host = self.asker.host;
+        let began = host.elapsed();
+        for _ in 0..2 {
+            let answer = self.asker.ping(xaddr, limit).await;
+            let passed = host.elapsed().saturating_sub(began);
+            match answer {
+                Err(error) if error.shows_absence() => {}
+                Ok(took) => return Some(took),
+                Err(_) => return Some(passed),
+            }
+            host.sleep(SECOND_CHECK.saturating_sub(passed)).await;
+        }
+        None
+    }
+
+    /// Asks a camera at its address and, if that fails, at its alternative.
+    async fn ask(
+        &self,
+        mut candidate: Candidate,
+        left: Duration,
+        may_be_starting: bool,
+    ) -> Outcome {
+        let Asker { host, .. } = self.asker;
+        let began = host.elapsed();
+        let left = || left.saturating_sub(host.elapsed().saturating_sub(began));
+        let alternative = candidate.alternative.take();
+        let mut tries = 1;
+        loop {
+            let first = self.ask_at(&candidate, left()).await;
+            let is_unusable = first.told.is_err();
+            let mut all = vec![first];
+            if let (Some(alternative), true) = (&alternative, is_unusable) {
+                all.push(self.ask_at(alternative, left()).await);
+            }
+            let is_over = all.iter().any(|one| one.told.is_ok() || one.is_refused);
+            let pause = if is_over {
+                None
+            } else if may_be_starting {
+                let passed = host.elapsed().saturating_sub(began);
+                (tries < TRIES && passed < TRYING).then_some(TRYING / TRIES)
+            } else {
+                let has_time = tries == 1 && left() > SECOND_TRY + PING_TIMEOUT;
+                (has_time && self.has_second_chance(&candidate, &all)).then_some(SECOND_TRY)
+            };
+            let Some(pause) = pause else {
+                let asked = [Some(candidate), alternative.map(|alternative| *alternative)];
+                return Outcome::Asked(asked.into_iter().flatten().zip(all).collect());
+            };
+            tries += 1;
+            host.sleep(pause).await;
+        }
+    }
+
+    /// Whether to ask a camera again in this call because a packet may have been lost: always for known cameras, for a
+    /// few of the new ones.
+    fn has_second_chance(&self, candidate: &Candidate, asked: &[Asked]) -> bool {
+        let Cursor {
+            cameras, failed, ..
+        } = &self.cursor;
+        let is_loss = |one: &Asked| one.told.as_ref().is_err_and(AskError::is_loss);
+        let url = &candidate.xaddr.url;
+        if !asked.iter().any(is_loss) || failed.get(url).is_some_and(|before| before.times > 2) {
+            return false;
+        }
+        let chances = self.second_chances.get();
+        if cameras.get(url).is_none() {
+            self.second_chances.set(chances.saturating_sub(1));
+        }
+        cameras.get(url).is_some() || chances > 0
+    }
+
+    async fn ask_at(&self, candidate: &Candidate, left: Duration) -> Asked {
+        let may_authenticate = self.may_authenticate(candidate, now(self.asker.host));
+        let Candidate { xaddr, uuid, .. } = candidate;
+        let limit = camera::LIMIT.min(left);
+        self.asker.ask(xaddr, uuid, may_authenticate, limit).await
+    }
+
+    /// Whether a camera may be sent a password digest: if it announced itself from there or the operator named the
+    /// address, and it has not refused the credentials lately. Wrong passwords lock accounts.
+    fn may_authenticate(&self, candidate: &Candidate, now: Moment) -> Result<(), &'static str> {
+        if self.refused(&candidate.xaddr.url, now).is_some() {
+            return Err("it refused those given; they are tried again after a quarter of an hour");
+        }
+        let is_named = matches!(&candidate.xaddr.host, Host::Ip(ip) if self.details.names(*ip));
+        match candidate.claim {
+            _ if is_named => Ok(()),
+            Claim::Own => Ok(()),
+            Claim::Contested => Err(
+                "they are withheld: another host says that it is the same camera; name the right one in ipAddresses",
+            ),
+            Claim::Foreign => Err(
+                "they are withheld: the address is not the one the announcement came from; name it in ipAddresses",
+            ),
+        }
+    }
+
+    /// When credentials were refused at an address, if it is too early to try them again.
+    pub(super) fn refused(&self, url: &str, now: Moment) -> Option<Moment> {
+        let Cursor {
+            cameras, failed, ..
+        } = &self.cursor;
+        let camera = cameras.get(url).map(|camera| camera.refused);
+        let refused = camera.or_else(|| failed.get(url).map(|failed| failed.refused));
+        refused.filter(|refused| {
+            *refused != 0 && !self.asks_again && now.saturating_sub(*refused) < FRESH
+        })
+    }
+}
+
+/// Time limit for the answer of a camera that may be gone: twice what it took last time.
+pub(super) fn answer_timeout(camera: &Camera) -> Duration {
+    Duration::from_millis(camera.took.saturating_mul(2).clamp(750, 4_000))
+}

@@ -1,0 +1,131 @@
+//! A camera that comes and one that goes: from what it says to the Instance.
+//!
+//! The agent probes every ten seconds, and what is said meanwhile waits for the end of that. So it is said at different times:
+//! as a probe begins, a second later, and so on.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use leafhost_tests::agent::Home;
+use leafhost_tests::lan::Lan;
+use leafhost_tests::peer::Peer;
+use leafhost_tests::wait::within;
+
+use crate::calls::{self, Call};
+use crate::cameras::{agent, pass, start_cameras};
+use crate::table::Line;
+use crate::{median_and_worst, seconds};
+
+/// Cameras that stay.
+const STAYING: u16 = 10;
+/// Cameras that come and go, one after the other.
+const MOVING: u16 = 10;
+/// From one probe to the next.
+const INTERVAL: Duration = Duration::from_secs(10);
+/// How long after it has come one goes.
+const STAYS: Duration = Duration::from_secs(5);
+/// As the status is seen a little late: then a probe that is due has begun, and is far from its end.
+const BEGUN: Duration = Duration::from_millis(100);
+const TIMEOUT: Duration = Duration::from_secs(30);
+
+pub fn measure() -> Result<Vec<Line>> {
+    let lan = Lan::new()?;
+    let client = lan.host("client")?;
+    let mut cameras = start_cameras(&lan.host("cameras")?, STAYING + MOVING, 0)?;
+    for number in STAYING..STAYING + MOVING {
+        cameras.tell(&format!("off {number}"))?;
+    }
+    // It answers when it has obeyed.
+    cameras.ask("requests")?;
+    let (home, mut last) = agent(&client, STAYING.into())?;
+    let (mut arrivals, mut departures) = (Vec::new(), Vec::new());
+    for number in 0..MOVING {
+        let probed = a_probes_begin(&home, &mut last)?;
+        let mut comes = probed + BEGUN + Duration::from_secs(number.into());
+        if comes < Instant::now() {
+            comes += INTERVAL;
+        }
+        let moving = STAYING + number;
+        let found = usize::from(STAYING) + 1;
+        arrivals.push(say(
+            &mut cameras,
+            &home,
+            comes,
+            "on",
+            "hello",
+            moving,
+            found,
+        )?);
+        let goes = comes + STAYS;
+        let found = STAYING.into();
+        departures.push(say(&mut cameras, &home, goes, "off", "bye", moving, found)?);
+    }
+    // The one that goes as a probe begins is the first, too.
+    departures.rotate_left(usize::from(MOVING / 2));
+    Ok(vec![
+        line("camera says Hello → its Instance", &mut arrivals),
+        line("camera says Bye → its Instance withdrawn", &mut departures),
+    ])
+}
+
+/// When the latest probe began, seen at its end.
+fn a_probes_begin(home: &Home, last: &mut Call) -> Result<Instant> {
+    loop {
+        *last = calls::next(home, Some(last))?;
+        if last.events.iter().any(|event| event == "timer") {
+            return Instant::now()
+                .checked_sub(last.wall)
+                .context("it began before the clock did");
+        }
+    }
+}
+
+/// Has a camera switched and say so at a time; how long it takes until there are so many Instances.
+fn say(
+    cameras: &mut Peer,
+    home: &Home,
+    when: Instant,
+    switch: &str,
+    what: &str,
+    number: u16,
+    found: usize,
+) -> Result<Duration> {
+    pass(when.saturating_duration_since(Instant::now()))?;
+    cameras.tell(&format!("{switch} {number}"))?;
+    // It answers when it has obeyed.
+    cameras.ask("requests")?;
+    let said = Instant::now();
+    cameras.tell(&format!("{what} {number}"))?;
+    Ok(until(home, what, found)? - said)
+}
+
+fn line(what: &str, times: &mut [Duration]) -> Line {
+    let in_order: Vec<_> = times.iter().copied().map(seconds).collect();
+    let (median, worst) = median_and_worst(times);
+    Line {
+        what: format!("{what}, worst of {MOVING}"),
+        value: seconds(worst),
+        target: "≤ 2 s".into(),
+        reference: format!(
+            "median {}; said as a probe begins, a second later, …: {}",
+            seconds(median),
+            in_order.join(", ")
+        ),
+    }
+}
+
+/// When there were so many files of Instances.
+fn until(home: &Home, what: &str, count: usize) -> Result<Instant> {
+    let folder = home.path().join("state/instances/default");
+    within(TIMEOUT, what, || {
+        let names = fs::read_dir(&folder).with_context(|| format!("no {}", folder.display()))?;
+        let found = names
+            .filter_map(Result::ok)
+            .filter(|entry| entry.path().extension().is_some_and(|is| is == "yaml"))
+            .count();
+        ensure!(found == count, "{found} Instances");
+        Ok(Instant::now())
+    })
+    .with_context(|| home.log())
+}

@@ -1,0 +1,121 @@
+//! Few devices and very many, from three Configurations of one handler: what a device costs.
+//!
+//! From when the Configurations count until all Instances and CDI specs are on disk. What is compared is that time divided by the devices:
+//! that of 10,000 with that of 1,000, of which whatever costs the same for any number is no part to speak of. With 10 it would
+//! be most of it, so that anything would do beside it.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use leafhost_tests::agent::Home;
+use serde_json::Value;
+
+use crate::busy_agent::{as_installed, configuration};
+use crate::process::{Memory, mb, pass};
+use crate::statistics::quantile;
+use crate::table::Line;
+use crate::watch::{Watch, What, is_placed};
+
+/// How long a file has to be at rest until it counts.
+const SETTLE: Duration = Duration::from_millis(200);
+const CONFIGURATIONS: usize = 3;
+/// Devices, and how often it is done with so many.
+const STEPS: [(usize, usize); 4] = [(10, 5), (100, 5), (1_000, 5), (10_000, 3)];
+
+pub fn measure() -> Result<Vec<Line>> {
+    let mut each = Vec::new();
+    let mut memory = 0;
+    for (devices, times) in STEPS {
+        let mut took = Vec::new();
+        for _ in 0..times {
+            let (time, resident) = appear(devices)?;
+            took.push(time.div_f64(f64::from(u32::try_from(devices)?)));
+            memory = resident;
+        }
+        took.sort();
+        each.push(quantile(&took, 0.5));
+    }
+    let [ten, hundred, thousand, all] = each.as_slice() else {
+        anyhow::bail!("{} steps", each.len());
+    };
+    let us = |time: &Duration| format!("{:.0} µs", time.as_secs_f64() * 1e6);
+    Ok(vec![Line {
+        what: format!(
+            "10,000 devices from {CONFIGURATIONS} Configurations of one handler: time a device, over that of 1,000"
+        ),
+        value: format!("{:.2} ×", all.as_secs_f64() / thousand.as_secs_f64()),
+        target: "≤ 1.2 ×".into(),
+        reference: format!(
+            "a device takes {} of 10, {} of 100, {} of 1,000, {} of 10,000, its Instance and CDI entry synced (medians); agent's memory then {}",
+            us(ten),
+            us(hundred),
+            us(thousand),
+            us(all),
+            mb(memory)
+        ),
+    }])
+}
+
+/// Has so many devices found; how long it takes, and the agent's memory in KiB.
+fn appear(devices: usize) -> Result<(Duration, u32)> {
+    let mut home = Home::new()?;
+    as_installed(&mut home)?;
+    home.add_handler("mock-gpu")?;
+    let folder = home.path().join("state/instances/default");
+    fs::create_dir_all(&folder)?;
+    fs::create_dir_all(home.cdi())?;
+    home.start(&[])?;
+    home.until("the handler is loaded", |status| {
+        status.pointer("/handlers/0").is_some()
+    })?;
+    pass(Duration::from_millis(500))?;
+    let watch = Watch::new(&[folder.clone(), home.cdi().to_owned()])?;
+    for number in 0..CONFIGURATIONS {
+        let count = (devices + CONFIGURATIONS - 1 - number) / CONFIGURATIONS;
+        let text = configuration(
+            &format!("gpus-{number}"),
+            "mock-gpu",
+            &format!("count: {count}"),
+        );
+        home.write(&format!("configurations/gpus-{number}.yaml"), text)?;
+    }
+    let counts = Instant::now() + SETTLE;
+    let mut instances = 0;
+    let mut entries: BTreeMap<PathBuf, usize> = BTreeMap::new();
+    while instances < devices || entries.values().sum::<usize>() < devices {
+        let placed = watch.next("all devices", |what| {
+            is_placed(what, "yaml") || is_placed(what, "json")
+        });
+        let placed = placed
+            .with_context(|| format!("{instances} Instances, {entries:?}\n{}", home.log()))?;
+        let What::Placed(path) = placed.what else {
+            continue;
+        };
+        if path.starts_with(&folder) {
+            instances += 1;
+        } else {
+            entries.insert(path.clone(), specified(&path)?);
+        }
+    }
+    for folder in [&folder, home.cdi()] {
+        File::open(folder)?.sync_all()?;
+    }
+    let took = Instant::now().saturating_duration_since(counts);
+    ensure!(
+        instances == devices,
+        "{instances} files for {devices} devices"
+    );
+    Ok((took, Memory::of(home.pid()?)?.resident))
+}
+
+/// How many devices a CDI spec has, without the one that stands for all.
+fn specified(path: &PathBuf) -> Result<usize> {
+    let spec: Value = serde_json::from_slice(&fs::read(path)?)?;
+    let devices = spec.get("devices").and_then(Value::as_array);
+    let devices = devices.context("no devices")?.iter();
+    let names = devices.filter_map(|device| device.get("name")?.as_str());
+    Ok(names.filter(|name| *name != "all").count())
+}

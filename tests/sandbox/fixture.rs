@@ -1,0 +1,298 @@
+//! One agent with a well-behaved neighbour handler and a hostile one.
+
+use std::fs;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use anyhow::{Context, Result, ensure};
+use leafhost_tests::agent::Home;
+use leafhost_tests::program;
+use leafhost_tests::wait::eventually;
+use serde_json::Value;
+
+mod checks;
+pub use checks::native_code;
+
+/// How many Configurations the neighbour serves.
+const NEIGHBOURS: usize = 3;
+/// How late a call of the neighbour may start: a bucket of `leafhost_handler_late_seconds`.
+const LATE: &str = "0.05";
+
+/// The tests measure lateness, so only one agent runs at a time.
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
+/// The guest's name, and what it does before it is asked for devices.
+#[derive(Debug, Clone, Copy)]
+pub struct Guest<'a> {
+    pub name: &'a str,
+    pub describe: &'a str,
+    pub validate: &'a str,
+}
+
+impl Default for Guest<'_> {
+    fn default() -> Self {
+        Self {
+            name: "hostile",
+            describe: "good",
+            validate: "good",
+        }
+    }
+}
+
+impl Guest<'_> {
+    /// The component.
+    pub fn wasm(&self) -> Result<Vec<u8>> {
+        let mut bytes = fs::read(program::guest("sandbox")?)?;
+        for (mark, value) in [
+            ("@name:", self.name),
+            ("@describe:", self.describe),
+            ("@validate:", self.validate),
+        ] {
+            let at = bytes
+                .windows(mark.len())
+                .position(|at| at == mark.as_bytes())
+                .with_context(|| format!("{mark} is not in the component"))?;
+            let place = bytes
+                .get_mut(at..at + 24)
+                .context("the component is cut off")?;
+            let text = format!("{:_<24}", format!("{mark}{value}"));
+            ensure!(text.len() == 24, "{value} is too long");
+            place.copy_from_slice(text.as_bytes());
+        }
+        Ok(bytes)
+    }
+}
+
+/// A Configuration of a handler.
+pub fn configuration(name: &str, handler: &str, details: &str) -> String {
+    let details = serde_json::Value::from(details);
+    format!(
+        "apiVersion: akri.sh/v0\nkind: Configuration\nmetadata: {{name: {name}}}\nspec:\n  \
+         discoveryHandler: {{name: {handler}, discoveryDetails: {details}}}\n"
+    )
+}
+
+/// Results of a call that are not faults.
+const RESULTS: [&str; 3] = ["\"ok\"", "unavailable", "invalid-details"];
+
+/// What a misbehaviour must lead to.
+#[derive(Debug, Clone, Copy)]
+pub struct Outcome<'a> {
+    /// The fault's reason, as in `leafhost_handler_faults_total`, or one of [`RESULTS`].
+    pub reason: &'a str,
+    /// A text that the session's status must contain.
+    pub words: &'a str,
+}
+
+/// The neighbour's calls, how many of them were in time, and the hostile handler's Instances.
+type Before = ((f64, f64), Vec<Value>);
+
+/// An agent whose neighbour is running.
+pub struct Fixture {
+    pub home: Home,
+    /// The neighbour's Instances.
+    before: Vec<Value>,
+    /// How many Configurations the hostile handler has.
+    hostile_configurations: usize,
+    _alone: MutexGuard<'static, ()>,
+}
+
+impl Fixture {
+    /// Starts the agent with a hostile handler that has these grants.
+    pub fn with(guest: Guest<'_>, grants: &str) -> Result<Self> {
+        let alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut home = Home::new()?;
+        let neighbour = Guest {
+            name: "neighbour",
+            ..Guest::default()
+        };
+        let both = "udev: {subsystems: [\"*\"]}\nnetwork: {interfaces: [lo]}\n";
+        home.write("handlers/neighbour.grants.yaml", both)?;
+        home.write("handlers/neighbour.wasm", neighbour.wasm()?)?;
+        home.write("handlers/hostile.grants.yaml", grants)?;
+        home.write("handlers/hostile.wasm", guest.wasm()?)?;
+        for number in 0..NEIGHBOURS {
+            let name = format!("neighbour-{number}");
+            let text = configuration(&name, "neighbour", "good");
+            home.write(&format!("configurations/{name}.yaml"), text)?;
+        }
+        home.start(&[])?;
+        let before = home.instances(NEIGHBOURS)?;
+        Ok(Self {
+            home,
+            before,
+            hostile_configurations: 0,
+            _alone: alone,
+        })
+    }
+
+    /// Adds a handler.
+    pub fn add(&self, source: &str, wasm: impl AsRef<[u8]>, grants: &str) -> Result<()> {
+        self.home
+            .write(&format!("handlers/{source}.grants.yaml"), grants)?;
+        self.home.write(&format!("handlers/{source}.wasm"), wasm)
+    }
+
+    /// Adds a Configuration.
+    pub fn configure(&self, name: &str, handler: &str, details: &str) -> Result<()> {
+        let text = configuration(name, handler, details);
+        self.home
+            .write(&format!("configurations/{name}.yaml"), text)
+    }
+
+    /// Waits until the session of a Configuration shows the outcome.
+    pub fn until_session_shows(&self, name: &str, named: Outcome<'_>) -> Result<()> {
+        let what = format!("{name}: {} {}", named.reason, named.words);
+        let is_named = |status: &Value| {
+            let session = session(status, name).to_string();
+            session.contains(named.reason) && session.contains(named.words)
+        };
+        self.home.until(&what, is_named).map(drop)
+    }
+
+    /// Checks that the neighbour's Instances are unchanged.
+    pub fn check_neighbour(&self) -> Result<()> {
+        let stayed = self.instances_of("neighbour", NEIGHBOURS)? == self.before;
+        ensure!(stayed, "the neighbour's devices are others");
+        Ok(())
+    }
+
+    /// The value of a metrics series, 0 if it is missing.
+    pub fn metric(&self, series: &str) -> Result<f64> {
+        let agent: Value =
+            serde_json::from_slice(&fs::read(self.home.path().join("state/agent.json"))?)?;
+        let address = agent
+            .get("address")
+            .and_then(Value::as_str)
+            .context("no address")?;
+        let text = ureq::get(format!("http://{address}/metrics"))
+            .call()?
+            .into_body()
+            .read_to_string()?;
+        let value = text
+            .lines()
+            .find_map(|line| line.strip_prefix(series)?.trim().parse().ok());
+        Ok(value.unwrap_or(0.0))
+    }
+
+    /// The neighbour's calls so far, and how many of them started in time.
+    fn calls(&self) -> Result<(f64, f64)> {
+        let series = |what: &str, le: &str| {
+            format!("leafhost_handler_late_seconds_{what}{{{le}handler=\"neighbour\"}}")
+        };
+        let le = format!("le=\"{LATE}\",");
+        Ok((
+            self.metric(&series("count", ""))?,
+            self.metric(&series("bucket", &le))?,
+        ))
+    }
+
+    /// Runs all `actions` at the same time, each in a Configuration of its own that has a device first. Waits until
+    /// every outcome is reported, then checks that nothing else is affected.
+    pub fn misbehave(&mut self, actions: &[(&str, Outcome<'_>)]) -> Result<()> {
+        self.retry_until_in_time(|fixture| fixture.misbehave_once(actions))
+    }
+
+    /// Gives the hostile handler `count` Configurations in one file and checks that nothing else is affected.
+    pub fn serve_many(&mut self, count: usize) -> Result<()> {
+        let one = |number| configuration(&format!("hostile-{number}"), "hostile", "good");
+        let documents: Vec<String> = (0..count).map(one).collect();
+        self.home
+            .write("configurations/many.yaml", documents.join("---\n"))?;
+        self.hostile_configurations = count;
+        let mine = self.instances_of("hostile", count)?;
+        self.retry_until_in_time(|fixture| Ok((fixture.calls()?, mine.clone())))
+    }
+
+    /// Runs `act` until the neighbour was called in time throughout, at most three times: a machine that is busy
+    /// elsewhere delays calls as well. `act` returns the neighbour's calls before, and the hostile handler's Instances
+    /// that must stay.
+    fn retry_until_in_time(
+        &mut self,
+        mut act: impl FnMut(&mut Self) -> Result<Before>,
+    ) -> Result<()> {
+        let mut tries = 0;
+        loop {
+            let ((calls_before, in_time_before), mine) = act(self)?;
+            eventually("the neighbour is called on", || {
+                let (calls, _) = self.calls()?;
+                ensure!(calls >= calls_before + 6.0, "{calls} calls");
+                Ok(())
+            })?;
+            let (calls, in_time) = self.calls()?;
+            self.check_neighbour()?;
+            let now = self.instances_of("hostile", self.hostile_configurations)?;
+            let stayed = mine.iter().all(|instance| now.contains(instance));
+            ensure!(stayed, "the hostile handler's devices are others");
+            let late = (calls - calls_before) - (in_time - in_time_before);
+            if late <= 0.0 {
+                return Ok(());
+            }
+            tries += 1;
+            ensure!(
+                tries < 3,
+                "{late} of the neighbour's calls began more than {LATE} s late"
+            );
+        }
+    }
+
+    fn misbehave_once(&mut self, actions: &[(&str, Outcome<'_>)]) -> Result<Before> {
+        // Earlier Configurations stay and keep failing now and then; that must not matter either.
+        let first = self.hostile_configurations;
+        self.hostile_configurations += actions.len();
+        for (number, (details, _)) in actions.iter().enumerate() {
+            let name = format!("hostile-{}", first + number);
+            self.configure(&name, "hostile", details)?;
+        }
+        let mine = self.instances_of("hostile", self.hostile_configurations)?;
+        let before = self.calls()?;
+        for (number, (details, named)) in actions.iter().enumerate() {
+            let name = format!("hostile-{}", first + number);
+            self.until_session_shows(&name, *named)
+                .with_context(|| (*details).to_owned())?;
+            if RESULTS.contains(&named.reason) {
+                continue;
+            }
+            let series = format!(
+                "leafhost_handler_faults_total{{handler=\"hostile\",reason=\"{}\"}}",
+                named.reason
+            );
+            ensure!(self.metric(&series)? >= 1.0, "{details} is not counted");
+        }
+        Ok((before, mine))
+    }
+
+    /// The Instances of the Configurations with this prefix, once there are `count` of them.
+    pub fn instances_of(&self, configuration: &str, count: usize) -> Result<Vec<Value>> {
+        eventually(&format!("{count} Instances of {configuration}"), || {
+            let status = self.home.status()?;
+            let all = status.get("instances").and_then(Value::as_array);
+            let found: Vec<Value> = all
+                .into_iter()
+                .flatten()
+                .filter(|instance| {
+                    instance
+                        .pointer("/spec/configurationName")
+                        .and_then(Value::as_str)
+                        .is_some_and(|name| name.starts_with(configuration))
+                })
+                .cloned()
+                .collect();
+            ensure!(found.len() == count, "{} of them, {status:#}", found.len());
+            Ok(found)
+        })
+        .with_context(|| self.home.log())
+    }
+}
+
+/// What the status says of a Configuration.
+pub fn session<'a>(status: &'a Value, configuration: &str) -> &'a Value {
+    let all = status.get("configurations").and_then(Value::as_array);
+    all.into_iter()
+        .flatten()
+        .find(|one| {
+            one.get("name")
+                .and_then(Value::as_str)
+                .is_some_and(|name| name.ends_with(configuration))
+        })
+        .unwrap_or(&Value::Null)
+}
