@@ -31,7 +31,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn versions_are_semantic() {
+    fn semantic_versions_are_recognized() {
         for text in [
             "1.2.3",
             "0.0.0",
@@ -50,7 +50,7 @@ mod tests {
     }
 
     #[test]
-    fn quantities_are_those_of_kubernetes() {
+    fn kubernetes_quantities_are_recognized() {
         for text in [
             "80Gi", "1", "1.5", ".5", "5.", "100m", "1e3", "1E-3", "1E", "-1", "+1Ki",
         ] {

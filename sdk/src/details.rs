@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn no_text_is_an_empty_map() {
+    fn an_empty_text_is_an_empty_map() {
         for text in ["", "  \n", "# nothing\n", "{}", "count: 0"] {
             assert_eq!(parse(text), Ok(AllOptional { count: 0 }), "{text:?}");
         }

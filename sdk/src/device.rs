@@ -181,7 +181,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_said_twice_has_the_last_value() {
+    fn a_repeated_name_has_the_last_value() {
         let device = Device::new("d")
             .property("A", "1")
             .property("B", "2")
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_is_at_the_same_path_for_reading_and_writing() {
+    fn a_node_has_the_same_path_and_is_read_write() {
         assert_eq!(
             Device::new("d").node("/dev/video0").device_nodes,
             [DeviceNode {
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mount_is_read_only_unless_said_otherwise() {
+    fn a_mount_is_read_only_by_default() {
         let mounts = Device::new("d")
             .mount("/run/udev")
             .mount_at("/srv/a", "/a", false)

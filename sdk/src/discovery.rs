@@ -149,7 +149,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_handler_that_says_nothing_is_called_after_ten_seconds() {
+    fn the_default_wake_is_after_ten_seconds() {
         let table = [
             (Discovery::unchanged(), vec![Wake::After(10_000)]),
             (Discovery::unchanged().until_changed(), vec![]),

@@ -10,19 +10,19 @@ use crate::{Budget, Level};
 
 #[cfg(target_family = "wasm")]
 pub(crate) mod component;
+mod executor;
 #[cfg(not(target_family = "wasm"))]
 pub(crate) mod native;
 mod network;
-pub(crate) mod waiting;
-mod work;
+pub(crate) mod wait_list;
 
 #[cfg(target_family = "wasm")]
 pub(crate) use component as imports;
+#[cfg(not(target_family = "wasm"))]
+pub(crate) use executor::unless;
 pub(crate) use imports::Imports;
 #[cfg(not(target_family = "wasm"))]
 pub(crate) use native as imports;
-#[cfg(not(target_family = "wasm"))]
-pub(crate) use work::unless;
 
 /// The capabilities of one call.
 ///

@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_link_local_address_is_bound_with_its_scope() {
+    fn a_link_local_address_is_bound_with_its_scope_id() {
         let addresses = ["192.168.7.2", "fe80::1", "2001:db8::1"].map(|ip| Address {
             ip: ip.parse().unwrap(),
             prefix: 24,
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn a_network_contains_what_shares_its_prefix() {
+    fn a_network_contains_addresses_with_its_prefix() {
         for (own, prefix, other, inside) in [
             ("192.168.7.2", 24, "192.168.7.200", true),
             ("192.168.7.2", 24, "192.168.8.2", false),

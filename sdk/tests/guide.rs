@@ -20,7 +20,7 @@ fn block(info: &str) -> Option<&'static str> {
 }
 
 #[test]
-fn a_handler_for_a_real_device_is_at_most_30_lines() {
+fn the_guides_handler_has_at_most_30_lines() {
     let (handler, _) = block("rust,file:src/lib.rs")
         .unwrap()
         .split_once("\n#[cfg(test)]")
@@ -30,7 +30,7 @@ fn a_handler_for_a_real_device_is_at_most_30_lines() {
 }
 
 #[test]
-fn the_configuration_has_the_details_the_handler_is_tried_with() {
+fn the_guides_configuration_has_the_details_of_its_test() {
     let details = block("yaml,file:details.yaml").unwrap();
     assert!(
         block("yaml,file:configuration.yaml")
@@ -45,7 +45,7 @@ fn the_configuration_has_the_details_the_handler_is_tried_with() {
 }
 
 #[test]
-fn the_table_of_versions_names_this_one() {
+fn the_table_of_versions_has_this_version() {
     let version = env!("CARGO_PKG_VERSION").rsplit_once('.').unwrap().0;
     assert!(GUIDE.contains(&format!("\n| {version} | ")));
 }

@@ -1,4 +1,4 @@
-//! What the agent itself costs: a table of values, targets and what to compare them with.
+//! Benchmarks of the agent, printed as a table of values, targets and references.
 //!
 //! Run by `make bench`, as root: devices are plugged in, and made to say that they changed. Names of measures as arguments choose
 //! some of them: `cargo bench --bench agent -- memory idle`. `order` is none of them: it is what `make tuned` needs.

@@ -1,4 +1,5 @@
-//! Allocate by the stand-in, beside the write of the same bytes to the same folder by the same steps.
+//! Allocate calls by the kubelet's stand-in, compared with writing the same bytes to the same folder in the same
+//! steps.
 
 use std::time::{Duration, Instant};
 
@@ -13,7 +14,7 @@ use crate::disk::write;
 use crate::statistics::{metric, ms, quantile};
 use crate::table::Line;
 
-/// So many Instances, each with so many slots, every slot allocated once.
+/// Instances and slots of each; every slot is allocated once.
 const INSTANCES: usize = 100;
 const SLOTS: usize = 5;
 
@@ -37,8 +38,8 @@ pub fn measure() -> Result<Vec<Line>> {
     home.write("configurations/bench.yaml", configuration())?;
     home.start(&["--metrics-listen", METRICS])?;
     let stored = home.path().join("state/instances/default");
-    // On a thread of its own: the stand-in writes its checkpoint meanwhile.
-    let apart = tokio::runtime::Builder::new_current_thread()
+    // A separate runtime, because the stand-in writes its checkpoint meanwhile.
+    let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
     let (mut asked, mut wrote) = (Vec::new(), Vec::new());
@@ -53,7 +54,7 @@ pub fn measure() -> Result<Vec<Line>> {
             .device_plugins()
             .join(format!("leafhost-{name}.sock"));
         let endpoint = Endpoint::from_shared(format!("unix:{}", socket.display()))?;
-        let mut client = DevicePluginClient::new(apart.block_on(endpoint.connect())?);
+        let mut client = DevicePluginClient::new(runtime.block_on(endpoint.connect())?);
         for slot in 0..SLOTS {
             let request = AllocateRequest {
                 container_requests: vec![ContainerAllocateRequest {
@@ -61,7 +62,7 @@ pub fn measure() -> Result<Vec<Line>> {
                 }],
             };
             let begun = Instant::now();
-            let answer = apart.block_on(client.allocate(request))?;
+            let answer = runtime.block_on(client.allocate(request))?;
             asked.push(begun.elapsed());
             ensure!(answer.into_inner().container_responses.len() == 1);
             wrote.push(write(&stored.join(format!("{name}.yaml")))?);

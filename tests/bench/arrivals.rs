@@ -1,7 +1,7 @@
-//! A camera that comes and one that goes: from what it says to the Instance.
+//! Time from a camera's Hello or Bye to the change of its Instance.
 //!
-//! The agent probes every ten seconds, and what is said meanwhile waits for the end of that. So it is said at different times:
-//! as a probe begins, a second later, and so on.
+//! The agent probes every ten seconds and handles Hello and Bye only after a probe. So they are sent at different
+//! times: when a probe begins, a second later, and so on.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -19,13 +19,13 @@ use crate::{median_and_worst, seconds};
 
 /// Cameras that stay.
 const STAYING: u16 = 10;
-/// Cameras that come and go, one after the other.
+/// Cameras that come and go one after another.
 const MOVING: u16 = 10;
-/// From one probe to the next.
+/// Time between two probes.
 const INTERVAL: Duration = Duration::from_secs(10);
-/// How long after it has come one goes.
+/// How long a camera stays.
 const STAYS: Duration = Duration::from_secs(5);
-/// As the status is seen a little late: then a probe that is due has begun, and is far from its end.
+/// The status is read slightly late: after this time a due probe has begun and is far from its end.
 const BEGUN: Duration = Duration::from_millis(100);
 const TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -36,7 +36,7 @@ pub fn measure() -> Result<Vec<Line>> {
     for number in STAYING..STAYING + MOVING {
         cameras.tell(&format!("off {number}"))?;
     }
-    // It answers when it has obeyed.
+    // The answer shows that the commands were executed.
     cameras.ask("requests")?;
     let (home, mut last) = agent(&client, STAYING.into())?;
     let (mut arrivals, mut departures) = (Vec::new(), Vec::new());
@@ -61,7 +61,7 @@ pub fn measure() -> Result<Vec<Line>> {
         let found = STAYING.into();
         departures.push(say(&mut cameras, &home, goes, "off", "bye", moving, found)?);
     }
-    // The one that goes as a probe begins is the first, too.
+    // Sorts the camera that leaves when a probe begins first.
     departures.rotate_left(usize::from(MOVING / 2));
     Ok(vec![
         line("camera says Hello → its Instance", &mut arrivals),
@@ -69,7 +69,7 @@ pub fn measure() -> Result<Vec<Line>> {
     ])
 }
 
-/// When the latest probe began, seen at its end.
+/// When the latest probe began, computed at its end.
 fn a_probes_begin(home: &Home, last: &mut Call) -> Result<Instant> {
     loop {
         *last = calls::next(home, Some(last))?;
@@ -81,7 +81,7 @@ fn a_probes_begin(home: &Home, last: &mut Call) -> Result<Instant> {
     }
 }
 
-/// Has a camera switched and say so at a time; how long it takes until there are so many Instances.
+/// Switches a camera and has it send Hello or Bye at a time; returns how long the Instances take to change.
 fn say(
     cameras: &mut Peer,
     home: &Home,
@@ -93,7 +93,7 @@ fn say(
 ) -> Result<Duration> {
     pass(when.saturating_duration_since(Instant::now()))?;
     cameras.tell(&format!("{switch} {number}"))?;
-    // It answers when it has obeyed.
+    // The answer shows that the commands were executed.
     cameras.ask("requests")?;
     let said = Instant::now();
     cameras.tell(&format!("{what} {number}"))?;
@@ -115,7 +115,7 @@ fn line(what: &str, times: &mut [Duration]) -> Line {
     }
 }
 
-/// When there were so many files of Instances.
+/// The time at which there are `count` Instance files.
 fn until(home: &Home, what: &str, count: usize) -> Result<Instant> {
     let folder = home.path().join("state/instances/default");
     within(TIMEOUT, what, || {

@@ -1,7 +1,7 @@
-//! An agent with all five handlers in use and many sessions, which are called whenever the bench says so.
+//! An agent with all five handlers and many sessions, which the bench triggers.
 //!
-//! A session that others wake often is called once a second. So that calls are many, there are many sessions: Configurations
-//! of `udev`, woken in turn by events of devices that every machine has.
+//! A session that wakes often is called once a second at most. For many calls there are many sessions: Configurations
+//! of `udev` that events of common devices wake in turn.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -16,22 +16,22 @@ use crate::process::{Memory, pass};
 use crate::reached::Watched;
 use crate::statistics::metric;
 
-/// Devices that say from time to time that they changed, though nothing did.
+/// Devices for which the bench triggers change events.
 const DEVICES: [&str; 5] = ["full", "null", "random", "urandom", "zero"];
 /// Configurations of `udev` for each of them.
 const SESSIONS: usize = 10;
-/// From one event to the next of another device.
+/// Time between events of two devices.
 const BEAT: Duration = Duration::from_millis(200);
-/// While its memory is looked at, so often each device.
+/// Events per device while memory is measured.
 const ROUNDS: u32 = 10;
-/// Looks from one event to the next.
+/// Measurements between two events.
 const LOOKS: u32 = 4;
 /// How many Configurations there are.
 pub const CONFIGURATIONS: usize = DEVICES.len() * SESSIONS + HANDLERS.len();
 /// All handlers that come with the agent.
 pub const HANDLERS: [&str; 5] = ["debug-echo", "mock-gpu", "onvif", "opcua", "udev"];
 
-/// Has the agent run with the environment that it has as an installed service.
+/// Sets the environment that the service unit gives the agent.
 pub fn as_installed(home: &mut Home) -> Result<()> {
     let unit = source_tree().join("deploy/systemd/leafhost.service");
     let text = fs::read_to_string(unit).context("no unit")?;
@@ -47,7 +47,7 @@ pub fn as_installed(home: &mut Home) -> Result<()> {
     Ok(())
 }
 
-/// A handler's Configuration of the same name.
+/// A Configuration of a handler.
 pub fn configuration(name: &str, handler: &str, details: &str) -> String {
     let details = details.trim_end().replace('\n', "\n      ");
     format!(
@@ -55,7 +55,7 @@ pub fn configuration(name: &str, handler: &str, details: &str) -> String {
     )
 }
 
-/// A Configuration of each of these handlers, which finds little or nothing on most machines and costs them nothing.
+/// Adds a Configuration for each handler; these find little and cost the machine nothing.
 pub fn one_of_each(home: &Home, files: &[&str]) -> Result<()> {
     let all = [
         ("debug-echo", "echo", "debugEcho", "descriptions: [a, b]"),
@@ -90,7 +90,7 @@ pub struct BusyAgent {
 }
 
 impl BusyAgent {
-    /// One with its handlers loaded that has called none of them for devices.
+    /// Starts the agent and waits until its handlers are loaded; none is called yet.
     pub fn new(port: u16) -> Result<Self> {
         Self::begin(port, |home, arguments| home.start(arguments).map(|()| None))
     }
@@ -132,7 +132,7 @@ impl BusyAgent {
         self.watched.map_or(Ok(Vec::new()), Watched::stop)
     }
 
-    /// Names the devices to look for; returns when all sessions have answered once.
+    /// Adds the Configurations; returns when all sessions have answered once.
     pub fn configure(&self) -> Result<()> {
         one_of_each(&self.home, &HANDLERS)?;
         for device in DEVICES {
@@ -144,7 +144,7 @@ impl BusyAgent {
                     .write(&format!("configurations/{name}.yaml"), text)?;
             }
         }
-        // One each and one more, two echoes, four GPUs.
+        // One per session and one more, two echoes, four GPUs.
         let count = DEVICES.len() * SESSIONS + 1 + 2 + 4;
         self.home.instances(count).map(drop)
     }
@@ -154,16 +154,16 @@ impl BusyAgent {
         &self.home
     }
 
-    /// What of its metrics begins so, in sum.
+    /// The sum of the metrics with this prefix.
     pub fn metric(&self, name: &str) -> Result<f64> {
         metric(&self.metrics, name)
     }
 
-    /// Has the `udev` sessions called until there were so many calls of all handlers; with `changes`, two other Configurations are
-    /// written anew in every round, too, which changes no device.
+    /// Triggers `udev` sessions until all handlers together had `until` calls. With `changes`, each round also
+    /// rewrites two Configurations, which changes no device.
     pub fn call(&mut self, until: u32, changes: bool) -> Result<()> {
         let calls = |agent: &Self| agent.metric("leafhost_handler_calls_total");
-        // Ten a second would be few.
+        // Even ten calls a second would be within this limit.
         let limit = Duration::from_mins(1) + Duration::from_millis(100) * until;
         let begun = Instant::now();
         while calls(self)? < f64::from(until) {
@@ -188,7 +188,7 @@ impl BusyAgent {
         Ok(())
     }
 
-    /// Its memory in use: the median of many looks, at all times between one event and the next.
+    /// The median memory of many measurements, at all times between two events.
     pub fn memory(&self) -> Result<Memory> {
         let pid = self.home.pid()?;
         let mut looks = Vec::new();
@@ -206,7 +206,7 @@ impl BusyAgent {
     }
 }
 
-/// Has a device say that it changed.
+/// Triggers a change event of a device.
 fn changed(device: &str) -> Result<()> {
     let event = format!("/sys/class/mem/{device}/uevent");
     fs::write(&event, "change").with_context(|| format!("cannot write {event}"))

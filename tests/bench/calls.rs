@@ -1,4 +1,4 @@
-//! Calls of a handler: one by `leafhost handler run`, or the calls that an agent makes, as its status tells of them.
+//! Calls of a handler: a single one by `leafhost handler run`, or those of an agent from its status.
 
 use std::io::Write as _;
 use std::time::Duration;
@@ -10,13 +10,13 @@ use leafhost_tests::program;
 use leafhost_tests::wait::eventually;
 use serde_json::Value;
 
-/// What a call was.
+/// A call's result and cost.
 #[derive(Debug, Clone)]
 pub struct Call {
     pub ended: String,
     pub events: Vec<String>,
     pub wall: Duration,
-    /// What the guest computed.
+    /// The guest's CPU time.
     pub cpu: Duration,
     /// The guest's memory at its largest, in bytes.
     pub memory: u64,
@@ -24,7 +24,7 @@ pub struct Call {
 }
 
 impl Call {
-    /// Reads what the status and the document of `handler run` name alike.
+    /// Reads the fields that the status and `handler run` have in common.
     fn read(of: &Value, ended: &str, devices: usize) -> Result<Self> {
         let time = |name: &str| -> Result<Duration> {
             let milliseconds = of.get(name).and_then(Value::as_f64);
@@ -48,7 +48,7 @@ impl Call {
     }
 }
 
-/// The first call of a handler, and the ids it found.
+/// Runs a first call; returns its cost and the ids found.
 pub fn first(host: &Host, handler: &str, details: &str) -> Result<(Call, Vec<String>)> {
     let mut file = tempfile::NamedTempFile::new()?;
     file.write_all(details.as_bytes())?;
@@ -70,7 +70,7 @@ pub fn first(host: &Host, handler: &str, details: &str) -> Result<(Call, Vec<Str
     Ok((Call::read(call, "", ids.len())?, ids))
 }
 
-/// The next call of the one session of an agent that is not the one before.
+/// The next call of the agent's only session after `before`.
 pub fn next(home: &Home, before: Option<&Call>) -> Result<Call> {
     eventually("a call", || {
         let status = home.status()?;

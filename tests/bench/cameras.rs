@@ -1,4 +1,4 @@
-//! Many cameras on one network: the first look at them, the looks at which nothing has changed, and bad ones beside them.
+//! Many cameras on one network: the first scan, scans without changes, and slow cameras among good ones.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -16,19 +16,19 @@ use crate::calls::{self, Call};
 use crate::table::Line;
 use crate::{median_and_worst, seconds};
 
-/// The shipped default, said so that the windows below are right.
+/// The default, stated explicitly because `WINDOW` depends on it.
 const DETAILS: &str = "discoveryTimeoutSeconds: 1\n";
-/// How long a probe's answers are waited for: `discoveryTimeoutSeconds`, and the half second that devices may wait.
+/// Time to wait for probe answers: `discoveryTimeoutSeconds` and half a second.
 const WINDOW: Duration = Duration::from_millis(1_500);
 const CAMERAS: u16 = 100;
 const MANY: u16 = 500;
-/// How often a first look is repeated.
+/// How often the first scan is repeated.
 const TIMES: usize = 5;
-/// How many looks at what has not changed are measured.
+/// How many scans without changes are measured.
 const LOOKS: usize = 4;
-/// Over so long the agent is left alone.
+/// How long the agent is left alone.
 const QUIET: Duration = Duration::from_secs(40);
-/// Between two looks.
+/// Time between two scans.
 const INTERVAL: Duration = Duration::from_secs(10);
 
 pub fn measure() -> Result<Vec<Line>> {
@@ -38,7 +38,7 @@ pub fn measure() -> Result<Vec<Line>> {
     Ok(lines)
 }
 
-/// Cameras on a host, the last of them dripping.
+/// Starts cameras on a host; the last `dripping` ones answer byte by byte.
 pub fn start_cameras(host: &Host, count: u16, dripping: u16) -> Result<Peer> {
     let mut command = peer::rust(host, "leafhost-cameras")?;
     command
@@ -48,7 +48,7 @@ pub fn start_cameras(host: &Host, count: u16, dripping: u16) -> Result<Peer> {
     Peer::start(command)
 }
 
-/// An agent that looks for cameras and has found so many, and its first call.
+/// Starts an agent that finds `found` cameras; returns its first call.
 pub fn agent(host: &Host, found: usize) -> Result<(Home, Call)> {
     let mut home = Home::on_host(host, "node-a")?;
     home.add_handler("onvif")?;
@@ -95,13 +95,13 @@ fn hundred() -> Result<Vec<Line>> {
 
 fn unchanged(client: &Host) -> Result<Line> {
     let (home, first) = agent(client, CAMERAS.into())?;
-    // What the first look has started is done before the second ends.
+    // The second scan ends after everything that the first one started.
     let mut last = calls::next(&home, Some(&first))?;
     let before = files(&home)?;
     ensure!(before.len() > usize::from(CAMERAS), "{before:?}");
     let mut cpus = Vec::new();
     for _ in 0..LOOKS {
-        // Asking for the status makes the agent work: it is asked when the next look is over.
+        // A status request makes the agent work, so it is sent after the scan.
         pass(INTERVAL + Duration::from_millis(300))?;
         last = calls::next(&home, Some(&last))?;
         ensure!(last.devices == usize::from(CAMERAS), "{last:?}");
@@ -189,10 +189,10 @@ fn five_hundred() -> Result<Line> {
     })
 }
 
-/// What tells one writing of a file from another: inode, change of the content in seconds and nanoseconds.
+/// Identifies one version of a file: inode and modification time.
 type Written = (u64, i64, i64);
 
-/// All files that the agent keeps and publishes, without its log.
+/// All files the agent writes except its log.
 fn files(home: &Home) -> Result<BTreeMap<PathBuf, Written>> {
     let mut found = BTreeMap::new();
     let mut folders = vec![home.path().join("state"), home.cdi().to_owned()];

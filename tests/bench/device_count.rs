@@ -1,8 +1,7 @@
-//! Few devices and very many, from three Configurations of one handler: what a device costs.
+//! Time per device for few and for very many devices of one handler.
 //!
-//! From when the Configurations count until all Instances and CDI specs are on disk. What is compared is that time divided by the devices:
-//! that of 10,000 with that of 1,000, of which whatever costs the same for any number is no part to speak of. With 10 it would
-//! be most of it, so that anything would do beside it.
+//! The time runs from when the Configurations are read until all Instances and CDI specs are on disk. The result
+//! compares the time per device of 10,000 and of 1,000, for which constant costs no longer matter.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -19,10 +18,10 @@ use crate::statistics::quantile;
 use crate::table::Line;
 use crate::watch::{Watch, What, is_placed};
 
-/// How long a file has to be at rest until it counts.
+/// How long a file must be unchanged before the agent reads it.
 const SETTLE: Duration = Duration::from_millis(200);
 const CONFIGURATIONS: usize = 3;
-/// Devices, and how often it is done with so many.
+/// Number of devices and of repetitions.
 const STEPS: [(usize, usize); 4] = [(10, 5), (100, 5), (1_000, 5), (10_000, 3)];
 
 pub fn measure() -> Result<Vec<Line>> {
@@ -59,7 +58,7 @@ pub fn measure() -> Result<Vec<Line>> {
     }])
 }
 
-/// Has so many devices found; how long it takes, and the agent's memory in KiB.
+/// Finds `devices` devices; returns the time and the agent's memory in KiB.
 fn appear(devices: usize) -> Result<(Duration, u32)> {
     let mut home = Home::new()?;
     as_installed(&mut home)?;

@@ -1,4 +1,4 @@
-//! The same bytes written to the same folder as durably as the agent does it: what nothing can be faster than.
+//! Writes the same bytes as durably as the agent does: the lower bound for its times.
 
 use std::fs::File;
 use std::io::Write as _;
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
-/// Writes what a file holds to another file beside it: complete under its name and synced, and the folder synced.
+/// Writes a copy of a file next to it: complete under its name, file and folder synced.
 pub fn write(stored: &Path) -> Result<Duration> {
     let bytes = std::fs::read(stored).with_context(|| format!("no {}", stored.display()))?;
     let folder = stored.parent().context("it is in no folder")?;
@@ -17,7 +17,7 @@ pub fn write(stored: &Path) -> Result<Duration> {
         .tempfile_in(folder)?;
     file.write_all(&bytes)?;
     file.as_file().sync_all()?;
-    let path = folder.join("beside");
+    let path = folder.join("copy");
     file.persist(&path)?;
     File::open(folder)?.sync_all()?;
     let took = begun.elapsed();

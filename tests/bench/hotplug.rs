@@ -1,7 +1,7 @@
-//! Devices that are really plugged in: from the kernel's message to the Instance synced to disk.
+//! Time from the kernel's event of a real device to the synced Instance.
 //!
-//! A session that is woken often is called once a second only, and a device that comes again and again is withdrawn later: neither
-//! is a matter of how fast the agent is. So there are some sessions, which take turns, and every device is another one.
+//! A session that wakes often is called once a second at most, and the withdrawal of a flapping device is delayed. So
+//! several sessions take turns, and every device is a new one.
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -22,12 +22,12 @@ use crate::watch::{Watch, What, is_placed};
 
 /// Devices of each kind.
 const DEVICES: usize = 200;
-/// As many as there are last digits of devices' names.
+/// One session per last digit of a device's name.
 const SESSIONS: usize = 10;
-/// From one device to the next: less than two calls a second of each session.
+/// Time between two devices, so that each session is called less than twice a second.
 const SPACING: Duration = Duration::from_millis(200);
 
-/// A device that goes when this is dropped.
+/// A device that is removed on drop.
 enum Plugged {
     Zram(Zram),
     Veth(String),
@@ -65,7 +65,7 @@ fn veth(number: usize) -> Result<Plugged> {
 struct Kind {
     what: &'static str,
     subsystem: &'static str,
-    /// How the names of such devices begin.
+    /// Prefix of the devices' names.
     prefix: &'static str,
     missing: fn() -> Option<Missing>,
     plug: fn(usize) -> Result<Plugged>,
@@ -164,7 +164,7 @@ fn plugs(kind: &Kind) -> Result<Line> {
     })
 }
 
-/// Whether the kernel says that this device is there.
+/// Whether this is the kernel's event for the new device.
 fn is_of(what: &What, name: &str) -> bool {
     let What::Device(message) = what else {
         return false;
@@ -173,7 +173,7 @@ fn is_of(what: &What, name: &str) -> bool {
     message.strip_prefix("add@").is_some_and(is_last)
 }
 
-/// Whether it is an Instance of the Configuration for that last digit.
+/// Whether this is an Instance of the Configuration for this last digit.
 fn is_instance(what: &What, digit: char) -> bool {
     let prefix = format!("plugs-{digit}-");
     let is_its = |path: &Path| {

@@ -1,6 +1,6 @@
-//! How often an agent wakes up that has nothing to do but what its handlers asked for.
+//! How often the threads of an idle agent wake up.
 //!
-//! It lives on a network of its own: what else happens on the machine's would wake it, too.
+//! The agent has its own network, because events of the machine's would wake it.
 
 use std::time::{Duration, Instant};
 
@@ -13,12 +13,12 @@ use crate::busy_agent::{HANDLERS, configuration, one_of_each};
 use crate::process::{pass, waits};
 use crate::table::Line;
 
-/// Until what the start has begun is over.
+/// Time for the start to finish.
 const CALM: Duration = Duration::from_secs(15);
 const IDLE: Duration = Duration::from_secs(30);
-/// From one look at the threads to the next: less than one stays that has nothing to do.
+/// Time between two readings of the threads; an idle thread lives longer.
 const STEP: Duration = Duration::from_millis(50);
-/// Threads that are named, most wake-ups first.
+/// How many threads are listed, those with most wake-ups first.
 const NAMED: usize = 5;
 
 /// Handlers that wait until something happens.
@@ -63,13 +63,13 @@ pub fn measure() -> Result<Vec<Line>> {
     ])
 }
 
-/// How often threads woke up.
+/// Wake-ups of the threads.
 struct Woken {
-    /// Those that were there at some time.
+    /// Number of threads seen.
     threads: usize,
     all: u32,
     most: u32,
-    /// Those that have most, by name.
+    /// Threads with most wake-ups, by name.
     named: String,
 }
 
@@ -77,7 +77,7 @@ fn rate(count: u32) -> f64 {
     f64::from(count) / IDLE.as_secs_f64()
 }
 
-/// Leaves an agent alone that has found as many devices as `configure` says.
+/// Measures an idle agent once it has found as many devices as `configure` returns.
 fn idle(
     host: &Host,
     handlers: &[&str],

@@ -1,6 +1,6 @@
-//! What offering devices to a kubelet costs: a table of values, targets and what to compare them with.
+//! Benchmarks of the kubelet's device plugins, printed as a table of values, targets and references.
 //!
-//! Run by `make bench`. Without root or the cluster's programs only what needs no real kubelet is measured.
+//! Run by `make bench`. Without root or the cluster's programs, the measures with a real kubelet are skipped.
 #![allow(missing_docs, reason = "a benchmark")]
 
 mod allocate;

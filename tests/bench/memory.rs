@@ -1,7 +1,7 @@
 //! The agent's memory with all its handlers in use, after many calls.
 //!
-//! `CALLS` says how many; a tenth of them comes before what is compared, so that everything has been used once. The program is read
-//! from the disk, as after a boot: how much of a program the kernel maps depends on how its pages came into memory.
+//! `CALLS` sets the number. A tenth of them comes first, so that everything has been used once. The program is read
+//! from disk as after a boot, because how much of it the kernel maps depends on how its pages came into memory.
 
 use std::fs::File;
 use std::path::Path;
@@ -50,10 +50,10 @@ pub fn measure() -> Result<Vec<Line>> {
     }])
 }
 
-/// Has a file's pages leave the memory.
+/// Drops a file from the page cache.
 fn forget(path: &Path) -> Result<()> {
     let dropped = File::open(path).and_then(|file| {
-        // Only what is on the disk can be dropped.
+        // Only clean pages can be dropped.
         file.sync_all()?;
         Ok(posix_fadvise(
             file,

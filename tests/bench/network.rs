@@ -1,6 +1,6 @@
-//! What finding devices on a network costs: a table of values, targets and what to compare them with.
+//! Benchmarks of discovery on a network, printed as a table of values, targets and references.
 //!
-//! Run by `make bench`, as root: the agent and what it finds live in network namespaces.
+//! Run by `make bench` as root: the agent and its peers are in network namespaces.
 #![allow(missing_docs, reason = "a benchmark")]
 
 mod arrivals;
@@ -31,7 +31,7 @@ fn seconds(time: Duration) -> String {
     format!("{:.2} s", time.as_secs_f64())
 }
 
-/// The one in the middle and the last of some times.
+/// Median and maximum; sorts the times.
 fn median_and_worst(times: &mut [Duration]) -> (Duration, Duration) {
     times.sort();
     let at = |index: usize| times.get(index).copied().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! What the kernel tells of the agent's process: its memory, and how often its threads wake up.
+//! Memory and wake-ups of a process, from the kernel.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,9 +10,9 @@ use leafhost_tests::wait::within;
 /// Memory in KiB.
 #[derive(Debug, Clone, Copy)]
 pub struct Memory {
-    /// All that is in memory of it.
+    /// Resident memory.
     pub resident: u32,
-    /// Of that, what is no file's.
+    /// The anonymous part of it.
     pub anonymous: u32,
 }
 
@@ -32,18 +32,18 @@ pub fn mb(kib: u32) -> String {
     format!("{:.1} MB", f64::from(kib) * 1024.0 / 1e6)
 }
 
-/// How much more the second is, in hundredths of the first.
+/// Growth in percent.
 pub fn growth(before: u32, after: u32) -> f64 {
     (f64::from(after) / f64::from(before.max(1)) - 1.0) * 100.0
 }
 
-/// How often each thread has waited so far, by its number and name.
+/// Voluntary context switches of each thread, by number and name.
 pub fn waits(pid: u32) -> Result<BTreeMap<(u32, String), u32>> {
     let mut waits = BTreeMap::new();
     for entry in fs::read_dir(format!("/proc/{pid}/task"))? {
         let folder = entry?.path();
         let Ok(status) = fs::read_to_string(folder.join("status")) else {
-            // It has ended since.
+            // The thread has ended.
             continue;
         };
         let name = fs::read_to_string(folder.join("comm")).unwrap_or_default();
@@ -55,7 +55,7 @@ pub fn waits(pid: u32) -> Result<BTreeMap<(u32, String), u32>> {
     Ok(waits)
 }
 
-/// Lets time pass.
+/// Waits for this time.
 pub fn pass(time: Duration) -> Result<()> {
     let begun = Instant::now();
     within(time * 2, "that time has passed", || {

@@ -1,4 +1,4 @@
-//! Many devices at once on a real kubelet: until all are listed, after a restart of the kubelet, at rest.
+//! Many devices on a real kubelet: time to registration, time after a kubelet restart, and cost at rest.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -13,7 +13,7 @@ use nix::sys::signal::Signal;
 use crate::statistics::metric as number;
 use crate::table::Line;
 
-/// The first metric whose line begins so: a count.
+/// A metric that is a count.
 fn metric(address: &str, name: &str) -> Result<u64> {
     #[expect(
         clippy::cast_possible_truncation,
@@ -24,7 +24,7 @@ fn metric(address: &str, name: &str) -> Result<u64> {
 }
 
 const PORT: u16 = 9479;
-/// At rest the agent is watched for so long.
+/// How long the agent is observed at rest.
 const REST: Duration = Duration::from_secs(30);
 const TIMEOUT: Duration = Duration::from_mins(3);
 
@@ -52,7 +52,7 @@ fn many(node: &'static Node, devices: u64, target: &str) -> Result<Vec<Line>> {
     );
     let written = Instant::now();
     home.write("configurations/many.yaml", configuration)?;
-    // One resource a device, and that of the Configuration.
+    // One resource per device and one for the Configuration.
     let all = devices + 1;
     let first = within(TIMEOUT, "an Instance", || {
         ensure!(metric(&metrics, "akri_instance_count{")? > 0);
@@ -72,7 +72,7 @@ fn many(node: &'static Node, devices: u64, target: &str) -> Result<Vec<Line>> {
     if devices > 100 {
         lines.push(at_rest(&home)?);
     } else {
-        // What the kubelet does beside the plugins until its node is ready is not what is measured.
+        // The kubelet's own work until its node is ready is not measured.
         node.stop_kubelet(Signal::SIGTERM)?;
         node.start_kubelet()?;
         let again = until_listed(&metrics, all, begun)?;
@@ -97,7 +97,7 @@ fn many(node: &'static Node, devices: u64, target: &str) -> Result<Vec<Line>> {
     Ok(lines)
 }
 
-/// When that many resources are followed, each registered anew since `before`.
+/// The time at which `count` resources are listed, each registered anew since `before`.
 fn until_listed(metrics: &str, count: u64, before: u64) -> Result<Instant> {
     within(TIMEOUT, "every list is followed", || {
         let listed = metric(metrics, "leafhost_kubelet_resources{state=\"listed\"")?;
@@ -119,7 +119,7 @@ fn at_rest(home: &Home) -> Result<Line> {
         .and_then(|rest| rest.split_whitespace().next())
         .context("no VmRSS")?
         .parse()?;
-    // What was listed stays in mind for 30 s, and goes in one last piece of work.
+    // Listed ids are kept for 30 s and then removed in one last step.
     pass(REST + Duration::from_secs(5))?;
     let before = ticks(pid)?;
     let begun = Instant::now();

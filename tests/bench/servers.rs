@@ -14,9 +14,9 @@ use crate::{median_and_worst, seconds};
 
 const ALIVE: u16 = 45;
 const PORT: u16 = 4840;
-/// The last byte of the addresses where nobody is.
+/// Last bytes of addresses without a host.
 const DEAD: [u8; 5] = [201, 202, 203, 204, 205];
-/// How long a server has to accept a connection and say hello.
+/// The handler's time limit for connection and Hello.
 const CONNECT: Duration = Duration::from_secs(3);
 const TIMES: usize = 3;
 
@@ -71,7 +71,7 @@ pub fn measure() -> Result<Vec<Line>> {
     }])
 }
 
-/// Has all packets to an address go to a card that nobody has: not even that nobody is there becomes known.
+/// Sends all packets for an address to a MAC address without a host, so that not even an ARP failure is reported.
 fn drop_packets(from: &Host, address: Ipv4Addr, last: u8) -> Result<()> {
     let mut command = from.command("ip");
     command

@@ -1,4 +1,4 @@
-//! What a bench prints: a table of values, targets and what to compare them with.
+//! The output of a bench: a table of values, targets and references.
 
 /// One line of the table.
 pub struct Line {

@@ -1,4 +1,4 @@
-//! Calls that find what was found before: what is written, and whether memory grows.
+//! Calls that find no change: files written and memory growth.
 
 use anyhow::{Context, Result};
 
@@ -7,11 +7,11 @@ use crate::process::{Memory, growth, mb};
 use crate::table::Line;
 use crate::watch::{Watch, What, folders};
 
-/// So many calls come first, so that everything has been used once.
+/// Calls before the measurement, so that everything has been used once.
 const FIRST: u32 = 5_000;
 const CALLS: u32 = 5_000;
 const PORT: u16 = 9482;
-/// What the agent counts of what it writes.
+/// The agent's metric of writes.
 const WRITES: &str = "leafhost_store_writes_total";
 
 pub fn measure() -> Result<Vec<Line>> {
@@ -35,7 +35,7 @@ pub fn measure() -> Result<Vec<Line>> {
         .map(|heard| heard.what)
         .filter(|what| !matches!(what, What::Device(_)))
         .collect();
-    // What would be seen, is seen.
+    // Checks that the watch works.
     let probe = agent.home().path().join("state/probe");
     std::fs::write(&probe, "")?;
     watch

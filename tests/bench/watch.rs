@@ -1,6 +1,6 @@
-//! What happens outside the agent while it is measured: messages of the kernel about devices, and files that change.
+//! Observes the kernel's device events and file changes during a bench.
 //!
-//! One thread hears both and takes the time at once, whatever the bench does meanwhile.
+//! One thread receives both and takes the time at once, independently of the bench.
 
 use std::collections::HashMap;
 use std::io::ErrorKind;
@@ -20,25 +20,25 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 /// The kernel's own messages, before udevd has seen them.
 const KERNEL: u32 = 1;
 
-/// What was heard, and when.
+/// An observation and its time.
 #[derive(Debug, Clone)]
 pub struct Heard {
     pub at: Instant,
     pub what: What,
 }
 
-/// What was heard.
+/// An observation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum What {
     /// `add@/devices/virtual/block/zram1`, for instance.
     Device(String),
-    /// A whole file was put under its name.
+    /// A complete file was renamed into place.
     Placed(PathBuf),
-    /// Anything else was done to a file: it was made, written to, removed.
+    /// Any other change of a file: created, written, removed.
     Touched(PathBuf),
 }
 
-/// Listens until dropped.
+/// Observes until dropped.
 pub struct Watch {
     heard: Receiver<Heard>,
     stop: Option<UnixStream>,
@@ -46,7 +46,7 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Listens to the kernel, and for what happens to files in these folders, not in those below.
+    /// Observes the kernel's events and the files directly in these folders.
     pub fn new(folders: &[PathBuf]) -> Result<Self> {
         let mut kernel = Socket::new(NETLINK_KOBJECT_UEVENT)?;
         kernel.bind(&SocketAddr::new(0, KERNEL))?;
@@ -79,7 +79,7 @@ impl Watch {
         })
     }
 
-    /// The next thing that `fits`, within a minute; others are dropped.
+    /// The next observation that `fits`, within a minute; others are dropped.
     pub fn next(&self, what: &str, fits: impl Fn(&What) -> bool) -> Result<Heard> {
         let until = Instant::now() + Duration::from_mins(1);
         loop {
@@ -88,12 +88,12 @@ impl Watch {
                 Ok(heard) if fits(&heard.what) => return Ok(heard),
                 Ok(_) => {}
                 Err(RecvTimeoutError::Timeout) => bail!("{what}: not within a minute"),
-                Err(RecvTimeoutError::Disconnected) => bail!("{what}: nothing is heard any more"),
+                Err(RecvTimeoutError::Disconnected) => bail!("{what}: the watch has ended"),
             }
         }
     }
 
-    /// All that was heard so far.
+    /// All observations so far.
     pub fn all(&self) -> Vec<Heard> {
         self.heard.try_iter().collect()
     }
@@ -108,7 +108,7 @@ impl Drop for Watch {
     }
 }
 
-/// Whether a file was put there under a name that ends so.
+/// Whether a file with this extension was renamed into place.
 pub fn is_placed(what: &What, extension: &str) -> bool {
     matches!(what, What::Placed(path) if path.extension().is_some_and(|has| has == extension))
 }
@@ -142,7 +142,7 @@ impl Listener {
         let mut buffer = vec![0; 1 << 16];
         loop {
             if let Err(error) = self.wait() {
-                eprintln!("nothing is heard any more: {error}");
+                eprintln!("the watch has ended: {error}");
                 return;
             }
             let at = Instant::now();

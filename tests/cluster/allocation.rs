@@ -1,4 +1,4 @@
-//! What a pod gets: variables, and the slots it claims.
+//! Allocation for pods: environment variables and slots.
 
 use std::collections::BTreeSet;
 
@@ -58,7 +58,7 @@ fn two_containers_that_ask_for_a_configuration_get_two_devices() -> Result<()> {
     Ok(())
 }
 
-/// A pod is refused for good by the kubelet, and why; the pod's message.
+/// The message of a pod that the kubelet has refused.
 fn refused(pod: &serde_json::Value) -> Result<&str> {
     let text = |pointer| pod.pointer(pointer).and_then(serde_json::Value::as_str);
     ensure!(
@@ -81,7 +81,7 @@ fn a_pod_whose_second_container_is_refused_fails_and_keeps_nothing() -> Result<(
     site.home.start(&["--slot-grace", "5s"])?;
     let resource = site.only_resource(1)?;
     site.until_amounts("akri.sh/leak", 1, 1)?;
-    // The scheduler sees two resources; behind both is one slot.
+    // The scheduler sees two resources, but both stand for one slot.
     let containers = [
         Container::new("first").device(&resource, 1),
         Container::new("second").device("akri.sh/leak", 1),
@@ -145,7 +145,7 @@ fn of_two_pods_that_race_for_the_last_slot_one_gets_it() -> Result<()> {
                         "{message}"
                     );
                 }
-                // It stays Pending, and would run when the winner is gone.
+                // The other pod may stay Pending and run after the first one.
                 _ => {}
             }
         }
@@ -208,7 +208,7 @@ fn a_changed_capacity_counts_at_once_and_used_slots_beyond_it_stay() -> Result<(
     site.configure("live", 2, &["one"])?;
     site.node.wait_allocatable(&resource, 4)?;
     assert_eq!(site.until_held_by(&space, &names)?, held);
-    // The capacity has nothing free until three of the four are back.
+    // No slot of the new capacity is free until three of the four are released.
     space.delete("a")?;
     space.delete("b")?;
     site.until_held_by(&space, &["c", "d"])?;

@@ -14,7 +14,7 @@ fn an_init_container_keeps_its_slot_for_longer_than_the_grace() -> Result<()> {
     init_container(Duration::from_secs(20))
 }
 
-/// Longer than the kubelet's and the agent's slowest looks at anything.
+/// Longer than the slowest periodic check of kubelet and agent.
 #[test]
 #[ignore = "takes minutes: make soak"]
 fn soak_an_init_container_keeps_its_slot() -> Result<()> {
@@ -79,7 +79,7 @@ fn an_init_container_shares_its_device_with_a_sidecar_and_not_with_the_others() 
             && ids.get("main") != ids.get("sidecar"),
         "{given:?}"
     );
-    // No third slot for the init container: the sidecar has taken its over.
+    // The sidecar takes over the init container's slot, so there is no third.
     let slots = site.home.status()?;
     let slots = slots
         .pointer("/kubelet/slots")
@@ -108,7 +108,7 @@ fn a_container_that_restarts_keeps_its_device_and_the_next_pod_gets_another() ->
     let first = space.wait_logs("a", "main", variable)?;
     let held = site.until_held_by(&space, &["a"])?;
     let given = site.given()?;
-    // The container may end before the command has said that it has.
+    // The container may end before the command reports success.
     drop(space.exec("a", "main", "kill 1"));
     space.until("a", "it runs again", |pod| {
         let status = pod.pointer("/status/containerStatuses/0");

@@ -1,4 +1,5 @@
-//! What the tests with devices share: an agent on a node, Configurations of made-up devices, what the node says it has.
+//! Shared by the tests with devices: an agent on a node, Configurations with artificial devices, and the node's
+//! capacity.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -53,7 +54,7 @@ impl Site {
         Ok(space)
     }
 
-    /// Writes a Configuration with these local devices, each with so many slots.
+    /// Writes a Configuration with these local devices and this capacity.
     pub fn configure(&self, name: &str, capacity: u32, devices: &[&str]) -> Result<()> {
         let details = format!("{{shared: false, descriptions: [{}]}}", devices.join(", "));
         self.configure_for(name, "debugEcho", capacity, &details)
@@ -74,7 +75,7 @@ impl Site {
             .write(&format!("configurations/{name}.yaml"), text)
     }
 
-    /// How much of a resource the node says it has: (capacity, allocatable).
+    /// Capacity and allocatable of a resource on the node.
     pub fn amounts(&self, resource: &str) -> Result<(u64, u64)> {
         let node = self
             .cluster
@@ -89,7 +90,7 @@ impl Site {
         Ok((amount("capacity")?, amount("allocatable")?))
     }
 
-    /// Waits until the node says so.
+    /// Waits until the node reports these amounts.
     pub fn until_amounts(&self, resource: &str, capacity: u64, allocatable: u64) -> Result<()> {
         let what = format!("{resource} is {allocatable} of {capacity}");
         eventually(&what, || {
@@ -100,7 +101,7 @@ impl Site {
         .with_context(|| self.home.log())
     }
 
-    /// The names of the Instances, once there are so many.
+    /// The names of the Instances, once there are `count`.
     pub fn instances(&self, count: usize) -> Result<Vec<String>> {
         let instances = self.home.instances(count)?;
         let name = |instance: &Value| {
@@ -110,14 +111,14 @@ impl Site {
         Ok(instances.iter().filter_map(name).collect())
     }
 
-    /// The resource of the only Instance, once the node has so many of it.
+    /// The resource of the only Instance, once the node has `count` of it.
     pub fn only_resource(&self, count: u64) -> Result<String> {
         let resource = format!("akri.sh/{}", self.instances(1)?.remove(0));
         self.until_amounts(&resource, count, count)?;
         Ok(resource)
     }
 
-    /// Waits until the kubelet follows all that is offered; the status document.
+    /// Waits until every resource is listed by the kubelet; returns the status document.
     pub fn until_listed(&self) -> Result<Value> {
         self.home.until("all resources are listed", |status| {
             let listed = |one: &Value| one.get("state").is_some_and(|state| state == "listed");
@@ -125,7 +126,7 @@ impl Site {
         })
     }
 
-    /// What PodResources says the kubelet has given of our resources.
+    /// The devices of our resources that the kubelet has allocated, from PodResources.
     pub fn given(&self) -> Result<BTreeSet<Given>> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
@@ -146,8 +147,8 @@ impl Site {
             .collect())
     }
 
-    /// Waits until Instances, agent and kubelet agree that these pods, and no others, have a slot, and no two have one. By
-    /// slot: the pod.
+    /// Waits until Instances, agent and kubelet agree that exactly these pods have a slot, one each; returns the pod
+    /// of each slot.
     pub fn until_held_by(
         &self,
         space: &Namespace<'_>,
@@ -191,13 +192,13 @@ impl Site {
     }
 }
 
-/// What the kubelet is offered, as the agent shows it.
+/// The offered resources in the agent's status.
 pub fn resources(status: &Value) -> &[Value] {
     let all = status.pointer("/kubelet/resources");
     all.and_then(Value::as_array).map_or(&[], Vec::as_slice)
 }
 
-/// A slot as the agent shows it.
+/// A slot in the agent's status.
 #[derive(Debug)]
 struct Held {
     resource: String,
@@ -224,7 +225,7 @@ fn held(status: &Value) -> Result<BTreeMap<String, Held>> {
     Ok(held)
 }
 
-/// The slots that are not free, with the values of `deviceUsage`.
+/// The slots in use, with their values in `deviceUsage`.
 pub fn used_slots(status: &Value) -> BTreeMap<String, String> {
     let instances = status.get("instances").and_then(Value::as_array);
     let usages = instances
@@ -238,7 +239,7 @@ pub fn used_slots(status: &Value) -> BTreeMap<String, String> {
         .collect()
 }
 
-/// The value of a variable in what a container has printed.
+/// The value of a variable in a container's output.
 pub fn variable(log: &str, name: &str) -> Option<String> {
     log.lines()
         .find_map(|line| line.strip_prefix(name)?.strip_prefix('='))

@@ -1,4 +1,4 @@
-//! How healthy devices are: what the node counts, what the pods that have them show.
+//! Health of devices in the node's capacity and in pods' status.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::device::{Site, variable};
 
-/// A site with the mock-gpu handler; it does not run yet.
+/// An agent with the mock-gpu handler, not started yet.
 fn gpus(name: &str, details: &str) -> Result<Option<Site>> {
     let Some(cluster) = cluster::shared()? else {
         return Ok(None);
@@ -20,7 +20,7 @@ fn gpus(name: &str, details: &str) -> Result<Option<Site>> {
     Ok(Some(site))
 }
 
-/// The resource of the Instance of that GPU, once there are so many.
+/// The resource of this GPU's Instance, once there are `count`.
 fn resource(site: &Site, count: usize, index: &str) -> Result<String> {
     let instances = site.home.instances(count)?;
     let gpu = instances.iter().find(|instance| {
@@ -157,7 +157,7 @@ fn a_device_that_returns_is_still_that_of_its_pod() -> Result<()> {
     site.home.instances(1)?;
     assert_ne!(uid(&site)?, before);
     assert_eq!(site.until_held_by(&space, &["a", "b"])?, held);
-    // Each of the two is counted and in use: there is nothing for a third.
+    // Both devices are counted and in use: there is none for a third pod.
     site.node.wait_allocatable(&resource, 1)?;
     space.create(&pod("c", &resource))?;
     space.wait_unschedulable("c")?;

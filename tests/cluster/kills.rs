@@ -1,4 +1,4 @@
-//! The agent is killed while pods come and go: no slot is lost, none is given twice.
+//! The agent is killed while pods start and end: no slot is lost or given twice.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -18,14 +18,14 @@ fn an_agent_killed_while_pods_come_and_go_loses_no_slot_and_gives_none_twice() -
     kill(10, 4)
 }
 
-/// `SOAK_ROUNDS` and `SOAK_SEED` choose how often and which.
+/// `SOAK_ROUNDS` and `SOAK_SEED` set the number of rounds and the random sequence.
 #[test]
 #[ignore = "takes minutes: make soak"]
 fn soak_agents_killed_while_pods_come_and_go() -> Result<()> {
     kill(random::rounds(100), random::seed()?)
 }
 
-/// `rounds` times: create or delete a pod, and kill the agent somewhere on the pod's way.
+/// `rounds` times: creates or deletes a pod, and kills the agent at some point of that.
 fn kill(rounds: u64, seed: u64) -> Result<()> {
     let Some(cluster) = cluster::shared()? else {
         return Ok(());
@@ -41,7 +41,7 @@ fn kill(rounds: u64, seed: u64) -> Result<()> {
     for round in 0..rounds {
         site.until_listed()?;
         let before = claims(&site);
-        // Three of four slots are used at most.
+        // At most three of four slots are used.
         let ends = pods.len() == 3 || (!pods.is_empty() && random.below(3) == 0);
         if ends {
             let index = usize::try_from(random.below(3))? % pods.len();
@@ -91,7 +91,7 @@ fn kill(rounds: u64, seed: u64) -> Result<()> {
     Ok(())
 }
 
-/// What the agent has written of its Instances.
+/// The Instance files.
 fn claims(site: &Site) -> Vec<String> {
     let folder = site.home.path().join("state/instances/default");
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
@@ -102,8 +102,8 @@ fn claims(site: &Site) -> Vec<String> {
     texts
 }
 
-/// Waits until a claim or a release is written, without a pause: the answer to the kubelet follows at once. The pod may be
-/// refused before that.
+/// Busy-waits until a claim or release is written, because the answer to the kubelet follows at once. The pod may be
+/// refused before.
 fn until_changed(site: &Site, before: &[String]) {
     let end = Instant::now() + Duration::from_secs(5);
     while claims(site) == before && Instant::now() < end {
@@ -111,7 +111,7 @@ fn until_changed(site: &Site, before: &[String]) {
     }
 }
 
-/// Waits until each pod runs; one that the kubelet could not ask for is refused, and goes.
+/// Waits until each pod runs; removes pods that the kubelet refused because the agent was down.
 fn settle(space: &Namespace<'_>, pods: &mut Vec<String>) -> Result<()> {
     for pod in std::mem::take(pods) {
         let phase = space.until(&pod, "it runs or is refused", |found| {

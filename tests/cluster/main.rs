@@ -1,4 +1,4 @@
-//! A real Kubernetes with real pods. What is missing for it is named with the command that brings it.
+//! A real Kubernetes with real pods. If something is missing, the test names the command that installs it.
 #![allow(missing_docs, reason = "a test binary")]
 
 mod allocation;

@@ -1,4 +1,4 @@
-//! Device nodes in containers: those of the devices a container has been given, and no others.
+//! Device nodes in containers: exactly those of the container's devices.
 
 use anyhow::{Context, Result, ensure};
 use leafhost_tests::cluster::{self, Cluster, Container, Pod};
@@ -7,7 +7,7 @@ use leafhost_tests::zram::{self, Zram};
 
 use crate::device::{Site, variable};
 
-/// A site that finds these devices; it runs.
+/// A running agent that finds these devices.
 fn site(cluster: &'static Cluster, name: &str, devices: &[Zram]) -> Result<Site> {
     let mut site = Site::on(cluster, cluster.take_node()?)?;
     site.home.add_handler("udev")?;
@@ -42,7 +42,7 @@ fn a_container_can_open_the_node_of_its_device_and_no_other() -> Result<()> {
     let nodes = space.exec("pod", "main", "ls /dev/zram*")?;
     assert_eq!(nodes.trim(), own);
     space.exec("pod", "main", &format!("head -c 1 {own}"))?;
-    // Making a node is allowed, opening it is not.
+    // Creating a node is allowed, opening it is not.
     let numbers = site.node.run("stat", &["-c", "%Hr %Lr", &other])?;
     let script = format!(
         "/bin/busybox mknod /tmp/other b {} && ! head -c 1 /tmp/other 2>&1",
@@ -88,7 +88,7 @@ fn a_request_for_three_devices_gives_variables_and_nodes_of_all_three() -> Resul
         let node = variable(&log, &format!("UDEV_DEVNODE_{hash}"));
         expected.push((id, node.with_context(|| format!("{slot}: {log}"))?));
     }
-    // The plain variable is that of the id that sorts first.
+    // The variable without suffix is that of the first id.
     expected.sort();
     let first = expected.first().map(|(_, node)| node.clone());
     assert_eq!(variable(&log, "UDEV_DEVNODE"), first);

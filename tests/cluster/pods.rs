@@ -1,4 +1,4 @@
-//! The cluster itself: pods run on its nodes and can be read and entered; a node survives what tests do to it.
+//! Tests of the cluster harness: pods run on its nodes and can be inspected; a node survives restarts.
 
 use anyhow::{Context, Result, ensure};
 use leafhost_tests::cluster::{self, Container, Pod};

@@ -1,4 +1,4 @@
-//! Pods that controllers replace: each new one has a slot, and the end of the old one does not take it away.
+//! Pods that controllers replace: each new pod has a slot, and the end of the old one does not free it.
 
 use anyhow::{Context, Result, ensure};
 use leafhost_tests::cluster::{self, Cluster, Container, Namespace, Pod};
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::device::Site;
 
-/// What makes one pod after the other, each with one of `resource`.
+/// A controller whose pods request one of `resource`.
 fn controller(kind: &str, name: &str, site: &Site, resource: &str) -> Value {
     let main = Container::new("main").device(resource, 1);
     let pod = Pod::new(name, &[main]).on(site.node);
@@ -24,7 +24,7 @@ fn controller(kind: &str, name: &str, site: &Site, resource: &str) -> Value {
     })
 }
 
-/// No pod was refused by the kubelet.
+/// Checks that the kubelet refused no pod.
 fn none_was_refused(cluster: &Cluster, space: &Namespace<'_>) -> Result<()> {
     let events = cluster.get(&space.collection("events"))?;
     let refused: Vec<&Value> = events
@@ -72,7 +72,7 @@ fn stateful_set(rounds: u64) -> Result<()> {
         if round % 2 == 0 {
             space.delete("set-0")?;
         } else {
-            // The next one comes while the containers of this one still run.
+            // The next pod starts while this one's containers still run.
             space.delete_now("set-0")?;
         }
         space.until("set-0", "the next one runs", |next| {
@@ -87,7 +87,7 @@ fn stateful_set(rounds: u64) -> Result<()> {
         ensure!(held.len() == 1, "round {round}: {held:?}");
         none_was_refused(cluster, &space)?;
     }
-    // Each slot came back once: none was taken from a pod that had it.
+    // Each slot was released once, none while its pod had it.
     let freed = site.home.log().matches("slot is free again").count();
     ensure!(
         u64::try_from(freed)? <= rounds,

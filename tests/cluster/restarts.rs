@@ -1,4 +1,4 @@
-//! The agent, the kubelet or the whole node restart; what runs goes on, what is offered comes back.
+//! Restarts of the agent, the kubelet or the node: pods keep running and resources are offered again.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::device::{Site, resources};
 
-/// A site with one device of two slots, one of which pod `a` has; all of it runs. With the Instance's resource.
+/// A running agent with one device of two slots, one of which pod `a` has; also the Instance's resource.
 fn begin(name: &str) -> Result<Option<(Site, Namespace<'static>, String)>> {
     let Some(cluster) = cluster::shared()? else {
         return Ok(None);
@@ -30,7 +30,7 @@ fn pod(name: &str, site: &Site, resource: &str) -> Pod {
     Pod::new(name, &[main]).on(site.node)
 }
 
-/// When the container of a pod began; it has not been restarted.
+/// The start time of a pod's container, which has not been restarted.
 fn began(space: &Namespace<'_>, pod: &str) -> Result<Value> {
     let pod = space.wait_running(pod)?;
     let status = pod.pointer("/status/containerStatuses/0");
@@ -40,7 +40,7 @@ fn began(space: &Namespace<'_>, pod: &str) -> Result<Value> {
     Ok(began.context("it does not run")?.clone())
 }
 
-/// How often each resource was registered, once the kubelet follows them all.
+/// The number of registrations of each resource, once the kubelet lists them all.
 fn registrations(site: &Site) -> Result<BTreeMap<String, u64>> {
     let status = site.until_listed()?;
     let text = |one: &Value| Some(one.get("name")?.as_str()?.to_owned());
@@ -184,7 +184,7 @@ fn after_a_power_cut_old_pods_fail_and_new_ones_work_once_the_agent_is_back() ->
     site.node.empty_run()?;
     site.node.start_kubelet()?;
     site.node.wait_ready()?;
-    // The agent is not there: the kubelet admits no pod that had a device, and the scheduler sends no new one.
+    // Without the agent the kubelet admits no pod with a device, and the scheduler sends no new one.
     let failed = space.until("old", "the kubelet rejects it", |pod| {
         let phase = pod.pointer("/status/phase");
         ensure!(phase.is_some_and(|phase| phase == "Failed"), "{pod:#}");

@@ -1,4 +1,4 @@
-//! What the agent keeps on the disk, read as strictly as can be: one file too many or half a one is an error.
+//! Checks the agent's files strictly: an unexpected or incomplete file is an error.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -9,10 +9,10 @@ use leafhost_tests::agent::Home;
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
-/// Who an Instance is: its uid and when it was made.
+/// Uid and creation time of each Instance.
 pub type Identities = BTreeMap<String, (String, String)>;
 
-/// What ought to be there in the end.
+/// The expected final state.
 #[derive(Debug, Clone, Default)]
 pub struct Expected {
     /// By Configuration: how many Instances of which capacity.
@@ -21,7 +21,7 @@ pub struct Expected {
     pub handlers: BTreeSet<&'static str>,
 }
 
-/// The Instances on the disk: each file that bears the name of one must be one.
+/// Reads the Instances; a file with an Instance's name must be complete.
 pub fn instances(home: &Home) -> Result<BTreeMap<String, Value>> {
     let mut found = BTreeMap::new();
     for path in files(&home.path().join("state/instances"))? {
@@ -33,11 +33,11 @@ pub fn instances(home: &Home) -> Result<BTreeMap<String, Value>> {
         let stem = name.strip_suffix(".yaml");
         let stem = stem.with_context(|| format!("{name} is no Instance"))?;
         let text = fs::read_to_string(&path)?;
-        let instance: Value =
-            serde_yaml_ng::from_str(&text).with_context(|| format!("half an Instance: {name}"))?;
+        let instance: Value = serde_yaml_ng::from_str(&text)
+            .with_context(|| format!("incomplete Instance: {name}"))?;
         ensure!(
             text_at(&instance, "/metadata/name") == stem && instance.get("spec").is_some(),
-            "half an Instance: {name}"
+            "incomplete Instance: {name}"
         );
         found.insert(stem.to_owned(), instance);
     }
@@ -53,7 +53,7 @@ pub fn identities(instances: &BTreeMap<String, Value>) -> Identities {
     instances.iter().map(of).collect()
 }
 
-/// Instances that are there before and after and are not the same.
+/// Instances that exist before and after but were created anew.
 pub fn re_created(before: &Identities, after: &Identities) -> Vec<String> {
     let changed = before
         .iter()
@@ -61,7 +61,7 @@ pub fn re_created(before: &Identities, after: &Identities) -> Vec<String> {
     changed.map(|(name, _)| name.clone()).collect()
 }
 
-/// Whether the disk holds what is expected and nothing else.
+/// Checks that the disk has exactly the expected state.
 pub fn is_as_expected(home: &Home, expected: &Expected) -> Result<()> {
     let instances = instances(home)?;
     let mut counts: BTreeMap<&str, (usize, u64)> = BTreeMap::new();
@@ -98,7 +98,7 @@ pub fn is_as_expected(home: &Home, expected: &Expected) -> Result<()> {
     let entries = fs::read_dir(home.path().join("state"))?;
     let entries = entries.map(|entry| Ok(entry?.file_name().into_string().unwrap_or_default()));
     let mut entries: BTreeSet<String> = entries.collect::<Result<_>>()?;
-    // In `loading` a version has a line that was being loaded when the agent was killed and was removed before it was loaded again.
+    // `loading` may still list a version that was being loaded when the agent was killed.
     for name in ["agent.json", "agent.sock", "loading"] {
         entries.remove(name);
     }
@@ -124,12 +124,12 @@ fn specs(folder: &Path, instances: &BTreeMap<String, Value>) -> Result<()> {
     }
     let mut found = BTreeMap::new();
     for path in files(folder)? {
-        // What the folder is held by has nothing in it.
+        // The lock file of the folder is empty.
         if path.ends_with(".akri.sh_leafhost.lock") && fs::metadata(&path)?.len() == 0 {
             continue;
         }
         let spec: Value = serde_json::from_slice(&fs::read(&path)?)
-            .with_context(|| format!("half a spec: {}", path.display()))?;
+            .with_context(|| format!("incomplete spec: {}", path.display()))?;
         let devices = spec.get("devices").and_then(Value::as_array);
         let devices = devices.into_iter().flatten();
         let devices = devices.map(|device| text_at(device, "/name").to_owned());
@@ -140,7 +140,7 @@ fn specs(folder: &Path, instances: &BTreeMap<String, Value>) -> Result<()> {
     Ok(())
 }
 
-/// What is kept of handlers is what was given, whole, and nothing else; native code is there for each.
+/// Checks that exactly the given handlers are kept, complete, each with native code.
 fn handlers(home: &Home, expected: &Expected) -> Result<()> {
     let mut digests = BTreeSet::new();
     for name in &expected.handlers {
@@ -164,7 +164,7 @@ fn handlers(home: &Home, expected: &Expected) -> Result<()> {
         if let Some(named) = name.strip_prefix("bytes/") {
             ensure!(
                 digest(&fs::read(&path)?) == named,
-                "half the bytes of a handler"
+                "incomplete bytes of a handler"
             );
             kept.insert(named.to_owned());
         } else if !name
@@ -183,14 +183,14 @@ fn handlers(home: &Home, expected: &Expected) -> Result<()> {
             Some((digest, rest)) if rest.strip_suffix(".native").is_some() => {
                 native.insert(digest.to_owned());
             }
-            _ => ensure!(name == "key", "{name} beside native code"),
+            _ => ensure!(name == "key", "{name} next to native code"),
         }
     }
     ensure!(native.is_superset(&digests), "native code of {native:?}");
     Ok(())
 }
 
-/// All files below a folder, which may be missing.
+/// All files below a folder, none if it is missing.
 pub fn files(folder: &Path) -> Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     let mut folders = vec![folder.to_owned()];
@@ -203,7 +203,7 @@ pub fn files(folder: &Path) -> Result<Vec<PathBuf>> {
             let entry = entry?;
             match entry.file_type() {
                 Ok(kind) if kind.is_dir() => folders.push(entry.path()),
-                // What goes while it is looked at is gone.
+                // A file removed during the walk is skipped.
                 Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
                     return Err(error.into());
                 }

@@ -1,4 +1,5 @@
-//! Thousands of handler swaps, each followed by a call for every Configuration: nothing grows, no Instance is made anew.
+//! Thousands of handler swaps, each followed by a call for every Configuration: no resource grows, and no Instance is
+//! created anew.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,14 +13,14 @@ use nix::sys::signal::Signal;
 use crate::disk_state::{self, Expected, identities, instances, is_as_expected};
 use crate::scenarios;
 
-/// Configurations of the handler: the calls that follow a swap.
+/// Configurations of the handler, each called after a swap.
 const CONFIGURATIONS: [&str; 10] = ["ca", "cb", "cc", "cd", "ce", "cf", "cg", "ch", "ci", "cj"];
-/// Native code is kept of so many components.
+/// How many components have their native code kept.
 const CACHED: usize = 64;
-/// Of so many swaps one brings a component that was never there.
+/// One in this many swaps brings a new component.
 const NEW: u64 = 100;
 
-/// What a process takes of the machine.
+/// Resources of a process.
 #[derive(Debug, Clone, Copy)]
 struct Taken {
     kib: u64,
@@ -100,7 +101,7 @@ fn swap(rounds: u64) -> Result<()> {
         "{rounds} swaps, {} calls, {cached} files of native code; after {warm} swaps {settled:?}, in the end {taken:?}",
         calls(&home)?
     );
-    // Pools of threads and of memory breathe; what leaks grows with every swap.
+    // Thread and memory pools fluctuate; a leak grows with every swap.
     ensure!(taken.kib * 100 <= settled.kib * 110, "memory grows");
     ensure!(taken.files <= settled.files + 4, "open files grow");
     ensure!(taken.threads <= settled.threads + 16, "threads grow");
@@ -125,7 +126,7 @@ fn handlers_are_swapped_again_and_again_and_nothing_grows() -> Result<()> {
     swap(40)
 }
 
-/// `SOAK_ROUNDS` chooses how often; ten times as many calls follow.
+/// `SOAK_ROUNDS` sets the number of swaps; ten times as many calls follow.
 #[test]
 #[ignore = "takes an hour: make soak"]
 fn soak_swapped_handlers() -> Result<()> {

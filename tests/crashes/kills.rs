@@ -13,12 +13,12 @@ use nix::sys::signal::Signal;
 use crate::disk_state::{self, identities, instances, is_as_expected};
 use crate::scenarios::{self, Scenario};
 
-/// Runs at the same time: they wait most of the time.
+/// Concurrent runs; they mostly wait.
 const AT_ONCE: usize = 4;
-/// A thread that comes later than it did leaves a point unmet.
+/// How often a point is tried: threads may run in another order, so that it is not reached.
 const TRIES: usize = 3;
 
-/// Runs the scenario in a copy of `base`, kills at `target`, starts again, and looks at what is there.
+/// Runs the scenario in a copy of `base`, kills the agent at `target`, starts it again, and checks the result.
 fn run(scenario: &Scenario, base: &Home, target: Option<&Point>) -> Result<Walk> {
     let mut home = base.copy()?;
     let after = (scenario.after)();
@@ -61,14 +61,14 @@ fn run(scenario: &Scenario, base: &Home, target: Option<&Point>) -> Result<Walk>
     Ok(walk)
 }
 
-/// What became of names, in the order of the run.
+/// The renames and removals in the order of the run.
 fn changes(walk: &Walk) -> String {
     let decisive = walk.points.iter().filter(|point| point.kind.is_decisive());
     let lines: Vec<_> = decisive.map(ToString::to_string).collect();
     lines.join("\n")
 }
 
-/// Has the traced agent come to the end of the scenario and stops it; false if it was killed on the way.
+/// Waits until the traced agent has finished the scenario and stops it; false if it was killed before.
 fn live(scenario: &Scenario, home: &Home, trace: &Trace) -> Result<bool> {
     let after = (scenario.after)();
     eventually("the agent runs", || {
@@ -98,17 +98,17 @@ fn live(scenario: &Scenario, home: &Home, trace: &Trace) -> Result<bool> {
     Ok(reached && !left.iter().any(|name| home.path().join(name).exists()))
 }
 
-/// Kills at all points, or at those of a sample.
+/// Kills at all points, or at the decisive ones and a random sample.
 fn walk(scenario: &Scenario, sample: Option<(usize, u64)>) -> Result<()> {
     let base = scenario.home()?;
     let counted = run(scenario, &base, None).context("without a kill")?;
-    // Where an agent listens is nothing after the machine went down.
+    // The address file of an agent need not survive a power failure.
     let not_durable = counted.not_durable.iter();
     let not_durable: Vec<_> = not_durable
         .filter(|text| !text.starts_with("state/agent."))
         .collect();
     ensure!(not_durable.is_empty(), "not durable: {not_durable:#?}");
-    // What the kernel is told of a process goes with it.
+    // Writes to /proc end with the process.
     let kept = counted
         .points
         .iter()
@@ -153,7 +153,7 @@ fn walk(scenario: &Scenario, sample: Option<(usize, u64)>) -> Result<()> {
 struct Queue {
     left: Mutex<Vec<(Point, usize)>>,
     known: Mutex<BTreeSet<Point>>,
-    /// Whether points that turn up on the way are walked, too.
+    /// Whether points first seen in later runs are tried, too.
     whole: bool,
     struck: Mutex<BTreeSet<Point>>,
     unmet: Mutex<BTreeSet<Point>>,
@@ -232,7 +232,7 @@ fn a_withdrawal_is_killed_at_its_writes() -> Result<()> {
     walk(&scenarios::WITHDRAWAL, Some((6, 3)))
 }
 
-/// All points. Which come first is up to the threads, so there is nothing to seed.
+/// All points. Their order depends on the threads, so there is no seed.
 #[test]
 #[ignore = "takes many minutes: make soak"]
 fn soak_every_write() -> Result<()> {

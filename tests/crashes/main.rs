@@ -1,4 +1,4 @@
-//! What is left when the agent is killed at a write, when what it needs is taken away, and after it has run for long.
+//! Kills at every write, and long runs with many handler swaps.
 #![allow(missing_docs, reason = "a test binary")]
 
 mod disk_state;

@@ -1,4 +1,4 @@
-//! What happens while the agent is killed: a first start, a change of everything that can change, and withdrawals.
+//! Scenarios in which the agent is killed: a first start, a change of everything, and withdrawals.
 
 use std::fs;
 
@@ -10,23 +10,23 @@ use nix::sys::signal::Signal;
 
 use crate::disk_state::{Expected, is_as_expected};
 
-/// A state the agent is in before, what then happens, and what is there in the end.
+/// The state before, the change, and the expected state after it.
 #[derive(Clone, Copy)]
 pub struct Scenario {
-    /// For the report.
+    /// Name in the report.
     pub name: &'static str,
-    /// The files before the agent is started for the first time.
+    /// Creates the files before the first start.
     pub begin: fn(&Home) -> Result<()>,
-    /// What the agent makes of them before anything else; nothing if it is not started before.
+    /// The expected state before the change; `None` if the agent is not started before.
     pub before: Option<fn() -> Expected>,
-    /// What happens to the files once the agent runs.
+    /// Changes the files while the agent runs.
     pub change: fn(&Home) -> Result<()>,
-    /// What the agent makes of that.
+    /// The expected state after the change.
     pub after: fn() -> Expected,
 }
 
 impl Scenario {
-    /// A home as it is before.
+    /// A home in the state before.
     pub fn home(&self) -> Result<Home> {
         let mut home = Home::new()?;
         (self.begin)(&home)?;
@@ -99,7 +99,7 @@ pub const WITHDRAWAL: Scenario = Scenario {
     },
 };
 
-/// A Configuration of shared devices that are withdrawn at once.
+/// A Configuration of shared devices without a grace period.
 pub fn echo(name: &str, descriptions: &str, capacity: u64) -> String {
     format!(
         "apiVersion: akri.sh/v0\n\
@@ -119,7 +119,7 @@ fn gpus(count: u64) -> String {
     )
 }
 
-/// A handler of ours with other bytes that do the same: a custom section at its end holds the number.
+/// A handler with a custom section appended that holds the number: different bytes, same behaviour.
 pub fn version(name: &str, number: u32) -> Result<Vec<u8>> {
     let mut bytes = fs::read(program::handler(name)?)?;
     // Section 0, its length, the length of its name, its name, and what it holds.
@@ -128,7 +128,7 @@ pub fn version(name: &str, number: u32) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Puts a file in the place of a handler by renaming it.
+/// Replaces a handler file by a rename.
 pub fn replace(home: &Home, name: &str, bytes: &[u8]) -> Result<()> {
     let new = home.path().join("handlers").join(format!(".{name}"));
     fs::write(&new, bytes)?;

@@ -1,4 +1,4 @@
-//! An agent hears cameras and networks come and go, and believes no farewell that is not true.
+//! An agent reacts to Hello, Bye and network changes, and ignores a false Bye.
 
 use std::time::Duration;
 
@@ -25,23 +25,23 @@ spec:
       discoveryTimeoutSeconds: 1
 ";
 
-/// Well before the next poll, which comes ten seconds after the one before.
+/// Well before the next probe, which comes ten seconds after the last one.
 const AT_ONCE: Duration = Duration::from_secs(5);
 
-/// An agent on a host that has looked for cameras once and found so many.
+/// Starts an agent on a host that finds `found` cameras in its first scan.
 pub fn agent(host: &Host, name: &str, found: usize) -> Result<Home> {
     let mut home = Home::on_host(host, name)?;
     home.add_handler("onvif")?;
     home.write("configurations/cameras.yaml", CAMERAS)?;
     home.start(&[])?;
-    home.until("the first look", |status| {
+    home.until("the first scan", |status| {
         status.pointer("/handlers/0/status").and_then(Value::as_str) == Some("Active")
     })?;
     home.instances(found)?;
     Ok(home)
 }
 
-/// Waits less than until the next poll.
+/// Waits for `count` Instances, for less than the time to the next probe.
 fn soon(home: &Home, what: &str, count: usize) -> Result<()> {
     within(AT_ONCE, what, || {
         let status = home.status()?;
@@ -66,12 +66,12 @@ fn a_hello_makes_an_instance_and_a_bye_takes_it_away_only_if_it_is_true() -> Res
     says_true.tell("hello")?;
     says_false.tell("hello")?;
     soon(&home, "Instances after the hellos", 2)?;
-    // It says hello too.
+    // It sends Hello, too.
     let _windows = windows_computer(&lan.host("windows")?, &true_host)?;
     home.instances(2)?;
 
     says_false.tell("bye")?;
-    // It is asked whether that is true.
+    // The handler has asked the camera.
     assert_eq!(says_false.ask("greeted")?, "greeted");
     says_true.tell("off")?;
     says_true.tell("bye")?;
@@ -150,13 +150,13 @@ fn three_idle_agents_send_their_own_periodic_probes_and_no_more() -> Result<()> 
         .iter()
         .map(Capture::start)
         .collect::<Result<Vec<_>>>()?;
-    // Nothing is waited for: this is how long they are watched.
+    // A fixed observation time, not a wait for a condition.
     std::thread::park_timeout(Duration::from_mins(1));
     for (capture, home) in captures.into_iter().zip(&homes) {
         let flows = capture.end()?;
         for (group, round) in groups.iter().zip(round) {
             let sent = sent_to(&flows, group, 3702);
-            // Ten seconds after the last one has ended; the span may begin and end within a round.
+            // Probes are ten seconds apart; the observation may begin and end within a round.
             let (least, most) = (round * 4, round * 7);
             assert!(
                 (least..=most).contains(&sent),

@@ -1,4 +1,4 @@
-//! What leaves a host, as `capture.py` sees it.
+//! Captures what leaves a host, with `capture.py`.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -8,10 +8,10 @@ use leafhost_tests::lan::Host;
 use leafhost_tests::peer::{self, Peer};
 use serde::Deserialize;
 
-/// A capture that runs.
+/// A running capture.
 pub struct Capture(Peer);
 
-/// Where packets went.
+/// Packets to one destination.
 #[derive(Debug, Clone, Deserialize)]
 pub struct Flow {
     /// `udp`, `tcp`, `arp`, `icmp6` and so on.
@@ -21,7 +21,7 @@ pub struct Flow {
     pub port: u16,
     /// When each left, in seconds from the start.
     pub times: Vec<f64>,
-    /// Which of the texts that were looked for were in it.
+    /// Which of the searched texts the packets contained.
     pub texts: Vec<String>,
 }
 
@@ -30,14 +30,14 @@ impl Capture {
         Self::start_for(host, &[])
     }
 
-    /// One that looks for texts in what leaves.
+    /// A capture that searches packets for texts.
     pub fn start_for(host: &Host, texts: &[&str]) -> Result<Self> {
         let mut command = peer::python(host, "capture")?;
         command.args(texts);
         Peer::start(command).map(Self)
     }
 
-    /// What has left since the start.
+    /// Ends the capture; returns what left since the start.
     pub fn end(self) -> Result<Vec<Flow>> {
         let lines = self.0.end()?;
         let line = lines.first().context("the capture said nothing")?;
@@ -45,7 +45,7 @@ impl Capture {
     }
 }
 
-/// How many datagrams went to a group.
+/// The number of datagrams to a group.
 pub fn sent_to(flows: &[Flow], group: &str, port: u16) -> usize {
     flows
         .iter()
@@ -54,7 +54,7 @@ pub fn sent_to(flows: &[Flow], group: &str, port: u16) -> usize {
         .sum()
 }
 
-/// Where the flows lead, without what the kernel says by itself: that neighbours' questions are answered, for one.
+/// The destinations of the flows, without the kernel's own traffic such as neighbour discovery.
 pub fn destinations(flows: &[Flow], neighbours: &[String]) -> BTreeSet<(String, String, u16)> {
     flows
         .iter()

@@ -1,4 +1,4 @@
-//! One discovery on a host, by `leafhost handler run`, and what it found.
+//! Runs one discovery on a host with `leafhost handler run`.
 
 use std::collections::BTreeMap;
 use std::io::Write as _;
@@ -9,7 +9,7 @@ use leafhost_tests::program;
 use serde_json::Value;
 use tempfile::NamedTempFile;
 
-/// What a discovery has found.
+/// The result of a discovery.
 #[derive(Debug)]
 pub struct Found(pub Value);
 
@@ -65,7 +65,7 @@ impl Found {
             .with_context(|| format!("no device at {begin}: {:#}", self.0))
     }
 
-    /// Why something is no device, or not all of one: rule and reason. It is named by what holds `subject`.
+    /// Rule and reason of each explanation whose subject contains `subject`.
     pub fn skipped(&self, subject: &str) -> Vec<(&str, &str)> {
         let all = self.0.get("skipped").and_then(Value::as_array);
         all.into_iter()
@@ -99,12 +99,12 @@ impl<'a> Device<'a> {
             .collect()
     }
 
-    /// An attribute that is a text.
+    /// A text attribute.
     pub fn attribute(self, name: &str) -> Option<&'a str> {
         self.text(&format!("/attributes/{name}/string"))
     }
 
-    /// An attribute that is yes or no.
+    /// A boolean attribute.
     pub fn has(self, name: &str) -> Option<bool> {
         self.0
             .pointer(&format!("/attributes/{name}/bool"))?

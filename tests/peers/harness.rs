@@ -1,4 +1,4 @@
-//! What the other tests stand on: bridges are apart, plugs can be pulled, a capture sees what leaves a host.
+//! Tests of the harness: bridges are separate, links can be disconnected, a capture sees what leaves a host.
 
 use std::path::Path;
 use std::process::{Command, Stdio};

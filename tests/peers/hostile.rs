@@ -1,4 +1,5 @@
-//! Networks that mean harm: what they answer is named and costs nobody else, floods withdraw no camera and keep none away.
+//! Hostile networks: harmful answers are explained and affect no other device, and floods neither withdraw nor hide
+//! cameras.
 
 use std::time::Duration;
 
@@ -14,7 +15,7 @@ use crate::capture::{Capture, destinations};
 use crate::discovery::discover;
 use crate::onvif::{OTHER, UUID, camera, strict_camera};
 
-/// A host that means harm; where its redirect leads, and the camera that it says goes.
+/// A hostile host. `elsewhere` is the target of its redirect; it sends Bye for camera `UUID`.
 fn hostile(host: &Host, elsewhere: &Host) -> Result<Peer> {
     let mut command = peer::python(host, "hostile")?;
     command
@@ -116,14 +117,14 @@ fn a_flood_withdraws_no_camera_and_one_that_came_in_it_is_an_instance_soon_after
         ensure!(uuids(status).iter().any(|uuid| uuid == UUID), "{status:#}");
         Ok(())
     };
-    // Three looks at everything and what lies between.
+    // Three full scans and the time between.
     for _ in 0..30 {
         is_well(&home.status()?).with_context(|| home.log())?;
-        // Nothing is waited for: this is how long it goes on.
+        // A fixed observation time, not a wait for a condition.
         std::thread::park_timeout(Duration::from_secs(1));
     }
     harm.tell("calm")?;
-    // Three probes, and what the first of them has to clear away.
+    // Time for three scans, the first of which still has to handle the flood.
     within(
         Duration::from_secs(40),
         "both cameras after the flood",

@@ -1,4 +1,4 @@
-//! Cameras: found as Akri finds them, told apart from what is none, on every network, without a step beside the grants.
+//! Cameras are found as by Akri, distinguished from other devices, on every network, with the shipped grants.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -29,7 +29,7 @@ pub fn camera(host: &Host, uuid: &str, more: &[&str]) -> Result<Peer> {
     Peer::start(command)
 }
 
-/// A camera that takes WS-Discovery at its word, on port 80.
+/// A camera that follows WS-Discovery strictly, on port 80.
 pub fn strict_camera(host: &Host, uuid: &str, more: &[&str]) -> Result<Peer> {
     let mut command = peer::python(host, "strict_camera")?;
     command
@@ -39,9 +39,9 @@ pub fn strict_camera(host: &Host, uuid: &str, more: &[&str]) -> Result<Peer> {
     Peer::start(command)
 }
 
-/// Something that plays a Windows computer for its neighbours (wsdd), once `other` has seen it.
+/// A fake Windows computer (wsdd), once `other` has seen it.
 pub fn windows_computer(host: &Host, other: &Host) -> Result<Peer> {
-    // It reads nothing, and is to end with its input all the same.
+    // wsdd reads no input, and must still end when its input ends.
     let mut command = host.command("/bin/sh");
     command.args(["-c", "wsdd --ipv4only & cat >/dev/null; kill $!; wait"]);
     let peer = Peer::begin(command)?;
@@ -58,7 +58,7 @@ fn url(host: &Host) -> Result<String> {
     Ok(format!("http://{}/onvif/device_service", host.address()?))
 }
 
-/// The URL of the crate's camera, which names the port even where that is the usual one.
+/// The URL of the crate's camera, which always includes the port.
 fn url_of_crate(host: &Host) -> Result<String> {
     Ok(format!(
         "http://{}:80/onvif/device_service",
@@ -76,7 +76,7 @@ fn read_by_zeep(from: &Host, camera: &Host, credentials: &[&str]) -> Result<Valu
     serde_json::from_str(&out).with_context(|| format!("{out:?} is no JSON"))
 }
 
-/// What the device says of these things, in zeep's words.
+/// The device's attributes in the form of zeep's result.
 fn told(device: Device<'_>) -> Value {
     json!({
         "manufacturer": device.attribute("manufacturer"),
@@ -192,7 +192,7 @@ fn a_camera_that_takes_the_standard_at_its_word_is_one_device_and_a_windows_comp
     );
     let device = found.device()?;
     assert_eq!(device.attribute("manufacturer"), Some("Strict & Sons"));
-    // It has no such operation.
+    // The camera does not have this operation.
     assert_eq!(device.properties().get("ONVIF_DEVICE_MAC_ADDRESS"), None);
     Ok(())
 }
@@ -333,13 +333,13 @@ fn nothing_leaves_but_probes_and_questions_to_cameras_within_the_grants() -> Res
     let mut neighbours = vec![good.address()?.to_string(), liar.address()?.to_string()];
     let mut liars = Vec::new();
     for (number, xaddr) in elsewhere.iter().enumerate() {
-        // Each announces one, under a reference of its own.
+        // Each host announces one address under its own reference.
         let host = lan.host(&format!("liar{number}"))?;
         let uuid = format!("5f5a69c2-e0ae-504f-829b-00fcfd5b000{number}");
         liars.push(strict_camera(&host, &uuid, &["--xaddr", xaddr])?);
         neighbours.push(host.address()?.to_string());
     }
-    // And one all of them.
+    // One host announces all of them.
     let all: Vec<&str> = elsewhere
         .iter()
         .flat_map(|xaddr| ["--xaddr", xaddr])
@@ -361,7 +361,7 @@ fn nothing_leaves_but_probes_and_questions_to_cameras_within_the_grants() -> Res
         BTreeSet::from(expected),
         "{found:?}"
     );
-    // Each is named as left out.
+    // Each is explained.
     for xaddr in elsewhere {
         let named = found.0.to_string().contains(xaddr);
         assert!(named, "{xaddr} is not named: {:#}", found.0);

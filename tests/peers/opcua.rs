@@ -1,4 +1,4 @@
-//! OPC UA servers: what they offer, what discovery servers list, and which of that is not to be believed.
+//! OPC UA servers: their properties, what discovery servers list, and which listed servers are devices.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -12,7 +12,7 @@ use tempfile::TempDir;
 use crate::capture::{Capture, destinations};
 use crate::discovery::{Device, discover};
 
-/// A server of asyncua on port 4840: its URL too.
+/// Starts a server of asyncua on port 4840; returns its URL.
 pub fn asyncua(host: &Host, name: &str, more: &[&str]) -> Result<(Peer, String)> {
     let url = format!("opc.tcp://{}:4840/peer/", host.address()?);
     let uri = format!("urn:asyncua:{name}");
@@ -23,7 +23,7 @@ pub fn asyncua(host: &Host, name: &str, more: &[&str]) -> Result<(Peer, String)>
     Ok((Peer::start(command)?, url))
 }
 
-/// A program of node-opcua on a port.
+/// Starts a program of node-opcua.
 fn node(host: &Host, folder: &Path, role: &str, port: u16, more: &[&str]) -> Result<Peer> {
     let folder = folder.join(format!("{role}-{port}-{}", host.address()?));
     std::fs::create_dir_all(&folder)?;
@@ -65,7 +65,7 @@ fn servers_of_python_and_rust_are_found_at_once_with_what_security_they_have() -
     let rust = format!("opc.tcp://{address}:4840/");
     let nobody = "opc.tcp://192.168.70.250:4840/";
 
-    // asyncua calls itself client and server.
+    // asyncua declares itself ClientAndServer.
     let details = details(&[nobody, &secure, &plain, &rust], "");
     let found = discover(&client, "opcua", &details, &["--explain"])?;
     let mut expected = [&*secure, &plain, &rust];
@@ -170,10 +170,10 @@ fn a_discovery_servers_list_is_believed_only_where_a_server_answers() -> Result<
     two.kill()?;
     let found = discover(&client, "opcua", &details, &["--explain"])?;
     assert_eq!(found.ids(), [&*alive], "{found:?}");
-    // The list has it still.
+    // The discovery server still lists it.
     assert!(!found.skipped(&killed).is_empty(), "{found:?}");
 
-    // One that ends in good order is taken from the list.
+    // A server that ends regularly is removed from the list.
     one.end()?;
     let found = discover(&client, "opcua", &details, &["--explain"])?;
     assert!(found.ids().is_empty(), "{found:?}");
@@ -270,7 +270,7 @@ fn servers_are_known_by_what_they_list_and_discovery_servers_by_how_they_are_ask
     let (_lds, by_address) = lds(&central, folder.path())?;
     let (_server, url) = asyncua(&python, "Python", &[])?;
     let by_v6 = format!("opc.tcp://[{}]:4840", central.address_v6(0)?);
-    // asyncua answers a request without its path too.
+    // asyncua also answers requests without the path.
     let without_path = url.trim_end_matches("/peer/");
     for (asked, kind, id) in [
         (&*by_address, "DiscoveryServer", &*by_address),
@@ -283,7 +283,7 @@ fn servers_are_known_by_what_they_list_and_discovery_servers_by_how_they_are_ask
         );
         let found = discover(&client, "opcua", &details, &["--explain"])?;
         let device = found.device_at(id)?;
-        // From the network it knows itself by its other address too.
+        // It finds itself by its other address from the network as well.
         let same = device.text("/physicalId");
         let others = found.devices().into_iter().map(Device);
         assert!(
@@ -301,7 +301,7 @@ fn servers_are_known_by_what_they_list_and_discovery_servers_by_how_they_are_ask
             ("policyBasic256Sha256", is_lds),
             ("policyAes128_Sha256_RsaOaep", is_lds),
             ("policyAes256_Sha256_RsaPss", is_lds),
-            // Nobody signs in at a discovery server.
+            // A discovery server has no user sessions.
             ("tokenAnonymous", !is_lds),
             ("tokenUserName", !is_lds),
         ] {

@@ -1,4 +1,4 @@
-//! An agent keeps the Instances of OPC UA servers true while these stop, come back and stay away.
+//! The Instances of OPC UA servers follow servers that stop, return, or stay away.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::opcua::asyncua;
 
-/// Long enough for a server to be missed, started anew and found at the look after that.
+/// Longer than a server takes to be missed, restarted and found again.
 const GRACE: Duration = Duration::from_secs(40);
 
 fn configuration(url: &str) -> String {
@@ -33,7 +33,7 @@ spec:
     )
 }
 
-/// Whether the server answered at the last look.
+/// Whether the server answered the last call.
 fn answered(status: &Value) -> Option<bool> {
     let skipped = status.pointer("/configurations/0/sessions/0/skipped")?;
     Some(skipped.as_array()?.is_empty())
@@ -43,7 +43,7 @@ fn only(home: &Home) -> Result<Value> {
     home.instances(1)?.pop().context("no Instance")
 }
 
-/// What tells an Instance from one that was made anew, and all that a workload gets of it.
+/// The identity of an Instance and everything a workload gets from it.
 fn lasting(instance: &Value) -> [Option<&Value>; 4] {
     [
         "/metadata/name",
@@ -68,7 +68,7 @@ fn a_server_that_comes_back_is_the_same_instance_and_one_that_stays_away_is_with
     home.write("configurations/plcs.yaml", configuration(&url))?;
     home.start(&[])?;
     let instance = only(&home)?;
-    // What Akri makes of that URL.
+    // The name that Akri derives from this URL.
     assert_eq!(url, "opc.tcp://192.168.70.11:4840/peer/");
     let of = |pointer| instance.pointer(pointer);
     assert_eq!(of("/metadata/name"), Some(&json!("plcs-af30a9")));
@@ -83,7 +83,7 @@ fn a_server_that_comes_back_is_the_same_instance_and_one_that_stays_away_is_with
     home.until("the server is missed", |status| {
         answered(status) == Some(false)
     })?;
-    // Its health tells; what it is stays.
+    // Only its health changes.
     assert_eq!(lasting(&only(&home)?), lasting(&instance));
     let (server, _) = asyncua(&plant, "PLC", &[])?;
     home.until("it is back", |status| answered(status) == Some(true))?;

@@ -1,4 +1,4 @@
-//! An agent in standalone mode, in a folder of its own.
+//! An agent in standalone mode with its own folder.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
@@ -19,7 +19,7 @@ use crate::mounts::Mounts;
 use crate::program::{self, Ended};
 use crate::wait::{eventually, within};
 
-/// A folder with Configurations, handlers and state, and the agent that works on it while one runs.
+/// A folder with Configurations, handlers and state, and the agent that uses it.
 pub struct Home {
     folder: TempDir,
     cdi: PathBuf,
@@ -30,11 +30,11 @@ pub struct Home {
     child: Option<Child>,
 }
 
-/// Makes the command that runs a program where the agent lives.
+/// Builds the command that runs a program where the agent runs.
 type Enter = Box<dyn Fn(&Path) -> Result<Command> + Send + Sync>;
 
 impl Home {
-    /// An empty one.
+    /// An empty home.
     pub fn new() -> Result<Self> {
         let folder = tempfile::tempdir().context("cannot make a folder")?;
         for name in ["configurations", "handlers"] {
@@ -51,7 +51,7 @@ impl Home {
         })
     }
 
-    /// Another one with the same files, as they are at this moment.
+    /// A copy with the same files.
     pub fn copy(&self) -> Result<Self> {
         let copy = Self::new()?;
         let (from, to) = (self.path().join("."), copy.path());
@@ -60,7 +60,7 @@ impl Home {
         Ok(copy)
     }
 
-    /// One whose agent lives on a node of a cluster and serves its kubelet.
+    /// A home whose agent runs on a node of a cluster and serves its kubelet.
     pub fn on(node: &'static Node) -> Result<Self> {
         let mut home = Self::new()?;
         home.kubelet = Some("/var/lib/kubelet".into());
@@ -69,7 +69,7 @@ impl Home {
         Ok(home)
     }
 
-    /// One whose agent lives on a host of a network.
+    /// A home whose agent runs on a host of a network.
     pub fn on_host(host: &Host, node: &str) -> Result<Self> {
         let mut home = Self::new()?;
         node.clone_into(&mut home.node);
@@ -78,12 +78,12 @@ impl Home {
         Ok(home)
     }
 
-    /// Has the next agent serve the kubelet of that folder, which by itself serves none.
+    /// The next agent serves the kubelet with this folder; by default it serves none.
     pub fn serve_kubelet(&mut self, folder: &Path) {
         self.kubelet = Some(folder.to_owned());
     }
 
-    /// Has the next agent start with a soft limit, as the shell's `ulimit` takes it: `n` open files, `v` KiB of addresses.
+    /// The next agent starts with a soft limit as of `ulimit`: `n` open files, `v` KiB of address space.
     pub fn limit(&mut self, what: char, limit: u32) {
         self.enter = Box::new(move |program| {
             let mut command = Command::new("sh");
@@ -93,19 +93,19 @@ impl Home {
         });
     }
 
-    /// Has the agent live among other mounts.
+    /// The agent runs in this mount namespace.
     pub fn live_in(&mut self, mounts: &Arc<Mounts>) {
         let mounts = Arc::clone(mounts);
         self.enter = Box::new(move |program| Ok(mounts.command(program)));
     }
 
-    /// Has the next agent run with more environment.
+    /// The next agent runs with these environment variables.
     pub fn set_environment(&mut self, environment: &[(&str, &OsStr)]) {
         let set = |(name, value): &(&str, &OsStr)| ((*name).to_owned(), (*value).to_owned());
         self.environment = environment.iter().map(set).collect();
     }
 
-    /// What the running agent answers on a path of its endpoint.
+    /// The agent's response for a path of its endpoint.
     pub fn get(&self, path: &str) -> Result<String> {
         let mut find = (self.enter)(Path::new("cat"))?;
         find.arg(self.path().join("state/agent.json"));
@@ -131,17 +131,17 @@ impl Home {
         self.folder.path()
     }
 
-    /// The folder of CDI specs: in this home, unless [`Self::publish_in`] says otherwise.
+    /// The folder of CDI specs, in this home unless [`Self::publish_in`] changes it.
     pub fn cdi(&self) -> &Path {
         &self.cdi
     }
 
-    /// Has the next agent write CDI specs into a folder of the machine.
+    /// The next agent writes CDI specs into this folder.
     pub fn publish_in(&mut self, folder: &Path) {
         folder.clone_into(&mut self.cdi);
     }
 
-    /// Puts a handler of ours there with its grants.
+    /// Adds one of our handlers with its grants.
     pub fn add_handler(&self, name: &str) -> Result<()> {
         let wasm = program::handler(name)?;
         for file in [wasm.with_extension("grants.yaml"), wasm] {
@@ -221,7 +221,7 @@ impl Home {
         .with_context(|| self.log())
     }
 
-    /// Ends the agent with a signal and waits for it; its exit code.
+    /// Stops the agent with a signal; returns its exit code.
     pub fn stop(&mut self, signal: Signal) -> Result<Option<i32>> {
         let mut child = self.child.take().context("no agent runs")?;
         kill(Pid::from_raw(i32::try_from(child.id())?), signal)
@@ -236,7 +236,7 @@ impl Home {
         Ok(status?.code())
     }
 
-    /// What the agent has logged.
+    /// The agent's log.
     pub fn log(&self) -> String {
         fs::read_to_string(self.log_file()).unwrap_or_default()
     }
@@ -255,7 +255,7 @@ impl Home {
         serde_json::from_str(&text).context("the status is no JSON")
     }
 
-    /// The Instances, once there are `count` of them.
+    /// The Instances, once there are `count`.
     pub fn instances(&self, count: usize) -> Result<Vec<Value>> {
         eventually(&format!("{count} Instances"), || {
             let status = self.status()?;
@@ -273,7 +273,7 @@ impl Home {
         .with_context(|| self.log())
     }
 
-    /// Waits until `holds` is true of the status document.
+    /// Waits until `holds` is true for the status document.
     pub fn until(&self, what: &str, holds: impl Fn(&Value) -> bool) -> Result<Value> {
         eventually(what, || {
             let status = self.status()?;

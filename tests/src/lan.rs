@@ -1,7 +1,8 @@
-//! Networks of a test's own: bridges in a namespace, and hosts in namespaces of theirs with a leg on one or more bridges.
+//! Private test networks: bridges in a namespace, and hosts in namespaces of their own with interfaces on one or more
+//! bridges.
 //!
-//! Nothing of it shows up among the machine's own interfaces. Names hold the pid of the test, so that what a killed one has
-//! left is known and removed by the next. Knows nothing of what the hosts run.
+//! They are invisible to the machine's own interfaces. Names contain the test's pid, so that the next test can remove
+//! what a killed one left. Knows nothing of what the hosts run.
 
 use std::ffi::OsStr;
 use std::fmt::Write as _;
@@ -20,19 +21,20 @@ use nix::unistd::Pid;
 use crate::program;
 use crate::requirement::{self, Missing};
 
-/// How all names begin; the pid of the test follows.
+/// Prefix of all names, followed by the test's pid.
 pub const PREFIX: &str = "lhlan";
 const MADE: &str = "/run/netns";
-/// Files below `<namespace>` here are seen in `/etc` by what runs in it.
+/// Files below `<namespace>` here appear in `/etc` of its processes.
 const FILES: &str = "/etc/netns";
 
-/// What this machine lacks for it.
+/// What this machine lacks for the networks.
 pub fn missing() -> Option<Missing> {
     requirement::root("sudo -E make test-all")
         .or_else(|| requirement::files(&["/usr/sbin/ip"], "make setup-test"))
 }
 
-/// Some bridges. A host on bridge `n` is `192.168.(70 + n).x`, `fd70:n::x` and `fe80::x` there, with the same x on all.
+/// A network of bridges. A host on bridge `n` has the addresses `192.168.(70 + n).x`, `fd70:n::x` and `fe80::x`, with
+/// the same x on all.
 #[derive(Debug)]
 pub struct Lan {
     name: String,
@@ -40,7 +42,7 @@ pub struct Lan {
     namespaces: Mutex<Vec<String>>,
 }
 
-/// A host: a network namespace with `eth0` and perhaps more, a default route that leads nowhere, and no name server.
+/// A host: a network namespace with `eth0` and perhaps more, a default route to nowhere, and no name server.
 #[derive(Debug, Clone)]
 pub struct Host {
     namespace: String,
@@ -54,7 +56,7 @@ impl Lan {
         Self::with_bridges(1)
     }
 
-    /// Several, which nothing connects.
+    /// Several unconnected bridges.
     pub fn with_bridges(count: u8) -> Result<Self> {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
@@ -84,7 +86,7 @@ impl Lan {
     fn add_namespace(&self, name: &str) -> Result<()> {
         let files = Path::new(FILES).join(name);
         fs::create_dir_all(&files).with_context(|| format!("cannot make {}", files.display()))?;
-        // Refused at once: a name that is not known is not waited for.
+        // Lookups are refused at once, so that unknown names cause no wait.
         fs::write(files.join("resolv.conf"), "nameserver 127.0.0.1\n")?;
         fs::write(files.join("hosts"), "127.0.0.1 localhost\n")?;
         program::run("ip", ["netns", "add", name])?.good()?;
@@ -101,7 +103,7 @@ impl Lan {
         self.host_on(name, &[0])
     }
 
-    /// A new host with `eth0` on the first bridge that is named, `eth1` on the second.
+    /// A new host with `eth0` on the first of these bridges, `eth1` on the second.
     pub fn host_on(&self, name: &str, bridges: &[u8]) -> Result<Host> {
         let host = Host {
             namespace: format!("{}-{name}", self.name),
@@ -116,7 +118,7 @@ impl Lan {
         Ok(host)
     }
 
-    /// Plugs in the leg of a host that [`Self::disconnect`] has pulled.
+    /// Connects an interface that [`Self::disconnect`] removed.
     pub fn connect(&self, host: &Host, leg: usize) -> Result<()> {
         let (bridge, number) = (host.bridge(leg)?, host.number);
         let end = format!("h{number}-{leg}");
@@ -144,7 +146,7 @@ impl Lan {
         ip(&host.namespace, &script)
     }
 
-    /// Pulls the plug of a host's leg: the interface is gone.
+    /// Removes an interface of a host.
     pub fn disconnect(&self, host: &Host, leg: usize) -> Result<()> {
         ip(&self.name, &format!("link delete h{}-{leg}\n", host.number))
     }
@@ -203,7 +205,7 @@ impl Host {
             .with_context(|| format!("{} has no eth{leg}", self.namespace))
     }
 
-    /// A command that runs `program` there.
+    /// A command that runs `program` on the host.
     pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
         let mut command = Command::new("ip");
         command
@@ -213,7 +215,7 @@ impl Host {
     }
 }
 
-/// The bridge's own address, where default routes lead. Nothing is forwarded.
+/// The bridge's own address, the target of default routes. Nothing is forwarded.
 fn gateway(bridge: u8) -> Ipv4Addr {
     Ipv4Addr::new(192, 168, bridge.saturating_add(70), 1)
 }
@@ -242,12 +244,12 @@ fn ip(namespace: &str, script: &str) -> Result<()> {
     Ok(())
 }
 
-/// Ends what runs in a namespace and removes it, as far as it is there.
+/// Kills the processes in a namespace and removes it, as far as it exists.
 fn remove(namespace: &str) -> Result<()> {
     if Path::new(MADE).join(namespace).exists() {
         let pids = program::run("ip", ["netns", "pids", namespace])?.good()?;
         for pid in pids.split_whitespace() {
-            // One that has ended meanwhile is what is wanted.
+            // It may have ended meanwhile.
             let _ = kill(Pid::from_raw(pid.parse()?), Signal::SIGKILL);
         }
         program::run("ip", ["netns", "delete", namespace])?.good()?;
@@ -259,7 +261,7 @@ fn remove(namespace: &str) -> Result<()> {
     Ok(())
 }
 
-/// Removes the namespaces of tests that have ended without. The first network of a process does so by itself.
+/// Removes the namespaces of tests that ended without cleanup. The first network of a process does that.
 pub fn remove_leftovers() -> Result<()> {
     for folder in [MADE, FILES] {
         let Ok(entries) = fs::read_dir(folder) else {
@@ -272,7 +274,7 @@ pub fn remove_leftovers() -> Result<()> {
                 .strip_prefix(PREFIX)
                 .and_then(|rest| rest.split('-').next());
             let is_left = pid.is_some_and(|pid| !Path::new("/proc").join(pid).exists());
-            // Another test may be removing the same.
+            // Another test may be removing the same namespace.
             if is_left
                 && let Err(error) = remove(&name)
                 && Path::new(folder).join(&*name).exists()

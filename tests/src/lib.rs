@@ -1,6 +1,6 @@
-//! The harness: starts the real binaries in a folder of their own, waits for conditions, stops what it started.
+//! The test harness: starts the real binaries in their own folder, waits for conditions, stops what it started.
 //!
-//! Knows the agent only from outside, as a user does: its command line, its files, its status document.
+//! Knows only the agent's external interfaces: command line, files, status document.
 
 pub mod agent;
 pub mod cluster;

@@ -1,6 +1,6 @@
-//! Mounts of a test's own: a mount namespace that a process holds, in which disks are small or read-only.
+//! A private mount namespace, in which disks can be small or read-only.
 //!
-//! Nothing of it is seen outside, and it goes with the process.
+//! It is invisible outside and ends with the process that holds it.
 
 use std::ffi::OsStr;
 use std::io::Read as _;
@@ -12,7 +12,7 @@ use anyhow::{Context, Result, ensure};
 use crate::program;
 use crate::requirement::{self, Missing};
 
-/// What this machine lacks for it.
+/// What this machine lacks for a mount namespace.
 pub fn missing() -> Option<Missing> {
     requirement::root("sudo -E make test-all")
 }
@@ -24,7 +24,7 @@ pub struct Mounts {
 }
 
 impl Mounts {
-    /// One like the machine's own.
+    /// A copy of the machine's mounts.
     pub fn new() -> Result<Self> {
         let mut holder = Command::new("unshare")
             .args(["--mount", "--propagation", "private"])
@@ -40,7 +40,7 @@ impl Mounts {
         Ok(mounts)
     }
 
-    /// A program in it.
+    /// A command that runs a program in the namespace.
     pub fn command(&self, program: &Path) -> Command {
         let mut command = Command::new("nsenter");
         let namespace = format!("--mount=/proc/{}/ns/mnt", self.holder.id());
@@ -55,7 +55,7 @@ impl Mounts {
         program::finish(command)?.good().map(drop)
     }
 
-    /// A small disk in memory, of so many KiB.
+    /// Mounts a tmpfs of this many KiB.
     pub fn small_disk(&self, at: &Path, kib: u64) -> Result<()> {
         let options = format!("size={kib}k,mode=0700");
         let at = at.as_os_str();
@@ -70,12 +70,12 @@ impl Mounts {
         ])
     }
 
-    /// Makes a folder a mount of its own, which can be made read-only.
+    /// Bind-mounts a folder onto itself, so that it can be made read-only.
     pub fn bind(&self, at: &Path) -> Result<()> {
         self.mount([OsStr::new("--bind"), at.as_os_str(), at.as_os_str()])
     }
 
-    /// Makes such a mount read-only, or writable again.
+    /// Makes such a mount read-only or writable.
     pub fn set_read_only(&self, at: &Path, read_only: bool) -> Result<()> {
         let options = if read_only {
             "remount,bind,ro"
@@ -85,7 +85,7 @@ impl Mounts {
         self.mount([OsStr::new("-o"), options.as_ref(), at.as_os_str()])
     }
 
-    /// Where a path of the namespace is seen from outside.
+    /// The path outside of a path in the namespace.
     pub fn outside(&self, path: &Path) -> PathBuf {
         let root = PathBuf::from(format!("/proc/{}/root", self.holder.id()));
         root.join(path.strip_prefix("/").unwrap_or(path))

@@ -1,6 +1,6 @@
-//! A program that a test talks with: it says `ready`, obeys the lines of its input, and ends with it.
+//! A helper program of a test: it prints `ready`, executes the lines of its input, and ends with it.
 //!
-//! So it ends with the test, however that ends. Where programs of other makes are found on this machine is here as well.
+//! So it ends with the test, however the test ends. This module also finds the programs of other implementations.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
@@ -21,7 +21,7 @@ use crate::wait::{TIMEOUT, within};
 
 const SETUP: &str = "make setup-test";
 
-/// A peer that runs.
+/// A running peer.
 #[derive(Debug)]
 pub struct Peer {
     name: String,
@@ -33,7 +33,7 @@ pub struct Peer {
 }
 
 impl Peer {
-    /// Starts a program that does not wait to be spoken to, and waits until it says `ready`.
+    /// Starts a program and waits until it prints `ready`.
     pub fn start(command: Command) -> Result<Self> {
         let peer = Self::begin(command)?;
         let line = peer.line()?;
@@ -41,9 +41,9 @@ impl Peer {
         Ok(peer)
     }
 
-    /// Starts it and does not wait.
+    /// Starts a program without waiting.
     pub fn begin(mut command: Command) -> Result<Self> {
-        // So that it can be started by hand.
+        // The command line, for starting it by hand.
         let name = format!("{command:?}");
         let errors = NamedTempFile::new().context("cannot make a file")?;
         let mut child = command
@@ -58,7 +58,7 @@ impl Peer {
         let (sender, lines) = mpsc::channel();
         let reader = std::thread::spawn(move || {
             for line in out.lines().map_while(Result::ok) {
-                // Who is not listened to any more still has to be read out.
+                // The output must be read even if the receiver is gone.
                 let _ = sender.send(line);
             }
         });
@@ -72,7 +72,7 @@ impl Peer {
         })
     }
 
-    /// The next line it says.
+    /// The next line of output.
     pub fn line(&self) -> Result<String> {
         self.lines.recv_timeout(TIMEOUT).with_context(|| {
             let errors = std::fs::read_to_string(self.errors.path()).unwrap_or_default();
@@ -80,19 +80,19 @@ impl Peer {
         })
     }
 
-    /// Tells it something.
+    /// Sends it a line.
     pub fn tell(&mut self, line: &str) -> Result<()> {
         let input = self.input.as_mut().context("it was ended")?;
         writeln!(input, "{line}").with_context(|| format!("{} does not listen", self.name))
     }
 
-    /// Tells it something that it answers with a line.
+    /// Sends a line and returns the answer.
     pub fn ask(&mut self, line: &str) -> Result<String> {
         self.tell(line)?;
         self.line()
     }
 
-    /// Has it end in good order; what it still said.
+    /// Ends it by closing its input; returns the remaining output.
     pub fn end(mut self) -> Result<Vec<String>> {
         drop(self.input.take());
         let status = within(TIMEOUT, "the peer ends", || {
@@ -105,13 +105,13 @@ impl Peer {
             self.name
         );
         if let Some(reader) = self.reader.take() {
-            // It ended by itself, with the output.
+            // It ends with the output.
             let _ = reader.join();
         }
         Ok(self.lines.try_iter().collect())
     }
 
-    /// Ends it without a chance to say goodbye.
+    /// Kills it.
     pub fn kill(mut self) -> Result<()> {
         self.signal(Signal::SIGKILL)?;
         let status = self.child.wait()?;
@@ -131,7 +131,7 @@ impl Peer {
 
 impl Drop for Peer {
     fn drop(&mut self) {
-        // Ended ones can't be signalled, and need not be.
+        // A process that has ended cannot be signalled.
         if matches!(self.child.try_wait(), Ok(None)) {
             let _ = self.signal(Signal::SIGKILL);
             let _ = self.child.wait();
@@ -174,7 +174,7 @@ pub fn python(host: &Host, script: &str) -> Result<Command> {
             .join(script)
             .with_extension("py"),
     );
-    // No traces in the source tree.
+    // Leave no files in the source tree.
     command.env("PYTHONDONTWRITEBYTECODE", "1");
     Ok(command)
 }

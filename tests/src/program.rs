@@ -1,4 +1,4 @@
-//! Programs that the workspace builds, and running them to their end.
+//! The workspace's programs, and running them.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -40,7 +40,7 @@ pub fn handler(name: &str) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// `<name>.wasm` as `make guests` builds it: a component no user meets.
+/// `<name>.wasm` as `make guests` builds it: a component for tests only.
 pub fn guest(name: &str) -> Result<PathBuf> {
     let build = build_folder()?;
     let target = build.parent().context("the build folder has no parent")?;
@@ -58,7 +58,7 @@ pub fn source_tree() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
 }
 
-/// What a program that ended has left.
+/// The result of a program.
 #[derive(Debug)]
 pub struct Ended {
     /// Its exit code; absent if a signal ended it.
@@ -70,7 +70,7 @@ pub struct Ended {
 }
 
 impl Ended {
-    /// The output, if the program ended well.
+    /// The output if the exit code is 0, else an error.
     pub fn good(self) -> Result<String> {
         ensure!(
             self.code == Some(0),
@@ -106,7 +106,7 @@ pub fn run_in<A: AsRef<OsStr>>(
     finish(command)
 }
 
-/// Runs a command to its end, with nothing to read.
+/// Runs a command to its end with an empty input.
 pub fn finish(mut command: Command) -> Result<Ended> {
     let output = command
         .stdin(Stdio::null())

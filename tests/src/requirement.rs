@@ -1,4 +1,4 @@
-//! What a test needs of the machine: named with the command that brings it where it is missing.
+//! What a test needs from the machine, with the command that installs it.
 
 use std::fmt;
 use std::path::Path;
@@ -10,7 +10,7 @@ use anyhow::{Result, bail};
 pub struct Missing {
     /// What is missing.
     pub what: String,
-    /// The command that brings it.
+    /// The command that installs it.
     pub command: &'static str,
 }
 
@@ -24,7 +24,7 @@ impl fmt::Display for Missing {
     }
 }
 
-/// The first of these files that is not there.
+/// The first missing file of these.
 pub fn files(paths: &[&str], command: &'static str) -> Option<Missing> {
     paths
         .iter()
@@ -35,7 +35,7 @@ pub fn files(paths: &[&str], command: &'static str) -> Option<Missing> {
         })
 }
 
-/// The right to change the machine, for a command that asks for it.
+/// Root, for the given command.
 pub fn root(command: &'static str) -> Option<Missing> {
     (!nix::unistd::geteuid().is_root()).then(|| Missing {
         what: "root".to_owned(),
@@ -43,7 +43,7 @@ pub fn root(command: &'static str) -> Option<Missing> {
     })
 }
 
-/// Whether the test can't run here and ends at once; where `CI=true` that is an error.
+/// Whether to skip the test; with `CI=true` that is an error.
 pub fn lacks(missing: Option<Missing>) -> Result<bool> {
     let Some(missing) = missing else {
         return Ok(false);

@@ -1,8 +1,7 @@
-//! Walks the writes of an agent and of its compiler child, and kills one of them at a chosen one.
+//! Traces the writes of an agent and its compiler child, and kills one of them at a chosen write.
 //!
-//! Every thread stops at every system call; one that would change a file system is a *point*. A point is known by what
-//! it does to which file and the how-manyth of its kind it is, since threads take turns as they like. Knows nothing of
-//! what the files mean.
+//! Every thread stops at every system call; a call that would change a file system is a *point*. A point is identified
+//! by operation, file and count, because the order of threads varies. Knows nothing of the files' content.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -23,50 +22,50 @@ use nix::unistd::Pid;
 pub mod call;
 use call::{Act, Call};
 
-/// Whose call it is.
+/// The process of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Who {
-    /// The program that was started.
+    /// The started program.
     Agent,
-    /// A process it started.
+    /// A child process of it.
     Child,
 }
 
 /// A kind of write.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Kind {
-    /// Whose.
+    /// The process.
     pub who: Who,
     /// The call's name.
     pub call: &'static str,
-    /// The file, relative to the home where it lies there, with `*` for what differs from run to run.
+    /// The file, relative to the home if it is there, with `*` for random parts.
     pub path: String,
 }
 
 impl Kind {
-    /// Whether a reader sees another world after it than before.
+    /// Whether the call changes what a reader sees.
     pub fn is_decisive(&self) -> bool {
         matches!(self.call, "rename" | "unlink")
     }
 }
 
-/// When a process is killed.
+/// Where in a write the process is killed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Cut {
     /// Before the call.
     Before,
-    /// When half the bytes are written.
+    /// After half the bytes.
     Half,
 }
 
-/// One write, and how far it comes.
+/// A write and where it is cut.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Point {
-    /// What it does.
+    /// The kind of write.
     pub kind: Kind,
-    /// The how-manyth of its kind, from 1.
+    /// Its number among writes of this kind, from 1.
     pub occurrence: u32,
-    /// How far it comes.
+    /// Where it is cut.
     pub cut: Cut,
 }
 
@@ -78,28 +77,28 @@ impl fmt::Display for Point {
     }
 }
 
-/// What was seen of a run.
+/// The record of a run.
 #[derive(Debug, Default)]
 pub struct Walk {
     /// Every point, in the order of the run.
     pub points: Vec<Point>,
-    /// Whether somebody was killed at the chosen point.
+    /// Whether a process was killed at the chosen point.
     pub struck: bool,
-    /// What would not be there after the machine went down although what refers to it would: files that got their
-    /// place before their content was durable, and folders that were left with names that are not.
+    /// What a power failure would lose although something refers to it: files renamed before they were synced, and
+    /// names in folders that were never synced.
     pub not_durable: BTreeSet<String>,
 }
 
-/// A program that is traced, with all its threads and children, by a thread of its own.
+/// A program traced by a separate thread, with all its threads and children.
 pub struct Trace {
     ended: Arc<AtomicBool>,
-    /// The agent's process, 0 before there is one and -1 when it has ended.
+    /// The agent's process id: 0 before it starts, -1 after it has ended.
     agent: Arc<AtomicI32>,
     thread: JoinHandle<Result<Walk>>,
 }
 
 impl Trace {
-    /// Starts a command, whose writes below `home` are told by relative names, and kills at `target`.
+    /// Starts a command and kills it at `target`; paths below `home` are recorded relative to it.
     pub fn start(command: Command, home: &Path, target: Option<Point>) -> Self {
         let (ended, agent) = (Arc::<AtomicBool>::default(), Arc::<AtomicI32>::default());
         let flags = (Arc::clone(&ended), Arc::clone(&agent));
@@ -118,12 +117,12 @@ impl Trace {
         }
     }
 
-    /// Whether the program has ended; its children may live, as programs of their own.
+    /// Whether the program has ended; children that have executed another program may still run.
     pub fn agent_has_ended(&self) -> bool {
         self.agent.load(Ordering::Acquire) < 0
     }
 
-    /// Signals the program, if it lives.
+    /// Signals the program if it runs.
     pub fn signal(&self, signal: Signal) -> Result<()> {
         match self.agent.load(Ordering::Acquire) {
             process @ 1.. => match kill(Pid::from_raw(process), signal) {
@@ -134,12 +133,12 @@ impl Trace {
         }
     }
 
-    /// Whether nothing of it runs any more.
+    /// Whether the program and all children have ended.
     pub fn has_ended(&self) -> bool {
         self.ended.load(Ordering::Acquire)
     }
 
-    /// Waits until nothing of it runs any more.
+    /// Waits until the program and all children have ended.
     pub fn join(self) -> Result<Walk> {
         match self.thread.join() {
             Ok(walk) => walk,
@@ -192,7 +191,7 @@ struct Tracer {
     target: Option<Point>,
     alive: Arc<AtomicI32>,
     ended: bool,
-    /// Children that are not other programs yet.
+    /// Children that have not executed another program yet.
     copies: BTreeSet<Pid>,
     /// The process of each thread.
     processes: BTreeMap<Pid, Pid>,
@@ -200,12 +199,12 @@ struct Tracer {
     walk: Walk,
     /// Files whose last bytes are not durable.
     unsynced: BTreeSet<PathBuf>,
-    /// Names that came or went and are not durable.
+    /// Created and removed names that are not durable.
     renamed: BTreeSet<PathBuf>,
 }
 
 impl Tracer {
-    /// Starts the program stopped, so that nothing is missed, and takes hold of it.
+    /// Starts the program stopped and seizes it, so that no call is missed.
     fn start(
         command: &Command,
         home: PathBuf,
@@ -231,7 +230,7 @@ impl Tracer {
     }
 
     fn follow(mut self) -> Result<Walk> {
-        // Only what this thread traces: other threads have children of their own.
+        // Only this thread's tracees: other threads have their own children.
         let all = WaitPidFlag::__WALL | WaitPidFlag::__WNOTHREAD;
         loop {
             let status = match waitpid(None, Some(all)) {
@@ -267,7 +266,7 @@ impl Tracer {
         Ok(self.walk)
     }
 
-    /// A child is a copy of its parent, with all its files, until it is another program. Tracing makes that longer than it is.
+    /// Until it executes another program, a child shares its parent's files. Tracing prolongs that time.
     fn at_event(&mut self, thread: Pid, event: i32) {
         use nix::libc::{PTRACE_EVENT_EXEC, PTRACE_EVENT_FORK, PTRACE_EVENT_VFORK};
         match event {
@@ -292,7 +291,7 @@ impl Tracer {
         }
         let call = match call::at_entry(thread) {
             Ok(call) => call,
-            // A thread that has just been killed has no registers and no files.
+            // A thread that was just killed has no registers and files.
             Err(_) if !is_stopped(thread) => return Ok(()),
             Err(error) => return Err(error),
         };
@@ -350,7 +349,7 @@ impl Tracer {
         Ok(())
     }
 
-    /// What is renamed must be durable before, and the name after.
+    /// A file must be synced before a rename, and its folder afterwards.
     fn note_durability(&mut self, call: &Call) {
         match &call.act {
             Act::Write { to, .. } => drop(self.unsynced.insert(to.clone())),
@@ -366,7 +365,7 @@ impl Tracer {
                 self.renamed.insert(to.clone());
             }
             Act::Remove(path) => {
-                // What was never more than prepared may come back: it is cleared.
+                // A temporary file may reappear: the agent removes it at its start.
                 if !self.unsynced.remove(path) {
                     self.renamed.insert(path.clone());
                 }
@@ -384,7 +383,7 @@ impl Tracer {
         process
     }
 
-    /// A path relative to the home, without what differs from run to run.
+    /// A path relative to the home, without random parts.
     fn shown(&self, path: &Path) -> String {
         let below = path.strip_prefix(&self.home).unwrap_or(path);
         let text = below.display().to_string();
@@ -399,7 +398,7 @@ impl Tracer {
     }
 }
 
-/// The six random characters of a temporary file's name as `*`.
+/// Replaces the six random characters of a temporary file's name by `*`.
 fn without_random(name: &str) -> String {
     let begin = match name {
         name if name.starts_with(".new-") => 5,

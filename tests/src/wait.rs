@@ -1,13 +1,13 @@
-//! Waiting for a condition: looks again and again until it holds or time is up.
+//! Waits for a condition by polling until it holds or time is up.
 
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 
-/// How long anything may take on a busy machine.
+/// Time limit for any condition, generous for a busy machine.
 pub const TIMEOUT: Duration = Duration::from_mins(1);
 
-/// Looks until `look` gives something, or fails with what it said last.
+/// Polls `look` until it succeeds; fails with its last error.
 pub fn eventually<T>(what: &str, look: impl FnMut() -> Result<T>) -> Result<T> {
     within(TIMEOUT, what, look)
 }

@@ -1,4 +1,4 @@
-//! A real device that comes and goes: a compressed block device, made by reading from sysfs.
+//! A real hot-plugged device: a compressed RAM disk, added through sysfs.
 
 use std::fs;
 
@@ -8,18 +8,18 @@ use crate::requirement::{self, Missing};
 
 const ADD: &str = "/sys/class/zram-control/hot_add";
 
-/// What this machine lacks for it.
+/// What this machine lacks for such devices.
 pub fn missing() -> Option<Missing> {
     let remedy = "sudo modprobe zram && sudo -E make test-all";
     requirement::root(remedy).or_else(|| requirement::files(&[ADD], remedy))
 }
 
-/// The device, removed on drop.
+/// A device, removed on drop.
 #[derive(Debug)]
 pub struct Zram(String);
 
 impl Zram {
-    /// A new one, with the lowest free number.
+    /// Adds a device with the lowest free number.
     pub fn add() -> Result<Self> {
         let id = fs::read_to_string(ADD).context("cannot add a zram device")?;
         Ok(Self(id.trim().to_owned()))

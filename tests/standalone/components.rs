@@ -1,4 +1,4 @@
-//! What the components we ship weigh and ask for.
+//! Size and imports of the shipped components.
 
 use std::fs;
 
@@ -17,7 +17,7 @@ fn every_component_fits_into_a_config_map_with_room_to_spare() -> Result<()> {
         fs::copy(&file, &copy)?;
         program::run("gzip", ["-9", &copy.to_string_lossy()])?.good()?;
         let packed = fs::metadata(folder.path().join("a.wasm.gz"))?.len();
-        // The tables of the encodings that cameras use are a fifth of what reads them.
+        // The onvif handler includes tables for the text encodings that cameras use.
         let (most, most_packed) = match name {
             "onvif" => (860_000, 385_000),
             _ => (645_000, 240_000),

@@ -1,4 +1,4 @@
-//! Whoever reads the agent's log or asks at its endpoint cannot hold it up.
+//! Slow readers of the agent's log and slow clients of its endpoint do not delay it.
 
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -22,7 +22,7 @@ fn address(home: &Home) -> Result<String> {
     Ok(address.context("no address")?.to_owned())
 }
 
-/// Ends a child that a test gives up.
+/// Kills a child process on drop.
 struct Ended(Child);
 
 impl Drop for Ended {
@@ -50,7 +50,7 @@ fn a_log_that_nobody_reads_holds_up_neither_answers_nor_the_end() -> Result<()> 
         let line = metrics.lines().find_map(|line| line.strip_prefix(name));
         Ok(line.context("no such metric")?.parse()?)
     };
-    // Each is a line of the log.
+    // Each request writes a log line.
     within(Duration::from_mins(2), "lines are dropped", || {
         for _ in 0..500 {
             let mut stream = TcpStream::connect(&address)?;
@@ -89,7 +89,7 @@ fn idle_connections_and_slow_readers_keep_nobody_from_the_status() -> Result<()>
     for path in ["/healthz", "/metrics", "/status"] {
         home.get(path)?;
     }
-    // The socket is enough.
+    // The unix socket has its own limits.
     fs::remove_file(home.path().join("state/agent.json"))?;
     home.status()?;
     home.stop(Signal::SIGTERM)?;

@@ -1,4 +1,4 @@
-//! The SDK's README, followed to the letter: each block is written or run, in order.
+//! Follows the SDK's README literally: each block is written or run, in order.
 
 use std::ffi::OsString;
 use std::fs;
@@ -10,7 +10,7 @@ use leafhost_tests::program::{self, source_tree};
 use leafhost_tests::wait::{eventually, within};
 use tempfile::TempDir;
 
-/// One fenced block: what its info string says, and its text.
+/// A fenced block: its info string and text.
 #[derive(Debug, Default)]
 struct Block {
     language: String,
@@ -42,7 +42,7 @@ fn blocks(markdown: &str) -> Vec<Block> {
     found
 }
 
-/// An author at a shell of their own.
+/// A handler author's shell.
 struct Author {
     home: TempDir,
     folder: PathBuf,
@@ -69,13 +69,13 @@ impl Author {
             ("CARGO_HOME", tool_home("CARGO_HOME", ".cargo")),
             ("RUSTUP_HOME", tool_home("RUSTUP_HOME", ".rustup")),
             ("RUSTUP_TOOLCHAIN", toolchain()?.into()),
-            // The text means the published crate; here it is the one of this tree, built into a kept folder.
+            // The text refers to the published crate; the test uses this tree's, built into a cached folder.
             (
                 "LEAFHOST_SDK",
                 source_tree().join("sdk").canonicalize()?.into(),
             ),
             ("CARGO_BUILD_TARGET_DIR", target.clone().into()),
-            // As root these would be folders of the machine.
+            // As root the defaults would be folders of the machine.
             ("LEAFHOST_STATE_DIR", home.path().join("state").into()),
             ("LEAFHOST_CDI_DIR", home.path().join("cdi").into()),
             ("LEAFHOST_LISTEN", "127.0.0.1:0".into()),
@@ -100,10 +100,10 @@ impl Author {
         command
     }
 
-    /// A `cd` in one block holds for the next ones, as it does for a reader.
+    /// A `cd` in one block applies to the next ones, as for a reader.
     fn run(&mut self, script: &str) -> Result<String> {
         let place = self.home.path().join("pwd");
-        // Cargo's target folder is kept elsewhere; a reader finds it in the crate.
+        // The target folder is elsewhere; a reader finds it in the crate.
         let script = format!("{script}\npwd > '{}'\n", place.display());
         let output = self.shell(&script).output()?;
         let text = format!(
@@ -135,7 +135,7 @@ impl Drop for Author {
     }
 }
 
-/// The toolchain of this tree: an author's folder has no file that says so.
+/// The toolchain of this tree, which an author's folder does not name.
 fn toolchain() -> Result<String> {
     let text = fs::read_to_string(source_tree().join("rust-toolchain.toml"))?;
     let line = text

@@ -1,4 +1,4 @@
-//! Handlers come, change, break and go while the agent runs.
+//! Handlers are added, changed, broken and removed while the agent runs.
 
 use std::fs;
 
@@ -73,7 +73,7 @@ fn garbage_in_place_of_a_handler_is_named_and_the_old_one_serves_on_also_after_a
             && !field(status, "debug-echo.wasm", "lastError").is_empty()
     };
     home.until("the garbage is named and the old one serves", is_named)?;
-    // A new Configuration shows that the old bytes are really called.
+    // A new Configuration shows that the old version is called.
     home.write(
         "configurations/more.yaml",
         DEBUG_ECHO.replace("name: echo", "name: more"),
@@ -96,7 +96,7 @@ fn a_replaced_handler_that_finds_the_same_devices_causes_no_write() -> Result<()
     let status = home.status()?;
     let digest = field(&status, "debug-echo.wasm", "digest").to_owned();
     let mut bytes = fs::read(program::handler("debug-echo")?)?;
-    // An empty custom section `x`: other bytes, same component.
+    // An empty custom section: different bytes, same component.
     bytes.extend_from_slice(&[0, 2, 1, b'x']);
     home.write("handlers/debug-echo.wasm", &bytes)?;
     home.until("the new bytes serve", |status| {

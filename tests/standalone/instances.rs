@@ -1,4 +1,4 @@
-//! From a Configuration to an Instance and a CDI device, and what a restart leaves as it was.
+//! From a Configuration to Instances and CDI devices, and what a restart preserves.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -1,4 +1,4 @@
-//! The agent is killed again and again while its Configurations change; what it keeps is whole and the same.
+//! The agent is killed repeatedly while its Configurations change; its Instances stay complete and unchanged.
 
 use std::collections::BTreeMap;
 
@@ -29,8 +29,8 @@ fn uids(instances: &[Value], configuration: &str) -> BTreeMap<String, String> {
         .collect()
 }
 
-/// `rounds` times: write one of two versions of a second Configuration, or remove it, and kill the agent some
-/// milliseconds later. The first Configuration's Instances must be the same to the end.
+/// `rounds` times: writes one of two versions of a second Configuration, or removes it, and kills the agent some
+/// milliseconds later. The first Configuration's Instances must never change.
 fn kill(rounds: u64, seed: u64) -> Result<()> {
     let mut random = Random::new(seed);
     let mut home = home_with_echo()?;
@@ -59,7 +59,8 @@ fn kill(rounds: u64, seed: u64) -> Result<()> {
                 other(names.get(..count).unwrap_or_default()),
             )?;
         }
-        // Settling takes 200 ms (2 s for a removal), the writes follow: the kill falls before, into or after them.
+        // The agent waits 200 ms (2 s for a removal) before it reads a change and writes: the kill falls before,
+        // during or after the writes.
         random.moment(500);
         home.stop(Signal::SIGKILL)?;
         home.start(&[])?;
@@ -111,7 +112,7 @@ fn killed_agents_leave_whole_and_unchanged_instances() -> Result<()> {
     kill(4, 1)
 }
 
-/// `SOAK_ROUNDS` and `SOAK_SEED` choose how often and which.
+/// `SOAK_ROUNDS` and `SOAK_SEED` set the number of rounds and the random sequence.
 #[test]
 #[ignore = "takes minutes: make soak"]
 fn soak_killed_agents() -> Result<()> {

@@ -1,4 +1,4 @@
-//! The verbs an operator and a handler's author live in.
+//! The commands of operators and handler authors.
 
 use std::fs;
 

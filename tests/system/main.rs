@@ -1,4 +1,5 @@
-//! What needs root, podman or real hardware events. A missing peer is named with the command that brings it.
+//! Tests that need root, podman or real hardware events. If something is missing, the test names the command that
+//! installs it.
 #![allow(missing_docs, reason = "a test binary")]
 
 mod hotplug;

@@ -1,5 +1,5 @@
-//! What the agent needs is taken away while it runs: the disk is full or read-only, no file can be opened, the clock is set
-//! back. It serves on, says what it is and what to do, and goes on by itself when it is over.
+//! Takes away what the agent needs: the disk is full or read-only, no file can be opened, the clock is set back. The
+//! agent serves on, reports the problem and the remedy, and recovers by itself.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -18,10 +18,10 @@ use leafhost_tests::wait::{eventually, within};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
-/// What an operator is told to do.
+/// The remedy in the message.
 const MORE_THREADS: &str =
     "raise the number of processes the agent may have (TasksMax, pids, ulimit -u)";
-/// Retries double from a second: what took so long to be over is found to be over within twice that.
+/// Retries double from a second, so recovery takes at most twice as long as the obstacle lasted.
 const TIMEOUT: Duration = Duration::from_mins(3);
 
 fn echo(descriptions: &str, capacity: u64, grace: &str) -> String {
@@ -45,7 +45,7 @@ fn uids(status: &Value) -> BTreeMap<String, String> {
         .collect()
 }
 
-/// The sum of a metric over the series whose labels have these words.
+/// The sum of a metric over the series whose labels contain these words.
 fn metric(home: &Home, name: &str, words: &str) -> Result<f64> {
     let lines = home.get("/metrics")?;
     let lines = lines
@@ -55,16 +55,16 @@ fn metric(home: &Home, name: &str, words: &str) -> Result<f64> {
     Ok(values.sum())
 }
 
-/// What is expected while there is an obstacle.
+/// What the agent must report during an obstacle.
 struct Signs {
-    /// In the status and in the log.
+    /// Texts in the status and in the log.
     words: &'static [&'static str],
-    /// The parts that count a problem.
+    /// The components that must count a problem.
     parts: &'static [&'static str],
 }
 
-/// Runs an agent into an obstacle and out of it: meanwhile its Configuration gets a device and a slot more, and its
-/// handler is replaced.
+/// Runs an agent through an obstacle. Meanwhile its Configuration gets another device and slot, and its handler is
+/// replaced.
 fn run_into(
     mut home: Home,
     begin: impl Fn(&Home) -> Result<()>,
@@ -158,7 +158,7 @@ fn a_full_disk_stops_nothing_and_is_named() -> Result<()> {
     )
 }
 
-/// Writes until there is no room for another byte.
+/// Fills the disk to the last byte.
 fn fill_up(path: &Path) -> Result<()> {
     let mut file = File::create(path)?;
     for size in [1 << 20, 1 << 12, 1] {
@@ -242,13 +242,13 @@ fn native_code_runs_out_of_files_unless_none_may_be_run() -> Result<()> {
     Ok(())
 }
 
-/// Lets a process open no more files, or as many as before.
+/// Sets the limit of open files of a process.
 fn limit_files(process: u32, limit: &str) -> Result<()> {
     let (process, limit) = (format!("--pid={process}"), format!("--nofile={limit}:"));
     program::run("prlimit", [process, limit])?.good().map(drop)
 }
 
-/// The numbers of the files a process has open, once none of them is open for a moment only, such as a connection that is ending.
+/// The open file descriptors of a process, without those that are open only briefly, such as a closing connection.
 fn lasting_files(process: u32) -> Result<Vec<u32>> {
     let mut looks: Vec<Vec<u32>> = Vec::new();
     eventually("its open files stay the same", || {
@@ -284,16 +284,16 @@ fn an_agent_that_can_open_no_file_serves_and_says_so() -> Result<()> {
     )
 }
 
-/// A group of processes that may be only so many, threads counted.
+/// A control group with a limit of processes and threads.
 struct Processes {
     folder: PathBuf,
 }
 
 impl Processes {
-    /// A new one without a limit; None where the kernel has no such groups.
+    /// A new group without a limit; `None` if the kernel has no pids controller.
     fn new(name: &str) -> Option<Self> {
         let name = format!("leafhost-{}-{name}", std::process::id());
-        // Groups of a hierarchy of their own (v1), or of the one there is (v2).
+        // The pids hierarchy (v1) or the unified one (v2).
         for root in ["/sys/fs/cgroup/pids", "/sys/fs/cgroup"] {
             let folder = Path::new(root).join(&name);
             if fs::create_dir(&folder).is_err() {
@@ -307,12 +307,12 @@ impl Processes {
         None
     }
 
-    /// Has a process in it, with all its threads.
+    /// Moves a process into the group.
     fn take(&self, process: u32) -> Result<()> {
         self.set("cgroup.procs", &process.to_string())
     }
 
-    /// Has it be no more than so many.
+    /// Sets the limit.
     fn limit(&self, most: &str) -> Result<()> {
         self.set("pids.max", most)
     }
@@ -325,12 +325,12 @@ impl Processes {
 
 impl Drop for Processes {
     fn drop(&mut self) {
-        // It can go once its last process has.
+        // It can be removed once its last process is gone.
         let _ = eventually("the group is empty", || Ok(fs::remove_dir(&self.folder)?));
     }
 }
 
-/// A group for a test that needs one.
+/// A group for a test, `None` if the machine cannot provide one.
 fn processes(name: &str) -> Result<Option<Processes>> {
     if requirement::lacks(mounts::missing())? {
         return Ok(None);
@@ -421,7 +421,7 @@ fn a_clock_set_back_loses_no_instance_and_lengthens_no_grace() -> Result<()> {
     home.write("configurations/echo.yaml", echo("[a, b, c]", 1, "5s"))?;
     home.start(&[])?;
     let before = uids(&home.until("three Instances", |status| uids(status).len() == 3)?);
-    // Over a year back, while it runs: one device goes and its grace passes.
+    // The clock goes back by over a year while the agent runs: one device disappears and its grace passes.
     set("-400d")?;
     home.write("configurations/echo.yaml", echo("[a, b]", 1, "5s"))?;
     let after = home.until("two Instances", |status| uids(status).len() == 2)?;
@@ -431,7 +431,7 @@ fn a_clock_set_back_loses_no_instance_and_lengthens_no_grace() -> Result<()> {
             .all(|(name, uid)| before.get(name) == Some(uid))
     };
     ensure!(same(&after), "re-created: {after:#}");
-    // Further back, while a grace runs that an agent before has noted.
+    // The clock goes further back while a grace is pending that an earlier agent recorded.
     home.write("configurations/echo.yaml", echo("[a]", 1, "8s"))?;
     home.until("a device is missing", |status| {
         status.to_string().contains("missingSince")
@@ -441,7 +441,7 @@ fn a_clock_set_back_loses_no_instance_and_lengthens_no_grace() -> Result<()> {
     home.start(&[])?;
     let after = home.until("one Instance", |status| uids(status).len() == 1)?;
     ensure!(same(&after), "re-created: {after:#}");
-    // And ahead, where all native code seems to be of long ago.
+    // The clock goes ahead, so that all native code seems old.
     set("+800d")?;
     home.write("configurations/echo.yaml", echo("[a, d]", 2, "5s"))?;
     let after = home.until("the Instance of d", |status| uids(status).len() == 2)?;

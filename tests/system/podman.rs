@@ -11,7 +11,8 @@ use leafhost_tests::program::{self, source_tree};
 use leafhost_tests::requirement;
 use leafhost_tests::wait::eventually;
 
-/// Debian's podman has no `--cdi-spec-dir`: the specs go where it looks, and one agent writes there at a time.
+/// Debian's podman has no `--cdi-spec-dir`, so the specs go to its default folder, where only one agent writes at a
+/// time.
 const SPECS: &str = "/var/run/cdi";
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
@@ -23,7 +24,7 @@ fn missing() -> Result<bool> {
     )
 }
 
-/// An image of one busybox, imported once a test.
+/// Imports an image with busybox.
 fn image(home: &Home) -> Result<String> {
     let root = home.path().join("rootfs/bin");
     fs::create_dir_all(&root)?;
@@ -88,7 +89,7 @@ fn run(home: &Home, image: &str, device: &str, script: &str) -> Result<String> {
 }
 
 fn run_arguments<'a>(image: &'a str, device: &'a str, script: &'a str) -> Vec<&'a str> {
-    // A container in a machine without CAP_SYS_RESOURCE keeps the limits it has.
+    // Without CAP_SYS_RESOURCE a container must keep the current limits.
     let limits = [
         "--ulimit",
         "nofile=1024:1024",
@@ -108,7 +109,7 @@ fn what_is_mounted_below_a_read_only_mount_cannot_be_written() -> Result<()> {
     let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let mounts = Arc::new(Mounts::new()?);
     let mut home = Home::new()?;
-    // Not in the agent's own folder.
+    // Devices may not mount the agent's own folder.
     let outside = tempfile::tempdir()?;
     let shared = outside.path();
     fs::create_dir(shared.join("below"))?;

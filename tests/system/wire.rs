@@ -1,4 +1,5 @@
-//! gRPC's other implementation, C-core in Python's grpcio, as the kubelet: its frames are not those of the library we use.
+//! Another gRPC implementation, C-core in Python's grpcio, as the kubelet: its HTTP/2 frames differ from our
+//! library's.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead as _, BufReader, Lines};
@@ -79,7 +80,7 @@ struct Plugins {
 }
 
 impl Plugins {
-    /// To be called in a runtime.
+    /// Must be called within a runtime.
     fn start(folder: &Path) -> Self {
         let offers = watch::Sender::new(Arc::new(offers()));
         let config = PluginConfig::new(folder, "wire");
@@ -124,7 +125,7 @@ fn a_c_core_client_is_served_if_it_names_an_authority_as_the_kubelet_does() -> R
     let socket = registrations.first().context("no registration")?;
     let socket = kubelet.device_plugins().join(&socket.endpoint);
 
-    // The kubelet's calls to a device plugin name this one.
+    // The authority of the kubelet's calls.
     let answer = ask(&python, &socket, "localhost")?;
     let refused = answer.pointer("/refused/0");
     ensure!(refused.is_some_and(Value::is_string), "{answer}");
@@ -141,16 +142,16 @@ fn a_c_core_client_is_served_if_it_names_an_authority_as_the_kubelet_does() -> R
         assert_eq!(answer.get(what), Some(&expected), "{answer}");
     }
 
-    // Left to itself C-core makes `%2Ftmp%2F…` of the path. That is no authority, and the HTTP/2 library refuses the
-    // stream. A kubelet does that nowhere but in its plugin watcher, which is not used.
+    // By default C-core uses the escaped path as authority, which is invalid, and the HTTP/2 library refuses the
+    // stream. The kubelet does that only in its plugin watcher, which is not used.
     assert_eq!(ask(&python, &socket, "")?, json!({"error": "INTERNAL"}));
-    // It is the stream that is refused: the plugin goes on.
+    // Only the stream is refused: the plugin keeps serving.
     ask(&python, &socket, "localhost")?;
     assert_eq!(kubelet.capacity(CAMERAS), Some((3, 2)));
     kubelet.wait(plugins.end())
 }
 
-/// A kubelet of C-core's.
+/// A kubelet's registration service on C-core.
 struct Server {
     child: Child,
     lines: Lines<BufReader<ChildStdout>>,
@@ -174,7 +175,7 @@ impl Server {
         Ok(server)
     }
 
-    /// The next line; it ends with the process at the latest.
+    /// The next line of output; it ends at the latest with the process.
     fn line(&mut self) -> Result<String> {
         Ok(self.lines.next().context("it ended")??)
     }

@@ -1,4 +1,4 @@
-//! What the details say, and the devices they describe.
+//! The `discoveryDetails` and the devices they list.
 
 use leafhost_sdk::{Deserialize, Device, Health, Host, Problem};
 

@@ -42,7 +42,7 @@ fn device(node: &str, index: u32, numa_node: Option<u32>, details: &Details) -> 
     }
 }
 
-/// The same for the same node and index, for ever: a version 5 UUID (RFC 9562).
+/// A version 5 UUID (RFC 9562), always the same for a node and index.
 fn uuid(node: &str, index: u32) -> String {
     let namespace = Uuid::new_v5(&Uuid::NAMESPACE_DNS, b"mock-gpu.leafhost.dev");
     let uuid = Uuid::new_v5(&namespace, format!("{node}/{index}").as_bytes());

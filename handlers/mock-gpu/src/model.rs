@@ -1,4 +1,4 @@
-//! What the details say of the GPUs, and what they may say.
+//! The `discoveryDetails` of the GPUs and their limits.
 
 use std::fmt;
 
@@ -96,7 +96,7 @@ fn unhealthy_for_no_reason() -> String {
     "listed in unhealthy".to_owned()
 }
 
-/// Bounds, and the forms a host takes.
+/// Checks bounds and formats that the host accepts.
 pub fn problems(details: &Details) -> Vec<Problem> {
     let mut problems = Vec::new();
     let mut expect = |good: bool, path: &str, message: String| {

@@ -1,4 +1,4 @@
-//! What the details say: Akri's `discoveryDetails` for udev.
+//! Akri's `discoveryDetails` for udev.
 
 use leafhost_sdk::udev::Rule;
 use leafhost_sdk::{Deserialize, Problem};
@@ -29,7 +29,7 @@ fn all() -> String {
 }
 
 impl Details {
-    /// All that is wrong.
+    /// All problems.
     pub fn problems(&self) -> Vec<Problem> {
         let mut problems = self.rules().err().unwrap_or_default();
         if self.udev_rules.len() > MAX_RULES {
@@ -59,7 +59,7 @@ impl Details {
         problems
     }
 
-    /// What an operator should know of rules that can be used.
+    /// Remarks on rules that can be used.
     pub fn remarks(&self) -> Vec<Problem> {
         let rules = self.rules().unwrap_or_default();
         let mut remarks = Vec::new();
@@ -73,7 +73,7 @@ impl Details {
         remarks
     }
 
-    /// The rules, read.
+    /// The parsed rules.
     pub fn rules(&self) -> Result<Vec<Rule>, Vec<Problem>> {
         let mut rules = Vec::new();
         let mut problems = Vec::new();

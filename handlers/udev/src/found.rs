@@ -1,4 +1,4 @@
-//! From what matched to devices: nodes of ancestors, groups, properties.
+//! Turns matched udev devices into devices: nodes of ancestors, groups, properties.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -9,11 +9,11 @@ use leafhost_sdk::{Device, Discovery, Error, Host, Problem, Request, Result};
 use crate::details::Details;
 use crate::{hardware, resource};
 
-/// A look without an event now and then: events do not reach a process in a network namespace of a user namespace, and
-/// udev's database can change without any.
+/// Time between calls without events: no event reaches a process in a user namespace's network namespace, and udev's
+/// database may change without one.
 const BACKSTOP: Duration = Duration::from_mins(5);
 
-/// Asks the host and answers.
+/// One `discover` call.
 pub fn discover(request: &Request<Details>, host: &Host) -> Result<Discovery> {
     let rules = request.details.rules().map_err(Error::InvalidDetails)?;
     if rules.is_empty() {
@@ -43,7 +43,7 @@ fn wakes(discovery: Discovery, rules: Vec<Rule>) -> Discovery {
         .wake_after(BACKSTOP)
 }
 
-/// The answer of the host, by path.
+/// The host's answer by path.
 struct Tree<'a>(BTreeMap<&'a str, &'a udev::Device>);
 
 impl<'a> Tree<'a> {
@@ -56,7 +56,7 @@ impl<'a> Tree<'a> {
         )
     }
 
-    /// A device and what is above it, nearest first.
+    /// A device and its ancestors, nearest first.
     fn chain(&self, devpath: &str) -> Vec<&'a udev::Device> {
         let first = self.0.get(devpath).copied();
         std::iter::successors(first, |device| {
@@ -66,7 +66,7 @@ impl<'a> Tree<'a> {
     }
 }
 
-/// Each matched device, or the nearest one above it that has a node: by path, with the node.
+/// Each matched device, or its nearest ancestor with a node: path and node.
 fn members(tree: &Tree<'_>, rules: &[String], host: &Host) -> BTreeMap<String, Option<String>> {
     let mut members: BTreeMap<String, Option<String>> = BTreeMap::new();
     let mut climbed: BTreeSet<String> = BTreeSet::new();
@@ -97,8 +97,8 @@ fn members(tree: &Tree<'_>, rules: &[String], host: &Host) -> BTreeMap<String, O
     members
 }
 
-/// Puts every member to the uppermost one on its path if that is asked for, else to itself. Paths are compared by their
-/// parts: `loop10` is not below `loop1`.
+/// Groups every member under the uppermost one on its path if that is asked for, else under itself. Paths are compared
+/// by parts: `loop10` is not below `loop1`.
 fn grouped(
     members: &BTreeMap<String, Option<String>>,
     recursive: bool,
@@ -115,7 +115,7 @@ fn grouped(
     groups
 }
 
-/// What details and properties ask for.
+/// The options in details and properties.
 struct Options<'a> {
     grouped: bool,
     permissions: &'a str,

@@ -1,8 +1,8 @@
-//! What identifies and describes a piece of hardware, as far as udev or the kernel says.
+//! Identity and description of hardware from udev or the kernel.
 
 use leafhost_sdk::udev::Device;
 
-/// What a device is chosen by; each at most 64 bytes.
+/// The longest text of an attribute, in bytes.
 const MAX_ATTRIBUTE: usize = 64;
 
 /// `usb:VENDOR:MODEL:SERIAL@PORT` for a USB device and all that belongs to it, a PCI address for a PCI device and what

@@ -1,15 +1,15 @@
-//! Reads a rule as it is written in a udev rules file: `KERNEL=="video[0-9]*", ATTRS{idVendor}!="046d"`.
+//! Parses a rule as it is written in a udev rules file: `KERNEL=="video[0-9]*", ATTRS{idVendor}!="046d"`.
 //!
-//! Only comparisons are rules here; what assigns or acts is refused by name. As in udev, white space and commas separate,
-//! and `\"` stands for a quote within a value.
+//! Only comparisons are accepted; assignments and actions are refused by name. As in udev, white space and commas
+//! separate, and `\"` is a quote within a value.
 
 use leafhost_sdk::udev::{Field, Rule, Term};
 
-/// The most terms a rule may have, and the longest value in bytes: what the host takes.
+/// The most terms of a rule, and the longest value in bytes, which the host accepts.
 const MAX_TERMS: usize = 32;
 const MAX_VALUE: usize = 1 << 10;
 
-/// What rules files know beside comparisons of a device with a pattern.
+/// Keys of rules files that do not compare a device with a pattern.
 const UNSUPPORTED: [&str; 19] = [
     "ACTION",
     "CONST",
@@ -32,12 +32,12 @@ const UNSUPPORTED: [&str; 19] = [
     "WAIT_FOR",
 ];
 
-/// Why a text is no rule, and where.
+/// Why and where a text is not a rule.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mistake {
     /// The character, from 1.
     at: usize,
-    /// What is wrong there.
+    /// The problem.
     what: String,
 }
 
@@ -47,7 +47,7 @@ impl std::fmt::Display for Mistake {
     }
 }
 
-/// Reads one rule.
+/// Parses one rule.
 pub fn parse(text: &str) -> Result<Rule, Mistake> {
     let mut reader = Reader { text, rest: text };
     let mut terms = Vec::new();
@@ -185,8 +185,8 @@ fn value(reader: &mut Reader<'_>) -> Result<String, Mistake> {
     Ok(value)
 }
 
-/// Whether the value has what globs have no use for, so that it was a regular expression in Akri: `.*`, `+`, `(`, or a
-/// backslash before something that means nothing to a glob.
+/// Whether the value contains what a glob does not use, so that it was a regular expression in Akri: `.*`, `+`, `(`,
+/// or a backslash before a character without meaning in a glob.
 pub fn looks_like_regex(value: &str) -> bool {
     let mut rest = value.chars().peekable();
     while let Some(c) = rest.next() {
@@ -201,7 +201,7 @@ pub fn looks_like_regex(value: &str) -> bool {
     false
 }
 
-/// What a term says that Akri read as a regular expression and udev does not.
+/// The remark on a term that Akri read as a regular expression and udev does not.
 pub fn remark(term: &Term) -> Option<&'static str> {
     let was_regex = match term.field {
         Field::Driver
@@ -220,7 +220,7 @@ pub fn remark(term: &Term) -> Option<&'static str> {
     })
 }
 
-/// A text and how far it is read.
+/// A cursor over a text.
 #[derive(Clone, Copy)]
 struct Reader<'a> {
     text: &'a str,

@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ages_are_those_of_kubectl() {
+    fn ages_match_kubectl() {
         for (seconds, text) in [
             (0, "0s"),
             (119, "119s"),
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn a_time_that_is_missing_unreadable_or_ahead_has_no_wild_age() {
+    fn a_missing_unreadable_or_future_time_has_no_wrong_age() {
         let now: Timestamp = "2026-01-01T00:05:00Z".parse().unwrap();
         assert_eq!(age(None, now), "");
         assert_eq!(age(Some("yesterday"), now), "");
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn lengths_and_amounts_have_fitting_units() {
+    fn durations_and_sizes_have_suitable_units() {
         for (milliseconds, text) in [
             (0.41, "0.4 ms"),
             (38.2, "38 ms"),

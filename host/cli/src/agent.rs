@@ -18,7 +18,7 @@ use crate::folders::User;
 
 mod assemble;
 mod log;
-mod missing;
+mod prerequisites;
 mod settings;
 mod socket;
 mod systemd;
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_first_signal_lets_it_end_by_itself() {
+    async fn the_first_signal_starts_a_graceful_stop() {
         let (mut left, shutdown) = (1, CancellationToken::new());
         let running = async {
             shutdown.cancelled().await;
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_second_signal_ends_what_does_not() {
+    async fn the_second_signal_stops_at_once() {
         let (mut left, shutdown) = (2, CancellationToken::new());
         let signal = async || next(&mut left).await;
         let error = until_signal(std::future::pending(), signal, || shutdown.cancel())
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_agent_that_fails_by_itself_says_why() {
+    async fn a_failing_agent_reports_the_cause() {
         let mut left = 0;
         let running = async { bail!("broke down") };
         let error = until_signal(running, async || next(&mut left).await, || ())
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_taken_port_is_told_with_the_flag_and_the_remedy() {
+    async fn a_port_in_use_is_reported_with_the_flag_and_the_remedy() {
         let taken = bind("127.0.0.1:0".parse().unwrap(), "--listen")
             .await
             .unwrap();

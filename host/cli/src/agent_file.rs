@@ -30,7 +30,7 @@ impl AgentFile {
         }
     }
 
-    /// Where it is.
+    /// The path of `agent.json`.
     pub fn path(state_dir: &Path) -> PathBuf {
         state_dir.join("agent.json")
     }
@@ -40,7 +40,7 @@ impl AgentFile {
         state_dir.join("agent.sock")
     }
 
-    /// Writes it, whole or not at all. It goes when the guard is dropped.
+    /// Writes it atomically; it is removed when the guard is dropped.
     pub fn publish(&self, state_dir: &Path) -> Result<Published> {
         let path = Self::path(state_dir);
         let text = serde_json::to_string(self).context("cannot write agent.json")?;
@@ -59,7 +59,7 @@ impl AgentFile {
         })
     }
 
-    /// Reads it.
+    /// Reads `agent.json`.
     pub fn read(state_dir: &Path) -> std::io::Result<Self> {
         let text = std::fs::read_to_string(Self::path(state_dir))?;
         Ok(serde_json::from_str(&text)?)
@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_file_is_there_while_the_agent_is() {
+    fn the_file_exists_while_the_agent_runs() {
         let dir = tempfile::tempdir().unwrap();
         let file = AgentFile::of_this_process("0.0.0.0:1234".parse().unwrap());
         assert_eq!(file.address.to_string(), "127.0.0.1:1234");
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn the_file_of_a_successor_stays() {
+    fn the_file_of_another_agent_is_not_removed() {
         let dir = tempfile::tempdir().unwrap();
         let first = AgentFile::of_this_process("127.0.0.1:1".parse().unwrap());
         let second = AgentFile::of_this_process("127.0.0.1:2".parse().unwrap());

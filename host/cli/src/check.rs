@@ -14,10 +14,10 @@ use crate::failure::Shown;
 use crate::handler::open::block_on;
 use crate::terminal::{self, Paint, Tone};
 
-mod found;
+mod configurations;
 mod handlers;
 
-use found::Found;
+use configurations::Located;
 use handlers::Handlers;
 
 /// Runs the verb.
@@ -76,7 +76,7 @@ struct Findings {
 #[derive(Debug, Default)]
 struct Plan {
     /// Configurations; true: all handlers of their agent are at hand.
-    configurations: Vec<(Found, bool)>,
+    configurations: Vec<(Located, bool)>,
     /// Components to be loaded because they were named.
     components: BTreeSet<PathBuf>,
     /// Folders whose handlers are to be at hand.
@@ -152,7 +152,7 @@ impl Plan {
             return Ok(());
         }
         self.problems.extend(check_text(&file, &text).1);
-        let found = found::read(&file, &text);
+        let found = configurations::read(&file, &text);
         self.configurations
             .extend(found.into_iter().map(|found| (found, false)));
         // The handlers of the folder it lies in, where it lies as in a standalone folder.
@@ -176,7 +176,7 @@ impl Plan {
         } else {
             Vec::new()
         };
-        let mut chosen: BTreeMap<ConfigurationKey, Found> = BTreeMap::new();
+        let mut chosen: BTreeMap<ConfigurationKey, Located> = BTreeMap::new();
         for file in files {
             if !handlers::is_yaml(&file) {
                 continue;
@@ -185,12 +185,12 @@ impl Plan {
                 continue;
             };
             // What the folder as a whole accepts, at the place it is taken from.
-            for found in found::read(&file.display().to_string(), &text) {
+            for found in configurations::read(&file.display().to_string(), &text) {
                 let key = found.configuration.key.clone();
                 let Some(accepted) = set.accepted.get(&key) else {
                     continue;
                 };
-                let is_it = |found: &Found| found.configuration == accepted.configuration;
+                let is_it = |found: &Located| found.configuration == accepted.configuration;
                 if chosen
                     .get(&key)
                     .is_none_or(|held| is_it(&found) && !is_it(held))

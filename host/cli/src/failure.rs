@@ -1,20 +1,21 @@
-//! How a verb that did not work ends: one `error:` line and the exit code.
+//! Reports a failed command: one `error:` line and the exit code.
 
 use std::process::ExitCode;
 
 use crate::terminal::{Paint, Tone};
 
-/// The command line is wrong in a way that only shows when all of it is read.
+/// A command line error that shows only after parsing.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct Usage(pub String);
 
-/// What was asked for was done and its result, already shown, is a failure: `check` found problems.
+/// The command ran, and its result, already printed, is a failure: `check` found problems.
 #[derive(Debug, thiserror::Error)]
 #[error("failed")]
 pub struct Shown;
 
-/// Tells the user and chooses the exit code: 0 where the reader of the output has gone, 2 for a wrong command line, else 1.
+/// Prints the error and chooses the exit code: 0 if the reader of the output is gone, 2 for a wrong command line, else
+/// 1.
 pub fn report(error: &anyhow::Error) -> ExitCode {
     if error.chain().any(is_broken_pipe) {
         return ExitCode::SUCCESS;
@@ -27,7 +28,7 @@ pub fn report(error: &anyhow::Error) -> ExitCode {
     ExitCode::from(code)
 }
 
-/// The error and its causes on one line; a cause that only says again what stands before is left out.
+/// The error and its causes on one line, without repetitions.
 pub fn line(error: &anyhow::Error) -> String {
     let mut line = String::new();
     for cause in error.chain() {
@@ -55,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_exit_code_tells_whose_fault_it_is() {
+    fn the_exit_code_depends_on_the_kind_of_error() {
         let gone = std::io::Error::from(std::io::ErrorKind::BrokenPipe);
         for (error, code) in [
             (anyhow!("no"), ExitCode::from(1)),
@@ -71,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn causes_stand_on_one_line_and_once() {
+    fn causes_are_on_one_line_without_repetition() {
         let error = anyhow!("file\nmissing")
             .context("cannot read a: file\nmissing")
             .context("cannot start");

@@ -1,4 +1,4 @@
-//! Where things are when nobody says: `/etc` and `/var/lib` for root, the XDG folders for everybody else.
+//! Default folders: `/etc` and `/var/lib` for root, the XDG folders for other users.
 
 use std::path::{Path, PathBuf};
 
@@ -13,7 +13,7 @@ pub const SYSTEM_CDI: &str = "/etc/cdi";
 /// Where a kubelet has its folder if nothing is set. That of the device plugins is always there.
 pub const SYSTEM_KUBELET: &str = "/var/lib/kubelet";
 
-/// Who asks, as far as folders depend on it.
+/// The user, as far as folders depend on it.
 #[derive(Debug, Clone, Default)]
 pub struct User {
     /// Root.
@@ -78,14 +78,14 @@ impl User {
         self.is_root.then(|| SYSTEM_KUBELET.into())
     }
 
-    /// The folder for what can be made again: compiled components of `handler run` and the like.
+    /// The folder for caches, such as compiled components of `handler run`.
     pub fn cache_dir(&self) -> PathBuf {
         self.own(self.cache.as_ref(), ".cache").unwrap_or_else(|_| {
             std::env::temp_dir().join(format!("leafhost-{}", nix::unistd::geteuid()))
         })
     }
 
-    /// What an agent of this user has, and a kubelet, where nobody says otherwise.
+    /// The default folders of this user's agent and of a kubelet.
     pub fn own_folders(&self) -> Vec<PathBuf> {
         let mut folders = vec![SYSTEM_KUBELET.into(), SYSTEM_CDI.into()];
         folders.extend(self.standalone_dir());

@@ -35,7 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_shown_command_has_a_page() {
+    fn every_visible_command_has_a_manual_page() {
         let dir = tempfile::tempdir().unwrap();
         pages(Some(dir.path())).unwrap();
         for page in [

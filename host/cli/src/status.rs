@@ -13,7 +13,7 @@ pub mod configuration;
 pub mod podman;
 pub mod tables;
 
-mod find;
+mod client;
 mod kubelet;
 mod overview;
 mod slots;
@@ -47,7 +47,7 @@ pub fn run(args: StatusArgs) -> Result<()> {
     if name.is_some() && view != Some(View::Configuration) {
         return Err(Usage("NAME can only follow `configuration`".to_owned()).into());
     }
-    let search = find::Search::new(agent.as_deref(), state_dir.as_deref(), &User::current());
+    let search = client::Search::new(agent.as_deref(), state_dir.as_deref(), &User::current());
     let request = Request {
         view,
         name,

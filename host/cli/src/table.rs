@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn colours_take_no_room() {
+    fn colours_do_not_count_as_width() {
         let plain = sample().lines(Paint::PLAIN).unwrap();
         let coloured = sample().lines(Paint::COLOURED).unwrap();
         let stripped: Vec<String> = coloured.iter().map(|line| strip(line)).collect();

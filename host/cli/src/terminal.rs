@@ -1,4 +1,4 @@
-//! What is on the other side of stdout: a terminal with colours and a size, or a file or pipe.
+//! Output to a terminal with colours and a size, or to a file or pipe.
 
 use std::borrow::Cow;
 use std::io::{IsTerminal, Write};
@@ -49,8 +49,8 @@ impl Paint {
         self.0
     }
 
-    /// The text in the colour of its tone. What is unprintable is escaped, so that nothing a handler says can
-    /// steer the terminal, reorder what it shows or hide in it.
+    /// The text in the colour of its tone. Unprintable characters are escaped, so that a handler's text cannot control
+    /// the terminal.
     pub fn apply(self, tone: Tone, text: &str) -> String {
         let text = escape(text);
         let code = match tone {
@@ -155,7 +155,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_handlers_text_cannot_steer_the_terminal() {
+    fn a_handlers_text_cannot_control_the_terminal() {
         assert_eq!(
             Paint::PLAIN.apply(Tone::Bad, "a\x1b[2Jb\nc"),
             "a\\u{1b}[2Jb\\nc"
@@ -171,14 +171,14 @@ mod tests {
     }
 
     #[test]
-    fn long_texts_are_broken_between_words() {
+    fn long_texts_are_wrapped_between_words() {
         assert_eq!(wrap("one two three", 7), ["one two", "three"]);
         assert_eq!(wrap("one-two-three four", 5), ["one-two-three", "four"]);
         assert_eq!(wrap("", 5), [""]);
     }
 
     #[test]
-    fn a_line_is_cut_where_the_terminal_ends_and_says_so() {
+    fn a_long_line_is_cut_with_an_ellipsis() {
         assert_eq!(cut("abc", 3), "abc");
         assert_eq!(cut("abcd", 3), "ab…");
         assert_eq!(cut("\x1b[32mabc\x1b[0m", 3), "\x1b[32mabc\x1b[0m");
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn plain_texts_stay_as_they_are() {
+    fn plain_texts_are_unchanged() {
         assert_eq!(Paint::COLOURED.apply(Tone::Plain, "ä"), "ä");
         assert_eq!(Paint::PLAIN.apply(Tone::Good, "ok"), "ok");
         assert_eq!(Paint::COLOURED.apply(Tone::Good, ""), "");

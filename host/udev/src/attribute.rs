@@ -160,8 +160,8 @@ fn is_plain(path: &str) -> bool {
             .all(|part| matches!(part, Component::Normal(_)))
 }
 
-/// Whether reading is more than looking: windows into a PCI or ISA device's registers and memory. (A device may hang
-/// on a read of them.)
+/// Whether reading has side effects: files that map registers and memory of a PCI or ISA device. A read may hang the
+/// device.
 fn acts(name: &str) -> bool {
     matches!(
         name,
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_look_into_devices_that_may_be_seen_and_nowhere_else() {
+    fn rules_read_only_devices_that_are_allowed() {
         let null = Path::new("/sys/devices/virtual/mem/null");
         if !null.join("dev").exists() {
             eprintln!("skipped: /sys is not mounted here");
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn windows_into_the_hardware_are_left_alone() {
+    fn files_that_map_hardware_are_not_read() {
         for name in [
             "config",
             "rom",

@@ -1,4 +1,4 @@
-//! Looking for devices: one walk through sysfs for any number of rules.
+//! Finds devices: one walk through sysfs for any number of rules.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,12 +16,12 @@ mod notes;
 
 use notes::Notes;
 
-/// The most rules one look answers.
+/// The most rules of one search.
 pub const MAX_RULES: usize = 64;
-/// The most notes one look takes.
+/// The most notes of one search.
 pub const MAX_NOTES: usize = 1_000;
-/// How long one look may take; a hundred times what hundreds of devices need.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// Time limit of one search, a hundred times what hundreds of devices need.
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// What was found.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -102,13 +102,13 @@ pub fn find(rules: &[Rule], allowed: &Subsystems) -> Result<Found> {
         let mut held = Vec::new();
         let mut missed = Vec::new();
         for (index, rule) in (0..).zip(rules) {
-            if started.elapsed() > PATIENCE {
+            if started.elapsed() > TIMEOUT {
                 return Err(Error::TooSlow {
-                    seconds: PATIENCE.as_secs(),
+                    seconds: TIMEOUT.as_secs(),
                 });
             }
             match judge(rule, &chain) {
-                // One that has gone since it was listed is not found.
+                // A device that is gone since it was listed is skipped.
                 Verdict::Holds { .. } if node.device().is_none() => {}
                 Verdict::Holds { as_regex } => {
                     held.push(index);
@@ -120,7 +120,7 @@ pub fn find(rules: &[Rule], allowed: &Subsystems) -> Result<Found> {
                 Verdict::Differs => {}
             }
         }
-        // Whoever is found by one rule is not missed by the others.
+        // A device that one rule finds causes no note about the others.
         if held.is_empty() {
             for (index, miss) in missed {
                 notes.missed(index, devpath, miss);
@@ -145,14 +145,15 @@ struct Matched<'a> {
     node: Option<Node<'a>>,
 }
 
-/// All devices of one look.
+/// All devices of one search.
 struct Walk<'a> {
-    /// Every folder above a listed device; None if it is no device itself. What is looked up of one serves all below it.
+    /// Every folder above a listed device, `None` if it is no device itself. Each is looked up once for all devices
+    /// below it.
     folders: BTreeMap<&'a str, Option<Node<'a>>>,
 }
 
 impl<'a> Walk<'a> {
-    /// Looks up what is above the listed devices.
+    /// Looks up the folders above the listed devices.
     fn start(listing: &'a Listing, allowed: &'a Subsystems) -> Self {
         let mut folders = BTreeMap::new();
         for (devpath, _) in listing.iter() {

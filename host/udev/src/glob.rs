@@ -207,7 +207,7 @@ fn class(name: &[u8], byte: u8) -> Option<bool> {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn globs_match_as_in_udev() {
+    fn globs_match_as_udev_does() {
         let table: [(&str, &[&str], &[&str]); 34] = [
             ("video*", &["video", "video0", "video/x"], &["avideo0"]),
             ("video[0-9]*", &["video0", "video10"], &["video", "videox"]),
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pattern_of_stars_takes_no_longer_than_its_length_times_the_texts() {
+    fn a_pattern_of_stars_takes_bounded_time() {
         let glob = "*a".repeat(500) + "b";
         let text = "a".repeat(4000);
         let started = std::time::Instant::now();

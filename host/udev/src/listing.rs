@@ -7,8 +7,7 @@ use crate::tree::{SYS, lossy};
 
 /// The devices of all buses and classes, sorted by devpath.
 ///
-/// Every look lists thousands: all their paths lie in one text, so that what else is allocated meanwhile does not end up scattered
-/// between them.
+/// A search lists thousands: all paths are in one text, so that other allocations are not scattered between them.
 #[derive(Debug, Default)]
 pub(crate) struct Listing {
     paths: String,
@@ -16,7 +15,7 @@ pub(crate) struct Listing {
     devices: Vec<Listed>,
 }
 
-/// Where a device's path is in that text, and which subsystem it has.
+/// The range of a device's path in that text, and its subsystem.
 #[derive(Debug, Clone, Copy)]
 struct Listed {
     start: usize,
@@ -73,7 +72,7 @@ impl Listing {
     fn sort(&mut self) {
         let Self { paths, devices, .. } = self;
         devices.sort_by_key(|device| path(paths, *device));
-        // Of one that is listed twice the later entry counts.
+        // If a device is listed twice, the later entry counts.
         devices.dedup_by(|later, kept| {
             let same = path(paths, *later) == path(paths, *kept);
             if same {

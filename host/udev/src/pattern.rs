@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn a_regular_expression_is_what_no_glob_can_be_and_matches_the_whole_text() {
+    fn a_regular_expression_is_recognized_and_matches_the_whole_text() {
         let table = [
             ("n.*", "null", Match::Regex),
             ("n.*", "n.*", Match::Glob),
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_alternative_says_whether_white_space_at_the_end_counts() {
+    fn the_first_alternative_decides_whether_trailing_white_space_counts() {
         let table = [
             ("a", true),
             ("a ", false),

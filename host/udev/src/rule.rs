@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rule_reads_as_in_a_rules_file() -> Result<(), InvalidRule> {
+    fn a_rule_is_displayed_as_in_a_rules_file() -> Result<(), InvalidRule> {
         let rule = Rule::new(vec![
             mk_term(Field::Kernel, None, false, "video*"),
             mk_term(Field::Env, Some("ID_X"), true, "y \"z\""),
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn what_breaks_a_bound_is_no_rule() {
+    fn a_rule_beyond_a_limit_is_refused() {
         let kernel = mk_term(Field::Kernel, None, false, "a");
         let table = [
             (vec![], "at least one term"),

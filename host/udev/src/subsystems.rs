@@ -42,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_star_shows_devices_without_a_subsystem() {
+    fn only_a_star_allows_devices_without_a_subsystem() {
         let table: [(&[&str], Option<&str>, bool); 6] = [
             (&["*"], None, true),
             (&["*"], Some("usb"), true),

@@ -1,16 +1,16 @@
-//! Whether a rule holds for a device, and if not, what decided.
+//! Whether a rule holds for a device, and if not, which term failed.
 //!
-//! As in udev: every term on the device itself must hold, and all terms on ancestors must hold at one and the same of
-//! them, the device included. Pure: asks [`Facts`], and asks for what costs a file only when what is at hand does not decide.
+//! As in udev, every term on the device itself must hold, and all terms on ancestors must hold at the same one of
+//! them, the device included. Pure: it only asks [`Facts`], and opens files only if the cheap facts do not decide.
 
 use crate::facts::{Facts, Value, value};
 use crate::pattern::{Match, Pattern};
 use crate::rule::{CompiledTerm, Field, Rule};
 
-/// The longest text that udev takes the white space at its end from: the rest of it is not looked at.
+/// udev trims white space only in the first bytes of a text, up to this many.
 const MAX_TRIMMED: usize = 511;
 
-/// A rule held against a device.
+/// The result of a rule for a device.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
     /// Every term holds; the indexes of those that do so only as a regular expression.
@@ -42,23 +42,23 @@ pub(crate) struct Chain<'a> {
     pub(crate) ancestors: &'a [&'a dyn Facts],
 }
 
-/// Holds `rule` against a device.
+/// Evaluates `rule` for a device.
 pub(crate) fn judge(rule: &Rule, chain: &Chain<'_>) -> Verdict {
-    let mut so_far = SoFar::default();
-    so_far.add(rule, false, chain.own);
-    if so_far.failed.is_none()
+    let mut partial = Partial::default();
+    partial.add(rule, false, chain.own);
+    if partial.failed.is_none()
         && rule
             .compiled()
             .iter()
             .any(|term| term.term.field.is_plural())
     {
-        so_far = at_one_of_them(&so_far, rule, chain);
+        partial = at_nearest_ancestor(&partial, rule, chain);
     }
-    let SoFar {
+    let Partial {
         held,
         failed,
         mut as_regex,
-    } = so_far;
+    } = partial;
     match failed {
         None => {
             as_regex.sort_unstable();
@@ -69,13 +69,13 @@ pub(crate) fn judge(rule: &Rule, chain: &Chain<'_>) -> Verdict {
     }
 }
 
-/// What comes of all terms if those on ancestors are held against the device and its ancestors one by one: the first at
-/// which all hold; else the nearest of those at which most do.
-fn at_one_of_them(so_far: &SoFar, rule: &Rule, chain: &Chain<'_>) -> SoFar {
-    let mut best: Option<SoFar> = None;
+/// The result with the terms on ancestors, evaluated at the device and each ancestor: the first at which all hold,
+/// else the nearest at which most hold.
+fn at_nearest_ancestor(partial: &Partial, rule: &Rule, chain: &Chain<'_>) -> Partial {
+    let mut best: Option<Partial> = None;
     let ancestors = chain.ancestors.iter().map(|facts| (*facts, true));
     for (facts, is_above) in std::iter::once((chain.own, false)).chain(ancestors) {
-        let mut here = so_far.clone();
+        let mut here = partial.clone();
         here.add(rule, true, facts);
         let Some(failed) = &mut here.failed else {
             return here;
@@ -88,17 +88,17 @@ fn at_one_of_them(so_far: &SoFar, rule: &Rule, chain: &Chain<'_>) -> SoFar {
     best.unwrap_or_default()
 }
 
-/// What is known after some of the terms.
+/// The result after some of the terms.
 #[derive(Debug, Clone, Default)]
-struct SoFar {
+struct Partial {
     held: usize,
     failed: Option<Miss>,
     as_regex: Vec<usize>,
 }
 
-impl SoFar {
-    /// Holds the terms on the device itself, or those on ancestors, against a device; the cheap ones first. Once one of
-    /// them has failed, files are not opened to count how near it was.
+impl Partial {
+    /// Evaluates the terms on the device itself, or those on ancestors, against a device, cheap ones first. After one
+    /// has failed, no file is opened to count how many hold.
     fn add(&mut self, rule: &Rule, on_ancestors: bool, facts: &dyn Facts) {
         for costs_files in [false, true] {
             let terms = rule.compiled().iter().enumerate().filter(|(_, term)| {
@@ -137,7 +137,7 @@ impl SoFar {
     }
 }
 
-/// Whether looking at a field opens a file: of the device, or of udev's database. Else the path and its link tell.
+/// Whether evaluating a field opens a file of the device or of udev's database.
 fn costs_a_file(field: Field) -> bool {
     !matches!(
         field,

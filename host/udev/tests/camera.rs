@@ -66,8 +66,8 @@ fn matched(devices: &[Device]) -> Vec<(&str, &[u32])> {
 }
 
 #[test]
-fn only_the_node_that_captures_is_found() -> Outcome {
-    if goes_inside("only_the_node_that_captures_is_found")? {
+fn only_the_capture_node_is_found() -> Outcome {
+    if goes_inside("only_the_capture_node_is_found")? {
         return Ok(());
     }
     let camera = mk_rule(&[
@@ -103,8 +103,8 @@ fn only_the_node_that_captures_is_found() -> Outcome {
 }
 
 #[test]
-fn rules_look_at_what_udev_looks_at() -> Outcome {
-    if goes_inside("rules_look_at_what_udev_looks_at")? {
+fn rules_use_the_same_facts_as_udev() -> Outcome {
+    if goes_inside("rules_use_the_same_facts_as_udev")? {
         return Ok(());
     }
     let rules = [
@@ -134,8 +134,8 @@ fn rules_look_at_what_udev_looks_at() -> Outcome {
 }
 
 #[test]
-fn attributes_of_rules_are_what_they_are_to_udev() -> Outcome {
-    if goes_inside("attributes_of_rules_are_what_they_are_to_udev")? {
+fn attributes_in_rules_have_the_same_values_as_in_udev() -> Outcome {
+    if goes_inside("attributes_in_rules_have_the_same_values_as_in_udev")? {
         return Ok(());
     }
     let all = &["*"][..];

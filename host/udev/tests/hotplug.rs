@@ -84,8 +84,8 @@ async fn wait_for(
 }
 
 #[tokio::test]
-async fn a_device_that_comes_and_goes_is_heard_and_found() -> Result<(), Box<dyn std::error::Error>>
-{
+async fn events_and_searches_follow_a_device_that_comes_and_goes()
+-> Result<(), Box<dyn std::error::Error>> {
     if !nix::unistd::geteuid().is_root() {
         eprintln!("skipped: needs root to make a device; run it with sudo");
         return Ok(());

@@ -1,4 +1,4 @@
-//! The imports of the component. Each function calls one import, so that what is not called is not imported.
+//! The imports of the component. Each function calls one import, so that an unused import is not linked.
 
 mod address;
 mod http;
@@ -21,7 +21,7 @@ use reactor::Reactor;
 pub use tcp::TcpStream;
 pub use udp::UdpSocket;
 
-/// The imports, and what waits for them.
+/// The imports and the reactor.
 #[derive(Debug)]
 pub struct Imports {
     reactor: Rc<Reactor>,
@@ -50,7 +50,7 @@ impl Imports {
         self.reactor.now()
     }
 
-    /// The time by which is waited.
+    /// The clock of the timers.
     pub fn clock(&self) -> Duration {
         self.reactor.now()
     }

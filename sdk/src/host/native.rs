@@ -1,4 +1,4 @@
-//! The fake in the place of the imports: every call goes to a [`FakeHost`](crate::testing::FakeHost).
+//! Sends every call to a [`FakeHost`](crate::testing::FakeHost) in native builds.
 
 use std::future::{Ready, ready};
 use std::net::{IpAddr, SocketAddr};
@@ -31,7 +31,7 @@ impl Imports {
         self.0.clock.look()
     }
 
-    /// The time by which is waited.
+    /// The clock of the timers.
     pub fn clock(&self) -> Duration {
         self.0.clock.now()
     }

@@ -1,4 +1,4 @@
-//! The part of [`Host`] that waits: for time, and for the network.
+//! The asynchronous part of [`Host`]: time and network.
 
 use std::future::Future;
 use std::net::{IpAddr, SocketAddr};
@@ -6,17 +6,17 @@ use std::time::Duration;
 
 use futures_util::{StreamExt, stream};
 
-use super::{Host, work};
+use super::{Host, executor};
 use crate::net::{Error, NetworkInterface};
 use crate::{http, tcp, udp};
 
 impl Host {
-    /// Runs work that waits, to its end. Everything `async` here is awaited inside it.
+    /// Runs a future to its end. Every `async` function here is awaited inside it.
     pub fn block_on<F: Future>(&self, work: F) -> F::Output {
-        work::block_on(&self.imports, work)
+        executor::block_on(&self.imports, work)
     }
 
-    /// Waits.
+    /// Waits for this time.
     pub async fn sleep(&self, time: Duration) {
         let end = self.imports.clock().saturating_add(time);
         self.imports.sleep_until(end).await;
@@ -25,7 +25,7 @@ impl Host {
     /// The work's output, or `None` if it takes longer than `limit`: then it is dropped, and with it what it has
     /// open.
     pub async fn within<T>(&self, limit: Duration, work: impl Future<Output = T>) -> Option<T> {
-        work::unless(self.sleep(limit), work).await
+        executor::unless(self.sleep(limit), work).await
     }
 
     /// The outputs of all works, in the order of `works`. At most `at_once` (at least one) are under way; the next one is taken

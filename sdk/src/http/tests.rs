@@ -1,7 +1,7 @@
 use super::*;
 
 #[test]
-fn a_url_is_taken_apart() {
+fn a_url_is_parsed() {
     for (url, tls, authority, path, host, port) in [
         ("http://a", false, "a", "/", "a", 80),
         ("HTTPS://a/", true, "a", "/", "a", 443),
@@ -32,7 +32,7 @@ fn a_url_is_taken_apart() {
 }
 
 #[test]
-fn a_url_that_cannot_be_asked_says_why() {
+fn an_unusable_url_is_refused_with_the_reason() {
     for (url, why) in [
         ("a/b", "has no scheme"),
         ("ftp://a", "is neither http nor https"),
@@ -50,7 +50,7 @@ fn a_url_that_cannot_be_asked_says_why() {
 }
 
 #[test]
-fn the_length_goes_out_once_and_is_true() {
+fn the_content_length_is_sent_once_and_correct() {
     let length = |request: Request| {
         let fields = request.fields().unwrap();
         fields
@@ -68,7 +68,7 @@ fn the_length_goes_out_once_and_is_true() {
 }
 
 #[test]
-fn headers_of_the_connection_and_broken_ones_are_refused() {
+fn connection_headers_and_invalid_headers_are_refused() {
     for (name, value) in [
         ("Host", "b"),
         ("transfer-encoding", "chunked"),
@@ -90,7 +90,7 @@ fn headers_of_the_connection_and_broken_ones_are_refused() {
 }
 
 #[test]
-fn headers_are_found_whatever_their_case() {
+fn headers_are_case_insensitive() {
     let mut response = Response::new(401, "");
     for value in ["Digest", "Basic"] {
         let header = ("www-authenticate".to_owned(), value.to_owned());

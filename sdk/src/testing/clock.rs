@@ -1,16 +1,16 @@
-//! The time of a fake host: it passes when somebody waits, at once and exactly.
+//! The clock of a fake host: it advances exactly as far as something waits, at once.
 
 use std::cell::Cell;
 use std::time::Duration;
 
-use crate::host::waiting::Waiting;
+use crate::host::wait_list::WaitList;
 
 /// A clock, and the timers that run by it.
 #[derive(Debug, Default)]
 pub(crate) struct Clock {
     now: Cell<Duration>,
     tick: Cell<Duration>,
-    timers: Waiting<Duration, ()>,
+    timers: WaitList<Duration, ()>,
 }
 
 impl Clock {
@@ -18,7 +18,7 @@ impl Clock {
         self.tick.set(tick);
     }
 
-    /// A handler's look at the clock, which takes its time.
+    /// The time, after the clock has advanced by the configured tick.
     pub fn look(&self) -> Duration {
         let now = self.now.get();
         self.pass(self.tick.get());
@@ -37,7 +37,7 @@ impl Clock {
         self.timers.wait(end, ()).await;
     }
 
-    /// Goes on to the next timer's end. All that end then wake in the order they began.
+    /// Advances to the end of the next timer; all timers that end then complete in the order they began.
     #[expect(
         clippy::panic,
         reason = "a test that would wait for ever fails, and says why"

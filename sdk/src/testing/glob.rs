@@ -57,7 +57,7 @@ fn member(members: &[u8], c: u8) -> bool {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn patterns_are_those_of_udev() {
+    fn patterns_match_as_in_udev() {
         for (pattern, text, holds) in [
             ("video*", "video0", true),
             ("video*", "a video0", false),

@@ -63,7 +63,7 @@ impl FakeHost {
     }
 }
 
-/// What a test wrote, read.
+/// Parses a URL that a test wrote.
 #[expect(
     clippy::panic,
     reason = "a mistake in a test, which has nobody to report it to"

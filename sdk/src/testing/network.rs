@@ -1,4 +1,4 @@
-//! The network around a fake host: interfaces, names, what is denied, and what was contacted.
+//! The network of a fake host: interfaces, names, denials, and what the handler contacted.
 
 use std::cell::{Cell, RefCell};
 use std::fmt::{self, Display};
@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::{FakeHost, State, http, tcp, udp};
 use crate::net::{Address, Error, LOOK_UPS, NetworkInterface};
 
-/// Something a handler sent, or asked to be connected to. What was denied is not among it.
+/// Something a handler sent or connected to, without what was denied.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Contact {
     /// When, by the host's clock.
@@ -30,7 +30,7 @@ pub(crate) struct Network {
     names: RefCell<Vec<(String, Vec<IpAddr>)>>,
     denied: RefCell<Vec<String>>,
     contacts: RefCell<Vec<Contact>>,
-    /// How many of them were there before this call.
+    /// The number of contacts before this call.
     before: Cell<usize>,
     ports: Cell<u16>,
 }
@@ -98,13 +98,13 @@ impl State {
         self.network.contacts.borrow_mut().push(contact);
     }
 
-    /// What was contacted until now is not of the call that begins.
+    /// Marks the begin of a call; earlier contacts do not count for it.
     pub(super) fn begin_call(&self) {
         let before = self.network.contacts.borrow().len();
         self.network.before.set(before);
     }
 
-    /// How many things of that kind this call has contacted.
+    /// The number of contacts of a kind in this call.
     pub(super) fn contacted(&self, kind: &str) -> usize {
         let contacts = self.network.contacts.borrow();
         let own = contacts.iter().skip(self.network.before.get());
@@ -164,7 +164,7 @@ impl Network {
     }
 }
 
-/// What a test wrote, read.
+/// Parses a value that a test wrote.
 #[expect(
     clippy::panic,
     reason = "a mistake in a test, which has nobody to report it to"
@@ -177,7 +177,7 @@ pub(super) fn parsed<T: FromStr>(text: &impl Display) -> T {
     value
 }
 
-/// Whether a fake at one address answers to another one: a scope counts only where the fake has one.
+/// Whether a fake at `own` answers to `asked`: a scope counts only if the fake has one.
 pub(super) fn answers_to(own: SocketAddr, asked: SocketAddr) -> bool {
     match (own, asked) {
         (SocketAddr::V6(own), SocketAddr::V6(mut asked)) => {
@@ -190,7 +190,7 @@ pub(super) fn answers_to(own: SocketAddr, asked: SocketAddr) -> bool {
     }
 }
 
-/// A test's closure, which has nothing to show.
+/// A test's closure, for `Debug`.
 pub(super) struct Closure<F>(pub F);
 
 impl<F> fmt::Debug for Closure<F> {

@@ -1,4 +1,4 @@
-//! Servers that take connections, and the connections.
+//! Fake servers, and connections to them.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -12,7 +12,7 @@ use super::network::{Closure, answers_to, parsed};
 use super::{FakeHost, State};
 use crate::net::{CONNECTIONS, Error};
 
-/// What a fake server does when it is connected to, and when bytes come.
+/// A fake server's reaction to a connection or to bytes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TcpReaction {
     /// What it sends.
@@ -37,8 +37,8 @@ enum Server {
 pub(crate) struct Servers(RefCell<Vec<(SocketAddr, Server)>>);
 
 impl FakeHost {
-    /// A server. `accept` is called for each connection; what it returns is called with nothing when the connection is there, and then
-    /// with what each write sent.
+    /// A server. `accept` is called for each connection and returns the connection's handler, which is called with no
+    /// bytes at first and then with the bytes of each write.
     #[must_use]
     pub fn tcp_server(
         self,
@@ -54,7 +54,7 @@ impl FakeHost {
         self.server(&address, Server::Silent)
     }
 
-    /// A server that hears nothing and sends these bytes, one at a time, each so long after the one before.
+    /// A server that ignores its input and sends these bytes one at a time, with a pause before each.
     #[must_use]
     pub fn tcp_dripping(
         self,

@@ -82,7 +82,7 @@ fn mk_host() -> FakeHost {
 }
 
 #[test]
-fn a_handler_runs_natively_on_the_way_of_a_component() {
+fn a_native_call_takes_the_same_steps_as_a_component() {
     let host = mk_host();
     let found = Call::<Cameras>::new("vendor: 046d")
         .node("n")
@@ -126,7 +126,7 @@ fn details_the_handler_refuses_never_reach_discover() {
 }
 
 #[test]
-fn a_call_that_runs_out_of_time_answers_in_part() {
+fn a_call_that_runs_out_of_time_answers_partially() {
     let host = mk_host().tick(Duration::from_secs(24));
     let found = Call::<Cameras>::new("vendor: 046d").run(&host).unwrap();
     assert_eq!(found, Discovery::partial([]));
@@ -136,7 +136,7 @@ fn a_call_that_runs_out_of_time_answers_in_part() {
 }
 
 #[test]
-fn a_node_without_udev_is_a_reason_to_try_later() {
+fn without_udev_the_call_is_unavailable() {
     let error = Call::<Cameras>::new("vendor: 046d").run(&mk_host().without_udev("no sysfs"));
     assert_eq!(
         error,
@@ -145,7 +145,7 @@ fn a_node_without_udev_is_a_reason_to_try_later() {
 }
 
 #[test]
-fn ancestors_come_with_their_descendants_and_match_no_rule() {
+fn ancestors_are_returned_and_marked_as_not_matched() {
     let host = mk_host();
     let rules = [
         vec![rules::kernel("video0")],
@@ -176,7 +176,7 @@ fn ancestors_come_with_their_descendants_and_match_no_rule() {
 }
 
 #[test]
-fn absent_things_are_as_in_udev() {
+fn absent_facts_match_as_in_udev() {
     let device = UdevDevice::new("/devices/a").attribute("size", "8  ");
     let host = FakeHost::new().udev(device.tag("t").property("P", "1"));
     let find = |term| !host.host().udev().find(&[vec![term]]).unwrap().is_empty();
@@ -194,7 +194,7 @@ fn absent_things_are_as_in_udev() {
 }
 
 #[test]
-fn attributes_are_read_in_the_order_they_were_asked_for() {
+fn attributes_are_returned_in_the_requested_order() {
     let host = mk_host();
     let pair = |path: &str, name: &str| (path.to_owned(), name.to_owned());
     let asked = [
@@ -220,7 +220,7 @@ fn a_rule_with_a_key_where_none_belongs_is_refused() {
 }
 
 #[test]
-fn a_description_no_host_takes_is_told_how() {
+fn an_invalid_description_is_reported() {
     struct Bad;
     crate::register!(Bad);
     impl Handler for Bad {
@@ -239,7 +239,7 @@ fn a_description_no_host_takes_is_told_how() {
 }
 
 #[test]
-fn a_handler_sees_the_properties_events_and_cursor_of_its_call() {
+fn a_call_passes_properties_events_and_cursor() {
     struct Echo;
     impl Handler for Echo {
         type Details = crate::serde::de::IgnoredAny;

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use super::network::{Closure, answers_to, parsed};
 use super::{FakeHost, State};
-use crate::host::waiting::Waiting;
+use crate::host::wait_list::WaitList;
 use crate::net::Error;
 
 /// A datagram a fake peer sends back.
@@ -18,9 +18,9 @@ use crate::net::Error;
 pub struct UdpAnswer {
     /// How long after the question it arrives.
     pub after: Duration,
-    /// Who sends it, which need not be whom was asked.
+    /// The sender, not necessarily the address that was asked.
     pub from: SocketAddr,
-    /// What it says.
+    /// The payload.
     pub payload: Vec<u8>,
 }
 
@@ -30,9 +30,9 @@ type Answer = dyn FnMut(SocketAddr, &[u8]) -> Vec<UdpAnswer>;
 pub(crate) struct Peers(RefCell<Vec<(SocketAddr, Closure<Box<Answer>>)>>);
 
 impl FakeHost {
-    /// Somebody who hears what is sent to an address (of a group, too) such as `239.255.255.250:3702` or
-    /// `[ff02::c%2]:3702`; without a scope it hears all scopes. The closure gets the sender's address and the payload. Several may be
-    /// at one address.
+    /// A peer that receives what is sent to an address or a group, such as `239.255.255.250:3702` or
+    /// `[ff02::c%2]:3702`; without a scope it receives from all scopes. The closure gets the sender's address and the
+    /// payload. Several peers may share an address.
     #[must_use]
     pub fn udp_peer(
         self,
@@ -45,7 +45,7 @@ impl FakeHost {
     }
 }
 
-/// A datagram on its way: when it arrives, who sent it, what it says.
+/// A datagram in flight: arrival time, sender, payload.
 type OnItsWay = (Duration, SocketAddr, Vec<u8>);
 
 #[derive(Debug)]
@@ -54,7 +54,7 @@ pub(crate) struct UdpSocket {
     local: SocketAddr,
     /// In the order of arrival.
     inbox: RefCell<VecDeque<OnItsWay>>,
-    changed: Waiting<(), ()>,
+    changed: WaitList<(), ()>,
 }
 
 impl UdpSocket {
@@ -73,7 +73,7 @@ impl UdpSocket {
             state: Rc::clone(state),
             local,
             inbox: RefCell::default(),
-            changed: Waiting::default(),
+            changed: WaitList::default(),
         })
     }
 

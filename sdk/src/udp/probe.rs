@@ -1,4 +1,4 @@
-//! The course of a probe: every address sends by the same schedule and reads all the while.
+//! Runs a probe: every address sends by the same schedule while answers are read.
 
 use std::cell::{Cell, RefCell};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -12,31 +12,31 @@ use super::{Probe, Reply, Socket};
 use crate::Host;
 use crate::net::Error;
 
-/// How many failed receives in a row end the reading of a socket.
+/// A socket is no longer read after this many failed receives in a row.
 const FAILED_RECEIVES: usize = 8;
 
-/// How many bytes the kept answers may have on average.
+/// Bytes per kept answer, on average.
 const MEAN_BYTES: usize = 2 << 10;
-/// How many times as many answers are read as are kept.
+/// How many times more answers are read than kept.
 const READ: usize = 8;
-/// How many answers are read before everything else has its turn.
+/// How many answers are read before other tasks run.
 const TURN: usize = 64;
 /// The largest datagram.
 const LARGEST: usize = 64 << 10;
 
-/// When, to whom, what.
+/// When, to which address, and what to send.
 type Send = (Duration, SocketAddr, Vec<u8>);
 
-/// How long answers are let gather, at most: to be woken costs ten times what it costs to read one more.
+/// Longest pause between two reads: a wake-up costs ten times as much as reading another answer.
 const LONGEST_PAUSE: Duration = Duration::from_millis(50);
-/// The same in the beginning, when all may answer at once.
+/// Longest first pause, since all may answer at once.
 const FIRST_PAUSE: Duration = Duration::from_millis(2);
-/// How much may gather: less than a third of what Linux, as it is set up by itself, keeps until it is read.
-const GATHERED: usize = 128 << 10;
-/// What a datagram takes of that besides its bytes.
+/// How many bytes may accumulate between reads: less than a third of Linux's default receive buffer.
+const BUFFERED: usize = 128 << 10;
+/// Buffer overhead per datagram.
 const EACH: usize = 2 << 10;
 
-/// What the addresses of a probe share.
+/// What the sockets of a probe share.
 struct Course<'a> {
     host: &'a Host,
     started: Duration,
@@ -135,7 +135,8 @@ impl Course<'_> {
             }
             turn += 1;
             if turn % TURN == 0 {
-                // Where more comes than is read, nothing here would ever wait: neither the sends nor the window's end.
+                // With more datagrams than can be read, this loop would never wait, so neither sends nor the end of
+                // the window would run.
                 self.host.sleep(Duration::ZERO).await;
             }
         }
@@ -147,7 +148,7 @@ impl Course<'_> {
     }
 }
 
-/// How long answers are let gather at one address: the longer, the less came the last time.
+/// The pause between reads of one socket: the fewer answers came last time, the longer.
 struct Pause {
     length: Duration,
     gathered: usize,
@@ -167,11 +168,11 @@ impl Pause {
         self.gathered = self.gathered.saturating_add(bytes).saturating_add(EACH);
     }
 
-    /// The next one, when all that had gathered is taken.
+    /// The next pause, after everything has been read.
     fn next(&mut self) -> Duration {
-        self.length = if self.gathered > GATHERED {
+        self.length = if self.gathered > BUFFERED {
             self.length / 4
-        } else if self.gathered > GATHERED / 2 {
+        } else if self.gathered > BUFFERED / 2 {
             self.length
         } else {
             (self.length * 2).clamp(FIRST_PAUSE / 2, LONGEST_PAUSE)
@@ -181,16 +182,16 @@ impl Pause {
     }
 }
 
-/// The answers that are kept, few and small enough.
+/// The kept answers, bounded in number and size.
 struct Kept {
     replies: Vec<Reply>,
     most: usize,
     bytes: usize,
-    /// How many more are read.
+    /// How many more answers may be read.
     left: usize,
-    /// How many each sender has, by sender.
+    /// Number of kept answers by sender.
     counts: Vec<(IpAddr, usize)>,
-    /// No sender has more.
+    /// The largest number of any sender.
     most_of_one: usize,
 }
 
@@ -215,7 +216,7 @@ impl Kept {
     fn take(&mut self, reply: Reply) {
         self.left = self.left.saturating_sub(1);
         while !self.fits(&reply) {
-            let Some(place) = self.place_of_the_loudest(&reply) else {
+            let Some(place) = self.index_to_replace(&reply) else {
                 return;
             };
             self.remove(place);
@@ -223,8 +224,8 @@ impl Kept {
         self.push(reply);
     }
 
-    /// An answer of the sender that has most, if that is more than this one's has.
-    fn place_of_the_loudest(&mut self, reply: &Reply) -> Option<usize> {
+    /// An answer to replace: one of the sender with the most, if it has more than this reply's sender.
+    fn index_to_replace(&mut self, reply: &Reply) -> Option<usize> {
         let own = self.count(reply.from.ip()).map_or(0, |(_, count)| *count);
         if self.most_of_one <= own + 1 {
             return None;
@@ -269,7 +270,7 @@ impl Kept {
     }
 }
 
-/// The addresses to bind: each once, and none from which nothing would be sent.
+/// The addresses to bind, each once, and only those that something is sent from.
 fn senders(probe: &Probe) -> Vec<SocketAddr> {
     let unspecified = [
         SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)),
@@ -290,7 +291,7 @@ fn senders(probe: &Probe) -> Vec<SocketAddr> {
     senders
 }
 
-/// The address to send to from this one, if it is one to send to from there.
+/// The target as sent to from this local address, if it can be reached from there.
 fn target(local: SocketAddr, to: SocketAddr) -> Option<SocketAddr> {
     match (local, to) {
         (SocketAddr::V4(_), SocketAddr::V4(_)) => Some(to),
@@ -306,7 +307,7 @@ fn target(local: SocketAddr, to: SocketAddr) -> Option<SocketAddr> {
     }
 }
 
-/// Whether the address means something on one link only: link-local, or a group of interface or link scope.
+/// Whether the address is valid on one link only: link-local, or a group of interface or link scope.
 fn needs_scope(ip: Ipv6Addr) -> bool {
     ip.is_unicast_link_local() || matches!(ip.segments(), [0xff01 | 0xff02, ..])
 }

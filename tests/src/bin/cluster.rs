@@ -1,4 +1,4 @@
-//! Leaves a Kubernetes of the tests running for a person, and ends it.
+//! Starts and stops the tests' Kubernetes for manual use.
 
 use anyhow::{Result, bail};
 use clap::Parser;

@@ -64,7 +64,7 @@ impl Node {
         for part in ["lib/kubelet", "lib/leafhost", "log", "cdi", "cni"] {
             fs::create_dir_all(folder.join(part))?;
         }
-        // The PLACE_WORD in the machine's tree that the node's folder covers.
+        // The mount point that the node's folder covers.
         fs::create_dir_all("/etc/cdi").context("cannot make /etc/cdi")?;
         let mut holder = Running::start(
             "namespaces",

@@ -1,6 +1,6 @@
-//! Where a cluster lives on the machine: its number, and every folder, name, address and control group that follow from it.
+//! A cluster's number on this machine, and every folder, name, address and control group derived from it.
 //!
-//! Two clusters never share a number, so they share nothing. Knows nothing of Kubernetes.
+//! Clusters with different numbers share nothing. Knows nothing of Kubernetes.
 
 use std::fs::{self, DirBuilder, File};
 use std::os::unix::fs::DirBuilderExt;
@@ -13,28 +13,28 @@ use crate::program::{self, source_tree};
 
 const NUMBERS: std::ops::RangeInclusive<u8> = 1..=60;
 
-/// A number, and what follows from it.
+/// A cluster's number and the names derived from it.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ClusterId {
     pub number: u8,
 }
 
-/// A PLACE_WORD that nobody else has, until this is dropped.
+/// A reserved number; released on drop.
 pub(super) struct Reservation {
     pub id: ClusterId,
     lock: File,
 }
 
-/// Ends the cluster once this process has dropped it, or is gone.
+/// Ends the cluster when this is dropped or the process ends.
 pub(super) struct Watchdog(Option<Child>);
 
 impl ClusterId {
-    /// Everything the cluster writes; short, because sockets in it have paths of at most 107 bytes.
+    /// The folder of everything the cluster writes; short, because socket paths have at most 107 bytes.
     pub fn folder(self) -> PathBuf {
         PathBuf::from(format!("/var/cache/lhc/{}", self.number))
     }
 
-    /// Says that the cluster stays when the process that started it ends.
+    /// A file that marks the cluster to outlive its process.
     pub fn kept(self) -> PathBuf {
         self.folder().join("kept")
     }
@@ -43,7 +43,7 @@ impl ClusterId {
         format!("lhc{}", self.number)
     }
 
-    /// A loopback address of its own, so that ports need not be looked for.
+    /// A separate loopback address, so that fixed ports can be used.
     pub fn loopback(self) -> String {
         format!("127.77.{}.1", self.number)
     }
@@ -62,7 +62,7 @@ impl ClusterId {
         format!("10.{}.{}.0/24", index.saturating_add(100), self.number)
     }
 
-    /// A control group of the cluster, made if it is not there.
+    /// A control group of the cluster, created if missing.
     pub fn group(self, path: &str) -> Result<Group> {
         let path = format!("{}/{path}", self.name());
         let root = if unified() {
@@ -76,7 +76,7 @@ impl ClusterId {
         Ok(Group(folder))
     }
 
-    /// A group that pods can be put below, with every controller of the machine.
+    /// A parent group for pods, with every controller of the machine.
     pub fn pods_group(self, node: &str) -> Result<String> {
         let path = format!("{}/{node}", self.name());
         if unified() {
@@ -100,7 +100,7 @@ impl ClusterId {
                 folder.push(part);
                 fs::create_dir_all(&folder)
                     .with_context(|| format!("cannot make {}", folder.display()))?;
-                // A new group of this controller holds no process before it has both.
+                // A cpuset group needs both files before it can hold a process.
                 for file in ["cpuset.cpus", "cpuset.mems"] {
                     if parent.join(file).exists() {
                         fs::write(folder.join(file), fs::read(parent.join(file))?)?;
@@ -111,7 +111,7 @@ impl ClusterId {
         Ok(format!("/{path}"))
     }
 
-    /// Removes the groups of pods that have ended, in which a kubelet would look for them.
+    /// Removes the groups of ended pods, which a kubelet would otherwise find.
     pub fn remove_pods(self, node: &str) -> Result<()> {
         for hierarchy in hierarchies()? {
             remove(&hierarchy.join(self.name()).join(node).join("kubepods"))?;
@@ -119,7 +119,7 @@ impl ClusterId {
         Ok(())
     }
 
-    /// Ends whatever runs here and removes what is left.
+    /// Kills the cluster's processes and removes its files.
     pub fn end(self) -> Result<()> {
         program::run(end_script(), [self.number.to_string()])?
             .good()
@@ -132,7 +132,7 @@ impl ClusterId {
     }
 }
 
-/// The places of clusters that were kept.
+/// The numbers of clusters that were kept.
 pub(super) fn kept() -> Vec<ClusterId> {
     NUMBERS
         .map(|number| ClusterId { number })
@@ -144,7 +144,7 @@ fn unified() -> bool {
     Path::new("/sys/fs/cgroup/cgroup.controllers").exists()
 }
 
-/// Where trees of control groups begin.
+/// The roots of the control group hierarchies.
 fn hierarchies() -> Result<Vec<PathBuf>> {
     let root = PathBuf::from("/sys/fs/cgroup");
     if unified() {
@@ -153,7 +153,7 @@ fn hierarchies() -> Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     for entry in fs::read_dir(&root).context("there are no control groups")? {
         let entry = entry?;
-        // A controller may have a second name, which is a link.
+        // A controller may have a second name, a symbolic link.
         if entry.file_type()?.is_dir() && entry.file_name() != "unified" {
             found.push(entry.path());
         }
@@ -161,7 +161,7 @@ fn hierarchies() -> Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// Removes a group with those below it; the files in them can't be removed and need not be.
+/// Removes a group and its children; the files in them cannot be removed separately.
 fn remove(group: &Path) -> Result<()> {
     let Ok(entries) = fs::read_dir(group) else {
         return Ok(());
@@ -180,7 +180,7 @@ fn end_script() -> PathBuf {
 }
 
 impl Reservation {
-    /// The first PLACE_WORD that is free. What a killed run has left there ends first.
+    /// Reserves the first free number and ends what a killed run left there.
     pub fn first() -> Result<Self> {
         let locks = Path::new("/run/lhc");
         fs::create_dir_all(locks).with_context(|| format!("cannot make {}", locks.display()))?;
@@ -200,19 +200,19 @@ impl Reservation {
         bail!("all of {NUMBERS:?} are in use: end one with `make cluster-stop`")
     }
 
-    /// Leaves the PLACE_WORD to the cluster for good, with a text about it.
+    /// Releases the number to a cluster that stays, with a text about it.
     pub fn keep(self, text: &str) -> Result<()> {
         fs::write(self.id.kept(), text).context("cannot mark the cluster as kept")
     }
 
-    /// Has the cluster end together with this process.
+    /// Ends the cluster together with this process.
     pub fn watch(self) -> Result<Watchdog> {
         let mut command = Command::new(end_script());
         command
             .arg(self.id.number.to_string())
             .arg("when-input-ends")
             .stdin(Stdio::piped())
-            // It holds the lock, so the PLACE_WORD is free only when it has cleaned up.
+            // It holds the lock, so the number is free only after the cleanup.
             .stdout(self.lock)
             .current_dir("/");
         std::os::unix::process::CommandExt::process_group(&mut command, 0);
@@ -242,12 +242,12 @@ impl Drop for Watchdog {
     }
 }
 
-/// A control group, which holds some processes of the cluster and all that those start.
+/// A control group of some of the cluster's processes and their children.
 #[derive(Debug, Clone)]
 pub(super) struct Group(PathBuf);
 
 impl Group {
-    /// A command that runs `program` in this group, under the pid that the child gets at once.
+    /// A command that runs `program` in this group, with the pid of the child.
     pub fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
         let mut command = Command::new("sh");
         command
@@ -257,12 +257,12 @@ impl Group {
         command
     }
 
-    /// The processes in it and in the groups below.
+    /// The processes in the group and its children.
     pub fn processes(&self) -> Result<Vec<i32>> {
         let mut found = Vec::new();
         let mut folders = vec![self.0.clone()];
         while let Some(folder) = folders.pop() {
-            // Groups of pods come and go while this looks.
+            // Groups of pods may vanish during the walk.
             let Ok(entries) = fs::read_dir(&folder) else {
                 continue;
             };
@@ -279,13 +279,13 @@ impl Group {
         Ok(found)
     }
 
-    /// Ends all of them with SIGKILL and waits until they are gone.
+    /// Kills all processes and waits until they are gone.
     pub fn kill(&self) -> Result<()> {
         crate::wait::eventually("the processes end", || {
             let processes = self.processes()?;
             for pid in &processes {
                 let pid = nix::unistd::Pid::from_raw(*pid);
-                // One that has ended meanwhile is what is wanted.
+                // It may have ended meanwhile.
                 let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL);
             }
             ensure!(processes.is_empty(), "{processes:?} still run");

@@ -1,6 +1,6 @@
-//! A system call at its entry: whether it would change a file system, and which file of it.
+//! Decodes a system call at its entry: whether it would change a file system, and which file.
 //!
-//! Knows the kernel's numbers and nothing of what is killed when.
+//! Knows system calls and nothing of kills.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -25,18 +25,18 @@ pub enum Act {
         to: PathBuf,
         /// Its descriptor.
         descriptor: i32,
-        /// Where in the caller's memory the bytes are, if they are in one piece.
+        /// Address and length of the bytes in the caller, if they are contiguous.
         bytes: Option<(u64, usize)>,
     },
-    /// Opens a file that is made or emptied.
+    /// Creates or truncates a file.
     Create(PathBuf),
-    /// Makes the content of a file, or the names in a folder, durable.
+    /// Syncs a file or folder.
     Sync(PathBuf),
-    /// Gives a file another name.
+    /// Renames a file.
     Rename(PathBuf, PathBuf),
     /// Removes a file or folder.
     Remove(PathBuf),
-    /// Anything else that changes a file or a folder.
+    /// Any other change of a file or folder.
     Other(PathBuf),
 }
 
@@ -49,7 +49,7 @@ pub struct Call {
     pub act: Act,
 }
 
-/// The call at whose entry the thread stands; nothing if it changes no file.
+/// The call at which the thread is stopped; `None` if it changes no file.
 pub fn at_entry(thread: Pid) -> Result<Option<Call>> {
     let registers = Registers::of(thread)?;
     let caller = Caller(thread);
@@ -120,7 +120,7 @@ pub fn at_entry(thread: Pid) -> Result<Option<Call>> {
     Ok(act.map(|act| Call { name, act }))
 }
 
-/// Does the first half of a write in the caller's stead: what a full disk, or a machine that goes down, leaves of it.
+/// Performs the first half of a write for the caller, as a full disk or a power failure would leave it.
 pub fn write_half(thread: Pid, act: &Act) -> Result<()> {
     let Act::Write {
         descriptor,
@@ -168,7 +168,7 @@ impl Registers {
     }
 }
 
-/// An argument as the descriptor it is: the lower half of the register.
+/// An argument as a file descriptor: the lower half of the register.
 fn descriptor(argument: u64) -> i32 {
     u32::try_from(argument & u64::from(u32::MAX)).map_or(-1, u32::cast_signed)
 }
@@ -204,7 +204,7 @@ impl Caller {
         Ok(folder.join(path))
     }
 
-    /// What a descriptor stands for; nothing if it is closed.
+    /// The path of a descriptor; `None` if it is closed.
     fn opened(&self, descriptor: i32) -> Result<Option<PathBuf>> {
         match fs::read_link(format!("/proc/{}/fd/{descriptor}", self.0)) {
             Ok(path) => Ok(Some(path)),
@@ -213,7 +213,7 @@ impl Caller {
         }
     }
 
-    /// The same of what is written to, if it is a file or a pipe: sockets and events are no files.
+    /// The same if it is a file or a pipe; sockets and events are not files.
     fn written(&self, descriptor: i32) -> Result<Option<PathBuf>> {
         let path = self.opened(descriptor)?;
         Ok(path.and_then(|path| match path.to_str() {

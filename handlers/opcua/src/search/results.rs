@@ -109,7 +109,7 @@ impl Search<'_> {
                 other.is_some_and(|other| !other.is_empty() && !uri.is_empty() && other != uri);
             if location.moved && !wanted.own && differs {
                 let reason = format!(
-                    "{} leads nowhere from here, and on the host that listed it {} answers in its location, not {}",
+                    "{} leads nowhere from here, and on the host that listed it {} answers in its place, not {}",
                     wanted.url.as_str(),
                     quoted(other.unwrap_or_default()),
                     quoted(uri)

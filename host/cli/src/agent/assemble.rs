@@ -19,7 +19,7 @@ use leafhost_wasm::{Runtime, RuntimeConfig};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
-use super::missing::Machine;
+use super::prerequisites::Machine;
 use super::settings::Settings;
 use super::socket::{self, Bound};
 
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[tokio::test(flavor = "multi_thread")]
-    async fn an_agent_on_empty_folders_gets_ready_tells_what_is_missing_and_stops() {
+    async fn an_agent_on_empty_folders_becomes_ready_reports_what_is_missing_and_stops() {
         let dir = tempfile::tempdir().unwrap();
         let settings = mk_settings(dir.path());
         let listener = TcpListener::bind(settings.listen).await.unwrap();

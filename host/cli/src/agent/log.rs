@@ -1,6 +1,7 @@
 //! The agent's log, on stderr: lines for people, or one JSON object a line.
 //!
-//! A thread of its own writes it. Whoever reads it may stop to: then so many lines wait, and the rest is dropped and counted.
+//! A separate thread writes the log. If the reader stops reading, a bounded number of lines is queued and the rest is
+//! dropped and counted.
 
 use std::io::IsTerminal as _;
 use std::os::unix::fs::MetadataExt as _;
@@ -18,10 +19,10 @@ use crate::args::LogFormat;
 use crate::failure::Usage;
 use crate::terminal::Paint;
 
-/// So many lines wait for whoever reads the log.
+/// Lines that are queued for the reader.
 const LINES: usize = 4096;
-/// So long the last lines are waited for at the end.
-const GOODBYE: Duration = Duration::from_secs(1);
+/// How long the last lines may take at the end.
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 
 static LOST: OnceLock<ErrorCounter> = OnceLock::new();
 
@@ -39,18 +40,18 @@ impl Drop for Log {
     fn drop(&mut self) {
         let guard = self.0.take();
         let (ended, end) = mpsc::channel::<()>();
-        // Where nobody reads, the guard itself complains on stdout, which may be read by the same nobody.
+        // If nothing reads stderr, the guard itself would complain on stdout.
         let writes = thread::Builder::new().spawn(move || {
             drop(guard);
             drop(ended);
         });
         if writes.is_ok() {
-            let _ = end.recv_timeout(GOODBYE);
+            let _ = end.recv_timeout(FLUSH_TIMEOUT);
         }
     }
 }
 
-/// Starts it. Panics are in it, too.
+/// Starts the log, which also records panics.
 pub fn start(format: LogFormat, level: &str) -> Result<Log> {
     let filter = filter(level).ok_or_else(|| {
         Usage(format!(
@@ -84,7 +85,7 @@ pub fn start(format: LogFormat, level: &str) -> Result<Log> {
     Ok(Log(Some(guard)))
 }
 
-/// What is logged. The library's own reading takes an empty part for `error`, and a misspelt level for a part of the program.
+/// Parses the filter. The library's parser would take an empty part for `error` and a misspelt level for a target.
 fn filter(level: &str) -> Option<Targets> {
     let parts = level.split(',').map(str::trim);
     let mut parts = parts.filter(|part| !part.is_empty());
@@ -136,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn a_level_is_for_all_or_for_a_part_of_the_program() {
+    fn a_level_applies_to_everything_or_to_a_target() {
         let most = |level, target| {
             let filter = filter(level).unwrap();
             let levels = [

@@ -13,7 +13,7 @@ use crate::args::{AgentArgs, CompilerArgs, LogFormat};
 use crate::failure::Usage;
 use crate::folders::{self, User};
 
-/// Everything decided.
+/// The agent's settings.
 #[derive(Debug, Clone)]
 pub struct Settings {
     /// The standalone folder.
@@ -128,7 +128,7 @@ impl Settings {
         })
     }
 
-    /// What no device brings into a container: the folders of the agent, and those of a kubelet, whether it is offered to or not.
+    /// The folders that no device may mount into a container: the agent's own and the kubelet's.
     pub fn own_folders(&self) -> Vec<PathBuf> {
         let mut folders = vec![
             self.dir.clone(),
@@ -141,7 +141,7 @@ impl Settings {
     }
 }
 
-/// The path from the root: it is shown to others, who are elsewhere.
+/// Makes a path absolute, because it is shown in other contexts.
 fn absolute(path: &Path) -> Result<PathBuf> {
     std::path::absolute(path)
         .with_context(|| format!("cannot make the path {} absolute", path.display()))
@@ -189,14 +189,14 @@ mod tests {
     }
 
     #[test]
-    fn without_the_flag_the_error_names_it_and_is_of_usage() {
+    fn without_the_flag_there_is_a_usage_error_that_names_it() {
         let error = settings("leafhost agent --node-name n", &mk_user()).unwrap_err();
         assert!(error.is::<Usage>());
         assert!(error.to_string().contains("--standalone"), "{error}");
     }
 
     #[test]
-    fn folders_are_those_given_else_those_of_the_user() {
+    fn folders_are_the_given_ones_or_the_users_defaults() {
         let given = "leafhost agent --node-name n --standalone /d --state-dir /s --cdi-dir /c --handlers-dir /h";
         let settings_given = settings(given, &mk_user()).unwrap();
         assert_eq!(settings_given.dir, Path::new("/d"));

@@ -23,8 +23,8 @@ pub fn group(name: &str) -> Result<Group> {
     })
 }
 
-/// Listens in the state folder, which the agent holds: what lies there is what a killed agent has left. The socket goes when the
-/// guard is dropped.
+/// Listens in the state folder, whose lock the agent holds: an existing socket was left by a killed agent. The socket
+/// is removed when the guard is dropped.
 pub fn bind(state_dir: &Path, group: Option<&Group>) -> Result<(UnixListener, Bound)> {
     let path = AgentFile::socket(state_dir);
     let listen = || {
@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn the_socket_is_for_its_user_alone_unless_a_group_is_named_and_replaces_a_dead_one() {
+    async fn the_socket_is_private_unless_a_group_is_named_and_replaces_a_stale_one() {
         let dir = tempfile::tempdir().unwrap();
         let path = AgentFile::socket(dir.path());
         let mode = |path: &Path| fs::metadata(path).unwrap().mode() & 0o777;
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_that_is_not_there_is_told_with_the_flag() {
+    fn a_missing_group_is_reported_with_the_flag() {
         let error = group("no-such-group").unwrap_err();
         assert!(error.is::<Usage>() && error.to_string().contains("--socket-group"));
     }

@@ -7,16 +7,17 @@ use leafhost_agent::Board;
 use sd_notify::NotifyState;
 use tokio_util::sync::CancellationToken;
 
-/// The agent counts as ready after this even if a handler still compiles: units that wait for it should not fail.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// After this time the agent counts as ready even if a handler still compiles, so that units that wait for it do not
+/// fail.
+const READY_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Tells it as soon as the board says so: then the Instances say what this node sees.
+/// Reports readiness once the board is complete: then the Instances show what this node sees.
 pub async fn ready(mut board: Board, address: SocketAddr, shutdown: CancellationToken) {
     if std::env::var_os("NOTIFY_SOCKET").is_none() {
         return;
     }
     tokio::select! {
-        waited = tokio::time::timeout(PATIENCE, board.ready()) => {
+        waited = tokio::time::timeout(READY_TIMEOUT, board.ready()) => {
             let status = match waited {
                 Ok(true) => format!("ready, status at {address}"),
                 Ok(false) => return,
@@ -28,7 +29,7 @@ pub async fn ready(mut board: Board, address: SocketAddr, shutdown: Cancellation
     }
 }
 
-/// Tells that the agent stops.
+/// Reports that the agent is stopping.
 pub fn stopping() {
     tell(&[NotifyState::Stopping, NotifyState::Status("stopping")]);
 }

@@ -14,7 +14,7 @@ fn agent(line: &str) -> Box<AgentArgs> {
 }
 
 #[test]
-fn the_definition_is_sound() {
+fn the_definition_is_valid() {
     Cli::command().debug_assert();
 }
 
@@ -79,7 +79,7 @@ fn defaults_are_those_of_the_documentation() {
 }
 
 #[test]
-fn wrong_lines_are_usage_errors() {
+fn invalid_command_lines_are_usage_errors() {
     for line in [
         "leafhost agent --listen nonsense",
         "leafhost agent --handler-eviction 5",
@@ -102,7 +102,7 @@ fn wrong_lines_are_usage_errors() {
 }
 
 #[test]
-fn views_flags_and_forms_stand_in_any_order() {
+fn views_flags_and_formats_are_accepted_in_any_order() {
     for line in [
         "leafhost status configuration cams -o json --watch",
         "leafhost status --watch -o json configuration cams",

@@ -1,4 +1,4 @@
-//! The handlers at hand: loaded with their grants as the agent would, and asked about discoveryDetails.
+//! The available handlers, loaded with their grants as the agent would, which validate discoveryDetails.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use std::sync::Arc;
 use anyhow::{Context as _, Result};
 use leafhost_core::ports::{Handler, Loader as _, SourceProblem};
 
-use super::found::Found;
+use super::configurations::Located;
 use super::problem;
 use crate::args::CompilerArgs;
 use crate::handler::open;
@@ -22,8 +22,8 @@ pub struct Handlers {
 }
 
 impl Handlers {
-    /// Loads the named components, of which every problem and warning counts, and those in the folders, of which none
-    /// does: they are only there to be asked.
+    /// Loads the named components and those in the folders. Problems of the latter are ignored: they are loaded only
+    /// to validate details.
     pub async fn load(
         named: BTreeSet<PathBuf>,
         folders: &BTreeSet<PathBuf>,
@@ -71,7 +71,7 @@ impl Handlers {
         self.by_name.contains_key(name)
     }
 
-    /// Their names, for people.
+    /// Their names as text.
     pub fn names(&self) -> String {
         if self.by_name.is_empty() {
             return "none that can be loaded".to_owned();
@@ -80,8 +80,8 @@ impl Handlers {
         names.join(", ")
     }
 
-    /// What the Configuration's handler says of its details.
-    pub async fn validate(&self, found: &Found) -> Vec<SourceProblem> {
+    /// The problems that the Configuration's handler finds in its details.
+    pub async fn validate(&self, found: &Located) -> Vec<SourceProblem> {
         let configuration = &found.configuration;
         let Some(handler) = self.by_name.get(&configuration.handler) else {
             return Vec::new();
@@ -107,7 +107,7 @@ impl Handlers {
     }
 
     /// What the Configuration's handler remarks on its details.
-    pub async fn remarks(&self, found: &Found) -> Vec<String> {
+    pub async fn remarks(&self, found: &Located) -> Vec<String> {
         let Some(handler) = self.by_name.get(&found.configuration.handler) else {
             return Vec::new();
         };

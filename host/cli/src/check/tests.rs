@@ -32,7 +32,7 @@ fn write(dir: &Path, file: &str, text: &str) -> PathBuf {
 }
 
 #[tokio::test]
-async fn a_good_file_has_no_problem_and_says_what_was_not_checked() {
+async fn a_valid_file_has_no_problem_and_reports_what_was_not_checked() {
     let dir = tempfile::tempdir().unwrap();
     let findings = checked(&write(dir.path(), "a.yaml", GOOD)).await;
     assert_eq!(findings.problems, Vec::<String>::new());
@@ -41,7 +41,7 @@ async fn a_good_file_has_no_problem_and_says_what_was_not_checked() {
 }
 
 #[tokio::test]
-async fn a_wrong_field_is_told_with_file_line_and_path() {
+async fn an_invalid_field_is_reported_with_file_line_and_path() {
     let dir = tempfile::tempdir().unwrap();
     let text = GOOD.replace("spec:\n", "spec:\n  capacity: 0\n");
     let path = write(dir.path(), "a.yaml", &text);
@@ -55,7 +55,7 @@ async fn a_wrong_field_is_told_with_file_line_and_path() {
 }
 
 #[tokio::test]
-async fn a_folder_is_read_with_its_handlers() {
+async fn a_folder_is_checked_with_its_handlers() {
     let dir = tempfile::tempdir().unwrap();
     write(dir.path(), "configurations/a.yaml", GOOD);
     write(dir.path(), "handlers/cam.wasm", "not wasm");
@@ -86,7 +86,7 @@ async fn a_grants_file_is_checked_by_itself() {
 }
 
 #[tokio::test]
-async fn a_file_that_is_not_there_is_an_error() {
+async fn a_missing_file_is_an_error() {
     let error = check(&["/nowhere.yaml".into()], &[], &compiler())
         .await
         .unwrap_err();

@@ -1,5 +1,4 @@
-//! What a guest logs, for its author: one line each on stderr, its level before it. What the host has to say stands there
-//! as well, marked as such.
+//! A guest's log for its author: one line each on stderr, with its level. Lines of the host are marked.
 
 use std::fmt::{self, Write as _};
 
@@ -107,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_guests_line_is_its_level_and_its_words() {
+    fn a_guests_line_has_its_level_and_text() {
         let said = Said {
             of_guest: true,
             message: "two\nlines".into(),

@@ -27,7 +27,7 @@ pub fn run(args: &InspectArgs) -> Result<()> {
     let mut text = String::new();
     surface(&mut text, &file, &inspection)?;
     terminal::print(&text)?;
-    // What it says of itself needs no grant of the operator's, but loading does: those it asks for are given here.
+    // `describe` needs no grants, but loading does: this gives those it asks for.
     let runtime = open::runtime(&args.compiler, false)?;
     let trial = SourceFile {
         grants: Some(suggest(&inspection).into()),
@@ -77,7 +77,7 @@ fn surface(text: &mut String, file: &SourceFile, inspection: &Inspection) -> Res
         .iter()
         .map(String::as_str)
         .partition(|import| import.starts_with("wasi:"));
-    // Every program has them; the packages say enough.
+    // Every component imports these interfaces; the packages are enough.
     let wasi: BTreeSet<&str> = wasi
         .iter()
         .filter_map(|import| import.split('/').next())

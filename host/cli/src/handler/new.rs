@@ -207,7 +207,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_new_handler_is_whole_and_has_no_placeholder_left() {
+    fn a_new_handler_is_complete_and_has_no_placeholder_left() {
         let dir = tempfile::tempdir().unwrap();
         let crate_dir = dir.path().join("my-sensor");
         write("my-sensor", &crate_dir, "\"0.1.0\"").unwrap();
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_there_stays() {
+    fn existing_files_are_not_overwritten() {
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join("README.md"), "mine").unwrap();
         let error = write("a", dir.path(), "\"1\"").unwrap_err().to_string();
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_those_cargo_takes() {
+    fn names_are_valid_for_cargo() {
         for (name, good) in [
             ("thermo", true),
             ("my-sensor-2", true),
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn types_do_not_collide_with_what_is_imported() {
+    fn types_do_not_collide_with_imported_names() {
         for (name, expected) in [
             ("my-sensor", "MySensor"),
             ("device", "DeviceHandler"),

@@ -46,7 +46,7 @@ pub fn read(file: &Path, grants: Option<&Path>) -> Result<SourceFile> {
         .to_string_lossy()
         .into_owned();
     let bytes = std::fs::read(file).with_context(|| format!("cannot read {}", file.display()))?;
-    let beside = beside(file, &name);
+    let beside = grants_path(file, &name);
     let grants = grants.or_else(|| beside.is_file().then_some(&beside));
     let grants = grants.map(read_grants).transpose()?;
     Ok(SourceFile {
@@ -56,8 +56,8 @@ pub fn read(file: &Path, grants: Option<&Path>) -> Result<SourceFile> {
     })
 }
 
-/// Where the grants of a component are, if there are any.
-pub fn beside(file: &Path, name: &str) -> PathBuf {
+/// The path of a component's grants file.
+pub fn grants_path(file: &Path, name: &str) -> PathBuf {
     let stem = name.strip_suffix(".gz").unwrap_or(name);
     let stem = stem.strip_suffix(".wasm").unwrap_or(stem);
     file.with_file_name(format!("{stem}.grants.yaml"))
@@ -77,7 +77,7 @@ pub fn block_on<T>(future: impl Future<Output = Result<T>>) -> Result<T> {
         .build()
         .context("cannot start the threads of this command")?;
     let result = runtime.block_on(future);
-    // A guest that still computes is not waited for.
+    // A guest that still computes is abandoned.
     runtime.shutdown_background();
     result
 }
@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn grants_lie_beside_the_component_unless_named() {
+    fn grants_are_next_to_the_component_unless_given() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("a.wasm.gz");
         std::fs::write(&file, b"x").unwrap();

@@ -150,7 +150,7 @@ fn page(status: &Status, view: Option<View>, name: Option<&str>) -> String {
 }
 
 #[test]
-fn the_overview_shows_everything_a_line_each() {
+fn the_overview_has_one_line_for_each_item() {
     assert_eq!(
         shown(None, None),
         "\
@@ -215,7 +215,7 @@ fn a_long_problem_is_wrapped_on_a_terminal() {
 }
 
 #[test]
-fn a_low_terminal_cuts_the_instances_and_says_so() {
+fn a_low_terminal_cuts_the_instances_with_a_note() {
     let status = mk_status();
     let all = overview::lines(&status, now(), Paint::PLAIN, Some(mk_size(17))).unwrap();
     assert_eq!(all.len(), 16);
@@ -231,7 +231,7 @@ fn a_low_terminal_cuts_the_instances_and_says_so() {
 }
 
 #[test]
-fn slots_name_their_holder_and_the_way_it_was_claimed() {
+fn slots_show_their_holder_and_the_claimed_resource() {
     assert_eq!(
         shown(Some(View::Slots), None),
         "\
@@ -283,7 +283,7 @@ Skipped by cam.wasm
 }
 
 #[test]
-fn a_configuration_in_trouble_says_why() {
+fn a_failing_configuration_shows_the_cause() {
     assert_eq!(
         shown(Some(View::Configuration), Some("lab/t")),
         "  \
@@ -300,7 +300,7 @@ No session: no handler of this name serves it.
 }
 
 #[test]
-fn an_unknown_configuration_is_answered_with_those_there_are() {
+fn an_unknown_configuration_error_lists_the_known_ones() {
     let error = configuration::find(&mk_status(), "nope").unwrap_err();
     assert_eq!(
         error.to_string(),
@@ -314,7 +314,7 @@ fn an_unknown_configuration_is_answered_with_those_there_are() {
 }
 
 #[test]
-fn json_and_yaml_are_the_document_itself() {
+fn json_and_yaml_are_the_whole_document() {
     let status = mk_status();
     let text = request(None, None, Output::Json)
         .render(&status, now())
@@ -332,7 +332,7 @@ fn json_and_yaml_are_the_document_itself() {
 }
 
 #[test]
-fn a_call_that_changes_nothing_is_no_new_version_of_the_overview() {
+fn a_call_without_changes_is_no_new_version_of_the_overview() {
     let status = mk_status();
     let mut later = status.clone();
     later.configurations[0].sessions[0].last_call = Some(NOW.into());

@@ -11,14 +11,14 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::find::Search;
+use super::client::Search;
 use crate::terminal::{self, Size};
 
-/// On a terminal ages grow this often; an agent that does not answer is asked again this often.
-const EVERY: Duration = Duration::from_secs(1);
-/// Between two questions at least.
-const SPACING: Duration = Duration::from_millis(200);
-/// An agent that takes long to answer is asked less often: at most one part in so many of its time goes into this.
+/// How often ages are refreshed on a terminal, and how often an agent that does not answer is asked again.
+const INTERVAL: Duration = Duration::from_secs(1);
+/// Least time between two requests.
+const MIN_INTERVAL: Duration = Duration::from_millis(200);
+/// A slow agent is asked less often: requests take at most this fraction of its time.
 const SHARE: u32 = 20;
 
 /// What is to be shown.
@@ -40,7 +40,7 @@ pub fn run(search: Search, render: impl Fn(&Result<Status, String>) -> Frame) ->
         .build()
         .context("cannot start watching")?;
     let result = runtime.block_on(watch(search, render));
-    // A question under way is not waited for.
+    // A pending request is abandoned.
     runtime.shutdown_background();
     result
 }
@@ -68,24 +68,24 @@ async fn ask(search: Arc<Search>, newest: watch::Sender<Newest>) -> Result<()> {
         let pause = match answer {
             Ok(Some(answer)) => {
                 let pause = if answer.version.is_some() {
-                    SPACING
+                    MIN_INTERVAL
                 } else {
-                    EVERY
+                    INTERVAL
                 };
                 version = answer.version;
                 newest.send_replace(Some(Arc::new(Ok(answer.status))));
-                // Of a question that waited for a change nobody knows what it cost.
+                // The cost of a request that waited for a change is unknown.
                 if waited {
                     pause
                 } else {
                     pause.max(started.elapsed() * SHARE)
                 }
             }
-            Ok(None) => SPACING,
+            Ok(None) => MIN_INTERVAL,
             Err(error) => {
                 version = None;
                 newest.send_replace(Some(Arc::new(Err(format!("{error:#}")))));
-                EVERY
+                INTERVAL
             }
         };
         tokio::time::sleep(pause).await;
@@ -97,7 +97,7 @@ async fn show(
     render: impl Fn(&Result<Status, String>) -> Frame,
 ) -> Result<()> {
     let mut view = View::new()?;
-    let mut tick = tokio::time::interval(EVERY);
+    let mut tick = tokio::time::interval(INTERVAL);
     loop {
         tokio::select! {
             changed = newest.changed() => changed?,
@@ -165,7 +165,7 @@ impl Screen {
     }
 }
 
-/// Overwrites line by line, so that nothing flickers. What does not fit is not shown, and that is.
+/// Overwrites line by line to avoid flicker; says if the terminal is too small.
 fn drawing(text: &str, size: Size) -> String {
     let all = text.lines().count();
     let fits = all <= size.height;
@@ -200,7 +200,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_frame_is_cut_to_the_terminal_and_says_so() {
+    fn a_frame_is_cut_to_the_terminal_with_a_note() {
         let size = Size {
             width: 5,
             height: 2,

@@ -1,4 +1,4 @@
-//! What a look leaves to say, bounded, the most telling first.
+//! The notes of a search, bounded, the most useful first.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use super::{MAX_NOTES, Note};
 use crate::rule::{Field, Rule, Term};
 use crate::verdict::Miss;
 
-/// Notes as they come up.
+/// Collects notes.
 #[derive(Debug, Default)]
 pub(super) struct Notes<'a> {
     /// By rule and term: the first device, and how many there were.
@@ -39,7 +39,7 @@ impl<'a> Notes<'a> {
         });
     }
 
-    /// The notes as texts, and how many were too many.
+    /// The notes as texts, and how many were dropped.
     pub(super) fn written(mut self, rules: &[Rule]) -> (Vec<Note>, u64) {
         let total = self.as_regex.len() + self.missed.len() + self.forgotten;
         self.sort();
@@ -79,7 +79,7 @@ fn lookup(rules: &[Rule], rule: u32, term: usize) -> Option<(&Rule, &Term)> {
     Some((rule, rule.terms().nth(term)?))
 }
 
-/// What is there where the term does not hold.
+/// The value that does not match.
 fn found(term: &Term, miss: &Miss) -> String {
     let what = term
         .key
@@ -110,7 +110,7 @@ mod tests {
     use crate::rule::InvalidRule;
 
     #[test]
-    fn the_most_telling_notes_are_kept() -> Result<(), InvalidRule> {
+    fn the_most_useful_notes_are_kept() -> Result<(), InvalidRule> {
         let term = |field| Term {
             field,
             key: None,

@@ -80,7 +80,8 @@ fn the_null_device_is_found_with_its_node() -> Result<(), Box<dyn std::error::Er
 }
 
 #[test]
-fn a_subsystem_that_is_not_allowed_is_not_there() -> Result<(), Box<dyn std::error::Error>> {
+fn devices_of_a_subsystem_that_is_not_allowed_are_invisible()
+-> Result<(), Box<dyn std::error::Error>> {
     if !has_null() {
         return Ok(());
     }
@@ -98,7 +99,7 @@ fn a_subsystem_that_is_not_allowed_is_not_there() -> Result<(), Box<dyn std::err
 }
 
 #[test]
-fn every_parent_is_in_the_answer_and_nameless_if_not_allowed()
+fn every_parent_is_in_the_answer_and_without_facts_if_not_allowed()
 -> Result<(), Box<dyn std::error::Error>> {
     if !has_null() {
         return Ok(());
@@ -142,7 +143,7 @@ fn every_parent_is_in_the_answer_and_nameless_if_not_allowed()
 }
 
 #[test]
-fn a_regular_expression_leaves_one_note_a_term() -> Result<(), Box<dyn std::error::Error>> {
+fn a_regular_expression_leaves_one_note_per_term() -> Result<(), Box<dyn std::error::Error>> {
     if !has_null() {
         return Ok(());
     }

@@ -5,7 +5,7 @@ use tokio::sync::broadcast::error::TryRecvError;
 use super::*;
 
 #[test]
-fn the_group_of_udevd_is_heard_only_in_its_own_namespace() {
+fn the_group_of_udevd_is_used_only_in_its_own_namespace() {
     let socket = "Num       RefCount Protocol Flags    Type St Inode Path\n\
         ffff88: 00000002 00000000 00010000 0005 01 17 /run/udev/control\n";
     let other = socket.replace("control", "control2");
@@ -38,7 +38,7 @@ fn a_dropped_monitor_ends_its_thread() -> Result<(), MonitorError> {
 }
 
 #[test]
-fn more_events_than_the_socket_holds_are_told_as_lost() -> io::Result<()> {
+fn an_overflow_of_the_socket_is_reported_as_lost_events() -> io::Result<()> {
     let uevent = Path::new("/sys/devices/virtual/mem/null/uevent");
     if !nix::unistd::geteuid().is_root() || !uevent.exists() {
         eprintln!("skipped: needs root and /sys; run it with sudo");
@@ -64,7 +64,7 @@ fn more_events_than_the_socket_holds_are_told_as_lost() -> io::Result<()> {
 }
 
 #[test]
-fn whoever_listens_is_told_when_the_thread_has_ended() {
+fn subscribers_are_notified_when_the_thread_ends() {
     let (events, _) = broadcast::channel(BACKLOG);
     let monitor = Monitor {
         group: Group::Kernel,

@@ -224,7 +224,7 @@ fn rules_hold_as_in_udev() -> Result<(), InvalidRule> {
 }
 
 #[test]
-fn a_regular_expression_holds_where_akri_read_it_and_says_so() -> Result<(), InvalidRule> {
+fn a_regular_expression_matches_where_akri_read_it_and_leaves_a_note() -> Result<(), InvalidRule> {
     use Field::{
         Attr, Attrs, Devpath, Driver, Drivers, Env, Kernel, Kernels, Subsystems, Tag, Tags,
     };
@@ -263,7 +263,7 @@ fn a_regular_expression_holds_where_akri_read_it_and_says_so() -> Result<(), Inv
 }
 
 #[test]
-fn nothing_is_read_as_a_regular_expression_that_is_empty_or_a_glob() -> Result<(), InvalidRule> {
+fn empty_patterns_and_globs_are_not_regular_expressions() -> Result<(), InvalidRule> {
     let disk = Written {
         devpath: "/devices/pci0000:00/0000:00:05.0/virtio2/block/vda",
         subsystem: Some("block"),

@@ -69,7 +69,7 @@ type Row<'a> = (
 );
 
 #[test]
-fn an_event_wakes_where_it_may_matter() -> Result<(), InvalidRule> {
+fn an_event_wakes_rules_it_may_affect() -> Result<(), InvalidRule> {
     use Field::{
         Attr, Attrs, Devpath, Driver, Drivers, Env, Kernel, Kernels, Subsystem, Subsystems, Tag,
     };
@@ -168,7 +168,7 @@ fn an_event_wakes_where_it_may_matter() -> Result<(), InvalidRule> {
 }
 
 #[test]
-fn all_terms_decide() -> Result<(), InvalidRule> {
+fn all_terms_must_possibly_hold() -> Result<(), InvalidRule> {
     let rule = mk_rule(&[
         (Field::Attrs, "idVendor", true, "046d"),
         (Field::Kernel, "", true, "audio*"),
@@ -223,7 +223,7 @@ fn lost_events_wake_every_rule_and_unseen_subsystems_none() -> Result<(), Invali
 }
 
 #[test]
-fn a_device_that_is_there_is_looked_up() -> Result<(), InvalidRule> {
+fn an_existing_device_is_looked_up() -> Result<(), InvalidRule> {
     if !std::path::Path::new("/sys/devices/virtual/mem/null/dev").exists() {
         eprintln!("skipped: /sys is not mounted here");
         return Ok(());
@@ -247,7 +247,7 @@ fn a_device_that_is_there_is_looked_up() -> Result<(), InvalidRule> {
 }
 
 #[test]
-fn what_there_is_no_time_to_compare_is_taken_as_fitting() -> Result<(), InvalidRule> {
+fn terms_without_time_to_compare_count_as_matching() -> Result<(), InvalidRule> {
     let event = mk_event("remove", None, &[]);
     let all = Subsystems::new(["*"]);
     let rule = mk_rule(&[(Field::Kernel, "", true, "audio*")])?;

@@ -1,4 +1,4 @@
-//! Rules by random: terms about what devices have, their values bent into patterns that fit, nearly fit, or do not.
+//! Random rules: terms about what devices have, with values turned into patterns that match, nearly match, or do not.
 
 use leafhost_udev::{Field, Rule, Term};
 

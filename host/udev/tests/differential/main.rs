@@ -12,8 +12,8 @@
     reason = "a test file"
 )]
 
+mod exceptions;
 mod generate;
-mod known;
 mod oracle;
 mod recorded;
 mod sample;
@@ -33,13 +33,13 @@ const SEED: &str = "LEAFHOST_SEED";
 const RECORDING: &str = "LEAFHOST_RECORDING";
 /// How many rules udevadm is given at once.
 const AT_ONCE: usize = 1_000;
-/// How many are looked for at once.
-const LOOK: usize = 16;
+/// Rules per `find`.
+const RULES_PER_FIND: usize = 16;
 const RECORDED: &str = "recorded";
 const MACHINE: &str = "machine";
 
-/// Its own rules and database; for recorded devices a sysfs as well.
-const PLACES: &str = r#"
+/// Mounts separate rules and database; for recorded devices also a sysfs.
+const MOUNT_SCRIPT: &str = r#"
 kept=$1
 shift
 [ ! -d /run/udev/data ] || cp -r /run/udev/data "$kept"
@@ -60,18 +60,18 @@ exec "$@"
 type Outcome = Result<(), Box<dyn std::error::Error>>;
 
 #[test]
-fn rules_mean_to_recorded_devices_what_they_mean_to_udev() -> Outcome {
+fn rules_match_recorded_devices_as_udev_does() -> Outcome {
     compare(
-        "rules_mean_to_recorded_devices_what_they_mean_to_udev",
+        "rules_match_recorded_devices_as_udev_does",
         &[RECORDED],
         300,
     )
 }
 
 #[test]
-fn rules_mean_to_this_machines_devices_what_they_mean_to_udev() -> Outcome {
+fn rules_match_this_machines_devices_as_udev_does() -> Outcome {
     compare(
-        "rules_mean_to_this_machines_devices_what_they_mean_to_udev",
+        "rules_match_this_machines_devices_as_udev_does",
         &[MACHINE],
         300,
     )
@@ -79,9 +79,9 @@ fn rules_mean_to_this_machines_devices_what_they_mean_to_udev() -> Outcome {
 
 #[test]
 #[ignore = "takes minutes: make soak"]
-fn soak_ten_thousand_rules_mean_what_they_mean_to_udev() -> Outcome {
+fn soak_ten_thousand_rules_match_as_udev_does() -> Outcome {
     compare(
-        "soak_ten_thousand_rules_mean_what_they_mean_to_udev",
+        "soak_ten_thousand_rules_match_as_udev_does",
         &[RECORDED, MACHINE],
         10_000,
     )
@@ -124,7 +124,14 @@ fn go_inside(test: &str, source: &str) -> Outcome {
     std::fs::create_dir_all(&kept)?;
     let seed = std::env::var(SEED).unwrap_or_else(|_| now().to_string());
     let output = Command::new("unshare")
-        .args(["--map-root-user", "--mount", "sh", "-euc", PLACES, "sh"])
+        .args([
+            "--map-root-user",
+            "--mount",
+            "sh",
+            "-euc",
+            MOUNT_SCRIPT,
+            "sh",
+        ])
         .arg(&kept)
         .arg(std::env::current_exe()?)
         .args(["--exact", test, "--nocapture", "--include-ignored"])
@@ -182,9 +189,9 @@ fn inside(source: &str, rules: usize) -> Outcome {
         let mut told: BTreeSet<usize> = BTreeSet::new();
         for (device, rule) in differences {
             let sample = &samples.all[device];
-            match known::why(&batch[rule], &samples.chain(device)) {
+            match exceptions::why(&batch[rule], &samples.chain(device)) {
                 Some(why) => *named.entry(why).or_insert(0) += 1,
-                // One device tells as much as a hundred.
+                // Devices that differ only in number are tested once.
                 None if told.insert(rule) => {
                     let by_udev = oracle::holds(&batch[rule], sample)?;
                     let who = if by_udev { "udev" } else { "here" };
@@ -228,14 +235,14 @@ fn differences(
 /// The devices found and the rules that hold for them, by this crate.
 fn found(rules: &[Rule], samples: &Samples) -> Result<Pairs, Box<dyn std::error::Error>> {
     let mut found = Pairs::new();
-    let mut looks: Vec<(usize, &[Rule])> = rules.chunks(LOOK).enumerate().collect();
+    let mut looks: Vec<(usize, &[Rule])> = rules.chunks(RULES_PER_FIND).enumerate().collect();
     for (chunk, _) in &mut looks {
-        *chunk *= LOOK;
+        *chunk *= RULES_PER_FIND;
     }
     while let Some((first, some)) = looks.pop() {
         let devices = match find(some, &Subsystems::new(["*"])) {
             Ok(found) => found.devices,
-            // A look bounds its own time, whatever else the machine does meanwhile.
+            // A search has a time limit, whatever else the machine does.
             Err(Error::TooSlow { .. }) if some.len() > 1 => {
                 let (some, others) = some.split_at(some.len() / 2);
                 looks.extend([(first, some), (first + some.len(), others)]);

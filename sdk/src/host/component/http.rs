@@ -13,7 +13,7 @@ use super::reactor::{Reactor, nanoseconds};
 use crate::http::{Request, Response, Target};
 use crate::net::Error;
 
-/// How much of a body is taken from the host at once.
+/// Bytes of a body read at once.
 const PIECE: usize = 64 << 10;
 
 pub async fn send(reactor: &Reactor, request: Request) -> Result<Response, Error> {
@@ -103,7 +103,7 @@ fn method(name: &str) -> Method {
     }
 }
 
-/// Gives the host the body. What goes wrong, the response says.
+/// Writes the body. An error shows in the response.
 async fn write(reactor: &Reactor, body: OutgoingBody, mut bytes: &[u8]) {
     let Ok(stream) = body.write() else {
         return;
@@ -140,7 +140,7 @@ fn headers(response: &IncomingResponse) -> Vec<(String, String)> {
     headers.collect()
 }
 
-/// The body, cut where it is seen to be larger than `max`.
+/// Reads the body, up to one byte more than `max`.
 async fn read(
     reactor: &Reactor,
     response: &IncomingResponse,
@@ -187,7 +187,7 @@ fn error(code: ErrorCode, request: &Request, target: &Target<'_>) -> Error {
     }
 }
 
-/// The rest in words; the names of the variants alone would be 4 KB of component.
+/// Other errors as text; the names of the variants alone would add 4 KB to the component.
 fn why(code: &ErrorCode) -> &'static str {
     match code {
         ErrorCode::TlsCertificateError => "the TLS certificate is not accepted",

@@ -1,4 +1,4 @@
-//! Waiting in a component: for the pollables of the host and for timers, all in one call.
+//! Waits in a component for the host's pollables and for timers, all in one call.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -6,21 +6,21 @@ use std::time::Duration;
 use wasip2::clocks::monotonic_clock::{self, subscribe_duration};
 use wasip2::io::poll::{Pollable, poll};
 
-use crate::host::waiting::Waiting;
+use crate::host::wait_list::WaitList;
 
-/// What waits. A pollable belongs to the resource it tells of and must be gone before it: who has the resource has the
-/// pollable too, and drops it first. Here is only what is being waited for.
+/// What waits. A pollable must be dropped before its resource, so the owner of the resource also owns the pollable;
+/// this list holds only those in use.
 #[derive(Debug)]
 pub struct Reactor {
-    timers: Waiting<Duration, ()>,
-    pollables: Waiting<(), Rc<Pollable>>,
+    timers: WaitList<Duration, ()>,
+    pollables: WaitList<(), Rc<Pollable>>,
 }
 
 impl Reactor {
     pub fn new() -> Self {
         Self {
-            timers: Waiting::default(),
-            pollables: Waiting::default(),
+            timers: WaitList::default(),
+            pollables: WaitList::default(),
         }
     }
 
@@ -34,13 +34,13 @@ impl Reactor {
         self.timers.wait(end, ()).await;
     }
 
-    /// Waits until the host says so. A new look at the resource may still find nothing.
+    /// Waits until the host reports readiness, after which the resource may still have nothing.
     pub async fn ready(&self, pollable: &Rc<Pollable>) {
         self.pollables.wait((), Rc::clone(pollable)).await;
     }
 
-    /// Waits until at least one thing has happened, and wakes who waits for what has. Waiting for nothing is a mistake of the
-    /// handler, and traps.
+    /// Waits until at least one entry is ready and wakes its task. Waiting without entries is a bug of the handler and
+    /// traps.
     pub fn park(&self) {
         let waiting = self.pollables.all();
         let timer = self.timers.first().map(|(end, _)| {
@@ -69,7 +69,7 @@ impl Reactor {
     }
 }
 
-/// As the host counts time; what is longer than 584 years is that long.
+/// Nanoseconds as the host counts them, at most 584 years.
 pub fn nanoseconds(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }

@@ -36,7 +36,7 @@ async fn connected(host: &Host) -> crate::tcp::Stream {
 }
 
 #[test]
-fn interfaces_are_in_order_and_their_addresses_sorted() {
+fn interfaces_and_addresses_are_sorted() {
     let fake = FakeHost::new()
         .interface("eth1", 3, ["fe80::1/64", "10.0.0.2/8"])
         .interface("eth0", 2, ["192.168.7.2/24"]);
@@ -52,12 +52,12 @@ fn interfaces_are_in_order_and_their_addresses_sorted() {
 
 #[test]
 #[should_panic(expected = "\"10.0.0.300\" is no")]
-fn an_address_that_is_none_is_told() {
+fn an_invalid_address_panics_with_a_message() {
     drop(FakeHost::new().interface("eth0", 2, ["10.0.0.300/8"]));
 }
 
 #[test]
-fn a_connection_gets_what_the_server_reacts_with() {
+fn a_connection_receives_the_servers_reaction() {
     let fake = mk_echo();
     let host = fake.host();
     host.block_on(async {
@@ -75,7 +75,7 @@ fn a_connection_gets_what_the_server_reacts_with() {
 }
 
 #[test]
-fn every_connection_has_a_session_of_its_own() {
+fn every_connection_has_its_own_handler() {
     let fake = mk_echo();
     let host = fake.host();
     let works = (0..3).map(|_| async {
@@ -87,7 +87,7 @@ fn every_connection_has_a_session_of_its_own() {
 }
 
 #[test]
-fn a_connect_ends_as_the_address_is() {
+fn the_result_of_a_connect_depends_on_the_address() {
     let fake = FakeHost::new()
         .tcp_silent("10.0.0.1:1")
         .tcp_silent("10.0.0.2:1")
@@ -106,7 +106,7 @@ fn a_connect_ends_as_the_address_is() {
 }
 
 #[test]
-fn a_dripping_server_is_ended_by_a_limit_on_the_whole() {
+fn a_limit_on_the_whole_stops_a_dripping_server() {
     let fake = FakeHost::new().tcp_dripping("10.0.0.1:1", "x".repeat(100), ms(1_000));
     let host = fake.host();
     let read = Cell::new(0);
@@ -121,7 +121,7 @@ fn a_dripping_server_is_ended_by_a_limit_on_the_whole() {
 }
 
 #[test]
-fn names_have_addresses_and_addresses_are_their_own() {
+fn names_resolve_and_addresses_resolve_to_themselves() {
     let fake = FakeHost::new()
         .name("plc1", ["192.168.7.9", "fe80::9"])
         .name("secret", ["10.0.0.1"])
@@ -244,7 +244,7 @@ fn a_socket_is_bound_only_to_an_address_of_the_host() {
 }
 
 #[test]
-fn an_earlier_datagram_overtakes_one_that_is_waited_for() {
+fn a_datagram_that_arrives_earlier_is_received_first() {
     let delays = Rc::new(Cell::new(100));
     let next = Rc::clone(&delays);
     let fake = FakeHost::new().udp_peer("10.0.0.1:1", move |_, payload| {
@@ -305,7 +305,7 @@ fn what_a_denied_address_sends_does_not_arrive() {
 }
 
 #[test]
-fn a_peer_without_a_scope_hears_all_of_them() {
+fn a_peer_without_a_scope_receives_from_all_scopes() {
     for (peer, asked, hears) in [
         ("[ff02::c]:3702", "[ff02::c%2]:3702", true),
         ("[ff02::c%2]:3702", "[ff02::c%2]:3702", true),
@@ -317,7 +317,7 @@ fn a_peer_without_a_scope_hears_all_of_them() {
 }
 
 #[test]
-fn a_call_looks_up_and_connects_as_often_as_a_real_one_may() {
+fn a_call_has_the_real_limits_of_lookups_and_connections() {
     let fake = FakeHost::new().name("plc1", ["192.168.7.9"]);
     let host = fake.host();
     let refused = |error: Error, words: &str| {

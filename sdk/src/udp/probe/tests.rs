@@ -79,7 +79,7 @@ fn every_address_sends_by_the_schedule() {
 }
 
 #[test]
-fn without_addresses_the_default_route_is_asked_in_each_family() {
+fn without_addresses_the_probe_uses_the_default_route_of_each_family() {
     let host = mk_host();
     let probe = mk_probe(&[], &[(0, GROUP), (0, "[2001:db8::1]:5"), (9, GROUP)]);
     run_probe(&host, probe);
@@ -89,7 +89,7 @@ fn without_addresses_the_default_route_is_asked_in_each_family() {
 }
 
 #[test]
-fn an_address_from_which_nothing_goes_is_not_bound() {
+fn an_address_without_sends_is_not_bound() {
     let probe = mk_probe(
         &["[fe80::7%2]:0", "10.0.0.2:0", "[fe80::8%3]:0", "10.0.0.2:0"],
         &[(0, "[ff02::c%3]:1"), (0, GROUP), (5, GROUP)],
@@ -101,7 +101,7 @@ fn an_address_from_which_nothing_goes_is_not_bound() {
 }
 
 #[test]
-fn a_send_goes_where_it_means_something() {
+fn a_send_leaves_only_from_addresses_that_reach_the_target() {
     for (local, to, goes) in [
         ("1.2.3.4:0", "1.2.3.5:1", Some("1.2.3.5:1")),
         ("1.2.3.4:0", "[ff02::c]:1", None),
@@ -120,7 +120,7 @@ fn a_send_goes_where_it_means_something() {
 }
 
 #[test]
-fn what_arrives_in_the_window_is_kept_in_the_order_of_arrival() {
+fn answers_in_the_window_are_kept_in_order_of_arrival() {
     let host = mk_host().udp_peer(GROUP, answers_after(&[999, 0, 500, 1_000, 1_001]));
     let replies = run_probe(&host, mk_probe(&["192.168.7.2:0"], &[(0, GROUP)]));
     let payloads: Vec<_> = replies.iter().map(|reply| &reply.payload[..]).collect();
@@ -135,7 +135,7 @@ fn what_arrives_in_the_window_is_kept_in_the_order_of_arrival() {
 }
 
 #[test]
-fn a_flood_fills_the_replies_and_no_more_and_the_schedule_goes_on() {
+fn a_flood_fills_only_the_replies_and_the_schedule_continues() {
     let flood: Vec<u64> = (0..500).collect();
     let host = mk_host().udp_peer(GROUP, answers_after(&flood));
     let mut probe = mk_probe(
@@ -149,7 +149,7 @@ fn a_flood_fills_the_replies_and_no_more_and_the_schedule_goes_on() {
 }
 
 #[test]
-fn an_address_that_cannot_be_used_is_left_out() {
+fn an_unusable_address_is_left_out() {
     let host = mk_host()
         .udp_peer(GROUP, answers_after(&[1]))
         .deny("10.0.0.2");
@@ -164,7 +164,7 @@ fn an_address_that_cannot_be_used_is_left_out() {
 }
 
 #[test]
-fn a_probe_that_cannot_be_sent_at_all_is_warned_about() {
+fn a_probe_that_cannot_be_sent_causes_a_warning() {
     for (from, sends) in [
         (&["172.16.0.1:0"][..], &[(0, GROUP)][..]),
         (&["192.168.7.2:0", "10.0.0.2:0"], &[(0, GROUP), (5, GROUP)]),
@@ -202,7 +202,7 @@ fn flooding(host: FakeHost, senders: &'static [&str], many: usize, bytes: usize)
 }
 
 #[test]
-fn who_floods_keeps_nobody_out() {
+fn a_flooding_sender_displaces_no_other() {
     let host = flooding(mk_host(), &["192.168.7.66:1", "192.168.7.67:1"], 300, 10);
     let host = flooding(host, &["192.168.7.9:1", "192.168.7.10:1"], 2, 10);
     let replies = run_probe(&host, mk_probe(&["192.168.7.2:0"], &[(0, GROUP)]));
@@ -216,7 +216,7 @@ fn who_floods_keeps_nobody_out() {
 }
 
 #[test]
-fn answers_take_no_more_memory_than_they_may() {
+fn the_memory_of_answers_is_bounded() {
     let host = flooding(mk_host(), &["192.168.7.66:1"], 200, 60_000);
     let host = flooding(host, &["192.168.7.9:1"], 1, 60_000);
     let replies = run_probe(&host, mk_probe(&["192.168.7.2:0"], &[(0, GROUP)]));
@@ -230,7 +230,7 @@ fn answers_take_no_more_memory_than_they_may() {
 }
 
 #[test]
-fn a_flood_is_not_read_for_ever() {
+fn the_number_of_answers_read_is_bounded() {
     let host = flooding(mk_host(), &["192.168.7.66:1"], 800, 1);
     let host = flooding(host, &["192.168.7.9:1"], 1, 1);
     let replies = run_probe(&host, mk_probe(&["192.168.7.2:0"], &[(0, GROUP)]));
@@ -242,7 +242,7 @@ fn a_flood_is_not_read_for_ever() {
 }
 
 #[test]
-fn a_flood_leaves_turns_to_others() {
+fn other_tasks_run_during_a_flood() {
     let fake = flooding(mk_host(), &["192.168.7.66:1"], 640, 1);
     let host = fake.host();
     let probe = mk_probe(&["192.168.7.2:0"], &[(0, GROUP)]);
@@ -256,7 +256,7 @@ fn a_flood_leaves_turns_to_others() {
 }
 
 #[test]
-fn answers_that_come_one_by_one_are_read_together() {
+fn answers_that_arrive_one_by_one_are_read_together() {
     let answers: Vec<u64> = (1..=900).collect();
     let fake = mk_host().udp_peer(GROUP, answers_after(&answers));
     let host = fake.host();
@@ -273,16 +273,16 @@ fn answers_that_come_one_by_one_are_read_together() {
 }
 
 #[test]
-fn answers_gather_for_longer_the_fewer_there_are() {
+fn the_pause_grows_when_fewer_answers_arrive() {
     let mut pause = Pause::default();
     for (gathered, next) in [
         (0, 2),
         (1, 4),
-        (GATHERED / 2 - EACH, 8),
-        (GATHERED / 2 - EACH + 1, 8),
-        (GATHERED - EACH, 8),
-        (GATHERED - EACH + 1, 2),
-        (GATHERED, 0),
+        (BUFFERED / 2 - EACH, 8),
+        (BUFFERED / 2 - EACH + 1, 8),
+        (BUFFERED - EACH, 8),
+        (BUFFERED - EACH + 1, 2),
+        (BUFFERED, 0),
         (0, 1),
         (1, 2),
         (1, 4),

@@ -1,11 +1,10 @@
-//! A handler that answers twenty devices such as a camera or a controller is, and does nothing else: what is left of a call
-//! is what calling costs.
+//! A handler that returns twenty typical devices and does nothing else, so that a call's time is the cost of calling.
 
 use leafhost_sdk::{
     Description, Deserialize, Device, Discovery, Handler, Health, Host, Request, Result, register,
 };
 
-/// What the details say.
+/// The `discoveryDetails`.
 #[derive(Debug, Deserialize)]
 #[serde(crate = "leafhost_sdk::serde")]
 pub struct Details {

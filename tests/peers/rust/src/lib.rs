@@ -1,4 +1,4 @@
-//! What the peers have in common: a peer says `ready` when it serves, obeys the lines of its input and ends with it.
+//! Common code of the peers: a peer prints `ready` when it serves, executes the lines of its input and ends with it.
 
 use std::io::{self, BufRead as _, Write as _};
 use std::net::SocketAddr;
@@ -7,12 +7,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 
-/// Tells who started this that it serves.
+/// Prints `ready`.
 pub fn ready() -> Result<()> {
     say("ready")
 }
 
-/// Writes a line to who started this.
+/// Prints a line.
 pub fn say(line: &str) -> Result<()> {
     let mut out = io::stdout().lock();
     writeln!(out, "{line}")
@@ -20,7 +20,7 @@ pub fn say(line: &str) -> Result<()> {
         .context("nobody listens")
 }
 
-/// Obeys each line of the input until it ends. Blocks.
+/// Executes each line of the input until it ends. Blocks.
 pub fn obey(mut command: impl FnMut(&str) -> Result<()>) -> Result<()> {
     for line in io::stdin().lock().lines() {
         command(line.context("cannot read the input")?.trim())?;
@@ -28,7 +28,8 @@ pub fn obey(mut command: impl FnMut(&str) -> Result<()>) -> Result<()> {
     Ok(())
 }
 
-/// Blocks until something accepts connections there and, if asked for, this network namespace has joined a group.
+/// Blocks until something accepts connections at the address and, if given, this network namespace has joined the
+/// group.
 pub fn until_served(address: SocketAddr, group: Option<std::net::Ipv4Addr>) -> Result<()> {
     let start = Instant::now();
     while start.elapsed() < Duration::from_secs(20) {
@@ -42,7 +43,7 @@ pub fn until_served(address: SocketAddr, group: Option<std::net::Ipv4Addr>) -> R
     bail!("nothing serves {address} after 20 s")
 }
 
-/// The kernel writes a group as the hexadecimal number that its bytes are to this machine.
+/// The kernel prints a group as a native-endian hexadecimal number.
 fn joined(group: std::net::Ipv4Addr) -> bool {
     let wanted = format!("{:08X}", u32::from_ne_bytes(group.octets()));
     std::fs::read_to_string("/proc/self/net/igmp").is_ok_and(|text| {

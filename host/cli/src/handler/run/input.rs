@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn a_configuration_brings_details_and_the_secrets_of_its_folder() {
+    fn a_configuration_provides_details_and_the_secrets_of_its_folder() {
         let dir = tempfile::tempdir().unwrap();
         let folder = dir.path().join("configurations");
         std::fs::create_dir(&folder).unwrap();

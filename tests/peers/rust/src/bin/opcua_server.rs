@@ -25,7 +25,7 @@ struct Arguments {
     /// Its application's URI.
     #[arg(long)]
     uri: String,
-    /// How many there are, on ports that follow; name and URI end with a number then.
+    /// Number of servers, on consecutive ports; name and URI then end with a number.
     #[arg(long, default_value_t = 1)]
     count: u16,
 }
@@ -41,7 +41,7 @@ impl Arguments {
         one
     }
 
-    /// A server that listens, and what ends it.
+    /// A listening server and its handle.
     async fn listen(&self, folder: &Path) -> Result<(Server, ServerHandle, TcpListener)> {
         let Self { address, port, .. } = self;
         let anonymous = [ANONYMOUS_USER_TOKEN_ID.to_owned()];
@@ -55,7 +55,7 @@ impl Arguments {
             .product_uri("urn:leafhost:peer")
             .host(address.to_string())
             .port(*port)
-            // It wants one, even if it has nothing to show.
+            // The library requires a node manager.
             .with_node_manager(simple_node_manager(namespace, "peer"))
             .pki_dir(folder)
             .add_endpoint("none", ServerEndpoint::new_none("/", &anonymous))

@@ -1,4 +1,4 @@
-//! Where udev's answer is not ours, each with the reason.
+//! Known differences between udev and this crate, each with the reason.
 
 use leafhost_udev::{Field, Rule, Term};
 

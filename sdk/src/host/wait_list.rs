@@ -1,15 +1,15 @@
-//! Who waits for what.
+//! The list of tasks that wait, and what they wait for.
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
-/// What is waited for, in an order: timers by their end, the rest by when the waiting began.
+/// Waiting tasks in order: timers by their end, the rest by when they began to wait.
 #[derive(Debug)]
-pub(crate) struct Waiting<O, V> {
-    /// Sorted by key. A sorted list of some hundred is as fast as a tree, and a tree would be the largest part of the component
-    /// that waits.
+pub(crate) struct WaitList<O, V> {
+    /// Sorted by key. A sorted list of some hundred entries is as fast as a tree, and a tree would be the largest part
+    /// of this code in a component.
     entries: RefCell<Vec<Entry<O, V>>>,
     begun: Cell<u64>,
 }
@@ -21,7 +21,7 @@ struct Entry<O, V> {
     waker: Waker,
 }
 
-impl<O, V> Default for Waiting<O, V> {
+impl<O, V> Default for WaitList<O, V> {
     fn default() -> Self {
         Self {
             entries: RefCell::default(),
@@ -30,7 +30,7 @@ impl<O, V> Default for Waiting<O, V> {
     }
 }
 
-impl<O: Ord + Copy, V: Clone> Waiting<O, V> {
+impl<O: Ord + Copy, V: Clone> WaitList<O, V> {
     /// Waits, from the first poll on, until the entry has [`happened`](Self::happened).
     pub fn wait(&self, order: O, value: V) -> Wait<'_, O, V> {
         Wait {
@@ -53,7 +53,7 @@ impl<O: Ord + Copy, V: Clone> Waiting<O, V> {
         all.collect()
     }
 
-    /// Ends the waiting for this entry.
+    /// Completes an entry and wakes its task.
     pub fn happened(&self, key: (O, u64)) {
         if let Some(entry) = self.remove(key) {
             entry.waker.wake();
@@ -76,7 +76,7 @@ impl<O: Ord + Copy, V: Clone> Waiting<O, V> {
         key
     }
 
-    /// Whether the entry is still there; then this is whom to wake.
+    /// Replaces the waker; false if the entry is gone.
     fn renew(&self, key: (O, u64), waker: &Waker) -> bool {
         let mut entries = self.entries.borrow_mut();
         let Ok(place) = entries.binary_search_by(|entry| entry.key.cmp(&key)) else {
@@ -89,10 +89,10 @@ impl<O: Ord + Copy, V: Clone> Waiting<O, V> {
     }
 }
 
-/// The waiting for one thing. Dropped, it waits no more.
+/// A future that waits for one entry; dropping it removes the entry.
 #[derive(Debug)]
 pub(crate) struct Wait<'a, O: Ord + Copy, V: Clone> {
-    waiting: &'a Waiting<O, V>,
+    waiting: &'a WaitList<O, V>,
     order: O,
     value: Option<V>,
     key: Option<(O, u64)>,

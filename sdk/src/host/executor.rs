@@ -1,5 +1,4 @@
-//! Running work that waits, on the one thread there is. What can be waited for is the platform's; how it is waited
-//! for is here.
+//! Runs futures on the component's only thread. The platform provides what they wait for.
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -9,7 +8,7 @@ use std::task::{Context, Poll, Wake, Waker};
 
 use super::Imports;
 
-/// Set when the work may go on.
+/// Set when the future may be polled again.
 struct Woken(AtomicBool);
 
 impl Wake for Woken {
@@ -22,7 +21,7 @@ impl Wake for Woken {
     }
 }
 
-/// Polls the work whenever something it waits for has happened, and waits in between.
+/// Polls the future whenever something it waits for has happened, and parks in between.
 pub(crate) fn block_on<F: Future>(imports: &Imports, work: F) -> F::Output {
     let mut work = pin!(work);
     let woken = Arc::new(Woken(AtomicBool::new(true)));
@@ -38,7 +37,7 @@ pub(crate) fn block_on<F: Future>(imports: &Imports, work: F) -> F::Output {
     }
 }
 
-/// The work's output, unless the limit comes first.
+/// The future's output, or `None` if the limit ends first.
 pub(crate) async fn unless<T>(
     limit: impl Future<Output = ()>,
     work: impl Future<Output = T>,

@@ -1,14 +1,14 @@
-//! A Configuration and where it stands.
+//! Reads Configurations with the lines they are at.
 
 use leafhost_core::configuration::Configuration;
 use leafhost_files::check_text;
 
 /// A Configuration that can be used.
 #[derive(Debug)]
-pub struct Found {
+pub struct Located {
     /// The file.
     pub file: String,
-    /// What it says.
+    /// The Configuration.
     pub configuration: Configuration,
     /// The line of its handler's name, from 1.
     pub handler_line: Option<usize>,
@@ -16,10 +16,10 @@ pub struct Found {
     pub details_line: Option<usize>,
 }
 
-/// The good Configurations of a file, each with its lines.
-pub fn read(file: &str, text: &str) -> Vec<Found> {
+/// The valid Configurations of a file with their lines.
+pub fn read(file: &str, text: &str) -> Vec<Located> {
     let lines: Vec<&str> = text.lines().collect();
-    let mut found: Vec<Found> = Vec::new();
+    let mut found: Vec<Located> = Vec::new();
     let mut before = 0;
     for document in lines.split(|line| line.starts_with("---")) {
         let (configurations, _) = check_text(file, &(document.join("\n") + "\n"));
@@ -31,12 +31,12 @@ pub fn read(file: &str, text: &str) -> Vec<Found> {
             };
             let handler_line = line_of("discoveryHandler:");
             let details_line = line_of("discoveryDetails:").or(handler_line);
-            // The first of two with one name counts.
+            // Of two with one name the first counts.
             if found
                 .iter()
                 .all(|other| other.configuration.key != configuration.key)
             {
-                found.push(Found {
+                found.push(Located {
                     file: file.to_owned(),
                     configuration,
                     handler_line,
@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_configuration_knows_its_lines() {
+    fn each_configuration_has_its_lines() {
         let one = |name: &str| {
             format!(
                 "apiVersion: akri.sh/v0\nkind: Configuration\nmetadata: {{name: {name}}}\nspec:\n  discoveryHandler:\n    name: x\n    discoveryDetails: a\n"

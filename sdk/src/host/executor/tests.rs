@@ -11,7 +11,7 @@ fn ms(milliseconds: u64) -> Duration {
 }
 
 #[test]
-fn works_run_at_the_same_time_and_their_outputs_keep_their_order() {
+fn futures_run_concurrently_and_outputs_keep_their_order() {
     let fake = FakeHost::new();
     let host = fake.host();
     let works = [30, 10, 20].map(|time| {
@@ -31,7 +31,7 @@ fn fake_now(host: &Host) -> Duration {
 }
 
 #[test]
-fn at_most_so_many_works_are_under_way_and_no_more_are_made() {
+fn at_most_the_allowed_number_of_futures_runs_and_no_more_are_created() {
     for (at_once, expected, ends) in [(0, 1, 1_000), (1, 1, 1_000), (16, 16, 70), (500, 100, 10)] {
         let fake = FakeHost::new();
         let host = fake.host();
@@ -57,7 +57,7 @@ fn at_most_so_many_works_are_under_way_and_no_more_are_made() {
 }
 
 #[test]
-fn a_limit_ends_the_work_and_frees_what_it_holds() {
+fn a_limit_drops_the_future_and_what_it_holds() {
     let fake = FakeHost::new();
     let host = fake.host();
     let held = Rc::new(());
@@ -82,7 +82,7 @@ fn a_limit_ends_the_work_and_frees_what_it_holds() {
 }
 
 #[test]
-fn many_works_under_a_limit_are_dropped_together() {
+fn many_futures_under_a_limit_are_dropped_together() {
     let fake = FakeHost::new();
     let host = fake.host();
     let held = Rc::new(());
@@ -99,7 +99,7 @@ fn many_works_under_a_limit_are_dropped_together() {
 }
 
 #[test]
-fn a_work_is_polled_only_when_what_it_waits_for_has_happened() {
+fn a_future_is_polled_only_when_woken() {
     let fake = FakeHost::new();
     let host = fake.host();
     let polls = Cell::new(0_u32);
@@ -116,7 +116,7 @@ fn a_work_is_polled_only_when_what_it_waits_for_has_happened() {
 }
 
 #[test]
-fn timers_that_end_together_end_in_the_order_they_began() {
+fn timers_with_the_same_end_complete_in_the_order_they_began() {
     let fake = FakeHost::new();
     let host = fake.host();
     let order = RefCell::new(Vec::new());
@@ -132,7 +132,7 @@ fn timers_that_end_together_end_in_the_order_they_began() {
 }
 
 #[test]
-fn looks_at_the_clock_and_waits_add_up() {
+fn clock_ticks_and_waits_add_up() {
     let fake = FakeHost::new().tick(ms(5));
     let host = fake.host();
     assert_eq!(fake.now(), ms(5));
@@ -146,12 +146,12 @@ fn looks_at_the_clock_and_waits_add_up() {
 
 #[test]
 #[should_panic(expected = "can never happen")]
-fn waiting_for_nothing_is_a_mistake_that_is_told() {
+fn waiting_for_nothing_panics_with_a_message() {
     FakeHost::new().host().block_on(pending::<()>());
 }
 
 #[test]
-fn work_may_block_on_other_work() {
+fn a_future_may_block_on_another() {
     let fake = FakeHost::new();
     let host = fake.host();
     let outer = async {

@@ -15,13 +15,13 @@ use crate::agent_file::AgentFile;
 use crate::args::DEFAULT_LISTEN;
 use crate::folders::{SYSTEM_STATE, User};
 
-/// An agent that takes longer is called slow.
+/// Time limit for an answer; an agent that takes longer is reported as slow.
 const ANSWER: Duration = Duration::from_secs(10);
-/// So long the agent may wait with its answer until something changes.
+/// How long the agent may hold back its answer until something changes.
 const LONG_POLL: Duration = Duration::from_secs(30);
 /// The largest status that is read: 100,000 Instances fit.
 const LARGEST: u64 = 512 << 20;
-/// The most bytes of a reason that is shown.
+/// The most bytes shown of a reason.
 const MAX_WHY: usize = 256;
 
 /// What an agent answered.
@@ -29,7 +29,7 @@ const MAX_WHY: usize = 256;
 pub struct Answer {
     /// The status.
     pub status: Status,
-    /// Its version, to ask for a later one.
+    /// The document's version, for the next request.
     pub version: Option<String>,
 }
 
@@ -42,7 +42,7 @@ pub enum Search {
     Folders {
         /// The folders.
         dirs: Vec<PathBuf>,
-        /// Whether to try the default address at last: not if the user named a folder.
+        /// Whether to try the default address last; not if the user named a folder.
         and_default_address: bool,
     },
 }
@@ -70,17 +70,17 @@ impl Search {
         }
     }
 
-    /// The status of the first agent that answers; else where was looked and what was there. One that is there and slow is not
-    /// passed over. With `after`, the version of an earlier answer, it waits up to half a minute for another version and returns
-    /// nothing if there is none.
+    /// The status of the first agent that answers, or an error that lists what was tried. A slow agent is an error;
+    /// the search does not skip it. With `after`, the version of an earlier answer, the agent waits up to half a
+    /// minute for a change; `None` if there is none.
     pub fn status(&self, after: Option<&str>) -> Result<Option<Answer>> {
         self.status_within(after, ANSWER)
     }
 
-    fn status_within(&self, after: Option<&str>, patience: Duration) -> Result<Option<Answer>> {
+    fn status_within(&self, after: Option<&str>, timeout: Duration) -> Result<Option<Answer>> {
         let (dirs, and_default_address) = match self {
             Self::Address(address) => {
-                return fetch(&Place::Address(address.clone()), after, patience)
+                return fetch(&Endpoint::Address(address.clone()), after, timeout)
                     .map_err(|trouble| anyhow!(trouble.at(&format!("at {address}"))));
             }
             Self::Folders {
@@ -92,28 +92,28 @@ impl Search {
         for dir in dirs {
             let path = AgentFile::path(dir);
             let socket = AgentFile::socket(dir);
-            match fetch(&Place::Socket(socket.clone()), after, patience) {
+            match fetch(&Endpoint::Socket(socket.clone()), after, timeout) {
                 Ok(answer) => return Ok(answer),
-                Err(trouble @ Trouble::Slow(_)) => {
+                Err(trouble @ FetchError::Slow(_)) => {
                     bail!(trouble.at(&format!("at {}", socket.display())));
                 }
-                // No agent, one that has no socket, or not for this user.
-                Err(Trouble::Absent(_) | Trouble::Other(_)) => {}
+                // No agent, an agent without a socket, or no permission.
+                Err(FetchError::Absent(_) | FetchError::Other(_)) => {}
             }
             match AgentFile::read(dir) {
                 Ok(AgentFile { address, pid }) => {
-                    match fetch(&Place::Address(address.to_string()), after, patience) {
+                    match fetch(&Endpoint::Address(address.to_string()), after, timeout) {
                         Ok(answer) => return Ok(answer),
-                        Err(trouble @ Trouble::Slow(_)) => {
+                        Err(trouble @ FetchError::Slow(_)) => {
                             let named =
                                 format!("at {address} (process {pid}, so {})", path.display());
                             bail!(trouble.at(&named));
                         }
-                        Err(Trouble::Absent(why)) => looked.push(format!(
+                        Err(FetchError::Absent(why)) => looked.push(format!(
                             "{} names {address}, where no agent answers ({why})",
                             path.display()
                         )),
-                        Err(Trouble::Other(why)) => looked.push(format!(
+                        Err(FetchError::Other(why)) => looked.push(format!(
                             "{} names {address}, where something else answers ({why})",
                             path.display()
                         )),
@@ -126,15 +126,19 @@ impl Search {
             }
         }
         if and_default_address {
-            match fetch(&Place::Address(DEFAULT_LISTEN.to_owned()), after, patience) {
+            match fetch(
+                &Endpoint::Address(DEFAULT_LISTEN.to_owned()),
+                after,
+                timeout,
+            ) {
                 Ok(answer) => return Ok(answer),
-                Err(trouble @ Trouble::Slow(_)) => {
+                Err(trouble @ FetchError::Slow(_)) => {
                     bail!(trouble.at(&format!("at {DEFAULT_LISTEN}")));
                 }
-                Err(Trouble::Absent(why)) => {
+                Err(FetchError::Absent(why)) => {
                     looked.push(format!("no agent at {DEFAULT_LISTEN} ({why})"));
                 }
-                Err(Trouble::Other(why)) => {
+                Err(FetchError::Other(why)) => {
                     looked.push(format!("something else at {DEFAULT_LISTEN} ({why})"));
                 }
             }
@@ -148,51 +152,51 @@ impl Search {
 
 /// Why there is no status from an address.
 #[derive(Debug)]
-enum Trouble {
-    /// Nobody is there.
+enum FetchError {
+    /// Nothing listens there.
     Absent(String),
-    /// Somebody is, and did not answer in that time.
+    /// There was no answer in this time.
     Slow(Duration),
-    /// What answered is no agent.
+    /// The answer is not an agent's.
     Other(String),
 }
 
-impl Trouble {
-    /// In words, for a place that somebody or a file named.
+impl FetchError {
+    /// The message for an endpoint that the user or a file named.
     fn at(&self, place: &str) -> String {
         match self {
             Self::Absent(why) => format!("no agent answers {place}: {why}"),
-            Self::Slow(patience) => format!(
+            Self::Slow(timeout) => format!(
                 "the agent {place} has not answered within {} s: it is busy or hangs; try again, and read its log (`journalctl -u leafhost`, or where its stderr goes) before you restart it",
-                patience.as_secs_f64()
+                timeout.as_secs_f64()
             ),
             Self::Other(why) => format!("what answers {place} is no leafhost agent: {why}"),
         }
     }
 }
 
-/// What an error of a question means that was given so much time.
-fn trouble(error: ureq::Error, patience: Duration) -> Trouble {
+/// Classifies an error of a request with this time limit.
+fn fetch_error(error: ureq::Error, timeout: Duration) -> FetchError {
     use ureq::Error::{
         BadUri, BodyExceedsLimit, ConnectionFailed, HostNotFound, Http, Io, Timeout,
     };
     match error {
         Timeout(ureq::Timeout::Connect | ureq::Timeout::Resolve) => {
-            Trouble::Absent("nothing answers; a firewall may drop the packets".to_owned())
+            FetchError::Absent("nothing answers; a firewall may drop the packets".to_owned())
         }
-        Timeout(_) => Trouble::Slow(patience),
-        Io(error) if error.kind() == ErrorKind::TimedOut => Trouble::Slow(patience),
+        Timeout(_) => FetchError::Slow(timeout),
+        Io(error) if error.kind() == ErrorKind::TimedOut => FetchError::Slow(timeout),
         Io(error) if is_mid_answer(&error) => {
-            Trouble::Other(format!("the answer is incomplete: {error}"))
+            FetchError::Other(format!("the answer is incomplete: {error}"))
         }
-        Io(error) => Trouble::Absent(error.to_string()),
+        Io(error) => FetchError::Absent(error.to_string()),
         error @ (HostNotFound | ConnectionFailed | BadUri(_) | Http(_)) => {
-            Trouble::Absent(error.to_string())
+            FetchError::Absent(error.to_string())
         }
         BodyExceedsLimit(limit) => {
-            Trouble::Other(format!("the answer is larger than {} MiB", limit >> 20))
+            FetchError::Other(format!("the answer is larger than {} MiB", limit >> 20))
         }
-        error => Trouble::Other(error.to_string()),
+        error => FetchError::Other(error.to_string()),
     }
 }
 
@@ -203,32 +207,32 @@ fn is_mid_answer(error: &std::io::Error) -> bool {
     )
 }
 
-/// Where an agent is asked.
-enum Place {
+/// How an agent is reached.
+enum Endpoint {
     Address(String),
     Socket(PathBuf),
 }
 
 fn fetch(
-    place: &Place,
+    place: &Endpoint,
     after: Option<&str>,
-    patience: Duration,
-) -> Result<Option<Answer>, Trouble> {
-    let (query, patience) = match after {
-        Some(version) => (format!("?after={version}"), patience + LONG_POLL),
-        None => (String::new(), patience),
+    timeout: Duration,
+) -> Result<Option<Answer>, FetchError> {
+    let (query, timeout) = match after {
+        Some(version) => (format!("?after={version}"), timeout + LONG_POLL),
+        None => (String::new(), timeout),
     };
-    let told = |error| trouble(error, patience);
+    let told = |error| fetch_error(error, timeout);
     // No proxy: the agent is on this machine or named by the user.
     let config = ureq::Agent::config_builder()
-        .timeout_global(Some(patience))
-        .timeout_resolve(Some(patience / 2))
-        .timeout_connect(Some(patience / 2))
+        .timeout_global(Some(timeout))
+        .timeout_resolve(Some(timeout / 2))
+        .timeout_connect(Some(timeout / 2))
         .proxy(None)
         .build();
     let (client, host) = match place {
-        Place::Address(address) => (ureq::Agent::new_with_config(config), address.as_str()),
-        Place::Socket(path) => {
+        Endpoint::Address(address) => (ureq::Agent::new_with_config(config), address.as_str()),
+        Endpoint::Socket(path) => {
             let connector = SocketConnector(path.clone());
             let resolver = DefaultResolver::default();
             (
@@ -249,14 +253,14 @@ fn fetch(
     let body = response.body_mut().with_config().limit(LARGEST);
     let body = body.read_to_vec().map_err(told)?;
     let status: Status = serde_json::from_slice(&body).map_err(|error| {
-        Trouble::Other(format!(
+        FetchError::Other(format!(
             "the answer is no status of a leafhost agent: {}",
             text::abridge(&error.to_string(), MAX_WHY)
         ))
     })?;
-    // Every field may be absent, so any JSON object would pass; an agent always has a node.
+    // Every field is optional, so any JSON object would parse; an agent always reports a node.
     if status.node.is_empty() {
-        return Err(Trouble::Other(
+        return Err(FetchError::Other(
             "the answer is no status of a leafhost agent: it names no node".to_owned(),
         ));
     }
@@ -268,7 +272,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_users_own_agent_comes_before_the_systems() {
+    fn the_users_agent_is_tried_before_the_systems() {
         let user = User {
             home: Some("/home/a".into()),
             ..User::default()
@@ -294,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn where_was_looked_and_what_to_do_is_said() {
+    fn the_error_lists_what_was_tried_and_the_remedy() {
         let dir = tempfile::tempdir().unwrap();
         let search = Search::new(None, Some(dir.path()), &User::default());
         let error = format!("{:#}", search.status(None).unwrap_err());
@@ -304,9 +308,9 @@ mod tests {
     }
 
     #[test]
-    fn an_agent_that_was_killed_is_no_running_agent() {
+    fn the_file_of_a_killed_agent_is_no_running_agent() {
         let dir = tempfile::tempdir().unwrap();
-        // A port that was free a moment ago.
+        // A port that was free just now.
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         drop(listener);
@@ -325,7 +329,7 @@ mod tests {
         assert_eq!(search, Search::Address("127.0.0.1:1".into()));
     }
 
-    /// Answers one request after the other with these texts; yields the requests' first lines.
+    /// Answers requests with these texts in turn; returns their first lines.
     fn serve(answers: Vec<String>) -> (String, std::thread::JoinHandle<Vec<String>>) {
         use std::io::{BufRead as _, BufReader, Write as _};
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -345,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn the_socket_in_the_state_folder_is_asked_before_the_address() {
+    fn the_socket_is_tried_before_the_address() {
         use std::io::{Read as _, Write as _};
         let dir = tempfile::tempdir().unwrap();
         let listener =
@@ -379,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn slow_absent_and_other_are_told_apart() {
+    fn slow_absent_and_foreign_servers_are_distinguished() {
         let answer = |body: &str| {
             format!(
                 "HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{body}",
@@ -429,14 +433,14 @@ mod tests {
             let dir = tempfile::tempdir().unwrap();
             let file = AgentFile::of_this_process(address);
             let _published = file.publish(dir.path()).unwrap();
-            let patience = Duration::from_millis(if named == slow { 300 } else { 30_000 });
+            let timeout = Duration::from_millis(if named == slow { 300 } else { 30_000 });
             let found = Search::new(None, Some(dir.path()), &User::default());
-            let error = format!("{:#}", found.status_within(None, patience).unwrap_err());
+            let error = format!("{:#}", found.status_within(None, timeout).unwrap_err());
             assert!(named.iter().all(|words| error.contains(words)), "{error}");
             assert_eq!(error.contains("no running agent"), named != slow, "{error}");
             assert!(error.contains(&address.to_string()) && error.contains("agent.json"));
             let asked = Search::new(Some(&address.to_string()), None, &User::default());
-            let error = format!("{:#}", asked.status_within(None, patience).unwrap_err());
+            let error = format!("{:#}", asked.status_within(None, timeout).unwrap_err());
             let words = if named == slow {
                 slow[0]
             } else {
@@ -448,7 +452,7 @@ mod tests {
     }
 
     #[test]
-    fn a_version_is_kept_and_asked_for() {
+    fn the_version_is_used_for_the_next_request() {
         let status = serde_json::to_string(&Status {
             node: "edge-1".into(),
             ..Status::default()

@@ -1,4 +1,4 @@
-//! What this machine does not have, each with what does not work for it and the remedy. What works, works without it.
+//! Reports what this machine lacks, with what then does not work and the remedy. Everything else works without it.
 
 use std::path::{Path, PathBuf};
 
@@ -8,7 +8,7 @@ use leafhost_udev::{Group, Monitor};
 use super::settings::Settings;
 use crate::folders::SYSTEM_CDI;
 
-/// What was looked at.
+/// What the machine has.
 #[derive(Debug, Clone, Default)]
 pub struct Machine {
     /// Runs as root.
@@ -26,7 +26,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// Looks.
+    /// Checks the machine.
     pub fn look(
         settings: &Settings,
         events: &Result<Monitor, String>,
@@ -48,7 +48,7 @@ impl Machine {
         }
     }
 
-    /// A line for everything that is missing.
+    /// One line for everything that is missing.
     pub fn problems(&self) -> Vec<String> {
         let mut problems = Vec::new();
         match &self.events {
@@ -73,7 +73,7 @@ impl Machine {
                     dir.display()
                 ));
             }
-            // Where a kubelet gives the devices to pods nobody waits for podman.
+            // Where the kubelet gives devices to pods, podman is not needed.
             if self.podman.is_none() && !self.has_kubelet {
                 problems.push(
                     "no podman on the PATH: the agent writes CDI specs anyway; install podman 4.1 or newer to use them"
@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_machine_that_has_everything_has_no_problem() {
+    fn a_machine_that_lacks_nothing_has_no_problem() {
         let machine = Machine {
             is_root: true,
             cdi_dir: Some("/etc/cdi".into()),
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_that_is_missing_is_named() {
+    fn everything_missing_is_reported() {
         let machine = Machine {
             is_root: false,
             cdi_dir: Some("/home/a/cdi".into()),
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn without_cdi_nobody_misses_podman_or_root() {
+    fn without_cdi_neither_podman_nor_root_is_needed() {
         assert_eq!(Machine::default().problems(), Vec::<String>::new());
     }
 }
