@@ -303,7 +303,7 @@ fn a_redirect_is_not_followed() {
 
 #[test]
 fn an_error_tells_its_cause_and_whether_it_shows_absence() {
-    for (error, shows_absence) in [
+    for (cause, shows_absence) in [
         (net::Error::TimedOut, true),
         (net::Error::Refused, true),
         (net::Error::Unreachable, true),
@@ -311,7 +311,7 @@ fn an_error_tells_its_cause_and_whether_it_shows_absence() {
         (net::Error::Denied("x".to_owned()), false),
         (net::Error::TooLarge(9), false),
     ] {
-        let answer = error.clone();
+        let answer = cause.clone();
         let host = FakeHost::new().http_server("http://192.168.7.9:80", move |_| HttpAnswer {
             after: Duration::ZERO,
             result: Err(answer.clone()),
@@ -320,7 +320,7 @@ fn an_error_tells_its_cause_and_whether_it_shows_absence() {
         assert_eq!(error.shows_absence(), shows_absence, "{error}");
         assert_eq!(
             error.to_string(),
-            format!("does not answer GetSystemDateAndTime: {error}")
+            format!("does not answer GetSystemDateAndTime: {cause}")
         );
     }
 }
