@@ -2,13 +2,14 @@
 //! so a cost that grows faster than the devices shows as a number that falls.
 #![allow(missing_docs, clippy::unwrap_used, reason = "a benchmark")]
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use leafhost_agent::devices::DeviceView;
 use leafhost_agent::discovery::{ConfigurationDevices, DeviceSnapshot};
-use leafhost_agent::plan::{Beside, plan};
+use leafhost_agent::plan::{Reservations, plan};
+use leafhost_agent::presence::Absent;
 use leafhost_core::configuration::{Configuration, Manifest};
 use leafhost_core::device::Device;
 use leafhost_core::ports::{Change, ConfiguredDiscovery, InstanceSet};
@@ -39,12 +40,12 @@ fn snapshot(devices: usize) -> DeviceSnapshot {
             properties: Ok(Vec::new()),
         }),
         devices: views.collect(),
-        settled: true,
+        absent: Absent::GONE,
     };
     DeviceSnapshot {
         read: true,
-        complete: true,
-        spared: BTreeSet::new(),
+        boot: None,
+        absent: Absent::GONE,
         configurations: BTreeMap::from([(key, Arc::new(devices))]),
     }
 }
@@ -54,18 +55,16 @@ fn created(changes: Vec<Change>) -> InstanceSet {
         Change::Create(instance) => Some((instance.key(), Arc::new(*instance))),
         Change::Update { .. } | Change::Delete { .. } => None,
     });
-    InstanceSet {
-        instances: instances.collect(),
-    }
+    InstanceSet::read(instances.collect())
 }
 
 fn plans(criterion: &mut Criterion) {
-    let none = Beside::default();
+    let none = Reservations::default();
     let mut group = criterion.benchmark_group("plan");
     for devices in [10, 100, 1_000, 10_000] {
         group.throughput(Throughput::Elements(devices));
         let wanted = snapshot(usize::try_from(devices).unwrap());
-        let nothing = InstanceSet::default();
+        let nothing = InstanceSet::read(BTreeMap::new());
         group.bench_with_input(
             BenchmarkId::new("all new", devices),
             &wanted,

@@ -156,11 +156,10 @@ impl Agent {
             metrics_listener,
             lost_log_lines,
         } = config;
-        let clock = Clock::new(Timestamp::now());
+        let clock = Clock::system();
         let metrics = Arc::new(Metrics::default());
         let (loader, handlers) = LoaderTask::new(ports.handlers, ports.loader);
         let instances = ports.instances.instances();
-        let earlier = Arc::clone(&instances.borrow());
         let (discovery, devices, report) = DiscoveryTask::new(
             DiscoveryConfig {
                 node: node.clone(),
@@ -170,7 +169,7 @@ impl Agent {
             Arc::clone(&metrics),
             ports.configurations.configurations(),
             handlers.clone(),
-            &earlier,
+            instances.clone(),
         );
         let (held, held_slots) = watch::channel(Arc::default());
         let (reconcile, reconciled) = ReconcileTask::new(

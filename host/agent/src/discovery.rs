@@ -19,6 +19,7 @@ use crate::clock::{Clock, later};
 use crate::devices::Unseen;
 use crate::loader::{HandlerSet, until};
 use crate::metrics::Metrics;
+use crate::presence::Absent;
 use crate::registry::{Event, HandlerKey, Registry};
 
 mod hear;
@@ -62,6 +63,7 @@ pub struct DiscoveryTask {
     handlers: watch::Receiver<Arc<HandlerSet>>,
     devices: watch::Sender<Arc<DeviceSnapshot>>,
     report: watch::Sender<Arc<DiscoveryReport>>,
+    instances: watch::Receiver<Arc<InstanceSet>>,
     configuration_set: Arc<ConfigurationSet>,
     handler_set: Arc<HandlerSet>,
     registry: Registry,
@@ -92,14 +94,14 @@ pub enum Error {
 }
 
 impl DiscoveryTask {
-    /// The task and what it publishes. `instances` are those of an earlier run: their devices stay until an answer
+    /// The task and what it publishes. The devices of `instances`, as the store first has them, stay until an answer
     /// says otherwise.
     pub fn new(
         config: DiscoveryConfig,
         metrics: Arc<Metrics>,
         configurations: watch::Receiver<Arc<ConfigurationSet>>,
         handlers: watch::Receiver<Arc<HandlerSet>>,
-        instances: &InstanceSet,
+        instances: watch::Receiver<Arc<InstanceSet>>,
     ) -> (
         Self,
         watch::Receiver<Arc<DeviceSnapshot>>,
@@ -110,7 +112,8 @@ impl DiscoveryTask {
         let task = Self {
             started: config.clock.now(),
             registry: Registry::new(config.eviction),
-            known: known(instances, &config.node),
+            instances,
+            known: BTreeMap::new(),
             config,
             metrics,
             configurations,
@@ -136,6 +139,16 @@ impl DiscoveryTask {
 
     /// Runs until `shutdown`; then its sessions are dropped.
     pub async fn run(mut self, shutdown: CancellationToken) -> Result<(), Error> {
+        // What an earlier run has found is known before anything is compared with it.
+        let stored = tokio::select! {
+            () = shutdown.cancelled() => return Ok(()),
+            stored = self.instances.wait_for(|set| set.complete) => match stored {
+                Ok(stored) => Arc::clone(&stored),
+                Err(_) => return Err(Error::SourceEnded("Instances")),
+            },
+        };
+        self.known = known(&stored, &self.config.node, &self.config.clock);
+        drop(stored);
         self.configurations.mark_changed();
         self.handlers.mark_changed();
         let result = loop {
@@ -335,12 +348,17 @@ impl DiscoveryTask {
         let set = &self.configuration_set;
         let snapshot = DeviceSnapshot {
             read: set.complete && self.handler_set.complete,
-            complete: set.complete,
-            spared: set
-                .problems
-                .iter()
-                .filter_map(|problem| problem.configuration.clone())
-                .collect(),
+            boot: self.config.clock.boot(),
+            absent: if set.complete {
+                let problems = set.problems.iter();
+                Absent::Gone {
+                    unknown: problems
+                        .filter_map(|problem| problem.configuration.clone())
+                        .collect(),
+                }
+            } else {
+                Absent::UNKNOWN
+            },
             configurations: self
                 .served
                 .iter_mut()
@@ -390,7 +408,7 @@ impl Touched {
 }
 
 /// The devices that Instances of this node stand for.
-fn known(instances: &InstanceSet, node: &str) -> BTreeMap<ConfigurationKey, Unseen> {
+fn known(instances: &InstanceSet, node: &str, clock: &Clock) -> BTreeMap<ConfigurationKey, Unseen> {
     let mut known: BTreeMap<ConfigurationKey, BTreeMap<DeviceKey, Option<Timestamp>>> =
         BTreeMap::new();
     for instance in instances.instances.values() {
@@ -401,9 +419,7 @@ fn known(instances: &InstanceSet, node: &str) -> BTreeMap<ConfigurationKey, Unse
         };
         if spec.nodes.iter().any(|seen| seen == node) {
             let status = instance.status.nodes.get(node);
-            let missing_since = status
-                .and_then(|status| status.missing_since.as_ref())
-                .and_then(|text| text.parse().ok());
+            let missing_since = status.and_then(|status| clock.missing_since(status));
             let device = DeviceKey {
                 id: id.to_owned(),
                 shared: spec.shared,

@@ -22,6 +22,7 @@ pub mod loader;
 pub mod metrics;
 pub mod offer;
 pub mod plan;
+pub mod presence;
 mod problems;
 pub mod reconcile;
 pub mod registry;

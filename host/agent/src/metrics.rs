@@ -520,15 +520,15 @@ mod tests {
                 .unwrap();
             (instance.key(), Arc::new(instance))
         };
-        let mut set = InstanceSet {
-            instances: [
+        let mut set = InstanceSet::read(
+            [
                 instance("a-1", "here", true),
                 instance("a-2", "here", true),
                 instance("a-3", "here", false),
                 instance("a-4", "there", false),
             ]
             .into(),
-        };
+        );
         metrics.count_instances(&set, "here");
         assert_eq!(
             lines(&metrics, "akri_instance_count"),

@@ -19,6 +19,7 @@ use tokio_util::sync::CancellationToken;
 use crate::backoff;
 use crate::discovery::DeviceSnapshot;
 use crate::loader::until;
+use crate::presence::Absent;
 use crate::reconcile::Ended;
 use crate::words;
 
@@ -177,10 +178,10 @@ fn pass(
             }
         }
     }
-    if devices.complete {
+    if let Absent::Gone { unknown } = &devices.absent {
         let classes = published.specs.keys().chain(published.damaged.keys());
         for class in classes.filter(|class| !wanted.specs.contains_key(*class)) {
-            let spared = devices.spared.iter().any(|key| key.name() == class);
+            let spared = unknown.iter().any(|key| key.name() == class);
             if !spared && let Err(error) = folder.remove(class) {
                 let problem = words::of(&error);
                 report.general.push(problem.clone());

@@ -9,31 +9,30 @@ use std::sync::Arc;
 
 use leafhost_core::device::{Device, DeviceKey, Health};
 use leafhost_core::instance::{
-    CONFIGURATION_LABEL, Edit, Instance, InstanceKey, InstanceMetadata, InstanceSpec,
+    CONFIGURATION_LABEL, Edit, HeldSlots, Instance, InstanceKey, InstanceMetadata, InstanceSpec,
     InstanceStatus, Leafhost, NODE_LABEL, NodeStatus, OwnerReference, SHARED_LABEL,
 };
 use leafhost_core::names::{
     API_VERSION, ConfigurationKey, DigestLength, cdi_name, device_hash, instance_name, label_value,
 };
 use leafhost_core::ports::{Change, InstanceSet};
-use leafhost_core::slot::{slot_id, slot_number};
+use leafhost_core::slot::slot_id;
 use leafhost_core::text::{abridge, escape};
 
 use leafhost_core::configuration::Configuration;
 
+use crate::clock::Boot;
 use crate::devices::DeviceView;
 use crate::discovery::{ConfigurationDevices, DeviceSnapshot};
-use crate::slots::HeldSlots;
-
 /// The most bytes of an id that are told.
 const MAX_ID: usize = 64;
 
-/// What has to be known beside devices and Instances.
+/// Names and slots that are in use although the Instances do not show it.
 #[derive(Debug, Clone, Default)]
-pub struct Beside {
-    /// Names that others have although the Instances do not show them.
+pub struct Reservations {
+    /// Names of Instances of other nodes.
     pub taken: BTreeSet<InstanceKey>,
-    /// Slots that somebody was seen to have.
+    /// Slots that containers were seen to have.
     pub held: Arc<HeldSlots>,
 }
 
@@ -46,13 +45,17 @@ pub struct Plan {
     pub left_out: Vec<String>,
 }
 
-/// What has to be written: first for the Configurations of which it is least, so that none waits for another's thousands.
+/// What has to be written: first for the Configurations of which it is least, so that none waits for another's thousands. Nothing while the
+/// store has not been read. Only what is gone is withdrawn, never what is unknown.
 pub fn plan(
     node: &str,
     snapshot: &DeviceSnapshot,
     instances: &InstanceSet,
-    beside: &Beside,
+    reservations: &Reservations,
 ) -> Plan {
+    if !instances.complete {
+        return Plan::default();
+    }
     let mut by_configuration: BTreeMap<(&str, &str), Vec<&Instance>> = BTreeMap::new();
     for instance in instances.instances.values() {
         let owner = (
@@ -69,23 +72,24 @@ pub fn plan(
             .unwrap_or_default();
         Planner {
             node,
+            boot: snapshot.boot.as_ref(),
             configuration: &view.configured.configuration,
-            beside,
+            reservations,
         }
         .plan(view, &held, instances, &mut planned);
         plans.push(planned.changes);
         left_out.extend(planned.left_out);
     }
-    if snapshot.complete {
-        for ((namespace, name), held) in by_configuration {
-            let spared = ConfigurationKey::new(namespace, name)
-                .is_ok_and(|key| snapshot.spared.contains(&key));
-            if !spared {
-                let withdrawn = held
-                    .into_iter()
-                    .filter_map(|instance| withdraw(node, instance));
-                plans.push(withdrawn.collect());
-            }
+    for ((namespace, name), held) in by_configuration {
+        let is_gone = match ConfigurationKey::new(namespace, name) {
+            Ok(key) => snapshot.presence(&key).is_gone(),
+            Err(_) => snapshot.absent.is_gone(),
+        };
+        if is_gone {
+            let withdrawn = held
+                .into_iter()
+                .filter_map(|instance| withdraw(node, instance));
+            plans.push(withdrawn.collect());
         }
     }
     plans.sort_by_key(Vec::len);
@@ -97,8 +101,9 @@ pub fn plan(
 
 struct Planner<'a> {
     node: &'a str,
+    boot: Option<&'a Boot>,
     configuration: &'a Configuration,
-    beside: &'a Beside,
+    reservations: &'a Reservations,
 }
 
 impl Planner<'_> {
@@ -113,7 +118,7 @@ impl Planner<'_> {
         let mut matched: BTreeMap<DeviceKey, &Instance> = BTreeMap::new();
         let mut unidentified: BTreeMap<&str, &Instance> = BTreeMap::new();
         for &instance in held {
-            if !instance.spec.shared && !self.is_mine(instance) {
+            if !instance.spec.shared && !is_local_to(self.node, instance) {
                 continue;
             }
             match instance.device_id() {
@@ -150,7 +155,7 @@ impl Planner<'_> {
                             name: name.to_owned(),
                         };
                         let free = !all.instances.contains_key(&key)
-                            && !self.beside.taken.contains(&key)
+                            && !self.reservations.taken.contains(&key)
                             && !names.contains(&key);
                         free.then_some(key)
                     };
@@ -175,22 +180,15 @@ impl Planner<'_> {
             }
         }
         for (key, instance) in &matched {
-            if !view.devices.contains_key(key) {
+            if view.presence(key).is_gone() {
                 changes.extend(withdraw(self.node, instance));
             }
         }
-        if view.settled {
+        if view.absent.is_gone() {
             for instance in unidentified.values() {
                 changes.extend(withdraw(self.node, instance));
             }
         }
-    }
-
-    /// Whether a local Instance is of this node.
-    fn is_mine(&self, instance: &Instance) -> bool {
-        sees(self.node, instance)
-            || (instance.spec.nodes.is_empty()
-                && instance.metadata.labels.get(NODE_LABEL) == Some(&label_value(self.node)))
     }
 
     fn name(&self, key: &DeviceKey, length: DigestLength) -> (String, String) {
@@ -244,31 +242,42 @@ impl Planner<'_> {
                 broker_properties: self.broker_properties(device),
                 shared: device.shared,
                 nodes: vec![self.node.to_owned()],
-                device_usage: self.device_usage(&name),
+                device_usage: self.device_usage(namespace, &name),
                 leafhost: Some(leafhost(device)),
             },
             status: InstanceStatus {
                 nodes: BTreeMap::from([(
                     self.node.to_owned(),
-                    NodeStatus {
-                        health: device.health.clone(),
-                        missing_since: view.missing_since.map(|since| since.to_string()),
-                    },
+                    self.status(device.health.clone(), view, None),
                 )]),
             },
         }
     }
 
-    /// All slots free, but for those that somebody was seen to have: of an Instance that was here before.
-    fn device_usage(&self, name: &str) -> BTreeMap<String, String> {
+    /// All slots free, but for those that containers have: of an Instance that was here before.
+    fn device_usage(&self, namespace: &str, name: &str) -> BTreeMap<String, String> {
+        let key = InstanceKey {
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+        };
         let free =
             (0..self.configuration.capacity).map(|slot| (slot_id(name, slot), String::new()));
-        let held = self.beside.held.range(format!("{name}-")..);
-        let held = held
-            .take_while(|(id, _)| id.starts_with(name))
-            .filter(|(id, _)| slot_number(name, id).is_some())
-            .map(|(id, usage)| (id.clone(), usage.to_string()));
+        let held = self.reservations.held.get(&key).into_iter().flatten();
+        let held = held.map(|(id, usage)| (id.clone(), usage.to_string()));
         free.chain(held).collect()
+    }
+
+    /// This node's entry in the status. `held` is the one that is there: of the same moment it keeps what it says.
+    fn status(&self, health: Health, view: &DeviceView, held: Option<&NodeStatus>) -> NodeStatus {
+        let missing_since = view.missing_since.map(|since| since.to_string());
+        let stored = held.filter(|held| held.missing_since == missing_since);
+        let stored = stored.and_then(|held| held.missing_uptime.clone());
+        let uptime = || Some(self.boot?.uptime(view.missing_since?));
+        NodeStatus {
+            health,
+            missing_uptime: stored.or_else(uptime),
+            missing_since,
+        }
     }
 
     fn update(&self, instance: &Instance, view: &DeviceView) -> Option<Change> {
@@ -281,13 +290,9 @@ impl Planner<'_> {
         }
         let held = instance.status.nodes.get(self.node);
         let known = view.device.as_ref().map(|device| &device.health);
-        let status = NodeStatus {
-            health: known
-                .or(held.map(|held| &held.health))
-                .unwrap_or(&Health::Unknown)
-                .clone(),
-            missing_since: view.missing_since.map(|since| since.to_string()),
-        };
+        let health = known.or(held.map(|held| &held.health));
+        let health = health.unwrap_or(&Health::Unknown).clone();
+        let status = self.status(health, view, held);
         // A device of an earlier run about which nothing is known is not worth a write.
         let silent = view.device.is_none() && view.missing_since.is_none();
         if held != Some(&status) && !silent {
@@ -331,6 +336,13 @@ fn leafhost(device: &Device) -> Leafhost {
         capacity: device.capacity.clone(),
         physical_id: device.physical_id.clone(),
     }
+}
+
+/// Whether a local Instance is of that node.
+pub fn is_local_to(node: &str, instance: &Instance) -> bool {
+    sees(node, instance)
+        || (instance.spec.nodes.is_empty()
+            && instance.metadata.labels.get(NODE_LABEL) == Some(&label_value(node)))
 }
 
 fn sees(node: &str, instance: &Instance) -> bool {

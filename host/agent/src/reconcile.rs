@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use leafhost_core::instance::HeldSlots;
 use leafhost_core::ports::{Change, InstanceSet, InstanceStore, StoreError};
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -11,8 +12,7 @@ use crate::backoff;
 use crate::discovery::DeviceSnapshot;
 use crate::loader::until;
 use crate::metrics::Metrics;
-use crate::plan::{Beside, Plan, plan};
-use crate::slots::HeldSlots;
+use crate::plan::{Plan, Reservations, is_local_to, plan};
 use crate::words;
 
 /// So many times in a row conflicts are met by looking again at once; then the backoff takes over.
@@ -49,7 +49,7 @@ pub struct ReconcileTask {
     report: watch::Sender<ReconcileReport>,
     metrics: Arc<Metrics>,
     held: watch::Receiver<Arc<HeldSlots>>,
-    beside: Beside,
+    reservations: Reservations,
     failures: u32,
     retry: Option<Instant>,
 }
@@ -72,7 +72,7 @@ impl ReconcileTask {
             report,
             metrics,
             held,
-            beside: Beside::default(),
+            reservations: Reservations::default(),
             failures: 0,
             retry: None,
         };
@@ -102,16 +102,17 @@ impl ReconcileTask {
         for _ in 0..PATIENCE {
             let snapshot = Arc::clone(&self.devices.borrow_and_update());
             let instances = Arc::clone(&self.instances.borrow_and_update());
-            read = snapshot.read;
-            self.beside.held = Arc::clone(&self.held.borrow());
-            let Plan { changes, left_out } = plan(&self.node, &snapshot, &instances, &self.beside);
+            read = snapshot.read && instances.complete;
+            self.reservations.held = Arc::clone(&self.held.borrow());
+            let Plan { changes, left_out } =
+                plan(&self.node, &snapshot, &instances, &self.reservations);
             told = left_out;
             if changes.is_empty() {
                 errors.clear();
                 break;
             }
             let whole;
-            (errors, whole) = self.apply(changes, &instances, shutdown).await;
+            (errors, whole) = self.apply(changes, shutdown).await;
             // What is left is planned anew: at the next turn, if devices are others now.
             read &= whole;
             // What is unavailable does not become available by asking again at once.
@@ -133,14 +134,13 @@ impl ReconcileTask {
     async fn apply(
         &mut self,
         changes: Vec<Change>,
-        instances: &InstanceSet,
         shutdown: &CancellationToken,
     ) -> (Vec<StoreError>, bool) {
         let mut errors = Vec::new();
         let mut left = changes.into_iter();
         loop {
             let piece: Vec<Change> = left.by_ref().take(PIECE).collect();
-            errors.extend(self.apply_piece(piece, instances).await);
+            errors.extend(self.apply_piece(piece).await);
             if left.len() == 0 {
                 return (errors, true);
             }
@@ -151,11 +151,7 @@ impl ReconcileTask {
     }
 
     /// Makes some changes; returns what failed.
-    async fn apply_piece(
-        &mut self,
-        changes: Vec<Change>,
-        instances: &InstanceSet,
-    ) -> Vec<StoreError> {
+    async fn apply_piece(&mut self, changes: Vec<Change>) -> Vec<StoreError> {
         let kinds: Vec<(&'static str, bool)> = changes
             .iter()
             .map(|change| match change {
@@ -174,13 +170,13 @@ impl ReconcileTask {
             };
             self.metrics.wrote(kind, label);
             let Err(error) = result else { continue };
-            if let StoreError::Conflict { key } = &error
+            if let StoreError::Conflict { key, found } = &error
                 && local_create
-                && !instances.instances.contains_key(key)
-                && !self.instances.borrow().instances.contains_key(key)
+                && let Some(found) = found
+                && !is_local_to(&self.node, found)
             {
-                // Another node's device has the name; ours takes a longer one.
-                self.beside.taken.insert(key.clone());
+                // Another node's device has the name; ours takes a longer one. What is ours, after an answer that was lost, is waited for.
+                self.reservations.taken.insert(key.clone());
             }
             errors.push(error);
         }

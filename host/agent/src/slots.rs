@@ -8,8 +8,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use leafhost_core::instance::HeldSlots;
 use leafhost_core::ports::{InstanceSet, InstanceStore, ResourceLedger};
-use leafhost_core::slot::DeviceUsage;
 use leafhost_kubelet::Offers;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
@@ -28,6 +28,7 @@ pub mod books;
 pub mod claim;
 pub mod door;
 pub mod ground;
+pub mod hold;
 pub mod holds;
 pub mod look;
 pub mod offers;
@@ -43,7 +44,8 @@ pub use door::{SlotDoor, SlotHandle};
 use books::Books;
 use claim::Turns;
 use door::Request;
-use holds::{Holds, Place};
+use hold::Place;
+use holds::Holds;
 use look::Look;
 use offers::Offerer;
 use release::SOON;
@@ -62,9 +64,6 @@ pub struct SlotConfig {
     /// Resources of single Instances at one time.
     pub instance_resources: usize,
 }
-
-/// The slots that somebody was seen to have, by slot id: an Instance that is made begins with them.
-pub type HeldSlots = BTreeMap<String, DeviceUsage>;
 
 /// What the task works on.
 pub struct SlotPorts {

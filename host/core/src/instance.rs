@@ -150,6 +150,19 @@ pub struct NodeStatus {
     /// Since when the device is missing from complete answers, RFC 3339, while its grace runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub missing_since: Option<String>,
+    /// The same moment on the clock of that boot, which no correction of the wall clock changes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub missing_uptime: Option<Uptime>,
+}
+
+/// A moment on the clock of one boot of a node.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Uptime {
+    /// The kernel's id of the boot: 32 hex digits.
+    pub boot: String,
+    /// Seconds since it started.
+    pub seconds: u64,
 }
 
 fn one() -> u32 {
@@ -197,6 +210,9 @@ impl std::fmt::Display for InstanceKey {
         write!(f, "{}/{}", self.namespace, self.name)
     }
 }
+
+/// The slots that containers were seen to have, by Instance and slot id. An Instance that is created starts with its own.
+pub type HeldSlots = BTreeMap<InstanceKey, BTreeMap<String, DeviceUsage>>;
 
 /// A change of an Instance, each field the difference it makes. A store applies it to the newest object, so
 /// that what others wrote meanwhile stays.
@@ -325,6 +341,7 @@ mod tests {
         let status = NodeStatus {
             health: Health::Unhealthy("hot".into()),
             missing_since: None,
+            missing_uptime: None,
         };
         assert_eq!(
             serde_json::to_string(&status).unwrap(),
@@ -346,6 +363,7 @@ mod tests {
             status: NodeStatus {
                 health: Health::Healthy,
                 missing_since: None,
+                missing_uptime: None,
             },
         }
         .apply(&mut instance)

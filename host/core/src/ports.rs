@@ -184,8 +184,20 @@ pub trait Handler: Send + Sync + Debug {
 /// All Instances that concern this node.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct InstanceSet {
+    /// Whether the store has been read once. Until then an absent Instance says nothing.
+    pub complete: bool,
     /// By namespace and name.
     pub instances: BTreeMap<InstanceKey, Arc<Instance>>,
+}
+
+impl InstanceSet {
+    /// All Instances of a store that has been read.
+    pub fn read(instances: BTreeMap<InstanceKey, Arc<Instance>>) -> Self {
+        Self {
+            complete: true,
+            instances,
+        }
+    }
 }
 
 /// A write.
@@ -229,6 +241,8 @@ pub enum StoreError {
     Conflict {
         /// Which.
         key: InstanceKey,
+        /// The Instance that has the name, where the store knows it.
+        found: Option<Arc<Instance>>,
     },
     /// The store cannot be written; the text says what and the remedy.
     #[error("cannot write Instance {key}: {message}")]

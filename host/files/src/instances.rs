@@ -153,7 +153,7 @@ fn merge(current: &InstanceSet, done: batch::Writes) -> Option<InstanceSet> {
             None => drop(instances.remove(&key)),
         }
     }
-    Some(InstanceSet { instances })
+    Some(InstanceSet::read(instances))
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use leafhost_core::instance::HeldSlots;
 use leafhost_core::ports::{InstanceStore, ResourceLedger};
 use leafhost_kubelet::books::PodsFolder;
 use leafhost_kubelet::{DevicePluginsTask, PluginConfig, Report};
@@ -14,7 +15,7 @@ use crate::discovery::DeviceSnapshot;
 use crate::metrics::Metrics;
 use crate::slots::books::KubeletBooks;
 use crate::slots::report::SlotReport;
-use crate::slots::{HeldSlots, SlotConfig, SlotDoor, SlotPorts, SlotTask};
+use crate::slots::{SlotConfig, SlotDoor, SlotPorts, SlotTask};
 
 /// What the names of our sockets begin with.
 const SOCKET_PREFIX: &str = "leafhost";

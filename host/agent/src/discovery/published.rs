@@ -1,6 +1,6 @@
 //! What the discovery task publishes: devices for those who act on them, the course of things for those who show it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use jiff::Timestamp;
@@ -9,7 +9,9 @@ use leafhost_core::device::DeviceKey;
 use leafhost_core::names::ConfigurationKey;
 use leafhost_core::ports::{ConfiguredDiscovery, SourceProblem};
 
+use crate::clock::Boot;
 use crate::devices::DeviceView;
+use crate::presence::{Absent, Presence};
 use crate::status::SessionView;
 
 /// The devices of all Configurations. Equal snapshots are published once.
@@ -17,27 +19,44 @@ use crate::status::SessionView;
 pub struct DeviceSnapshot {
     /// Whether Configurations and handlers have been read once.
     pub read: bool,
-    /// Whether a Configuration that is not here has been deleted.
-    pub complete: bool,
-    /// Configurations that cannot be used as they are now written: not here, and not deleted either.
-    pub spared: BTreeSet<ConfigurationKey>,
+    /// The boot in which the devices were seen.
+    pub boot: Option<Boot>,
     /// By Configuration.
     pub configurations: BTreeMap<ConfigurationKey, Arc<ConfigurationDevices>>,
+    /// The other Configurations: deleted, or not read yet. Nothing is known of the devices of one that cannot be used as it is now written.
+    pub absent: Absent<ConfigurationKey>,
 }
 
 impl DeviceSnapshot {
+    /// How a Configuration stands.
+    pub fn presence(&self, key: &ConfigurationKey) -> Presence<&Arc<ConfigurationDevices>> {
+        match self.configurations.get(key) {
+            Some(view) => Presence::Seen(view),
+            None => self.absent.presence(key),
+        }
+    }
+
+    /// How a device of a Configuration stands.
+    pub fn device(&self, key: &ConfigurationKey, device: &DeviceKey) -> Presence<&DeviceView> {
+        match self.presence(key) {
+            Presence::Seen(view) => view.presence(device),
+            Presence::Unknown => Presence::Unknown,
+            Presence::Gone => Presence::Gone,
+        }
+    }
+
     /// Whether the other one is the same. What is equal is kept as the same object, so this looks at no device.
     pub(super) fn is(&self, other: &Self) -> bool {
         let Self {
             read,
-            complete,
-            spared,
+            boot,
             configurations,
+            absent,
         } = self;
         let mut pairs = configurations.iter().zip(&other.configurations);
         *read == other.read
-            && *complete == other.complete
-            && *spared == other.spared
+            && *boot == other.boot
+            && *absent == other.absent
             && configurations.len() == other.configurations.len()
             && pairs.all(|((one, view), (two, other))| one == two && Arc::ptr_eq(view, other))
     }
@@ -50,8 +69,21 @@ pub struct ConfigurationDevices {
     pub configured: Arc<ConfiguredDiscovery>,
     /// The devices it has or still keeps.
     pub devices: BTreeMap<DeviceKey, DeviceView>,
-    /// Whether every session has given a complete answer, so that nothing else is there.
-    pub settled: bool,
+    /// The other devices: gone once every session has given a complete answer.
+    pub absent: Absent<DeviceKey>,
+}
+
+impl ConfigurationDevices {
+    /// How a device stands. Nothing is known of one that only the store has reported.
+    pub fn presence(&self, key: &DeviceKey) -> Presence<&DeviceView> {
+        match self.devices.get(key) {
+            Some(view) if view.device.is_some() || view.missing_since.is_some() => {
+                Presence::Seen(view)
+            }
+            Some(_) => Presence::Unknown,
+            None => self.absent.presence(key),
+        }
+    }
 }
 
 /// The course of discovery.

@@ -2,11 +2,12 @@
 //!
 //! Knows no task and no registry.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use jiff::Timestamp;
 use leafhost_core::configuration::FieldProblem;
+use leafhost_core::device::DeviceKey;
 use leafhost_core::handler::Digest;
 use leafhost_core::ports::{ConfiguredDiscovery, Handler};
 use leafhost_core::session::{Devices, Explanation, Opening, Outcome, Property, Report};
@@ -14,8 +15,13 @@ use tokio::sync::watch;
 
 use super::published::ConfigurationDevices;
 use super::session::Order;
+use crate::devices::DeviceView;
 use crate::devices::{Bucket, Grace, Lost, Part, SessionDevices, Standing, Unseen, merge};
+use crate::presence::Absent;
 use crate::status::SessionView;
+
+/// The most devices that are remembered as gone. What is gone beyond that stays until a complete answer.
+const MOST_GONE: usize = 10_000;
 
 /// A Configuration.
 #[derive(Debug)]
@@ -225,7 +231,7 @@ impl Served {
         let settled = self.is_settled(all_known);
         if let Some(old) = &self.published
             && !self.stale
-            && old.settled == settled
+            && old.absent.is_gone() == settled
         {
             return Arc::clone(old);
         }
@@ -252,15 +258,39 @@ impl Served {
         }
         self.lost = lost;
         self.stale = false;
+        let absent = if settled {
+            Absent::GONE
+        } else {
+            self.unsettled(&devices)
+        };
         let new = ConfigurationDevices {
             configured: Arc::clone(&self.configured),
             devices,
-            settled,
+            absent,
         };
         match &self.published {
             Some(old) if **old == new => Arc::clone(old),
             _ => Arc::clone(self.published.insert(Arc::new(new))),
         }
+    }
+}
+
+impl Served {
+    /// What is known of the devices that are not among these, while the sessions have not said all: those that were published before
+    /// are gone.
+    fn unsettled(&self, devices: &BTreeMap<DeviceKey, DeviceView>) -> Absent<DeviceKey> {
+        let mut gone = BTreeSet::new();
+        if let Some(old) = &self.published {
+            gone.extend(old.devices.keys().cloned());
+            if let Absent::Unknown { gone: before } = &old.absent {
+                gone.extend(before.iter().cloned());
+            }
+        }
+        gone.retain(|key| !devices.contains_key(key));
+        while gone.len() > MOST_GONE {
+            gone.pop_first();
+        }
+        Absent::Unknown { gone }
     }
 }
 

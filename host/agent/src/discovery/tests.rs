@@ -14,10 +14,12 @@ use crate::fakes::{
     report, wait_for,
 };
 use crate::loader::LoadedSource;
+use crate::presence::Presence;
 
 struct Bench {
     configurations: watch::Sender<Arc<ConfigurationSet>>,
     handlers: watch::Sender<Arc<HandlerSet>>,
+    instances: watch::Sender<Arc<InstanceSet>>,
     devices: watch::Receiver<Arc<DeviceSnapshot>>,
     report: watch::Receiver<Arc<DiscoveryReport>>,
     metrics: Arc<Metrics>,
@@ -25,7 +27,11 @@ struct Bench {
 }
 
 fn start(configurations: &[ConfiguredDiscovery], handlers: &[(&str, &Arc<FakeHandler>)]) -> Bench {
-    start_with(configurations, handlers, &InstanceSet::default())
+    start_with(
+        configurations,
+        handlers,
+        &InstanceSet::read(BTreeMap::new()),
+    )
 }
 
 fn start_with(
@@ -33,19 +39,31 @@ fn start_with(
     handlers: &[(&str, &Arc<FakeHandler>)],
     instances: &InstanceSet,
 ) -> Bench {
+    let clock = Clock::new(Timestamp::UNIX_EPOCH);
+    start_at(clock, configurations, handlers, instances)
+}
+
+fn start_at(
+    clock: Clock,
+    configurations: &[ConfiguredDiscovery],
+    handlers: &[(&str, &Arc<FakeHandler>)],
+    instances: &InstanceSet,
+) -> Bench {
     let (configurations, c) = watch::channel(configuration_set(configurations.to_vec()));
     let (handlers, h) = watch::channel(handler_set(handlers));
+    let (instances, stored) = watch::channel(Arc::new(instances.clone()));
     let metrics = Arc::new(Metrics::default());
     let config = DiscoveryConfig {
         node: "node-a".to_owned(),
         eviction: Duration::from_mins(5),
-        clock: Clock::new(Timestamp::UNIX_EPOCH),
+        clock,
     };
-    let (task, devices, report) = DiscoveryTask::new(config, Arc::clone(&metrics), c, h, instances);
+    let (task, devices, report) = DiscoveryTask::new(config, Arc::clone(&metrics), c, h, stored);
     let task = tokio::spawn(task.run(CancellationToken::new()));
     Bench {
         configurations,
         handlers,
+        instances,
         devices,
         report,
         metrics,
@@ -64,9 +82,7 @@ fn earlier(configuration: &str, ids: &[&str]) -> InstanceSet {
         .unwrap();
         (instance.key(), Arc::new(instance))
     };
-    InstanceSet {
-        instances: ids.iter().map(instance).collect(),
-    }
+    InstanceSet::read(ids.iter().map(instance).collect())
 }
 
 fn handler_set(handlers: &[(&str, &Arc<FakeHandler>)]) -> Arc<HandlerSet> {
@@ -280,12 +296,13 @@ async fn an_answer_to_an_older_order_is_dropped() {
     let udev = FakeHandler::new("udev@1");
     let (_keep, c) = watch::channel(Arc::default());
     let (_keep, h) = watch::channel(Arc::default());
+    let (_keep, stored) = watch::channel(Arc::default());
     let config = DiscoveryConfig {
         node: "node-a".to_owned(),
         eviction: Duration::from_mins(5),
         clock: Clock::new(Timestamp::UNIX_EPOCH),
     };
-    let (mut task, ..) = DiscoveryTask::new(config, Arc::default(), c, h, &InstanceSet::default());
+    let (mut task, ..) = DiscoveryTask::new(config, Arc::default(), c, h, stored);
     task.handler_set = handler_set(&[("udev.wasm", &udev)]);
     let answer = |generation| Answer {
         id: SessionId {
@@ -496,7 +513,7 @@ async fn a_configuration_that_cannot_be_used_for_now_finds_its_devices_again() {
             ..ConfigurationSet::default()
         }));
     wait_for(&bench.devices, |snapshot| {
-        snapshot.configurations.is_empty() && snapshot.spared.contains(&key("a"))
+        snapshot.configurations.is_empty() && snapshot.presence(&key("a")) == Presence::Unknown
     })
     .await;
     bench.configure(&[configured("a", "udev", "")]);
@@ -557,7 +574,7 @@ async fn a_source_that_is_not_read_yet_deletes_nothing() {
     udev.say("a", complete(&[local("1")]));
     bench.has("a", &["1"]).await;
     bench.configurations.send_replace(Arc::default());
-    wait_for(&bench.devices, |snapshot| !snapshot.complete).await;
+    wait_for(&bench.devices, |snapshot| !snapshot.absent.is_gone()).await;
     assert_eq!(bench.has_now("a"), ["1"]);
 }
 

@@ -7,6 +7,7 @@ use leafhost_core::ports::LoadError;
 use super::*;
 use crate::devices::DeviceView;
 use crate::fakes::{FakeHandler, configured, key};
+use crate::presence::Absent;
 
 #[derive(Default)]
 struct Parts {
@@ -130,9 +131,7 @@ fn properties_of_many_mebibytes_are_left_out_and_that_is_said() {
             .unwrap();
             (instance.key(), Arc::new(instance))
         };
-        InstanceSet {
-            instances: (0..count).map(instance).collect(),
-        }
+        InstanceSet::read((0..count).map(instance).collect())
     };
     for (count, left_out) in [(200, false), (300, true)] {
         let status = document(Parts {
@@ -285,7 +284,7 @@ fn devices(
     let view = ConfigurationDevices {
         configured: Arc::new(configured(name, "udev", "")),
         devices: views.collect(),
-        settled: true,
+        absent: Absent::GONE,
     };
     (key(name), Arc::new(view))
 }

@@ -12,8 +12,9 @@ use super::*;
 use crate::devices::DeviceView;
 use crate::discovery::ConfigurationDevices;
 use crate::fakes::{configured, configured_as, key, wait_for};
-use crate::plan::Beside;
+use crate::plan::Reservations;
 use crate::plan::plan;
+use crate::presence::Absent;
 
 const NODE: &str = "node-a";
 
@@ -21,7 +22,7 @@ const NODE: &str = "node-a";
 fn home(views: Vec<(ConfiguredDiscovery, Vec<Device>)>) -> (DeviceSnapshot, InstanceSet) {
     let mut snapshot = DeviceSnapshot {
         read: true,
-        complete: true,
+        absent: Absent::GONE,
         ..DeviceSnapshot::default()
     };
     for (configured, devices) in views {
@@ -35,13 +36,13 @@ fn home(views: Vec<(ConfiguredDiscovery, Vec<Device>)>) -> (DeviceSnapshot, Inst
         let view = ConfigurationDevices {
             devices: views.collect(),
             configured: Arc::new(configured),
-            settled: true,
+            absent: Absent::GONE,
         };
         let key = view.configured.configuration.key.clone();
         snapshot.configurations.insert(key, Arc::new(view));
     }
-    let mut set = InstanceSet::default();
-    for change in plan(NODE, &snapshot, &set, &Beside::default()).changes {
+    let mut set = InstanceSet::read(BTreeMap::new());
+    for change in plan(NODE, &snapshot, &set, &Reservations::default()).changes {
         if let Change::Create(instance) = change {
             set.instances.insert(instance.key(), Arc::new(*instance));
         }
@@ -261,17 +262,17 @@ fn files_of_deleted_configurations_go_when_all_have_been_read() {
     let dir = tempfile::tempdir().unwrap();
     let folder = folder(&dir);
     passed(&folder, &cams(vec![camera("foo0")]));
-    let nothing = |complete, spared: &[&str]| DeviceSnapshot {
-        complete,
-        spared: spared.iter().map(|name| key(name)).collect(),
+    let nothing = |absent| DeviceSnapshot {
+        absent,
         ..DeviceSnapshot::default()
     };
+    let unknown = std::collections::BTreeSet::from([key("cams")]);
     for (snapshot, left) in [
-        (nothing(false, &[]), 1),
-        (nothing(true, &["cams"]), 1),
-        (nothing(true, &[]), 0),
+        (nothing(Absent::UNKNOWN), 1),
+        (nothing(Absent::Gone { unknown }), 1),
+        (nothing(Absent::GONE), 0),
     ] {
-        let (_, specs) = passed(&folder, &(snapshot, InstanceSet::default()));
+        let (_, specs) = passed(&folder, &(snapshot, InstanceSet::read(BTreeMap::new())));
         assert_eq!(specs.len(), left);
     }
 }

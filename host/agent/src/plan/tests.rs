@@ -6,6 +6,7 @@ use leafhost_core::ports::ConfiguredDiscovery;
 
 use super::*;
 use crate::fakes::{configured, configured_as, key};
+use crate::presence::Absent;
 
 const NODE: &str = "node-a";
 
@@ -32,15 +33,15 @@ fn view(
     ConfigurationDevices {
         configured: Arc::new(configured),
         devices: devices.into_iter().map(seen).collect(),
-        settled: false,
+        absent: Absent::GONE,
     }
 }
 
 fn snapshot(views: impl IntoIterator<Item = ConfigurationDevices>) -> DeviceSnapshot {
     DeviceSnapshot {
         read: true,
-        complete: true,
-        spared: BTreeSet::new(),
+        boot: None,
+        absent: Absent::GONE,
         configurations: views
             .into_iter()
             .map(|view| (view.configured.configuration.key.clone(), Arc::new(view)))
@@ -73,12 +74,12 @@ fn apply(set: &mut InstanceSet, changes: Vec<Change>) {
 }
 
 fn planned(snapshot: &DeviceSnapshot, set: &InstanceSet) -> Vec<Change> {
-    plan(NODE, snapshot, set, &Beside::default()).changes
+    plan(NODE, snapshot, set, &Reservations::default()).changes
 }
 
 /// What the store has after the plan for `snapshot`; a second plan finds nothing to do.
 fn settled(snapshot: &DeviceSnapshot) -> InstanceSet {
-    let mut set = InstanceSet::default();
+    let mut set = InstanceSet::read(BTreeMap::new());
     let changes = planned(snapshot, &set);
     apply(&mut set, changes);
     assert_eq!(planned(snapshot, &set), []);
@@ -356,11 +357,13 @@ fn configurations_that_are_not_there_count_as_deleted_only_when_all_have_been_re
     let set = settled(&cams([local("foo0")]));
     let deleted = snapshot([]);
     let unread = DeviceSnapshot {
-        complete: false,
+        absent: Absent::UNKNOWN,
         ..snapshot([])
     };
     let unusable = DeviceSnapshot {
-        spared: BTreeSet::from([key("cams")]),
+        absent: Absent::Gone {
+            unknown: BTreeSet::from([key("cams")]),
+        },
         ..snapshot([])
     };
     assert_eq!(planned(&deleted, &set).len(), 1);
@@ -374,14 +377,15 @@ fn an_instance_that_akri_made_is_taken_over_by_its_name() {
     for instance in set.instances.values_mut() {
         Arc::make_mut(instance).spec.leafhost = None;
     }
-    let changes = planned(&cams([shared("foo0")]), &set);
+    let mut some = view(configured("cams", "udev", ""), [shared("foo0")]);
+    some.absent = Absent::UNKNOWN;
+    let changes = planned(&snapshot([some]), &set);
     assert_eq!(
         shown(&changes),
         ["update cams-8120fe: common"],
         "foo1 may still be found"
     );
-    let mut whole = view(configured("cams", "udev", ""), [shared("foo0")]);
-    whole.settled = true;
+    let whole = view(configured("cams", "udev", ""), [shared("foo0")]);
     let changes = planned(&snapshot([whole]), &set);
     assert_eq!(
         shown(&changes),
@@ -472,10 +476,10 @@ fn a_name_that_another_node_has_is_evaded() {
     let changes = plan(
         NODE,
         &cams([local("foo0")]),
-        &InstanceSet::default(),
-        &Beside {
+        &InstanceSet::read(BTreeMap::new()),
+        &Reservations {
             taken: BTreeSet::from([taken]),
-            ..Beside::default()
+            ..Reservations::default()
         },
     )
     .changes;
@@ -492,12 +496,17 @@ fn a_device_for_which_no_name_is_left_is_told() {
         namespace: "default".into(),
         name: name(length),
     });
-    let beside = Beside {
+    let reservations = Reservations {
         taken: taken.into(),
-        ..Beside::default()
+        ..Reservations::default()
     };
     let snapshot = cams([shared("foo0"), shared("foo1")]);
-    let Plan { changes, left_out } = plan(NODE, &snapshot, &InstanceSet::default(), &beside);
+    let Plan { changes, left_out } = plan(
+        NODE,
+        &snapshot,
+        &InstanceSet::read(BTreeMap::new()),
+        &reservations,
+    );
     assert_eq!(changes.len(), 1);
     let [told] = &left_out[..] else {
         panic!("{left_out:?}")
@@ -523,4 +532,67 @@ fn configurations_of_one_name_in_two_namespaces_do_not_meet() {
     let changes = planned(&one, &set);
     assert_eq!(changes.len(), 1);
     assert_eq!(changes[0].key().namespace, "default");
+}
+
+#[test]
+fn an_instance_of_an_unsettled_configuration_is_kept_although_nobody_has_reported_its_device() {
+    let set = settled(&cams([shared("foo0")]));
+    let mut open = view(configured("cams", "udev", ""), []);
+    open.absent = Absent::UNKNOWN;
+    assert_eq!(planned(&snapshot([open]), &set), []);
+    let mut departed = view(configured("cams", "udev", ""), []);
+    departed.absent = Absent::Unknown {
+        gone: BTreeSet::from([shared("foo0").key()]),
+    };
+    assert_eq!(planned(&snapshot([departed]), &set).len(), 1);
+}
+
+#[test]
+fn a_store_that_has_not_been_read_is_not_written() {
+    let mut set = settled(&cams([shared("foo0")]));
+    set.complete = false;
+    for snapshot in [cams([]), cams([shared("foo1")]), snapshot([])] {
+        assert_eq!(planned(&snapshot, &set), []);
+    }
+}
+
+#[test]
+fn held_slots_of_an_instance_are_not_those_of_its_namesake() {
+    let edge = configured_as(serde_json::json!({
+        "apiVersion": "akri.sh/v0", "kind": "Configuration", "metadata": {"name": "cams", "namespace": "edge"},
+        "spec": {"discoveryHandler": {"name": "udev"}, "capacity": 2},
+    }));
+    let both = snapshot([
+        view(configured("cams", "udev", ""), [shared("foo0")]),
+        view(edge, [shared("foo0")]),
+    ]);
+    let key = InstanceKey {
+        namespace: "default".into(),
+        name: "cams-8120fe".into(),
+    };
+    let usage = leafhost_core::slot::DeviceUsage::Node(NODE.into());
+    let slots = BTreeMap::from([("cams-8120fe-0".to_owned(), usage)]);
+    let held = HeldSlots::from([(key, slots)]);
+    let reservations = Reservations {
+        held: Arc::new(held),
+        ..Reservations::default()
+    };
+    let changes = plan(
+        NODE,
+        &both,
+        &InstanceSet::read(BTreeMap::new()),
+        &reservations,
+    )
+    .changes;
+    let usage: Vec<_> = changes
+        .iter()
+        .map(|change| match change {
+            Change::Create(instance) => (
+                instance.metadata.namespace.as_str(),
+                instance.spec.device_usage["cams-8120fe-0"].as_str(),
+            ),
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    assert_eq!(usage, [("default", NODE), ("edge", "")]);
 }

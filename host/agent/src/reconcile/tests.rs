@@ -1,6 +1,6 @@
 //! The reconcile task on paused time.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use leafhost_core::device::Device;
@@ -10,6 +10,7 @@ use super::*;
 use crate::devices::DeviceView;
 use crate::discovery::ConfigurationDevices;
 use crate::fakes::{Store, configured, idle, key, wait_for};
+use crate::presence::Absent;
 
 struct Bench {
     devices: watch::Sender<Arc<DeviceSnapshot>>,
@@ -52,12 +53,12 @@ fn snapshot(ids: &[&str], shared: bool) -> Arc<DeviceSnapshot> {
     let view = ConfigurationDevices {
         configured: Arc::new(configured("cams", "udev", "")),
         devices: ids.iter().map(view).collect(),
-        settled: true,
+        absent: Absent::GONE,
     };
     Arc::new(DeviceSnapshot {
         read: true,
-        complete: true,
-        spared: BTreeSet::new(),
+        boot: None,
+        absent: Absent::GONE,
         configurations: BTreeMap::from([(key("cams"), Arc::new(view))]),
     })
 }
@@ -170,6 +171,11 @@ async fn a_store_that_cannot_be_written_is_shown_and_tried_again_with_backoff() 
 #[tokio::test(start_paused = true)]
 async fn a_local_device_whose_name_is_taken_elsewhere_gets_a_longer_one() {
     let bench = start();
+    let foreign = serde_json::json!({
+        "apiVersion": "akri.sh/v0", "kind": "Instance", "metadata": {"name": "x", "namespace": "default"},
+        "spec": {"configurationName": "cams", "nodes": ["node-b"]},
+    });
+    *bench.store.foreign.lock().unwrap() = Some(Arc::new(serde_json::from_value(foreign).unwrap()));
     *bench.store.conflicts.lock().unwrap() = 1;
     bench.devices.send_replace(snapshot(&["foo0"], false));
     let long = leafhost_core::names::device_hash(
@@ -224,4 +230,18 @@ async fn a_stop_waits_for_no_more_than_a_piece() {
     stop.cancel();
     task.await.unwrap().unwrap();
     assert_eq!(store.names().len(), 2 * PIECE);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_create_whose_answer_was_lost_makes_no_second_instance() {
+    let bench = start();
+    *bench.store.unknown.lock().unwrap() = 1;
+    *bench.store.unshown.lock().unwrap() = Some(InstanceSet::read(BTreeMap::new()));
+    bench.devices.send_replace(snapshot(&["foo0"], false));
+    tokio::time::sleep(Duration::from_mins(1)).await;
+    bench.store.show();
+    idle().await;
+    let name = bench.store.names().remove(0);
+    assert_eq!(bench.store.take_writes(), [format!("create {name}")]);
+    assert!(bench.report.borrow().done_once);
 }

@@ -13,7 +13,7 @@ use super::below;
 use super::claim::{self, Chosen};
 use super::door::{QUEUE, Request};
 use super::ground::Ground;
-use super::holds::{Hold, Holder, Place, Reason};
+use super::hold::{Hold, Holder, Place, Reason};
 use super::release::SOON;
 use super::unit::{Unit, resource_name};
 use crate::words;
@@ -331,7 +331,7 @@ fn too_late() -> Refusal {
 
 fn refused(error: &StoreError) -> Refusal {
     Refusal::Unavailable(match error {
-        StoreError::Conflict { key } => {
+        StoreError::Conflict { key, .. } => {
             format!("another node was quicker: slots of Instance {key} were claimed meanwhile")
         }
         StoreError::Unavailable { .. } => {

@@ -10,7 +10,7 @@ use leafhost_core::slot::{DeviceUsage, slot_number};
 use leafhost_kubelet::{Allocation, DeviceSpec, Mount, Refusal};
 
 use super::ground::Ground;
-use super::holds::Place;
+use super::hold::Place;
 use super::look::SLOTS_ANNOTATION;
 use super::offers::{first, free_slots, left};
 use super::unit::{Unit, resource_name};

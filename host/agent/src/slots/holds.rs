@@ -6,101 +6,16 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use leafhost_core::instance::{Instance, InstanceKey};
+use leafhost_core::instance::{HeldSlots, Instance, InstanceKey};
 use leafhost_core::ports::InstanceSet;
 use leafhost_core::slot::{DeviceUsage, slot_number};
 use leafhost_kubelet::Incarnation;
 use tokio::time::Instant;
 
-use super::look::{Look, Pod, Sight};
+use super::hold::{Absence, BOOKED, Hold, Holder, Reason};
+use super::look::{Look, Sight};
 use super::unit::{Unit, resource_name, unit_of};
 use super::view::Owners;
-
-/// So long after an allocation a look may still miss it: the kubelet books an answer after it has received it.
-const BOOKED: Duration = Duration::from_secs(5);
-
-/// A slot of this node.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Hold {
-    /// The name of the Instance.
-    pub instance: String,
-    /// The id of the slot.
-    pub slot: String,
-    /// The value of `deviceUsage` that says so.
-    pub usage: DeviceUsage,
-    /// The Instance that says so; nothing where it is gone, or was made anew.
-    pub stored: Option<InstanceKey>,
-    /// When it was last allocated by this agent: what was seen before that says nothing of it.
-    pub allocated: Option<Instant>,
-    /// Who has it.
-    pub holder: Holder,
-    /// Whether the kubelet is known to have given it to nobody: all its books say so, or it has asked for it in vain.
-    pub absent: bool,
-    /// The kubelet whose books have it if anybody was given it: the one that was answered. Nothing where that is not known.
-    pub kubelet: Option<Incarnation>,
-}
-
-/// Who has a slot, as far as it was seen.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Holder {
-    /// Nobody was seen to have it since it was allocated, or since the agent started.
-    Unseen(Absence),
-    /// The kubelet was seen to have it for these pods.
-    Seen {
-        /// The pods.
-        pods: BTreeSet<Pod>,
-        /// The kubelet that said so.
-        incarnation: Option<Incarnation>,
-        /// That kubelet's successor knows nothing of it, while the pod is still there.
-        lost: bool,
-        /// Since when it is not seen.
-        absence: Absence,
-    },
-}
-
-/// How long a slot has not been seen by looks that could have seen it.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Absence {
-    since: Option<Instant>,
-    looks: u32,
-}
-
-impl Absence {
-    /// Counts a look; says whether it is enough. One look never is.
-    fn is_long(&mut self, at: Instant, grace: Duration) -> bool {
-        let since = *self.since.get_or_insert(at);
-        self.looks = self.looks.saturating_add(1);
-        self.looks >= 2 && at.saturating_duration_since(since) >= grace
-    }
-}
-
-/// Why a slot comes back.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Reason {
-    /// The kubelet had it and has given it back.
-    GivenBack,
-    /// The pod that had it is gone.
-    PodGone,
-    /// Nobody has been seen to have it for the grace.
-    Unclaimed,
-    /// The kubelet that was answered has it in none of its books.
-    Undelivered,
-    /// The allocation was answered with an error.
-    Refused,
-}
-
-impl Reason {
-    /// The word in metrics and logs.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::GivenBack => "given-back",
-            Self::PodGone => "pod-gone",
-            Self::Unclaimed => "unclaimed",
-            Self::Undelivered => "undelivered",
-            Self::Refused => "refused",
-        }
-    }
-}
 
 /// All slots of this node.
 #[derive(Debug, Clone, Default)]
@@ -116,32 +31,6 @@ pub struct Holds {
     first: Option<Instant>,
     /// The kubelet whose books had all slots of this node, as this or an earlier agent saw it.
     trusted: Option<Incarnation>,
-}
-
-/// A slot of one Instance object.
-pub type Place = (InstanceKey, String);
-
-impl Hold {
-    /// Whether an answer that gave it, if there was one, never came to its kubelet, whose books a look has just shown without it.
-    /// An agent that has ended sends none any more.
-    fn is_undelivered(&self, first: Option<Instant>, look: &Look) -> bool {
-        let answered = self.allocated.or(first);
-        matches!(self.holder, Holder::Unseen(_))
-            && self.kubelet.is_some()
-            && self.kubelet == look.incarnation
-            && answered.is_some_and(|at| at + BOOKED <= look.begun)
-    }
-
-    /// Whether a kubelet before `current` may have given it to a pod that still runs: nobody was seen to have it since, and
-    /// `current` may have lost its books.
-    pub fn is_doubtful(&self, current: Option<Incarnation>) -> bool {
-        matches!(self.holder, Holder::Unseen(_)) && current.is_some() && self.kubelet != current
-    }
-
-    /// Where the store says so.
-    pub fn place(&self) -> Option<Place> {
-        Some((self.stored.clone()?, self.slot.clone()))
-    }
 }
 
 /// What the store says of one slot.
@@ -200,12 +89,14 @@ impl Holds {
                 slot: String::new(),
                 usage: DeviceUsage::Unused,
                 stored: None,
+                origin: None,
                 allocated: None,
                 holder: Holder::Unseen(Absence::default()),
                 absent: false,
                 kubelet,
             });
             hold.instance.clone_from(&key.name);
+            hold.origin = Some(key.clone());
             (hold.slot, hold.usage, hold.stored) = (slot, usage, Some(key));
         }
     }
@@ -336,6 +227,7 @@ impl Holds {
             } else {
                 right.stored = None;
             }
+            right.origin.clone_from(&right.stored);
             self.by_unit.insert(unit, right);
             if let Some(key) = &wrong.stored {
                 let claim = Claim {
@@ -356,7 +248,7 @@ impl Holds {
         if self.is_overtaken(look) {
             return;
         }
-        for (unit, found) in look.strangers(&self.by_unit) {
+        for (unit, found) in look.strangers(|unit| self.by_unit.contains_key(unit)) {
             let Some(name) = resource_name(&unit.resource) else {
                 continue;
             };
@@ -381,6 +273,7 @@ impl Holds {
                 slot,
                 usage,
                 stored: None,
+                origin: None,
                 allocated: None,
                 holder: Holder::Seen {
                     pods: found.pods,
@@ -401,13 +294,22 @@ impl Holds {
         }
     }
 
-    /// The slots that somebody was seen to have, for an Instance that is made.
-    pub fn held(&self) -> BTreeMap<String, DeviceUsage> {
-        self.by_unit
-            .values()
-            .filter(|hold| matches!(hold.holder, Holder::Seen { .. }))
-            .map(|hold| (hold.slot.clone(), hold.usage.clone()))
-            .collect()
+    /// The slots that containers were seen to have, by the Instance they are of. Of a slot that only the kubelet knows that is the one that has
+    /// or would have the name.
+    pub fn held(&self, owners: &Owners) -> HeldSlots {
+        let mut held = HeldSlots::new();
+        for hold in self.by_unit.values() {
+            if let Holder::Seen { .. } = hold.holder
+                && let Some(key) = hold
+                    .origin
+                    .clone()
+                    .or_else(|| owners.key_of(&hold.instance))
+            {
+                let slots = held.entry(key).or_default();
+                slots.insert(hold.slot.clone(), hold.usage.clone());
+            }
+        }
+        held
     }
 
     /// When the next look can tell more than the newest did; nothing if that is no matter of time.
@@ -457,8 +359,12 @@ impl Holds {
 fn behind(hold: Option<&Hold>, owners: &Owners, claims: &[Claim]) -> Option<usize> {
     let mut best: Option<(usize, (bool, bool, bool))> = None;
     for (index, claim) in claims.iter().enumerate() {
-        let is_slot =
-            hold.is_some_and(|hold| hold.slot == claim.slot && hold.instance == claim.key.name);
+        let is_slot = hold.is_some_and(|hold| {
+            let origin = hold.origin.as_ref();
+            hold.slot == claim.slot
+                && hold.instance == claim.key.name
+                && origin.is_none_or(|origin| *origin == claim.key)
+        });
         // What a container is seen to have stays what it is.
         if !is_slot && hold.is_some_and(|hold| matches!(hold.holder, Holder::Seen { .. })) {
             continue;
@@ -500,85 +406,6 @@ fn claims<'a>(
             let unit = unit_of(node, instance, slot, &usage)?;
             Some((unit, slot.as_str(), usage))
         })
-}
-
-impl Holder {
-    fn forget_absence(&mut self) {
-        match self {
-            Self::Unseen(absence) | Self::Seen { absence, .. } => *absence = Absence::default(),
-        }
-    }
-
-    /// Whether the kubelet has forgotten it while the pod is still there.
-    pub fn is_lost(&self) -> bool {
-        matches!(self, Self::Seen { lost: true, .. })
-    }
-
-    /// Whether one of the pods may still use it.
-    pub fn is_running(&self, look: &Look) -> bool {
-        match self {
-            Self::Unseen(_) => false,
-            Self::Seen { pods, .. } => pods.iter().any(|pod| look.is_running(pod)),
-        }
-    }
-
-    /// Whether none of the pods is on this node any more.
-    pub fn is_gone(&self, look: &Look) -> bool {
-        match self {
-            Self::Unseen(_) => false,
-            Self::Seen { pods, .. } => {
-                !pods.is_empty() && pods.iter().all(|pod| look.is_alive(pod) == Some(false))
-            }
-        }
-    }
-
-    /// The uids of the pods, where they are known.
-    pub fn uids(&self) -> impl Iterator<Item = String> {
-        let pods = match self {
-            Self::Unseen(_) => None,
-            Self::Seen { pods, .. } => Some(pods),
-        };
-        pods.into_iter().flatten().filter_map(|pod| pod.uid.clone())
-    }
-
-    /// A look did not see it; says whether the slot comes back.
-    fn miss(&mut self, look: &Look, certain: bool, grace: Duration) -> Option<Reason> {
-        match self {
-            Self::Unseen(absence) => absence
-                .is_long(look.begun, grace)
-                .then_some(Reason::Unclaimed),
-            Self::Seen { incarnation, .. } if certain && *incarnation == look.incarnation => {
-                Some(Reason::GivenBack)
-            }
-            Self::Seen { .. } if certain && self.is_gone(look) => Some(Reason::PodGone),
-            Self::Seen {
-                pods,
-                lost,
-                absence,
-                ..
-            } => {
-                *lost = pods.iter().any(|pod| look.is_running(pod));
-                if *lost {
-                    *absence = Absence::default();
-                    return None;
-                }
-                absence
-                    .is_long(look.begun, grace)
-                    .then_some(Reason::Unclaimed)
-            }
-        }
-    }
-
-    /// The pods, in words.
-    pub fn words(&self) -> Option<String> {
-        match self {
-            Self::Unseen(_) => None,
-            Self::Seen { pods, .. } => {
-                let pods: Vec<String> = pods.iter().map(ToString::to_string).collect();
-                Some(pods.join(", "))
-            }
-        }
-    }
 }
 
 #[cfg(test)]

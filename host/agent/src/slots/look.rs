@@ -6,7 +6,6 @@ use std::fmt;
 use leafhost_kubelet::Incarnation;
 use tokio::time::Instant;
 
-use super::holds::Hold;
 use super::unit::{Unit, resource_name};
 
 /// The annotation that says which slots are behind virtual devices: `<this>/<configuration>`, with `<virtual>=<slot>` pairs.
@@ -137,8 +136,8 @@ impl Look {
         is_there && pod.name.as_ref().is_none_or(is_active)
     }
 
-    /// What the kubelet has of our resources beside `known`. What the checkpoint alone says counts if the pod is there.
-    pub fn strangers(&self, known: &BTreeMap<Unit, Hold>) -> Vec<(Unit, Found)> {
+    /// What the kubelet has of our resources and is not `known`. What the checkpoint alone says counts if the pod is there.
+    pub fn strangers(&self, is_known: impl Fn(&Unit) -> bool) -> Vec<(Unit, Found)> {
         let Some(listed) = &self.listed else {
             return Vec::new();
         };
@@ -150,7 +149,7 @@ impl Look {
         });
         let mut found: BTreeMap<Unit, Found> = BTreeMap::new();
         for (unit, pods) in booked.chain(listed) {
-            if known.contains_key(unit) || resource_name(&unit.resource).is_none() {
+            if is_known(unit) || resource_name(&unit.resource).is_none() {
                 continue;
             }
             let slot = checked.and_then(|checked| checked.slots.get(unit)).cloned();

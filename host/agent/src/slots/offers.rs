@@ -15,7 +15,7 @@ use leafhost_core::slot::{slot_id, slot_number};
 use leafhost_kubelet::{Devices, Health, Incarnation, Offers, ResourceName};
 
 use super::ground::Ground;
-use super::holds::Hold;
+use super::hold::Hold;
 use super::unit::{Unit, resource, resource_name, virtual_id};
 use super::view::Seen;
 use crate::discovery::DeviceSnapshot;

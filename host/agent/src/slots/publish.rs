@@ -46,7 +46,7 @@ impl SlotTask {
     }
 
     pub(super) async fn publish(&mut self) {
-        let held = self.holds.held();
+        let held = self.holds.held(&self.owners);
         self.held.send_if_modified(|old| {
             let differs = **old != held;
             if differs {
@@ -144,8 +144,7 @@ impl SlotTask {
 /// The pods that have a slot of an Instance that is withdrawn: its device is gone, as a rule.
 fn withdrawn(holds: &Holds, owners: &Owners) -> Option<String> {
     let gone = holds.by_unit.values();
-    let gone =
-        gone.filter(|hold| hold.stored.is_none() && !owners.instances.contains_key(&hold.instance));
+    let gone = gone.filter(|hold| hold.stored.is_none() && hold.owner(owners).is_none());
     let mut held = gone
         .filter_map(|hold| Some(format!("{} ({})", hold.slot, hold.holder.words()?)))
         .peekable();

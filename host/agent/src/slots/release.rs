@@ -9,7 +9,7 @@ use leafhost_core::slot::DeviceUsage;
 use tokio::time::Instant;
 
 use super::SlotTask;
-use super::holds::Reason;
+use super::hold::Reason;
 use super::look::Look;
 use super::unit::{Unit, unit_of};
 use crate::words;
@@ -145,7 +145,7 @@ impl SlotTask {
         let mut changes = Vec::new();
         self.problems.clear();
         for (unit, hold) in &self.holds.by_unit {
-            let owner = self.owners.instances.get(&hold.instance);
+            let owner = hold.owner(&self.owners);
             let Some(instance) = owner.and_then(|key| instances.instances.get(key)) else {
                 continue;
             };

@@ -21,6 +21,7 @@ use super::view::Owners;
 use crate::devices::DeviceView;
 use crate::discovery::{ConfigurationDevices, DeviceSnapshot};
 use crate::fakes::{configured_as, key};
+use crate::presence::Absent;
 
 /// This node.
 pub(crate) const NODE: &str = "node-a";
@@ -71,7 +72,8 @@ impl Scene {
     pub fn new(configurations: &[(&str, &[Instance])]) -> Self {
         let mut scene = Self::default();
         scene.devices.read = true;
-        scene.devices.complete = true;
+        scene.devices.absent = Absent::GONE;
+        scene.instances.complete = true;
         for (name, instances) in configurations {
             scene.configure("default", name);
             for instance in *instances {
@@ -91,7 +93,7 @@ impl Scene {
         let view = ConfigurationDevices {
             configured: Arc::new(configured),
             devices: BTreeMap::new(),
-            settled: true,
+            absent: Absent::GONE,
         };
         let key = ConfigurationKey::new(namespace, name).unwrap();
         self.devices.configurations.insert(key, Arc::new(view));

@@ -2,6 +2,7 @@
 
 use leafhost_core::instance::{Edit, Instance};
 use leafhost_core::ports::{Change, LedgerError};
+use leafhost_core::slot::DeviceUsage;
 use leafhost_kubelet::{Allocation, Allocator as _, Health, Refusal, ResourceName};
 use tokio_util::task::AbortOnDropHandle;
 

@@ -10,6 +10,7 @@ use leafhost_core::names::ConfigurationKey;
 use leafhost_core::ports::{ConfiguredDiscovery, InstanceSet};
 
 use crate::discovery::DeviceSnapshot;
+use crate::presence::Presence;
 
 /// Which object a resource's name stands for. Two objects of different namespaces may have one name: the older has it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -82,6 +83,19 @@ impl Owners {
         }
         owners
     }
+
+    /// The Instance that has this name, or would have it if it were made.
+    pub fn key_of(&self, instance: &str) -> Option<InstanceKey> {
+        let made = || {
+            let (configuration, _) = instance.rsplit_once('-')?;
+            let configuration = self.configurations.get(configuration)?;
+            Some(InstanceKey {
+                namespace: configuration.namespace().to_owned(),
+                name: instance.to_owned(),
+            })
+        };
+        self.instances.get(instance).cloned().or_else(made)
+    }
 }
 
 /// Whether `before` and `after` concern `node` alike, so that the owners are the same. An Instance that is the same object
@@ -134,19 +148,27 @@ impl Seen {
         );
         let key = key.ok();
         let configuration = key.as_ref().and_then(|key| devices.configurations.get(key));
-        let device = configuration
-            .zip(instance.device_id())
-            .and_then(|(view, id)| {
-                view.devices.get(&DeviceKey {
+        let presence = match (&key, instance.device_id()) {
+            (Some(key), Some(id)) => devices.device(
+                key,
+                &DeviceKey {
                     id: id.to_owned(),
                     shared: instance.spec.shared,
-                })
-            });
-        let spared = key.is_some_and(|key| devices.spared.contains(&key));
-        let missing = match (device, configuration) {
-            (Some(device), _) => device.missing_since.is_some(),
-            (None, Some(view)) => view.settled,
-            (None, None) => devices.complete && !spared,
+                },
+            ),
+            // Akri's agent wrote no id.
+            (Some(key), None) => match devices.presence(key) {
+                Presence::Seen(view) if view.absent.is_gone() => Presence::Gone,
+                Presence::Seen(_) | Presence::Unknown => Presence::Unknown,
+                Presence::Gone => Presence::Gone,
+            },
+            (None, _) if devices.absent.is_gone() => Presence::Gone,
+            (None, _) => Presence::Unknown,
+        };
+        let (device, missing) = match presence {
+            Presence::Seen(view) => (Some(view), view.missing_since.is_some()),
+            Presence::Unknown => (None, false),
+            Presence::Gone => (None, true),
         };
         let reported = device.and_then(|device| device.device.as_ref());
         let health = match reported {

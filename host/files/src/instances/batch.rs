@@ -38,7 +38,10 @@ impl<'a> Batch<'a> {
             Some(newest) => newest.as_ref(),
             None => self.stored.instances.get(&key),
         };
-        let conflict = Err(StoreError::Conflict { key: key.clone() });
+        let conflict = Err(StoreError::Conflict {
+            key: key.clone(),
+            found: newest.cloned(),
+        });
         let result = match (change, newest) {
             (Change::Create(mut instance), None) => {
                 instance.metadata.uid = uuid::Uuid::new_v4().to_string();

@@ -53,6 +53,7 @@ pub fn read(folder: &Path) -> Result<Stored, Error> {
         }
     };
     let mut stored = Stored::default();
+    stored.set.complete = true;
     fs::create_dir_all(folder).map_err(fail("create", folder))?;
     for entry in fs::read_dir(folder).map_err(fail("read", folder))? {
         let namespace = entry.map_err(fail("read", folder))?.path();

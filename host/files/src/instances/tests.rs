@@ -121,6 +121,7 @@ async fn edits_meet_the_newest_object_and_nothing_is_written_for_no_difference()
     let status = NodeStatus {
         health: Health::Healthy,
         missing_since: None,
+        missing_uptime: None,
     };
     let results = store
         .apply(vec![

@@ -14,9 +14,7 @@ fn earlier(devices: &[(&str, &str, bool)]) -> InstanceSet {
             .unwrap();
         (instance.key(), Arc::new(instance))
     };
-    InstanceSet {
-        instances: devices.iter().map(instance).collect(),
-    }
+    InstanceSet::read(devices.iter().map(instance).collect())
 }
 
 #[tokio::test(start_paused = true)]
@@ -94,6 +92,76 @@ async fn devices_of_a_handler_that_never_shows_up_go_after_the_eviction_time() {
 #[test]
 fn instances_of_the_store_are_known_by_their_node() {
     let instances = earlier(&[("a", "1", false)]);
-    assert_eq!(known(&instances, "node-a").len(), 1);
-    assert!(known(&instances, "node-b").is_empty());
+    let clock = Clock::new(Timestamp::UNIX_EPOCH);
+    assert_eq!(known(&instances, "node-a", &clock).len(), 1);
+    assert!(known(&instances, "node-b", &clock).is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_clock_that_was_behind_when_a_device_went_missing_does_not_end_its_grace() {
+    let udev = FakeHandler::new("udev@1");
+    let mut instances = earlier(&[("a", "1", true)]);
+    for instance in instances.instances.values_mut() {
+        let status = serde_json::json!({"health": "Healthy", "missingSince": "1970-01-01T00:01:00Z",
+            "missingUptime": {"boot": format!("{:032x}", 7), "seconds": 60}});
+        Arc::make_mut(instance)
+            .status
+            .nodes
+            .insert("node-a".into(), serde_json::from_value(status).unwrap());
+    }
+    let clock = Clock::new("2026-01-01T00:00:00Z".parse().unwrap());
+    let clock = clock.booted(7, Duration::from_secs(70));
+    let bench = start_at(
+        clock,
+        &[configured("a", "udev", "")],
+        &[("udev.wasm", &udev)],
+        &instances,
+    );
+    idle().await;
+    udev.say("a", complete(&[local("2")]));
+    bench.has("a", &["1?*", "2"]).await;
+    pass(289).await;
+    assert_eq!(bench.has_now("a"), ["1?*", "2"]);
+    pass(2).await;
+    assert_eq!(bench.has_now("a"), ["2"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_discovered_before_the_store_has_been_read() {
+    let udev = FakeHandler::new("udev@1");
+    let unread = InstanceSet::default();
+    let bench = start_with(
+        &[configured("a", "udev", "")],
+        &[("udev.wasm", &udev)],
+        &unread,
+    );
+    idle().await;
+    assert!(!bench.devices.borrow().read);
+    bench
+        .instances
+        .send_replace(Arc::new(earlier(&[("a", "1", false)])));
+    bench.has("a", &["1*"]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_departs_before_all_has_been_told_is_gone() {
+    let udev = FakeHandler::new("udev@1");
+    let bench = start_with(
+        &[configured("a", "udev", "")],
+        &[("udev.wasm", &udev)],
+        &earlier(&[("a", "1", false), ("a", "2", false)]),
+    );
+    idle().await;
+    let mut partial = found(Devices::Partial(vec![local("3")]));
+    if let Outcome::Discovered(discovery) = &mut partial.outcome {
+        discovery.departed = vec!["1".into()];
+    }
+    udev.say("a", partial);
+    bench.has("a", &["2*", "3"]).await;
+    let is_gone = |id: &str| {
+        let snapshot = Arc::clone(&bench.devices.borrow());
+        snapshot.device(&key("a"), &local(id).key()).is_gone()
+    };
+    assert!(is_gone("1"));
+    assert!(!is_gone("2") && !is_gone("3") && !is_gone("never seen"));
 }

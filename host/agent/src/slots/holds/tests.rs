@@ -3,6 +3,7 @@
 use tokio::time::advance;
 
 use super::*;
+use crate::slots::look::Pod;
 use crate::slots::scene::{NODE, Scene, instance, kubelet, look, pod, unit};
 
 const GRACE: Duration = Duration::from_mins(5);
@@ -195,7 +196,7 @@ async fn a_kubelet_counts_as_looked_at_once_it_has_answered() {
 
 #[tokio::test(start_paused = true)]
 async fn what_is_seen_stays_when_its_instance_goes_and_what_is_not_goes_along() {
-    let empty = InstanceSet::default();
+    let empty = InstanceSet::read(BTreeMap::new());
     let (mut holds, unit) = held();
     holds.meet(NODE, &Owners::default(), &empty);
     assert!(holds.by_unit.is_empty());
@@ -203,8 +204,34 @@ async fn what_is_seen_stays_when_its_instance_goes_and_what_is_not_goes_along() 
     holds.see(&look(1, &[(&unit, "p")]), GRACE);
     holds.meet(NODE, &Owners::default(), &empty);
     assert_eq!(holds.by_unit[&unit].stored, None);
-    assert_eq!(holds.held()["cams-a-0"].to_string(), NODE);
+    let held = holds.held(&Owners::default());
+    let key = instance("cams", "a", 2, &[]).key();
+    assert_eq!(held[&key]["cams-a-0"].to_string(), NODE);
     assert_eq!(holds.see(&look(1, &[]), GRACE), [(unit, Reason::GivenBack)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_pod_has_of_an_instance_that_is_gone_is_not_its_namesakes() {
+    let (mut holds, unit) = held();
+    holds.see(&look(1, &[(&unit, "p")]), GRACE);
+    let mut scene = Scene::default();
+    scene.configure("second", "cams");
+    let mut namesake = instance("cams", "a", 2, &[]);
+    namesake.metadata.namespace = "second".into();
+    scene.put(namesake.clone());
+    holds.meet(NODE, &scene.owners(), &scene.instances);
+    let hold = &holds.by_unit[&unit];
+    assert_eq!((&hold.stored, hold.owner(&scene.owners())), (&None, None));
+    let gone = instance("cams", "a", 2, &[]).key();
+    let held = holds.held(&scene.owners());
+    assert_eq!(held.keys().collect::<Vec<_>>(), [&gone]);
+    // Its claim under the same id is another slot.
+    let usage = &mut namesake.spec.device_usage;
+    usage.insert("cams-a-0".into(), NODE.into());
+    scene.put(namesake);
+    holds.meet(NODE, &scene.owners(), &scene.instances);
+    assert_eq!(holds.by_unit[&unit].stored, None);
+    assert_eq!(holds.by_unit.len(), 2);
 }
 
 #[tokio::test(start_paused = true)]

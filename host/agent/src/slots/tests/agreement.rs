@@ -11,6 +11,7 @@ use rand::{RngExt as _, SeedableRng as _};
 use super::*;
 use crate::discovery::ConfigurationDevices;
 use crate::fakes::key;
+use crate::presence::Absent;
 use crate::slots::claim::Turns;
 use crate::slots::ground::Ground;
 use crate::slots::look::Look;
@@ -158,7 +159,11 @@ fn change_device(scene: &mut Scene, hash: &str, rng: &mut SmallRng) {
         4 => {
             let view: &mut ConfigurationDevices =
                 Arc::make_mut(scene.devices.configurations.get_mut(&key("cams")).unwrap());
-            view.settled = rng.random_bool(0.5);
+            view.absent = if rng.random_bool(0.5) {
+                Absent::GONE
+            } else {
+                Absent::UNKNOWN
+            };
             let device = leafhost_core::device::Device::new(hash, true).key();
             view.devices.remove(&device);
         }

@@ -37,7 +37,8 @@ async fn the_first_list_has_what_the_kubelet_holds_though_the_store_does_not() {
     assert_eq!(rig.listed("cams-a"), "cams-a-0+ cams-a-1+");
     assert_eq!(rig.listed("cams-b"), "cams-b-0-");
     assert_eq!(rig.usage("cams-a-1"), NODE);
-    let held: Vec<_> = rig.held.borrow().keys().cloned().collect();
+    let held = Arc::clone(&rig.held.borrow());
+    let held: Vec<_> = held.values().flat_map(BTreeMap::keys).collect();
     assert_eq!(held, ["cams-a-1", "cams-b-0"]);
 }
 
@@ -84,6 +85,7 @@ async fn an_instance_that_is_made_anew_is_claimed_again_for_who_has_it() {
         .held
         .borrow()
         .values()
+        .flat_map(BTreeMap::values)
         .map(ToString::to_string)
         .collect();
     assert_eq!(held, [NODE, "C:cams-0:node-a"]);

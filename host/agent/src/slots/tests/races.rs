@@ -213,8 +213,7 @@ impl World {
         instance.metadata.uid = format!("uid-{}", self.pods);
         if self.rng.random_bool(0.5) {
             let held = Arc::clone(&self.rig.held.borrow());
-            let prefix = format!("cams-{hash}-");
-            for (slot, usage) in held.iter().filter(|(slot, _)| slot.starts_with(&prefix)) {
+            for (slot, usage) in held.get(&instance.key()).into_iter().flatten() {
                 let usage = usage.to_string();
                 instance.spec.device_usage.insert(slot.clone(), usage);
             }

@@ -1,0 +1,211 @@
+//! One slot of this node, and who has it. Pure.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use leafhost_core::instance::InstanceKey;
+use leafhost_core::slot::DeviceUsage;
+use leafhost_kubelet::Incarnation;
+use tokio::time::Instant;
+
+use super::look::{Look, Pod};
+use super::view::Owners;
+
+/// So long after an allocation a look may still miss it: the kubelet books an answer after it has received it.
+pub const BOOKED: Duration = Duration::from_secs(5);
+
+/// A slot of this node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Hold {
+    /// The name of the Instance.
+    pub instance: String,
+    /// The id of the slot.
+    pub slot: String,
+    /// The value of `deviceUsage` that says so.
+    pub usage: DeviceUsage,
+    /// The Instance that says so; nothing where it is gone, or was made anew.
+    pub stored: Option<InstanceKey>,
+    /// The Instance that last said so; nothing where only the kubelet does, which knows no namespace.
+    pub origin: Option<InstanceKey>,
+    /// When it was last allocated by this agent: what was seen before that says nothing of it.
+    pub allocated: Option<Instant>,
+    /// Who has it.
+    pub holder: Holder,
+    /// Whether the kubelet is known to have given it to nobody: all its books say so, or it has asked for it in vain.
+    pub absent: bool,
+    /// The kubelet whose books have it if anybody was given it: the one that was answered. Nothing where that is not known.
+    pub kubelet: Option<Incarnation>,
+}
+
+/// Who has a slot, as far as it was seen.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Holder {
+    /// Nobody was seen to have it since it was allocated, or since the agent started.
+    Unseen(Absence),
+    /// The kubelet was seen to have it for these pods.
+    Seen {
+        /// The pods.
+        pods: BTreeSet<Pod>,
+        /// The kubelet that said so.
+        incarnation: Option<Incarnation>,
+        /// That kubelet's successor knows nothing of it, while the pod is still there.
+        lost: bool,
+        /// Since when it is not seen.
+        absence: Absence,
+    },
+}
+
+/// How long a slot has not been seen by looks that could have seen it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Absence {
+    since: Option<Instant>,
+    looks: u32,
+}
+
+impl Absence {
+    /// Counts a look; says whether it is enough. One look never is.
+    fn is_long(&mut self, at: Instant, grace: Duration) -> bool {
+        let since = *self.since.get_or_insert(at);
+        self.looks = self.looks.saturating_add(1);
+        self.looks >= 2 && at.saturating_duration_since(since) >= grace
+    }
+}
+
+/// Why a slot comes back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Reason {
+    /// The kubelet had it and has given it back.
+    GivenBack,
+    /// The pod that had it is gone.
+    PodGone,
+    /// Nobody has been seen to have it for the grace.
+    Unclaimed,
+    /// The kubelet that was answered has it in none of its books.
+    Undelivered,
+    /// The allocation was answered with an error.
+    Refused,
+}
+
+impl Reason {
+    /// The word in metrics and logs.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::GivenBack => "given-back",
+            Self::PodGone => "pod-gone",
+            Self::Unclaimed => "unclaimed",
+            Self::Undelivered => "undelivered",
+            Self::Refused => "refused",
+        }
+    }
+}
+
+/// A slot of one Instance object.
+pub type Place = (InstanceKey, String);
+
+impl Hold {
+    /// Whether an answer that gave it, if there was one, never came to its kubelet, whose books a look has just shown without it.
+    /// An agent that has ended sends none any more.
+    pub fn is_undelivered(&self, first: Option<Instant>, look: &Look) -> bool {
+        let answered = self.allocated.or(first);
+        matches!(self.holder, Holder::Unseen(_))
+            && self.kubelet.is_some()
+            && self.kubelet == look.incarnation
+            && answered.is_some_and(|at| at + BOOKED <= look.begun)
+    }
+
+    /// Whether a kubelet before `current` may have given it to a pod that still runs: nobody was seen to have it since, and
+    /// `current` may have lost its books.
+    pub fn is_doubtful(&self, current: Option<Incarnation>) -> bool {
+        matches!(self.holder, Holder::Unseen(_)) && current.is_some() && self.kubelet != current
+    }
+
+    /// The Instance that may say so now: the one that did, or else the one that has the name.
+    pub fn owner<'a>(&self, owners: &'a Owners) -> Option<&'a InstanceKey> {
+        let owner = owners.instances.get(&self.instance);
+        owner.filter(|key| self.origin.as_ref().is_none_or(|origin| origin == *key))
+    }
+
+    /// Where the store says so.
+    pub fn place(&self) -> Option<Place> {
+        Some((self.stored.clone()?, self.slot.clone()))
+    }
+}
+
+impl Holder {
+    pub fn forget_absence(&mut self) {
+        match self {
+            Self::Unseen(absence) | Self::Seen { absence, .. } => *absence = Absence::default(),
+        }
+    }
+
+    /// Whether the kubelet has forgotten it while the pod is still there.
+    pub fn is_lost(&self) -> bool {
+        matches!(self, Self::Seen { lost: true, .. })
+    }
+
+    /// Whether one of the pods may still use it.
+    pub fn is_running(&self, look: &Look) -> bool {
+        match self {
+            Self::Unseen(_) => false,
+            Self::Seen { pods, .. } => pods.iter().any(|pod| look.is_running(pod)),
+        }
+    }
+
+    /// Whether none of the pods is on this node any more.
+    pub fn is_gone(&self, look: &Look) -> bool {
+        match self {
+            Self::Unseen(_) => false,
+            Self::Seen { pods, .. } => {
+                !pods.is_empty() && pods.iter().all(|pod| look.is_alive(pod) == Some(false))
+            }
+        }
+    }
+
+    /// The uids of the pods, where they are known.
+    pub fn uids(&self) -> impl Iterator<Item = String> {
+        let pods = match self {
+            Self::Unseen(_) => None,
+            Self::Seen { pods, .. } => Some(pods),
+        };
+        pods.into_iter().flatten().filter_map(|pod| pod.uid.clone())
+    }
+
+    /// A look did not see it; says whether the slot comes back.
+    pub fn miss(&mut self, look: &Look, certain: bool, grace: Duration) -> Option<Reason> {
+        match self {
+            Self::Unseen(absence) => absence
+                .is_long(look.begun, grace)
+                .then_some(Reason::Unclaimed),
+            Self::Seen { incarnation, .. } if certain && *incarnation == look.incarnation => {
+                Some(Reason::GivenBack)
+            }
+            Self::Seen { .. } if certain && self.is_gone(look) => Some(Reason::PodGone),
+            Self::Seen {
+                pods,
+                lost,
+                absence,
+                ..
+            } => {
+                *lost = pods.iter().any(|pod| look.is_running(pod));
+                if *lost {
+                    *absence = Absence::default();
+                    return None;
+                }
+                absence
+                    .is_long(look.begun, grace)
+                    .then_some(Reason::Unclaimed)
+            }
+        }
+    }
+
+    /// The pods, in words.
+    pub fn words(&self) -> Option<String> {
+        match self {
+            Self::Unseen(_) => None,
+            Self::Seen { pods, .. } => {
+                let pods: Vec<String> = pods.iter().map(ToString::to_string).collect();
+                Some(pods.join(", "))
+            }
+        }
+    }
+}
