@@ -132,6 +132,7 @@ impl Hold {
 }
 
 impl Holder {
+    /// Looks that did not see it count no more.
     pub fn forget_absence(&mut self) {
         match self {
             Self::Unseen(absence) | Self::Seen { absence, .. } => *absence = Absence::default(),
