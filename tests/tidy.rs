@@ -1,4 +1,4 @@
-//! The tree keeps its own rules: what no linter checks.
+//! Rules of the source tree that no linter checks.
 #![allow(missing_docs, clippy::unwrap_used, reason = "a test file")]
 
 use std::fs;
@@ -37,7 +37,7 @@ fn offenders(breaks: impl Fn(&Path, &str) -> bool) -> Vec<PathBuf> {
 }
 
 #[test]
-fn every_source_file_says_what_it_is_for() {
+fn every_source_file_begins_with_a_module_comment() {
     assert_eq!(
         // A `tests.rs` is for what its parent is for.
         offenders(|path, text| !path.ends_with("tests.rs")
@@ -56,7 +56,7 @@ fn no_source_file_has_more_than_600_lines() {
 }
 
 #[test]
-fn no_file_has_a_name_that_says_nothing() {
+fn no_file_has_a_meaningless_name() {
     let bad = [
         "mod", "util", "utils", "common", "helpers", "manager", "misc",
     ];
@@ -69,7 +69,36 @@ fn no_file_has_a_name_that_says_nothing() {
 }
 
 #[test]
-fn nothing_is_left_for_later() {
+fn files_and_modules_have_no_metaphors_for_names() {
+    let bad = [
+        "aside",
+        "beside",
+        "comings",
+        "gathering",
+        "patience",
+        "scenes",
+        "unrest",
+        "yard",
+    ];
+    let is_bad = |name: &str| bad.contains(&name);
+    let declares = |line: &str| {
+        let mut words = line.split([' ', ';']).skip_while(|word| *word != "mod");
+        words.nth(1).is_some_and(is_bad)
+    };
+    let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
+    assert_eq!(
+        offenders(|path, text| {
+            let path = path.strip_prefix(root).unwrap().with_extension("");
+            path.iter()
+                .any(|part| part.to_str().is_some_and(|part| is_bad(part)))
+                || text.lines().any(declares)
+        }),
+        Vec::<PathBuf>::new()
+    );
+}
+
+#[test]
+fn no_source_file_has_a_todo() {
     let words = ["TODO", "FIXME", "XXX", "HACK"].map(|word| format!("{word}:"));
     assert_eq!(
         offenders(|_, text| words.iter().any(|word| text.contains(word))),
@@ -93,7 +122,7 @@ fn the_service_may_confine_the_compiler() {
 }
 
 #[test]
-fn the_floors_hold() {
+fn crates_depend_only_on_those_below() {
     let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
     let allowed: [(&str, &[&str]); 10] = [
         ("host/core", &[]),
@@ -128,7 +157,7 @@ fn the_floors_hold() {
 }
 
 #[test]
-fn what_authors_are_told_of_a_calls_bounds_is_what_the_host_counts() {
+fn the_sdks_limits_of_a_call_are_those_of_the_host() {
     let counts = concat!(
         env!("CARGO_MANIFEST_DIR"),
         "/../host/wasm/src/capabilities/reach.rs"

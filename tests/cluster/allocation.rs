@@ -8,7 +8,7 @@ use leafhost_tests::cluster::{self, Container, Pod};
 use crate::device::{Site, used_slots, variable};
 
 #[test]
-fn a_pod_gets_what_the_device_brings_and_its_slot_comes_back() -> Result<()> {
+fn a_pod_gets_the_devices_variables_and_its_slot_is_released() -> Result<()> {
     let Some(cluster) = cluster::shared()? else {
         return Ok(());
     };
@@ -37,7 +37,7 @@ fn a_pod_gets_what_the_device_brings_and_its_slot_comes_back() -> Result<()> {
 }
 
 #[test]
-fn two_containers_that_ask_for_a_configuration_get_two_devices() -> Result<()> {
+fn two_containers_that_request_a_configuration_get_two_devices() -> Result<()> {
     let Some(cluster) = cluster::shared()? else {
         return Ok(());
     };
@@ -71,7 +71,7 @@ fn refused(pod: &serde_json::Value) -> Result<&str> {
 }
 
 #[test]
-fn a_pod_whose_second_container_is_refused_fails_and_keeps_nothing() -> Result<()> {
+fn a_pod_whose_second_container_is_refused_fails_and_keeps_no_slot() -> Result<()> {
     let Some(cluster) = cluster::shared()? else {
         return Ok(());
     };
@@ -183,7 +183,7 @@ fn ten_pods_at_once_get_ten_slots() -> Result<()> {
 }
 
 #[test]
-fn a_changed_capacity_counts_at_once_and_used_slots_beyond_it_stay() -> Result<()> {
+fn a_changed_capacity_applies_at_once_and_used_slots_beyond_it_stay() -> Result<()> {
     let Some(cluster) = cluster::shared()? else {
         return Ok(());
     };

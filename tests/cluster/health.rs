@@ -53,7 +53,7 @@ fn a_node_counts_the_healthy_devices_within_thirty_seconds() -> Result<()> {
 }
 
 #[test]
-fn a_pod_whose_device_becomes_unhealthy_goes_on_and_its_end_changes_nothing() -> Result<()> {
+fn a_pod_whose_device_becomes_unhealthy_keeps_running_and_its_end_changes_nothing() -> Result<()> {
     let Some(mut site) = gpus("ill", "{count: 2}")? else {
         return Ok(());
     };
@@ -89,7 +89,7 @@ fn a_pod_whose_device_becomes_unhealthy_goes_on_and_its_end_changes_nothing() ->
 }
 
 #[test]
-fn a_pod_shows_how_healthy_its_device_is() -> Result<()> {
+fn a_pods_status_shows_the_health_of_its_device() -> Result<()> {
     let Some(mut site) = gpus("shows", "{count: 2}")? else {
         return Ok(());
     };
@@ -123,7 +123,7 @@ fn a_pod_shows_how_healthy_its_device_is() -> Result<()> {
 }
 
 #[test]
-fn a_device_that_returns_is_still_that_of_its_pod() -> Result<()> {
+fn a_device_that_returns_still_belongs_to_its_pod() -> Result<()> {
     let Some(cluster) = cluster::shared()? else {
         return Ok(());
     };

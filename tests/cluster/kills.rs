@@ -14,14 +14,14 @@ use crate::device::Site;
 const GRACE: [&str; 2] = ["--slot-grace", "5s"];
 
 #[test]
-fn an_agent_killed_while_pods_come_and_go_loses_no_slot_and_gives_none_twice() -> Result<()> {
+fn an_agent_killed_while_pods_start_and_end_loses_no_slot_and_gives_none_twice() -> Result<()> {
     kill(10, 4)
 }
 
 /// `SOAK_ROUNDS` and `SOAK_SEED` set the number of rounds and the random sequence.
 #[test]
 #[ignore = "takes minutes: make soak"]
-fn soak_agents_killed_while_pods_come_and_go() -> Result<()> {
+fn soak_agents_killed_while_pods_start_and_end() -> Result<()> {
     kill(random::rounds(100), random::seed()?)
 }
 

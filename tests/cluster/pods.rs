@@ -29,7 +29,7 @@ fn a_pod_runs_on_each_of_two_nodes() -> Result<()> {
 }
 
 #[test]
-fn a_pod_goes_on_while_its_kubelet_restarts() -> Result<()> {
+fn a_pod_keeps_running_while_its_kubelet_restarts() -> Result<()> {
     let Some(cluster) = cluster::shared()? else {
         return Ok(());
     };
@@ -86,7 +86,7 @@ fn a_node_comes_back_after_a_power_cut_and_starts_its_pods_again() -> Result<()>
 }
 
 #[test]
-fn a_pod_that_ends_badly_fails_a_wait_at_once_and_shows_why() -> Result<()> {
+fn a_failed_pod_ends_a_wait_at_once_with_the_cause() -> Result<()> {
     let Some(cluster) = cluster::shared()? else {
         return Ok(());
     };

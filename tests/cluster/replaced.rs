@@ -101,7 +101,7 @@ fn stateful_set(rounds: u64) -> Result<()> {
 }
 
 #[test]
-fn a_recreated_deployment_gets_the_only_slot_each_time() -> Result<()> {
+fn a_recreated_deployment_always_gets_the_only_slot() -> Result<()> {
     deployment(5)
 }
 

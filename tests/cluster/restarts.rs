@@ -51,7 +51,7 @@ fn registrations(site: &Site) -> Result<BTreeMap<String, u64>> {
 }
 
 #[test]
-fn an_agent_that_comes_back_offers_the_same_and_pods_keep_what_they_have() -> Result<()> {
+fn a_restarted_agent_offers_the_same_and_pods_keep_their_slots() -> Result<()> {
     let Some((mut site, space, resource)) = begin("comes")? else {
         return Ok(());
     };
@@ -76,7 +76,7 @@ fn an_agent_that_comes_back_offers_the_same_and_pods_keep_what_they_have() -> Re
 }
 
 #[test]
-fn a_kubelet_that_restarts_is_served_again_and_pods_keep_what_they_have() -> Result<()> {
+fn a_restarted_kubelet_is_served_again_and_pods_keep_their_slots() -> Result<()> {
     restarts(3)
 }
 
@@ -144,7 +144,7 @@ fn a_pod_outlives_a_restart_of_kubelet_and_agent_together() -> Result<()> {
 }
 
 #[test]
-fn a_pod_deleted_while_the_kubelet_is_down_leaves_nothing() -> Result<()> {
+fn a_pod_deleted_while_the_kubelet_is_down_leaves_no_slot_in_use() -> Result<()> {
     let Some((site, space, resource)) = begin("down")? else {
         return Ok(());
     };

@@ -122,7 +122,7 @@ fn swap(rounds: u64) -> Result<()> {
 }
 
 #[test]
-fn handlers_are_swapped_again_and_again_and_nothing_grows() -> Result<()> {
+fn repeated_handler_swaps_leak_nothing() -> Result<()> {
     swap(40)
 }
 

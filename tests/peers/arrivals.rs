@@ -54,7 +54,7 @@ fn soon(home: &Home, what: &str, count: usize) -> Result<()> {
 }
 
 #[test]
-fn a_hello_makes_an_instance_and_a_bye_takes_it_away_only_if_it_is_true() -> Result<()> {
+fn a_hello_creates_an_instance_and_only_a_true_bye_withdraws_it() -> Result<()> {
     if requirement::lacks(peer::missing())? {
         return Ok(());
     }
@@ -83,7 +83,7 @@ fn a_hello_makes_an_instance_and_a_bye_takes_it_away_only_if_it_is_true() -> Res
 }
 
 #[test]
-fn a_camera_whose_service_refuses_while_it_answers_probes_is_unhealthy_within_half_a_minute()
+fn a_camera_that_answers_probes_but_refuses_requests_is_unhealthy_within_half_a_minute()
 -> Result<()> {
     if requirement::lacks(peer::missing())? {
         return Ok(());
@@ -108,7 +108,7 @@ fn a_camera_whose_service_refuses_while_it_answers_probes_is_unhealthy_within_ha
 }
 
 #[test]
-fn a_network_that_is_plugged_in_is_probed_at_once() -> Result<()> {
+fn a_connected_network_is_probed_at_once() -> Result<()> {
     if requirement::lacks(peer::missing())? {
         return Ok(());
     }
@@ -123,7 +123,7 @@ fn a_network_that_is_plugged_in_is_probed_at_once() -> Result<()> {
 }
 
 #[test]
-fn three_idle_agents_send_their_own_periodic_probes_and_no_more() -> Result<()> {
+fn three_idle_agents_send_only_their_periodic_probes() -> Result<()> {
     if requirement::lacks(peer::missing())? {
         return Ok(());
     }

@@ -55,7 +55,7 @@ s.sendto(b'x', ('ff02::c', 3702, 0, socket.if_nametoindex('eth1')))
 }
 
 #[test]
-fn bridges_are_apart_and_a_plug_can_be_pulled_and_put_back() -> Result<()> {
+fn bridges_are_separate_and_interfaces_can_be_disconnected_and_reconnected() -> Result<()> {
     if requirement::lacks(peer::missing())? {
         return Ok(());
     }
@@ -75,7 +75,7 @@ fn bridges_are_apart_and_a_plug_can_be_pulled_and_put_back() -> Result<()> {
 }
 
 #[test]
-fn what_a_killed_test_has_left_is_ended_and_removed() -> Result<()> {
+fn leftovers_of_a_killed_test_are_removed() -> Result<()> {
     if requirement::lacks(peer::missing())? {
         return Ok(());
     }

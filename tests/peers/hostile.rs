@@ -26,7 +26,7 @@ fn hostile(host: &Host, elsewhere: &Host) -> Result<Peer> {
 }
 
 #[test]
-fn every_harmful_answer_is_named_and_keeps_no_camera_waiting() -> Result<()> {
+fn every_harmful_answer_is_explained_and_delays_no_camera() -> Result<()> {
     if requirement::lacks(peer::missing())? {
         return Ok(());
     }
@@ -90,7 +90,7 @@ fn every_harmful_answer_is_named_and_keeps_no_camera_waiting() -> Result<()> {
 }
 
 #[test]
-fn a_flood_withdraws_no_camera_and_one_that_came_in_it_is_an_instance_soon_after() -> Result<()> {
+fn a_flood_withdraws_no_camera_and_a_new_one_is_found_soon_after() -> Result<()> {
     if requirement::lacks(peer::missing())? {
         return Ok(());
     }

@@ -95,7 +95,7 @@ fn without_scopes(mut zeep: Value) -> Value {
 }
 
 #[test]
-fn a_camera_has_akris_id_and_properties_and_tells_us_what_it_tells_zeep() -> Result<()> {
+fn a_camera_has_akris_id_and_properties_and_the_facts_that_zeep_reads() -> Result<()> {
     if requirement::lacks(peer::missing())? {
         return Ok(());
     }
@@ -125,7 +125,7 @@ fn a_camera_has_akris_id_and_properties_and_tells_us_what_it_tells_zeep() -> Res
 }
 
 #[test]
-fn a_password_makes_a_camera_tell_more_and_is_never_sent() -> Result<()> {
+fn a_password_gives_more_facts_and_is_never_sent() -> Result<()> {
     if requirement::lacks(peer::missing())? {
         return Ok(());
     }
@@ -174,7 +174,7 @@ fn a_password_makes_a_camera_tell_more_and_is_never_sent() -> Result<()> {
 }
 
 #[test]
-fn a_camera_that_takes_the_standard_at_its_word_is_one_device_and_a_windows_computer_is_none()
+fn a_strict_camera_is_one_device_and_a_windows_computer_is_none()
 -> Result<()> {
     if requirement::lacks(peer::missing())? {
         return Ok(());
@@ -223,7 +223,7 @@ fn a_host_with_two_lans_finds_the_camera_on_each() -> Result<()> {
 }
 
 #[test]
-fn a_camera_that_speaks_ipv6_alone_is_found() -> Result<()> {
+fn an_ipv6_only_camera_is_found() -> Result<()> {
     if requirement::lacks(peer::missing())? {
         return Ok(());
     }
@@ -245,7 +245,7 @@ fn a_camera_that_speaks_ipv6_alone_is_found() -> Result<()> {
 }
 
 #[test]
-fn cameras_that_drip_keep_no_other_waiting() -> Result<()> {
+fn cameras_that_answer_byte_by_byte_delay_no_other() -> Result<()> {
     if requirement::lacks(peer::missing())? {
         return Ok(());
     }
@@ -265,7 +265,7 @@ fn cameras_that_drip_keep_no_other_waiting() -> Result<()> {
 }
 
 #[test]
-fn what_a_filter_drops_is_explained_with_the_filter_and_the_value() -> Result<()> {
+fn a_filtered_camera_is_explained_with_the_filter_and_the_value() -> Result<()> {
     if requirement::lacks(peer::missing())? {
         return Ok(());
     }
@@ -315,7 +315,7 @@ fn what_a_filter_drops_is_explained_with_the_filter_and_the_value() -> Result<()
 }
 
 #[test]
-fn nothing_leaves_but_probes_and_questions_to_cameras_within_the_grants() -> Result<()> {
+fn only_probes_and_requests_to_granted_cameras_leave_the_host() -> Result<()> {
     if requirement::lacks(peer::missing())? {
         return Ok(());
     }

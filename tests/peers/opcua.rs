@@ -49,7 +49,7 @@ fn details(urls: &[&str], more: &str) -> String {
 }
 
 #[test]
-fn servers_of_python_and_rust_are_found_at_once_with_what_security_they_have() -> Result<()> {
+fn servers_in_python_and_rust_are_found_with_their_security() -> Result<()> {
     if requirement::lacks(peer::missing())? {
         return Ok(());
     }
@@ -96,7 +96,7 @@ fn servers_of_python_and_rust_are_found_at_once_with_what_security_they_have() -
 }
 
 #[test]
-fn akris_types_and_names_choose_and_what_they_leave_out_is_explained() -> Result<()> {
+fn akris_filters_of_types_and_names_apply_and_are_explained() -> Result<()> {
     if requirement::lacks(peer::missing())? {
         return Ok(());
     }
@@ -135,7 +135,7 @@ fn akris_types_and_names_choose_and_what_they_leave_out_is_explained() -> Result
 }
 
 #[test]
-fn a_discovery_servers_list_is_believed_only_where_a_server_answers() -> Result<()> {
+fn a_listed_server_is_a_device_only_if_it_answers() -> Result<()> {
     if requirement::lacks(peer::missing())? {
         return Ok(());
     }
@@ -182,7 +182,7 @@ fn a_discovery_servers_list_is_believed_only_where_a_server_answers() -> Result<
 }
 
 #[test]
-fn a_server_whose_name_nobody_resolves_is_where_its_list_was_read() -> Result<()> {
+fn a_server_with_an_unresolvable_name_gets_the_host_of_its_discovery_server() -> Result<()> {
     if requirement::lacks(peer::missing())? {
         return Ok(());
     }
@@ -218,7 +218,7 @@ fn a_server_whose_name_nobody_resolves_is_where_its_list_was_read() -> Result<()
 }
 
 #[test]
-fn a_listed_address_outside_the_grants_is_named_and_not_contacted() -> Result<()> {
+fn a_listed_address_outside_the_grants_is_explained_and_not_contacted() -> Result<()> {
     if requirement::lacks(peer::missing())? {
         return Ok(());
     }
@@ -256,7 +256,7 @@ fn a_listed_address_outside_the_grants_is_named_and_not_contacted() -> Result<()
 }
 
 #[test]
-fn servers_are_known_by_what_they_list_and_discovery_servers_by_how_they_are_asked() -> Result<()> {
+fn servers_have_their_listed_url_and_discovery_servers_the_requested_one() -> Result<()> {
     if requirement::lacks(peer::missing())? {
         return Ok(());
     }

@@ -10,7 +10,7 @@ use nix::sys::signal::Signal;
 use crate::instances::{DEBUG_ECHO, home_with_echo};
 
 #[test]
-fn a_configuration_that_breaks_is_named_by_file_and_field_and_its_instances_stay() -> Result<()> {
+fn a_broken_configuration_is_reported_with_file_and_field_and_its_instances_stay() -> Result<()> {
     let mut home = home_with_echo()?;
     home.start(&[])?;
     let before = home.instances(2)?;
@@ -87,7 +87,7 @@ fn details_the_handler_refuses_are_shown_with_their_path() -> Result<()> {
 }
 
 #[test]
-fn of_two_configurations_with_one_name_the_first_file_wins_and_the_other_is_named() -> Result<()> {
+fn of_two_configurations_with_one_name_the_first_file_wins_and_the_other_is_reported() -> Result<()> {
     let mut home = home_with_echo()?;
     home.write(
         "configurations/second.yaml",
@@ -112,7 +112,7 @@ fn of_two_configurations_with_one_name_the_first_file_wins_and_the_other_is_name
 }
 
 #[test]
-fn grants_that_cannot_be_read_are_named_and_the_old_ones_stay_in_force() -> Result<()> {
+fn unreadable_grants_are_reported_and_the_old_ones_stay_in_force() -> Result<()> {
     let mut home = home_with_echo()?;
     home.start(&[])?;
     let before = home.instances(2)?;
@@ -133,7 +133,7 @@ fn grants_that_cannot_be_read_are_named_and_the_old_ones_stay_in_force() -> Resu
 }
 
 #[test]
-fn half_an_instance_file_is_never_believed() -> Result<()> {
+fn an_incomplete_instance_file_is_never_used() -> Result<()> {
     let mut home = home_with_echo()?;
     home.start(&[])?;
     home.instances(2)?;

@@ -33,7 +33,7 @@ impl Drop for Ended {
 }
 
 #[test]
-fn a_log_that_nobody_reads_holds_up_neither_answers_nor_the_end() -> Result<()> {
+fn an_unread_log_delays_neither_answers_nor_the_shutdown() -> Result<()> {
     let home = Home::new()?;
     let mut command = home.command(&["--log-level", "debug"])?;
     let command = command
@@ -71,7 +71,7 @@ fn a_log_that_nobody_reads_holds_up_neither_answers_nor_the_end() -> Result<()> 
 }
 
 #[test]
-fn idle_connections_and_slow_readers_keep_nobody_from_the_status() -> Result<()> {
+fn idle_connections_and_slow_readers_do_not_block_the_status() -> Result<()> {
     let mut home = Home::new()?;
     home.start(&[])?;
     let socket = fs::metadata(home.path().join("state/agent.sock"))?;

@@ -146,7 +146,7 @@ fn toolchain() -> Result<String> {
 }
 
 #[test]
-fn the_sdks_five_minutes_work_as_they_are_written() -> Result<()> {
+fn the_sdks_five_minute_guide_works_as_written() -> Result<()> {
     let readme = fs::read_to_string(source_tree().join("sdk/README.md"))?;
     let mut author = Author::new()?;
     let mut shown = String::new();

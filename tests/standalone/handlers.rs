@@ -25,7 +25,7 @@ fn field<'a>(status: &'a Value, source: &str, name: &str) -> &'a str {
 }
 
 #[test]
-fn a_handler_dropped_into_a_running_agent_serves_the_configuration_that_waited_for_it() -> Result<()>
+fn a_handler_added_to_a_running_agent_serves_its_waiting_configuration() -> Result<()>
 {
     let mut home = Home::new()?;
     home.write("configurations/echo.yaml", DEBUG_ECHO)?;
@@ -41,7 +41,7 @@ fn a_handler_dropped_into_a_running_agent_serves_the_configuration_that_waited_f
 }
 
 #[test]
-fn an_agent_with_few_addresses_calls_its_handlers() -> Result<()> {
+fn an_agent_with_a_small_address_space_calls_its_handlers() -> Result<()> {
     let mut home = home_with_echo()?;
     // 64 GiB.
     home.limit('v', 64 << 20);
@@ -62,7 +62,7 @@ fn a_handler_without_a_configuration_waits() -> Result<()> {
 }
 
 #[test]
-fn garbage_in_place_of_a_handler_is_named_and_the_old_one_serves_on_also_after_a_restart()
+fn garbage_in_place_of_a_handler_is_reported_and_the_old_one_serves_on_even_after_a_restart()
 -> Result<()> {
     let mut home = home_with_echo()?;
     home.start(&[])?;
@@ -133,7 +133,7 @@ fn a_deleted_handler_goes_offline_keeps_its_devices_and_is_evicted_with_them() -
 }
 
 #[test]
-fn a_handler_that_comes_back_before_its_eviction_finds_its_instances_as_they_were() -> Result<()> {
+fn a_handler_that_returns_before_its_eviction_keeps_its_instances() -> Result<()> {
     let mut home = home_with_echo()?;
     home.start(&[])?;
     let before = home.instances(2)?;
@@ -170,7 +170,7 @@ fn a_gzipped_handler_serves_like_a_plain_one() -> Result<()> {
 }
 
 #[test]
-fn without_its_grants_a_handlers_devices_are_left_out_and_named_until_the_grants_come() -> Result<()>
+fn without_grants_a_handlers_devices_are_left_out_and_reported() -> Result<()>
 {
     let mut home = home_with_echo()?;
     home.remove("handlers/debug-echo.grants.yaml")?;
@@ -192,7 +192,7 @@ fn without_its_grants_a_handlers_devices_are_left_out_and_named_until_the_grants
 }
 
 #[test]
-fn udev_without_its_grant_is_refused_by_name() -> Result<()> {
+fn a_handler_without_the_udev_grant_is_refused_and_the_grant_named() -> Result<()> {
     let mut home = Home::new()?;
     home.add_handler("udev")?;
     home.remove("handlers/udev.grants.yaml")?;
@@ -205,7 +205,7 @@ fn udev_without_its_grant_is_refused_by_name() -> Result<()> {
 }
 
 #[test]
-fn an_editors_way_of_saving_is_no_deletion() -> Result<()> {
+fn saving_with_an_editor_is_not_a_deletion() -> Result<()> {
     let mut home = home_with_echo()?;
     home.start(&[])?;
     let before = home.instances(2)?;

@@ -76,7 +76,7 @@ fn two_descriptions_become_two_instances_with_akris_names_and_slots() -> Result<
 }
 
 #[test]
-fn cdi_specs_carry_both_forms_of_every_variable_and_outlive_the_agent() -> Result<()> {
+fn cdi_specs_have_both_forms_of_every_variable_and_outlive_the_agent() -> Result<()> {
     let mut home = home_with_echo()?;
     home.start(&[])?;
     home.instances(2)?;
@@ -143,7 +143,7 @@ fn restarts_by_term_and_by_kill_keep_every_instance_and_write_nothing() -> Resul
 }
 
 #[test]
-fn a_deleted_configuration_takes_its_instances_and_its_spec_along_and_no_other() -> Result<()> {
+fn a_deleted_configuration_removes_only_its_instances_and_its_spec() -> Result<()> {
     let mut home = Home::new()?;
     home.add_handler("debug-echo")?;
     home.write("configurations/echo.yaml", DEBUG_ECHO)?;
@@ -168,7 +168,7 @@ fn a_deleted_configuration_takes_its_instances_and_its_spec_along_and_no_other()
 }
 
 #[test]
-fn capacity_and_properties_change_live_without_a_new_instance() -> Result<()> {
+fn capacity_and_properties_change_without_a_new_instance() -> Result<()> {
     let mut home = home_with_echo()?;
     home.start(&[])?;
     let before = uids(&home.instances(2)?);
@@ -219,7 +219,7 @@ fn mock_gpus_are_local_typed_and_stable() -> Result<()> {
 }
 
 #[test]
-fn a_configuration_whose_name_is_no_cdi_class_gets_instances_and_a_word_about_it() -> Result<()> {
+fn a_configuration_whose_name_is_no_cdi_class_gets_instances_and_a_problem() -> Result<()> {
     let mut home = Home::new()?;
     home.add_handler("debug-echo")?;
     home.write(

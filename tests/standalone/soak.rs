@@ -108,7 +108,7 @@ fn kill(rounds: u64, seed: u64) -> Result<()> {
 }
 
 #[test]
-fn killed_agents_leave_whole_and_unchanged_instances() -> Result<()> {
+fn killed_agents_leave_complete_and_unchanged_instances() -> Result<()> {
     kill(4, 1)
 }
 

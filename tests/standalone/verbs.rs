@@ -56,7 +56,7 @@ fn handler_run_on_a_wrong_rule_names_it_and_exits_1() -> Result<()> {
 }
 
 #[test]
-fn handler_run_without_a_device_is_no_error_and_explain_says_why() -> Result<()> {
+fn handler_run_without_a_device_is_no_error_and_is_explained() -> Result<()> {
     let ended = run_udev(
         "udevRules:\n  - SUBSYSTEM==\"mem\", KERNEL==\"null\", ATTR{dev}==\"9:9\"\n",
         &["--explain"],
@@ -102,7 +102,7 @@ fn inspect_names_imports_grants_and_digest() -> Result<()> {
 }
 
 #[test]
-fn check_reads_as_the_agent_would() -> Result<()> {
+fn check_validates_as_the_agent_does() -> Result<()> {
     let home = Home::new()?;
     home.add_handler("debug-echo")?;
     home.write("configurations/echo.yaml", DEBUG_ECHO)?;
@@ -123,7 +123,7 @@ fn check_reads_as_the_agent_would() -> Result<()> {
 }
 
 #[test]
-fn check_names_rules_that_were_regular_expressions() -> Result<()> {
+fn check_reports_rules_that_look_like_regular_expressions() -> Result<()> {
     let home = Home::new()?;
     home.add_handler("udev")?;
     let configuration = |rule: &str| {
@@ -147,7 +147,7 @@ fn check_names_rules_that_were_regular_expressions() -> Result<()> {
 }
 
 #[test]
-fn a_stopped_agent_is_named_as_such() -> Result<()> {
+fn a_stopped_agent_is_reported_as_stopped() -> Result<()> {
     let home = Home::new()?;
     let ended = home.leafhost(&["status"])?;
     assert_eq!(ended.code, Some(1));
@@ -162,7 +162,7 @@ fn wrong_usage_exits_2() -> Result<()> {
 }
 
 #[test]
-fn the_version_names_the_contract() -> Result<()> {
+fn the_version_includes_the_contract() -> Result<()> {
     let out = leafhost(&["--version"])?.good()?;
     assert!(out.contains("leafhost:discovery@0.1.0"), "{out}");
     Ok(())

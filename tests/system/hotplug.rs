@@ -22,7 +22,7 @@ spec:
 "#;
 
 #[test]
-fn a_device_plugged_in_is_an_instance_and_unplugged_is_none() -> Result<()> {
+fn a_plugged_in_device_has_an_instance_until_it_is_unplugged() -> Result<()> {
     if requirement::lacks(zram::missing())? {
         return Ok(());
     }

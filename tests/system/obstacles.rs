@@ -132,7 +132,7 @@ fn run_into(
 }
 
 #[test]
-fn a_full_disk_stops_nothing_and_is_named() -> Result<()> {
+fn a_full_disk_is_reported_and_does_not_stop_the_agent() -> Result<()> {
     if requirement::lacks(mounts::missing())? {
         return Ok(());
     }
@@ -169,7 +169,7 @@ fn fill_up(path: &Path) -> Result<()> {
 }
 
 #[test]
-fn a_read_only_state_folder_stops_nothing_and_is_named() -> Result<()> {
+fn a_read_only_state_folder_is_reported_and_does_not_stop_the_agent() -> Result<()> {
     if requirement::lacks(mounts::missing())? {
         return Ok(());
     }
@@ -183,7 +183,7 @@ fn a_read_only_state_folder_stops_nothing_and_is_named() -> Result<()> {
 }
 
 #[test]
-fn a_read_only_folder_of_specs_stops_nothing_and_is_named() -> Result<()> {
+fn a_read_only_cdi_folder_is_reported_and_does_not_stop_the_agent() -> Result<()> {
     if requirement::lacks(mounts::missing())? {
         return Ok(());
     }
@@ -265,7 +265,7 @@ fn lasting_files(process: u32) -> Result<Vec<u32>> {
 }
 
 #[test]
-fn an_agent_that_can_open_no_file_serves_and_says_so() -> Result<()> {
+fn an_agent_that_cannot_open_files_serves_on_and_reports_it() -> Result<()> {
     let home = Home::new()?;
     run_into(
         home,
@@ -345,7 +345,7 @@ fn processes(name: &str) -> Result<Option<Processes>> {
 }
 
 #[test]
-fn an_agent_that_can_start_no_thread_and_no_compiler_serves_and_says_so() -> Result<()> {
+fn an_agent_that_cannot_start_threads_or_the_compiler_serves_on_and_reports_it() -> Result<()> {
     let Some(group) = processes("serves")? else {
         return Ok(());
     };
@@ -364,7 +364,7 @@ fn an_agent_that_can_start_no_thread_and_no_compiler_serves_and_says_so() -> Res
 }
 
 #[test]
-fn an_agent_with_too_few_threads_to_begin_ends_and_says_so() -> Result<()> {
+fn an_agent_with_too_few_threads_to_start_exits_with_an_error() -> Result<()> {
     let Some(group) = processes("begins")? else {
         return Ok(());
     };

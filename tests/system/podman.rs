@@ -102,7 +102,7 @@ fn run_arguments<'a>(image: &'a str, device: &'a str, script: &'a str) -> Vec<&'
 }
 
 #[test]
-fn what_is_mounted_below_a_read_only_mount_cannot_be_written() -> Result<()> {
+fn mounts_below_a_read_only_mount_are_read_only() -> Result<()> {
     if missing()? {
         return Ok(());
     }
@@ -156,7 +156,7 @@ fn what_is_mounted_below_a_read_only_mount_cannot_be_written() -> Result<()> {
 }
 
 #[test]
-fn a_container_sees_the_variables_and_the_node_of_its_devices() -> Result<()> {
+fn a_container_has_the_variables_and_nodes_of_its_devices() -> Result<()> {
     if missing()? {
         return Ok(());
     }

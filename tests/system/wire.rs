@@ -113,7 +113,7 @@ fn ask(python: &Path, socket: &Path, authority: &str) -> Result<Value> {
 }
 
 #[test]
-fn a_c_core_client_is_served_if_it_names_an_authority_as_the_kubelet_does() -> Result<()> {
+fn a_c_core_client_is_served_if_it_sends_the_kubelets_authority() -> Result<()> {
     let Some(python) = python()? else {
         return Ok(());
     };
@@ -189,7 +189,7 @@ impl Drop for Server {
 }
 
 #[test]
-fn a_c_core_kubelet_is_asked_and_registered_with() -> Result<()> {
+fn the_agent_registers_with_a_c_core_kubelet() -> Result<()> {
     let Some(python) = python()? else {
         return Ok(());
     };

@@ -324,6 +324,15 @@ mod tests {
         }
     }
 
+    /// `leafhost-udev` has the same function, which decides how values match: its test reads this table, too.
+    #[test]
+    fn values_that_look_like_regular_expressions_are_those_of_the_table() {
+        for line in include_str!("../../../tests/contract/udev_patterns.txt").lines() {
+            let (kind, value) = line.split_once(' ').unwrap_or((line, ""));
+            assert_eq!(looks_like_regex(value), kind == "regex", "{line:?}");
+        }
+    }
+
     #[test]
     fn a_mistake_names_position_and_cause() {
         let many = r#"TAG=="a""#.repeat(MAX_TERMS + 1);

@@ -195,6 +195,15 @@ mod tests {
         }
     }
 
+    /// The udev handler has the same function, which warns of such values: its test reads this table, too.
+    #[test]
+    fn values_that_look_like_regular_expressions_are_those_of_the_table() {
+        for line in include_str!("../../../tests/contract/udev_patterns.txt").lines() {
+            let (kind, value) = line.split_once(' ').unwrap_or((line, ""));
+            assert_eq!(looks_like_regex(value), kind == "regex", "{line:?}");
+        }
+    }
+
     #[test]
     fn the_first_alternative_decides_whether_trailing_white_space_counts() {
         let table = [
