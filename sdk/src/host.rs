@@ -56,7 +56,7 @@ impl Host {
         self.log(Level::Debug, message);
     }
 
-    /// A line that is worth it when all is well.
+    /// A line of interest in normal operation.
     pub fn info(&self, message: impl AsRef<str>) {
         self.log(Level::Info, message);
     }

@@ -61,10 +61,10 @@ pub use udev::UdevDevice;
 pub use udp::UdpAnswer;
 pub(crate) use udp::UdpSocket;
 
-/// A host in memory: devices it has, the network around it, and what a handler told it.
+/// A host in memory: its devices, its network, and what a handler reported.
 ///
-/// Its clock stands still but for what the test lets pass and what is waited for: a wait costs no time and is exact. Its
-/// random numbers are the same in every run.
+/// Its clock advances only by [`pass`](Self::pass) and by waits: a wait costs no real time and is exact. Its random
+/// numbers are the same in every run.
 #[derive(Debug, Default)]
 pub struct FakeHost(Rc<State>);
 
@@ -79,14 +79,14 @@ pub(crate) struct State {
     pub(crate) udev: udev::Table,
 }
 
-/// Something a handler saw and left out.
+/// Something a handler reported with [`Host::skipped`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Skipped {
-    /// The thing.
+    /// The subject.
     pub subject: String,
-    /// What decided.
+    /// The rule.
     pub rule: String,
-    /// What did not fit.
+    /// The reason.
     pub reason: String,
 }
 
@@ -110,7 +110,7 @@ impl FakeHost {
         self
     }
 
-    /// Lets every look at the clock take so long, so that [`Host::has_time`] says no after a while.
+    /// Advances the clock by this time whenever it is read, so that [`Host::has_time`] is false after a while.
     #[must_use]
     pub fn tick(self, time: Duration) -> Self {
         self.0.clock.set_tick(time);
@@ -170,17 +170,17 @@ impl State {
     }
 }
 
-/// What the handler says of these details: nothing if it takes them.
+/// The problems the handler finds in these details.
 pub fn validate<H: Handler>(details: &str) -> Vec<Problem> {
     glue::parse::<H>(details).err().unwrap_or_default()
 }
 
-/// What the handler remarks on these details: nothing if it refuses them.
+/// The handler's remarks on these details; none if it refuses them.
 pub fn remarks<H: Handler>(details: &str) -> Vec<Problem> {
     glue::parse::<H>(details).map_or_else(|_| Vec::new(), |details| H::remarks(&details))
 }
 
-/// What is wrong with the handler's description, in words: nothing if a host will load it.
+/// The problems of the handler's description; none if a host will load it.
 pub fn description_problems<H: glue::Registered>() -> Vec<String> {
     let description = glue::describe::<H>();
     let mut problems = Vec::new();

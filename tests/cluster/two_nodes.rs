@@ -1,4 +1,4 @@
-//! Two nodes, each with an agent and devices of its own.
+//! Two nodes, each with its own agent and devices.
 
 use anyhow::Result;
 use leafhost_tests::cluster::{self, Container, Pod};

@@ -1,4 +1,4 @@
-//! A real Kubernetes on this machine: a control plane and some nodes, each in namespaces of its own.
+//! A real Kubernetes on this machine: a control plane and nodes, each in its own namespaces.
 //!
 //! It ends with the process that started it, however that ends, unless it is [kept](Cluster::keep).
 //! Knows nothing of Leafhost.
@@ -89,7 +89,7 @@ impl Cluster {
         })
     }
 
-    /// The same with a setup of its own.
+    /// The same with another setup.
     pub fn start_with(setup: &Setup) -> Result<Self> {
         let taken = Reservation::first()?;
         let id = taken.id;
@@ -233,7 +233,7 @@ impl Cluster {
         self.take_nodes(1)?.pop().context("no node was taken")
     }
 
-    /// Several at once, as soon as so many are free; ready.
+    /// Several ready nodes, as soon as that many are free.
     pub fn take_nodes(&self, count: usize) -> Result<Vec<TakenNode<'_>>> {
         ensure!(
             count <= self.nodes.len(),

@@ -12,7 +12,7 @@ pub fn eventually<T>(what: &str, look: impl FnMut() -> Result<T>) -> Result<T> {
     within(TIMEOUT, what, look)
 }
 
-/// The same with a limit of its own.
+/// The same with another limit.
 #[expect(
     clippy::disallowed_methods,
     reason = "a black-box test has nothing to be woken by; this is the one place that looks again"

@@ -1,4 +1,4 @@
-//! Akri's filters. What is left out is said with the rule that did it.
+//! Akri's filters. Each decision names the filter.
 
 pub mod mac;
 
@@ -17,8 +17,7 @@ pub struct Dropped {
     pub reason: String,
 }
 
-/// Whether a camera's announcement is let through: by its scopes, then its UUID. It always has both; no scopes are an empty
-/// list.
+/// Filters an announcement by scopes, then UUID. It always has both; without scopes the list is empty.
 pub fn announcement(details: &Details, uuid: &str, scopes: &[String]) -> Result<(), Dropped> {
     decide(
         "scopes",
@@ -32,7 +31,7 @@ pub fn announcement(details: &Details, uuid: &str, scopes: &[String]) -> Result<
     })
 }
 
-/// Whether a camera is let through by its addresses, as far as they are known.
+/// Filters a camera by its addresses, as far as they are known.
 pub fn addresses(details: &Details, ip: Option<&str>, mac: Option<&str>) -> Result<(), Dropped> {
     let ip = ip.map(|ip| [ip.to_owned()]);
     let mac = mac.map(|mac| [mac.to_owned()]);

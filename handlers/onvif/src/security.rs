@@ -1,5 +1,5 @@
-//! Proof that we know a password, without saying it: the user name token of WS-Security and the digest of HTTP. There is
-//! no way here to send a password as text.
+//! Authentication without sending the password: the username token of WS-Security and HTTP digest. Nothing here can
+//! send a password as text.
 
 pub mod credentials;
 pub mod digest;

@@ -1,7 +1,7 @@
-//! The few questions of ONVIF's device service that discovery asks, and their answers. Knows nothing of connections and
+//! The requests of ONVIF's device service that discovery needs, and their answers. Knows nothing of connections and
 //! credentials.
 //!
-//! Answers are read by local names below the response: cameras put children into wrong name spaces.
+//! Answers are read by local names, because cameras put elements into wrong namespaces.
 
 pub mod clock;
 
@@ -14,21 +14,21 @@ use clock::UtcTime;
 const MAX_TEXT: usize = 256;
 /// How many scopes are kept.
 const MAX_SCOPES: usize = 128;
-/// How many addresses of its own a camera may tell.
+/// How many addresses of a camera are kept.
 const MAX_IPS: usize = 32;
 /// How many codes of a fault are kept.
 const MAX_CODES: usize = 8;
 
-/// A question.
+/// A request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Operation {
-    /// What time it is there. The one question every camera answers without credentials.
+    /// The camera's time: the only request that every camera answers without credentials.
     GetSystemDateAndTime,
-    /// Who made it.
+    /// Manufacturer, model and serial number.
     GetDeviceInformation,
     /// Its addresses.
     GetNetworkInterfaces,
-    /// What it is called and what it can.
+    /// Names and capabilities.
     GetScopes,
 }
 
@@ -51,7 +51,7 @@ impl Operation {
         )
     }
 
-    /// The request, with the `wsse:Security` element given. Some devices only take this very shape of the body.
+    /// The request with an optional `wsse:Security` element. Some devices accept only exactly this body.
     pub fn request(self, security: Option<&str>) -> String {
         let header = security.map_or(String::new(), |security| {
             format!("<s:Header>{security}</s:Header>")
@@ -68,7 +68,7 @@ impl Operation {
 /// An answer that is no fault.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Answer {
-    /// Whether the response to the question was in it; an empty body has none.
+    /// Whether the body contained the response element.
     pub is_response: bool,
     /// The camera's clock.
     pub time: Option<UtcTime>,
@@ -82,7 +82,7 @@ pub struct Answer {
     pub serial: String,
     /// The IPv4 addresses of its interfaces: manual, link-local and by DHCP, as they stand.
     pub ips: Vec<Ipv4Addr>,
-    /// The first hardware address, as it is spelled there.
+    /// The first hardware address, unnormalized.
     pub mac: String,
     /// The scopes.
     pub scopes: Vec<String>,
@@ -91,13 +91,13 @@ pub struct Answer {
 /// Why there is no answer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Failure {
-    /// The camera wants credentials, or others.
+    /// The camera wants credentials or refuses those given.
     #[error("wants credentials: {0}")]
     NotAuthorized(String),
-    /// The camera has a reason of its own.
+    /// Another fault.
     #[error("answers with a fault: {0}")]
     Fault(String),
-    /// Something else than SOAP came.
+    /// The response is not SOAP.
     #[error("{0}")]
     NotSoap(String),
 }
@@ -116,7 +116,7 @@ struct Date {
     time: (i64, i64, i64),
 }
 
-/// Reads an HTTP response. The body decides, the status only where the body says nothing.
+/// Reads an HTTP response. The status counts only if the body is not decisive.
 pub fn read(operation: Operation, status: u16, body: &[u8]) -> Result<Answer, Failure> {
     let mut answer = Answer::default();
     let mut fault = Fault::default();
@@ -253,7 +253,7 @@ impl Fault {
     }
 }
 
-/// What a stranger sent, on one line and not too long.
+/// A text of a peer on one line, shortened.
 pub fn cut(text: &str) -> String {
     let mut line: String = text
         .chars()

@@ -1,4 +1,4 @@
-//! Whole calls on a network in memory.
+//! Whole calls on a fake network.
 
 mod addresses;
 mod akri;
@@ -7,10 +7,10 @@ mod credentials;
 mod floods;
 mod hostile;
 mod identity;
+mod impersonation;
+mod later_calls;
 mod quirks;
-mod robbery;
 mod services;
-mod steady;
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -41,7 +41,7 @@ fn id(n: u32) -> String {
     format!("{}-{}", url(n), uuid(n))
 }
 
-/// A message of WS-Discovery whose body is `body`.
+/// A WS-Discovery message with this body.
 fn mk_message(action: &str, body: &str) -> Vec<u8> {
     format!(
         r#"<?xml version="1.0"?><E:Envelope xmlns:E="http://www.w3.org/2003/05/soap-envelope" xmlns:a="http://schemas.xmlsoap.org/ws/2004/08/addressing" xmlns:d="http://schemas.xmlsoap.org/ws/2005/04/discovery" xmlns:q="http://www.onvif.org/ver10/network/wsdl"><E:Header><a:Action>http://schemas.xmlsoap.org/ws/2005/04/discovery/{action}</a:Action></E:Header><E:Body>{body}</E:Body></E:Envelope>"#
@@ -93,7 +93,7 @@ fn mk_bye(n: u32, source: &str) -> Event {
     mk_datagram(source, payload)
 }
 
-/// The network with camera `n` answering probes as it should.
+/// The network with camera `n`, which answers probes.
 fn announced(host: FakeHost, n: u32) -> FakeHost {
     answering(
         host,
@@ -102,7 +102,7 @@ fn announced(host: FakeHost, n: u32) -> FakeHost {
     )
 }
 
-/// Somebody in the group who answers every probe.
+/// A member of the group that answers every probe.
 fn answering(host: FakeHost, from: &str, payload: Vec<u8>) -> FakeHost {
     let from = from.parse().unwrap();
     host.udp_peer(GROUP, move |_, _| {
@@ -123,7 +123,7 @@ fn mk_soap(body: &str) -> Vec<u8> {
 
 const DATE: &str = "<tds:GetSystemDateAndTimeResponse><tds:SystemDateAndTime><tt:UTCDateTime><tt:Time><tt:Hour>7</tt:Hour><tt:Minute>50</tt:Minute><tt:Second>45</tt:Second></tt:Time><tt:Date><tt:Year>2010</tt:Year><tt:Month>9</tt:Month><tt:Day>16</tt:Day></tt:Date></tt:UTCDateTime></tds:SystemDateAndTime></tds:GetSystemDateAndTimeResponse>";
 
-/// What a camera that wants no credentials answers.
+/// The answers of a camera that wants no credentials.
 fn answer(n: u32, request: &http::Request) -> http::Response {
     let asked = String::from_utf8_lossy(&request.body).into_owned();
     let body = if asked.contains("<GetSystemDateAndTime ") {
@@ -149,7 +149,7 @@ fn fails(error: net::Error) -> HttpAnswer {
     }
 }
 
-/// The n'th camera at its address, announcing itself and answering at once.
+/// The n-th camera at its address, which announces itself and answers at once.
 fn with_camera(host: FakeHost, n: u32) -> FakeHost {
     let host = answering(
         host,
@@ -165,7 +165,7 @@ fn with_service(host: FakeHost, n: u32) -> FakeHost {
     })
 }
 
-/// The n'th camera, which is there only while the switch is on.
+/// The n-th camera, which is present only while the switch is on.
 fn with_switched(host: FakeHost, n: u32, is_on: &Rc<Cell<bool>>) -> FakeHost {
     let (heard, asked) = (Rc::clone(is_on), Rc::clone(is_on));
     let from = format!("192.168.7.{n}:3702").parse().unwrap();
@@ -190,7 +190,7 @@ fn call(details: &str) -> Call<Onvif> {
     Call::new(details)
 }
 
-/// The next call of the session, for these reasons.
+/// The next call of the session, for these events.
 fn next(before: &Discovery, details: &str, events: Vec<Event>) -> Call<Onvif> {
     call(details)
         .events(events)

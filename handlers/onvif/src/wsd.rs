@@ -1,5 +1,5 @@
-//! WS-Discovery (2005/04 draft, as ONVIF uses it): writes probes and reads what devices say of themselves. Knows nothing
-//! of sockets and believes nothing it reads.
+//! WS-Discovery (2005/04 draft, as ONVIF uses it): writes probes and parses messages. Knows nothing of sockets and
+//! trusts nothing it reads.
 
 use crate::xml;
 
@@ -19,7 +19,7 @@ const NETWORK: &str = "http://www.onvif.org/ver10/network/wsdl";
 /// ONVIF's name space for `Device`.
 const DEVICE: &str = "http://www.onvif.org/ver10/device/wsdl";
 
-/// What is probed for.
+/// The kinds of devices to probe for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// Cameras and encoders.
@@ -41,7 +41,7 @@ pub fn probe(kind: Kind, message_id: &str) -> String {
     message("Probe", message_id, &types)
 }
 
-/// Asks where a device is that has announced itself without an address.
+/// A Resolve for a device that announced no address.
 pub fn resolve(endpoint: &str, message_id: &str) -> String {
     let endpoint = xml::escape(endpoint);
     let reference =
@@ -66,18 +66,18 @@ fn message(action: &str, message_id: &str, inside: &str) -> String {
 /// A message that came by datagram.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Message {
-    /// The answer to a probe, or to the question where a device is.
+    /// The answer to Probe or Resolve.
     Matches {
-        /// The message that is answered, as far as it is told.
+        /// The id of the answered message, if present.
         relates_to: String,
-        /// The message's own name.
+        /// The id of this message.
         message_id: String,
         /// The devices, perhaps none.
         matches: Vec<Announcement>,
     },
-    /// A device has come.
+    /// A device announces itself.
     Hello(Announcement),
-    /// A device says that it goes: its endpoint reference.
+    /// A device says that it leaves: its endpoint reference.
     Bye(String),
     /// Something else; what, by the name of its element.
     Other(String),
@@ -149,7 +149,7 @@ pub fn read(payload: &[u8]) -> xml::Result<Message> {
         _ => {}
     })?;
     if message.is_none() && !matches.is_empty() {
-        // Some leave out what is to be around the matches.
+        // Some devices omit the element around the matches.
         return Ok(Message::Matches {
             relates_to,
             message_id,
@@ -161,7 +161,7 @@ pub fn read(payload: &[u8]) -> xml::Result<Message> {
 
 fn take_types(element: &xml::Element<'_>, current: &mut Announcement) {
     for name in element.text.split_whitespace().take(MAX_TYPES) {
-        // A prefix that is declared nowhere is ONVIF's if the name is: such a device cannot mean anything else.
+        // With an undeclared prefix the local name decides, because no other meaning is possible.
         let onvif = match element.resolve(name) {
             (Some(namespace), local) => {
                 (namespace == NETWORK && local.starts_with("NetworkVideo"))
@@ -179,8 +179,8 @@ fn finish(mut announcement: Announcement) -> Announcement {
     announcement
 }
 
-/// Whether a message with these headers answers the one with our id. Cameras write `uuid:` for `urn:uuid:`, take our id for
-/// their own, or leave the header out; only what names somebody else's message is none of ours.
+/// Whether a message with these headers answers one of ours. Cameras write `uuid:` for `urn:uuid:`, use our id as
+/// their own, or omit the header; only a message that names another id is refused.
 pub fn answers(relates_to: &str, message_id: &str, ours: &[String]) -> bool {
     let is_ours = |id: &str| ours.iter().any(|own| uuid(own) == uuid(id));
     !is_uuid(&uuid(relates_to)) || is_ours(relates_to) || is_ours(message_id)

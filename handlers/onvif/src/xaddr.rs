@@ -1,5 +1,5 @@
-//! The addresses a camera announces: which of them can be used, and which one stands for the camera. Decides by the
-//! text alone, so that all nodes decide alike.
+//! The addresses a camera announces: which are usable, and which one identifies the camera. Decides by the text alone,
+//! so that all nodes decide alike.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -10,23 +10,23 @@ const MAX_BYTES: usize = 512;
 /// An address that can be used.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct XAddr {
-    /// As it was announced.
+    /// The announced text.
     pub url: String,
-    /// Who is there.
+    /// The host.
     pub host: Host,
     is_tls: bool,
-    /// As it is asked: without what only a reader would keep.
+    /// The URL of requests: without a fragment.
     pub target: String,
-    /// What follows the host, as a digest is made over it.
+    /// Path and query, which an HTTP digest covers.
     pub path: String,
 }
 
 /// The host of an address.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Host {
-    /// By number.
+    /// An IP address.
     Ip(IpAddr),
-    /// By name, in lower case.
+    /// A name, in lower case.
     Name(String),
 }
 
@@ -48,10 +48,10 @@ pub enum Error {
     /// It names a user; what would be taken for the host is not.
     #[error("has a user name")]
     User,
-    /// It means the reader itself, or a group.
+    /// It is loopback, unspecified, broadcast or multicast.
     #[error("does not lead to a device")]
     Nowhere,
-    /// It means something else on every machine.
+    /// It has a different meaning on every machine.
     #[error("is a link-local IPv6 address, which means another machine on every network")]
     LinkLocal,
 }
@@ -95,7 +95,7 @@ impl XAddr {
         })
     }
 
-    /// How well the address stands for its camera; less is better.
+    /// Preference among a camera's addresses; less is better.
     fn rank(&self) -> u8 {
         match self.host {
             Host::Ip(IpAddr::V4(ip)) if ip.is_link_local() => 2,
@@ -127,7 +127,7 @@ fn host(authority: &str) -> Result<Host, Error> {
     if let Ok(ip) = name.parse::<Ipv4Addr>() {
         return Ok(Host::Ip(ip.into()));
     }
-    // What ends in a number is an IPv4 address to many a reader: `127.1`, `0x7f.0.0.1`, `2130706433`.
+    // Many parsers read a name that ends in a number as IPv4: `127.1`, `0x7f.0.0.1`, `2130706433`.
     let last = name
         .trim_end_matches('.')
         .rsplit('.')
@@ -170,13 +170,13 @@ fn check(ip: IpAddr) -> Result<(), Error> {
     }
 }
 
-/// The address that stands for a camera: the first http one with an IPv4 host; else the first that is not
-/// link-local; else the first of IPv4's link-local ones.
+/// The address that identifies a camera: the first http one with an IPv4 host, else the first that is not link-local,
+/// else the first link-local one.
 pub fn choose(announced: &[String]) -> Option<XAddr> {
     usable(announced).min_by_key(XAddr::rank)
 }
 
-/// The one of these addresses that is this host's own.
+/// The best of these addresses that has this host.
 pub fn choose_at(announced: &[String], ip: IpAddr) -> Option<XAddr> {
     usable(announced)
         .filter(|xaddr| xaddr.is_at(ip))

@@ -1,7 +1,7 @@
-//! Reads XML that strangers sent: one pass, no tree, everything bounded. Knows nothing of SOAP.
+//! Reads untrusted XML: one pass, no tree, everything bounded. Knows nothing of SOAP.
 //!
-//! Names are matched by their local part, since cameras put wrong and undeclared prefixes on elements; a qualified name
-//! in a text can be resolved, since there it is what counts.
+//! Elements are matched by local name, because cameras use wrong and undeclared prefixes. A qualified name in a text
+//! can be resolved.
 
 pub mod encoding;
 
@@ -11,7 +11,7 @@ use quick_xml::name::{NamespaceResolver, QName, ResolveResult};
 
 /// The longest document that is read, in bytes.
 pub const MAX_BYTES: usize = 256 << 10;
-/// How deep elements may lie in each other.
+/// How deep elements may be nested.
 const MAX_DEPTH: usize = 64;
 /// How many elements a document may have.
 const MAX_ELEMENTS: usize = 10_000;
@@ -27,7 +27,7 @@ pub enum Error {
     /// It is longer than is read.
     #[error("the document has more than {MAX_BYTES} bytes")]
     TooLarge,
-    /// Elements lie too deep in each other.
+    /// Elements are nested too deep.
     #[error("elements lie more than {MAX_DEPTH} deep")]
     TooDeep,
     /// It has too many elements.
@@ -36,7 +36,7 @@ pub enum Error {
     /// An element has too many attributes.
     #[error("an element has more than {MAX_ATTRIBUTES} attributes")]
     TooManyAttributes,
-    /// It brings a document type, which may define entities.
+    /// It has a document type, which may define entities.
     #[error("a document type is not taken")]
     DocumentType,
     /// It uses an entity that XML does not define.
@@ -48,7 +48,7 @@ pub enum Error {
     /// There is no element in it.
     #[error("there is no XML in it")]
     Empty,
-    /// It is no XML.
+    /// It is not XML.
     #[error("cannot read XML")]
     Syntax(#[source] quick_xml::Error),
 }
@@ -78,7 +78,7 @@ impl Element<'_> {
             .map_or("", |frame| &frame.local)
     }
 
-    /// Whether the way to this element, from any ancestor on, has these local names; `*` is any.
+    /// Whether the path of this element ends with these local names; `*` matches any.
     pub fn ends(&self, names: &[&str]) -> bool {
         names.len() <= self.path.len()
             && names
@@ -100,8 +100,8 @@ impl Element<'_> {
     }
 }
 
-/// Reads a document up to the end of its root and says each element as it ends. What comes after the root is not looked
-/// at: cameras pad datagrams.
+/// Reads a document to the end of its root and calls `on` as each element ends. Bytes after the root are ignored,
+/// because cameras pad datagrams.
 pub fn read(document: &[u8], on: &mut dyn FnMut(&Element<'_>)) -> Result<()> {
     if document.len() > MAX_BYTES {
         return Err(Error::TooLarge);
@@ -185,7 +185,7 @@ fn decode(entity: &BytesRef<'_>) -> Result<char> {
     }
 }
 
-/// Text as it stands between tags or in an attribute.
+/// Escapes text for an element or attribute.
 pub fn escape(text: &str) -> String {
     quick_xml::escape::escape(text).into_owned()
 }

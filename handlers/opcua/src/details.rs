@@ -1,4 +1,4 @@
-//! What the details say: Akri's `discoveryDetails` for OPC UA, and what is asked for beyond them.
+//! Akri's `discoveryDetails` for OPC UA and our additions.
 
 use leafhost_sdk::{Deserialize, Problem};
 
@@ -22,7 +22,7 @@ pub struct Details {
     /// Which of them are devices, by the names of [`KINDS`].
     #[serde(default = "servers")]
     pub application_types: Vec<String>,
-    /// When a listed URL is made to point to the host that was asked, by the names of [`REWRITES`].
+    /// When the host of a listed URL is replaced by the requested host, by the names of [`REWRITES`].
     #[serde(default = "unresolvable")]
     pub host_rewrite: String,
 }
@@ -57,7 +57,7 @@ pub struct FilterList {
 
 /// The types of applications that can be devices, with their numbers (OPC 10000-4, 7.4). A client alone has no address.
 ///
-/// Words of the details are read as texts: a type of its own for each would be ten kilobytes of the component.
+/// Enumerations are read as texts: a type for each would add ten kilobytes to the component.
 pub const KINDS: [(&str, u32); 3] = [
     ("Server", 0),
     ("ClientAndServer", 2),
@@ -69,13 +69,13 @@ pub const KINDS: [(&str, u32); 3] = [
 pub enum HostRewrite {
     /// Never.
     None,
-    /// Where the listed host leads nowhere from here.
+    /// If the listed host cannot be reached from this node.
     Unresolvable,
     /// Always.
     UseConfiguredHost,
 }
 
-/// What the details say for it.
+/// The names of the rewrites.
 const REWRITES: [(&str, HostRewrite); 3] = [
     ("unresolvable", HostRewrite::Unresolvable),
     ("none", HostRewrite::None),
@@ -102,7 +102,7 @@ fn local_discovery_server() -> Vec<String> {
 }
 
 impl Details {
-    /// All that is wrong.
+    /// All problems.
     pub fn problems(&self) -> Vec<Problem> {
         let urls = &self.opcua_discovery_method.standard.discovery_urls;
         let mut problems: Vec<Problem> = urls
@@ -142,7 +142,7 @@ impl Details {
         problems
     }
 
-    /// The URLs to ask, each once, with their places in the list.
+    /// The URLs to ask, each once, with their indices in the list.
     pub fn urls(&self) -> Vec<(usize, Url)> {
         let mut urls: Vec<(usize, Url)> = Vec::new();
         let texts = &self.opcua_discovery_method.standard.discovery_urls;
@@ -164,7 +164,7 @@ impl Details {
         kinds.any(|name| meaning(name, &KINDS) == Some(kind))
     }
 
-    /// When hosts are rewritten.
+    /// The configured rewrite.
     pub fn rewrites(&self) -> HostRewrite {
         meaning(&self.host_rewrite, &REWRITES).unwrap_or(HostRewrite::Unresolvable)
     }

@@ -1,18 +1,18 @@
-//! What a call remembers for the next one: who answered, what is known of them, who did not. Without it the same devices
-//! are found, only slower.
+//! The state that a call leaves to the next one: which servers answered, their facts, and which did not answer.
+//! Without it a call finds the same devices, only slower.
 
 use std::fmt;
 
 use crate::facts::Facts;
 use crate::text::digest;
 
-/// The most servers that are remembered.
+/// The most known servers.
 const MAX_SERVERS: usize = 4_096;
-/// The most silent ones.
+/// The most silent servers.
 const MAX_SILENT: usize = 8_192;
-/// What fits into a cursor.
+/// The largest cursor in bytes.
 const MAX_BYTES: usize = 1 << 20;
-/// Every how many calls a server's endpoints are asked for again: with a call in ten seconds every ten minutes.
+/// A server's endpoints are requested again after this many calls: ten minutes with a call every ten seconds.
 const REFRESH: u64 = 60;
 
 /// Where a server listens: its host as written, and its port.
@@ -24,14 +24,14 @@ pub struct Peer {
     pub port: u16,
 }
 
-/// What is remembered.
+/// The decoded cursor.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Memory {
     /// How many calls there were.
     round: u64,
     /// The digest of the last complete answer.
     answer: Option<u64>,
-    /// Servers that answered, by the digests of their places, sorted.
+    /// Servers that answered, by digest of host and port, sorted.
     servers: Vec<(u64, Option<Facts>)>,
     /// Servers that did not, sorted.
     silent: Vec<u64>,
@@ -64,8 +64,8 @@ impl Memory {
         }
     }
 
-    /// The bytes of a cursor; none where they do not fit. A line for everything, the numbers in hexadecimal digits: formats for
-    /// any type are larger than what is written here.
+    /// Encodes the cursor, one line per item; `None` if it is too large. A format for arbitrary types would make the
+    /// component larger.
     pub fn write(&self) -> Option<Vec<u8>> {
         let mut lines = vec![format!("round {:x}", self.round)];
         lines.extend(self.answer.map(|answer| format!("answer {answer:x}")));
@@ -82,7 +82,7 @@ impl Memory {
         (text.len() <= MAX_BYTES).then(|| text.into_bytes())
     }
 
-    /// The memory of the call after this one, with nothing in it yet.
+    /// An empty memory for the next call.
     pub fn following(&self) -> Self {
         Self {
             round: self.round.wrapping_add(1),
@@ -100,12 +100,12 @@ impl Memory {
         self.index_of(peer).is_ok()
     }
 
-    /// Whether that server was asked in vain last time.
+    /// Whether that server did not answer last time.
     pub fn was_silent(&self, peer: &Peer) -> bool {
         self.silent.binary_search(&peer.digest()).is_ok()
     }
 
-    /// What is known of the server, be it old.
+    /// The last known facts of the server.
     pub fn facts(&self, peer: &Peer) -> Option<&Facts> {
         let index = self.index_of(peer).ok()?;
         self.servers.get(index)?.1.as_ref()
@@ -117,7 +117,7 @@ impl Memory {
             .binary_search_by(|(other, _)| other.cmp(&digest))
     }
 
-    /// Whether its endpoints are to be asked for. The servers take turns.
+    /// Whether to request its endpoints in this call; the servers take turns.
     pub fn wants_facts(&self, peer: &Peer) -> bool {
         let turn = peer.digest() % REFRESH == self.round % REFRESH;
         turn || self.facts(peer).is_none()
@@ -132,7 +132,7 @@ impl Memory {
         }
     }
 
-    /// Remembers that a server did not.
+    /// Remembers that a server did not answer.
     pub fn failed(&mut self, peer: &Peer) {
         let digest = peer.digest();
         if let Err(index) = self.silent.binary_search(&digest)
@@ -142,7 +142,7 @@ impl Memory {
         }
     }
 
-    /// Remembers a complete answer by what it looks like. Says whether it is that of `before`.
+    /// Remembers a complete answer; returns whether it equals that of `before`.
     pub fn answer(&mut self, before: &Self, written: &str) -> bool {
         self.answer = Some(digest(written.as_bytes()));
         self.answer == before.answer

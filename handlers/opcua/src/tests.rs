@@ -33,7 +33,7 @@ fn ids(discovery: &Discovery) -> Vec<&str> {
         .collect()
 }
 
-/// Why that was left out.
+/// The explanation of a subject.
 fn reason(host: &FakeHost, subject: &str) -> String {
     let skipped = host.skipped();
     let reasons: Vec<String> = skipped
@@ -45,7 +45,7 @@ fn reason(host: &FakeHost, subject: &str) -> String {
     reasons[0].clone()
 }
 
-/// The connections that were made or tried, in their order.
+/// The connections made or attempted, in order.
 fn connections(host: &FakeHost) -> Vec<String> {
     let contacts = host.contacts().into_iter();
     contacts
@@ -53,7 +53,7 @@ fn connections(host: &FakeHost) -> Vec<String> {
         .collect()
 }
 
-/// A server that answers as one was recorded.
+/// A server that replays a recording.
 fn recorded(host: FakeHost, address: &str, answers: [&'static [u8]; 4]) -> FakeHost {
     host.tcp_server(address, move || {
         let mut answers = answers.into_iter();
@@ -124,13 +124,13 @@ fn a_recorded_discovery_server_gives_the_server_that_registered() {
     assert_eq!(device.get_attribute("tokenUserName"), Some(&true.into()));
     assert!(reason(&host, "opc.tcp://127.0.0.1:4840").contains("is a DiscoveryServer"));
 
-    // Nobody knows the name: the server is on the host that was asked, at its own port.
+    // The name cannot be resolved: the server is on the host that was asked, at its own port.
     let host = node().at(recorded_lds(FakeHost::new()), "127.0.0.1:4842");
     let found = discover(&host, &["opc.tcp://127.0.0.1:4840"], "");
     assert_eq!(ids(&found), ["opc.tcp://127.0.0.1:4842/UA/NodeServer"]);
     assert_eq!(found.devices()[0].shared, Some(false));
 
-    // It was killed and is still listed.
+    // This server was killed and is still listed.
     let host = recorded_lds(FakeHost::new());
     let found = discover(&host, &["opc.tcp://127.0.0.1:4840"], "");
     assert_eq!(found.devices(), []);
@@ -207,7 +207,7 @@ fn servers_from_find_servers_on_network_are_asked() {
     let host = lds.at(FakeHost::new(), "10.1.2.3:4840");
     let host = Fake::server("urn:b", "B", "opc.tcp://10.1.2.5:4840/UA").at(host, "10.1.2.5:4840");
     let host = Fake::server("urn:c", "C", "opc.tcp://lost:4850/UA").at(host, "10.1.2.3:4850");
-    // Another name of the first one.
+    // Another URL of the first server.
     let host = host.name("a", ["10.1.2.4"]);
     let a = Fake::server("urn:a", "A", "").calls_itself_as_asked();
     let host = a.at(host, "10.1.2.4:4840");
@@ -355,7 +355,7 @@ fn answers_in_many_chunks_are_read() {
 fn several_dead_servers_cost_one_timeout() {
     let limit = Duration::from_secs(4);
     let alive = |number| number % 10 != 3;
-    // Fifty that are asked.
+    // Fifty configured servers.
     let mut host = FakeHost::new();
     let mut urls = Vec::new();
     for number in 0..50 {
@@ -373,7 +373,7 @@ fn several_dead_servers_cost_one_timeout() {
     let urls: Vec<&str> = urls.iter().map(String::as_str).collect();
     assert_eq!(discover(&host, &urls, "").devices().len(), 45);
     assert!(host.now() <= limit, "{:?}", host.now());
-    // Fifty that are listed, and one of two lists is slow to come.
+    // Fifty listed servers, and one of two lists is slow.
     let mut host = FakeHost::new();
     let mut lds = Fake::discovery("opc.tcp://10.1.2.3:4840/");
     for number in 0..50 {
@@ -420,7 +420,7 @@ fn a_server_on_this_machine_is_a_local_device() {
     ] {
         let host = Fake::server("urn:plc", "PLC", url).at(FakeHost::new(), address);
         let found = discover(&host, &[url], "");
-        // The id is the one that it has on every node, as in Akri; that it is another server there is for the host to tell.
+        // The id is the same on every node, as in Akri; the host distinguishes the nodes.
         assert_eq!(ids(&found), [url]);
         assert_eq!(found.devices()[0].shared, Some(false));
     }

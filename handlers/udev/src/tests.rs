@@ -256,7 +256,7 @@ fn a_device_without_any_node_has_only_its_path_as_property() {
 fn a_group_is_named_by_its_uppermost_device() {
     let rules = [r#"KERNEL=="video*|loop*""#, r#"ENV{DEVTYPE}=="usb_device""#];
     let found = discover(&mk_host(), &rules, "groupRecursive: true\npermissions: rw");
-    // loop10 is beside loop1, not below it.
+    // loop10 is a sibling of loop1, not below it.
     assert_eq!(
         ids(&found),
         [

@@ -59,7 +59,7 @@ pub fn run(args: CheckArgs) -> Result<()> {
     }
 }
 
-/// What was found.
+/// The result of a check.
 #[derive(Debug, Default)]
 struct Findings {
     /// How many Configurations can be used.
@@ -72,14 +72,14 @@ struct Findings {
     notes: Vec<String>,
 }
 
-/// What is to be looked at.
+/// What to check.
 #[derive(Debug, Default)]
 struct Plan {
-    /// Configurations; true: all handlers of their agent are at hand.
+    /// Configurations, and whether all handlers of their agent are available.
     configurations: Vec<(Located, bool)>,
     /// Components to be loaded because they were named.
     components: BTreeSet<PathBuf>,
-    /// Folders whose handlers are to be at hand.
+    /// Folders whose handlers should be available.
     folders: BTreeSet<PathBuf>,
     problems: Vec<SourceProblem>,
 }
@@ -155,7 +155,7 @@ impl Plan {
         let found = configurations::read(&file, &text);
         self.configurations
             .extend(found.into_iter().map(|found| (found, false)));
-        // The handlers of the folder it lies in, where it lies as in a standalone folder.
+        // The handlers next to it, if it is in a standalone folder.
         let beside = path
             .canonicalize()
             .ok()
@@ -184,7 +184,7 @@ impl Plan {
             let Ok(text) = std::fs::read_to_string(&file) else {
                 continue;
             };
-            // What the folder as a whole accepts, at the place it is taken from.
+            // What the whole folder accepts, with the path it is read from.
             for found in configurations::read(&file.display().to_string(), &text) {
                 let key = found.configuration.key.clone();
                 let Some(accepted) = set.accepted.get(&key) else {
@@ -210,7 +210,7 @@ impl Plan {
     }
 }
 
-/// Problems of grants files that lie beside no component; those of a component show when it is loaded.
+/// Problems of grants files without a component; those of a component are reported when it is loaded.
 fn lone_grants(folder: &Path) -> Result<Vec<SourceProblem>> {
     let mut problems = Vec::new();
     for path in handlers::files(folder)? {

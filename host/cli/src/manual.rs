@@ -1,5 +1,4 @@
-//! What packages ship beside the program: completion scripts and manual pages, both made from the command line's
-//! definition.
+//! Completion scripts and manual pages for packages, generated from the command line's definition.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! `leafhost status`: asks the running agent and shows what it says.
+//! `leafhost status`: requests the status from the running agent and shows it.
 
 use anyhow::{Context as _, Result};
 use jiff::Timestamp;
@@ -74,7 +74,7 @@ pub fn run(args: StatusArgs) -> Result<()> {
 impl Request {
     fn frame(&self, status: &Status, now: Timestamp) -> Result<watch::Frame> {
         let text = self.render(status, now)?;
-        // Of one Configuration every call is of interest, of all only what comes of them.
+        // For one Configuration every call matters, for the overview only changed results.
         let key = match self.view {
             Some(View::Configuration) if self.name.is_some() => serde_json::to_string(status)?,
             _ => serde_json::to_string(&essence(status))?,
@@ -157,7 +157,7 @@ impl Request {
     }
 }
 
-/// The status without what differs from call to call.
+/// The status without what every call changes.
 fn essence(status: &Status) -> Status {
     let mut status = status.clone();
     for session in status

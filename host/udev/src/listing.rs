@@ -42,7 +42,7 @@ impl Listing {
                 };
                 listing.subsystems.push(lossy(&subsystem.file_name()));
                 for entry in entries {
-                    // Classes have files of their own beside the links to their devices.
+                    // Classes also contain files besides the links to their devices.
                     if let Ok(target) = fs::read_link(entry?.path()) {
                         listing.push(&target);
                     }

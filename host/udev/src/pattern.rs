@@ -1,13 +1,13 @@
-//! Patterns: udev's globs, and what Akri read as regular expressions.
+//! Patterns: udev's globs, and values that Akri read as regular expressions.
 //!
-//! A glob is what udev takes from `fnmatch(3)` without flags in the C locale: `*` and `?` match any byte, `/` and a leading
-//! dot included. Both forms are matched in time bounded by text times pattern, whoever wrote them.
+//! As in udev, a glob has the meaning of `fnmatch(3)` without flags in the C locale: `*` and `?` match any byte, `/`
+//! and a leading dot included. Both forms match in time bounded by text times pattern.
 
 use regex_lite::{Regex, RegexBuilder};
 
 use crate::glob;
 
-/// What a compiled expression may take, in bytes: some thousand steps.
+/// The largest compiled expression, in bytes: some thousand steps.
 const MAX_COMPILED: usize = 64 << 10;
 
 /// How a text matches, the best last.
@@ -38,17 +38,17 @@ impl Pattern {
         }
     }
 
-    /// The same; if it looks like a regular expression and is one, also that, for the whole text.
+    /// A glob; if the value also looks like a valid regular expression, that too, for the whole text.
     pub(crate) fn glob_or_regex(value: &str) -> Self {
         let mut pattern = Self::glob(value);
-        // Compiled for itself first: `a)|(b` is no expression, but would become one between parentheses.
+        // Compiled alone first: `a)|(b` is no expression, but would become one between parentheses.
         if looks_like_regex(value) && compile(value).is_some() {
             pattern.regex = compile(&format!("^(?:{value})$"));
         }
         pattern
     }
 
-    /// How `text` matches. An empty one is never read as a regular expression: nothing is there to be read.
+    /// How `text` matches. An empty text never matches as a regular expression.
     pub(crate) fn matches(&self, text: &[u8]) -> Match {
         if self.matches_glob(text) {
             Match::Glob
@@ -77,7 +77,7 @@ impl Pattern {
             .is_some_and(|regex| std::str::from_utf8(text).is_ok_and(|text| regex.is_match(text)))
     }
 
-    /// Whether every text matches, so that a match says nothing.
+    /// Whether every text matches.
     pub(crate) fn is_any(&self) -> bool {
         self.value.split('|').any(|alternative| alternative == "*")
     }
@@ -87,16 +87,16 @@ impl Pattern {
         self.regex.is_some()
     }
 
-    /// Whether white space at the end of an attribute is left out of the comparison: yes, unless the pattern itself ends
-    /// with some. As in udev, the first alternative decides for all, and an empty pattern leaves nothing out.
+    /// Whether trailing white space of an attribute is ignored: unless the pattern itself ends with some. As in udev,
+    /// the first alternative decides for all, and an empty pattern ignores nothing.
     pub(crate) fn trims(&self) -> bool {
         let first = self.value.split('|').find(|text| !text.is_empty());
         first.is_some_and(|text| !text.ends_with([' ', '\t', '\n', '\r', '\x0b', '\x0c']))
     }
 }
 
-/// Whether the text has what globs have no use for: `.*`, `+`, `(`, or a backslash before something that means
-/// nothing to a glob.
+/// Whether the value contains what a glob does not use: `.*`, `+`, `(`, or a backslash before a character without
+/// meaning in a glob.
 fn looks_like_regex(value: &str) -> bool {
     let mut rest = value.chars().peekable();
     while let Some(c) = rest.next() {

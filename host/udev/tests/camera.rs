@@ -1,6 +1,6 @@
 //! A USB camera with two video nodes, as umockdev shows it to the libraries this process is linked with.
 //!
-//! umockdev works by preloading, so the test runs itself again inside.
+//! umockdev is a preloaded library, so the test runs itself again under it.
 
 use std::process::Command;
 
@@ -12,7 +12,7 @@ const VIDEO0: &str = "/devices/pci0000:00/0000:00:14.0/usb1/1-1/1-1:1.0/video4li
 
 type Outcome = Result<(), Box<dyn std::error::Error>>;
 
-/// Runs `test` of this file with the camera plugged in. False: it already does.
+/// Runs `test` of this file with the camera plugged in; false if this already is that run.
 fn goes_inside(test: &str) -> Result<bool, Box<dyn std::error::Error>> {
     if std::env::var_os(INSIDE).is_some() {
         return Ok(false);

@@ -1,4 +1,4 @@
-//! A real device comes and goes: found, heard of, gone.
+//! A real device is added and removed: events and searches follow.
 
 use std::process::Command;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use tokio::sync::broadcast::{Receiver, error::RecvError};
 /// Removes the device of a kernel name.
 type Remove = Box<dyn Fn(&str) -> io::Result<()>>;
 
-/// A device that this test made, removed when dropped.
+/// A device created by this test, removed on drop.
 struct Plugged {
     kernel: String,
     subsystem: &'static str,

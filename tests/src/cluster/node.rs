@@ -351,7 +351,7 @@ impl Node {
         })
     }
 
-    /// Waits until the node has so many of a resource to give.
+    /// Waits until the node has this amount of a resource allocatable.
     pub fn wait_allocatable(&self, resource: &str, count: u64) -> Result<()> {
         self.until(&format!("it has {count} of {resource}"), |node| {
             let all = node.pointer("/status/allocatable");

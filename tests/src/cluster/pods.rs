@@ -39,7 +39,7 @@ impl Container {
         self
     }
 
-    /// Asks for so many of an extended resource.
+    /// Requests this many of an extended resource.
     #[must_use]
     pub fn device(mut self, resource: &str, count: u64) -> Self {
         self.resources
@@ -47,7 +47,7 @@ impl Container {
         self
     }
 
-    /// As an init container it does not end before the pod's others begin, but runs beside them.
+    /// As an init container it keeps running while the pod's other containers run (a sidecar).
     #[must_use]
     pub fn sidecar(mut self) -> Self {
         self.goes_on = true;
@@ -85,7 +85,7 @@ impl Pod {
             spec: json!({
                 "automountServiceAccountToken": false,
                 "containers": containers,
-                // The cluster has no name server of its own.
+                // The cluster has no DNS server.
                 "dnsPolicy": "Default",
                 "restartPolicy": "Never",
                 "terminationGracePeriodSeconds": 1,

@@ -1,4 +1,4 @@
-//! Dates and times of cameras: seconds since 1970 from and to the calendar. Knows no clock of its own.
+//! Converts cameras' dates and times to seconds since 1970 and back. Reads no clock.
 
 /// A second in the time of a camera, counted from 1970-01-01T00:00:00Z.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -40,7 +40,7 @@ impl UtcTime {
         Self::new((year, i64::try_from(month).ok()? + 1, day), time)
     }
 
-    /// So many seconds later.
+    /// The time this many seconds later.
     #[must_use]
     pub fn plus(self, seconds: u64) -> Self {
         Self(self.0.saturating_add_unsigned(seconds))
@@ -66,7 +66,7 @@ fn days(year: i64, month: i64, day: i64) -> i64 {
     year * 365 + year / 4 - year / 100 + year / 400 + (month * 153 + 2) / 5 + day - 1 - 719_468
 }
 
-/// The date so many days after 1970-01-01 (`civil_from_days`, ibid.).
+/// The date this many days after 1970-01-01 (`civil_from_days`, ibid.).
 fn date(days: i64) -> (i64, i64, i64) {
     let days = days + 719_468;
     let era = days.div_euclid(146_097);

@@ -1,10 +1,10 @@
-//! Which of a camera's addresses stands for it, and what happens where that one cannot be used.
+//! Which of a camera's addresses identifies it, and what happens if that address cannot be used.
 
 use super::*;
 
 const INSIDE: &str = "http://192.168.254.1/onvif/device_service";
 
-/// A recorder at .9 with a network of its own behind it, whose address there it announces first.
+/// A recorder at .9 with a private network behind it, whose address it announces first.
 fn with_recorder(host: FakeHost) -> FakeHost {
     let xaddrs = format!("{INSIDE} {}", url(9));
     answering(host, "192.168.7.9:3702", mk_match(&uuid(9), &xaddrs))
@@ -78,7 +78,7 @@ fn a_first_address_that_answers_is_used_whatever_the_source_of_the_announcement(
 
 #[test]
 fn an_address_of_another_camera_is_not_used() {
-    // The recorder's network has the same numbers as the one it is on.
+    // The recorder's private network has the same addresses as the outer one.
     let xaddrs = format!("{} {}", url(10), url(9));
     let host = answering(
         mk_network(),
@@ -111,7 +111,7 @@ fn credentials_are_sent_to_the_source_of_the_answer() {
     assert_eq!((ids(&found), tokens.get()), (vec![id(9).as_str()], 3));
 }
 
-/// A device that announces itself without an address, and tells one to who asks for it by its name.
+/// A device that announces no address, and answers Resolve with one.
 fn with_shy(host: FakeHost, tells: bool) -> FakeHost {
     let asked = format!("<a:Address>urn:uuid:{}</a:Address>", uuid(9));
     host.udp_peer(GROUP, move |_, payload| {
@@ -152,7 +152,7 @@ fn a_device_that_announces_no_address_is_asked_for_one() {
         .unwrap();
     assert_eq!(ids(&found), [id(9)], "{:?}", host.skipped());
     assert!(host.skipped().is_empty(), "{:?}", host.skipped());
-    // Once it is known it is not asked again.
+    // A known device is not resolved again.
     let sent = datagrams(&host);
     for n in 1..4 {
         host.pass(Duration::from_secs(9));
@@ -185,7 +185,7 @@ fn a_device_that_tells_no_address_is_explained() {
     );
 }
 
-/// A camera that answers probes so long after them.
+/// A camera that answers probes after this time.
 fn with_late(host: FakeHost, n: u32, after: Duration) -> FakeHost {
     let from = format!("192.168.7.{n}:3702").parse().unwrap();
     let host = host.udp_peer(GROUP, move |_, _| {
@@ -202,12 +202,12 @@ fn with_late(host: FakeHost, n: u32, after: Duration) -> FakeHost {
 fn a_camera_that_answers_late_is_found_and_explained() {
     const WHY: &str = "discoveryTimeoutSeconds: answers a probe after 3.0 s, and 1 s are waited; it is looked for so long once in a while: set 4";
     let late = Duration::from_secs(3);
-    // Alone, at the first look.
+    // As the only camera it is found in the first scan.
     let host = with_late(mk_network(), 9, late);
     let found = call("").run(&host).unwrap();
     assert_eq!(ids(&found), [id(9)]);
     assert_eq!(reasons(&host, &uuid(9)), [WHY]);
-    // Beside others, whom it does not keep waiting, after a quarter of an hour; and again after each.
+    // Among others it is found in the first scan after every quarter of an hour, and delays no other.
     let host = with_camera(with_late(mk_network(), 9, late), 10);
     let mut found = call("").run(&host).unwrap();
     assert_eq!(ids(&found), [id(10)]);
@@ -244,7 +244,7 @@ fn a_camera_that_answers_to_the_group_is_found_and_explained() {
             "announcement: answers probes to the group and not to who asks, which is taken for a greeting"
         ]
     );
-    // Once it is known its answers cost nothing.
+    // The answers of a known camera cause no work.
     let asked = requests(&host).len();
     host.pass(Duration::from_millis(5_200));
     let found = next(&found, "", vec![reply()]).run(&host).unwrap();

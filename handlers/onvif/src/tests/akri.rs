@@ -1,8 +1,8 @@
-//! Configurations as Akri's users have them: the ids, and the names and values of all properties.
+//! Configurations of Akri's users give the same ids, names and values.
 
 use super::*;
 
-/// A network with an open camera, one at two addresses of its own, and one that tells its interfaces for a password.
+/// A network with an open camera, one with two addresses, and one that tells its interfaces only with a password.
 fn mk_site() -> FakeHost {
     let announced = |n: u32, name: &str, xaddrs: &str| {
         let text = String::from_utf8(mk_match(&uuid(n), xaddrs)).unwrap();
@@ -37,7 +37,7 @@ fn mk_site() -> FakeHost {
         })
 }
 
-/// What the chart makes of its values: filters with and without items, and much white space.
+/// Details as rendered by Akri's chart: filters with and without items, and much white space.
 fn mk_details(ips: &str, macs: &str, scopes: &str, more: &str) -> String {
     format!(
         "ipAddresses: \n  action: {ips}\nmacAddresses:\n  action: {macs}\nscopes:\n  action: {scopes}\n{more}\n\n"
@@ -85,7 +85,7 @@ fn configurations_of_akri_give_the_same_instances() {
             mk_details(NONE, "Include\n  items:\n  - 00:11:22:33:44:0A", NONE, ""),
             &[10],
         ),
-        // Who does not tell is dropped by a filter that excludes somebody else.
+        // A camera that does not tell the value is dropped by any filter on it.
         (
             mk_details(NONE, "Exclude\n  items:\n  - 00:11:22:33:44:0A", NONE, ""),
             &[9],
@@ -130,7 +130,7 @@ fn configurations_of_akri_give_the_same_instances() {
             .devices()
             .iter()
             .map(|device| {
-                // Akri's handler shares all its devices, and so does the description of this one.
+                // Akri's handler shares all its devices, and so does this one.
                 assert_eq!(device.shared, None);
                 assert!(device.mounts.is_empty() && device.device_nodes.is_empty());
                 (device.id.clone(), device.properties.clone())

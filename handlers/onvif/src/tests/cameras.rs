@@ -1,11 +1,11 @@
-//! Cameras as they are, and what is made of them.
+//! Typical cameras and the devices they become.
 
 use leafhost_sdk::Budget;
 use leafhost_sdk::testing::budget;
 
 use super::*;
 
-/// What becomes of a camera at 192.168.7.9 that answers with these addresses.
+/// The result for a camera at 192.168.7.9 that announces these addresses.
 fn found_with(details: &str, xaddrs: &str) -> (Vec<String>, FakeHost) {
     let host = answering(mk_network(), "192.168.7.9:3702", mk_match(&uuid(9), xaddrs));
     let host = with_service(host, 9);
@@ -141,7 +141,7 @@ fn one_address_identifies_the_camera_whichever_of_them_answer() {
         url(9)
     );
     assert_eq!(found_with("", &both).0, [url(9)]);
-    // That it does not answer makes no other one stand for it but that which the answer came from.
+    // If the first address does not answer, only the announcement's source is tried.
     let dead = format!("http://192.168.7.77{SERVICE} {}", url(10));
     let (urls, host) = found_with("", &dead);
     assert!(urls.is_empty());
@@ -262,7 +262,7 @@ fn filters_work_as_in_akri_and_explain_what_they_drop() {
         let said = reasons(&host, "");
         assert_eq!(said.is_empty(), kept, "{said:?}");
         assert!(said.iter().all(|one| one.contains(reason)), "{said:?}");
-        // A camera that is filtered out is not even greeted again, and still named.
+        // A filtered camera is not even pinged again, and still explained.
         let asked = requests(&host).len();
         host.pass(Duration::from_secs(9));
         found = next(&found, details, vec![Event::Timer])
@@ -295,7 +295,7 @@ fn a_camera_that_hides_an_address_is_dropped_by_a_filter_on_it() {
 
 #[test]
 fn a_camera_that_ignores_one_probe_is_found_by_the_other() {
-    // Hikvision's answer to a probe it takes for wrong.
+    // Hikvision's answer to a probe that it considers invalid.
     let fault = mk_message(
         "fault",
         "<E:Fault><E:Code><E:Value>E:Sender</E:Value><E:Subcode><E:Value>d:MatchingRuleNotSupported</E:Value></E:Subcode></E:Code><E:Reason><E:Text>the xml format error</E:Text></E:Reason></E:Fault>",

@@ -1,4 +1,4 @@
-//! Who is told what of a password.
+//! Which hosts are sent credentials.
 
 use super::*;
 
@@ -9,7 +9,7 @@ fn secretive(call: Call<Onvif>) -> Call<Onvif> {
         .secret("password_default", PASSWORD)
 }
 
-/// A camera at `at` that wants a password for all but the time, and what it was sent with one.
+/// A camera at `at` that wants a password for everything but the time, and the digests it was sent.
 fn with_locked(host: FakeHost, at: &str) -> (FakeHost, Rc<Cell<usize>>) {
     let proofs = Rc::new(Cell::new(0));
     let counted = Rc::clone(&proofs);
@@ -59,7 +59,7 @@ fn a_camera_that_announces_its_own_address_is_sent_a_digest() {
 
 #[test]
 fn an_address_announced_by_another_host_is_sent_no_credentials() {
-    // Somebody at .66 says that the camera is at .9, and the other way round: none of it proves who is there.
+    // A host at .66 announces the camera at .9, and the reverse: neither proves who is there.
     for (source, at) in [("192.168.7.66", 9), ("192.168.7.9", 66)] {
         let host = answering(
             mk_network(),
@@ -125,7 +125,7 @@ fn problems_of_credentials_are_logged_once_and_without_values() {
 
 #[test]
 fn a_wrong_password_is_not_tried_again_for_a_quarter_of_an_hour() {
-    // Wrong passwords lock accounts. It refuses from the first question on, or from the second.
+    // Wrong passwords lock accounts. The camera refuses from the first or from the second request on.
     for first in [true, false] {
         let proofs = Rc::new(Cell::new(0));
         let counted = Rc::clone(&proofs);
@@ -168,7 +168,7 @@ fn a_wrong_password_is_not_tried_again_for_a_quarter_of_an_hour() {
         }
         assert_eq!(proofs.get(), 2, "{first}");
         assert!(!reasons(&host, &url(9)).is_empty());
-        // What the operator changed is tried at once.
+        // Changed credentials are tried at once.
         host.pass(Duration::from_secs(9));
         found = secretive(next(&found, "", vec![Event::Changed]))
             .run(&host)
@@ -184,7 +184,7 @@ fn a_wrong_password_is_not_tried_again_for_a_quarter_of_an_hour() {
 
 #[test]
 fn a_cameras_earlier_answers_stay_while_credentials_are_not_tried() {
-    // Its user may read all but the scopes.
+    // Its user may read everything but the scopes.
     let proofs = Rc::new(Cell::new(0));
     let counted = Rc::clone(&proofs);
     let host = announced(mk_network(), 9);

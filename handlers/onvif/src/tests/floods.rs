@@ -1,14 +1,14 @@
-//! Floods: they withdraw nobody, and who came in one is found within three probes after it.
+//! Floods of datagrams withdraw no camera, and a camera that appears during one is found within three probes after it.
 
 use super::*;
 
-/// What a flood is made of, by the number of the datagram.
+/// The n-th datagram of a flood.
 type Drop = fn(u32) -> (String, Vec<u8>);
 
-/// As many datagrams as are sent in a flood.
+/// The number of datagrams of a flood.
 const FLOOD: u32 = 100_000;
 
-/// Answers the first probe of each look with a flood while the switch is on.
+/// Answers the first probe of each scan with a flood while the switch is on.
 fn flooding(host: FakeHost, is_on: &Rc<Cell<bool>>, drop: Drop) -> FakeHost {
     let is_on = Rc::clone(is_on);
     host.udp_peer(GROUP, move |_, payload| {
@@ -89,7 +89,7 @@ fn a_flood_of_probe_answers_withdraws_no_camera_and_a_new_one_is_found_after_it(
             found = next(&found, "", vec![Event::Timer]).run(&host).unwrap();
             all.extend(ids(&found).into_iter().map(str::to_owned));
         }
-        // Known by now, or since a look in the flood.
+        // The camera is known now or since a scan during the flood.
         let again = call("").run(&host).unwrap();
         assert_eq!(ids(&again), [id(10), id(9)], "{name}");
         assert!(
@@ -110,7 +110,7 @@ fn a_flood_of_hellos_prevents_neither_new_cameras_nor_full_scans() {
     let began = host.now();
     let mut all = Vec::new();
     is_new.set(true);
-    // As many as a call hears, and a call as soon as the one before has ended.
+    // As many as a call receives, and each call follows at once.
     let mut n = 0_u32;
     while host.now().saturating_sub(began) < Duration::from_mins(1) {
         let hellos = (0..64).map(|_| {
@@ -131,7 +131,7 @@ fn a_flood_of_hellos_prevents_neither_new_cameras_nor_full_scans() {
         all.extend(ids(&found).into_iter().map(str::to_owned));
         host.pass(Duration::from_millis(100));
     }
-    // The looks at everything go on, no more of them than without the flood.
+    // Full scans continue, no more often than without the flood.
     let looks = (datagrams(&host) - sent) / sent;
     assert!((3..=6).contains(&looks), "{looks}");
     assert!(all.contains(&id(10)), "{all:?}");
@@ -152,7 +152,7 @@ fn a_flood_of_byes_withdraws_no_camera_and_causes_few_requests() {
         assert_eq!(found.devices, Devices::Unchanged);
         host.pass(Duration::from_millis(100));
     }
-    // Each camera once in five seconds.
+    // Each camera is asked once in five seconds.
     let asked = requests(&host).len() - before;
     assert!(asked <= 3 * 32, "{asked}");
 }

@@ -1,4 +1,4 @@
-//! Networks that mean harm: nothing costs more than its limit, withdraws a camera or keeps one away.
+//! Hostile networks: nothing exceeds its limit, withdraws a camera or hides one.
 
 use super::*;
 
@@ -247,7 +247,7 @@ fn harmful_answers_of_a_camera_are_explained() {
         assert_eq!(ids(&found), [id(9)], "{words}");
         let said = reasons(&host, &url(66));
         assert!(said[0].contains(words), "{words}: {said:?}");
-        // Nor does it withdraw the other one later.
+        // It does not withdraw the other camera later either.
         for _ in 0..3 {
             host.pass(Duration::from_secs(9));
             found = next(&found, "", vec![Event::Timer]).run(&host).unwrap();
@@ -321,7 +321,7 @@ fn a_camera_stays_when_a_forged_announcement_describes_it_differently() {
     let is_forged = Rc::new(Cell::new(false));
     let switch = Rc::clone(&is_forged);
     let host = with_camera(mk_network(), 9).udp_peer(GROUP, move |_, _| {
-        // The same camera without the scope the operator wants, and at a port that sorts before.
+        // The same camera without the wanted scope, and at a port that sorts first.
         let payload = String::from_utf8(mk_match(&uuid(9), "http://192.168.7.9:1/")).unwrap();
         let answer = |payload: String| UdpAnswer {
             after: Duration::ZERO,

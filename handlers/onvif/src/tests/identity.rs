@@ -1,4 +1,4 @@
-//! Devices that are named by their endpoint references alone: they stay where addresses change.
+//! Devices named by their endpoint references alone keep their identity when addresses change.
 
 use leafhost_sdk::Health;
 
@@ -10,10 +10,10 @@ fn urn(n: u32) -> String {
     format!("urn:uuid:{}", uuid(n))
 }
 
-/// Where cameras are: at which address, and which number each has.
+/// The number of the camera at each address.
 type Places = Rc<std::cell::RefCell<Vec<(u32, u32)>>>;
 
-/// Cameras that are where they are said to be just now, and how many tokens were told at each address.
+/// Cameras at changeable addresses, and the number of tokens sent to each address.
 fn mk_cameras(at: &[u32], places: &Places) -> (FakeHost, Rc<std::cell::RefCell<Vec<u32>>>) {
     let tokens = Rc::new(std::cell::RefCell::new(Vec::new()));
     let mut host = mk_network();
@@ -98,7 +98,7 @@ fn a_camera_with_a_new_address_is_the_same_device_and_is_sent_credentials_at_onc
         found = look(&host, &found, events);
         assert!(found.departed.is_empty());
         if is_lost {
-            // Where nothing is heard of the new address the next look finds it.
+            // Without a Hello from the new address the next scan finds it.
             assert_eq!(found.devices, Devices::Unchanged);
             found = look(&host, &found, vec![Event::Timer]);
         }
@@ -123,7 +123,7 @@ fn a_camera_with_a_new_address_is_the_same_device_and_is_sent_credentials_at_onc
             url(9)
         );
         assert_eq!(device(&found), Some(Health::Unhealthy(why)));
-        // That is told for a minute.
+        // The health reports it for a minute.
         let mut told = found.clone();
         for _ in 0..7 {
             found = look(&host, &found, vec![Event::Timer]);
@@ -171,7 +171,7 @@ fn a_host_that_claims_a_present_cameras_reference_is_neither_the_device_nor_sent
         "{:?}",
         host.skipped()
     );
-    // A greeting is a question to both; the one that was there first answers.
+    // A Hello leads to requests to both; the known camera answers.
     let forged = mk_datagram("192.168.7.66:3702", payload);
     found = look(&host, &found, vec![forged]);
     assert_eq!(found.devices, Devices::Unchanged);

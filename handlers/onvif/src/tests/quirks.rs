@@ -1,15 +1,15 @@
-//! What real cameras do otherwise than the standards, each in a whole call.
+//! Deviations of real cameras from the standards, each in a whole call.
 
 use super::*;
 
-/// The text of the first element with this name, whatever its prefix.
+/// The text of the first element with this local name.
 fn text_of(payload: &[u8], name: &str) -> String {
     let payload = String::from_utf8_lossy(payload);
     let (_, rest) = payload.split_once(&format!(":{name}>")).unwrap();
     rest.split('<').next().unwrap().to_owned()
 }
 
-/// A message that answers a probe, with these prefixes and this inside.
+/// A probe answer with these prefixes and this content.
 fn mk_reply(declared: &str, header: &str, matches: &str) -> Vec<u8> {
     format!(
         "<E:Envelope xmlns:E='http://www.w3.org/2003/05/soap-envelope' xmlns:a='http://schemas.xmlsoap.org/ws/2004/08/addressing' \
@@ -272,7 +272,7 @@ fn a_camera_that_accepts_only_one_form_of_probe_is_found() {
 
 #[test]
 fn open_operations_are_read_and_locked_ones_explained() {
-    // Which questions want credentials differs from maker to maker.
+    // Manufacturers differ in which requests want credentials.
     for (open, mac, manufacturer, scope, trouble) in [
         (
             &["GetNetworkInterfaces"][..],
@@ -481,7 +481,7 @@ fn a_camera_gets_four_requests_and_no_stream_request() {
         answer(9, request).into()
     });
     call("").run(&host).unwrap();
-    // The address of a stream may have the password in it.
+    // A stream's address may contain the password.
     assert_eq!(
         *asked.borrow(),
         [

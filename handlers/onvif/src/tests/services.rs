@@ -1,10 +1,10 @@
-//! Cameras whose services refuse, fall silent or lose what is sent, while they are there.
+//! Cameras that are present while their services refuse, fail or lose packets.
 
 use leafhost_sdk::Health;
 
 use super::*;
 
-/// What somebody's service does.
+/// The behaviour of a camera's service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Service {
     Open,
@@ -17,7 +17,7 @@ enum Service {
     Broken,
 }
 
-/// A camera at .9 that answers probes while `is_heard`, and whose service does what is said.
+/// A camera at .9 that answers probes while `is_heard`, and whose service behaves as set.
 fn with_moods(host: FakeHost, is_heard: &Rc<Cell<bool>>, mood: &Rc<Cell<Service>>) -> FakeHost {
     let (is_heard, mood) = (Rc::clone(is_heard), Rc::clone(mood));
     let host = host.udp_peer(GROUP, move |_, _| {
@@ -51,7 +51,7 @@ fn mk_camera(mood: Service) -> (FakeHost, Rc<Cell<bool>>, Rc<Cell<Service>>) {
     (host, is_heard, mood)
 }
 
-/// The devices of the session after a look ten seconds later, and what the look answered.
+/// The session's devices after a scan ten seconds later, and that scan's answer.
 fn look(host: &FakeHost, details: &str, found: &Discovery, known: &mut Discovery) -> Discovery {
     let wake = found.wakes().iter().find_map(|wake| match wake {
         Wake::After(time) => Some(u64::from(*time)),
@@ -101,7 +101,7 @@ fn a_camera_that_wants_a_password_for_the_time_is_present_while_it_refuses() {
         .run(&host)
         .unwrap();
     assert_eq!(ids(&found), [id(9)], "{:?}", host.skipped());
-    // It stops to answer probes; later its password is changed, and it is heard again.
+    // It stops answering probes; later its password is changed, and it answers again.
     for n in 0..200 {
         is_heard.set(n >= 100);
         is_changed.set(n >= 50);
@@ -115,7 +115,7 @@ fn a_camera_that_wants_a_password_for_the_time_is_present_while_it_refuses() {
         .unwrap();
         assert_eq!(found.devices, Devices::Unchanged, "{n}");
     }
-    // Four with which it told all, and one each quarter of an hour at most.
+    // Four for the complete answers, then at most one per quarter of an hour.
     assert!((5..=8).contains(&tokens.get()), "{}", tokens.get());
 }
 
@@ -130,7 +130,7 @@ fn a_cameras_earlier_answers_survive_later_failures() {
         let (host, _, mood) = mk_camera(Service::Open);
         let mut found = secretive(call(DETAILS)).run(&host).unwrap();
         mood.set(later);
-        // What it told is old after a quarter of an hour; the operator may change something sooner.
+        // Its answers are outdated after a quarter of an hour, or earlier if the operator changes something.
         for event in [Event::Timer, Event::Changed, Event::Timer, Event::Timer] {
             host.pass(Duration::from_mins(16));
             found = secretive(next(&found, DETAILS, vec![event]))
@@ -167,7 +167,7 @@ fn a_camera_whose_service_fails_while_it_answers_probes_is_unhealthy_until_it_se
             "it answers probes, but GetSystemDateAndTime: answers with HTTP status 503",
         ),
     ] {
-        // Of many one fails.
+        // One request of many fails.
         let mut host = mk_network();
         for n in 10..30 {
             host = with_camera(host, n);
@@ -199,7 +199,7 @@ fn a_camera_whose_service_fails_while_it_answers_probes_is_unhealthy_until_it_se
             Some(Health::Unhealthy(reason.to_owned())),
             "{mood:?}"
         );
-        // For as long as it lasts: it is neither left out nor forgotten.
+        // While that lasts it is neither left out nor forgotten.
         for _ in 0..120 {
             found = look(&host, "", &found, &mut known);
             assert_eq!(found.devices, Devices::Unchanged, "{mood:?}");
@@ -212,7 +212,7 @@ fn a_camera_whose_service_fails_while_it_answers_probes_is_unhealthy_until_it_se
             assert!(passed < Duration::from_secs(45), "{mood:?}: {passed:?}");
         }
         assert_eq!(known.devices().len(), 21);
-        // Where it does not answer probes either it is left out, as ever.
+        // If it does not answer probes either, it is left out.
         switch.set(mood);
         is_heard.set(false);
         while health(&known).is_some() {
@@ -280,7 +280,7 @@ fn a_slow_camera_is_healthy_in_every_scan() {
     }
 }
 
-/// Numbers that look random and are the same every time (Marsaglia, xorshift).
+/// Reproducible pseudo-random numbers (Marsaglia, xorshift).
 fn random(state: &Cell<u64>) -> u64 {
     let mut x = state.get();
     x ^= x << 13;
@@ -313,7 +313,7 @@ fn with_a_third_of_packets_lost_every_camera_is_found_within_half_a_minute_and_n
             });
             let is_lost_here = is_lost(&state);
             host = host.http_server(&format!("http://192.168.7.{n}:80"), move |request| {
-                // A lost packet is sent again after a second, a greeting has one or two.
+                // A lost packet is resent after a second; a ping is sent once or twice.
                 if is_lost_here() {
                     HttpAnswer {
                         after: Duration::from_hours(1),

@@ -20,7 +20,7 @@ fn matches(payload: &[u8]) -> Vec<Announcement> {
     }
 }
 
-/// A match with this inside, in an envelope with prefixes nobody else uses.
+/// A match with this content, in an envelope with unusual prefixes.
 fn mk_match(inside: &str) -> Vec<u8> {
     format!(
         r#"<x:Envelope xmlns:x="http://www.w3.org/2003/05/soap-envelope" xmlns:y="http://schemas.xmlsoap.org/ws/2005/04/discovery" xmlns:z="http://schemas.xmlsoap.org/ws/2004/08/addressing"><x:Header><z:ReplyTo><z:Address>http://schemas.xmlsoap.org/ws/2004/08/addressing/role/anonymous</z:Address></z:ReplyTo></x:Header><x:Body><y:ProbeMatches><y:ProbeMatch><z:EndpointReference><z:Address>uuid:a</z:Address></z:EndpointReference>{inside}</y:ProbeMatch></y:ProbeMatches></x:Body></x:Envelope>"#
@@ -133,7 +133,7 @@ fn hello_and_bye_are_read() {
 
 #[test]
 fn lists_are_separated_by_any_white_space() {
-    // As Axis wraps them.
+    // Line breaks as Axis sends them.
     let payload = mk_match(
         "<y:XAddrs>http://192.168.7.9/a\n      https://192.168.7.9/a\t http://169.254.9.9/a\r\n https://169.254.9.9/a\n</y:XAddrs>\
          <y:Scopes>\n onvif://www.onvif.org/name/Py%20Cam\n onvif://www.onvif.org/type/ptz </y:Scopes>",

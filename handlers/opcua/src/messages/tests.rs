@@ -10,7 +10,7 @@ use opcua_types::{
 use super::reader::FAULT;
 use super::*;
 
-/// What stands behind the frame of a recorded answer.
+/// The body of a recorded answer.
 fn body(recorded: &[u8], frame: usize) -> &[u8] {
     &recorded[frame..]
 }
@@ -114,13 +114,13 @@ fn truncated_recorded_answers_do_not_panic() {
         for end in 0..recorded.len() {
             let cut = &recorded[..end];
             assert!(servers(cut).is_err() && endpoints(cut).is_err(), "{end}");
-            // The lifetime and the nonce behind its numbers are not looked at.
+            // The lifetime and the nonce after the numbers are not read.
             assert!(channel(cut).is_err() || end >= recorded.len() - 16, "{end}");
         }
     }
 }
 
-/// The request as the library reads it, less its time.
+/// The request as parsed by the library, without its time.
 fn read_back<T: BinaryDecodable + MessageInfo>(bytes: &[u8]) -> T {
     let owned = ContextOwned::new(
         NamespaceMap::new(),
@@ -242,7 +242,7 @@ fn every_encoding_of_an_id_is_read() {
     }
 }
 
-/// An answer's beginning: its id and a header with that status and those bytes behind it.
+/// The beginning of an answer: its id and a header with this status and these bytes.
 fn mk_answer(id: u16, status: u32, rest: &[u8]) -> Vec<u8> {
     let mut bytes = vec![1, 0];
     bytes.extend(id.to_le_bytes());
@@ -330,7 +330,7 @@ fn an_unknown_application_type_leaves_the_others_readable() {
 #[derive(Clone)]
 enum Part {
     Bytes(Vec<u8>),
-    /// What stands before texts and arrays.
+    /// The length of a text or array.
     Length(u32),
 }
 
@@ -339,7 +339,7 @@ fn text(text: &str) -> [Part; 2] {
     [Part::Length(length), Part::Bytes(text.as_bytes().to_vec())]
 }
 
-/// An `ApplicationDescription` with these words in it.
+/// An `ApplicationDescription` with these texts.
 fn mk_application(words: &str) -> Vec<Part> {
     let mut parts = [text(words), text(words)].concat();
     parts.push(Part::Bytes(vec![3]));
@@ -351,7 +351,7 @@ fn mk_application(words: &str) -> Vec<Part> {
     parts
 }
 
-/// The three lists, each with one thing in which all texts are these words.
+/// The three lists, each with one item in which all texts are these bytes.
 fn mk_lists(words: &str) -> [Vec<Part>; 3] {
     let header = |id: u16| {
         let begin = Part::Bytes([mk_answer(id, 0, &[]), vec![0]].concat());
@@ -399,7 +399,7 @@ fn written(parts: &[Part]) -> Vec<u8> {
     bytes.collect::<Vec<_>>().concat()
 }
 
-/// How many things the list has.
+/// The number of items of the list.
 fn read_list(bytes: &[u8]) -> Result<usize, Error> {
     match u16::from_le_bytes([bytes[2], bytes[3]]) {
         425 => servers(bytes).map(|list| list.items.len()),

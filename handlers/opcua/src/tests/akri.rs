@@ -6,7 +6,7 @@ use opcua_types::ApplicationType;
 use super::fake::{Fake, application};
 use super::{connections, discover, ids, reason};
 
-/// What of a server's own list becomes of its URL, as in Akri: its host where it is known, else the configured URL and the path.
+/// The URL of a server's own entry, as in Akri: its host if it can be resolved, else the configured URL with the path.
 #[test]
 fn a_server_has_the_url_it_has_in_akri() {
     for (configured, listed, id) in [
@@ -40,7 +40,7 @@ fn a_server_has_the_url_it_has_in_akri() {
             "opc.tcp://lost:4840/",
             "opc.tcp://10.1.2.3:4840/",
         ),
-        // Behind a mapped port: what was asked is what leads there.
+        // Behind a mapped port the requested URL is the one that works.
         (
             "opc.tcp://10.1.2.3:4840/",
             "opc.tcp://lost:14840/UA",
@@ -51,7 +51,7 @@ fn a_server_has_the_url_it_has_in_akri() {
             "opc.tcp://lost:4840/UA",
             "opc.tcp://plc:4840/UA",
         ),
-        // Unlike in Akri, which publishes what leads nowhere.
+        // Akri would publish an unreachable URL.
         (
             "opc.tcp://10.1.2.3:4840/",
             "opc.tcp://0.0.0.0:4840/UA",
@@ -112,7 +112,7 @@ fn hosts_are_rewritten_as_the_details_say() {
             "opc.tcp://10.9.9.9:4842/",
             Ok("opc.tcp://10.1.2.3:4842/"),
         ),
-        // Somebody else listens there, or it is the discovery server itself.
+        // Another server listens there, or the discovery server itself.
         (
             "unresolvable",
             "opc.tcp://lost:4840/a",

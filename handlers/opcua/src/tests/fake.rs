@@ -1,4 +1,4 @@
-//! A server made of bytes: recorded where they are always the same, encoded by the library where a test chooses them.
+//! A fake server: replays recorded bytes where they are constant, and encodes with the library what a test chooses.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -74,7 +74,7 @@ impl Fake {
         self
     }
 
-    /// Lists a server as one that has registered does.
+    /// Lists a server as a registered one.
     pub fn knows(self, uri: &str, name: &str, url: &str) -> Self {
         self.lists(application(uri, name, ApplicationType::Server, &[url]))
     }
@@ -115,31 +115,31 @@ impl Fake {
         self
     }
 
-    /// Has endpoints only for who asks with that URL.
+    /// Lists endpoints only for requests with this URL.
     pub fn endpoints_by(mut self, url: &str) -> Self {
         self.endpoints_by = Some(url.to_owned());
         self
     }
 
-    /// Sends that instead of a channel, and hangs up.
+    /// Answers the request for a channel with these bytes and closes the connection.
     pub fn refuses(mut self, answer: Vec<u8>) -> Self {
         self.refusal = Some(answer);
         self
     }
 
-    /// Answers that it has no such service when its endpoints are asked for.
+    /// Answers GetEndpoints with a fault.
     pub fn faults_at_endpoints(mut self) -> Self {
         self.no_endpoints = true;
         self
     }
 
-    /// Lists itself by the URL it is asked by, as a discovery server of node-opcua does.
+    /// Lists itself by the requested URL, as node-opcua's discovery server does.
     pub fn calls_itself_as_asked(mut self) -> Self {
         self.by_its_url = true;
         self
     }
 
-    /// Answers so when it is asked what it knows from the network.
+    /// Answers FindServersOnNetwork with this.
     pub fn faults_at_records(mut self, status: StatusCode) -> Self {
         self.no_records = Some(status);
         self
@@ -153,7 +153,7 @@ impl Fake {
         })
     }
 
-    /// Answers every service so.
+    /// Answers every service with this.
     pub fn faults(mut self, status: StatusCode) -> Self {
         self.fault = Some(status);
         self
@@ -165,13 +165,13 @@ impl Fake {
         self
     }
 
-    /// Takes its time for every answer but the hello.
+    /// Delays every answer but the one to Hello.
     pub fn slow(mut self, time: Duration) -> Self {
         self.slow = time;
         self
     }
 
-    /// Puts it on the network.
+    /// Adds it to the network.
     pub fn at(self, host: FakeHost, address: &str) -> FakeHost {
         let fake = Rc::new(self);
         host.tcp_server(address, move || {
@@ -180,7 +180,7 @@ impl Fake {
         })
     }
 
-    /// What it does when these bytes come.
+    /// The reaction to these bytes.
     pub fn react(&self, bytes: &[u8]) -> TcpReaction {
         if let (Some(refusal), true) = (&self.refusal, bytes.starts_with(b"OPN")) {
             return TcpReaction {

@@ -1,4 +1,4 @@
-//! Peers that want to do harm.
+//! Hostile peers.
 
 use std::net::Ipv4Addr;
 use std::time::Duration;
@@ -19,7 +19,7 @@ fn mk_host() -> FakeHost {
     good.at(FakeHost::new(), "10.1.2.3:4840")
 }
 
-/// A server that behaves up to its list, which is these bytes.
+/// A server that behaves until its list, which is these bytes.
 fn lists(host: FakeHost, bytes: Vec<u8>) -> FakeHost {
     host.tcp_server("10.6.6.6:4840", move || {
         let bytes = bytes.clone();
@@ -35,13 +35,13 @@ fn lists(host: FakeHost, bytes: Vec<u8>) -> FakeHost {
     })
 }
 
-/// Finds the good server, and gives the reason why the other one is none.
+/// Finds the good server; returns why the other one is left out.
 fn withstands(host: &FakeHost) -> String {
     let call = Call::<OpcUa>::new(&details(&[HOSTILE, GOOD], ""));
     let found = call.run(host).unwrap();
     assert_eq!(ids(&found), [GOOD]);
     let why = reason(host, HOSTILE);
-    // What would be larger than a bound may still hold what is known.
+    // A truncated answer may still list known servers.
     let bound = [
         "longer than 4194304",
         "more than 256",
@@ -118,7 +118,7 @@ fn a_server_that_answers_byte_by_byte_delays_no_other() {
     assert!(why.contains("no hello within 3 s"), "{why}");
     assert!(host.now() <= Duration::from_secs(4), "{:?}", host.now());
 
-    // A hello in time, and then a byte a second.
+    // Acknowledges in time, then sends a byte a second.
     let host = mk_host().tcp_server("10.6.6.6:4840", || {
         Box::new(|request| TcpReaction {
             send: match request.get(..3) {
@@ -133,7 +133,7 @@ fn a_server_that_answers_byte_by_byte_delays_no_other() {
     assert!(why.contains("took longer than 6 s"), "{why}");
 }
 
-/// A list that announces so many servers and repeats one as often as fits.
+/// A list that announces this many servers and repeats one as often as fits.
 fn mk_list(announced: u32, times: usize) -> Vec<u8> {
     let own = fake::application(
         "urn:lds",
@@ -175,7 +175,7 @@ fn a_discovery_server_that_lists_itself_a_million_times_is_one_device() {
             .iter()
             .any(|reason| reason.contains("lists more servers than are looked at"))
     );
-    // And a million records of the network that are itself.
+    // A million network records of itself.
     let mut lds = Fake::discovery(HOSTILE);
     for _ in 0..10_000 {
         lds = lds.recorded(HOSTILE);
@@ -195,7 +195,7 @@ fn a_list_never_causes_connections_to_this_machine() {
         ("opc.tcp://a.localhost.:4842/", "10.6.6.6:4842"),
         ("opc.tcp://0.0.0.0:4842/", "10.6.6.6:4842"),
         ("opc.tcp://[::]:4842/", "10.6.6.6:4842"),
-        // Names that lead here, which a peer may well have: the machine that listed them calls itself so.
+        // Names that resolve to this node, which a peer may legitimately list for itself.
         ("opc.tcp://here:4842/", "10.6.6.6:4842"),
         ("opc.tcp://127.1:4842/", "10.6.6.6:4842"),
     ] {
@@ -217,7 +217,7 @@ fn a_list_never_causes_connections_to_this_machine() {
     }
 }
 
-/// A discovery server that lists so many servers at addresses where nobody answers.
+/// A discovery server that lists this many servers at addresses without a host.
 fn mk_flood(host: FakeHost, times: u32) -> FakeHost {
     let mut lds = Fake::discovery(HOSTILE);
     let mut host = host;
@@ -238,7 +238,7 @@ fn a_list_of_many_dead_servers_neither_withdraws_known_nor_hides_new_servers() {
             .endpoint("urn:a")
             .at(lds.at(host, "10.1.2.3:4840"), "10.1.2.4:4840")
     };
-    // The new one comes in its turn, not after a thousand others.
+    // The new server is asked in its turn, not after a thousand others.
     let host = mk_flood(lds(FakeHost::new()), 999);
     let found = call().run(&host).unwrap();
     assert!(
@@ -252,7 +252,7 @@ fn a_list_of_many_dead_servers_neither_withdraws_known_nor_hides_new_servers() {
             .iter()
             .any(|skipped| skipped.reason.contains("the others follow"))
     );
-    // The known one comes first, at once.
+    // The known server is asked first.
     let host = mk_flood(lds(FakeHost::new()), 999);
     let again = call()
         .cursor(found.cursor.clone().unwrap())
@@ -265,7 +265,7 @@ fn a_list_of_many_dead_servers_neither_withdraws_known_nor_hides_new_servers() {
         .find(|contact| contact.to == "tcp 10.1.2.4:4840")
         .unwrap();
     assert_eq!(contact.at, Duration::ZERO);
-    // Who was silent comes last, so that all have been asked after three calls.
+    // Silent servers are asked last, so that all are asked within three calls.
     let mut cursor = again.cursor.clone().unwrap();
     let mut tried: std::collections::BTreeSet<String> = connections(&host).into_iter().collect();
     for _ in 0..2 {

@@ -36,14 +36,14 @@ fn an_unchanged_server_gets_few_requests_and_the_answer_is_unchanged() {
         again(&mk_host("B"), &urls, &second).devices,
         Devices::Unchanged
     );
-    // A new name, known endpoints.
+    // The name has changed, and the endpoints are known.
     let third = again(&mk_host("C"), &urls, &second);
     assert_eq!(third.devices().len(), 2);
     assert_eq!(
         third.devices()[1].get_attribute("modeNone"),
         Some(&true.into())
     );
-    // One gone: left out, which is all that silence says.
+    // One server is gone and left out.
     let gone = lds.clone().at(FakeHost::new(), "10.1.2.3:4840");
     let fourth = again(&gone, &urls, &second);
     assert!(
@@ -51,7 +51,7 @@ fn an_unchanged_server_gets_few_requests_and_the_answer_is_unchanged() {
         "{fourth:?}"
     );
     assert_eq!(fourth.departed, Vec::<String>::new());
-    // An agent that starts anew wants them all.
+    // A restarted agent needs all of them.
     let call = Call::<OpcUa>::new(&details(&urls, "")).cursor(second.cursor.clone().unwrap());
     assert_eq!(call.run(&mk_host("B")).unwrap().devices().len(), 2);
 }
@@ -94,7 +94,7 @@ fn known_servers_stay_if_not_all_devices_fit() {
     assert!(reason(&host, urls[1]).contains("more servers than an answer"));
 }
 
-/// A server whose first connection is lost, and every one if it is `gone`.
+/// A server whose first connection is lost, or every one if it is `gone`.
 fn mk_shaky(address: &str, gone: bool) -> FakeHost {
     let lost = std::cell::Cell::new(0);
     let fake = std::rc::Rc::new(Fake::server("urn:a", "A", "opc.tcp://127.0.0.1:4840/"));
@@ -127,7 +127,7 @@ fn one_lost_connection_withdraws_no_known_server() {
     let third = again(&host, &[url], &second);
     assert!(third.devices().is_empty() && third.devices != Devices::Unchanged);
     assert!(host.now() < std::time::Duration::from_secs(2));
-    // Who was never there is asked once.
+    // An unknown server is asked once.
     let host = mk_shaky("127.0.0.1:4840", true);
     discover(&host, &[url], "");
     assert!(host.now() < std::time::Duration::from_secs(1));

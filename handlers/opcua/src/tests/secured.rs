@@ -1,4 +1,4 @@
-//! Servers that tell little: those that have endpoints by one URL only, and those that take no channel without security.
+//! Servers that list endpoints for one URL only, and servers that accept no unsecured channel.
 
 use leafhost_sdk::testing::{Call, FakeHost};
 use leafhost_sdk::{Discovery, Event};
@@ -11,7 +11,7 @@ use crate::OpcUa;
 const ASKED: &str = "opc.tcp://10.1.2.3:14840/";
 const AT: &str = "10.1.2.3:14840";
 const LISTED: &str = "opc.tcp://plc:4840/UA";
-/// What is known by its asked URL, where a listed one is lost.
+/// A server with a working requested URL and an unresolvable listed one.
 const MOVED: &str = "opc.tcp://10.1.2.3:14840/UA";
 
 fn refuses(status: StatusCode) -> Fake {
@@ -33,7 +33,7 @@ fn a_server_with_endpoints_only_for_its_listed_url_is_asked_with_it() {
     let device = &found.devices()[0];
     assert_eq!(device.get_attribute("modeSign"), Some(&true.into()));
 
-    // One that a discovery server lists, where a name leads nowhere.
+    // A server listed by a discovery server with an unresolvable name.
     let lds = Fake::discovery("opc.tcp://10.1.2.3:4840/").knows("urn:a", "A", LISTED);
     let host = lds.at(FakeHost::new(), "10.1.2.3:4841");
     let host = server.at(host, "10.1.2.3:4840");
@@ -94,7 +94,7 @@ fn a_server_that_refuses_an_unsecured_channel_is_a_device_and_explained() {
             fake::error(StatusCode::BadInternalError),
             "BadInternalError",
         ),
-        // Without a word.
+        // It closes the connection without an answer.
         (Vec::new(), "lost the connection"),
     ] {
         let server = Fake::server("urn:a", "A", LISTED).refuses(refusal);
@@ -107,7 +107,7 @@ fn a_server_that_refuses_an_unsecured_channel_is_a_device_and_explained() {
         let why = reason(&host, &format!("endpoints of {ASKED}"));
         assert!(why.contains(words), "{why}");
 
-        // One that a discovery server lists has a name.
+        // A server listed by a discovery server has a name.
         let lds = Fake::discovery("opc.tcp://10.1.2.9:4840/").knows("urn:a", "A", ASKED);
         let host = server.at(lds.at(FakeHost::new(), "10.1.2.9:4840"), AT);
         let found = discover(&host, &["opc.tcp://10.1.2.9:4840/"], "");
@@ -161,7 +161,7 @@ fn a_busy_server_known_by_its_listed_url_gets_no_second_id() {
         assert_eq!(again(&host, &first).devices(), []);
         assert!(reason(&host, ASKED).starts_with("opcuaDiscoveryMethod"));
     }
-    // One that says it takes no more such channels.
+    // A server that explicitly refuses such channels.
     let host = refuses(StatusCode::BadSecurityPolicyRejected).at(FakeHost::new(), AT);
     assert_eq!(ids(&again(&host, &first)), [ASKED]);
 }

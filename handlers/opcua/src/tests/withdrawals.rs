@@ -1,4 +1,4 @@
-//! What no peer may do: take a known server away, have others contacted, or cost more than its time.
+//! No peer may withdraw a known server, cause connections to others, or exceed its time.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -15,14 +15,14 @@ use crate::OpcUa;
 const HOSTILE: &str = "opc.tcp://10.6.6.6:4840/";
 const GOOD: &str = "opc.tcp://10.1.2.3:4840/";
 
-/// A discovery server that is honest itself, and a server that it lists.
+/// An honest discovery server and a server that it lists.
 fn mk_good(host: FakeHost) -> FakeHost {
     let lds = Fake::discovery(GOOD).knows("urn:a", "A", "opc.tcp://10.1.2.4:4840/");
     let host = lds.at(host, "10.1.2.3:4840");
     Fake::new().endpoint("urn:a").at(host, "10.1.2.4:4840")
 }
 
-/// A server whose answers to these three requests are what they are, and that behaves otherwise.
+/// A server with these answers to three requests.
 fn mk_hostile(host: FakeHost, hello: &Answer, channel: &Answer, list: &Answer) -> FakeHost {
     let answers = [hello.clone(), channel.clone(), list.clone()];
     host.tcp_server("10.6.6.6:4840", move || {
@@ -71,13 +71,13 @@ impl fmt::Debug for Answer {
     }
 }
 
-/// A message of one chunk, as it is.
+/// A message of one chunk.
 fn message(code: &[u8], body: &[u8]) -> Vec<u8> {
     let size = 8 + u32::try_from(body.len()).unwrap();
     [code, &size.to_le_bytes(), body].concat()
 }
 
-/// What stands in an `ERR` message and in the chunk that ends an answer early.
+/// The body of an `ERR` message and of an aborting chunk.
 fn refusal(length: u32, words: &[u8]) -> Vec<u8> {
     [
         &0x8001_0000_u32.to_le_bytes()[..],
@@ -87,7 +87,7 @@ fn refusal(length: u32, words: &[u8]) -> Vec<u8> {
     .concat()
 }
 
-/// What a peer can say at any time.
+/// Messages that a peer may send at any time.
 fn at_any_time() -> Vec<Answer> {
     let mut all = vec![
         Vec::new(),
@@ -141,7 +141,7 @@ fn again(host: &FakeHost, urls: &[&str], before: &Discovery) -> Discovery {
         .unwrap()
 }
 
-/// Whether nothing that was there is withdrawn.
+/// Whether no known server is withdrawn.
 fn keeps(found: &Discovery, id: &str) -> bool {
     let stays = match &found.devices {
         Devices::Unchanged | Devices::Partial(_) => true,
@@ -226,7 +226,7 @@ fn an_answer_must_match_channel_request_and_type() {
         (typed(449), Err("answered message 449")),
         (typed(12_209), Err("answered message 12209")),
         (typed(422), Err("answered message 422")),
-        // A fault that says that all is well.
+        // A fault with a good status.
         (typed(397), Err("the server answered Good")),
         (
             message(b"OPNF", &right[8..]),
@@ -271,7 +271,7 @@ fn sizes_in_an_acknowledge_are_ignored() {
         let found = discover(&host, &[HOSTILE], "applicationTypes: [DiscoveryServer]");
         assert_eq!(ids(&found), [HOSTILE], "{number} {:?}", host.skipped());
     }
-    // One without sizes is none.
+    // An acknowledge without sizes is invalid.
     let short = Answer::Bytes(message(b"ACKF", &[0; 19]));
     let host = mk_hostile(FakeHost::new(), &short, &Answer::Right, &Answer::Right);
     discover(&host, &[HOSTILE], "applicationTypes: [DiscoveryServer]");
@@ -312,7 +312,7 @@ fn a_registration_with_absurd_texts_makes_no_list_unreadable() {
             assert!(text.len() < 3_000, "{} bytes", text.len());
         }
     }
-    // Bytes that are no text.
+    // Bytes that are not UTF-8.
     let mut list = Fake::discovery(GOOD)
         .knows("urn:x", "!!!!", "opc.tcp://10.6.6.6:4850/")
         .knows("urn:a", "A", "opc.tcp://10.1.2.4:4840/")

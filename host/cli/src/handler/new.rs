@@ -1,4 +1,4 @@
-//! `leafhost handler new`: writes the SDK's template as a crate of its own.
+//! `leafhost handler new`: writes the SDK's template as a new crate.
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -41,12 +41,12 @@ const TEMPLATE: [(&str, &str); 7] = [
     ),
 ];
 
-/// Names that Cargo or the compiler refuse for a crate.
+/// Crate names that Cargo or the compiler refuse.
 const TAKEN: &str = "abstract alloc as async await become box break const continue core crate do dyn else enum \
     extern false final fn for gen if impl in leafhost-sdk let loop macro match mod move mut override priv \
     proc-macro pub ref return self static std struct super test trait true try type typeof unsafe unsized use \
     virtual where while yield";
-/// Names that the template imports, defines or means the standard ones by: the handler's type needs another one.
+/// Names that the template imports, defines or takes from the prelude: the handler's type needs another one.
 const IMPORTED: &str = "Call Description Deserialize Details Device Discovery FakeHost Handler Host Request Result String Vec";
 
 /// Runs the verb.
@@ -118,7 +118,7 @@ fn type_name(name: &str) -> String {
     text
 }
 
-/// The right side of `leafhost-sdk = …` for what `--sdk` says.
+/// The value of `leafhost-sdk = …` for `--sdk`.
 fn named_sdk(sdk: &str) -> Result<String> {
     let path = Path::new(sdk);
     if sdk.starts_with(|c: char| c.is_ascii_digit()) && !path.exists() {
@@ -136,8 +136,7 @@ fn named_sdk(sdk: &str) -> Result<String> {
     Ok(dependency_on(&path))
 }
 
-/// The SDK that came with this program: installed beside it, or the source tree it was built in; else the published one
-/// of its version.
+/// The SDK installed with this program, or of the source tree it was built in; else the published one of its version.
 fn installed_sdk() -> String {
     let executable = std::env::current_exe().and_then(|path| path.canonicalize());
     executable
@@ -167,7 +166,7 @@ fn dependency_on(path: &Path) -> String {
     format!("{{ path = {} }}", toml_string(&path.to_string_lossy()))
 }
 
-/// A basic string of TOML, whose escapes are those of JSON.
+/// A basic TOML string, whose escapes are those of JSON.
 fn toml_string(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }
@@ -183,7 +182,7 @@ fn write(name: &str, dir: &Path, sdk: &str) -> Result<()> {
         .iter()
         .map(|(file, text)| (dir.join(fill(file)), fill(text)))
         .collect();
-    // All are looked at before one is written.
+    // No file is written if any of them exists.
     if let Some((path, _)) = files
         .iter()
         .find(|(path, _)| path.symlink_metadata().is_ok())

@@ -38,7 +38,7 @@ pub fn runtime(compiler: &CompilerArgs, discovers: bool) -> Result<Arc<Runtime>>
     .context("cannot start the runtime for handlers, which keeps compiled handlers in $XDG_CACHE_HOME/leafhost (~/.cache/leafhost)")
 }
 
-/// Reads a component and the grants file beside it, or the one that is given.
+/// Reads a component and its grants file, by default the one next to it.
 pub fn read(file: &Path, grants: Option<&Path>) -> Result<SourceFile> {
     let name = file
         .file_name()

@@ -1,4 +1,4 @@
-//! `leafhost handler run`: one discovery as the agent would do it, everything that comes of it shown.
+//! `leafhost handler run`: runs one discovery as the agent would and shows the whole result.
 
 use anyhow::{Context as _, Result};
 use leafhost_core::ports::{Handler, Loader as _};
@@ -83,7 +83,7 @@ pub fn run(args: RunArgs) -> Result<()> {
     })
 }
 
-/// Asks once, or until a signal.
+/// Calls the handler once, or until a signal.
 async fn discover(handler: &dyn Handler, spec: SessionSpec, show: &Show) -> Result<()> {
     let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?;
     let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
@@ -132,7 +132,7 @@ struct Show {
 }
 
 impl Show {
-    /// Prints the report and what it cost; an error if there was no answer.
+    /// Prints the report and its cost; an error if there was no answer.
     fn show(&self, document: &Document) -> Result<()> {
         let text = match (self.output, self.live) {
             (Output::Table, _) => page::text(document, self.explain, Paint::stdout())?,

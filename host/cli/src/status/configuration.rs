@@ -1,5 +1,4 @@
-//! One Configuration in full: last call, problems, devices, what was skipped and why, the lines for podman and for
-//! a pod.
+//! Details of one Configuration: last call, problems, devices, explanations, and the lines for podman and for a pod.
 
 use anyhow::{Result, bail};
 use jiff::Timestamp;
@@ -48,7 +47,7 @@ pub fn find<'a>(status: &'a Status, name: &str) -> Result<&'a ConfigurationView>
     }
 }
 
-/// All that is known of it, as lines.
+/// Its details as lines.
 pub fn lines(
     status: &Status,
     view: &ConfigurationView,
@@ -174,7 +173,7 @@ fn skipped_lines(out: &mut Page, session: &SessionView) -> std::io::Result<()> {
     Ok(())
 }
 
-/// What was seen and is no device.
+/// The explanations of what is not a device.
 pub fn skipped(explanations: &[leafhost_core::session::Explanation]) -> Table {
     let mut table = Table::new(&["SKIPPED", "RULE", "WHY"]);
     for explanation in explanations {

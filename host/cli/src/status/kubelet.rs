@@ -1,4 +1,4 @@
-//! What is shown of the kubelet: a line in the overview, the table of resources, and what a pod must ask for.
+//! The kubelet in the status: a line of the overview, the table of resources, and what a pod must request.
 
 use leafhost_agent::slots::unit::resource;
 use leafhost_agent::status::{ConfigurationView, KubeletView, ResourceView, Status};
@@ -7,7 +7,7 @@ use super::tables;
 use crate::table::{Cell, Table};
 use crate::terminal::{Paint, Tone};
 
-/// How many resources in trouble the overview names.
+/// How many failing resources the overview lists.
 const NAMED: usize = 3;
 
 /// The resources that are offered.
@@ -48,7 +48,7 @@ pub fn hint(status: &Status) -> Option<String> {
     })
 }
 
-/// What keeps devices from the kubelet, in words.
+/// The problems that keep devices from the kubelet.
 pub fn problems(status: &Status) -> Vec<String> {
     let Some(kubelet) = &status.kubelet else {
         return Vec::new();
@@ -56,7 +56,7 @@ pub fn problems(status: &Status) -> Vec<String> {
     let mut problems: Vec<String> = kubelet
         .problems
         .iter()
-        // The line says so: a machine without a kubelet is as it should be.
+        // The overview's line says so: a machine without a kubelet is fine.
         .filter(|problem| kubelet.present || !problem.starts_with("no kubelet here: "))
         .cloned()
         .collect();
@@ -75,7 +75,7 @@ pub fn problems(status: &Status) -> Vec<String> {
     problems
 }
 
-/// What is wrong with a resource, or else what of it was refused.
+/// The problem of a resource, or its last refusal.
 fn trouble(resource: &ResourceView) -> Option<String> {
     let refused = || {
         let refused = resource.refused.as_ref()?;
@@ -121,7 +121,7 @@ fn table(status: &Status) -> Table {
     table
 }
 
-/// What a container asks for to get any device of the Configuration, or a certain one; nothing without a kubelet.
+/// What a container requests for any device of the Configuration or a certain one; nothing without a kubelet.
 pub fn pod_lines(status: &Status, view: &ConfigurationView) -> Vec<String> {
     let Some(kubelet) = status.kubelet.as_ref().filter(|kubelet| kubelet.present) else {
         return Vec::new();

@@ -1,4 +1,4 @@
-//! What `leafhost status` shows without a VIEW: the node, the kubelet, what is wrong, handlers, Configurations, Instances.
+//! `leafhost status` without a VIEW: the node, the kubelet, problems, handlers, Configurations, Instances.
 
 use jiff::Timestamp;
 use leafhost_agent::status::Status;

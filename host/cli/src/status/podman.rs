@@ -4,10 +4,10 @@ use leafhost_agent::status::Status;
 
 use crate::folders::SYSTEM_CDI;
 
-/// Where podman before 5.5 looks too; since then it looks into `/etc/cdi` alone, unless it is told.
+/// Folders that podman before 5.5 also reads; later versions read only `/etc/cdi` by default.
 const RUNTIME_CDI: [&str; 2] = ["/run/cdi", "/var/run/cdi"];
 
-/// Who finds specs in a folder by himself.
+/// Which podman finds specs in a folder by default.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Finder {
     EveryPodman,
@@ -26,7 +26,7 @@ fn finder(cdi_dir: &str) -> Finder {
     }
 }
 
-/// What to put before `run` so that podman finds the specs: nothing where it looks by itself.
+/// The option before `run` with which podman finds the specs, if one is needed.
 fn options(cdi_dir: &str) -> String {
     match finder(cdi_dir) {
         Finder::EveryPodman | Finder::OlderPodman => String::new(),
@@ -59,7 +59,7 @@ pub fn run_line(cdi_dir: &str, device: &str) -> String {
     )
 }
 
-/// What a podman needs that the line does not fit; nothing where it fits them all.
+/// What other versions of podman need, if the line does not fit them.
 pub fn other_podman(cdi_dir: &str) -> Option<String> {
     match finder(cdi_dir) {
         Finder::EveryPodman => None,
@@ -73,7 +73,7 @@ pub fn other_podman(cdi_dir: &str) -> Option<String> {
     }
 }
 
-/// The path as a shell takes it.
+/// The path quoted for a shell.
 fn quoted(path: &str) -> String {
     let safe =
         |c: char| c.is_ascii_alphanumeric() || matches!(c, '/' | '.' | '_' | '-' | '+' | ':');

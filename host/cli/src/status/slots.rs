@@ -1,4 +1,4 @@
-//! `leafhost status slots`: every slot, who has it, and how the kubelet calls it.
+//! `leafhost status slots`: every slot, its holder, and its name for the kubelet.
 
 use std::collections::BTreeSet;
 
@@ -35,12 +35,12 @@ pub struct Slot {
     /// The pods on the agent's node that were seen to have it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub holder: Option<String>,
-    /// The entry as it stands in `deviceUsage`, if it cannot be read.
+    /// The raw entry of `deviceUsage`, if it cannot be parsed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unreadable: Option<String>,
 }
 
-/// All slots of all Instances, and those that the kubelet still has of Instances that are gone.
+/// All slots of all Instances, and those that the kubelet still holds of deleted Instances.
 pub fn list(status: &Status) -> Vec<Slot> {
     let mut slots = Vec::new();
     let mut shown = BTreeSet::new();
@@ -83,7 +83,7 @@ fn held(status: &Status) -> &[SlotView] {
     kubelet.map_or(&[], |kubelet| kubelet.slots.as_slice())
 }
 
-/// The slots of the capacity, and those in use beyond it: a capacity that is lowered takes nothing away.
+/// The slots of the capacity, and used slots beyond it: lowering a capacity frees nothing.
 fn ids(instance: &Instance) -> Vec<String> {
     let name = &instance.metadata.name;
     let mut ids: Vec<String> = (0..instance.spec.capacity)

@@ -104,7 +104,7 @@ pub fn configurations(status: &Status, now: Timestamp) -> Table {
     table
 }
 
-/// The session that deserves a look most.
+/// The session in the worst state.
 fn worst(configuration: &ConfigurationView) -> Option<&SessionView> {
     let sessions = &configuration.sessions;
     sessions
@@ -113,7 +113,7 @@ fn worst(configuration: &ConfigurationView) -> Option<&SessionView> {
         .or_else(|| sessions.iter().max_by_key(|session| &session.last_call))
 }
 
-/// How the last call went, coloured.
+/// The result of the last call, coloured.
 pub fn result(session: &SessionView) -> Cell {
     let tone = match session.result.as_str() {
         "ok" => Tone::Good,
@@ -161,7 +161,7 @@ fn configuration_note(configuration: &ConfigurationView) -> Cell {
     Cell::new(Tone::Warning, hints.join("; "))
 }
 
-/// How many there are of what `what` says, and the first of them.
+/// A count of `what`, and the first text.
 fn beginning(what: &str, count: u64, first: &str) -> String {
     let first = abridge(first, MAX_NOTE);
     match count {
@@ -219,7 +219,7 @@ pub fn of<'a>(
     })
 }
 
-/// The name a container runtime knows the device by, if a CDI spec says so.
+/// The CDI name of the device, if a spec contains it.
 pub fn offered_as<'a>(status: &Status, instance: &'a Instance) -> Option<&'a str> {
     let configuration = status.configurations.iter().find(|configuration| {
         configuration.name == instance.spec.configuration_name

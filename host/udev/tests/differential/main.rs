@@ -1,5 +1,4 @@
-//! Rules mean what they mean to udev: generated ones are held against `udevadm test`, over recorded devices and those of this
-//! machine.
+//! Compares generated rules with `udevadm test`, over recorded devices and those of this machine.
 //!
 //! udevadm reads rules, its database and sysfs from fixed places. The test therefore runs itself again in a mount namespace of
 //! its own, where those places are its own; nothing of the machine is changed. `LEAFHOST_SEED` repeats a run;
@@ -87,7 +86,7 @@ fn soak_ten_thousand_rules_match_as_udev_does() -> Outcome {
     )
 }
 
-/// Holds so many generated rules against the devices of each source.
+/// Compares generated rules for the devices of each source.
 fn compare(test: &str, sources: &[&str], rules: usize) -> Outcome {
     if let Ok(source) = std::env::var(INSIDE) {
         return inside(&source, rules);
@@ -105,7 +104,7 @@ fn compare(test: &str, sources: &[&str], rules: usize) -> Outcome {
     Ok(())
 }
 
-/// What is needed and is not there.
+/// What this machine lacks for the test.
 fn missing() -> Option<String> {
     let runs = |command: &mut Command| command.output().is_ok_and(|out| out.status.success());
     if !runs(Command::new("udevadm").arg("--version")) {
@@ -137,7 +136,7 @@ fn go_inside(test: &str, source: &str) -> Outcome {
         .args(["--exact", test, "--nocapture", "--include-ignored"])
         .env(INSIDE, source)
         .env(SEED, seed)
-        // What is in these folders looks like sysfs and is none.
+        // These folders look like sysfs but are regular files.
         .env(
             "SYSTEMD_DEVICE_VERIFY_SYSFS",
             if source == RECORDED { "0" } else { "1" },
@@ -214,7 +213,7 @@ fn inside(source: &str, rules: usize) -> Outcome {
     Ok(())
 }
 
-/// How often rules hold by udev, and where that differs from what is found here: twice, for what is in sysfs may change.
+/// How many rules match by udev, and the differences to this crate; compared twice, because sysfs may change.
 fn differences(
     rules: &[Rule],
     samples: &Samples,

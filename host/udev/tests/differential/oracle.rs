@@ -1,4 +1,4 @@
-//! What udev says: `udevadm test`, with rules that each set a property of their own.
+//! udev's result: `udevadm test` with rules that each set a property.
 
 use std::collections::BTreeSet;
 use std::error::Error;

@@ -1,11 +1,11 @@
-//! Recorded devices as files: what `umockdev-record` writes becomes a sysfs below `/sys` and udev's database.
+//! Recorded devices: turns the output of `umockdev-record` into a sysfs and udev's database.
 
 use std::fs;
 use std::io;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
-/// Makes the devices of a recording, unless they are there.
+/// Creates the devices of a recording, unless they exist.
 pub fn plug(recording: &str) -> io::Result<()> {
     recording.split("\n\n").try_for_each(device)
 }
@@ -64,14 +64,14 @@ fn device(text: &str) -> io::Result<()> {
     fs::write(format!("{folder}/uevent"), kernels.join("\n") + "\n")
 }
 
-/// Where an attribute belongs, which may be in a folder of its own.
+/// The path of an attribute, whose folder may be missing.
 fn place(folder: &str, name: &str) -> io::Result<PathBuf> {
     let path = Path::new(folder).join(name);
     fs::create_dir_all(path.parent().unwrap_or(&path))?;
     Ok(path)
 }
 
-/// Lists the device where the kernel lists those of its bus or class.
+/// Links the device into its bus or class, as the kernel does.
 fn enlist(path: &str, kernel: &str, subsystem: &str) -> io::Result<()> {
     let is_bus = ["pci", "platform", "scsi", "usb", "usb-serial"].contains(&subsystem);
     let (place, list) = if is_bus {
@@ -91,7 +91,7 @@ fn enlist(path: &str, kernel: &str, subsystem: &str) -> io::Result<()> {
     symlink(format!("{above}{place}"), format!("/sys{path}/subsystem"))
 }
 
-/// Where udev keeps what it knows of a device.
+/// The file of a device in udev's database.
 fn database_of(kernels: &[String], kernel: &str, subsystem: &str) -> String {
     let property = |name: &str| {
         let mut lines = kernels.iter();

@@ -15,7 +15,7 @@ fn address(text: &str) -> SocketAddr {
     text.parse().unwrap()
 }
 
-/// Answers the first bytes after 10 ms, and the second ones after 5 ms with a farewell.
+/// Answers the first bytes after 10 ms, the second after 5 ms, and closes.
 fn mk_echo() -> FakeHost {
     FakeHost::new().tcp_server("192.168.7.9:4840", || {
         let mut calls = 0;

@@ -186,7 +186,7 @@ fn a_probe_that_cannot_be_sent_causes_a_warning() {
     }
 }
 
-/// What somebody sends at once when asked: so many answers of so many bytes from each of these addresses.
+/// Peers that answer at once: this many answers of this size from each of these addresses.
 fn flooding(host: FakeHost, senders: &'static [&str], many: usize, bytes: usize) -> FakeHost {
     host.udp_peer(GROUP, move |_, _| {
         let answers = |from: &&str| {

@@ -29,7 +29,8 @@ fn mk_credentials() -> Credentials {
 
 type Requests = Rc<RefCell<Vec<http::Request>>>;
 
-/// A camera that tells its time to all, and the rest to those `lets` lets in; else it says what `refuses` says.
+/// A camera that tells everybody the time, and the rest to requests that `lets` accepts; to others it answers
+/// `refuses`.
 fn mk_camera(
     mut lets: impl FnMut(&http::Request) -> bool + 'static,
     mut refuses: impl FnMut(usize) -> http::Response + 'static,
@@ -85,7 +86,7 @@ fn challenge(nonce: &str, more: &str) -> http::Response {
     response
 }
 
-/// Nothing that was sent has the password, or a form that tells it.
+/// Checks that no request contains the password in any readable form.
 fn assert_secret(requests: &Requests) {
     for request in requests.borrow().iter() {
         let text = format!(
@@ -118,7 +119,7 @@ fn a_token_uses_the_cameras_time() {
     let (host, requests) = mk_camera(has_token, |_| not_authorized());
     let told = ask(&host, Ok(())).unwrap();
     assert_eq!(told.info.manufacturer, "Example");
-    // Greeted, refused once, and then each question at once.
+    // One ping, one refusal, then each request succeeds at once.
     assert_eq!(requests.borrow().len(), 5);
     let body = String::from_utf8_lossy(&requests.borrow()[2].body).into_owned();
     assert!(
@@ -262,7 +263,7 @@ fn a_hidden_time_is_read_from_the_date_header() {
         ));
         response.into()
     });
-    // Only the first token is made of the header's time.
+    // Only the first token uses the header's time.
     let call = host.host();
     let credentials = mk_credentials();
     let xaddr = XAddr::new(URL).unwrap();

@@ -97,7 +97,7 @@ fn both_claimants_of_an_endpoint_reference_are_asked_and_explained() {
 #[test]
 fn no_host_displaces_a_camera() {
     let own = mk_heard("192.168.7.9", "b", "http://192.168.7.9/b");
-    // Another endpoint reference for its address, and another address for its endpoint reference.
+    // Another endpoint reference at its address, and another address for its endpoint reference.
     let url = mk_heard("192.168.7.66", "a", "http://192.168.7.9/b");
     let port = mk_heard("192.168.7.66", "b", "http://192.168.7.9/a");
     for heard in [[own.clone(), url.clone(), port.clone()], [port, url, own]] {

@@ -1,4 +1,4 @@
-//! A report as one document: what `-o json` prints and the page is made from.
+//! A report as a document, for `-o json` and the text output.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -24,13 +24,13 @@ pub struct Document {
     pub version: String,
     /// The sha256 of its bytes.
     pub digest: String,
-    /// The node it was told.
+    /// The node's name it was given.
     pub node: String,
-    /// The Configuration it was told, `namespace/name`.
+    /// The Configuration it was given, `namespace/name`.
     pub configuration: String,
     /// `ok`, `invalid-details`, `unavailable`, or the reason of the fault.
     pub result: String,
-    /// What went wrong, if something did.
+    /// The error, if there was one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
     /// What is wrong with the details.
@@ -40,22 +40,22 @@ pub struct Document {
     pub extent: Option<&'static str>,
     /// The devices.
     pub devices: Vec<Found>,
-    /// Ids known to have left.
+    /// Ids of departed devices.
     pub departed: Vec<String>,
-    /// Devices that were in the answer and were not taken.
+    /// Devices of the answer that were refused.
     pub left_out: Vec<LeftOut>,
     /// How many more there were.
     pub left_out_dropped: u64,
-    /// Things seen that are no devices, and why.
+    /// Explanations of what is not a device.
     pub skipped: Vec<Explanation>,
     /// How many more there were.
     pub skipped_dropped: u64,
-    /// What the call cost; absent if there was none.
+    /// The cost of the call; absent if there was none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub call: Option<Cost>,
 }
 
-/// A device and the names it would get.
+/// A device and the names of its Instance and CDI device.
 #[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Found {
@@ -63,7 +63,7 @@ pub struct Found {
     pub id: String,
     /// The name of its Instance.
     pub instance: String,
-    /// The name container runtimes know it by.
+    /// Its CDI name.
     pub cdi_name: String,
     /// Visible from many nodes.
     pub shared: bool,
@@ -79,13 +79,13 @@ pub struct Found {
     pub device_nodes: Vec<DeviceNode>,
     /// Files and folders for the workload.
     pub mounts: Vec<Mount>,
-    /// What schedulers choose by.
+    /// Attributes for selectors.
     pub attributes: Attributes,
-    /// Amounts of what the device has.
+    /// Capacities.
     pub capacity: Capacities,
 }
 
-/// What a call cost.
+/// The cost of a call.
 #[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Cost {
@@ -104,7 +104,7 @@ pub struct Cost {
     /// How long the handler waits if nothing wakes it, in milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub next_ms: Option<f64>,
-    /// Wakes that could not be served.
+    /// Wakes that the host refused.
     pub wakes_refused: Vec<String>,
 }
 
@@ -152,7 +152,7 @@ impl Document {
         document
     }
 
-    /// The document of details that the handler refuses, so that it was not called.
+    /// The document of refused details, for which the handler was not called.
     pub fn refused(
         handler: &dyn Handler,
         node: &str,

@@ -1,4 +1,4 @@
-//! What the handler is told: details and properties from a Configuration, a file, or the handler's own example.
+//! The handler's input: details and properties from a Configuration, a file, or the handler's example.
 
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
@@ -24,7 +24,7 @@ pub enum Given {
     Details(PathBuf),
 }
 
-/// What the handler is told.
+/// The handler's input.
 #[derive(Debug)]
 pub struct Input {
     /// The Configuration.
@@ -33,7 +33,7 @@ pub struct Input {
     pub details: String,
     /// Its properties, sorted by name.
     pub properties: Vec<Property>,
-    /// Where the details are from, in words.
+    /// The origin of the details, as text.
     pub origin: String,
 }
 
@@ -93,7 +93,7 @@ fn details(path: &Path) -> Result<String> {
     Ok(text)
 }
 
-/// A Configuration's name for a handler that is tried without one.
+/// The name of a Configuration for a handler that is run without one.
 fn stand_in(handler: &str) -> Result<ConfigurationKey> {
     let name: String = handler
         .chars()
@@ -108,8 +108,8 @@ fn stand_in(handler: &str) -> Result<ConfigurationKey> {
     Ok(ConfigurationKey::new("default", &name)?)
 }
 
-/// A property from the command line takes the place of the one of its name. What is in a file counts as secret, as does
-/// what takes the place of a secret.
+/// A property of the command line replaces one of the same name. It counts as secret if it comes from a file or
+/// replaces a secret.
 fn set(properties: &mut Vec<Property>, given: &PropertyArg) -> Result<()> {
     let before = properties.iter().position(|held| held.name == given.name);
     let before = before.map(|index| properties.swap_remove(index));
@@ -175,7 +175,7 @@ fn configuration(path: &Path, handler: &str) -> Result<Input> {
     })
 }
 
-/// The secrets and config maps of the standalone folder the file lies in; beside it where it lies elsewhere.
+/// The secrets and config maps of the standalone folder that contains the file, else those next to it.
 fn values(path: &Path) -> Values {
     let beside = path.parent().unwrap_or(Path::new(""));
     let folder = match beside.file_name() {

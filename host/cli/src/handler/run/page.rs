@@ -1,4 +1,4 @@
-//! A report for people: a block a device on stdout, what the call cost on stderr.
+//! A report as text: a block per device on stdout, the call's cost on stderr.
 
 use leafhost_core::attribute::AttributeValue;
 use leafhost_core::device::Health;
@@ -107,7 +107,7 @@ fn place(host: &str, container: &str) -> String {
     }
 }
 
-/// What came of the call in a few words and what it cost, against the limits.
+/// The result and cost of the call, against the limits.
 pub fn cost(document: &Document, explain: bool, limits: &Limits) -> Vec<String> {
     let Some(call) = &document.call else {
         return Vec::new();

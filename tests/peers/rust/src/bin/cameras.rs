@@ -1,4 +1,4 @@
-//! Many cameras in one process, each on a port of its own: for benches and crowded networks.
+//! Many cameras in one process, each on its own port: for benches and large networks.
 //!
 //! Written by hand for speed: a camera costs a socket and answers with fixed texts. The first are good; the last ones
 //! `--dripping` of them answer with one byte a second for ever. A camera that is switched off refuses connections and

@@ -1,4 +1,4 @@
-//! What a session does over several calls.
+//! Sessions of several calls.
 
 use leafhost_sdk::testing::budget;
 use leafhost_sdk::{Handler, Request};
@@ -45,7 +45,7 @@ fn cameras_are_asked_again_once_their_answers_are_outdated() {
     let before = requests(&host).len();
     let found = next(&found, "", vec![Event::Timer]).run(&host).unwrap();
     assert_eq!(found.devices, Devices::Unchanged);
-    // Four questions each, and half of the others are greeted.
+    // Four requests each, and pings for half of the others.
     assert_eq!(requests(&host).len() - before, 16 * 4 + 12);
 }
 
@@ -257,7 +257,7 @@ fn a_forged_bye_withdraws_no_camera() {
         assert_eq!(found.devices, Devices::Unchanged);
         assert!(found.departed.is_empty());
     }
-    // One look at the camera is enough for a while.
+    // One check of the camera is enough for a while.
     assert_eq!(requests(&host).len() - before, 1);
     assert!(reasons(&host, &url(9))[0].contains("somebody said that it goes"));
 }
