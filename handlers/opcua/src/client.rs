@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use futures_util::future::{Either, select};
 use leafhost_sdk::{Host, net, tcp};
-use opcua_types::StatusCode;
 
 use crate::framing::{self, Expect, Kind, Reader};
 use crate::messages::{self, Application, Channel, Endpoint, List, Record};
+use crate::status::Status;
 use crate::url::{self, Url};
 
 /// Time limit for the connection and the answer to Hello.
@@ -31,19 +31,19 @@ const SHARED: usize = 16 << 20;
 const CONNECTIONS: usize = net::CONNECTIONS - AT_ONCE * 4;
 
 /// Status codes of a server whose answer would exceed the limits given in Hello.
-const BOUNDS: [StatusCode; 3] = [
-    StatusCode::BadEncodingLimitsExceeded,
-    StatusCode::BadResponseTooLarge,
-    StatusCode::BadTcpMessageTooLarge,
+const BOUNDS: [Status; 3] = [
+    Status::ENCODING_LIMITS_EXCEEDED,
+    Status::RESPONSE_TOO_LARGE,
+    Status::TCP_MESSAGE_TOO_LARGE,
 ];
 
 /// Status codes of a server that refuses a channel without security. OPC 10000-6, 6.7.6 allows it the unspecific last
 /// one.
-const SECURITY: [StatusCode; 4] = [
-    StatusCode::BadSecurityPolicyRejected,
-    StatusCode::BadSecurityModeRejected,
-    StatusCode::BadSecurityModeInsufficient,
-    StatusCode::BadSecurityChecksFailed,
+const SECURITY: [Status; 4] = [
+    Status::SECURITY_POLICY_REJECTED,
+    Status::SECURITY_MODE_REJECTED,
+    Status::SECURITY_MODE_INSUFFICIENT,
+    Status::SECURITY_CHECKS_FAILED,
 ];
 
 /// Why a conversation ended.
@@ -96,7 +96,7 @@ impl Error {
     }
 
     /// The server's status code, if there is one.
-    fn status(&self) -> Option<StatusCode> {
+    fn status(&self) -> Option<Status> {
         match self {
             Self::Framing(framing::Error::Aborted(reason) | framing::Error::Refused(reason)) => {
                 Some(reason.status)

@@ -4,8 +4,7 @@
 
 use std::fmt;
 
-use opcua_types::StatusCode;
-
+use crate::status::Status;
 use crate::text::quoted;
 
 /// The largest chunk that is sent or taken. The handshake says one byte less: some peers keep it in 16 bits.
@@ -78,14 +77,14 @@ pub enum Error {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reason {
     /// The code.
-    pub status: StatusCode,
+    pub status: Status,
     /// The words, perhaps none.
     pub words: String,
 }
 
 impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} (0x{:08X})", self.status, self.status.bits())?;
+        write!(f, "{}", self.status)?;
         if self.words.is_empty() {
             return Ok(());
         }
@@ -364,7 +363,7 @@ fn reason(body: &[u8]) -> Reason {
     let (status, rest) = number(body).unwrap_or((0, &[]));
     let (words, _) = bytes(rest).unwrap_or_default();
     Reason {
-        status: StatusCode::from(status),
+        status: Status(status),
         words: String::from_utf8_lossy(words).into_owned(),
     }
 }

@@ -12,6 +12,7 @@ mod memory;
 #[doc(hidden)]
 pub mod messages;
 mod search;
+mod status;
 mod table;
 mod text;
 mod url;

@@ -1,18 +1,16 @@
 //! The discovery services (OPC 10000-4, 5.5 and 5.6) as bytes: requests out, answers in. Knows nothing of connections.
 //!
-//! Messages are written and read field by field. Only byte strings and status codes are left to the library: its
-//! readers of whole messages descend as deep as the bytes say and allocate what the bytes announce, and its writers bring
-//! along all types there are.
+//! Messages are written and read field by field. A library for all of OPC UA reads as deep as the bytes say and allocates what
+//! they announce; the tests compare the bytes with such a library.
 
 mod reader;
 mod requests;
-
-use opcua_types::StatusCode;
 
 pub use requests::{
     close_secure_channel, find_servers, find_servers_on_network, get_endpoints, open_secure_channel,
 };
 
+use crate::status::Status;
 use reader::{MAX_ENDPOINTS, Reader, read};
 
 /// The most applications or records of one answer that are kept.
@@ -21,10 +19,10 @@ pub const MAX_LISTED: usize = 1_000;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// The server says no.
-    #[error("the server answered {status} (0x{:08X})", status.bits())]
+    #[error("the server answered {status}")]
     Fault {
         /// Why.
-        status: StatusCode,
+        status: Status,
     },
     /// The answer is one to something else.
     #[error("the server answered message {0}, which is not what was asked for")]

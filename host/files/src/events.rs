@@ -180,9 +180,7 @@ fn problem(error: &io::Error) -> String {
     } else {
         "make the folder readable for the agent"
     };
-    format!(
-        "cannot be watched, so the agent sees changes only every 10 seconds: {error}; {remedy}"
-    )
+    format!("cannot be watched, so the agent sees changes only every 10 seconds: {error}; {remedy}")
 }
 
 #[cfg(test)]

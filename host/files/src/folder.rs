@@ -18,8 +18,8 @@ use crate::events::{self, Event, FolderEvents};
 use crate::settle::{SCAN_SPACING, Settled, Settling, Stamp};
 
 mod scan;
-use scan::{Read, Scan};
 pub use scan::{Kind, Rules, fetch};
+use scan::{Read, Scan};
 
 /// The most unreadable files that are named.
 const MAX_NAMED: usize = 20;
@@ -170,8 +170,14 @@ impl Folder {
             if scan.readable {
                 let settled = settling.take(now);
                 unreadable.retain(|name, _| scan.found.contains_key(name));
-                self.read(settled, &scan, &mut settling, &mut snapshot, &mut unreadable)
-                    .await;
+                self.read(
+                    settled,
+                    &scan,
+                    &mut settling,
+                    &mut snapshot,
+                    &mut unreadable,
+                )
+                .await;
                 snapshot.set_beyond(&beyond, &scan);
                 beyond = scan.beyond;
             }

@@ -332,7 +332,11 @@ fn orphan(name: &str, snapshot: &Snapshot) -> Option<String> {
     let has_component = COMPONENTS
         .iter()
         .any(|suffix| snapshot.files.contains_key(&format!("{stem}{suffix}")));
-    (!has_component).then(|| format!("orphaned grants file: no {stem}.wasm next to it; add the handler or remove the file"))
+    (!has_component).then(|| {
+        format!(
+            "orphaned grants file: no {stem}.wasm next to it; add the handler or remove the file"
+        )
+    })
 }
 
 fn problem(source: String, message: String) -> SourceProblem {

@@ -244,7 +244,7 @@ mod tests {
         FailToRead,
     }
     use FileEvent::{Closed, Created, Written};
-    use Step::{Event, Lose, Miss, ChangeWhileRead, Replace, See, FailToRead};
+    use Step::{ChangeWhileRead, Event, FailToRead, Lose, Miss, Replace, See};
 
     fn stamp(size: u64) -> Stamp {
         Stamp {
@@ -397,11 +397,7 @@ mod tests {
             ),
             (
                 "replaced and written, as its folder is replaced",
-                vec![
-                    (0, See(1)),
-                    (1000, Event(Written)),
-                    (1000, Replace(3)),
-                ],
+                vec![(0, See(1)), (1000, Event(Written)), (1000, Replace(3))],
                 vec![(200, Stable), (61_000, Stable)],
             ),
             (

@@ -2,9 +2,8 @@
 
 use std::hash::{DefaultHasher, Hasher as _};
 
-use opcua_types::{ByteString, DecodingOptions, SimpleBinaryDecodable, StatusCode};
-
 use super::{Application, Endpoint, Error, List, MAX_LISTED};
+use crate::status::Status;
 
 /// The most of them that are read, repeated ones included.
 const MAX_READ: usize = 16_000;
@@ -29,13 +28,7 @@ pub fn read<T>(
     answer: u32,
     fields: impl FnOnce(&mut Reader<'_>) -> Result<T, Error>,
 ) -> Result<T, Error> {
-    let mut reader = Reader {
-        rest: body,
-        options: DecodingOptions {
-            max_byte_string_length: MAX_CERTIFICATE,
-            ..DecodingOptions::minimal()
-        },
-    };
+    let mut reader = Reader { rest: body };
     let id = reader.node_id("message type")?;
     let is_fault = id == FAULT;
     if !is_fault && id != answer {
@@ -51,13 +44,16 @@ pub fn read<T>(
 /// What is left of an answer.
 pub struct Reader<'a> {
     pub rest: &'a [u8],
-    pub options: DecodingOptions,
 }
 
 impl Reader<'_> {
-    /// A byte string: its length is checked before anything is kept.
-    pub fn leaf<T: SimpleBinaryDecodable>(&mut self, what: &'static str) -> Result<T, Error> {
-        T::decode(&mut self.rest, &self.options).map_err(|_| Error::Broken { what })
+    /// A byte string of at most `most` bytes; one that is not there is empty.
+    pub fn bytes(&mut self, most: usize, what: &'static str) -> Result<Vec<u8>, Error> {
+        let length = self.count(what)?;
+        let before = self.rest;
+        self.skip(length, what)?;
+        let bytes = before.get(..length).filter(|_| length <= most);
+        Ok(bytes.ok_or(Error::Broken { what })?.to_vec())
     }
 
     /// The number of a standard node; 0 for any other node (OPC 10000-6, 5.2.2.9).
@@ -193,10 +189,10 @@ impl Reader<'_> {
     }
 
     /// The service's result; what else there is, is left behind.
-    pub fn response_header(&mut self) -> Result<StatusCode, Error> {
+    pub fn response_header(&mut self) -> Result<Status, Error> {
         self.skip(8, "timestamp")?;
         self.number("request handle")?;
-        let status = StatusCode::from(self.number("service result")?);
+        let status = Status(self.number("service result")?);
         self.diagnostics()?;
         self.texts("string table", 0)?;
         self.node_id("additional header")?;
@@ -257,7 +253,7 @@ impl Reader<'_> {
     pub fn endpoint(&mut self) -> Result<Endpoint, Error> {
         self.text("endpoint URL")?;
         let server = self.application()?;
-        let certificate: ByteString = self.leaf("certificate")?;
+        let certificate = self.bytes(MAX_CERTIFICATE, "certificate")?;
         let mode = self.number("security mode")?;
         let policy = self.text("security policy")?;
         let mut tokens = Vec::new();
@@ -277,7 +273,7 @@ impl Reader<'_> {
         self.byte("security level")?;
         Ok(Endpoint {
             application: server.uri,
-            certificate: certificate.value.unwrap_or_default(),
+            certificate,
             mode,
             policy,
             tokens,

@@ -2,8 +2,6 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use opcua_types::{ByteString, SimpleBinaryEncodable, UAString};
-
 use super::MAX_LISTED;
 
 /// What is asked for a channel's life, in milliseconds.
@@ -27,7 +25,7 @@ pub fn open_secure_channel(handle: u32) -> Vec<u8> {
     for number in [0, 0, 1] {
         put(&mut request, number);
     }
-    put_text(&mut request, &ByteString::null());
+    put(&mut request, NOTHING);
     put(&mut request, LIFETIME);
     request
 }
@@ -60,7 +58,9 @@ pub fn close_secure_channel(handle: u32) -> Vec<u8> {
 /// A request about a URL, in any language, without a choice.
 fn about(id: u16, handle: u32, url: &str) -> Vec<u8> {
     let mut request = request(id, handle);
-    put_text(&mut request, &UAString::from(url));
+    let length = u32::try_from(url.len()).unwrap_or(NOTHING);
+    put(&mut request, length);
+    request.extend(url.as_bytes());
     put(&mut request, NOTHING);
     put(&mut request, NOTHING);
     request
@@ -85,10 +85,6 @@ const NOTHING: u32 = u32::MAX;
 
 fn put(bytes: &mut Vec<u8>, number: u32) {
     bytes.extend(number.to_le_bytes());
-}
-
-fn put_text(bytes: &mut Vec<u8>, text: &impl SimpleBinaryEncodable) {
-    bytes.extend(text.encode_to_vec());
 }
 
 /// The time in tenths of microseconds since 1601 (OPC 10000-6, 5.2.2.5).

@@ -229,7 +229,6 @@ fn every_encoding_of_an_id_is_read() {
     ] {
         let mut reader = Reader {
             rest: form,
-            options: DecodingOptions::minimal(),
         };
         assert_eq!(reader.node_id("id"), Ok(id), "{form:?}");
         assert_eq!(reader.rest, b"");

@@ -68,10 +68,7 @@ fn what_a_broken_file_said_last_keeps_serving_and_its_good_documents_are_new() {
         assert!(text.contains(words), "{text}");
     }
     // All of it unreadable, from a restart: only what was kept is there.
-    let set = run(
-        &[("f.yaml", "a: [")],
-        &mut Memory::new(memory.kept.clone()),
-    );
+    let set = run(&[("f.yaml", "a: [")], &mut Memory::new(memory.kept.clone()));
     assert_eq!(shown(&set), pairs(&[("a", 2), ("b", 1)]));
     assert!(
         set.problems[0]
@@ -286,8 +283,16 @@ impl Home {
     async fn until(&self, wanted: impl Fn(&ConfigurationSet) -> bool) -> Arc<ConfigurationSet> {
         let mut sets = self.source.configurations();
         let wait = sets.wait_for(|set| wanted(set));
-        let set = tokio::time::timeout(Duration::from_secs(20), wait).await.map(|set| Arc::clone(&set.unwrap()));
-        set.unwrap_or_else(|_| panic!("{:?} {:?}", shown(&sets.borrow()), sets.borrow().problems.first()))
+        let set = tokio::time::timeout(Duration::from_secs(20), wait)
+            .await
+            .map(|set| Arc::clone(&set.unwrap()));
+        set.unwrap_or_else(|_| {
+            panic!(
+                "{:?} {:?}",
+                shown(&sets.borrow()),
+                sets.borrow().problems.first()
+            )
+        })
     }
 }
 

@@ -249,10 +249,7 @@ async fn only_wanted_files_count_and_what_cannot_be_used_says_why() {
         .until(|snapshot| !snapshot.problems.is_empty())
         .await;
     let problem = &too_many.last().unwrap().problems[0];
-    assert!(
-        problem.contains("not read: plain.yaml; what"),
-        "{problem}"
-    );
+    assert!(problem.contains("not read: plain.yaml; what"), "{problem}");
     fs::remove_file(watched.path("big.grants.yaml")).unwrap();
     watched
         .until(|snapshot| {
@@ -297,8 +294,9 @@ async fn the_first_files_by_name_are_read_and_the_others_reported() {
         assert_eq!(snapshot.files.get(name), Some(&Content::Pending));
     }
     assert!(
-        snapshot.problems[0]
-            .starts_with("has 2 files beyond the first 5 by name, and these are not read: f.yaml, z.yaml;"),
+        snapshot.problems[0].starts_with(
+            "has 2 files beyond the first 5 by name, and these are not read: f.yaml, z.yaml;"
+        ),
         "{:?}",
         snapshot.problems
     );
@@ -417,7 +415,13 @@ async fn a_file_that_changes_while_the_folder_is_first_read_is_not_missing() {
     let settled = settling.take(now + FILE_SETTLE);
     let mut unreadable = BTreeMap::new();
     watched
-        .read(settled, &scan, &mut settling, &mut snapshot, &mut unreadable)
+        .read(
+            settled,
+            &scan,
+            &mut settling,
+            &mut snapshot,
+            &mut unreadable,
+        )
         .await;
     assert_eq!(snapshot.files["a.yaml"], Content::Pending);
     assert!(settling.next().is_some() && unreadable.is_empty());

@@ -118,12 +118,7 @@ fn join((group, interface): Place) -> io::Result<UdpSocket> {
     UdpSocket::from_std(socket.into())
 }
 
-async fn read(
-    socket: UdpSocket,
-    place: Place,
-    network: Network,
-    mailboxes: Arc<Mailboxes>,
-) {
+async fn read(socket: UdpSocket, place: Place, network: Network, mailboxes: Arc<Mailboxes>) {
     let mut bucket = Bucket::new(Instant::now());
     // One byte more shows what is too long.
     let mut buffer = vec![0; MOST + 1];
