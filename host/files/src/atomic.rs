@@ -19,7 +19,7 @@ const ENFILE: i32 = 23;
 /// The process may not open more files.
 const EMFILE: i32 = 24;
 
-/// Writes a file beside the place it is for; durable after [`sync_all`] and not yet there.
+/// Writes a temporary file in the folder; it is durable after [`sync_all`] and has no name yet.
 pub fn prepare(folder: &Path, bytes: &[u8]) -> io::Result<NamedTempFile> {
     // Opened here, since tempfile's errors hide the kernel's number and differ by the name each time.
     let open = |path: &Path| {
@@ -50,7 +50,7 @@ pub fn sync_all(files: &[&File]) -> Vec<io::Result<()>> {
             })
             .collect();
         let joined = begun.into_iter().map(|(files, thread)| {
-            // Without a thread it takes longer, that is all.
+            // Without a thread it only takes longer.
             let Ok(thread) = thread else {
                 return sync(files);
             };
@@ -63,8 +63,8 @@ pub fn sync_all(files: &[&File]) -> Vec<io::Result<()>> {
     })
 }
 
-/// Puts a prepared file in its place. Durable after [`sync`].
-pub fn place(file: NamedTempFile, path: &Path) -> io::Result<()> {
+/// Gives a prepared file its name. Durable after [`sync`].
+pub fn persist(file: NamedTempFile, path: &Path) -> io::Result<()> {
     file.persist(path).map(drop).map_err(|error| error.error)
 }
 
@@ -77,7 +77,7 @@ pub fn sync(folder: &Path) -> io::Result<()> {
 pub fn write(folder: &Path, name: &str, bytes: &[u8]) -> io::Result<()> {
     let file = prepare(folder, bytes)?;
     file.as_file().sync_all()?;
-    place(file, &folder.join(name))?;
+    persist(file, &folder.join(name))?;
     sync(folder)
 }
 
@@ -104,7 +104,7 @@ pub fn open(folder: &Path) -> io::Result<Vec<String>> {
             continue;
         }
         if name.starts_with('.') && name.ends_with(TEMPORARY) {
-            // What cannot be cleared on a read-only disk harms nobody and goes another time.
+            // On a read-only disk the file stays, and a later start removes it.
             let _ = fs::remove_file(entry.path());
         } else {
             names.push(name);
@@ -146,7 +146,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_failure_is_told_in_the_same_words_each_time_and_with_the_kernels_number() {
+    fn a_failure_has_the_same_text_each_time_and_the_kernels_number() {
         let folder = tempfile::tempdir().unwrap();
         let missing = folder.path().join("missing");
         let [one, two] = [(); 2].map(|()| write(&missing, "name", b"").unwrap_err());

@@ -56,7 +56,7 @@ const MAX_KEPT: u64 = 3 << 20;
 /// The most Configurations that one message names.
 const MAX_NAMED: usize = 5;
 
-/// What was accepted.
+/// What was accepted before.
 #[derive(Debug, Clone, Default, PartialEq)]
 struct Memory {
     kept: Kept,
@@ -254,7 +254,7 @@ fn assemble(
         .collect();
     *served = claims::choose(&offers, served, &snapshot.ages);
     for (name, reading) in readings {
-        let mut taking = Taking::new(at(name), reading.problems);
+        let mut problems_of_file = FileProblems::new(at(name), reading.problems);
         let mut texts = Vec::new();
         for Document {
             configuration,
@@ -265,18 +265,18 @@ fn assemble(
             match served.get(&key) {
                 Some(file) if file == name => {}
                 Some(other) => {
-                    taking.is_taken(&key, &at(other));
+                    problems_of_file.add_taken(&key, &at(other));
                     continue;
                 }
                 None => {
-                    taking.beyond.push(key);
+                    problems_of_file.beyond.push(key);
                     continue;
                 }
             }
             texts.push(text);
             let properties = values.resolve(&configuration);
             if let Err(wrong) = &properties {
-                taking.tell(
+                problems_of_file.add(
                     &wrong.path,
                     format!("{}; the handler is not called", wrong.message),
                     Some(key.clone()),
@@ -297,7 +297,7 @@ fn assemble(
                 kept.insert(name.to_owned(), text.into());
             }
         }
-        set.problems.extend(taking.problems());
+        set.problems.extend(problems_of_file.problems());
     }
     set.problems.sort();
     set
@@ -323,28 +323,28 @@ fn read(file: &str, content: &Content, kept: Option<&str>) -> Reading {
     reading
 }
 
-/// What is told of a file whose Configurations are taken.
-struct Taking {
+/// The problems of a file with Configurations.
+struct FileProblems {
     file: String,
     problems: Vec<SourceProblem>,
-    untold: usize,
+    omitted: usize,
     /// Those beyond the number that an agent takes.
     beyond: Vec<ConfigurationKey>,
 }
 
-impl Taking {
+impl FileProblems {
     fn new(file: String, problems: Vec<SourceProblem>) -> Self {
         Self {
             file,
             problems,
-            untold: 0,
+            omitted: 0,
             beyond: Vec::new(),
         }
     }
 
-    fn tell(&mut self, path: &str, message: String, configuration: Option<ConfigurationKey>) {
+    fn add(&mut self, path: &str, message: String, configuration: Option<ConfigurationKey>) {
         if self.problems.len() >= MAX_PROBLEMS {
-            self.untold = self.untold.saturating_add(1);
+            self.omitted = self.omitted.saturating_add(1);
             return;
         }
         self.problems.push(SourceProblem {
@@ -354,17 +354,20 @@ impl Taking {
         });
     }
 
-    /// It is of this file and not of the Configuration, which serves.
-    fn is_taken(&mut self, key: &ConfigurationKey, other: &str) {
+    /// The problem is one of this file, not of the Configuration, which is served from the other file.
+    fn add_taken(&mut self, key: &ConfigurationKey, other: &str) {
         let message = format!(
             "{key} is in {other} already, which serves on; rename this one, or remove one of the two"
         );
-        self.tell("metadata.name", message, None);
+        self.add("metadata.name", message, None);
     }
 
     fn problems(mut self) -> Vec<SourceProblem> {
-        if self.untold > 0 {
-            let message = format!("has {} more problems; mend the others first", self.untold);
+        if self.omitted > 0 {
+            let message = format!(
+                "has {} more problems; fix the reported ones first",
+                self.omitted
+            );
             self.problems.push(problem(&self.file, message));
         }
         if !self.beyond.is_empty() {
@@ -466,7 +469,7 @@ fn retain(file: &str, kept: Option<&str>, reading: &mut Reading) {
     }
     if !lost.is_empty() {
         let message = format!(
-            "cannot be used as it is, and what it said before is more than is kept, so {} serve no more; mend it",
+            "cannot be used as it is, and what it said before is more than is kept, so {} are not served any more; fix the file",
             text::few(&lost, MAX_NAMED)
         );
         reading.problems.push(problem(file, message));
@@ -488,7 +491,7 @@ fn problem(source: &str, message: String) -> SourceProblem {
     }
 }
 
-/// What was kept, and what is wrong with it.
+/// What was kept, and what is wrong with the files of it.
 fn read_kept(folder: &Path) -> std::io::Result<(Kept, Vec<SourceProblem>)> {
     let mut kept = Kept::new();
     let mut problems = Vec::new();
@@ -506,7 +509,7 @@ fn read_kept(folder: &Path) -> std::io::Result<(Kept, Vec<SourceProblem>)> {
             Ok(text) => drop(kept.insert(name, text.into())),
             Err(why) => {
                 let outcome = format!("{name} serves when it is good");
-                let problem = own::move_aside(&path, "kept Configurations", &outcome, &why);
+                let problem = own::rename_broken(&path, "kept Configurations", &outcome, &why);
                 problems.push(problem);
             }
         }
@@ -514,7 +517,7 @@ fn read_kept(folder: &Path) -> std::io::Result<(Kept, Vec<SourceProblem>)> {
     Ok((kept, problems))
 }
 
-/// Brings what is on the disk in line with what is kept; says what cannot be written, and leaves it to the next time.
+/// Writes what is kept and not stored yet, and removes the rest. Returns what failed; the next call tries that again.
 fn store(folder: &Path, stored: &mut Kept, kept: &Kept) -> Option<SourceProblem> {
     let names: BTreeSet<String> = stored.keys().chain(kept.keys()).cloned().collect();
     let mut failed: Vec<(String, std::io::Error)> = Vec::new();

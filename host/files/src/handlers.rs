@@ -1,4 +1,4 @@
-//! Handler files: components with their grants beside them, from one or several folders.
+//! Handler files: components with their grants next to them, from one or several folders.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

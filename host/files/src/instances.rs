@@ -47,7 +47,7 @@ pub struct FileInstances {
 }
 
 impl FileInstances {
-    /// Reads what is there. A file that is no Instance is moved aside and named in [`FileInstances::problems`].
+    /// Reads what is there. A file that is no Instance is renamed and reported in [`FileInstances::problems`].
     pub async fn open(folder: PathBuf) -> Result<Self, Error> {
         let (folder, stored) = blocking(move || {
             let stored = disk::read(&folder);

@@ -36,14 +36,14 @@ pub struct FileLedger {
 }
 
 impl FileLedger {
-    /// Reads what is there in a state folder. A line that can be no name is passed over; what is no file of names is moved aside
-    /// and named in [`FileLedger::problem`].
+    /// Reads what is there in a state folder. A line that cannot be a name is skipped; a file that is no list of names is renamed and
+    /// reported in [`FileLedger::problem`].
     pub async fn open(folder: PathBuf) -> io::Result<Self> {
         let (folder, read, kubelet) = blocking(move || {
             let path = folder.join(NAME);
             let read = own::read(&path, MAX_BYTES);
             let read = read.map_err(|error| match error {
-                Error::Refused(why) => Ok(own::move_aside(
+                Error::Refused(why) => Ok(own::rename_broken(
                     &path,
                     "file of names",
                     "which resources were offered before is not known",
@@ -179,8 +179,8 @@ mod tests {
             let open = FileLedger::open(folder.path().into());
             let ledger = timeout(Duration::from_secs(20), open).await;
             let ledger = ledger.expect("it does not wait").unwrap();
-            let told = ledger.problem().unwrap().to_string();
-            assert!(told.contains("offered-resources.broken"), "{told}");
+            let reported = ledger.problem().unwrap().to_string();
+            assert!(reported.contains("offered-resources.broken"), "{reported}");
             assert!(ledger.names().is_empty() && !path.exists(), "{number}");
             ledger.add(["a".to_owned()].into()).await.unwrap();
             std::fs::remove_file(&path).unwrap();

@@ -1,4 +1,4 @@
-//! What the agent itself has written to the state folder: read within bounds, and moved aside where it is something else by now.
+//! Files that the agent itself has written to the state folder: read within bounds, and renamed where they are something else by now.
 //! Blocks.
 
 use std::fs;
@@ -13,8 +13,8 @@ use crate::regular::{self, Error};
 
 /// The most work of reading a file, see [`effort::steps`]: some seconds. What the agent writes is far below.
 const MAX_STEPS: u64 = 1 << 33;
-/// The names beside a file that it may be moved to.
-const ASIDE: u32 = 10;
+/// The most names to which a file may be renamed.
+const NAMES: u32 = 10;
 
 /// Reads a file of at most `max` bytes. What cannot be one of the agent's is refused.
 pub fn read(path: &Path, max: u64) -> Result<Vec<u8>, Error> {
@@ -22,7 +22,9 @@ pub fn read(path: &Path, max: u64) -> Result<Vec<u8>, Error> {
     if u64::try_from(bytes.len()).is_ok_and(|len| len <= max) {
         return Ok(bytes);
     }
-    Err(Error::Refused("is being written by somebody".to_owned()))
+    Err(Error::Refused(
+        "is being written by another program".to_owned(),
+    ))
 }
 
 /// Reads YAML that the agent has written.
@@ -35,12 +37,13 @@ pub fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, String> {
     T::deserialize(reader()).map_err(|error| error.to_string())
 }
 
-/// Moves aside what is no `kind` of file, replacing nothing, and tells it with what comes of that. What cannot be moved stays.
-pub fn move_aside(path: &Path, kind: &str, outcome: &str, why: &str) -> SourceProblem {
+/// Renames a file that is no `kind`, without replacing another one. Returns the problem with its consequence. A file that cannot be
+/// renamed stays.
+pub fn rename_broken(path: &Path, kind: &str, outcome: &str, why: &str) -> SourceProblem {
     let (source, message) =
-        match free(path).and_then(|aside| fs::rename(path, &aside).map(|()| aside)) {
-            Ok(aside) => (
-                aside,
+        match free(path).and_then(|renamed| fs::rename(path, &renamed).map(|()| renamed)) {
+            Ok(renamed) => (
+                renamed,
                 format!("was no {kind} and was moved aside; {outcome}: {why}"),
             ),
             Err(error) => (
@@ -53,7 +56,7 @@ pub fn move_aside(path: &Path, kind: &str, outcome: &str, why: &str) -> SourcePr
     problem(&source, message)
 }
 
-/// What is told of a file or folder.
+/// A problem of a file or folder.
 pub fn problem(source: &Path, message: String) -> SourceProblem {
     SourceProblem {
         source: source.display().to_string(),
@@ -64,23 +67,23 @@ pub fn problem(source: &Path, message: String) -> SourceProblem {
     }
 }
 
-/// The first name beside it that nothing has.
+/// The first free name `.broken`, `.broken.1` and so on.
 fn free(path: &Path) -> io::Result<PathBuf> {
-    for number in 0..ASIDE {
-        let mut aside = path.as_os_str().to_owned();
-        aside.push(".broken");
+    for number in 0..NAMES {
+        let mut renamed = path.as_os_str().to_owned();
+        renamed.push(".broken");
         if number > 0 {
-            aside.push(format!(".{number}"));
+            renamed.push(format!(".{number}"));
         }
-        let aside = PathBuf::from(aside);
-        match fs::symlink_metadata(&aside) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(aside),
+        let renamed = PathBuf::from(renamed);
+        match fs::symlink_metadata(&renamed) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(renamed),
             Err(error) => return Err(error),
             Ok(_) => {}
         }
     }
     Err(io::Error::other(format!(
-        "there are {ASIDE} such beside it already"
+        "there are {NAMES} broken files of that name already"
     )))
 }
 
@@ -90,31 +93,36 @@ mod tests {
     use std::time::{Duration, Instant};
 
     #[test]
-    fn what_is_moved_aside_replaces_nothing_and_stays_where_there_is_no_place() {
+    fn a_broken_file_is_renamed_and_replaces_none_and_stays_where_no_name_is_free() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("x.yaml");
         fs::create_dir(folder.path().join("x.yaml.broken")).unwrap();
-        for number in 1..ASIDE {
+        for number in 1..NAMES {
             fs::write(&path, number.to_string()).unwrap();
-            let told = move_aside(&path, "X", "it is made anew", "why");
-            assert!(told.source.ends_with(&format!("x.yaml.broken.{number}")));
+            let reported = rename_broken(&path, "X", "it is made anew", "why");
+            assert!(
+                reported
+                    .source
+                    .ends_with(&format!("x.yaml.broken.{number}"))
+            );
             assert_eq!(
-                fs::read_to_string(&told.source).unwrap(),
+                fs::read_to_string(&reported.source).unwrap(),
                 number.to_string()
             );
         }
         fs::write(&path, "left").unwrap();
-        let told = move_aside(&path, "X", "it is made anew", "why").to_string();
+        let reported = rename_broken(&path, "X", "it is made anew", "why").to_string();
         assert!(
-            told.contains("x.yaml: is no X and cannot be moved aside (there are 10 such")
-                && told.ends_with("remove it; it is made anew: why"),
-            "{told}"
+            reported
+                .contains("x.yaml: is no X and cannot be moved aside (there are 10 broken files")
+                && reported.ends_with("remove it; it is made anew: why"),
+            "{reported}"
         );
         assert_eq!(fs::read_to_string(&path).unwrap(), "left");
     }
 
     #[test]
-    fn what_would_take_long_is_not_read() {
+    fn a_file_that_would_take_long_is_not_read() {
         let begun = Instant::now();
         let text = "[".repeat(1 << 20);
         let error = parse::<serde_json::Value>(text.as_bytes()).unwrap_err();

@@ -135,7 +135,7 @@ impl StateDir {
             }
             Err(why) => {
                 let outcome = "the folder counts as that of this node";
-                problem = Some(own::move_aside(&remembered, "node name", outcome, why));
+                problem = Some(own::rename_broken(&remembered, "node name", outcome, why));
                 // Where it could not be moved it is in the way.
                 fs::symlink_metadata(&remembered).is_err()
             }
@@ -300,8 +300,8 @@ mod tests {
             let _ = fs::remove_file(&name);
             make(&name);
             let opened = in_time(move || StateDir::open(path, "edge-1")).unwrap();
-            let told = opened.problem().unwrap().to_string();
-            assert!(told.contains("node-name.broken"), "{told}");
+            let reported = opened.problem().unwrap().to_string();
+            assert!(reported.contains("node-name.broken"), "{reported}");
             assert_eq!(fs::read_to_string(&name).unwrap(), "edge-1\n");
         }
     }

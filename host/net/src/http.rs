@@ -106,7 +106,7 @@ pub struct Limits {
 /// The URI is absolute, `http` or `https`. `Host`, `Connection: close` and `Content-Length` are written here (a `Host`
 /// among the headers is replaced); headers that rule connections are refused. The body is read to its end before
 /// anything is connected to: its length goes ahead of it, and both in one write. The answer's body comes as it is read;
-/// its connection and its place in `budget` are free at its end or when it is dropped.
+/// its connection and its permit of `budget` are released at its end or when it is dropped.
 ///
 /// # Errors
 /// Denied by the gate, over a limit, or anything on the way.
@@ -138,7 +138,7 @@ where
     B: http_body::Body<Data = Bytes> + Send,
     B::Error: Into<Box<dyn Error + Send + Sync>>,
 {
-    let place = budget.enter()?;
+    let permit = budget.enter()?;
     let total = Until::after(limits.timeouts.total);
     let target = Target::of(request.uri())?;
     let mut kept = Kept::new(budget);
@@ -157,7 +157,7 @@ where
     } else {
         Wire::Plain(stream)
     };
-    exchange::exchange(wire, request, meter, place, limits, total).await
+    exchange::exchange(wire, request, meter, permit, limits, total).await
 }
 
 #[cfg(test)]

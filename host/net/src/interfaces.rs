@@ -77,7 +77,7 @@ pub enum NetworkError {
 #[derive(Debug, Clone)]
 pub struct Network {
     interfaces: watch::Receiver<Arc<Interfaces>>,
-    /// Absent where nobody follows them.
+    /// Absent where the caller follows them.
     follower: Option<Arc<Follower>>,
     groups: Arc<Groups>,
 }

@@ -1,13 +1,13 @@
 //! Datagrams to multicast groups: one socket a group and interface for all handlers that want it.
 //!
 //! ```text
-//! interfaces, grants ─► Listener ─ wants ─► Groups ─ opens, shares ─► Feed (socket) ─ datagrams ─► Mailbox ─► Listener
+//! interfaces, grants ─► Listener ─ wants ─► Groups ─ opens, shares ─► GroupSocket ─ datagrams ─► Mailbox ─► Listener
 //! ```
 //!
-//! What is read is bounded for each socket, whoever sends; what waits is bounded for each listener.
+//! The datagrams that are read are bounded for each socket, and those that wait for each listener.
 
 mod bucket;
-mod feed;
+mod group_socket;
 #[cfg(test)]
 mod tests;
 
@@ -20,14 +20,14 @@ use std::time::Duration;
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::{Instant, sleep_until};
 
-use self::feed::{Feed, Mailbox, Place, Subscription};
+use self::group_socket::{GroupSocket, Mailbox, Membership, Subscription};
 use crate::{Interface, Interfaces, Network, Policy};
 
-/// Datagrams that wait for one listener.
+/// The most datagrams that wait for one listener.
 const QUEUE: usize = 256;
-/// Places that one listener is at: groups times interfaces.
-const PLACES: usize = 128;
-/// How long after a failure a group is joined again, if nothing changes before: another program may hold its port.
+/// The most memberships of one listener: groups times interfaces.
+const MEMBERSHIPS: usize = 128;
+/// How long after a failure a group is joined again, unless the interfaces change before: another program may hold its port.
 const RETRY: Duration = Duration::from_secs(30);
 
 /// A multicast group and a port.
@@ -52,44 +52,45 @@ pub struct Datagram {
     pub payload: Vec<u8>,
 }
 
-/// What a listener hears.
+/// What a listener receives.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Heard {
     /// A datagram.
     Datagram(Arc<Datagram>),
-    /// Some came that were not kept, or may have: too long (over 4 KiB), too fast (over 2,000 a second on an interface,
+    /// Datagrams were dropped, or may have been: too long (over 4 KiB), too fast (over 2,000 a second on an interface,
     /// 256 at once), or more than the 256 that wait for this listener.
     Lost,
 }
 
-/// The groups that are listened to on one network, whoever listens.
+/// The groups that are joined on one network, for all listeners.
 #[derive(Debug, Default)]
 pub(crate) struct Groups {
-    feeds: Mutex<HashMap<Place, Weak<Feed>>>,
+    sockets: Mutex<HashMap<Membership, Weak<GroupSocket>>>,
 }
 
 impl Groups {
     fn subscribe(
         &self,
-        place: Place,
+        membership: Membership,
         network: &Network,
         mailbox: &Arc<Mailbox>,
     ) -> io::Result<Subscription> {
-        let mut feeds = self.feeds.lock().unwrap_or_else(PoisonError::into_inner);
-        feeds.retain(|_, feed| feed.strong_count() > 0);
-        let shared = feeds.get(&place).and_then(Weak::upgrade);
-        let feed = if let Some(feed) = shared.filter(|feed| feed.is_read()) {
-            feed
-        } else {
-            let feed = Arc::new(Feed::open(place, network.clone())?);
-            feeds.insert(place, Arc::downgrade(&feed));
-            feed
-        };
-        Ok(Subscription::new(feed, mailbox.clone()))
+        let mut sockets = self.sockets.lock().unwrap_or_else(PoisonError::into_inner);
+        sockets.retain(|_, group_socket| group_socket.strong_count() > 0);
+        let shared = sockets.get(&membership).and_then(Weak::upgrade);
+        let group_socket =
+            if let Some(group_socket) = shared.filter(|group_socket| group_socket.is_read()) {
+                group_socket
+            } else {
+                let group_socket = Arc::new(GroupSocket::open(membership, network.clone())?);
+                sockets.insert(membership, Arc::downgrade(&group_socket));
+                group_socket
+            };
+        Ok(Subscription::new(group_socket, mailbox.clone()))
     }
 }
 
-/// Hears the groups that a handler is granted, on the interfaces it is granted.
+/// Receives from the groups that a handler is granted, on the interfaces it is granted.
 #[derive(Debug)]
 pub struct Listener {
     policy: Policy,
@@ -99,7 +100,7 @@ pub struct Listener {
     is_followed: bool,
     mailbox: Arc<Mailbox>,
     datagrams: mpsc::Receiver<Arc<Datagram>>,
-    at: BTreeMap<Place, Subscription>,
+    joined: BTreeMap<Membership, Subscription>,
     problems: Vec<String>,
     /// When to join again what could not be joined.
     retry: Option<Instant>,
@@ -124,7 +125,7 @@ impl Listener {
             is_followed: true,
             mailbox: Arc::new(Mailbox { sender, lost }),
             datagrams,
-            at: BTreeMap::new(),
+            joined: BTreeMap::new(),
             problems: Vec::new(),
             retry: None,
         };
@@ -133,8 +134,8 @@ impl Listener {
         listener
     }
 
-    /// What is heard next; never ends. The interfaces are followed while it is waited for: what is new is joined, what is
-    /// gone is left, and what could not be joined is tried again. Cancel-safe.
+    /// Waits for the next datagram or loss. Meanwhile it joins the groups on new interfaces, leaves those of interfaces that are
+    /// gone, and tries again what it could not join. Cancel-safe.
     pub async fn next(&mut self) -> Heard {
         loop {
             let retry = async {
@@ -153,7 +154,7 @@ impl Listener {
                 () = self.mailbox.lost.notified() => return Heard::Lost,
                 Some(datagram) = self.datagrams.recv() => {
                     // It may have been left since.
-                    if self.at.contains_key(&(datagram.group, datagram.interface)) {
+                    if self.joined.contains_key(&(datagram.group, datagram.interface)) {
                         return Heard::Datagram(datagram);
                     }
                 }
@@ -161,14 +162,14 @@ impl Listener {
         }
     }
 
-    /// Which groups cannot be heard where, and why; one line each.
+    /// Which groups could not be joined on which interface, and why; one line each.
     pub fn problems(&self) -> Vec<String> {
         self.problems.clone()
     }
 
     fn join(&mut self) {
         let interfaces = self.policy.interfaces();
-        let places: Vec<(Place, &Interface)> = self
+        let memberships: Vec<(Membership, &Interface)> = self
             .groups
             .iter()
             .flat_map(|group| {
@@ -177,37 +178,39 @@ impl Listener {
                 fitting.map(|interface| ((*group, interface.index), interface))
             })
             .collect();
-        self.at
-            .retain(|at, _| places.iter().any(|(place, _)| place == at));
+        self.joined
+            .retain(|at, _| memberships.iter().any(|(membership, _)| membership == at));
         self.problems.clear();
         let ended = self.policy.network().interfaces().err();
         self.problems.extend(ended.map(|error| error.to_string()));
-        for (place, interface) in places {
-            if self.at.contains_key(&place) {
+        for (membership, interface) in memberships {
+            if self.joined.contains_key(&membership) {
                 continue;
             }
-            let joined = if self.at.len() < PLACES {
+            let joined = if self.joined.len() < MEMBERSHIPS {
                 let network = self.policy.network();
-                network.groups().subscribe(place, network, &self.mailbox)
+                network
+                    .groups()
+                    .subscribe(membership, network, &self.mailbox)
             } else {
                 Err(io::Error::other(format!(
-                    "more than {PLACES} groups times interfaces; `network.interfaces` can name fewer"
+                    "more than {MEMBERSHIPS} groups times interfaces; `network.interfaces` can name fewer"
                 )))
             };
             match joined {
-                Ok(subscription) => drop(self.at.insert(place, subscription)),
+                Ok(subscription) => drop(self.joined.insert(membership, subscription)),
                 Err(error) => {
-                    let (Group { address, port }, _) = place;
+                    let (Group { address, port }, _) = membership;
                     let group = SocketAddr::new(address, port);
                     let name = &interface.name;
                     let why = match error.kind() {
                         io::ErrorKind::AddrInUse => {
-                            format!("another program of this node keeps port {port} to itself")
+                            format!("another program of this node uses port {port} exclusively")
                         }
                         _ => error.to_string(),
                     };
                     self.problems
-                        .push(format!("cannot hear {group} on {name}: {why}"));
+                        .push(format!("cannot join {group} on {name}: {why}"));
                 }
             }
         }

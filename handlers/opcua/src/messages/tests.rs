@@ -227,9 +227,7 @@ fn every_encoding_of_an_id_is_read() {
         ),
         (&[5, 0, 0, 0xff, 0xff, 0xff, 0xff], 0),
     ] {
-        let mut reader = Reader {
-            rest: form,
-        };
+        let mut reader = Reader { rest: form };
         assert_eq!(reader.node_id("id"), Ok(id), "{form:?}");
         assert_eq!(reader.rest, b"");
         reader.rest = &form[..form.len() - 1];

@@ -1,4 +1,4 @@
-//! The text of a Configuration file: its documents, and what is wrong with which line. Pure.
+//! The text of a Configuration file: its documents, and the problems with their lines. Pure.
 
 use std::collections::BTreeSet;
 
@@ -30,33 +30,33 @@ pub struct Document {
 pub struct Reading {
     /// The good documents.
     pub documents: Vec<Document>,
-    /// What is wrong with the others.
+    /// The problems of the others.
     pub problems: Vec<SourceProblem>,
 }
 
-/// How much work of reading a file may make, see [`effort::steps`]: a second or two.
+/// The most work of reading a file, see [`effort::steps`]: a second or two.
 const READING: u64 = 1 << 30;
-/// How much of looking for the lines of problems, which reads a document again for each: less than a second.
-const LOOKING: u64 = 1 << 27;
-/// The most problems that are told of a file.
+/// The most work of locating the lines of problems, which reads a document again for each: less than a second.
+const LOCATING: u64 = 1 << 27;
+/// The most problems of a file that are reported.
 pub const MAX_PROBLEMS: usize = 100;
 
-/// What is left of the patience with a file.
-struct Patience {
+/// The work that is left for a file.
+struct Budget {
     reading: u64,
-    looking: u64,
+    locating: u64,
 }
 
-impl Patience {
-    /// Whether `text` can still be read so many times.
-    fn bears(&mut self, text: &str, times: u64) -> bool {
+impl Budget {
+    /// Whether there is work left to read `text` so many times.
+    fn allows(&mut self, text: &str, times: u64) -> bool {
         spend(&mut self.reading, effort::steps(text).saturating_mul(times))
     }
 
-    /// The line of a field, if there is patience to look for it.
+    /// The line of a field, if there is work left to locate it.
     fn locate(&mut self, text: &str, path: &str) -> Option<usize> {
         let steps = effort::steps(text);
-        locate(text, path, || spend(&mut self.looking, steps))
+        locate(text, path, || spend(&mut self.locating, steps))
     }
 }
 
@@ -66,26 +66,26 @@ fn spend(left: &mut u64, steps: u64) -> bool {
     rest.is_some()
 }
 
-/// Reads a file. Each document is read for itself: a broken one spoils no other.
+/// Reads a file. Each document is read by itself, so a broken one does not affect the others.
 pub fn read(file: &str, text: &str) -> Reading {
     let mut reading = Reading::default();
-    let mut patience = Patience {
+    let mut budget = Budget {
         reading: READING,
-        looking: LOOKING,
+        locating: LOCATING,
     };
     let mut known = BTreeSet::new();
-    let mut untold = 0_usize;
+    let mut omitted = 0_usize;
     for (first_line, text) in split(text) {
-        let (wrongs, configuration) = if let Some(message) = unreadable(&text, &mut patience) {
-            let wrong = Wrong {
+        let (mistakes, configuration) = if let Some(message) = unreadable(&text, &mut budget) {
+            let mistake = Mistake {
                 line: Some(1),
                 path: String::new(),
                 message: message.to_owned(),
             };
-            (vec![wrong], None)
+            (vec![mistake], None)
         } else {
-            match parse(&text, &mut patience) {
-                Err(wrongs) => (wrongs, name(&text)),
+            match parse(&text, &mut budget) {
+                Err(mistakes) => (mistakes, name(&text)),
                 Ok(configuration) if known.insert(configuration.key.clone()) => {
                     reading.documents.push(Document {
                         configuration,
@@ -94,38 +94,38 @@ pub fn read(file: &str, text: &str) -> Reading {
                     continue;
                 }
                 Ok(Configuration { key, .. }) => {
-                    let wrong = Wrong {
-                        line: patience.locate(&text, "metadata.name"),
+                    let mistake = Mistake {
+                        line: budget.locate(&text, "metadata.name"),
                         path: "metadata.name".to_owned(),
                         message: format!(
                             "{key} is in this file already; the first one counts, remove or rename this one"
                         ),
                     };
-                    (vec![wrong], Some(key))
+                    (vec![mistake], Some(key))
                 }
             }
         };
-        for wrong in wrongs {
+        for mistake in mistakes {
             if reading.problems.len() == MAX_PROBLEMS {
-                untold += 1;
+                omitted += 1;
                 continue;
             }
-            let FieldProblem { path, message } = FieldProblem::new(wrong.path, wrong.message);
+            let FieldProblem { path, message } = FieldProblem::new(mistake.path, mistake.message);
             reading.problems.push(SourceProblem {
                 source: file.to_owned(),
-                line: wrong.line.map(|line| first_line + line),
+                line: mistake.line.map(|line| first_line + line),
                 path,
                 message,
                 configuration: configuration.clone(),
             });
         }
     }
-    if untold > 0 {
+    if omitted > 0 {
         reading.problems.push(SourceProblem {
             source: file.to_owned(),
             line: None,
             path: String::new(),
-            message: format!("has {untold} more problems; mend the others first"),
+            message: format!("has {omitted} more problems; fix the reported ones first"),
             configuration: None,
         });
     }
@@ -166,8 +166,8 @@ fn is_blank(document: &str) -> bool {
         .all(|line| line.is_empty() || line.starts_with('#'))
 }
 
-/// Something wrong in a document; the line counts from 1 within it.
-struct Wrong {
+/// A mistake in a document; the line counts from 1 within the document.
+struct Mistake {
     line: Option<usize>,
     path: String,
     message: String,
@@ -188,10 +188,10 @@ struct Named {
     metadata: Value,
 }
 
-/// Why a document is not even tried, if so.
-fn unreadable(text: &str, patience: &mut Patience) -> Option<&'static str> {
-    // For the aliases, the kind, the whole, and the name of one that is wrong.
-    if !patience.bears(text, 4) {
+/// Why a document is not parsed at all, if so.
+fn unreadable(text: &str, budget: &mut Budget) -> Option<&'static str> {
+    // Once for the aliases, once for the kind, once for the whole, and once for the name if it has a mistake.
+    if !budget.allows(text, 4) {
         return Some(
             "is too much to read: the file is too large, or has too many brackets; split it, and write lists with `-`",
         );
@@ -201,12 +201,12 @@ fn unreadable(text: &str, patience: &mut Patience) -> Option<&'static str> {
         .then_some("has aliases that stand for too much; write out what is repeated")
 }
 
-fn parse(text: &str, patience: &mut Patience) -> Result<Configuration, Vec<Wrong>> {
+fn parse(text: &str, budget: &mut Budget) -> Result<Configuration, Vec<Mistake>> {
     let header: Header =
-        serde_yaml_ng::from_str(text).map_err(|error| vec![wrong(text, "", &error)])?;
+        serde_yaml_ng::from_str(text).map_err(|error| vec![mistake(text, "", &error)])?;
     if let Some(message) = header.kind.as_str().and_then(foreign_kind) {
-        return Err(vec![Wrong {
-            line: patience.locate(text, "kind"),
+        return Err(vec![Mistake {
+            line: budget.locate(text, "kind"),
             path: "kind".to_owned(),
             message,
         }]);
@@ -215,12 +215,12 @@ fn parse(text: &str, patience: &mut Patience) -> Result<Configuration, Vec<Wrong
     let manifest: Manifest = serde_path_to_error::deserialize(deserializer).map_err(|error| {
         let path = error.path().to_string();
         let path = if path == "." { "" } else { &path };
-        vec![wrong(text, path, error.inner())]
+        vec![mistake(text, path, error.inner())]
     })?;
     let mut configuration = Configuration::try_from(manifest).map_err(|problems| {
-        let at = |(index, problem): (usize, FieldProblem)| Wrong {
+        let at = |(index, problem): (usize, FieldProblem)| Mistake {
             line: (index < MAX_PROBLEMS)
-                .then(|| patience.locate(text, &problem.path))
+                .then(|| budget.locate(text, &problem.path))
                 .flatten(),
             path: problem.path,
             message: problem.message,
@@ -236,7 +236,7 @@ fn foreign_kind(kind: &str) -> Option<String> {
     match kind {
         "Configuration" => None,
         "Secret" | "ConfigMap" => Some(format!(
-            "is {kind:?}, and only Configurations belong here; its keys go into files {}/NAME/KEY beside the folder",
+            "is {kind:?}, and only Configurations belong here; its keys go into files {}/NAME/KEY next to the folder",
             if kind == "Secret" {
                 "secrets"
             } else {
@@ -252,8 +252,8 @@ fn foreign_kind(kind: &str) -> Option<String> {
     }
 }
 
-/// The error of the reader, with its path and line apart from the text.
-fn wrong(text: &str, path: &str, error: &serde_yaml_ng::Error) -> Wrong {
+/// The reader's error, with its path and line separate from the text.
+fn mistake(text: &str, path: &str, error: &serde_yaml_ng::Error) -> Mistake {
     let whole = error.to_string();
     let message = whole
         .strip_prefix(path)
@@ -265,14 +265,14 @@ fn wrong(text: &str, path: &str, error: &serde_yaml_ng::Error) -> Wrong {
         message.rfind(&suffix)
     });
     let message = suffix.and_then(|end| message.get(..end)).unwrap_or(message);
-    Wrong {
+    Mistake {
         line: place.map(|place| line(text, &place)),
         path: path.to_owned(),
         message: message.to_owned(),
     }
 }
 
-/// The name in a document, where that much can be read.
+/// The name in a document, if it can be read.
 fn name(text: &str) -> Option<ConfigurationKey> {
     let named: Named = serde_yaml_ng::from_str(text).ok()?;
     let field = |name: &str| named.metadata.get(name).and_then(Value::as_str);

@@ -126,12 +126,12 @@ fn a_copy_takes_nothing_from_the_file_that_serves_and_is_told() {
         for text in [original.as_str(), "a: [", &original] {
             let set = run(&[a_copy, ("a.yaml", text)], memory);
             assert_eq!(shown(&set), pairs(&[("a", 1), ("b", 2)]));
-            let told = set.problems[0].to_string();
+            let reported = set.problems[0].to_string();
             for words in [
                 "DIR/a-copy.yaml: metadata.name: default/a is in DIR/a.yaml already",
                 "rename this one, or remove one",
             ] {
-                assert!(told.contains(words), "{told}");
+                assert!(reported.contains(words), "{reported}");
             }
             assert_eq!(set.problems[0].configuration, None, "it serves");
         }
@@ -157,11 +157,11 @@ fn of_files_first_seen_together_the_one_changed_longest_ago_has_the_name() {
         let mut memory = Memory::default();
         let set = assemble(Path::new("DIR"), &snapshot, &mk_values(), &mut memory);
         assert_eq!(shown(&set), pairs(&[("a", serving.1)]));
-        let told = set.problems[0].to_string();
+        let reported = set.problems[0].to_string();
         assert!(
-            told.starts_with(&format!("DIR/{other}: metadata.name"))
-                && told.contains(&format!("DIR/{}", serving.0)),
-            "{told}"
+            reported.starts_with(&format!("DIR/{other}: metadata.name"))
+                && reported.contains(&format!("DIR/{}", serving.0)),
+            "{reported}"
         );
     }
 }
@@ -192,12 +192,12 @@ fn configurations_and_problems_beyond_their_numbers_are_told_in_a_line_for_each_
             .count(),
         1_990
     );
-    let told: Vec<_> = set.problems.iter().map(ToString::to_string).collect();
-    assert_eq!(told.len(), 1 + 10 + 1, "{told:?}");
+    let reported: Vec<_> = set.problems.iter().map(ToString::to_string).collect();
+    assert_eq!(reported.len(), 1 + 10 + 1, "{reported:?}");
     assert!(
-        told[0].starts_with("DIR/a.yaml: has 20 Configurations beyond the 2000 that")
-            && told[0].contains("default/a10, default/a11, default/a12, default/a13, default/a14 and 15 more; remove"),
-        "{told:?}"
+        reported[0].starts_with("DIR/a.yaml: has 20 Configurations beyond the 2000 that")
+            && reported[0].contains("default/a10, default/a11, default/a12, default/a13, default/a14 and 15 more; remove"),
+        "{reported:?}"
     );
     let set = run(&[("m.yaml", &serving), ("n.yaml", &serving)], &mut memory);
     assert_eq!(set.problems.len(), MAX_PROBLEMS + 1);
@@ -230,10 +230,13 @@ fn a_file_in_the_place_of_a_folder_is_told_as_such() {
         ("secrets", "a part of its path is not a folder"),
     ] {
         let set = check_folder(&folder.path().join(path));
-        let told: Vec<_> = set.problems.iter().map(ToString::to_string).collect();
-        assert!(told.len() >= 2, "{told:?}");
-        for told in told {
-            assert!(told.contains(words) && !told.contains("missing"), "{told}");
+        let reported: Vec<_> = set.problems.iter().map(ToString::to_string).collect();
+        assert!(reported.len() >= 2, "{reported:?}");
+        for reported in reported {
+            assert!(
+                reported.contains(words) && !reported.contains("missing"),
+                "{reported}"
+            );
         }
     }
 }
@@ -399,8 +402,8 @@ fn what_a_file_with_another_problem_has_no_more_it_does_not_keep_from_the_file_i
     let moved = moved.each_ref().map(|(file, text)| (*file, text.as_str()));
     let set = run(&moved, &mut memory);
     assert_eq!(shown(&set), pairs(&[("x", 2), ("y", 1)]));
-    let told: Vec<_> = set.problems.iter().map(|problem| &problem.path).collect();
-    assert_eq!(told, ["spec.capacity"]);
+    let reported: Vec<_> = set.problems.iter().map(|problem| &problem.path).collect();
+    assert_eq!(reported, ["spec.capacity"]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -440,13 +443,13 @@ fn what_was_kept_is_read_within_bounds_and_what_is_none_is_moved_aside() {
     fs::write(at("c.yaml.broken"), mk_text("c", "1")).unwrap();
     let (kept, problems) = read_kept(folder.path()).unwrap();
     assert_eq!(*kept["a.yaml"], mk_text("a", "1"));
-    let told: Vec<_> = problems.iter().map(ToString::to_string).collect();
-    assert_eq!(told.len(), 2, "{told:?}");
-    for (told, words) in told.iter().zip([
+    let reported: Vec<_> = problems.iter().map(ToString::to_string).collect();
+    assert_eq!(reported.len(), 2, "{reported:?}");
+    for (reported, words) in reported.iter().zip([
         "b.yaml.broken: was no kept Configurations and was moved aside; b.yaml serves when it is good: has 3145729 bytes",
         "c.yaml.broken.1: was",
     ]) {
-        assert!(told.contains(words), "{told}");
+        assert!(reported.contains(words), "{reported}");
     }
     assert!(read_kept(folder.path()).unwrap().1.is_empty());
 }

@@ -66,7 +66,7 @@ struct Store {
 pub struct Accepted {
     store: Arc<Store>,
     files: Mutex<Files>,
-    told: mpsc::UnboundedSender<()>,
+    changed: mpsc::UnboundedSender<()>,
     problem: watch::Sender<Option<SourceProblem>>,
 }
 
@@ -80,16 +80,16 @@ impl Accepted {
         let store = Arc::new(Store { folder, places });
         let read = Arc::clone(&store);
         let files = blocking(move || read.files()).await?;
-        let (told, changes) = mpsc::unbounded_channel();
+        let (changed, changes) = mpsc::unbounded_channel();
         let accepted = Arc::new(Self {
             store,
             files: Mutex::new(files),
-            told,
+            changed,
             problem: watch::Sender::default(),
         });
         tasks.spawn(write(Arc::clone(&accepted), changes));
-        // What a crash has left goes.
-        accepted.tell();
+        // Removes what a crash has left.
+        accepted.notify();
         Ok(accepted)
     }
 
@@ -127,7 +127,7 @@ impl Accepted {
         match self.store.places.fetch(name, digest) {
             Ok(bytes) => {
                 if !damage.is_empty() {
-                    self.mend(name, digest, &bytes);
+                    self.restore(name, digest, &bytes);
                 }
                 Ok(bytes)
             }
@@ -136,14 +136,14 @@ impl Accepted {
     }
 
     /// Has the bytes of an accepted version written again.
-    fn mend(&self, name: &str, digest: &Digest, bytes: &Arc<[u8]>) {
+    fn restore(&self, name: &str, digest: &Digest, bytes: &Arc<[u8]>) {
         let mut files = self.lock();
         if let Some(held) = files.get_mut(name)
             && held.digest() == Some(digest)
         {
             held.bytes = Some(Arc::clone(bytes));
             drop(files);
-            self.tell();
+            self.notify();
         }
     }
 
@@ -167,7 +167,7 @@ impl Accepted {
         };
         files.insert(file.name.clone(), held);
         drop(files);
-        self.tell();
+        self.notify();
     }
 
     /// Forgets the versions of files that are gone.
@@ -177,12 +177,12 @@ impl Accepted {
         files.retain(|name, _| names.contains_key(name));
         if files.len() != before {
             drop(files);
-            self.tell();
+            self.notify();
         }
     }
 
-    /// Lets go of the bytes that are on the disk by now.
-    fn let_go(&self, stored: &Files) {
+    /// Drops the bytes that are on the disk by now.
+    fn drop_stored(&self, stored: &Files) {
         let mut files = self.lock();
         for (name, stored) in stored {
             if let Some(held) = files.get_mut(name)
@@ -194,9 +194,9 @@ impl Accepted {
         }
     }
 
-    fn tell(&self) {
+    fn notify(&self) {
         // The writer ends with the runtime only.
-        let _ = self.told.send(());
+        let _ = self.changed.send(());
     }
 
     fn lock(&self) -> MutexGuard<'_, Files> {
@@ -209,7 +209,7 @@ async fn write(accepted: Arc<Accepted>, mut changes: mpsc::UnboundedReceiver<()>
     let mut failed = false;
     loop {
         tokio::select! {
-            told = changes.recv() => if told.is_none() {
+            changed = changes.recv() => if changed.is_none() {
                 return;
             },
             () = tokio::time::sleep(FOLDER_BACKSTOP), if failed => {}
@@ -222,7 +222,7 @@ async fn write(accepted: Arc<Accepted>, mut changes: mpsc::UnboundedReceiver<()>
             (files, result)
         })
         .await;
-        accepted.let_go(&files);
+        accepted.drop_stored(&files);
         let problem = result.err().map(|error| SourceProblem {
             source: accepted.store.folder.display().to_string(),
             line: None,
@@ -303,8 +303,8 @@ impl Store {
         Err(format!("what was kept of it in {} {why}", path.display()))
     }
 
-    /// Makes the folder hold exactly `files`: registrations first, which are small, then bytes, then the versions that name
-    /// them, then what nobody names goes. Takes the bytes out of what is held by then.
+    /// Makes the folder hold exactly `files`: writes registrations first, which are small, then bytes, then the versions that name
+    /// them, and then removes the rest. Drops the bytes in memory that are on the disk by then.
     fn hold(&self, files: &mut Files) -> io::Result<()> {
         let there = atomic::open(&self.folder.join(BYTES))?;
         let mut held = Ok(());
@@ -337,7 +337,7 @@ impl Store {
         Ok(())
     }
 
-    /// Writes which handler a source is where the disk has another, beside the version that is there: what becomes of the
+    /// Writes which handler a source is where the disk has another, next to the version that is there: what becomes of the
     /// bytes says nothing about who was first.
     fn register(&self, name: &str, file: &Held) -> io::Result<()> {
         let Some(wanted) = file.on_disk() else {

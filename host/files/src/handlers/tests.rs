@@ -242,11 +242,11 @@ async fn the_accepted_version_is_kept_over_a_restart_until_the_file_is_gone() {
     assert_eq!(home.source.accepted("a.wasm"), None);
     let error = home.source.read("a.wasm", &version).unwrap_err();
     assert!(error.transient, "{error}");
-    let told = format!(
+    let reported = format!(
         "cannot load a.wasm: {} is missing; it is tried again, and a file that is put there is loaded",
         home.path("handlers/a.wasm").display()
     );
-    assert_eq!(error.to_string(), told);
+    assert_eq!(error.to_string(), reported);
 }
 
 #[test]

@@ -42,7 +42,7 @@ impl Failure {
     }
 }
 
-/// Reads all; moves aside what is no Instance.
+/// Reads all Instances; renames files that are none.
 pub fn read(folder: &Path) -> Result<Stored, Error> {
     let fail = |action, path: &Path| {
         let path = path.to_owned();
@@ -81,7 +81,7 @@ pub fn read(folder: &Path) -> Result<Stored, Error> {
                 }
                 Err(why) => {
                     let outcome = "its device gets a new one";
-                    let problem = own::move_aside(&path, "Instance", outcome, &why);
+                    let problem = own::rename_broken(&path, "Instance", outcome, &why);
                     stored.problems.push(problem);
                 }
             }
@@ -91,7 +91,7 @@ pub fn read(folder: &Path) -> Result<Stored, Error> {
     Ok(stored)
 }
 
-/// Files that are prepared and not yet in their places; each holds a descriptor.
+/// The most files that are prepared and have no name yet; each holds a descriptor.
 const AT_ONCE: usize = 256;
 
 /// Writes and removes. Each folder is synced once; returns what failed.
@@ -145,7 +145,7 @@ fn write_chunk<'a>(
     let contents: Vec<_> = prepared.iter().map(|(_, new)| new.as_file()).collect();
     let synced = atomic::sync_all(&contents);
     for ((key, new), synced) in prepared.into_iter().zip(synced) {
-        let placed = synced.and_then(|()| atomic::place(new, &file(folder, key)));
+        let placed = synced.and_then(|()| atomic::persist(new, &file(folder, key)));
         done.push((key, placed));
     }
     done
@@ -168,7 +168,7 @@ fn remove(path: &Path) -> io::Result<()> {
     }
 }
 
-/// The file of an Instance. A name too long for a file name is cut and told apart by a digest.
+/// The file of an Instance. A name too long for a file name is cut and made unique by a digest.
 fn file(folder: &Path, key: &InstanceKey) -> PathBuf {
     let InstanceKey { namespace, name } = key;
     let stem = match name.get(..200) {
@@ -178,7 +178,7 @@ fn file(folder: &Path, key: &InstanceKey) -> PathBuf {
     folder.join(namespace).join(format!("{stem}.yaml"))
 }
 
-/// By way of JSON: a YAML writer of its own mind gives enums tags that no other tool reads.
+/// Through JSON, since the YAML writer gives enums tags that no other tool reads.
 fn encode(instance: &Instance) -> io::Result<Vec<u8>> {
     let value = serde_json::to_value(instance)?;
     let text = serde_yaml_ng::to_string(&value).map_err(io::Error::other)?;

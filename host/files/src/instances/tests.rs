@@ -250,12 +250,19 @@ async fn what_is_too_large_or_too_much_to_read_is_moved_aside_beside_what_is_the
     let store = tokio::time::timeout(Duration::from_secs(20), open(&folder)).await;
     let store = store.expect("in time");
     assert!(store.instances().borrow().instances.is_empty());
-    let told: Vec<_> = store.problems().iter().map(ToString::to_string).collect();
-    for (told, file, why) in [
-        (&told[0], "a-1.yaml.broken.1: was", "has 6442450944 bytes"),
-        (&told[1], "a-2.yaml.broken: was", "is too much to read"),
+    let reported: Vec<_> = store.problems().iter().map(ToString::to_string).collect();
+    for (reported, file, why) in [
+        (
+            &reported[0],
+            "a-1.yaml.broken.1: was",
+            "has 6442450944 bytes",
+        ),
+        (&reported[1], "a-2.yaml.broken: was", "is too much to read"),
     ] {
-        assert!(told.contains(file) && told.contains(why), "{told}");
+        assert!(
+            reported.contains(file) && reported.contains(why),
+            "{reported}"
+        );
     }
     let results = store.apply(vec![mk_create("a-1"), mk_create("a-2")]).await;
     assert!(results.iter().all(Result::is_ok), "{results:?}");

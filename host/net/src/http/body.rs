@@ -1,4 +1,4 @@
-//! The body of an answer, as it comes.
+//! The body of an answer, read as it arrives.
 
 use std::fmt;
 use std::pin::Pin;
@@ -31,7 +31,7 @@ struct Open {
     total: Until,
     pause: Until,
     timer: Pin<Box<Sleep>>,
-    _place: OwnedSemaphorePermit,
+    _permit: OwnedSemaphorePermit,
 }
 
 impl fmt::Debug for Body {
@@ -47,7 +47,7 @@ impl Body {
         incoming: Incoming,
         driver: Driver,
         meter: Arc<Meter>,
-        place: OwnedSemaphorePermit,
+        permit: OwnedSemaphorePermit,
         limits: Limits,
         total: Until,
     ) -> Self {
@@ -65,7 +65,7 @@ impl Body {
             total,
             pause,
             timer,
-            _place: place,
+            _permit: permit,
         };
         Self { open: Some(open) }
     }

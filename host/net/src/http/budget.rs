@@ -11,7 +11,7 @@ use super::HttpError;
 /// The host works for a request outside the guest's own budget of CPU time; this bounds that work.
 #[derive(Debug)]
 pub struct Budget {
-    places: Arc<Semaphore>,
+    permits: Arc<Semaphore>,
     at_once: usize,
     left: AtomicU64,
     bytes: u64,
@@ -31,7 +31,7 @@ impl Budget {
     pub fn new(at_once: usize, bytes: u64) -> Self {
         let at_once = at_once.min(Semaphore::MAX_PERMITS);
         Self {
-            places: Arc::new(Semaphore::new(at_once)),
+            permits: Arc::new(Semaphore::new(at_once)),
             at_once,
             left: AtomicU64::new(bytes),
             bytes,
@@ -52,12 +52,12 @@ impl Budget {
         self.left.load(Ordering::Relaxed)
     }
 
-    /// A place for one more request, held as long as its connection.
+    /// A permit for one more request, held as long as its connection.
     pub(super) fn enter(&self) -> Result<OwnedSemaphorePermit, HttpError> {
         if self.left() == 0 {
             return Err(self.spent());
         }
-        Arc::clone(&self.places)
+        Arc::clone(&self.permits)
             .try_acquire_owned()
             .map_err(|_| HttpError::Busy {
                 at_once: self.at_once,

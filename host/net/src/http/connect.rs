@@ -12,7 +12,7 @@ use super::{Gate, HttpError, Names, Stage};
 
 /// Granted addresses of one name that are tried.
 const MAX_TRIED: usize = 4;
-/// Denials of one name that are told.
+/// The most denials of one name that are reported.
 const MAX_TOLD: usize = 8;
 
 pub(super) async fn connect<G: Gate>(

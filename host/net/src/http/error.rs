@@ -42,7 +42,7 @@ pub enum HttpError {
         #[source]
         source: io::Error,
     },
-    /// Nothing listens there.
+    /// No server listens there.
     #[error("connect to {address}: connection refused")]
     Refused {
         /// The address that was tried last.
@@ -94,7 +94,7 @@ pub enum HttpError {
     Protocol(String),
     /// The answer's head, or its trailers, are over [`MAX_HEAD`] or [`MAX_HEADERS`].
     #[error(
-        "the answer's head is over {MAX_HEAD} bytes or {MAX_HEADERS} headers, or tells of an impossible length"
+        "the answer's head is over {MAX_HEAD} bytes or {MAX_HEADERS} headers, or announces an impossible length"
     )]
     HeadTooLarge,
     /// Interim answers without end.

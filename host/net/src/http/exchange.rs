@@ -22,7 +22,7 @@ pub(super) async fn exchange(
     wire: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
     mut request: Request<Full<Bytes>>,
     meter: Arc<Meter>,
-    place: OwnedSemaphorePermit,
+    permit: OwnedSemaphorePermit,
     limits: Limits,
     total: Until,
 ) -> Result<Response<Body>, HttpError> {
@@ -66,13 +66,13 @@ pub(super) async fn exchange(
         ));
     }
     let (parts, incoming) = answer.into_parts();
-    let told = hyper::body::Body::size_hint(&incoming).lower();
-    if limits.max_body < told {
+    let announced = hyper::body::Body::size_hint(&incoming).lower();
+    if limits.max_body < announced {
         return Err(HttpError::TooLarge {
             limit: limits.max_body,
         });
     }
-    let body = Body::new(incoming, driver, meter, place, limits, total);
+    let body = Body::new(incoming, driver, meter, permit, limits, total);
     Ok(Response::from_parts(parts, body))
 }
 
@@ -80,7 +80,7 @@ pub(super) async fn exchange(
 pub(super) struct Driver(Option<Pin<Box<dyn Future<Output = hyper::Result<()>> + Send>>>);
 
 impl Driver {
-    /// Lets it read and write. What it fails with reaches whoever waits for the answer or the body.
+    /// Reads and writes. Its error is returned where the answer or the body is awaited.
     pub(super) fn drive(&mut self, cx: &mut Context<'_>) {
         if let Some(connection) = &mut self.0
             && connection.as_mut().poll(cx).is_ready()
@@ -155,7 +155,7 @@ mod tests {
         };
         for size in [1, 100, 10_000, 1_000_000] {
             let budget = Arc::new(Budget::default());
-            let place = budget.enter().unwrap();
+            let permit = budget.enter().unwrap();
             let meter = Meter::new("127.0.0.1:80".parse().unwrap(), MAX_BODY, budget);
             let writes = Arc::default();
             let recorder = Recorder {
@@ -167,7 +167,7 @@ mod tests {
                 .body(Full::from(vec![b'x'; size]))
                 .unwrap();
             let total = Until::after(minute);
-            let answer = exchange(recorder, request, Arc::new(meter), place, limits, total).await;
+            let answer = exchange(recorder, request, Arc::new(meter), permit, limits, total).await;
             assert_eq!(answer.unwrap().status(), 204);
             let sizes: Vec<usize> = writes.lock().unwrap().iter().map(Vec::len).collect();
             let head = format!("POST / HTTP/1.1\r\nContent-Length: {size}\r\n\r\n");

@@ -89,13 +89,13 @@ fn headers(
     if let Some(name) = REFUSED.iter().find(|name| given.contains_key(*name)) {
         return refuse(format!("the header {name} is not a handler's to set"));
     }
-    let told = given.get_all(header::CONTENT_LENGTH);
+    let lengths = given.get_all(header::CONTENT_LENGTH);
     let right = |value: &HeaderValue| {
         value
             .to_str()
             .is_ok_and(|text| text.trim().parse() == Ok(length))
     };
-    if !told.iter().all(right) {
+    if !lengths.iter().all(right) {
         return refuse(format!(
             "its Content-Length is not that of its body, {length}"
         ));

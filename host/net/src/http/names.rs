@@ -23,7 +23,7 @@ type Resolve = dyn Fn(&str) -> io::Result<Vec<SocketAddr>> + Send + Sync;
 /// share its four.
 #[derive(Clone)]
 pub struct Names {
-    places: Arc<Semaphore>,
+    permits: Arc<Semaphore>,
     all: Arc<Semaphore>,
     resolve: Arc<Resolve>,
 }
@@ -31,7 +31,7 @@ pub struct Names {
 impl fmt::Debug for Names {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Names")
-            .field("places", &self.places)
+            .field("permits", &self.permits)
             .finish_non_exhaustive()
     }
 }
@@ -49,7 +49,7 @@ impl Names {
         resolve: impl Fn(&str) -> io::Result<Vec<SocketAddr>> + Send + Sync + 'static,
     ) -> Self {
         Self {
-            places: Arc::new(Semaphore::new(AT_ONCE)),
+            permits: Arc::new(Semaphore::new(AT_ONCE)),
             all: Arc::new(Semaphore::new(ALL_AT_ONCE)),
             resolve: Arc::new(resolve),
         }
@@ -60,7 +60,7 @@ impl Names {
     #[must_use]
     pub fn of_another(&self) -> Self {
         Self {
-            places: Arc::new(Semaphore::new(AT_ONCE)),
+            permits: Arc::new(Semaphore::new(AT_ONCE)),
             ..self.clone()
         }
     }
@@ -69,13 +69,13 @@ impl Names {
     #[cfg(test)]
     pub(super) fn free(&self) -> usize {
         let all = self.all.available_permits();
-        self.places.available_permits().min(all)
+        self.permits.available_permits().min(all)
     }
 
     /// The addresses of a name, in the resolver's order, each once, with port 0. IPv6 forms of IPv4 addresses come as
     /// the latter; addresses that can be no peer's are left out. None of them is granted by that.
     ///
-    /// Takes as long as the resolver does. Dropped before, the look-up goes on and keeps its place to its end: nobody
+    /// Takes as long as the resolver does. Dropped before, the look-up goes on and keeps its permit to its end: nobody
     /// can stop it.
     ///
     /// # Errors
@@ -93,17 +93,17 @@ impl Names {
             name: name.clone(),
             source,
         };
-        let turn = async |places: &Arc<Semaphore>| {
-            let place = Arc::clone(places).acquire_owned().await;
-            place.map_err(|error| failed(io::Error::other(error)))
+        let turn = async |permits: &Arc<Semaphore>| {
+            let permit = Arc::clone(permits).acquire_owned().await;
+            permit.map_err(|error| failed(io::Error::other(error)))
         };
         // The own one first: whoever waits for it holds none of the others'.
-        let places = (turn(&self.places).await?, turn(&self.all).await?);
+        let permits = (turn(&self.permits).await?, turn(&self.all).await?);
         let resolve = Arc::clone(&self.resolve);
         let asked = name.clone();
         let work = tokio::task::spawn_blocking(move || {
             let found = resolve(&asked);
-            drop(places);
+            drop(permits);
             found
         });
         let found = work

@@ -149,7 +149,7 @@ impl Host {
     }
 }
 
-/// Whether that can be somebody: the kernel takes the unspecified address for this machine.
+/// Whether that can be a peer: the kernel takes the unspecified address for this machine.
 pub(super) fn is_peer(ip: IpAddr) -> bool {
     let broadcast = matches!(ip, IpAddr::V4(ip) if ip.is_broadcast());
     !ip.is_unspecified() && !ip.is_multicast() && !broadcast

@@ -1,4 +1,4 @@
-//! What the kernel says of the interfaces and local routes, over a netlink route socket. Keeps nothing.
+//! Reads interfaces and local routes from the kernel over a netlink route socket. Keeps nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -19,28 +19,27 @@ use super::{Interface, Interfaces};
 
 mod messages;
 
-use messages::{Answer, Link, Question};
+use messages::{Answer, Link, Request};
 
 /// `RTMGRP_LINK`, and for both families `RTMGRP_…_IFADDR` and `RTMGRP_…_ROUTE` of `linux/rtnetlink.h`.
 const GROUPS: u32 = 0x1 | 0x10 | 0x100 | 0x40 | 0x400;
 /// More than the kernel puts into one part of a dump (32 KiB).
 const PART: usize = 64 * 1024;
-/// How often a dump is begun anew because something changed meanwhile. Then an event is there as well, so the last one
-/// will do.
+/// How often a dump is repeated because something changed meanwhile. An event follows each change, so the last dump is good enough.
 const DUMPS: usize = 3;
 /// `ENOBUFS`: events were lost.
 const OVERRUN: i32 = nix::errno::Errno::ENOBUFS as i32;
 /// `ENOENT`: there is no routing table of that number.
 const NO_TABLE: i32 = nix::errno::Errno::ENOENT as i32;
 
-/// Hears that something changed.
+/// Events of changes.
 pub(super) struct Events {
     socket: TokioSocket,
     buffer: Vec<u8>,
 }
 
 impl Events {
-    /// From its return on no change is missed.
+    /// No change after it returns is missed.
     pub(super) fn open() -> io::Result<Self> {
         let mut socket = TokioSocket::new(NETLINK_ROUTE)?;
         socket.socket_mut().bind(&SocketAddr::new(0, GROUPS))?;
@@ -50,7 +49,7 @@ impl Events {
         })
     }
 
-    /// Waits for a change; those of other routes, of which a router may have many a second, are none. Cancel-safe.
+    /// Waits for a change. Events of other routes are skipped: a router may have many of them a second. Cancel-safe.
     pub(super) async fn next(&mut self) -> io::Result<()> {
         loop {
             self.buffer.clear();
@@ -62,7 +61,7 @@ impl Events {
         }
     }
 
-    /// Forgets the changes that have come until now.
+    /// Drops the events that have arrived so far.
     pub(super) fn drain(&mut self) -> io::Result<()> {
         loop {
             self.buffer.clear();
@@ -107,33 +106,33 @@ fn read_into(
     local: &mut BTreeSet<IpNet>,
 ) -> io::Result<bool> {
     let mut socket = Socket::new(NETLINK_ROUTE)?;
-    // The kernel answers within the calls: if nothing is there, nothing will come.
+    // The kernel answers within the call, so an empty queue means that there is no answer.
     socket.set_non_blocking(true)?;
     socket.bind_auto()?;
     socket.connect(&SocketAddr::new(0, 0))?;
-    let links_whole = dump(&socket, Question::Links, |answer| {
+    let links_whole = dump(&socket, Request::Links, |answer| {
         if let Answer::Link(link) = answer {
             interfaces.insert(link.index, interface_of(link));
         }
     })?;
-    let addresses_whole = dump(&socket, Question::Addresses, |answer| {
+    let addresses_whole = dump(&socket, Request::Addresses, |answer| {
         if let Answer::Address(address) = answer
             && let Some(interface) = interfaces.get_mut(&address.header.index)
         {
             interface.addresses.extend(network_of(&address));
         }
     })?;
-    // Has the kernel give one table and not all, of which a router's is long; one that cannot (before 4.20) gives all.
+    // Restricts the answer to one table: a router has long ones. Kernels before 4.20 give all tables.
     let _ = socket.set_netlink_get_strict_chk(true);
     let mut routes_whole = true;
     for family in [AddressFamily::Inet, AddressFamily::Inet6] {
-        let dumped = dump(&socket, Question::LocalRoutes(family), |answer| {
+        let dumped = dump(&socket, Request::LocalRoutes(family), |answer| {
             if let Answer::LocalRoute(net) = answer {
                 local.insert(net);
             }
         });
         routes_whole &= match dumped {
-            // There is no such table before the first address is there.
+            // The table does not exist before the first address does.
             Err(error) if error.raw_os_error() == Some(NO_TABLE) => true,
             dumped => dumped?,
         };
@@ -141,11 +140,11 @@ fn read_into(
     Ok(links_whole && addresses_whole && routes_whole)
 }
 
-/// Asks for all there are; says whether they are all of one moment.
-fn dump(socket: &Socket, question: Question, mut each: impl FnMut(Answer)) -> io::Result<bool> {
+/// Requests a dump. Returns whether all of it is of one moment.
+fn dump(socket: &Socket, request_kind: Request, mut each: impl FnMut(Answer)) -> io::Result<bool> {
     let mut header = NetlinkHeader::default();
     header.flags = NLM_F_REQUEST | NLM_F_DUMP;
-    let mut request = NetlinkMessage::new(header, NetlinkPayload::InnerMessage(question));
+    let mut request = NetlinkMessage::new(header, NetlinkPayload::InnerMessage(request_kind));
     request.finalize();
     let mut bytes = vec![0; request.buffer_len()];
     request.serialize(&mut bytes);
@@ -165,9 +164,9 @@ fn dump(socket: &Socket, question: Question, mut each: impl FnMut(Answer)) -> io
                 Ok(NetlinkPayload::Done(_)) => return Ok(whole),
                 Ok(NetlinkPayload::Error(error)) => return Err(error.to_io()),
                 Ok(_) => {}
-                // One of a kind that this version cannot read hides no other.
+                // A message that cannot be read does not hide the others.
                 Err(error) => {
-                    tracing::debug!(%error, "cannot read what the kernel says of an interface or route");
+                    tracing::debug!(%error, "cannot read the kernel's message about an interface or route");
                 }
             }
             // Messages are aligned to four bytes.
@@ -188,7 +187,7 @@ fn interface_of(link: Link) -> Interface {
     }
 }
 
-/// The address with its network; none while nobody may use it.
+/// The address with its network; none while it must not be used.
 fn network_of(message: &AddressMessage) -> Option<IpNet> {
     let mut local = None;
     let mut address = None;
@@ -207,7 +206,7 @@ fn network_of(message: &AddressMessage) -> Option<IpNet> {
         return None;
     }
     match (local, address) {
-        // The network is the other end's: nothing of it is attached here.
+        // The network belongs to the other end of the line and is not attached here.
         (Some(own), Some(other)) if own != other => Some(IpNet::from(own)),
         (Some(own), _) | (None, Some(own)) => net(own, message.header.prefix_len),
         (None, None) => None,

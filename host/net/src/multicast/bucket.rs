@@ -1,4 +1,4 @@
-//! How many datagrams are read: a token bucket. Takes the time from whoever asks.
+//! How many datagrams are read: a token bucket. The caller gives the time.
 
 use std::time::Duration;
 

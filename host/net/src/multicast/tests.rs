@@ -91,10 +91,10 @@ async fn mk_lan() -> (Far, Network) {
 }
 
 fn sockets(network: &Network) -> usize {
-    let feeds = network.groups().feeds.lock().unwrap();
-    feeds
+    let sockets = network.groups().sockets.lock().unwrap();
+    sockets
         .values()
-        .filter(|feed| feed.strong_count() > 0)
+        .filter(|group_socket| group_socket.strong_count() > 0)
         .count()
 }
 
@@ -242,7 +242,7 @@ fn listeners_share_their_sockets_and_the_last_closes_them() {
 }
 
 #[test]
-fn an_interface_that_comes_is_joined_and_one_that_goes_is_left() {
+fn a_new_interface_is_joined_and_one_that_is_gone_is_left() {
     with_namespace(|| async {
         let far = Far::new();
         let network = Network::start().unwrap();
@@ -276,20 +276,20 @@ fn an_interface_that_comes_is_joined_and_one_that_goes_is_left() {
 }
 
 #[test]
-fn a_group_that_cannot_be_joined_is_told_and_tried_again() {
+fn a_group_that_cannot_be_joined_is_reported_and_tried_again() {
     with_namespace(|| async {
         let (far, network) = mk_lan().await;
-        // Shares its port with nobody.
-        let selfish = UdpSocket::bind("0.0.0.0:3702").unwrap();
+        // Without SO_REUSEADDR it shares its port with no other socket.
+        let exclusive = UdpSocket::bind("0.0.0.0:3702").unwrap();
         let mut listener = Listener::new(&mk_policy(&network, &[]));
         assert_eq!(
             listener.problems(),
             [
-                "cannot hear 239.255.255.250:3702 on eth0: another program of this node keeps port 3702 to itself"
+                "cannot join 239.255.255.250:3702 on eth0: another program of this node uses port 3702 exclusively"
             ]
         );
-        drop(selfish);
-        // Nothing but the time that passes tells of it.
+        drop(exclusive);
+        // Only the time that passes leads to another attempt.
         tokio::time::pause();
         let heard = timeout(Duration::from_secs(31), listener.next()).await;
         assert!(heard.is_err(), "{heard:?}");
@@ -304,10 +304,10 @@ fn a_group_that_cannot_be_joined_is_told_and_tried_again() {
 fn a_group_that_could_not_be_joined_is_tried_again_when_the_interfaces_change() {
     with_namespace(|| async {
         let (far, network) = mk_lan().await;
-        let selfish = UdpSocket::bind("0.0.0.0:3702").unwrap();
+        let exclusive = UdpSocket::bind("0.0.0.0:3702").unwrap();
         let mut listener = Listener::new(&mk_policy(&network, &[]));
         assert_eq!(listener.problems().len(), 1);
-        drop(selfish);
+        drop(exclusive);
         ip("address add 192.168.7.3/24 dev eth0");
         let hear = async {
             while !listener.problems().is_empty() {

@@ -1,14 +1,14 @@
-//! Where a field stands in a YAML text. Pure.
+//! The line of a field in a YAML text. Pure.
 
 use std::fmt;
 
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_yaml_ng::{Location, Value};
 
-/// The line of a field, or of the nearest one around it that is there. Asks before each look, which reads the text.
-pub fn locate(text: &str, path: &str, mut may_look: impl FnMut() -> bool) -> Option<usize> {
+/// The line of a field, or of the nearest parent that is there. `may_read` is asked before each reading of the text.
+pub fn locate(text: &str, path: &str, mut may_read: impl FnMut() -> bool) -> Option<usize> {
     let mut path = path;
-    while !path.is_empty() && may_look() {
+    while !path.is_empty() && may_read() {
         let deserializer = serde_yaml_ng::Deserializer::from_str(text);
         if let Err(found) = Walk(path).deserialize(deserializer) {
             return found.location().map(|location| line(text, &location));
@@ -18,13 +18,13 @@ pub fn locate(text: &str, path: &str, mut may_look: impl FnMut() -> bool) -> Opt
     None
 }
 
-/// The line of a place in `text`, counted from 1 as editors do: YAML ends lines at more characters than the line feed.
-pub fn line(text: &str, place: &Location) -> usize {
-    let before = text.bytes().take(place.index());
+/// The line of a location in `text`, counted from 1 as editors do: YAML ends lines at more characters than the line feed.
+pub fn line(text: &str, location: &Location) -> usize {
+    let before = text.bytes().take(location.index());
     before.filter(|byte| *byte == b'\n').count() + 1
 }
 
-/// Walks to a field and fails there: the reader tells where it was.
+/// Descends to a field and fails there: the reader's error has the location.
 struct Walk<'a>(&'a str);
 
 impl<'de> DeserializeSeed<'de> for Walk<'_> {
@@ -84,13 +84,13 @@ impl<'de> Visitor<'de> for Walk<'_> {
     }
 }
 
-/// Refuses whatever it meets.
+/// Refuses every value.
 struct Here;
 
 impl Visitor<'_> for Here {
     type Value = ();
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("nothing: only the place is wanted")
+        f.write_str("nothing: only the location is needed")
     }
 }

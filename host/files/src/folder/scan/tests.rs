@@ -65,7 +65,7 @@ fn a_file_is_read_later_by_the_same_rules_and_only_as_it_was() {
         let read = in_time(move || fetch(&folder, &RULES, name, &digest));
         match (read, why) {
             (Ok(bytes), None) => assert_eq!(*bytes, *text.as_bytes(), "{name}"),
-            (Err(told), Some(why)) => assert!(told.starts_with(why), "{name}: {told}"),
+            (Err(reported), Some(why)) => assert!(reported.starts_with(why), "{name}: {reported}"),
             (read, _) => panic!("{name}: {read:?}"),
         }
     }
@@ -113,7 +113,7 @@ fn files_whose_names_cannot_be_shown_are_reported_and_not_read() {
         }
         let scan = Scan::of(&path, rules);
         let found: Vec<_> = scan.found.keys().map(String::as_str).collect();
-        let (expected, told): (&[&str], &[&str]) = match below {
+        let (expected, reported): (&[&str], &[&str]) = match below {
             "" => (
                 &["good.bare"],
                 &["a\\nINFO fine.bare", "a\\u{202e}b.bare", "a\\xFF.bare"],
@@ -132,7 +132,7 @@ fn files_whose_names_cannot_be_shown_are_reported_and_not_read() {
         let [problem] = scan.problems.as_slice() else {
             panic!("{:?}", scan.problems);
         };
-        let names: Vec<String> = told.iter().map(|name| format!("\"{name}\"")).collect();
+        let names: Vec<String> = reported.iter().map(|name| format!("\"{name}\"")).collect();
         let end = format!("do not show: {}; rename them", names.join(", "));
         assert!(problem.ends_with(&end), "{problem}");
         assert!(rules.kind("a\nb.bare").is_none() && rules.kind("s\n/b.bare").is_none());

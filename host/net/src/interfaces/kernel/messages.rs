@@ -1,7 +1,7 @@
 //! The messages that say which interfaces, addresses and local routes there are, as the kernel sends them. Knows no socket.
 //!
-//! `netlink-packet-route` reads far more; its enumeration of all messages would bring the readers of all of them into the program
-//! (350 KB), though an interface's name and flags and a route's destination are all that is asked for.
+//! Only an interface's name and flags and a route's destination are needed. The library's reader of whole messages rejects an
+//! interface for one attribute that it cannot read, and adds 350 KB to the program.
 
 use std::net::IpAddr;
 
@@ -36,9 +36,9 @@ const ROUTE_HEAD: usize = 12;
 /// `struct nlmsghdr`, which any message comes after.
 const HEAD: usize = 16;
 
-/// What the kernel is asked for.
+/// A request to the kernel for a list.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Question {
+pub(super) enum Request {
     /// The interfaces, without their counters.
     Links,
     /// Their addresses.
@@ -47,7 +47,7 @@ pub(super) enum Question {
     LocalRoutes(AddressFamily),
 }
 
-impl Question {
+impl Request {
     fn parts(self) -> Vec<Box<dyn Emitable>> {
         let mask = RTEXT_FILTER_SKIP_STATS.to_ne_bytes().to_vec();
         match self {
@@ -66,7 +66,7 @@ impl Question {
     }
 }
 
-impl NetlinkSerializable for Question {
+impl NetlinkSerializable for Request {
     fn message_type(&self) -> u16 {
         match self {
             Self::Links => RTM_GETLINK,
@@ -91,14 +91,14 @@ impl NetlinkSerializable for Question {
     }
 }
 
-/// What it answers.
+/// One message of the kernel's answer.
 #[derive(Debug)]
 pub(super) enum Answer {
     /// An interface.
     Link(Link),
     /// An address.
     Address(AddressMessage),
-    /// What the node takes for itself.
+    /// Addresses of the node itself.
     LocalRoute(IpNet),
     /// Anything else.
     Other,
@@ -140,12 +140,12 @@ impl Link {
     }
 }
 
-/// Whether a route, after its header, is one of the table `local`.
+/// Whether a route message is of the table `local`.
 fn is_local_table(route: &[u8]) -> bool {
     route.get(4) == Some(&LOCAL_TABLE)
 }
 
-/// Where a route to the node itself leads; none of any other, or of one to everywhere.
+/// The destination of a route to the node itself; none for other routes and for the default route.
 fn local_route(payload: &[u8]) -> Result<Option<IpNet>, DecodeError> {
     let [_, length, _, _, _, _, _, kind, ..] = payload else {
         return Err(DecodeError::from("a route is too short"));
@@ -168,7 +168,7 @@ fn destination(address: &[u8], length: u8) -> Option<IpNet> {
     IpNet::new(v4().or_else(v6)?, length).ok()
 }
 
-/// Whether an event tells of a route that is of no concern here.
+/// Whether an event is of a route outside the table `local`.
 pub(super) fn is_of_another_route(event: &[u8]) -> bool {
     let kind = event.get(4..6).and_then(|bytes| bytes.try_into().ok());
     let is_route = matches!(
@@ -199,17 +199,17 @@ mod tests {
     }
 
     #[test]
-    fn questions_are_those_of_the_library() {
+    fn requests_are_those_of_the_library() {
         let mut links = LinkMessage::default();
         let mask = vec![LinkExtentMask::SkipStats];
         links.attributes.push(LinkAttribute::ExtMask(mask));
         let addresses = AddressMessage::default();
         assert_eq!(
-            sent(Question::Links),
+            sent(Request::Links),
             sent(RouteNetlinkMessage::GetLink(links))
         );
         assert_eq!(
-            sent(Question::Addresses),
+            sent(Request::Addresses),
             sent(RouteNetlinkMessage::GetAddress(addresses))
         );
         let mut routes = RouteMessage::default();
@@ -217,12 +217,12 @@ mod tests {
         routes.header.table = LOCAL_TABLE;
         routes.header.kind = RouteType::Local;
         assert_eq!(
-            sent(Question::LocalRoutes(AddressFamily::Inet6)),
+            sent(Request::LocalRoutes(AddressFamily::Inet6)),
             sent(RouteNetlinkMessage::GetRoute(routes))
         );
     }
 
-    fn heard(message: RouteNetlinkMessage) -> Answer {
+    fn parsed(message: RouteNetlinkMessage) -> Answer {
         let bytes = sent(message);
         match NetlinkMessage::deserialize(&bytes).unwrap().payload {
             NetlinkPayload::InnerMessage(answer) => answer,
@@ -235,24 +235,24 @@ mod tests {
         let mut link = LinkMessage::default();
         link.header.index = 7;
         link.header.flags = LinkFlags::Up | LinkFlags::Multicast;
-        let nameless = heard(RouteNetlinkMessage::NewLink(link.clone()));
+        let nameless = parsed(RouteNetlinkMessage::NewLink(link.clone()));
         assert!(matches!(nameless, Answer::Other), "{nameless:?}");
         link.attributes = vec![
             LinkAttribute::Mtu(1500),
             LinkAttribute::IfName("eth0".into()),
         ];
-        let Answer::Link(read) = heard(RouteNetlinkMessage::NewLink(link.clone())) else {
+        let Answer::Link(read) = parsed(RouteNetlinkMessage::NewLink(link.clone())) else {
             panic!("no interface");
         };
         assert_eq!((read.name.as_str(), read.index), ("eth0", 7));
         assert_eq!(read.flags, link.header.flags);
         let mut address = AddressMessage::default();
         address.header.index = 7;
-        let Answer::Address(read) = heard(RouteNetlinkMessage::NewAddress(address.clone())) else {
+        let Answer::Address(read) = parsed(RouteNetlinkMessage::NewAddress(address.clone())) else {
             panic!("no address");
         };
         assert_eq!(read, address);
-        let gone = heard(RouteNetlinkMessage::DelLink(link));
+        let gone = parsed(RouteNetlinkMessage::DelLink(link));
         assert!(matches!(gone, Answer::Other), "{gone:?}");
     }
 
@@ -289,11 +289,11 @@ mod tests {
             let message = RouteNetlinkMessage::NewRoute(route.clone());
             let concerns = !is_of_another_route(&sent(message.clone()));
             assert_eq!(concerns, route.header.table == 255, "{route:?}");
-            let told = match heard(message) {
+            let read = match parsed(message) {
                 Answer::LocalRoute(net) => Some(net.to_string()),
                 _ => None,
             };
-            assert_eq!(told.as_deref(), own, "{route:?}");
+            assert_eq!(read.as_deref(), own, "{route:?}");
         }
         assert!(!is_of_another_route(b""));
     }

@@ -1,4 +1,4 @@
-//! One socket for one group on one interface, read for everybody who wants it. Knows no grants.
+//! One socket for one group on one interface, read for all listeners that want it. Knows no grants.
 
 use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
@@ -16,38 +16,38 @@ use super::bucket::Bucket;
 use super::{Datagram, Group};
 use crate::{Interfaces, Network};
 
-/// What a datagram may have, in bytes.
+/// The most bytes of a datagram.
 const MOST: usize = 4096;
-/// How long a socket that failed is left alone.
+/// The pause after a failed read.
 const RETRY: Duration = Duration::from_secs(1);
 
 /// A group on the interface of that index.
-pub(super) type Place = (Group, u32);
+pub(super) type Membership = (Group, u32);
 
-/// Where the datagrams of all places go that one listener is at.
+/// Where the datagrams of all memberships of one listener go.
 #[derive(Debug)]
 pub(super) struct Mailbox {
     /// Full: the datagram is lost.
     pub(super) sender: mpsc::Sender<Arc<Datagram>>,
-    /// Told once for all that was lost since it was heard last.
+    /// Notified once for all that was lost since the listener last waited.
     pub(super) lost: Notify,
 }
 
 type Mailboxes = Mutex<Vec<Arc<Mailbox>>>;
 
-/// The socket and who wants its datagrams; closed with the last of them.
+/// The socket and the mailboxes of its listeners; closed with the last of them.
 #[derive(Debug)]
-pub(super) struct Feed {
+pub(super) struct GroupSocket {
     mailboxes: Arc<Mailboxes>,
     task: JoinHandle<()>,
 }
 
-impl Feed {
+impl GroupSocket {
     /// Joins. Must be called where tokio runs.
-    pub(super) fn open(place: Place, network: Network) -> io::Result<Self> {
-        let socket = join(place)?;
+    pub(super) fn open(membership: Membership, network: Network) -> io::Result<Self> {
+        let socket = join(membership)?;
         let mailboxes = Arc::<Mailboxes>::default();
-        let task = tokio::spawn(read(socket, place, network, mailboxes.clone()));
+        let task = tokio::spawn(read(socket, membership, network, mailboxes.clone()));
         Ok(Self { mailboxes, task })
     }
 
@@ -57,29 +57,32 @@ impl Feed {
     }
 }
 
-impl Drop for Feed {
+impl Drop for GroupSocket {
     fn drop(&mut self) {
         self.task.abort();
     }
 }
 
-/// One listener's part in a feed.
+/// One listener's share of a socket.
 #[derive(Debug)]
 pub(super) struct Subscription {
-    feed: Arc<Feed>,
+    group_socket: Arc<GroupSocket>,
     mailbox: Arc<Mailbox>,
 }
 
 impl Subscription {
-    pub(super) fn new(feed: Arc<Feed>, mailbox: Arc<Mailbox>) -> Self {
-        lock(&feed.mailboxes).push(mailbox.clone());
-        Self { feed, mailbox }
+    pub(super) fn new(group_socket: Arc<GroupSocket>, mailbox: Arc<Mailbox>) -> Self {
+        lock(&group_socket.mailboxes).push(mailbox.clone());
+        Self {
+            group_socket,
+            mailbox,
+        }
     }
 }
 
 impl Drop for Subscription {
     fn drop(&mut self) {
-        lock(&self.feed.mailboxes).retain(|mailbox| !Arc::ptr_eq(mailbox, &self.mailbox));
+        lock(&self.group_socket.mailboxes).retain(|mailbox| !Arc::ptr_eq(mailbox, &self.mailbox));
     }
 }
 
@@ -87,9 +90,9 @@ fn lock(mailboxes: &Mailboxes) -> std::sync::MutexGuard<'_, Vec<Arc<Mailbox>>> {
     mailboxes.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A socket that gets what is sent to the group on that interface, and nothing else. Others on this machine may listen to
-/// the same, and what is sent to them alone stays theirs.
-fn join((group, interface): Place) -> io::Result<UdpSocket> {
+/// A socket that receives what is sent to the group on that interface, and nothing else. Other programs may join the same group,
+/// and this socket takes no unicast datagrams from them.
+fn join((group, interface): Membership) -> io::Result<UdpSocket> {
     let index = NonZeroU32::new(interface)
         .ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "no interface has the index 0"))?;
     let socket = Socket::new(
@@ -99,7 +102,7 @@ fn join((group, interface): Place) -> io::Result<UdpSocket> {
     )?;
     socket.set_reuse_address(true)?;
     socket.set_reuse_port(true)?;
-    // What came in elsewhere is not delivered; since Linux 5.7 it takes no privilege.
+    // Datagrams of other interfaces are not delivered. Since Linux 5.7 this takes no privilege.
     match group.address {
         IpAddr::V4(address) => {
             socket.bind_device_by_index_v4(Some(index))?;
@@ -118,13 +121,18 @@ fn join((group, interface): Place) -> io::Result<UdpSocket> {
     UdpSocket::from_std(socket.into())
 }
 
-async fn read(socket: UdpSocket, place: Place, network: Network, mailboxes: Arc<Mailboxes>) {
+async fn read(
+    socket: UdpSocket,
+    membership: Membership,
+    network: Network,
+    mailboxes: Arc<Mailboxes>,
+) {
     let mut bucket = Bucket::new(Instant::now());
-    // One byte more shows what is too long.
+    // One byte more shows that a datagram is too long.
     let mut buffer = vec![0; MOST + 1];
     loop {
         if let Err(later) = bucket.take(Instant::now()) {
-            // The kernel keeps some and drops the rest without saying so.
+            // The kernel queues some datagrams and drops the rest without an error.
             for mailbox in lock(&mailboxes).iter() {
                 mailbox.lost.notify_one();
             }
@@ -133,17 +141,17 @@ async fn read(socket: UdpSocket, place: Place, network: Network, mailboxes: Arc<
         }
         match socket.recv_from(&mut buffer).await {
             Ok((length, source)) => {
-                // Without the node's addresses nobody can tell what other hosts sent.
+                // Without the node's addresses it is unknown what other hosts sent.
                 let Ok(interfaces) = network.interfaces() else {
                     return;
                 };
                 if is_foreign(source, &interfaces) {
                     let payload = buffer.get(..length).filter(|_| length <= MOST);
-                    deliver(place, source, payload, &lock(&mailboxes));
+                    deliver(membership, source, payload, &lock(&mailboxes));
                 }
             }
             Err(error) => {
-                let (Group { address, port }, interface) = place;
+                let (Group { address, port }, interface) = membership;
                 tracing::debug!(%error, %address, port, interface, "cannot read a group's socket");
                 sleep(RETRY).await;
             }
@@ -151,7 +159,7 @@ async fn read(socket: UdpSocket, place: Place, network: Network, mailboxes: Arc<
     }
 }
 
-/// Whether another host can have that address: what this host sends to a group comes back.
+/// Whether another host can have that address: a host also receives what it sends to a group itself.
 fn is_foreign(source: SocketAddr, interfaces: &Interfaces) -> bool {
     let address = source.ip().to_canonical();
     let can_send = match address {
@@ -164,7 +172,7 @@ fn is_foreign(source: SocketAddr, interfaces: &Interfaces) -> bool {
 
 /// `payload` is absent where it is too long.
 fn deliver(
-    (group, interface): Place,
+    (group, interface): Membership,
     source: SocketAddr,
     payload: Option<&[u8]>,
     mailboxes: &[Arc<Mailbox>],
