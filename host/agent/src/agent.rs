@@ -28,7 +28,7 @@ use crate::reconcile::ReconcileTask;
 mod kubelet;
 mod tasks;
 
-pub use kubelet::{KubeletBoard, KubeletConfig};
+pub use kubelet::KubeletConfig;
 
 use kubelet::KubeletSide;
 use tasks::Tasks;
@@ -110,8 +110,8 @@ pub enum Error {
         source: Option<Box<dyn std::error::Error + Send + Sync>>,
     },
     /// A task panicked.
-    #[error("task {task} broke down, which is a bug; the log has its last words")]
-    Broke {
+    #[error("task {task} panicked; this is a bug, see the log")]
+    Panicked {
         /// Which.
         task: &'static str,
     },

@@ -252,7 +252,7 @@ impl Unseen {
     /// known of every source which handler it is (`all_known`), and every session has either given a complete answer or named the
     /// device as departed: then it is missing, and goes when its grace is over, or at once if a session named it as departed.
     /// To be left out begins no grace and ends none.
-    pub fn meet(
+    pub fn update(
         &mut self,
         sessions: &[&SessionDevices],
         all_known: bool,

@@ -17,22 +17,24 @@ use tokio_util::sync::CancellationToken;
 
 use crate::clock::{Clock, later};
 use crate::devices::Unseen;
-use crate::loader::{HandlerSet, until};
+use crate::loader::HandlerSet;
 use crate::metrics::Metrics;
 use crate::presence::Absent;
 use crate::registry::{Event, HandlerKey, Registry};
+use crate::wait::until;
 
-mod hear;
-mod look;
+mod answers;
 mod pace;
 mod published;
 mod report;
 mod served;
 mod session;
+mod sync;
 mod trouble;
 
 pub use published::{
     ConfigurationDevices, ConfigurationReport, DeviceSnapshot, DiscoveryReport, HandlerReport,
+    SessionReport,
 };
 
 use pace::Pace;
@@ -161,14 +163,14 @@ impl DiscoveryTask {
                         break Err(Error::SourceEnded("Configurations"));
                     }
                     self.configuration_set = Arc::clone(&self.configurations.borrow_and_update());
-                    self.look_and_tick();
+                    self.sync_and_tick();
                 }
                 changed = self.handlers.changed() => {
                     if changed.is_err() {
                         break Err(Error::SourceEnded("handlers"));
                     }
                     self.handler_set = Arc::clone(&self.handlers.borrow_and_update());
-                    self.look_and_tick();
+                    self.sync_and_tick();
                 }
                 Some(answer) = self.answers.1.recv() => {
                     self.answered(answer);
@@ -188,7 +190,7 @@ impl DiscoveryTask {
                 }
                 () = until(deadline) => {
                     if self.tick(false) {
-                        self.look();
+                        self.sync();
                     }
                 }
                 () = until(report) => {}
@@ -207,10 +209,10 @@ impl DiscoveryTask {
 
     /// There are other Configurations or handlers. Sessions of all there are come before what their devices are held against: until
     /// a new source has answered, what the others lack is not missing.
-    fn look_and_tick(&mut self) {
-        self.look();
+    fn sync_and_tick(&mut self) {
+        self.sync();
         if self.tick(true) {
-            self.look();
+            self.sync();
         }
     }
 

@@ -1,6 +1,7 @@
 //! The board: everything the tasks publish, and the status document made of it on demand.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use leafhost_core::attribute::AttributeValue;
@@ -9,17 +10,18 @@ use leafhost_core::instance::{Instance, InstanceSpec, Leafhost};
 use leafhost_core::names::ConfigurationKey;
 use leafhost_core::ports::{InstanceSet, SourceProblem};
 use leafhost_core::text;
-use leafhost_kubelet::State;
+use leafhost_kubelet::{Report, State};
 use tokio::sync::watch;
 
-use crate::agent::KubeletBoard;
 use crate::discovery::{
     ConfigurationDevices, ConfigurationReport, DeviceSnapshot, DiscoveryReport, HandlerReport,
+    SessionReport,
 };
 use crate::loader::{HandlerSet, LoadedSource};
 use crate::metrics::resource_state;
 use crate::offer::OfferReport;
 use crate::reconcile::ReconcileReport;
+use crate::slots::report::SlotReport;
 use crate::slots::unit::resource;
 use crate::status::{
     ConfigurationView, HandlerView, KubeletView, RefusedView, ResourceView, SessionView, SlotView,
@@ -46,6 +48,17 @@ pub struct Identity {
     pub cdi_dir: Option<String>,
     /// What is known to be missing on this machine: no udev, not root.
     pub problems: Vec<String>,
+}
+
+/// What the kubelet's side of the agent publishes.
+#[derive(Debug, Clone)]
+pub struct KubeletBoard {
+    /// The kubelet's folder.
+    pub root: PathBuf,
+    /// The resources.
+    pub plugins: watch::Receiver<Arc<Report>>,
+    /// The slots.
+    pub slots: watch::Receiver<Arc<SlotReport>>,
 }
 
 /// What the tasks publish.
@@ -372,12 +385,37 @@ fn configuration_views(
                 sessions: report
                     .sessions
                     .iter()
-                    .map(|session| SessionView::clone(session))
+                    .map(|session| session_view(session))
                     .collect(),
                 cdi_kind: offers.kinds.get(key).cloned(),
             }
         })
         .collect()
+}
+
+fn session_view(report: &SessionReport) -> SessionView {
+    let call = &report.call;
+    SessionView {
+        source: report.source.clone(),
+        last_call: report.last_call.map(|time| time.to_string()),
+        events: call.events.iter().map(|&event| event.to_owned()).collect(),
+        wall_ms: call.wall.as_secs_f64() * 1e3,
+        cpu_ms: call.cpu.as_secs_f64() * 1e3,
+        memory_bytes: call.memory,
+        result: report.result.label().to_owned(),
+        error: report.error.clone(),
+        failures: report.failures,
+        next_ms: call
+            .next
+            .map(|next| u64::try_from(next.as_millis()).unwrap_or(u64::MAX)),
+        devices: report.devices,
+        left_out: report.left_out.clone(),
+        left_out_dropped: report.left_out_dropped,
+        skipped: report.skipped.clone(),
+        skipped_dropped: report.skipped_dropped,
+        denied: call.denied.clone(),
+        wakes_refused: call.wakes_refused.clone(),
+    }
 }
 
 fn unhealthy(view: &ConfigurationDevices) -> usize {

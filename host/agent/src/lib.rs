@@ -29,6 +29,7 @@ pub mod registry;
 pub mod reserve;
 pub mod slots;
 pub mod status;
+pub mod wait;
 mod words;
 
 pub use agent::{Agent, AgentConfig, Error, KubeletConfig, Ports};

@@ -20,6 +20,8 @@ use tokio_util::sync::CancellationToken;
 mod attempt;
 use attempt::Attempt;
 
+use crate::wait::until;
+
 /// So many files are loaded at once: compiling is the one thing here that wants a whole core.
 const AT_ONCE: usize = 2;
 
@@ -400,7 +402,7 @@ impl LoaderTask {
         let source = Arc::clone(&self.source);
         let remembered = spawn_blocking(move || source.loading(&versions)).await;
         if remembered.is_err() {
-            tracing::error!("remembering what is being loaded broke down, which is a bug");
+            tracing::error!("writing down what is being loaded panicked; this is a bug");
         }
     }
 
@@ -439,7 +441,7 @@ impl LoaderTask {
         let source = Arc::clone(&self.source);
         let kept = spawn_blocking(move || source.accept(&file, &handler)).await;
         if kept.is_err() {
-            tracing::error!("keeping an accepted handler broke down, which is a bug");
+            tracing::error!("keeping an accepted handler panicked; this is a bug");
         }
     }
 }
@@ -460,17 +462,9 @@ async fn load(
 fn broken(name: &str) -> LoadError {
     LoadError {
         source_name: name.to_owned(),
-        message: "the loader broke down, which is a bug; the log has its last words".to_owned(),
+        message: "the loader panicked; this is a bug, see the log".to_owned(),
         missing_grants: Vec::new(),
         transient: false,
-    }
-}
-
-/// Waits until then; for ever if there is no then.
-pub(crate) async fn until(then: Option<Instant>) {
-    match then {
-        Some(then) => tokio::time::sleep_until(then).await,
-        None => std::future::pending().await,
     }
 }
 

@@ -18,9 +18,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::backoff;
 use crate::discovery::DeviceSnapshot;
-use crate::loader::until;
 use crate::presence::Absent;
-use crate::reconcile::Ended;
+use crate::wait::{Ended, until};
 use crate::words;
 
 pub mod handout;

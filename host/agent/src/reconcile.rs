@@ -10,18 +10,18 @@ use tokio_util::sync::CancellationToken;
 
 use crate::backoff;
 use crate::discovery::DeviceSnapshot;
-use crate::loader::until;
 use crate::metrics::Metrics;
 use crate::plan::{Plan, Reservations, is_local_to, plan};
+use crate::wait::{Ended, until};
 use crate::words;
 
-/// So many times in a row conflicts are met by looking again at once; then the backoff takes over.
-const PATIENCE: u32 = 3;
+/// After this many conflicts in a row the next attempt waits for the backoff.
+const CONFLICTS: u32 = 3;
 
-/// So many changes are written before it is seen whether there are more urgent ones.
-const PIECE: usize = 500;
+/// The most changes of one write. Between two writes the plan is made anew if devices have changed.
+const BATCH: usize = 500;
 
-/// So many devices that are left out are told.
+/// The most devices that are named as left out.
 const TOLD: usize = 20;
 
 /// How reconciling goes.
@@ -34,11 +34,6 @@ pub struct ReconcileReport {
     /// Devices that no Instance can stand for, and why.
     pub left_out: Vec<String>,
 }
-
-/// Why a task ended although nobody asked it to: what it follows is no longer published.
-#[derive(Debug, thiserror::Error)]
-#[error("the source of {0} has ended")]
-pub struct Ended(pub &'static str);
 
 /// The task.
 pub struct ReconcileTask {
@@ -79,7 +74,7 @@ impl ReconcileTask {
         (task, seen)
     }
 
-    /// Runs until `shutdown`. The piece that is being written is finished first.
+    /// Runs until `shutdown`. The batch that is being written is finished first.
     pub async fn run(mut self, shutdown: CancellationToken) -> Result<(), Ended> {
         self.devices.mark_changed();
         self.instances.mark_changed();
@@ -99,7 +94,7 @@ impl ReconcileTask {
         let mut errors = Vec::new();
         let mut read = false;
         let mut told = Vec::new();
-        for _ in 0..PATIENCE {
+        for _ in 0..CONFLICTS {
             let snapshot = Arc::clone(&self.devices.borrow_and_update());
             let instances = Arc::clone(&self.instances.borrow_and_update());
             read = snapshot.read && instances.complete;
@@ -129,7 +124,7 @@ impl ReconcileTask {
         self.conclude(read, &errors, told);
     }
 
-    /// Makes the changes, a piece after the other; returns what failed, and whether all were made. They are not when devices are
+    /// Makes the changes, a batch after the other; returns what failed, and whether all were made. They are not when devices are
     /// others meanwhile, whose changes may be more urgent, and at `shutdown`.
     async fn apply(
         &mut self,
@@ -139,8 +134,8 @@ impl ReconcileTask {
         let mut errors = Vec::new();
         let mut left = changes.into_iter();
         loop {
-            let piece: Vec<Change> = left.by_ref().take(PIECE).collect();
-            errors.extend(self.apply_piece(piece).await);
+            let batch: Vec<Change> = left.by_ref().take(BATCH).collect();
+            errors.extend(self.apply_batch(batch).await);
             if left.len() == 0 {
                 return (errors, true);
             }
@@ -151,7 +146,7 @@ impl ReconcileTask {
     }
 
     /// Makes some changes; returns what failed.
-    async fn apply_piece(&mut self, changes: Vec<Change>) -> Vec<StoreError> {
+    async fn apply_batch(&mut self, changes: Vec<Change>) -> Vec<StoreError> {
         let kinds: Vec<(&'static str, bool)> = changes
             .iter()
             .map(|change| match change {

@@ -18,36 +18,35 @@ use tokio_util::sync::CancellationToken;
 
 use crate::clock::Clock;
 use crate::discovery::DeviceSnapshot;
-use crate::loader::until;
 use crate::metrics::Metrics;
-use crate::reconcile::Ended;
+use crate::wait::{Ended, until};
 
 mod allocate;
-mod below;
 pub mod books;
 pub mod claim;
-pub mod door;
-pub mod ground;
+pub mod context;
 pub mod hold;
 pub mod holds;
 pub mod look;
 pub mod offers;
 mod publish;
+pub mod queue;
 mod release;
 pub mod report;
+mod submounts;
 mod trouble;
 pub mod unit;
 pub mod view;
 
-pub use door::{SlotDoor, SlotHandle};
+pub use queue::{AllocateQueue, SlotHandle};
 
 use books::Books;
 use claim::Turns;
-use door::Request;
 use hold::Place;
 use holds::Holds;
 use look::Look;
 use offers::Offerer;
+use queue::Request;
 use release::SOON;
 use report::SlotReport;
 use trouble::{Refusals, Unwritable};
@@ -122,15 +121,15 @@ pub struct SlotTask {
 impl SlotTask {
     /// The task and what it publishes.
     pub fn new(
-        door: SlotDoor,
+        queue: AllocateQueue,
         config: SlotConfig,
         ports: SlotPorts,
         books: Arc<dyn Books>,
         metrics: Arc<Metrics>,
     ) -> (Self, watch::Receiver<Arc<SlotReport>>) {
-        let seen = door.report.subscribe();
+        let seen = queue.report.subscribe();
         let task = Self {
-            node: door.handle.node,
+            node: queue.handle.node,
             config,
             instances: ports.store.instances(),
             known: ports.ledger.names(),
@@ -140,10 +139,10 @@ impl SlotTask {
             devices: ports.devices,
             changes: books.changes(),
             books,
-            requests: door.requests,
-            offers: door.offers,
+            requests: queue.requests,
+            offers: queue.offers,
             held: ports.held,
-            report: door.report,
+            report: queue.report,
             metrics,
             met: (Arc::default(), Arc::default()),
             owners: Owners::default(),
@@ -167,7 +166,7 @@ impl SlotTask {
 
     /// Runs until `shutdown`. A write that has begun is finished first.
     pub async fn run(mut self, shutdown: CancellationToken) -> Result<(), Ended> {
-        self.meet();
+        self.refresh();
         loop {
             tokio::select! {
                 () = shutdown.cancelled() => return Ok(()),
@@ -182,7 +181,7 @@ impl SlotTask {
                     if let Ok(look) = look {
                         self.see(&look).await;
                     } else {
-                        tracing::error!("looking at the kubelet's books broke down, which is a bug");
+                        tracing::error!("reading the kubelet's books panicked; this is a bug");
                         self.look_at(Instant::now() + FIRST_LOOK);
                     }
                 }
@@ -197,7 +196,7 @@ impl SlotTask {
                 }
                 () = until(self.refusals.next()) => {}
             }
-            self.meet();
+            self.refresh();
             self.take_back_void().await;
             self.adopt().await;
             self.publish().await;
@@ -205,7 +204,7 @@ impl SlotTask {
     }
 
     /// Takes over what the store and the devices say now.
-    fn meet(&mut self) {
+    fn refresh(&mut self) {
         let instances = Arc::clone(&self.instances.borrow_and_update());
         let devices = Arc::clone(&self.devices.borrow_and_update());
         let (old_instances, old_devices) = &self.met;
@@ -218,13 +217,13 @@ impl SlotTask {
             self.turns.retain(|key, _| known.contains_key(key));
         }
         if !same {
-            self.holds.meet(&self.node, &self.owners, &instances);
+            self.holds.update(&self.node, &self.owners, &instances);
         }
         self.met = (instances, devices);
     }
 }
 
 #[cfg(test)]
-pub(crate) mod scene;
+pub(crate) mod fixture;
 #[cfg(test)]
 mod tests;

@@ -90,7 +90,7 @@ async fn serve(settings: Settings) -> Result<()> {
         Some(address) => Some(bind(address, "--metrics-listen").await?),
         None => None,
     };
-    let (agent, socket) = assemble::agent(&settings, listener, metrics).await?;
+    let (agent, socket, home) = assemble::agent(&settings, listener, metrics).await?;
     let file = AgentFile::of_this_process(address);
     let published = file.publish(&settings.state_dir).map_err(|error| {
         // What there is is served all the same.
@@ -102,7 +102,7 @@ async fn serve(settings: Settings) -> Result<()> {
     tracing::info!(node = settings.node, %address, folder = %settings.dir.display(),
         state = %settings.state_dir.display(), "agent starts");
     let result = run_until_signal(agent, &mut signals, file.address).await;
-    drop((published, socket));
+    drop((published, socket, home));
     result
 }
 

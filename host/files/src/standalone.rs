@@ -1,6 +1,7 @@
 //! The whole standalone home: one folder that an operator writes, one that is the agent's.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use leafhost_core::ports::SourceProblem;
 
@@ -40,16 +41,16 @@ pub struct Places {
     pub handlers: Vec<PathBuf>,
 }
 
-/// An open home. Dropping it ends its tasks and lets go of the state folder.
+/// An open home. Dropping it releases the state folder, so that it must outlive whoever uses its parts; dropping those ends their tasks.
 pub struct Standalone {
     /// The Configurations.
-    pub configurations: FileConfigurations,
+    pub configurations: Arc<FileConfigurations>,
     /// The handlers.
-    pub handlers: FileHandlers,
+    pub handlers: Arc<FileHandlers>,
     /// The Instances.
-    pub instances: FileInstances,
+    pub instances: Arc<FileInstances>,
     /// The names of resources that were ever offered.
-    pub ledger: FileLedger,
+    pub ledger: Arc<FileLedger>,
     problems: Vec<SourceProblem>,
     // Last: let go when nobody writes there any more.
     state: StateDir,
@@ -86,10 +87,10 @@ impl Standalone {
         let problems = problems.chain(ledger.problem()).chain(state.problem());
         Ok(Self {
             problems: problems.cloned().collect(),
-            configurations,
-            handlers,
-            instances,
-            ledger,
+            configurations: Arc::new(configurations),
+            handlers: Arc::new(handlers),
+            instances: Arc::new(instances),
+            ledger: Arc::new(ledger),
             state,
         })
     }

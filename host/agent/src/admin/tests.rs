@@ -5,8 +5,7 @@ use tokio::net::TcpStream;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::*;
-use crate::agent::KubeletBoard;
-use crate::document::Identity;
+use crate::document::{Identity, KubeletBoard};
 use crate::loader::{HandlerSet, LoadedSource};
 use crate::reconcile::ReconcileReport;
 use crate::slots::report::SlotReport;

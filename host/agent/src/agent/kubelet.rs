@@ -12,10 +12,10 @@ use tokio_util::sync::CancellationToken;
 
 use super::{done, tasks::Tasks};
 use crate::discovery::DeviceSnapshot;
+use crate::document::KubeletBoard;
 use crate::metrics::Metrics;
 use crate::slots::books::KubeletBooks;
-use crate::slots::report::SlotReport;
-use crate::slots::{SlotConfig, SlotDoor, SlotPorts, SlotTask};
+use crate::slots::{AllocateQueue, SlotConfig, SlotPorts, SlotTask};
 
 /// What the names of our sockets begin with.
 const SOCKET_PREFIX: &str = "leafhost";
@@ -27,17 +27,6 @@ pub struct KubeletConfig {
     pub root: PathBuf,
     /// How slots are offered and come back.
     pub slots: SlotConfig,
-}
-
-/// What is shown of it.
-#[derive(Debug, Clone)]
-pub struct KubeletBoard {
-    /// The kubelet's folder.
-    pub root: PathBuf,
-    /// The resources.
-    pub plugins: watch::Receiver<Arc<Report>>,
-    /// The slots.
-    pub slots: watch::Receiver<Arc<SlotReport>>,
 }
 
 /// What the slot task works on.
@@ -66,10 +55,10 @@ impl KubeletSide {
         metrics: &Arc<Metrics>,
     ) -> (Self, KubeletBoard) {
         let root = config.root;
-        let door = SlotDoor::new(node);
+        let queue = AllocateQueue::new(node);
         let folder = PluginConfig::new(root.join("device-plugins"), SOCKET_PREFIX);
         let (plugins, handle) =
-            DevicePluginsTask::new(folder, door.offers(), Arc::new(door.handle()));
+            DevicePluginsTask::new(folder, queue.offers(), Arc::new(queue.handle()));
         let (events, changes) = watch::channel(0);
         let report = handle.report();
         let books = KubeletBooks::new(root.clone(), handle, changes);
@@ -80,7 +69,7 @@ impl KubeletSide {
             held: ports.held,
         };
         let (slots, slots_report) = SlotTask::new(
-            door,
+            queue,
             config.slots,
             ports,
             Arc::new(books),

@@ -82,7 +82,7 @@ impl Tasks {
                 task,
                 source: Some(source),
             }),
-            Err(_) => Some(Error::Broke { task }),
+            Err(_) => Some(Error::Panicked { task }),
         }
     }
 }
@@ -112,7 +112,7 @@ mod tests {
         tasks.spawn("shaky", async { panic!("as asked") });
         assert!(matches!(
             tasks.join().await,
-            Err(Error::Broke { task: "shaky" })
+            Err(Error::Panicked { task: "shaky" })
         ));
     }
 

@@ -191,7 +191,7 @@ fn a_device_of_an_earlier_run_that_was_left_out_stays() {
     session.fold(left_out, DEFAULTS, at(1));
     session.fold(answer(Devices::Unchanged), DEFAULTS, at(2));
     let mut known = unseen(&[("a", false, None), ("b", false, None)]);
-    known.meet(&[&session], true, DEFAULTS, at(2));
+    known.update(&[&session], true, DEFAULTS, at(2));
     assert_eq!(known, unseen(&[("a", false, None)]));
 }
 
@@ -228,7 +228,7 @@ fn a_device_of_an_earlier_run_waits_for_a_complete_answer() {
         session
     };
     let mut unseen_now = known.clone();
-    unseen_now.meet(&[&partial], true, DEFAULTS, at(1));
+    unseen_now.update(&[&partial], true, DEFAULTS, at(1));
     assert_eq!(
         unseen_now,
         unseen(&[
@@ -241,13 +241,13 @@ fn a_device_of_an_earlier_run_waits_for_a_complete_answer() {
     let whole = with(&[local("here")]);
     for (sessions, all_known) in [(vec![&partial, &whole], true), (vec![&whole], false)] {
         let before = unseen_now.clone();
-        unseen_now.meet(&sessions, all_known, DEFAULTS, at(2));
+        unseen_now.update(&sessions, all_known, DEFAULTS, at(2));
         assert_eq!(unseen_now, before);
     }
-    unseen_now.meet(&[&whole], true, DEFAULTS, at(2));
+    unseen_now.update(&[&whole], true, DEFAULTS, at(2));
     assert_eq!(unseen_now, unseen(&[("away", true, Some(2))]));
     assert_eq!(unseen_now.deadline(DEFAULTS), Some(at(302)));
-    unseen_now.meet(&[&whole], true, DEFAULTS, at(302));
+    unseen_now.update(&[&whole], true, DEFAULTS, at(302));
     assert!(unseen_now.is_empty());
 }
 
@@ -270,7 +270,7 @@ fn a_device_of_an_earlier_run_that_departed_goes_once_every_other_source_has_ans
     ] {
         let mut known = unseen(&[("a", true, None)]);
         let sessions: Vec<_> = iter::once(&session).chain(others).collect();
-        known.meet(&sessions, all_known, DEFAULTS, at(1));
+        known.update(&sessions, all_known, DEFAULTS, at(1));
         assert_eq!(known.is_empty(), !stays, "{sessions:?} {all_known}");
     }
     // Seen: no matter what the other one says, the device is there.
@@ -293,7 +293,7 @@ fn what_departed_is_remembered_until_the_others_have_answered() {
     session.remember_departed(&known);
     session.fold(answer(Devices::Partial(Vec::new())), DEFAULTS, at(2));
     assert_eq!(session.departed, BTreeSet::from(["a".to_owned()]));
-    known.meet(&[&session, &with(&[])], true, DEFAULTS, at(2));
+    known.update(&[&session, &with(&[])], true, DEFAULTS, at(2));
     assert!(known.is_empty());
     session.remember_departed(&known);
     assert_eq!(session.departed, BTreeSet::new());
@@ -323,9 +323,9 @@ fn a_device_of_an_earlier_run_that_is_left_out_while_its_grace_runs_goes_when_it
     let mut session = SessionDevices::default();
     session.fold(left_out, DEFAULTS, at(10));
     let mut known = unseen(&[("a", true, Some(0)), ("b", true, None)]);
-    known.meet(&[&session], true, DEFAULTS, at(10));
+    known.update(&[&session], true, DEFAULTS, at(10));
     assert_eq!(known.deadline(DEFAULTS), Some(at(300)));
-    known.meet(&[&session], true, DEFAULTS, at(310));
+    known.update(&[&session], true, DEFAULTS, at(310));
     // What is past is due no more: a deadline that stays would be met for ever.
     assert!(known.deadline(DEFAULTS).is_none_or(|then| then > at(310)));
     assert!(known.is_empty());
@@ -335,7 +335,7 @@ fn a_device_of_an_earlier_run_that_is_left_out_while_its_grace_runs_goes_when_it
 fn a_moment_in_the_future_does_not_stretch_the_grace() {
     let session = with(&[]);
     let mut known = unseen(&[("a", true, Some(9_000))]);
-    known.meet(&[&session], true, DEFAULTS, at(10));
+    known.update(&[&session], true, DEFAULTS, at(10));
     assert_eq!(known.deadline(DEFAULTS), Some(at(310)));
 }
 

@@ -6,13 +6,15 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use leafhost_core::configuration::FieldProblem;
 use leafhost_core::device::DeviceKey;
+use leafhost_core::fault::FaultReason;
+use leafhost_core::left_out::LeftOut;
 use leafhost_core::names::ConfigurationKey;
 use leafhost_core::ports::{ConfiguredDiscovery, SourceProblem};
+use leafhost_core::session::{CallStats, Explanation};
 
 use crate::clock::Boot;
 use crate::devices::DeviceView;
 use crate::presence::{Absent, Presence};
-use crate::status::SessionView;
 
 /// The devices of all Configurations. Equal snapshots are published once.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -124,5 +126,61 @@ pub struct ConfigurationReport {
     /// What the handler says of the details.
     pub invalid_details: Vec<FieldProblem>,
     /// One entry a session, by source.
-    pub sessions: Vec<Arc<SessionView>>,
+    pub sessions: Vec<Arc<SessionReport>>,
+}
+
+/// A session: one Configuration × one source of its handler.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct SessionReport {
+    /// The source; empty before the first call.
+    pub source: String,
+    /// When the last call ended.
+    pub last_call: Option<Timestamp>,
+    /// What that call took, and what it asked for in vain.
+    pub call: CallStats,
+    /// What came of it.
+    pub result: CallResult,
+    /// What went wrong, if something did.
+    pub error: Option<String>,
+    /// How many calls failed in a row.
+    pub failures: u64,
+    /// How many devices the session has.
+    pub devices: usize,
+    /// Devices that were in the answer and were not taken.
+    pub left_out: Vec<LeftOut>,
+    /// How many more there were.
+    pub left_out_dropped: u64,
+    /// Things seen that are no devices, and why.
+    pub skipped: Vec<Explanation>,
+    /// How many more there were.
+    pub skipped_dropped: u64,
+}
+
+/// What came of a call.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum CallResult {
+    /// There was none yet.
+    #[default]
+    None,
+    /// Devices.
+    Ok,
+    /// The handler refuses the details.
+    InvalidDetails,
+    /// The handler cannot tell for now.
+    Unavailable,
+    /// The call ended without an answer.
+    Faulted(FaultReason),
+}
+
+impl CallResult {
+    /// The word in the log and in the status.
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::None => "",
+            Self::Ok => "ok",
+            Self::InvalidDetails => "invalid-details",
+            Self::Unavailable => "unavailable",
+            Self::Faulted(reason) => reason.label(),
+        }
+    }
 }

@@ -6,9 +6,9 @@ use leafhost_core::configuration::FieldProblem;
 use leafhost_core::names::ConfigurationKey;
 
 use super::DiscoveryTask;
-use super::look::standing;
 use super::published::{ConfigurationReport, DiscoveryReport, HandlerReport};
 use super::served::Served;
+use super::sync::standing;
 use crate::registry::{HandlerKey, Phase};
 
 impl DiscoveryTask {

@@ -8,17 +8,17 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use leafhost_core::configuration::FieldProblem;
 use leafhost_core::device::DeviceKey;
+use leafhost_core::fault::Fault;
 use leafhost_core::handler::Digest;
 use leafhost_core::ports::{ConfiguredDiscovery, Handler};
-use leafhost_core::session::{Devices, Explanation, Opening, Outcome, Property, Report};
+use leafhost_core::session::{CallStats, Devices, Explanation, Opening, Outcome, Property, Report};
 use tokio::sync::watch;
 
-use super::published::ConfigurationDevices;
+use super::published::{CallResult, ConfigurationDevices, SessionReport};
 use super::session::Order;
 use crate::devices::DeviceView;
 use crate::devices::{Bucket, Grace, Lost, Part, SessionDevices, Standing, Unseen, merge};
 use crate::presence::Absent;
-use crate::status::SessionView;
 
 /// The most devices that are remembered as gone. What is gone beyond that stays until a complete answer.
 const MOST_GONE: usize = 10_000;
@@ -66,7 +66,7 @@ pub(super) struct SourceSession {
     pub not_used: Option<String>,
     /// Whether the log has it.
     pub told: bool,
-    pub view: Arc<SessionView>,
+    pub view: Arc<SessionReport>,
 }
 
 /// What came of taking in a report.
@@ -183,7 +183,7 @@ impl Served {
             self.stale = true;
             let mut unseen = std::mem::take(&mut self.unseen);
             let sessions: Vec<_> = self.counting().map(|(_, s)| &s.devices).collect();
-            unseen.meet(&sessions, all_known, grace, now);
+            unseen.update(&sessions, all_known, grace, now);
             self.unseen = unseen;
         }
         self.stale |= self.bucket.due().is_some_and(|due| due <= now);
@@ -345,24 +345,16 @@ impl SourceSession {
         explained.truncate(fitting);
         let explained_dropped = explained_dropped + more;
         let old = &self.view;
-        let mut view = SessionView {
+        let mut view = SessionReport {
             source: source.to_owned(),
-            last_call: Some(now.to_string()),
-            events: call.events.iter().map(|&event| event.to_owned()).collect(),
-            wall_ms: call.wall.as_secs_f64() * 1e3,
-            cpu_ms: call.cpu.as_secs_f64() * 1e3,
-            memory_bytes: call.memory,
+            last_call: Some(now),
+            call,
             failures: old.failures + 1,
-            next_ms: call
-                .next
-                .map(|next| u64::try_from(next.as_millis()).unwrap_or(u64::MAX)),
             left_out: old.left_out.clone(),
             left_out_dropped: old.left_out_dropped,
             skipped: explained,
             skipped_dropped: explained_dropped,
-            denied: call.denied,
-            wakes_refused: call.wakes_refused,
-            ..SessionView::default()
+            ..SessionReport::default()
         };
         self.fault = None;
         let mut taken = Taken {
@@ -373,7 +365,7 @@ impl SourceSession {
             Outcome::Discovered(discovery) => {
                 self.invalid.clear();
                 view.failures = 0;
-                "ok".clone_into(&mut view.result);
+                view.result = CallResult::Ok;
                 if discovery.devices == Devices::Unchanged {
                     if view.skipped.is_empty() {
                         view.skipped.clone_from(&old.skipped);
@@ -387,15 +379,15 @@ impl SourceSession {
                 self.not_used = self.devices.not_used();
             }
             Outcome::InvalidDetails(problems) => {
-                "invalid-details".clone_into(&mut view.result);
+                view.result = CallResult::InvalidDetails;
                 self.invalid = problems;
             }
             Outcome::Unavailable(what) => {
-                "unavailable".clone_into(&mut view.result);
+                view.result = CallResult::Unavailable;
                 view.error = Some(what);
             }
             Outcome::Faulted(fault) => {
-                fault.reason.label().clone_into(&mut view.result);
+                view.result = CallResult::Faulted(fault.reason);
                 view.error = Some(fault.message.clone());
                 self.fault = Some(fault.to_string());
                 taken.answered = false;
@@ -410,29 +402,33 @@ impl SourceSession {
     pub fn refused(&mut self, source: &str, problems: Vec<FieldProblem>, now: Timestamp) {
         self.invalid = problems;
         self.fault = None;
-        self.view = Arc::new(SessionView {
+        self.view = Arc::new(SessionReport {
             source: source.to_owned(),
-            last_call: Some(now.to_string()),
-            events: vec!["validate".to_owned()],
-            result: "invalid-details".to_owned(),
+            last_call: Some(now),
+            call: CallStats {
+                events: vec!["validate"],
+                ..CallStats::default()
+            },
+            result: CallResult::InvalidDetails,
             failures: self.view.failures + 1,
             devices: self.devices.tracked().len(),
-            ..SessionView::default()
+            ..SessionReport::default()
         });
     }
 
-    /// The task broke down, or the handler could not be called at all.
-    pub fn failed(&mut self, source: &str, result: &str, message: String, now: Timestamp) {
-        self.view = Arc::new(SessionView {
+    /// The task panicked, or the handler could not be called at all.
+    pub fn failed(&mut self, source: &str, fault: &Fault, now: Timestamp) {
+        let message = fault.to_string();
+        self.view = Arc::new(SessionReport {
             source: source.to_owned(),
-            last_call: Some(now.to_string()),
-            result: result.to_owned(),
+            last_call: Some(now),
+            result: CallResult::Faulted(fault.reason),
             error: Some(message.clone()),
             failures: self.view.failures + 1,
             devices: self.devices.tracked().len(),
             left_out: self.view.left_out.clone(),
             left_out_dropped: self.view.left_out_dropped,
-            ..SessionView::default()
+            ..SessionReport::default()
         });
         self.fault = Some(message);
     }

@@ -210,7 +210,7 @@ async fn one_failing_session_beside_healthy_ones_leaves_the_handler_active() {
         let views = &report.configurations[&key("c")].sessions;
         views
             .iter()
-            .any(|view| view.failures == 20 && view.result == "trap")
+            .any(|view| view.failures == 20 && view.result.label() == "trap")
     })
     .await;
     bench.statuses(&["udev.wasm: Active"]).await;
@@ -321,7 +321,7 @@ async fn an_answer_to_an_older_order_is_dropped() {
     };
     for details in ["x", "y"] {
         task.configuration_set = configuration_set([configured("a", "udev", details)]);
-        task.look();
+        task.sync();
     }
     let newest = task.generation;
     task.answered(answer(newest - 1));

@@ -190,7 +190,7 @@ async fn a_local_device_whose_name_is_taken_elsewhere_gets_a_longer_one() {
 async fn what_is_little_waits_for_no_more_than_a_piece_of_what_is_much() {
     let bench = start();
     *bench.store.slow.lock().unwrap() = Duration::from_secs(1);
-    let ids: Vec<String> = (0..4 * PIECE).map(|id| id.to_string()).collect();
+    let ids: Vec<String> = (0..4 * BATCH).map(|id| id.to_string()).collect();
     let ids: Vec<&str> = ids.iter().map(String::as_str).collect();
     let much = snapshot(&ids, true);
     bench.devices.send_replace(Arc::clone(&much));
@@ -206,7 +206,7 @@ async fn what_is_little_waits_for_no_more_than_a_piece_of_what_is_much() {
     tokio::time::sleep(Duration::from_secs(2)).await;
     let names = bench.store.names();
     assert!(names.iter().any(|name| name.starts_with("doors-")));
-    assert_eq!(names.len(), 2 * PIECE);
+    assert_eq!(names.len(), 2 * BATCH);
     assert!(!bench.report.borrow().done_once, "half is missing");
     tokio::time::sleep(Duration::from_secs(3)).await;
     assert_eq!(bench.store.names().len(), ids.len() + 1);
@@ -223,13 +223,13 @@ async fn a_stop_waits_for_no_more_than_a_piece() {
     let (task, _report) = ReconcileTask::new("node-a".into(), port, seen, held, Arc::default());
     let stop = CancellationToken::new();
     let task = tokio::spawn(task.run(stop.clone()));
-    let ids: Vec<String> = (0..4 * PIECE).map(|id| id.to_string()).collect();
+    let ids: Vec<String> = (0..4 * BATCH).map(|id| id.to_string()).collect();
     let ids: Vec<&str> = ids.iter().map(String::as_str).collect();
     devices.send_replace(snapshot(&ids, true));
     tokio::time::sleep(Duration::from_millis(1500)).await;
     stop.cancel();
     task.await.unwrap().unwrap();
-    assert_eq!(store.names().len(), 2 * PIECE);
+    assert_eq!(store.names().len(), 2 * BATCH);
 }
 
 #[tokio::test(start_paused = true)]

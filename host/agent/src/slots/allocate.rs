@@ -9,12 +9,12 @@ use leafhost_kubelet::{Incarnation, Refusal};
 use tokio::time::{Instant, timeout};
 
 use super::SlotTask;
-use super::below;
 use super::claim::{self, Chosen};
-use super::door::{QUEUE, Request};
-use super::ground::Ground;
+use super::context::SlotContext;
 use super::hold::{Hold, Holder, Place, Reason};
+use super::queue::{QUEUE, Request};
 use super::release::SOON;
+use super::submounts;
 use super::unit::{Unit, resource_name};
 use crate::words;
 
@@ -48,13 +48,13 @@ impl SlotTask {
 
     /// Decides allocations of which no two ask for the same, with one write.
     async fn decide(&mut self, batch: Vec<Request>) {
-        self.meet();
+        self.refresh();
         let mut checked = self.check_holders(&batch).await;
         self.free_doubles(&batch, &checked).await;
-        self.meet();
+        self.refresh();
         let instances = Arc::clone(&self.instances.borrow());
         let devices = Arc::clone(&self.devices.borrow());
-        let ground = Ground {
+        let context = SlotContext {
             node: &self.node,
             devices: &devices,
             instances: &instances,
@@ -69,7 +69,7 @@ impl SlotTask {
             let chosen = match held {
                 Some(refusal) => Err(refusal),
                 None if request.is_late() => Err(too_late()),
-                None => ground.choose(
+                None => context.choose(
                     &request.resource,
                     &request.ids,
                     &mut reserved,
@@ -145,7 +145,7 @@ impl SlotTask {
             if let Some(look) = &look {
                 let back = self.holds.see(look, self.config.grace);
                 self.release(back).await;
-                self.meet();
+                self.refresh();
             }
         }
         let listed = timeout(ASK, self.books.listed()).await.ok().flatten();
@@ -234,7 +234,7 @@ impl SlotTask {
             Ok(chosen) => {
                 let name = resource_name(&request.resource).unwrap_or_default();
                 let through = self.owners.configurations.contains_key(name);
-                match below::hold(claim::answer(through.then_some(name), &chosen)) {
+                match submounts::hold(claim::answer(through.then_some(name), &chosen)) {
                     Ok(allocation) => Ok((chosen, allocation)),
                     Err(refusal) => {
                         self.take_back(&chosen, redeemed).await;
@@ -257,7 +257,7 @@ impl SlotTask {
                 let is_sent = request.answer.send(Ok(allocation)).is_ok();
                 // What waits for the answer is next on this very thread: it goes before the books are brought up to date.
                 tokio::task::yield_now().await;
-                self.meet();
+                self.refresh();
                 let units = chosen.iter().map(|one| one.unit.clone()).collect();
                 let kubelet = self.books.incarnation();
                 self.holds.allocated(&units, kubelet, Instant::now());
@@ -292,7 +292,7 @@ impl SlotTask {
     /// Gives back what an allocation claimed that is answered with an error: the kubelet holds nothing of it. A claim whose
     /// outcome is unknown is given back when the store shows it.
     async fn take_back(&mut self, chosen: &[Chosen], redeemed: &BTreeSet<Place>) {
-        self.meet();
+        self.refresh();
         let until = Instant::now() + self.config.grace;
         let places = chosen
             .iter()

@@ -73,7 +73,9 @@ impl KubeletBooks {
         match spawn_blocking(move || read_checkpoint(&path)).await {
             Ok(Ok(checkpoint)) => Ok(checkpoint),
             Ok(Err(error)) => Err(crate::words::of(&error)),
-            Err(_) => Err("reading the kubelet's checkpoint broke down, which is a bug".to_owned()),
+            Err(_) => Err(
+                "reading the kubelet's checkpoint panicked; this is a bug, see the log".to_owned(),
+            ),
         }
     }
 

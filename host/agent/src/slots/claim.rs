@@ -9,7 +9,7 @@ use leafhost_core::ports::Change;
 use leafhost_core::slot::{DeviceUsage, slot_number};
 use leafhost_kubelet::{Allocation, DeviceSpec, Mount, Refusal};
 
-use super::ground::Ground;
+use super::context::SlotContext;
 use super::hold::Place;
 use super::look::SLOTS_ANNOTATION;
 use super::offers::{first, free_slots, left};
@@ -41,7 +41,7 @@ impl Chosen {
     }
 }
 
-impl Ground<'_> {
+impl SlotContext<'_> {
     /// Chooses a slot for each of the ids, or none at all. `reserved` are slots that others of the same batch get; what is
     /// chosen is added.
     pub fn choose(
@@ -103,7 +103,7 @@ impl Ground<'_> {
         let key = hold.stored.as_ref();
         if key != self.owners.instances.get(&hold.instance) {
             return Err(Refusal::Unavailable(format!(
-                "{unit} is held for Instance {}, which is not the one that has this name now; it is free again when nobody has been seen to have it for a while",
+                "{unit} still belongs to Instance {}, which no longer has that name; retry after the slot grace",
                 key.map(ToString::to_string).unwrap_or_default()
             )));
         }

@@ -51,7 +51,7 @@ impl Holds {
 
     /// Takes over what the store says. A slot that it says of another or of nobody stays only while the kubelet is seen to
     /// have it, or while an answer that gave it may be on its way.
-    pub fn meet(&mut self, node: &str, owners: &Owners, instances: &InstanceSet) {
+    pub fn update(&mut self, node: &str, owners: &Owners, instances: &InstanceSet) {
         let mut by_unit: BTreeMap<Unit, Vec<Claim>> = BTreeMap::new();
         for (key, instance) in &instances.instances {
             for (unit, slot, usage) in claims(node, instance) {

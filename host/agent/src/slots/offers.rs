@@ -14,7 +14,7 @@ use leafhost_core::names::{ConfigurationKey, DigestLength, device_hash};
 use leafhost_core::slot::{slot_id, slot_number};
 use leafhost_kubelet::{Devices, Health, Incarnation, Offers, ResourceName};
 
-use super::ground::Ground;
+use super::context::SlotContext;
 use super::hold::Hold;
 use super::unit::{Unit, resource, resource_name, virtual_id};
 use super::view::Seen;
@@ -151,19 +151,19 @@ impl Offerer {
     /// What is offered now. `known` are the names that were ever offered; while nothing `is_writable` no free slot is.
     pub fn offer(
         &mut self,
-        ground: Ground<'_>,
+        context: SlotContext<'_>,
         is_writable: bool,
         known: &BTreeSet<String>,
         limits: Limits,
     ) -> Offered {
-        let Ground {
+        let SlotContext {
             node,
             devices,
             instances,
             owners,
             holds,
             kubelet,
-        } = ground;
+        } = context;
         if std::mem::replace(&mut self.is_writable, is_writable) != is_writable {
             self.cache.clear();
         }

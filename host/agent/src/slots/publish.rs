@@ -7,7 +7,7 @@ use leafhost_core::text;
 use leafhost_kubelet::Incarnation;
 
 use super::SlotTask;
-use super::ground::Ground;
+use super::context::SlotContext;
 use super::holds::Holds;
 use super::offers::{self, Limits};
 use super::report::{SlotReport, SlotView};
@@ -64,7 +64,7 @@ impl SlotTask {
             live: self.config.instance_resources,
             ever: offers::NAMES_EVER.max(self.config.instance_resources),
         };
-        let ground = Ground {
+        let context = SlotContext {
             node: &self.node,
             devices: &devices,
             instances: &instances,
@@ -74,7 +74,7 @@ impl SlotTask {
         };
         let offered = self
             .offerer
-            .offer(ground, self.unwritable.is_none(), &self.known, limits);
+            .offer(context, self.unwritable.is_none(), &self.known, limits);
         let mut problems: BTreeSet<String> = offered.problems;
         // A name counts once a kubelet may have put it into the Node object.
         if !offered.new_names.is_empty() && kubelet.is_some() {

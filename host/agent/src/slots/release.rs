@@ -179,7 +179,7 @@ impl SlotTask {
             for error in results.into_iter().filter_map(Result::err) {
                 self.problems.insert(words::of(&error));
             }
-            self.meet();
+            self.refresh();
         }
     }
 }

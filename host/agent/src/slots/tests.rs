@@ -6,7 +6,7 @@ use leafhost_core::slot::DeviceUsage;
 use leafhost_kubelet::{Allocation, Allocator as _, Health, Refusal, ResourceName};
 use tokio_util::task::AbortOnDropHandle;
 
-use super::scene::{Kubelet, NODE, Scene, ids, instance, unit};
+use super::fixture::{Fixture, Kubelet, NODE, ids, instance, unit};
 use super::*;
 use crate::fakes::{Ledger, Store, idle, wait_for};
 
@@ -33,16 +33,16 @@ struct Rig {
 
 impl Rig {
     /// An earlier agent has served the kubelet 1.
-    fn new(scene: &Scene, kubelet: Arc<Kubelet>) -> Self {
+    fn new(fixture: &Fixture, kubelet: Arc<Kubelet>) -> Self {
         let ledger = Ledger::default();
-        *ledger.kubelet.lock().unwrap() = Some(scene::kubelet(1).to_string());
-        Self::with(scene, kubelet, Arc::new(ledger))
+        *ledger.kubelet.lock().unwrap() = Some(fixture::kubelet(1).to_string());
+        Self::with(fixture, kubelet, Arc::new(ledger))
     }
 
-    fn with(scene: &Scene, kubelet: Arc<Kubelet>, ledger: Arc<dyn ResourceLedger>) -> Self {
+    fn with(fixture: &Fixture, kubelet: Arc<Kubelet>, ledger: Arc<dyn ResourceLedger>) -> Self {
         let store = Arc::new(Store::default());
-        store.edit(|set| set.clone_from(&scene.instances));
-        let devices = watch::Sender::new(Arc::new(scene.devices.clone()));
+        store.edit(|set| set.clone_from(&fixture.instances));
+        let devices = watch::Sender::new(Arc::new(fixture.devices.clone()));
         Self::start(store, kubelet, devices, ledger)
     }
 
@@ -54,8 +54,8 @@ impl Rig {
     ) -> Self {
         let seen = devices.subscribe();
         let (holding, held) = watch::channel(Arc::default());
-        let door = SlotDoor::new(NODE);
-        let (handle, offers) = (door.handle(), door.offers());
+        let queue = AllocateQueue::new(NODE);
+        let (handle, offers) = (queue.handle(), queue.offers());
         let ports = SlotPorts {
             store: Arc::clone(&store) as Arc<dyn InstanceStore>,
             ledger: Arc::clone(&ledger),
@@ -67,7 +67,7 @@ impl Rig {
             instance_resources: 256,
         };
         let books = Arc::clone(&kubelet) as Arc<dyn Books>;
-        let (task, report) = SlotTask::new(door, config, ports, books, Arc::default());
+        let (task, report) = SlotTask::new(queue, config, ports, books, Arc::default());
         let task = tokio::spawn(task.run(CancellationToken::new()));
         Self {
             store,
@@ -92,8 +92,8 @@ impl Rig {
 
     /// One Instance `cams-a` and a kubelet; the first look is over.
     async fn cams(capacity: u32, usage: &[(u32, &str)]) -> Self {
-        let scene = Scene::new(&[("cams", &[instance("cams", "a", capacity, usage)])]);
-        let rig = Self::new(&scene, Kubelet::new(Some(1)));
+        let fixture = Fixture::new(&[("cams", &[instance("cams", "a", capacity, usage)])]);
+        let rig = Self::new(&fixture, Kubelet::new(Some(1)));
         idle().await;
         rig
     }
@@ -169,7 +169,10 @@ async fn the_kubelet_is_answered_after_the_claim_is_written() {
 #[tokio::test(start_paused = true)]
 async fn who_loses_a_race_is_refused_sees_the_truth_and_leaks_nothing() {
     let instances = ["a", "b"].map(|hash| instance("cams", hash, 1, &[]));
-    let rig = Rig::new(&Scene::new(&[("cams", &instances)]), Kubelet::new(Some(1)));
+    let rig = Rig::new(
+        &Fixture::new(&[("cams", &instances)]),
+        Kubelet::new(Some(1)),
+    );
     idle().await;
     *rig.store.slow.lock().unwrap() = Duration::from_secs(1);
     let losing = rig.allocate("cams", &["cams-0", "cams-1"]);
@@ -221,7 +224,10 @@ async fn a_claim_of_unknown_outcome_comes_back_when_the_store_shows_it() {
 #[tokio::test(start_paused = true)]
 async fn a_claim_that_failed_before_does_not_take_back_what_another_of_the_batch_gets() {
     let instances = ["a", "b"].map(|hash| instance("cams", hash, 1, &[]));
-    let rig = Rig::new(&Scene::new(&[("cams", &instances)]), Kubelet::new(Some(1)));
+    let rig = Rig::new(
+        &Fixture::new(&[("cams", &instances)]),
+        Kubelet::new(Some(1)),
+    );
     idle().await;
     *rig.store.broken.lock().unwrap() = true;
     assert!(rig.allocate("cams-a", &["cams-a-0"]).await.is_err());
@@ -281,7 +287,10 @@ async fn the_same_question_again_gets_the_same_answer_without_a_write() {
 #[tokio::test(start_paused = true)]
 async fn two_questions_for_one_id_at_the_same_time_get_one_slot() {
     let instances = ["a", "b"].map(|hash| instance("cams", hash, 1, &[]));
-    let rig = Rig::new(&Scene::new(&[("cams", &instances)]), Kubelet::new(Some(1)));
+    let rig = Rig::new(
+        &Fixture::new(&[("cams", &instances)]),
+        Kubelet::new(Some(1)),
+    );
     idle().await;
     let (one, two) = tokio::join!(
         rig.allocate("cams", &["cams-0"]),
@@ -381,7 +390,10 @@ async fn a_container_gets_different_instances_though_its_ids_stood_for_one() {
         instance("cams", "a", 2, &usage),
         instance("cams", "b", 1, &[]),
     ];
-    let rig = Rig::new(&Scene::new(&[("cams", &instances)]), Kubelet::new(Some(1)));
+    let rig = Rig::new(
+        &Fixture::new(&[("cams", &instances)]),
+        Kubelet::new(Some(1)),
+    );
     idle().await;
     let given = rig.allocate("cams", &["cams-0", "cams-1"]).await.unwrap();
     let slots = &given.annotations["slots.leafhost.dev/cams"];
@@ -405,9 +417,9 @@ async fn devices_and_instances_are_followed() {
     rig.put(instance("cams", "a", 3, &[]));
     idle().await;
     assert_eq!(rig.listed("cams-a"), "cams-a-0+ cams-a-1+ cams-a-2+");
-    let mut scene = Scene::new(&[("cams", &[instance("cams", "a", 3, &[])])]);
-    scene.view("cams", "a").missing_since = Some(jiff::Timestamp::UNIX_EPOCH);
-    rig.devices.send_replace(Arc::new(scene.devices));
+    let mut fixture = Fixture::new(&[("cams", &[instance("cams", "a", 3, &[])])]);
+    fixture.view("cams", "a").missing_since = Some(jiff::Timestamp::UNIX_EPOCH);
+    rig.devices.send_replace(Arc::new(fixture.devices));
     idle().await;
     assert_eq!(rig.listed("cams-a"), "cams-a-0- cams-a-1- cams-a-2-");
     let refusal = rig.allocate("cams-a", &["cams-a-0"]).await.unwrap_err();
@@ -448,9 +460,9 @@ impl ResourceLedger for Shaky {
 
 #[tokio::test(start_paused = true)]
 async fn names_are_written_down_when_that_is_possible_again() {
-    let scene = Scene::new(&[("cams", &[instance("cams", "a", 1, &[])])]);
+    let fixture = Fixture::new(&[("cams", &[instance("cams", "a", 1, &[])])]);
     let ledger = Arc::new(Shaky::default());
-    let rig = Rig::with(&scene, Kubelet::new(Some(1)), Arc::clone(&ledger) as _);
+    let rig = Rig::with(&fixture, Kubelet::new(Some(1)), Arc::clone(&ledger) as _);
     idle().await;
     assert_eq!(rig.listed("cams-a"), "cams-a-0+");
     rig.put(instance("cams", "a", 2, &[]));

@@ -2,39 +2,32 @@
 //!
 //! The only place that knows all of them.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
 use leafhost_agent::{Agent, AgentConfig, KubeletConfig, Ports};
-use leafhost_core::handler::Registration;
-use leafhost_core::ports::{
-    Change, ConfigurationSet, ConfigurationSource, HandlerSource, InstanceSet, InstanceStore,
-    LedgerError, LoadError, ResourceLedger, SourceFile, SourceSet, SourceVersion, StoreError,
-};
 use leafhost_files::{Places, Standalone};
 use leafhost_net::Network;
 use leafhost_udev::Monitor;
 use leafhost_wasm::{Runtime, RuntimeConfig};
 use tokio::net::TcpListener;
-use tokio::sync::watch;
 
 use super::prerequisites::Machine;
 use super::settings::Settings;
 use super::socket::{self, Bound};
 
-/// The agent, ready to run. The state folder is held until it is dropped.
+/// The agent, ready to run. The state folder is held until the home is dropped, which must outlive the agent.
 pub async fn agent(
     settings: &Settings,
     listener: TcpListener,
     metrics_listener: Option<TcpListener>,
-) -> Result<(Agent, Option<Bound>)> {
+) -> Result<(Agent, Option<Bound>, Standalone)> {
     let places = Places {
         folder: settings.dir.clone(),
         state_dir: settings.state_dir.clone(),
         handlers: settings.handlers_dirs.clone(),
     };
-    let home = Arc::new(Standalone::open(places, &settings.node).await?);
+    let home = Standalone::open(places, &settings.node).await?;
     let (runtime, mut problems) = start_runtime(settings).await?;
     problems.extend(home.problems().iter().map(ToString::to_string));
     let socket = socket::bind(&settings.state_dir, settings.socket_group.as_ref());
@@ -65,13 +58,13 @@ pub async fn agent(
         ..AgentConfig::new(&settings.node, env!("CARGO_PKG_VERSION"))
     };
     let ports = Ports {
-        configurations: Arc::new(Configurations(Arc::clone(&home))),
-        handlers: Arc::new(Handlers(Arc::clone(&home))),
+        configurations: home.configurations.clone(),
+        handlers: home.handlers.clone(),
         loader: runtime,
-        instances: Arc::new(Instances(Arc::clone(&home))),
-        ledger: Arc::new(Ledger(home)),
+        instances: home.instances.clone(),
+        ledger: home.ledger.clone(),
     };
-    Ok((Agent::build(config, ports)?, bound))
+    Ok((Agent::build(config, ports)?, bound, home))
 }
 
 /// The runtime, and what this machine lacks.
@@ -97,82 +90,6 @@ async fn start_runtime(settings: &Settings) -> Result<(Arc<Runtime>, Vec<String>
     started
         .await
         .context("the start of the runtime panicked; this is a bug, see the log")?
-}
-
-// Each port holds the whole home: so the state folder's lock lasts as long as anything may write there.
-
-struct Configurations(Arc<Standalone>);
-
-impl ConfigurationSource for Configurations {
-    fn configurations(&self) -> watch::Receiver<Arc<ConfigurationSet>> {
-        self.0.configurations.configurations()
-    }
-}
-
-struct Handlers(Arc<Standalone>);
-
-impl HandlerSource for Handlers {
-    fn handlers(&self) -> watch::Receiver<Arc<SourceSet>> {
-        self.0.handlers.handlers()
-    }
-
-    fn read(&self, name: &str, version: &SourceVersion) -> Result<SourceFile, LoadError> {
-        self.0.handlers.read(name, version)
-    }
-
-    fn accept(&self, file: &SourceFile, handler: &str) {
-        self.0.handlers.accept(file, handler);
-    }
-
-    fn accepted(&self, name: &str) -> Option<SourceVersion> {
-        self.0.handlers.accepted(name)
-    }
-
-    fn registration(&self, name: &str) -> Option<Registration> {
-        self.0.handlers.registration(name)
-    }
-
-    fn deaths(&self, version: &SourceVersion) -> u32 {
-        self.0.handlers.deaths(version)
-    }
-
-    fn loading(&self, versions: &[SourceVersion]) {
-        self.0.handlers.loading(versions);
-    }
-}
-
-struct Instances(Arc<Standalone>);
-
-#[async_trait::async_trait]
-impl InstanceStore for Instances {
-    fn instances(&self) -> watch::Receiver<Arc<InstanceSet>> {
-        self.0.instances.instances()
-    }
-
-    async fn apply(&self, changes: Vec<Change>) -> Vec<Result<(), StoreError>> {
-        self.0.instances.apply(changes).await
-    }
-}
-
-struct Ledger(Arc<Standalone>);
-
-#[async_trait::async_trait]
-impl ResourceLedger for Ledger {
-    fn names(&self) -> BTreeSet<String> {
-        self.0.ledger.names()
-    }
-
-    async fn add(&self, names: BTreeSet<String>) -> Result<(), LedgerError> {
-        self.0.ledger.add(names).await
-    }
-
-    fn kubelet(&self) -> Option<String> {
-        self.0.ledger.kubelet()
-    }
-
-    async fn set_kubelet(&self, kubelet: String) -> Result<(), LedgerError> {
-        self.0.ledger.set_kubelet(kubelet).await
-    }
 }
 
 #[cfg(test)]
@@ -217,7 +134,7 @@ mod tests {
         let settings = mk_settings(dir.path());
         let listener = TcpListener::bind(settings.listen).await.unwrap();
         let address = listener.local_addr().unwrap();
-        let (agent, _socket) = agent(&settings, listener, None).await.unwrap();
+        let (agent, _socket, _home) = agent(&settings, listener, None).await.unwrap();
         let shutdown = CancellationToken::new();
         let running = tokio::spawn(agent.run(shutdown.clone()));
         let ready = async {

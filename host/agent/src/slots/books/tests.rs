@@ -8,8 +8,8 @@ use leafhost_kubelet::{DevicePluginsTask, PluginConfig};
 use tempfile::TempDir;
 
 use super::*;
-use crate::slots::SlotDoor;
-use crate::slots::scene::unit;
+use crate::slots::AllocateQueue;
+use crate::slots::fixture::unit;
 
 /// Answers with the annotation `slots.leafhost.dev/cams`, as the checkpoint has them.
 const TO_A: &str = "Ii4KF3Nsb3RzLmxlYWZob3N0LmRldi9jYW1zEhNjYW1zLTA9Y2Ftcy1hLTEgb2Rk"; // cams-0=cams-a-1, and a word that is no pair
@@ -19,8 +19,8 @@ const TO_C: &str = "IioKF3Nsb3RzLmxlYWZob3N0LmRldi9jYW1zEg9jYW1zLTE9Y2Ftcy1jLTA=
 fn books(root: &TempDir) -> KubeletBooks {
     let config = PluginConfig::new(root.path().join("device-plugins"), "leafhost");
     let (_, offers) = watch::channel(Arc::default());
-    let door = SlotDoor::new("node-a");
-    let (_, plugins) = DevicePluginsTask::new(config, offers, Arc::new(door.handle()));
+    let queue = AllocateQueue::new("node-a");
+    let (_, plugins) = DevicePluginsTask::new(config, offers, Arc::new(queue.handle()));
     let (_, changes) = watch::channel(0);
     KubeletBooks::new(root.path().to_owned(), plugins, changes)
 }

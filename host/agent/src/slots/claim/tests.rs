@@ -2,32 +2,32 @@
 
 use super::*;
 use crate::fakes::key;
+use crate::slots::fixture::{Fixture, NODE, ids, instance, look, unit};
 use crate::slots::holds::Holds;
-use crate::slots::scene::{NODE, Scene, ids, instance, look, unit};
 use leafhost_core::device::{Health, Mount as DeviceMount};
 use std::time::Duration;
 
-type Alter = fn(&mut Scene);
+type Alter = fn(&mut Fixture);
 
-fn holds(scene: &Scene) -> Holds {
+fn holds(fixture: &Fixture) -> Holds {
     let mut holds = Holds::default();
-    holds.meet(NODE, &scene.owners(), &scene.instances);
+    holds.update(NODE, &fixture.owners(), &fixture.instances);
     holds
 }
 
 fn choose_as(
     node: &str,
-    scene: &Scene,
+    fixture: &Fixture,
     resource: &str,
     asked: &[&str],
     reserved: &mut BTreeSet<String>,
 ) -> Result<Vec<Chosen>, Refusal> {
-    Ground {
+    SlotContext {
         node,
-        devices: &Arc::new(scene.devices.clone()),
-        instances: &scene.instances,
-        owners: &scene.owners(),
-        holds: &holds(scene),
+        devices: &Arc::new(fixture.devices.clone()),
+        instances: &fixture.instances,
+        owners: &fixture.owners(),
+        holds: &holds(fixture),
         kubelet: None,
     }
     .choose(
@@ -38,8 +38,8 @@ fn choose_as(
     )
 }
 
-fn choose(scene: &Scene, resource: &str, asked: &[&str]) -> Result<Vec<Chosen>, Refusal> {
-    choose_as(NODE, scene, resource, asked, &mut BTreeSet::new())
+fn choose(fixture: &Fixture, resource: &str, asked: &[&str]) -> Result<Vec<Chosen>, Refusal> {
+    choose_as(NODE, fixture, resource, asked, &mut BTreeSet::new())
 }
 
 /// `<id>=<slot> <value>`, in order.
@@ -51,19 +51,19 @@ fn shown(chosen: &[Chosen]) -> Vec<String> {
     chosen.iter().map(shown).collect()
 }
 
-fn cams(capacity: u32, usage: &[(u32, &str)]) -> Scene {
-    Scene::new(&[("cams", &[instance("cams", "a", capacity, usage)])])
+fn cams(capacity: u32, usage: &[(u32, &str)]) -> Fixture {
+    Fixture::new(&[("cams", &[instance("cams", "a", capacity, usage)])])
 }
 
 #[test]
 fn an_instances_slots_are_claimed_for_the_node() {
-    let scene = cams(3, &[(1, "node-b"), (2, NODE)]);
+    let fixture = cams(3, &[(1, "node-b"), (2, NODE)]);
     assert_eq!(
-        shown(&choose(&scene, "cams-a", &["cams-a-0"]).unwrap()),
+        shown(&choose(&fixture, "cams-a", &["cams-a-0"]).unwrap()),
         ["cams-a-0=cams-a-0 node-a"]
     );
     // What this node has already needs no claim.
-    let both = choose(&scene, "cams-a", &["cams-a-0", "cams-a-2"]).unwrap();
+    let both = choose(&fixture, "cams-a", &["cams-a-0", "cams-a-2"]).unwrap();
     assert_eq!(
         shown(&both),
         ["cams-a-0=cams-a-0 node-a", "cams-a-2=cams-a-2 "]
@@ -73,7 +73,7 @@ fn an_instances_slots_are_claimed_for_the_node() {
 
 #[test]
 fn what_cannot_be_given_is_refused_with_the_reason() {
-    let scene = cams(3, &[(1, "node-b"), (2, "C:cams-0:node-a")]);
+    let fixture = cams(3, &[(1, "node-b"), (2, "C:cams-0:node-a")]);
     for (resource, id, why) in [
         ("cams-a", "cams-a-1", "used by node-b"),
         ("cams-a", "cams-a-2", "used by C:cams-0:node-a"),
@@ -84,11 +84,11 @@ fn what_cannot_be_given_is_refused_with_the_reason() {
         ("cams", "other-0", "has no device"),
         ("nothing", "nothing-0", "has no device"),
     ] {
-        let refusal = choose(&scene, resource, &[id]).unwrap_err().to_string();
+        let refusal = choose(&fixture, resource, &[id]).unwrap_err().to_string();
         assert!(refusal.contains(why), "{resource} {id}: {refusal}");
     }
     let wrong = Refusal::Unknown(String::new());
-    let unknown = choose(&scene, "nothing", &["nothing-0"]).unwrap_err();
+    let unknown = choose(&fixture, "nothing", &["nothing-0"]).unwrap_err();
     assert_eq!(
         std::mem::discriminant(&unknown),
         std::mem::discriminant(&wrong)
@@ -97,17 +97,17 @@ fn what_cannot_be_given_is_refused_with_the_reason() {
 
 #[test]
 fn a_device_that_is_not_there_or_not_well_is_given_to_nobody() {
-    let unhealthy = |scene: &mut Scene| {
-        scene.see(&key("cams"), "a", |device| {
+    let unhealthy = |fixture: &mut Fixture| {
+        fixture.see(&key("cams"), "a", |device| {
             device.health = Health::Unhealthy("hot".into());
         });
     };
-    let missing = |scene: &mut Scene| {
-        scene.view("cams", "a").missing_since = Some(jiff::Timestamp::UNIX_EPOCH);
+    let missing = |fixture: &mut Fixture| {
+        fixture.view("cams", "a").missing_since = Some(jiff::Timestamp::UNIX_EPOCH);
     };
-    let unreported = |scene: &mut Scene| scene.view("cams", "a").device = None;
-    let gone = |scene: &mut Scene| {
-        scene.devices.configurations.clear();
+    let unreported = |fixture: &mut Fixture| fixture.view("cams", "a").device = None;
+    let gone = |fixture: &mut Fixture| {
+        fixture.devices.configurations.clear();
     };
     let cases: [(Alter, &str); 4] = [
         (unhealthy, "unhealthy: hot"),
@@ -117,12 +117,12 @@ fn a_device_that_is_not_there_or_not_well_is_given_to_nobody() {
     ];
     for (change, why) in cases {
         for usage in ["", NODE] {
-            let mut scene = cams(1, &[(0, usage)]);
-            change(&mut scene);
-            let refusal = choose(&scene, "cams-a", &["cams-a-0"]).unwrap_err();
+            let mut fixture = cams(1, &[(0, usage)]);
+            change(&mut fixture);
+            let refusal = choose(&fixture, "cams-a", &["cams-a-0"]).unwrap_err();
             assert!(refusal.to_string().contains(why), "{usage}: {refusal}");
             if usage.is_empty() {
-                assert!(choose(&scene, "cams", &["cams-0"]).is_err(), "{why}");
+                assert!(choose(&fixture, "cams", &["cams-0"]).is_err(), "{why}");
             }
         }
     }
@@ -130,22 +130,22 @@ fn a_device_that_is_not_there_or_not_well_is_given_to_nobody() {
 
 #[test]
 fn one_id_that_cannot_be_had_refuses_all() {
-    let scene = cams(3, &[(1, "node-b")]);
+    let fixture = cams(3, &[(1, "node-b")]);
     let mut reserved = BTreeSet::new();
     let asked = ["cams-a-0", "cams-a-1"];
-    assert!(choose_as(NODE, &scene, "cams-a", &asked, &mut reserved).is_err());
+    assert!(choose_as(NODE, &fixture, "cams-a", &asked, &mut reserved).is_err());
     // Nor does it take anything from the others of the batch.
     assert_eq!(reserved, ids(&[]));
     let asked = ["cams-0", "cams-1"];
-    assert!(choose_as(NODE, &scene, "cams", &asked, &mut reserved).is_err());
+    assert!(choose_as(NODE, &fixture, "cams", &asked, &mut reserved).is_err());
     assert_eq!(reserved, ids(&[]));
 }
 
 #[test]
 fn a_request_for_three_gets_three_instances() {
     let instances = ["a", "b", "c"].map(|hash| instance("cams", hash, 5, &[]));
-    let scene = Scene::new(&[("cams", &instances)]);
-    let chosen = choose(&scene, "cams", &["cams-0", "cams-1", "cams-2"]).unwrap();
+    let fixture = Fixture::new(&[("cams", &instances)]);
+    let chosen = choose(&fixture, "cams", &["cams-0", "cams-1", "cams-2"]).unwrap();
     let names: BTreeSet<&str> = chosen
         .iter()
         .map(|one| one.instance.metadata.name.as_str())
@@ -157,7 +157,7 @@ fn a_request_for_three_gets_three_instances() {
         "one write an Instance: {chosen:?}"
     );
     let four = ["cams-0", "cams-1", "cams-2", "cams-3"];
-    let refusal = choose(&scene, "cams", &four).unwrap_err().to_string();
+    let refusal = choose(&fixture, "cams", &four).unwrap_err().to_string();
     assert!(
         refusal.contains("akri.sh/cams: no further Instance"),
         "{refusal}"
@@ -171,9 +171,9 @@ fn a_second_device_is_of_another_instance_than_the_one_that_is_asked_for_again()
         instance("cams", "a", 9, &had),
         instance("cams", "b", 1, &[]),
     );
-    let scene = Scene::new(&[("cams", &[a, b])]);
+    let fixture = Fixture::new(&[("cams", &[a, b])]);
     assert_eq!(
-        shown(&choose(&scene, "cams", &["cams-0", "cams-1"]).unwrap()),
+        shown(&choose(&fixture, "cams", &["cams-0", "cams-1"]).unwrap()),
         ["cams-0=cams-a-0 ", "cams-1=cams-b-0 C:cams-1:node-a"]
     );
 }
@@ -184,16 +184,16 @@ fn the_instance_with_the_most_free_slots_comes_first() {
         instance("cams", "a", 3, &[(0, "node-b"), (1, "node-b")]),
         instance("cams", "b", 3, &[(0, "node-b")]),
     );
-    let scene = Scene::new(&[("cams", &[a, b])]);
-    let chosen = choose(&scene, "cams", &["cams-0"]).unwrap();
+    let fixture = Fixture::new(&[("cams", &[a, b])]);
+    let chosen = choose(&fixture, "cams", &["cams-0"]).unwrap();
     assert_eq!(chosen[0].instance.metadata.name, "cams-b");
     // What others of the batch get counts.
     let mut reserved = ids(&["cams-b-1", "cams-b-2"]);
-    let chosen = choose_as(NODE, &scene, "cams", &["cams-0"], &mut reserved).unwrap();
+    let chosen = choose_as(NODE, &fixture, "cams", &["cams-0"], &mut reserved).unwrap();
     assert_eq!(chosen[0].slot, "cams-a-2");
     assert!(reserved.contains("cams-a-2"));
-    assert!(choose_as(NODE, &scene, "cams", &["cams-1"], &mut reserved).is_err());
-    assert!(choose_as(NODE, &scene, "cams-a", &["cams-a-2"], &mut reserved).is_err());
+    assert!(choose_as(NODE, &fixture, "cams", &["cams-1"], &mut reserved).is_err());
+    assert!(choose_as(NODE, &fixture, "cams-a", &["cams-a-2"], &mut reserved).is_err());
 }
 
 #[test]
@@ -201,11 +201,11 @@ fn nodes_that_race_begin_with_different_instances_and_slots() {
     let instances: Vec<_> = (0..50)
         .map(|number| instance("cams", &format!("{number:02}"), 10, &[]))
         .collect();
-    let scene = Scene::new(&[("cams", &instances)]);
+    let fixture = Fixture::new(&[("cams", &instances)]);
     let first: BTreeSet<String> = (0..20)
         .map(|node| {
             let node = format!("node-{node}");
-            let chosen = choose_as(&node, &scene, "cams", &["cams-0"], &mut BTreeSet::new());
+            let chosen = choose_as(&node, &fixture, "cams", &["cams-0"], &mut BTreeSet::new());
             chosen.unwrap()[0].instance.metadata.name.clone()
         })
         .collect();
@@ -220,20 +220,20 @@ fn nodes_that_race_begin_with_different_instances_and_slots() {
 fn each_time_another_of_equal_instances_is_chosen() {
     let hashes = ["a", "b", "c"];
     let instances = hashes.map(|hash| instance("cams", hash, 1, &[]));
-    let scene = Scene::new(&[("cams", &instances)]);
+    let fixture = Fixture::new(&[("cams", &instances)]);
     let mut turns = Turns::new();
     // What only one Instance is left for is nobody's turn.
     let mut choose = |taken: &[&str]| {
-        let ground = Ground {
+        let context = SlotContext {
             node: NODE,
-            devices: &Arc::new(scene.devices.clone()),
-            instances: &scene.instances,
-            owners: &scene.owners(),
-            holds: &holds(&scene),
+            devices: &Arc::new(fixture.devices.clone()),
+            instances: &fixture.instances,
+            owners: &fixture.owners(),
+            holds: &holds(&fixture),
             kubelet: None,
         };
         let mut reserved = ids(taken);
-        let chosen = ground.choose("akri.sh/cams", &ids(&["cams-0"]), &mut reserved, &mut turns);
+        let chosen = context.choose("akri.sh/cams", &ids(&["cams-0"]), &mut reserved, &mut turns);
         chosen.unwrap()[0].slot.clone()
     };
     let first = choose(&[]);
@@ -253,30 +253,30 @@ fn each_time_another_of_equal_instances_is_chosen() {
 fn slots_beyond_a_lowered_capacity_use_it_up() {
     // Capacity 1, then 5 with four used, then 2.
     let used = [(1, NODE), (2, NODE), (3, "node-b"), (4, NODE)];
-    let scene = cams(2, &used);
-    let refusal = choose(&scene, "cams-a", &["cams-a-0"]).unwrap_err();
+    let fixture = cams(2, &used);
+    let refusal = choose(&fixture, "cams-a", &["cams-a-0"]).unwrap_err();
     assert!(refusal.to_string().contains("all 2 slots"), "{refusal}");
-    assert!(choose(&scene, "cams", &["cams-0"]).is_err());
+    assert!(choose(&fixture, "cams", &["cams-0"]).is_err());
     // Those that are used may be asked for again.
-    assert!(choose(&scene, "cams-a", &["cams-a-4"]).is_ok());
-    let scene = cams(2, &used[..1]);
-    assert!(choose(&scene, "cams-a", &["cams-a-0"]).is_ok());
-    assert!(choose(&scene, "cams-a", &["cams-a-1"]).is_ok());
+    assert!(choose(&fixture, "cams-a", &["cams-a-4"]).is_ok());
+    let fixture = cams(2, &used[..1]);
+    assert!(choose(&fixture, "cams-a", &["cams-a-0"]).is_ok());
+    assert!(choose(&fixture, "cams-a", &["cams-a-1"]).is_ok());
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_slot_that_is_claimed_in_another_namespace_is_not_asked_for_again_here() {
-    let mut scene = cams(1, &[]);
-    scene.configure("second", "cams");
+    let mut fixture = cams(1, &[]);
+    fixture.configure("second", "cams");
     let mut younger = instance("cams", "a", 1, &[(0, NODE)]);
     younger.metadata.namespace = "second".into();
     younger.metadata.creation_timestamp = Some("2026-02-01T00:00:00Z".into());
-    scene.put(younger);
-    let refusal = choose(&scene, "cams-a", &["cams-a-0"]).unwrap_err();
+    fixture.put(younger);
+    let refusal = choose(&fixture, "cams-a", &["cams-a-0"]).unwrap_err();
     assert!(
         refusal
             .to_string()
-            .contains("held for Instance second/cams-a"),
+            .contains("belongs to Instance second/cams-a"),
         "{refusal}"
     );
 }
@@ -284,18 +284,18 @@ async fn a_slot_that_is_claimed_in_another_namespace_is_not_asked_for_again_here
 #[tokio::test(start_paused = true)]
 async fn what_was_made_anew_is_claimed_anew() {
     // Seen, and not stored: the Instance has just come back without its slots.
-    let scene = cams(1, &[]);
+    let fixture = cams(1, &[]);
     let unit = unit("cams-a", "cams-a-0");
     let mut holds = Holds::default();
     let seen = look(1, &[(&unit, "p")]);
-    holds.adopt(NODE, &scene.owners(), &seen);
+    holds.adopt(NODE, &fixture.owners(), &seen);
     holds.see(&seen, Duration::ZERO);
     assert!(holds.by_unit[&unit].holder.words().is_some());
-    let chosen = Ground {
+    let chosen = SlotContext {
         node: NODE,
-        devices: &Arc::new(scene.devices.clone()),
-        instances: &scene.instances,
-        owners: &scene.owners(),
+        devices: &Arc::new(fixture.devices.clone()),
+        instances: &fixture.instances,
+        owners: &fixture.owners(),
         holds: &holds,
         kubelet: None,
     }
@@ -311,9 +311,9 @@ async fn what_was_made_anew_is_claimed_anew() {
 #[test]
 fn a_container_gets_everything_of_all_its_devices_in_one_answer() {
     let instances = ["a", "b"].map(|hash| instance("cams", hash, 1, &[]));
-    let mut scene = Scene::new(&[("cams", &instances)]);
+    let mut fixture = Fixture::new(&[("cams", &instances)]);
     for id in ["a", "b"] {
-        scene.see(&key("cams"), id, |device| {
+        fixture.see(&key("cams"), id, |device| {
             device.properties.insert("MODE".into(), "slow".into());
             device.mounts.push(DeviceMount {
                 container_path: format!("/mnt/{id}"),
@@ -322,7 +322,7 @@ fn a_container_gets_everything_of_all_its_devices_in_one_answer() {
             });
         });
     }
-    let chosen = choose(&scene, "cams", &["cams-0", "cams-1"]).unwrap();
+    let chosen = choose(&fixture, "cams", &["cams-0", "cams-1"]).unwrap();
     let first = chosen[0].instance.hash().unwrap().to_owned();
     let given = answer(Some("cams"), &chosen);
     let paths: BTreeSet<&str> = given
@@ -344,14 +344,14 @@ fn a_container_gets_everything_of_all_its_devices_in_one_answer() {
         [("slots.leafhost.dev/cams".to_owned(), pairs)]
     );
     // The id of an Instance's own slot says which it is.
-    let own = choose(&scene, "cams-a", &["cams-a-0"]).unwrap();
+    let own = choose(&fixture, "cams-a", &["cams-a-0"]).unwrap();
     assert!(answer(None, &own).annotations.is_empty());
 }
 
 #[test]
 fn a_claim_assumes_that_the_slot_is_free() {
-    let scene = cams(2, &[]);
-    let chosen = choose(&scene, "cams-a", &["cams-a-0", "cams-a-1"]).unwrap();
+    let fixture = cams(2, &[]);
+    let chosen = choose(&fixture, "cams-a", &["cams-a-0", "cams-a-1"]).unwrap();
     let changes = claims(&chosen);
     let [Change::Update { uid, edits, .. }] = changes.as_slice() else {
         panic!("one write an Instance");

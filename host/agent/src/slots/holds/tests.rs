@@ -3,16 +3,16 @@
 use tokio::time::advance;
 
 use super::*;
+use crate::slots::fixture::{Fixture, NODE, instance, kubelet, look, pod, unit};
 use crate::slots::look::Pod;
-use crate::slots::scene::{NODE, Scene, instance, kubelet, look, pod, unit};
 
 const GRACE: Duration = Duration::from_mins(5);
 
 /// Slot 0 of `cams-a` is this node's, by its own resource.
 fn held() -> (Holds, Unit) {
-    let scene = Scene::new(&[("cams", &[instance("cams", "a", 2, &[(0, NODE)])])]);
+    let fixture = Fixture::new(&[("cams", &[instance("cams", "a", 2, &[(0, NODE)])])]);
     let mut holds = Holds::default();
-    holds.meet(NODE, &scene.owners(), &scene.instances);
+    holds.update(NODE, &fixture.owners(), &fixture.instances);
     let unit = unit("cams-a", "cams-a-0");
     assert_eq!(holds.by_unit.keys().collect::<Vec<_>>(), [&unit]);
     (holds, unit)
@@ -26,17 +26,17 @@ fn a_slot_is_this_nodes_in_all_forms_akri_writes() {
         // Older agents of Akri.
         ("C:0:node-a", "cams", "cams-0"),
     ] {
-        let scene = Scene::new(&[("cams", &[instance("cams", "a", 1, &[(0, usage)])])]);
+        let fixture = Fixture::new(&[("cams", &[instance("cams", "a", 1, &[(0, usage)])])]);
         let mut holds = Holds::default();
-        holds.meet(NODE, &scene.owners(), &scene.instances);
+        holds.update(NODE, &fixture.owners(), &fixture.instances);
         let hold = &holds.by_unit[&unit(resource, id)];
         assert_eq!(hold.slot, "cams-a-0", "{usage}");
         assert_eq!(hold.usage.to_string(), usage);
     }
     let others = [(0, "node-b"), (1, "C:cams-0:node-b"), (2, ""), (3, "a b")];
-    let scene = Scene::new(&[("cams", &[instance("cams", "a", 4, &others)])]);
+    let fixture = Fixture::new(&[("cams", &[instance("cams", "a", 4, &others)])]);
     let mut holds = Holds::default();
-    holds.meet(NODE, &scene.owners(), &scene.instances);
+    holds.update(NODE, &fixture.owners(), &fixture.instances);
     assert!(holds.by_unit.is_empty(), "{holds:?}");
 }
 
@@ -198,11 +198,11 @@ async fn a_kubelet_counts_as_looked_at_once_it_has_answered() {
 async fn what_is_seen_stays_when_its_instance_goes_and_what_is_not_goes_along() {
     let empty = InstanceSet::read(BTreeMap::new());
     let (mut holds, unit) = held();
-    holds.meet(NODE, &Owners::default(), &empty);
+    holds.update(NODE, &Owners::default(), &empty);
     assert!(holds.by_unit.is_empty());
     let (mut holds, _) = held();
     holds.see(&look(1, &[(&unit, "p")]), GRACE);
-    holds.meet(NODE, &Owners::default(), &empty);
+    holds.update(NODE, &Owners::default(), &empty);
     assert_eq!(holds.by_unit[&unit].stored, None);
     let held = holds.held(&Owners::default());
     let key = instance("cams", "a", 2, &[]).key();
@@ -214,29 +214,29 @@ async fn what_is_seen_stays_when_its_instance_goes_and_what_is_not_goes_along() 
 async fn what_a_pod_has_of_an_instance_that_is_gone_is_not_its_namesakes() {
     let (mut holds, unit) = held();
     holds.see(&look(1, &[(&unit, "p")]), GRACE);
-    let mut scene = Scene::default();
-    scene.configure("second", "cams");
+    let mut fixture = Fixture::default();
+    fixture.configure("second", "cams");
     let mut namesake = instance("cams", "a", 2, &[]);
     namesake.metadata.namespace = "second".into();
-    scene.put(namesake.clone());
-    holds.meet(NODE, &scene.owners(), &scene.instances);
+    fixture.put(namesake.clone());
+    holds.update(NODE, &fixture.owners(), &fixture.instances);
     let hold = &holds.by_unit[&unit];
-    assert_eq!((&hold.stored, hold.owner(&scene.owners())), (&None, None));
+    assert_eq!((&hold.stored, hold.owner(&fixture.owners())), (&None, None));
     let gone = instance("cams", "a", 2, &[]).key();
-    let held = holds.held(&scene.owners());
+    let held = holds.held(&fixture.owners());
     assert_eq!(held.keys().collect::<Vec<_>>(), [&gone]);
     // Its claim under the same id is another slot.
     let usage = &mut namesake.spec.device_usage;
     usage.insert("cams-a-0".into(), NODE.into());
-    scene.put(namesake);
-    holds.meet(NODE, &scene.owners(), &scene.instances);
+    fixture.put(namesake);
+    holds.update(NODE, &fixture.owners(), &fixture.instances);
     assert_eq!(holds.by_unit[&unit].stored, None);
     assert_eq!(holds.by_unit.len(), 2);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_look_that_a_later_one_overtook_gives_nothing_back_to_who_had_it() {
-    let scene = Scene::new(&[("cams", &[instance("cams", "a", 2, &[])])]);
+    let fixture = Fixture::new(&[("cams", &[instance("cams", "a", 2, &[])])]);
     let (mut holds, unit) = held();
     assert_eq!(holds.see(&look(1, &[(&unit, "p")]), GRACE), []);
     let slow = look(1, &[(&unit, "p")]);
@@ -247,7 +247,7 @@ async fn a_look_that_a_later_one_overtook_gives_nothing_back_to_who_had_it() {
     assert_eq!(back, [(unit.clone(), Reason::GivenBack)]);
     holds.released(&unit);
     assert_eq!(holds.see(&slow, GRACE), []);
-    holds.adopt(NODE, &scene.owners(), &slow);
+    holds.adopt(NODE, &fixture.owners(), &slow);
     assert!(holds.by_unit.is_empty(), "{holds:?}");
     // One that told nothing overtakes none.
     advance(Duration::from_secs(1)).await;
@@ -256,13 +256,13 @@ async fn a_look_that_a_later_one_overtook_gives_nothing_back_to_who_had_it() {
     (mute.begun, mute.listed) = (Instant::now(), None);
     assert_eq!(holds.see(&mute, GRACE), []);
     holds.see(&slow, GRACE);
-    holds.adopt(NODE, &scene.owners(), &slow);
+    holds.adopt(NODE, &fixture.owners(), &slow);
     assert_eq!(holds.by_unit.len(), 1);
 }
 
 #[tokio::test(start_paused = true)]
 async fn strangers_are_taken_over_where_their_slot_is_known() {
-    let scene = Scene::new(&[("cams", &[instance("cams", "a", 2, &[])])]);
+    let fixture = Fixture::new(&[("cams", &[instance("cams", "a", 2, &[])])]);
     let (own, lost) = (unit("cams-a", "cams-a-1"), unit("gone-b", "gone-b-0"));
     let (known, unknown) = (unit("cams", "cams-0"), unit("cams", "cams-1"));
     let (odd, foreign) = (
@@ -279,7 +279,7 @@ async fn strangers_are_taken_over_where_their_slot_is_known() {
     let slots = BTreeMap::from([(known.clone(), "cams-a-0".to_owned())]);
     look.checkpoint.as_mut().unwrap().slots = slots;
     let mut holds = Holds::default();
-    holds.adopt(NODE, &scene.owners(), &look);
+    holds.adopt(NODE, &fixture.owners(), &look);
     let found: Vec<_> = holds
         .by_unit
         .iter()
@@ -299,26 +299,26 @@ async fn strangers_are_taken_over_where_their_slot_is_known() {
     old.checkpoint.as_mut().unwrap().fresh = false;
     old.alive = BTreeMap::from([("uid-p".to_owned(), false)]);
     let mut holds = Holds::default();
-    holds.adopt(NODE, &scene.owners(), &old);
+    holds.adopt(NODE, &fixture.owners(), &old);
     assert!(holds.by_unit.is_empty());
 }
 
 /// `cams-0` stands before slots of `cams-a` and of `cams-b`.
-fn doubled() -> (Scene, Unit) {
+fn doubled() -> (Fixture, Unit) {
     let usage = [(0, "C:cams-0:node-a")];
     let (a, b) = (
         instance("cams", "a", 1, &usage),
         instance("cams", "b", 1, &usage),
     );
-    (Scene::new(&[("cams", &[a, b])]), unit("cams", "cams-0"))
+    (Fixture::new(&[("cams", &[a, b])]), unit("cams", "cams-0"))
 }
 
 #[tokio::test(start_paused = true)]
 async fn of_two_slots_with_one_id_the_one_the_kubelet_was_answered_stays() {
-    let (scene, unit) = doubled();
+    let (fixture, unit) = doubled();
     for (answered, other) in [("cams-a-0", "cams-b-0"), ("cams-b-0", "cams-a-0")] {
         let mut holds = Holds::default();
-        holds.meet(NODE, &scene.owners(), &scene.instances);
+        holds.update(NODE, &fixture.owners(), &fixture.instances);
         assert_eq!(holds.by_unit.len(), 2);
         let seen = || {
             let mut seen = look(1, &[(&unit, "p")]);
@@ -328,7 +328,7 @@ async fn of_two_slots_with_one_id_the_one_the_kubelet_was_answered_stays() {
         };
         assert_eq!(holds.see(&seen(), GRACE), []);
         // The store says it again, as it does after any change.
-        holds.meet(NODE, &scene.owners(), &scene.instances);
+        holds.update(NODE, &fixture.owners(), &fixture.instances);
         assert_eq!(holds.by_unit[&unit].slot, answered);
         assert!(holds.by_unit[&unit].stored.is_some());
         advance(GRACE).await;
@@ -343,23 +343,23 @@ async fn of_two_slots_with_one_id_the_one_the_kubelet_was_answered_stays() {
 
 #[tokio::test(start_paused = true)]
 async fn a_claim_that_shows_up_late_does_not_take_the_place_of_the_one_that_was_answered() {
-    let (scene, unit) = doubled();
-    let mut first = scene.clone();
+    let (fixture, unit) = doubled();
+    let mut first = fixture.clone();
     let key = instance("cams", "a", 1, &[]).key();
     first.put(instance("cams", "a", 1, &[]));
     let mut holds = Holds::default();
-    holds.meet(NODE, &first.owners(), &first.instances);
+    holds.update(NODE, &first.owners(), &first.instances);
     assert_eq!(holds.by_unit[&unit].slot, "cams-b-0");
     holds.see(&look(1, &[(&unit, "p")]), GRACE);
-    holds.meet(NODE, &scene.owners(), &scene.instances);
+    holds.update(NODE, &fixture.owners(), &fixture.instances);
     assert_eq!(holds.by_unit[&unit].slot, "cams-b-0");
     // Nor when the right one is gone for a while.
-    let mut without = scene.clone();
+    let mut without = fixture.clone();
     without
         .instances
         .instances
         .remove(&instance("cams", "b", 1, &[]).key());
-    holds.meet(NODE, &without.owners(), &without.instances);
+    holds.update(NODE, &without.owners(), &without.instances);
     let hold = &holds.by_unit[&unit];
     assert_eq!((hold.slot.as_str(), &hold.stored), ("cams-b-0", &None));
     assert!(without.instances.instances.contains_key(&key));
@@ -367,14 +367,14 @@ async fn a_claim_that_shows_up_late_does_not_take_the_place_of_the_one_that_was_
 
 #[tokio::test(start_paused = true)]
 async fn a_slot_of_another_namespace_is_never_taken_for_one_of_the_same_name() {
-    let mut scene = Scene::new(&[("cams", &[instance("cams", "a", 1, &[(0, NODE)])])]);
-    scene.configure("second", "cams");
+    let mut fixture = Fixture::new(&[("cams", &[instance("cams", "a", 1, &[(0, NODE)])])]);
+    fixture.configure("second", "cams");
     let mut younger = instance("cams", "a", 1, &[(0, NODE)]);
     younger.metadata.namespace = "second".into();
     younger.metadata.creation_timestamp = Some("2026-02-01T00:00:00Z".into());
-    scene.put(younger);
+    fixture.put(younger);
     let mut holds = Holds::default();
-    holds.meet(NODE, &scene.owners(), &scene.instances);
+    holds.update(NODE, &fixture.owners(), &fixture.instances);
     let unit = unit("cams-a", "cams-a-0");
     let namespace = |unit: &Unit| holds.by_unit[unit].stored.clone().unwrap().namespace;
     assert_eq!(holds.by_unit.len(), 2);
@@ -398,9 +398,9 @@ fn a_slots_id_tells_its_instance() {
 
 /// Slot 0 of `cams-a` is this node's, claimed by an earlier agent that has served the kubelet `trusted`.
 fn found(trusted: Option<Incarnation>) -> (Holds, Unit) {
-    let scene = Scene::new(&[("cams", &[instance("cams", "a", 2, &[(0, NODE)])])]);
+    let fixture = Fixture::new(&[("cams", &[instance("cams", "a", 2, &[(0, NODE)])])]);
     let mut holds = Holds::new(trusted);
-    holds.meet(NODE, &scene.owners(), &scene.instances);
+    holds.update(NODE, &fixture.owners(), &fixture.instances);
     (holds, unit("cams-a", "cams-a-0"))
 }
 

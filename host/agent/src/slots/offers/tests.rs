@@ -8,46 +8,51 @@ use std::time::Duration;
 use super::*;
 use crate::discovery::DeviceSnapshot;
 use crate::fakes::key;
+use crate::slots::fixture::{Fixture, NODE, instance, look, unit};
 use crate::slots::holds::Holds;
-use crate::slots::scene::{NODE, Scene, instance, look, unit};
 
 const LIMITS: Limits = Limits {
     live: 256,
     ever: 1000,
 };
 
-type Alter = fn(&mut Scene);
+type Alter = fn(&mut Fixture);
 
-fn holds(scene: &Scene) -> Holds {
+fn holds(fixture: &Fixture) -> Holds {
     let mut holds = Holds::default();
-    holds.meet(NODE, &scene.owners(), &scene.instances);
+    holds.update(NODE, &fixture.owners(), &fixture.instances);
     holds
 }
 
-fn offer(scene: &Scene, holds: &Holds) -> Offered {
-    offer_with(scene, holds, &BTreeSet::new(), LIMITS)
+fn offer(fixture: &Fixture, holds: &Holds) -> Offered {
+    offer_with(fixture, holds, &BTreeSet::new(), LIMITS)
 }
 
-fn offer_with(scene: &Scene, holds: &Holds, known: &BTreeSet<String>, limits: Limits) -> Offered {
-    again(&mut Offerer::default(), scene, holds, known, limits)
-}
-
-fn again(
-    maker: &mut Offerer,
-    scene: &Scene,
+fn offer_with(
+    fixture: &Fixture,
     holds: &Holds,
     known: &BTreeSet<String>,
     limits: Limits,
 ) -> Offered {
-    let ground = Ground {
+    again(&mut Offerer::default(), fixture, holds, known, limits)
+}
+
+fn again(
+    maker: &mut Offerer,
+    fixture: &Fixture,
+    holds: &Holds,
+    known: &BTreeSet<String>,
+    limits: Limits,
+) -> Offered {
+    let context = SlotContext {
         node: NODE,
-        devices: &Arc::new(scene.devices.clone()),
-        instances: &scene.instances,
-        owners: &scene.owners(),
+        devices: &Arc::new(fixture.devices.clone()),
+        instances: &fixture.instances,
+        owners: &fixture.owners(),
         holds,
         kubelet: None,
     };
-    maker.offer(ground, true, known, limits)
+    maker.offer(context, true, known, limits)
 }
 
 /// `<id>+` for healthy, `<id>-` for not.
@@ -62,8 +67,8 @@ fn list(offered: &Offered, name: &str) -> String {
     shown.collect::<Vec<_>>().join(" ")
 }
 
-fn cams(capacity: u32, usage: &[(u32, &str)]) -> Scene {
-    Scene::new(&[("cams", &[instance("cams", "a", capacity, usage)])])
+fn cams(capacity: u32, usage: &[(u32, &str)]) -> Fixture {
+    Fixture::new(&[("cams", &[instance("cams", "a", capacity, usage)])])
 }
 
 #[test]
@@ -77,8 +82,8 @@ fn a_slot_is_healthy_where_it_is_free_or_this_nodes_own() {
         ("C:cams-0:node-b", "cams-a-0-", "cams-0-"),
         ("no usage at all", "cams-a-0-", "cams-0-"),
     ] {
-        let scene = cams(1, &[(0, usage)]);
-        let offered = offer(&scene, &holds(&scene));
+        let fixture = cams(1, &[(0, usage)]);
+        let offered = offer(&fixture, &holds(&fixture));
         assert_eq!(list(&offered, "cams-a"), own, "{usage:?}");
         assert_eq!(list(&offered, "cams"), through, "{usage:?}");
     }
@@ -91,8 +96,8 @@ fn a_configuration_has_one_free_id_an_instance_and_those_in_use() {
         instance("cams", "b", 5, &[(0, "C:cams-7:node-a")]),
         instance("cams", "c", 1, &[(0, "node-b")]),
     ];
-    let scene = Scene::new(&[("cams", &instances), ("empty", &[])]);
-    let offered = offer(&scene, &holds(&scene));
+    let fixture = Fixture::new(&[("cams", &instances), ("empty", &[])]);
+    let offered = offer(&fixture, &holds(&fixture));
     assert_eq!(list(&offered, "cams"), "cams-0+ cams-1+ cams-2+ cams-7+");
     assert_eq!(list(&offered, "empty"), "");
     assert_eq!(offered.offers.len(), 4);
@@ -124,13 +129,13 @@ fn the_capacity_is_followed_and_slots_beyond_it_stay_until_they_are_released() {
         ),
         (2, vec![(0, NODE)], "cams-a-0+ cams-a-1+"),
     ] {
-        let scene = cams(capacity, &usage);
-        let offered = offer(&scene, &holds(&scene));
+        let fixture = cams(capacity, &usage);
+        let offered = offer(&fixture, &holds(&fixture));
         assert_eq!(list(&offered, "cams-a"), shown, "{capacity} {usage:?}");
     }
     // One of two is left; which one is this node's order.
-    let scene = cams(2, &[(3, NODE)]);
-    let offered = offer(&scene, &holds(&scene));
+    let fixture = cams(2, &[(3, NODE)]);
+    let offered = offer(&fixture, &holds(&fixture));
     let shown = list(&offered, "cams-a");
     assert_eq!(shown.matches("cams-a-3+").count(), 1);
     assert_eq!(shown.matches('+').count(), 2, "{shown}");
@@ -138,15 +143,15 @@ fn the_capacity_is_followed_and_slots_beyond_it_stay_until_they_are_released() {
 
 #[test]
 fn a_device_that_is_not_there_is_offered_to_nobody() {
-    let missing = |scene: &mut Scene| {
-        scene.view("cams", "a").missing_since = Some(jiff::Timestamp::UNIX_EPOCH);
+    let missing = |fixture: &mut Fixture| {
+        fixture.view("cams", "a").missing_since = Some(jiff::Timestamp::UNIX_EPOCH);
     };
-    let unhealthy = |scene: &mut Scene| {
-        scene.see(&key("cams"), "a", |device| {
+    let unhealthy = |fixture: &mut Fixture| {
+        fixture.see(&key("cams"), "a", |device| {
             device.health = Condition::Unhealthy("hot".into());
         });
     };
-    let unreported = |scene: &mut Scene| scene.view("cams", "a").device = None;
+    let unreported = |fixture: &mut Fixture| fixture.view("cams", "a").device = None;
     let cases: [(Alter, &str); 3] = [
         (missing, "cams-a-0- cams-a-1-"),
         (unhealthy, "cams-a-0- cams-a-1-"),
@@ -154,9 +159,9 @@ fn a_device_that_is_not_there_is_offered_to_nobody() {
         (unreported, "cams-a-0- cams-a-1+"),
     ];
     for (change, shown) in cases {
-        let mut scene = cams(2, &[(1, NODE)]);
-        change(&mut scene);
-        let offered = offer(&scene, &holds(&scene));
+        let mut fixture = cams(2, &[(1, NODE)]);
+        change(&mut fixture);
+        let offered = offer(&fixture, &holds(&fixture));
         assert_eq!(list(&offered, "cams-a"), shown);
         assert_eq!(list(&offered, "cams"), "cams-0-");
     }
@@ -165,9 +170,9 @@ fn a_device_that_is_not_there_is_offered_to_nobody() {
 #[test]
 fn an_agent_that_has_just_started_lists_what_is_used_before_it_knows_any_configuration() {
     let usage = [(0, NODE), (1, "C:cams-4:node-a")];
-    let mut scene = cams(3, &usage);
-    scene.devices = DeviceSnapshot::default();
-    let offered = offer(&scene, &holds(&scene));
+    let mut fixture = cams(3, &usage);
+    fixture.devices = DeviceSnapshot::default();
+    let offered = offer(&fixture, &holds(&fixture));
     assert_eq!(list(&offered, "cams-a"), "cams-a-0+");
     assert_eq!(list(&offered, "cams"), "cams-4+");
 }
@@ -197,12 +202,24 @@ fn a_configuration_offers_the_resources_that_it_says_and_what_containers_have_of
             "cams-4+",
         ),
     ] {
-        let mut scene = cams(2, usage);
+        let mut fixture = cams(2, usage);
         let mut maker = Offerer::default();
-        again(&mut maker, &scene, &holds(&scene), &BTreeSet::new(), LIMITS);
+        again(
+            &mut maker,
+            &fixture,
+            &holds(&fixture),
+            &BTreeSet::new(),
+            LIMITS,
+        );
         // It counts as soon as the Configuration says so.
-        scene.resources("cams", resources);
-        let offered = again(&mut maker, &scene, &holds(&scene), &BTreeSet::new(), LIMITS);
+        fixture.resources("cams", resources);
+        let offered = again(
+            &mut maker,
+            &fixture,
+            &holds(&fixture),
+            &BTreeSet::new(),
+            LIMITS,
+        );
         let shown = (list(&offered, "cams-a"), list(&offered, "cams"));
         let expected = (own.to_owned(), through.to_owned());
         assert_eq!(shown, expected, "{resources:?} {usage:?}");
@@ -212,10 +229,10 @@ fn a_configuration_offers_the_resources_that_it_says_and_what_containers_have_of
 #[test]
 fn an_instance_without_a_resource_uses_up_no_name_and_no_place_of_the_limits() {
     let instances = ["0", "1", "2"].map(|hash| instance("cams", hash, 1, &[]));
-    let mut scene = Scene::new(&[("cams", &instances)]);
-    scene.resources("cams", Resources::Configuration);
+    let mut fixture = Fixture::new(&[("cams", &instances)]);
+    fixture.resources("cams", Resources::Configuration);
     let limits = Limits { live: 1, ever: 1 };
-    let offered = offer_with(&scene, &holds(&scene), &BTreeSet::new(), limits);
+    let offered = offer_with(&fixture, &holds(&fixture), &BTreeSet::new(), limits);
     assert_eq!(offered.new_names, BTreeSet::new());
     assert_eq!(offered.problems, BTreeSet::new());
     assert_eq!(list(&offered, "cams"), "cams-0+ cams-1+ cams-2+");
@@ -224,8 +241,8 @@ fn an_instance_without_a_resource_uses_up_no_name_and_no_place_of_the_limits() {
 #[tokio::test(start_paused = true)]
 async fn what_a_container_has_stays_listed_without_its_instance_and_without_its_record() {
     let usage = [(0, NODE), (1, "C:cams-4:node-a")];
-    let mut scene = cams(2, &usage);
-    let mut holds = holds(&scene);
+    let mut fixture = cams(2, &usage);
+    let mut holds = holds(&fixture);
     let (own, through) = (unit("cams-a", "cams-a-0"), unit("cams", "cams-4"));
     holds.see(&look(1, &[(&own, "p"), (&through, "p")]), Duration::ZERO);
     let mut lost = look(2, &[]);
@@ -233,17 +250,17 @@ async fn what_a_container_has_stays_listed_without_its_instance_and_without_its_
     lost.active.insert("default/p".into());
     let mut forgotten = holds.clone();
     forgotten.see(&lost, Duration::ZERO);
-    let offered = offer(&scene, &forgotten);
+    let offered = offer(&fixture, &forgotten);
     assert_eq!(list(&offered, "cams-a"), "cams-a-0- cams-a-1-");
     assert_eq!(list(&offered, "cams"), "cams-4-");
 
-    scene.instances.instances.clear();
-    holds.meet(NODE, &scene.owners(), &scene.instances);
-    let offered = offer(&scene, &holds);
+    fixture.instances.instances.clear();
+    holds.update(NODE, &fixture.owners(), &fixture.instances);
+    let offered = offer(&fixture, &holds);
     assert_eq!(list(&offered, "cams-a"), "cams-a-0-");
     assert_eq!(list(&offered, "cams"), "cams-4-");
-    scene.devices.configurations.clear();
-    let offered = offer(&scene, &holds);
+    fixture.devices.configurations.clear();
+    let offered = offer(&fixture, &holds);
     assert_eq!(list(&offered, "cams"), "cams-4-");
 }
 
@@ -255,7 +272,7 @@ fn a_node_gets_so_many_instance_resources_and_the_used_ones_first() {
             instance("cams", &format!("{number}"), 1, usage)
         })
         .collect();
-    let mut scene = Scene::new(&[("cams", &instances)]);
+    let mut fixture = Fixture::new(&[("cams", &instances)]);
     let limits = Limits { live: 4, ever: 6 };
     let mut maker = Offerer::default();
     let names = |offered: &Offered| {
@@ -264,7 +281,7 @@ fn a_node_gets_so_many_instance_resources_and_the_used_ones_first() {
         names.collect::<Vec<_>>().join(" ")
     };
     let mut known = BTreeSet::new();
-    let offered = again(&mut maker, &scene, &holds(&scene), &known, limits);
+    let offered = again(&mut maker, &fixture, &holds(&fixture), &known, limits);
     assert_eq!(names(&offered), "0 1 2 9");
     assert_eq!(
         list(&offered, "cams").matches('+').count(),
@@ -281,23 +298,23 @@ fn a_node_gets_so_many_instance_resources_and_the_used_ones_first() {
     // Those that are offered stay, though an older one comes.
     let mut older = instance("cams", "older", 1, &[]);
     older.metadata.creation_timestamp = Some("2020-01-01T00:00:00Z".into());
-    scene.put(older);
-    scene.see(&key("cams"), "older", |_| {});
-    let offered = again(&mut maker, &scene, &holds(&scene), &known, limits);
+    fixture.put(older);
+    fixture.see(&key("cams"), "older", |_| {});
+    let offered = again(&mut maker, &fixture, &holds(&fixture), &known, limits);
     assert_eq!(names(&offered), "0 1 2 9");
     // Also over a restart of the agent.
-    let offered = offer_with(&scene, &holds(&scene), &known, limits);
+    let offered = offer_with(&fixture, &holds(&fixture), &known, limits);
     assert_eq!(names(&offered), "0 1 2 9");
 
     // Devices come and go: their names stay in the Node object.
     for round in 3..9 {
         let gone = instance("cams", &format!("{}", round - 3), 1, &[]).key();
-        scene.instances.instances.remove(&gone);
-        let offered = again(&mut maker, &scene, &holds(&scene), &known, limits);
+        fixture.instances.instances.remove(&gone);
+        let offered = again(&mut maker, &fixture, &holds(&fixture), &known, limits);
         known.extend(offered.new_names);
         assert!(known.len() <= 6, "{known:?}");
     }
-    let offered = again(&mut maker, &scene, &holds(&scene), &known, limits);
+    let offered = again(&mut maker, &fixture, &holds(&fixture), &known, limits);
     assert_eq!(known.len(), 6);
     assert!(
         offered
@@ -312,11 +329,11 @@ fn a_node_gets_so_many_instance_resources_and_the_used_ones_first() {
 #[test]
 fn a_name_the_kubelet_refuses_is_named_and_the_rest_is_offered() {
     let long = "c".repeat(60);
-    let scene = Scene::new(&[
+    let fixture = Fixture::new(&[
         (&long, &[instance(&long, "abcdef", 1, &[])]),
         ("cams", &[instance("cams", "a", 1, &[])]),
     ]);
-    let offered = offer(&scene, &holds(&scene));
+    let offered = offer(&fixture, &holds(&fixture));
     assert_eq!(list(&offered, &long), format!("{long}-0+"));
     assert_eq!(list(&offered, "cams-a"), "cams-a-0+");
     assert_eq!(offered.offers.len(), 3);
@@ -329,18 +346,18 @@ fn a_name_the_kubelet_refuses_is_named_and_the_rest_is_offered() {
 
 #[test]
 fn of_two_namespaces_with_one_name_the_older_is_offered() {
-    let mut scene = cams(2, &[]);
-    scene.configure("second", "cams");
+    let mut fixture = cams(2, &[]);
+    fixture.configure("second", "cams");
     let mut younger = instance("cams", "a", 7, &[]);
     younger.metadata.namespace = "second".into();
     younger.metadata.creation_timestamp = Some("2026-02-01T00:00:00Z".into());
-    scene.put(younger);
+    fixture.put(younger);
     let second = ConfigurationKey::new("second", "cams").unwrap();
-    scene.see(&second, "a", |_| {});
-    let offered = offer(&scene, &holds(&scene));
+    fixture.see(&second, "a", |_| {});
+    let offered = offer(&fixture, &holds(&fixture));
     assert_eq!(list(&offered, "cams-a"), "cams-a-0+ cams-a-1+");
     assert_eq!(list(&offered, "cams"), "cams-0+");
-    let problems = scene.owners().problems;
+    let problems = fixture.owners().problems;
     assert_eq!(problems.len(), 2);
     assert!(
         problems
@@ -354,12 +371,12 @@ fn of_two_namespaces_with_one_name_the_older_is_offered() {
 fn a_configuration_that_is_named_like_an_instance_has_the_name() {
     let instances = [instance("cams", "a", 3, &[]), instance("cams", "b", 1, &[])];
     let inner = [instance("cams-a", "x", 1, &[])];
-    let scene = Scene::new(&[("cams", &instances), ("cams-a", &inner)]);
-    let offered = offer(&scene, &holds(&scene));
+    let fixture = Fixture::new(&[("cams", &instances), ("cams-a", &inner)]);
+    let offered = offer(&fixture, &holds(&fixture));
     assert_eq!(list(&offered, "cams-a"), "cams-a-0+");
     assert_eq!(list(&offered, "cams-a-x"), "cams-a-x-0+");
     assert_eq!(list(&offered, "cams"), "cams-0+");
-    let problems = scene.owners().problems;
+    let problems = fixture.owners().problems;
     assert!(
         problems
             .first()
@@ -371,19 +388,19 @@ fn a_configuration_that_is_named_like_an_instance_has_the_name() {
 
 #[test]
 fn an_instance_that_only_other_nodes_see_is_not_offered() {
-    let mut scene = cams(1, &[]);
+    let mut fixture = cams(1, &[]);
     let mut other = instance("cams", "b", 1, &[]);
     other.spec.nodes = vec!["node-b".into()];
-    scene.put(other.clone());
-    let offered = offer(&scene, &holds(&scene));
+    fixture.put(other.clone());
+    let offered = offer(&fixture, &holds(&fixture));
     assert_eq!(list(&offered, "cams-b"), "");
     // Unless this node has slots of it.
     other
         .spec
         .device_usage
         .insert("cams-b-0".into(), "C:cams-3:node-a".into());
-    scene.put(other);
-    let offered = offer(&scene, &holds(&scene));
+    fixture.put(other);
+    let offered = offer(&fixture, &holds(&fixture));
     assert_eq!(list(&offered, "cams-b"), "cams-b-0-");
 }
 
@@ -395,11 +412,11 @@ fn the_numa_node_comes_from_the_attribute() {
         (AttributeValue::Int(-1), None),
         (AttributeValue::String("1".into()), None),
     ] {
-        let mut scene = cams(1, &[]);
-        scene.see(&key("cams"), "a", |device| {
+        let mut fixture = cams(1, &[]);
+        fixture.see(&key("cams"), "a", |device| {
             device.attributes.insert(NUMA_NODE.into(), value.clone());
         });
-        let offered = offer(&scene, &holds(&scene));
+        let offered = offer(&fixture, &holds(&fixture));
         let name = ResourceName::new("akri.sh/cams-a").unwrap();
         assert_eq!(offered.offers[&name]["cams-a-0"].numa, numa, "{value:?}");
     }
@@ -408,20 +425,20 @@ fn the_numa_node_comes_from_the_attribute() {
 #[test]
 fn a_list_that_stays_the_same_stays_the_same_object() {
     let instances = [instance("cams", "a", 1, &[]), instance("cams", "b", 1, &[])];
-    let mut scene = Scene::new(&[("cams", &instances)]);
+    let mut fixture = Fixture::new(&[("cams", &instances)]);
     let mut maker = Offerer::default();
     let known = BTreeSet::new();
-    let before = again(&mut maker, &scene, &holds(&scene), &known, LIMITS);
-    scene.put(instance("cams", "a", 1, &[(0, "node-b")]));
-    let after = again(&mut maker, &scene, &holds(&scene), &known, LIMITS);
+    let before = again(&mut maker, &fixture, &holds(&fixture), &known, LIMITS);
+    fixture.put(instance("cams", "a", 1, &[(0, "node-b")]));
+    let after = again(&mut maker, &fixture, &holds(&fixture), &known, LIMITS);
     let same = |name: &str| {
         let name = ResourceName::new(resource(name)).unwrap();
         Arc::ptr_eq(&before.offers[&name], &after.offers[&name])
     };
     assert_eq!((same("cams-a"), same("cams-b")), (false, true));
     // An object that is another and says the same.
-    scene.put(instance("cams", "b", 1, &[]));
-    let last = again(&mut maker, &scene, &holds(&scene), &known, LIMITS);
+    fixture.put(instance("cams", "b", 1, &[]));
+    let last = again(&mut maker, &fixture, &holds(&fixture), &known, LIMITS);
     let name = ResourceName::new("akri.sh/cams-b").unwrap();
     assert_eq!(last.offers[&name], after.offers[&name]);
 }

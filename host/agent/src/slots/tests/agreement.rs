@@ -13,10 +13,10 @@ use crate::discovery::ConfigurationDevices;
 use crate::fakes::key;
 use crate::presence::Absent;
 use crate::slots::claim::Turns;
-use crate::slots::ground::Ground;
+use crate::slots::context::SlotContext;
+use crate::slots::fixture::{kubelet, look, unit};
 use crate::slots::look::Look;
 use crate::slots::offers::{Limits, Offerer};
-use crate::slots::scene::{kubelet, look, unit};
 use crate::slots::unit::{Unit, resource};
 
 const SEEDS: u64 = 3000;
@@ -28,7 +28,7 @@ const LIMITS: Limits = Limits {
 
 /// A node, the pods of its kubelet, and what the agent knows of both.
 struct World {
-    scene: Scene,
+    fixture: Fixture,
     holds: Holds,
     offerer: Offerer,
     /// What containers have.
@@ -38,18 +38,18 @@ struct World {
 impl World {
     fn new(rng: &mut SmallRng) -> Self {
         let instances: Vec<Instance> = HASHES.map(|hash| made(hash, rng)).into();
-        let mut scene = Scene::new(&[("cams", &instances)]);
+        let mut fixture = Fixture::new(&[("cams", &instances)]);
         for hash in HASHES {
-            change_device(&mut scene, hash, rng);
+            change_device(&mut fixture, hash, rng);
         }
         if rng.random_bool(0.1) {
             // The agent has just started and has read no Configuration.
-            scene.devices = DeviceSnapshot::default();
+            fixture.devices = DeviceSnapshot::default();
         }
         // Which kubelet an earlier agent has served.
         let earlier = [None, Some(kubelet(1)), Some(kubelet(2))];
         let mut holds = Holds::new(*earlier.iter().choose(rng).unwrap());
-        holds.meet(NODE, &scene.owners(), &scene.instances);
+        holds.update(NODE, &fixture.owners(), &fixture.instances);
         let held: BTreeSet<Unit> = holds
             .by_unit
             .keys()
@@ -57,7 +57,7 @@ impl World {
             .cloned()
             .collect();
         Self {
-            scene,
+            fixture,
             holds,
             offerer: Offerer::default(),
             held,
@@ -70,28 +70,28 @@ impl World {
         for (unit, _) in back.into_iter().filter(|_| is_written) {
             let hold = self.holds.by_unit.remove(&unit).unwrap();
             if let Some(key) = hold.stored {
-                let instance = self.scene.instances.instances.get_mut(&key).unwrap();
+                let instance = self.fixture.instances.instances.get_mut(&key).unwrap();
                 let spec = &mut Arc::make_mut(instance).spec;
                 spec.device_usage.insert(hold.slot, String::new());
             }
         }
-        let owners = self.scene.owners();
-        self.holds.meet(NODE, &owners, &self.scene.instances);
+        let owners = self.fixture.owners();
+        self.holds.update(NODE, &owners, &self.fixture.instances);
     }
 
     /// The ids of each resource that a kubelet takes for free and healthy.
     fn free(&mut self) -> BTreeMap<String, Vec<String>> {
-        let devices = Arc::new(self.scene.devices.clone());
-        let owners = self.scene.owners();
-        let ground = Ground {
+        let devices = Arc::new(self.fixture.devices.clone());
+        let owners = self.fixture.owners();
+        let context = SlotContext {
             node: NODE,
             devices: &devices,
-            instances: &self.scene.instances,
+            instances: &self.fixture.instances,
             owners: &owners,
             holds: &self.holds,
             kubelet: Some(kubelet(1)),
         };
-        let offered = self.offerer.offer(ground, true, &BTreeSet::new(), LIMITS);
+        let offered = self.offerer.offer(context, true, &BTreeSet::new(), LIMITS);
         let mut free = BTreeMap::new();
         for (name, list) in offered.offers {
             let healthy = list
@@ -112,16 +112,16 @@ impl World {
     }
 
     fn ask(&self, resource: &str, ids: &BTreeSet<String>) -> Result<(), Refusal> {
-        let devices = Arc::new(self.scene.devices.clone());
-        let ground = Ground {
+        let devices = Arc::new(self.fixture.devices.clone());
+        let context = SlotContext {
             node: NODE,
             devices: &devices,
-            instances: &self.scene.instances,
-            owners: &self.scene.owners(),
+            instances: &self.fixture.instances,
+            owners: &self.fixture.owners(),
             holds: &self.holds,
             kubelet: Some(kubelet(1)),
         };
-        ground
+        context
             .choose(resource, ids, &mut BTreeSet::new(), &mut Turns::new())
             .map(drop)
     }
@@ -148,17 +148,22 @@ fn made(hash: &str, rng: &mut SmallRng) -> Instance {
     instance("cams", hash, rng.random_range(0..5), &used)
 }
 
-fn change_device(scene: &mut Scene, hash: &str, rng: &mut SmallRng) {
+fn change_device(fixture: &mut Fixture, hash: &str, rng: &mut SmallRng) {
     match rng.random_range(0..8) {
-        0 => scene.view("cams", hash).missing_since = Some(jiff::Timestamp::UNIX_EPOCH),
-        1 => scene.see(&key("cams"), hash, |device| {
+        0 => fixture.view("cams", hash).missing_since = Some(jiff::Timestamp::UNIX_EPOCH),
+        1 => fixture.see(&key("cams"), hash, |device| {
             device.health = Condition::Unhealthy("hot".into());
         }),
         // Not reported since the agent started.
-        2 | 3 => scene.view("cams", hash).device = None,
+        2 | 3 => fixture.view("cams", hash).device = None,
         4 => {
-            let view: &mut ConfigurationDevices =
-                Arc::make_mut(scene.devices.configurations.get_mut(&key("cams")).unwrap());
+            let view: &mut ConfigurationDevices = Arc::make_mut(
+                fixture
+                    .devices
+                    .configurations
+                    .get_mut(&key("cams"))
+                    .unwrap(),
+            );
             view.absent = if rng.random_bool(0.5) {
                 Absent::GONE
             } else {
@@ -245,11 +250,11 @@ async fn what_a_container_has_stays_healthy_while_its_device_has_not_been_seen_y
         (2, NODE),
         (3, "C:cams-4:node-a"),
     ];
-    let mut scene = Scene::new(&[("cams", &[instance("cams", "a", 5, &usage)])]);
-    scene.view("cams", "a").device = None;
+    let mut fixture = Fixture::new(&[("cams", &[instance("cams", "a", 5, &usage)])]);
+    fixture.view("cams", "a").device = None;
     let kubelet = Kubelet::new(Some(1));
     kubelet.run("p", &[own.clone(), through.clone()]);
-    let rig = Rig::new(&scene, kubelet);
+    let rig = Rig::new(&fixture, kubelet);
     idle().await;
     // Those that pods have had before the agent started, and nobody has now, wait for the device as the free one does.
     assert_eq!(
@@ -257,7 +262,7 @@ async fn what_a_container_has_stays_healthy_while_its_device_has_not_been_seen_y
         "cams-a-0+ cams-a-1- cams-a-2- cams-a-3- cams-a-4-"
     );
     assert_eq!(rig.listed("cams"), "cams-3+ cams-4-");
-    let seen = Scene::new(&[("cams", &[instance("cams", "a", 5, &usage)])]);
+    let seen = Fixture::new(&[("cams", &[instance("cams", "a", 5, &usage)])]);
     rig.devices.send_replace(Arc::new(seen.devices));
     idle().await;
     assert_eq!(

@@ -11,12 +11,12 @@ async fn nothing_is_offered_before_the_first_look_or_ten_seconds() {
         // Without a kubelet there is nothing to wait for.
         (0, None, false, 0),
     ] {
-        let scene = Scene::new(&[("cams", &[instance("cams", "a", 1, &[])])]);
+        let fixture = Fixture::new(&[("cams", &[instance("cams", "a", 1, &[])])]);
         let kubelet = Kubelet::new(number);
         kubelet.state().slow = Duration::from_secs(slow);
         kubelet.state().is_mute = is_mute;
         let began = Instant::now();
-        let rig = Rig::new(&scene, kubelet);
+        let rig = Rig::new(&fixture, kubelet);
         // Events do not make it sooner.
         rig.kubelet.tell();
         wait_for(&rig.offers, |offers| !offers.is_empty()).await;
@@ -26,13 +26,13 @@ async fn nothing_is_offered_before_the_first_look_or_ten_seconds() {
 
 #[tokio::test(start_paused = true)]
 async fn the_first_list_has_what_the_kubelet_holds_though_the_store_does_not() {
-    let scene = Scene::new(&[("cams", &[instance("cams", "a", 2, &[])])]);
+    let fixture = Fixture::new(&[("cams", &[instance("cams", "a", 2, &[])])]);
     let kubelet = Kubelet::new(Some(1));
     kubelet.run(
         "p",
         &[unit("cams-a", "cams-a-1"), unit("cams-b", "cams-b-0")],
     );
-    let mut rig = Rig::new(&scene, kubelet);
+    let mut rig = Rig::new(&fixture, kubelet);
     rig.offers.changed().await.unwrap();
     assert_eq!(rig.listed("cams-a"), "cams-a-0+ cams-a-1+");
     assert_eq!(rig.listed("cams-b"), "cams-b-0-");
@@ -44,10 +44,10 @@ async fn the_first_list_has_what_the_kubelet_holds_though_the_store_does_not() {
 
 #[tokio::test(start_paused = true)]
 async fn a_slot_nobody_was_seen_to_have_comes_back_after_the_grace() {
-    let scene = Scene::new(&[("cams", &[instance("cams", "a", 1, &[(0, NODE)])])]);
+    let fixture = Fixture::new(&[("cams", &[instance("cams", "a", 1, &[(0, NODE)])])]);
     // No agent has written down which kubelet it served.
     let ledger = Arc::new(Ledger::default());
-    let rig = Rig::with(&scene, Kubelet::new(Some(1)), ledger);
+    let rig = Rig::with(&fixture, Kubelet::new(Some(1)), ledger);
     pass(GRACE.as_secs() - 15).await;
     assert_eq!(rig.usage("cams-a-0"), NODE);
     pass(30).await;
@@ -110,8 +110,8 @@ async fn an_instance_that_is_made_anew_is_claimed_again_for_who_has_it() {
 
 #[tokio::test(start_paused = true)]
 async fn without_a_kubelet_everything_is_offered_and_nothing_is_looked_at() {
-    let scene = Scene::new(&[("cams", &[instance("cams", "a", 1, &[])])]);
-    let rig = Rig::new(&scene, Kubelet::new(None));
+    let fixture = Fixture::new(&[("cams", &[instance("cams", "a", 1, &[])])]);
+    let rig = Rig::new(&fixture, Kubelet::new(None));
     pass(3600).await;
     assert_eq!(rig.listed("cams-a"), "cams-a-0+");
     assert_eq!((rig.looks(), rig.problems()), (1, vec![]));
@@ -125,8 +125,8 @@ async fn without_a_kubelet_everything_is_offered_and_nothing_is_looked_at() {
 
 #[tokio::test(start_paused = true)]
 async fn a_kubelet_that_says_nothing_is_asked_ever_more_rarely_until_it_does() {
-    let scene = Scene::new(&[("cams", &[instance("cams", "a", 1, &[])])]);
-    let rig = Rig::new(&scene, Kubelet::new(None));
+    let fixture = Fixture::new(&[("cams", &[instance("cams", "a", 1, &[])])]);
+    let rig = Rig::new(&fixture, Kubelet::new(None));
     pass(60).await;
     // It comes with a pod of before, and is slow to answer.
     rig.kubelet.run("p", &[unit("cams-a", "cams-a-0")]);

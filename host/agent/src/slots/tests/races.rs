@@ -23,7 +23,7 @@ struct World {
     truth: BTreeMap<String, Vec<String>>,
     /// Pods of whom the kubelet has lost its record.
     lost: BTreeSet<String>,
-    scene: Scene,
+    fixture: Fixture,
     pods: u32,
     kills: u32,
     log: Vec<String>,
@@ -62,14 +62,14 @@ impl World {
     /// A device goes or comes.
     fn plug(&mut self) {
         let hash = HASHES.iter().choose(&mut self.rng).copied().unwrap();
-        let view = self.scene.view("cams", hash);
+        let view = self.fixture.view("cams", hash);
         view.missing_since = match view.missing_since {
             None => Some(jiff::Timestamp::UNIX_EPOCH),
             Some(_) => None,
         };
         self.log
             .push(format!("{hash} missing {:?}", view.missing_since));
-        let devices = Arc::new(self.scene.devices.clone());
+        let devices = Arc::new(self.fixture.devices.clone());
         self.rig.devices.send_replace(devices);
     }
 
@@ -320,9 +320,9 @@ impl World {
         *store.conflicts.lock().unwrap() = 0;
         *store.unknown.lock().unwrap() = 0;
         for hash in HASHES {
-            self.scene.view("cams", hash).missing_since = None;
+            self.fixture.view("cams", hash).missing_since = None;
         }
-        let devices = Arc::new(self.scene.devices.clone());
+        let devices = Arc::new(self.fixture.devices.clone());
         self.rig.devices.send_replace(devices);
         self.rig.kubelet.state().is_mute = false;
         self.rig.kubelet.state().slow = Duration::ZERO;
@@ -359,15 +359,15 @@ impl World {
 async fn whatever_happens_no_slot_is_given_twice_and_none_is_lost() {
     let (mut given, mut kills) = (0, 0);
     for seed in 0..SEEDS {
-        let scene = Scene::new(&[("cams", &HASHES.map(empty))]);
-        let rig = Rig::new(&scene, Kubelet::new(Some(1)));
+        let fixture = Fixture::new(&[("cams", &HASHES.map(empty))]);
+        let rig = Rig::new(&fixture, Kubelet::new(Some(1)));
         idle().await;
         let mut world = World {
             rig,
             rng: SmallRng::seed_from_u64(seed),
             truth: BTreeMap::new(),
             lost: BTreeSet::new(),
-            scene,
+            fixture,
             pods: 0,
             kills: 0,
             log: Vec::new(),

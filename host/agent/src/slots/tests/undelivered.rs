@@ -62,7 +62,10 @@ async fn while_the_books_cannot_be_read_an_undelivered_claim_stays() {
 #[tokio::test(start_paused = true)]
 async fn a_slot_whose_record_was_lost_is_not_given_away_by_the_next_agent_before_the_grace() {
     let instances = [instance("cams", "a", 5, &[])];
-    let mut rig = Rig::new(&Scene::new(&[("cams", &instances)]), Kubelet::new(Some(1)));
+    let mut rig = Rig::new(
+        &Fixture::new(&[("cams", &instances)]),
+        Kubelet::new(Some(1)),
+    );
     idle().await;
     rig.allocate("cams-a", &["cams-a-2"]).await.unwrap();
     rig.kubelet.run("p", &[unit("cams-a", "cams-a-2")]);

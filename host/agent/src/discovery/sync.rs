@@ -19,7 +19,7 @@ use crate::registry::HandlerKey;
 
 impl DiscoveryTask {
     /// Brings registry and sessions in line with what there is now.
-    pub(super) fn look(&mut self) {
+    pub(super) fn sync(&mut self) {
         let now = self.now();
         self.touched = Touched::All;
         let serving: BTreeMap<HandlerKey, Arc<dyn Handler>> = self

@@ -62,26 +62,26 @@ pub(crate) fn ids(ids: &[&str]) -> BTreeSet<String> {
 
 /// What one node knows.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Scene {
+pub(crate) struct Fixture {
     pub devices: DeviceSnapshot,
     pub instances: InstanceSet,
 }
 
-impl Scene {
+impl Fixture {
     /// Configurations with their Instances, whose devices are all there.
     pub fn new(configurations: &[(&str, &[Instance])]) -> Self {
-        let mut scene = Self::default();
-        scene.devices.read = true;
-        scene.devices.absent = Absent::GONE;
-        scene.instances.complete = true;
+        let mut fixture = Self::default();
+        fixture.devices.read = true;
+        fixture.devices.absent = Absent::GONE;
+        fixture.instances.complete = true;
         for (name, instances) in configurations {
-            scene.configure("default", name);
+            fixture.configure("default", name);
             for instance in *instances {
-                scene.put(instance.clone());
-                scene.see(&key(name), instance.device_id().unwrap(), |_| {});
+                fixture.put(instance.clone());
+                fixture.see(&key(name), instance.device_id().unwrap(), |_| {});
             }
         }
-        scene
+        fixture
     }
 
     pub fn configure(&mut self, namespace: &str, name: &str) {

@@ -1,4 +1,4 @@
-//! Hearing what sessions say: into their devices, the registry, the metrics and the log.
+//! Takes in the sessions' answers: into their devices, the registry, the metrics and the log.
 
 use leafhost_core::configuration::FieldProblem;
 use leafhost_core::fault::{Fault, FaultReason};
@@ -77,7 +77,7 @@ impl DiscoveryTask {
                     ended: Ended::Faulted(&fault),
                     denied: 0,
                 });
-                session.failed(source, fault.reason.label(), fault.to_string(), now);
+                session.failed(source, &fault, now);
                 Taken {
                     answered: false,
                     differs: false,
@@ -103,20 +103,15 @@ impl DiscoveryTask {
         let now = self.now();
         let fault = Fault::new(
             FaultReason::Host,
-            "the session broke down, which is a bug; the log has its last words",
+            "the session panicked; this is a bug, see the log",
         );
         tracing::error!(configuration = %id.configuration, handler = id.handler.name, source = id.handler.source,
-            "a session broke down");
+            "a session panicked; this is a bug");
         let served = self.served.get_mut(&id.configuration);
         if let Some(session) = served.and_then(|served| served.sessions.get_mut(&id.handler.source))
         {
             session.running = None;
-            session.failed(
-                &id.handler.source,
-                fault.reason.label(),
-                fault.to_string(),
-                now,
-            );
+            session.failed(&id.handler.source, &fault, now);
             let failures = u32::try_from(session.view.failures).unwrap_or(u32::MAX);
             session.restart = Some(later(now, backoff::wait(failures)));
             self.touched.add(&id.configuration);
@@ -156,7 +151,7 @@ fn tell(trouble: &mut Trouble, id: &SessionId, session: &mut SourceSession, was_
             .error
             .clone()
             .unwrap_or_else(|| details(&session.invalid));
-        tracing::warn!(%configuration, handler, source, result = view.result, failures = view.failures, error,
+        tracing::warn!(%configuration, handler, source, result = view.result.label(), failures = view.failures, error,
             "no devices from the handler");
     }
 }

@@ -1,4 +1,4 @@
-//! Where the kubelet's questions come in, and wait for the slot task.
+//! The kubelet's Allocate calls, which wait here for the slot task.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ pub(super) const QUEUE: usize = 64;
 /// An allocation is refused when it was not decided after so long: the kubelet itself waits without end.
 const ALLOCATE: Duration = Duration::from_secs(8);
 
-/// A question that waits for its answer.
+/// A call that waits for its answer.
 pub(super) struct Request {
     pub resource: String,
     pub ids: BTreeSet<String>,
@@ -40,7 +40,7 @@ impl Request {
     }
 }
 
-/// Where the kubelet's questions go.
+/// Answers the kubelet's calls by the slot task.
 #[derive(Clone)]
 pub struct SlotHandle {
     pub(super) node: Arc<str>,
@@ -98,16 +98,16 @@ impl Allocator for SlotHandle {
     }
 }
 
-/// The questions' way in, made before the task because the kubelet's side needs it first.
-pub struct SlotDoor {
+/// The calls that wait. It is made before the task because the device plugins need it first.
+pub struct AllocateQueue {
     pub(super) handle: SlotHandle,
     pub(super) requests: mpsc::Receiver<Request>,
     pub(super) offers: watch::Sender<Arc<Offers>>,
     pub(super) report: watch::Sender<Arc<SlotReport>>,
 }
 
-impl SlotDoor {
-    /// A door for that node.
+impl AllocateQueue {
+    /// An empty queue for that node.
     pub fn new(node: &str) -> Self {
         let (sender, requests) = mpsc::channel(QUEUE);
         let (offers, offered) = watch::channel(Arc::default());
@@ -130,7 +130,7 @@ impl SlotDoor {
         self.offers.subscribe()
     }
 
-    /// Where questions go.
+    /// What puts calls into the queue.
     pub fn handle(&self) -> SlotHandle {
         self.handle.clone()
     }

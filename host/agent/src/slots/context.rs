@@ -11,7 +11,7 @@ use crate::discovery::DeviceSnapshot;
 
 /// All of it, at one moment.
 #[derive(Clone, Copy)]
-pub struct Ground<'a> {
+pub struct SlotContext<'a> {
     /// This node.
     pub node: &'a str,
     /// The devices as they are seen now.
