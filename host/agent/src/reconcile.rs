@@ -118,7 +118,7 @@ impl ReconcileTask {
                 break;
             }
         }
-        // Not marked as seen: beside our own write it may have what another has written since.
+        // Not marked as seen: besides our own write it may have what another wrote since.
         let instances = Arc::clone(&self.instances.borrow());
         self.metrics.count_instances(&instances, &self.node);
         self.conclude(read, &errors, told);

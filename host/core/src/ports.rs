@@ -91,7 +91,7 @@ pub struct SourceSet {
 pub struct SourceVersion {
     /// Of the bytes as they lie there.
     pub digest: Digest,
-    /// The text of the grants file beside it, if there is one.
+    /// The text of the grants file next to it, if there is one.
     pub grants: Option<Arc<str>>,
 }
 
@@ -102,7 +102,7 @@ pub struct SourceFile {
     pub name: String,
     /// The bytes as they lie there: a component, perhaps gzipped.
     pub bytes: Arc<[u8]>,
-    /// The text of the grants file beside it, if there is one.
+    /// The text of the grants file next to it, if there is one.
     pub grants: Option<Arc<str>>,
 }
 

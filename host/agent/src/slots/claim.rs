@@ -103,7 +103,7 @@ impl SlotContext<'_> {
         let key = hold.stored.as_ref();
         if key != self.owners.instances.get(&hold.instance) {
             return Err(Refusal::Unavailable(format!(
-                "{unit} still belongs to Instance {}, which no longer has that name; retry after the slot grace",
+                "{unit} still belongs to Instance {}, but another Instance has this name at the kubelet; retry after the slot grace",
                 key.map(ToString::to_string).unwrap_or_default()
             )));
         }
@@ -254,7 +254,7 @@ impl SlotContext<'_> {
     }
 }
 
-/// How many more slots may be taken beside those that are reserved.
+/// How many more slots may be taken besides those that are reserved.
 fn left_beside(instance: &Instance, reserved: &BTreeSet<String>) -> usize {
     let name = &instance.metadata.name;
     let also = if reserved.is_empty() {
