@@ -161,8 +161,8 @@ impl<'a> Walk<'a> {
                 let Entry::Vacant(new) = folders.entry(path) else {
                     break;
                 };
-                new.insert(match listing.get(path) {
-                    Some((_, subsystem)) => Some(Node::listed(path, subsystem, allowed)),
+                new.insert(match listing.subsystem(path) {
+                    Some(subsystem) => Some(Node::listed(path, subsystem, allowed)),
                     None => Node::look_up(path, allowed),
                 });
             }

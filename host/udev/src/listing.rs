@@ -1,27 +1,15 @@
 //! The list of all devices of the node, as one walk through sysfs finds it. Knows their paths and subsystems only.
 
+use std::collections::BTreeMap;
 use std::path::{Component, Path};
+use std::rc::Rc;
 use std::{fs, io};
 
 use crate::tree::{SYS, lossy};
 
-/// The devices of all buses and classes, sorted by devpath.
-///
-/// A search lists thousands: all paths are in one text, so that other allocations are not scattered between them.
+/// The devices of all buses and classes: their subsystems by devpath.
 #[derive(Debug, Default)]
-pub(crate) struct Listing {
-    paths: String,
-    subsystems: Vec<String>,
-    devices: Vec<Listed>,
-}
-
-/// The range of a device's path in that text, and its subsystem.
-#[derive(Debug, Clone, Copy)]
-struct Listed {
-    start: usize,
-    end: usize,
-    subsystem: usize,
-}
+pub(crate) struct Listing(BTreeMap<String, Rc<str>>);
 
 impl Listing {
     /// Walks through sysfs.
@@ -40,71 +28,41 @@ impl Listing {
                 let Ok(entries) = fs::read_dir(subsystem.path().join(devices_of)) else {
                     continue;
                 };
-                listing.subsystems.push(lossy(&subsystem.file_name()));
+                let name = Rc::from(lossy(&subsystem.file_name()));
                 for entry in entries {
-                    // Classes also contain files besides the links to their devices.
+                    // Classes have files of their own beside the links to their devices.
                     if let Ok(target) = fs::read_link(entry?.path()) {
-                        listing.push(&target);
+                        listing.add(&target, &name);
                     }
                 }
             }
         }
-        listing.sort();
         Ok(listing)
     }
 
-    /// Adds a device of the newest subsystem, by what sysfs links to.
-    fn push(&mut self, target: &Path) {
-        let start = self.paths.len();
+    /// Adds a device, by what sysfs links to. Of one that is listed twice the later entry counts.
+    fn add(&mut self, target: &Path, subsystem: &Rc<str>) {
+        let mut devpath = String::new();
         for part in target.components() {
             if let Component::Normal(part) = part {
-                self.paths.push('/');
-                self.paths.push_str(&part.to_string_lossy());
+                devpath.push('/');
+                devpath.push_str(&part.to_string_lossy());
             }
         }
-        self.devices.push(Listed {
-            start,
-            end: self.paths.len(),
-            subsystem: self.subsystems.len().saturating_sub(1),
-        });
+        self.0.insert(devpath, Rc::clone(subsystem));
     }
 
-    fn sort(&mut self) {
-        let Self { paths, devices, .. } = self;
-        devices.sort_by_key(|device| path(paths, *device));
-        // If a device is listed twice, the later entry counts.
-        devices.dedup_by(|later, kept| {
-            let same = path(paths, *later) == path(paths, *kept);
-            if same {
-                *kept = *later;
-            }
-            same
-        });
-    }
-
-    /// Devpath and subsystem of each.
+    /// Devpath and subsystem of each, sorted by devpath.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
-        self.devices.iter().map(|device| self.entry(*device))
+        self.0
+            .iter()
+            .map(|(devpath, subsystem)| (devpath.as_str(), &**subsystem))
     }
 
-    /// The device at `devpath`, if it is listed.
-    pub(crate) fn get(&self, devpath: &str) -> Option<(&str, &str)> {
-        let at = self
-            .devices
-            .binary_search_by_key(&devpath, |device| path(&self.paths, *device));
-        let device = self.devices.get(at.ok()?)?;
-        Some(self.entry(*device))
+    /// The subsystem of the device at `devpath`, if it is listed.
+    pub(crate) fn subsystem(&self, devpath: &str) -> Option<&str> {
+        self.0.get(devpath).map(|subsystem| &**subsystem)
     }
-
-    fn entry(&self, device: Listed) -> (&str, &str) {
-        let subsystem = self.subsystems.get(device.subsystem);
-        let subsystem = subsystem.map_or("", String::as_str);
-        (path(&self.paths, device), subsystem)
-    }
-}
-
-fn path(paths: &str, device: Listed) -> &str {
-    paths.get(device.start..device.end).unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -124,12 +82,10 @@ mod tests {
                 &["../../../devices/pci0000:00/usb1", "../../../devices/a"][..],
             ),
         ] {
-            listing.subsystems.push(subsystem.to_owned());
             for link in links {
-                listing.push(Path::new(link));
+                listing.add(Path::new(link), &Rc::from(subsystem));
             }
         }
-        listing.sort();
         let entries: Vec<_> = listing.iter().collect();
         let expected = [
             ("/devices/a", "usb"),
@@ -137,9 +93,9 @@ mod tests {
             ("/devices/virtual/tty/tty1", "tty"),
         ];
         assert_eq!(entries, expected);
-        for entry in expected {
-            assert_eq!(listing.get(entry.0), Some(entry));
+        for (devpath, subsystem) in expected {
+            assert_eq!(listing.subsystem(devpath), Some(subsystem));
         }
-        assert_eq!(listing.get("/devices/b"), None);
+        assert_eq!(listing.subsystem("/devices/b"), None);
     }
 }

@@ -146,10 +146,6 @@ fn costs_a_file(field: Field) -> bool {
 }
 
 /// How the term holds for this very device.
-pub(crate) fn holds(term: &CompiledTerm, facts: &dyn Facts) -> Match {
-    hold(term, &value(&term.term, facts))
-}
-
 fn hold(term: &CompiledTerm, found: &Value<'_>) -> Match {
     let pattern = &term.pattern;
     let matched = match found {
