@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use leafhost_core::device::{Device, DeviceKey};
-use leafhost_core::left_out;
 use leafhost_core::session::{Devices, Discovery};
 use leafhost_core::timeouts;
 
@@ -86,7 +85,7 @@ pub struct SessionDevices {
     /// Ids that answers named as departed and have not named as present since; they count for devices of earlier runs, too.
     departed: BTreeSet<String>,
     /// The ids of devices that were in the last answer and were not taken.
-    left_out: left_out::Ids,
+    left_out: BTreeSet<String>,
 }
 
 impl SessionDevices {

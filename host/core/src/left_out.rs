@@ -1,8 +1,10 @@
-//! The devices of an answer that were not taken: shown up to a number, known all.
+//! The devices of an answer that were not taken: a bounded number is shown, all are known.
 
-use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
+
+use crate::device::MAX_ID;
 
 /// How many are shown; of the others there is only the number.
 pub const MAX_SHOWN: usize = 100;
@@ -23,80 +25,44 @@ pub struct LeftOuts {
     pub shown: Vec<LeftOut>,
     /// How many more there were.
     pub more: u64,
-    /// All of them.
-    pub ids: Ids,
+    /// The ids of all of them, but for those that no device can have.
+    pub ids: BTreeSet<String>,
 }
 
-/// Of each id eight bytes, sorted: an answer may have a great many.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Ids(Vec<u64>);
-
-impl Ids {
-    /// Whether the device with that id is among them.
-    pub fn contains(&self, id: &str) -> bool {
-        !self.0.is_empty() && self.0.binary_search(&digest(id)).is_ok()
-    }
-
-    /// How many there are; one that is repeated counts once.
-    pub fn len(&self) -> usize {
-        self.0.len()
-    }
-
-    /// Whether there is none.
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-}
-
-/// Takes them in one by one.
+/// Collects them one by one.
 #[derive(Debug, Default)]
-pub struct Gathering {
-    shown: Vec<LeftOut>,
-    more: u64,
-    ids: Vec<u64>,
-}
+pub struct Collector(LeftOuts);
 
-impl Gathering {
+impl Collector {
     /// The device with that id, as the handler wrote it. `say` is asked only if it is shown.
     pub fn add(&mut self, id: &str, say: impl FnOnce() -> LeftOut) {
-        self.ids.push(digest(id));
-        if self.shown.len() < MAX_SHOWN {
-            self.shown.push(say());
+        // No device has a longer one.
+        if id.len() <= MAX_ID {
+            self.0.ids.insert(id.to_owned());
+        }
+        if self.0.shown.len() < MAX_SHOWN {
+            self.0.shown.push(say());
         } else {
-            self.more += 1;
+            self.0.more += 1;
         }
     }
 
     /// All of them.
-    pub fn done(mut self) -> LeftOuts {
-        self.ids.sort_unstable();
-        self.ids.dedup();
-        self.ids.shrink_to_fit();
-        LeftOuts {
-            shown: self.shown,
-            more: self.more,
-            ids: Ids(self.ids),
-        }
+    pub fn done(self) -> LeftOuts {
+        self.0
     }
 }
 
 impl FromIterator<LeftOut> for LeftOuts {
     /// Those whose ids are shown as they are.
     fn from_iter<T: IntoIterator<Item = LeftOut>>(all: T) -> Self {
-        let mut gathering = Gathering::default();
+        let mut collector = Collector::default();
         for one in all {
             let id = one.id.clone();
-            gathering.add(&id, || one);
+            collector.add(&id, || one);
         }
-        gathering.done()
+        collector.done()
     }
-}
-
-/// The same in every run of the program.
-fn digest(id: &str) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    id.hash(&mut hasher);
-    hasher.finish()
 }
 
 #[cfg(test)]
@@ -105,15 +71,15 @@ mod tests {
 
     #[test]
     fn the_first_hundred_are_shown_and_all_are_known() {
-        let mut gathering = Gathering::default();
+        let mut collector = Collector::default();
         for number in 0..4096 {
             let id = format!("{}{number}", "x".repeat(300));
-            gathering.add(&id, || LeftOut {
+            collector.add(&id, || LeftOut {
                 id: number.to_string(),
                 reason: "why".into(),
             });
         }
-        let all = gathering.done();
+        let all = collector.done();
         assert_eq!((all.shown.len(), all.more), (100, 3996));
         assert_eq!(all.shown.last().map(|one| one.id.as_str()), Some("99"));
         assert_eq!(all.ids.len(), 4096);
@@ -125,7 +91,7 @@ mod tests {
 
     #[test]
     fn nothing_left_out_is_nothing() {
-        assert_eq!(Gathering::default().done(), LeftOuts::default());
+        assert_eq!(Collector::default().done(), LeftOuts::default());
         assert!(LeftOuts::default().ids.is_empty());
     }
 }

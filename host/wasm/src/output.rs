@@ -8,7 +8,7 @@ use std::collections::btree_map::Entry;
 use leafhost_core::attribute::AttributeValue;
 use leafhost_core::device::{self, Device, DeviceNode, Health, Mount};
 use leafhost_core::fault::{Fault, FaultReason};
-use leafhost_core::left_out::{Gathering, LeftOut};
+use leafhost_core::left_out::{Collector, LeftOut};
 use leafhost_core::session::{Devices, Discovery};
 
 use crate::bindings::leafhost::discovery::types;
@@ -79,7 +79,7 @@ impl Bounds<'_> {
 
     /// The devices, those that break a rule left out.
     pub(crate) fn discovery(&self, devices: types::Devices, departed: Vec<String>) -> Discovery {
-        let mut left_out = Gathering::default();
+        let mut left_out = Collector::default();
         let devices = match devices {
             types::Devices::Unchanged => Devices::Unchanged,
             types::Devices::Complete(list) => Devices::Complete(self.devices(list, &mut left_out)),
@@ -97,7 +97,7 @@ impl Bounds<'_> {
         }
     }
 
-    fn devices(&self, list: Vec<types::Device>, left_out: &mut Gathering) -> Vec<Device> {
+    fn devices(&self, list: Vec<types::Device>, left_out: &mut Collector) -> Vec<Device> {
         let mut ids = BTreeSet::new();
         let is_new = list.iter().map(|raw| ids.insert(raw.id.as_str()));
         let is_new: Vec<bool> = is_new.collect();
@@ -274,7 +274,7 @@ impl Bounds<'_> {
         if !fits(resolved.kind) || !paths::is_below_its_root(&resolved.path, resolved.kind) {
             return Err(format!(
                 "{path} is {}, which cannot be handed out under `devices.{list}`",
-                resolved.kind.words()
+                resolved.kind.name()
             ));
         }
         Ok(resolved.path)

@@ -3,7 +3,7 @@
 use std::iter;
 
 use super::*;
-use leafhost_core::left_out::{Gathering, LeftOut, LeftOuts};
+use leafhost_core::left_out::{Collector, LeftOut, LeftOuts};
 
 const DEFAULTS: Grace = Grace(None);
 
@@ -29,12 +29,12 @@ fn answer(devices: Devices) -> Discovery {
 
 /// One, shown as short as it may be.
 fn left_out(id: &str) -> LeftOuts {
-    let mut gathering = Gathering::default();
-    gathering.add(id, || LeftOut {
+    let mut collector = Collector::default();
+    collector.add(id, || LeftOut {
         id: id.chars().take(256).collect(),
         reason: "property".into(),
     });
-    gathering.done()
+    collector.done()
 }
 
 fn complete(devices: &[Device]) -> Discovery {
