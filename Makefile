@@ -4,21 +4,13 @@ TOOLS    := $(or $(LEAFHOST_TOOLS),$(HOME)/.cache/leafhost/tools)
 HANDLERS := debug-echo mock-gpu onvif opcua udev
 PREFIX   ?= /usr/local
 DESTDIR  ?=
-# How the agent's program is laid out: as `make tuned` has seen, or by such a file from elsewhere.
-ORDER    := $(or $(LEAFHOST_ORDER),$(abspath $(wildcard $(TARGET)/release/leafhost.order)))
-ifneq ($(ORDER),)
-export LEAFHOST_ORDER := $(ORDER)
-endif
-# What is measured: laid out so where that can be.
-MEASURED := $(if $(filter x86_64,$(shell uname -m)),tuned,build)
 
 .NOTPARALLEL:
-.PHONY: help setup setup-test setup-lint setup-fuzz setup-cluster build tuned handlers guests run test test-all cluster cluster-stop bench soak fuzz lint doc install clean
+.PHONY: help setup setup-test setup-lint setup-fuzz setup-cluster build handlers guests run test test-all cluster cluster-stop bench soak fuzz lint doc install clean
 
 help:
 	@echo 'setup     install what building needs (says what; sudo only for that)'
 	@echo 'build     $(TARGET)/release/leafhost and leafhost-compile'
-	@echo 'tuned     the same, and the agent takes a fifth less memory: laid out by what it needs when in use (root, x86-64)'
 	@echo 'handlers  $(TARGET)/handlers/<name>.wasm with <name>.grants.yaml beside it'
 	@echo 'run       the agent on this machine with a live table; Ctrl-C ends both'
 	@echo 'test      all tests that need no root'
@@ -46,11 +38,6 @@ setup-cluster:
 build: setup
 	cargo build --release --locked -p leafhost
 	cargo build --release --locked -p leafhost-compile
-
-# Runs the agent to see what it needs and links it anew. The names of functions change with every dependency: then once more.
-tuned: build handlers
-	cargo bench --locked -p leafhost-tests --bench agent -- order
-	@$(MAKE) --no-print-directory build
 
 handlers: setup
 	cargo build --locked --profile handler --target wasm32-wasip2 $(HANDLERS:%=-p handler-%)
@@ -88,7 +75,7 @@ cluster-stop: setup-cluster
 	@cargo build --locked --quiet -p leafhost-tests --bin leafhost-cluster
 	@$(TARGET)/debug/leafhost-cluster stop
 
-bench: setup-cluster $(MEASURED) handlers guests
+bench: setup-cluster build handlers guests
 	RUST_LIB_BACKTRACE=0 cargo bench --locked -p leafhost-compile --bench call
 	cargo bench --locked -p leafhost-agent --bench plan
 	cargo bench --locked -p leafhost-tests --bench agent
@@ -96,7 +83,7 @@ bench: setup-cluster $(MEASURED) handlers guests
 	cargo build --locked --release -p leafhost-peers --features peers
 	cargo bench --locked -p leafhost-tests --bench network
 
-soak: setup-cluster setup-test $(MEASURED) handlers guests
+soak: setup-cluster setup-test build handlers guests
 	cargo build --locked --workspace
 	cargo test --locked --workspace --test standalone --test crashes --test kubelet --test cluster --test differential -- --ignored soak --nocapture
 	CALLS=100000 cargo bench --locked -p leafhost-tests --bench agent -- memory

@@ -1,7 +1,7 @@
 //! Benchmarks of the agent, printed as a table of values, targets and references.
 //!
 //! Run by `make bench`, as root: devices are plugged in, and made to say that they changed. Names of measures as arguments choose
-//! some of them: `cargo bench --bench agent -- memory idle`. `order` is none of them: it is what `make tuned` needs.
+//! some of them: `cargo bench --bench agent -- memory idle`.
 #![allow(missing_docs, reason = "a benchmark")]
 
 mod busy_agent;
@@ -11,15 +11,13 @@ mod hotplug;
 mod idle;
 mod memory;
 mod new_handler;
-mod order;
 mod process;
-mod reached;
 mod statistics;
 mod table;
 mod unchanged;
 mod watch;
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Result, ensure};
 use leafhost_tests::requirement;
 
 /// A measure's name and what takes it.
@@ -38,11 +36,6 @@ fn main() -> Result<()> {
     // Cargo adds flags of its own.
     let arguments = std::env::args().skip(1);
     let chosen: Vec<String> = arguments.filter(|name| !name.starts_with('-')).collect();
-    if chosen == ["order"] {
-        let missing = requirement::root("sudo -E make tuned");
-        missing.map_or(Ok(()), |missing| bail!("{missing}"))?;
-        return order::write();
-    }
     if requirement::lacks(requirement::root("sudo -E make bench"))? {
         return Ok(());
     }

@@ -13,7 +13,6 @@ use leafhost_tests::program::source_tree;
 use serde_json::Value;
 
 use crate::process::{Memory, pass};
-use crate::reached::Watched;
 use crate::statistics::metric;
 
 /// Devices for which the bench triggers change events.
@@ -86,33 +85,18 @@ pub struct BusyAgent {
     home: Home,
     metrics: String,
     rounds: u32,
-    watched: Option<Watched>,
 }
 
 impl BusyAgent {
     /// Starts the agent and waits until its handlers are loaded; none is called yet.
     pub fn new(port: u16) -> Result<Self> {
-        Self::begin(port, |home, arguments| home.start(arguments).map(|()| None))
-    }
-
-    /// The same, of which is seen what it reaches.
-    pub fn watched(port: u16) -> Result<Self> {
-        Self::begin(port, |home, arguments| {
-            Watched::start(home.command(arguments)?, &home.log_file()).map(Some)
-        })
-    }
-
-    fn begin(
-        port: u16,
-        start: impl FnOnce(&mut Home, &[&str]) -> Result<Option<Watched>>,
-    ) -> Result<Self> {
         let mut home = Home::new()?;
         as_installed(&mut home)?;
         for name in HANDLERS {
             home.add_handler(name)?;
         }
         let metrics = format!("127.0.0.1:{port}");
-        let watched = start(&mut home, &["--metrics-listen", &metrics])?;
+        home.start(&["--metrics-listen", &metrics])?;
         home.until("the handlers are loaded", |status| {
             let handlers = status.get("handlers").and_then(|all| all.as_array());
             let is_loaded =
@@ -123,13 +107,7 @@ impl BusyAgent {
             home,
             metrics,
             rounds: 0,
-            watched,
         })
-    }
-
-    /// Ends it; the functions that it has reached, if that was to be seen.
-    pub fn stop(self) -> Result<Vec<String>> {
-        self.watched.map_or(Ok(Vec::new()), Watched::stop)
     }
 
     /// Adds the Configurations; returns when all sessions have answered once.
