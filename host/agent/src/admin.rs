@@ -38,20 +38,20 @@ use crate::reserve;
 
 /// The header of `/status` that says which version of the document it is: a number that is another one after every change.
 pub const VERSION_HEADER: &str = "leafhost-status-version";
-/// So long `/status?after=` waits.
+/// How long `/status?after=` waits for another version.
 const LONG_POLL: Duration = Duration::from_secs(30);
-/// The document's version grows at most this often.
+/// Versions of the document are at least this far apart. Also the pause after a failed `accept`.
 const SPACING: Duration = Duration::from_millis(100);
-/// A request's head must be there within this time.
-const HEAD: Duration = Duration::from_secs(10);
-/// A connection is for one request, and is closed after this time, whoever has not read the answer.
-const CONNECTION: Duration = Duration::from_secs(90);
-/// So many connections are open at a time on one listener.
-const CONNECTIONS: usize = 64;
-/// So many documents are sent at a time on one listener.
-const DOCUMENTS: usize = 8;
-/// So long what has begun is waited for at the end.
-const GOODBYE: Duration = Duration::from_secs(2);
+/// How long a client has to send a request's head.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
+/// A connection serves one request. It is closed after this time, even if the client has not read the answer.
+const CONNECTION_TIMEOUT: Duration = Duration::from_secs(90);
+/// The most open connections of one listener.
+const MAX_CONNECTIONS: usize = 64;
+/// The most connections of one listener to which a document is being sent.
+const MAX_DOCUMENTS: usize = 8;
+/// How long the shutdown waits for requests under way.
+const DRAIN: Duration = Duration::from_secs(2);
 /// The largest head of a request, in bytes.
 const HEAD_BYTES: usize = 16 << 10;
 
@@ -66,50 +66,50 @@ pub struct Admin {
     shutdown: CancellationToken,
 }
 
-/// The documents of one listener: they may be large, and whoever asks for one need not read it.
+/// The documents that one listener makes and sends. They may be large, and a client may never read one.
 #[derive(Debug)]
 struct Documents {
-    /// One is made at a time.
+    /// Lets one be made at a time.
     making: Arc<Semaphore>,
-    sent: Places,
+    sending: ConnectionLimit,
 }
 
 impl Default for Documents {
     fn default() -> Self {
         Self {
             making: Arc::new(Semaphore::new(1)),
-            sent: Places::new(DOCUMENTS),
+            sending: ConnectionLimit::new(MAX_DOCUMENTS),
         }
     }
 }
 
-/// Connections that have something of which there is only so much: of too many the oldest is closed.
+/// A limited number of connections: one more closes the oldest. So idle clients and slow readers keep nobody else out.
 #[derive(Debug)]
-struct Places {
+struct ConnectionLimit {
     most: usize,
-    taken: Mutex<VecDeque<Connection>>,
+    open: Mutex<VecDeque<Connection>>,
 }
 
-/// A connection: closed when it is cancelled, cancelled when it has ended.
+/// Stands for a connection, which is closed when this is cancelled. It is cancelled when the connection has ended.
 type Connection = CancellationToken;
 
-impl Places {
+impl ConnectionLimit {
     fn new(most: usize) -> Self {
         Self {
             most,
-            taken: Mutex::default(),
+            open: Mutex::default(),
         }
     }
 
-    fn take(&self, connection: Connection) {
-        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
-        taken.retain(|connection| !connection.is_cancelled());
-        if taken.len() >= self.most
-            && let Some(oldest) = taken.pop_front()
+    fn add(&self, connection: Connection) {
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        open.retain(|connection| !connection.is_cancelled());
+        if open.len() >= self.most
+            && let Some(oldest) = open.pop_front()
         {
             oldest.cancel();
         }
-        taken.push_back(connection);
+        open.push_back(connection);
     }
 }
 
@@ -181,13 +181,13 @@ async fn status(
     let mut version = admin.version.clone();
     if let Some(after) = after {
         tokio::select! {
-            // An end of the publisher comes with the shutdown.
+            // The publisher ends only at the shutdown.
             _ = version.wait_for(|now| *now != after) => {}
             () = tokio::time::sleep(LONG_POLL) => {}
             () = admin.shutdown.cancelled() => {}
         }
     }
-    // Taken before the document is made: what changes meanwhile is another version.
+    // Read before the document is made: what changes meanwhile belongs to another version.
     let now = *version.borrow();
     let header = (
         HeaderName::from_static(VERSION_HEADER),
@@ -197,18 +197,18 @@ async fn status(
         return (StatusCode::NOT_MODIFIED, [header]).into_response();
     }
     let board = admin.board.clone();
-    let one = Arc::clone(&admin.documents.making).acquire_owned().await;
-    // Aside from what has to be in time. Goes on if the client hangs up, and is the one until it has ended.
+    let permit = Arc::clone(&admin.documents.making).acquire_owned().await;
+    // Made on another thread, so that it delays no other task. It goes on if the client hangs up, and keeps the permit.
     let made = spawn_blocking(move || {
-        let _one = one;
+        let _permit = permit;
         Json(board.status()).into_response()
     })
     .await;
     let Ok(document) = made else {
-        tracing::error!("making the status broke down, which is a bug");
+        tracing::error!("the making of the status panicked; this is a bug");
         return StatusCode::INTERNAL_SERVER_ERROR.into_response();
     };
-    admin.documents.sent.take(connection);
+    admin.documents.sending.add(connection);
     ([header], document).into_response()
 }
 
@@ -224,7 +224,7 @@ pub(crate) async fn count_versions(
             open = board.changed() => open,
         };
         if !open {
-            // A publisher ends only with its task, which is somebody else's decision.
+            // A publisher ends only with its task, and whoever joins that task decides what follows.
             shutdown.cancelled().await;
             return;
         }
@@ -239,17 +239,17 @@ pub(crate) async fn count_versions(
 /// Where connections come from.
 #[derive(Debug)]
 pub enum Listener {
-    /// From whoever reaches the address.
+    /// From clients that reach the address.
     Tcp(TcpListener),
-    /// From whoever may open the socket.
+    /// From clients that may open the socket.
     Unix(UnixListener),
 }
 
 impl Listener {
-    /// The next connection, on a descriptor that is kept back when there is no other: what is wrong can be asked for even then.
+    /// The next connection. If no file descriptor is free, it gets a reserved one, so that the status can be read even then.
     async fn accept(&self) -> io::Result<Either<TcpStream, UnixStream>> {
         poll_fn(|context| match self.poll_accept(context) {
-            // Out of file descriptors, most likely.
+            // Most likely no file descriptor is free.
             Poll::Ready(Err(_)) => reserve::lend(|| self.poll_accept(context)),
             accepted => accepted,
         })
@@ -271,9 +271,11 @@ impl Listener {
     }
 }
 
-/// Serves until `shutdown`; then requests that have begun are answered, within [`GOODBYE`].
+/// Serves until `shutdown`. Then requests under way are answered, within [`DRAIN`].
+///
+/// Not by `axum::serve`: that would leave the limit, the timeouts and the reserve to a listener and a stream of our own.
 pub(crate) async fn serve(listener: Listener, routes: Router, shutdown: CancellationToken) {
-    let places = Places::new(CONNECTIONS);
+    let limit = ConnectionLimit::new(MAX_CONNECTIONS);
     let graceful = GracefulShutdown::new();
     let mut connections = JoinSet::new();
     loop {
@@ -283,7 +285,7 @@ pub(crate) async fn serve(listener: Listener, routes: Router, shutdown: Cancella
             accepted = listener.accept() => match accepted {
                 Ok(stream) => stream,
                 Err(error) => {
-                    // Not even of those that are kept back is one left: some connection has to end first.
+                    // Not even a reserved descriptor is free: a connection has to end first.
                     tracing::debug!(%error, "the admin endpoint cannot accept a connection");
                     tokio::time::sleep(SPACING).await;
                     continue;
@@ -291,12 +293,12 @@ pub(crate) async fn serve(listener: Listener, routes: Router, shutdown: Cancella
             },
         };
         let open = Connection::new();
-        places.take(open.clone());
+        limit.add(open.clone());
         let service = TowerToHyperService::new(routes.clone().layer(Extension(open.clone())));
         let connection = http1::Builder::new()
             .timer(TokioTimer::new())
             .keep_alive(false)
-            .header_read_timeout(HEAD)
+            .header_read_timeout(HEAD_TIMEOUT)
             .max_buf_size(HEAD_BYTES)
             .serve_connection(TokioIo::new(stream), service);
         let connection = graceful.watch(connection);
@@ -307,12 +309,12 @@ pub(crate) async fn serve(listener: Listener, routes: Router, shutdown: Cancella
                     tracing::debug!(%error, "a connection to the admin endpoint failed");
                 },
                 () = open.cancelled() => {}
-                () = tokio::time::sleep(CONNECTION) => {}
+                () = tokio::time::sleep(CONNECTION_TIMEOUT) => {}
             }
         });
     }
-    // Who does not take what was asked for is not waited for.
-    let _ = timeout(GOODBYE, graceful.shutdown()).await;
+    // A client that does not read its answer is not waited for.
+    let _ = timeout(DRAIN, graceful.shutdown()).await;
     connections.shutdown().await;
 }
 

@@ -24,7 +24,7 @@ use crate::registry::{Event, HandlerKey, Registry};
 use crate::wait::until;
 
 mod answers;
-mod pace;
+mod debounce;
 mod published;
 mod report;
 mod served;
@@ -37,7 +37,7 @@ pub use published::{
     SessionReport,
 };
 
-use pace::Pace;
+use debounce::Debounce;
 use served::Served;
 use session::{Answer, SessionId};
 use trouble::Trouble;
@@ -77,7 +77,7 @@ pub struct DiscoveryTask {
     touched: Touched,
     /// What was published goes by this.
     all_known: bool,
-    pace: Pace,
+    debounce: Debounce,
     generation: u64,
     answers: (mpsc::Sender<Answer>, mpsc::Receiver<Answer>),
     tasks: JoinSet<()>,
@@ -128,7 +128,7 @@ impl DiscoveryTask {
             served: BTreeMap::new(),
             touched: Touched::All,
             all_known: false,
-            pace: Pace::default(),
+            debounce: Debounce::default(),
             generation: 0,
             answers: mpsc::channel(ANSWERS),
             tasks: JoinSet::new(),
@@ -155,7 +155,7 @@ impl DiscoveryTask {
         self.handlers.mark_changed();
         let result = loop {
             let deadline = self.deadline().map(|time| self.config.clock.instant(time));
-            let report = self.pace.due();
+            let report = self.debounce.due();
             tokio::select! {
                 () = shutdown.cancelled() => break Ok(()),
                 changed = self.configurations.changed() => {
@@ -376,12 +376,11 @@ impl DiscoveryTask {
         });
     }
 
-    /// Publishes the course of things, as often as it may be.
+    /// Publishes the report, as often as it may be made.
     fn tell(&mut self) {
-        if self.pace.may() {
+        if self.debounce.may_report() {
             let report = self.report();
             self.report.send_replace(Arc::new(report));
-            self.pace.done();
         }
     }
 }

@@ -1,20 +1,20 @@
-//! The file descriptors that are kept back for the admin endpoint: those between the soft limit of open files and the hard
-//! one. Nobody else gets them, however many wait for one, so that what is wrong can be asked for even then.
+//! Reserves file descriptors for the admin endpoint: those between the soft limit of open files and the hard one. No other
+//! part of the agent gets them, so that the status can be read even if no descriptor is free.
 
 use std::sync::{Mutex, PoisonError};
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
-/// So many.
-const KEPT: u64 = 8;
+/// How many are reserved.
+const RESERVED: u64 = 8;
 
-/// Lets this process open as many files as it may at most, but for those that are kept back.
+/// Raises the soft limit of open files to the hard one, less the reserve.
 pub fn keep() -> nix::Result<()> {
     let (_, most) = getrlimit(Resource::RLIMIT_NOFILE)?;
-    setrlimit(Resource::RLIMIT_NOFILE, most.saturating_sub(KEPT), most)
+    setrlimit(Resource::RLIMIT_NOFILE, most.saturating_sub(RESERVED), most)
 }
 
-/// Opens something for which one of those that are kept back may be taken. It must not block: meanwhile anybody might take one.
+/// Opens something that may take a reserved descriptor. `open` must not block: while it runs, any task may take one.
 pub(crate) fn lend<T>(open: impl FnOnce() -> T) -> T {
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
@@ -22,7 +22,7 @@ pub(crate) fn lend<T>(open: impl FnOnce() -> T) -> T {
     let raised = limits.and_then(|(now, most)| {
         setrlimit(
             Resource::RLIMIT_NOFILE,
-            now.saturating_add(KEPT).min(most),
+            now.saturating_add(RESERVED).min(most),
             most,
         )?;
         Ok((now, most))

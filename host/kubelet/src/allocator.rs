@@ -1,4 +1,4 @@
-//! The question the kubelet asks when a container is admitted, and the answer.
+//! The interface between the kubelet's calls and the plugin that decides about devices.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -47,12 +47,12 @@ pub enum Refusal {
     /// There is no such device here.
     #[error("{0}")]
     Unknown(String),
-    /// It is there and cannot be given now.
+    /// The device is here, but cannot be given now.
     #[error("{0}")]
     Unavailable(String),
 }
 
-/// Who decides about devices.
+/// Decides which container gets which devices.
 #[async_trait]
 pub trait Allocator: Send + Sync {
     /// Gives all of `ids` to one container, or none of them. Runs in a task of its own: the kubelet hanging up does not

@@ -1,4 +1,4 @@
-//! Where the kubelet is, and every time there is, with its reason.
+//! Where the kubelet is, and all durations, each with its reason.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -8,14 +8,15 @@ use std::time::Duration;
 pub struct PluginConfig {
     /// The kubelet's folder of device plugins, `/var/lib/kubelet/device-plugins`.
     pub folder: PathBuf,
-    /// What the names of our sockets begin with, before a `-`: letters, digits, `-` and `_`. No two plugins may share it.
+    /// The beginning of the names of the plugin's sockets, before a `-`: letters, digits, `-` and `_`. No two plugins of a
+    /// node may share it.
     pub prefix: String,
-    /// The times.
+    /// The durations.
     pub times: Times,
 }
 
 impl PluginConfig {
-    /// With the default times.
+    /// With the default durations.
     pub fn new(folder: impl Into<PathBuf>, prefix: impl Into<String>) -> Self {
         Self {
             folder: folder.into(),
@@ -25,34 +26,34 @@ impl PluginConfig {
     }
 }
 
-/// All times.
+/// All durations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Times {
-    /// The folder is looked at so often even if nothing was heard. 30 s.
+    /// How often the folder is read although inotify reported nothing. 30 s.
     pub backstop: Duration,
-    /// A list, an Allocate or its answer may be on its way for so long; an id stays listed meanwhile. 30 s.
+    /// How long a list, an Allocate or its answer may be under way. An id stays listed meanwhile. 30 s.
     pub linger: Duration,
-    /// An Allocate is answered within this, whatever the allocator does: the kubelet has no limit of its own and
-    /// admits one pod at a time. 10 s.
+    /// The longest time until an Allocate is answered, whatever the allocator does: the kubelet has no limit of its own
+    /// and admits one pod at a time. 10 s.
     pub allocate: Duration,
-    /// Register is answered within this: the kubelet dials us for up to 10 s meanwhile. 15 s.
+    /// How long the kubelet has to answer Register. It connects to the plugin meanwhile, for up to 10 s. 15 s.
     pub register: Duration,
-    /// The kubelet asks for the list within this after it took a registration. 10 s.
+    /// How long the kubelet has to ask for the list after it took a registration. 10 s.
     pub list: Duration,
-    /// Between the end of a list's stream and the next Register with the same kubelet. Up to 1.35 the end of an old
-    /// stream disconnects the newest client, so the kubelet must have seen it. The least wait wherever a Register may have
-    /// been taken. 1 s.
+    /// The time between the end of a list's stream and the next Register with the same kubelet. Up to 1.35 the end of an
+    /// old stream disconnects the newest client, so the kubelet must have seen that end. Also the shortest wait after a
+    /// Register that the kubelet may have taken. 1 s.
     pub quiet: Duration,
-    /// The first wait after a failure; it doubles. Short, because a kubelet that starts is there in a moment: its socket
-    /// is seen before it is listened on. 10 ms.
+    /// The first wait after a failure; it doubles. Short, because a kubelet that starts makes its socket just before it
+    /// listens on it. 10 ms.
     pub backoff: Duration,
     /// The longest wait after the kubelet refused. 5 min.
     pub backoff_refused: Duration,
     /// The longest wait after any other failure. 30 s.
     pub backoff_other: Duration,
-    /// Open connections have so long to send what is under way before they are closed. 1 s.
+    /// How long the end of a session waits for open connections to send what is under way and close. 1 s.
     pub drain: Duration,
-    /// Reports are at least so far apart. 100 ms.
+    /// The shortest time between two reports. 100 ms.
     pub report: Duration,
 }
 

@@ -1,4 +1,4 @@
-//! What a plugin offers: resources, their device ids, and how each is.
+//! What a plugin offers: resources, their device ids, and the health of each.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ impl Health {
 /// One device id of a resource.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Device {
-    /// How it is.
+    /// Its health.
     pub health: Health,
     /// The NUMA node it is near to, where that is known.
     pub numa: Option<i64>,
@@ -36,5 +36,5 @@ pub struct Device {
 /// The device ids of a resource. An empty map ends the resource like an absent one.
 pub type Devices = BTreeMap<String, Device>;
 
-/// Everything that is offered. A list that stays the same keeps its `Arc`: it is not looked at again.
+/// Everything that is offered. A list that stays the same should keep its `Arc`, because equal `Arc`s are not compared.
 pub type Offers = BTreeMap<ResourceName, Arc<Devices>>;

@@ -1,6 +1,6 @@
-//! One resource with the kubelet: serves it, registers it, and does so again whenever the kubelet has lost it.
+//! Serves one resource and registers it with the kubelet, again whenever the kubelet has lost it.
 //!
-//! One task does this for a resource, one step after the other, so nothing of it ever happens twice at a time.
+//! One task does this for a resource, one step after the other. So no two attempts overlap.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::config::PluginConfig;
-use crate::folder::Sight;
+use crate::folder::FolderState;
 use crate::offered::Offered;
 use crate::registration::{self, Backoff, Registrar};
 use crate::service::{self, Service};
@@ -33,15 +33,15 @@ pub(crate) struct Shared {
     pub registrar: Registrar,
 }
 
-/// Until when the kubelet is left alone after a stream of the resource ended.
+/// No Register is sent before this time, because a stream of the resource has ended.
 #[derive(Debug, Clone, Copy)]
 struct Quiet {
     until: Instant,
-    /// Whom that concerns; everybody, if nobody.
+    /// The kubelet that this holds for; every kubelet, if `None`.
     kubelet: Option<Incarnation>,
 }
 
-/// One resource; its list and what must be remembered outlive the task.
+/// One resource. Its list and the quiet time outlive the task.
 pub(crate) struct Endpoint {
     pub offered: Arc<Offered>,
     pub shared: Arc<Shared>,
@@ -50,14 +50,14 @@ pub(crate) struct Endpoint {
 
 /// How an attempt ended.
 enum Attempt {
-    /// The kubelet never learnt of it, or has lost it: by another life of the kubelet.
+    /// There is another kubelet.
     Replaced,
-    /// The kubelet ended the list's stream, after so long.
+    /// The kubelet ended the list's stream, which was open for this long.
     Dropped(Duration),
     NoAnswer(String),
     Refused(String),
-    /// The kubelet may have taken the registration, and does not follow.
-    Deaf(String),
+    /// The kubelet may have taken the registration, and did not ask for the list.
+    NotFollowed(String),
     Other(String),
 }
 
@@ -71,12 +71,16 @@ impl Endpoint {
     }
 
     /// Runs until the resource has ended or `over` is cancelled.
-    pub async fn run(self: Arc<Self>, sight: watch::Receiver<Arc<Sight>>, over: CancellationToken) {
+    pub async fn run(
+        self: Arc<Self>,
+        folder_state: watch::Receiver<Arc<FolderState>>,
+        over: CancellationToken,
+    ) {
         let mut serving = None;
         tokio::select! {
             () = over.cancelled() => {}
             () = self.offered.keep_time() => {}
-            () = self.tend(sight, &mut serving) => {}
+            () = self.keep_registered(folder_state, &mut serving) => {}
         }
         if let Some((serving, kubelet)) = serving.take() {
             Box::pin(self.end(serving, kubelet)).await;
@@ -87,18 +91,18 @@ impl Endpoint {
         });
     }
 
-    async fn tend(
+    async fn keep_registered(
         &self,
-        mut sight: watch::Receiver<Arc<Sight>>,
+        mut folder_state: watch::Receiver<Arc<FolderState>>,
         serving: &mut Option<(Serving, Incarnation)>,
     ) {
         let times = &self.shared.config.times;
         let mut backoff = Backoff::new(times.backoff);
         loop {
-            let Some(kubelet) = self.kubelet(&mut sight).await else {
+            let Some(kubelet) = self.kubelet(&mut folder_state).await else {
                 return;
             };
-            let attempt = self.attempt(kubelet, &mut sight, serving).await;
+            let attempt = self.attempt(kubelet, &mut folder_state, serving).await;
             if let Some((serving, kubelet)) = serving.take() {
                 Box::pin(self.end(serving, kubelet)).await;
             }
@@ -116,7 +120,7 @@ impl Endpoint {
                             .into();
                     (State::Waiting, problem, times.quiet, times.backoff_other)
                 }
-                Attempt::Deaf(problem) => {
+                Attempt::NotFollowed(problem) => {
                     (State::Failed, problem, times.quiet, times.backoff_other)
                 }
                 Attempt::NoAnswer(problem) => {
@@ -133,26 +137,29 @@ impl Endpoint {
                 ),
             };
             let wait = backoff.wait(least, longest);
-            let is_told = self.offered.report().problem.as_ref() == Some(&problem);
-            if state == State::Failed && !is_told {
+            let is_reported = self.offered.report().problem.as_ref() == Some(&problem);
+            if state == State::Failed && !is_reported {
                 tracing::warn!(resource = %self.offered.name, problem, "a resource is not known to the kubelet");
             }
-            self.tell(state, Some(problem));
+            self.set_state(state, Some(problem));
             tokio::select! {
                 () = tokio::time::sleep(wait) => {}
-                () = another(&mut sight, kubelet) => backoff.reset(),
+                () = another(&mut folder_state, kubelet) => backoff.reset(),
             }
         }
     }
 
-    /// Waits for a kubelet.
-    async fn kubelet(&self, sight: &mut watch::Receiver<Arc<Sight>>) -> Option<Incarnation> {
+    /// Waits until there is a kubelet.
+    async fn kubelet(
+        &self,
+        folder_state: &mut watch::Receiver<Arc<FolderState>>,
+    ) -> Option<Incarnation> {
         loop {
-            if let Some(kubelet) = sight.borrow_and_update().kubelet {
+            if let Some(kubelet) = folder_state.borrow_and_update().kubelet {
                 return Some(kubelet);
             }
-            self.tell(State::Waiting, None);
-            sight.changed().await.ok()?;
+            self.set_state(State::Waiting, None);
+            folder_state.changed().await.ok()?;
         }
     }
 
@@ -160,7 +167,7 @@ impl Endpoint {
     async fn attempt(
         &self,
         kubelet: Incarnation,
-        sight: &mut watch::Receiver<Arc<Sight>>,
+        folder_state: &mut watch::Receiver<Arc<FolderState>>,
         serving: &mut Option<(Serving, Incarnation)>,
     ) -> Attempt {
         let times = &self.shared.config.times;
@@ -171,21 +178,21 @@ impl Endpoint {
         if let Some(quiet) = quiet.filter(|quiet| quiet.kubelet.is_none_or(|of| of == kubelet)) {
             tokio::select! {
                 () = tokio::time::sleep_until(quiet.until) => {}
-                () = another(sight, kubelet) => return Attempt::Replaced,
+                () = another(folder_state, kubelet) => return Attempt::Replaced,
             }
         }
-        // Boxed, because a resource spends its life behind this step.
-        let mut followed = match Box::pin(self.begin(kubelet, sight, serving)).await {
+        // Boxed, because the task spends most of its time after this step, and would keep the room for it.
+        let mut followed = match Box::pin(self.begin(kubelet, folder_state, serving)).await {
             Ok(followed) => followed,
             Err(attempt) => return attempt,
         };
         let since = Instant::now();
-        self.tell(State::Listed, None);
+        self.set_state(State::Listed, None);
         tokio::select! {
             _ = followed.wait_for(|followed| *followed == Followed::Ended) => return Attempt::Dropped(since.elapsed()),
-            () = another(sight, kubelet) => {}
+            () = another(folder_state, kubelet) => {}
         }
-        // The streams of a kubelet that is gone end by themselves, and then there is nobody to be left alone.
+        // The streams of a kubelet that has ended end by themselves. Then no quiet time is needed.
         let ended = followed.wait_for(|followed| *followed == Followed::Ended);
         drop(tokio::time::timeout(times.quiet, ended).await);
         Attempt::Replaced
@@ -195,14 +202,14 @@ impl Endpoint {
     async fn begin(
         &self,
         kubelet: Incarnation,
-        sight: &mut watch::Receiver<Arc<Sight>>,
+        folder_state: &mut watch::Receiver<Arc<FolderState>>,
         serving: &mut Option<(Serving, Incarnation)>,
     ) -> Result<watch::Receiver<Followed>, Attempt> {
         let times = &self.shared.config.times;
-        // Before anything is served: while nobody answers no sockets come and go.
+        // Before anything is served: while no kubelet answers, no sockets are made and removed.
         let channel = tokio::select! {
             connected = self.shared.registrar.connect(kubelet) => connected.map_err(|error| unregistered(&error))?,
-            () = another(sight, kubelet) => return Err(Attempt::Replaced),
+            () = another(folder_state, kubelet) => return Err(Attempt::Replaced),
         };
         let session = match self.serve().await {
             Ok(served) => {
@@ -218,7 +225,7 @@ impl Endpoint {
         let endpoint = self.offered.report().socket;
         let registered = tokio::select! {
             registered = self.shared.registrar.register((kubelet, channel), &self.offered.name, endpoint, sending) => registered,
-            () = another(sight, kubelet) => return Err(Attempt::Replaced),
+            () = another(folder_state, kubelet) => return Err(Attempt::Replaced),
         };
         if !matches!(registered, Err(registration::Error::NoAnswer(_))) {
             self.offered
@@ -228,17 +235,17 @@ impl Endpoint {
             session.refused();
         }
         registered.map_err(|error| unregistered(&error))?;
-        self.tell(State::Registered, None);
+        self.set_state(State::Registered, None);
         let mut followed = session.followed();
         tokio::select! {
             _ = followed.wait_for(|followed| *followed != Followed::Awaited) => {}
             () = tokio::time::sleep(times.list) => {
-                return Err(Attempt::Deaf(format!(
+                return Err(Attempt::NotFollowed(format!(
                     "the kubelet took the registration and has not asked for the list within {} s: look at its log; it is tried again",
                     times.list.as_secs()
                 )));
             }
-            () = another(sight, kubelet) => return Err(Attempt::Replaced),
+            () = another(folder_state, kubelet) => return Err(Attempt::Replaced),
         }
         Ok(followed)
     }
@@ -257,7 +264,7 @@ impl Endpoint {
         Ok(Serving::start(listener, socket, service, drain))
     }
 
-    /// Ends a session, and remembers whom to leave alone for a moment.
+    /// Ends a session, and begins the quiet time if the kubelet knew of it.
     async fn end(&self, serving: Serving, kubelet: Incarnation) {
         let is_known = serving.session.is_known();
         let ended_by_us = serving.session.is_open();
@@ -287,7 +294,7 @@ impl Endpoint {
         })
     }
 
-    fn tell(&self, state: State, problem: Option<String>) {
+    fn set_state(&self, state: State, problem: Option<String>) {
         self.offered.tell(|report| {
             report.state = state;
             report.problem = problem;
@@ -300,15 +307,17 @@ fn unregistered(error: &registration::Error) -> Attempt {
     match error {
         registration::Error::NoAnswer(_) => Attempt::NoAnswer(problem),
         registration::Error::Refused(_) => Attempt::Refused(problem),
-        registration::Error::Late(_) => Attempt::Deaf(problem),
+        registration::Error::Late(_) => Attempt::NotFollowed(problem),
         registration::Error::Files { .. } => Attempt::Other(problem),
     }
 }
 
 /// Waits until there is a kubelet that is not `known`.
-async fn another(sight: &mut watch::Receiver<Arc<Sight>>, known: Incarnation) {
-    let is_another = |sight: &Arc<Sight>| sight.kubelet.is_some_and(|kubelet| kubelet != known);
-    if sight.wait_for(is_another).await.is_err() {
+async fn another(folder_state: &mut watch::Receiver<Arc<FolderState>>, known: Incarnation) {
+    let is_another = |folder_state: &Arc<FolderState>| {
+        folder_state.kubelet.is_some_and(|kubelet| kubelet != known)
+    };
+    if folder_state.wait_for(is_another).await.is_err() {
         std::future::pending::<()>().await;
     }
 }

@@ -1,5 +1,5 @@
 //! Watches the kubelet's folder: which kubelet is there, whether its checkpoint was replaced, and what is wrong with the
-//! folder. The kernel tells; a look now and then covers what it lost.
+//! folder. inotify reports changes; the folder is also read from time to time, for changes that inotify lost.
 
 use std::io;
 use std::os::unix::fs::FileTypeExt as _;
@@ -18,12 +18,12 @@ use crate::{Incarnation, sockets};
 /// The kubelet's socket in the folder.
 pub(crate) const KUBELET: &str = "kubelet.sock";
 const CHECKPOINT: &str = "kubelet_internal_checkpoint";
-/// Where the kernel does not tell, the folder is looked at so often.
-const DEAF: Duration = Duration::from_secs(5);
+/// How often the folder is read where inotify does not work.
+const UNWATCHED_POLL: Duration = Duration::from_secs(5);
 
 /// What is in the folder.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Sight {
+pub(crate) struct FolderState {
     pub kubelet: Option<Incarnation>,
     pub problems: Vec<String>,
 }
@@ -32,21 +32,21 @@ pub(crate) struct Folder {
     pub path: PathBuf,
     pub prefix: String,
     pub backstop: Duration,
-    pub sight: watch::Sender<Arc<Sight>>,
+    pub state: watch::Sender<Arc<FolderState>>,
     pub checkpoints: watch::Sender<u64>,
 }
 
 impl Folder {
     /// Watches until it is dropped.
     pub async fn run(self) {
-        let mut ear = Ear::open();
+        let mut watcher = Watcher::open();
         let mut checkpoint = None;
         let mut is_swept = false;
         loop {
-            ear.turn_to(&self.path);
-            let mut sight = self.look();
-            sight.problems.extend(ear.deaf.clone());
-            // Before anything of ours is served there, so that nobody is taken for dead who is about to listen.
+            watcher.watch(&self.path);
+            let mut state = self.read();
+            state.problems.extend(watcher.problem.clone());
+            // Before this process serves anything there: a socket that is bound and not listened on yet would look stale.
             if !is_swept && self.path.is_dir() {
                 sockets::sweep(&self.path, &self.prefix).await;
                 is_swept = true;
@@ -59,52 +59,52 @@ impl Folder {
                 self.checkpoints
                     .send_modify(|count| *count = count.saturating_add(1));
             }
-            self.sight.send_if_modified(|published| {
-                let differs = **published != sight;
+            self.state.send_if_modified(|published| {
+                let differs = **published != state;
                 if differs {
-                    *published = Arc::new(sight);
+                    *published = Arc::new(state);
                 }
                 differs
             });
-            let pause = if ear.deaf.is_some() {
-                DEAF.min(self.backstop)
+            let pause = if watcher.problem.is_some() {
+                UNWATCHED_POLL.min(self.backstop)
             } else {
                 self.backstop
             };
             tokio::select! {
-                () = ear.hear() => {}
-                () = tokio::time::sleep(pause) => ear.forget(),
+                () = watcher.changed() => {}
+                () = tokio::time::sleep(pause) => watcher.forget(),
             }
         }
     }
 
-    fn look(&self) -> Sight {
+    fn read(&self) -> FolderState {
         let path = self.path.display();
-        let mut sight = Sight::default();
+        let mut state = FolderState::default();
         match std::fs::metadata(&self.path) {
             Ok(found) if found.is_dir() => {}
             Ok(_) => {
-                sight.problems.push(format!(
+                state.problems.push(format!(
                     "{path} is no folder: name the kubelet's folder of device plugins"
                 ));
-                return sight;
+                return state;
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                sight.problems.push(format!(
+                state.problems.push(format!(
                     "no kubelet here: {path} is missing; it is used as soon as a kubelet makes it, or name the kubelet's folder of device plugins"
                 ));
-                return sight;
+                return state;
             }
             Err(error) => {
-                sight.problems.push(format!(
+                state.problems.push(format!(
                     "cannot look at {path} ({error}): run as root, or mount the folder"
                 ));
-                return sight;
+                return state;
             }
         }
         let access = AccessFlags::W_OK | AccessFlags::X_OK;
         if let Err(error) = nix::unistd::access(&self.path, access) {
-            sight.problems.push(format!(
+            state.problems.push(format!(
                 "cannot make sockets in {path} ({}): run as root, and mount the folder writable",
                 error.desc()
             ));
@@ -112,53 +112,53 @@ impl Folder {
         let socket = self.path.join(KUBELET);
         match std::fs::metadata(&socket) {
             Ok(found) if found.file_type().is_socket() => {
-                sight.kubelet = Some(Incarnation::of(&found));
+                state.kubelet = Some(Incarnation::of(&found));
             }
-            Ok(_) => sight.problems.push(format!(
+            Ok(_) => state.problems.push(format!(
                 "{} is no socket: remove it and restart the kubelet",
                 socket.display()
             )),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => sight.problems.push(format!(
+            Err(error) => state.problems.push(format!(
                 "cannot look at {} ({error}): run as root",
                 socket.display()
             )),
         }
-        sight
+        state
     }
 }
 
-/// Listens to the folder, or while it is missing to the nearest one above it.
-struct Ear {
+/// Watches the folder, or the nearest existing folder above it.
+struct Watcher {
     stream: Option<(EventStream<[u8; 4096]>, Watches)>,
-    turned_to: Option<(PathBuf, WatchDescriptor)>,
+    watched: Option<(PathBuf, WatchDescriptor)>,
     /// The names that matter there.
     names: Vec<std::ffi::OsString>,
-    /// Why nothing is heard.
-    deaf: Option<String>,
+    /// Why inotify does not work.
+    problem: Option<String>,
 }
 
-impl Ear {
+impl Watcher {
     fn open() -> Self {
-        let mut ear = Self {
+        let mut watcher = Self {
             stream: None,
-            turned_to: None,
+            watched: None,
             names: Vec::new(),
-            deaf: None,
+            problem: None,
         };
         let opened = Inotify::init().and_then(|inotify| {
             let watches = inotify.watches();
             Ok((inotify.into_event_stream([0; 4096])?, watches))
         });
         match opened {
-            Ok(stream) => ear.stream = Some(stream),
-            Err(error) => ear.fail(&error),
+            Ok(stream) => watcher.stream = Some(stream),
+            Err(error) => watcher.fail(&error),
         }
-        ear
+        watcher
     }
 
-    /// Listens to the deepest folder that there is on the way to `wanted`. What is made while it turns is not missed.
-    fn turn_to(&mut self, wanted: &Path) {
+    /// Watches the deepest existing folder on the path to `wanted`. It tries again for a folder that is made meanwhile.
+    fn watch(&mut self, wanted: &Path) {
         loop {
             let mut names = vec![KUBELET.into(), CHECKPOINT.into()];
             let mut nearest = wanted;
@@ -173,7 +173,7 @@ impl Ear {
                 nearest = Path::new(".");
             }
             if self
-                .turned_to
+                .watched
                 .as_ref()
                 .is_some_and(|(path, _)| path == nearest)
             {
@@ -193,15 +193,15 @@ impl Ear {
             match watches.add(nearest, mask) {
                 Ok(descriptor) => {
                     let before = self
-                        .turned_to
+                        .watched
                         .replace((nearest.to_owned(), descriptor.clone()));
                     if let Some((_, before)) = before.filter(|(_, before)| *before != descriptor) {
                         drop(watches.remove(before));
                     }
                     self.names = names;
-                    self.deaf = None;
+                    self.problem = None;
                 }
-                // It went in this moment.
+                // Somebody removed it just now.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => {
                     self.fail(&error);
@@ -211,15 +211,15 @@ impl Ear {
         }
     }
 
-    /// The folder may be another one of the same name by now: [`Ear::turn_to`] listens anew.
+    /// Makes [`Watcher::watch`] begin anew: there may be another folder of the same name by now.
     fn forget(&mut self) {
-        if let Some((path, _)) = &mut self.turned_to {
+        if let Some((path, _)) = &mut self.watched {
             path.clear();
         }
     }
 
-    /// Waits for something that is worth a look.
-    async fn hear(&mut self) {
+    /// Waits for a change of a file that matters.
+    async fn changed(&mut self) {
         loop {
             let Some((stream, _)) = &mut self.stream else {
                 return std::future::pending().await;
@@ -232,11 +232,7 @@ impl Ear {
             if event.mask.contains(EventMask::Q_OVERFLOW) {
                 return self.forget();
             }
-            if self
-                .turned_to
-                .as_ref()
-                .is_none_or(|(_, of)| *of != event.wd)
-            {
+            if self.watched.as_ref().is_none_or(|(_, of)| *of != event.wd) {
                 continue;
             }
             match event.name {
@@ -248,9 +244,9 @@ impl Ear {
     }
 
     fn fail(&mut self, error: &io::Error) {
-        self.deaf = Some(format!(
+        self.problem = Some(format!(
             "the kernel does not tell of changes in the kubelet's folder ({error}), they are seen every {} s: raise fs.inotify.max_user_instances and fs.inotify.max_user_watches",
-            DEAF.as_secs()
+            UNWATCHED_POLL.as_secs()
         ));
     }
 }

@@ -1,9 +1,9 @@
-//! The kubelet's device-plugin side, for whoever offers devices to it: sockets and registration that outlive restarts of
-//! either side, the PodResources client, and the kubelet's checkpoint.
+//! The plugin's side of the kubelet's device-plugin API: sockets and registration that outlive restarts of either side, the
+//! PodResources client, and a reader of the kubelet's checkpoint.
 //!
-//! Made so that the kubelet's traps are hard to step into: a device id cannot leave a list while an allocation of it may be
-//! under way, an empty list cannot be sent, and a resource is registered once a kubelet. Knows nothing of what a device
-//! stands for, and depends on no other crate of this workspace.
+//! The API prevents mistakes that a kubelet does not forgive: a device id cannot leave a list while an allocation of it may
+//! be under way, an empty list cannot be sent, and a resource is registered once with each kubelet. The crate knows nothing
+//! of what a device is, and depends on no other crate of this workspace.
 
 pub mod allocator;
 pub mod books;
@@ -32,7 +32,7 @@ pub use plugins::{DevicePlugins, DevicePluginsTask};
 pub use report::{Incarnation, Report, ResourceReport, State};
 pub use resource::{InvalidResource, ResourceName};
 
-/// The example there is compiled with the tests.
+/// Compiles the example of the README with the tests.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

@@ -70,7 +70,7 @@ struct Trace {
 }
 
 impl Trace {
-    /// Until when it stays; none while there is no telling.
+    /// Until when it stays; `None` while that is not known.
     fn until(&self, linger: Duration) -> Option<Instant> {
         if self.flights > 0 {
             return None;

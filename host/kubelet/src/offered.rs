@@ -1,4 +1,4 @@
-//! One resource as its tasks share it: what is listed, who follows the list, and how it goes.
+//! The state of one resource that its tasks share: what is wanted, what is listed, and the report.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,7 +14,7 @@ pub(crate) struct Offered {
     pub name: ResourceName,
     listing: Mutex<Listing>,
     lists: watch::Sender<Option<List>>,
-    /// The time at which the list changes by itself may be another.
+    /// The time of the list's next change by itself may have changed.
     retimed: Notify,
     report: Mutex<ResourceReport>,
     reports: Arc<Notify>,
@@ -38,7 +38,7 @@ impl Offered {
         }
     }
 
-    /// The lists as they are to be sent; `None` is the end.
+    /// The lists to send; `None` ends the stream.
     pub fn lists(&self) -> watch::Receiver<Option<List>> {
         self.lists.subscribe()
     }
@@ -47,7 +47,7 @@ impl Offered {
         self.change(|listing, now| listing.want(devices, now));
     }
 
-    /// Takes in an Allocate. The ids stay listed until the last clone of the flight is dropped, and for a while after.
+    /// Records an Allocate. The ids stay listed until the flight is dropped, and for the linger time after that.
     pub fn asked(self: &Arc<Self>, ids: BTreeSet<String>) -> Result<Flight, NotListed> {
         self.change(|listing, now| listing.asked(&ids, now))?;
         Ok(Flight {
@@ -56,7 +56,7 @@ impl Offered {
         })
     }
 
-    /// Keeps the list true as time passes, until it has ended.
+    /// Updates the list as time passes, until it has ended.
     pub async fn keep_time(&self) {
         loop {
             let next = self.change(|listing, _| listing.next());
@@ -80,12 +80,12 @@ impl Offered {
         self.lists.borrow().is_none()
     }
 
-    /// From when on nothing of it has to be remembered.
+    /// When the resource may be forgotten.
     pub fn over(&self, now: Instant) -> Option<Instant> {
         locked(&self.listing).over(now)
     }
 
-    /// Has the unchanged list sent once more.
+    /// Sends the unchanged list once more.
     pub fn resend(&self) {
         self.lists.send_modify(|_| {});
     }
@@ -99,7 +99,7 @@ impl Offered {
         locked(&self.report).clone()
     }
 
-    /// Changes what is reported; whoever publishes is told if something differs.
+    /// Changes the report, and has it published if something differs.
     pub fn tell(&self, change: impl FnOnce(&mut ResourceReport)) {
         let mut report = locked(&self.report);
         let before = report.clone();

@@ -1,4 +1,4 @@
-//! All resources together: brings what is offered and what is served into line, and reports.
+//! All resources: starts and ends their tasks as the offers change, and publishes the report.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,7 +11,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::config::PluginConfig;
 use crate::endpoint::{Endpoint, Shared};
-use crate::folder::{Folder, KUBELET, Sight};
+use crate::folder::{Folder, FolderState, KUBELET};
 use crate::offered::Offered;
 use crate::registration::Registrar;
 use crate::{Allocator, Devices, Offers, Report, ResourceName, State, sockets};
@@ -24,8 +24,8 @@ pub enum Error {
         "cannot name sockets after the prefix {0:?}: it must have 1 to 32 letters, digits, '-' and '_'"
     )]
     Prefix(String),
-    /// A part of it broke.
-    #[error("the task {task} of the device plugins broke")]
+    /// A task panicked.
+    #[error("task {task} of the device plugins panicked; this is a bug, see the log")]
     Broken {
         /// Which one.
         task: &'static str,
@@ -40,7 +40,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 type Resources = Arc<Mutex<BTreeMap<ResourceName, Arc<Offered>>>>;
 
-/// What others may know and ask for.
+/// A handle to the running device plugins.
 #[derive(Clone)]
 pub struct DevicePlugins {
     report: watch::Receiver<Arc<Report>>,
@@ -49,12 +49,12 @@ pub struct DevicePlugins {
 }
 
 impl DevicePlugins {
-    /// How it goes, at most every 100 ms.
+    /// The report, at most every 100 ms.
     pub fn report(&self) -> watch::Receiver<Arc<Report>> {
         self.report.clone()
     }
 
-    /// How often the kubelet has been seen to replace its checkpoint.
+    /// How many times the kubelet was seen to replace its checkpoint.
     pub fn checkpoint_changes(&self) -> watch::Receiver<u64> {
         self.checkpoints.clone()
     }
@@ -74,7 +74,7 @@ impl DevicePlugins {
     }
 }
 
-/// Offers devices until it is told to stop.
+/// Offers devices until it is stopped.
 pub struct DevicePluginsTask {
     config: PluginConfig,
     offers: watch::Receiver<Arc<Offers>>,
@@ -85,7 +85,7 @@ pub struct DevicePluginsTask {
 }
 
 impl DevicePluginsTask {
-    /// `offers` always is the whole of what is wanted.
+    /// `offers` always contains everything that is wanted.
     pub fn new(
         config: PluginConfig,
         offers: watch::Receiver<Arc<Offers>>,
@@ -122,20 +122,20 @@ impl DevicePluginsTask {
             allocator: self.allocator,
             allocations: allocations.clone(),
         });
-        let sight = watch::Sender::new(Arc::new(Sight::default()));
+        let folder_state = watch::Sender::new(Arc::new(FolderState::default()));
         let reports = Arc::new(Notify::new());
         let over = CancellationToken::new();
         let folder = Folder {
             path: shared.config.folder.clone(),
             prefix: shared.config.prefix.clone(),
             backstop: shared.config.times.backstop,
-            sight: sight.clone(),
+            state: folder_state.clone(),
             checkpoints: self.checkpoints,
         };
         let mut folder = tokio::spawn(folder.run());
         let reporter = Reporter {
             resources: Arc::clone(&self.resources),
-            sight: sight.subscribe(),
+            folder_state: folder_state.subscribe(),
             reports: Arc::clone(&reports),
             report: self.report,
             spacing: shared.config.times.report,
@@ -146,17 +146,17 @@ impl DevicePluginsTask {
             shared,
             resources: self.resources,
             reports,
-            sight: sight.subscribe(),
+            folder_state: folder_state.subscribe(),
             over: over.clone(),
             known: BTreeMap::new(),
             tasks: JoinSet::new(),
             taken: BTreeSet::new(),
         };
-        let tend = plugins.tend(self.offers);
+        let follow = plugins.follow_offers(self.offers);
         let broken = |task| move |source| Error::Broken { task, source };
         let result = tokio::select! {
             () = shutdown.cancelled() => Ok(()),
-            result = tend => result,
+            result = follow => result,
             ended = &mut folder => ended.map_err(broken("folder")),
             ended = &mut reporter => ended.map_err(broken("reporter")),
         };
@@ -186,7 +186,7 @@ impl DevicePluginsTask {
     }
 }
 
-/// A resource that is offered, or was a moment ago.
+/// A resource that is offered, or was until recently.
 struct Known {
     endpoint: Arc<Endpoint>,
     wanted: Option<Arc<Devices>>,
@@ -197,17 +197,17 @@ struct Plugins {
     shared: Arc<Shared>,
     resources: Resources,
     reports: Arc<Notify>,
-    sight: watch::Receiver<Arc<Sight>>,
+    folder_state: watch::Receiver<Arc<FolderState>>,
     over: CancellationToken,
     known: BTreeMap<ResourceName, Known>,
     tasks: JoinSet<ResourceName>,
-    /// The names of sockets that resources have.
+    /// The socket names in use.
     taken: BTreeSet<String>,
 }
 
 impl Plugins {
-    async fn tend(&mut self, mut offers: watch::Receiver<Arc<Offers>>) -> Result<()> {
-        // Without a sender nobody is left to want anything else; what is offered stays so.
+    async fn follow_offers(&mut self, mut offers: watch::Receiver<Arc<Offers>>) -> Result<()> {
+        // Without a sender the offers never change again.
         let mut is_open = true;
         let wanted = Arc::clone(&offers.borrow_and_update());
         self.apply(&wanted);
@@ -225,7 +225,7 @@ impl Plugins {
         }
     }
 
-    /// Brings each resource into line with what is wanted of it.
+    /// Applies the offers to each resource.
     fn apply(&mut self, offers: &Offers) {
         for (name, known) in &mut self.known {
             if offers.get(name).is_none_or(|devices| devices.is_empty()) && known.wanted.is_some() {
@@ -238,7 +238,7 @@ impl Plugins {
                 continue;
             }
             if !self.known.contains_key(name) {
-                self.meet(name);
+                self.add(name);
             }
             let Some(known) = self.known.get_mut(name) else {
                 continue;
@@ -255,7 +255,7 @@ impl Plugins {
         }
     }
 
-    fn meet(&mut self, name: &ResourceName) {
+    fn add(&mut self, name: &ResourceName) {
         let config = &self.shared.config;
         let socket = sockets::name(&config.folder, &config.prefix, name, |name| {
             self.taken.contains(name)
@@ -277,14 +277,14 @@ impl Plugins {
         self.known.insert(name.clone(), known);
     }
 
-    /// Starts the task of a resource that has none. One that is just ending is started when it has ended.
+    /// Starts the task of a resource that has none. A resource whose task is just ending gets a new one afterwards.
     fn start(&mut self, name: &ResourceName) {
         let Some(known) = self.known.get_mut(name) else {
             return;
         };
         if known.task.is_none() && known.wanted.is_some() {
             let running =
-                Arc::clone(&known.endpoint).run(self.sight.clone(), self.over.child_token());
+                Arc::clone(&known.endpoint).run(self.folder_state.clone(), self.over.child_token());
             let name = name.clone();
             let task = self.tasks.spawn(async move {
                 running.await;
@@ -306,7 +306,7 @@ impl Plugins {
         Ok(())
     }
 
-    /// Forgets the resources that have ended and of which nothing has to be remembered. Returns when to do so next.
+    /// Forgets resources that have ended and whose ids no Allocate can name any more. Returns when to do so next.
     fn forget(&mut self) -> Option<Instant> {
         let now = Instant::now();
         let mut next = None;
@@ -349,7 +349,7 @@ async fn until(time: Option<Instant>) {
 
 struct Reporter {
     resources: Resources,
-    sight: watch::Receiver<Arc<Sight>>,
+    folder_state: watch::Receiver<Arc<FolderState>>,
     reports: Arc<Notify>,
     report: watch::Sender<Arc<Report>>,
     spacing: std::time::Duration,
@@ -358,14 +358,14 @@ struct Reporter {
 impl Reporter {
     async fn run(mut self) {
         loop {
-            let sight = Arc::clone(&self.sight.borrow_and_update());
+            let folder_state = Arc::clone(&self.folder_state.borrow_and_update());
             let resources = locked(&self.resources)
                 .iter()
                 .map(|(name, offered)| (name.clone(), offered.report()))
                 .collect();
             let report = Report {
-                kubelet: sight.kubelet,
-                problems: sight.problems.clone(),
+                kubelet: folder_state.kubelet,
+                problems: folder_state.problems.clone(),
                 resources,
             };
             self.report.send_if_modified(|published| {
@@ -378,7 +378,7 @@ impl Reporter {
             tokio::time::sleep(self.spacing).await;
             tokio::select! {
                 () = self.reports.notified() => {}
-                changed = self.sight.changed() => {
+                changed = self.folder_state.changed() => {
                     if changed.is_err() {
                         return;
                     }

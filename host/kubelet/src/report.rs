@@ -1,4 +1,4 @@
-//! How it goes with the kubelet: what a plugin's operator wants to see.
+//! The report for a plugin's operator: the kubelet, the folder, and each resource.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,12 +9,12 @@ use std::time::UNIX_EPOCH;
 
 use crate::ResourceName;
 
-/// All of it.
+/// The whole report.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Report {
     /// The kubelet that runs now, if its socket is there.
     pub kubelet: Option<Incarnation>,
-    /// What concerns the folder as a whole, with the remedy.
+    /// Problems of the folder as a whole, with the remedy.
     pub problems: Vec<String>,
     /// By resource.
     pub resources: BTreeMap<ResourceName, ResourceReport>,
@@ -68,24 +68,24 @@ impl FromStr for Incarnation {
 pub struct ResourceReport {
     /// The file name of its socket.
     pub socket: String,
-    /// How far it is.
+    /// The progress of its registration.
     pub state: State,
-    /// How often it was registered, whether with success or not.
+    /// How many times it was registered, with or without success.
     pub registrations: u64,
     /// What is wrong, with the remedy.
     pub problem: Option<String>,
 }
 
-/// How far a resource is.
+/// The progress of a resource's registration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum State {
-    /// No kubelet is there, or it has not answered yet.
+    /// There is no kubelet, or it has not answered yet.
     Waiting,
-    /// The kubelet has taken the registration and has not asked for the list.
+    /// The kubelet took the registration and did not ask for the list yet.
     Registered,
     /// The kubelet follows the list.
     Listed,
-    /// Something is wrong; it is tried again.
+    /// Something is wrong. The plugin tries again.
     Failed,
 }
 

@@ -1,4 +1,4 @@
-//! What the kubelet may ask of one resource. Everything it says is checked before the allocator hears of it.
+//! The calls of the kubelet for one resource. Each request is checked before the allocator gets it.
 
 use std::collections::BTreeSet;
 use std::pin::Pin;
@@ -17,9 +17,9 @@ use crate::proto::device_plugin as proto;
 use crate::session::{OpenStream, Session};
 use crate::{Allocation, Allocator, Refusal};
 
-/// More ids than a container can mean to have.
+/// The most ids for one container.
 const MAX_IDS: usize = 4096;
-/// The kubelet sends one.
+/// The most containers in one call. The kubelet sends one.
 const MAX_CONTAINERS: usize = 16;
 
 /// One resource as it is served in one session.
@@ -27,7 +27,7 @@ pub(crate) struct Service {
     pub offered: Arc<Offered>,
     pub session: Arc<Session>,
     pub allocator: Arc<dyn Allocator>,
-    /// Where allocations run: they outlive the call that asked for them, and the session.
+    /// The tasks of allocations. They outlive the call that asked for them, and the session.
     pub allocations: TaskTracker,
     pub limit: Duration,
 }
@@ -76,7 +76,7 @@ impl proto::device_plugin_server::DevicePlugin for Service {
         request: Request<proto::AllocateRequest>,
     ) -> Result<Response<proto::AllocateResponse>, Status> {
         let containers = checked(request.into_inner())?;
-        // All are taken in before the first is asked for, so that one unknown id refuses the whole call.
+        // All ids are checked before the allocator gets the first, so that one unknown id refuses the whole call.
         let flights = containers
             .iter()
             .map(|ids| self.offered.asked(ids.clone()))
@@ -125,7 +125,7 @@ impl proto::device_plugin_server::DevicePlugin for Service {
 }
 
 impl Service {
-    /// What must be included, then what the allocator prefers, then the rest.
+    /// Answers with the ids that must be included, then those that the allocator prefers, then the others.
     fn prefer(
         &self,
         request: proto::ContainerPreferredAllocationRequest,
@@ -147,7 +147,7 @@ impl Service {
     }
 }
 
-/// What the kubelet is told of our abilities.
+/// The plugin's abilities, for the kubelet.
 pub(crate) fn options() -> proto::DevicePluginOptions {
     proto::DevicePluginOptions {
         pre_start_required: false,
@@ -155,7 +155,7 @@ pub(crate) fn options() -> proto::DevicePluginOptions {
     }
 }
 
-/// A list on the wire.
+/// A list as a message.
 pub(crate) fn message(list: &List) -> proto::ListAndWatchResponse {
     let device = |(id, device): (&String, &crate::Device)| proto::Device {
         id: id.clone(),
@@ -220,7 +220,7 @@ fn response(allocation: Allocation) -> proto::ContainerAllocateResponse {
     }
 }
 
-/// One stream of lists. It holds the latest only, however slowly it is read.
+/// One stream of lists. It keeps only the latest, however slowly the client reads.
 struct Following {
     lists: watch::Receiver<Option<List>>,
     session: Arc<Session>,

@@ -1,7 +1,7 @@
-//! What hangs on one registration of one resource: its connections, and whether the kubelet follows the list.
+//! One registration of one resource: whether the kubelet follows the list, and the signal that ends all streams.
 //!
-//! A session ends as a whole, and before the next one begins: up to 1.35 the kubelet disconnects its newest client when
-//! a stream of an older one ends.
+//! A session ends as a whole before the next one begins: up to 1.35 the kubelet disconnects its newest client when a stream
+//! of an older one ends.
 
 use std::sync::Arc;
 
@@ -11,13 +11,13 @@ use tokio_util::sync::CancellationToken;
 /// How far the kubelet is with the list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Followed {
-    /// Register has not been sent, or was refused: whoever asks for the list is not the kubelet.
+    /// Register was not sent, or was refused: a client that asks for the list is not the kubelet.
     NotAsked,
-    /// Register has been sent: the next stream is the kubelet's.
+    /// Register was sent: the next stream is the kubelet's.
     Awaited,
     /// Its stream is open.
     Open,
-    /// Its stream has ended; it never opens another by itself.
+    /// Its stream has ended. A kubelet never opens another by itself.
     Ended,
 }
 
@@ -40,7 +40,7 @@ impl Session {
         self.followed.send_replace(Followed::Awaited);
     }
 
-    /// Register was refused: the kubelet has nothing of the session.
+    /// Register was refused: the kubelet does not know of the session.
     pub fn refused(&self) {
         self.followed.send_if_modified(|followed| {
             let is_awaited = *followed == Followed::Awaited;
@@ -64,7 +64,7 @@ impl Session {
         *self.followed.borrow() == Followed::Open
     }
 
-    /// A stream begins. The first one after Register is the kubelet's; no other one matters.
+    /// A stream begins. The first one after Register is the kubelet's; no other one counts.
     pub fn open(self: &Arc<Self>) -> Option<OpenStream> {
         let is_awaited = self.followed.send_if_modified(|followed| {
             let is_awaited = *followed == Followed::Awaited;

@@ -236,9 +236,9 @@ async fn a_head_that_does_not_come_is_not_waited_for() {
     tokio::time::pause();
     let mut answer = Vec::new();
     let started = tokio::time::Instant::now();
-    let ended = tokio::time::timeout(HEAD * 2, stream.read_to_end(&mut answer)).await;
+    let ended = tokio::time::timeout(HEAD_TIMEOUT * 2, stream.read_to_end(&mut answer)).await;
     assert!(ended.is_ok(), "the connection is still open");
-    assert!(started.elapsed() <= HEAD + Duration::from_secs(1));
+    assert!(started.elapsed() <= HEAD_TIMEOUT + Duration::from_secs(1));
 }
 
 /// A status of many bytes, asked for by somebody who takes none of them.
@@ -262,21 +262,23 @@ async fn closed(stream: &mut TcpStream) {
 async fn of_many_idle_connections_the_oldest_gives_way() {
     let bench = start().await;
     let mut held = Vec::new();
-    for _ in 0..CONNECTIONS {
+    for _ in 0..MAX_CONNECTIONS {
         held.push(TcpStream::connect(bench.address).await.unwrap());
     }
     for path in ["/healthz", "/metrics", "/status"] {
         let answer = get(bench.address, path).await;
         assert!(answer.starts_with("HTTP/1.1 200"), "{path}: {answer:.200}");
     }
-    timeout(HEAD / 2, closed(&mut held[0])).await.unwrap();
+    timeout(HEAD_TIMEOUT / 2, closed(&mut held[0]))
+        .await
+        .unwrap();
 }
 
 #[tokio::test]
 async fn of_many_who_do_not_take_the_status_the_one_who_asked_first_gives_way() {
     let bench = start().await;
     let mut held = Vec::new();
-    for _ in 0..DOCUMENTS {
+    for _ in 0..MAX_DOCUMENTS {
         held.push(unread(bench.address).await);
     }
     assert!(
@@ -284,7 +286,9 @@ async fn of_many_who_do_not_take_the_status_the_one_who_asked_first_gives_way() 
             .await
             .starts_with("HTTP/1.1 200")
     );
-    timeout(HEAD / 2, closed(&mut held[0])).await.unwrap();
+    timeout(HEAD_TIMEOUT / 2, closed(&mut held[0]))
+        .await
+        .unwrap();
 }
 
 #[tokio::test]
@@ -292,7 +296,7 @@ async fn who_takes_nothing_is_hung_up_on_in_the_end() {
     let bench = start().await;
     let mut held = unread(bench.address).await;
     tokio::time::pause();
-    tokio::time::sleep(CONNECTION * 2).await;
+    tokio::time::sleep(CONNECTION_TIMEOUT * 2).await;
     closed(&mut held).await;
 }
 
@@ -324,7 +328,7 @@ async fn who_takes_nothing_holds_up_no_stop() {
     let held = unread(bench.address).await;
     bench.shutdown.cancel();
     let [all, _] = bench.tasks;
-    timeout(GOODBYE * 5, all).await.unwrap().unwrap();
+    timeout(DRAIN * 5, all).await.unwrap().unwrap();
     drop(held);
 }
 

@@ -17,26 +17,26 @@ use tracing::{debug, warn};
 #[cfg(test)]
 mod tests;
 
-/// How often the folder is looked for where the kernel cannot tell: it is missing, or something was mounted over it.
+/// How often the folder is watched anew, for what inotify does not report: it was missing, or something was mounted over it.
 const BACKSTOP: Duration = Duration::from_secs(30);
 
 /// Whether the kubelet still has a folder for the pod. `None` where that cannot be told: the folder of all pods cannot be
-/// read, or `uid` is not 1 to 64 letters, digits and `-`. Blocks for three looks.
+/// read, or `uid` is not 1 to 64 letters, digits and `-`. Blocks.
 pub fn pod_exists(kubelet_root: &Path, uid: &str) -> Option<bool> {
     if !is_uid(uid) {
         return None;
     }
     let pods = kubelet_root.join("pods");
-    let place = || {
+    let identity = || {
         let metadata = fs::metadata(&pods).ok().filter(fs::Metadata::is_dir)?;
         Some((metadata.dev(), metadata.ino()))
     };
-    let before = place()?;
+    let before = identity()?;
     match fs::symlink_metadata(pods.join(uid)) {
         Ok(_) => Some(true),
-        // Absence is believed only if it is of the folder that was there before and is there still.
+        // Absence counts only if the folder of all pods was the same before and after.
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            (place()? == before).then_some(false)
+            (identity()? == before).then_some(false)
         }
         Err(_) => None,
     }
@@ -75,37 +75,37 @@ impl PodsFolder {
 
     async fn watch(&self) {
         loop {
-            match Ear::new() {
-                Ok(mut ear) => self.listen(&mut ear).await,
+            match Watcher::new() {
+                Ok(mut watcher) => self.follow(&mut watcher).await,
                 Err(error) => warn!(
                     %error,
-                    "cannot watch the pods' folders: raise fs.inotify.max_user_instances; looking every 30 s until then"
+                    "cannot watch the pods' folders: raise fs.inotify.max_user_instances; the folder is read every 30 s until then"
                 ),
             }
-            // Nobody listens: something may have happened.
+            // Something may have happened unseen.
             self.count();
             tokio::time::sleep(BACKSTOP).await;
         }
     }
 
-    /// Until the ear is deaf.
-    async fn listen(&self, ear: &mut Ear) {
+    /// Counts changes until inotify fails.
+    async fn follow(&self, watcher: &mut Watcher) {
         loop {
-            if ear.turn_to(&self.path) {
+            if watcher.watch(&self.path) {
                 self.count();
             }
             let again = Instant::now() + BACKSTOP;
             loop {
                 tokio::select! {
                     () = sleep_until(again) => break,
-                    heard = ear.next() => match heard {
-                        Heard::Pod => self.count(),
-                        Heard::Moved => {
+                    change = watcher.next() => match change {
+                        Change::Pod => self.count(),
+                        Change::Moved => {
                             self.count();
                             break;
                         }
-                        Heard::Nothing => {}
-                        Heard::End => return,
+                        Change::Nothing => {}
+                        Change::End => return,
                     },
                 }
             }
@@ -118,7 +118,7 @@ impl PodsFolder {
     }
 }
 
-enum Heard {
+enum Change {
     /// A pod's folder came or went, or events were lost.
     Pod,
     /// The folder of all pods is not the one that was watched.
@@ -128,13 +128,13 @@ enum Heard {
     End,
 }
 
-struct Ear {
+struct Watcher {
     stream: EventStream<[u8; 1024]>,
     watches: Watches,
     watched: Option<WatchDescriptor>,
 }
 
-impl Ear {
+impl Watcher {
     fn new() -> io::Result<Self> {
         let inotify = Inotify::init()?;
         let watches = inotify.watches();
@@ -145,8 +145,8 @@ impl Ear {
         })
     }
 
-    /// Watches what is at `path` now; whether that is another folder than before, or none where one was.
-    fn turn_to(&mut self, path: &Path) -> bool {
+    /// Watches what is at `path` now. Returns whether that is another folder than before, or none where one was.
+    fn watch(&mut self, path: &Path) -> bool {
         let mask = WatchMask::ONLYDIR
             | WatchMask::CREATE
             | WatchMask::DELETE
@@ -173,31 +173,31 @@ impl Ear {
     }
 
     /// Cancel-safe.
-    async fn next(&mut self) -> Heard {
+    async fn next(&mut self) -> Change {
         let event = match self.stream.next().await {
             Some(Ok(event)) => event,
             Some(Err(error)) => {
-                warn!(%error, "cannot hear of the pods' folders");
-                return Heard::End;
+                warn!(%error, "cannot read the events of the pods' folders");
+                return Change::End;
             }
-            None => return Heard::End,
+            None => return Change::End,
         };
         if event.mask.contains(EventMask::Q_OVERFLOW) {
-            return Heard::Pod;
+            return Change::Pod;
         }
         if self.watched.as_ref() != Some(&event.wd) {
-            return Heard::Nothing;
+            return Change::Nothing;
         }
         let of_all =
             EventMask::DELETE_SELF | EventMask::MOVE_SELF | EventMask::IGNORED | EventMask::UNMOUNT;
         match event.name {
-            _ if event.mask.intersects(of_all) => Heard::Moved,
+            _ if event.mask.intersects(of_all) => Change::Moved,
             Some(name)
                 if event.mask.contains(EventMask::ISDIR) && name.to_str().is_some_and(is_uid) =>
             {
-                Heard::Pod
+                Change::Pod
             }
-            _ => Heard::Nothing,
+            _ => Change::Nothing,
         }
     }
 }
