@@ -1,4 +1,4 @@
-//! Allocates that no kubelet sends.
+//! Allocate calls that no kubelet makes.
 
 use anyhow::{Result, ensure};
 use tonic::Code;

@@ -13,7 +13,7 @@ use tonic::Code;
 
 use crate::node::{Node, SOON, ids, resource, used};
 
-/// Nothing else comes back within this: five seconds and the grace, and some looks.
+/// Nothing else comes back within this: five seconds, the grace, and the time for some observations.
 const A_WHILE: Duration = Duration::from_secs(8);
 
 /// Watches for a while that these slots stay used.
@@ -205,7 +205,7 @@ fn a_slot_whose_record_the_kubelet_has_lost_is_given_to_nobody_by_an_agent_that_
     Ok(())
 }
 
-/// So soon a slot is free that nobody can have.
+/// How soon a slot is free that no pod can have.
 const SOON_FREE: Duration = Duration::from_secs(15);
 
 #[test]

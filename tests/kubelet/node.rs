@@ -15,7 +15,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 use tonic::Status;
 
-/// Slots that nobody has come back soon; nothing does within five seconds of its allocation.
+/// A slot that no pod has is free again soon, but not within five seconds of its allocation.
 pub const SOON: [&str; 2] = ["--slot-grace", "2s"];
 
 pub struct Node {
@@ -108,7 +108,7 @@ impl Node {
         self.home.write("configurations/echo.yaml", text)
     }
 
-    /// Waits until there are so many resources and the kubelet follows the lists of all.
+    /// Waits until there are `count` resources and the kubelet follows the lists of all.
     pub fn until_listed(&self, count: usize) -> Result<()> {
         self.home
             .until("the kubelet follows all lists", |status| {
@@ -127,17 +127,17 @@ impl Node {
         })
     }
 
-    /// Waits until `look` finds the stand-in so.
-    pub fn until<T>(&self, what: &str, look: impl FnMut(&Kubelet) -> Result<T>) -> Result<T> {
+    /// Waits until `check` succeeds on the stand-in.
+    pub fn until<T>(&self, what: &str, check: impl FnMut(&Kubelet) -> Result<T>) -> Result<T> {
         self.kubelet
-            .wait(self.kubelet.until(what, look))
+            .wait(self.kubelet.until(what, check))
             .with_context(|| {
                 let status = self.home.status().unwrap_or_default();
                 format!("{status:#}\n{}", self.home.log())
             })
     }
 
-    /// Waits until an id of a resource is listed so.
+    /// Waits until an id of a resource is listed with this health.
     pub fn until_health(&self, resource: &str, id: &str, health: &str) -> Result<()> {
         self.until(&format!("{id} of {resource} is {health}"), |kubelet| {
             let devices = kubelet.devices(resource);

@@ -13,7 +13,7 @@ use tonic::transport::Channel;
 
 use crate::node::{Node, resource};
 
-/// So many are asked of one agent; then there is another, with all slots free.
+/// How many calls one agent gets. Then another agent starts, with all slots free.
 const AN_AGENT: usize = 1000;
 const TASKS: usize = 10;
 const DEVICES: [&str; 4] = ["a", "b", "c", "d"];

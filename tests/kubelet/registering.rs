@@ -59,7 +59,7 @@ fn a_kubelet_whose_socket_was_deleted_is_to_be_restarted_and_not_taken_for_none(
     Ok(())
 }
 
-/// Each takes a socket and a connection, and 128 are not enough for that.
+/// Each takes a socket and a connection. 128 descriptors are not enough for that.
 #[test]
 fn a_hundred_resources_are_served_whatever_the_shell_lets_open() -> Result<()> {
     let mut node = Node::new()?;
@@ -71,7 +71,7 @@ fn a_hundred_resources_are_served_whatever_the_shell_lets_open() -> Result<()> {
     node.until_listed(names.len() + 1)
 }
 
-/// Each resource takes what it can get; a descriptor that somebody gives up has many takers.
+/// The resources compete for descriptors: another one may take what the first gives up.
 #[test]
 fn an_agent_whose_resources_want_more_files_than_there_are_answers_each_question_for_its_status()
 -> Result<()> {

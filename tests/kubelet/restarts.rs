@@ -11,7 +11,7 @@ use nix::sys::signal::Signal;
 
 use crate::node::{Node, SOON, ids, resource, usage_of, used};
 
-/// The first list of a resource since so many lists had come.
+/// The first list of a resource after a number of lists.
 fn first_list(node: &Node, resource: &str, before: usize) -> Result<Vec<(String, String)>> {
     let lists = node.kubelet.record().lists;
     let lists = lists.iter().skip(before);

@@ -1,4 +1,4 @@
-//! A state folder that takes no claims.
+//! A state folder that cannot be written, so that no slot can be claimed.
 
 use std::fs;
 

@@ -1,8 +1,8 @@
-//! A kubelet's stand-in: device manager, PodResources, checkpoint and pods' folders of a node that is nothing else. It does
-//! on demand what a real kubelet can't be made to do, and keeps to what Kubernetes 1.35 does otherwise, faults included.
+//! A stand-in for the kubelet: device manager, PodResources, checkpoint and pods' folders, and nothing else of a node. It
+//! does on demand what a real kubelet cannot be made to do. Otherwise it does what Kubernetes 1.35 does, faults included.
 //!
-//! Its folder is laid out as `/var/lib/kubelet`: `device-plugins/`, `pod-resources/kubelet.sock`, `pods/<uid>/`. Knows of
-//! a plugin only what comes over its socket.
+//! Its folder has the layout of `/var/lib/kubelet`: `device-plugins/`, `pod-resources/kubelet.sock`, `pods/<uid>/`. It
+//! knows of a plugin only what the plugin sends.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -19,12 +19,12 @@ use tonic::transport::Channel;
 mod admission;
 pub mod checkpoint;
 mod dial;
-mod door;
 pub mod faults;
 mod life;
 mod lister;
 pub mod model;
 pub mod pods;
+mod socket_server;
 pub mod waiting;
 mod world;
 
@@ -41,7 +41,7 @@ use world::{World, locked};
 pub struct Restart {
     /// The checkpoint is lost meanwhile.
     pub lose_checkpoint: bool,
-    /// So long after each socket it removes before it listens.
+    /// The pause after each socket that it removes before it listens.
     pub pause: Duration,
     /// It does not know of its pods until [`Kubelet::learn_pods`].
     pub without_pods: bool,
@@ -122,7 +122,7 @@ impl Kubelet {
         self.world.pod_resources()
     }
 
-    /// What is to go wrong.
+    /// The faults that a test can ask for.
     pub fn faults(&self) -> &Faults {
         &self.world.faults
     }

@@ -1,4 +1,4 @@
-//! A spec: one kind, its devices, and what each does to a container.
+//! A spec: one kind, its devices, and what each changes in a container.
 
 use std::collections::BTreeSet;
 
@@ -48,7 +48,7 @@ impl Device {
     }
 }
 
-/// What stands around the texts of a device, a node, a mount and a text.
+/// The bytes of JSON around a device, a node, a mount and a text.
 const DEVICE: usize = 100;
 const NODE: usize = 100;
 const MOUNT: usize = 120;

@@ -2,7 +2,7 @@
 
 use crate::spec::{ContainerEdits, Spec};
 
-/// What any runtime that knows CDI at all reads.
+/// The version that every runtime with CDI reads.
 const BASE: &str = "0.3.0";
 
 /// A version, and whether a spec has what it brought.

@@ -46,7 +46,7 @@ impl Folder {
             watcher.watch(&self.path);
             let mut state = self.read();
             state.problems.extend(watcher.problem.clone());
-            // Before this process serves anything there: a socket that is bound and not listened on yet would look stale.
+            // Before this process serves anything there: a socket that is bound and not listened on yet would seem stale.
             if !is_swept && self.path.is_dir() {
                 sockets::sweep(&self.path, &self.prefix).await;
                 is_swept = true;
@@ -97,7 +97,7 @@ impl Folder {
             }
             Err(error) => {
                 state.problems.push(format!(
-                    "cannot look at {path} ({error}): run as root, or mount the folder"
+                    "cannot read {path} ({error}): run as root, or mount the folder"
                 ));
                 return state;
             }
@@ -120,7 +120,7 @@ impl Folder {
             )),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => state.problems.push(format!(
-                "cannot look at {} ({error}): run as root",
+                "cannot read the state of {} ({error}): run as root",
                 socket.display()
             )),
         }

@@ -1,4 +1,4 @@
-//! Pods: what they get, and what the books say of it.
+//! Admission of pods: what they get, and what PodResources and the checkpoint say of it.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Registration, and lists as they come.
+//! Registration, and the lists that plugins send.
 
 use std::time::Duration;
 

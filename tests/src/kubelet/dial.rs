@@ -1,4 +1,4 @@
-//! Connects to a plugin as the kubelet does: tries for ten seconds, and calls the authority `localhost`.
+//! Connects to a plugin as the kubelet does: it tries for ten seconds, and names the authority `localhost`.
 
 use std::path::Path;
 use std::time::Duration;
@@ -8,8 +8,8 @@ use tonic::Status;
 use tonic::transport::{Channel, Endpoint, Uri};
 
 /// How long the kubelet tries.
-const PATIENCE: Duration = Duration::from_secs(10);
-/// How long it waits before it tries again.
+const DIAL_TIMEOUT: Duration = Duration::from_secs(10);
+/// The pause between two attempts.
 const BACKOFF: Duration = Duration::from_secs(1);
 
 /// A client of the plugin that listens at `path`.
@@ -25,11 +25,11 @@ pub(super) async fn dial(path: &Path) -> Result<DevicePluginClient<Channel>, Sta
             }
         }
     };
-    tokio::time::timeout(PATIENCE, connecting)
+    tokio::time::timeout(DIAL_TIMEOUT, connecting)
         .await
         .map_err(|_| {
             Status::unknown(format!(
-                "nobody answered at {} within {PATIENCE:?}",
+                "nobody answered at {} within {DIAL_TIMEOUT:?}",
                 path.display()
             ))
         })

@@ -1,4 +1,4 @@
-//! What goes wrong on demand.
+//! Faults that a test asks for.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -11,7 +11,7 @@ use tonic::{Code, Status};
 pub enum Reading {
     /// As they come.
     Eager,
-    /// Each so long after the one before.
+    /// Each this long after the one before.
     Slow(Duration),
     /// None at all, with the stream open.
     Dead,
@@ -22,13 +22,13 @@ pub enum Reading {
 pub enum Trouble {
     /// Fails.
     Error(Code, String),
-    /// Answers so much later.
+    /// Answers this much later.
     Slow(Duration),
     /// Never answers.
     Silent,
 }
 
-/// Everything that can be made to go wrong; at first nothing does.
+/// All faults. At first there are none.
 #[derive(Debug)]
 pub struct Faults {
     register: Mutex<(usize, Code, String)>,
@@ -54,17 +54,17 @@ impl Default for Faults {
     }
 }
 
-fn set<T>(place: &Mutex<T>, value: T) {
-    *place.lock().unwrap_or_else(PoisonError::into_inner) = value;
+fn set<T>(mutex: &Mutex<T>, value: T) {
+    *mutex.lock().unwrap_or_else(PoisonError::into_inner) = value;
 }
 
 impl Faults {
-    /// Refuses the next so many Registers, before anything is dialled.
+    /// Refuses the next `times` Registers, before it connects to the plugin.
     pub fn refuse_register(&self, times: usize, code: Code, message: &str) {
         set(&self.register, (times, code, message.to_owned()));
     }
 
-    /// Fails the next so many dial-backs at once.
+    /// Lets the next `times` connections to plugins fail at once.
     pub fn fail_dial(&self, times: usize) {
         set(&self.dial, times);
     }
@@ -79,12 +79,12 @@ impl Faults {
         self.reading.send_replace(reading);
     }
 
-    /// Whether answers to Allocate lie unprocessed from now on. They are processed once this is false.
+    /// Whether the kubelet leaves answers to Allocate unprocessed from now on. It processes them once this is false.
     pub fn hold_answers(&self, hold: bool) {
         self.holding.send_replace(hold);
     }
 
-    /// Ends each of the next so many ListAndWatch after it has taken `messages`.
+    /// Ends each of the next `times` ListAndWatch calls after `messages` messages.
     pub fn end_lists_after(&self, times: usize, messages: usize) {
         set(&self.short, (times, messages));
     }
@@ -96,16 +96,16 @@ impl Faults {
 
     /// How many messages a ListAndWatch that begins now may take; what ends it before.
     pub(super) fn lists(&self) -> (Option<usize>, watch::Receiver<u64>) {
-        let mut place = self.short.lock().unwrap_or_else(PoisonError::into_inner);
-        let (left, messages) = &mut *place;
+        let mut fault = self.short.lock().unwrap_or_else(PoisonError::into_inner);
+        let (left, messages) = &mut *fault;
         let limit = (*left > 0).then_some(*messages);
         *left = left.saturating_sub(1);
         (limit, self.cuts.subscribe())
     }
 
     pub(super) fn register(&self) -> Option<Status> {
-        let mut place = self.register.lock().unwrap_or_else(PoisonError::into_inner);
-        let (left, code, message) = &mut *place;
+        let mut fault = self.register.lock().unwrap_or_else(PoisonError::into_inner);
+        let (left, code, message) = &mut *fault;
         *left = left.checked_sub(1)?;
         Some(Status::new(*code, message.clone()))
     }
@@ -118,8 +118,8 @@ impl Faults {
     }
 
     pub(super) fn pod_resources(&self) -> Option<Trouble> {
-        let place = self.pod_resources.lock();
-        place.unwrap_or_else(PoisonError::into_inner).clone()
+        let fault = self.pod_resources.lock();
+        fault.unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Waits until the next message may be taken.

@@ -23,9 +23,9 @@ use tonic::{Request, Response, Status};
 
 use super::checkpoint;
 use super::dial::dial;
-use super::door::Door;
 use super::lister::Lister;
 use super::model::Model;
+use super::socket_server::SocketServer;
 use super::world::{Listing, Registration, World, locked};
 
 /// A plugin as the kubelet knows it.
@@ -58,7 +58,7 @@ pub(super) struct Life {
     writing: Mutex<()>,
     pub stop: CancellationToken,
     tasks: TaskTracker,
-    doors: Mutex<Vec<Door>>,
+    doors: Mutex<Vec<SocketServer>>,
 }
 
 impl Life {
@@ -111,8 +111,8 @@ impl Life {
         let socket = world.pod_resources();
         drop(fs::remove_file(&socket));
         let doors = vec![
-            Door::open(&socket, lister)?,
-            Door::open(&folder.join("kubelet.sock"), registration)?,
+            SocketServer::bind(&socket, lister)?,
+            SocketServer::bind(&folder.join("kubelet.sock"), registration)?,
         ];
         *locked(&life.doors) = doors;
         world.tell();
@@ -124,7 +124,7 @@ impl Life {
         self.stop.cancel();
         let doors = std::mem::take(&mut *locked(&self.doors));
         for door in doors {
-            door.slam().await;
+            door.kill().await;
         }
         self.tasks.close();
         self.tasks.wait().await;

@@ -10,18 +10,18 @@ use super::Kubelet;
 use crate::wait::TIMEOUT;
 
 impl Kubelet {
-    /// Waits until `look`, which looks at the stand-in, gives something, or fails with what it said last. A paused clock stands
+    /// Waits until `check` succeeds on the stand-in, or fails with its last error. A paused clock stands
     /// still meanwhile.
     pub async fn until<T>(
         &self,
         what: &str,
-        mut look: impl FnMut(&Self) -> Result<T>,
+        mut check: impl FnMut(&Self) -> Result<T>,
     ) -> Result<T> {
         let mut changes = self.world.changes();
         let mut end = ClockHold::new();
         loop {
             changes.mark_unchanged();
-            let error = match look(self) {
+            let error = match check(self) {
                 Ok(found) => return Ok(found),
                 Err(error) => error,
             };

@@ -83,8 +83,8 @@ pub(super) struct World {
     pub seed: Mutex<u64>,
 }
 
-pub(super) fn locked<T>(place: &Mutex<T>) -> MutexGuard<'_, T> {
-    place.lock().unwrap_or_else(PoisonError::into_inner)
+pub(super) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl World {

@@ -79,7 +79,7 @@ impl Default for Stamp {
 }
 
 impl Stamp {
-    /// Of the file at `path` now; `None` if there is none. One look, nothing is read.
+    /// Of the file at `path` now; `None` if there is none. The content is not read.
     pub fn of(path: &Path) -> io::Result<Option<Self>> {
         match fs::metadata(path) {
             Ok(metadata) => Ok(Some(Self::from(&metadata))),

@@ -22,14 +22,14 @@ async fn an_allocate_has_at_most_four_mebibytes_and_few_are_under_way_on_a_conne
     let calls = (0..20).map(|_| kubelet.allocate(CAMERAS, &["a"]));
     let calls = futures::future::join_all(calls);
     let mut asked = plugin.answers.asked.subscribe();
-    let look = async {
+    let check = async {
         asked.wait_for(|asked| asked.len() >= 7).await.unwrap();
         tokio::time::sleep(Duration::from_millis(200)).await;
         // The list is the eighth.
         assert_eq!(plugin.answers.asked.borrow().len(), 7);
         drop(may);
     };
-    let (answers, ()) = tokio::join!(calls, look);
+    let (answers, ()) = tokio::join!(calls, check);
     assert!(answers.iter().all(Result::is_ok), "{answers:?}");
     plugin.stop().await;
 }

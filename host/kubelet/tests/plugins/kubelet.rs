@@ -23,10 +23,10 @@ pub struct State {
     clients: Mutex<BTreeMap<String, Client>>,
     pub lists: watch::Sender<Lists>,
     pub registered: watch::Sender<BTreeMap<String, u32>>,
-    /// What Register says instead of looking.
+    /// The answer of Register, if it refuses.
     pub refusal: Mutex<Option<Status>>,
     /// Takes registrations and does not ask for lists.
-    pub is_deaf: std::sync::atomic::AtomicBool,
+    pub asks_no_lists: std::sync::atomic::AtomicBool,
     number: std::sync::atomic::AtomicU64,
 }
 
@@ -129,13 +129,13 @@ impl Kubelet {
     }
 }
 
-/// A kubelet whose socket is there and that does not listen yet.
-pub struct Unheard {
+/// A kubelet that has made its socket and does not listen yet.
+pub struct NotListening {
     folder: PathBuf,
     socket: UnixSocket,
 }
 
-impl Unheard {
+impl NotListening {
     pub fn bind(folder: &Path) -> Self {
         let socket = UnixSocket::new_stream().unwrap();
         socket.bind(folder.join("kubelet.sock")).unwrap();
@@ -184,9 +184,11 @@ impl Registration for Service {
         let number = state
             .number
             .fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        let is_deaf = state.is_deaf.load(std::sync::atomic::Ordering::Relaxed);
+        let asks_no_lists = state
+            .asks_no_lists
+            .load(std::sync::atomic::Ordering::Relaxed);
         let mut clients = state.clients.lock().unwrap();
-        let run = (!is_deaf).then(|| {
+        let run = (!asks_no_lists).then(|| {
             let run = run(Arc::clone(state), resource.clone(), number, api.clone());
             tokio::spawn(run).abort_handle()
         });

@@ -68,7 +68,7 @@ async fn a_restarted_kubelet_gets_one_registration_more() {
 }
 
 #[tokio::test]
-async fn a_stream_that_the_kubelet_ends_is_registered_again_without_a_chase() {
+async fn a_stream_that_the_kubelet_ends_is_registered_again_once() {
     let folder = tempfile::tempdir().unwrap();
     let kubelet = Kubelet::start(folder.path()).await;
     let plugin = Plugin::start(folder.path(), |_| {});
@@ -83,7 +83,7 @@ async fn a_stream_that_the_kubelet_ends_is_registered_again_without_a_chase() {
     plugin.stop().await;
 }
 
-/// A person's look at the list must not be taken for the kubelet's.
+/// A client that a person starts must not be taken for the kubelet.
 #[tokio::test]
 async fn a_second_stream_neither_ends_the_first_nor_matters_when_it_ends() {
     let folder = tempfile::tempdir().unwrap();
@@ -129,14 +129,14 @@ async fn a_refused_registration_is_told_in_the_kubelets_words_and_tried_again() 
 async fn a_kubelet_that_never_asks_for_the_list_is_asked_again() {
     let folder = tempfile::tempdir().unwrap();
     let kubelet = Kubelet::start(folder.path()).await;
-    kubelet.state.is_deaf.store(true, Relaxed);
+    kubelet.state.asks_no_lists.store(true, Relaxed);
     let plugin = Plugin::start(folder.path(), |config| {
         config.times.list = Duration::from_millis(200);
     });
     plugin.offer(CAMERAS, &[("a", Health::Healthy)]);
     let report = plugin.is(CAMERAS, State::Failed).await;
     assert!(problem(&report, CAMERAS).contains("has not asked for the list"));
-    kubelet.state.is_deaf.store(false, Relaxed);
+    kubelet.state.asks_no_lists.store(false, Relaxed);
     plugin.is(CAMERAS, State::Listed).await;
     plugin.stop().await;
 }

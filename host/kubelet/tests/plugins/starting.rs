@@ -1,28 +1,28 @@
-//! A kubelet that is not ready at once. The time in which a kubelet is left alone after a stream has ended is an hour here:
-//! whoever waits for it without a stream is never listed.
+//! A kubelet that is not ready at once. The quiet time after the end of a stream is an hour here: a resource that waits for
+//! it although there was no stream is never listed.
 
 use std::time::Duration;
 
 use leafhost_kubelet::{Health, PluginConfig, State};
 use tonic::Status;
 
-use crate::kubelet::{Kubelet, Unheard};
+use crate::kubelet::{Kubelet, NotListening};
 use crate::plugin::{CAMERAS, Plugin, files, problem};
 
-fn patient(config: &mut PluginConfig) {
+fn long_quiet_time(config: &mut PluginConfig) {
     config.times.quiet = Duration::from_hours(1);
 }
 
 #[tokio::test]
 async fn a_kubelet_that_listens_after_its_socket_is_seen_is_tried_again_at_once() {
     let folder = tempfile::tempdir().unwrap();
-    let plugin = Plugin::start(folder.path(), patient);
+    let plugin = Plugin::start(folder.path(), long_quiet_time);
     let names: Vec<String> = (0..20).map(|n| format!("akri.sh/r{n}")).collect();
     for name in &names {
         plugin.offer(name, &[("a", Health::Healthy)]);
     }
     plugin.is(&names[0], State::Waiting).await;
-    let kubelet = Unheard::bind(folder.path());
+    let kubelet = NotListening::bind(folder.path());
     let report = plugin
         .reports(|report| {
             let mut resources = report.resources.values();
@@ -46,7 +46,7 @@ async fn a_refused_registration_leaves_no_stream_to_wait_for() {
     let kubelet = Kubelet::start(folder.path()).await;
     let refusal = Status::unknown("not yet");
     *kubelet.state.refusal.lock().unwrap() = Some(refusal);
-    let plugin = Plugin::start(folder.path(), patient);
+    let plugin = Plugin::start(folder.path(), long_quiet_time);
     plugin.offer(CAMERAS, &[("a", Health::Healthy)]);
     plugin.is(CAMERAS, State::Failed).await;
     *kubelet.state.refusal.lock().unwrap() = None;

@@ -123,7 +123,7 @@ async fn a_folder_that_appears_or_is_made_anew_is_watched_within_thirty_seconds(
     fs::remove_dir(it.root.path().join("pods")).unwrap();
     it.changes.changed().await.unwrap();
     fs::create_dir(it.root.path().join("pods")).unwrap();
-    // Found again either at once or at the next look; then heard.
+    // Found again at once or at the next attempt; then its events are reported.
     fs::create_dir(it.pod("4a5d-1")).unwrap();
     let before = *it.changes.borrow_and_update();
     it.changes.wait_for(|count| *count > before).await.unwrap();

@@ -12,14 +12,14 @@ use tonic::service::Routes;
 
 /// One socket with its server.
 #[derive(Debug)]
-pub struct Door {
+pub struct SocketServer {
     task: JoinHandle<()>,
     connections: Arc<Mutex<Vec<Connection>>>,
 }
 
-impl Door {
-    /// Binds `path`, where nothing may be, and serves `routes`.
-    pub fn open(path: &Path, routes: Routes) -> Result<Self> {
+impl SocketServer {
+    /// Binds `path`, where no file may be, and serves `routes`.
+    pub fn bind(path: &Path, routes: Routes) -> Result<Self> {
         let listener =
             UnixListener::bind(path).with_context(|| format!("cannot bind {}", path.display()))?;
         let connections = Arc::new(Mutex::new(Vec::new()));
@@ -32,14 +32,14 @@ impl Door {
             .add_routes(routes)
             .serve_with_incoming(incoming);
         let task = tokio::spawn(async {
-            // It ends only with its socket, which is to be seen by whoever connects.
+            // The server ends only with its socket; a client sees that.
             drop(serving.await);
         });
         Ok(Self { task, connections })
     }
 
     /// Closes the socket and every connection. The file stays, as after a kill.
-    pub async fn slam(self) {
+    pub async fn kill(self) {
         self.task.abort();
         drop(self.task.await);
         let connections = self.connections.lock();
