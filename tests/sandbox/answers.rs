@@ -196,7 +196,7 @@ fn a_version_whose_describe_fails_does_not_replace_the_last_good_one() -> Result
             let what = format!("{describe} in {source}");
             fixture.home.until(&what, |status| {
                 let handler = handler(status, &format!("{source}.wasm")).to_string();
-                handler.contains("cannot say who it is") && handler.contains(words)
+                handler.contains("`describe` failed") && handler.contains(words)
             })?;
         }
         ensure!(fixture.instances_of("hostile", 1)? == before, "{describe}");
@@ -227,7 +227,7 @@ fn a_failing_validate_is_reported_and_rarely_retried() -> Result<()> {
     for (action, ..) in actions {
         let handler = handler(&status, &format!("{action}.wasm")).to_string();
         ensure!(
-            handler.contains("fails to check its own example"),
+            handler.contains("`validate` failed for its own example"),
             "{handler}"
         );
     }

@@ -1,13 +1,10 @@
 //! `leafhost agent`: chooses the folders, starts the log, assembles the agent, and stops it when it is told to.
 
 use std::net::SocketAddr;
-use std::sync::Mutex;
-use std::thread::available_parallelism;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use leafhost_agent::Agent;
-use leafhost_wasm::MORE_THREADS;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
@@ -32,13 +29,9 @@ const KEPT: Duration = Duration::from_mins(1);
 /// so little to do that it ends: after a moment with much to write there would be as many for good.
 const FILES: usize = 16;
 
-/// Threads beside one for each core: for files, for guests and what they wait for, for events, for the log, for the allocator.
-const BESIDE_CORES: usize = 13;
-
 /// Runs the verb.
 pub fn run(args: AgentArgs) -> Result<()> {
     let settings = Settings::new(args, &User::current())?;
-    find_threads()?;
     let _log = log::start(settings.log_format, &settings.log_level)?;
     open_more_files();
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -51,26 +44,6 @@ pub fn run(args: AgentArgs) -> Result<()> {
     // What still runs after the drain, or after a second signal, is not waited for.
     runtime.shutdown_background();
     result
-}
-
-/// Makes sure that there can be as many threads as it takes to begin: the runtime has no error for it. What comes later waits, or is
-/// told where it is missing.
-fn find_threads() -> Result<()> {
-    let cores = available_parallelism().map_or(1, usize::from);
-    let gate = Mutex::new(());
-    std::thread::scope(|scope| {
-        let closed = gate.lock();
-        for _ in 0..cores + BESIDE_CORES {
-            let thread = std::thread::Builder::new().stack_size(0);
-            let waits = || drop(gate.lock());
-            thread.spawn_scoped(scope, waits).with_context(|| {
-                let needed = cores + BESIDE_CORES;
-                format!("cannot start the agent's first {needed} threads; {MORE_THREADS}")
-            })?;
-        }
-        drop(closed);
-        Ok(())
-    })
 }
 
 /// A resource takes a socket and a connection: more in sum than a shell's usual limit lets a program open.

@@ -18,11 +18,6 @@ use std::process::ExitCode;
 
 use args::{Cli, Command};
 use clap::Parser as _;
-use tikv_jemallocator::Jemalloc;
-
-/// An agent runs for months: the C library's allocator keeps more with every change. It is set to be small, `.cargo/config.toml`.
-#[global_allocator]
-static ALLOCATOR: Jemalloc = Jemalloc;
 
 fn main() -> ExitCode {
     let result = match Cli::parse().command {

@@ -1,10 +1,9 @@
 //! Native code on disk, so that an agent's start compiles nothing.
 //!
-//! Whoever can put native code here runs it in the agent. So the folder is this user's alone, and every file begins
-//! with a keyed digest (BLAKE2b-256) of its name and content; the key is random and in a file only this user reads. A plain digest
-//! beside a file would say that it is whole, not that this agent made it: a file brought along (an image, a
-//! restored backup, a folder that once was writable for others) would pass. What is verified is what is loaded: the bytes that
-//! were read, which run out of a copy without a name, not out of the entry, which may change afterwards.
+//! Whoever can put native code here runs it in the agent. So only the agent's user may access the folder, and every file begins
+//! with a keyed digest (BLAKE2b-256) of its name and content; the key is random and only the agent's user can read it. A plain digest
+//! would show that a file is whole, not that this agent wrote it: a file from an image, from a backup or from a time when
+//! others could write to the folder would pass. The agent loads the very bytes that it verified, not the file, which may change afterwards.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read as _, Write as _};
@@ -21,16 +20,13 @@ use wasmtime::Engine;
 use wasmtime::component::Component;
 
 use crate::compiler::MAX_NATIVE;
+use crate::timeouts::CACHE_UNUSED;
 
-mod runnable;
 mod seal;
 
-use runnable::runnable;
 pub use seal::Seal;
 use seal::{HEAD, KEY};
 
-/// An entry that no load asked for so long is removed.
-const UNUSED: Duration = Duration::from_hours(30 * 24);
 /// At most so many entries are kept: of all handlers, or each start would compile those anew that lost their place to the others, and
 /// some of versions before, for who goes back to them.
 const ENTRIES: usize = MOST_HANDLERS + 28;
@@ -146,7 +142,7 @@ impl Cache {
             }
         };
         let Some(component) = self.seal.verify(&name, &bytes).and_then(|code| {
-            runnable(engine, &self.folder, code)
+            deserialize(engine, code)
                 .inspect_err(
                     |error| tracing::debug!(%error, name, "cached native code does not fit"),
                 )
@@ -178,7 +174,7 @@ impl Cache {
             .and_then(|()| store.write_all(code))
             .and_then(|()| file.as_file().sync_all())
             .map_err(write)?;
-        let component = match runnable(engine, &self.folder, code) {
+        let component = match deserialize(engine, code) {
             Ok(component) => component,
             Err(error) => return Ok(Err(error)),
         };
@@ -219,7 +215,7 @@ impl Cache {
                 now.duration_since(*used).unwrap_or_default()
             });
             let remove = if name.ends_with(SUFFIX) {
-                !name.ends_with(&ours) || age > UNUSED
+                !name.ends_with(&ours) || age > CACHE_UNUSED
             } else {
                 name.starts_with(NEW)
                     && (is_abandoned(&entry.path()) || age > Duration::from_hours(1))
@@ -239,6 +235,18 @@ impl Cache {
             }
         }
     }
+}
+
+/// Makes native code runnable.
+#[allow(
+    unsafe_code,
+    reason = "the engine cannot tell forged native code from its own; every caller has code that this agent's compiler \
+              child wrote, either just now or, by its keyed digest, earlier"
+)]
+fn deserialize(engine: &Engine, code: &[u8]) -> wasmtime::Result<Component> {
+    // SAFETY: `code` is the output of `Engine::precompile_component` by the compiler child, unchanged since:
+    // `keep` has it from the child's own pipe, `load` verified the keyed digest.
+    unsafe { Component::deserialize(engine, code) }
 }
 
 /// Whether nobody but the owner may do anything with it.

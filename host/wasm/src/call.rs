@@ -1,70 +1,58 @@
 //! One call of a guest: a fresh store, armed limits, and what became of it.
 //!
-//! Each runs on a thread of its own, that waits with it and gives way to the agent's: what one computes delays no timer of the agent,
-//! and no other guest by more than the kernel lets it. Those of brisk handlers begin where they are asked for.
+//! Each call has a thread of its own with a lower priority than the agent's threads: a guest that computes delays no timer of the agent,
+//! and other guests only as far as the kernel lets it.
 
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::Poll;
 use std::time::Duration;
 
 use leafhost_core::fault::{Fault, FaultReason};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 use wasmtime::{Engine, Store, Trap, UpdateDeadline};
 use wasmtime_wasi::{I32Exit, ResourceTableError};
 
+use crate::admission::{Admission, Admitted};
+use crate::backtrace::location;
 use crate::bindings::{DiscoveryHandler, DiscoveryHandlerPre};
-use crate::brisk::{self, Brisk};
 use crate::capabilities::CallState;
 use crate::cpu::Metered;
 use crate::cursor::Cursors;
-use crate::engine::GUESTS;
 use crate::limits::{HANDLES, HOSTCALL_FUEL, Limits, TABLE_ELEMENTS};
-use crate::place::place;
 use crate::record::Record;
 use crate::text::{Secrets, clean};
-use crate::threads::{FAILED, Threads};
+use crate::threads::Threads;
 use crate::ticker::Ticker;
 
-/// How many calls of the agent run at once besides one of each handler; more wait.
-const AT_ONCE: usize = 12;
 /// The longest text of a fault, in bytes.
 const MAX_TEXT: usize = 4096;
 
-/// Where guests run.
+/// Runs guests.
 #[derive(Debug)]
 pub(crate) struct Host {
     pub(crate) engine: Engine,
     ticker: Ticker,
     pub(crate) threads: Arc<Threads>,
-    /// For all handlers together. A handler's first call at a time needs none, so that nobody's calls hold up all of another's.
-    pub(crate) permits: Semaphore,
-    /// For all guests, so that each finds a place to stand.
-    pub(crate) places: Arc<Semaphore>,
-    /// What is remembered for all handlers together.
+    pub(crate) admission: Admission,
+    /// Counts the cursors of all handlers together.
     pub(crate) cursors: Arc<Cursors>,
-    /// One call at a time begins where it is asked for.
-    in_place: Semaphore,
 }
 
 impl Host {
-    /// Starts what guests wait with; each call starts a thread if none is free.
+    /// Starts the ticker and the runtime of the guests; each call starts a thread if none is free.
     pub(crate) fn start(engine: Engine) -> std::io::Result<Self> {
         Ok(Self {
             ticker: Ticker::start(&engine)?,
             engine,
             threads: Arc::new(Threads::start()?),
-            permits: Semaphore::new(AT_ONCE),
-            places: Arc::new(Semaphore::new(GUESTS.into())),
+            admission: Admission::default(),
             cursors: Arc::default(),
-            in_place: Semaphore::new(1),
         })
     }
 }
 
-/// What a guest is to do, once it stands.
+/// What a guest is to do, once it is instantiated.
 pub(crate) type Work<T> = Box<
     dyn for<'a> FnOnce(
             &'a DiscoveryHandler,
@@ -87,8 +75,8 @@ pub(crate) struct Call<T> {
     pub(crate) record: Arc<Record>,
     /// What must not be seen in a fault.
     pub(crate) secrets: Arc<Secrets>,
-    /// Where its guest stands.
-    pub(crate) place: Option<OwnedSemaphorePermit>,
+    /// Counts it as one that runs, until its guest is gone.
+    pub(crate) admitted: Admitted,
     /// When it was asked for.
     pub(crate) asked: tokio::time::Instant,
     /// What it is to do.
@@ -105,44 +93,25 @@ pub(crate) struct Ended<T> {
 }
 
 impl Host {
-    /// Makes a call; that it may be made now is the caller's to know. Dropping the future ends it.
-    pub(crate) async fn call<T: Send + 'static>(
-        self: &Arc<Self>,
-        brisk: &Brisk,
-        call: Call<T>,
-    ) -> Ended<T> {
+    /// Makes a call that was admitted. Dropping the future ends it.
+    pub(crate) async fn call<T: Send + 'static>(self: &Arc<Self>, call: Call<T>) -> Ended<T> {
         let record = call.record.clone();
-        // What cannot be interrupted takes as long as there is memory.
-        let is_trusted = brisk.is_trusted() && call.limits.memory <= Limits::default().memory;
         // The host itself is not given along: one that is dropped must not be kept by a guest, nor be dropped by one.
         let engine = self.engine.clone();
         let run = self.ticker.tick(async move { run(&engine, call).await });
-        let mut run = Box::pin(Metered::new(record.cpu.clone(), run));
-        if is_trusted && let Ok(alone) = self.in_place.try_acquire() {
-            let begun = brisk::begin(self.threads.guests(), run.as_mut());
-            drop(alone);
-            brisk.computed(record.cpu.used());
-            match begun {
-                Ok(Poll::Ready(ended)) => return ended,
-                Ok(Poll::Pending) => {}
-                Err(_) => return not_made(FAILED.to_owned()),
-            }
-        }
+        let run = Metered::new(record.cpu.clone(), run);
         let stop = CancellationToken::new();
         // Whoever no longer waits drops it.
         let _end = stop.clone().drop_guard();
-        match self.threads.end(run, stop).await {
-            Ok(Some(ended)) => {
-                brisk.computed(record.cpu.used());
-                ended
-            }
-            Ok(None) => not_made("nobody waits for it any more".to_owned()),
+        match self.threads.run(run, stop).await {
+            Ok(Some(ended)) => ended,
+            Ok(None) => not_made("the call was cancelled".to_owned()),
             Err(why) => not_made(clean(&why, MAX_TEXT)),
         }
     }
 }
 
-/// Nothing came of a call, by no fault of the guest's.
+/// A call that failed for a reason that is not the guest's.
 fn not_made<T>(why: String) -> Ended<T> {
     Ended {
         answer: Err(Fault::new(FaultReason::Host, why)),
@@ -160,7 +129,7 @@ async fn run<T>(engine: &Engine, call: Call<T>) -> Ended<T> {
         record,
         secrets,
         work,
-        place,
+        admitted,
         asked,
     } = call;
     let begin = tokio::time::Instant::now();
@@ -173,11 +142,11 @@ async fn run<T>(engine: &Engine, call: Call<T>) -> Ended<T> {
         if meter.used_within_poll() > budget {
             return Err(wasmtime::Error::new(CpuExhausted));
         }
-        // That is when its time and its caller are looked at.
+        // The guest yields: its timeout and its cancellation are checked then.
         Ok(UpdateDeadline::Yield(1))
     });
     let answer = tokio::time::timeout(limits.wall, async {
-        // Armed only now: what it waited for before is not its doing.
+        // Set only now: what the call waited for before does not count against the guest.
         store.set_epoch_deadline(1);
         let handler = pre.instantiate_async(&mut store).await?;
         work(&handler, &mut store).await
@@ -186,7 +155,7 @@ async fn run<T>(engine: &Engine, call: Call<T>) -> Ended<T> {
     let wall = begin.elapsed();
     // The guest's last lines come out when its streams are dropped.
     drop(store);
-    drop(place);
+    drop(admitted);
     let answer = match answer {
         Ok(answer) => answer.map_err(|error| fault(&error, &limits, loading, &record)),
         Err(_) => Err(too_long(limits.wall, loading, &record)),
@@ -202,7 +171,7 @@ async fn run<T>(engine: &Engine, call: Call<T>) -> Ended<T> {
     }
 }
 
-/// The time is over.
+/// The call took longer than it may.
 fn too_long(wall: Duration, loading: Option<&str>, record: &Record) -> Fault {
     let seconds = wall.as_secs();
     match loading {
@@ -232,7 +201,7 @@ fn too_long(wall: Duration, loading: Option<&str>, record: &Record) -> Fault {
 #[error("the budget for computing is used up")]
 struct CpuExhausted;
 
-/// What happened, by the error that ended the guest.
+/// The fault for the error that ended the guest.
 fn fault(
     error: &wasmtime::Error,
     limits: &Limits,
@@ -251,16 +220,16 @@ fn fault(
         };
         return Fault::new(FaultReason::CpuBudget, message);
     }
-    let place = place(error);
-    let words = match record.kept().last_words.as_str() {
+    let location = location(error);
+    let stderr = match record.kept().stderr_tail.as_str() {
         "" => String::new(),
-        words => format!("; it said: {words}"),
+        tail => format!("; it said: {tail}"),
     };
     if record.memory.refused() {
         return Fault::new(
             FaultReason::Memory,
             format!(
-                "it needed more than {} MiB of memory, with what the host keeps for it; `limits.memoryMiB` in the grants raises that{words}{place}",
+                "it needed more than {} MiB of memory, with what the host keeps for it; `limits.memoryMiB` in the grants raises that{stderr}{location}",
                 limits.memory >> 20
             ),
         );
@@ -268,13 +237,13 @@ fn fault(
     if record.memory.tables_refused() {
         return Fault::new(
             FaultReason::Memory,
-            format!("it needed more than {TABLE_ELEMENTS} elements of tables{words}{place}"),
+            format!("it needed more than {TABLE_ELEMENTS} elements of tables{stderr}{location}"),
         );
     }
     if let Some(I32Exit(status)) = error.downcast_ref::<I32Exit>() {
         return Fault::new(
             FaultReason::Exit,
-            format!("it exited with status {status}; a handler returns{words}"),
+            format!("it exited with status {status}; a handler returns{stderr}"),
         );
     }
     let cause = error.root_cause().to_string();
@@ -287,7 +256,7 @@ fn fault(
         return Fault::new(
             FaultReason::HostResources,
             format!(
-                "it made the host hold more than {} MiB or {HANDLES} handles{place}",
+                "it made the host hold more than {} MiB or {HANDLES} handles{location}",
                 HOSTCALL_FUEL >> 20
             ),
         );
@@ -297,5 +266,5 @@ fn fault(
         Some(trap) => format!("it trapped: {trap}"),
         None => format!("it failed: {cause}"),
     };
-    Fault::new(FaultReason::Trap, format!("{what}{words}{place}"))
+    Fault::new(FaultReason::Trap, format!("{what}{stderr}{location}"))
 }

@@ -13,6 +13,7 @@ use wasmtime_wasi::{WasiCtx, WasiCtxView, WasiView};
 
 use crate::limits::{HANDLES, Limiter, Limits};
 use crate::record::Record;
+use crate::threads::BlockingQuota;
 
 pub(crate) mod explain;
 mod held;
@@ -45,8 +46,8 @@ pub(crate) struct Capabilities {
     pub(crate) discovers: bool,
     /// The devices it may see; absent: not granted.
     pub(crate) udev: Option<Arc<leafhost_udev::Subsystems>>,
-    /// One for all calls of a handler: what bounds its looks at devices.
-    pub(crate) looks: Arc<tokio::sync::Semaphore>,
+    /// One for all calls of a handler: where sysfs is read.
+    pub(crate) blocking: BlockingQuota,
     /// What it may reach on the network; or why nothing.
     pub(crate) network: Result<Policy, String>,
     /// What looks up names for it.

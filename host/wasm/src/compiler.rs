@@ -17,7 +17,7 @@ use crate::threads::MORE_THREADS;
 const PROGRAM: &str = "leafhost-compile";
 /// The most native code of a component, in bytes; of the largest ones seen it is a third.
 pub(crate) const MAX_NATIVE: usize = 256 << 20;
-/// How much of what the child says on standard error is kept.
+/// How many bytes of the child's standard error are kept.
 const STDERR: u64 = 4096;
 /// The child's exit status if the component is to blame: its text is for the handler's author.
 pub const EXIT_INVALID: u8 = 3;
@@ -94,7 +94,7 @@ pub(crate) struct Compiler {
     path: Option<PathBuf>,
     timeout: Duration,
     /// Compiling takes up to 400 MB: two at once are too many for a small machine.
-    one: tokio::sync::Semaphore,
+    one: tokio::sync::Mutex<()>,
 }
 
 impl Compiler {
@@ -103,7 +103,7 @@ impl Compiler {
         Self {
             path,
             timeout,
-            one: tokio::sync::Semaphore::new(1),
+            one: tokio::sync::Mutex::default(),
         }
     }
 
@@ -114,7 +114,7 @@ impl Compiler {
             path: path.clone(),
             source,
         };
-        let _one = self.one.acquire().await;
+        let _one = self.one.lock().await;
         let mut child = Command::new(&path)
             .env_clear()
             .stdin(Stdio::piped())
@@ -131,7 +131,7 @@ impl Compiler {
                 let _ = stdin.write_all(wasm).await;
             }
         };
-        let listen = async {
+        let errors = async {
             let mut said = Vec::new();
             if let Some(stderr) = stderr {
                 let mut stderr = stderr.take(STDERR);
@@ -145,12 +145,12 @@ impl Compiler {
             let mut native = Vec::new();
             if let Some(stdout) = stdout {
                 let most = u64::try_from(MAX_NATIVE).unwrap_or(u64::MAX);
-                // A child that has more to say finds nobody who listens.
+                // A child that writes more gets a broken pipe.
                 let _ = stdout.take(most + 1).read_to_end(&mut native).await;
             }
             native
         };
-        let work = async { tokio::join!(feed, take, listen, child.wait()) };
+        let work = async { tokio::join!(feed, take, errors, child.wait()) };
         let Ok(((), native, said, status)) = tokio::time::timeout(self.timeout, work).await else {
             let computed = child.id().and_then(computed).unwrap_or_default();
             let _ = child.kill().await;
@@ -186,15 +186,15 @@ impl Compiler {
     }
 
     fn find(&self) -> Result<PathBuf, CompileError> {
-        let places = match &self.path {
+        let candidates = match &self.path {
             Some(path) => vec![path.clone()],
-            None => places(std::env::current_exe().ok().as_deref()),
+            None => candidates(std::env::current_exe().ok().as_deref()),
         };
-        places
+        candidates
             .iter()
             .find(|path| path.is_file())
             .cloned()
-            .ok_or(CompileError::NotFound(places))
+            .ok_or(CompileError::NotFound(candidates))
     }
 }
 
@@ -213,15 +213,15 @@ fn computed(process: u32) -> Option<Duration> {
 }
 
 /// Where the program may be installed, seen from the agent's own executable.
-fn places(executable: Option<&Path>) -> Vec<PathBuf> {
+fn candidates(executable: Option<&Path>) -> Vec<PathBuf> {
     let Some(folder) = executable.and_then(Path::parent) else {
         return Vec::new();
     };
-    let mut places = vec![folder.join(PROGRAM)];
+    let mut candidates = vec![folder.join(PROGRAM)];
     if let Some(prefix) = folder.parent() {
-        places.push(prefix.join("libexec/leafhost").join(PROGRAM));
+        candidates.push(prefix.join("libexec/leafhost").join(PROGRAM));
     }
-    places
+    candidates
 }
 
 fn shown(said: &[u8]) -> String {
@@ -325,12 +325,12 @@ mod tests {
 
     #[test]
     fn the_program_is_beside_the_agent_or_in_libexec() {
-        let places = places(Some(Path::new("/usr/local/bin/leafhost")));
+        let candidates = candidates(Some(Path::new("/usr/local/bin/leafhost")));
         let expected = [
             "/usr/local/bin/leafhost-compile",
             "/usr/local/libexec/leafhost/leafhost-compile",
         ];
-        assert_eq!(places, expected.map(PathBuf::from));
+        assert_eq!(candidates, expected.map(PathBuf::from));
     }
 
     #[tokio::test]

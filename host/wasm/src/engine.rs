@@ -14,15 +14,15 @@ use wasmtime::{
 
 use crate::limits::{GUEST_INSTANCES, MEMORIES, TABLE_ELEMENTS, TABLES};
 
-/// How many guests stand at once; more wait.
+/// How many guests the pool has room for: more than there are handlers and calls that run besides one of each handler (`admission`).
 pub(crate) const GUESTS: u16 = 128;
-/// Bytes of a linear memory that stay, cleared, for the next guest in its place. Most calls touch fewer.
+/// Bytes of a linear memory that stay mapped, cleared, for the next guest in the same slot. Most calls touch fewer.
 const KEPT: usize = 128 << 10;
-/// Bytes of a stack that stay.
+/// Bytes of a stack that stay mapped.
 const KEPT_STACK: usize = 16 << 10;
-/// Bytes of a table that stay.
+/// Bytes of a table that stay mapped.
 const KEPT_TABLE: usize = 4 << 10;
-/// How many unused places stay with the component they were used by last.
+/// How many unused slots stay with the component that used them last.
 const WARM: u32 = 8;
 
 /// Why there is no engine.

@@ -11,28 +11,25 @@ use leafhost_core::session::{Explanation, Session, SessionSpec};
 use leafhost_net::http::Names;
 use leafhost_net::{Listener, Network, Policy};
 use leafhost_udev::Subsystems;
-use tokio::sync::Semaphore;
 
+use crate::admission::{HandlerQuota, OF_HANDLER};
 use crate::bindings::DiscoveryHandlerPre;
 use crate::bindings::leafhost::discovery::types;
-use crate::brisk::Brisk;
 use crate::call::{Call, Ended, Host, Work};
 use crate::capabilities::log::{LogSink, Rate};
 use crate::capabilities::{CallState, Capabilities};
 use crate::grants::Grants;
 use crate::record::Record;
-use crate::session::{DeviceEar, Listening, NetworkEar, WakingSession};
+use crate::session::{DeviceSubscription, NetworkSubscription, Subscriptions, WakingSession};
 use crate::text::Secrets;
-use crate::threads::Aside;
+use crate::threads::BlockingQuota;
 
 mod caller;
-mod ears;
+mod wakes;
 
 use caller::GuestCaller;
-use ears::{DeviceEvents, Ears};
+use wakes::{DeviceEvents, WakeSources};
 
-/// How many calls of one handler run at once; more wait.
-const AT_ONCE: usize = 4;
 /// How many problems of one answer are kept.
 const MAX_PROBLEMS: usize = 100;
 /// The longest text of a problem or of what is not available, in bytes.
@@ -47,22 +44,15 @@ pub(crate) struct Guest {
     pub(crate) pre: DiscoveryHandlerPre<CallState>,
     pub(crate) grants: Arc<Grants>,
     pub(crate) udev: Option<Arc<Subsystems>>,
-    /// One for all its sessions: a look that sysfs does not answer cannot be ended.
-    looks: Arc<Semaphore>,
     /// What it may reach; or why nothing.
     pub(crate) network: Result<Policy, String>,
     names: Names,
     pub(crate) source: String,
     /// One for all its sessions: a handler must not buy more lines with more Configurations.
     rate: Arc<Rate>,
-    permits: Semaphore,
-    /// One for all its sessions, too: so many answers are checked on threads of their own at once.
-    checks: Aside,
-    /// And so many comparisons of device events with wakes are made.
-    comparisons: Aside,
-    /// The place of this handler alone: it gets its turn whatever other handlers do.
-    own: Semaphore,
-    brisk: Brisk,
+    quota: HandlerQuota,
+    /// One for all its sessions, too: what sysfs or a path does not answer keeps its thread.
+    blocking: BlockingQuota,
 }
 
 impl Guest {
@@ -86,23 +76,17 @@ impl Guest {
                 Ok(Policy::new(Arc::new(granted.clone()), network.clone()))
             }
         };
-        let aside = || Aside::new(&host.threads, AT_ONCE);
-        let (checks, comparisons) = (aside(), aside());
         Self {
+            quota: host.admission.of_handler(),
+            blocking: BlockingQuota::new(&host.threads, OF_HANDLER),
             host,
             pre,
             grants: Arc::new(grants),
             udev,
-            looks: Arc::new(Semaphore::new(AT_ONCE)),
             network,
             names,
             source,
             rate: Arc::default(),
-            permits: Semaphore::new(AT_ONCE),
-            checks,
-            comparisons,
-            own: Semaphore::new(1),
-            brisk: Brisk::default(),
         }
     }
 
@@ -163,7 +147,7 @@ impl Guest {
         let capabilities = Capabilities {
             discovers: false,
             udev: None,
-            looks: Arc::clone(&self.looks),
+            blocking: self.blocking.clone(),
             network: Err("only `discover` may use the network".to_owned()),
             names: self.names.clone(),
         };
@@ -181,13 +165,7 @@ impl Guest {
         work: Work<T>,
     ) -> Ended<T> {
         let asked = tokio::time::Instant::now();
-        let _permit = self.permits.acquire().await;
-        let _place = tokio::select! {
-            biased;
-            place = self.own.acquire() => place,
-            place = self.host.permits.acquire() => place,
-        };
-        let place = Arc::clone(&self.host.places).acquire_owned().await.ok();
+        let admitted = self.quota.admit().await;
         let granted = &self.grants.limits;
         let limits = loading.map_or_else(|| granted.clone(), |_| granted.while_loading());
         let secrets = sink.secrets.clone();
@@ -200,10 +178,10 @@ impl Guest {
             record: record.clone(),
             secrets,
             work,
-            place,
+            admitted,
             asked,
         };
-        self.host.call(&self.brisk, call).await
+        self.host.call(call).await
     }
 }
 
@@ -269,19 +247,19 @@ impl Handler for LoadedHandler {
             secrets,
             rate: Arc::clone(&self.guest.rate),
         });
-        // Listening begins before the first call, so that nothing that happens meanwhile is missed.
-        let mut listening = Listening::default();
+        // Before the first call, so that nothing that happens meanwhile is missed.
+        let mut subscriptions = Subscriptions::default();
         if let (Some(allowed), Ok(monitor)) = (&self.guest.udev, self.events.as_ref()) {
-            listening.devices = Some(DeviceEar {
+            subscriptions.devices = Some(DeviceSubscription {
                 events: monitor.subscribe(),
                 allowed: allowed.clone(),
-                comparisons: self.guest.comparisons.clone(),
             });
         }
         if let (Ok(policy), Ok(network)) = (&self.guest.network, &self.network) {
-            listening.network = Some(NetworkEar::new(network.changes(), policy.clone()));
+            subscriptions.network =
+                Some(NetworkSubscription::new(network.changes(), policy.clone()));
             if !policy.grants().multicast.is_empty() {
-                listening.groups = Some(Box::new(Listener::new(policy)));
+                subscriptions.groups = Some(Box::new(Listener::new(policy)));
             }
         }
         let caller = GuestCaller {
@@ -289,15 +267,15 @@ impl Handler for LoadedHandler {
             capabilities: Capabilities {
                 discovers: true,
                 udev: self.guest.udev.clone(),
-                looks: Arc::clone(&self.guest.looks),
+                blocking: self.guest.blocking.clone(),
                 network: self.guest.network.clone(),
                 names: self.guest.names.clone(),
             },
-            ears: Ears {
+            sources: WakeSources {
                 devices: match (&self.guest.udev, self.events.as_ref()) {
                     (None, _) => DeviceEvents::NotGranted,
-                    (Some(_), Ok(_)) => DeviceEvents::Heard,
-                    (Some(_), Err(reason)) => DeviceEvents::Deaf(reason.clone()),
+                    (Some(_), Ok(_)) => DeviceEvents::Available,
+                    (Some(_), Err(reason)) => DeviceEvents::Unavailable(reason.clone()),
                 },
                 network: self.guest.network.clone(),
             },
@@ -309,7 +287,7 @@ impl Handler for LoadedHandler {
         Box::new(WakingSession::new(
             Arc::new(caller),
             opening,
-            listening,
+            subscriptions,
             cursors,
         ))
     }

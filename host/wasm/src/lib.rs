@@ -14,8 +14,9 @@ use std::time::Duration;
 
 use wasmtime::component::Linker;
 
+mod admission;
+mod backtrace;
 mod bindings;
-mod brisk;
 mod cache;
 mod call;
 mod capabilities;
@@ -31,12 +32,12 @@ mod handler;
 mod limits;
 mod load;
 mod output;
-mod place;
 mod record;
 mod session;
 mod text;
 mod threads;
 mod ticker;
+mod timeouts;
 
 pub use cache::CacheError;
 pub use compiler::{CompileError, EXIT_INVALID, EXIT_LIMITS, EXIT_PANIC};
@@ -101,7 +102,7 @@ impl std::fmt::Debug for Runtime {
 }
 
 impl Runtime {
-    /// Starts what guests wait with and opens the cache. Blocks for a moment.
+    /// Starts the runtime of the guests and opens the cache. Blocks for a moment.
     ///
     /// # Errors
     /// The cache folder cannot be used, or threads cannot be started; the text has the remedy.

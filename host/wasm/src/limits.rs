@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use wasmtime::{Error, ResourceLimiter, Result};
 
+use crate::timeouts::{LOADING_CPU, LOADING_WALL};
+
 /// The most guest instances of one component.
 pub(crate) const GUEST_INSTANCES: u8 = 64;
 /// The most linear memories of one component.
@@ -53,11 +55,6 @@ impl Limits {
         }
     }
 }
-
-/// Computing in a call that is made while a handler is loaded.
-const LOADING_CPU: Duration = Duration::from_secs(1);
-/// Wall clock of such a call.
-const LOADING_WALL: Duration = Duration::from_secs(5);
 
 /// Bytes a guest may make the host hold for it while it calls or answers.
 pub(crate) const HOSTCALL_FUEL: usize = 32 << 20;

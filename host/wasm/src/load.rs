@@ -1,4 +1,4 @@
-//! From a file to a handler: unpack, look, check the grants, compile or take from the cache, link, ask who it is.
+//! From a file to a handler: unpack, inspect, check the grants, compile or take from the cache, link, call `describe`.
 
 use std::sync::Arc;
 
@@ -48,11 +48,13 @@ enum Refusal {
         "the compiler's output is not for this agent ({0}); install leafhost and leafhost-compile of one version together"
     )]
     Foreign(String),
-    #[error("it is made of more than a handler may be, build it as one component: {0}")]
+    #[error(
+        "it has more instances, memories or tables than a handler may have: {0}; build it as one component"
+    )]
     Large(String),
     #[error("it does not fit the contract: {0}")]
     Contract(String),
-    #[error("it cannot say who it is: {0}")]
+    #[error("`describe` failed: {0}")]
     Describe(leafhost_core::fault::Fault),
     #[error("its description is wrong: {0}")]
     Description(String),
@@ -64,7 +66,7 @@ enum Refusal {
         named: String,
         file: String,
     },
-    #[error("the agent failed while it loaded it: {0}")]
+    #[error("the task that loaded it panicked: {0}; this is a bug, see the log")]
     Task(#[from] tokio::task::JoinError),
 }
 
@@ -101,12 +103,12 @@ impl Loader for Runtime {
 
 impl Runtime {
     async fn load_file(&self, file: &SourceFile) -> Result<LoadedHandler, Refusal> {
-        let (looked_at, never) = (file.clone(), self.own_folders.clone());
+        let (source, never) = (file.clone(), self.own_folders.clone());
         let (wasm, inspection, grants) = tokio::task::spawn_blocking(move || {
-            let checked = component::check(&looked_at.bytes)?;
-            let mut grants = read_grants(&looked_at)?;
+            let checked = component::check(&source.bytes)?;
+            let mut grants = read_grants(&source)?;
             grants.devices.never = never;
-            check_grants(&looked_at, &checked.inspection, &grants)?;
+            check_grants(&source, &checked.inspection, &grants)?;
             Ok::<_, Refusal>((checked.bytes.into_owned(), checked.inspection, grants))
         })
         .await??;
@@ -148,7 +150,7 @@ impl Runtime {
                     ));
                 }
             }
-            Err(fault) => warnings.push(format!("it fails to check its own example: {fault}")),
+            Err(fault) => warnings.push(format!("`validate` failed for its own example: {fault}")),
         }
         Ok(LoadedHandler {
             guest: Arc::new(guest),

@@ -1,4 +1,4 @@
-//! What is kept of a call whatever becomes of it: the store of a call that is ended dies with it, this does not.
+//! What is kept of a call, however it ends: it outlives the call's store.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,8 +15,8 @@ const EXPLANATIONS: usize = 1000;
 const EXPLANATION_TEXT: usize = 512;
 /// How many different denials of a call are kept.
 const DENIALS: usize = 64;
-/// How much of the guest's last words on standard error is kept, in bytes.
-const LAST_WORDS: usize = 1024;
+/// How much of the end of the guest's standard error is kept, in bytes.
+const STDERR_TAIL: usize = 1024;
 
 /// What is kept of one call.
 #[derive(Debug, Default)]
@@ -44,7 +44,7 @@ pub(crate) struct Kept {
     /// Log lines over the rate.
     pub(crate) log_dropped: u64,
     /// The end of what it wrote to standard error: a panic's message, most often.
-    pub(crate) last_words: String,
+    pub(crate) stderr_tail: String,
 }
 
 impl Record {
@@ -89,18 +89,18 @@ impl Record {
     }
 
     /// Keeps the newest line of standard error.
-    pub(crate) fn last_words(&self, line: &str) {
+    pub(crate) fn stderr_tail(&self, line: &str) {
         let line = self.secrets.mask(line);
         let mut kept = self.kept();
-        if !kept.last_words.is_empty() {
-            kept.last_words.push(' ');
+        if !kept.stderr_tail.is_empty() {
+            kept.stderr_tail.push(' ');
         }
-        kept.last_words.push_str(cut(&line, LAST_WORDS));
-        let over = kept.last_words.len().saturating_sub(LAST_WORDS);
-        let start = (over..=kept.last_words.len())
-            .find(|start| kept.last_words.is_char_boundary(*start))
+        kept.stderr_tail.push_str(cut(&line, STDERR_TAIL));
+        let over = kept.stderr_tail.len().saturating_sub(STDERR_TAIL);
+        let start = (over..=kept.stderr_tail.len())
+            .find(|start| kept.stderr_tail.is_char_boundary(*start))
             .unwrap_or(0);
-        kept.last_words.drain(..start);
+        kept.stderr_tail.drain(..start);
     }
 }
 
@@ -122,14 +122,14 @@ mod tests {
     }
 
     #[test]
-    fn the_last_words_are_the_end() {
+    fn the_end_of_standard_error_is_kept() {
         let record = Record::default();
         for n in 0..2000 {
-            record.last_words(&format!("öine {n}"));
+            record.stderr_tail(&format!("öine {n}"));
         }
         let kept = record.take();
-        assert!(kept.last_words.len() <= 1024);
-        assert!(kept.last_words.ends_with("öine 1999"));
+        assert!(kept.stderr_tail.len() <= 1024);
+        assert!(kept.stderr_tail.ends_with("öine 1999"));
     }
 
     #[test]
@@ -141,11 +141,11 @@ mod tests {
         };
         let record = Record::new(Arc::new(Secrets::new(&[property])));
         // The cut goes through the secret.
-        record.last_words("hunter2hunter2");
-        record.last_words(&"x".repeat(LAST_WORDS - 8));
+        record.stderr_tail("hunter2hunter2");
+        record.stderr_tail(&"x".repeat(STDERR_TAIL - 8));
         record.deny(&format!("{}hunter2hunter2", "y".repeat(250)));
         let kept = record.take();
-        for text in kept.denied.iter().chain([&kept.last_words]) {
+        for text in kept.denied.iter().chain([&kept.stderr_tail]) {
             assert!(!text.contains("nter2") && !text.contains("hunt"), "{text}");
         }
     }

@@ -14,23 +14,20 @@ use leafhost_net::Datagram;
 use leafhost_udev::Event;
 use tokio::time::Instant;
 
+use crate::cpu::thread_time;
 use crate::cursor::{Cursor, Cursors};
+use crate::timeouts::{COMPARING, INSTEAD_OF_EVENTS};
 
 mod backoff;
-mod hearing;
 mod pace;
-mod sieve;
+mod subscriptions;
 mod wakes;
 
-pub(crate) use hearing::{DeviceEar, Listening, NetworkEar};
-use hearing::{Heard, MAX_EVENTS, Sound};
 use pace::Pace;
-use sieve::{Came, Looks, Sieve};
+pub(crate) use subscriptions::{DeviceSubscription, NetworkSubscription, Subscriptions};
+use subscriptions::{EventBuffer, SessionEvent};
 use wakes::Pending;
 pub(crate) use wakes::{Filter, Wakes};
-
-/// How often a handler is called that asked for device events where there are none.
-pub(crate) const INSTEAD_OF_EVENTS: Duration = Duration::from_mins(1);
 
 /// Makes one call.
 #[async_trait]
@@ -108,12 +105,12 @@ pub(crate) struct Next {
 /// A session of a handler that is called.
 pub(crate) struct WakingSession {
     caller: Arc<dyn Caller>,
-    listening: Listening,
+    subscriptions: Subscriptions,
     phase: Phase,
     /// The wakes of the last answer: in force until the next one, also after calls that failed.
     wakes: Arc<Wakes>,
-    /// Which device events are among them is found out here.
-    sieve: Sieve,
+    /// How long device events have been compared since the last report.
+    compared: Duration,
     /// Handed back at the next call.
     cursor: Option<Arc<Cursor>>,
     /// What it counts among.
@@ -139,7 +136,7 @@ enum Phase {
         /// How long after its time the call was asked for.
         late: Duration,
         told: Pending,
-        since: Heard,
+        since: EventBuffer,
     },
     /// Until a wake comes true.
     Waiting,
@@ -152,7 +149,7 @@ impl WakingSession {
     pub(crate) fn new(
         caller: Arc<dyn Caller>,
         opening: Opening,
-        listening: Listening,
+        subscriptions: Subscriptions,
         cursors: Arc<Cursors>,
     ) -> Self {
         let opening = match opening {
@@ -163,10 +160,10 @@ impl WakingSession {
         pending.push(opening);
         Self {
             caller,
-            listening,
+            subscriptions,
             phase: Phase::Waiting,
             wakes: Arc::default(),
-            sieve: Sieve::default(),
+            compared: Duration::ZERO,
             cursor: None,
             cursors,
             pending,
@@ -181,7 +178,7 @@ impl WakingSession {
     /// Takes what is due, and begins a call if there is a reason and it may.
     fn begin_if_due(&mut self) {
         let now = Instant::now();
-        self.stand_in(now);
+        self.replace_lost_events(now);
         if now < self.not_before {
             return;
         }
@@ -211,21 +208,21 @@ impl WakingSession {
             call: Box::pin(async move { caller.call(ask).await }),
             late,
             told,
-            since: Heard::default(),
+            since: EventBuffer::default(),
         };
     }
 
     /// Sets the timer where the monitor has ended since device events were asked for.
-    fn stand_in(&mut self, now: Instant) {
-        let deaf = self.listening.devices.is_none() && !self.wakes.udev.is_empty();
-        if deaf && self.failures == 0 {
+    fn replace_lost_events(&mut self, now: Instant) {
+        let ended = self.subscriptions.devices.is_none() && !self.wakes.udev.is_empty();
+        if ended && self.failures == 0 {
             let instead = now + INSTEAD_OF_EVENTS;
             self.timer = Some(self.timer.map_or(instead, |at| at.min(instead)));
         }
     }
 
-    /// When to look again if nothing is heard.
-    fn look_at(&self) -> Option<Instant> {
+    /// When the next call is due if no event comes.
+    fn due_at(&self) -> Option<Instant> {
         let due = if self.pending.is_reason() {
             Some(self.not_before)
         } else {
@@ -235,39 +232,48 @@ impl WakingSession {
         due.map(|at| at.max(self.not_before))
     }
 
-    /// Something that was heard while no call runs.
-    fn heard(&mut self, sound: Sound) {
-        match sound {
-            Sound::Device(event) => self.device(event),
-            Sound::DevicesLost => {
-                let hears = self.listening.devices.is_some();
-                if hears && !self.wakes.udev.is_empty() {
+    /// Events that came while no call runs, or while the last one did.
+    fn handle(&mut self, events: Vec<SessionEvent>) {
+        for event in events {
+            match event {
+                SessionEvent::Device(event) => self.device(event),
+                SessionEvent::DevicesLost => {
+                    let subscribed = self.subscriptions.devices.is_some();
+                    if subscribed && !self.wakes.udev.is_empty() {
+                        self.pending.lose();
+                    }
+                }
+                SessionEvent::Network if self.wakes.network => self.pending.push(Why::Network),
+                SessionEvent::Datagram(datagram) => self.datagram(datagram),
+                SessionEvent::DatagramsLost if !self.wakes.multicast.is_empty() => {
                     self.pending.lose();
                 }
+                SessionEvent::Network | SessionEvent::DatagramsLost => {}
             }
-            Sound::Network if self.wakes.network => self.pending.push(Why::Network),
-            Sound::Datagram(datagram) => self.datagram(datagram),
-            Sound::DatagramsLost if !self.wakes.multicast.is_empty() => self.pending.lose(),
-            Sound::Network | Sound::DatagramsLost => {}
         }
     }
 
     fn device(&mut self, event: Arc<Event>) {
-        if self.listening.devices.is_none() || self.wakes.udev.is_empty() {
+        let Some(devices) = &self.subscriptions.devices else {
+            return;
+        };
+        let mut rules = self.wakes.udev.iter();
+        // Where the next call is to look at everything, it is no matter what else happened.
+        let wakes = if self.pending.is_over() {
+            rules.next().is_some()
+        } else {
+            let (begun, before) = (thread_time(), self.compared);
+            let compared = || before + thread_time().saturating_sub(begun);
+            let in_time = || compared() < COMPARING;
+            let wakes = rules.any(|rule| rule.wakes_on(&event, &devices.allowed, &in_time));
+            self.compared = compared();
+            wakes
+        };
+        if !wakes {
             return;
         }
-        // Where the next call is to look at everything, it is no matter what else happened.
-        if event.is_lost() || self.pending.is_over() {
-            self.fits((Instant::now(), event));
-        } else if !self.sieve.push(event) {
-            self.pending.lose();
-        }
-    }
-
-    /// A device event that wakes.
-    fn fits(&mut self, (at, event): Came) {
         if let Some(settle) = event.settle {
-            self.again = Some((at + settle, event.clone()));
+            self.again = Some((Instant::now() + settle, event.clone()));
         }
         if event.is_lost() {
             self.pending.lose();
@@ -287,7 +293,7 @@ impl WakingSession {
     }
 
     /// What a call's end means for the next one.
-    fn finish(&mut self, called: Called, told: Pending, since: Heard) -> Report {
+    fn finish(&mut self, called: Called, told: Pending, since: EventBuffer) -> Report {
         let now = Instant::now();
         self.not_before = now + self.pace.end(now);
         self.phase = Phase::Waiting;
@@ -326,22 +332,24 @@ impl WakingSession {
                 self.timer = Some(self.not_before);
             }
         }
-        for sound in since.into_sounds() {
-            self.heard(sound);
-        }
-        self.stand_in(now);
+        self.handle(since.into_events());
+        self.replace_lost_events(now);
         stats.next = match self.phase {
             Phase::Refused => None,
-            _ => self.look_at().map(|at| at.duration_since(now)),
+            _ => self.due_at().map(|at| at.duration_since(now)),
         };
         stats.wakes_refused.clone_from(&self.wakes.refused);
-        let unheard = self.listening.problems(&self.wakes);
-        stats.wakes_refused.extend(unheard);
-        stats.wakes_refused.extend(self.sieve.problem());
+        let problems = self.subscriptions.problems(&self.wakes);
+        stats.wakes_refused.extend(problems);
+        if std::mem::take(&mut self.compared) >= COMPARING {
+            stats.wakes_refused.push(format!(
+                "udev: comparing events with the rules took {} ms, so further events woke uncompared; use fewer rules or simpler patterns",
+                COMPARING.as_millis()
+            ));
+        }
         if matches!(self.phase, Phase::Refused) {
             // Nothing wakes it any more.
-            self.listening = Listening::default();
-            self.sieve = Sieve::default();
+            self.subscriptions = Subscriptions::default();
         }
         Report {
             outcome: called.outcome,
@@ -377,7 +385,7 @@ impl Session for WakingSession {
                             let (told, since) = (std::mem::take(told), std::mem::take(since));
                             return self.finish(called, told, since);
                         }
-                        sound = self.listening.next() => since.push(sound),
+                        event = self.subscriptions.next() => since.push(event),
                     }
                 }
                 Phase::Waiting => {
@@ -385,25 +393,15 @@ impl Session for WakingSession {
                     if matches!(self.phase, Phase::Calling { .. }) {
                         continue;
                     }
-                    let at = self.look_at();
+                    let at = self.due_at();
                     let time = async {
                         match at {
                             Some(at) => tokio::time::sleep_until(at).await,
                             None => std::future::pending().await,
                         }
                     };
-                    let devices = self.listening.devices.as_ref();
-                    let looks = devices.map(|ear| Looks {
-                        allowed: Arc::clone(&ear.allowed),
-                        comparisons: ear.comparisons.clone(),
-                    });
                     tokio::select! {
-                        sound = self.listening.next() => self.heard(sound),
-                        fitting = self.sieve.next(&self.wakes, looks.as_ref()) => {
-                            for came in fitting {
-                                self.fits(came);
-                            }
-                        }
+                        event = self.subscriptions.next() => self.handle(vec![event]),
                         () = time => {}
                     }
                 }

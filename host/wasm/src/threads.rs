@@ -1,9 +1,8 @@
-//! The threads of the guests, and of what is done for them that may never end. Knows no guest.
+//! The threads of the guests, and of blocking work for them that may never end. Knows no guest.
 
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::time::Duration;
 
 use tokio::runtime::{Handle, Runtime};
 use tokio::sync::Semaphore;
@@ -11,44 +10,39 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::engine::GUESTS;
+use crate::timeouts::GUEST_THREAD_KEEP_ALIVE;
 
-/// How many threads more there may be for what guests ask for and is done for them: look-ups of names, of devices and of paths, some of
-/// which never end where a driver or a file system hangs.
+/// How many threads there may be besides for what guests ask for: names, devices and paths. Where a driver or a file system hangs, some of
+/// that never ends.
 const WORK: usize = 256;
-/// For so long a thread stays that has nothing to do: those there are take turns, so that with a longer time none would ever end where
-/// many guests are called now and then. Guests that are called all the time need no new one. Where none can be started, the call
-/// is made again later.
-const KEPT: Duration = Duration::from_millis(100);
-/// How much nicer guests are than the agent's own threads, with which they share the cores.
+/// How much nicer (`nice(2)`) guests are than the agent's own threads.
 const NICER: i32 = 5;
 /// What an operator can do where there is no thread to be had.
 pub const MORE_THREADS: &str =
     "raise the number of processes the agent may have (TasksMax, pids, ulimit -u)";
-/// What is said when the agent's own code panics.
-pub(crate) const FAILED: &str = "the agent failed while it ran the guest";
 
-/// The threads of the guests. Each guest keeps them, since what it waits for would fail without.
+/// The threads of the guests. Each call holds a reference: without the runtime, what its guest waits for would fail.
 #[derive(Debug)]
 pub(crate) struct Threads {
     guests: Handle,
-    /// Its one worker serves what guests wait for; they themselves are where blocking is allowed. There until this is dropped.
+    /// Its one worker drives timers and sockets; the guests run on its blocking threads. None once this is dropped.
     runtime: Option<Runtime>,
 }
 
 impl Threads {
-    /// Starts what guests wait with; each call starts a thread if none is free.
+    /// Starts the runtime; each call starts a thread if none is free.
     pub(crate) fn start() -> std::io::Result<Self> {
         let own = rustix::process::getpriority_process(None)?;
         let nicer = own.saturating_add(NICER).min(19);
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
             .max_blocking_threads(usize::from(GUESTS) + WORK)
-            .thread_keep_alive(KEPT)
+            .thread_keep_alive(GUEST_THREAD_KEEP_ALIVE)
             .thread_name("guest")
             .on_thread_start(move || {
-                // Not by so much more: a thread is as nice as the one that starts it.
+                // An absolute value, since a thread is as nice as the one that starts it.
                 if let Err(error) = rustix::process::setpriority_process(None, nicer) {
-                    tracing::debug!(%error, "guests do not give way");
+                    tracing::debug!(%error, "the priority of a guest's thread was not lowered");
                 }
             })
             .enable_all()
@@ -59,7 +53,7 @@ impl Threads {
         })
     }
 
-    /// Those of the runtime that runs a test: a stopped clock of its waits for what they do.
+    /// Those of the runtime that runs a test: its paused clock waits for blocking work.
     #[cfg(test)]
     pub(crate) fn of_the_test() -> Self {
         Self {
@@ -68,16 +62,11 @@ impl Threads {
         }
     }
 
-    /// The runtime they belong to.
-    pub(crate) fn guests(&self) -> &Handle {
-        &self.guests
-    }
-
-    /// Has a call end on a thread of its own, unless it is stopped before.
+    /// Runs a call on a thread of its own, unless it is stopped before.
     ///
     /// # Errors
     /// There is no thread to be had, or the call panicked.
-    pub(crate) async fn end<T: Send + 'static>(
+    pub(crate) async fn run<T: Send + 'static>(
         self: &Arc<Self>,
         call: impl Future<Output = T> + Send + 'static,
         stop: CancellationToken,
@@ -93,11 +82,12 @@ impl Threads {
                 }
             })
         };
-        let thread = self.begin(run)?;
-        thread.await.map_err(|error| format!("{FAILED}: {error}"))
+        let thread = self.spawn(run)?;
+        let failed = |error| format!("the agent failed while it ran the guest: {error}");
+        thread.await.map_err(failed)
     }
 
-    fn begin<T: Send + 'static>(
+    fn spawn<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<JoinHandle<T>, String> {
@@ -116,14 +106,14 @@ impl Drop for Threads {
     }
 }
 
-/// Work for a handler that may never end, of which there is only so much at once.
+/// Blocking work for a handler that may never end, of which there is only so much at once.
 #[derive(Debug, Clone)]
-pub(crate) struct Aside {
+pub(crate) struct BlockingQuota {
     threads: Arc<Threads>,
     permits: Arc<Semaphore>,
 }
 
-impl Aside {
+impl BlockingQuota {
     /// As much at once as said.
     pub(crate) fn new(threads: &Arc<Threads>, at_once: usize) -> Self {
         Self {
@@ -132,7 +122,7 @@ impl Aside {
         }
     }
 
-    /// Has it done when it is its turn. What has begun keeps its turn until it ends, also if nobody waits any more.
+    /// Runs the work when there is a permit. What has begun keeps its permit until it ends, also if nobody waits any more.
     ///
     /// # Errors
     /// There is no thread to be had, or it panicked.
@@ -145,7 +135,7 @@ impl Aside {
             let _permit = permit;
             work()
         };
-        let done = self.threads.begin(work)?.await;
+        let done = self.threads.spawn(work)?.await;
         done.map_err(|error| format!("the agent failed: {error}"))
     }
 }
@@ -160,7 +150,10 @@ mod tests {
     #[tokio::test]
     async fn what_hangs_for_one_handler_holds_up_no_other() {
         let threads = Arc::new(Threads::start().unwrap());
-        let (one, other) = (Aside::new(&threads, 2), Aside::new(&threads, 2));
+        let (one, other) = (
+            BlockingQuota::new(&threads, 2),
+            BlockingQuota::new(&threads, 2),
+        );
         let mut hanging = Vec::new();
         for _ in 0..2 {
             let (begun, has_begun) = channel();
@@ -182,7 +175,7 @@ mod tests {
         assert!(matches!(waits, Poll::Pending));
         assert_eq!(other.run(|| 1).await, Ok(1));
         for (hangs, end) in hanging {
-            // Nobody waits for it any more, but it still has its turn.
+            // Nobody waits for it any more, but it still has its permit.
             hangs.abort();
             drop(end);
         }
@@ -190,11 +183,11 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn work_that_panics_is_an_error_and_gives_its_turn_back() {
+    async fn work_that_panics_is_an_error_and_returns_its_permit() {
         let threads = Arc::new(Threads::start().unwrap());
-        let aside = Aside::new(&threads, 1);
-        let why = aside.run(|| std::panic::panic_any(1)).await.unwrap_err();
+        let quota = BlockingQuota::new(&threads, 1);
+        let why = quota.run(|| std::panic::panic_any(1)).await.unwrap_err();
         assert!(why.contains("panicked"), "{why}");
-        assert_eq!(aside.run(|| 2).await, Ok(2));
+        assert_eq!(quota.run(|| 2).await, Ok(2));
     }
 }

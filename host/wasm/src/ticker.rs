@@ -9,12 +9,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::thread::JoinHandle;
-use std::time::Duration;
 
 use wasmtime::Engine;
 
-/// The time between two ticks.
-pub(crate) const TICK: Duration = Duration::from_millis(10);
+use crate::timeouts::EPOCH_TICK;
 
 /// Ticks while a [`Ticked`] future is polled, and once after; stops when dropped.
 #[derive(Debug)]
@@ -61,7 +59,7 @@ impl Shared {
         self.parked.store(false, Ordering::SeqCst);
         let (stopped, _) = self
             .changed
-            .wait_timeout_while(stopped, TICK, |stopped| !*stopped)
+            .wait_timeout_while(stopped, EPOCH_TICK, |stopped| !*stopped)
             .unwrap_or_else(PoisonError::into_inner);
         self.ticks.fetch_add(1, Ordering::Relaxed);
         !*stopped
@@ -147,7 +145,7 @@ impl<F: Future> Future for Ticked<F> {
 #[cfg(test)]
 mod tests {
     use std::future::pending;
-    use std::time::Instant;
+    use std::time::{Duration, Instant};
 
     use super::*;
 

@@ -76,7 +76,7 @@ fn what_nobody_asks_for_is_removed() {
     ] {
         std::fs::write(folder.path().join(name), b"x").unwrap();
     }
-    let long_ago = SystemTime::now() - UNUSED - Duration::from_secs(1);
+    let long_ago = SystemTime::now() - CACHE_UNUSED - Duration::from_secs(1);
     for name in [old.as_str(), ".new-1"] {
         let file = File::options().write(true).open(folder.path().join(name));
         file.unwrap().set_modified(long_ago).unwrap();

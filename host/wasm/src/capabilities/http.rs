@@ -13,6 +13,7 @@ use wasmtime_wasi_http::{
 
 use super::CallState;
 use super::reach::Reach;
+use crate::timeouts::HTTP_PART;
 
 mod bounds;
 
@@ -24,8 +25,6 @@ pub(super) const MAX_FIELDS: usize = 16 << 10;
 const CHUNK: usize = 16 << 10;
 /// How much of a body the host holds that nobody sends yet: two chunks, and the trailers.
 pub(super) const MAX_UNSENT: usize = 2 * CHUNK + MAX_FIELDS;
-/// How long each part of a request may take if the guest does not say.
-const PART: Duration = Duration::from_secs(10);
 
 /// What a call has of it.
 pub(crate) struct HttpState {
@@ -95,7 +94,7 @@ impl WasiHttpHooks for Requests {
             return Box::new(async { Err(Error::HttpRequestDenied) });
         }
         let options = options.unwrap_or_default();
-        let part = |asked: Option<Duration>| asked.unwrap_or(PART).min(self.wall);
+        let part = |asked: Option<Duration>| asked.unwrap_or(HTTP_PART).min(self.wall);
         let limits = Limits {
             timeouts: Timeouts {
                 connect: part(options.connect_timeout),

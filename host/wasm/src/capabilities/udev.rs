@@ -1,6 +1,6 @@
 //! `leafhost:udev`: the devices of the node. Needs the grant `udev`, which says which subsystems.
 //!
-//! Every call is one blocking task, whose computing is the guest's; a guest that is ended meanwhile leaves it to run out. One that a
+//! Every call is one blocking task, whose CPU time counts as the guest's; when the guest is ended meanwhile, the task runs to its end. One that a
 //! driver does not answer stays for good, so a handler has only so many.
 
 use std::sync::Arc;
@@ -8,14 +8,14 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use leafhost_udev::{Field, Rule, Subsystems, Term};
-use tokio::sync::Semaphore;
 use wasmtime::component::{HasSelf, Linker};
 
 use super::{CallState, Capabilities};
 use crate::bindings::leafhost::udev::{devices, types};
 use crate::record::Record;
 use crate::text::clean;
-use crate::threads::MORE_THREADS;
+use crate::threads::{BlockingQuota, MORE_THREADS};
+use crate::timeouts::SYSFS_ANSWER;
 
 /// The most rules of one question.
 pub(crate) const MAX_RULES: usize = 64;
@@ -25,13 +25,11 @@ pub(crate) const MAX_TERMS: usize = 256;
 const MAX_READS: usize = 4096;
 /// The most bytes of names in one question to read.
 const MAX_NAMES: usize = 1 << 20;
-/// How long a look may take; twice what finding devices bounds itself to.
-const ANSWERING: Duration = Duration::from_secs(10);
 
 /// What a call may see.
 pub(crate) struct UdevState {
     allowed: Result<Arc<Subsystems>, &'static str>,
-    looks: Arc<Semaphore>,
+    blocking: BlockingQuota,
     answering: Duration,
     record: Arc<Record>,
 }
@@ -46,8 +44,8 @@ impl UdevState {
         };
         Self {
             allowed,
-            looks: Arc::clone(&capabilities.looks),
-            answering: ANSWERING,
+            blocking: capabilities.blocking.clone(),
+            answering: SYSFS_ANSWER,
             record,
         }
     }
@@ -59,44 +57,35 @@ impl UdevState {
         })
     }
 
-    /// Has `work` done where blocking is allowed, and waits for it, but not for ever; `at` says where it was by then.
+    /// Runs `work` where blocking is allowed, and waits for it, but not for ever; `at` says where it was by then.
     async fn look<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> Result<T, devices::Error> + Send + 'static,
         at: impl FnOnce() -> String,
     ) -> Result<T, devices::Error> {
-        let (may_begin, begun) = (AtomicBool::new(false), Arc::<AtomicBool>::default());
+        let begun = Arc::<AtomicBool>::default();
         let begins = Arc::clone(&begun);
         let meter = self.record.cpu.clone();
-        let looks = Arc::clone(&self.looks);
-        let looking = async {
-            let permit = looks.acquire_owned().await;
-            may_begin.store(true, Ordering::Relaxed);
-            tokio::task::spawn_blocking(move || {
-                begins.store(true, Ordering::Relaxed);
-                let _permit = permit;
-                meter.bill(work)
-            })
-            .await
+        let work = move || {
+            begins.store(true, Ordering::Relaxed);
+            meter.bill(work)
         };
-        match tokio::time::timeout(self.answering, looking).await {
-            Ok(Ok(done)) => done,
-            Ok(Err(error)) => Err(unavailable(&error)),
+        let why = match tokio::time::timeout(self.answering, self.blocking.run(work)).await {
+            Ok(Ok(done)) => return done,
+            Ok(Err(why)) => why,
             Err(_) => {
                 let seconds = self.answering.as_secs();
-                let why = if begun.load(Ordering::Relaxed) {
+                if begun.load(Ordering::Relaxed) {
                     let at = at();
                     format!("/sys did not answer within {seconds} s{at}; a driver may hang")
-                } else if may_begin.into_inner() {
-                    format!("no thread was to be had within {seconds} s; {MORE_THREADS}")
                 } else {
                     format!(
-                        "/sys did not answer within {seconds} s what was asked before; a driver may hang"
+                        "/sys could not be read within {seconds} s: earlier reads are not answered, and a driver may hang; or no thread is free: {MORE_THREADS}"
                     )
-                };
-                Err(devices::Error::Unavailable(clean(&why, 1024)))
+                }
             }
-        }
+        };
+        Err(devices::Error::Unavailable(clean(&why, 1024)))
     }
 
     /// Subsystems that a rule asks for by name and that are not granted: their devices are as if they were not there,
@@ -265,12 +254,13 @@ fn guest_device(device: leafhost_udev::Device) -> devices::Device {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::threads::Threads;
 
     fn state() -> UdevState {
         let capabilities = Capabilities {
             discovers: true,
             udev: Some(Arc::new(Subsystems::new(["*"]))),
-            looks: Arc::new(Semaphore::new(1)),
+            blocking: BlockingQuota::new(&Arc::new(Threads::of_the_test()), 1),
             network: Err(String::new()),
             names: leafhost_net::http::Names::default(),
         };
@@ -312,14 +302,14 @@ mod tests {
                 Box::new(hangs) as Box<dyn FnOnce() -> _ + Send>,
                 "what /devices/x/y is; a driver may hang",
             ),
-            (Box::new(|| Ok(2)), "what was asked before"),
+            (Box::new(|| Ok(2)), "earlier reads are not answered"),
         ] {
             let Err(devices::Error::Unavailable(message)) = state.look(work, at).await else {
                 panic!("it was answered");
             };
             assert!(message.contains(words), "{message}");
         }
-        // A driver that comes to itself gives the place back.
+        // A driver that answers after all returns the permit.
         drop(answer);
         state.answering = Duration::from_secs(20);
         assert!(matches!(state.look(|| Ok(3), at).await, Ok(3)));
@@ -332,14 +322,16 @@ mod tests {
         let runtime = runtime.unwrap();
         let (end, ended) = std::sync::mpsc::channel::<()>();
         runtime.spawn_blocking(move || ended.recv());
-        let mut state = state();
-        state.answering = Duration::from_millis(100);
-        let looked = runtime.block_on(state.look(|| Ok(()), String::new));
+        let looked = runtime.block_on(async {
+            let mut state = state();
+            state.answering = Duration::from_millis(100);
+            state.look(|| Ok(()), String::new).await
+        });
         drop(end);
         let Err(devices::Error::Unavailable(message)) = looked else {
             panic!("it was answered");
         };
-        assert!(message.contains("no thread was to be had"), "{message}");
+        assert!(message.contains("no thread is free"), "{message}");
         assert!(message.contains("TasksMax"), "{message}");
     }
 

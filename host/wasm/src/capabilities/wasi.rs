@@ -44,12 +44,12 @@ impl HostMonotonicClock for AgentClock {
 
 /// The context of one call.
 pub(super) fn context(sink: &Arc<LogSink>, record: &Arc<Record>, reach: &Arc<Reach>) -> WasiCtx {
-    let line = |level, last_words| Lines {
+    let line = |level, stderr_tail| Lines {
         shared: Arc::new(Shared {
             sink: sink.clone(),
             record: record.clone(),
             level,
-            last_words,
+            stderr_tail,
             begun: Mutex::default(),
         }),
     };
@@ -78,7 +78,7 @@ struct Shared {
     sink: Arc<LogSink>,
     record: Arc<Record>,
     level: Level,
-    last_words: bool,
+    stderr_tail: bool,
     /// The line that has no end yet.
     begun: Mutex<Vec<u8>>,
 }
@@ -121,8 +121,8 @@ impl Shared {
         if text.is_empty() || text.starts_with(ADVICE) {
             return;
         }
-        if self.last_words {
-            self.record.last_words(text);
+        if self.stderr_tail {
+            self.record.stderr_tail(text);
         }
         self.sink.write(&self.record, self.level, text);
     }
@@ -200,7 +200,7 @@ mod tests {
             sink,
             record: record.clone(),
             level: Level::WARN,
-            last_words: true,
+            stderr_tail: true,
             begun: Mutex::default(),
         };
         (shared, record)
@@ -217,7 +217,7 @@ mod tests {
                     shared.take(chunk);
                 }
                 drop(shared);
-                let words = record.take().last_words;
+                let words = record.take().stderr_tail;
                 let is_masked = !words.contains(char::is_alphanumeric);
                 assert!(is_masked, "{before} {chunk}: {words}");
             }
@@ -228,11 +228,11 @@ mod tests {
     fn standard_error_is_kept_line_by_line() {
         let (shared, record) = standard_error("");
         shared.take(b"panicked at ");
-        assert_eq!(record.kept().last_words, "");
+        assert_eq!(record.kept().stderr_tail, "");
         shared.take(b"src/lib.rs:7:\nboom\n");
-        assert_eq!(record.kept().last_words, "panicked at src/lib.rs:7: boom");
+        assert_eq!(record.kept().stderr_tail, "panicked at src/lib.rs:7: boom");
         shared.take(b"no end");
         drop(shared);
-        assert!(record.kept().last_words.ends_with("no end"));
+        assert!(record.kept().stderr_tail.ends_with("no end"));
     }
 }

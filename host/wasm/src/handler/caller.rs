@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use leafhost_core::fault::{Fault, FaultReason};
 use leafhost_core::session::{CallStats, Outcome, SessionSpec};
 
-use super::ears::Ears;
+use super::wakes::WakeSources;
 use super::{Guest, MAX_TEXT, problems};
 use crate::bindings::leafhost::discovery::types;
 use crate::bindings::leafhost::udev::types as udev_types;
@@ -28,7 +28,7 @@ const SMALL_TEXT: usize = 64 << 10;
 pub(super) struct GuestCaller {
     pub(super) guest: Arc<Guest>,
     pub(super) capabilities: Capabilities,
-    pub(super) ears: Ears,
+    pub(super) sources: WakeSources,
     pub(super) shared: bool,
     pub(super) spec: SessionSpec,
     pub(super) sink: Arc<LogSink>,
@@ -127,7 +127,7 @@ impl GuestCaller {
         udev_nodes: BTreeSet<String>,
     ) -> (Outcome, Option<Next>) {
         let (grants, secrets) = (self.guest.grants.clone(), self.sink.secrets.clone());
-        let (shared, ears) = (self.shared, self.ears.clone());
+        let (shared, sources) = (self.shared, self.sources.clone());
         let small = is_small(&answer);
         let check = move || {
             let mounts = OnceLock::new();
@@ -141,7 +141,7 @@ impl GuestCaller {
             bounds.weigh(&answer)?;
             let discovery = bounds.discovery(answer.devices, answer.departed);
             let next = Next {
-                wakes: ears.wakes(answer.wake, &secrets),
+                wakes: sources.wakes(answer.wake, &secrets),
                 cursor: answer.cursor,
             };
             Ok((discovery, next))
@@ -149,8 +149,7 @@ impl GuestCaller {
         let checked = if small {
             Ok(check())
         } else {
-            // Each would have a thread at once; and one that a path does not answer keeps its own.
-            self.guest.checks.run(check).await
+            self.guest.blocking.run(check).await
         };
         match checked {
             Ok(Ok((discovery, next))) => (Outcome::Discovered(discovery), Some(next)),

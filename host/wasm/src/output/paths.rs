@@ -34,7 +34,7 @@ impl Kind {
     }
 
     /// For people.
-    pub(crate) fn words(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Node => "a device node",
             Self::File => "a file",

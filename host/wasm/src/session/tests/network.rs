@@ -3,7 +3,7 @@
 use leafhost_net::{Group, Interface, Interfaces, Network, Policy};
 use tokio::sync::{mpsc, watch};
 
-use super::super::hearing::GroupEar;
+use super::super::subscriptions::GroupSubscription;
 use super::*;
 use crate::grants::Grants;
 
@@ -16,7 +16,7 @@ const GROUP: Group = Group {
 struct Told(mpsc::UnboundedReceiver<leafhost_net::Heard>);
 
 #[async_trait]
-impl GroupEar for Told {
+impl GroupSubscription for Told {
     async fn next(&mut self) -> leafhost_net::Heard {
         match self.0.recv().await {
             Some(heard) => heard,
@@ -33,11 +33,16 @@ type Groups = mpsc::UnboundedSender<leafhost_net::Heard>;
 
 fn in_group(caller: &Arc<Scripted>) -> (mpsc::UnboundedReceiver<Report>, Groups) {
     let (sender, receiver) = mpsc::unbounded_channel();
-    let listening = Listening {
+    let subscriptions = Subscriptions {
         groups: Some(Box::new(Told(receiver))),
-        ..Listening::default()
+        ..Subscriptions::default()
     };
-    let session = WakingSession::new(caller.clone(), Opening::First, listening, Arc::default());
+    let session = WakingSession::new(
+        caller.clone(),
+        Opening::First,
+        subscriptions,
+        Arc::default(),
+    );
     (run(session), sender)
 }
 
@@ -274,11 +279,16 @@ async fn a_change_of_granted_interfaces_wakes_once_they_have_settled() {
         })
     };
     let caller = at_once([wants(), wants(), found(None, &[])]);
-    let listening = Listening {
-        network: Some(NetworkEar::new(network.changes(), policy)),
-        ..Listening::default()
+    let subscriptions = Subscriptions {
+        network: Some(NetworkSubscription::new(network.changes(), policy)),
+        ..Subscriptions::default()
     };
-    let session = WakingSession::new(caller.clone(), Opening::First, listening, Arc::default());
+    let session = WakingSession::new(
+        caller.clone(),
+        Opening::First,
+        subscriptions,
+        Arc::default(),
+    );
     let mut reports = run(session);
     reports.recv().await;
     pass(Duration::from_secs(1)).await;

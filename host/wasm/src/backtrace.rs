@@ -1,4 +1,4 @@
-//! Where in a guest it happened, in names a person can read.
+//! Where in a guest an error happened, in names a person can read.
 //!
 //! The names of functions are the guest's: of any length, and a demangled name may be exponentially longer than its mangled form. So
 //! both are bounded before anything is made of them, and only Rust's names are demangled.
@@ -12,21 +12,21 @@ use crate::text::cut;
 
 /// The most functions that are named.
 const FRAMES: usize = 6;
-/// The most functions that are looked at: those of a runtime that gives up come first.
-const LOOKED_AT: usize = 32;
+/// The most frames that are read: those of the language's panic runtime come first.
+const MAX_FRAMES: usize = 32;
 /// The longest name that is demangled, in bytes.
 const MAX_MANGLED: usize = 1024;
-/// The longest name that is told, in bytes.
+/// The longest name that is shown, in bytes.
 const MAX_NAME: usize = 256;
-/// Where functions of a guest's language end up when it gives up: they say nothing of the guest.
+/// The functions of a language's panic runtime: they say nothing of the guest.
 const RUNTIMES: [&str; 5] = ["std::", "core::", "alloc::", "__rustc::", "__rust"];
 
 /// `; in f, called by g, h`, as far as names are known.
-pub(crate) fn place(error: &wasmtime::Error) -> String {
+pub(crate) fn location(error: &wasmtime::Error) -> String {
     let frames = error
         .downcast_ref::<WasmBacktrace>()
         .map_or(&[][..], WasmBacktrace::frames);
-    words(
+    describe(
         frames
             .iter()
             .map(|frame| (frame.func_name(), frame.func_index())),
@@ -34,9 +34,9 @@ pub(crate) fn place(error: &wasmtime::Error) -> String {
 }
 
 /// Of functions, by name or number, the innermost first.
-fn words<'a>(frames: impl Iterator<Item = (Option<&'a str>, u32)>) -> String {
+fn describe<'a>(frames: impl Iterator<Item = (Option<&'a str>, u32)>) -> String {
     let mut names: Vec<String> = frames
-        .take(LOOKED_AT)
+        .take(MAX_FRAMES)
         .map(|(name, index)| match name {
             Some(name) => readable(name),
             None => format!("<wasm function {index}>"),
@@ -75,7 +75,7 @@ fn readable(name: &str) -> String {
     } else {
         None
     };
-    // One that is cut off is told as far as it goes.
+    // A name that does not fit is cut.
     let _ = match demangled {
         Some(demangled) => write!(readable, "{demangled:#}"),
         None => readable.write_str(name),
@@ -83,7 +83,7 @@ fn readable(name: &str) -> String {
     readable.0
 }
 
-/// Takes so many bytes, and then no more: whoever writes ends there.
+/// Takes at most [`MAX_NAME`] bytes; the write that exceeds them is an error.
 struct Bounded(String);
 
 impl fmt::Write for Bounded {
@@ -103,11 +103,11 @@ mod tests {
     use super::*;
 
     fn named(names: &[&str]) -> String {
-        words(names.iter().map(|name| (Some(*name), 0)))
+        describe(names.iter().map(|name| (Some(*name), 0)))
     }
 
     #[test]
-    fn what_a_runtime_does_to_give_up_is_not_where_it_happened() {
+    fn functions_of_the_panic_runtime_are_not_the_location() {
         let names = [
             "abort",
             "_RNvNtCshGpAVYOtgW1_3std7process5abort",
@@ -126,11 +126,11 @@ mod tests {
     }
 
     #[test]
-    fn a_place_without_names_is_none_and_one_of_a_runtime_alone_is_told() {
-        assert_eq!(words(std::iter::empty()), "");
+    fn a_location_without_names_is_empty_and_one_of_a_runtime_alone_is_named() {
+        assert_eq!(describe(std::iter::empty()), "");
         assert_eq!(named(&["", "abort"]), "; in abort");
         let nameless = [(None, 3)].into_iter();
-        assert_eq!(words(nameless), "; in <wasm function 3>");
+        assert_eq!(describe(nameless), "; in <wasm function 3>");
     }
 
     #[test]

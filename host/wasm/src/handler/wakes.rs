@@ -1,4 +1,4 @@
-//! What a session can listen for, and so which wakes of an answer can be served.
+//! Which wakes of an answer can be served: those whose source is granted and available.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -9,8 +9,9 @@ use super::MAX_TEXT;
 use crate::bindings::leafhost::discovery::types;
 use crate::bindings::leafhost::udev::types as udev_types;
 use crate::capabilities::udev::{MAX_TERMS, host_rule};
-use crate::session::{Filter, INSTEAD_OF_EVENTS, Wakes};
+use crate::session::{Filter, Wakes};
 use crate::text::Secrets;
+use crate::timeouts::INSTEAD_OF_EVENTS;
 
 /// The most strings of one filter.
 const MAX_STRINGS: usize = 8;
@@ -22,27 +23,27 @@ const MAX_STRING: usize = 64;
 /// How much is shown of what should be a group's address, in bytes; one has no more.
 const MAX_GROUP: usize = 64;
 
-/// What is heard.
+/// The sources of wakes of one session.
 #[derive(Clone)]
-pub(super) struct Ears {
-    /// Of devices.
+pub(super) struct WakeSources {
+    /// Device events.
     pub(super) devices: DeviceEvents,
-    /// Of the network: what the grants allow; or why nothing.
+    /// The network: what the grants allow; or why nothing.
     pub(super) network: Result<Policy, String>,
 }
 
-/// Whether device events are heard.
+/// Whether there are device events.
 #[derive(Clone)]
 pub(super) enum DeviceEvents {
-    /// They are.
-    Heard,
+    /// There are.
+    Available,
     /// The grant is missing.
     NotGranted,
-    /// They are granted, and cannot be heard here; says why.
-    Deaf(String),
+    /// They are granted, and the agent cannot receive them; says why.
+    Unavailable(String),
 }
 
-impl Ears {
+impl WakeSources {
     /// The wakes that can be served, and why the others cannot.
     pub(super) fn wakes(&self, list: Vec<types::Wake>, secrets: &Secrets) -> Wakes {
         let mut wakes = Wakes::default();
@@ -91,12 +92,12 @@ impl Ears {
             Err(error) => return Some(format!("udev: {error}")),
         };
         match &self.devices {
-            DeviceEvents::Heard => {
+            DeviceEvents::Available => {
                 wakes.udev.push(rule);
                 None
             }
             DeviceEvents::NotGranted => Some("udev: the grant `udev` is missing".to_owned()),
-            DeviceEvents::Deaf(reason) => {
+            DeviceEvents::Unavailable(reason) => {
                 after(wakes, INSTEAD_OF_EVENTS);
                 let seconds = INSTEAD_OF_EVENTS.as_secs();
                 Some(format!("udev: {reason}; called every {seconds} s instead"))
@@ -105,7 +106,7 @@ impl Ears {
     }
 }
 
-impl Ears {
+impl WakeSources {
     fn multicast(&self, filter: &types::MulticastFilter, wakes: &mut Wakes) -> Result<(), String> {
         let policy = self.network.as_ref().map_err(Clone::clone)?;
         let address: IpAddr = filter

@@ -1,7 +1,6 @@
-//! What a session hears: device events, changes of the network, datagrams; and what of it is kept while a call runs.
+//! What a session subscribes to: device events, changes of the network, datagrams; and which events are kept while a call runs.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use async_trait::async_trait;
 use leafhost_net::{Datagram, Interface, Interfaces, Listener, Policy};
@@ -11,18 +10,16 @@ use tokio::sync::{broadcast, watch};
 use tokio::time::Instant;
 
 use super::Wakes;
-use crate::threads::Aside;
+use crate::timeouts::NETWORK_SETTLE;
 
 /// How many device events are kept while a call runs, for its answer to say which of them matter.
-pub(super) const MAX_EVENTS: usize = 4096;
+const MAX_EVENTS: usize = 4096;
 /// How many datagrams; each has at most 4 KiB.
 const MAX_DATAGRAMS: usize = 256;
-/// A change of the network is looked at so long after it began: a link brings its addresses one after the other.
-const NETWORK_SETTLE: Duration = Duration::from_millis(200);
 
-/// Something that was heard.
+/// Something that happened.
 #[derive(Debug, Clone)]
-pub(super) enum Sound {
+pub(super) enum SessionEvent {
     /// A device event.
     Device(Arc<Event>),
     /// Device events were lost, or there will be no more.
@@ -35,18 +32,18 @@ pub(super) enum Sound {
     DatagramsLost,
 }
 
-/// What a session listens to.
+/// What a session subscribes to.
 #[derive(Default)]
-pub(crate) struct Listening {
+pub(crate) struct Subscriptions {
     /// Device events.
-    pub(crate) devices: Option<DeviceEar>,
+    pub(crate) devices: Option<DeviceSubscription>,
     /// Changes of the network.
-    pub(crate) network: Option<NetworkEar>,
+    pub(crate) network: Option<NetworkSubscription>,
     /// Datagrams of the granted groups.
-    pub(crate) groups: Option<Box<dyn GroupEar>>,
+    pub(crate) groups: Option<Box<dyn GroupSubscription>>,
 }
 
-impl Listening {
+impl Subscriptions {
     /// Why a session that waits for these wakes may wait in vain.
     pub(super) fn problems(&self, wakes: &Wakes) -> Vec<String> {
         match &self.groups {
@@ -55,43 +52,41 @@ impl Listening {
         }
     }
 
-    /// What is heard next. Waits for ever where nobody listens. Cancel-safe.
-    pub(super) async fn next(&mut self) -> Sound {
+    /// The next event. Waits for ever where there is no subscription. Cancel-safe.
+    pub(super) async fn next(&mut self) -> SessionEvent {
         let Self {
             devices,
             network,
             groups,
         } = self;
         tokio::select! {
-            sound = device(devices) => sound,
-            () = changed(network) => Sound::Network,
-            sound = datagram(groups) => sound,
+            event = device(devices) => event,
+            () = changed(network) => SessionEvent::Network,
+            event = datagram(groups) => event,
         }
     }
 }
 
 /// Device events as they come, and which of them the handler may see.
-pub(crate) struct DeviceEar {
+pub(crate) struct DeviceSubscription {
     pub(crate) events: broadcast::Receiver<Arc<Event>>,
     pub(crate) allowed: Arc<Subsystems>,
-    /// Where events are compared with the wakes.
-    pub(crate) comparisons: Aside,
 }
 
-async fn device(ear: &mut Option<DeviceEar>) -> Sound {
-    let Some(open) = ear else {
+async fn device(subscription: &mut Option<DeviceSubscription>) -> SessionEvent {
+    let Some(open) = subscription else {
         return std::future::pending().await;
     };
     match open.events.recv().await {
-        Ok(event) => return Sound::Device(event),
+        Ok(event) => return SessionEvent::Device(event),
         Err(RecvError::Lagged(_)) => {}
-        Err(RecvError::Closed) => *ear = None,
+        Err(RecvError::Closed) => *subscription = None,
     }
-    Sound::DevicesLost
+    SessionEvent::DevicesLost
 }
 
-/// Hears when the interfaces that a handler may use change.
-pub(crate) struct NetworkEar {
+/// Tells when the interfaces that a handler may use change.
+pub(crate) struct NetworkSubscription {
     changes: watch::Receiver<Arc<Interfaces>>,
     policy: Policy,
     known: Vec<Interface>,
@@ -99,7 +94,7 @@ pub(crate) struct NetworkEar {
     look_at: Option<Instant>,
 }
 
-impl NetworkEar {
+impl NetworkSubscription {
     /// From now on.
     pub(crate) fn new(changes: watch::Receiver<Arc<Interfaces>>, policy: Policy) -> Self {
         let known = policy.interfaces();
@@ -131,25 +126,25 @@ impl NetworkEar {
     }
 }
 
-async fn changed(ear: &mut Option<NetworkEar>) {
-    match ear {
-        Some(ear) => ear.next().await,
+async fn changed(subscription: &mut Option<NetworkSubscription>) {
+    match subscription {
+        Some(open) => open.next().await,
         None => std::future::pending().await,
     }
 }
 
-/// Hears the datagrams of groups.
+/// The datagrams of groups.
 #[async_trait]
-pub(crate) trait GroupEar: Send {
-    /// What is heard next; never ends. Cancel-safe.
+pub(crate) trait GroupSubscription: Send {
+    /// The next datagram, or that some were lost; never ends. Cancel-safe.
     async fn next(&mut self) -> leafhost_net::Heard;
 
-    /// What cannot be heard, and why.
+    /// What cannot be received, and why.
     fn problems(&self) -> Vec<String>;
 }
 
 #[async_trait]
-impl GroupEar for Listener {
+impl GroupSubscription for Listener {
     async fn next(&mut self) -> leafhost_net::Heard {
         Self::next(self).await
     }
@@ -159,20 +154,20 @@ impl GroupEar for Listener {
     }
 }
 
-async fn datagram(ear: &mut Option<Box<dyn GroupEar>>) -> Sound {
-    let Some(ear) = ear else {
+async fn datagram(subscription: &mut Option<Box<dyn GroupSubscription>>) -> SessionEvent {
+    let Some(open) = subscription else {
         return std::future::pending().await;
     };
-    match ear.next().await {
-        leafhost_net::Heard::Datagram(datagram) => Sound::Datagram(datagram),
-        leafhost_net::Heard::Lost => Sound::DatagramsLost,
+    match open.next().await {
+        leafhost_net::Heard::Datagram(datagram) => SessionEvent::Datagram(datagram),
+        leafhost_net::Heard::Lost => SessionEvent::DatagramsLost,
     }
 }
 
-/// What was heard while a call ran, in the order it came.
+/// The events that came while a call ran, in their order.
 #[derive(Debug, Default)]
-pub(super) struct Heard {
-    sounds: Vec<Sound>,
+pub(super) struct EventBuffer {
+    buffer: Vec<SessionEvent>,
     events: usize,
     datagrams: usize,
     network: bool,
@@ -180,34 +175,36 @@ pub(super) struct Heard {
     datagrams_lost: bool,
 }
 
-impl Heard {
+impl EventBuffer {
     /// What was kept.
-    pub(super) fn into_sounds(self) -> Vec<Sound> {
-        self.sounds
+    pub(super) fn into_events(self) -> Vec<SessionEvent> {
+        self.buffer
     }
 
     /// Keeps it, within the bounds.
-    pub(super) fn push(&mut self, sound: Sound) {
-        let sound = match sound {
-            Sound::Device(_) if self.events >= MAX_EVENTS => Sound::DevicesLost,
-            Sound::Datagram(_) if self.datagrams >= MAX_DATAGRAMS => Sound::DatagramsLost,
-            sound => sound,
+    pub(super) fn push(&mut self, event: SessionEvent) {
+        let event = match event {
+            SessionEvent::Device(_) if self.events >= MAX_EVENTS => SessionEvent::DevicesLost,
+            SessionEvent::Datagram(_) if self.datagrams >= MAX_DATAGRAMS => {
+                SessionEvent::DatagramsLost
+            }
+            event => event,
         };
-        let known = match &sound {
-            Sound::Device(_) => {
+        let known = match &event {
+            SessionEvent::Device(_) => {
                 self.events += 1;
                 false
             }
-            Sound::Datagram(_) => {
+            SessionEvent::Datagram(_) => {
                 self.datagrams += 1;
                 false
             }
-            Sound::DevicesLost => std::mem::replace(&mut self.events_lost, true),
-            Sound::DatagramsLost => std::mem::replace(&mut self.datagrams_lost, true),
-            Sound::Network => std::mem::replace(&mut self.network, true),
+            SessionEvent::DevicesLost => std::mem::replace(&mut self.events_lost, true),
+            SessionEvent::DatagramsLost => std::mem::replace(&mut self.datagrams_lost, true),
+            SessionEvent::Network => std::mem::replace(&mut self.network, true),
         };
         if !known {
-            self.sounds.push(sound);
+            self.buffer.push(event);
         }
     }
 }

@@ -15,20 +15,20 @@ fn rule(value: &str) -> types::Wake {
     }])
 }
 
-fn ears(devices: DeviceEvents) -> Ears {
-    Ears {
+fn sources(devices: DeviceEvents) -> WakeSources {
+    WakeSources {
         devices,
         network: Err("no netlink".into()),
     }
 }
 
-/// Hears one group.
-fn granted() -> Ears {
+/// May listen in one group.
+fn granted() -> WakeSources {
     let grants = Grants::parse("network: {multicast: ['239.255.255.250:3702', '[ff02::c]:3702']}");
     let (_, interfaces) = watch::channel(Arc::new(Interfaces::default()));
     let grants = Arc::new(grants.unwrap().network.unwrap());
-    Ears {
-        devices: DeviceEvents::Heard,
+    WakeSources {
+        devices: DeviceEvents::Available,
         network: Ok(Policy::new(grants, Network::fixed(interfaces))),
     }
 }
@@ -42,7 +42,7 @@ fn multicast(group: &str, port: u16, contains: &[&[u8]]) -> types::Wake {
 }
 
 #[test]
-fn what_can_be_heard_is_served_and_the_rest_named() {
+fn wakes_with_a_source_are_served_and_the_rest_named() {
     let list = || {
         vec![
             types::Wake::After(9000),
@@ -55,17 +55,17 @@ fn what_can_be_heard_is_served_and_the_rest_named() {
             multicast("239.255.255.250", 3702, &[b"Hello"]),
         ]
     };
-    let deaf = || ears(DeviceEvents::Deaf("no netlink".into()));
-    for (ears, rules, words) in [
-        (ears(DeviceEvents::Heard), 2, "bytes"),
+    let unavailable = || sources(DeviceEvents::Unavailable("no netlink".into()));
+    for (sources, rules, words) in [
+        (sources(DeviceEvents::Available), 2, "bytes"),
         (
-            ears(DeviceEvents::NotGranted),
+            sources(DeviceEvents::NotGranted),
             0,
             "the grant `udev` is missing",
         ),
-        (deaf(), 0, "no netlink; called every 60 s instead"),
+        (unavailable(), 0, "no netlink; called every 60 s instead"),
     ] {
-        let wakes = ears.wakes(list(), &Secrets::default());
+        let wakes = sources.wakes(list(), &Secrets::default());
         assert_eq!(wakes.after, Some(Duration::from_secs(5)));
         assert_eq!(wakes.udev.len(), rules);
         assert!(!wakes.network && wakes.multicast.is_empty());
@@ -74,7 +74,7 @@ fn what_can_be_heard_is_served_and_the_rest_named() {
         assert!(refused.contains("multicast 239.255.255.250:3702: no netlink"));
         assert_eq!(refused.matches("network: ").count(), 1, "{refused}");
     }
-    let wakes = deaf().wakes(vec![rule("usb")], &Secrets::default());
+    let wakes = unavailable().wakes(vec![rule("usb")], &Secrets::default());
     assert_eq!(wakes.after, Some(INSTEAD_OF_EVENTS));
 }
 
@@ -84,7 +84,7 @@ fn the_rules_of_all_wakes_are_bounded_together() {
         panic!("a rule");
     };
     let long = types::Wake::Udev(vec![rule[0].clone(); 30]);
-    let wakes = ears(DeviceEvents::Heard).wakes(vec![long; 10], &Secrets::default());
+    let wakes = sources(DeviceEvents::Available).wakes(vec![long; 10], &Secrets::default());
     assert_eq!(wakes.udev.len(), 8);
     assert_eq!(wakes.refused.len(), 1);
     assert!(wakes.refused[0].contains("more than 256 terms"));
