@@ -174,8 +174,7 @@ fn a_password_gives_more_facts_and_is_never_sent() -> Result<()> {
 }
 
 #[test]
-fn a_strict_camera_is_one_device_and_a_windows_computer_is_none()
--> Result<()> {
+fn a_strict_camera_is_one_device_and_a_windows_computer_is_none() -> Result<()> {
     if requirement::lacks(peer::missing())? {
         return Ok(());
     }

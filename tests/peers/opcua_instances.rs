@@ -55,8 +55,7 @@ fn lasting(instance: &Value) -> [Option<&Value>; 4] {
 }
 
 #[test]
-fn a_server_that_returns_keeps_its_instance_and_one_that_stays_away_is_withdrawn() -> Result<()>
-{
+fn a_server_that_returns_keeps_its_instance_and_one_that_stays_away_is_withdrawn() -> Result<()> {
     if requirement::lacks(peer::missing())? {
         return Ok(());
     }

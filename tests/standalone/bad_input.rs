@@ -87,7 +87,8 @@ fn details_the_handler_refuses_are_shown_with_their_path() -> Result<()> {
 }
 
 #[test]
-fn of_two_configurations_with_one_name_the_first_file_wins_and_the_other_is_reported() -> Result<()> {
+fn of_two_configurations_with_one_name_the_first_file_wins_and_the_other_is_reported() -> Result<()>
+{
     let mut home = home_with_echo()?;
     home.write(
         "configurations/second.yaml",

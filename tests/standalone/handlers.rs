@@ -25,8 +25,7 @@ fn field<'a>(status: &'a Value, source: &str, name: &str) -> &'a str {
 }
 
 #[test]
-fn a_handler_added_to_a_running_agent_serves_its_waiting_configuration() -> Result<()>
-{
+fn a_handler_added_to_a_running_agent_serves_its_waiting_configuration() -> Result<()> {
     let mut home = Home::new()?;
     home.write("configurations/echo.yaml", DEBUG_ECHO)?;
     home.start(&[])?;
@@ -170,8 +169,7 @@ fn a_gzipped_handler_serves_like_a_plain_one() -> Result<()> {
 }
 
 #[test]
-fn without_grants_a_handlers_devices_are_left_out_and_reported() -> Result<()>
-{
+fn without_grants_a_handlers_devices_are_left_out_and_reported() -> Result<()> {
     let mut home = home_with_echo()?;
     home.remove("handlers/debug-echo.grants.yaml")?;
     home.start(&[])?;

@@ -109,7 +109,10 @@ async fn check(
             problems.extend(handlers.validate(found).await);
             notes.extend(handlers.remarks(found).await);
         } else if *complete {
-            let message = format!("there is no handler {name:?}, only {}", handlers.names());
+            let message = format!(
+                "no handler is named {name:?}; there is {}",
+                handlers.names()
+            );
             problems.push(SourceProblem {
                 line: found.handler_line,
                 ..problem(&found.file, "spec.discoveryHandler.name", message)

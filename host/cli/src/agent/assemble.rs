@@ -142,21 +142,28 @@ mod tests {
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
         };
-        let patience = Duration::from_secs(30);
-        tokio::time::timeout(patience, ready).await.unwrap();
-        let status = get(address, "/status").await.unwrap();
-        for words in [
-            "\"node\":\"edge-1\"",
-            "not root",
-            "configurations: is missing",
-        ] {
-            assert!(status.contains(words), "{words} not in {status}");
-        }
+        let limit = Duration::from_secs(30);
+        tokio::time::timeout(limit, ready).await.unwrap();
+        let reported = async {
+            let words = [
+                "\"node\":\"edge-1\"",
+                "not root",
+                "configurations: is missing",
+            ];
+            loop {
+                let status = get(address, "/status").await.unwrap();
+                if words.iter().all(|words| status.contains(words)) {
+                    return;
+                }
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        tokio::time::timeout(limit, reported).await.unwrap();
         let other = TcpListener::bind(settings.listen).await.unwrap();
         let second = super::agent(&settings, other, None).await.err().unwrap();
         assert!(second.to_string().contains("in use"), "{second}");
         shutdown.cancel();
-        let ended = tokio::time::timeout(patience, running).await.unwrap();
+        let ended = tokio::time::timeout(limit, running).await.unwrap();
         ended.unwrap().unwrap();
     }
 }

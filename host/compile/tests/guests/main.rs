@@ -9,7 +9,6 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::task::{Context, Waker};
 use std::time::Duration;
 
 use leafhost_core::fault::FaultReason;
@@ -478,22 +477,4 @@ async fn a_component_of_more_parts_than_there_is_room_for_is_refused_and_says_of
     let error = bench.load(&guest.wasm(), "").await.unwrap_err();
     assert!(!error.transient, "{error:?}");
     assert!(error.message.contains("tables count of 17"), "{error:?}");
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn calls_of_a_handler_that_was_quick_for_long_end_where_they_are_asked_for() {
-    let bench = Bench::new();
-    let handler = bench.load(&Guest::default().wasm(), "").await.unwrap();
-    for _ in 0..64 {
-        handler.open(spec()).next().await;
-    }
-    // No more at once: tokio has a task that does not wait for long make a pause.
-    let at_once = (0..8).filter(|_| {
-        let mut session = handler.open(spec());
-        let mut report = session.next();
-        let mut context = Context::from_waker(Waker::noop());
-        report.as_mut().poll(&mut context).is_ready()
-    });
-    // Another thread is as quick now and then, but not so often.
-    assert!(at_once.count() > 4);
 }
