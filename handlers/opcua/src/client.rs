@@ -268,7 +268,7 @@ impl<'a> Conversation<'a> {
         Ok(())
     }
 
-    /// Calls FindServers.
+    /// Calls `FindServers`.
     pub async fn servers(&mut self, url: &Url) -> Result<List<Application>, Error> {
         let answer = self
             .ask(|handle| messages::find_servers(handle, url.as_str()))
@@ -276,13 +276,13 @@ impl<'a> Conversation<'a> {
         Ok(messages::servers(&answer)?)
     }
 
-    /// Calls FindServersOnNetwork.
+    /// Calls `FindServersOnNetwork`.
     pub async fn records(&mut self) -> Result<List<Record>, Error> {
         let answer = self.ask(messages::find_servers_on_network).await?;
         Ok(messages::records(&answer)?)
     }
 
-    /// Calls GetEndpoints. Some servers list only endpoints that begin with the URL in the request. Behind a mapped
+    /// Calls `GetEndpoints`. Some servers list only endpoints that begin with the URL in the request. Behind a mapped
     /// port none does, so an empty answer is followed by a request with the URL the server lists.
     pub async fn endpoints(
         &mut self,

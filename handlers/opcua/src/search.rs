@@ -99,7 +99,7 @@ pub struct Search<'a> {
     lookups: NameLookups,
     peers: Table<Server>,
     placed: Table<(Wanted, Location)>,
-    /// URLs from FindServersOnNetwork, so that each is asked once.
+    /// URLs from `FindServersOnNetwork`, so that each is asked once.
     further: Table<()>,
     skipped: Table<Skip>,
     text: usize,
@@ -310,7 +310,7 @@ impl<'a> Search<'a> {
         }));
     }
 
-    /// An application from FindServers.
+    /// An application from `FindServers`.
     fn listed(&mut self, asked: usize, application: Application, alone: bool) {
         let url = match location::wanted(self.details, &application) {
             Ok(url) => url,
@@ -345,7 +345,7 @@ impl<'a> Search<'a> {
         self.locate(Waiting::Device(wanted));
     }
 
-    /// A server from FindServersOnNetwork.
+    /// A server from `FindServersOnNetwork`.
     fn recorded(&mut self, asked: usize, record: &Record) {
         let url = match Url::parse(&record.url) {
             Ok(url) if url.is_opc_tcp() => url,
@@ -417,7 +417,7 @@ impl<'a> Search<'a> {
                 self.placed.put(&rank, (wanted, location));
             }
             (Ok(location), Waiting::Further { .. }) => {
-                self.ask_further(location.url, rule, priority)
+                self.ask_further(location.url, rule, priority);
             }
         }
     }

@@ -444,15 +444,13 @@ fn retain(file: &str, kept: Option<&str>, reading: &mut Reading) {
     let mut lost = Vec::new();
     let said = reading.documents.iter().map(|document| document.text.len());
     let mut left = said.fold(MAX_TEXTS, usize::saturating_sub);
-    retained.retain(|document| match left.checked_sub(document.text.len()) {
-        Some(rest) => {
-            left = rest;
-            true
+    retained.retain(|document| {
+        let rest = left.checked_sub(document.text.len());
+        match rest {
+            Some(rest) => left = rest,
+            None => lost.push(key(document).clone()),
         }
-        None => {
-            lost.push(key(document).clone());
-            false
-        }
+        rest.is_some()
     });
     for problem in &mut reading.problems {
         let keys: Vec<_> = retained

@@ -147,8 +147,8 @@ impl Watcher {
             problem: None,
         };
         let opened = Inotify::init().and_then(|inotify| {
-            let watches = inotify.watches();
-            Ok((inotify.into_event_stream([0; 4096])?, watches))
+            let handle = inotify.watches();
+            Ok((inotify.into_event_stream([0; 4096])?, handle))
         });
         match opened {
             Ok(stream) => watcher.stream = Some(stream),

@@ -295,7 +295,7 @@ impl Exchange<'_> {
         Some(time.plus(self.host.elapsed().saturating_sub(at).as_secs()))
     }
 
-    /// Takes the time from the `Date` header if the camera refuses GetSystemDateAndTime.
+    /// Takes the time from the `Date` header if the camera refuses `GetSystemDateAndTime`.
     fn note_time(&mut self, operation: Operation, answer: &Answer, response: &http::Response) {
         if operation == Operation::GetSystemDateAndTime {
             let time = answer

@@ -127,7 +127,7 @@ impl Fake {
         self
     }
 
-    /// Answers GetEndpoints with a fault.
+    /// Answers `GetEndpoints` with a fault.
     pub fn faults_at_endpoints(mut self) -> Self {
         self.no_endpoints = true;
         self
@@ -139,7 +139,7 @@ impl Fake {
         self
     }
 
-    /// Answers FindServersOnNetwork with this.
+    /// Answers `FindServersOnNetwork` with this.
     pub fn faults_at_records(mut self, status: StatusCode) -> Self {
         self.no_records = Some(status);
         self

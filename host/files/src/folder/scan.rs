@@ -168,6 +168,10 @@ impl Scan {
         }
         if !unprintable.is_empty() {
             unprintable.sort();
+            #[expect(
+                clippy::unnecessary_debug_formatting,
+                reason = "it escapes what does not show"
+            )]
             let names = unprintable.iter().map(|name| format!("{name:?}"));
             scan.problems.push(format!(
                 "has files that are not read, since their names are not UTF-8 or have characters that do not show: {}; rename them",

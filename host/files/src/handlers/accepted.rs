@@ -80,14 +80,14 @@ impl Accepted {
         let store = Arc::new(Store { folder, places });
         let read = Arc::clone(&store);
         let files = blocking(move || read.files()).await?;
-        let (changed, changes) = mpsc::unbounded_channel();
+        let (changed, receiver) = mpsc::unbounded_channel();
         let accepted = Arc::new(Self {
             store,
             files: Mutex::new(files),
             changed,
             problem: watch::Sender::default(),
         });
-        tasks.spawn(write(Arc::clone(&accepted), changes));
+        tasks.spawn(write(Arc::clone(&accepted), receiver));
         // Removes what a crash has left.
         accepted.notify();
         Ok(accepted)
@@ -205,16 +205,16 @@ impl Accepted {
     }
 }
 
-async fn write(accepted: Arc<Accepted>, mut changes: mpsc::UnboundedReceiver<()>) {
+async fn write(accepted: Arc<Accepted>, mut receiver: mpsc::UnboundedReceiver<()>) {
     let mut failed = false;
     loop {
         tokio::select! {
-            changed = changes.recv() => if changed.is_none() {
+            change = receiver.recv() => if change.is_none() {
                 return;
             },
             () = tokio::time::sleep(FOLDER_BACKSTOP), if failed => {}
         }
-        while changes.try_recv().is_ok() {}
+        while receiver.try_recv().is_ok() {}
         let mut files = accepted.lock().clone();
         let store = Arc::clone(&accepted.store);
         let (files, result) = blocking(move || {

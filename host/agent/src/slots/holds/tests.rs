@@ -223,8 +223,8 @@ async fn what_a_pod_has_of_an_instance_that_is_gone_is_not_its_namesakes() {
     let hold = &holds.by_unit[&unit];
     assert_eq!((&hold.stored, hold.owner(&fixture.owners())), (&None, None));
     let gone = instance("cams", "a", 2, &[]).key();
-    let held = holds.held(&fixture.owners());
-    assert_eq!(held.keys().collect::<Vec<_>>(), [&gone]);
+    let by_instance = holds.held(&fixture.owners());
+    assert_eq!(by_instance.keys().collect::<Vec<_>>(), [&gone]);
     // Its claim under the same id is another slot.
     let usage = &mut namesake.spec.device_usage;
     usage.insert("cams-a-0".into(), NODE.into());
