@@ -46,7 +46,7 @@ pub struct AgentConfig {
     pub cdi_dir: Option<PathBuf>,
     /// The kubelet of this machine; nothing to offer it nothing. It need not be there.
     pub kubelet: Option<KubeletConfig>,
-    /// A handler that stays Offline so long is removed; by default [`timeouts::HANDLER_EVICTION`].
+    /// How long a handler may be Offline before it is removed; by default [`timeouts::HANDLER_EVICTION`].
     pub handler_eviction: Duration,
     /// What is known to be missing on this machine, with the remedy; shown in the status document.
     pub problems: Vec<String>,

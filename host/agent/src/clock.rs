@@ -67,7 +67,7 @@ impl Clock {
         }
     }
 
-    /// The same clock in a boot that has been up for so long.
+    /// The same clock in the boot `id`, which has been up for `up`.
     pub(crate) fn booted(self, id: u128, up: Duration) -> Self {
         let up = SignedDuration::try_from(up).unwrap_or_default();
         let started = self.wall.checked_sub(up).unwrap_or(Timestamp::MIN);
@@ -83,9 +83,11 @@ impl Clock {
     }
 
     /// Since when a device is missing, by this clock, as a status says that this or an earlier agent wrote. The wall clock may have
-    /// been corrected since: a moment of this boot is told by the boot's clock, an earlier one counts as the start of this boot.
+    /// been corrected since: a moment of this boot is told by the boot's clock, an earlier one counts as the start of this boot, and one
+    /// of the future as now.
     pub fn missing_since(&self, status: &NodeStatus) -> Option<Timestamp> {
         let wall: Timestamp = status.missing_since.as_ref()?.parse().ok()?;
+        let wall = wall.min(self.now());
         let Some(boot) = &self.boot else {
             return Some(wall);
         };
@@ -95,7 +97,7 @@ impl Clock {
         };
         let since = later(boot.started, Duration::from_secs(uptime.seconds));
         let is_same = since.duration_since(wall).abs() <= JITTER;
-        Some(if is_same { wall } else { since })
+        Some(if is_same { wall } else { since.min(self.now()) })
     }
 
     /// The time, in whole milliseconds: it is shown to people.
@@ -170,6 +172,11 @@ mod tests {
                 "of an older agent",
                 status("1970-01-01T00:00:00Z", None),
                 "2026-01-01T00:00:00Z",
+            ),
+            (
+                "ahead, of an earlier boot",
+                status("2030-01-01T00:00:00Z", Some((6, 3000))),
+                "2026-01-01T01:00:00Z",
             ),
             (
                 "recent",

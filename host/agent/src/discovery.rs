@@ -50,7 +50,7 @@ const ANSWERS: usize = 64;
 pub struct DiscoveryConfig {
     /// The node's name.
     pub node: String,
-    /// A handler that stays Offline so long is removed.
+    /// How long a handler may be Offline before it is removed.
     pub eviction: Duration,
     /// The time.
     pub clock: Clock,
@@ -290,7 +290,7 @@ impl DiscoveryTask {
         }
     }
 
-    /// Whether it is known of every source which handler it is. One that never loaded counts for so long as a handler may be
+    /// Whether the agent knows the handler of every source. It waits for a source that never loaded as long as a handler may be
     /// Offline.
     fn all_known(&self, now: Timestamp) -> bool {
         let mut sources = self.handler_set.sources.values();

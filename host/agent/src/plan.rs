@@ -7,6 +7,7 @@ use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use leafhost_core::configuration::Configuration;
 use leafhost_core::device::{Device, DeviceKey, Health};
 use leafhost_core::instance::{
     CONFIGURATION_LABEL, Edit, HeldSlots, Instance, InstanceKey, InstanceMetadata, InstanceSpec,
@@ -19,12 +20,11 @@ use leafhost_core::ports::{Change, InstanceSet};
 use leafhost_core::slot::slot_id;
 use leafhost_core::text::{abridge, escape};
 
-use leafhost_core::configuration::Configuration;
-
 use crate::clock::Boot;
 use crate::devices::DeviceView;
 use crate::discovery::{ConfigurationDevices, DeviceSnapshot};
-/// The most bytes of an id that are told.
+
+/// The most bytes of an id in a text.
 const MAX_ID: usize = 64;
 
 /// Names and slots that are in use although the Instances do not show it.

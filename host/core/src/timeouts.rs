@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-/// A handler that stays Offline so long is removed from the registry (the Akri agent's document).
+/// How long a handler may be Offline before it is removed from the registry (the Akri agent's document).
 pub const HANDLER_EVICTION: Duration = Duration::from_mins(5);
-/// A removed handler whose bytes are still there is tried again so often.
+/// The wait between two attempts to load a removed handler whose file is still there.
 pub const HANDLER_RETRY: Duration = Duration::from_mins(5);
 /// How long a missing shared device keeps its Instance: a camera that reboots comes back within it.
 pub const SHARED_GRACE: Duration = Duration::from_mins(5);
@@ -20,15 +20,15 @@ pub const WAKE_SPACING: Duration = Duration::from_millis(100);
 pub const WAKE_AFTER_MIN: Duration = Duration::from_secs(1);
 /// The longest `after` a handler may ask for.
 pub const WAKE_AFTER_MAX: Duration = Duration::from_hours(24);
-/// A file counts once it is closed and unchanged for so long.
+/// How long a closed file must be unchanged before it is read.
 pub const FILE_SETTLE: Duration = Duration::from_millis(200);
-/// A file that was written to and not closed counts after so long without a write.
+/// How long a file that is still open must be unchanged before it is read.
 pub const FILE_SILENT: Duration = Duration::from_mins(1);
-/// A file counts as gone after so long: editors and `cp` remove and write again.
+/// How long a file must be absent before it counts as removed: editors and `cp` remove and write again.
 pub const FILE_GONE: Duration = Duration::from_secs(2);
-/// Folders are read again so often even if nothing was heard: inotify loses events silently.
+/// The wait between two reads of a folder without an event: inotify can lose events silently.
 pub const FOLDER_BACKSTOP: Duration = Duration::from_secs(10);
-/// The compiler child gets so long for one component.
+/// How long the compiler child may take for one component.
 pub const COMPILE: Duration = Duration::from_mins(1);
-/// What runs has so long to finish after the first signal.
+/// How long running work has to finish after the first signal.
 pub const DRAIN: Duration = Duration::from_secs(5);

@@ -127,7 +127,7 @@ fn report_late(host: &Host, one: &Heard, after: Duration, timeout: Duration) {
         format!("{} at {}", cut(&uuid), one.source),
         "discoveryTimeoutSeconds",
         format!(
-            "answers a probe after {seconds:.1} s, and {} s are waited; it is looked for so long once in a while: set {enough}",
+            "answers a probe after {seconds:.1} s, and {} s are waited; now and then the handler waits that long: set {enough}",
             timeout.as_secs(),
         ),
     );

@@ -24,7 +24,7 @@ pub(crate) struct Store {
     pub foreign: Mutex<Option<Arc<Instance>>>,
     /// So many changes are made and answered as if they were not.
     pub unknown: Mutex<usize>,
-    /// A write takes so long; it is made at the end.
+    /// How long a write takes; it is made at the end.
     pub slow: Mutex<Duration>,
     /// While there is one, writes are made here and not shown, as by a server whose watch lags.
     pub unshown: Mutex<Option<InstanceSet>>,
