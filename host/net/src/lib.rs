@@ -14,5 +14,5 @@ mod multicast;
 mod policy;
 
 pub use interfaces::{Interface, Interfaces, Network, NetworkError};
-pub use multicast::{Datagram, Group, Heard, Listener};
+pub use multicast::{Datagram, Group, Listener, Received};
 pub use policy::{Denied, Policy};

@@ -54,7 +54,7 @@ pub struct Datagram {
 
 /// What a listener receives.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Heard {
+pub enum Received {
     /// A datagram.
     Datagram(Arc<Datagram>),
     /// Datagrams were dropped, or may have been: too long (over 4 KiB), too fast (over 2,000 a second on an interface,
@@ -136,7 +136,7 @@ impl Listener {
 
     /// Waits for the next datagram or loss. Meanwhile it joins the groups on new interfaces, leaves those of interfaces that are
     /// gone, and tries again what it could not join. Cancel-safe.
-    pub async fn next(&mut self) -> Heard {
+    pub async fn next(&mut self) -> Received {
         loop {
             let retry = async {
                 match self.retry {
@@ -151,11 +151,11 @@ impl Listener {
                     self.join();
                 }
                 () = retry => self.join(),
-                () = self.mailbox.lost.notified() => return Heard::Lost,
+                () = self.mailbox.lost.notified() => return Received::Lost,
                 Some(datagram) = self.datagrams.recv() => {
                     // It may have been left since.
                     if self.joined.contains_key(&(datagram.group, datagram.interface)) {
-                        return Heard::Datagram(datagram);
+                        return Received::Datagram(datagram);
                     }
                 }
             }

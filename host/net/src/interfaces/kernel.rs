@@ -9,9 +9,9 @@ use netlink_packet_core::{
     NLM_F_DUMP, NLM_F_DUMP_INTR, NLM_F_REQUEST, NetlinkBuffer, NetlinkHeader, NetlinkMessage,
     NetlinkPayload,
 };
-use netlink_packet_route::AddressFamily;
 use netlink_packet_route::address::{AddressAttribute, AddressFlags, AddressMessage};
 use netlink_packet_route::link::LinkFlags;
+use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use netlink_sys::protocols::NETLINK_ROUTE;
 use netlink_sys::{AsyncSocket, AsyncSocketExt, Socket, SocketAddr, TokioSocket};
 
@@ -19,7 +19,7 @@ use super::{Interface, Interfaces};
 
 mod messages;
 
-use messages::{Answer, Link, Request};
+use messages::{Answer, Link};
 
 /// `RTMGRP_LINK`, and for both families `RTMGRP_…_IFADDR` and `RTMGRP_…_ROUTE` of `linux/rtnetlink.h`.
 const GROUPS: u32 = 0x1 | 0x10 | 0x100 | 0x40 | 0x400;
@@ -110,12 +110,12 @@ fn read_into(
     socket.set_non_blocking(true)?;
     socket.bind_auto()?;
     socket.connect(&SocketAddr::new(0, 0))?;
-    let links_whole = dump(&socket, Request::Links, |answer| {
+    let links_whole = dump(&socket, messages::get_links(), |answer| {
         if let Answer::Link(link) = answer {
             interfaces.insert(link.index, interface_of(link));
         }
     })?;
-    let addresses_whole = dump(&socket, Request::Addresses, |answer| {
+    let addresses_whole = dump(&socket, messages::get_addresses(), |answer| {
         if let Answer::Address(address) = answer
             && let Some(interface) = interfaces.get_mut(&address.header.index)
         {
@@ -126,7 +126,7 @@ fn read_into(
     let _ = socket.set_netlink_get_strict_chk(true);
     let mut routes_whole = true;
     for family in [AddressFamily::Inet, AddressFamily::Inet6] {
-        let dumped = dump(&socket, Request::LocalRoutes(family), |answer| {
+        let dumped = dump(&socket, messages::get_local_routes(family), |answer| {
             if let Answer::LocalRoute(net) = answer {
                 local.insert(net);
             }
@@ -141,10 +141,14 @@ fn read_into(
 }
 
 /// Requests a dump. Returns whether all of it is of one moment.
-fn dump(socket: &Socket, request_kind: Request, mut each: impl FnMut(Answer)) -> io::Result<bool> {
+fn dump(
+    socket: &Socket,
+    request: RouteNetlinkMessage,
+    mut each: impl FnMut(Answer),
+) -> io::Result<bool> {
     let mut header = NetlinkHeader::default();
     header.flags = NLM_F_REQUEST | NLM_F_DUMP;
-    let mut request = NetlinkMessage::new(header, NetlinkPayload::InnerMessage(request_kind));
+    let mut request = NetlinkMessage::new(header, NetlinkPayload::InnerMessage(request));
     request.finalize();
     let mut bytes = vec![0; request.buffer_len()];
     request.serialize(&mut bytes);

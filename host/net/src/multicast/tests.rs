@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, timeout};
 
-use super::{Datagram, Heard, Listener};
+use super::{Datagram, Listener, Received};
 use crate::grants::NetworkGrants;
 use crate::interfaces::namespace::{Far, ip, with_namespace};
 use crate::{Network, Policy};
@@ -47,15 +47,15 @@ fn send(from: &str, to: &str, payload: &[u8]) {
     }
 }
 
-async fn heard(listener: &mut Listener) -> Heard {
+async fn heard(listener: &mut Listener) -> Received {
     let heard = timeout(Duration::from_secs(10), listener.next()).await;
     heard.expect("nothing is heard")
 }
 
 async fn datagram(listener: &mut Listener) -> Arc<Datagram> {
     match heard(listener).await {
-        Heard::Datagram(datagram) => datagram,
-        Heard::Lost => panic!("lost"),
+        Received::Datagram(datagram) => datagram,
+        Received::Lost => panic!("lost"),
     }
 }
 
@@ -156,7 +156,7 @@ fn what_is_too_long_is_lost() {
         let (far, network) = mk_lan().await;
         let mut listener = Listener::new(&mk_policy(&network, &[]));
         far.run(|| send("192.168.7.9:40000", V4, &[b'a'; 4097]));
-        assert_eq!(heard(&mut listener).await, Heard::Lost);
+        assert_eq!(heard(&mut listener).await, Received::Lost);
         far.run(|| send("192.168.7.9:40000", V4, &[b'a'; 4096]));
         assert_eq!(payload(&mut listener).await.len(), 4096);
     });
@@ -337,8 +337,8 @@ fn of_a_flood_only_so_much_is_read_and_a_voice_behind_it_is_heard() {
         let (mut read, mut lost) = (0, 0);
         while !flood.is_finished() {
             match timeout(Duration::from_millis(5), listener.next()).await {
-                Ok(Heard::Datagram(_)) => read += 1,
-                Ok(Heard::Lost) => lost += 1,
+                Ok(Received::Datagram(_)) => read += 1,
+                Ok(Received::Lost) => lost += 1,
                 Err(_) => {}
             }
         }
@@ -365,7 +365,7 @@ fn of_a_flood_only_so_much_is_read_and_a_voice_behind_it_is_heard() {
 
 async fn payload_or_lost(listener: &mut Listener) -> Vec<u8> {
     match listener.next().await {
-        Heard::Datagram(datagram) => datagram.payload.clone(),
-        Heard::Lost => Vec::new(),
+        Received::Datagram(datagram) => datagram.payload.clone(),
+        Received::Lost => Vec::new(),
     }
 }

@@ -137,7 +137,7 @@ async fn changed(subscription: &mut Option<NetworkSubscription>) {
 #[async_trait]
 pub(crate) trait GroupSubscription: Send {
     /// The next datagram, or that some were lost; never ends. Cancel-safe.
-    async fn next(&mut self) -> leafhost_net::Heard;
+    async fn next(&mut self) -> leafhost_net::Received;
 
     /// What cannot be received, and why.
     fn problems(&self) -> Vec<String>;
@@ -145,7 +145,7 @@ pub(crate) trait GroupSubscription: Send {
 
 #[async_trait]
 impl GroupSubscription for Listener {
-    async fn next(&mut self) -> leafhost_net::Heard {
+    async fn next(&mut self) -> leafhost_net::Received {
         Self::next(self).await
     }
 
@@ -159,8 +159,8 @@ async fn datagram(subscription: &mut Option<Box<dyn GroupSubscription>>) -> Sess
         return std::future::pending().await;
     };
     match open.next().await {
-        leafhost_net::Heard::Datagram(datagram) => SessionEvent::Datagram(datagram),
-        leafhost_net::Heard::Lost => SessionEvent::DatagramsLost,
+        leafhost_net::Received::Datagram(datagram) => SessionEvent::Datagram(datagram),
+        leafhost_net::Received::Lost => SessionEvent::DatagramsLost,
     }
 }
 

@@ -1,34 +1,30 @@
 //! The messages that say which interfaces, addresses and local routes there are, as the kernel sends them. Knows no socket.
 //!
-//! Only an interface's name and flags and a route's destination are needed. The library's reader of whole messages rejects an
-//! interface for one attribute that it cannot read, and adds 350 KB to the program.
+//! The library writes the requests. Of an answer only an interface's name and flags and a route's destination are read here: the
+//! library rejects a whole message for one attribute that it cannot read, and a newer kernel may send such a one.
 
 use std::net::IpAddr;
 
 use ipnet::IpNet;
 
 use netlink_packet_core::{
-    DecodeError, DefaultNla, Emitable, NetlinkDeserializable, NetlinkHeader, NetlinkSerializable,
-    NlasIterator, Parseable, parse_string,
+    DecodeError, NetlinkDeserializable, NetlinkHeader, NlasIterator, Parseable, parse_string,
 };
-use netlink_packet_route::AddressFamily;
-use netlink_packet_route::address::{AddressHeader, AddressMessage};
-use netlink_packet_route::link::{LinkFlags, LinkHeader};
-use netlink_packet_route::route::{RouteHeader, RouteType};
+use netlink_packet_route::address::AddressMessage;
+use netlink_packet_route::link::{
+    LinkAttribute, LinkExtentMask, LinkFlags, LinkHeader, LinkMessage,
+};
+use netlink_packet_route::route::{RouteMessage, RouteType};
+use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 
 // Of linux/rtnetlink.h and linux/if_link.h.
 const RTM_NEWLINK: u16 = 16;
-const RTM_GETLINK: u16 = 18;
 const RTM_NEWADDR: u16 = 20;
-const RTM_GETADDR: u16 = 22;
 const RTM_NEWROUTE: u16 = 24;
 const RTM_DELROUTE: u16 = 25;
-const RTM_GETROUTE: u16 = 26;
 const RTA_DST: u16 = 1;
 const LOCAL_TABLE: u8 = 255;
 const IFLA_IFNAME: u16 = 3;
-const IFLA_EXT_MASK: u16 = 29;
-const RTEXT_FILTER_SKIP_STATS: u32 = 1 << 3;
 /// `struct ifinfomsg`, which an interface's attributes come after.
 const LINK_HEAD: usize = 16;
 /// `struct rtmsg`, which a route's attributes come after.
@@ -36,59 +32,26 @@ const ROUTE_HEAD: usize = 12;
 /// `struct nlmsghdr`, which any message comes after.
 const HEAD: usize = 16;
 
-/// A request to the kernel for a list.
-#[derive(Debug, Clone, Copy)]
-pub(super) enum Request {
-    /// The interfaces, without their counters.
-    Links,
-    /// Their addresses.
-    Addresses,
-    /// The routes of one family to the node itself.
-    LocalRoutes(AddressFamily),
+/// Requests the interfaces, without their counters.
+pub(super) fn get_links() -> RouteNetlinkMessage {
+    let mut links = LinkMessage::default();
+    let mask = vec![LinkExtentMask::SkipStats];
+    links.attributes.push(LinkAttribute::ExtMask(mask));
+    RouteNetlinkMessage::GetLink(links)
 }
 
-impl Request {
-    fn parts(self) -> Vec<Box<dyn Emitable>> {
-        let mask = RTEXT_FILTER_SKIP_STATS.to_ne_bytes().to_vec();
-        match self {
-            Self::Links => vec![
-                Box::new(LinkHeader::default()),
-                Box::new(DefaultNla::new(IFLA_EXT_MASK, mask)),
-            ],
-            Self::Addresses => vec![Box::new(AddressHeader::default())],
-            Self::LocalRoutes(family) => vec![Box::new(RouteHeader {
-                address_family: family,
-                table: LOCAL_TABLE,
-                kind: RouteType::Local,
-                ..RouteHeader::default()
-            })],
-        }
-    }
+/// Requests the addresses of the interfaces.
+pub(super) fn get_addresses() -> RouteNetlinkMessage {
+    RouteNetlinkMessage::GetAddress(AddressMessage::default())
 }
 
-impl NetlinkSerializable for Request {
-    fn message_type(&self) -> u16 {
-        match self {
-            Self::Links => RTM_GETLINK,
-            Self::Addresses => RTM_GETADDR,
-            Self::LocalRoutes(_) => RTM_GETROUTE,
-        }
-    }
-
-    fn buffer_len(&self) -> usize {
-        self.parts().iter().map(|part| part.buffer_len()).sum()
-    }
-
-    fn serialize(&self, buffer: &mut [u8]) {
-        let mut rest = buffer;
-        for part in self.parts() {
-            let Some((own, after)) = rest.split_at_mut_checked(part.buffer_len()) else {
-                return;
-            };
-            part.emit(own);
-            rest = after;
-        }
-    }
+/// Requests the routes of one family to the node itself.
+pub(super) fn get_local_routes(family: AddressFamily) -> RouteNetlinkMessage {
+    let mut routes = RouteMessage::default();
+    routes.header.address_family = family;
+    routes.header.table = LOCAL_TABLE;
+    routes.header.kind = RouteType::Local;
+    RouteNetlinkMessage::GetRoute(routes)
 }
 
 /// One message of the kernel's answer.
@@ -181,13 +144,11 @@ pub(super) fn is_of_another_route(event: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use netlink_packet_core::{NetlinkMessage, NetlinkPayload};
-    use netlink_packet_route::RouteNetlinkMessage;
-    use netlink_packet_route::link::{LinkAttribute, LinkExtentMask, LinkMessage};
-    use netlink_packet_route::route::{RouteAddress, RouteAttribute, RouteMessage};
+    use netlink_packet_route::route::{RouteAddress, RouteAttribute};
 
     use super::*;
 
-    fn sent<I: NetlinkSerializable>(message: I) -> Vec<u8> {
+    fn sent(message: RouteNetlinkMessage) -> Vec<u8> {
         let mut message = NetlinkMessage::new(
             NetlinkHeader::default(),
             NetlinkPayload::InnerMessage(message),
@@ -196,30 +157,6 @@ mod tests {
         let mut bytes = vec![0; message.buffer_len()];
         message.serialize(&mut bytes);
         bytes
-    }
-
-    #[test]
-    fn requests_are_those_of_the_library() {
-        let mut links = LinkMessage::default();
-        let mask = vec![LinkExtentMask::SkipStats];
-        links.attributes.push(LinkAttribute::ExtMask(mask));
-        let addresses = AddressMessage::default();
-        assert_eq!(
-            sent(Request::Links),
-            sent(RouteNetlinkMessage::GetLink(links))
-        );
-        assert_eq!(
-            sent(Request::Addresses),
-            sent(RouteNetlinkMessage::GetAddress(addresses))
-        );
-        let mut routes = RouteMessage::default();
-        routes.header.address_family = AddressFamily::Inet6;
-        routes.header.table = LOCAL_TABLE;
-        routes.header.kind = RouteType::Local;
-        assert_eq!(
-            sent(Request::LocalRoutes(AddressFamily::Inet6)),
-            sent(RouteNetlinkMessage::GetRoute(routes))
-        );
     }
 
     fn parsed(message: RouteNetlinkMessage) -> Answer {

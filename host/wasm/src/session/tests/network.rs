@@ -13,11 +13,11 @@ const GROUP: Group = Group {
 };
 
 /// Hears what the test says.
-struct Told(mpsc::UnboundedReceiver<leafhost_net::Heard>);
+struct Told(mpsc::UnboundedReceiver<leafhost_net::Received>);
 
 #[async_trait]
 impl GroupSubscription for Told {
-    async fn next(&mut self) -> leafhost_net::Heard {
+    async fn next(&mut self) -> leafhost_net::Received {
         match self.0.recv().await {
             Some(heard) => heard,
             None => std::future::pending().await,
@@ -29,7 +29,7 @@ impl GroupSubscription for Told {
     }
 }
 
-type Groups = mpsc::UnboundedSender<leafhost_net::Heard>;
+type Groups = mpsc::UnboundedSender<leafhost_net::Received>;
 
 fn in_group(caller: &Arc<Scripted>) -> (mpsc::UnboundedReceiver<Report>, Groups) {
     let (sender, receiver) = mpsc::unbounded_channel();
@@ -46,8 +46,8 @@ fn in_group(caller: &Arc<Scripted>) -> (mpsc::UnboundedReceiver<Report>, Groups)
     (run(session), sender)
 }
 
-fn datagram(source: &str, payload: &str) -> leafhost_net::Heard {
-    leafhost_net::Heard::Datagram(Arc::new(Datagram {
+fn datagram(source: &str, payload: &str) -> leafhost_net::Received {
+    leafhost_net::Received::Datagram(Arc::new(Datagram {
         group: GROUP,
         source: format!("{source}:3702").parse().unwrap(),
         interface: 2,
@@ -92,7 +92,7 @@ async fn a_datagram_wakes_if_it_has_all_strings_of_one_filter() {
         let (mut reports, groups) = in_group(&caller);
         reports.recv().await;
         pass(Duration::from_secs(5)).await;
-        let leafhost_net::Heard::Datagram(datagram) = datagram("192.168.7.9", payload) else {
+        let leafhost_net::Received::Datagram(datagram) = datagram("192.168.7.9", payload) else {
             panic!("a datagram");
         };
         let datagram = Datagram {
@@ -100,7 +100,7 @@ async fn a_datagram_wakes_if_it_has_all_strings_of_one_filter() {
             ..Datagram::clone(&datagram)
         };
         groups
-            .send(leafhost_net::Heard::Datagram(Arc::new(datagram)))
+            .send(leafhost_net::Received::Datagram(Arc::new(datagram)))
             .unwrap();
         pass(Duration::from_secs(5)).await;
         let calls = caller.calls();
@@ -163,7 +163,7 @@ async fn lost_datagrams_wake_a_session_that_waits_for_some() {
         let caller = at_once([answer]);
         let (mut reports, groups) = in_group(&caller);
         reports.recv().await;
-        groups.send(leafhost_net::Heard::Lost).unwrap();
+        groups.send(leafhost_net::Received::Lost).unwrap();
         pass(Duration::from_secs(1)).await;
         assert_eq!(caller.calls().len(), calls);
         assert_eq!(caller.last().events_lost, calls == 2);
