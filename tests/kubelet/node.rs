@@ -201,7 +201,7 @@ impl Node {
             .until(&format!("the kubelet's part says {words:?}"), |status| {
                 list(status, "/kubelet/problems")
                     .iter()
-                    .any(|problem| problem.as_str().is_some_and(|text| text.contains(words)))
+                    .any(|problem| text(problem, "/message").contains(words))
             })
     }
 

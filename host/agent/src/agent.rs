@@ -10,6 +10,7 @@ use leafhost_core::names::GROUP;
 use leafhost_core::ports::{
     ConfigurationSource, HandlerSource, InstanceStore, Loader, ResourceLedger,
 };
+use leafhost_core::problem::Problem;
 use leafhost_core::timeouts;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::watch;
@@ -48,8 +49,8 @@ pub struct AgentConfig {
     pub kubelet: Option<KubeletConfig>,
     /// How long a handler may be Offline before it is removed; by default [`timeouts::HANDLER_EVICTION`].
     pub handler_eviction: Duration,
-    /// What is known to be missing on this machine, with the remedy; shown in the status document.
-    pub problems: Vec<String>,
+    /// What is known to be missing on this machine; shown in the status document.
+    pub problems: Vec<Problem>,
     /// Where the admin endpoint listens, already bound.
     pub listener: Option<TcpListener>,
     /// Where it listens besides for those who may open a file, already bound.

@@ -8,6 +8,8 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use leafhost_core::device::{Device, DeviceKey};
+use leafhost_core::names::ConfigurationKey;
+use leafhost_core::problem::Problem;
 use leafhost_core::session::{Devices, Discovery};
 use leafhost_core::timeouts;
 
@@ -202,15 +204,14 @@ impl SessionDevices {
         tracked.filter_map(|tracked| tracked.end(grace)).min()
     }
 
-    /// What is not passed on of what is reported, in words for the operator.
-    pub fn not_used(&self) -> Option<String> {
-        (self.over > 0).then(|| {
-            format!(
-                "the handler has found {} devices beyond what it may have, which is {} with {} MiB of text; they are not used; `limits.devices` in the grants raises their number",
-                self.over,
-                self.most.unwrap_or(usize::MAX),
-                MOST_TEXT >> 20
-            )
+    /// The devices of the last answer that are more than the source may have.
+    pub fn problem(&self, configuration: &ConfigurationKey, source: &str) -> Option<Problem> {
+        (self.over > 0).then(|| Problem::TooManyDevices {
+            configuration: configuration.clone(),
+            source_name: source.to_owned(),
+            over: self.over,
+            most: self.most.unwrap_or(usize::MAX),
+            mebibytes: MOST_TEXT >> 20,
         })
     }
 

@@ -1,6 +1,6 @@
 //! The board: everything the tasks publish, and the status document made of it on demand.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -8,7 +8,8 @@ use leafhost_core::attribute::AttributeValue;
 use leafhost_core::device::Health;
 use leafhost_core::instance::{Instance, InstanceSpec, Leafhost};
 use leafhost_core::names::ConfigurationKey;
-use leafhost_core::ports::{InstanceSet, SourceProblem};
+use leafhost_core::ports::InstanceSet;
+use leafhost_core::problem::{Problem, Subject};
 use leafhost_core::text;
 use leafhost_kubelet::{Report, State};
 use tokio::sync::watch;
@@ -30,9 +31,7 @@ use crate::status::{
 
 /// The most bytes of properties that the document has: it is made and read within seconds.
 const MOST_PROPERTIES: usize = 8 << 20;
-/// So many sentences of one kind are told of a Configuration.
-const TOLD: usize = 20;
-/// So many names are told in one sentence.
+/// The most handlers that one message names.
 const NAMED: usize = 3;
 
 /// What does not change while the agent runs.
@@ -47,7 +46,7 @@ pub struct Identity {
     /// Where the CDI specs are, if any are written.
     pub cdi_dir: Option<String>,
     /// What is known to be missing on this machine: no udev, not root.
-    pub problems: Vec<String>,
+    pub problems: Vec<Problem>,
 }
 
 /// What the kubelet's side of the agent publishes.
@@ -113,8 +112,9 @@ impl Board {
 
     /// Why the agent, which has been ready, can give no device; nothing if it can.
     pub(crate) fn cannot(&self) -> Option<String> {
-        let kubelet = self.kubelet.as_ref()?;
-        kubelet.slots.borrow().unwritable.clone()
+        let slots = self.kubelet.as_ref()?.slots.borrow();
+        let is_it = |problem: &&Problem| matches!(problem, Problem::SlotsNotClaimed { .. });
+        slots.problems.iter().find(is_it).map(Problem::to_string)
     }
 
     /// What is waited for until the agent is ready; nothing if it is.
@@ -137,22 +137,50 @@ impl Board {
         })
     }
 
-    /// Resources that the kubelet does not get, and why.
-    fn unserved(&self) -> BTreeMap<String, String> {
+    /// Configurations whose resource the kubelet does not get.
+    fn unserved(&self, report: &DiscoveryReport) -> Vec<Problem> {
         let Some(kubelet) = &self.kubelet else {
-            return BTreeMap::new();
+            return Vec::new();
         };
         let plugins = kubelet.plugins.borrow();
-        let failed = plugins.resources.iter();
-        let failed = failed.filter(|(_, report)| report.state == State::Failed);
-        let told = failed.filter_map(|(name, report)| {
-            let problem = report.problem.as_ref()?;
-            Some((
-                name.to_string(),
-                format!("pods do not get {name}: {problem}"),
-            ))
-        });
-        told.collect()
+        let failed = |resource: &String| {
+            let mut resources = plugins.resources.iter();
+            let (_, report) = resources.find(|(name, _)| name.as_str() == resource)?;
+            report
+                .problem
+                .clone()
+                .filter(|_| report.state == State::Failed)
+        };
+        let problem = |key: &ConfigurationKey| {
+            let resource = resource(key.name());
+            Some(Problem::ResourceFailed {
+                configuration: key.clone(),
+                error: failed(&resource)?,
+                resource,
+            })
+        };
+        report.configurations.keys().filter_map(problem).collect()
+    }
+
+    /// All problems but those of the kubelet.
+    fn problems(
+        &self,
+        handlers: &HandlerSet,
+        devices: &DeviceSnapshot,
+        report: &DiscoveryReport,
+        offers: &OfferReport,
+    ) -> Vec<Problem> {
+        let mut problems = self.identity.problems.clone();
+        let sources = handlers.problems.iter().chain(&report.problems);
+        problems.extend(sources.cloned().map(Problem::InvalidSource));
+        for report in report.configurations.values() {
+            problems.extend_from_slice(&report.problems);
+        }
+        problems.extend_from_slice(&self.reconcile.borrow().problems);
+        problems.extend_from_slice(&offers.problems);
+        problems.extend(self.unserved(report));
+        problems.extend(found_twice(devices));
+        problems
     }
 
     /// The document as of now.
@@ -165,25 +193,28 @@ impl Board {
             None => Arc::default(),
         };
         let instances = Arc::clone(&self.instances.borrow());
-        let mut problems = self.identity.problems.clone();
-        problems.extend(handlers.problems.iter().map(SourceProblem::to_string));
-        let unowned = report
-            .problems
-            .iter()
-            .filter(|problem| problem.configuration.is_none());
-        problems.extend(unowned.map(SourceProblem::to_string));
-        let reconciled = self.reconcile.borrow().clone();
-        problems.extend(reconciled.problems);
-        problems.extend(reconciled.left_out);
-        problems.extend(offers.general.iter().cloned());
+        let mut problems = self.problems(&handlers, &devices, &report, &offers);
         let instances = instances.instances.values();
         let size: usize = instances.clone().map(|one| properties_size(one)).sum();
         let leave_out = size > MOST_PROPERTIES;
         if leave_out {
-            problems.push(format!(
-                "the Instances' properties and attributes are left out here, because they have {} MiB: the Instances themselves have them",
-                size >> 20
-            ));
+            problems.push(Problem::StatusTruncated {
+                mebibytes: size >> 20,
+            });
+        }
+        let mut general = Vec::new();
+        let mut configurations = configuration_views(&devices, &report, &offers);
+        for problem in &problems {
+            let list = match problem.subject() {
+                Subject::Configuration(key) => {
+                    &mut configurations
+                        .entry(key.clone())
+                        .or_insert_with(|| configuration_view(key))
+                        .problems
+                }
+                _ => &mut general,
+            };
+            list.push(problem.into());
         }
         let shown = |one: &Arc<Instance>| {
             if leave_out {
@@ -198,10 +229,10 @@ impl Board {
             mode: self.identity.mode.clone(),
             cdi_dir: self.identity.cdi_dir.clone(),
             handlers: handler_views(&handlers, &report.handlers),
-            configurations: configuration_views(&devices, &report, &offers, &self.unserved()),
+            configurations: configurations.into_values().collect(),
             instances: instances.map(shown).collect(),
             kubelet: self.kubelet.as_ref().map(kubelet_view),
-            problems,
+            problems: general,
         }
     }
 }
@@ -270,17 +301,19 @@ fn kubelet_view(board: &KubeletBoard) -> KubeletView {
         device: slot.unit.id.clone(),
         holder: slot.holder.clone(),
     });
+    let folder: Vec<Problem> = (plugins.problems.iter().cloned())
+        .map(|error| Problem::KubeletUnavailable { error })
+        .collect();
     KubeletView {
         dir: board.root.display().to_string(),
         present: plugins.kubelet.is_some(),
         socket_missing: plugins.kubelet.is_none() && slots.socket_missing,
         resources: resources.collect(),
         slots: taken.collect(),
-        problems: plugins
-            .problems
+        problems: folder
             .iter()
             .chain(&slots.problems)
-            .cloned()
+            .map(Into::into)
             .collect(),
     }
 }
@@ -350,47 +383,31 @@ fn configuration_views(
     devices: &DeviceSnapshot,
     report: &DiscoveryReport,
     offers: &OfferReport,
-    unserved: &BTreeMap<String, String>,
-) -> Vec<ConfigurationView> {
-    let twice = found_twice(devices);
-    let mut problems: BTreeMap<&ConfigurationKey, Vec<String>> = BTreeMap::new();
-    for problem in &report.problems {
-        if let Some(key) = &problem.configuration {
-            problems.entry(key).or_default().push(problem.to_string());
-        }
+) -> BTreeMap<ConfigurationKey, ConfigurationView> {
+    let view = |(key, report): (&ConfigurationKey, &ConfigurationReport)| {
+        let devices = devices.configurations.get(key);
+        let sessions = report.sessions.iter();
+        let view = ConfigurationView {
+            handler: report.handler.clone(),
+            devices: devices.map_or(0, |view| view.devices.len()),
+            unhealthy: devices.map_or(0, |view| unhealthy(view)),
+            invalid_details: report.invalid_details.clone(),
+            sessions: sessions.map(|session| session_view(session)).collect(),
+            cdi_kind: offers.kinds.get(key).cloned(),
+            ..configuration_view(key)
+        };
+        (key.clone(), view)
+    };
+    report.configurations.iter().map(view).collect()
+}
+
+/// A Configuration of which nothing but the name is known.
+fn configuration_view(key: &ConfigurationKey) -> ConfigurationView {
+    ConfigurationView {
+        name: key.name().to_owned(),
+        namespace: key.namespace().to_owned(),
+        ..ConfigurationView::default()
     }
-    let keys: BTreeSet<&ConfigurationKey> = report
-        .configurations
-        .keys()
-        .chain(problems.keys().copied())
-        .collect();
-    let nothing = ConfigurationReport::default();
-    keys.into_iter()
-        .map(|key| {
-            let report = report.configurations.get(key).unwrap_or(&nothing);
-            let view = devices.configurations.get(key);
-            let mut texts = problems.remove(key).unwrap_or_default();
-            texts.extend(report.problems.iter().cloned());
-            texts.extend(offers.problems.get(key).into_iter().flatten().cloned());
-            texts.extend(unserved.get(&resource(key.name())).cloned());
-            texts.extend(twice.get(key).into_iter().flatten().cloned());
-            ConfigurationView {
-                name: key.name().to_owned(),
-                namespace: key.namespace().to_owned(),
-                handler: report.handler.clone(),
-                devices: view.map_or(0, |view| view.devices.len()),
-                unhealthy: view.map_or(0, |view| unhealthy(view)),
-                problems: texts,
-                invalid_details: report.invalid_details.clone(),
-                sessions: report
-                    .sessions
-                    .iter()
-                    .map(|session| session_view(session))
-                    .collect(),
-                cdi_kind: offers.kinds.get(key).cloned(),
-            }
-        })
-        .collect()
 }
 
 fn session_view(report: &SessionReport) -> SessionView {
@@ -426,46 +443,40 @@ fn unhealthy(view: &ConfigurationDevices) -> usize {
     bad.count()
 }
 
-/// Pieces of hardware that two Configurations have found, in words for each of them: the first [`TOLD`] and how many more.
-fn found_twice(devices: &DeviceSnapshot) -> BTreeMap<&ConfigurationKey, Vec<String>> {
+/// Hardware that several Configurations have found: for each of them the first device and how many there are.
+fn found_twice(devices: &DeviceSnapshot) -> impl Iterator<Item = Problem> {
     let mut found: BTreeMap<&str, BTreeMap<&ConfigurationKey, &str>> = BTreeMap::new();
     for (key, view) in &devices.configurations {
-        for device in view
+        let reported = view
             .devices
             .values()
-            .filter_map(|view| view.device.as_ref())
-        {
-            if let Some(physical) = &device.physical_id {
-                let finders = found.entry(physical).or_default();
+            .filter_map(|view| view.device.as_ref());
+        for device in reported {
+            if let Some(hardware) = &device.physical_id {
+                let finders = found.entry(hardware).or_default();
                 finders.entry(key).or_insert(&device.id);
             }
         }
     }
-    let mut texts: BTreeMap<&ConfigurationKey, (Vec<String>, usize)> = BTreeMap::new();
-    for (physical, finders) in found.iter().filter(|(_, finders)| finders.len() > 1) {
+    let mut problems: BTreeMap<&ConfigurationKey, Problem> = BTreeMap::new();
+    for (hardware, finders) in found.iter().filter(|(_, finders)| finders.len() > 1) {
         for (&key, id) in finders {
-            let (told, more) = texts.entry(key).or_default();
-            if told.len() == TOLD {
-                *more += 1;
-                continue;
+            let others = || finders.iter().filter(|(other, _)| **other != key);
+            let problem = problems
+                .entry(key)
+                .or_insert_with(|| Problem::HardwareShared {
+                    configuration: key.clone(),
+                    devices: 0,
+                    example: (*id).to_owned(),
+                    hardware: (*hardware).to_owned(),
+                    others: others().map(|(other, _)| other.to_string()).collect(),
+                });
+            if let Problem::HardwareShared { devices, .. } = problem {
+                *devices += 1;
             }
-            let others = finders.iter().filter(|(other, _)| **other != key);
-            let others = others.map(|(other, id)| format!("{other} (as {id:?})"));
-            let others = text::few(others, NAMED);
-            told.push(format!(
-                "device {id:?} is the hardware {physical:?}, which {others} found, too: it may be handed out twice"
-            ));
         }
     }
-    let with_rest = |(key, (mut told, more)): (_, (Vec<String>, usize))| {
-        if more > 0 {
-            told.push(format!(
-                "{more} more devices are hardware that other Configurations found, too"
-            ));
-        }
-        (key, told)
-    };
-    texts.into_iter().map(with_rest).collect()
+    problems.into_values()
 }
 
 #[cfg(test)]

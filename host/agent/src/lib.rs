@@ -30,7 +30,6 @@ pub mod reserve;
 pub mod slots;
 pub mod status;
 pub mod wait;
-mod words;
 
 pub use agent::{Agent, AgentConfig, Error, KubeletConfig, Ports};
 pub use document::Board;

@@ -11,6 +11,8 @@ use std::time::Duration;
 use leafhost_cdi::{Error, Published, SpecDir};
 use leafhost_core::names::ConfigurationKey;
 use leafhost_core::ports::InstanceSet;
+use leafhost_core::problem::Problem;
+use leafhost_core::text::chain;
 use tokio::sync::watch;
 use tokio::task::spawn_blocking;
 use tokio::time::Instant;
@@ -20,7 +22,6 @@ use crate::backoff;
 use crate::discovery::DeviceSnapshot;
 use crate::presence::Absent;
 use crate::wait::{Ended, until};
-use crate::words;
 
 pub mod handout;
 pub mod spec;
@@ -33,10 +34,8 @@ const BACKSTOP: Duration = Duration::from_mins(1);
 pub struct OfferReport {
     /// The CDI kinds whose spec is written.
     pub kinds: BTreeMap<ConfigurationKey, String>,
-    /// What keeps a Configuration from being offered.
-    pub problems: BTreeMap<ConfigurationKey, Vec<String>>,
-    /// What concerns the folder as a whole.
-    pub general: Vec<String>,
+    /// What keeps devices from being offered.
+    pub problems: Vec<Problem>,
 }
 
 /// The task.
@@ -140,13 +139,12 @@ fn pass(
     let wanted = spec::wanted(node, devices, instances, &published.specs);
     report.problems = wanted.problems;
     if let Some(error) = refused {
-        let problem = words::of(&error);
-        for (key, _) in wanted.specs.values().filter(|(_, spec)| spec.is_some()) {
-            let problems = report.problems.entry(key.clone()).or_default();
-            problems.push(problem.clone());
-        }
-        report.general.push(problem.clone());
-        return (report, Some(problem));
+        let specs = wanted.specs.values().filter(|(_, spec)| spec.is_some());
+        let keys = specs.map(|(key, _)| Some(key)).chain([None]);
+        report
+            .problems
+            .extend(keys.map(|key| unwritten(key, &error)));
+        return (report, Some(chain(&error)));
     }
     for (class, (key, spec)) in &wanted.specs {
         if stop.is_cancelled() {
@@ -164,15 +162,10 @@ fn pass(
                 }
             }
             Err(error) => {
-                let problem = words::of(&error);
-                report
-                    .problems
-                    .entry(key.clone())
-                    .or_default()
-                    .push(problem.clone());
+                report.problems.push(unwritten(Some(key), &error));
                 // Another attempt would end the same way.
                 if !matches!(error, Error::LongClass { .. }) {
-                    failed.get_or_insert(problem);
+                    failed.get_or_insert_with(|| chain(&error));
                 }
             }
         }
@@ -182,13 +175,19 @@ fn pass(
         for class in classes.filter(|class| !wanted.specs.contains_key(*class)) {
             let spared = unknown.iter().any(|key| key.name() == class);
             if !spared && let Err(error) = folder.remove(class) {
-                let problem = words::of(&error);
-                report.general.push(problem.clone());
-                failed.get_or_insert(problem);
+                report.problems.push(unwritten(None, &error));
+                failed.get_or_insert_with(|| chain(&error));
             }
         }
     }
     (report, failed)
+}
+
+fn unwritten(configuration: Option<&ConfigurationKey>, error: &Error) -> Problem {
+    Problem::CdiSpecNotWritten {
+        configuration: configuration.cloned(),
+        error: chain(error),
+    }
 }
 
 #[cfg(test)]

@@ -17,15 +17,14 @@ use leafhost_core::names::{
     API_VERSION, ConfigurationKey, DigestLength, cdi_name, device_hash, instance_name, label_value,
 };
 use leafhost_core::ports::{Change, InstanceSet};
+use leafhost_core::problem::Problem;
 use leafhost_core::slot::slot_id;
-use leafhost_core::text::{abridge, escape};
 
 use crate::clock::Boot;
 use crate::devices::DeviceView;
 use crate::discovery::{ConfigurationDevices, DeviceSnapshot};
 
 /// The most bytes of an id in a text.
-const MAX_ID: usize = 64;
 
 /// Names and slots that are in use although the Instances do not show it.
 #[derive(Debug, Clone, Default)]
@@ -41,8 +40,8 @@ pub struct Reservations {
 pub struct Plan {
     /// What has to be written.
     pub changes: Vec<Change>,
-    /// Devices that no Instance can stand for, and why.
-    pub left_out: Vec<String>,
+    /// Devices for which no name of an Instance is free.
+    pub problems: Vec<Problem>,
 }
 
 /// What has to be written: first for the Configurations of which it is least, so that none waits for another's thousands. Nothing while the
@@ -64,7 +63,7 @@ pub fn plan(
         );
         by_configuration.entry(owner).or_default().push(instance);
     }
-    let (mut plans, mut left_out) = (Vec::new(), Vec::new());
+    let (mut plans, mut problems) = (Vec::new(), Vec::new());
     for (key, view) in &snapshot.configurations {
         let mut planned = Plan::default();
         let held = by_configuration
@@ -78,7 +77,7 @@ pub fn plan(
         }
         .plan(view, &held, instances, &mut planned);
         plans.push(planned.changes);
-        left_out.extend(planned.left_out);
+        problems.extend(planned.problems);
     }
     for ((namespace, name), held) in by_configuration {
         let is_gone = match ConfigurationKey::new(namespace, name) {
@@ -95,7 +94,7 @@ pub fn plan(
     plans.sort_by_key(Vec::len);
     Plan {
         changes: plans.into_iter().flatten().collect(),
-        left_out,
+        problems,
     }
 }
 
@@ -114,7 +113,8 @@ impl Planner<'_> {
         all: &InstanceSet,
         planned: &mut Plan,
     ) {
-        let Plan { changes, left_out } = planned;
+        let changes = &mut planned.changes;
+        let mut nameless: Option<(usize, &str, String)> = None;
         let mut matched: BTreeMap<DeviceKey, &Instance> = BTreeMap::new();
         let mut unidentified: BTreeMap<&str, &Instance> = BTreeMap::new();
         for &instance in held {
@@ -168,17 +168,22 @@ impl Planner<'_> {
                         let created = self.create(&hash, reported, device);
                         changes.push(Change::Create(Box::new(created)));
                     } else {
-                        let (name, _) = self.name(key, DigestLength::Three);
-                        left_out.push(format!(
-                            "device {:?} of {} is not used: Instances of other devices have {name} and all longer names it could have; give it another id, or remove what makes up the others",
-                            abridge(&escape(&key.id), MAX_ID),
-                            self.configuration.key
-                        ));
+                        let first = || (0, key.id.as_str(), self.name(key, DigestLength::Three).0);
+                        nameless.get_or_insert_with(first).0 += 1;
                     }
                 }
                 (None, None) => {}
             }
         }
+        planned.problems = nameless
+            .map(|(devices, example, name)| Problem::NoFreeName {
+                configuration: self.configuration.key.clone(),
+                devices,
+                example: example.to_owned(),
+                name,
+            })
+            .into_iter()
+            .collect();
         for (key, instance) in &matched {
             if view.presence(key).is_gone() {
                 changes.extend(withdraw(self.node, instance));

@@ -25,10 +25,8 @@ impl Board {
         let configured: usize = configured
             .map(|one| one.problems.len() + one.invalid_details.len())
             .sum();
-        let cdi = self.offers.as_ref().map_or(0, |offers| {
-            let offers = offers.borrow();
-            offers.general.len() + offers.problems.values().map(Vec::len).sum::<usize>()
-        });
+        let offers = self.offers.as_ref();
+        let cdi = offers.map_or(0, |offers| offers.borrow().problems.len());
         let kubelet = self.kubelet.as_ref().map_or(0, |kubelet| {
             let slots = kubelet.slots.borrow();
             kubelet.plugins.borrow().problems.len() + slots.problems.len() + slots.refusals.len()
@@ -37,10 +35,7 @@ impl Board {
             ("machine", self.identity.problems.len()),
             ("handlers", handlers.problems.len() + refused),
             ("configurations", report.problems.len() + configured),
-            ("instances", {
-                let report = self.reconcile.borrow();
-                report.problems.len() + report.left_out.len()
-            }),
+            ("instances", self.reconcile.borrow().problems.len()),
             ("cdi", cdi),
             ("kubelet", kubelet),
         ])

@@ -4,6 +4,8 @@ use std::sync::Arc;
 
 use leafhost_core::instance::HeldSlots;
 use leafhost_core::ports::{Change, InstanceSet, InstanceStore, StoreError};
+use leafhost_core::problem::Problem;
+use leafhost_core::text::chain;
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -13,7 +15,6 @@ use crate::discovery::DeviceSnapshot;
 use crate::metrics::Metrics;
 use crate::plan::{Plan, Reservations, is_local_to, plan};
 use crate::wait::{Ended, until};
-use crate::words;
 
 /// After this many conflicts in a row the next attempt waits for the backoff.
 const CONFLICTS: u32 = 3;
@@ -21,18 +22,13 @@ const CONFLICTS: u32 = 3;
 /// The most changes of one write. Between two writes the plan is made anew if devices have changed.
 const BATCH: usize = 500;
 
-/// The most devices that are named as left out.
-const TOLD: usize = 20;
-
 /// How reconciling goes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ReconcileReport {
     /// Whether the Instances have once said what was found after Configurations and handlers had been read.
     pub done_once: bool,
-    /// What cannot be written, and the remedy.
-    pub problems: Vec<String>,
-    /// Devices that no Instance can stand for, and why.
-    pub left_out: Vec<String>,
+    /// What cannot be written, and devices for which no name is free.
+    pub problems: Vec<Problem>,
 }
 
 /// The task.
@@ -93,15 +89,15 @@ impl ReconcileTask {
     async fn reconcile(&mut self, shutdown: &CancellationToken) {
         let mut errors = Vec::new();
         let mut read = false;
-        let mut told = Vec::new();
+        let mut nameless = Vec::new();
         for _ in 0..CONFLICTS {
             let snapshot = Arc::clone(&self.devices.borrow_and_update());
             let instances = Arc::clone(&self.instances.borrow_and_update());
             read = snapshot.read && instances.complete;
             self.reservations.held = Arc::clone(&self.held.borrow());
-            let Plan { changes, left_out } =
+            let Plan { changes, problems } =
                 plan(&self.node, &snapshot, &instances, &self.reservations);
-            told = left_out;
+            nameless = problems;
             if changes.is_empty() {
                 errors.clear();
                 break;
@@ -121,7 +117,7 @@ impl ReconcileTask {
         // Not marked as seen: besides our own write it may have what another wrote since.
         let instances = Arc::clone(&self.instances.borrow());
         self.metrics.count_instances(&instances, &self.node);
-        self.conclude(read, &errors, told);
+        self.conclude(read, &errors, nameless);
     }
 
     /// Makes the changes, a batch after the other; returns what failed, and whether all were made. They are not when devices are
@@ -178,26 +174,16 @@ impl ReconcileTask {
         errors
     }
 
-    fn conclude(&mut self, read: bool, errors: &[StoreError], mut left_out: Vec<String>) {
-        let more = left_out.len().saturating_sub(TOLD);
-        left_out.truncate(TOLD);
-        if more > 0 {
-            left_out.push(format!("{more} more devices have no name that is free"));
-        }
-        let problems = match errors {
-            [] => Vec::new(),
-            [only] => vec![words::of(only)],
-            [first, rest @ ..] => vec![format!("{} (and {} more)", words::of(first), rest.len())],
-        };
-        if let Some(problem) = problems.first() {
+    fn conclude(&mut self, read: bool, errors: &[StoreError], mut problems: Vec<Problem>) {
+        let unwritten = errors.first().map(|error| Problem::InstancesNotWritten {
+            error: chain(error),
+            more: errors.len() - 1,
+        });
+        if let Some(problem) = &unwritten {
             self.failures = self.failures.saturating_add(1);
             self.retry = Some(Instant::now() + backoff::wait(self.failures));
             if backoff::is_told(self.failures.into()) {
-                tracing::warn!(
-                    problem,
-                    failures = self.failures,
-                    "Instances cannot be written"
-                );
+                tracing::warn!(%problem, failures = self.failures, "Instances cannot be written");
             }
         } else {
             if self.failures > 0 {
@@ -206,11 +192,12 @@ impl ReconcileTask {
             self.failures = 0;
             self.retry = None;
         }
+        let done = read && unwritten.is_none();
+        problems.extend(unwritten);
         self.report.send_if_modified(|held| {
             let new = ReconcileReport {
-                done_once: held.done_once || (read && problems.is_empty()),
+                done_once: held.done_once || done,
                 problems,
-                left_out,
             };
             let differs = *held != new;
             *held = new;

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use leafhost_core::instance::HeldSlots;
 use leafhost_core::ports::{InstanceSet, InstanceStore, ResourceLedger};
+use leafhost_core::problem::Problem;
 use leafhost_kubelet::Offers;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
@@ -108,8 +109,8 @@ pub struct SlotTask {
     unwritten: BTreeSet<String>,
     /// So many looks in a row told nothing.
     unanswered: u32,
-    problems: BTreeSet<String>,
-    look_problems: Vec<String>,
+    problems: BTreeSet<Problem>,
+    look_problems: Vec<Problem>,
     /// A kubelet runs without its socket.
     socket_missing: bool,
     /// Why no slot can be claimed, while that is so.

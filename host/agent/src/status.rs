@@ -6,6 +6,7 @@
 use leafhost_core::configuration::FieldProblem;
 use leafhost_core::instance::Instance;
 use leafhost_core::left_out::LeftOut;
+use leafhost_core::problem::Problem;
 use leafhost_core::session::Explanation;
 use serde::{Deserialize, Serialize};
 
@@ -30,7 +31,29 @@ pub struct Status {
     /// The kubelet and what it is offered; absent if it is offered nothing.
     pub kubelet: Option<KubeletView>,
     /// What concerns no single Configuration: broken files, folders that cannot be read, no udev, no root.
-    pub problems: Vec<String>,
+    pub problems: Vec<ProblemView>,
+}
+
+/// Something that is wrong.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ProblemView {
+    /// The reason, in CamelCase: for programs.
+    pub reason: String,
+    /// What is affected: `Configuration default/cameras`.
+    pub subject: String,
+    /// What is wrong, with the remedy: for people.
+    pub message: String,
+}
+
+impl From<&Problem> for ProblemView {
+    fn from(problem: &Problem) -> Self {
+        Self {
+            reason: problem.reason().to_owned(),
+            subject: problem.subject().to_string(),
+            message: problem.to_string(),
+        }
+    }
 }
 
 /// The kubelet of this machine.
@@ -48,7 +71,7 @@ pub struct KubeletView {
     /// The slots this node has, sorted by resource and device id.
     pub slots: Vec<SlotView>,
     /// What keeps devices from being offered or slots from coming back, with the remedy.
-    pub problems: Vec<String>,
+    pub problems: Vec<ProblemView>,
 }
 
 /// A resource the kubelet is offered.
@@ -137,8 +160,8 @@ pub struct ConfigurationView {
     pub devices: usize,
     /// How many of them are unhealthy or missing.
     pub unhealthy: usize,
-    /// What is wrong, in words.
-    pub problems: Vec<String>,
+    /// What is wrong.
+    pub problems: Vec<ProblemView>,
     /// What the handler says of the details.
     pub invalid_details: Vec<FieldProblem>,
     /// One entry a session.

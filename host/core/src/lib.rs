@@ -15,6 +15,7 @@ pub mod left_out;
 pub mod mounts;
 pub mod names;
 pub mod ports;
+pub mod problem;
 pub mod session;
 pub mod slot;
 pub mod text;

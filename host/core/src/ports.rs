@@ -8,7 +8,6 @@ use std::fmt::Debug;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use serde::Serialize;
 use tokio::sync::watch;
 
 use crate::configuration::{Configuration, FieldProblem};
@@ -19,20 +18,29 @@ use crate::session::{Property, Session, SessionSpec};
 use crate::text;
 
 /// Something an operator wrote that cannot be used.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SourceProblem {
     /// Where it is: a file, `cameras.yaml`; or an object, `ConfigMap leafhost/handlers`.
     pub source: String,
     /// The line, where it is known, from 1.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub line: Option<usize>,
     /// The field, such as `spec.capacity`; empty for the whole.
     pub path: String,
     /// What is wrong and what would be right; says so where an earlier version keeps serving.
     pub message: String,
     /// The Configuration it belongs to, where that much could be read.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub configuration: Option<ConfigurationKey>,
+}
+
+impl SourceProblem {
+    /// A problem of a whole file or object.
+    pub fn new(source: impl Into<String>, message: impl Into<String>) -> Self {
+        Self {
+            source: source.into(),
+            message: message.into(),
+            ..Self::default()
+        }
+    }
 }
 
 /// On one line, whatever the names of files and the texts in them are.

@@ -1,6 +1,7 @@
 //! Text that somebody else wrote, made fit to be shown: on one line, in the order in which it is read, bounded.
 
 use std::borrow::Cow;
+use std::error::Error;
 
 /// Whether `c` shows nothing, or changes what is shown around it: control characters, line and paragraph separators, what sets the
 /// direction, and what is invisible. A space is neither.
@@ -46,6 +47,18 @@ pub fn few<T: ToString>(names: impl IntoIterator<Item = T>, most: usize) -> Stri
         0 => first,
         more => format!("{first} and {more} more"),
     }
+}
+
+/// An error and its causes on one line, without what an error repeats of its cause.
+pub fn chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let causes = std::iter::successors(error.source(), |&cause| cause.source());
+    for cause in causes.map(ToString::to_string) {
+        if !text.contains(&cause) {
+            text = format!("{text}: {cause}");
+        }
+    }
+    text
 }
 
 /// The text with what is unprintable as `\n`, `\u{202e}` and the like.

@@ -1,5 +1,6 @@
 //! The endpoint as a client sees it.
 
+use leafhost_core::problem::Problem;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio_util::task::AbortOnDropHandle;
@@ -34,7 +35,12 @@ async fn start() -> Bench {
     };
     let board = Board {
         identity: Arc::new(Identity {
-            problems: vec!["x".repeat(1 << 20); 16],
+            problems: vec![
+                Problem::NoDeviceEvents {
+                    error: "x".repeat(1 << 20)
+                };
+                16
+            ],
             ..Identity::default()
         }),
         handlers: watch::channel(Arc::new(handlers)).1,
@@ -135,7 +141,12 @@ async fn while_no_slot_can_be_claimed_it_is_not_ready_and_says_why() {
         .send_modify(|report| report.done_once = true);
     for (why, status) in [(Some("the disk is full"), 503), (None, 200)] {
         bench.slots.send_replace(Arc::new(SlotReport {
-            unwritable: why.map(str::to_owned),
+            problems: why
+                .into_iter()
+                .map(|error| Problem::SlotsNotClaimed {
+                    error: error.to_owned(),
+                })
+                .collect(),
             ..SlotReport::default()
         }));
         let answer = get(bench.address, "/readyz").await;

@@ -164,7 +164,7 @@ async fn a_device_goes_all_the_way_and_is_seen_in_the_status() {
         (configuration.name.as_str(), configuration.devices),
         ("cams", 2)
     );
-    assert_eq!(configuration.problems, Vec::<String>::new());
+    assert_eq!(configuration.problems, []);
     assert_eq!(configuration.cdi_kind.as_deref(), Some("akri.sh/cams"));
 
     assert_eq!(bench.get("/healthz").await.0, 200);

@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use leafhost_core::device::{DeviceKey, Health};
-use leafhost_core::text::escape;
+use leafhost_core::names::ConfigurationKey;
+use leafhost_core::problem::Problem;
 
 use super::DeviceView;
 use crate::clock::later;
@@ -116,13 +117,8 @@ impl Bucket {
         wanted
     }
 
-    #[allow(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "it is a small number that is not negative"
-    )]
     fn room(&self) -> usize {
-        (self.most - self.taken).max(0.0) as usize
+        whole(self.most - self.taken)
     }
 
     /// When [`Self::pass`] has something to do although nothing has changed.
@@ -138,21 +134,24 @@ impl Bucket {
         self.strained.then_some(due)
     }
 
-    /// What waits, and why, in words for the operator.
-    pub fn problem(&self) -> Option<String> {
-        let waits = match (self.waiting.len(), self.waiting.keys().next()) {
-            (1, Some(key)) => format!("a change of {} waits", clip(&key.id)),
-            (count, Some(key)) => format!("{count} changes (such as of {}) wait", clip(&key.id)),
-            _ => "none waits now".to_owned(),
-        };
-        self.strained.then(|| {
-            format!(
-                "its devices come, go or change again and again: at most {} changes are passed on in an hour, {waits}; \
-                 make ids and values of the handler stable, or change the details",
-                self.most
-            )
+    /// Whether changes had to wait, and which.
+    pub fn problem(&self, configuration: &ConfigurationKey) -> Option<Problem> {
+        self.strained.then(|| Problem::DevicesUnstable {
+            configuration: configuration.clone(),
+            most: whole(self.most),
+            waiting: self.waiting.len(),
+            example: self.waiting.keys().next().map(|key| key.id.clone()),
         })
     }
+}
+
+#[allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "it is a small number that is not negative"
+)]
+fn whole(number: f64) -> usize {
+    number.max(0.0) as usize
 }
 
 /// A device as it stays for now: what it was, but not there if it is not, and ill if it is.
@@ -171,12 +170,6 @@ fn held(shown: &DeviceView, wanted: Option<&DeviceView>, now: Timestamp) -> Devi
         }
     }
     held
-}
-
-/// An id, quoted, as much as fits into a sentence.
-fn clip(id: &str) -> String {
-    let shown: String = id.chars().take(64).collect();
-    escape(&format!("{shown:?}")).into_owned()
 }
 
 #[cfg(test)]

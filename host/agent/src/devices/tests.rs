@@ -348,7 +348,8 @@ fn partial_answers_fill_a_session_up_to_its_devices_and_its_text() {
         session.fold(answer(Devices::Partial(fresh)), DEFAULTS, at(call));
     }
     assert_eq!(session.tracked().len(), 100);
-    let told = session.not_used().unwrap();
+    let key = crate::fakes::key("a");
+    let told = session.problem(&key, "a.wasm").unwrap().to_string();
     assert!(
         told.contains("7 devices beyond") && told.contains("limits.devices"),
         "{told}"

@@ -135,15 +135,13 @@ fn tell(trouble: &mut Trouble, id: &SessionId, session: &mut SourceSession, was_
         if !was_fine && trouble.is_told(&id.handler) {
             tracing::info!(%configuration, handler, source, "discovery works again");
         }
-        if session.told != session.not_used.is_some() {
-            session.told = session.not_used.is_some();
-            match &session.not_used {
-                Some(why) => {
-                    tracing::warn!(%configuration, handler, source, why, "not all devices of the handler are used");
-                }
-                None => {
-                    tracing::info!(%configuration, handler, source, "all devices of the handler are used again");
-                }
+        let problem = session.devices.problem(configuration, source);
+        if session.told != problem.is_some() {
+            session.told = problem.is_some();
+            if let Some(problem) = problem {
+                tracing::warn!(%configuration, handler, source, %problem, "not all devices of the handler are used");
+            } else {
+                tracing::info!(%configuration, handler, source, "all devices of the handler are used again");
             }
         }
     } else if backoff::is_told(view.failures) && trouble.is_told(&id.handler) {

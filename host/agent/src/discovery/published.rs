@@ -10,6 +10,7 @@ use leafhost_core::fault::FaultReason;
 use leafhost_core::left_out::LeftOut;
 use leafhost_core::names::ConfigurationKey;
 use leafhost_core::ports::{ConfiguredDiscovery, SourceProblem};
+use leafhost_core::problem::Problem;
 use leafhost_core::session::{CallStats, Explanation};
 
 use crate::clock::Boot;
@@ -121,8 +122,8 @@ pub struct HandlerReport {
 pub struct ConfigurationReport {
     /// The handler it names.
     pub handler: String,
-    /// What is wrong, in words.
-    pub problems: Vec<String>,
+    /// What is wrong.
+    pub problems: Vec<Problem>,
     /// What the handler says of the details.
     pub invalid_details: Vec<FieldProblem>,
     /// One entry a session, by source.

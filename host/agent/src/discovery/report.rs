@@ -1,9 +1,10 @@
-//! The course of discovery in words, for the status document.
+//! The report on discovery, for the status document.
 
 use std::sync::Arc;
 
 use leafhost_core::configuration::FieldProblem;
 use leafhost_core::names::ConfigurationKey;
+use leafhost_core::problem::Problem;
 
 use super::DiscoveryTask;
 use super::published::{ConfigurationReport, DiscoveryReport, HandlerReport};
@@ -60,17 +61,22 @@ impl DiscoveryTask {
             .collect();
         invalid.sort();
         invalid.dedup();
+        let key = &served.configured.configuration.key;
         let mut problems = Vec::new();
-        if let Err(FieldProblem { path, message }) = &served.configured.properties
-            && !self.is_told(&served.configured.configuration.key, path)
+        if let Err(field) = &served.configured.properties
+            && !self.is_told(key, &field.path)
         {
-            problems.push(format!("{path}: {message}; the handler is not called"));
+            problems.push(Problem::PropertyUnavailable {
+                configuration: key.clone(),
+                field: field.clone(),
+            });
         }
-        problems.extend(self.handler_problem(served.handler()));
-        problems.extend(self.source_problems(served));
-        let sessions = served.sessions.values();
-        problems.extend(sessions.filter_map(|session| session.not_used.clone()));
-        problems.extend(served.bucket.problem());
+        problems.extend(self.handler_problem(key, served.handler()));
+        problems.extend(self.source_problems(key, served));
+        for (source, session) in &served.sessions {
+            problems.extend(session.devices.problem(key, source));
+        }
+        problems.extend(served.bucket.problem(key));
         ConfigurationReport {
             handler: served.handler().to_owned(),
             problems,
@@ -90,58 +96,48 @@ impl DiscoveryTask {
         told.any(|problem| problem.configuration.as_ref() == Some(key) && problem.path == path)
     }
 
-    fn handler_problem(&self, name: &str) -> Option<String> {
+    fn handler_problem(&self, key: &ConfigurationKey, name: &str) -> Option<Problem> {
         let entries: Vec<&HandlerKey> = self
             .registry
             .keys()
             .filter(|key| key.name == name)
             .collect();
-        if let Some(removed) = entries
+        let (configuration, handler) = (key.clone(), name.to_owned());
+        let retry = entries
             .iter()
             .find_map(|key| match self.registry.phase(key) {
                 Some((Phase::Removed { retry }, _)) => Some(retry),
                 _ => None,
-            })
-        {
-            let registered = entries.iter().any(|key| self.registry.is_registered(key));
-            return (!registered).then(|| {
-                format!(
-                    "handler {name:?} failed for too long and was removed; it is tried again at {removed}, or at once when its file is replaced"
-                )
             });
-        }
         if !entries.is_empty() {
-            return None;
+            let registered = entries.iter().any(|key| self.registry.is_registered(key));
+            return retry
+                .filter(|_| !registered)
+                .map(|retry| Problem::HandlerRemoved {
+                    configuration,
+                    handler,
+                    retry,
+                });
         }
         if !self.handler_set.complete {
-            return Some(format!("handler {name:?} is not loaded yet"));
+            return Some(Problem::HandlerLoading {
+                configuration,
+                handler,
+            });
         }
-        let mut names: Vec<&str> = self.registry.keys().map(|key| key.name.as_str()).collect();
-        names.dedup();
-        let refused: Vec<&str> = self
-            .handler_set
-            .sources
-            .iter()
-            .filter(|(_, loaded)| loaded.handler.is_none())
-            .map(|(source, _)| source.as_str())
-            .collect();
-        let mut remedy = if names.is_empty() {
-            "there is none at all; add its .wasm file to the handlers".to_owned()
-        } else {
-            format!(
-                "there are {}; correct the name or add the handler's .wasm file",
-                names.join(", ")
-            )
-        };
-        if !refused.is_empty() {
-            remedy = format!("{remedy} ({} did not load)", refused.join(", "));
-        }
-        Some(format!(
-            "spec.discoveryHandler.name: no handler is named {name:?}; {remedy}"
-        ))
+        let mut known: Vec<String> = self.registry.keys().map(|key| key.name.clone()).collect();
+        known.dedup();
+        let refused = self.handler_set.sources.iter();
+        let refused = refused.filter(|(_, loaded)| loaded.handler.is_none());
+        Some(Problem::HandlerNotFound {
+            configuration,
+            handler,
+            known,
+            refused: refused.map(|(source, _)| source.clone()).collect(),
+        })
     }
 
-    fn source_problems(&self, served: &Served) -> Vec<String> {
+    fn source_problems(&self, key: &ConfigurationKey, served: &Served) -> Vec<Problem> {
         let handler = served.handler();
         let serving = self.serving.iter().filter(|(key, _)| key.name == handler);
         let (newcomers, trusted): (Vec<_>, Vec<_>) = serving
@@ -149,25 +145,27 @@ impl DiscoveryTask {
             .partition(|(_, standing)| standing.newcomer);
         let mut problems = Vec::new();
         if trusted.len() > 1 {
-            let sources: Vec<&str> = trusted.iter().map(|(key, _)| key.source.as_str()).collect();
-            problems.push(format!(
-                "handler {handler:?} comes from {}: each of them gets this Configuration's properties, credentials included; remove what is not wanted",
-                sources.join(" and "),
-            ));
+            problems.push(Problem::HandlerAmbiguous {
+                configuration: key.clone(),
+                handler: handler.to_owned(),
+                sources: trusted.iter().map(|(key, _)| key.source.clone()).collect(),
+            });
         }
-        for (key, _) in newcomers {
-            let (source, first) = (&key.source, served.first.as_deref().unwrap_or_default());
-            problems.push(format!(
-                "handler {handler:?} comes from {source}, too, which was accepted after {first}: it gets none of this Configuration's properties, and adds only devices that {first} does not have, once that has answered; remove it, or write `name: {handler}` into its grants file if it is to be trusted as {first} is",
-            ));
+        for (newcomer, _) in newcomers {
+            problems.push(Problem::SourceNotTrusted {
+                configuration: key.clone(),
+                handler: handler.to_owned(),
+                source_name: newcomer.source.clone(),
+                first: served.first.clone().unwrap_or_default(),
+            });
         }
         for lost in &served.lost {
-            let (loser, winner, example) = (&lost.loser, &lost.winner, &lost.example);
-            problems.push(match lost.devices {
-                1 => format!("device {example:?} of {loser} is not used, because {winner} has it, too"),
-                devices => format!(
-                    "{devices} devices of {loser} (such as {example:?}) are not used, because {winner} has them, too"
-                ),
+            problems.push(Problem::DevicesDuplicated {
+                configuration: key.clone(),
+                loser: lost.loser.clone(),
+                winner: lost.winner.clone(),
+                devices: lost.devices,
+                example: lost.example.clone(),
             });
         }
         problems

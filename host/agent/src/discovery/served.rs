@@ -62,9 +62,7 @@ pub(super) struct SourceSession {
     pub invalid: Vec<FieldProblem>,
     /// What the last call failed of, if it was a fault.
     pub fault: Option<String>,
-    /// What of its answers is not used, and why.
-    pub not_used: Option<String>,
-    /// Whether the log has it.
+    /// Whether the log says that not all its devices are used.
     pub told: bool,
     pub view: Arc<SessionReport>,
 }
@@ -246,12 +244,12 @@ impl Served {
             Some(old) => self.bucket.pass(&old.devices, devices, now),
             None => devices,
         };
-        let problem = self.bucket.problem();
+        let configuration = &self.configured.configuration.key;
+        let problem = self.bucket.problem(configuration);
         if self.told != problem.is_some() {
             self.told = problem.is_some();
-            let configuration = &self.configured.configuration.key;
             if let Some(problem) = problem {
-                tracing::warn!(%configuration, problem, "not all changes are passed on");
+                tracing::warn!(%configuration, %problem, "not all changes are passed on");
             } else {
                 tracing::info!(%configuration, "all changes are passed on again");
             }
@@ -376,7 +374,6 @@ impl SourceSession {
                     view.left_out_dropped = discovery.left_out.more;
                 }
                 taken.differs = self.devices.fold(discovery, grace, now);
-                self.not_used = self.devices.not_used();
             }
             Outcome::InvalidDetails(problems) => {
                 view.result = CallResult::InvalidDetails;

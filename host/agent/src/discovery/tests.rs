@@ -150,7 +150,11 @@ impl Bench {
         let key = key(configuration);
         wait_for(&self.report, |report| {
             let view = report.configurations.get(&key);
-            view.is_some_and(|view| view.problems.iter().any(|problem| problem.contains(words)))
+            view.is_some_and(|view| {
+                view.problems
+                    .iter()
+                    .any(|problem| problem.to_string().contains(words))
+            })
         })
         .await;
     }
@@ -234,7 +238,7 @@ async fn devices_stay_while_offline_go_at_the_removal_and_come_back_with_the_ret
     pass(2).await;
     bench.statuses(&["udev.wasm: Removed"]).await;
     bench.has("a", &[]).await;
-    bench.problem("a", "tried again at").await;
+    bench.problem("a", "calls it again at").await;
     assert!(
         !udev.say("a", complete(&[local("1")])),
         "its session has ended"

@@ -2,12 +2,13 @@
 
 use jiff::Timestamp;
 use leafhost_core::device::Device;
-use leafhost_core::ports::LoadError;
+use leafhost_core::ports::{LoadError, SourceProblem};
 
 use super::*;
 use crate::devices::DeviceView;
 use crate::fakes::{FakeHandler, configured, key};
 use crate::presence::Absent;
+use crate::status::ProblemView;
 
 #[derive(Default)]
 struct Parts {
@@ -23,7 +24,7 @@ struct Parts {
 fn document(parts: Parts) -> Status {
     let board = Board {
         identity: Arc::new(Identity {
-            problems: vec!["no udev".to_owned()],
+            problems: vec![Problem::NoPodman],
             ..Identity::default()
         }),
         handlers: watch::channel(Arc::new(parts.handlers)).1,
@@ -145,10 +146,8 @@ fn properties_of_many_mebibytes_are_left_out_and_that_is_said() {
             (&*spec.configuration_name, spec.device_usage.len()),
             ("cams", 1)
         );
-        let told = status
-            .problems
-            .iter()
-            .any(|problem| problem.contains("left out here"));
+        let mut problems = status.problems.iter();
+        let told = problems.any(|problem| problem.reason == "StatusTruncated");
         assert_eq!(told, left_out);
         assert!(serde_json::to_vec(&status).unwrap().len() < 10 << 20);
     }
@@ -187,10 +186,18 @@ fn a_configuration_whose_resource_the_kubelet_does_not_get_says_so() {
         kubelet: Some(kubelet),
         ..Parts::default()
     });
-    let problems = status.configurations.iter().map(|one| one.problems.clone());
-    let problems: Vec<_> = problems.collect();
-    let told = "pods do not get akri.sh/a: cannot make the socket (EMFILE)".to_owned();
+    let problems: Vec<_> = status
+        .configurations
+        .iter()
+        .map(|one| messages(&one.problems))
+        .collect();
+    let told = "pods do not get akri.sh/a: cannot make the socket (EMFILE)";
     assert_eq!(problems, [vec![told], vec![]]);
+}
+
+fn messages(problems: &[ProblemView]) -> Vec<&str> {
+    let problems = problems.iter();
+    problems.map(|problem| problem.message.as_str()).collect()
 }
 
 fn problem(source: &str, configuration: Option<&str>) -> SourceProblem {
@@ -219,12 +226,22 @@ fn a_problem_is_shown_where_it_belongs() {
         ..HandlerSet::default()
     };
     let reconcile = ReconcileReport {
-        problems: vec!["cannot write".to_owned()],
+        problems: vec![Problem::InstancesNotWritten {
+            error: "cannot write".to_owned(),
+            more: 0,
+        }],
         ..ReconcileReport::default()
     };
     let offers = OfferReport {
-        general: vec!["cannot read /etc/cdi".to_owned()],
-        problems: BTreeMap::from([(key("a"), vec!["is no CDI class".to_owned()])]),
+        problems: vec![
+            Problem::InvalidCdiClass {
+                configuration: key("a"),
+            },
+            Problem::CdiSpecNotWritten {
+                configuration: None,
+                error: "cannot read /etc/cdi".to_owned(),
+            },
+        ],
         ..OfferReport::default()
     };
     let status = document(Parts {
@@ -235,9 +252,8 @@ fn a_problem_is_shown_where_it_belongs() {
         ..Parts::default()
     });
     assert_eq!(
-        status.problems,
+        messages(&status.problems)[1..],
         [
-            "no udev",
             "x.wasm:3: spec.capacity: is 0, must be 1 to 1000",
             "c.yaml:3: spec.capacity: is 0, must be 1 to 1000",
             "cannot write",
@@ -247,23 +263,26 @@ fn a_problem_is_shown_where_it_belongs() {
     let shown: Vec<_> = status
         .configurations
         .iter()
-        .map(|view| (view.name.as_str(), view.problems.clone()))
+        .map(|view| {
+            let problems = view.problems.iter();
+            let reasons: Vec<_> = problems.map(|problem| problem.reason.as_str()).collect();
+            (view.name.as_str(), reasons)
+        })
         .collect();
     assert_eq!(
         shown,
         [
-            (
-                "a",
-                vec![
-                    "a.yaml:3: spec.capacity: is 0, must be 1 to 1000".to_owned(),
-                    "is no CDI class".to_owned()
-                ]
-            ),
-            (
-                "b",
-                vec!["b.yaml:3: spec.capacity: is 0, must be 1 to 1000".to_owned()]
-            ),
+            ("a", vec!["InvalidSource", "InvalidCdiClass"]),
+            ("b", vec!["InvalidSource"]),
         ]
+    );
+    assert_eq!(
+        status.configurations[0].problems[0],
+        ProblemView {
+            reason: "InvalidSource".to_owned(),
+            subject: "Configuration default/a".to_owned(),
+            message: "a.yaml:3: spec.capacity: is 0, must be 1 to 1000".to_owned(),
+        }
     );
 }
 
@@ -321,13 +340,19 @@ fn hardware_found_by_two_configurations_is_named_in_both() {
     let shown: Vec<_> = status
         .configurations
         .iter()
-        .map(|view| (view.devices, view.unhealthy, view.problems.join("|")))
+        .map(|view| {
+            (
+                view.devices,
+                view.unhealthy,
+                messages(&view.problems).join("|"),
+            )
+        })
         .collect();
     assert_eq!(
         shown,
         [
-            (2, 0, "device \"cam\" is the hardware \"usb-1\", which default/b (as \"video0\") found, too: it may be handed out twice".to_owned()),
-            (1, 1, "device \"video0\" is the hardware \"usb-1\", which default/a (as \"cam\") found, too: it may be handed out twice".to_owned()),
+            (2, 0, "1 device was found by other Configurations, too: \"cam\" is the hardware \"usb-1\", which default/b found; it may be handed out twice".to_owned()),
+            (1, 1, "1 device was found by other Configurations, too: \"video0\" is the hardware \"usb-1\", which default/a found; it may be handed out twice".to_owned()),
         ]
     );
 }
@@ -344,19 +369,11 @@ fn hardware_that_everybody_finds_is_told_in_few_words() {
         configurations: names.iter().map(|name| devices(name, &found)).collect(),
         ..DeviceSnapshot::default()
     };
-    let texts = found_twice(&snapshot);
-    assert_eq!(texts.len(), 40);
-    for told in texts.values() {
-        let words: usize = told.iter().map(String::len).sum();
-        assert!(told.len() == 21 && words < 5_000, "{told:?}");
-    }
-    let first = &texts[&key("c00")];
+    let problems: Vec<_> = found_twice(&snapshot).collect();
+    assert_eq!(problems.len(), 40);
     assert_eq!(
-        (first[0].as_str(), first[20].as_str()),
-        (
-            "device \"00\" is the hardware \"00\", which default/c01 (as \"00\"), default/c02 (as \"00\"), default/c03 (as \"00\") \
-             and 36 more found, too: it may be handed out twice",
-            "30 more devices are hardware that other Configurations found, too"
-        )
+        problems[0].to_string(),
+        "50 devices were found by other Configurations, too: \"00\" is the hardware \"00\", which default/c01, default/c02, default/c03 \
+         and 36 more found; it may be handed out twice"
     );
 }

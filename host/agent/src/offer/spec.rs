@@ -6,6 +6,7 @@ use leafhost_cdi::{ContainerEdits, Device as CdiDevice, DeviceNode, Mount, Spec}
 use leafhost_core::device::{Device, DeviceKey};
 use leafhost_core::names::{ConfigurationKey, GROUP, is_cdi_class};
 use leafhost_core::ports::InstanceSet;
+use leafhost_core::problem::Problem;
 
 use super::handout::Handout;
 use crate::discovery::{ConfigurationDevices, DeviceSnapshot};
@@ -22,7 +23,7 @@ pub struct Wanted {
     /// By class: the Configuration and its spec, nothing if it has no device.
     pub specs: BTreeMap<String, (ConfigurationKey, Option<Spec>)>,
     /// What keeps a Configuration from being offered.
-    pub problems: BTreeMap<ConfigurationKey, Vec<String>>,
+    pub problems: Vec<Problem>,
 }
 
 /// What should lie in the folder, given what does.
@@ -43,35 +44,29 @@ pub fn wanted(
     for (key, view) in configurations {
         let class = key.name();
         if !is_cdi_class(class) {
-            wanted.problem(
-                key,
-                format!("metadata.name {class:?} can be no CDI class, so the devices are not offered to container runtimes; a name of two or more letters, digits, '.' and '-' that begins with a letter and ends with a letter or digit can"),
-            );
+            wanted.problems.push(Problem::InvalidCdiClass {
+                configuration: key.clone(),
+            });
         } else if let Some((first, _)) = wanted.specs.get(class) {
-            let text = format!(
-                "has the CDI kind {GROUP}/{class}, as {first} has, which is older; rename one of them"
-            );
-            wanted.problem(key, text);
+            wanted.problems.push(Problem::NameTaken {
+                configuration: key.clone(),
+                owner: first.clone(),
+                consumer: "container runtimes",
+            });
         } else {
             let held = held.remove(key).unwrap_or_default();
             let (spec, over) = spec(class, view, &held.hashes, published.get(class));
             if over > 0 {
-                let text = format!(
-                    "{over} devices are not offered to container runtimes: its CDI spec would have more than {} MiB; give the devices fewer or shorter properties, or split the Configuration",
-                    MAX_SPEC >> 20
-                );
-                wanted.problem(key, text);
+                wanted.problems.push(Problem::CdiSpecTooLarge {
+                    configuration: key.clone(),
+                    devices: over,
+                    mebibytes: MAX_SPEC >> 20,
+                });
             }
             wanted.specs.insert(class.to_owned(), (key.clone(), spec));
         }
     }
     wanted
-}
-
-impl Wanted {
-    fn problem(&mut self, key: &ConfigurationKey, text: String) {
-        self.problems.entry(key.clone()).or_default().push(text);
-    }
 }
 
 type Hashes<'a> = BTreeMap<DeviceKey, &'a str>;

@@ -131,7 +131,7 @@ async fn a_conflict_is_met_by_looking_again() {
     idle().await;
     assert_eq!(bench.store.names(), ["cams-8120fe"]);
     assert_eq!(bench.store.calls(), 3);
-    assert_eq!(bench.report.borrow().problems, Vec::<String>::new());
+    assert_eq!(bench.report.borrow().problems, []);
 }
 
 #[tokio::test(start_paused = true)]
@@ -150,10 +150,8 @@ async fn a_store_that_cannot_be_written_is_shown_and_tried_again_with_backoff() 
     bench.see(&["foo0", "foo1"]);
     let report = wait_for(&bench.report, |report| !report.problems.is_empty()).await;
     assert_eq!(
-        report.problems,
-        [
-            "cannot write Instance default/cams-8120fe: the folder is read-only; make it writable (and 1 more)"
-        ]
+        report.problems[0].to_string(),
+        "cannot write Instance default/cams-8120fe: the folder is read-only; make it writable (and 1 more)"
     );
     assert!(!report.done_once);
     tokio::time::sleep(Duration::from_mins(10)).await;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leafhost_core::ports::StoreError;
+use leafhost_core::text::chain;
 use leafhost_kubelet::{Incarnation, Refusal};
 use tokio::time::{Instant, timeout};
 
@@ -16,7 +17,6 @@ use super::queue::{QUEUE, Request};
 use super::release::SOON;
 use super::submounts;
 use super::unit::{Unit, resource_name};
-use crate::words;
 
 /// PodResources is asked for so long while an allocation waits.
 const ASK: Duration = Duration::from_secs(2);
@@ -335,7 +335,7 @@ fn refused(error: &StoreError) -> Refusal {
             format!("another node was quicker: slots of Instance {key} were claimed meanwhile")
         }
         StoreError::Unavailable { .. } => {
-            format!("the claim cannot be written: {}", words::of(error))
+            format!("the claim cannot be written: {}", chain(error))
         }
     })
 }

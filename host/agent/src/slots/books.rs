@@ -7,6 +7,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use leafhost_core::problem::Problem;
+use leafhost_core::text::chain;
 use leafhost_kubelet::books::{Checkpoint, Listed, PodResources, pod_exists, read_checkpoint};
 use leafhost_kubelet::{DevicePlugins, Incarnation};
 use tokio::sync::watch;
@@ -72,7 +74,7 @@ impl KubeletBooks {
         let path = self.root.join("device-plugins/kubelet_internal_checkpoint");
         match spawn_blocking(move || read_checkpoint(&path)).await {
             Ok(Ok(checkpoint)) => Ok(checkpoint),
-            Ok(Err(error)) => Err(crate::words::of(&error)),
+            Ok(Err(error)) => Err(chain(&error)),
             Err(_) => Err(
                 "reading the kubelet's checkpoint panicked; this is a bug, see the log".to_owned(),
             ),
@@ -174,6 +176,10 @@ impl KubeletBooks {
     }
 }
 
+fn unavailable(error: String) -> Problem {
+    Problem::KubeletUnavailable { error }
+}
+
 #[async_trait]
 impl Books for KubeletBooks {
     async fn look(&self, uids: BTreeSet<String>, open: BTreeSet<Unit>) -> Look {
@@ -189,15 +195,15 @@ impl Books for KubeletBooks {
             }
             Err(error) => {
                 if incarnation.is_some() {
-                    problems.push(crate::words::of(&error));
+                    problems.push(unavailable(chain(&error)));
                 }
                 (None, BTreeSet::new())
             }
         };
         let checkpoint = match self.check(listed.as_ref(), &open).await {
             Ok(checkpoint) => checkpoint,
-            Err(problem) => {
-                problems.push(problem);
+            Err(error) => {
+                problems.push(unavailable(error));
                 None
             }
         };
@@ -227,10 +233,9 @@ impl Books for KubeletBooks {
             problems,
         };
         if look.is_socket_missing() {
-            look.problems.push(format!(
-                "{} is missing although the kubelet runs, so no new resource can be offered to it: restart the kubelet",
-                self.root.join(SOCKET).display()
-            ));
+            look.problems.push(Problem::KubeletSocketMissing {
+                socket: self.root.join(SOCKET),
+            });
         }
         look
     }

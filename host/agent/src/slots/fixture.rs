@@ -10,6 +10,7 @@ use leafhost_core::device::{Device, DeviceNode};
 use leafhost_core::instance::Instance;
 use leafhost_core::names::ConfigurationKey;
 use leafhost_core::ports::InstanceSet;
+use leafhost_core::problem::Problem;
 use leafhost_kubelet::Incarnation;
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -286,7 +287,9 @@ impl Books for Kubelet {
         if state.is_mute || state.number.is_none() {
             seen.listed = None;
             seen.problems
-                .extend(state.number.map(|_| "it is mute".to_owned()));
+                .extend(state.number.map(|_| Problem::KubeletUnavailable {
+                    error: "it is mute".to_owned(),
+                }));
         }
         seen
     }

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
+use leafhost_core::problem::Problem;
 use leafhost_kubelet::Incarnation;
 use tokio::time::Instant;
 
@@ -49,7 +50,7 @@ pub struct Look {
     /// By pod uid, whether the pod is still on this node; what cannot be told is not here.
     pub alive: BTreeMap<String, bool>,
     /// What could not be looked at, and the remedy.
-    pub problems: Vec<String>,
+    pub problems: Vec<Problem>,
 }
 
 /// The kubelet's checkpoint.

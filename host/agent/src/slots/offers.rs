@@ -11,6 +11,7 @@ use leafhost_core::configuration::{MAX_CAPACITY, Resources};
 use leafhost_core::device::Device;
 use leafhost_core::instance::{Instance, InstanceKey};
 use leafhost_core::names::{ConfigurationKey, DigestLength, device_hash};
+use leafhost_core::problem::Problem;
 use leafhost_core::slot::{slot_id, slot_number};
 use leafhost_kubelet::{Devices, Health, Incarnation, Offers, ResourceName};
 
@@ -89,7 +90,7 @@ struct Computed {
     list: Arc<Devices>,
     has_free: bool,
     /// The name of its resource, or why it can have none.
-    name: Result<ResourceName, String>,
+    name: Result<ResourceName, Problem>,
 }
 
 /// What of a hold shows in a list.
@@ -133,7 +134,7 @@ pub struct Offered {
     /// Names that were not offered before.
     pub new_names: BTreeSet<String>,
     /// What is not offered, and why.
-    pub problems: BTreeSet<String>,
+    pub problems: BTreeSet<Problem>,
     /// The lists that are not of one Instance.
     own: BTreeMap<String, Arc<Devices>>,
 }
@@ -321,16 +322,17 @@ impl Offerer {
             }
         }
         if full > 0 {
-            offered.problems.insert(format!(
-                "{full} of {all} Instances have no resource of their own, because a node gets at most {}; their Configurations' resources have them (--instance-resources)",
-                limits.live
-            ));
+            offered.problems.insert(Problem::TooManyResources {
+                over: full,
+                all,
+                most: limits.live,
+            });
         }
         if worn > 0 {
-            offered.problems.insert(format!(
-                "{worn} Instances have no resource of their own, because this node has offered {} names already and its Node object forgets none; their Configurations' resources have them. Devices that get new ids again and again use them up",
-                known.len()
-            ));
+            offered.problems.insert(Problem::ResourceNamesExhausted {
+                over: worn,
+                names: known.len(),
+            });
         }
         let is_same = chosen.len() == self.offered.len()
             && chosen.iter().all(|(name, _)| self.offered.contains(*name));
@@ -405,9 +407,10 @@ impl Computed {
     }
 }
 
-fn checked(resource: String) -> Result<ResourceName, String> {
-    ResourceName::new(resource).map_err(|error| {
-        format!("{error}: it is not offered to the kubelet; give the Configuration a shorter name")
+fn checked(resource: String) -> Result<ResourceName, Problem> {
+    ResourceName::new(resource.clone()).map_err(|error| Problem::InvalidResourceName {
+        resource,
+        error: error.to_string(),
     })
 }
 

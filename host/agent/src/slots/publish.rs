@@ -1,9 +1,9 @@
 //! What the slot task publishes: lists for the kubelet, held slots for the plan, a report for people.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use leafhost_core::text;
+use leafhost_core::problem::Problem;
+use leafhost_core::text::chain;
 use leafhost_kubelet::Incarnation;
 
 use super::SlotTask;
@@ -12,14 +12,10 @@ use super::holds::Holds;
 use super::offers::{self, Limits};
 use super::report::{SlotReport, SlotView};
 use super::view::Owners;
-use crate::words;
-
-/// So many slots are named in one sentence.
-const NAMED: usize = 10;
 
 impl SlotTask {
     /// What a kubelet that was restarted has no record of.
-    fn lost(&self, kubelet: Option<Incarnation>) -> impl Iterator<Item = String> {
+    fn lost(&self, kubelet: Option<Incarnation>) -> impl Iterator<Item = Problem> {
         let (mut lost, mut doubtful) = (Vec::new(), Vec::new());
         for hold in self.holds.by_unit.values() {
             if hold.holder.is_lost() {
@@ -29,18 +25,10 @@ impl SlotTask {
                 doubtful.push(hold.slot.clone());
             }
         }
-        let lost = (!lost.is_empty()).then(|| {
-            format!(
-                "the kubelet has lost its record of slots whose pods are still there, and nobody else gets them: {}; replace those pods, and do not restart the agent before",
-                text::few(&lost, NAMED)
-            )
-        });
-        let doubtful = (!doubtful.is_empty()).then(|| {
-            format!(
-                "the kubelet, which was restarted, has no record of slots that this node had before: {}; they are not offered until nobody was seen to have them for {} s (--slot-grace)",
-                text::few(&doubtful, NAMED),
-                self.config.grace.as_secs()
-            )
+        let lost = (!lost.is_empty()).then_some(Problem::SlotRecordLost { slots: lost });
+        let doubtful = (!doubtful.is_empty()).then(|| Problem::SlotRecordMissing {
+            slots: doubtful,
+            grace_seconds: self.config.grace.as_secs(),
         });
         lost.into_iter().chain(doubtful)
     }
@@ -75,7 +63,7 @@ impl SlotTask {
         let offered = self
             .offerer
             .offer(context, self.unwritable.is_none(), &self.known, limits);
-        let mut problems: BTreeSet<String> = offered.problems;
+        let mut problems = offered.problems;
         // A name counts once a kubelet may have put it into the Node object.
         if !offered.new_names.is_empty() && kubelet.is_some() {
             self.known.extend(offered.new_names.iter().cloned());
@@ -85,7 +73,9 @@ impl SlotTask {
             // What is offered without being written down is only forgotten over a restart.
             match self.ledger.add(self.unwritten.clone()).await {
                 Ok(()) => self.unwritten.clear(),
-                Err(error) => drop(problems.insert(words::of(&error))),
+                Err(error) => drop(problems.insert(Problem::LedgerNotWritten {
+                    error: chain(&error),
+                })),
             }
         }
         let offers = &offered.offers;
@@ -106,13 +96,13 @@ impl SlotTask {
         problems.extend(self.problems.iter().cloned());
         problems.extend(self.look_problems.iter().cloned());
         problems.extend(withdrawn(&self.holds, &self.owners));
-        let unwritable = self.unwritable.as_ref().map(|unwritable| {
-            format!(
-                "slots cannot be claimed, so no free one is offered until that is possible again: {}",
-                unwritable.problem
-            )
-        });
-        problems.extend(unwritable.iter().cloned());
+        problems.extend(
+            self.unwritable
+                .as_ref()
+                .map(|unwritable| Problem::SlotsNotClaimed {
+                    error: unwritable.problem.clone(),
+                }),
+        );
         problems.extend(self.lost(kubelet));
         let slots = self
             .holds
@@ -128,7 +118,6 @@ impl SlotTask {
             slots,
             socket_missing: self.socket_missing,
             problems: problems.into_iter().collect(),
-            unwritable,
             refusals: self.refusals.views(),
         };
         self.report.send_if_modified(|old| {
@@ -142,15 +131,11 @@ impl SlotTask {
 }
 
 /// The pods that have a slot of an Instance that is withdrawn: its device is gone, as a rule.
-fn withdrawn(holds: &Holds, owners: &Owners) -> Option<String> {
+fn withdrawn(holds: &Holds, owners: &Owners) -> Option<Problem> {
     let gone = holds.by_unit.values();
     let gone = gone.filter(|hold| hold.stored.is_none() && hold.owner(owners).is_none());
-    let mut held = gone
+    let slots: Vec<String> = gone
         .filter_map(|hold| Some(format!("{} ({})", hold.slot, hold.holder.words()?)))
-        .peekable();
-    held.peek()?;
-    Some(format!(
-        "pods have slots of Instances that are withdrawn: {}; where the device is gone their containers cannot be started again: bring it back, or delete the pod",
-        text::few(held, NAMED)
-    ))
+        .collect();
+    (!slots.is_empty()).then_some(Problem::InstanceWithdrawn { slots })
 }

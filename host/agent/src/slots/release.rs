@@ -5,14 +5,15 @@ use std::time::Duration;
 
 use leafhost_core::instance::Edit;
 use leafhost_core::ports::Change;
+use leafhost_core::problem::Problem;
 use leafhost_core::slot::DeviceUsage;
+use leafhost_core::text::chain;
 use tokio::time::Instant;
 
 use super::SlotTask;
 use super::hold::Reason;
 use super::look::Look;
 use super::unit::{Unit, unit_of};
-use crate::words;
 
 /// After an event the books are looked at a little later: the events of one pod come together.
 pub(super) const SOON: Duration = Duration::from_millis(150);
@@ -52,7 +53,7 @@ impl SlotTask {
     pub(super) async fn see(&mut self, look: &Look) {
         for problem in &look.problems {
             if !self.look_problems.contains(problem) {
-                tracing::warn!(problem, "a look at the kubelet found a problem");
+                tracing::warn!(%problem, "a look at the kubelet found a problem");
             }
         }
         self.look_problems.clone_from(&look.problems);
@@ -133,7 +134,7 @@ impl SlotTask {
                 }
                 // It is tried again at the next look.
                 Err(error) => {
-                    tracing::warn!(slot, problem = words::of(&error), "slot cannot be released");
+                    tracing::warn!(slot, problem = chain(&error), "slot cannot be released");
                 }
             }
         }
@@ -154,7 +155,12 @@ impl SlotTask {
             if hold.stored.is_some() || unit_there.as_ref() != Some(unit) {
                 continue;
             }
-            match instance.spec.device_usage.get(&hold.slot).map_or("", String::as_str) {
+            match instance
+                .spec
+                .device_usage
+                .get(&hold.slot)
+                .map_or("", String::as_str)
+            {
                 "" => changes.push(Change::Update {
                     key: instance.key(),
                     uid: instance.metadata.uid.clone(),
@@ -164,20 +170,27 @@ impl SlotTask {
                         new: hold.usage.clone(),
                     }],
                 }),
-                other => drop(self.problems.insert(format!(
-                    "slot {} is held by {} ({unit}) and claimed by {other:?}: delete that pod, or the one of the claim",
-                    hold.slot,
-                    hold.holder
-                        .words()
-                        .unwrap_or_else(|| "a pod that was just given it".to_owned())
-                ))),
+                other => drop(
+                    self.problems.insert(Problem::SlotClaimedTwice {
+                        slot: hold.slot.clone(),
+                        holder: hold
+                            .holder
+                            .words()
+                            .unwrap_or_else(|| "a pod that was just given it".to_owned()),
+                        unit: unit.to_string(),
+                        claim: other.to_owned(),
+                    }),
+                ),
             }
         }
         if !changes.is_empty() {
             let results = self.store.apply(changes).await;
             self.learn(&results);
             for error in results.into_iter().filter_map(Result::err) {
-                self.problems.insert(words::of(&error));
+                self.problems.insert(Problem::InstancesNotWritten {
+                    error: chain(&error),
+                    more: 0,
+                });
             }
             self.refresh();
         }

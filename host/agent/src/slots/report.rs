@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
+use leafhost_core::problem::Problem;
 
 use super::unit::Unit;
 
@@ -14,9 +15,7 @@ pub struct SlotReport {
     /// Whether a kubelet runs of which no registration socket is there.
     pub socket_missing: bool,
     /// What keeps devices from being offered or slots from coming back, with the remedy.
-    pub problems: Vec<String>,
-    /// Why no slot can be claimed, with the remedy.
-    pub unwritable: Option<String>,
+    pub problems: Vec<Problem>,
     /// By resource, what was refused since its last allocation that was granted, for a while.
     pub refusals: BTreeMap<String, RefusalView>,
 }

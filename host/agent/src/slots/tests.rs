@@ -136,7 +136,8 @@ impl Rig {
     }
 
     fn problems(&self) -> Vec<String> {
-        self.report.borrow().problems.clone()
+        let report = self.report.borrow();
+        report.problems.iter().map(ToString::to_string).collect()
     }
 }
 

@@ -6,11 +6,12 @@ use std::time::Duration;
 use jiff::Timestamp;
 use leafhost_core::instance::InstanceKey;
 use leafhost_core::ports::{Change, InstanceSet, StoreError};
+use leafhost_core::text::chain;
 use tokio::time::Instant;
 
 use super::SlotTask;
 use super::report::RefusalView;
-use crate::{backoff, words};
+use crate::backoff;
 
 /// While nothing can be written, that is tried at least so often.
 const LONGEST: Duration = Duration::from_secs(10);
@@ -97,7 +98,7 @@ impl SlotTask {
         };
         let before = self.unwritable.as_ref();
         let failures = before.map_or(0, |before| before.failures).saturating_add(1);
-        let problem = words::of(error);
+        let problem = chain(error);
         if before.is_none() {
             tracing::warn!(problem, "slots cannot be claimed, so none is offered");
         }

@@ -8,6 +8,7 @@ use leafhost_core::device::{Device, DeviceKey, Health};
 use leafhost_core::instance::{Instance, InstanceKey};
 use leafhost_core::names::ConfigurationKey;
 use leafhost_core::ports::{ConfiguredDiscovery, InstanceSet};
+use leafhost_core::problem::Problem;
 
 use crate::discovery::DeviceSnapshot;
 use crate::presence::Presence;
@@ -20,7 +21,7 @@ pub struct Owners {
     /// By the name of the Configuration.
     pub configurations: BTreeMap<String, ConfigurationKey>,
     /// What is not offered, and why.
-    pub problems: BTreeSet<String>,
+    pub problems: BTreeSet<Problem>,
 }
 
 impl Owners {
@@ -62,21 +63,25 @@ impl Owners {
                         .configurations
                         .insert(key.name().to_owned(), key.clone()),
                 ),
-                Some(older) => drop(owners.problems.insert(format!(
-                    "Configuration {key} has the name of {older}, which is older: its devices are not offered to the kubelet; rename one of them"
-                ))),
+                Some(older) => drop(owners.problems.insert(Problem::NameTaken {
+                    configuration: key.clone(),
+                    owner: older.clone(),
+                    consumer: "the kubelet",
+                })),
             }
         }
         ours.sort();
         for (_, key) in ours {
             if owners.configurations.contains_key(&key.name) {
-                owners.problems.insert(format!(
-                    "Instance {key} has the name of a Configuration, so it is not offered to the kubelet by itself; rename the Configuration"
-                ));
+                owners.problems.insert(Problem::InstanceNameTaken {
+                    instance: key,
+                    owner: "a Configuration".to_owned(),
+                });
             } else if let Some(older) = owners.instances.get(&key.name) {
-                owners.problems.insert(format!(
-                    "Instance {key} has the name of {older}, which is older: it is not offered to the kubelet; rename one of the Configurations"
-                ));
+                owners.problems.insert(Problem::InstanceNameTaken {
+                    owner: older.to_string(),
+                    instance: key,
+                });
             } else {
                 owners.instances.insert(key.name.clone(), key);
             }

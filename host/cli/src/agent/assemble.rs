@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
 use leafhost_agent::{Agent, AgentConfig, KubeletConfig, Ports};
+use leafhost_core::problem::Problem;
 use leafhost_files::{Places, Standalone};
 use leafhost_net::Network;
 use leafhost_udev::Monitor;
@@ -29,7 +30,7 @@ pub async fn agent(
     };
     let home = Standalone::open(places, &settings.node).await?;
     let (runtime, mut problems) = start_runtime(settings).await?;
-    problems.extend(home.problems().iter().map(ToString::to_string));
+    problems.extend(home.problems().iter().cloned().map(Problem::InvalidSource));
     let socket = socket::bind(&settings.state_dir, settings.socket_group.as_ref());
     let socket = socket.inspect_err(|error| {
         // What there is is served all the same.
@@ -68,7 +69,7 @@ pub async fn agent(
 }
 
 /// The runtime, and what this machine lacks.
-async fn start_runtime(settings: &Settings) -> Result<(Arc<Runtime>, Vec<String>)> {
+async fn start_runtime(settings: &Settings) -> Result<(Arc<Runtime>, Vec<Problem>)> {
     let settings = settings.clone();
     let started = tokio::task::spawn_blocking(move || {
         let events =

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use leafhost_core::problem::Problem;
 use leafhost_net::Network;
 use leafhost_udev::{Group, Monitor};
 
@@ -48,37 +49,28 @@ impl Machine {
         }
     }
 
-    /// One line for everything that is missing.
-    pub fn problems(&self) -> Vec<String> {
+    /// Everything that is missing.
+    pub fn problems(&self) -> Vec<Problem> {
         let mut problems = Vec::new();
         match &self.events {
-            Some(Err(error)) => problems.push(format!(
-                "cannot receive device events ({error}): the agent calls handlers that wait for them every minute instead"
-            )),
-            Some(Ok(Group::Kernel)) => problems.push(
-                "no udevd in this network namespace: devices have no ID_* properties and no tags, and the agent receives only the kernel's own events; install udev, or run the agent in the host's network namespace"
-                    .to_owned(),
-            ),
+            Some(Err(error)) => problems.push(Problem::NoDeviceEvents {
+                error: error.clone(),
+            }),
+            Some(Ok(Group::Kernel)) => problems.push(Problem::NoUdevd),
             Some(Ok(_)) | None => {}
         }
-        if let Some(error) = &self.no_network {
-            problems.push(format!(
-                "cannot list the network interfaces ({error}): handlers with the grant `network` reach nothing; let the agent open netlink sockets (AF_NETLINK)"
-            ));
+        if let Some(error) = self.no_network.clone() {
+            problems.push(Problem::NoNetworkInterfaces { error });
         }
         if let Some(dir) = &self.cdi_dir {
             if !self.is_root && dir != Path::new(SYSTEM_CDI) {
-                problems.push(format!(
-                    "not root: the agent writes CDI specs to {}, where container runtimes do not look by default; start it as root, or give podman --cdi-spec-dir",
-                    dir.display()
-                ));
+                problems.push(Problem::NotRoot {
+                    cdi_dir: dir.clone(),
+                });
             }
             // Where the kubelet gives devices to pods, podman is not needed.
             if self.podman.is_none() && !self.has_kubelet {
-                problems.push(
-                    "no podman on the PATH: the agent writes CDI specs anyway; install podman 4.1 or newer to use them"
-                        .to_owned(),
-                );
+                problems.push(Problem::NoPodman);
             }
         }
         problems
@@ -99,7 +91,7 @@ mod tests {
             podman: Some("/usr/bin/podman".into()),
             has_kubelet: false,
         };
-        assert_eq!(machine.problems(), Vec::<String>::new());
+        assert_eq!(machine.problems(), Vec::new());
     }
 
     #[test]
@@ -112,7 +104,9 @@ mod tests {
             podman: None,
             has_kubelet: false,
         };
-        let problems = machine.problems().join("\n");
+        let problems = machine.problems();
+        let problems: Vec<_> = problems.iter().map(ToString::to_string).collect();
+        let problems = problems.join("\n");
         for words in [
             "not permitted",
             "no netlink",
@@ -132,11 +126,11 @@ mod tests {
             has_kubelet: true,
             ..Machine::default()
         };
-        assert_eq!(machine.problems(), Vec::<String>::new());
+        assert_eq!(machine.problems(), Vec::new());
     }
 
     #[test]
     fn without_cdi_neither_podman_nor_root_is_needed() {
-        assert_eq!(Machine::default().problems(), Vec::<String>::new());
+        assert_eq!(Machine::default().problems(), Vec::new());
     }
 }

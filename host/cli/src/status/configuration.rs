@@ -72,7 +72,12 @@ pub fn lines(
         "CDI kind",
         view.cdi_kind.as_deref().unwrap_or("none is written"),
     );
-    out.list("Problems", Tone::Bad, &view.problems);
+    let problems: Vec<String> = view
+        .problems
+        .iter()
+        .map(|problem| problem.message.clone())
+        .collect();
+    out.list("Problems", Tone::Bad, &problems);
     let refused: Vec<String> = view
         .invalid_details
         .iter()

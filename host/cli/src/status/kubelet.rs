@@ -56,9 +56,9 @@ pub fn problems(status: &Status) -> Vec<String> {
     let mut problems: Vec<String> = kubelet
         .problems
         .iter()
+        .map(|problem| problem.message.clone())
         // The overview's line says so: a machine without a kubelet is fine.
         .filter(|problem| kubelet.present || !problem.starts_with("no kubelet here: "))
-        .cloned()
         .collect();
     let mut troubled = kubelet
         .resources

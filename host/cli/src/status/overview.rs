@@ -23,8 +23,12 @@ pub fn lines(
     if let Some(line) = kubelet::hint(status) {
         lines.push(paint.apply(Tone::Faint, &line));
     }
-    for problem in status.problems.iter().chain(&kubelet::problems(status)) {
-        let problem = crate::terminal::escape(problem);
+    let problems = status
+        .problems
+        .iter()
+        .map(|problem| problem.message.clone());
+    for problem in problems.chain(kubelet::problems(status)) {
+        let problem = crate::terminal::escape(&problem);
         let width = size.map_or(usize::MAX, |size| size.width.saturating_sub(2));
         for (number, line) in wrap(&problem, width).iter().enumerate() {
             let mark = if number == 0 { "!" } else { " " };

@@ -128,7 +128,8 @@ fn number(count: usize) -> u64 {
 }
 
 fn configuration_note(configuration: &ConfigurationView) -> Cell {
-    let mut notes = configuration.problems.clone();
+    let problems = configuration.problems.iter();
+    let mut notes: Vec<String> = problems.map(|problem| problem.message.clone()).collect();
     notes.extend(configuration.invalid_details.iter().map(|problem| {
         if problem.path.is_empty() {
             format!("discoveryDetails: {}", problem.message)

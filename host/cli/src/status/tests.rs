@@ -8,12 +8,19 @@ use crate::terminal::Size;
 
 mod kubelet;
 
-use leafhost_agent::status::{ConfigurationView, HandlerView, SessionView};
+use leafhost_agent::status::{ConfigurationView, HandlerView, ProblemView, SessionView};
 
 const NOW: &str = "2026-01-01T12:00:00Z";
 
 fn now() -> Timestamp {
     NOW.parse().unwrap()
+}
+
+fn problem(message: &str) -> ProblemView {
+    ProblemView {
+        message: message.to_owned(),
+        ..ProblemView::default()
+    }
 }
 
 fn mk_instance(configuration: &str, hash: &str, spec: &serde_json::Value) -> serde_json::Value {
@@ -93,14 +100,14 @@ fn mk_status() -> Status {
                 name: "t".into(),
                 namespace: "lab".into(),
                 handler: "cam".into(),
-                problems: vec!["its name is no CDI class".into()],
+                problems: vec![problem("its name is no CDI class")],
                 invalid_details: vec![FieldProblem::new("items[0]", "must be a number")],
                 ..ConfigurationView::default()
             },
         ],
         instances: instances.into(),
         kubelet: None,
-        problems: vec!["no udev: device events do not wake handlers".into()],
+        problems: vec![problem("no udev: device events do not wake handlers")],
     }
 }
 
@@ -208,7 +215,7 @@ fn mk_size(height: usize) -> Size {
 #[test]
 fn a_long_problem_is_wrapped_on_a_terminal() {
     let mut status = mk_status();
-    status.problems = vec!["word ".repeat(30).trim_end().to_owned()];
+    status.problems = vec![problem("word ".repeat(30).trim_end())];
     let lines = overview::lines(&status, now(), Paint::PLAIN, Some(mk_size(40))).unwrap();
     assert!(lines[2].starts_with("! word") && lines[3].starts_with("  word"));
     assert!(lines[2..4].iter().all(|line| line.chars().count() <= 80));

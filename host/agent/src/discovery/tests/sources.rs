@@ -22,7 +22,7 @@ async fn two_sources_of_a_handler_both_serve_and_the_warning_names_them() {
     bench
         .problem(
             "a",
-            "device \"x\" of 2.wasm is not used, because 1.wasm has it",
+            "device \"x\" of 2.wasm is not used, because 1.wasm has the same",
         )
         .await;
     one.say("a", fault());
@@ -244,10 +244,7 @@ async fn a_source_under_a_new_name_takes_over_from_the_old_one() {
     })
     .await;
     let report = Arc::clone(&bench.report.borrow());
-    assert_eq!(
-        report.configurations[&key("a")].problems,
-        Vec::<String>::new()
-    );
+    assert_eq!(report.configurations[&key("a")].problems, []);
 }
 
 #[tokio::test(start_paused = true)]

@@ -59,11 +59,7 @@ async fn the_checkpoint_tells_units_pods_and_the_slots_behind_them() {
         .look(BTreeSet::from(["u3".to_owned()]), BTreeSet::new())
         .await;
     assert_eq!((look.incarnation, &look.listed), (None, &None));
-    assert_eq!(
-        look.problems,
-        Vec::<String>::new(),
-        "no kubelet is no problem"
-    );
+    assert_eq!(look.problems, Vec::new(), "no kubelet is no problem");
     let checked = look.checkpoint.unwrap();
     assert!(!checked.fresh);
     let units: Vec<_> = checked.entries.keys().map(ToString::to_string).collect();
@@ -110,7 +106,7 @@ async fn a_kubelet_is_known_before_the_device_plugins_have_looked_for_it() {
     // PodResources is elsewhere and does not answer.
     assert!(!look.is_answer());
     assert!(
-        look.problems[0].contains("PodResources"),
+        look.problems[0].to_string().contains("PodResources"),
         "{:?}",
         look.problems
     );
@@ -129,7 +125,7 @@ async fn nothing_is_concluded_from_a_checkpoint_that_cannot_be_read_or_is_missin
     let look = books(&root).look(BTreeSet::new(), BTreeSet::new()).await;
     assert_eq!(look.checkpoint, None);
     assert!(
-        look.problems[0].contains("checkpoint"),
+        look.problems[0].to_string().contains("checkpoint"),
         "{:?}",
         look.problems
     );

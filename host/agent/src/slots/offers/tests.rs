@@ -288,7 +288,7 @@ fn a_node_gets_so_many_instance_resources_and_the_used_ones_first() {
         9,
         "all can be had"
     );
-    let problem = offered.problems.first().unwrap();
+    let problem = offered.problems.first().unwrap().to_string();
     assert!(
         problem.starts_with("6 of 10 ") && problem.contains("--instance-resources"),
         "{problem}"
@@ -320,7 +320,7 @@ fn a_node_gets_so_many_instance_resources_and_the_used_ones_first() {
         offered
             .problems
             .iter()
-            .any(|problem| problem.contains("offered 6 names already")),
+            .any(|problem| problem.to_string().contains("offered 6 names already")),
         "{:?}",
         offered.problems
     );
@@ -337,7 +337,7 @@ fn a_name_the_kubelet_refuses_is_named_and_the_rest_is_offered() {
     assert_eq!(list(&offered, &long), format!("{long}-0+"));
     assert_eq!(list(&offered, "cams-a"), "cams-a-0+");
     assert_eq!(offered.offers.len(), 3);
-    let problem = offered.problems.first().unwrap();
+    let problem = offered.problems.first().unwrap().to_string();
     assert!(
         problem.contains("at most 63") && problem.contains("shorter name"),
         "{problem}"
@@ -362,6 +362,7 @@ fn of_two_namespaces_with_one_name_the_older_is_offered() {
     assert!(
         problems
             .iter()
+            .map(ToString::to_string)
             .all(|problem| problem.contains("second/cams") && problem.contains("rename")),
         "{problems:?}"
     );
@@ -381,6 +382,7 @@ fn a_configuration_that_is_named_like_an_instance_has_the_name() {
         problems
             .first()
             .unwrap()
+            .to_string()
             .contains("Instance default/cams-a has the name of a Configuration"),
         "{problems:?}"
     );

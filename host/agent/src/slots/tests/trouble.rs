@@ -16,12 +16,15 @@ async fn while_nothing_can_be_written_free_ids_are_unhealthy_and_it_is_told() {
     assert_eq!(rig.listed("cams-a"), "cams-a-0+ cams-a-1- cams-a-2-");
     assert_eq!(rig.listed("cams"), "cams-0-");
     let report = Arc::clone(&rig.report.borrow());
-    let told = report.unwritable.clone().unwrap();
+    let [problem] = report.problems.as_slice() else {
+        panic!("{report:?}");
+    };
+    assert_eq!(problem.reason(), "SlotsNotClaimed");
+    let told = problem.to_string();
     assert!(
         told.contains("the folder is read-only; make it writable"),
         "{told}"
     );
-    assert_eq!(report.problems, [told]);
     // It is tried again, ever more seldom.
     for (seconds, calls) in [(60, 6..=14), (600, 60..=81)] {
         let before = rig.store.calls();
@@ -32,7 +35,6 @@ async fn while_nothing_can_be_written_free_ids_are_unhealthy_and_it_is_told() {
     *rig.store.broken.lock().unwrap() = false;
     pass(11).await;
     assert_eq!(rig.listed("cams-a"), "cams-a-0+ cams-a-1+ cams-a-2+");
-    assert_eq!(rig.report.borrow().unwritable, None);
     assert_eq!(rig.problems(), Vec::<String>::new());
     let calls = rig.store.calls();
     pass(600).await;

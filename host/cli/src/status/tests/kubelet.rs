@@ -91,7 +91,7 @@ fn the_overview_says_how_it_goes_with_the_kubelet() {
         (
             of(|kubelet| {
                 kubelet.present = false;
-                kubelet.problems = vec!["no kubelet here: the folder is missing".into()];
+                kubelet.problems = vec![problem("no kubelet here: the folder is missing")];
             }),
             vec![
                 "kubelet: none at /var/lib/kubelet; the agent offers devices as soon as one runs there (another folder: --kubelet-dir)",
@@ -101,7 +101,7 @@ fn the_overview_says_how_it_goes_with_the_kubelet() {
             of(|kubelet| {
                 kubelet.present = false;
                 kubelet.socket_missing = true;
-                kubelet.problems = vec!["kubelet.sock is missing: restart it".into()];
+                kubelet.problems = vec![problem("kubelet.sock is missing: restart it")];
             }),
             vec![
                 "kubelet: /var/lib/kubelet, running without its registration socket",
@@ -112,7 +112,7 @@ fn the_overview_says_how_it_goes_with_the_kubelet() {
             of(|kubelet| {
                 kubelet.present = false;
                 kubelet.resources.clear();
-                kubelet.problems = vec!["cannot look at it: run as root".into()];
+                kubelet.problems = vec![problem("cannot look at it: run as root")];
             }),
             vec![
                 "kubelet: none at /var/lib/kubelet; the agent offers devices as soon as one runs there (another folder: --kubelet-dir)",

@@ -1,0 +1,401 @@
+//! What is wrong now and needs an operator: a reason, the object that is affected, and a message with the remedy.
+//!
+//! The parts of the agent publish these values. Text is made where it is shown.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use jiff::Timestamp;
+
+use crate::configuration::FieldProblem;
+use crate::instance::InstanceKey;
+use crate::names::{ConfigurationKey, GROUP};
+use crate::ports::SourceProblem;
+use crate::text::{clean, few};
+
+/// The most names in one message.
+const NAMED: usize = 10;
+
+/// What is wrong. The name of a variant is the reason, in the form of the reasons of Kubernetes conditions and Events.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, thiserror::Error, strum::IntoStaticStr)]
+#[allow(missing_docs, reason = "each message explains its fields")]
+pub enum Problem {
+    // Of this machine.
+    #[error(
+        "cannot receive device events ({error}): the agent calls handlers that wait for them every minute instead"
+    )]
+    NoDeviceEvents { error: String },
+    #[error(
+        "no udevd in this network namespace: devices have no ID_* properties and no tags, and the agent receives only the kernel's own events; install udev, or run the agent in the host's network namespace"
+    )]
+    NoUdevd,
+    #[error(
+        "cannot list the network interfaces ({error}): handlers with the grant `network` reach nothing; let the agent open netlink sockets (AF_NETLINK)"
+    )]
+    NoNetworkInterfaces { error: String },
+    #[error(
+        "not root: the agent writes CDI specs to {}, where container runtimes do not look by default; start it as root, or give podman --cdi-spec-dir",
+        cdi_dir.display()
+    )]
+    NotRoot { cdi_dir: PathBuf },
+    #[error(
+        "no podman on the PATH: the agent writes CDI specs anyway; install podman 4.1 or newer to use them"
+    )]
+    NoPodman,
+
+    // Of what operators write.
+    #[error("{0}")]
+    InvalidSource(SourceProblem),
+    #[error("{}: {}; the handler is not called", field.path, field.message)]
+    PropertyUnavailable {
+        configuration: ConfigurationKey,
+        field: FieldProblem,
+    },
+    #[error(
+        "{configuration} has the name of {owner}, which is older: its devices are not offered to {consumer}; rename one of them"
+    )]
+    NameTaken {
+        configuration: ConfigurationKey,
+        owner: ConfigurationKey,
+        consumer: &'static str,
+    },
+    #[error(
+        "Instance {instance} has the name of {owner}, which is offered to the kubelet instead; rename a Configuration"
+    )]
+    InstanceNameTaken {
+        instance: InstanceKey,
+        owner: String,
+    },
+
+    // Of handlers and their answers.
+    #[error("handler {handler:?} is not loaded yet")]
+    HandlerLoading {
+        configuration: ConfigurationKey,
+        handler: String,
+    },
+    #[error(
+        "spec.discoveryHandler.name: no handler is named {handler:?}; {}{}",
+        add(known),
+        not_loaded(refused)
+    )]
+    HandlerNotFound {
+        configuration: ConfigurationKey,
+        handler: String,
+        known: Vec<String>,
+        refused: Vec<String>,
+    },
+    #[error(
+        "handler {handler:?} failed for too long and was removed; the agent calls it again at {retry}, or at once when its file is replaced"
+    )]
+    HandlerRemoved {
+        configuration: ConfigurationKey,
+        handler: String,
+        retry: Timestamp,
+    },
+    #[error(
+        "handler {handler:?} comes from {}: each of them gets this Configuration's properties, credentials included; remove what is not wanted",
+        sources.join(" and ")
+    )]
+    HandlerAmbiguous {
+        configuration: ConfigurationKey,
+        handler: String,
+        sources: Vec<String>,
+    },
+    #[error(
+        "handler {handler:?} comes from {source_name}, too, which was accepted after {first}: it gets none of this Configuration's properties, and adds only devices that {first} does not have, once that has answered; remove it, or write `name: {handler}` into its grants file if it is to be trusted as {first} is"
+    )]
+    SourceNotTrusted {
+        configuration: ConfigurationKey,
+        handler: String,
+        source_name: String,
+        first: String,
+    },
+    #[error("{} of {loser} {} not used, because {winner} has the same", some(*devices, example), is_or_are(*devices))]
+    DevicesDuplicated {
+        configuration: ConfigurationKey,
+        loser: String,
+        winner: String,
+        devices: usize,
+        example: String,
+    },
+    #[error(
+        "{source_name} found {over} devices beyond its limit of {most} devices with {mebibytes} MiB of text; they are not used; `limits.devices` in the grants raises their number"
+    )]
+    TooManyDevices {
+        configuration: ConfigurationKey,
+        source_name: String,
+        over: usize,
+        most: usize,
+        mebibytes: usize,
+    },
+    #[error(
+        "handler output is unstable: at most {most} changes of devices are passed on in an hour, {waiting} wait{}; make ids and values of the handler stable, or change the details",
+        such_as(example.as_deref())
+    )]
+    DevicesUnstable {
+        configuration: ConfigurationKey,
+        most: usize,
+        waiting: usize,
+        example: Option<String>,
+    },
+    #[error(
+        "{} found by other Configurations, too: {} is the hardware {}, which {} found; it may be handed out twice",
+        if *devices == 1 { "1 device was".to_owned() } else { format!("{devices} devices were") },
+        quoted(example),
+        quoted(hardware),
+        few(others, 3)
+    )]
+    HardwareShared {
+        configuration: ConfigurationKey,
+        devices: usize,
+        example: String,
+        hardware: String,
+        others: Vec<String>,
+    },
+    #[error(
+        "{} {} not used: Instances of other devices have {name} and all longer names it could have; give it another id, or remove what makes up the others",
+        some(*devices, example),
+        is_or_are(*devices)
+    )]
+    NoFreeName {
+        configuration: ConfigurationKey,
+        devices: usize,
+        example: String,
+        name: String,
+    },
+
+    // Of Instances and the state of the agent.
+    #[error("{error}{}", and_more(*more))]
+    InstancesNotWritten { error: String, more: usize },
+    #[error(
+        "slots cannot be claimed, so no free one is offered until that is possible again: {error}"
+    )]
+    SlotsNotClaimed { error: String },
+    #[error("{error}")]
+    LedgerNotWritten { error: String },
+    #[error(
+        "the Instances' properties and attributes are left out here, because they have {mebibytes} MiB: the Instances themselves have them"
+    )]
+    StatusTruncated { mebibytes: usize },
+
+    // Of what container runtimes are offered.
+    #[error(
+        "metadata.name {:?} can be no CDI class, so the devices are not offered to container runtimes; a name of two or more letters, digits, '.' and '-' that begins with a letter and ends with a letter or digit can",
+        configuration.name()
+    )]
+    InvalidCdiClass { configuration: ConfigurationKey },
+    #[error(
+        "{devices} devices are not offered to container runtimes: the CDI spec {GROUP}/{} would have more than {mebibytes} MiB; give the devices fewer or shorter properties, or split the Configuration",
+        configuration.name()
+    )]
+    CdiSpecTooLarge {
+        configuration: ConfigurationKey,
+        devices: usize,
+        mebibytes: usize,
+    },
+    #[error("{error}")]
+    CdiSpecNotWritten {
+        /// Nothing if the folder as a whole is concerned.
+        configuration: Option<ConfigurationKey>,
+        error: String,
+    },
+
+    // Of the kubelet.
+    #[error("{error}")]
+    KubeletUnavailable { error: String },
+    #[error(
+        "{} is missing although the kubelet runs, so no new resource can be offered to it: restart the kubelet",
+        socket.display()
+    )]
+    KubeletSocketMissing { socket: PathBuf },
+    #[error("pods do not get {resource}: {error}")]
+    ResourceFailed {
+        configuration: ConfigurationKey,
+        resource: String,
+        error: String,
+    },
+    #[error("{error}: it is not offered to the kubelet; give the Configuration a shorter name")]
+    InvalidResourceName { resource: String, error: String },
+    #[error(
+        "{over} of {all} Instances have no resource of their own, because a node gets at most {most}; their Configurations' resources have them (--instance-resources)"
+    )]
+    TooManyResources {
+        over: usize,
+        all: usize,
+        most: usize,
+    },
+    #[error(
+        "{over} Instances have no resource of their own, because this node has offered {names} names already and its Node object forgets none; their Configurations' resources have them. Devices that get new ids again and again use them up"
+    )]
+    ResourceNamesExhausted { over: usize, names: usize },
+    #[error(
+        "slot {slot} is held by {holder} ({unit}) and claimed by {claim:?}: delete that pod, or the one of the claim"
+    )]
+    SlotClaimedTwice {
+        slot: String,
+        holder: String,
+        unit: String,
+        claim: String,
+    },
+    #[error(
+        "pods have slots of Instances that are withdrawn: {}; where the device is gone their containers cannot be started again: bring it back, or delete the pod",
+        few(slots, NAMED)
+    )]
+    InstanceWithdrawn { slots: Vec<String> },
+    #[error(
+        "the kubelet has lost its record of slots whose pods are still there, and nobody else gets them: {}; replace those pods, and do not restart the agent before",
+        few(slots, NAMED)
+    )]
+    SlotRecordLost { slots: Vec<String> },
+    #[error(
+        "the kubelet, which was restarted, has no record of slots that this node had before: {}; they are not offered until nobody was seen to have them for {grace_seconds} s (--slot-grace)",
+        few(slots, NAMED)
+    )]
+    SlotRecordMissing {
+        slots: Vec<String>,
+        grace_seconds: u64,
+    },
+}
+
+/// The object that a problem affects.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Subject<'a> {
+    /// The machine the agent runs on.
+    Node,
+    /// A Configuration.
+    Configuration(&'a ConfigurationKey),
+    /// An Instance.
+    Instance(&'a InstanceKey),
+    /// A file, or an object that operators write.
+    Source(&'a str),
+    /// A resource of the kubelet.
+    Resource(&'a str),
+}
+
+impl fmt::Display for Subject<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Node => f.write_str("Node"),
+            Self::Configuration(key) => write!(f, "Configuration {key}"),
+            Self::Instance(key) => write!(f, "Instance {key}"),
+            Self::Source(source) => write!(f, "source {source}"),
+            Self::Resource(resource) => write!(f, "resource {resource}"),
+        }
+    }
+}
+
+impl Problem {
+    /// The reason: stable, in CamelCase.
+    pub fn reason(&self) -> &'static str {
+        self.into()
+    }
+
+    /// The object that is affected.
+    pub fn subject(&self) -> Subject<'_> {
+        match self {
+            Self::InvalidSource(problem) => match &problem.configuration {
+                Some(configuration) => Subject::Configuration(configuration),
+                None => Subject::Source(&problem.source),
+            },
+            Self::PropertyUnavailable { configuration, .. }
+            | Self::NameTaken { configuration, .. }
+            | Self::HandlerLoading { configuration, .. }
+            | Self::HandlerNotFound { configuration, .. }
+            | Self::HandlerRemoved { configuration, .. }
+            | Self::HandlerAmbiguous { configuration, .. }
+            | Self::SourceNotTrusted { configuration, .. }
+            | Self::DevicesDuplicated { configuration, .. }
+            | Self::TooManyDevices { configuration, .. }
+            | Self::DevicesUnstable { configuration, .. }
+            | Self::HardwareShared { configuration, .. }
+            | Self::NoFreeName { configuration, .. }
+            | Self::InvalidCdiClass { configuration }
+            | Self::CdiSpecTooLarge { configuration, .. }
+            | Self::ResourceFailed { configuration, .. }
+            | Self::CdiSpecNotWritten {
+                configuration: Some(configuration),
+                ..
+            } => Subject::Configuration(configuration),
+            Self::InstanceNameTaken { instance, .. } => Subject::Instance(instance),
+            Self::InvalidResourceName { resource, .. } => Subject::Resource(resource),
+            _ => Subject::Node,
+        }
+    }
+}
+
+fn add(known: &[String]) -> String {
+    if known.is_empty() {
+        return "there is none at all; add its .wasm file to the handlers".to_owned();
+    }
+    format!(
+        "there are {}; correct the name or add the handler's .wasm file",
+        known.join(", ")
+    )
+}
+
+fn not_loaded(refused: &[String]) -> String {
+    if refused.is_empty() {
+        return String::new();
+    }
+    format!(" ({} did not load)", refused.join(", "))
+}
+
+fn some(devices: usize, example: &str) -> String {
+    match devices {
+        1 => format!("device {}", quoted(example)),
+        _ => format!("{devices} devices (such as {})", quoted(example)),
+    }
+}
+
+/// An id of a device, as much of it as fits into a sentence.
+fn quoted(id: &str) -> String {
+    format!("\"{}\"", clean(id, 64))
+}
+
+fn is_or_are(devices: usize) -> &'static str {
+    if devices == 1 { "is" } else { "are" }
+}
+
+fn such_as(example: Option<&str>) -> String {
+    example.map_or_else(String::new, |id| format!(" (such as of {})", quoted(id)))
+}
+
+fn and_more(more: usize) -> String {
+    match more {
+        0 => String::new(),
+        _ => format!(" (and {more} more)"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_problem_has_a_reason_a_subject_and_a_message() {
+        let configuration = ConfigurationKey::new("default", "cams").unwrap();
+        let problem = Problem::HandlerNotFound {
+            configuration: configuration.clone(),
+            handler: "udve".into(),
+            known: vec!["debugEcho".into(), "udev".into()],
+            refused: vec!["x.wasm".into()],
+        };
+        assert_eq!(problem.reason(), "HandlerNotFound");
+        assert_eq!(problem.subject().to_string(), "Configuration default/cams");
+        assert_eq!(
+            problem.to_string(),
+            "spec.discoveryHandler.name: no handler is named \"udve\"; there are debugEcho, udev; correct the name or add the handler's .wasm file (x.wasm did not load)"
+        );
+        let source = |configuration| {
+            Problem::InvalidSource(SourceProblem {
+                source: "a.yaml".into(),
+                configuration,
+                ..SourceProblem::default()
+            })
+        };
+        assert_eq!(source(None).subject(), Subject::Source("a.yaml"));
+        let problem = source(Some(configuration.clone()));
+        assert_eq!(problem.subject(), Subject::Configuration(&configuration));
+        assert_eq!(Problem::NoPodman.subject(), Subject::Node);
+    }
+}
