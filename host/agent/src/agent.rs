@@ -18,20 +18,20 @@ use tokio_util::sync::CancellationToken;
 
 use crate::admin::{self, Admin, Listener};
 use crate::clock::Clock;
-use crate::discovery::{self, DiscoveryConfig, DiscoveryTask};
+use crate::discovery::{DiscoveryConfig, DiscoveryTask};
 use crate::document::{Board, Identity};
 use crate::loader::LoaderTask;
 use crate::metrics::Metrics;
 use crate::offer::OfferTask;
 use crate::problems;
 use crate::reconcile::ReconcileTask;
+use crate::slots::SlotPorts;
 
 mod kubelet;
 mod tasks;
 
 pub use kubelet::KubeletConfig;
 
-use kubelet::KubeletSide;
 use tasks::Tasks;
 
 /// How the agent runs.
@@ -128,50 +128,33 @@ pub enum Error {
 pub struct Agent {
     /// Held, because a source may end with its last owner.
     configurations: Arc<dyn ConfigurationSource>,
-    loader: LoaderTask,
-    discovery: DiscoveryTask,
-    reconcile: ReconcileTask,
-    offer: Option<OfferTask>,
-    kubelet: Option<KubeletSide>,
+    tasks: Tasks,
     board: Board,
-    metrics: Arc<Metrics>,
-    listener: Option<TcpListener>,
-    socket: Option<UnixListener>,
-    metrics_listener: Option<TcpListener>,
-    lost_log_lines: fn() -> u64,
 }
 
 impl Agent {
     /// Puts the parts together. Nothing runs, and nothing is read or written yet.
     pub fn build(config: AgentConfig, ports: Ports) -> Result<Self, Error> {
-        let AgentConfig {
-            node,
-            version,
-            mode,
-            cdi_dir,
-            kubelet,
-            handler_eviction,
-            problems,
-            listener,
-            socket,
-            metrics_listener,
-            lost_log_lines,
-        } = config;
-        let clock = Clock::system();
+        let node = config.node;
         let metrics = Arc::new(Metrics::default());
-        let (loader, handlers) = LoaderTask::new(ports.handlers, ports.loader);
+        let mut tasks = Tasks::default();
+        let stop = tasks.stop.clone();
         let instances = ports.instances.instances();
+
+        let (loader, handlers) = LoaderTask::new(ports.handlers, ports.loader);
+        tasks.add("loader", loader.run(stop.clone()));
         let (discovery, devices, report) = DiscoveryTask::new(
             DiscoveryConfig {
                 node: node.clone(),
-                eviction: handler_eviction,
-                clock,
+                eviction: config.handler_eviction,
+                clock: Clock::system(),
             },
             Arc::clone(&metrics),
             ports.configurations.configurations(),
             handlers.clone(),
             instances.clone(),
         );
+        tasks.add("discovery", discovery.run(stop.clone()));
         let (held, held_slots) = watch::channel(Arc::default());
         let (reconcile, reconciled) = ReconcileTask::new(
             node.clone(),
@@ -180,55 +163,72 @@ impl Agent {
             held_slots,
             Arc::clone(&metrics),
         );
-        let kubelet = kubelet.map(|config| {
-            let slots = kubelet::Slots {
+        tasks.add("reconcile", reconcile.run(stop.clone()));
+        let cdi_text = config.cdi_dir.as_ref().map(|dir| dir.display().to_string());
+        let offers = match config.cdi_dir {
+            Some(dir) => {
+                let folder = SpecDir::new(dir, GROUP, "leafhost").map_err(Error::Cdi)?;
+                let (devices, instances) = (devices.clone(), instances.clone());
+                let (task, offers) = OfferTask::new(node.clone(), folder, devices, instances);
+                tasks.add("offer", task.run(stop.clone()));
+                Some(offers)
+            }
+            None => None,
+        };
+        let kubelet = config.kubelet.map(|config| {
+            let ports = SlotPorts {
                 store: ports.instances,
                 ledger: ports.ledger,
                 devices: devices.clone(),
                 held,
             };
-            KubeletSide::new(&node, config, slots, &metrics)
+            kubelet::add(&mut tasks, &node, config, ports, &metrics)
         });
-        let (kubelet, kubelet_board) = kubelet.unzip();
-        let cdi_text = cdi_dir.as_ref().map(|dir| dir.display().to_string());
-        let (offer, offers) = match cdi_dir {
-            Some(dir) => {
-                let folder = SpecDir::new(dir, GROUP, "leafhost").map_err(Error::Cdi)?;
-                let (devices, instances) = (devices.clone(), instances.clone());
-                let (task, offers) = OfferTask::new(node.clone(), folder, devices, instances);
-                (Some(task), Some(offers))
-            }
-            None => (None, None),
+
+        let board = Board {
+            identity: Arc::new(Identity {
+                node,
+                version: config.version,
+                mode: config.mode,
+                cdi_dir: cdi_text,
+                problems: config.problems,
+            }),
+            handlers,
+            devices,
+            report,
+            reconcile: reconciled,
+            offers,
+            kubelet,
+            instances,
         };
-        let identity = Identity {
-            node,
-            version,
-            mode,
-            cdi_dir: cdi_text,
-            problems,
-        };
+        tasks.add("problems", problems::tell(board.clone(), stop.clone()));
+        let first_version = u64::try_from(Timestamp::now().as_millisecond()).unwrap_or_default();
+        let (version, versions) = watch::channel(first_version);
+        let counter = admin::count_versions(board.clone(), version, stop.clone());
+        tasks.add("status versions", counter);
+        let admin = Admin::new(
+            board.clone(),
+            versions,
+            metrics,
+            config.lost_log_lines,
+            stop.clone(),
+        );
+        let addressed = config.listener.map(Listener::Tcp);
+        for listener in addressed
+            .into_iter()
+            .chain(config.socket.map(Listener::Unix))
+        {
+            let endpoint = admin::serve(listener, admin.clone().routes(), stop.clone());
+            tasks.add("admin endpoint", endpoint);
+        }
+        if let Some(listener) = config.metrics_listener {
+            let endpoint = admin::serve(Listener::Tcp(listener), admin.metrics_route(), stop);
+            tasks.add("metrics endpoint", endpoint);
+        }
         Ok(Self {
             configurations: ports.configurations,
-            loader,
-            discovery,
-            reconcile,
-            offer,
-            kubelet,
-            board: Board {
-                identity: Arc::new(identity),
-                handlers,
-                devices,
-                report,
-                reconcile: reconciled,
-                offers,
-                kubelet: kubelet_board,
-                instances,
-            },
-            metrics,
-            listener,
-            socket,
-            metrics_listener,
-            lost_log_lines,
+            tasks,
+            board,
         })
     }
 
@@ -239,63 +239,10 @@ impl Agent {
 
     /// Runs until `shutdown`; then everything has five seconds to finish. Returns earlier only with an error.
     pub async fn run(self, shutdown: CancellationToken) -> Result<(), Error> {
-        let stop = shutdown.child_token();
-        let mut tasks = Tasks::new(stop.clone());
-        let first_version = u64::try_from(Timestamp::now().as_millisecond()).unwrap_or_default();
-        let (version, versions) = watch::channel(first_version);
-        let admin = Admin::new(
-            self.board.clone(),
-            versions,
-            self.metrics,
-            self.lost_log_lines,
-            stop.clone(),
-        );
-        // Before the others take files, which they can wait for.
-        let serve = |listener, routes| admin::serve(listener, routes, stop.clone());
-        let addressed = self.listener.map(Listener::Tcp);
-        let endpoints: Vec<_> = addressed
-            .into_iter()
-            .chain(self.socket.map(Listener::Unix))
-            .map(|listener| serve(listener, admin.clone().routes()))
-            .collect();
-        let metrics_endpoint = self
-            .metrics_listener
-            .map(|listener| serve(Listener::Tcp(listener), admin.metrics_route()));
-        tasks.spawn("loader", done(self.loader.run(stop.clone())));
-        tasks.spawn("discovery", {
-            let task = self.discovery.run(stop.clone());
-            async move { task.await.map_err(|error: discovery::Error| error.into()) }
-        });
-        tasks.spawn("reconcile", {
-            let task = self.reconcile.run(stop.clone());
-            async move { task.await.map_err(Into::into) }
-        });
-        if let Some(offer) = self.offer {
-            let task = offer.run(stop.clone());
-            tasks.spawn("offer", async move { task.await.map_err(Into::into) });
-        }
-        if let Some(kubelet) = self.kubelet {
-            kubelet.spawn(&mut tasks, &stop);
-        }
-        let teller = problems::tell(self.board.clone(), stop.clone());
-        tasks.spawn("problems", done(teller));
-        let counter = admin::count_versions(self.board, version, stop.clone());
-        tasks.spawn("status versions", done(counter));
-        for endpoint in endpoints {
-            tasks.spawn("admin endpoint", done(endpoint));
-        }
-        if let Some(endpoint) = metrics_endpoint {
-            tasks.spawn("metrics endpoint", done(endpoint));
-        }
-        let ended = tasks.join().await;
+        let ended = self.tasks.run(shutdown).await;
         drop(self.configurations);
         ended
     }
-}
-
-async fn done(task: impl Future<Output = ()>) -> Result<(), tasks::Cause> {
-    task.await;
-    Ok(())
 }
 
 #[cfg(test)]

@@ -13,6 +13,7 @@ use leafhost_core::names::ConfigurationKey;
 use leafhost_core::ports::{ConfigurationSet, Handler, InstanceSet};
 use tokio::sync::{mpsc, watch};
 use tokio::task::{Id, JoinSet};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::{Clock, later};
@@ -24,7 +25,6 @@ use crate::registry::{Event, HandlerKey, Registry};
 use crate::wait::until;
 
 mod answers;
-mod debounce;
 mod published;
 mod report;
 mod served;
@@ -37,11 +37,12 @@ pub use published::{
     SessionReport,
 };
 
-use debounce::Debounce;
 use served::Served;
 use session::{Answer, SessionId};
 use trouble::Trouble;
 
+/// Reports are at least this far apart: each is a document of all Configurations.
+const SPACING: Duration = Duration::from_millis(200);
 /// So many answers are taken in before what came of them is published; as many wait while the task is busy.
 const ANSWERS: usize = 64;
 
@@ -73,11 +74,10 @@ pub struct DiscoveryTask {
     served: BTreeMap<ConfigurationKey, Served>,
     /// Devices the store knew at the start, until their Configuration is first seen.
     known: BTreeMap<ConfigurationKey, Unseen>,
-    /// What may differ from what is published.
-    touched: Touched,
     /// What was published goes by this.
     all_known: bool,
-    debounce: Debounce,
+    /// When the next report is due, if something has changed since the last one.
+    report_at: Option<Instant>,
     generation: u64,
     answers: (mpsc::Sender<Answer>, mpsc::Receiver<Answer>),
     tasks: JoinSet<()>,
@@ -126,9 +126,8 @@ impl DiscoveryTask {
             handler_set: Arc::default(),
             serving: BTreeMap::new(),
             served: BTreeMap::new(),
-            touched: Touched::All,
             all_known: false,
-            debounce: Debounce::default(),
+            report_at: None,
             generation: 0,
             answers: mpsc::channel(ANSWERS),
             tasks: JoinSet::new(),
@@ -155,7 +154,6 @@ impl DiscoveryTask {
         self.handlers.mark_changed();
         let result = loop {
             let deadline = self.deadline().map(|time| self.config.clock.instant(time));
-            let report = self.debounce.due();
             tokio::select! {
                 () = shutdown.cancelled() => break Ok(()),
                 changed = self.configurations.changed() => {
@@ -193,10 +191,16 @@ impl DiscoveryTask {
                         self.sync();
                     }
                 }
-                () = until(report) => {}
+                () = until(self.report_at) => {
+                    self.report_at = None;
+                    let report = self.report();
+                    self.report.send_replace(Arc::new(report));
+                    continue;
+                }
             }
             self.publish();
-            self.tell();
+            self.report_at
+                .get_or_insert_with(|| Instant::now() + SPACING);
         };
         self.served.clear();
         self.tasks.shutdown().await;
@@ -243,10 +247,8 @@ impl DiscoveryTask {
         }
         let all_known = self.all_known(now);
         let all = all || look || all_known != self.all_known;
-        if std::mem::replace(&mut self.all_known, all_known) != all_known {
-            self.touched = Touched::All;
-        }
-        for (key, served) in &mut self.served {
+        self.all_known = all_known;
+        for served in self.served.values_mut() {
             let waited = served
                 .without_handler
                 .map(|since| later(since, self.config.eviction));
@@ -256,11 +258,9 @@ impl DiscoveryTask {
             {
                 served.unseen.clear();
                 served.stale = true;
-                self.touched.add(key);
             }
             if all || served.due.is_some_and(|due| due <= now) {
                 look |= served.expire(all_known, now);
-                self.touched.add(key);
             }
         }
         look
@@ -318,34 +318,8 @@ impl DiscoveryTask {
             .min()
     }
 
-    /// Publishes the devices, if they differ. Looks at no Configuration that was not touched.
+    /// Publishes the devices, if they differ.
     fn publish(&mut self) {
-        let (all_known, now) = (self.all_known, self.now());
-        match std::mem::take(&mut self.touched) {
-            Touched::All => self.publish_all(),
-            Touched::These(keys) => {
-                let held = Arc::clone(&self.devices.borrow());
-                let mut news = Vec::new();
-                for key in keys {
-                    let Some(served) = self.served.get_mut(&key) else {
-                        continue;
-                    };
-                    let view = served.publish(all_known, now);
-                    let same = |held: &Arc<ConfigurationDevices>| Arc::ptr_eq(held, &view);
-                    if !held.configurations.get(&key).is_some_and(same) {
-                        news.push((key, view));
-                    }
-                }
-                if !news.is_empty() {
-                    let mut snapshot = DeviceSnapshot::clone(&held);
-                    snapshot.configurations.extend(news);
-                    self.devices.send_replace(Arc::new(snapshot));
-                }
-            }
-        }
-    }
-
-    fn publish_all(&mut self) {
         let (all_known, now) = (self.all_known, self.now());
         let set = &self.configuration_set;
         let snapshot = DeviceSnapshot {
@@ -374,37 +348,6 @@ impl DiscoveryTask {
             }
             differs
         });
-    }
-
-    /// Publishes the report, as often as it may be made.
-    fn tell(&mut self) {
-        if self.debounce.may_report() {
-            let report = self.report();
-            self.report.send_replace(Arc::new(report));
-        }
-    }
-}
-
-/// The Configurations that may differ from what is published of them.
-#[derive(Debug)]
-enum Touched {
-    All,
-    These(BTreeSet<ConfigurationKey>),
-}
-
-impl Default for Touched {
-    fn default() -> Self {
-        Self::These(BTreeSet::new())
-    }
-}
-
-impl Touched {
-    fn add(&mut self, key: &ConfigurationKey) {
-        if let Self::These(keys) = self
-            && !keys.contains(key)
-        {
-            keys.insert(key.clone());
-        }
     }
 }
 

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use leafhost_core::attribute::AttributeValue;
+use leafhost_core::attribute;
 use leafhost_core::device::Health;
-use leafhost_core::instance::{Instance, InstanceSpec, Leafhost};
+use leafhost_core::instance::Instance;
 use leafhost_core::names::ConfigurationKey;
 use leafhost_core::ports::InstanceSet;
 use leafhost_core::problem::{Problem, Subject};
@@ -217,11 +217,15 @@ impl Board {
             list.push(problem.into());
         }
         let shown = |one: &Arc<Instance>| {
+            let mut instance = Instance::clone(one);
             if leave_out {
-                without_properties(one)
-            } else {
-                (**one).clone()
+                instance.spec.broker_properties.clear();
+                if let Some(leafhost) = &mut instance.spec.leafhost {
+                    leafhost.attributes.clear();
+                    leafhost.capacity.clear();
+                }
             }
+            instance
         };
         Status {
             node: self.identity.node.clone(),
@@ -237,44 +241,13 @@ impl Board {
     }
 }
 
-/// What an Instance has that grows with what a handler tells, in bytes.
+/// What an Instance has that grows with what a handler reports, in bytes.
 fn properties_size(instance: &Instance) -> usize {
     let properties = instance.spec.broker_properties.iter();
     let properties = properties.map(|(name, value)| name.len() + value.len());
-    let leafhost = instance.spec.leafhost.iter();
-    let attributes = leafhost.flat_map(|leafhost| &leafhost.attributes);
-    let attributes = attributes.map(|(name, value)| {
-        let value = match value {
-            AttributeValue::String(text) | AttributeValue::Version(text) => text.len(),
-            AttributeValue::Int(_) | AttributeValue::Bool(_) => size_of_val(value),
-        };
-        name.len() + value
-    });
-    properties.chain(attributes).sum()
-}
-
-fn without_properties(instance: &Instance) -> Instance {
-    let spec = &instance.spec;
-    Instance {
-        api_version: instance.api_version.clone(),
-        kind: instance.kind.clone(),
-        metadata: instance.metadata.clone(),
-        spec: InstanceSpec {
-            configuration_name: spec.configuration_name.clone(),
-            cdi_name: spec.cdi_name.clone(),
-            capacity: spec.capacity,
-            broker_properties: BTreeMap::new(),
-            shared: spec.shared,
-            nodes: spec.nodes.clone(),
-            device_usage: spec.device_usage.clone(),
-            leafhost: spec.leafhost.as_ref().map(|leafhost| Leafhost {
-                id: leafhost.id.clone(),
-                physical_id: leafhost.physical_id.clone(),
-                ..Leafhost::default()
-            }),
-        },
-        status: instance.status.clone(),
-    }
+    let attributes = instance.spec.leafhost.as_ref();
+    let attributes = attributes.map_or(0, |leafhost| leafhost.attributes.len());
+    properties.sum::<usize>() + attributes * 2 * attribute::MAX_VALUE
 }
 
 fn kubelet_view(board: &KubeletBoard) -> KubeletView {

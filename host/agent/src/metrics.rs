@@ -15,7 +15,8 @@ use prometheus_client::metrics::family::{Family, MetricConstructor};
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::metrics::{MetricType, TypedMetric};
-use prometheus_client::registry::Registry;
+use prometheus_client::registry::{Metric, Registry};
+use strum::VariantArray as _;
 
 /// The content type of [`Metrics::render`].
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -115,124 +116,116 @@ pub struct Metrics {
     lost_lines: Count,
 }
 
+/// Registers a metric and returns it.
+fn register<M: Metric + Clone>(registry: &mut Registry, name: &str, help: &str, metric: M) -> M {
+    registry.register(name, help, metric.clone());
+    metric
+}
+
 impl Default for Metrics {
     fn default() -> Self {
         let mut registry = Registry::default();
-        let instances = Family::default();
-        let response_time = Family::new_with_constructor(Buckets(&RESPONSE_BUCKETS));
-        let response_result = Family::default();
-        let calls = Family::default();
-        let faults = Family::default();
-        let call_time = Family::new_with_constructor(Buckets(&CALL_BUCKETS));
-        let call_late = Family::new_with_constructor(Buckets(&LATE_BUCKETS));
-        let denied = Family::default();
-        let writes = Family::default();
-        let allocations = Family::default();
-        let allocation_time = Histogram::new(ALLOCATION_BUCKETS);
-        let releases = Family::default();
-        let resources = Family::default();
-        let registrations = Gauge::default();
-        let problems = Family::default();
-        let lost_lines = Count::default();
-        registry.register(
-            "akri_instance_count",
-            "Instances this node sees",
-            Family::clone(&instances),
-        );
-        registry.register(
-            "akri_discovery_response_time",
-            "Seconds until a handler answered",
-            response_time.clone(),
-        );
-        registry.register(
-            "akri_discovery_response_result",
-            "Calls of handlers by result",
-            Family::clone(&response_result),
-        );
-        registry.register(
-            "leafhost_handler_calls_total",
-            "Calls of handlers",
-            Family::clone(&calls),
-        );
-        registry.register(
-            "leafhost_handler_faults_total",
-            "Calls of handlers that ended without an answer, by reason",
-            Family::clone(&faults),
-        );
-        registry.register(
-            "leafhost_handler_call_seconds",
-            "Wall clock of calls of handlers",
-            call_time.clone(),
-        );
-        registry.register(
-            "leafhost_handler_late_seconds",
-            "From when calls of handlers were due until the guest began",
-            call_late.clone(),
-        );
-        registry.register(
-            "leafhost_handler_denied_total",
-            "Capabilities handlers asked for and were denied",
-            Family::clone(&denied),
-        );
-        registry.register(
-            "leafhost_store_writes_total",
-            "Changes of Instances by kind and result",
-            Family::clone(&writes),
-        );
-        registry.register(
-            "leafhost_allocations_total",
-            "Allocations the kubelet asked for, by result",
-            Family::clone(&allocations),
-        );
-        registry.register(
-            "leafhost_allocation_seconds",
-            "Seconds until an allocation was decided, its claim written",
-            allocation_time.clone(),
-        );
-        registry.register(
-            "leafhost_slot_releases_total",
-            "Slots that came back, by reason",
-            Family::clone(&releases),
-        );
-        registry.register(
-            "leafhost_kubelet_resources",
-            "Resources offered to the kubelet, by state",
-            Family::clone(&resources),
-        );
-        registry.register(
-            "leafhost_kubelet_registrations",
-            "Registrations of the resources that are offered now",
-            registrations.clone(),
-        );
-        registry.register(
-            "leafhost_problems",
-            "What is wrong now, as the status tells it, by the part that says so",
-            Family::clone(&problems),
-        );
-        registry.register(
-            "leafhost_log_lines_dropped_total",
-            "Lines of the log that its reader did not take in time",
-            lost_lines.clone(),
-        );
+        let all = &mut registry;
+        let times = |buckets| Family::new_with_constructor(Buckets(buckets));
         Self {
-            registry,
-            instances,
+            instances: register(
+                all,
+                "akri_instance_count",
+                "Instances this node sees",
+                Family::default(),
+            ),
             counted: Mutex::default(),
-            response_time,
-            response_result,
-            calls,
-            faults,
-            call_time,
-            call_late,
-            denied,
-            writes,
-            allocations,
-            allocation_time,
-            releases,
-            resources,
-            registrations,
-            problems,
-            lost_lines,
+            response_time: register(
+                all,
+                "akri_discovery_response_time",
+                "Seconds until a handler answered",
+                times(&RESPONSE_BUCKETS),
+            ),
+            response_result: register(
+                all,
+                "akri_discovery_response_result",
+                "Calls of handlers by result",
+                Family::default(),
+            ),
+            calls: register(
+                all,
+                "leafhost_handler_calls_total",
+                "Calls of handlers",
+                Family::default(),
+            ),
+            faults: register(
+                all,
+                "leafhost_handler_faults_total",
+                "Calls of handlers that ended without an answer, by reason",
+                Family::default(),
+            ),
+            call_time: register(
+                all,
+                "leafhost_handler_call_seconds",
+                "Wall clock of calls of handlers",
+                times(&CALL_BUCKETS),
+            ),
+            call_late: register(
+                all,
+                "leafhost_handler_late_seconds",
+                "From when calls of handlers were due until the guest began",
+                times(&LATE_BUCKETS),
+            ),
+            denied: register(
+                all,
+                "leafhost_handler_denied_total",
+                "Capabilities handlers asked for and were denied",
+                Family::default(),
+            ),
+            writes: register(
+                all,
+                "leafhost_store_writes_total",
+                "Changes of Instances by kind and result",
+                Family::default(),
+            ),
+            allocations: register(
+                all,
+                "leafhost_allocations_total",
+                "Allocations the kubelet asked for, by result",
+                Family::default(),
+            ),
+            allocation_time: register(
+                all,
+                "leafhost_allocation_seconds",
+                "Seconds until an allocation was decided, its claim written",
+                Histogram::new(ALLOCATION_BUCKETS),
+            ),
+            releases: register(
+                all,
+                "leafhost_slot_releases_total",
+                "Slots that came back, by reason",
+                Family::default(),
+            ),
+            resources: register(
+                all,
+                "leafhost_kubelet_resources",
+                "Resources offered to the kubelet, by state",
+                Family::default(),
+            ),
+            registrations: register(
+                all,
+                "leafhost_kubelet_registrations",
+                "Registrations of the resources that are offered now",
+                Gauge::default(),
+            ),
+            problems: register(
+                all,
+                "leafhost_problems",
+                "What is wrong now, as the status tells it, by the part that says so",
+                Family::default(),
+            ),
+            lost_lines: register(
+                all,
+                "leafhost_log_lines_dropped_total",
+                "Lines of the log that its reader did not take in time",
+                Count::default(),
+            ),
+            registry,
         }
     }
 }
@@ -322,7 +315,7 @@ impl Metrics {
         self.call_time.remove(&handler);
         self.call_late.remove(&handler);
         self.denied.remove(&handler);
-        for reason in FaultReason::ALL {
+        for reason in FaultReason::VARIANTS {
             let labels = labels([("handler", name), ("reason", reason.label())]);
             self.faults.remove(&labels);
         }
@@ -500,8 +493,8 @@ mod tests {
     fn labels_of_a_handler_go_with_it() {
         let metrics = Metrics::default();
         called(&metrics, Ended::Discovered);
-        for reason in FaultReason::ALL {
-            called(&metrics, Ended::Faulted(&Fault::new(reason, "x")));
+        for reason in FaultReason::VARIANTS {
+            called(&metrics, Ended::Faulted(&Fault::new(*reason, "x")));
         }
         metrics.forget_handler("udev");
         assert!(!metrics.render().contains("udev"));

@@ -1,10 +1,10 @@
 //! Faults: what went wrong with a call of a handler, whose doing it is, and what it is called in metrics.
 
-use serde::Serialize;
+use strum::{IntoStaticStr, VariantArray};
 
 /// Why a call of a handler ended without an answer. The text is the metric label and what `status` shows.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "snake_case")]
 pub enum FaultReason {
     /// It computed longer than its grants allow.
     CpuBudget,
@@ -27,32 +27,9 @@ pub enum FaultReason {
 }
 
 impl FaultReason {
-    /// Every reason.
-    pub const ALL: [Self; 9] = [
-        Self::CpuBudget,
-        Self::WallTimeout,
-        Self::Memory,
-        Self::Trap,
-        Self::Exit,
-        Self::AnswerTooLarge,
-        Self::HostResources,
-        Self::ConnectionLost,
-        Self::Host,
-    ];
-
     /// The label in metrics and in `status`.
     pub fn label(self) -> &'static str {
-        match self {
-            Self::CpuBudget => "cpu_budget",
-            Self::WallTimeout => "wall_timeout",
-            Self::Memory => "memory",
-            Self::Trap => "trap",
-            Self::Exit => "exit",
-            Self::AnswerTooLarge => "answer_too_large",
-            Self::HostResources => "host_resources",
-            Self::ConnectionLost => "connection_lost",
-            Self::Host => "host",
-        }
+        self.into()
     }
 }
 

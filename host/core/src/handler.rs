@@ -44,7 +44,7 @@ impl Registration {
 }
 
 /// The status of a handler's source in the registry, named as in the Akri agent's document.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, strum::IntoStaticStr)]
 pub enum HandlerStatus {
     /// Registered, and no Configuration uses it. The first answer of a session makes it Active, a first failure
     /// of all its sessions Offline.
@@ -60,11 +60,7 @@ pub enum HandlerStatus {
 impl HandlerStatus {
     /// `Waiting`, `Active` or `Offline`.
     pub fn label(self) -> &'static str {
-        match self {
-            Self::Waiting => "Waiting",
-            Self::Active => "Active",
-            Self::Offline(_) => "Offline",
-        }
+        self.into()
     }
 }
 

@@ -3,15 +3,11 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use leafhost_core::instance::HeldSlots;
-use leafhost_core::ports::{InstanceStore, ResourceLedger};
 use leafhost_kubelet::books::PodsFolder;
 use leafhost_kubelet::{DevicePluginsTask, PluginConfig, Report};
 use tokio::sync::watch;
-use tokio_util::sync::CancellationToken;
 
-use super::{done, tasks::Tasks};
-use crate::discovery::DeviceSnapshot;
+use super::tasks::Tasks;
 use crate::document::KubeletBoard;
 use crate::metrics::Metrics;
 use crate::slots::books::KubeletBooks;
@@ -29,90 +25,37 @@ pub struct KubeletConfig {
     pub slots: SlotConfig,
 }
 
-/// What the slot task works on.
-pub(super) struct Slots {
-    pub store: Arc<dyn InstanceStore>,
-    pub ledger: Arc<dyn ResourceLedger>,
-    pub devices: watch::Receiver<Arc<DeviceSnapshot>>,
-    pub held: watch::Sender<Arc<HeldSlots>>,
-}
-
-/// The tasks, ready to run.
-pub(super) struct KubeletSide {
-    plugins: DevicePluginsTask,
-    pods: PodsFolder,
-    slots: SlotTask,
-    events: watch::Sender<u64>,
-    report: watch::Receiver<Arc<Report>>,
-    metrics: Arc<Metrics>,
-}
-
-impl KubeletSide {
-    pub fn new(
-        node: &str,
-        config: KubeletConfig,
-        ports: Slots,
-        metrics: &Arc<Metrics>,
-    ) -> (Self, KubeletBoard) {
-        let root = config.root;
-        let queue = AllocateQueue::new(node);
-        let folder = PluginConfig::new(root.join("device-plugins"), SOCKET_PREFIX);
-        let (plugins, handle) =
-            DevicePluginsTask::new(folder, queue.offers(), Arc::new(queue.handle()));
-        let (events, changes) = watch::channel(0);
-        let report = handle.report();
-        let books = KubeletBooks::new(root.clone(), handle, changes);
-        let ports = SlotPorts {
-            store: ports.store,
-            ledger: ports.ledger,
-            devices: ports.devices,
-            held: ports.held,
-        };
-        let (slots, slots_report) = SlotTask::new(
-            queue,
-            config.slots,
-            ports,
-            Arc::new(books),
-            Arc::clone(metrics),
-        );
-        let board = KubeletBoard {
-            plugins: report.clone(),
-            slots: slots_report,
-            root: root.clone(),
-        };
-        let side = Self {
-            plugins,
-            pods: PodsFolder::new(&root),
-            slots,
-            events,
-            report,
-            metrics: Arc::clone(metrics),
-        };
-        (side, board)
-    }
-
-    pub fn spawn(self, tasks: &mut Tasks, stop: &CancellationToken) {
-        let pods = self.pods.changes();
-        let events = tell(pods, self.report, self.events, self.metrics);
-        let stopped = stop.clone();
-        tasks.spawn(
-            "kubelet events",
-            done(async move {
-                tokio::select! {
-                    () = stopped.cancelled() => {}
-                    () = events => {}
-                }
-            }),
-        );
-        tasks.spawn("pods folder", done(self.pods.run(stop.clone())));
-        tasks.spawn("slots", {
-            let task = self.slots.run(stop.clone());
-            async move { task.await.map_err(Into::into) }
-        });
-        tasks.spawn("device plugins", {
-            let task = self.plugins.run(stop.clone());
-            async move { task.await.map_err(Into::into) }
-        });
+/// Adds the tasks of the kubelet's side; returns what they publish.
+pub(super) fn add(
+    tasks: &mut Tasks,
+    node: &str,
+    config: KubeletConfig,
+    ports: SlotPorts,
+    metrics: &Arc<Metrics>,
+) -> KubeletBoard {
+    let KubeletConfig { root, slots } = config;
+    let stop = tasks.stop.clone();
+    let queue = AllocateQueue::new(node);
+    let folder = PluginConfig::new(root.join("device-plugins"), SOCKET_PREFIX);
+    let (plugins, handle) =
+        DevicePluginsTask::new(folder, queue.offers(), Arc::new(queue.handle()));
+    let (events, changes) = watch::channel(0);
+    let report = handle.report();
+    let books = Arc::new(KubeletBooks::new(root.clone(), handle, changes));
+    let (slots, slots_report) = SlotTask::new(queue, slots, ports, books, Arc::clone(metrics));
+    let pods = PodsFolder::new(&root);
+    let events = tell(pods.changes(), report.clone(), events, Arc::clone(metrics));
+    let stopped = stop.clone();
+    tasks.add("kubelet events", async move {
+        stopped.run_until_cancelled(events).await;
+    });
+    tasks.add("pods folder", pods.run(stop.clone()));
+    tasks.add("slots", slots.run(stop.clone()));
+    tasks.add("device plugins", plugins.run(stop));
+    KubeletBoard {
+        root,
+        plugins: report,
+        slots: slots_report,
     }
 }
 

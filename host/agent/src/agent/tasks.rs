@@ -1,6 +1,7 @@
 //! Tasks by name: every one is joined, and its end is a decision.
 
 use std::collections::HashMap;
+use std::pin::Pin;
 
 use leafhost_core::timeouts;
 use tokio::task::{Id, JoinError, JoinSet};
@@ -9,38 +10,55 @@ use tokio_util::sync::CancellationToken;
 use super::Error;
 
 /// Why a task ended.
-pub(super) type Cause = Box<dyn std::error::Error + Send + Sync>;
+type Cause = Box<dyn std::error::Error + Send + Sync>;
 
-/// Tasks that run until `stop`.
+/// What a task returns: nothing, or a result.
+pub(super) trait Outcome {
+    fn into_result(self) -> Result<(), Cause>;
+}
+
+impl Outcome for () {
+    fn into_result(self) -> Result<(), Cause> {
+        Ok(())
+    }
+}
+
+impl<E: Into<Cause>> Outcome for Result<(), E> {
+    fn into_result(self) -> Result<(), Cause> {
+        self.map_err(Into::into)
+    }
+}
+
+/// Tasks that run until `stop` is cancelled.
+#[derive(Default)]
 pub(super) struct Tasks {
-    stop: CancellationToken,
+    pub stop: CancellationToken,
+    pending: Vec<(&'static str, BoxFuture<Result<(), Cause>>)>,
     set: JoinSet<Result<(), Cause>>,
     names: HashMap<Id, &'static str>,
 }
 
-impl Tasks {
-    pub fn new(stop: CancellationToken) -> Self {
-        Self {
-            stop,
-            set: JoinSet::new(),
-            names: HashMap::new(),
-        }
-    }
+type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
-    pub fn spawn(
+impl Tasks {
+    /// Adds a task that [`Self::run`] starts.
+    pub fn add<T: Outcome>(
         &mut self,
         name: &'static str,
-        task: impl Future<Output = Result<(), Cause>> + Send + 'static,
+        task: impl Future<Output = T> + Send + 'static,
     ) {
-        let id = self.set.spawn(task).id();
-        self.names.insert(id, name);
+        let task = async move { task.await.into_result() };
+        self.pending.push((name, Box::pin(task)));
     }
 
-    /// Waits for `stop` and then for every task. The first one that ends by itself ends all.
-    pub async fn join(mut self) -> Result<(), Error> {
+    /// Runs all tasks until `shutdown`, and waits for every one. The first one that ends by itself ends all.
+    pub async fn run(mut self, shutdown: CancellationToken) -> Result<(), Error> {
+        for (name, task) in std::mem::take(&mut self.pending) {
+            self.names.insert(self.set.spawn(task).id(), name);
+        }
         let first = tokio::select! {
             biased;
-            () = self.stop.cancelled() => None,
+            () = shutdown.cancelled() => None,
             Some(ended) = self.set.join_next_with_id() => self.failure(ended, true),
         };
         self.stop.cancel();
@@ -93,14 +111,11 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn the_task_that_ends_by_itself_is_named() {
-        let mut tasks = Tasks::new(CancellationToken::new());
+        let mut tasks = Tasks::default();
         let stop = tasks.stop.clone();
-        tasks.spawn("steady", async move {
-            stop.cancelled().await;
-            Ok(())
-        });
-        tasks.spawn("weary", async { Err("enough".into()) });
-        let error = tasks.join().await.unwrap_err();
+        tasks.add("steady", async move { stop.cancelled().await });
+        tasks.add("weary", async { Err::<(), _>("enough") });
+        let error = tasks.run(CancellationToken::new()).await.unwrap_err();
         assert!(
             matches!(&error, Error::Ended { task: "weary", source: Some(cause) } if cause.to_string() == "enough")
         );
@@ -108,21 +123,22 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_panic_ends_all_and_is_named() {
-        let mut tasks = Tasks::new(CancellationToken::new());
-        tasks.spawn("shaky", async { panic!("as asked") });
+        let mut tasks = Tasks::default();
+        tasks.add::<()>("shaky", async { panic!("as asked") });
         assert!(matches!(
-            tasks.join().await,
+            tasks.run(CancellationToken::new()).await,
             Err(Error::Panicked { task: "shaky" })
         ));
     }
 
     #[tokio::test(start_paused = true)]
     async fn what_still_runs_after_five_seconds_is_named() {
-        let mut tasks = Tasks::new(CancellationToken::new());
-        tasks.spawn("stubborn", std::future::pending());
-        tasks.stop.cancel();
+        let mut tasks = Tasks::default();
+        tasks.add("stubborn", std::future::pending::<()>());
+        let shutdown = CancellationToken::new();
+        shutdown.cancel();
         let started = tokio::time::Instant::now();
-        let error = tasks.join().await.unwrap_err();
+        let error = tasks.run(shutdown).await.unwrap_err();
         assert_eq!(
             error.to_string(),
             "still running 5 seconds after the signal: stubborn"

@@ -94,7 +94,6 @@ impl DiscoveryTask {
         if let Some(served) = self.served.get_mut(&id.configuration) {
             served.stale |= differs;
             served.expire(all_known, now);
-            self.touched.add(&id.configuration);
         }
     }
 
@@ -107,14 +106,14 @@ impl DiscoveryTask {
         );
         tracing::error!(configuration = %id.configuration, handler = id.handler.name, source = id.handler.source,
             "a session panicked; this is a bug");
-        let served = self.served.get_mut(&id.configuration);
-        if let Some(session) = served.and_then(|served| served.sessions.get_mut(&id.handler.source))
+        if let Some(served) = self.served.get_mut(&id.configuration)
+            && let Some(session) = served.sessions.get_mut(&id.handler.source)
         {
             session.running = None;
             session.failed(&id.handler.source, &fault, now);
             let failures = u32::try_from(session.view.failures).unwrap_or(u32::MAX);
             session.restart = Some(later(now, backoff::wait(failures)));
-            self.touched.add(&id.configuration);
+            served.touched = true;
             self.registry.failed(&id.handler, &id.configuration, now);
         }
     }

@@ -38,6 +38,8 @@ pub(super) struct Served {
     published: Option<Arc<ConfigurationDevices>>,
     /// Whether something may differ from that.
     pub stale: bool,
+    /// Whether [`Self::due`] may differ.
+    pub touched: bool,
     /// When there is something to do next, as of when it was published.
     pub due: Option<Timestamp>,
     pub lost: Vec<Lost>,
@@ -121,6 +123,7 @@ impl Served {
             without_handler: None,
             published: None,
             stale: true,
+            touched: true,
             due: None,
             lost: Vec::new(),
             bucket: Bucket::default(),
@@ -168,6 +171,7 @@ impl Served {
 
     /// Lets go whose grace is over; says whether the time of a session that was to rest has come.
     pub fn expire(&mut self, all_known: bool, now: Timestamp) -> bool {
+        self.touched = true;
         self.count(all_known);
         let grace = self.grace();
         let mut rested = false;
@@ -219,6 +223,13 @@ impl Served {
 
     /// What is published, the same as last time if nothing differs.
     pub fn publish(&mut self, all_known: bool, now: Timestamp) -> Arc<ConfigurationDevices> {
+        if let Some(published) = &self.published
+            && !self.stale
+            && !self.touched
+        {
+            return Arc::clone(published);
+        }
+        self.touched = false;
         let published = self.published(all_known, now);
         self.due = self.deadline(all_known);
         published
@@ -312,16 +323,6 @@ impl SourceSession {
         self.restart = None;
         self.invalid.clear();
         Arc::make_mut(&mut self.view).failures = 0;
-    }
-
-    /// Keeps of what is explained so many bytes.
-    pub fn explain_within(&mut self, most: usize) {
-        let (fitting, more) = fitting(&self.view.skipped, most);
-        if more > 0 {
-            let view = Arc::make_mut(&mut self.view);
-            view.skipped.truncate(fitting);
-            view.skipped_dropped += more;
-        }
     }
 
     /// Takes in what came of a call, with at most so many bytes of explanations.

@@ -10,9 +10,9 @@ use leafhost_core::ports::{ConfiguredDiscovery, Handler};
 use leafhost_core::session::{Property, SessionSpec};
 use tokio::sync::watch;
 
+use super::DiscoveryTask;
 use super::served::{Running, Served, SourceSession};
 use super::session::{self, Order, SessionId};
-use super::{DiscoveryTask, Touched};
 use crate::devices::{Bucket, Standing};
 use crate::loader::HandlerSet;
 use crate::registry::HandlerKey;
@@ -21,7 +21,6 @@ impl DiscoveryTask {
     /// Brings registry and sessions in line with what there is now.
     pub(super) fn sync(&mut self) {
         let now = self.now();
-        self.touched = Touched::All;
         let serving: BTreeMap<HandlerKey, Arc<dyn Handler>> = self
             .handler_set
             .sources
@@ -72,12 +71,6 @@ impl DiscoveryTask {
             self.serve(key, configured, now);
         }
         self.forget_handlers();
-        let explanations = self.explanations();
-        for served in self.served.values_mut() {
-            for session in served.sessions.values_mut() {
-                session.explain_within(explanations);
-            }
-        }
     }
 
     /// The Configuration was deleted; or it is `spared`: it cannot be used as it is now written, and its devices wait

@@ -411,6 +411,7 @@ async fn explanations_of_all_sessions_share_their_room() {
     let both = ["a", "b"].map(|name| configured(name, "udev", ""));
     bench.configure(&both);
     idle().await;
+    udev.say("a", wordy());
     kept("a", (7, 14)).await;
     udev.say("b", wordy());
     kept("b", (7, 14)).await;
