@@ -11,11 +11,11 @@
 use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::io;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use axum::extract::{Extension, Query, State};
+use axum::extract::{Query, State};
 use axum::http::{HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
@@ -46,10 +46,9 @@ const SPACING: Duration = Duration::from_millis(100);
 const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 /// A connection serves one request. It is closed after this time, even if the client has not read the answer.
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(90);
-/// The most open connections of one listener.
-const MAX_CONNECTIONS: usize = 64;
-/// The most connections of one listener to which a document is being sent.
-const MAX_DOCUMENTS: usize = 8;
+/// The most open connections of one listener. One more closes the oldest, so that idle clients and slow readers keep nobody else
+/// out. Each may be one to which a large document is being sent.
+const MAX_CONNECTIONS: usize = 16;
 /// How long the shutdown waits for requests under way.
 const DRAIN: Duration = Duration::from_secs(2);
 /// The largest head of a request, in bytes.
@@ -62,55 +61,9 @@ pub struct Admin {
     version: watch::Receiver<u64>,
     metrics: Arc<Metrics>,
     lost_log_lines: fn() -> u64,
-    documents: Arc<Documents>,
-    shutdown: CancellationToken,
-}
-
-/// The documents that one listener makes and sends. They may be large, and a client may never read one.
-#[derive(Debug)]
-struct Documents {
-    /// Lets one be made at a time.
+    /// Lets one listener make one document at a time.
     making: Arc<Semaphore>,
-    sending: ConnectionLimit,
-}
-
-impl Default for Documents {
-    fn default() -> Self {
-        Self {
-            making: Arc::new(Semaphore::new(1)),
-            sending: ConnectionLimit::new(MAX_DOCUMENTS),
-        }
-    }
-}
-
-/// A limited number of connections: one more closes the oldest. So idle clients and slow readers keep nobody else out.
-#[derive(Debug)]
-struct ConnectionLimit {
-    most: usize,
-    open: Mutex<VecDeque<Connection>>,
-}
-
-/// Stands for a connection, which is closed when this is cancelled. It is cancelled when the connection has ended.
-type Connection = CancellationToken;
-
-impl ConnectionLimit {
-    fn new(most: usize) -> Self {
-        Self {
-            most,
-            open: Mutex::default(),
-        }
-    }
-
-    fn add(&self, connection: Connection) {
-        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
-        open.retain(|connection| !connection.is_cancelled());
-        if open.len() >= self.most
-            && let Some(oldest) = open.pop_front()
-        {
-            oldest.cancel();
-        }
-        open.push_back(connection);
-    }
+    shutdown: CancellationToken,
 }
 
 impl Admin {
@@ -126,14 +79,14 @@ impl Admin {
             version,
             metrics,
             lost_log_lines,
-            documents: Arc::default(),
+            making: Arc::new(Semaphore::new(1)),
             shutdown,
         }
     }
 
     /// All paths, for one listener.
     pub fn routes(mut self) -> Router {
-        self.documents = Arc::default();
+        self.making = Arc::new(Semaphore::new(1));
         Router::new()
             .route("/healthz", get(async || "ok\n"))
             .route("/readyz", get(ready))
@@ -173,11 +126,7 @@ struct After {
     after: Option<u64>,
 }
 
-async fn status(
-    State(admin): State<Admin>,
-    Extension(connection): Extension<Connection>,
-    Query(After { after }): Query<After>,
-) -> Response {
+async fn status(State(admin): State<Admin>, Query(After { after }): Query<After>) -> Response {
     let mut version = admin.version.clone();
     if let Some(after) = after {
         tokio::select! {
@@ -197,7 +146,7 @@ async fn status(
         return (StatusCode::NOT_MODIFIED, [header]).into_response();
     }
     let board = admin.board.clone();
-    let permit = Arc::clone(&admin.documents.making).acquire_owned().await;
+    let permit = Arc::clone(&admin.making).acquire_owned().await;
     // Made on another thread, so that it delays no other task. It goes on if the client hangs up, and keeps the permit.
     let made = spawn_blocking(move || {
         let _permit = permit;
@@ -208,7 +157,6 @@ async fn status(
         tracing::error!("the making of the status panicked; this is a bug");
         return StatusCode::INTERNAL_SERVER_ERROR.into_response();
     };
-    admin.documents.sending.add(connection);
     ([header], document).into_response()
 }
 
@@ -275,7 +223,7 @@ impl Listener {
 ///
 /// Not by `axum::serve`: that would leave the limit, the timeouts and the reserve to a listener and a stream of our own.
 pub(crate) async fn serve(listener: Listener, routes: Router, shutdown: CancellationToken) {
-    let limit = ConnectionLimit::new(MAX_CONNECTIONS);
+    let mut open = VecDeque::<CancellationToken>::new();
     let graceful = GracefulShutdown::new();
     let mut connections = JoinSet::new();
     loop {
@@ -292,9 +240,15 @@ pub(crate) async fn serve(listener: Listener, routes: Router, shutdown: Cancella
                 }
             },
         };
-        let open = Connection::new();
-        limit.add(open.clone());
-        let service = TowerToHyperService::new(routes.clone().layer(Extension(open.clone())));
+        let closed = CancellationToken::new();
+        open.retain(|closed| !closed.is_cancelled());
+        if open.len() >= MAX_CONNECTIONS
+            && let Some(oldest) = open.pop_front()
+        {
+            oldest.cancel();
+        }
+        open.push_back(closed.clone());
+        let service = TowerToHyperService::new(routes.clone());
         let connection = http1::Builder::new()
             .timer(TokioTimer::new())
             .keep_alive(false)
@@ -303,12 +257,12 @@ pub(crate) async fn serve(listener: Listener, routes: Router, shutdown: Cancella
             .serve_connection(TokioIo::new(stream), service);
         let connection = graceful.watch(connection);
         connections.spawn(async move {
-            let _ends = open.clone().drop_guard();
+            let _ends = closed.clone().drop_guard();
             tokio::select! {
                 ended = connection => if let Err(error) = ended {
                     tracing::debug!(%error, "a connection to the admin endpoint failed");
                 },
-                () = open.cancelled() => {}
+                () = closed.cancelled() => {}
                 () = tokio::time::sleep(CONNECTION_TIMEOUT) => {}
             }
         });

@@ -201,7 +201,7 @@ impl Agent {
             kubelet,
             instances,
         };
-        tasks.add("problems", problems::tell(board.clone(), stop.clone()));
+        tasks.add("problems", problems::log(board.clone(), stop.clone()));
         let first_version = u64::try_from(Timestamp::now().as_millisecond()).unwrap_or_default();
         let (version, versions) = watch::channel(first_version);
         let counter = admin::count_versions(board.clone(), version, stop.clone());

@@ -22,7 +22,7 @@ use crate::loader::HandlerSet;
 use crate::metrics::Metrics;
 use crate::presence::Absent;
 use crate::registry::{Event, HandlerKey, Registry};
-use crate::wait::until;
+use crate::wait::{Ended, until};
 
 mod answers;
 mod published;
@@ -87,14 +87,6 @@ pub struct DiscoveryTask {
     counted: BTreeSet<String>,
 }
 
-/// Why the task ended although nobody asked it to.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// A port ended.
-    #[error("the source of {0} has ended")]
-    SourceEnded(&'static str),
-}
-
 impl DiscoveryTask {
     /// The task and what it publishes. The devices of `instances`, as the store first has them, stay until an answer
     /// says otherwise.
@@ -139,13 +131,13 @@ impl DiscoveryTask {
     }
 
     /// Runs until `shutdown`; then its sessions are dropped.
-    pub async fn run(mut self, shutdown: CancellationToken) -> Result<(), Error> {
+    pub async fn run(mut self, shutdown: CancellationToken) -> Result<(), Ended> {
         // What an earlier run has found is known before anything is compared with it.
         let stored = tokio::select! {
             () = shutdown.cancelled() => return Ok(()),
             stored = self.instances.wait_for(|set| set.complete) => match stored {
                 Ok(stored) => Arc::clone(&stored),
-                Err(_) => return Err(Error::SourceEnded("Instances")),
+                Err(_) => return Err(Ended("Instances")),
             },
         };
         self.known = known(&stored, &self.config.node, &self.config.clock);
@@ -158,14 +150,14 @@ impl DiscoveryTask {
                 () = shutdown.cancelled() => break Ok(()),
                 changed = self.configurations.changed() => {
                     if changed.is_err() {
-                        break Err(Error::SourceEnded("Configurations"));
+                        break Err(Ended("Configurations"));
                     }
                     self.configuration_set = Arc::clone(&self.configurations.borrow_and_update());
                     self.sync_and_tick();
                 }
                 changed = self.handlers.changed() => {
                     if changed.is_err() {
-                        break Err(Error::SourceEnded("handlers"));
+                        break Err(Ended("handlers"));
                     }
                     self.handler_set = Arc::clone(&self.handlers.borrow_and_update());
                     self.sync_and_tick();
@@ -342,7 +334,7 @@ impl DiscoveryTask {
                 .collect(),
         };
         self.devices.send_if_modified(|held| {
-            let differs = !held.is(&snapshot);
+            let differs = **held != snapshot;
             if differs {
                 *held = Arc::new(snapshot);
             }

@@ -163,13 +163,10 @@ impl Board {
     }
 
     /// All problems but those of the kubelet.
-    fn problems(
-        &self,
-        handlers: &HandlerSet,
-        devices: &DeviceSnapshot,
-        report: &DiscoveryReport,
-        offers: &OfferReport,
-    ) -> Vec<Problem> {
+    pub(crate) fn problems(&self) -> Vec<Problem> {
+        let handlers = Arc::clone(&self.handlers.borrow());
+        let devices = Arc::clone(&self.devices.borrow());
+        let report = Arc::clone(&self.report.borrow());
         let mut problems = self.identity.problems.clone();
         let sources = handlers.problems.iter().chain(&report.problems);
         problems.extend(sources.cloned().map(Problem::InvalidSource));
@@ -177,9 +174,11 @@ impl Board {
             problems.extend_from_slice(&report.problems);
         }
         problems.extend_from_slice(&self.reconcile.borrow().problems);
-        problems.extend_from_slice(&offers.problems);
-        problems.extend(self.unserved(report));
-        problems.extend(found_twice(devices));
+        if let Some(offers) = &self.offers {
+            problems.extend_from_slice(&offers.borrow().problems);
+        }
+        problems.extend(self.unserved(&report));
+        problems.extend(found_twice(&devices));
         problems
     }
 
@@ -193,7 +192,7 @@ impl Board {
             None => Arc::default(),
         };
         let instances = Arc::clone(&self.instances.borrow());
-        let mut problems = self.problems(&handlers, &devices, &report, &offers);
+        let mut problems = self.problems();
         let instances = instances.instances.values();
         let size: usize = instances.clone().map(|one| properties_size(one)).sum();
         let leave_out = size > MOST_PROPERTIES;

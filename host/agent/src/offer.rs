@@ -89,7 +89,7 @@ impl OfferTask {
         let (node, folder) = (self.node.clone(), self.folder.clone());
         let stop = shutdown.clone();
         let work = spawn_blocking(move || pass(&node, &folder, &devices, &instances, &stop));
-        let Ok((report, failed)) = work.await else {
+        let Ok((report, is_failed)) = work.await else {
             tracing::error!("the writing of CDI specs panicked; this is a bug");
             self.next = Instant::now() + BACKSTOP;
             return;
@@ -97,15 +97,8 @@ impl OfferTask {
         if shutdown.is_cancelled() {
             return;
         }
-        let wait = if let Some(problem) = failed {
+        let wait = if is_failed {
             self.failures = self.failures.saturating_add(1);
-            if backoff::is_told(self.failures.into()) {
-                tracing::warn!(
-                    problem,
-                    failures = self.failures,
-                    "CDI specs cannot be written"
-                );
-            }
             backoff::wait(self.failures)
         } else {
             self.failures = 0;
@@ -122,16 +115,16 @@ impl OfferTask {
     }
 }
 
-/// One pass. Returns also the first failure that another attempt may repair.
+/// One pass. Returns also whether another attempt may repair something.
 fn pass(
     node: &str,
     folder: &SpecDir,
     devices: &DeviceSnapshot,
     instances: &InstanceSet,
     stop: &CancellationToken,
-) -> (OfferReport, Option<String>) {
+) -> (OfferReport, bool) {
     let mut report = OfferReport::default();
-    let mut failed = None;
+    let mut is_failed = false;
     let (published, refused) = match folder.read() {
         Ok(published) => (published, None),
         Err(error) => (Published::default(), Some(error)),
@@ -144,11 +137,11 @@ fn pass(
         report
             .problems
             .extend(keys.map(|key| unwritten(key, &error)));
-        return (report, Some(chain(&error)));
+        return (report, true);
     }
     for (class, (key, spec)) in &wanted.specs {
         if stop.is_cancelled() {
-            return (report, failed);
+            return (report, is_failed);
         }
         let result = match spec {
             Some(spec) if published.specs.get(class) == Some(spec) => Ok(()),
@@ -163,10 +156,8 @@ fn pass(
             }
             Err(error) => {
                 report.problems.push(unwritten(Some(key), &error));
-                // Another attempt would end the same way.
-                if !matches!(error, Error::LongClass { .. }) {
-                    failed.get_or_insert_with(|| chain(&error));
-                }
+                // Another attempt with a name that is too long would end the same way.
+                is_failed |= !matches!(error, Error::LongClass { .. });
             }
         }
     }
@@ -176,11 +167,11 @@ fn pass(
             let spared = unknown.iter().any(|key| key.name() == class);
             if !spared && let Err(error) = folder.remove(class) {
                 report.problems.push(unwritten(None, &error));
-                failed.get_or_insert_with(|| chain(&error));
+                is_failed = true;
             }
         }
     }
-    (report, failed)
+    (report, is_failed)
 }
 
 fn unwritten(configuration: Option<&ConfigurationKey>, error: &Error) -> Problem {

@@ -1,18 +1,15 @@
-//! What is wrong at this moment, by the part of the agent that says so: counted in the metrics, and what concerns files of
-//! the operator told in the log.
-//!
-//! The other parts log what they meet by themselves.
+//! What is wrong at this moment: counted for the metrics, and logged.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use leafhost_core::ports::SourceProblem;
+use leafhost_core::problem::Problem;
 use tokio_util::sync::CancellationToken;
 
 use crate::document::Board;
 
-/// The log follows the board at most this often.
-const SPACING: Duration = Duration::from_secs(1);
+/// The log follows the board at most this often: handlers can cause problems that come and go.
+const SPACING: Duration = Duration::from_secs(10);
 
 impl Board {
     /// How many problems each part of the agent has; all parts, also those that have none.
@@ -40,31 +37,31 @@ impl Board {
             ("kubelet", kubelet),
         ])
     }
-
-    fn file_problems(&self) -> BTreeSet<String> {
-        let (handlers, report) = (self.handlers.borrow(), self.report.borrow());
-        let both = handlers.problems.iter().chain(&report.problems);
-        both.map(SourceProblem::to_string).collect()
-    }
 }
 
-/// Logs each problem of a file when it comes up, and once none is left says that, too.
-pub(crate) async fn tell(mut board: Board, shutdown: CancellationToken) {
-    let mut told = BTreeSet::new();
+/// Logs each problem when it comes up and when it is solved. The slot task and the loader log their own.
+pub(crate) async fn log(mut board: Board, shutdown: CancellationToken) {
+    let mut logged = BTreeSet::new();
     loop {
-        let now = board.file_problems();
-        for problem in now.difference(&told) {
-            tracing::warn!(problem, "a file or folder cannot be used");
+        let problems = board.problems();
+        // A message may change with every answer of a handler, its reason does not.
+        let key = |problem: &Problem| (problem.reason(), problem.subject().to_string());
+        let now: BTreeSet<_> = problems.iter().map(key).collect();
+        for problem in problems
+            .iter()
+            .filter(|problem| !logged.contains(&key(problem)))
+        {
+            tracing::warn!(reason = problem.reason(), subject = %problem.subject(), "{problem}");
         }
-        if now.is_empty() && !told.is_empty() {
-            tracing::info!("all files and folders can be used again");
+        for (reason, subject) in logged.difference(&now) {
+            tracing::info!(reason, subject, "the problem is solved");
         }
-        told = now;
-        let open = tokio::select! {
+        logged = now;
+        let is_open = tokio::select! {
             () = shutdown.cancelled() => return,
-            open = board.changed() => open,
+            is_open = board.changed() => is_open,
         };
-        if !open {
+        if !is_open {
             // A publisher ends only with its task, which is somebody else's decision.
             shutdown.cancelled().await;
             return;

@@ -179,16 +179,10 @@ impl ReconcileTask {
             error: chain(error),
             more: errors.len() - 1,
         });
-        if let Some(problem) = &unwritten {
+        if unwritten.is_some() {
             self.failures = self.failures.saturating_add(1);
             self.retry = Some(Instant::now() + backoff::wait(self.failures));
-            if backoff::is_told(self.failures.into()) {
-                tracing::warn!(%problem, failures = self.failures, "Instances cannot be written");
-            }
         } else {
-            if self.failures > 0 {
-                tracing::info!("Instances are written again");
-            }
             self.failures = 0;
             self.retry = None;
         }

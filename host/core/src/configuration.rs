@@ -86,7 +86,7 @@ pub struct DiscoveryHandlerInfo {
 }
 
 /// One value for the handler: given, or named. Neither means an empty value, as in Akri.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct DiscoveryProperty {
     /// `[_A-Za-z][_A-Za-z0-9]*`.
@@ -100,7 +100,7 @@ pub struct DiscoveryProperty {
 }
 
 /// Where a value is: exactly one of `secretKeyRef` and `configMapKeyRef`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "ValueFromFields", into = "ValueFromFields")]
 pub enum ValueFrom {
     /// A key of a Secret.
@@ -145,7 +145,7 @@ impl From<ValueFrom> for ValueFromFields {
 }
 
 /// A key of a Secret or ConfigMap.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct KeyRef {
     /// The Secret's or ConfigMap's name.
@@ -169,7 +169,7 @@ fn default_namespace() -> String {
 }
 
 /// A Configuration that has been checked.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Configuration {
     /// Namespace and name.
     pub key: ConfigurationKey,

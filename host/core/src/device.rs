@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use crate::attribute::{self, Attributes, Capacities};
+use crate::attribute::{self, AttributeValue, Attributes, Capacities};
 use crate::names::is_property_name;
 use crate::text;
 
@@ -173,46 +173,28 @@ impl Device {
 
     /// How many bytes of text the device has in all.
     pub fn text(&self) -> usize {
-        let pairs: usize = self
-            .properties
-            .iter()
-            .chain(&self.capacity)
-            .map(|(name, value)| name.len() + value.len())
-            .sum();
-        let mounts: usize = self
-            .mounts
-            .iter()
-            .map(|mount| mount.container_path.len() + mount.host_path.len())
-            .sum();
-        let nodes: usize = self
-            .nodes
-            .iter()
-            .map(|node| node.container_path.len() + node.host_path.len())
-            .sum();
-        let attributes: usize = self
-            .attributes
-            .iter()
-            .map(|(name, value)| {
-                name.len()
-                    + match value {
-                        attribute::AttributeValue::String(text)
-                        | attribute::AttributeValue::Version(text) => text.len(),
-                        attribute::AttributeValue::Int(_) | attribute::AttributeValue::Bool(_) => 0,
-                    }
-            })
-            .sum();
-        let reason = if let Health::Unhealthy(reason) = &self.health {
-            reason.len()
-        } else {
-            0
+        let pairs = self.properties.iter().chain(&self.capacity);
+        let pairs = pairs.map(|(name, value)| name.len() + value.len());
+        let mounts = self.mounts.iter();
+        let mounts = mounts.map(|mount| mount.container_path.len() + mount.host_path.len());
+        let nodes = self.nodes.iter();
+        let nodes = nodes.map(|node| node.container_path.len() + node.host_path.len());
+        let attributes = self.attributes.iter().map(|(name, value)| {
+            let value = match value {
+                AttributeValue::String(text) | AttributeValue::Version(text) => text.len(),
+                AttributeValue::Int(_) | AttributeValue::Bool(_) => 0,
+            };
+            name.len() + value
+        });
+        let reason = match &self.health {
+            Health::Unhealthy(reason) => reason.len(),
+            Health::Healthy | Health::Unknown => 0,
         };
+        let lists = pairs.chain(mounts).chain(nodes).chain(attributes);
         self.id.len()
             + self.physical_id.as_ref().map_or(0, String::len)
-            + pairs
-            + mounts
-            + nodes
-            + attributes
             + reason
+            + lists.sum::<usize>()
     }
 }
 

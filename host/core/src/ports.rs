@@ -69,7 +69,7 @@ pub struct ConfigurationSet {
 }
 
 /// A Configuration with its properties resolved.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConfiguredDiscovery {
     /// The Configuration.
     pub configuration: Configuration,

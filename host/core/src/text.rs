@@ -68,13 +68,17 @@ pub fn escape(text: &str) -> Cow<'_, str> {
     }
     let mut escaped = String::with_capacity(text.len() + 8);
     for c in text.chars() {
-        if is_unprintable(c) {
-            escaped.extend(c.escape_default());
-        } else {
-            escaped.push(c);
-        }
+        push(&mut escaped, c);
     }
     Cow::Owned(escaped)
+}
+
+fn push(text: &mut String, c: char) {
+    if is_unprintable(c) {
+        text.extend(c.escape_default());
+    } else {
+        text.push(c);
+    }
 }
 
 /// At most `max` bytes of the text, escaped; `…` after them says that there is more. What cannot be halved (a character, an
@@ -83,11 +87,7 @@ pub fn clean(text: &str, max: usize) -> String {
     let mut cleaned = String::with_capacity(text.len().min(max));
     for c in text.chars() {
         let before = cleaned.len();
-        if is_unprintable(c) {
-            cleaned.extend(c.escape_default());
-        } else {
-            cleaned.push(c);
-        }
+        push(&mut cleaned, c);
         if cleaned.len() > max {
             cleaned.truncate(before);
             cleaned.push('…');
@@ -112,11 +112,7 @@ pub fn abridge(text: &str, max: usize) -> String {
     let mut left = tail;
     for c in text.chars().rev() {
         let mut shown = String::new();
-        if is_unprintable(c) {
-            shown.extend(c.escape_default());
-        } else {
-            shown.push(c);
-        }
+        push(&mut shown, c);
         let Some(rest) = left.checked_sub(shown.len()) else {
             break;
         };

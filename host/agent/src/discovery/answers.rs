@@ -134,15 +134,6 @@ fn tell(trouble: &mut Trouble, id: &SessionId, session: &mut SourceSession, was_
         if !was_fine && trouble.is_told(&id.handler) {
             tracing::info!(%configuration, handler, source, "discovery works again");
         }
-        let problem = session.devices.problem(configuration, source);
-        if session.told != problem.is_some() {
-            session.told = problem.is_some();
-            if let Some(problem) = problem {
-                tracing::warn!(%configuration, handler, source, %problem, "not all devices of the handler are used");
-            } else {
-                tracing::info!(%configuration, handler, source, "all devices of the handler are used again");
-            }
-        }
     } else if backoff::is_told(view.failures) && trouble.is_told(&id.handler) {
         let error = view
             .error

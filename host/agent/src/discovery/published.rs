@@ -18,7 +18,7 @@ use crate::devices::DeviceView;
 use crate::presence::{Absent, Presence};
 
 /// The devices of all Configurations. Equal snapshots are published once.
-#[derive(Debug, Clone, Default, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DeviceSnapshot {
     /// Whether Configurations and handlers have been read once.
     pub read: bool,
@@ -47,26 +47,10 @@ impl DeviceSnapshot {
             Presence::Gone => Presence::Gone,
         }
     }
-
-    /// Whether the other one is the same. What is equal is kept as the same object, so this looks at no device.
-    pub(super) fn is(&self, other: &Self) -> bool {
-        let Self {
-            read,
-            boot,
-            configurations,
-            absent,
-        } = self;
-        let mut pairs = configurations.iter().zip(&other.configurations);
-        *read == other.read
-            && *boot == other.boot
-            && *absent == other.absent
-            && configurations.len() == other.configurations.len()
-            && pairs.all(|((one, view), (two, other))| one == two && Arc::ptr_eq(view, other))
-    }
 }
 
 /// The devices of a Configuration.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConfigurationDevices {
     /// The Configuration they belong to.
     pub configured: Arc<ConfiguredDiscovery>,

@@ -45,8 +45,6 @@ pub(super) struct Served {
     pub lost: Vec<Lost>,
     /// Bounds how often what is published may be another thing.
     pub bucket: Bucket,
-    /// Whether the log has it that something waits for that.
-    told: bool,
 }
 
 /// One source of its handler.
@@ -64,8 +62,6 @@ pub(super) struct SourceSession {
     pub invalid: Vec<FieldProblem>,
     /// What the last call failed of, if it was a fault.
     pub fault: Option<String>,
-    /// Whether the log says that not all its devices are used.
-    pub told: bool,
     pub view: Arc<SessionReport>,
 }
 
@@ -127,7 +123,6 @@ impl Served {
             due: None,
             lost: Vec::new(),
             bucket: Bucket::default(),
-            told: false,
         }
     }
 
@@ -255,16 +250,6 @@ impl Served {
             Some(old) => self.bucket.pass(&old.devices, devices, now),
             None => devices,
         };
-        let configuration = &self.configured.configuration.key;
-        let problem = self.bucket.problem(configuration);
-        if self.told != problem.is_some() {
-            self.told = problem.is_some();
-            if let Some(problem) = problem {
-                tracing::warn!(%configuration, %problem, "not all changes are passed on");
-            } else {
-                tracing::info!(%configuration, "all changes are passed on again");
-            }
-        }
         self.lost = lost;
         self.stale = false;
         let absent = if settled {

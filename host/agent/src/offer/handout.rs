@@ -73,7 +73,7 @@ impl Handout {
     }
 }
 
-fn union(one: &str, two: &str) -> String {
+pub(super) fn union(one: &str, two: &str) -> String {
     "rwm"
         .chars()
         .filter(|&c| one.contains(c) || two.contains(c))

@@ -242,11 +242,5 @@ impl All {
 
 /// The permissions of both, where absent means all.
 fn union(one: Option<&str>, two: Option<&str>) -> Option<String> {
-    let (one, two) = (one?, two?);
-    Some(
-        "rwm"
-            .chars()
-            .filter(|&c| one.contains(c) || two.contains(c))
-            .collect(),
-    )
+    Some(super::handout::union(one?, two?))
 }

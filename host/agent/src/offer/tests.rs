@@ -308,7 +308,7 @@ fn a_name_too_long_for_a_file_is_a_problem_and_the_others_are_offered() {
     assert!(problem.contains("choose a shorter name"), "{problem}");
     let stop = CancellationToken::new();
     let (_, failed) = pass(NODE, &folder(&dir), &home.0, &home.1, &stop);
-    assert_eq!(failed, None, "there is nothing to try again");
+    assert!(!failed, "there is nothing to try again");
 }
 
 #[test]

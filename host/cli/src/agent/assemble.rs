@@ -41,9 +41,6 @@ pub async fn agent(
         );
     });
     let (socket, bound) = socket.ok().unzip();
-    for problem in &problems {
-        tracing::warn!("{problem}");
-    }
     let config = AgentConfig {
         socket,
         cdi_dir: settings.cdi_dir.clone(),
