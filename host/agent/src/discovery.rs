@@ -30,7 +30,6 @@ mod report;
 mod served;
 mod session;
 mod sync;
-mod trouble;
 
 pub use published::{
     ConfigurationDevices, ConfigurationReport, DeviceSnapshot, DiscoveryReport, HandlerReport,
@@ -39,7 +38,6 @@ pub use published::{
 
 use served::Served;
 use session::{Answer, SessionId};
-use trouble::Trouble;
 
 /// Reports are at least this far apart: each is a document of all Configurations.
 const SPACING: Duration = Duration::from_millis(200);
@@ -82,7 +80,6 @@ pub struct DiscoveryTask {
     answers: (mpsc::Sender<Answer>, mpsc::Receiver<Answer>),
     tasks: JoinSet<()>,
     ids: HashMap<Id, SessionId>,
-    trouble: Trouble,
     /// Names of handlers that are counted in the metrics.
     counted: BTreeSet<String>,
 }
@@ -124,7 +121,6 @@ impl DiscoveryTask {
             answers: mpsc::channel(ANSWERS),
             tasks: JoinSet::new(),
             ids: HashMap::new(),
-            trouble: Trouble::default(),
             counted: BTreeSet::new(),
         };
         (task, devices_seen, report_seen)
@@ -265,8 +261,6 @@ impl DiscoveryTask {
             self.metrics.forget_handler(name);
         }
         self.counted = now;
-        let registry = &self.registry;
-        self.trouble.keep(|key| registry.phase(key).is_some());
     }
 
     fn removed(&mut self, key: &HandlerKey) {

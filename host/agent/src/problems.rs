@@ -43,7 +43,8 @@ impl Board {
 pub(crate) async fn log(mut board: Board, shutdown: CancellationToken) {
     let mut logged = BTreeSet::new();
     loop {
-        let problems = board.problems();
+        let mut problems = board.problems();
+        problems.extend(board.report.borrow().failures());
         // A message may change with every answer of a handler, its reason does not.
         let key = |problem: &Problem| (problem.reason(), problem.subject().to_string());
         let now: BTreeSet<_> = problems.iter().map(key).collect();

@@ -30,17 +30,7 @@ pub fn report(error: &anyhow::Error) -> ExitCode {
 
 /// The error and its causes on one line, without repetitions.
 pub fn line(error: &anyhow::Error) -> String {
-    let mut line = String::new();
-    for cause in error.chain() {
-        let cause = cause.to_string();
-        if line.is_empty() {
-            line = cause;
-        } else if !line.contains(&cause) {
-            line.push_str(": ");
-            line.push_str(&cause);
-        }
-    }
-    crate::terminal::escape(&line).into_owned()
+    crate::terminal::escape(&leafhost_core::text::chain(error.as_ref())).into_owned()
 }
 
 fn is_broken_pipe(error: &(dyn std::error::Error + 'static)) -> bool {

@@ -9,6 +9,7 @@ use std::io::{self, Read as _, Write as _};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
 
+use leafhost_core::text::chain;
 use leafhost_wasm::{
     EXIT_INVALID, EXIT_LIMITS, EXIT_PANIC, MAX_BYTES, MORE_THREADS, engine_config,
 };
@@ -85,15 +86,4 @@ fn compile() -> Result<(), Error> {
 
 fn threads() -> usize {
     std::thread::available_parallelism().map_or(1, |threads| threads.get().min(THREADS))
-}
-
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text.push_str(": ");
-        text.push_str(&error.to_string());
-        cause = error.source();
-    }
-    text
 }

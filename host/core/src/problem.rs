@@ -11,7 +11,7 @@ use crate::configuration::FieldProblem;
 use crate::instance::InstanceKey;
 use crate::names::{ConfigurationKey, GROUP};
 use crate::ports::SourceProblem;
-use crate::text::{clean, few};
+use crate::text::{abridge, clean, few};
 
 /// The most names in one message.
 const NAMED: usize = 10;
@@ -109,6 +109,19 @@ pub enum Problem {
         handler: String,
         source_name: String,
         first: String,
+    },
+    #[error("{source_name} refuses the details: {}", few(fields.iter().map(shown), 3))]
+    InvalidDetails {
+        configuration: ConfigurationKey,
+        source_name: String,
+        fields: Vec<FieldProblem>,
+    },
+    #[error("no devices from {source_name}: {result}: {error}")]
+    DiscoveryFailed {
+        configuration: ConfigurationKey,
+        source_name: String,
+        result: &'static str,
+        error: String,
     },
     #[error("{} of {loser} {} not used, because {winner} has the same", some(*devices, example), is_or_are(*devices))]
     DevicesDuplicated {
@@ -304,6 +317,8 @@ impl Problem {
             | Self::HandlerRemoved { configuration, .. }
             | Self::HandlerAmbiguous { configuration, .. }
             | Self::SourceNotTrusted { configuration, .. }
+            | Self::InvalidDetails { configuration, .. }
+            | Self::DiscoveryFailed { configuration, .. }
             | Self::DevicesDuplicated { configuration, .. }
             | Self::TooManyDevices { configuration, .. }
             | Self::DevicesUnstable { configuration, .. }
@@ -321,6 +336,10 @@ impl Problem {
             _ => Subject::Node,
         }
     }
+}
+
+fn shown(field: &FieldProblem) -> String {
+    abridge(&format!("{}: {}", field.path, field.message), 300)
 }
 
 fn add(known: &[String]) -> String {

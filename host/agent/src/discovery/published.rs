@@ -84,6 +84,32 @@ pub struct DiscoveryReport {
     pub problems: Vec<SourceProblem>,
 }
 
+impl DiscoveryReport {
+    /// The sessions whose last call brought no devices.
+    pub fn failures(&self) -> Vec<Problem> {
+        let mut failures = Vec::new();
+        for (configuration, report) in &self.configurations {
+            for session in report.sessions.iter().filter(|one| one.failures > 0) {
+                let (configuration, source_name) = (configuration.clone(), session.source.clone());
+                failures.push(match session.result {
+                    CallResult::InvalidDetails => Problem::InvalidDetails {
+                        configuration,
+                        source_name,
+                        fields: report.invalid_details.clone(),
+                    },
+                    result => Problem::DiscoveryFailed {
+                        configuration,
+                        source_name,
+                        result: result.label(),
+                        error: session.error.clone().unwrap_or_default(),
+                    },
+                });
+            }
+        }
+        failures
+    }
+}
+
 /// A handler in the registry.
 #[derive(Debug, Clone, PartialEq)]
 pub struct HandlerReport {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http_body_util::BodyExt as _;
+use leafhost_core::text::chain;
 use leafhost_net::http::{Budget, HttpError, Limits, Stage, Timeouts, send};
 use wasmtime::component::Linker;
 use wasmtime_wasi_http::{
@@ -125,12 +126,7 @@ impl WasiHttpHooks for Requests {
 /// What the guest is told: in WASI's own words where they say it all, else in ours, for it to tell the operator. What an
 /// operator can change is kept as a denial, too.
 fn told(reach: &Reach, error: HttpError) -> Error {
-    let mut text = error.to_string();
-    let mut source = std::error::Error::source(&error);
-    while let Some(cause) = source {
-        text = format!("{text}: {cause}");
-        source = cause.source();
-    }
+    let text = chain(&error);
     match error {
         HttpError::Denied(list) => {
             reach.deny_all(&list);
