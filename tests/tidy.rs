@@ -139,7 +139,7 @@ fn crates_depend_only_on_those_below() {
             "host/wasm",
             &["leafhost-core", "leafhost-net", "leafhost-udev"],
         ),
-        ("host/compile", &["leafhost-wasm"]),
+        ("host/compile", &["leafhost-core", "leafhost-wasm"]),
         (
             "host/agent",
             &["leafhost-core", "leafhost-cdi", "leafhost-kubelet"],
