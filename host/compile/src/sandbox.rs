@@ -105,7 +105,7 @@ fn only_allowed() -> Result<BpfProgram, Error> {
     // An abort signals its own process and no other.
     let own = u64::from(std::process::id());
     rules.insert(libc::SYS_tgkill, first_argument(SeccompCmpOp::Eq, own)?);
-    // Threads, no processes: those would outlive the agent's patience.
+    // Threads, no processes: those would outlive the child when the agent kills it.
     let thread = u64::from(libc::CLONE_THREAD.unsigned_abs());
     rules.insert(
         libc::SYS_clone,

@@ -17,21 +17,13 @@ const MAX_ATTRIBUTE: u64 = 4 << 10;
 ///
 /// `None` for what is absent, not readable, binary, larger than 4 KiB, or not the device's. A name may lead through a
 /// link (`device/vendor`), but only to a device above or below in the same chain whose subsystem is allowed. A link
-/// itself gives the last part of what it points to, so that `iommu_group` gives `7` and `driver` a name. `at` is told the index
-/// of each before it is read: a driver may never answer.
-pub fn read(
-    attributes: &[(String, String)],
-    allowed: &Subsystems,
-    at: &dyn Fn(usize),
-) -> Result<Vec<Option<String>>> {
+/// itself gives the last part of what it points to, so that `iommu_group` gives `7` and `driver` a name. A
+/// driver may never answer.
+pub fn read(attributes: &[(String, String)], allowed: &Subsystems) -> Result<Vec<Option<String>>> {
     tree::require_sysfs()?;
     Ok(attributes
         .iter()
-        .enumerate()
-        .map(|(index, (devpath, name))| {
-            at(index);
-            checked(devpath, name, allowed)
-        })
+        .map(|(devpath, name)| checked(devpath, name, allowed))
         .collect())
 }
 
@@ -199,12 +191,12 @@ mod tests {
             .iter()
             .map(|(devpath, name, _)| ((*devpath).to_owned(), (*name).to_owned()))
             .collect();
-        let answer = read(&asked, &Subsystems::new(["mem"]), &|_| {})?;
+        let answer = read(&asked, &Subsystems::new(["mem"]))?;
         for ((devpath, name, expected), value) in table.iter().zip(answer) {
             assert_eq!(value.as_deref(), *expected, "{devpath} {name}");
         }
         assert_eq!(
-            read(&asked, &Subsystems::new(["tty"]), &|_| {})?,
+            read(&asked, &Subsystems::new(["tty"]))?,
             vec![None; asked.len()]
         );
         Ok(())

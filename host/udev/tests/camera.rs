@@ -201,7 +201,6 @@ fn attributes_are_read_within_the_chain_and_the_allowed_subsystems() -> Outcome 
         let values = read(
             &[(devpath.to_owned(), name.to_owned())],
             &Subsystems::new(globs),
-            &|_| {},
         )?;
         assert_eq!(
             values,

@@ -42,10 +42,18 @@ pub(crate) struct Host {
 impl Host {
     /// Starts the ticker and the runtime of the guests; each call starts a thread if none is free.
     pub(crate) fn start(engine: Engine) -> std::io::Result<Self> {
+        let threads = Threads::start()?;
+        let weak = engine.weak();
+        let tick = move || {
+            weak.upgrade().is_some_and(|engine| {
+                engine.increment_epoch();
+                true
+            })
+        };
         Ok(Self {
-            ticker: Ticker::start(&engine)?,
+            ticker: Ticker::start(threads.runtime(), tick),
             engine,
-            threads: Arc::new(Threads::start()?),
+            threads: Arc::new(threads),
             admission: Admission::default(),
             cursors: Arc::default(),
         })
@@ -93,13 +101,17 @@ pub(crate) struct Ended<T> {
 }
 
 impl Host {
-    /// Makes a call that was admitted. Dropping the future ends it.
-    pub(crate) async fn call<T: Send + 'static>(self: &Arc<Self>, call: Call<T>) -> Ended<T> {
+    /// Makes a call that was admitted, and has `finish` look at its answer on the same thread. Dropping the future ends it.
+    pub(crate) async fn call<T: Send + 'static, U: Send + 'static>(
+        self: &Arc<Self>,
+        call: Call<T>,
+        finish: impl FnOnce(T) -> Result<U, Fault> + Send + 'static,
+    ) -> Ended<U> {
         let record = call.record.clone();
         // The host itself is not given along: one that is dropped must not be kept by a guest, nor be dropped by one.
         let engine = self.engine.clone();
-        let run = self.ticker.tick(async move { run(&engine, call).await });
-        let run = Metered::new(record.cpu.clone(), run);
+        let run = async move { run(&engine, call, finish).await };
+        let run = Metered::new(record.cpu.clone(), self.ticker.clone(), run);
         let stop = CancellationToken::new();
         // Whoever no longer waits drops it.
         let _end = stop.clone().drop_guard();
@@ -120,7 +132,11 @@ fn not_made<T>(why: String) -> Ended<T> {
     }
 }
 
-async fn run<T>(engine: &Engine, call: Call<T>) -> Ended<T> {
+async fn run<T, U>(
+    engine: &Engine,
+    call: Call<T>,
+    finish: impl FnOnce(T) -> Result<U, Fault>,
+) -> Ended<U> {
     let Call {
         pre,
         state,
@@ -134,7 +150,7 @@ async fn run<T>(engine: &Engine, call: Call<T>) -> Ended<T> {
     } = call;
     let begin = tokio::time::Instant::now();
     let mut store = Store::new(engine, state);
-    store.limiter(|state| state);
+    store.limiter(CallState::limiter);
     store.set_hostcall_fuel(HOSTCALL_FUEL);
     store.set_max_component_handles(HANDLES);
     let (meter, budget) = (record.cpu.clone(), limits.cpu);
@@ -155,11 +171,14 @@ async fn run<T>(engine: &Engine, call: Call<T>) -> Ended<T> {
     let wall = begin.elapsed();
     // The guest's last lines come out when its streams are dropped.
     drop(store);
-    drop(admitted);
     let answer = match answer {
-        Ok(answer) => answer.map_err(|error| fault(&error, &limits, loading, &record)),
-        Err(_) => Err(too_long(limits.wall, loading, &record)),
+        Ok(answer) => answer
+            .map_err(|error| fault(&error, &limits, loading, &record))
+            .and_then(finish),
+        Err(_) => Err(too_long(limits.wall, loading)),
     };
+    // Only now: the paths of an answer may lie where the file system hangs.
+    drop(admitted);
     let answer = answer.map_err(|fault| Fault {
         message: secrets.clean(&fault.message, MAX_TEXT),
         ..fault
@@ -172,28 +191,17 @@ async fn run<T>(engine: &Engine, call: Call<T>) -> Ended<T> {
 }
 
 /// The call took longer than it may.
-fn too_long(wall: Duration, loading: Option<&str>, record: &Record) -> Fault {
+fn too_long(wall: Duration, loading: Option<&str>) -> Fault {
     let seconds = wall.as_secs();
-    match loading {
-        Some(what) if record.cpu.held_up() > wall / 2 => Fault::new(
-            FaultReason::Host,
-            format!(
-                "`{what}` took longer than {seconds} s, most of which it waited for the machine, which has too much to do"
-            ),
+    let message = match loading {
+        Some(what) => format!(
+            "`{what}` took longer than {seconds} s when it was loaded, and the grants do not raise that; it must not wait"
         ),
-        Some(what) => Fault::new(
-            FaultReason::WallTimeout,
-            format!(
-                "`{what}` took longer than {seconds} s when it was loaded, and the grants do not raise that; it must not wait"
-            ),
+        None => format!(
+            "the call took longer than {seconds} s; `limits.wallSeconds` in the grants raises that"
         ),
-        None => Fault::new(
-            FaultReason::WallTimeout,
-            format!(
-                "it took longer than {seconds} s; `limits.wallSeconds` in the grants raises that"
-            ),
-        ),
-    }
+    };
+    Fault::new(FaultReason::WallTimeout, message)
 }
 
 /// The guest computed longer than it may.
@@ -215,7 +223,7 @@ fn fault(
                 "`{what}` computed longer than {seconds} s when it was loaded, and the grants do not raise that"
             ),
             None => format!(
-                "it computed longer than {seconds} s; `limits.cpuSeconds` in the grants raises that"
+                "the call computed longer than {seconds} s; `limits.cpuSeconds` in the grants raises that"
             ),
         };
         return Fault::new(FaultReason::CpuBudget, message);
@@ -229,7 +237,7 @@ fn fault(
         return Fault::new(
             FaultReason::Memory,
             format!(
-                "it needed more than {} MiB of memory, with what the host keeps for it; `limits.memoryMiB` in the grants raises that{stderr}{location}",
+                "the guest needed more than {} MiB of memory, with what the host keeps for it; `limits.memoryMiB` in the grants raises that{stderr}{location}",
                 limits.memory >> 20
             ),
         );
@@ -237,13 +245,15 @@ fn fault(
     if record.memory.tables_refused() {
         return Fault::new(
             FaultReason::Memory,
-            format!("it needed more than {TABLE_ELEMENTS} elements of tables{stderr}{location}"),
+            format!(
+                "the guest needed more than {TABLE_ELEMENTS} elements of tables{stderr}{location}"
+            ),
         );
     }
     if let Some(I32Exit(status)) = error.downcast_ref::<I32Exit>() {
         return Fault::new(
             FaultReason::Exit,
-            format!("it exited with status {status}; a handler returns{stderr}"),
+            format!("the guest exited with status {status}; a handler returns{stderr}"),
         );
     }
     let cause = error.root_cause().to_string();
@@ -256,15 +266,15 @@ fn fault(
         return Fault::new(
             FaultReason::HostResources,
             format!(
-                "it made the host hold more than {} MiB or {HANDLES} handles{location}",
+                "the guest made the host hold more than {} MiB or {HANDLES} handles{location}",
                 HOSTCALL_FUEL >> 20
             ),
         );
     }
     let what = match error.downcast_ref::<Trap>() {
-        Some(Trap::UnreachableCodeReached) => "it aborted, as after a panic".to_owned(),
-        Some(trap) => format!("it trapped: {trap}"),
-        None => format!("it failed: {cause}"),
+        Some(Trap::UnreachableCodeReached) => "the guest aborted, as after a panic".to_owned(),
+        Some(trap) => format!("the guest trapped: {trap}"),
+        None => format!("the guest failed: {cause}"),
     };
     Fault::new(FaultReason::Trap, format!("{what}{stderr}{location}"))
 }

@@ -1,16 +1,17 @@
-//! What a guest may call, one file each, all in the same order: what they need to know, the state of a call, how
-//! they are linked, and the calls.
+//! What a guest may call, one file each.
 //!
-//! A new capability is a file here, a line in [`link`], a field in [`CallState`], and a line in `component` that names its grant.
+//! A new capability is a file here that implements its bindings for [`CallState`], and a line in `component` that names its grant.
 
 use std::sync::Arc;
 
 use leafhost_net::Policy;
 use leafhost_net::http::Names;
 use wasmtime::Engine;
-use wasmtime::component::{Linker, ResourceTable};
+use wasmtime::component::{HasSelf, Linker, ResourceTable};
 use wasmtime_wasi::{WasiCtx, WasiCtxView, WasiView};
 
+use crate::bindings::DiscoveryHandler;
+use crate::bindings::leafhost::discovery::types;
 use crate::limits::{HANDLES, Limiter, Limits};
 use crate::record::Record;
 use crate::threads::BlockingQuota;
@@ -31,11 +32,10 @@ pub(crate) struct CallState {
     limiter: Limiter,
     table: ResourceTable,
     wasi: WasiCtx,
-    log: log::LogState,
-    explain: explain::ExplainState,
+    record: Arc<Record>,
+    log: Arc<log::LogSink>,
     udev: udev::UdevState,
     reach: Arc<reach::Reach>,
-    net: net::NetState,
     http: http::HttpState,
 }
 
@@ -65,9 +65,6 @@ impl CallState {
         let mut table = ResourceTable::new();
         // What the host keeps without a handle must not be what a guest fails of.
         table.set_max_capacity(2 * HANDLES);
-        let explain = explain::ExplainState {
-            record: record.clone(),
-        };
         let udev = udev::UdevState::new(capabilities, record.clone());
         let reach = Arc::new(reach::Reach::new(
             capabilities.network.clone(),
@@ -78,15 +75,9 @@ impl CallState {
             limiter: Limiter::new(limits.memory, record.memory.clone()),
             table,
             wasi: wasi::context(log, record, &reach),
-            log: log::LogState {
-                sink: log.clone(),
-                record: record.clone(),
-            },
-            explain,
+            record: record.clone(),
+            log: log.clone(),
             udev,
-            net: net::NetState {
-                reach: capabilities.discovers.then(|| reach.clone()),
-            },
             http: http::HttpState::new(reach.clone(), limits.wall),
             reach,
         }
@@ -102,15 +93,14 @@ impl WasiView for CallState {
     }
 }
 
+impl types::Host for CallState {}
+
 /// Links everything there is: what a component imports of it was looked at before.
 pub(crate) fn link(engine: &Engine) -> wasmtime::Result<Linker<CallState>> {
     let mut linker = Linker::new(engine);
     wasi::add_to_linker(&mut linker)?;
     sockets::add_to_linker(&mut linker)?;
     http::add_to_linker(&mut linker)?;
-    log::add_to_linker(&mut linker, |state| &mut state.log)?;
-    explain::add_to_linker(&mut linker, |state| &mut state.explain)?;
-    udev::add_to_linker(&mut linker, |state| &mut state.udev)?;
-    net::add_to_linker(&mut linker, |state| &mut state.net)?;
+    DiscoveryHandler::add_to_linker::<_, HasSelf<CallState>>(&mut linker, |state| state)?;
     Ok(linker)
 }

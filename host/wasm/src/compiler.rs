@@ -45,17 +45,12 @@ pub enum CompileError {
     },
     /// Too slow.
     #[error(
-        "compiling took longer than {} s, {} s of them computing; a smaller component, or a longer --compile-timeout",
-        after.as_secs(), computed.as_secs()
+        "compiling took longer than {} s; use a smaller component or a longer --compile-timeout",
+        .0.as_secs()
     )]
-    Timeout {
-        /// How long it had.
-        after: Duration,
-        /// How much of that it computed; where the machine had no time for it, it may have more another time.
-        computed: Duration,
-    },
+    Timeout(Duration),
     /// The component is wrong, or too much for the compiler.
-    #[error("it does not compile: {0}")]
+    #[error("the component does not compile: {0}")]
     Refused(String),
     /// More native code than is taken.
     #[error(
@@ -73,8 +68,8 @@ impl CompileError {
     pub fn is_transient(&self) -> bool {
         match self {
             Self::Refused(_) | Self::TooLarge => false,
-            Self::Timeout { after, computed } => *computed < *after / 2,
-            Self::NotFound(_) | Self::Run { .. } | Self::Failed(_) => true,
+            // Another time the machine may have more time for it.
+            Self::Timeout(_) | Self::NotFound(_) | Self::Run { .. } | Self::Failed(_) => true,
         }
     }
 }
@@ -152,12 +147,8 @@ impl Compiler {
         };
         let work = async { tokio::join!(feed, take, errors, child.wait()) };
         let Ok(((), native, said, status)) = tokio::time::timeout(self.timeout, work).await else {
-            let computed = child.id().and_then(computed).unwrap_or_default();
             let _ = child.kill().await;
-            return Err(CompileError::Timeout {
-                after: self.timeout,
-                computed,
-            });
+            return Err(CompileError::Timeout(self.timeout));
         };
         let status = status.map_err(run)?;
         if native.len() > MAX_NATIVE {
@@ -173,7 +164,7 @@ impl Compiler {
             // such as the kernel out of memory.
             None if status.signal() != Some(nix::libc::SIGKILL) => {
                 Err(CompileError::Refused(format!(
-                    "it is too much for the compiler, which a limit has ended ({status}); a smaller component{}{said}",
+                    "the component is too much for the compiler, which a limit has ended ({status}); a smaller component{}{said}",
                     if said.is_empty() { "" } else { ": " }
                 )))
             }
@@ -196,20 +187,6 @@ impl Compiler {
             .cloned()
             .ok_or(CompileError::NotFound(candidates))
     }
-}
-
-/// What a process and its threads have computed so far; none where the kernel does not tell.
-fn computed(process: u32) -> Option<Duration> {
-    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
-    // The second field is a name in parentheses with anything in it; user and system time are fields 14 and 15.
-    let (_, fields) = stat.rsplit_once(')')?;
-    let ticks = fields.split_whitespace().skip(11).take(2);
-    let ticks: u64 = ticks.map_while(|field| field.parse::<u64>().ok()).sum();
-    let second = nix::unistd::sysconf(nix::unistd::SysconfVar::CLK_TCK).ok()??;
-    let millis = ticks
-        .checked_mul(1000)?
-        .checked_div(second.try_into().ok()?)?;
-    Some(Duration::from_millis(millis))
 }
 
 /// Where the program may be installed, seen from the agent's own executable.
@@ -282,26 +259,8 @@ mod tests {
         let error = run("exec sleep 60", Duration::from_millis(50))
             .await
             .unwrap_err();
-        assert!(matches!(error, CompileError::Timeout { .. }), "{error}");
+        assert!(matches!(error, CompileError::Timeout(_)), "{error}");
         assert!(error.is_transient(), "{error}");
-    }
-
-    #[tokio::test]
-    async fn a_component_that_was_computed_on_all_the_time_is_not_tried_again() {
-        let error = run("while :; do :; done", Duration::from_secs(1))
-            .await
-            .unwrap_err();
-        let CompileError::Timeout { computed, .. } = error else {
-            panic!("{error}");
-        };
-        // How much it is, is up to what else the machine does.
-        assert!(computed > Duration::ZERO);
-        let after = Duration::from_mins(1);
-        for (computed, transient) in [(0, true), (29, true), (30, false), (100, false)] {
-            let computed = Duration::from_secs(computed);
-            let error = CompileError::Timeout { after, computed };
-            assert_eq!(error.is_transient(), transient, "{error}");
-        }
     }
 
     #[tokio::test]

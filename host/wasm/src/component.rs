@@ -56,7 +56,7 @@ pub enum ComponentError {
     #[error("the file is empty")]
     Empty,
     /// Over the limit.
-    #[error("it has more than {} MiB unpacked", MAX_BYTES >> 20)]
+    #[error("the component has more than {} MiB unpacked", MAX_BYTES >> 20)]
     TooLarge,
     /// Packed, and not readable.
     #[error("cannot unpack it; the gzip data is cut off or damaged: {0}")]
@@ -80,14 +80,14 @@ pub enum ComponentError {
     Damaged(#[source] wasmparser::BinaryReaderError),
     /// Not of our world.
     #[error(
-        "it is a component, but no discovery handler: it does not export {HANDLER} (it exports {0})"
+        "this is a component, but no discovery handler: it does not export {HANDLER} (it exports {0})"
     )]
     NoHandler(String),
     /// Of our world, but another version.
-    #[error("it was made for {0}; this version serves {served}", served = CONTRACT_VERSIONS.join(", "))]
+    #[error("the component was made for {0}; this version serves {served}", served = CONTRACT_VERSIONS.join(", "))]
     Version(String),
     /// Imports that are not here.
-    #[error("it imports {}, which this version does not have", .0.join(", "))]
+    #[error("the component imports {}, which this version does not have", .0.join(", "))]
     UnknownImports(Vec<String>),
 }
 

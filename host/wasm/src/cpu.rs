@@ -7,17 +7,17 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use nix::time::{ClockId, clock_gettime};
+
+use crate::ticker::Ticker;
 
 /// Counts the computing of one call.
 #[derive(Debug, Default)]
 pub(crate) struct CpuMeter {
     /// Nanoseconds of the polls that ended.
     used: AtomicU64,
-    /// Nanoseconds on the clock of the polls that ended.
-    polled: AtomicU64,
     /// The thread's clock when the poll began that runs now.
     since: AtomicU64,
 }
@@ -37,12 +37,6 @@ impl CpuMeter {
         Duration::from_nanos(self.used.load(Ordering::Relaxed))
     }
 
-    /// For how long the polls that ended did not compute. Guests wait between polls: within one, they wait for the machine.
-    pub(crate) fn held_up(&self) -> Duration {
-        let polled = Duration::from_nanos(self.polled.load(Ordering::Relaxed));
-        polled.saturating_sub(self.used())
-    }
-
     /// What has been used, asked from within a poll, on the polling thread.
     pub(crate) fn used_within_poll(&self) -> Duration {
         let running = thread_nanos().saturating_sub(self.since.load(Ordering::Relaxed));
@@ -50,17 +44,19 @@ impl CpuMeter {
     }
 }
 
-/// Runs a future and counts its computing.
+/// Runs a future, counts its computing and has the epoch tick while it computes.
 pub(crate) struct Metered<F> {
     meter: Arc<CpuMeter>,
+    ticker: Ticker,
     future: Pin<Box<F>>,
 }
 
 impl<F: Future> Metered<F> {
     /// Counts `future` on `meter`.
-    pub(crate) fn new(meter: Arc<CpuMeter>, future: F) -> Self {
+    pub(crate) fn new(meter: Arc<CpuMeter>, ticker: Ticker, future: F) -> Self {
         Self {
             meter,
+            ticker,
             future: Box::pin(future),
         }
     }
@@ -70,13 +66,13 @@ impl<F: Future> Future for Metered<F> {
     type Output = F::Output;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
-        let (clock, begin) = (Instant::now(), thread_nanos());
+        let ticker = self.ticker.clone();
+        let _computing = ticker.compute();
+        let begin = thread_nanos();
         self.meter.since.store(begin, Ordering::Relaxed);
         let poll = self.future.as_mut().poll(context);
         let took = thread_nanos().saturating_sub(begin);
         self.meter.used.fetch_add(took, Ordering::Relaxed);
-        let polled = u64::try_from(clock.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        self.meter.polled.fetch_add(polled, Ordering::Relaxed);
         poll
     }
 }
@@ -97,22 +93,11 @@ mod tests {
     #[tokio::test]
     async fn waiting_costs_nothing_and_computing_does() {
         let meter = Arc::new(CpuMeter::default());
-        Metered::new(
-            meter.clone(),
-            tokio::time::sleep(Duration::from_millis(400)),
-        )
-        .await;
+        let ticker = Ticker::default();
+        let sleep = tokio::time::sleep(Duration::from_millis(400));
+        Metered::new(meter.clone(), ticker.clone(), sleep).await;
         assert!(meter.used() < Duration::from_millis(200), "{meter:?}");
-        assert!(meter.held_up() < Duration::from_millis(200), "{meter:?}");
-        Metered::new(meter.clone(), async {
-            let (_open, nothing) = std::sync::mpsc::channel::<()>();
-            nothing
-                .recv_timeout(Duration::from_millis(400))
-                .unwrap_err();
-        })
-        .await;
-        assert!(meter.held_up() > Duration::from_millis(300), "{meter:?}");
-        Metered::new(meter.clone(), async {
+        Metered::new(meter.clone(), ticker.clone(), async {
             let begin = thread_nanos();
             while thread_nanos() - begin < 60_000_000 {}
             assert!(meter.used_within_poll() >= Duration::from_millis(60));

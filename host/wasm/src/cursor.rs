@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Bytes of all cursors together.
 const MOST: usize = 64 << 20;
-/// A cursor of so many bytes is kept whatever the others have, so that nobody's large ones take it from a handler with a small one.
+/// A cursor of at most this many bytes is always kept, so that a handler with a small one loses nothing to others' large ones.
 const SMALL: usize = 64 << 10;
 
 /// How much the cursors have that are kept.

@@ -1,4 +1,4 @@
-//! What a handler may use and hand out: the grants file beside it. Without a file, nothing.
+//! What a handler may use and hand out: the grants file next to it. Without a file, nothing.
 //!
 //! Checked as a whole, every problem with the path of its field. Knows no engine and opens nothing.
 
@@ -73,7 +73,7 @@ const PATHS: MatchOptions = MatchOptions {
 };
 
 impl DeviceGrants {
-    /// Whether a pattern names that node; the nodes from udev aside.
+    /// Whether a pattern names that node. Nodes from udev are not looked at here.
     pub fn allows_node(&self, path: &str) -> bool {
         self.nodes
             .iter()

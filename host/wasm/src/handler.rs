@@ -51,7 +51,7 @@ pub(crate) struct Guest {
     /// One for all its sessions: a handler must not buy more lines with more Configurations.
     rate: Arc<Rate>,
     quota: HandlerQuota,
-    /// One for all its sessions, too: what sysfs or a path does not answer keeps its thread.
+    /// One for all its sessions, too: what sysfs does not answer keeps its thread.
     blocking: BlockingQuota,
 }
 
@@ -152,18 +152,19 @@ impl Guest {
             names: self.names.clone(),
         };
         let record = Arc::new(Record::default());
-        let ended = self.call(&capabilities, &sink, &record, loading, work);
+        let ended = self.call(&capabilities, &sink, &record, loading, work, Ok);
         (ended.await.answer, record)
     }
 
-    async fn call<T: Send + 'static>(
+    async fn call<T: Send + 'static, U: Send + 'static>(
         &self,
         capabilities: &Capabilities,
         sink: &Arc<LogSink>,
         record: &Arc<Record>,
         loading: Option<&'static str>,
         work: Work<T>,
-    ) -> Ended<T> {
+        finish: impl FnOnce(T) -> Result<U, Fault> + Send + 'static,
+    ) -> Ended<U> {
         let asked = tokio::time::Instant::now();
         let admitted = self.quota.admit().await;
         let granted = &self.grants.limits;
@@ -181,7 +182,7 @@ impl Guest {
             admitted,
             asked,
         };
-        self.host.call(call).await
+        self.host.call(call, finish).await
     }
 }
 
@@ -293,7 +294,7 @@ impl Handler for LoadedHandler {
     }
 }
 
-/// The guest's problems, bounded. An empty list says nothing, so it says that.
+/// The guest's problems, bounded. An empty list has no reason, so the problem says that.
 fn problems(list: Vec<types::Problem>, secrets: &Secrets) -> Vec<FieldProblem> {
     if list.is_empty() {
         return vec![FieldProblem::new(

@@ -51,7 +51,7 @@ pub use threads::MORE_THREADS;
 pub struct RuntimeConfig {
     /// Where native code is kept; made if it is not there, for this user alone.
     pub cache_dir: PathBuf,
-    /// The compiler program; absent: where it is installed beside the agent.
+    /// The compiler program; absent: where it is installed next to the agent.
     pub compiler: Option<PathBuf>,
     /// How long compiling one component may take.
     pub compile_timeout: Duration,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use wasmtime::{Error, ResourceLimiter, Result};
+use wasmtime::{ResourceLimiter, Result};
 
 use crate::timeouts::{LOADING_CPU, LOADING_WALL};
 
@@ -14,7 +14,7 @@ pub(crate) const GUEST_INSTANCES: u8 = 64;
 pub(crate) const MEMORIES: u8 = 8;
 /// The most tables of one component.
 pub(crate) const TABLES: u8 = 16;
-/// The most elements of all tables together.
+/// The most elements of a table.
 pub(crate) const TABLE_ELEMENTS: usize = 100_000;
 
 /// The bounds of one call. The defaults are meant for every handler; a grants file may raise some.
@@ -80,7 +80,7 @@ impl MemoryUse {
         self.refused.load(Ordering::Relaxed)
     }
 
-    /// Whether the guest asked for more elements of tables than it may have.
+    /// Whether the guest asked for a larger table than it may have.
     pub(crate) fn tables_refused(&self) -> bool {
         self.tables_refused.load(Ordering::Relaxed)
     }
@@ -93,9 +93,6 @@ pub(crate) struct Limiter {
     memory: u64,
     /// What the host keeps for the guest.
     held: u64,
-    growing: u64,
-    elements: usize,
-    growing_elements: usize,
     uses: Arc<MemoryUse>,
 }
 
@@ -106,9 +103,6 @@ impl Limiter {
             limit,
             memory: 0,
             held: 0,
-            growing: 0,
-            elements: 0,
-            growing_elements: 0,
             uses,
         }
     }
@@ -144,35 +138,18 @@ impl ResourceLimiter for Limiter {
             return Ok(false);
         }
         self.memory = total;
-        self.growing = more;
         Ok(true)
-    }
-
-    fn memory_grow_failed(&mut self, _error: Error) -> Result<()> {
-        self.memory -= std::mem::take(&mut self.growing);
-        Ok(())
     }
 
     fn table_growing(
         &mut self,
-        current: usize,
+        _current: usize,
         desired: usize,
         _maximum: Option<usize>,
     ) -> Result<bool> {
-        let more = desired.saturating_sub(current);
-        let total = self.elements.saturating_add(more);
-        if total > TABLE_ELEMENTS {
-            self.uses.tables_refused.store(true, Ordering::Relaxed);
-            return Ok(false);
-        }
-        self.elements = total;
-        self.growing_elements = more;
-        Ok(true)
-    }
-
-    fn table_grow_failed(&mut self, _error: Error) -> Result<()> {
-        self.elements -= std::mem::take(&mut self.growing_elements);
-        Ok(())
+        let fits = desired <= TABLE_ELEMENTS;
+        self.uses.tables_refused.fetch_or(!fits, Ordering::Relaxed);
+        Ok(fits)
     }
 
     fn instances(&self) -> usize {
@@ -201,10 +178,6 @@ mod tests {
         assert!(uses.refused());
         assert!(limiter.memory_growing(0, 40, None).unwrap());
         assert_eq!(uses.peak(), 100);
-        limiter
-            .memory_grow_failed(Error::msg("no memory left on the machine"))
-            .unwrap();
-        assert!(limiter.memory_growing(60, 100, None).unwrap());
     }
 
     #[test]
@@ -247,6 +220,5 @@ mod tests {
         let mut limiter = Limiter::new(100, Arc::default());
         assert!(limiter.table_growing(0, 100_000, None).unwrap());
         assert!(!limiter.table_growing(100_000, 100_001, None).unwrap());
-        assert!(!limiter.table_growing(0, 1, None).unwrap());
     }
 }

@@ -33,7 +33,7 @@ enum Refusal {
     Component(#[from] ComponentError),
     #[error("its grants file {0}")]
     Grants(String),
-    #[error("it needs the grant{} {}, which {file} does not give; `leafhost handler inspect {source_name} --grants` prints a file to start from",
+    #[error("the handler needs the grant{} {}, which {file} does not give; `leafhost handler inspect {source_name} --grants` prints a file to start from",
         if missing.len() == 1 { "" } else { "s" }, missing.join(", "))]
     MissingGrants {
         missing: Vec<String>,
@@ -49,17 +49,17 @@ enum Refusal {
     )]
     Foreign(String),
     #[error(
-        "it has more instances, memories or tables than a handler may have: {0}; build it as one component"
+        "the component has more instances, memories or tables than a handler may have: {0}; build it as one component"
     )]
     Large(String),
-    #[error("it does not fit the contract: {0}")]
+    #[error("the component does not fit the contract: {0}")]
     Contract(String),
     #[error("`describe` failed: {0}")]
     Describe(leafhost_core::fault::Fault),
     #[error("its description is wrong: {0}")]
     Description(String),
     #[error(
-        "it is the handler {is:?}, and {file} has `name: {named}`; correct that, or remove the component if it is not the one you meant"
+        "the component is the handler {is:?}, and {file} has `name: {named}`; correct that, or remove the component if it is not the one you meant"
     )]
     OtherName {
         is: String,
@@ -74,7 +74,10 @@ impl Refusal {
     fn into_error(self, source_name: &str) -> LoadError {
         let transient = match &self {
             Self::Compile(error) => error.is_transient(),
-            Self::Describe(fault) => fault.reason == FaultReason::Host,
+            // The machine may have had too much to do.
+            Self::Describe(fault) => {
+                matches!(fault.reason, FaultReason::Host | FaultReason::WallTimeout)
+            }
             Self::Cache(_) | Self::Foreign(_) | Self::Task(_) => true,
             _ => false,
         };
@@ -143,7 +146,7 @@ impl Runtime {
             Ok(problems) => {
                 if let Some(problem) = problems.first() {
                     warnings.push(format!(
-                        "it refuses its own example: {}{}{}",
+                        "the handler refuses its own example: {}{}{}",
                         problem.path,
                         if problem.path.is_empty() { "" } else { ": " },
                         problem.message
@@ -228,7 +231,7 @@ fn check_grants(
     })
 }
 
-/// `<stem>.grants.yaml` beside `<stem>.wasm` or `<stem>.wasm.gz`.
+/// `<stem>.grants.yaml` next to `<stem>.wasm` or `<stem>.wasm.gz`.
 fn grants_name(source: &str) -> String {
     let stem = source.strip_suffix(".gz").unwrap_or(source);
     format!("{}.grants.yaml", stem.strip_suffix(".wasm").unwrap_or(stem))

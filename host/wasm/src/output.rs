@@ -303,7 +303,7 @@ fn weigh_text(text: usize, limits: &Limits) -> Result<(), Fault> {
 }
 
 /// How many bytes of text a device has, as it came.
-pub(crate) fn text(device: &types::Device) -> usize {
+fn text(device: &types::Device) -> usize {
     let numbers = device.attributes.iter().filter(|attribute| {
         let value = &attribute.value;
         matches!(
@@ -315,7 +315,7 @@ pub(crate) fn text(device: &types::Device) -> usize {
 }
 
 /// How many bytes of text wakes have.
-pub(crate) fn of_wakes(wakes: &[types::Wake]) -> usize {
+fn of_wakes(wakes: &[types::Wake]) -> usize {
     let text = |wake: &types::Wake| match wake {
         types::Wake::After(_) | types::Wake::Network => 0,
         types::Wake::Udev(rule) => rule

@@ -3,12 +3,12 @@
 //! What it takes to mask secrets depends on how much is shown, not on how much a guest says or how long the secrets are.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::ops::Range;
 
-use aho_corasick::{AhoCorasick, AhoCorasickKind};
 use leafhost_core::session::Property;
 pub(crate) use leafhost_core::text::clean;
+use memchr::memmem::Finder;
 
 /// What stands for a secret.
 const MASK: &str = "***";
@@ -22,22 +22,18 @@ pub(crate) fn cut(text: &str, max: usize) -> &str {
     text.get(..end.unwrap_or(0)).unwrap_or_default()
 }
 
-/// A line of a secret with several lines is masked by itself if it has so many bytes: guests write line by line.
+/// A line of a secret with several lines is masked by itself if it has at least this many bytes: guests write line by line.
 const MASKED_LINE: usize = 8;
-/// Longer secrets are masked in pieces of at most so many bytes: whoever has that much of a text before them has the whole of a piece.
+/// Longer secrets are masked in pieces of at most this many bytes, so that a text that is cut into longer parts shows no piece.
 pub(crate) const LONGEST_PIECE: usize = 1024;
-/// So many bytes of a piece are looked for; the rest is compared where they are found.
-const SOUGHT: usize = 16;
 
 /// The values that must not be seen.
 #[derive(Default)]
 pub(crate) struct Secrets {
     /// By the name of the property.
     values: Vec<(String, String)>,
-    /// Finds how pieces begin.
-    beginnings: Option<AhoCorasick>,
-    /// The pieces, by their beginning: values and their lines, also as messages quote them.
-    pieces: Vec<Vec<String>>,
+    /// What is masked, in pieces of at most [`LONGEST_PIECE`] bytes: values and their lines, also as messages quote them.
+    pieces: Vec<Finder<'static>>,
 }
 
 impl std::fmt::Debug for Secrets {
@@ -58,18 +54,9 @@ fn escaped(text: &str) -> String {
 }
 
 /// `text` in pieces that are about as long as each other: none is so short that it is found everywhere.
-fn in_pieces(mut text: &str) -> Vec<String> {
-    let mut pieces = Vec::new();
-    while !text.is_empty() {
-        let left = text.len().div_ceil(LONGEST_PIECE);
-        let (piece, rest) = match cut(text, text.len().div_ceil(left)).len() {
-            0 => (text, ""),
-            end => text.split_at(end),
-        };
-        pieces.push(piece.to_owned());
-        text = rest;
-    }
-    pieces
+fn in_pieces(text: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let pieces = text.len().div_ceil(LONGEST_PIECE).max(1);
+    text.chunks(text.len().div_ceil(pieces).max(1))
 }
 
 impl Secrets {
@@ -86,27 +73,18 @@ impl Secrets {
             }
         }
         let lines = values.iter().flat_map(|(_, value)| value.lines());
-        let lines = lines.map(str::trim);
-        let masked = lines
+        let masked: BTreeSet<String> = lines
+            .map(str::trim)
             .filter(|line| line.len() >= MASKED_LINE)
             .chain(values.iter().map(|(_, value)| value.as_str()))
-            .flat_map(|text| [text.to_owned(), escaped(text)]);
-        let mut by_beginning: BTreeMap<Vec<u8>, Vec<String>> = BTreeMap::new();
-        for piece in masked.flat_map(|text| in_pieces(&text)) {
-            let beginning = piece.bytes().take(SOUGHT).collect();
-            let pieces = by_beginning.entry(beginning).or_default();
-            if !pieces.contains(&piece) {
-                pieces.push(piece);
-            }
-        }
-        let found = AhoCorasick::builder()
-            .kind(Some(AhoCorasickKind::ContiguousNFA))
-            .build(by_beginning.keys());
+            .flat_map(|text| [text.to_owned(), escaped(text)])
+            .collect();
+        let pieces = masked.iter().flat_map(|text| in_pieces(text.as_bytes()));
         Self {
+            pieces: pieces
+                .map(|piece| Finder::new(piece).into_owned())
+                .collect(),
             values,
-            // Without patterns there is nothing to find; of more than there can be in memory there are none.
-            beginnings: found.ok().filter(|_| !by_beginning.is_empty()),
-            pieces: by_beginning.into_values().collect(),
         }
     }
 
@@ -165,25 +143,21 @@ impl Secrets {
 
     /// Where there are secrets that begin before `end`, in order, those that overlap as one.
     fn within(&self, text: &[u8], end: usize) -> Vec<Range<usize>> {
-        let Some(beginnings) = &self.beginnings else {
-            return Vec::new();
-        };
-        let looked_at = end.saturating_add(SOUGHT).min(text.len());
-        let looked_at = text.get(..looked_at).unwrap_or_default();
-        let mut found: Vec<Range<usize>> = beginnings
-            .find_overlapping_iter(looked_at)
-            .filter(|beginning| beginning.start() < end)
-            .filter_map(|beginning| {
-                let start = beginning.start();
-                let rest = text.get(start..)?;
-                let pieces = self.pieces.get(beginning.pattern().as_usize())?;
-                let there = pieces
-                    .iter()
-                    .filter(|piece| rest.starts_with(piece.as_bytes()));
-                let longest = there.map(String::len).max()?;
-                Some(start..start + longest)
-            })
-            .collect();
+        let searched = end.saturating_add(LONGEST_PIECE).min(text.len());
+        let searched = text.get(..searched).unwrap_or_default();
+        let mut found = Vec::new();
+        for piece in &self.pieces {
+            let mut from = 0;
+            // Also those that overlap: one that is no secret may hide the begin of one.
+            while let Some(at) = searched.get(from..).and_then(|rest| piece.find(rest)) {
+                let start = from + at;
+                if start >= end {
+                    break;
+                }
+                found.push(start..start + piece.needle().len());
+                from = start + 1;
+            }
+        }
         found.sort_by_key(|secret| secret.start);
         found.dedup_by(|next, before| {
             let overlaps = next.start < before.end;

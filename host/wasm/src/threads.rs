@@ -12,8 +12,7 @@ use tokio_util::sync::CancellationToken;
 use crate::engine::GUESTS;
 use crate::timeouts::GUEST_THREAD_KEEP_ALIVE;
 
-/// How many threads there may be besides for what guests ask for: names, devices and paths. Where a driver or a file system hangs, some of
-/// that never ends.
+/// How many threads there may be besides for what guests ask for: names and devices. Where a driver hangs, some of that never ends.
 const WORK: usize = 256;
 /// How much nicer (`nice(2)`) guests are than the agent's own threads.
 const NICER: i32 = 5;
@@ -60,6 +59,11 @@ impl Threads {
             guests: Handle::current(),
             runtime: None,
         }
+    }
+
+    /// The runtime whose worker drives timers and sockets of guests.
+    pub(crate) fn runtime(&self) -> &Handle {
+        &self.guests
     }
 
     /// Runs a call on a thread of its own, unless it is stopped before.

@@ -1,4 +1,4 @@
-//! The times of this crate in one place, with the reason for each. Those of a rate stand beside its number.
+//! The times of this crate in one place, with the reason for each. A rate's time is next to its count.
 
 use std::time::Duration;
 
@@ -22,5 +22,3 @@ pub(crate) const INSTEAD_OF_EVENTS: Duration = Duration::from_mins(1);
 pub(crate) const COMPARING: Duration = Duration::from_millis(50);
 /// How long after its begin a change of the network is looked at: a link gets its addresses one after the other.
 pub(crate) const NETWORK_SETTLE: Duration = Duration::from_millis(200);
-/// A cache entry that no load asked for during this time is removed.
-pub(crate) const CACHE_UNUSED: Duration = Duration::from_hours(30 * 24);

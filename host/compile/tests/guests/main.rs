@@ -216,7 +216,6 @@ async fn a_second_start_needs_no_compiler() {
         "{error}"
     );
     assert!(error.transient);
-    assert!(!native.exists());
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -324,7 +323,7 @@ async fn an_example_that_is_refused_is_a_warning() {
     let handler = bench.load(&guest.wasm(), "").await.unwrap();
     assert_eq!(
         handler.warnings(),
-        ["it refuses its own example: text: dev"]
+        ["the handler refuses its own example: text: dev"]
     );
     assert_eq!(handler.validate("").await.unwrap()[0].path, "text");
 }
@@ -348,8 +347,8 @@ async fn what_is_asked_while_loading_may_take_a_moment_whatever_the_grants_say()
         let error = bench.load(&guest.wasm(), grants).await.unwrap_err();
         assert!(error.message.contains(words), "{error}");
         assert!(error.message.contains("grants do not raise"), "{error}");
-        // It would be the same again.
-        assert!(!error.transient, "{error}");
+        // One that waits is asked again: the machine may have had too much to do.
+        assert_eq!(error.transient, words.contains("took"), "{error}");
     }
     let guest = Guest {
         validate: "(call $block (call $after (i64.const 3600000000000))) (i32.const 128)",
@@ -383,7 +382,7 @@ async fn what_is_no_handler_is_refused_with_the_reason() {
         (
             wasm.as_slice(),
             "name: onvif",
-            "it is the handler \"textual\", and textual.grants.yaml has `name: onvif`",
+            "the component is the handler \"textual\", and textual.grants.yaml has `name: onvif`",
         ),
         (&wasm[..wasm.len() / 2], "", "cut off"),
         (b"garbage".as_slice(), "", "not WebAssembly"),

@@ -19,9 +19,9 @@ const READ_AHEAD: usize = 16 << 10;
 const ENTRY: usize = 2 * size_of::<(HeaderName, HeaderValue)>();
 /// Its room for each further value of a name.
 const VALUE: usize = 2 * size_of::<HeaderValue>();
-/// For so many further values a guest can have made room.
+/// The most further values that a guest can have made room for.
 const MOST_VALUES: usize = (MAX_FIELDS / size_of::<HeaderValue>()).next_power_of_two();
-/// For so many names: it keeps a third of its room free, in powers of two.
+/// The most names: the map keeps a third of its room free, in powers of two.
 const MOST_NAMES: usize =
     (MAX_FIELDS / size_of::<(HeaderName, HeaderValue)>()).next_power_of_two() * 2;
 /// The most that a header map of a guest holds.
@@ -39,6 +39,13 @@ impl CallState {
         } else {
             Err(Error::msg("the host keeps too much for it"))
         }
+    }
+
+    /// Says yes or no to growth of the guest, with what the table keeps now.
+    pub(crate) fn limiter(&mut self) -> &mut dyn ResourceLimiter {
+        let held = self.held();
+        self.limiter.hold(held);
+        &mut self.limiter
     }
 
     fn held(&mut self) -> u64 {
@@ -85,48 +92,6 @@ fn headers(map: &HeaderMap) -> usize {
     let values = map.len().saturating_sub(map.keys_len());
     let values = values.next_power_of_two().max(MOST_VALUES);
     text + map.capacity() * ENTRY + values * VALUE
-}
-
-impl ResourceLimiter for CallState {
-    fn memory_growing(
-        &mut self,
-        current: usize,
-        desired: usize,
-        maximum: Option<usize>,
-    ) -> Result<bool> {
-        let held = self.held();
-        self.limiter.hold(held);
-        self.limiter.memory_growing(current, desired, maximum)
-    }
-
-    fn memory_grow_failed(&mut self, error: Error) -> Result<()> {
-        self.limiter.memory_grow_failed(error)
-    }
-
-    fn table_growing(
-        &mut self,
-        current: usize,
-        desired: usize,
-        maximum: Option<usize>,
-    ) -> Result<bool> {
-        self.limiter.table_growing(current, desired, maximum)
-    }
-
-    fn table_grow_failed(&mut self, error: Error) -> Result<()> {
-        self.limiter.table_grow_failed(error)
-    }
-
-    fn instances(&self) -> usize {
-        self.limiter.instances()
-    }
-
-    fn tables(&self) -> usize {
-        self.limiter.tables()
-    }
-
-    fn memories(&self) -> usize {
-        self.limiter.memories()
-    }
 }
 
 #[cfg(test)]

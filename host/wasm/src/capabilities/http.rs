@@ -41,7 +41,7 @@ struct Requests {
 }
 
 impl HttpState {
-    /// For one call, which may take so long.
+    /// For one call, which may take the time `wall`.
     pub(super) fn new(reach: Arc<Reach>, wall: Duration) -> Self {
         let mut ctx = WasiHttpCtx::new();
         ctx.set_field_size_limit(MAX_FIELDS);

@@ -1,13 +1,12 @@
 //! `leafhost:log`: lines for the operator. Needs no grant.
 //!
-//! Lines go to `tracing` under the target `leafhost::guest` with the handler, its source and the Configuration beside them.
+//! Lines go to `tracing` under the target `leafhost::guest` with the handler, its source and the Configuration as fields.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
-use wasmtime::component::{HasSelf, Linker};
 
 use super::CallState;
 use crate::bindings::leafhost::log::log;
@@ -16,15 +15,15 @@ use crate::text::Secrets;
 
 /// The longest line, in bytes.
 const MAX_LINE: usize = 4096;
-/// So many lines… The agent tells of the handler's faults in as many more as make twenty.
+/// The most lines of a handler in [`WINDOW`]. The agent logs the handler's faults in five more.
 const LINES: usize = 15;
-/// …in any such time.
+/// The time that [`LINES`] are counted in.
 const WINDOW: Duration = Duration::from_secs(10);
 
 /// How much a line matters, in `tracing`'s words.
 pub(crate) use tracing::Level;
 
-/// Lets so many lines through; one for all calls of a handler.
+/// Limits the lines of all calls of a handler.
 #[derive(Debug, Default)]
 pub(crate) struct Rate(Mutex<VecDeque<Instant>>);
 
@@ -87,21 +86,7 @@ impl LogSink {
     }
 }
 
-/// Where the lines of a call go.
-pub(crate) struct LogState {
-    pub(crate) sink: Arc<LogSink>,
-    pub(crate) record: Arc<Record>,
-}
-
-/// Links it.
-pub(super) fn add_to_linker(
-    linker: &mut Linker<CallState>,
-    state: fn(&mut CallState) -> &mut LogState,
-) -> wasmtime::Result<()> {
-    log::add_to_linker::<_, HasSelf<LogState>>(linker, state)
-}
-
-impl log::Host for LogState {
+impl log::Host for CallState {
     async fn write(&mut self, level: log::Level, message: String) -> wasmtime::Result<()> {
         let level = match level {
             log::Level::Debug => Level::DEBUG,
@@ -109,7 +94,7 @@ impl log::Host for LogState {
             log::Level::Warn => Level::WARN,
             log::Level::Error => Level::ERROR,
         };
-        self.sink.write(&self.record, level, &message);
+        self.log.write(&self.record, level, &message);
         Ok(())
     }
 }

@@ -22,11 +22,11 @@ const LOOK_UPS: u32 = 64;
 const ALL_LOOK_UPS: u32 = 1024;
 /// The most addresses whose answers are waited for.
 const ASKED: usize = 1024;
-/// So many senders of denied datagrams are named: anybody can be one.
+/// The most senders of denied datagrams that are named: anybody can be one.
 const NAMED: usize = 8;
-/// So many denied datagrams are read at once…
+/// The most denied datagrams that are read in [`UNASKED_TIME`]: the host reads them outside of the guest's budget.
 const UNASKED: u32 = 64;
-/// …and as many more in any such time: they are read by the host, outside of the guest's budget.
+/// The time that [`UNASKED`] are counted in.
 const UNASKED_TIME: Duration = Duration::from_millis(10);
 
 /// What one call may reach.

@@ -1,14 +1,12 @@
 //! `leafhost:udev`: the devices of the node. Needs the grant `udev`, which says which subsystems.
 //!
 //! Every call is one blocking task, whose CPU time counts as the guest's; when the guest is ended meanwhile, the task runs to its end. One that a
-//! driver does not answer stays for good, so a handler has only so many.
+//! driver does not answer stays for good, so a handler has only a few.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use leafhost_udev::{Field, Rule, Subsystems, Term};
-use wasmtime::component::{HasSelf, Linker};
 
 use super::{CallState, Capabilities};
 use crate::bindings::leafhost::udev::{devices, types};
@@ -57,33 +55,20 @@ impl UdevState {
         })
     }
 
-    /// Runs `work` where blocking is allowed, and waits for it, but not for ever; `at` says where it was by then.
+    /// Runs `work` where blocking is allowed, and waits for it, but not for ever.
     async fn look<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> Result<T, devices::Error> + Send + 'static,
-        at: impl FnOnce() -> String,
     ) -> Result<T, devices::Error> {
-        let begun = Arc::<AtomicBool>::default();
-        let begins = Arc::clone(&begun);
         let meter = self.record.cpu.clone();
-        let work = move || {
-            begins.store(true, Ordering::Relaxed);
-            meter.bill(work)
-        };
+        let work = move || meter.bill(work);
         let why = match tokio::time::timeout(self.answering, self.blocking.run(work)).await {
             Ok(Ok(done)) => return done,
             Ok(Err(why)) => why,
-            Err(_) => {
-                let seconds = self.answering.as_secs();
-                if begun.load(Ordering::Relaxed) {
-                    let at = at();
-                    format!("/sys did not answer within {seconds} s{at}; a driver may hang")
-                } else {
-                    format!(
-                        "/sys could not be read within {seconds} s: earlier reads are not answered, and a driver may hang; or no thread is free: {MORE_THREADS}"
-                    )
-                }
-            }
+            Err(_) => format!(
+                "/sys did not answer within {} s: a driver may hang, now or since an earlier read; or no thread is free: {MORE_THREADS}",
+                self.answering.as_secs()
+            ),
         };
         Err(devices::Error::Unavailable(clean(&why, 1024)))
     }
@@ -100,85 +85,65 @@ impl UdevState {
             }
         }
     }
-}
 
-/// Links it.
-pub(super) fn add_to_linker(
-    linker: &mut Linker<CallState>,
-    state: fn(&mut CallState) -> &mut UdevState,
-) -> wasmtime::Result<()> {
-    types::add_to_linker::<_, HasSelf<UdevState>>(linker, state)?;
-    devices::add_to_linker::<_, HasSelf<UdevState>>(linker, state)
-}
-
-impl types::Host for UdevState {}
-
-impl devices::Host for UdevState {
-    async fn find(
-        &mut self,
-        rules: Vec<types::Rule>,
-    ) -> wasmtime::Result<Result<Vec<devices::Device>, devices::Error>> {
-        let allowed = match self.allowed("udev.find") {
-            Ok(allowed) => allowed,
-            Err(error) => return Ok(Err(error)),
-        };
+    async fn find(&self, rules: Vec<types::Rule>) -> Result<Vec<devices::Device>, devices::Error> {
+        let allowed = self.allowed("udev.find")?;
         self.note_denied(&rules, &allowed);
         // Patterns are compiled there, too: they take their time.
         let find = move || {
             let rules = host_rules(rules).map_err(devices::Error::InvalidRule)?;
             leafhost_udev::find(&rules, &allowed).map_err(|error| unavailable(&error))
         };
-        let found = match self.look(find, String::new).await {
-            Ok(found) => found,
-            Err(error) => return Ok(Err(error)),
-        };
+        let found = self.look(find).await?;
         for note in &found.notes {
             self.record.explain(&note.subject, &note.rule, &note.reason);
         }
         let mut kept = self.record.kept();
         kept.explained_dropped += found.notes_dropped;
-        kept.nodes.extend(
-            found
-                .devices
-                .iter()
-                .filter_map(|device| device.devnode.clone()),
-        );
-        drop(kept);
-        Ok(Ok(found.devices.into_iter().map(guest_device).collect()))
+        let nodes = found
+            .devices
+            .iter()
+            .filter_map(|device| device.devnode.clone());
+        kept.nodes.extend(nodes);
+        Ok(found.devices.into_iter().map(guest_device).collect())
+    }
+
+    async fn read(
+        &self,
+        attributes: Vec<(String, String)>,
+    ) -> Result<Vec<Option<String>>, devices::Error> {
+        let allowed = self.allowed("udev.read")?;
+        let names: usize = attributes
+            .iter()
+            .map(|(path, name)| path.len() + name.len())
+            .sum();
+        if attributes.len() > MAX_READS || names > MAX_NAMES {
+            return Err(devices::Error::InvalidRule(format!(
+                "asks for {} attributes, at most {MAX_READS} with names of at most {MAX_NAMES} bytes in all",
+                attributes.len()
+            )));
+        }
+        let read =
+            move || leafhost_udev::read(&attributes, &allowed).map_err(|error| unavailable(&error));
+        self.look(read).await
+    }
+}
+
+impl types::Host for CallState {}
+
+impl devices::Host for CallState {
+    async fn find(
+        &mut self,
+        rules: Vec<types::Rule>,
+    ) -> wasmtime::Result<Result<Vec<devices::Device>, devices::Error>> {
+        Ok(self.udev.find(rules).await)
     }
 
     async fn read(
         &mut self,
         attributes: Vec<(String, String)>,
     ) -> wasmtime::Result<Result<Vec<Option<String>>, devices::Error>> {
-        let allowed = match self.allowed("udev.read") {
-            Ok(allowed) => allowed,
-            Err(error) => return Ok(Err(error)),
-        };
-        let names: usize = attributes
-            .iter()
-            .map(|(path, name)| path.len() + name.len())
-            .sum();
-        if attributes.len() > MAX_READS || names > MAX_NAMES {
-            return Ok(Err(devices::Error::InvalidRule(format!(
-                "asks for {} attributes, at most {MAX_READS} with names of at most {MAX_NAMES} bytes in all",
-                attributes.len()
-            ))));
-        }
-        let attributes: Arc<[(String, String)]> = attributes.into();
-        let reached = Arc::new(AtomicUsize::new(0));
-        let (asked, progress) = (Arc::clone(&attributes), Arc::clone(&reached));
-        let read = move || {
-            let at = |index| progress.store(index, Ordering::Relaxed);
-            leafhost_udev::read(&asked, &allowed, &at).map_err(|error| unavailable(&error))
-        };
-        let at = || {
-            let reached = attributes.get(reached.load(Ordering::Relaxed));
-            reached.map_or_else(String::new, |(devpath, name)| {
-                format!(" what {devpath}/{name} is")
-            })
-        };
-        Ok(self.look(read, at).await)
+        Ok(self.udev.read(attributes).await)
     }
 }
 
@@ -278,12 +243,12 @@ mod tests {
 
     #[tokio::test]
     async fn what_the_host_computes_for_a_guest_is_the_guests() {
-        let mut state = state();
-        let _ = devices::Host::find(&mut state, vec![vec![term()]]).await;
+        let state = state();
+        let _ = state.find(vec![vec![term()]]).await;
         let found = state.record.cpu.used();
         assert!(found > std::time::Duration::ZERO);
         let asked = vec![("/devices/virtual/mem/null".to_owned(), "dev".to_owned()); 100];
-        let _ = devices::Host::read(&mut state, asked).await;
+        let _ = state.read(asked).await;
         assert!(state.record.cpu.used() > found);
     }
 
@@ -296,23 +261,19 @@ mod tests {
             let _ = answered.recv();
             Ok(1)
         };
-        let at = || " what /devices/x/y is".to_owned();
-        for (work, words) in [
-            (
-                Box::new(hangs) as Box<dyn FnOnce() -> _ + Send>,
-                "what /devices/x/y is; a driver may hang",
-            ),
-            (Box::new(|| Ok(2)), "earlier reads are not answered"),
+        for work in [
+            Box::new(hangs) as Box<dyn FnOnce() -> _ + Send>,
+            Box::new(|| Ok(2)),
         ] {
-            let Err(devices::Error::Unavailable(message)) = state.look(work, at).await else {
+            let Err(devices::Error::Unavailable(message)) = state.look(work).await else {
                 panic!("it was answered");
             };
-            assert!(message.contains(words), "{message}");
+            assert!(message.contains("a driver may hang"), "{message}");
         }
         // A driver that answers after all returns the permit.
         drop(answer);
         state.answering = Duration::from_secs(20);
-        assert!(matches!(state.look(|| Ok(3), at).await, Ok(3)));
+        assert!(matches!(state.look(|| Ok(3)).await, Ok(3)));
     }
 
     #[test]
@@ -325,7 +286,7 @@ mod tests {
         let looked = runtime.block_on(async {
             let mut state = state();
             state.answering = Duration::from_millis(100);
-            state.look(|| Ok(()), String::new).await
+            state.look(|| Ok(())).await
         });
         drop(end);
         let Err(devices::Error::Unavailable(message)) = looked else {
@@ -343,7 +304,7 @@ mod tests {
             (1, 33, "rule 0: a rule has 33 terms"),
         ] {
             let rules = vec![vec![term(); terms]; rules];
-            let answer = devices::Host::find(&mut state(), rules).await.unwrap();
+            let answer = state().find(rules).await;
             let Err(devices::Error::InvalidRule(message)) = answer else {
                 panic!("{words}: {answer:?}");
             };

@@ -1,11 +1,10 @@
 //! The calls of one session: what the guest is asked, and what is made of its answer.
 
-use std::collections::BTreeSet;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use leafhost_core::fault::{Fault, FaultReason};
+use leafhost_core::fault::Fault;
 use leafhost_core::session::{CallStats, Outcome, SessionSpec};
 
 use super::wakes::WakeSources;
@@ -15,14 +14,10 @@ use crate::bindings::leafhost::udev::types as udev_types;
 use crate::call::Work;
 use crate::capabilities::Capabilities;
 use crate::capabilities::log::LogSink;
-use crate::output::{Bounds, of_wakes, resolve, text, weigh_error};
+use crate::output::{Bounds, resolve, weigh_error};
 use crate::record::Record;
 use crate::session::{Ask, Called, Caller, Next, Why};
-
-/// So many devices, departed ones and wakes of an answer are checked where tasks run…
-const SMALL: usize = 64;
-/// …if they have no more bytes of text.
-const SMALL_TEXT: usize = 64 << 10;
+use crate::text::Secrets;
 
 /// The calls of one session.
 pub(super) struct GuestCaller {
@@ -48,14 +43,24 @@ impl Caller for GuestCaller {
                 handler.call_discover(store, &request).await
             })
         });
+        let checks = Checks {
+            guest: Arc::clone(&self.guest),
+            record: Arc::clone(&record),
+            sources: self.sources.clone(),
+            shared: self.shared,
+            secrets: Arc::clone(&self.sink.secrets),
+        };
+        let finish = move |answer| match answer {
+            Ok(answer) => checks.discovered(answer),
+            Err(error) => Ok((checks.refused(error)?, None)),
+        };
         let ended = self
             .guest
-            .call(&self.capabilities, &self.sink, &record, None, work)
+            .call(&self.capabilities, &self.sink, &record, None, work, finish)
             .await;
         let kept = record.take();
         let (outcome, next) = match ended.answer {
-            Ok(Ok(answer)) => self.discovered(answer, kept.nodes).await,
-            Ok(Err(error)) => (self.refused(error), None),
+            Ok((outcome, next)) => (outcome, next),
             Err(fault) => (Outcome::Faulted(fault), None),
         };
         Called {
@@ -103,81 +108,49 @@ impl GuestCaller {
             cursor: None,
         }
     }
-
-    /// What an error says, within the bounds of an answer.
-    fn refused(&self, error: types::DiscoveryError) -> Outcome {
-        let secrets = &self.sink.secrets;
-        if let Err(fault) = weigh_error(&error, &self.guest.grants.limits) {
-            return Outcome::Faulted(fault);
-        }
-        match error {
-            types::DiscoveryError::InvalidDetails(list) => {
-                Outcome::InvalidDetails(problems(list, secrets))
-            }
-            types::DiscoveryError::Unavailable(what) => {
-                Outcome::Unavailable(secrets.clean(&what, MAX_TEXT))
-            }
-        }
-    }
-
-    /// Checks an answer: at once if it is small, else away from the async threads.
-    async fn discovered(
-        &self,
-        answer: types::Discovery,
-        udev_nodes: BTreeSet<String>,
-    ) -> (Outcome, Option<Next>) {
-        let (grants, secrets) = (self.guest.grants.clone(), self.sink.secrets.clone());
-        let (shared, sources) = (self.shared, self.sources.clone());
-        let small = is_small(&answer);
-        let check = move || {
-            let mounts = OnceLock::new();
-            let bounds = Bounds {
-                grants: &grants,
-                shared,
-                secrets: &secrets,
-                udev_nodes: &udev_nodes,
-                resolve: &|path| resolve(path, &mounts),
-            };
-            bounds.weigh(&answer)?;
-            let discovery = bounds.discovery(answer.devices, answer.departed);
-            let next = Next {
-                wakes: sources.wakes(answer.wake, &secrets),
-                cursor: answer.cursor,
-            };
-            Ok((discovery, next))
-        };
-        let checked = if small {
-            Ok(check())
-        } else {
-            self.guest.blocking.run(check).await
-        };
-        match checked {
-            Ok(Ok((discovery, next))) => (Outcome::Discovered(discovery), Some(next)),
-            Ok(Err(fault)) => (Outcome::Faulted(fault), None),
-            Err(why) => {
-                let message = format!("its answer could not be checked: {why}");
-                (
-                    Outcome::Faulted(Fault::new(FaultReason::Host, message)),
-                    None,
-                )
-            }
-        }
-    }
 }
 
-/// Whether an answer is checked in no time: it is short, no path of it has to be looked up, and no pattern compiled.
-fn is_small(answer: &types::Discovery) -> bool {
-    let devices = match &answer.devices {
-        types::Devices::Unchanged => &[][..],
-        types::Devices::Complete(list) | types::Devices::Partial(list) => list,
-    };
-    let is_udev = |wake: &types::Wake| matches!(wake, types::Wake::Udev(_));
-    let has_paths =
-        |device: &types::Device| !device.mounts.is_empty() || !device.device_nodes.is_empty();
-    devices.len() + answer.departed.len() + answer.wake.len() <= SMALL
-        && !answer.wake.iter().any(is_udev)
-        && !devices.iter().any(has_paths)
-        && devices.iter().map(text).sum::<usize>() + of_wakes(&answer.wake) <= SMALL_TEXT
+/// What the answer of one call is checked against.
+struct Checks {
+    guest: Arc<Guest>,
+    record: Arc<Record>,
+    sources: WakeSources,
+    shared: bool,
+    secrets: Arc<Secrets>,
+}
+
+impl Checks {
+    /// What an error says, within the bounds of an answer.
+    fn refused(&self, error: types::DiscoveryError) -> Result<Outcome, Fault> {
+        weigh_error(&error, &self.guest.grants.limits)?;
+        Ok(match error {
+            types::DiscoveryError::InvalidDetails(list) => {
+                Outcome::InvalidDetails(problems(list, &self.secrets))
+            }
+            types::DiscoveryError::Unavailable(what) => {
+                Outcome::Unavailable(self.secrets.clean(&what, MAX_TEXT))
+            }
+        })
+    }
+
+    /// Checks an answer. Blocks where it has paths.
+    fn discovered(&self, answer: types::Discovery) -> Result<(Outcome, Option<Next>), Fault> {
+        let mounts = OnceLock::new();
+        let bounds = Bounds {
+            grants: &self.guest.grants,
+            shared: self.shared,
+            secrets: &self.secrets,
+            udev_nodes: &std::mem::take(&mut self.record.kept().nodes),
+            resolve: &|path| resolve(path, &mounts),
+        };
+        bounds.weigh(&answer)?;
+        let discovery = bounds.discovery(answer.devices, answer.departed);
+        let next = Next {
+            wakes: self.sources.wakes(answer.wake, &self.secrets),
+            cursor: answer.cursor,
+        };
+        Ok((Outcome::Discovered(discovery), Some(next)))
+    }
 }
 
 fn guest_event(why: Why) -> types::Event {

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use leafhost_core::timeouts::{BACKOFF_FIRST, BACKOFF_LAST};
 
-/// A call that failed is followed by a wait of so many times the computing it used: at most one hundredth of a core.
+/// A wait after a failed call is at least this many times the computing the call used: at most one hundredth of a core.
 const PER_CPU: u32 = 100;
 
-/// The wait after so many failures in a row, the last of which used so much computing. Doubles up to five minutes; shortened at
+/// The wait after `failures` failures in a row, the last of which used `cpu`. Doubles up to five minutes; shortened at
 /// random by up to a fifth, so that sessions that failed together do not come back together.
 pub(super) fn delay(failures: u32, cpu: Duration) -> Duration {
     let doubled = BACKOFF_FIRST

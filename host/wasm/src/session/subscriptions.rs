@@ -12,10 +12,8 @@ use tokio::time::Instant;
 use super::Wakes;
 use crate::timeouts::NETWORK_SETTLE;
 
-/// How many device events are kept while a call runs, for its answer to say which of them matter.
-const MAX_EVENTS: usize = 4096;
-/// How many datagrams; each has at most 4 KiB.
-const MAX_DATAGRAMS: usize = 256;
+/// How many events are kept while a call runs, for its answer to say which of them matter; a datagram has at most 4 KiB.
+const MAX_EVENTS: usize = 256;
 
 /// Something that happened.
 #[derive(Debug, Clone)]
@@ -167,44 +165,26 @@ async fn datagram(subscription: &mut Option<Box<dyn GroupSubscription>>) -> Sess
 /// The events that came while a call ran, in their order.
 #[derive(Debug, Default)]
 pub(super) struct EventBuffer {
-    buffer: Vec<SessionEvent>,
-    events: usize,
-    datagrams: usize,
-    network: bool,
-    events_lost: bool,
-    datagrams_lost: bool,
+    events: Vec<SessionEvent>,
+    lost: bool,
 }
 
 impl EventBuffer {
-    /// What was kept.
-    pub(super) fn into_events(self) -> Vec<SessionEvent> {
-        self.buffer
+    /// What was kept, and what was lost.
+    pub(super) fn into_events(mut self) -> Vec<SessionEvent> {
+        if self.lost {
+            let lost = [SessionEvent::DevicesLost, SessionEvent::DatagramsLost];
+            self.events.extend(lost);
+        }
+        self.events
     }
 
     /// Keeps it, within the bounds.
     pub(super) fn push(&mut self, event: SessionEvent) {
-        let event = match event {
-            SessionEvent::Device(_) if self.events >= MAX_EVENTS => SessionEvent::DevicesLost,
-            SessionEvent::Datagram(_) if self.datagrams >= MAX_DATAGRAMS => {
-                SessionEvent::DatagramsLost
-            }
-            event => event,
-        };
-        let known = match &event {
-            SessionEvent::Device(_) => {
-                self.events += 1;
-                false
-            }
-            SessionEvent::Datagram(_) => {
-                self.datagrams += 1;
-                false
-            }
-            SessionEvent::DevicesLost => std::mem::replace(&mut self.events_lost, true),
-            SessionEvent::DatagramsLost => std::mem::replace(&mut self.datagrams_lost, true),
-            SessionEvent::Network => std::mem::replace(&mut self.network, true),
-        };
-        if !known {
-            self.buffer.push(event);
+        if self.events.len() < MAX_EVENTS {
+            self.events.push(event);
+        } else {
+            self.lost = true;
         }
     }
 }
