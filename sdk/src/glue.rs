@@ -70,7 +70,7 @@ impl<H: Registered> Guest for Component<H> {
     }
 
     fn discover(request: wit::Request) -> Result<wit::Discovery, wit::DiscoveryError> {
-        match discover::<H>(request, Imports::new()) {
+        match discover::<H>(request, Imports::default()) {
             Ok(discovery) => Ok(discovery.into()),
             Err(Error::InvalidDetails(problems)) => {
                 Err(wit::DiscoveryError::InvalidDetails(problems))

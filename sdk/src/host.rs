@@ -44,7 +44,7 @@ impl Host {
         }
     }
 
-    /// Writes a line to the agent's log, beside the names of the handler and the Configuration. Cut after 4 KiB; at
+    /// Writes a line to the agent's log, with the names of the handler and the Configuration. Cut after 4 KiB; at
     /// most 15 lines in 10 s for one handler. [`debug`](Self::debug), [`info`](Self::info), [`warn`](Self::warn) and
     /// [`error`](Self::error) are shorter.
     pub fn log(&self, level: Level, message: impl AsRef<str>) {

@@ -38,7 +38,6 @@
 
 mod call;
 mod clock;
-mod glob;
 mod http;
 mod network;
 mod tcp;
@@ -143,7 +142,7 @@ impl FakeHost {
     }
 
     pub(crate) fn imports(&self) -> Imports {
-        Imports(Rc::clone(&self.0))
+        Rc::clone(&self.0)
     }
 }
 

@@ -48,7 +48,7 @@ pub struct Probe {
     pub sends: Vec<(Duration, SocketAddr, Vec<u8>)>,
     /// How long answers are collected.
     pub window: Duration,
-    /// How many answers are kept, and 2 KiB for each on average. Once there are so many, one of a sender that has fewer
+    /// How many answers are kept, and 2 KiB for each on average. When that many are kept, one of a sender that has fewer
     /// takes the place of one of the sender that has most: who floods keeps nobody out. After eight times as many nothing is
     /// read any more.
     pub max_replies: usize,
@@ -61,7 +61,7 @@ pub struct Reply {
     pub from: SocketAddr,
     /// Which of the probe's addresses it came to, with the port.
     pub local: SocketAddr,
-    /// How long after the start it was read, at most 50 ms after it came.
+    /// How long after the start it was read, at most 10 ms after it came.
     pub after: Duration,
     /// What it says.
     pub payload: Vec<u8>,

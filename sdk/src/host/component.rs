@@ -21,23 +21,14 @@ use reactor::Reactor;
 pub use tcp::TcpStream;
 pub use udp::UdpSocket;
 
-/// The imports and the reactor.
-#[derive(Debug)]
-pub struct Imports {
-    reactor: Rc<Reactor>,
-}
+/// The imports; waiting is the reactor's.
+pub type Imports = Rc<Reactor>;
 
 #[allow(
     clippy::unused_self,
     reason = "the fake in the place of the imports has state"
 )]
-impl Imports {
-    pub fn new() -> Self {
-        Self {
-            reactor: Rc::new(Reactor::new()),
-        }
-    }
-
+impl Reactor {
     pub fn log(&self, level: Level, message: &str) {
         leafhost::log::log::write(level, message);
     }
@@ -46,13 +37,9 @@ impl Imports {
         leafhost::explain::explain::skipped(subject, rule, reason);
     }
 
-    pub fn now(&self) -> Duration {
-        self.reactor.now()
-    }
-
     /// The clock of the timers.
     pub fn clock(&self) -> Duration {
-        self.reactor.now()
+        self.now()
     }
 
     pub fn random(&self) -> u64 {
@@ -66,14 +53,6 @@ impl Imports {
 
     pub fn udev_read(&self, attributes: &[(String, String)]) -> Result<Vec<Option<String>>, Error> {
         leafhost::udev::devices::read(attributes)
-    }
-
-    pub fn park(&self) {
-        self.reactor.park();
-    }
-
-    pub async fn sleep_until(&self, end: Duration) {
-        self.reactor.sleep_until(end).await;
     }
 
     pub fn interfaces(&self) -> Vec<NetworkInterface> {
@@ -94,19 +73,19 @@ impl Imports {
         interfaces.collect()
     }
 
-    pub fn udp(&self, local: SocketAddr) -> Result<UdpSocket, net::Error> {
-        UdpSocket::bind(&self.reactor, local)
+    pub fn udp(self: &Rc<Self>, local: SocketAddr) -> Result<UdpSocket, net::Error> {
+        UdpSocket::bind(self, local)
     }
 
-    pub async fn connect(&self, remote: SocketAddr) -> Result<TcpStream, net::Error> {
-        TcpStream::connect(&self.reactor, remote).await
+    pub async fn connect(self: &Rc<Self>, remote: SocketAddr) -> Result<TcpStream, net::Error> {
+        TcpStream::connect(self, remote).await
     }
 
     pub async fn resolve(&self, name: &str) -> Result<Vec<IpAddr>, net::Error> {
-        address::resolve(&self.reactor, name).await
+        address::resolve(self, name).await
     }
 
     pub async fn http(&self, request: Request) -> Result<Response, net::Error> {
-        http::send(&self.reactor, request).await
+        http::send(self, request).await
     }
 }

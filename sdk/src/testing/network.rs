@@ -111,7 +111,7 @@ impl State {
         own.filter(|one| one.to.starts_with(kind)).count()
     }
 
-    pub(crate) fn resolve(&self, name: &str) -> Result<Vec<IpAddr>, Error> {
+    pub(crate) fn look_up(&self, name: &str) -> Result<Vec<IpAddr>, Error> {
         if self.network.denies(name) {
             return Err(Error::Denied(format!("name {name}")));
         }

@@ -3,7 +3,8 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
-use super::glob;
+use glob::Pattern;
+
 use crate::bindings::leafhost::udev::devices::Error;
 use crate::udev::{Device, Field, Rule, Term};
 
@@ -96,11 +97,24 @@ impl UdevDevice {
             Field::Subsystem | Field::Subsystems => device.subsystem.as_deref(),
             Field::Tag | Field::Tags => {
                 let mut tags = device.tags.iter();
-                return tags.any(|tag| glob::matches(&term.value, tag)) != term.negated;
+                return tags.any(|tag| matches(&term.value, tag)) != term.negated;
             }
         };
-        glob::matches(&term.value, text.unwrap_or_default()) != term.negated
+        matches(&term.value, text.unwrap_or_default()) != term.negated
     }
+}
+
+/// Whether the whole text matches one of the alternatives between `|`. As in udev, without any of `*`, `?` and `[` they are
+/// compared as they are.
+fn matches(pattern: &str, text: &str) -> bool {
+    let is_glob = pattern.contains(['*', '?', '[']);
+    pattern.split('|').any(|alternative| {
+        if is_glob {
+            Pattern::new(&alternative.replace("[^", "[!")).is_ok_and(|glob| glob.matches(text))
+        } else {
+            alternative == text
+        }
+    })
 }
 
 /// All devices by `devpath`.

@@ -1,6 +1,7 @@
 //! Runs a probe: every address sends by the same schedule while answers are read.
 
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
@@ -27,14 +28,8 @@ const LARGEST: usize = 64 << 10;
 /// When, to which address, and what to send.
 type Send = (Duration, SocketAddr, Vec<u8>);
 
-/// Longest pause between two reads: a wake-up costs ten times as much as reading another answer.
-const LONGEST_PAUSE: Duration = Duration::from_millis(50);
-/// Longest first pause, since all may answer at once.
-const FIRST_PAUSE: Duration = Duration::from_millis(2);
-/// How many bytes may accumulate between reads: less than a third of Linux's default receive buffer.
-const BUFFERED: usize = 128 << 10;
-/// Buffer overhead per datagram.
-const EACH: usize = 2 << 10;
+/// The pause between an arrival and reading what has arrived: a wake-up costs ten times as much as reading another answer.
+const PAUSE: Duration = Duration::from_millis(10);
 
 /// What the sockets of a probe share.
 struct Course<'a> {
@@ -105,21 +100,16 @@ impl Course<'_> {
         let local = socket.local();
         let mut failures = 0;
         let mut turn = 0;
-        let mut pause = Pause::default();
         while self.kept.borrow().left > 0 && failures < FAILED_RECEIVES {
             match socket.0.take() {
                 Ok(None) => {
-                    if pause.gathered == 0 {
-                        socket.0.arrival().await;
-                    }
-                    let pause = pause.next();
-                    let end = self.host.imports.clock().saturating_add(pause);
+                    socket.0.arrival().await;
+                    let end = self.host.imports.clock().saturating_add(PAUSE);
                     self.host.imports.sleep_until(end.min(self.end)).await;
                     continue;
                 }
                 Ok(Some((payload, from))) => {
                     failures = 0;
-                    pause.taken(payload.len());
                     self.kept.borrow_mut().take(Reply {
                         from,
                         local,
@@ -148,40 +138,6 @@ impl Course<'_> {
     }
 }
 
-/// The pause between reads of one socket: the fewer answers came last time, the longer.
-struct Pause {
-    length: Duration,
-    gathered: usize,
-}
-
-impl Default for Pause {
-    fn default() -> Self {
-        Self {
-            length: FIRST_PAUSE / 2,
-            gathered: 0,
-        }
-    }
-}
-
-impl Pause {
-    fn taken(&mut self, bytes: usize) {
-        self.gathered = self.gathered.saturating_add(bytes).saturating_add(EACH);
-    }
-
-    /// The next pause, after everything has been read.
-    fn next(&mut self) -> Duration {
-        self.length = if self.gathered > BUFFERED {
-            self.length / 4
-        } else if self.gathered > BUFFERED / 2 {
-            self.length
-        } else {
-            (self.length * 2).clamp(FIRST_PAUSE / 2, LONGEST_PAUSE)
-        };
-        self.gathered = 0;
-        self.length
-    }
-}
-
 /// The kept answers, bounded in number and size.
 struct Kept {
     replies: Vec<Reply>,
@@ -190,9 +146,7 @@ struct Kept {
     /// How many more answers may be read.
     left: usize,
     /// Number of kept answers by sender.
-    counts: Vec<(IpAddr, usize)>,
-    /// The largest number of any sender.
-    most_of_one: usize,
+    counts: BTreeMap<IpAddr, usize>,
 }
 
 impl Kept {
@@ -202,8 +156,7 @@ impl Kept {
             most,
             bytes: 0,
             left: most.saturating_mul(READ),
-            counts: Vec::new(),
-            most_of_one: 0,
+            counts: BTreeMap::new(),
         }
     }
 
@@ -219,54 +172,32 @@ impl Kept {
             let Some(place) = self.index_to_replace(&reply) else {
                 return;
             };
-            self.remove(place);
-        }
-        self.push(reply);
-    }
-
-    /// An answer to replace: one of the sender with the most, if it has more than this reply's sender.
-    fn index_to_replace(&mut self, reply: &Reply) -> Option<usize> {
-        let own = self.count(reply.from.ip()).map_or(0, |(_, count)| *count);
-        if self.most_of_one <= own + 1 {
-            return None;
-        }
-        let loudest = self.counts.iter().max_by_key(|(_, count)| *count)?;
-        self.most_of_one = loudest.1;
-        let loudest = loudest.0;
-        (self.most_of_one > own + 1)
-            .then(|| {
-                self.replies
-                    .iter()
-                    .rposition(|kept| kept.from.ip() == loudest)
-            })
-            .flatten()
-    }
-
-    fn count(&mut self, sender: IpAddr) -> Option<&mut (IpAddr, usize)> {
-        let place = self.counts.binary_search_by_key(&sender, |(ip, _)| *ip);
-        self.counts.get_mut(place.ok()?)
-    }
-
-    fn push(&mut self, reply: Reply) {
-        let sender = reply.from.ip();
-        if let Err(place) = self.counts.binary_search_by_key(&sender, |(ip, _)| *ip) {
-            self.counts.insert(place, (sender, 0));
-        }
-        if let Some((_, count)) = self.count(sender) {
-            *count += 1;
-            let count = *count;
-            self.most_of_one = self.most_of_one.max(count);
+            let removed = self.replies.remove(place);
+            self.bytes = self.bytes.saturating_sub(removed.payload.len());
+            let sender = removed.from.ip();
+            match self.counts.get_mut(&sender) {
+                Some(count) if *count > 1 => *count -= 1,
+                _ => drop(self.counts.remove(&sender)),
+            }
         }
         self.bytes = self.bytes.saturating_add(reply.payload.len());
+        *self.counts.entry(reply.from.ip()).or_default() += 1;
         self.replies.push(reply);
     }
 
-    fn remove(&mut self, place: usize) {
-        let removed = self.replies.remove(place);
-        self.bytes = self.bytes.saturating_sub(removed.payload.len());
-        if let Some((_, count)) = self.count(removed.from.ip()) {
-            *count -= 1;
+    /// An answer to replace: one of the sender with the most, if it has more than this reply's sender.
+    fn index_to_replace(&self, reply: &Reply) -> Option<usize> {
+        // Usual in a flood with forged senders: each has one.
+        if self.counts.len() == self.replies.len() {
+            return None;
         }
+        let own = self.counts.get(&reply.from.ip()).map_or(0, |count| *count);
+        let (loudest, most) = self.counts.iter().max_by_key(|(_, count)| **count)?;
+        if *most <= own + 1 {
+            return None;
+        }
+        let mut replies = self.replies.iter();
+        replies.rposition(|kept| kept.from.ip() == *loudest)
     }
 }
 

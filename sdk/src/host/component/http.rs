@@ -58,7 +58,7 @@ fn outgoing(
     target: &Target<'_>,
 ) -> Result<(OutgoingRequest, Option<OutgoingBody>), Error> {
     let fields: Vec<_> = request
-        .fields()?
+        .fields()
         .into_iter()
         .map(|(name, value)| (name.to_owned(), value.into_bytes()))
         .collect();

@@ -10,20 +10,13 @@ use crate::host::wait_list::WaitList;
 
 /// What waits. A pollable must be dropped before its resource, so the owner of the resource also owns the pollable;
 /// this list holds only those in use.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Reactor {
     timers: WaitList<Duration, ()>,
     pollables: WaitList<(), Rc<Pollable>>,
 }
 
 impl Reactor {
-    pub fn new() -> Self {
-        Self {
-            timers: WaitList::default(),
-            pollables: WaitList::default(),
-        }
-    }
-
     /// The host's monotonic clock.
     #[allow(clippy::unused_self, reason = "what waits by this clock waits here")]
     pub fn now(&self) -> Duration {

@@ -269,32 +269,5 @@ fn answers_that_arrive_one_by_one_are_read_together() {
         std::future::Future::poll(probe.as_mut(), context)
     }));
     assert_eq!(replies.len(), 900);
-    assert!(polls < 200, "{polls}");
-}
-
-#[test]
-fn the_pause_grows_when_fewer_answers_arrive() {
-    let mut pause = Pause::default();
-    for (gathered, next) in [
-        (0, 2),
-        (1, 4),
-        (BUFFERED / 2 - EACH, 8),
-        (BUFFERED / 2 - EACH + 1, 8),
-        (BUFFERED - EACH, 8),
-        (BUFFERED - EACH + 1, 2),
-        (BUFFERED, 0),
-        (0, 1),
-        (1, 2),
-        (1, 4),
-        (1, 8),
-        (1, 16),
-        (1, 32),
-        (1, 50),
-        (0, 50),
-    ] {
-        if gathered > 0 {
-            pause.taken(gathered);
-        }
-        assert_eq!(pause.next().as_millis(), next, "{gathered}");
-    }
+    assert!(polls < 450, "{polls}");
 }
