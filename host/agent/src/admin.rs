@@ -160,27 +160,12 @@ async fn status(State(admin): State<Admin>, Query(After { after }): Query<After>
     ([header], document).into_response()
 }
 
-/// Counts the versions of the status document.
-pub(crate) async fn count_versions(
-    mut board: Board,
-    version: watch::Sender<u64>,
-    shutdown: CancellationToken,
-) {
+/// Counts the versions of the status document, until it is dropped.
+pub(crate) async fn count_versions(mut board: Board, version: watch::Sender<u64>) {
     loop {
-        let open = tokio::select! {
-            () = shutdown.cancelled() => return,
-            open = board.changed() => open,
-        };
-        if !open {
-            // A publisher ends only with its task, and whoever joins that task decides what follows.
-            shutdown.cancelled().await;
-            return;
-        }
+        board.changed().await;
         version.send_modify(|version| *version += 1);
-        tokio::select! {
-            () = shutdown.cancelled() => return,
-            () = tokio::time::sleep(SPACING) => {}
-        }
+        tokio::time::sleep(SPACING).await;
     }
 }
 

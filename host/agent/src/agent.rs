@@ -201,11 +201,11 @@ impl Agent {
             kubelet,
             instances,
         };
-        tasks.add("problems", problems::log(board.clone(), stop.clone()));
+        tasks.add_loop("problems", problems::log(board.clone()));
         let first_version = u64::try_from(Timestamp::now().as_millisecond()).unwrap_or_default();
         let (version, versions) = watch::channel(first_version);
-        let counter = admin::count_versions(board.clone(), version, stop.clone());
-        tasks.add("status versions", counter);
+        let counter = admin::count_versions(board.clone(), version);
+        tasks.add_loop("status versions", counter);
         let admin = Admin::new(
             board.clone(),
             versions,

@@ -74,8 +74,9 @@ pub struct Board {
 }
 
 impl Board {
-    /// Waits until something is published that this board has not seen. False: there will be no more.
-    pub async fn changed(&mut self) -> bool {
+    /// Waits until something is published that this board has not seen. Waits for ever when a publisher has ended: whoever joins
+    /// its task decides what follows.
+    pub async fn changed(&mut self) {
         let offers = async {
             match &mut self.offers {
                 Some(offers) => offers.changed().await,
@@ -91,14 +92,17 @@ impl Board {
                 None => std::future::pending().await,
             }
         };
-        tokio::select! {
-            changed = kubelet => changed.is_ok(),
-            changed = self.handlers.changed() => changed.is_ok(),
-            changed = self.devices.changed() => changed.is_ok(),
-            changed = self.report.changed() => changed.is_ok(),
-            changed = self.reconcile.changed() => changed.is_ok(),
-            changed = self.instances.changed() => changed.is_ok(),
-            changed = offers => changed.is_ok(),
+        let changed = tokio::select! {
+            changed = kubelet => changed,
+            changed = self.handlers.changed() => changed,
+            changed = self.devices.changed() => changed,
+            changed = self.report.changed() => changed,
+            changed = self.reconcile.changed() => changed,
+            changed = self.instances.changed() => changed,
+            changed = offers => changed,
+        };
+        if changed.is_err() {
+            std::future::pending().await
         }
     }
 

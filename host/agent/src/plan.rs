@@ -24,8 +24,6 @@ use crate::clock::Boot;
 use crate::devices::DeviceView;
 use crate::discovery::{ConfigurationDevices, DeviceSnapshot};
 
-/// The most bytes of an id in a text.
-
 /// Names and slots that are in use although the Instances do not show it.
 #[derive(Debug, Clone, Default)]
 pub struct Reservations {

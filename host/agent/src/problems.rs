@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use leafhost_core::problem::Problem;
-use tokio_util::sync::CancellationToken;
 
 use crate::document::Board;
 
@@ -39,8 +38,9 @@ impl Board {
     }
 }
 
-/// Logs each problem when it comes up and when it is solved. The slot task and the loader log their own.
-pub(crate) async fn log(mut board: Board, shutdown: CancellationToken) {
+/// Logs each problem when it comes up and when it is solved. The slot task and the loader log their own. Runs until
+/// it is dropped.
+pub(crate) async fn log(mut board: Board) {
     let mut logged = BTreeSet::new();
     loop {
         let mut problems = board.problems();
@@ -58,18 +58,7 @@ pub(crate) async fn log(mut board: Board, shutdown: CancellationToken) {
             tracing::info!(reason, subject, "the problem is solved");
         }
         logged = now;
-        let is_open = tokio::select! {
-            () = shutdown.cancelled() => return,
-            is_open = board.changed() => is_open,
-        };
-        if !is_open {
-            // A publisher ends only with its task, which is somebody else's decision.
-            shutdown.cancelled().await;
-            return;
-        }
-        tokio::select! {
-            () = shutdown.cancelled() => return,
-            () = tokio::time::sleep(SPACING) => {}
-        }
+        board.changed().await;
+        tokio::time::sleep(SPACING).await;
     }
 }

@@ -45,10 +45,7 @@ pub(super) fn add(
     let (slots, slots_report) = SlotTask::new(queue, slots, ports, books, Arc::clone(metrics));
     let pods = PodsFolder::new(&root);
     let events = tell(pods.changes(), report.clone(), events, Arc::clone(metrics));
-    let stopped = stop.clone();
-    tasks.add("kubelet events", async move {
-        stopped.run_until_cancelled(events).await;
-    });
+    tasks.add_loop("kubelet events", events);
     tasks.add("pods folder", pods.run(stop.clone()));
     tasks.add("slots", slots.run(stop.clone()));
     tasks.add("device plugins", plugins.run(stop));

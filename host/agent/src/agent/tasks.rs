@@ -51,6 +51,18 @@ impl Tasks {
         self.pending.push((name, Box::pin(task)));
     }
 
+    /// Adds a task that ends when [`Self::run`] is to stop, wherever it is.
+    pub fn add_loop(
+        &mut self,
+        name: &'static str,
+        task: impl Future<Output = ()> + Send + 'static,
+    ) {
+        let stop = self.stop.clone();
+        self.add(name, async move {
+            stop.run_until_cancelled(task).await;
+        });
+    }
+
     /// Runs all tasks until `shutdown`, and waits for every one. The first one that ends by itself ends all.
     pub async fn run(mut self, shutdown: CancellationToken) -> Result<(), Error> {
         for (name, task) in std::mem::take(&mut self.pending) {

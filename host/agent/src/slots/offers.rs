@@ -90,7 +90,7 @@ struct Computed {
     list: Arc<Devices>,
     has_free: bool,
     /// The name of its resource, or why it can have none.
-    name: Result<ResourceName, Problem>,
+    name: Result<ResourceName, Box<Problem>>,
 }
 
 /// What of a hold shows in a list.
@@ -360,7 +360,7 @@ impl Offerer {
                     let list = Arc::clone(&computed.list);
                     offered.offers.insert(name.clone(), list);
                 }
-                Err(problem) => drop(offered.problems.insert(problem.clone())),
+                Err(problem) => drop(offered.problems.insert(Problem::clone(problem))),
             }
         }
         if let Some(names) = names {
@@ -380,7 +380,7 @@ impl Offerer {
         offered.own.insert(resource.clone(), Arc::clone(&list));
         match checked(resource) {
             Ok(name) => drop(offered.offers.insert(name, list)),
-            Err(problem) => drop(offered.problems.insert(problem)),
+            Err(problem) => drop(offered.problems.insert(*problem)),
         }
     }
 }
@@ -407,10 +407,12 @@ impl Computed {
     }
 }
 
-fn checked(resource: String) -> Result<ResourceName, Problem> {
-    ResourceName::new(resource.clone()).map_err(|error| Problem::InvalidResourceName {
-        resource,
-        error: error.to_string(),
+fn checked(resource: String) -> Result<ResourceName, Box<Problem>> {
+    ResourceName::new(resource.clone()).map_err(|error| {
+        Box::new(Problem::InvalidResourceName {
+            resource,
+            error: error.to_string(),
+        })
     })
 }
 

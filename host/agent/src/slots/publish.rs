@@ -26,7 +26,7 @@ impl SlotTask {
             }
         }
         let lost = (!lost.is_empty()).then_some(Problem::SlotRecordLost { slots: lost });
-        let doubtful = (!doubtful.is_empty()).then(|| Problem::SlotRecordMissing {
+        let doubtful = (!doubtful.is_empty()).then_some(Problem::SlotRecordMissing {
             slots: doubtful,
             grace_seconds: self.config.grace.as_secs(),
         });
