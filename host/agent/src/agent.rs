@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use leafhost_cdi::SpecDir;
 use leafhost_core::names::GROUP;
 use leafhost_core::ports::{
-    ConfigurationSource, HandlerSource, InstanceStore, Loader, ResourceLedger,
+    ConfigurationSource, HandlerSource, InstanceStore, Loader, LoaderStore, ResourceLedger,
 };
 use leafhost_core::problem::Problem;
 use leafhost_core::timeouts;
@@ -87,6 +87,8 @@ pub struct Ports {
     pub configurations: Arc<dyn ConfigurationSource>,
     /// Where handlers come from.
     pub handlers: Arc<dyn HandlerSource>,
+    /// What the loader keeps over restarts.
+    pub accepted: Arc<dyn LoaderStore>,
     /// What makes handlers of files.
     pub loader: Arc<dyn Loader>,
     /// Where Instances are kept. Those of an earlier run are in it when the agent is built.
@@ -141,7 +143,7 @@ impl Agent {
         let stop = tasks.stop.clone();
         let instances = ports.instances.instances();
 
-        let (loader, handlers) = LoaderTask::new(ports.handlers, ports.loader);
+        let (loader, handlers) = LoaderTask::new(ports.handlers, ports.accepted, ports.loader);
         tasks.add("loader", loader.run(stop.clone()));
         let (discovery, devices, report) = DiscoveryTask::new(
             DiscoveryConfig {

@@ -12,8 +12,9 @@ use leafhost_core::handler::{Description, Digest, Registration};
 use leafhost_core::left_out::LeftOuts;
 use leafhost_core::names::ConfigurationKey;
 use leafhost_core::ports::{
-    ConfigurationSet, ConfigurationSource, ConfiguredDiscovery, Handler, HandlerSource,
-    LedgerError, LoadError, Loader, ResourceLedger, SourceFile, SourceSet, SourceVersion,
+    AcceptedVersion, ConfigurationSet, ConfigurationSource, ConfiguredDiscovery, Handler,
+    HandlerSource, LedgerError, LoadError, Loader, LoaderStore, ResourceLedger, SourceFile,
+    SourceProblem, SourceSet, SourceVersion,
 };
 use leafhost_core::session::{
     CallStats, Devices, Discovery, Outcome, Report, Session, SessionSpec,
@@ -104,9 +105,11 @@ pub(crate) struct Files {
     pub set: watch::Sender<Arc<SourceSet>>,
     /// What lies there; what does not cannot be read.
     pub there: Mutex<Vec<SourceFile>>,
-    pub accepted: Mutex<BTreeMap<String, SourceFile>>,
-    pub registered: Mutex<BTreeMap<String, Registration>>,
+    pub accepted: Mutex<BTreeMap<String, (SourceFile, Registration)>>,
+    /// How many files were stored as accepted.
     pub accepts: Mutex<usize>,
+    /// Whether nothing can be stored.
+    pub full: Mutex<bool>,
     /// How often the agent has died while a version was being loaded, by digest.
     pub deaths: Mutex<BTreeMap<String, u32>>,
     /// The digests of what is being loaded, each time it was said.
@@ -119,8 +122,8 @@ impl Files {
             set: watch::Sender::new(Arc::default()),
             there: Mutex::default(),
             accepted: Mutex::default(),
-            registered: Mutex::default(),
             accepts: Mutex::default(),
+            full: Mutex::default(),
             deaths: Mutex::default(),
             loading: Mutex::default(),
         };
@@ -134,10 +137,20 @@ impl Files {
             complete: true,
             files: files
                 .iter()
-                .map(|file| (file.name.clone(), version(file)))
+                .map(|file| (file.name.clone(), Some(version(file))))
                 .collect(),
-            problems: Vec::new(),
+            ..SourceSet::default()
         }));
+    }
+
+    /// Stores a file as the last accepted version of an earlier run.
+    pub fn accept(&self, file: &SourceFile, handler: &str) {
+        let registration = Registration {
+            handler: handler.to_owned(),
+            number: 0,
+        };
+        let mut accepted = self.accepted.lock().unwrap();
+        accepted.insert(file.name.clone(), (file.clone(), registration));
     }
 }
 
@@ -164,8 +177,8 @@ impl HandlerSource for Files {
     }
 
     fn read(&self, name: &str, wanted: &SourceVersion) -> Result<SourceFile, LoadError> {
-        let (there, accepted) = (self.there.lock().unwrap(), self.accepted.lock().unwrap());
-        let mut files = there.iter().chain(accepted.values());
+        let there = self.there.lock().unwrap();
+        let mut files = there.iter();
         let found = files.find(|file| file.name == name && version(file) == *wanted);
         found.cloned().ok_or_else(|| LoadError {
             source_name: name.to_owned(),
@@ -174,22 +187,50 @@ impl HandlerSource for Files {
             transient: true,
         })
     }
+}
 
-    fn accept(&self, file: &SourceFile, handler: &str) {
-        *self.accepts.lock().unwrap() += 1;
-        let mut registered = self.registered.lock().unwrap();
-        let next = Registration::after(registered.values(), handler);
-        registered.entry(file.name.clone()).or_insert(next);
-        let mut accepted = self.accepted.lock().unwrap();
-        accepted.insert(file.name.clone(), file.clone());
+impl LoaderStore for Files {
+    fn accepted(&self) -> BTreeMap<String, AcceptedVersion> {
+        let accepted = self.accepted.lock().unwrap().clone().into_iter();
+        let of = |(name, (file, registration))| {
+            let version = version(&file);
+            let accepted = AcceptedVersion {
+                version,
+                registration,
+            };
+            (name, accepted)
+        };
+        accepted.map(of).collect()
     }
 
-    fn accepted(&self, name: &str) -> Option<SourceVersion> {
-        self.accepted.lock().unwrap().get(name).map(version)
+    fn read(&self, name: &str, wanted: &SourceVersion) -> Option<SourceFile> {
+        let accepted = self.accepted.lock().unwrap();
+        let (file, _) = accepted.get(name)?;
+        (version(file) == *wanted).then(|| file.clone())
     }
 
-    fn registration(&self, name: &str) -> Option<Registration> {
-        self.registered.lock().unwrap().get(name).cloned()
+    fn set_accepted(
+        &self,
+        accepted: &BTreeMap<String, AcceptedVersion>,
+        files: &BTreeMap<String, SourceFile>,
+    ) -> Result<(), SourceProblem> {
+        if *self.full.lock().unwrap() {
+            return Err(SourceProblem {
+                source: "accepted".to_owned(),
+                line: None,
+                path: String::new(),
+                message: "the disk is full".to_owned(),
+                configuration: None,
+            });
+        }
+        let mut kept = self.accepted.lock().unwrap();
+        kept.retain(|name, _| accepted.contains_key(name));
+        for (name, file) in files {
+            *self.accepts.lock().unwrap() += 1;
+            let registration = accepted[name].registration.clone();
+            kept.insert(name.clone(), (file.clone(), registration));
+        }
+        Ok(())
     }
 
     fn deaths(&self, version: &SourceVersion) -> u32 {
@@ -197,7 +238,7 @@ impl HandlerSource for Files {
         deaths.get(&version.digest.0).copied().unwrap_or(0)
     }
 
-    fn loading(&self, versions: &[SourceVersion]) {
+    fn set_loading(&self, versions: &[SourceVersion]) {
         let digests = versions.iter().map(|version| version.digest.0.clone());
         self.loading.lock().unwrap().push(digests.collect());
     }

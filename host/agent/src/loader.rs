@@ -1,7 +1,7 @@
 //! The loader task: handler files in, handlers that serve out.
 //!
 //! Any failure keeps what served before; after a restart that is the version accepted last. The bytes of a file are held
-//! while it is loaded. Knows neither Configurations nor sessions.
+//! until it is loaded and stored. Knows neither Configurations nor sessions.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::iter;
@@ -9,9 +9,11 @@ use std::sync::Arc;
 
 use leafhost_core::handler::{MOST_HANDLERS, Registration};
 use leafhost_core::ports::{
-    Handler, HandlerSource, LoadError, Loader, SourceFile, SourceProblem, SourceSet, SourceVersion,
+    AcceptedVersion, Handler, HandlerSource, LoadError, Loader, LoaderStore, SourceFile,
+    SourceProblem, SourceSet, SourceVersion,
 };
 use leafhost_core::text;
+use leafhost_core::timeouts::FOLDER_BACKSTOP;
 use tokio::sync::watch;
 use tokio::task::{Id, JoinSet, spawn_blocking};
 use tokio::time::Instant;
@@ -22,7 +24,7 @@ use attempt::Attempt;
 
 use crate::wait::until;
 
-/// So many files are loaded at once: compiling is the one thing here that wants a whole core.
+/// How many files are loaded at once: compiling is the only work here that needs a whole core.
 const AT_ONCE: usize = 2;
 
 /// All sources of handlers and what each serves.
@@ -87,8 +89,6 @@ struct Entry {
     generation: u64,
     /// The version accepted before, until it or a newer one serves or it is known not to load.
     fallback: Option<Attempt>,
-    /// Whether the version is the one that is kept for a restart.
-    kept: bool,
     loaded: LoadedSource,
 }
 
@@ -114,10 +114,18 @@ type Loaded = (Arc<dyn Handler>, SourceFile);
 /// The task.
 pub struct LoaderTask {
     source: Arc<dyn HandlerSource>,
+    store: Arc<dyn LoaderStore>,
     loader: Arc<dyn Loader>,
     handlers: watch::Sender<Arc<HandlerSet>>,
+    accepted: BTreeMap<String, AcceptedVersion>,
+    /// Accepted files that are not in the store yet.
+    unstored: BTreeMap<String, SourceFile>,
+    /// When the store is to be written, if it does not hold what was accepted.
+    store_at: Option<Instant>,
+    /// Why the store could not be written.
+    store_problem: Option<SourceProblem>,
     entries: BTreeMap<String, Entry>,
-    /// Versions that have served before: they do not wait for those of which nothing is known.
+    /// Accepted versions: they do not wait for new ones.
     proven: VecDeque<Job>,
     queue: VecDeque<Job>,
     running: JoinSet<Result<Loaded, LoadError>>,
@@ -131,13 +139,19 @@ impl LoaderTask {
     /// The task and what it publishes.
     pub fn new(
         source: Arc<dyn HandlerSource>,
+        store: Arc<dyn LoaderStore>,
         loader: Arc<dyn Loader>,
     ) -> (Self, watch::Receiver<Arc<HandlerSet>>) {
         let (handlers, receiver) = watch::channel(Arc::default());
         let task = Self {
             source,
+            store,
             loader,
             handlers,
+            accepted: BTreeMap::new(),
+            unstored: BTreeMap::new(),
+            store_at: None,
+            store_problem: None,
             entries: BTreeMap::new(),
             proven: VecDeque::new(),
             queue: VecDeque::new(),
@@ -152,6 +166,13 @@ impl LoaderTask {
 
     /// Runs until `shutdown`, or until the source of files is gone.
     pub async fn run(mut self, shutdown: CancellationToken) {
+        let store = Arc::clone(&self.store);
+        match spawn_blocking(move || store.accepted()).await {
+            Ok(accepted) => self.accepted = accepted,
+            Err(_) => tracing::error!("reading accepted handlers panicked; this is a bug"),
+        }
+        // The first write removes what a crash has left.
+        self.store_at = Some(Instant::now());
         let mut files = self.source.handlers();
         files.mark_changed();
         loop {
@@ -163,7 +184,7 @@ impl LoaderTask {
                         break;
                     }
                     let set = Arc::clone(&files.borrow_and_update());
-                    self.look(&set);
+                    self.update(&set);
                 }
                 Some(ended) = self.running.join_next_with_id() => {
                     let (id, result) = match ended {
@@ -172,39 +193,61 @@ impl LoaderTask {
                         Err(error) => (error.id(), Some(Err(self.broken(error.id())))),
                     };
                     if let (Some(job), Some(result)) = (self.jobs.remove(&id), result) {
-                        self.loaded(job, result).await;
+                        self.loaded(job, result);
                     }
                 }
                 () = until(retry) => self.retry(),
+                () = until(self.store_at.filter(|_| self.read)) => self.store().await,
             }
             self.start().await;
             self.publish();
         }
         self.running.shutdown().await;
         self.jobs.clear();
-        // What is stopped is not died of.
-        self.remember(&[]).await;
+        // A load that is stopped is no death.
+        self.record(&[]).await;
     }
 
-    /// Takes in what lies there now.
-    fn look(&mut self, set: &SourceSet) {
-        self.read |= set.complete;
+    /// Queues the versions that are new.
+    fn update(&mut self, set: &SourceSet) {
         self.problems.clone_from(&set.problems);
-        if set.complete {
-            self.entries.retain(|name, _| set.files.contains_key(name));
+        if !set.complete {
+            return;
         }
-        let changed = set.files.iter().filter(|(name, version)| {
+        self.read = true;
+        if !set.partial {
+            let is_there = |name: &String| set.files.contains_key(name);
+            self.entries.retain(|name, _| is_there(name));
+            self.unstored.retain(|name, _| is_there(name));
+            let before = self.accepted.len();
+            self.accepted.retain(|name, _| is_there(name));
+            if self.accepted.len() != before {
+                self.store_at = Some(Instant::now());
+            }
+        }
+        let accepted = self.accepted.clone();
+        // A file that cannot be used now is loaded as it was last accepted.
+        let unused = accepted
+            .iter()
+            .filter(|(name, _)| !self.entries.contains_key(*name));
+        let mut versions: BTreeMap<&String, &SourceVersion> = unused
+            .map(|(name, accepted)| (name, &accepted.version))
+            .collect();
+        let usable = set.files.iter();
+        versions.extend(usable.filter_map(|(name, version)| Some((name, version.as_ref()?))));
+        versions.retain(|name, version| {
             let entry = self.entries.get(*name);
             entry.is_none_or(|entry| entry.newest.version != **version)
         });
-        let mut changed: Vec<_> = changed
+        let mut changed: Vec<_> = versions
+            .into_iter()
             .map(|(name, version)| {
                 let known = self.entries.contains_key(name);
-                let accepted = self.source.accepted(name).filter(|_| !known);
+                let accepted = accepted.get(name).filter(|_| !known);
                 (known, accepted, name, version)
             })
             .collect();
-        // What there is no place for is what nobody has used yet.
+        // If there are too many, those that have never served are left out.
         changed.sort_by_key(|(known, accepted, ..)| (!known, accepted.is_none()));
         let mut too_many = Vec::new();
         for (known, accepted, name, version) in changed {
@@ -225,7 +268,6 @@ impl LoaderTask {
             if let Some(entry) = self.entries.get_mut(name) {
                 entry.newest = newest;
                 entry.generation = generation;
-                entry.kept = false;
                 if error.is_some() {
                     entry.loaded.error = error;
                     entry.loaded.given_up = given_up;
@@ -234,13 +276,13 @@ impl LoaderTask {
                 }
                 continue;
             }
-            let kept = accepted.as_ref() == Some(version);
-            let fallback = accepted.filter(|_| !kept);
-            let fallback = fallback.map(|accepted| self.attempt(name, &accepted));
+            let is_accepted = accepted.is_some_and(|accepted| accepted.version == *version);
+            let fallback = accepted.filter(|_| !is_accepted);
+            let fallback = fallback.map(|accepted| self.attempt(name, &accepted.version));
             if let Some((accepted, None)) = &fallback {
                 self.proven.push_back(job(&accepted.version, true));
             }
-            let queue = if kept {
+            let queue = if is_accepted {
                 &mut self.proven
             } else {
                 &mut self.queue
@@ -259,11 +301,10 @@ impl LoaderTask {
                     newest,
                     generation,
                     fallback,
-                    kept,
                     loaded: LoadedSource {
                         handler: None,
                         error,
-                        registration: self.source.registration(name),
+                        registration: accepted.map(|accepted| accepted.registration.clone()),
                         given_up,
                     },
                 },
@@ -279,13 +320,12 @@ impl LoaderTask {
                 ),
                 configuration: None,
             });
-            self.problems.sort();
         }
     }
 
     /// A version that was not there before; and why it is not loaded now, if the agent has died of it.
     fn attempt(&self, name: &str, version: &SourceVersion) -> (Attempt, Option<LoadError>) {
-        let deaths = self.source.deaths(version);
+        let deaths = self.store.deaths(version);
         if deaths == 0 {
             return (Attempt::new(version.clone()), None);
         }
@@ -295,7 +335,7 @@ impl LoaderTask {
     }
 
     /// A load has ended.
-    async fn loaded(&mut self, job: Job, result: Result<Loaded, LoadError>) {
+    fn loaded(&mut self, job: Job, result: Result<Loaded, LoadError>) {
         let wanted = self.entries.get_mut(&job.name);
         let Some(entry) = wanted.filter(|entry| entry.wants(&job)) else {
             return;
@@ -319,15 +359,7 @@ impl LoaderTask {
                 entry.loaded.given_up = false;
                 entry.newest.succeeded();
                 entry.fallback = None;
-                let registered = entry.loaded.registration.as_ref();
-                let registered = registered.is_some_and(|known| known.handler == named);
-                if !std::mem::replace(&mut entry.kept, true) || !registered {
-                    self.accept(file, named).await;
-                    let registration = self.source.registration(&name);
-                    if let Some(entry) = self.entries.get_mut(&name) {
-                        entry.loaded.registration = registration;
-                    }
-                }
+                self.accept(job.version, file, named);
             }
             (Err(error), true) => {
                 let fallback = entry.fallback.as_mut();
@@ -346,6 +378,57 @@ impl LoaderTask {
         }
     }
 
+    /// Records a version that has been loaded and serves. A source keeps its registration while it is the same handler.
+    fn accept(&mut self, version: SourceVersion, file: SourceFile, handler: String) {
+        let name = file.name.clone();
+        let registrations = || {
+            self.accepted
+                .values()
+                .map(|accepted| &accepted.registration)
+        };
+        let known = self
+            .accepted
+            .get(&name)
+            .map(|accepted| &accepted.registration);
+        let registration = match known.filter(|known| known.handler == handler) {
+            Some(known) => known.clone(),
+            None => Registration::after(registrations(), &handler),
+        };
+        if let Some(entry) = self.entries.get_mut(&name) {
+            entry.loaded.registration = Some(registration.clone());
+        }
+        let accepted = AcceptedVersion {
+            version,
+            registration,
+        };
+        if self.accepted.get(&name) != Some(&accepted) {
+            self.accepted.insert(name.clone(), accepted);
+            self.unstored.insert(name, file);
+            self.store_at = Some(Instant::now());
+        }
+    }
+
+    /// Writes the accepted versions to the store. If that fails, it is tried again later.
+    async fn store(&mut self) {
+        let (store, accepted) = (Arc::clone(&self.store), self.accepted.clone());
+        let files = std::mem::take(&mut self.unstored);
+        let written = spawn_blocking(move || {
+            let result = store.set_accepted(&accepted, &files);
+            (files, result)
+        });
+        self.store_at = None;
+        self.store_problem = None;
+        match written.await {
+            Ok((_, Ok(()))) => {}
+            Ok((files, Err(problem))) => {
+                self.unstored = files;
+                self.store_at = Some(Instant::now() + FOLDER_BACKSTOP);
+                self.store_problem = Some(problem);
+            }
+            Err(_) => tracing::error!("storing accepted handlers panicked; this is a bug"),
+        }
+    }
+
     /// Queues again what failed for a reason that may have passed.
     fn retry(&mut self) {
         let now = Instant::now();
@@ -353,7 +436,10 @@ impl LoaderTask {
             let accepted = entry.fallback.as_mut().map(|attempt| (attempt, true));
             for (attempt, fallback) in iter::once((&mut entry.newest, false)).chain(accepted) {
                 if attempt.is_due(now) {
-                    let queue = if fallback || entry.kept {
+                    let accepted = self.accepted.get(name);
+                    let is_accepted =
+                        accepted.is_some_and(|accepted| accepted.version == attempt.version);
+                    let queue = if is_accepted {
                         &mut self.proven
                     } else {
                         &mut self.queue
@@ -369,7 +455,8 @@ impl LoaderTask {
         }
     }
 
-    /// Starts as many loads as may run at once. What the agent has died of, perhaps, is loaded alone: the next death tells.
+    /// Starts as many loads as may run at once. A version during whose load the agent died is loaded alone, so that another death
+    /// shows that it is the cause.
     async fn start(&mut self) {
         let mut next = Vec::new();
         while self.jobs.len() + next.len() < AT_ONCE
@@ -380,29 +467,30 @@ impl LoaderTask {
                 continue;
             }
             let mut others = self.jobs.values().chain(&next).peekable();
-            let is_alone = |job: &Job| self.source.deaths(&job.version) > 0;
+            let is_alone = |job: &Job| self.store.deaths(&job.version) > 0;
             if others.peek().is_some() && (is_alone(&job) || others.any(is_alone)) {
                 self.proven.push_front(job);
                 break;
             }
             next.push(job);
         }
-        self.remember(&next).await;
+        self.record(&next).await;
         for job in next {
             let (source, loader) = (Arc::clone(&self.source), Arc::clone(&self.loader));
-            let task = self.running.spawn(load(source, loader, job.clone()));
+            let store = Arc::clone(&self.store);
+            let task = self.running.spawn(load(source, store, loader, job.clone()));
             self.jobs.insert(task.id(), job);
         }
     }
 
-    /// Has it known after a death of the agent what is being loaded now.
-    async fn remember(&self, next: &[Job]) {
+    /// Records what is being loaded now, for the case that the agent dies.
+    async fn record(&self, next: &[Job]) {
         let jobs = self.jobs.values().chain(next);
         let versions: Vec<_> = jobs.map(|job| job.version.clone()).collect();
-        let source = Arc::clone(&self.source);
-        let remembered = spawn_blocking(move || source.loading(&versions)).await;
-        if remembered.is_err() {
-            tracing::error!("writing down what is being loaded panicked; this is a bug");
+        let store = Arc::clone(&self.store);
+        let recorded = spawn_blocking(move || store.set_loading(&versions)).await;
+        if recorded.is_err() {
+            tracing::error!("recording what is being loaded panicked; this is a bug");
         }
     }
 
@@ -414,6 +502,9 @@ impl LoaderTask {
             entry.loaded.handler.is_some()
                 || (entry.loaded.error.is_some() && !waiting.contains(name.as_str()))
         };
+        let mut problems = self.problems.clone();
+        problems.extend(self.store_problem.clone());
+        problems.sort();
         let set = HandlerSet {
             complete: self.read && self.entries.iter().all(tried),
             sources: self
@@ -421,7 +512,7 @@ impl LoaderTask {
                 .iter()
                 .map(|(name, entry)| (name.clone(), entry.loaded.clone()))
                 .collect(),
-            problems: self.problems.clone(),
+            problems,
         };
         self.handlers.send_if_modified(|held| {
             let differs = **held != set;
@@ -435,25 +526,21 @@ impl LoaderTask {
     fn broken(&self, id: Id) -> LoadError {
         broken(self.jobs.get(&id).map_or("", |job| &job.name))
     }
-
-    /// One after the other, so that an older version never overtakes a newer one.
-    async fn accept(&self, file: SourceFile, handler: String) {
-        let source = Arc::clone(&self.source);
-        let kept = spawn_blocking(move || source.accept(&file, &handler)).await;
-        if kept.is_err() {
-            tracing::error!("keeping an accepted handler panicked; this is a bug");
-        }
-    }
 }
 
-/// Reads a version and loads it. Nobody else holds its bytes.
+/// Reads a version from its source, or as it was stored, and loads it.
 async fn load(
     source: Arc<dyn HandlerSource>,
+    store: Arc<dyn LoaderStore>,
     loader: Arc<dyn Loader>,
     Job { name, version, .. }: Job,
 ) -> Result<Loaded, LoadError> {
     let named = name.clone();
-    let read = spawn_blocking(move || source.read(&named, &version)).await;
+    let read = spawn_blocking(move || {
+        let read = source.read(&named, &version);
+        read.or_else(|error| store.read(&named, &version).ok_or(error))
+    })
+    .await;
     let file = read.unwrap_or_else(|_| Err(broken(&name)))?;
     let handler = loader.load(&file).await?;
     Ok((handler, file))

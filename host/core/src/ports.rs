@@ -88,8 +88,10 @@ pub trait ConfigurationSource: Send + Sync {
 pub struct SourceSet {
     /// Whether the source has been read once. Until then an absent file says nothing.
     pub complete: bool,
-    /// By source name, which is the file name (`udev.wasm`).
-    pub files: BTreeMap<String, SourceVersion>,
+    /// Whether a part of the source, such as a folder, is missing. Then an absent file says nothing.
+    pub partial: bool,
+    /// By source name, which is the file name (`udev.wasm`). A file that is there and cannot be used now has no version.
+    pub files: BTreeMap<String, Option<SourceVersion>>,
     /// What cannot be read, sorted.
     pub problems: Vec<SourceProblem>,
 }
@@ -128,20 +130,35 @@ impl Debug for SourceFile {
 pub trait HandlerSource: Send + Sync {
     /// The handler files.
     fn handlers(&self) -> watch::Receiver<Arc<SourceSet>>;
-    /// Reads that version of a file, from where it was found or is kept. What cannot be had now may be another time: the error
-    /// is transient. Blocks.
+    /// Reads that version of a file. A later attempt may succeed where this one fails: the error is transient. Blocks.
     fn read(&self, name: &str, version: &SourceVersion) -> Result<SourceFile, LoadError>;
-    /// Keeps `file` as the version to fall back on after a restart, and `handler` as the name it serves: called once it has been
-    /// loaded and serves. Blocks.
-    fn accept(&self, file: &SourceFile, handler: &str);
-    /// The version last accepted under that name, if it is still kept.
-    fn accepted(&self, name: &str) -> Option<SourceVersion>;
-    /// Which handler that version is, and since when among its sources: kept for as long as the file is there and serves that name.
-    fn registration(&self, name: &str) -> Option<Registration>;
+}
+
+/// The version of a source that was last loaded successfully.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AcceptedVersion {
+    /// The version.
+    pub version: SourceVersion,
+    /// Which handler it is, and its place among the sources of that handler.
+    pub registration: Registration,
+}
+
+/// What the loader keeps over restarts of the agent. Every call blocks.
+pub trait LoaderStore: Send + Sync {
+    /// The accepted versions of the earlier run whose bytes are whole, by source name.
+    fn accepted(&self) -> BTreeMap<String, AcceptedVersion>;
+    /// The file of an accepted version, if it is kept.
+    fn read(&self, name: &str, version: &SourceVersion) -> Option<SourceFile>;
+    /// Keeps exactly these versions, durable when it returns; `files` are those that may be new.
+    fn set_accepted(
+        &self,
+        accepted: &BTreeMap<String, AcceptedVersion>,
+        files: &BTreeMap<String, SourceFile>,
+    ) -> Result<(), SourceProblem>;
     /// How many times in a row the agent has died while this version was being loaded.
     fn deaths(&self, version: &SourceVersion) -> u32;
-    /// Remembers, for after a death of the agent, that these versions are being loaded and no others. Blocks.
-    fn loading(&self, versions: &[SourceVersion]);
+    /// Records that these versions are being loaded and no others, so that the next start knows it if the agent dies.
+    fn set_loading(&self, versions: &[SourceVersion]);
 }
 
 /// Why a handler file does not serve. The text names what is wrong and what would be right.

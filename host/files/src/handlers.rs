@@ -5,25 +5,18 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use futures::future::select_all;
-use leafhost_core::handler::{Digest, Registration};
 use leafhost_core::ports::{
     HandlerSource, LoadError, SourceFile, SourceProblem, SourceSet, SourceVersion,
 };
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use crate::blocking::blocking;
 use crate::folder::{self, Content, Folder, Kind, Rules, Snapshot};
-
-mod accepted;
-mod loads;
-use accepted::Accepted;
-use loads::Loads;
 
 const GRANTS: &str = ".grants.yaml";
 const COMPONENTS: [&str; 2] = [".wasm.gz", ".wasm"];
 /// The most bytes of a component.
-const MAX: u64 = 32 << 20;
+pub(crate) const MAX: u64 = 32 << 20;
 
 const RULES: Rules = Rules {
     kinds: &[
@@ -51,59 +44,31 @@ const RULES: Rules = Rules {
     max_files: 1000,
 };
 
-/// Where handler files lie.
-struct Places(Vec<PathBuf>);
-
-impl Places {
-    /// Reads the file of that name that has that digest. Blocks.
-    fn fetch(&self, name: &str, digest: &Digest) -> Result<Arc<[u8]>, String> {
-        let mut whys = Vec::new();
-        for path in &self.0 {
-            match folder::fetch(path, &RULES, name, digest) {
-                Ok(bytes) => return Ok(bytes),
-                Err(why) => whys.push(format!("{} {why}", path.join(name).display())),
-            }
-        }
-        Err(whys.join(", "))
-    }
-}
-
 /// The handler files of some folders. Dropping it ends its tasks.
 pub struct FileHandlers {
+    folders: Vec<PathBuf>,
     set: watch::Receiver<Arc<SourceSet>>,
-    accepted: Arc<Accepted>,
-    loads: Loads,
     _tasks: JoinSet<()>,
 }
 
 impl FileHandlers {
-    /// Watches the folders; of files with one name the one in the first folder counts. What was accepted is kept in
-    /// `kept`, and which are being loaded in `state`.
-    pub async fn open(
-        folders: Vec<PathBuf>,
-        kept: PathBuf,
-        state: PathBuf,
-    ) -> std::io::Result<Self> {
+    /// Watches the folders. Of files with one name the one in the first folder counts.
+    pub fn open(folders: Vec<PathBuf>) -> Self {
         let mut tasks = JoinSet::new();
-        let loads = blocking(move || Loads::open(state)).await?;
-        let accepted = Accepted::open(kept, Places(folders.clone()), &mut tasks).await?;
-        let watched = folders
-            .into_iter()
-            .map(|path| {
-                let folder = Folder::new(path.clone(), RULES);
-                let snapshots = folder.snapshots();
-                tasks.spawn(folder.watch());
-                (path, snapshots)
-            })
-            .collect();
+        let watched = folders.iter().map(|path| {
+            let folder = Folder::new(path.clone(), RULES);
+            let snapshots = folder.snapshots();
+            tasks.spawn(folder.watch());
+            (path.clone(), snapshots)
+        });
+        let watched = watched.collect();
         let (sender, set) = watch::channel(Arc::default());
-        tasks.spawn(follow(watched, Arc::clone(&accepted), sender));
-        Ok(Self {
+        tasks.spawn(follow(watched, sender));
+        Self {
+            folders,
             set,
-            accepted,
-            loads,
             _tasks: tasks,
-        })
+        }
     }
 }
 
@@ -113,118 +78,84 @@ impl HandlerSource for FileHandlers {
     }
 
     fn read(&self, name: &str, version: &SourceVersion) -> Result<SourceFile, LoadError> {
-        match self.accepted.read(name, &version.digest) {
-            Ok(bytes) => Ok(SourceFile {
-                name: name.to_owned(),
-                bytes,
-                grants: version.grants.clone(),
-            }),
-            Err(why) => Err(LoadError {
-                source_name: name.to_owned(),
-                message: format!(
-                    "{why}; it is tried again, and a file that is put there is loaded"
-                ),
-                missing_grants: Vec::new(),
-                transient: true,
-            }),
+        let mut whys = Vec::new();
+        for path in &self.folders {
+            match folder::fetch(path, &RULES, name, &version.digest) {
+                Ok(bytes) => {
+                    return Ok(SourceFile {
+                        name: name.to_owned(),
+                        bytes,
+                        grants: version.grants.clone(),
+                    });
+                }
+                Err(why) => whys.push(format!("{} {why}", path.join(name).display())),
+            }
         }
-    }
-
-    fn accept(&self, file: &SourceFile, handler: &str) {
-        self.accepted.keep(file, handler);
-    }
-
-    fn accepted(&self, name: &str) -> Option<SourceVersion> {
-        self.accepted.get(name)
-    }
-
-    fn registration(&self, name: &str) -> Option<Registration> {
-        self.accepted.registration(name)
-    }
-
-    fn deaths(&self, version: &SourceVersion) -> u32 {
-        self.loads.deaths(version)
-    }
-
-    fn loading(&self, versions: &[SourceVersion]) {
-        if let Err(error) = self.loads.set(versions) {
-            // What is loaded serves all the same.
-            tracing::debug!(%error, "cannot write down what is being loaded");
-        }
+        Err(LoadError {
+            source_name: name.to_owned(),
+            message: format!(
+                "{}; it is tried again, and a file that is put there is loaded",
+                whys.join(", ")
+            ),
+            missing_grants: Vec::new(),
+            transient: true,
+        })
     }
 }
 
 async fn follow(
     mut folders: Vec<(PathBuf, watch::Receiver<Arc<Snapshot>>)>,
-    accepted: Arc<Accepted>,
     set: watch::Sender<Arc<SourceSet>>,
 ) {
-    let mut unkept = accepted.problem();
     loop {
         let snapshots: Vec<_> = folders
             .iter_mut()
             .map(|(path, snapshots)| (path.clone(), snapshots.borrow_and_update().clone()))
             .collect();
-        if snapshots.iter().all(|(_, snapshot)| snapshot.complete) {
-            let before = set.borrow().clone();
-            let mut earlier = accepted.all();
-            earlier.extend(before.files.clone());
-            let mut next = assemble(&snapshots, &earlier);
-            next.problems.extend(unkept.borrow_and_update().clone());
-            next.problems.sort();
-            // A folder that is not there says nothing of its files: it may come back with them.
-            if snapshots.iter().all(|(_, snapshot)| snapshot.exists) {
-                accepted.forget_all_but(&next.files);
+        let next = assemble(&snapshots);
+        set.send_if_modified(|published| {
+            let differs = **published != next;
+            if differs {
+                *published = Arc::new(next);
             }
-            publish(&set, next);
-        } else {
-            let mut next = SourceSet::default();
-            next.problems.extend(folder_problems(&snapshots));
-            publish(&set, next);
-        }
+            differs
+        });
         if folders.is_empty() {
             return;
         }
-        let folders = folders
+        let changes = folders
             .iter_mut()
             .map(|(_, snapshots)| Box::pin(snapshots.changed()));
-        let open = tokio::select! {
-            (open, ..) = select_all(folders) => open,
-            open = unkept.changed() => open,
-        };
-        if open.is_err() {
+        let (changed, ..) = select_all(changes).await;
+        if changed.is_err() {
             return;
         }
     }
 }
 
-/// The sources; as it was before where a file cannot be used, and, while a folder is missing, where there is none: a folder that is
-/// not there says nothing of its files. Pure.
-fn assemble(
-    folders: &[(PathBuf, Arc<Snapshot>)],
-    earlier: &BTreeMap<String, SourceVersion>,
-) -> SourceSet {
+/// The sources. Pure.
+fn assemble(folders: &[(PathBuf, Arc<Snapshot>)]) -> SourceSet {
     let mut set = SourceSet {
-        complete: true,
+        problems: folder_problems(folders),
         ..SourceSet::default()
     };
-    set.problems.extend(folder_problems(folders));
+    if !folders.iter().all(|(_, snapshot)| snapshot.complete) {
+        return set;
+    }
+    set.complete = true;
     let mut owners: BTreeMap<&str, &Path> = BTreeMap::new();
     for (path, snapshot) in folders {
-        let folder = path.display().to_string();
         if !snapshot.exists {
+            set.partial = true;
             let (is, make) = match snapshot.obstructed {
                 None => ("is missing", "make it"),
                 Some(is) => (is, "move away what is there, make it"),
             };
-            let message = if earlier.is_empty() {
-                format!("{is}; {make} and put handlers there")
-            } else {
-                format!(
-                    "{is}, and the handlers that were accepted keep serving; bring it back, or {make} and leave it empty if they are to go"
-                )
-            };
-            set.problems.push(problem(folder, message));
+            let message = format!(
+                "{is}; {make} and put handlers there, or leave it empty; until then accepted handlers keep serving"
+            );
+            set.problems
+                .push(problem(path.display().to_string(), message));
         }
         for (name, content) in &snapshot.files {
             let file = path.join(name).display().to_string();
@@ -241,48 +172,23 @@ fn assemble(
             }
             owners.insert(name, path);
             let grants_name = format!("{stem}{GRANTS}");
-            let grants = snapshot.files.get(&grants_name);
-            match version(content, grants) {
-                Ok(version) => drop(set.files.insert(name.clone(), version)),
-                Err(wrong) => {
-                    let earlier = earlier.get(name).cloned();
-                    if let Some((of_grants, mut message)) = wrong {
-                        let at = if of_grants {
-                            path.join(&grants_name).display().to_string()
-                        } else {
-                            file
-                        };
-                        if earlier.is_some() {
-                            message +=
-                                "; until that is right, the last accepted version keeps serving";
-                        }
-                        set.problems.push(problem(at, message));
-                    }
-                    set.files
-                        .extend(earlier.map(|version| (name.clone(), version)));
-                }
+            let version = version(content, snapshot.files.get(&grants_name));
+            if let Err(Some((of_grants, message))) = &version {
+                let at = if *of_grants {
+                    path.join(&grants_name).display().to_string()
+                } else {
+                    file
+                };
+                let message = format!(
+                    "{message}; until that is right, a version that was accepted before keeps serving"
+                );
+                set.problems.push(problem(at, message));
             }
-        }
-    }
-    if folders.iter().any(|(_, snapshot)| !snapshot.exists) {
-        for (name, version) in earlier {
-            set.files
-                .entry(name.clone())
-                .or_insert_with(|| version.clone());
+            set.files.insert(name.clone(), version.ok());
         }
     }
     set.problems.sort();
     set
-}
-
-fn publish(set: &watch::Sender<Arc<SourceSet>>, next: SourceSet) {
-    set.send_if_modified(|published| {
-        let differs = **published != next;
-        if differs {
-            *published = Arc::new(next);
-        }
-        differs
-    });
 }
 
 /// What is wrong with the folders themselves.

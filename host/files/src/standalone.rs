@@ -7,7 +7,8 @@ use leafhost_core::ports::SourceProblem;
 
 use crate::blocking::blocking;
 use crate::{
-    FileConfigurations, FileHandlers, FileInstances, FileLedger, StateDir, atomic, instances, state,
+    FileConfigurations, FileHandlers, FileInstances, FileLedger, FileLoaderStore, StateDir, atomic,
+    instances, state,
 };
 
 /// Why the home cannot be opened.
@@ -47,6 +48,8 @@ pub struct Standalone {
     pub configurations: Arc<FileConfigurations>,
     /// The handlers.
     pub handlers: Arc<FileHandlers>,
+    /// The accepted versions of handlers, and what is being loaded.
+    pub accepted: Arc<FileLoaderStore>,
     /// The Instances.
     pub instances: Arc<FileInstances>,
     /// The names of resources that were ever offered.
@@ -80,7 +83,7 @@ impl Standalone {
         let mut folders = vec![folder.join("handlers")];
         folders.extend(handlers);
         let kept = accepted("handlers");
-        let handlers = FileHandlers::open(folders, kept.clone(), state.path().to_owned())
+        let accepted = FileLoaderStore::open(kept.clone(), state.path().to_owned())
             .await
             .map_err(failed(kept))?;
         let problems = instances.problems().iter().chain(configurations.problems());
@@ -88,7 +91,8 @@ impl Standalone {
         Ok(Self {
             problems: problems.cloned().collect(),
             configurations: Arc::new(configurations),
-            handlers: Arc::new(handlers),
+            handlers: Arc::new(FileHandlers::open(folders)),
+            accepted: Arc::new(accepted),
             instances: Arc::new(instances),
             ledger: Arc::new(ledger),
             state,

@@ -42,6 +42,7 @@ async fn start(store: Arc<Store>) -> Bench {
     let ports = Ports {
         configurations: Arc::new(Configurations(receiver)),
         handlers: Arc::<Files>::clone(&files),
+        accepted: Arc::<Files>::clone(&files),
         loader: Arc::<FakeLoader>::clone(&loader),
         instances: Arc::<Store>::clone(&store),
         ledger: Arc::<Ledger>::default(),

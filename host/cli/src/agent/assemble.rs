@@ -58,6 +58,7 @@ pub async fn agent(
     let ports = Ports {
         configurations: home.configurations.clone(),
         handlers: home.handlers.clone(),
+        accepted: home.accepted.clone(),
         loader: runtime,
         instances: home.instances.clone(),
         ledger: home.ledger.clone(),

@@ -1,8 +1,6 @@
 use std::fs;
 use std::time::Duration;
 
-use tempfile::TempDir;
-
 use super::*;
 use crate::regular;
 
@@ -20,14 +18,6 @@ fn mk_snapshot(files: &[(&str, Content)]) -> Arc<Snapshot> {
             .collect(),
         ..Snapshot::default()
     })
-}
-
-fn mk_source(name: &str, text: &str, grants: Option<&str>) -> SourceFile {
-    SourceFile {
-        name: name.to_owned(),
-        bytes: text.as_bytes().into(),
-        grants: grants.map(Into::into),
-    }
 }
 
 /// The version that is in a file of these bytes.
@@ -69,10 +59,10 @@ fn a_component_has_the_grants_beside_it_and_the_first_folder_counts() {
             }),
         ),
     ];
-    let set = assemble(&folders, &BTreeMap::new());
+    let set = assemble(&folders);
     let expected = [
-        ("a.wasm".to_owned(), mk_version("1", Some("g"))),
-        ("b.wasm.gz".to_owned(), mk_version("b", None)),
+        ("a.wasm".to_owned(), Some(mk_version("1", Some("g")))),
+        ("b.wasm.gz".to_owned(), Some(mk_version("b", None))),
     ];
     assert_eq!(set.files, BTreeMap::from(expected));
     let problems: Vec<_> = set.problems.iter().map(ToString::to_string).collect();
@@ -84,23 +74,30 @@ fn a_component_has_the_grants_beside_it_and_the_first_folder_counts() {
 
 #[test]
 fn a_missing_folder_says_nothing_of_its_files_and_an_empty_one_that_there_are_none() {
-    let earlier = BTreeMap::from([("a.wasm".to_owned(), mk_version("1", None))]);
-    let missing = [(
-        "DIR".into(),
-        Arc::new(Snapshot {
+    for (exists, obstructed, words) in [
+        (true, None, ""),
+        (false, None, "DIR: is missing; make it and put"),
+        (
+            false,
+            Some("is not a folder"),
+            "DIR: is not a folder; move away what is there, make it and put",
+        ),
+    ] {
+        let snapshot = Arc::new(Snapshot {
             complete: true,
+            exists,
+            obstructed,
             ..Snapshot::default()
-        }),
-    )];
-    let set = assemble(&missing, &earlier);
-    assert_eq!(set.files, earlier);
-    assert!(set.problems[0].to_string().contains("keep serving"));
-    assert!(assemble(&mk_folders(&[]), &earlier).files.is_empty());
+        });
+        let set = assemble(&[("DIR".into(), snapshot)]);
+        assert!(set.complete && set.partial != exists && set.files.is_empty());
+        let problems = set.problems.first().map(ToString::to_string);
+        assert!(problems.unwrap_or_default().starts_with(words));
+    }
 }
 
 #[test]
-fn what_cannot_be_read_serves_as_it_was_and_never_with_other_grants() {
-    let earlier = mk_version("old", Some("old grants"));
+fn what_cannot_be_used_has_no_version_and_never_other_grants() {
     let refused = Content::Refused("is a link".into());
     for (files, at) in [
         (
@@ -128,145 +125,42 @@ fn what_cannot_be_read_serves_as_it_was_and_never_with_other_grants() {
         ),
     ] {
         let folders = mk_folders(&files);
-        let set = assemble(
-            &folders,
-            &BTreeMap::from([("a.wasm".to_owned(), earlier.clone())]),
-        );
-        assert_eq!(set.files.get("a.wasm"), Some(&earlier));
+        let set = assemble(&folders);
+        assert_eq!(set.files.get("a.wasm"), Some(&None));
         assert_eq!(
             set.problems.first().map(|problem| problem.source.as_str()),
             at
-        );
-        assert!(
-            set.problems
-                .iter()
-                .all(|problem| problem.message.contains("keeps serving"))
-        );
-        let set = assemble(&folders, &BTreeMap::new());
-        assert!(set.files.is_empty());
-        assert!(
-            set.problems
-                .iter()
-                .all(|problem| !problem.message.contains("keeps serving"))
-        );
-    }
-}
-
-struct Home {
-    folder: TempDir,
-    source: FileHandlers,
-}
-
-impl Home {
-    async fn open(folder: TempDir) -> Self {
-        let path = folder.path();
-        let handlers = vec![path.join("handlers")];
-        let source = FileHandlers::open(handlers, path.join("kept"), path.to_owned());
-        let source = source.await.unwrap();
-        Self { folder, source }
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.folder.path().join(name)
-    }
-
-    async fn until(&self, wanted: impl Fn(&SourceSet) -> bool) -> Arc<SourceSet> {
-        let mut sets = self.source.handlers();
-        let wait = sets.wait_for(|set| wanted(set));
-        let set = tokio::time::timeout(Duration::from_secs(20), wait).await;
-        Arc::clone(&set.expect("in time").unwrap())
-    }
-
-    async fn until_kept(&self, versions: usize, blobs: usize) {
-        let count = |name: &str, end: &str| {
-            let entries = fs::read_dir(self.path(name)).into_iter().flatten();
-            entries
-                .filter(|entry| {
-                    entry
-                        .as_ref()
-                        .unwrap()
-                        .file_name()
-                        .to_string_lossy()
-                        .ends_with(end)
-                })
-                .count()
-        };
-        let wait = async {
-            while (count("kept", ".yaml"), count("kept/bytes", "")) != (versions, blobs) {
-                tokio::time::sleep(Duration::from_millis(5)).await;
-            }
-        };
-        assert!(
-            tokio::time::timeout(Duration::from_secs(20), wait)
-                .await
-                .is_ok()
         );
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_accepted_version_is_kept_over_a_restart_until_the_file_is_gone() {
-    let home = Home::open(tempfile::tempdir().unwrap()).await;
-    fs::create_dir(home.path("handlers")).unwrap();
-    fs::write(home.path("handlers/a.grants.yaml"), "g").unwrap();
-    fs::write(home.path("handlers/a.wasm"), "good").unwrap();
-    let good = mk_source("a.wasm", "good", Some("g"));
-    let set = home
-        .until(|set| set.files.get("a.wasm") == Some(&mk_version("good", Some("g"))))
-        .await;
-    assert_eq!(set.problems, []);
-    home.source.accept(&good, "udev");
-    home.source.accept(&good, "udev");
-    let version = mk_version("good", Some("g"));
-    assert_eq!(home.source.accepted("a.wasm"), Some(version.clone()));
-    home.until_kept(1, 1).await;
-    // Garbage is a change like any other, and no reason to forget.
-    fs::write(home.path("handlers/a.wasm"), "garbage").unwrap();
-    let garbage = mk_version("garbage", Some("g"));
-    home.until(|set| set.files.get("a.wasm") == Some(&garbage))
-        .await;
-
-    let Home { folder, source } = home;
-    drop(source);
-    let home = Home::open(folder).await;
-    assert_eq!(home.source.accepted("a.wasm"), Some(version.clone()));
-    assert_eq!(home.source.read("a.wasm", &version), Ok(good));
-    let other = mk_source("a.wasm", "other", None);
-    home.source.accept(&other, "udev");
-    home.until(|set| set.complete).await;
-    home.until_kept(1, 1).await;
-
-    fs::remove_file(home.path("handlers/a.wasm")).unwrap();
-    home.until(|set| set.files.is_empty()).await;
-    home.until_kept(0, 0).await;
-    assert_eq!(home.source.accepted("a.wasm"), None);
-    let error = home.source.read("a.wasm", &version).unwrap_err();
-    assert!(error.transient, "{error}");
-    let reported = format!(
-        "cannot load a.wasm: {} is missing; it is tried again, and a file that is put there is loaded",
-        home.path("handlers/a.wasm").display()
+async fn a_file_is_listed_once_it_has_settled_and_read_as_listed() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.wasm");
+    fs::write(folder.path().join("a.grants.yaml"), "g").unwrap();
+    fs::write(&path, "good").unwrap();
+    let source = FileHandlers::open(vec![folder.path().to_owned()]);
+    let (mut sets, version) = (source.handlers(), mk_version("good", Some("g")));
+    let listed = Some(&Some(version.clone()));
+    let wait = sets.wait_for(|set| set.files.get("a.wasm") == listed);
+    let wait = tokio::time::timeout(Duration::from_secs(20), wait);
+    assert_eq!(wait.await.unwrap().unwrap().problems, []);
+    let read = source.read("a.wasm", &version).unwrap();
+    assert_eq!(
+        (&*read.bytes, read.grants),
+        (b"good".as_slice(), Some("g".into()))
     );
-    assert_eq!(error.to_string(), reported);
-}
-
-#[test]
-fn a_file_in_the_place_of_the_folder_is_reported() {
-    let nothing = Arc::new(Snapshot {
-        complete: true,
-        obstructed: Some("is not a folder"),
-        ..Snapshot::default()
-    });
-    let version = ("a.wasm".to_owned(), mk_version("a", None));
-    for (earlier, words) in [
-        (BTreeMap::new(), "move away what is there, make it and put"),
-        ([version].into(), "accepted keep serving"),
-    ] {
-        let set = assemble(&[("DIR".into(), Arc::clone(&nothing))], &earlier);
-        let problem = set.problems[0].to_string();
-        assert!(
-            problem.starts_with("DIR: is not a folder") && problem.contains(words),
-            "{problem}"
+    for (change, why) in [(Some("other"), "is being replaced"), (None, "is missing")] {
+        match change {
+            Some(text) => fs::write(&path, text).unwrap(),
+            None => fs::remove_file(&path).unwrap(),
+        }
+        let error = source.read("a.wasm", &version).unwrap_err();
+        let expected = format!(
+            "cannot load a.wasm: {} {why}; it is tried again, and a file that is put there is loaded",
+            path.display()
         );
-        assert_eq!(set.files, earlier);
+        assert!(error.transient && error.to_string() == expected, "{error}");
     }
 }
