@@ -215,13 +215,7 @@ impl LoaderStore for Files {
         files: &BTreeMap<String, SourceFile>,
     ) -> Result<(), SourceProblem> {
         if *self.full.lock().unwrap() {
-            return Err(SourceProblem {
-                source: "accepted".to_owned(),
-                line: None,
-                path: String::new(),
-                message: "the disk is full".to_owned(),
-                configuration: None,
-            });
+            return Err(SourceProblem::new("accepted", "the disk is full"));
         }
         let mut kept = self.accepted.lock().unwrap();
         kept.retain(|name, _| accepted.contains_key(name));

@@ -28,7 +28,7 @@ use crate::wait::until;
 const AT_ONCE: usize = 2;
 
 /// All sources of handlers and what each serves.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct HandlerSet {
     /// Whether every file has been tried once. Until then an absent handler says nothing.
     pub complete: bool,
@@ -49,14 +49,6 @@ pub struct LoadedSource {
     pub registration: Option<Registration>,
     /// Whether it is not tried any more, since the agent has died of it.
     pub given_up: bool,
-}
-
-impl PartialEq for HandlerSet {
-    fn eq(&self, other: &Self) -> bool {
-        self.complete == other.complete
-            && self.sources == other.sources
-            && self.problems == other.problems
-    }
 }
 
 impl PartialEq for LoadedSource {
@@ -311,15 +303,11 @@ impl LoaderTask {
             );
         }
         if !too_many.is_empty() {
-            self.problems.push(SourceProblem {
-                source: text::few(&too_many, 3),
-                line: None,
-                path: String::new(),
-                message: format!(
-                    "not loaded: there are {MOST_HANDLERS} handlers already, which is the most; remove those that are not wanted"
-                ),
-                configuration: None,
-            });
+            let message = format!(
+                "not loaded: there are {MOST_HANDLERS} handlers already, which is the most; remove those that are not wanted"
+            );
+            self.problems
+                .push(SourceProblem::new(text::few(&too_many, 3), message));
         }
     }
 

@@ -22,11 +22,10 @@ mod systemd;
 
 use settings::Settings;
 
-/// For so long a thread that waits for files stays when there is nothing to do: longer than it takes until the folders are looked through
-/// again, so that there always is one. Where none can be started, tokio panics if it has none.
+/// How long an idle thread of the blocking pool stays. It is longer than the time between two scans of the folders, so that one thread
+/// always stays: tokio panics if the pool is empty and no thread can be started.
 const KEPT: Duration = Duration::from_mins(1);
-/// How many threads wait for files at most; what comes then waits for one of them. Those there are take turns, so that none of them has
-/// so little to do that it ends: after a moment with much to write there would be as many for good.
+/// The blocking pool is capped at 16: tokio rotates idle threads, so after a burst none would ever time out.
 const FILES: usize = 16;
 
 /// Runs the verb.

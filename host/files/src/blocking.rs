@@ -1,4 +1,8 @@
-//! Work on files, off the async threads.
+//! Work on files off the async threads, and snapshots that are published when they differ.
+
+use std::sync::Arc;
+
+use tokio::sync::watch;
 
 /// Runs `work` where it may block. A panic goes on in the caller; a runtime that shuts down never answers.
 pub async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
@@ -9,4 +13,15 @@ pub async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'stat
             Err(_) => std::future::pending().await,
         },
     }
+}
+
+/// Publishes `next` if it differs from what was published before.
+pub fn publish<T: PartialEq>(sender: &watch::Sender<Arc<T>>, next: T) {
+    sender.send_if_modified(|published| {
+        let differs = **published != next;
+        if differs {
+            *published = Arc::new(next);
+        }
+        differs
+    });
 }

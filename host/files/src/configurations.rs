@@ -17,7 +17,7 @@ use leafhost_core::timeouts::FOLDER_BACKSTOP;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use crate::blocking::blocking;
+use crate::blocking::{blocking, publish};
 use crate::folder::{Content, Folder, Kind, Rules, Snapshot};
 use crate::properties::{self, Values};
 use crate::regular::Error;
@@ -49,10 +49,8 @@ const RULES: Rules = Rules {
 
 /// The last good text of each file, of what was accepted.
 type Kept = BTreeMap<String, Arc<str>>;
-/// The most bytes of documents of a file that serve: what it says now, and what it said before where that serves on.
-const MAX_TEXTS: usize = 2 << 20;
-/// The most bytes that are read of what was kept of a file: its documents with what separates them.
-const MAX_KEPT: u64 = 3 << 20;
+/// The most bytes that are read of what was kept of a file: its documents and those that serve since they were kept before.
+const MAX_KEPT: u64 = 64 << 20;
 /// The most Configurations that one message names.
 const MAX_NAMED: usize = 5;
 
@@ -233,7 +231,7 @@ fn assemble(
     } else {
         let folder = path.display().to_string();
         let message = missing(snapshot.obstructed, kept);
-        set.problems.push(problem(&folder, message));
+        set.problems.push(SourceProblem::new(&folder, message));
         // A folder that is not there says nothing of its files.
         lost = kept
             .keys()
@@ -252,7 +250,7 @@ fn assemble(
         .iter()
         .flat_map(|(name, reading)| reading.documents.iter().map(|d| (*name, key(d))))
         .collect();
-    *served = claims::choose(&offers, served, &snapshot.ages);
+    *served = claims::choose(&offers, served);
     for (name, reading) in readings {
         let mut problems_of_file = FileProblems::new(at(name), reading.problems);
         let mut texts = Vec::new();
@@ -307,7 +305,7 @@ fn assemble(
 fn read(file: &str, content: &Content, kept: Option<&str>) -> Reading {
     let refused = |why| Reading {
         documents: Vec::new(),
-        problems: vec![problem(file, why)],
+        problems: vec![SourceProblem::new(file, why)],
     };
     let mut reading = match content {
         Content::Digest(_) | Content::Pending => Reading::default(),
@@ -350,7 +348,7 @@ impl FileProblems {
         self.problems.push(SourceProblem {
             path: path.to_owned(),
             configuration,
-            ..problem(&self.file, message)
+            ..SourceProblem::new(&self.file, message)
         });
     }
 
@@ -368,7 +366,7 @@ impl FileProblems {
                 "has {} more problems; fix the reported ones first",
                 self.omitted
             );
-            self.problems.push(problem(&self.file, message));
+            self.problems.push(SourceProblem::new(&self.file, message));
         }
         if !self.beyond.is_empty() {
             let message = format!(
@@ -376,7 +374,7 @@ impl FileProblems {
                 self.beyond.len(),
                 text::few(&self.beyond, MAX_NAMED)
             );
-            self.problems.push(problem(&self.file, message));
+            self.problems.push(SourceProblem::new(&self.file, message));
         }
         self.problems
     }
@@ -395,16 +393,6 @@ fn missing(obstructed: Option<&str>, kept: &Kept) -> String {
     }
 }
 
-fn publish(set: &watch::Sender<Arc<ConfigurationSet>>, next: ConfigurationSet) {
-    set.send_if_modified(|published| {
-        let differs = **published != next;
-        if differs {
-            *published = Arc::new(next);
-        }
-        differs
-    });
-}
-
 /// What is wrong with the folders themselves.
 fn folder_problems(path: &Path, snapshot: &Snapshot, values: &Values) -> Vec<SourceProblem> {
     let folders = [
@@ -415,14 +403,14 @@ fn folder_problems(path: &Path, snapshot: &Snapshot, values: &Values) -> Vec<Sou
     let of = |(folder, snapshot): &(String, &Snapshot)| {
         let messages = snapshot.problems.iter().cloned();
         messages
-            .map(|message| problem(folder, message))
+            .map(|message| SourceProblem::new(folder, message))
             .collect::<Vec<_>>()
     };
     let of_values = folders.iter().skip(1).filter_map(|(folder, snapshot)| {
         let is = snapshot.obstructed?;
         let message =
             format!("{is}; move away what is there, and make it if values are to be read");
-        Some(problem(folder, message))
+        Some(SourceProblem::new(folder, message))
     });
     folders.iter().flat_map(of).chain(of_values).collect()
 }
@@ -441,17 +429,6 @@ fn retain(file: &str, kept: Option<&str>, reading: &mut Reading) {
         let open = reading.problems.is_empty() || reading.problems.iter().any(may_be);
         open && !now.contains(key(document))
     });
-    let mut lost = Vec::new();
-    let said = reading.documents.iter().map(|document| document.text.len());
-    let mut left = said.fold(MAX_TEXTS, usize::saturating_sub);
-    retained.retain(|document| {
-        let rest = left.checked_sub(document.text.len());
-        match rest {
-            Some(rest) => left = rest,
-            None => lost.push(key(document).clone()),
-        }
-        rest.is_some()
-    });
     for problem in &mut reading.problems {
         let keys: Vec<_> = retained
             .iter()
@@ -465,28 +442,11 @@ fn retain(file: &str, kept: Option<&str>, reading: &mut Reading) {
             problem.message += " keeps serving";
         }
     }
-    if !lost.is_empty() {
-        let message = format!(
-            "cannot be used as it is, and what it said before is more than is kept, so {} are not served any more; fix the file",
-            text::few(&lost, MAX_NAMED)
-        );
-        reading.problems.push(problem(file, message));
-    }
     reading.documents.append(&mut retained);
 }
 
 fn key(document: &Document) -> &ConfigurationKey {
     &document.configuration.key
-}
-
-fn problem(source: &str, message: String) -> SourceProblem {
-    SourceProblem {
-        source: source.to_owned(),
-        line: None,
-        path: String::new(),
-        message,
-        configuration: None,
-    }
 }
 
 /// What was kept, and what is wrong with the files of it.
@@ -535,7 +495,7 @@ fn store(folder: &Path, stored: &mut Kept, kept: &Kept) -> Option<SourceProblem>
         }
     }
     let (name, error) = failed.first()?;
-    Some(problem(
+    Some(SourceProblem::new(
         &folder.display().to_string(),
         format!(
             "cannot keep what was accepted of {name} ({} of such), which serves, but not after a restart with a broken file: {}: {error}",

@@ -13,7 +13,7 @@ use leafhost_core::timeouts::{FILE_GONE, FILE_SETTLE, FOLDER_BACKSTOP};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use crate::blocking::blocking;
+use crate::blocking::{blocking, publish};
 use crate::events::{self, Event, FolderEvents};
 use crate::settle::{SCAN_SPACING, Settled, Settling, Stamp};
 
@@ -21,7 +21,7 @@ mod scan;
 pub use scan::{Kind, Rules, fetch};
 use scan::{Read, Scan};
 
-/// The most unreadable files that are named.
+/// The most unreadable files that are reported.
 const MAX_NAMED: usize = 20;
 
 /// What a file holds.
@@ -60,8 +60,6 @@ pub struct Snapshot {
     pub obstructed: Option<&'static str>,
     /// By name; in a nested folder `SUBFOLDER/NAME`.
     pub files: BTreeMap<String, Content>,
-    /// When each was last changed before it was first seen, in seconds and nanoseconds.
-    pub ages: BTreeMap<String, (i64, i64)>,
     /// What concerns the folder as a whole.
     pub problems: Vec<String>,
 }
@@ -80,11 +78,6 @@ impl Snapshot {
             exists: scan.exists,
             obstructed: scan.obstructed,
             files: scan.found.iter().filter_map(content).collect(),
-            ages: scan
-                .found
-                .iter()
-                .map(|(name, stamp)| (name.clone(), stamp.modified))
-                .collect(),
             problems: scan.problems,
         }
     }
@@ -99,17 +92,6 @@ impl Snapshot {
         }
         for name in &scan.beyond {
             self.files.insert(name.clone(), Content::Pending);
-        }
-    }
-
-    /// Records when new files were last changed, and forgets those that are gone.
-    fn record_ages(&mut self, found: &BTreeMap<String, Stamp>) {
-        let Self { files, ages, .. } = self;
-        ages.retain(|name, _| files.contains_key(name));
-        for name in files.keys() {
-            if let Some(stamp) = found.get(name).filter(|_| !ages.contains_key(name)) {
-                ages.insert(name.clone(), stamp.modified);
-            }
         }
     }
 }
@@ -190,7 +172,12 @@ impl Folder {
             snapshot.obstructed = scan.obstructed;
             snapshot.problems = scan.problems;
             snapshot.problems.extend(events.problem().cloned());
-            snapshot.problems.extend(unreadable_problems(&unreadable));
+            let cannot = |(name, why)| {
+                format!("{name} cannot be read, its last content stays in use: {why}")
+            };
+            snapshot
+                .problems
+                .extend(unreadable.iter().take(MAX_NAMED).map(cannot));
             let complete_at = *complete_at.get_or_insert(now + FILE_SETTLE);
             // A folder that cannot be scanned has no files that settle.
             let settles = settling.next().filter(|_| scan.readable);
@@ -208,8 +195,7 @@ impl Folder {
                     snapshot.files.extend(pending);
                     snapshot.complete = true;
                 }
-                snapshot.record_ages(&scan.found);
-                self.publish(&snapshot);
+                publish(&self.snapshot, snapshot.clone());
             }
             self.wait(&mut events, &mut settling, now, wake).await;
         }
@@ -275,16 +261,6 @@ impl Folder {
         }
     }
 
-    fn publish(&self, snapshot: &Snapshot) {
-        self.snapshot.send_if_modified(|published| {
-            let differs = **published != *snapshot;
-            if differs {
-                *published = Arc::new(snapshot.clone());
-            }
-            differs
-        });
-    }
-
     /// Waits until the next scan is due: at `wake`, or earlier if an event asks for it.
     async fn wait(
         &self,
@@ -345,21 +321,6 @@ impl Folder {
             }
         }
     }
-}
-
-/// The problems of files that cannot be read at this moment.
-fn unreadable_problems(unreadable: &BTreeMap<String, String>) -> Vec<String> {
-    let first = unreadable.iter().take(MAX_NAMED);
-    let mut problems: Vec<String> = first
-        .map(|(name, why)| format!("{name} cannot be read, its last content stays in use: {why}"))
-        .collect();
-    let more = unreadable.len().saturating_sub(MAX_NAMED);
-    if more > 0 {
-        problems.push(format!(
-            "has {more} more files that cannot be read, their last content stays in use"
-        ));
-    }
-    problems
 }
 
 #[cfg(test)]

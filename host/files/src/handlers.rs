@@ -11,6 +11,7 @@ use leafhost_core::ports::{
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
+use crate::blocking::publish;
 use crate::folder::{self, Content, Folder, Kind, Rules, Snapshot};
 
 const GRANTS: &str = ".grants.yaml";
@@ -112,14 +113,7 @@ async fn follow(
             .iter_mut()
             .map(|(path, snapshots)| (path.clone(), snapshots.borrow_and_update().clone()))
             .collect();
-        let next = assemble(&snapshots);
-        set.send_if_modified(|published| {
-            let differs = **published != next;
-            if differs {
-                *published = Arc::new(next);
-            }
-            differs
-        });
+        publish(&set, assemble(&snapshots));
         if folders.is_empty() {
             return;
         }
@@ -155,19 +149,20 @@ fn assemble(folders: &[(PathBuf, Arc<Snapshot>)]) -> SourceSet {
                 "{is}; {make} and put handlers there, or leave it empty; until then accepted handlers keep serving"
             );
             set.problems
-                .push(problem(path.display().to_string(), message));
+                .push(SourceProblem::new(path.display().to_string(), message));
         }
         for (name, content) in &snapshot.files {
             let file = path.join(name).display().to_string();
             let Some(stem) = stem(name) else {
-                set.problems
-                    .extend(orphan(name, snapshot).map(|message| problem(file, message)));
+                set.problems.extend(
+                    orphan(name, snapshot).map(|message| SourceProblem::new(file, message)),
+                );
                 continue;
             };
             if let Some(other) = owners.get(name.as_str()) {
                 let other = other.join(name);
                 let message = format!("is not used: {} comes first", other.display());
-                set.problems.push(problem(file, message));
+                set.problems.push(SourceProblem::new(file, message));
                 continue;
             }
             owners.insert(name, path);
@@ -182,7 +177,7 @@ fn assemble(folders: &[(PathBuf, Arc<Snapshot>)]) -> SourceSet {
                 let message = format!(
                     "{message}; until that is right, a version that was accepted before keeps serving"
                 );
-                set.problems.push(problem(at, message));
+                set.problems.push(SourceProblem::new(at, message));
             }
             set.files.insert(name.clone(), version.ok());
         }
@@ -193,14 +188,12 @@ fn assemble(folders: &[(PathBuf, Arc<Snapshot>)]) -> SourceSet {
 
 /// What is wrong with the folders themselves.
 fn folder_problems(folders: &[(PathBuf, Arc<Snapshot>)]) -> Vec<SourceProblem> {
-    let of = |(path, snapshot): &(PathBuf, Arc<Snapshot>)| {
+    let problems = folders.iter().flat_map(|(path, snapshot)| {
         let folder = path.display().to_string();
-        let messages = snapshot.problems.iter().cloned();
-        messages
-            .map(|message| problem(folder.clone(), message))
-            .collect::<Vec<_>>()
-    };
-    folders.iter().flat_map(of).collect()
+        let problems = snapshot.problems.iter();
+        problems.map(move |message| SourceProblem::new(folder.clone(), message.clone()))
+    });
+    problems.collect()
 }
 
 /// The version; or whether it is the grants that cannot be used, and why; or nothing if it has not settled.
@@ -243,16 +236,6 @@ fn orphan(name: &str, snapshot: &Snapshot) -> Option<String> {
             "orphaned grants file: no {stem}.wasm next to it; add the handler or remove the file"
         )
     })
-}
-
-fn problem(source: String, message: String) -> SourceProblem {
-    SourceProblem {
-        source,
-        line: None,
-        path: String::new(),
-        message,
-        configuration: None,
-    }
 }
 
 #[cfg(test)]

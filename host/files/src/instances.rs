@@ -1,25 +1,20 @@
 //! Instances as files: one YAML file each, in a folder per namespace.
 //!
-//! One task writes, batch after batch; what it publishes is on the disk.
+//! Batches are written one after the other; what is published is on the disk.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use leafhost_core::instance::InstanceKey;
 use leafhost_core::ports::{Change, InstanceSet, InstanceStore, SourceProblem, StoreError};
-use tokio::sync::{mpsc, oneshot, watch};
-use tokio::task::JoinSet;
+use tokio::sync::{Mutex, watch};
 
 use crate::blocking::blocking;
 
 mod batch;
 mod disk;
 use batch::Batch;
-
-/// Batches that wait for the disk; further writers wait for one of them.
-const QUEUE: usize = 16;
 
 /// Why the Instances cannot be read.
 #[derive(Debug, thiserror::Error)]
@@ -33,17 +28,19 @@ pub struct Error {
 
 type Results = Vec<Result<(), StoreError>>;
 
-struct Request {
-    changes: Vec<Change>,
-    answer: oneshot::Sender<Results>,
+/// What writes, one batch after the other.
+struct Writer {
+    folder: PathBuf,
+    /// The last resource version.
+    version: u64,
+    set: watch::Sender<Arc<InstanceSet>>,
 }
 
-/// The store. Dropping it ends its task; a batch that is being written is finished.
+/// The store. A batch that is being written when it is dropped is finished.
 pub struct FileInstances {
     set: watch::Receiver<Arc<InstanceSet>>,
-    requests: mpsc::Sender<Request>,
+    writer: Arc<Mutex<Writer>>,
     problems: Vec<SourceProblem>,
-    _writer: JoinSet<()>,
 }
 
 impl FileInstances {
@@ -55,20 +52,18 @@ impl FileInstances {
         })
         .await;
         let disk::Stored { set, problems } = stored?;
-        let version = set
-            .instances
-            .values()
-            .map(|instance| batch::version(instance));
-        let version = version.max().unwrap_or_default();
+        let versions = set.instances.values();
+        let version = versions.map(|instance| batch::version(instance)).max();
         let (sender, set) = watch::channel(Arc::new(set));
-        let (requests, queue) = mpsc::channel(QUEUE);
-        let mut writer = JoinSet::new();
-        writer.spawn(write(folder, version, sender, queue));
+        let writer = Writer {
+            folder,
+            version: version.unwrap_or_default(),
+            set: sender,
+        };
         Ok(Self {
             set,
-            requests,
+            writer: Arc::new(Mutex::new(writer)),
             problems,
-            _writer: writer,
         })
     }
 
@@ -85,60 +80,34 @@ impl InstanceStore for FileInstances {
     }
 
     async fn apply(&self, changes: Vec<Change>) -> Results {
-        let keys: Vec<InstanceKey> = changes.iter().map(Change::key).collect();
-        let (answer, answered) = oneshot::channel();
-        let sent = self.requests.send(Request { changes, answer }).await;
-        match (sent, answered.await) {
-            (Ok(()), Ok(results)) => results,
-            _ => keys
-                .into_iter()
-                .map(|key| {
-                    Err(StoreError::Unavailable {
-                        key,
-                        message: "the agent is stopping".to_owned(),
-                        source: None,
-                    })
-                })
-                .collect(),
-        }
+        let mut writer = Arc::clone(&self.writer).lock_owned().await;
+        // This runs to its end even if nobody waits for it any more.
+        blocking(move || writer.apply(changes)).await
     }
 }
 
-async fn write(
-    folder: PathBuf,
-    mut version: u64,
-    set: watch::Sender<Arc<InstanceSet>>,
-    mut queue: mpsc::Receiver<Request>,
-) {
-    while let Some(Request { changes, answer }) = queue.recv().await {
-        let current = Arc::clone(&set.borrow());
-        let folder = folder.clone();
-        let (next, last, results) = blocking(move || {
-            let mut batch = Batch::new(&current, version);
-            let outcomes: Vec<_> = changes
-                .into_iter()
-                .map(|change| batch.add(change))
-                .collect();
-            let (writes, last) = batch.finish();
-            let failed = disk::write(&folder, &writes);
-            let results = outcomes
-                .into_iter()
-                .map(|outcome| match failed.get(&outcome.key) {
-                    Some(failure) if outcome.result.is_ok() => Err(failure.for_key(&outcome.key)),
-                    _ => outcome.result,
-                })
-                .collect();
-            let mut done = writes;
-            done.retain(|key, _| !failed.contains_key(key));
-            (merge(&current, done), last, results)
-        })
-        .await;
-        version = last;
-        if let Some(next) = next {
-            set.send_replace(Arc::new(next));
+impl Writer {
+    fn apply(&mut self, changes: Vec<Change>) -> Results {
+        let current = Arc::clone(&self.set.borrow());
+        let mut batch = Batch::new(&current, self.version);
+        let outcomes: Vec<_> = changes
+            .into_iter()
+            .map(|change| batch.add(change))
+            .collect();
+        let (mut writes, version) = batch.finish();
+        self.version = version;
+        let failed = disk::write(&self.folder, &writes);
+        writes.retain(|key, _| !failed.contains_key(key));
+        if let Some(next) = merge(&current, writes) {
+            self.set.send_replace(Arc::new(next));
         }
-        // Whoever asked may have given up; what was written stays written.
-        drop(answer.send(results));
+        let results = outcomes
+            .into_iter()
+            .map(|outcome| match failed.get(&outcome.key) {
+                Some(failure) if outcome.result.is_ok() => Err(failure.for_key(&outcome.key)),
+                _ => outcome.result,
+            });
+        results.collect()
     }
 }
 

@@ -148,7 +148,7 @@ impl LoaderStore for FileLoaderStore {
                 "cannot keep the accepted handlers, which serve, but not after a restart with a broken file: {}: {error}",
                 atomic::remedy(&error)
             );
-            own::problem(&self.folder, message)
+            SourceProblem::new(self.folder.display().to_string(), message)
         })
     }
 
@@ -173,7 +173,7 @@ fn accepted(folder: &Path) -> io::Result<BTreeMap<String, AcceptedVersion>> {
             continue;
         };
         let read: Option<Version> = match own::read(&folder.join(&file), MAX_VERSION) {
-            Ok(bytes) => own::parse(&bytes).ok(),
+            Ok(bytes) => serde_yaml_ng::from_slice(&bytes).ok(),
             Err(Error::Refused(_)) => None,
             Err(Error::Io(error)) => return Err(error),
         };

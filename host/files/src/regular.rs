@@ -1,6 +1,6 @@
 //! Regular files, whoever wrote them: opened without waiting for anybody, read within a bound. Blocks.
 
-use std::fs::{self, File, Metadata, OpenOptions};
+use std::fs::{File, OpenOptions};
 use std::io::{self, Read as _, Write};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
@@ -22,33 +22,21 @@ pub enum Error {
 
 /// Opens a regular file of at most `max` bytes. A link is not followed.
 pub fn open(path: &Path, max: u64) -> Result<File, Error> {
-    // Opening alone may do something where it is a device.
-    check(&fs::symlink_metadata(path)?, max)?;
-    open_unseen(path, max)
-}
-
-/// What is there may be something else than what was looked at.
-fn open_unseen(path: &Path, max: u64) -> Result<File, Error> {
     // Opening a FIFO would wait for a writer.
     let flags = OFlag::O_NONBLOCK | OFlag::O_NOFOLLOW;
     let file = OpenOptions::new()
         .read(true)
         .custom_flags(flags.bits())
         .open(path)?;
-    check(&file.metadata()?, max)?;
-    Ok(file)
-}
-
-fn check(metadata: &Metadata, max: u64) -> Result<(), Error> {
+    let metadata = file.metadata()?;
     if !metadata.is_file() {
         return Err(Error::Refused("is not a regular file".to_owned()));
     }
-    let bytes = metadata.len();
-    if bytes > max {
-        let message = format!("has {bytes} bytes, at most {max} are allowed");
+    if metadata.len() > max {
+        let message = format!("has {} bytes, at most {max} are allowed", metadata.len());
         return Err(Error::Refused(message));
     }
-    Ok(())
+    Ok(file)
 }
 
 /// The bytes of a file; of one that has grown beyond `max` one more than that.
@@ -94,6 +82,7 @@ impl Write for Sink {
 
 #[cfg(test)]
 pub(crate) mod tests {
+    use std::fs;
     use std::os::unix::fs::symlink;
     use std::path::PathBuf;
     use std::sync::mpsc;
@@ -112,7 +101,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn what_took_a_files_place_after_it_was_looked_at_is_neither_waited_for_nor_read() {
+    fn what_is_no_regular_file_is_neither_waited_for_nor_read() {
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| folder.path().join(name);
         nix::unistd::mkfifo(&at("fifo"), Mode::S_IRWXU).unwrap();
@@ -127,10 +116,10 @@ pub(crate) mod tests {
             ("link", "os error 40"),
         ] {
             let path: PathBuf = at(name);
-            let error = in_time(move || open_unseen(&path, 10)).expect_err(name);
+            let error = in_time(move || open(&path, 10)).expect_err(name);
             assert!(error.to_string().contains(why), "{name}: {error}");
         }
-        let file = open_unseen(&at("file"), 10).unwrap();
+        let file = open(&at("file"), 10).unwrap();
         assert_eq!(read(&file, 10).unwrap(), [7; 10]);
     }
 

@@ -176,7 +176,10 @@ fn open_lock(
         return Err(error);
     };
     let message = "is on a read-only file system: what is there serves, and nothing new is kept; make it writable and restart the agent, or name another folder with --state-dir";
-    Ok((file, Some(own::problem(folder, message.to_owned()))))
+    Ok((
+        file,
+        Some(SourceProblem::new(folder.display().to_string(), message)),
+    ))
 }
 
 /// Holds the lock, waiting a moment: what an agent that was killed was just starting has it until it is another program.

@@ -186,7 +186,8 @@ fn encode(instance: &Instance) -> io::Result<Vec<u8>> {
 }
 
 fn parse(bytes: &[u8]) -> Result<Instance, String> {
-    let value: serde_json::Value = own::parse(bytes)?;
+    let value: serde_json::Value =
+        serde_yaml_ng::from_slice(bytes).map_err(|error| error.to_string())?;
     let instance: Instance = serde_json::from_value(value).map_err(|error| error.to_string())?;
     if instance.metadata.uid.is_empty() {
         return Err("it has no uid".to_owned());
