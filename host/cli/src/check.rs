@@ -1,12 +1,11 @@
 //! `leafhost check`: reads Configurations, handlers and grants as the agent would and names every problem.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
-use leafhost_core::names::ConfigurationKey;
 use leafhost_core::ports::SourceProblem;
-use leafhost_files::{check_folder, check_text};
+use leafhost_files::{Located, check_file, check_folder};
 use leafhost_wasm::grants::Grants;
 
 use crate::args::{CheckArgs, CompilerArgs};
@@ -14,10 +13,8 @@ use crate::failure::Shown;
 use crate::handler::open::block_on;
 use crate::terminal::{self, Paint, Tone};
 
-mod configurations;
 mod handlers;
 
-use configurations::Located;
 use handlers::Handlers;
 
 /// Runs the verb.
@@ -154,8 +151,8 @@ impl Plan {
             self.problems.extend(grants_problems(&file, &text));
             return Ok(());
         }
-        self.problems.extend(check_text(&file, &text).1);
-        let found = configurations::read(&file, &text);
+        let (found, problems) = check_file(&file, &text);
+        self.problems.extend(problems);
         self.configurations
             .extend(found.into_iter().map(|found| (found, false)));
         // The handlers next to it, if it is in a standalone folder.
@@ -169,42 +166,12 @@ impl Plan {
     }
 
     fn add_folder(&mut self, path: &Path) -> Result<()> {
-        let mut set = check_folder(path);
-        self.problems.append(&mut set.problems);
+        let (found, problems) = check_folder(path);
+        self.problems.extend(problems);
         let handlers = path.join("handlers");
         let complete = handlers.is_dir();
-        let configurations = path.join("configurations");
-        let files = if configurations.is_dir() {
-            handlers::files(&configurations)?
-        } else {
-            Vec::new()
-        };
-        let mut chosen: BTreeMap<ConfigurationKey, Located> = BTreeMap::new();
-        for file in files {
-            if !handlers::is_yaml(&file) {
-                continue;
-            }
-            let Ok(text) = std::fs::read_to_string(&file) else {
-                continue;
-            };
-            // What the whole folder accepts, with the path it is read from.
-            for found in configurations::read(&file.display().to_string(), &text) {
-                let key = found.configuration.key.clone();
-                let Some(accepted) = set.accepted.get(&key) else {
-                    continue;
-                };
-                let is_it = |found: &Located| found.configuration == accepted.configuration;
-                if chosen
-                    .get(&key)
-                    .is_none_or(|held| is_it(&found) && !is_it(held))
-                {
-                    chosen.insert(key, found);
-                }
-            }
-        }
-        let chosen = chosen.into_values();
         self.configurations
-            .extend(chosen.map(|found| (found, complete)));
+            .extend(found.into_iter().map(|found| (found, complete)));
         if complete {
             self.components.extend(handlers::components(&handlers)?);
             self.problems.extend(lone_grants(&handlers)?);
@@ -243,11 +210,8 @@ fn grants_problems(file: &str, text: &str) -> Vec<SourceProblem> {
 
 fn problem(source: &str, path: &str, message: String) -> SourceProblem {
     SourceProblem {
-        source: source.to_owned(),
-        line: None,
         path: path.to_owned(),
-        message,
-        configuration: None,
+        ..SourceProblem::new(source, message)
     }
 }
 

@@ -26,7 +26,7 @@ use crate::{atomic, own};
 mod claims;
 mod documents;
 use claims::{MAX_CONFIGURATIONS, Served};
-use documents::{Document, MAX_PROBLEMS, Reading};
+use documents::{Document, Reading};
 
 const RULES: Rules = Rules {
     kinds: &[
@@ -142,8 +142,40 @@ pub fn check_text(file: &str, text: &str) -> (Vec<Configuration>, Vec<SourceProb
     (configurations, problems)
 }
 
+/// A Configuration that can be used, and its place.
+#[derive(Debug, Clone)]
+pub struct Located {
+    /// The file.
+    pub file: String,
+    /// The Configuration.
+    pub configuration: Configuration,
+    /// The line of its handler's name, from 1.
+    pub handler_line: Option<usize>,
+    /// The line of its `discoveryDetails`, from 1.
+    pub details_line: Option<usize>,
+}
+
+impl Located {
+    fn new(file: &str, document: Document) -> Self {
+        Self {
+            file: file.to_owned(),
+            handler_line: document.line_of("spec.discoveryHandler.name"),
+            details_line: document.line_of("spec.discoveryHandler.discoveryDetails"),
+            configuration: document.configuration,
+        }
+    }
+}
+
+/// Reads a Configuration file like [`check_text`], with the lines of what can be used.
+pub fn check_file(file: &str, text: &str) -> (Vec<Located>, Vec<SourceProblem>) {
+    let reading = documents::read(file, text);
+    let located = reading.documents.into_iter();
+    let located = located.map(|document| Located::new(file, document));
+    (located.collect(), reading.problems)
+}
+
 /// Reads a standalone folder once, as the agent would without anything kept from before. Blocks.
-pub fn check_folder(folder: &Path) -> ConfigurationSet {
+pub fn check_folder(folder: &Path) -> (Vec<Located>, Vec<SourceProblem>) {
     let values = Values {
         folder: folder.display().to_string(),
         secrets: Arc::new(Snapshot::now(&folder.join("secrets"), &properties::RULES)),
@@ -154,7 +186,20 @@ pub fn check_folder(folder: &Path) -> ConfigurationSet {
     };
     let path = folder.join("configurations");
     let snapshot = Snapshot::now(&path, &RULES);
-    assemble(&path, &snapshot, &values, &mut Memory::default())
+    let mut memory = Memory::default();
+    let set = assemble(&path, &snapshot, &values, &mut memory);
+    let mut located = Vec::new();
+    for (name, content) in &snapshot.files {
+        let shown = path.join(name).display().to_string();
+        let mut documents = read(&shown, content, None).documents;
+        documents.retain(|document| memory.served.get(key(document)) == Some(name));
+        located.extend(
+            documents
+                .into_iter()
+                .map(|document| Located::new(&shown, document)),
+        );
+    }
+    (located, set.problems)
 }
 
 struct Folders {
@@ -252,39 +297,57 @@ fn assemble(
         .collect();
     *served = claims::choose(&offers, served);
     for (name, reading) in readings {
-        let mut problems_of_file = FileProblems::new(at(name), reading.problems);
-        let mut texts = Vec::new();
-        for Document {
+        let file = at(name);
+        set.problems.extend(reading.problems);
+        let problem = |path: &str, message, configuration| SourceProblem {
+            path: path.to_owned(),
             configuration,
-            text,
-        } in reading.documents
-        {
+            ..SourceProblem::new(&file, message)
+        };
+        let (mut texts, mut beyond) = (Vec::new(), Vec::new());
+        for document in reading.documents {
+            let Document {
+                configuration,
+                text,
+                ..
+            } = document;
             let key = configuration.key.clone();
             match served.get(&key) {
                 Some(file) if file == name => {}
                 Some(other) => {
-                    problems_of_file.add_taken(&key, &at(other));
+                    let message = format!(
+                        "{key} is in {} already, which serves on; rename this one, or remove one of the two",
+                        at(other)
+                    );
+                    // It is a problem of this file, not of the Configuration.
+                    set.problems.push(problem("metadata.name", message, None));
                     continue;
                 }
                 None => {
-                    problems_of_file.beyond.push(key);
+                    beyond.push(key);
                     continue;
                 }
             }
             texts.push(text);
             let properties = values.resolve(&configuration);
             if let Err(wrong) = &properties {
-                problems_of_file.add(
-                    &wrong.path,
-                    format!("{}; the handler is not called", wrong.message),
-                    Some(key.clone()),
-                );
+                let message = format!("{}; the handler is not called", wrong.message);
+                let problem = problem(&wrong.path, message, Some(key.clone()));
+                set.problems.push(problem);
             }
             let discovery = ConfiguredDiscovery {
                 configuration,
                 properties,
             };
             set.accepted.insert(key, Arc::new(discovery));
+        }
+        if !beyond.is_empty() {
+            let message = format!(
+                "has {} Configurations beyond the {MAX_CONFIGURATIONS} that an agent takes, which are not used: {}; remove some, or let one find more devices",
+                beyond.len(),
+                text::few(&beyond, MAX_NAMED)
+            );
+            set.problems.push(problem("", message, None));
         }
         if texts.is_empty() {
             kept.remove(name);
@@ -295,7 +358,6 @@ fn assemble(
                 kept.insert(name.to_owned(), text.into());
             }
         }
-        set.problems.extend(problems_of_file.problems());
     }
     set.problems.sort();
     set
@@ -319,65 +381,6 @@ fn read(file: &str, content: &Content, kept: Option<&str>) -> Reading {
         retain(file, kept, &mut reading);
     }
     reading
-}
-
-/// The problems of a file with Configurations.
-struct FileProblems {
-    file: String,
-    problems: Vec<SourceProblem>,
-    omitted: usize,
-    /// Those beyond the number that an agent takes.
-    beyond: Vec<ConfigurationKey>,
-}
-
-impl FileProblems {
-    fn new(file: String, problems: Vec<SourceProblem>) -> Self {
-        Self {
-            file,
-            problems,
-            omitted: 0,
-            beyond: Vec::new(),
-        }
-    }
-
-    fn add(&mut self, path: &str, message: String, configuration: Option<ConfigurationKey>) {
-        if self.problems.len() >= MAX_PROBLEMS {
-            self.omitted = self.omitted.saturating_add(1);
-            return;
-        }
-        self.problems.push(SourceProblem {
-            path: path.to_owned(),
-            configuration,
-            ..SourceProblem::new(&self.file, message)
-        });
-    }
-
-    /// The problem is one of this file, not of the Configuration, which is served from the other file.
-    fn add_taken(&mut self, key: &ConfigurationKey, other: &str) {
-        let message = format!(
-            "{key} is in {other} already, which serves on; rename this one, or remove one of the two"
-        );
-        self.add("metadata.name", message, None);
-    }
-
-    fn problems(mut self) -> Vec<SourceProblem> {
-        if self.omitted > 0 {
-            let message = format!(
-                "has {} more problems; fix the reported ones first",
-                self.omitted
-            );
-            self.problems.push(SourceProblem::new(&self.file, message));
-        }
-        if !self.beyond.is_empty() {
-            let message = format!(
-                "has {} Configurations beyond the {MAX_CONFIGURATIONS} that an agent takes, which are not used: {}; remove some, or let one find more devices",
-                self.beyond.len(),
-                text::few(&self.beyond, MAX_NAMED)
-            );
-            self.problems.push(SourceProblem::new(&self.file, message));
-        }
-        self.problems
-    }
 }
 
 fn missing(obstructed: Option<&str>, kept: &Kept) -> String {

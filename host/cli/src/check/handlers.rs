@@ -6,8 +6,9 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
 use leafhost_core::ports::{Handler, Loader as _, SourceProblem};
+use leafhost_core::session::Explanation;
+use leafhost_files::Located;
 
-use super::configurations::Located;
 use super::problem;
 use crate::args::CompilerArgs;
 use crate::handler::open;
@@ -86,23 +87,21 @@ impl Handlers {
         let Some(handler) = self.by_name.get(&configuration.handler) else {
             return Vec::new();
         };
-        let told = |message: String| SourceProblem {
-            line: found.details_line,
-            configuration: Some(configuration.key.clone()),
-            ..problem(&found.file, DETAILS, message)
-        };
         match handler.validate(&configuration.details).await {
             Ok(wrong) => wrong
                 .into_iter()
                 .map(|wrong| {
-                    told(if wrong.path.is_empty() {
-                        wrong.message
-                    } else {
-                        format!("{}: {}", wrong.path, wrong.message)
-                    })
+                    let message = match wrong.path.as_str() {
+                        "" => wrong.message,
+                        path => format!("{path}: {}", wrong.message),
+                    };
+                    at_details(found, message)
                 })
                 .collect(),
-            Err(fault) => vec![told(format!("the handler failed to check them: {fault}"))],
+            Err(fault) => {
+                let message = format!("the handler failed to check them: {fault}");
+                vec![at_details(found, message)]
+            }
         }
     }
 
@@ -111,18 +110,20 @@ impl Handlers {
         let Some(handler) = self.by_name.get(&found.configuration.handler) else {
             return Vec::new();
         };
-        let told = handler.remarks(&found.configuration.details).await;
-        told.into_iter()
-            .map(|told| {
-                let message = format!("{}: {}", told.subject, told.reason);
-                let place = SourceProblem {
-                    line: found.details_line,
-                    configuration: Some(found.configuration.key.clone()),
-                    ..problem(&found.file, DETAILS, message)
-                };
-                place.to_string()
-            })
-            .collect()
+        let remarks = handler.remarks(&found.configuration.details).await;
+        let text = |remark: Explanation| format!("{}: {}", remark.subject, remark.reason);
+        let remarks = remarks.into_iter().map(text);
+        let remarks = remarks.map(|text| at_details(found, text).to_string());
+        remarks.collect()
+    }
+}
+
+/// A problem of a Configuration's details.
+fn at_details(found: &Located, message: String) -> SourceProblem {
+    SourceProblem {
+        line: found.details_line,
+        configuration: Some(found.configuration.key.clone()),
+        ..problem(&found.file, DETAILS, message)
     }
 }
 
@@ -140,17 +141,6 @@ pub fn components(folder: &Path) -> Result<Vec<PathBuf>> {
 pub fn is_component(name: &str) -> bool {
     let stem = name.strip_suffix(".gz").unwrap_or(name);
     !name.starts_with('.') && stem.strip_suffix(".wasm").is_some()
-}
-
-/// Whether the agent reads the file as Configurations.
-pub fn is_yaml(path: &Path) -> bool {
-    let hidden = path
-        .file_name()
-        .is_some_and(|name| name.to_string_lossy().starts_with('.'));
-    !hidden
-        && path
-            .extension()
-            .is_some_and(|end| end == "yaml" || end == "yml")
 }
 
 /// The files in a folder, sorted.

@@ -66,7 +66,7 @@ async fn a_folder_is_checked_with_its_handlers() {
         "handlers/cam.wasm: this is not WebAssembly",
         "lone.grants.yaml: ",
         "unknown field `udef`",
-        "configurations/a.yaml:6: spec.discoveryHandler.name: no handler is named \"cam\"; there is none that can be loaded",
+        "configurations/a.yaml:7: spec.discoveryHandler.name: no handler is named \"cam\"; there is none that can be loaded",
     ] {
         assert!(problems.contains(words), "{words} not in\n{problems}");
     }

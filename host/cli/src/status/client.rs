@@ -81,71 +81,47 @@ impl Search {
         let (dirs, and_default_address) = match self {
             Self::Address(address) => {
                 return fetch(&Endpoint::Address(address.clone()), after, timeout)
-                    .map_err(|trouble| anyhow!(trouble.at(&format!("at {address}"))));
+                    .map_err(|error| anyhow!(error.at(&format!("at {address}"))));
             }
             Self::Folders {
                 dirs,
                 and_default_address,
             } => (dirs, *and_default_address),
         };
-        let mut looked = Vec::new();
+        let mut tried = Vec::new();
+        let mut places = Vec::new();
         for dir in dirs {
-            let path = AgentFile::path(dir);
-            let socket = AgentFile::socket(dir);
-            match fetch(&Endpoint::Socket(socket.clone()), after, timeout) {
-                Ok(answer) => return Ok(answer),
-                Err(trouble @ FetchError::Slow(_)) => {
-                    bail!(trouble.at(&format!("at {}", socket.display())));
-                }
-                // No agent, an agent without a socket, or no permission.
-                Err(FetchError::Absent(_) | FetchError::Other(_)) => {}
-            }
+            let (path, socket) = (AgentFile::path(dir), AgentFile::socket(dir));
+            places.push((format!("at {}", socket.display()), Endpoint::Socket(socket)));
             match AgentFile::read(dir) {
-                Ok(AgentFile { address, pid }) => {
-                    match fetch(&Endpoint::Address(address.to_string()), after, timeout) {
-                        Ok(answer) => return Ok(answer),
-                        Err(trouble @ FetchError::Slow(_)) => {
-                            let named =
-                                format!("at {address} (process {pid}, so {})", path.display());
-                            bail!(trouble.at(&named));
-                        }
-                        Err(FetchError::Absent(why)) => looked.push(format!(
-                            "{} names {address}, where no agent answers ({why})",
-                            path.display()
-                        )),
-                        Err(FetchError::Other(why)) => looked.push(format!(
-                            "{} names {address}, where something else answers ({why})",
-                            path.display()
-                        )),
-                    }
-                }
+                Ok(AgentFile { address, pid }) => places.push((
+                    format!("at {address} (process {pid}, so {})", path.display()),
+                    Endpoint::Address(address.to_string()),
+                )),
                 Err(error) if error.kind() == ErrorKind::NotFound => {
-                    looked.push(format!("no {}", path.display()));
+                    tried.push(format!("no {}", path.display()));
                 }
-                Err(error) => looked.push(format!("cannot read {}: {error}", path.display())),
+                Err(error) => tried.push(format!("cannot read {}: {error}", path.display())),
             }
         }
         if and_default_address {
-            match fetch(
-                &Endpoint::Address(DEFAULT_LISTEN.to_owned()),
-                after,
-                timeout,
-            ) {
-                Ok(answer) => return Ok(answer),
-                Err(trouble @ FetchError::Slow(_)) => {
-                    bail!(trouble.at(&format!("at {DEFAULT_LISTEN}")));
-                }
-                Err(FetchError::Absent(why)) => {
-                    looked.push(format!("no agent at {DEFAULT_LISTEN} ({why})"));
-                }
-                Err(FetchError::Other(why)) => {
-                    looked.push(format!("something else at {DEFAULT_LISTEN} ({why})"));
-                }
+            places.push((
+                format!("at {DEFAULT_LISTEN}"),
+                Endpoint::Address(DEFAULT_LISTEN.to_owned()),
+            ));
+        }
+        for (place, endpoint) in places {
+            match (fetch(&endpoint, after, timeout), endpoint) {
+                (Ok(answer), _) => return Ok(answer),
+                (Err(error @ FetchError::Slow(_)), _) => bail!(error.at(&place)),
+                // An agent may have no socket, or the user no permission.
+                (Err(_), Endpoint::Socket(_)) => {}
+                (Err(error), Endpoint::Address(_)) => tried.push(error.at(&place)),
             }
         }
         bail!(
             "no running agent found: {}; start one with `leafhost agent --standalone`, or say where it is with --agent ADDR:PORT or --state-dir DIR",
-            looked.join(", ")
+            tried.join(", ")
         )
     }
 }
@@ -399,19 +375,19 @@ mod tests {
             ),
             (
                 Some(answer("{}")),
-                ["something else answers", "names no node"],
+                ["is no leafhost agent", "names no node"],
             ),
             (
                 Some(answer("<html>")),
-                ["something else answers", "no status"],
+                ["is no leafhost agent", "no status"],
             ),
             (
                 Some("HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n".into()),
-                ["something else answers", "404"],
+                ["is no leafhost agent", "404"],
             ),
             (
                 Some("SSH-2.0-x\r\n".into()),
-                ["something else answers", "names 127"],
+                ["is no leafhost agent", "what answers at 127"],
             ),
         ] {
             let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();

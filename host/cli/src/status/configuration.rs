@@ -246,15 +246,11 @@ impl Page {
     }
 
     fn list(&mut self, name: &str, tone: Tone, values: &[String]) {
-        let mut name = name;
+        let mut label = format!("{name}:");
         for value in values {
-            if name.is_empty() {
-                let value = self.paint.apply(tone, value);
-                self.lines.push(format!("  {:<16} {value}", ""));
-            } else {
-                self.toned(name, tone, value);
-            }
-            name = "";
+            let value = self.paint.apply(tone, value);
+            self.lines.push(format!("  {label:<16} {value}"));
+            label.clear();
         }
     }
 

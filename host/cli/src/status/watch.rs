@@ -9,7 +9,6 @@ use anyhow::{Context as _, Result};
 use leafhost_agent::status::Status;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
-use tokio::time::Instant;
 
 use super::client::Search;
 use crate::terminal::{self, Size};
@@ -18,8 +17,6 @@ use crate::terminal::{self, Size};
 const INTERVAL: Duration = Duration::from_secs(1);
 /// Least time between two requests.
 const MIN_INTERVAL: Duration = Duration::from_millis(200);
-/// A slow agent is asked less often: requests take at most this fraction of its time.
-const SHARE: u32 = 20;
 
 /// What is to be shown.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -61,25 +58,13 @@ async fn watch(search: Search, render: impl Fn(&Result<Status, String>) -> Frame
 async fn ask(search: Arc<Search>, newest: watch::Sender<Newest>) -> Result<()> {
     let mut version: Option<String> = None;
     loop {
-        let started = Instant::now();
         let (search, after) = (Arc::clone(&search), version.clone());
         let answer = tokio::task::spawn_blocking(move || search.status(after.as_deref())).await?;
-        let waited = version.is_some();
         let pause = match answer {
             Ok(Some(answer)) => {
-                let pause = if answer.version.is_some() {
-                    MIN_INTERVAL
-                } else {
-                    INTERVAL
-                };
                 version = answer.version;
                 newest.send_replace(Some(Arc::new(Ok(answer.status))));
-                // The cost of a request that waited for a change is unknown.
-                if waited {
-                    pause
-                } else {
-                    pause.max(started.elapsed() * SHARE)
-                }
+                MIN_INTERVAL
             }
             Ok(None) => MIN_INTERVAL,
             Err(error) => {

@@ -23,6 +23,16 @@ pub struct Document {
     pub configuration: Configuration,
     /// Its text, without separators.
     pub text: String,
+    /// How many lines of the file are before it.
+    pub first_line: usize,
+}
+
+impl Document {
+    /// The line of a field, or of the nearest parent that is there.
+    pub fn line_of(&self, path: &str) -> Option<usize> {
+        let line = locate(&self.text, path, || true)?;
+        Some(self.first_line + line)
+    }
 }
 
 /// What a file says.
@@ -39,7 +49,7 @@ const READING: u64 = 1 << 30;
 /// The most work of locating the lines of problems, which reads a document again for each: less than a second.
 const LOCATING: u64 = 1 << 27;
 /// The most problems of a file that are reported.
-pub const MAX_PROBLEMS: usize = 100;
+const MAX_PROBLEMS: usize = 100;
 
 /// The work that is left for a file.
 struct Budget {
@@ -90,6 +100,7 @@ pub fn read(file: &str, text: &str) -> Reading {
                     reading.documents.push(Document {
                         configuration,
                         text,
+                        first_line,
                     });
                     continue;
                 }
