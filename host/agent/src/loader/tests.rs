@@ -499,7 +499,7 @@ async fn a_source_keeps_its_place_while_it_is_the_same_handler() {
         set.sources.values().map(of).collect::<Vec<_>>()
     };
     let is = |handler: &str, number| Some((handler.to_owned(), number));
-    let mut put = async |files: [&str; 2], expected: [Option<(String, u64)>; 2]| {
+    let put = async |files: [&str; 2], expected: [Option<(String, u64)>; 2]| {
         let [a, b] = files;
         bench.files.put(&[file("a.wasm", a), file("b.wasm", b)]);
         wait_for(&bench.handlers, |set| places(set) == expected).await;

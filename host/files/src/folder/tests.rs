@@ -451,35 +451,3 @@ async fn a_file_whose_name_cannot_be_shown_is_reported_and_not_read() {
         "found by an event, not by the regular scan"
     );
 }
-
-#[tokio::test]
-async fn the_age_of_a_file_is_that_of_when_it_was_first_seen() {
-    let mut watched = mk_watched(RULES, |path| {
-        mk_folder(path);
-        fs::write(path.join("f/a.yaml"), "a").unwrap();
-    });
-    watched.until_holds("a.yaml", "a").await;
-    let first = watched.receiver.borrow().ages.clone();
-    assert!(first.contains_key("a.yaml"));
-    fs::write(watched.path("a.yaml"), "b").unwrap();
-    watched.until_holds("a.yaml", "b").await;
-    assert_eq!(watched.receiver.borrow().ages, first);
-}
-
-#[test]
-fn of_many_files_that_cannot_be_read_the_first_are_named() {
-    let mut unreadable: BTreeMap<String, String> = BTreeMap::new();
-    for (number, last) in [
-        (0, None),
-        (20, Some("f19 cannot")),
-        (25, Some("has 5 more")),
-    ] {
-        unreadable.extend((0..number).map(|n| (format!("f{n:02}"), "why".to_owned())));
-        let problems = unreadable_problems(&unreadable);
-        assert_eq!(problems.len(), number.min(21));
-        assert!(
-            last.is_none_or(|last| problems.last().unwrap().starts_with(last)),
-            "{problems:?}"
-        );
-    }
-}

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use leafhost_core::attribute::AttributeValue;
 use leafhost_core::device::Health;
-use leafhost_core::instance::{Edit, Instance, NodeStatus};
+use leafhost_core::instance::{Edit, Instance, InstanceKey, NodeStatus};
 use serde_json::json;
 use tempfile::TempDir;
 
