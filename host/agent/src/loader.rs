@@ -69,8 +69,6 @@ impl PartialEq for LoadedSource {
 struct Job {
     name: String,
     version: SourceVersion,
-    /// Which state of the file: what is older than the entry's is dropped.
-    generation: u64,
     /// The version accepted before, not what lies there now.
     fallback: bool,
 }
@@ -78,7 +76,6 @@ struct Job {
 #[derive(Debug)]
 struct Entry {
     newest: Attempt,
-    generation: u64,
     /// The version accepted before, until it or a newer one serves or it is known not to load.
     fallback: Option<Attempt>,
     loaded: LoadedSource,
@@ -87,11 +84,12 @@ struct Entry {
 impl Entry {
     /// Whether what comes of the job is still of use.
     fn wants(&self, job: &Job) -> bool {
-        if job.fallback {
-            let fallback = self.fallback.as_ref();
-            return fallback.is_some_and(|fallback| fallback.version == job.version);
-        }
-        self.generation == job.generation
+        let attempt = if job.fallback {
+            self.fallback.as_ref()
+        } else {
+            Some(&self.newest)
+        };
+        attempt.is_some_and(|attempt| attempt.version == job.version)
     }
 
     fn retry(&self) -> Option<Instant> {
@@ -122,7 +120,6 @@ pub struct LoaderTask {
     queue: VecDeque<Job>,
     running: JoinSet<Result<Loaded, LoadError>>,
     jobs: HashMap<Id, Job>,
-    generation: u64,
     read: bool,
     problems: Vec<SourceProblem>,
 }
@@ -149,7 +146,6 @@ impl LoaderTask {
             queue: VecDeque::new(),
             running: JoinSet::new(),
             jobs: HashMap::new(),
-            generation: 0,
             read: false,
             problems: Vec::new(),
         };
@@ -247,19 +243,15 @@ impl LoaderTask {
                 too_many.push(name.as_str());
                 continue;
             }
-            self.generation += 1;
-            let generation = self.generation;
             let (newest, error) = self.attempt(name, version);
             let given_up = error.as_ref().is_some_and(|error| !error.transient);
             let job = |version: &SourceVersion, fallback| Job {
                 name: name.clone(),
                 version: version.clone(),
-                generation,
                 fallback,
             };
             if let Some(entry) = self.entries.get_mut(name) {
                 entry.newest = newest;
-                entry.generation = generation;
                 if error.is_some() {
                     entry.loaded.error = error;
                     entry.loaded.given_up = given_up;
@@ -291,7 +283,6 @@ impl LoaderTask {
                 name.clone(),
                 Entry {
                     newest,
-                    generation,
                     fallback,
                     loaded: LoadedSource {
                         handler: None,
@@ -435,7 +426,6 @@ impl LoaderTask {
                     queue.push_back(Job {
                         name: name.clone(),
                         version: attempt.version.clone(),
-                        generation: entry.generation,
                         fallback,
                     });
                 }

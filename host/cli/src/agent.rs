@@ -31,7 +31,7 @@ const FILES: usize = 16;
 /// Runs the verb.
 pub fn run(args: AgentArgs) -> Result<()> {
     let settings = Settings::new(args, &User::current())?;
-    let _log = log::start(settings.log_format, &settings.log_level)?;
+    let _log = log::start(settings.args.log_format, &settings.args.log_level)?;
     open_more_files();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .thread_keep_alive(KEPT)
@@ -54,11 +54,11 @@ fn open_more_files() {
 
 async fn serve(settings: Settings) -> Result<()> {
     let mut signals = Signals::new()?;
-    let listener = bind(settings.listen, "--listen").await?;
+    let listener = bind(settings.args.listen, "--listen").await?;
     let address = listener
         .local_addr()
         .context("cannot read the address of the listener")?;
-    let metrics = match settings.metrics_listen {
+    let metrics = match settings.args.metrics_listen {
         Some(address) => Some(bind(address, "--metrics-listen").await?),
         None => None,
     };

@@ -91,7 +91,7 @@ pub enum HandlerCommand {
 }
 
 /// Flags of `leafhost agent`.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 pub struct AgentArgs {
     /// Read Configurations, handlers and secrets from files in DIR: configurations/*.yaml, handlers/*.wasm, secrets/NAME/KEY
     /// [default DIR: /etc/leafhost as root, else $XDG_CONFIG_HOME/leafhost]

@@ -101,20 +101,8 @@ impl Request {
     fn render(&self, status: &Status, now: Timestamp) -> Result<String> {
         match self.output {
             Output::Table => self.table(status, now),
-            Output::Json | Output::Yaml => {
-                let value = self.value(status)?;
-                self.document(&value)
-            }
+            output => terminal::document(output, self.live, &self.value(status)?),
         }
-    }
-
-    fn document(&self, value: &serde_json::Value) -> Result<String> {
-        Ok(match (self.output, self.live) {
-            (Output::Yaml, true) => format!("---\n{}", serde_yaml_ng::to_string(value)?),
-            (Output::Yaml, false) => serde_yaml_ng::to_string(value)?,
-            (_, true) => format!("{}\n", serde_json::to_string(value)?),
-            (_, false) => format!("{}\n", serde_json::to_string_pretty(value)?),
-        })
     }
 
     fn value(&self, status: &Status) -> Result<serde_json::Value> {

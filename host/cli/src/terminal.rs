@@ -3,7 +3,12 @@
 use std::borrow::Cow;
 use std::io::{IsTerminal, Write};
 
+use anyhow::Result;
 pub use leafhost_core::text::escape;
+use serde::Serialize;
+use serde_yaml_ng::with::singleton_map_recursive;
+
+use crate::args::Output;
 
 /// What a text means; the colour follows from it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -137,6 +142,23 @@ pub fn cut(line: &str, width: usize) -> Cow<'_, str> {
         kept.push(c);
     }
     Cow::Borrowed(line)
+}
+
+/// A value as JSON or YAML; in a `stream` of values JSON has one line each, and YAML one document. YAML is written without tags, which
+/// the library would give to enums.
+pub fn document(output: Output, stream: bool, value: &impl Serialize) -> Result<String> {
+    Ok(match (output, stream) {
+        (Output::Yaml, _) => {
+            let mut bytes = Vec::new();
+            let mut serializer = serde_yaml_ng::Serializer::new(&mut bytes);
+            singleton_map_recursive::serialize(value, &mut serializer)?;
+            drop(serializer);
+            let start = if stream { "---\n" } else { "" };
+            format!("{start}{}", String::from_utf8(bytes)?)
+        }
+        (_, true) => format!("{}\n", serde_json::to_string(value)?),
+        (_, false) => format!("{}\n", serde_json::to_string_pretty(value)?),
+    })
 }
 
 /// Writes to stdout at once. A reader that has gone is an error of kind `BrokenPipe`, which the program ends on

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
-use leafhost_agent::{Agent, AgentConfig, KubeletConfig, Ports};
+use leafhost_agent::{Agent, AgentConfig, KubeletConfig, Ports, SlotConfig};
 use leafhost_core::problem::Problem;
 use leafhost_files::{Places, Standalone};
 use leafhost_net::Network;
@@ -46,9 +46,12 @@ pub async fn agent(
         cdi_dir: settings.cdi_dir.clone(),
         kubelet: settings.kubelet_dir.clone().map(|root| KubeletConfig {
             root,
-            slots: settings.slots,
+            slots: SlotConfig {
+                grace: settings.args.slot_grace,
+                instance_resources: settings.args.instance_resources,
+            },
         }),
-        handler_eviction: settings.handler_eviction,
+        handler_eviction: settings.args.handler_eviction,
         problems,
         listener: Some(listener),
         metrics_listener,
@@ -78,8 +81,8 @@ async fn start_runtime(settings: &Settings) -> Result<(Arc<Runtime>, Vec<Problem
         let own_folders = settings.own_folders();
         let runtime = Runtime::new(RuntimeConfig {
             cache_dir: settings.state_dir.join("native"),
-            compiler: settings.compiler.compiler,
-            compile_timeout: settings.compiler.compile_timeout,
+            compiler: settings.args.compiler.compiler,
+            compile_timeout: settings.args.compiler.compile_timeout,
             own_folders,
             events,
             network,
@@ -131,7 +134,7 @@ mod tests {
     async fn an_agent_on_empty_folders_becomes_ready_reports_what_is_missing_and_stops() {
         let dir = tempfile::tempdir().unwrap();
         let settings = mk_settings(dir.path());
-        let listener = TcpListener::bind(settings.listen).await.unwrap();
+        let listener = TcpListener::bind(settings.args.listen).await.unwrap();
         let address = listener.local_addr().unwrap();
         let (agent, _socket, _home) = agent(&settings, listener, None).await.unwrap();
         let shutdown = CancellationToken::new();
@@ -158,7 +161,7 @@ mod tests {
             }
         };
         tokio::time::timeout(limit, reported).await.unwrap();
-        let other = TcpListener::bind(settings.listen).await.unwrap();
+        let other = TcpListener::bind(settings.args.listen).await.unwrap();
         let second = super::agent(&settings, other, None).await.err().unwrap();
         assert!(second.to_string().contains("in use"), "{second}");
         shutdown.cancel();

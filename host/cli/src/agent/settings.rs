@@ -1,19 +1,16 @@
 //! The agent's settings: flags with the defaults of this user filled in.
 
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use leafhost_agent::SlotConfig;
 use nix::unistd::Group;
 
 use super::socket;
-use crate::args::{AgentArgs, CompilerArgs, LogFormat};
+use crate::args::AgentArgs;
 use crate::failure::Usage;
 use crate::folders::{self, User};
 
-/// The agent's settings.
+/// The agent's settings: the flags, and what depends on this user and machine.
 #[derive(Debug, Clone)]
 pub struct Settings {
     /// The standalone folder.
@@ -26,51 +23,20 @@ pub struct Settings {
     pub cdi_dir: Option<PathBuf>,
     /// The kubelet's folder; nothing to offer it nothing.
     pub kubelet_dir: Option<PathBuf>,
-    /// How slots are offered and come back.
-    pub slots: SlotConfig,
     /// Further folders with handlers.
     pub handlers_dirs: Vec<PathBuf>,
-    /// Where the admin endpoint listens.
-    pub listen: SocketAddr,
     /// Whose members may use the socket.
     pub socket_group: Option<Group>,
-    /// Where `/metrics` is served alone.
-    pub metrics_listen: Option<SocketAddr>,
-    /// How long a handler stays Offline before it is removed.
-    pub handler_eviction: Duration,
-    /// How handlers are compiled.
-    pub compiler: CompilerArgs,
-    /// The log's form.
-    pub log_format: LogFormat,
-    /// What is logged.
-    pub log_level: String,
     /// Runs as root.
     pub is_root: bool,
+    /// The flags.
+    pub args: AgentArgs,
 }
 
 impl Settings {
     /// From the flags, for this user.
     pub fn new(args: AgentArgs, user: &User) -> Result<Self> {
-        let AgentArgs {
-            standalone,
-            node_name,
-            state_dir,
-            cdi_dir,
-            no_cdi,
-            kubelet_dir,
-            no_kubelet,
-            slot_grace,
-            instance_resources,
-            handlers_dir,
-            listen,
-            socket_group,
-            metrics_listen,
-            handler_eviction,
-            compiler,
-            log_format,
-            log_level,
-        } = args;
-        let dir = match standalone.as_deref() {
+        let dir = match args.standalone.as_deref() {
             // An empty environment variable says no.
             None | Some("") => {
                 return Err(Usage(
@@ -83,26 +49,27 @@ impl Settings {
             Some("1" | "true") => user.standalone_dir()?,
             Some(dir) => absolute(Path::new(dir))?,
         };
-        let state_dir = match state_dir {
-            Some(dir) => absolute(&dir)?,
+        let state_dir = match &args.state_dir {
+            Some(dir) => absolute(dir)?,
             None => user.state_dir()?,
         };
-        let cdi_dir = match (no_cdi, cdi_dir) {
+        let cdi_dir = match (args.no_cdi, &args.cdi_dir) {
             (true, _) => None,
-            (false, Some(dir)) => Some(absolute(&dir)?),
+            (false, Some(dir)) => Some(absolute(dir)?),
             (false, None) => Some(user.cdi_dir(&state_dir)),
         };
-        let kubelet_dir = match (no_kubelet, kubelet_dir) {
+        let kubelet_dir = match (args.no_kubelet, &args.kubelet_dir) {
             (true, _) => None,
-            (false, Some(dir)) => Some(absolute(&dir)?),
+            (false, Some(dir)) => Some(absolute(dir)?),
             (false, None) => user.kubelet_dir(),
         };
-        let node = match node_name {
-            Some(name) => name,
+        let node = match &args.node_name {
+            Some(name) => name.clone(),
             None => folders::node_name()?,
         };
         folders::check_node_name(&node)?;
-        let handlers_dirs = handlers_dir
+        let handlers_dirs = args
+            .handlers_dir
             .iter()
             .map(|dir| absolute(dir))
             .collect::<Result<Vec<PathBuf>>>()?;
@@ -112,19 +79,14 @@ impl Settings {
             state_dir,
             cdi_dir,
             kubelet_dir,
-            slots: SlotConfig {
-                grace: slot_grace,
-                instance_resources,
-            },
             handlers_dirs,
-            listen,
-            socket_group: socket_group.as_deref().map(socket::group).transpose()?,
-            metrics_listen,
-            handler_eviction,
-            compiler,
-            log_format,
-            log_level,
+            socket_group: args
+                .socket_group
+                .as_deref()
+                .map(socket::group)
+                .transpose()?,
             is_root: user.is_root,
+            args,
         })
     }
 

@@ -134,12 +134,9 @@ struct Show {
 impl Show {
     /// Prints the report and its cost; an error if there was no answer.
     fn show(&self, document: &Document) -> Result<()> {
-        let text = match (self.output, self.live) {
-            (Output::Table, _) => page::text(document, self.explain, Paint::stdout())?,
-            (Output::Json, true) => format!("{}\n", serde_json::to_string(document)?),
-            (Output::Json, false) => format!("{}\n", serde_json::to_string_pretty(document)?),
-            (Output::Yaml, true) => format!("---\n{}", document.yaml()?),
-            (Output::Yaml, false) => document.yaml()?,
+        let text = match self.output {
+            Output::Table => page::text(document, self.explain, Paint::stdout())?,
+            output => terminal::document(output, self.live, document)?,
         };
         terminal::print(&text)?;
         for line in page::cost(document, self.explain, &self.limits) {

@@ -86,7 +86,7 @@ async fn show(
     loop {
         tokio::select! {
             changed = newest.changed() => changed?,
-            _ = tick.tick(), if view.is_terminal() => {}
+            _ = tick.tick(), if view.screen.is_some() => {}
         }
         let held = newest.borrow_and_update().clone();
         if let Some(status) = held {
@@ -95,42 +95,30 @@ async fn show(
     }
 }
 
-enum View {
-    Terminal { screen: Screen, last: String },
-    Pipe { last: Option<String> },
+/// What was shown last, on a terminal or into a pipe.
+struct View {
+    screen: Option<Screen>,
+    last: Option<String>,
 }
 
 impl View {
     fn new() -> std::io::Result<Self> {
-        Ok(if terminal::is_terminal() {
-            Self::Terminal {
-                screen: Screen::enter()?,
-                last: String::new(),
-            }
-        } else {
-            Self::Pipe { last: None }
-        })
-    }
-
-    fn is_terminal(&self) -> bool {
-        matches!(self, Self::Terminal { .. })
+        let screen = terminal::is_terminal().then(Screen::enter).transpose()?;
+        Ok(Self { screen, last: None })
     }
 
     fn show(&mut self, frame: Frame) -> std::io::Result<()> {
-        match self {
-            Self::Terminal { screen, last } => {
-                if *last != frame.text {
-                    screen.draw(&frame.text)?;
-                    *last = frame.text;
-                }
-            }
-            Self::Pipe { last } => {
-                if last.as_ref() != Some(&frame.key) {
-                    terminal::print(&frame.text)?;
-                    *last = Some(frame.key);
-                }
-            }
+        // A terminal is redrawn when ages grow, too.
+        let Frame { text, key } = frame;
+        let key = if self.screen.is_some() { &text } else { &key };
+        if self.last.as_ref() == Some(key) {
+            return Ok(());
         }
+        match &self.screen {
+            Some(screen) => screen.draw(&text)?,
+            None => terminal::print(&text)?,
+        }
+        self.last = Some(key.clone());
         Ok(())
     }
 }
@@ -145,7 +133,7 @@ impl Screen {
     }
 
     #[allow(clippy::unused_self, reason = "only an entered screen may be drawn on")]
-    fn draw(&mut self, text: &str) -> std::io::Result<()> {
+    fn draw(&self, text: &str) -> std::io::Result<()> {
         terminal::print(&drawing(text, terminal::size()))
     }
 }

@@ -12,7 +12,6 @@ use leafhost_core::names::{ConfigurationKey, DigestLength, cdi_name, device_hash
 use leafhost_core::ports::Handler;
 use leafhost_core::session::{CallStats, Devices, Explanation, Outcome, Report};
 use serde::Serialize;
-use serde_yaml_ng::with::singleton_map_recursive;
 
 /// One report.
 #[derive(Debug, Clone, Serialize)]
@@ -186,15 +185,6 @@ impl Document {
             skipped_dropped: 0,
             call: None,
         }
-    }
-
-    /// The same as YAML. Without YAML's tags, which the library would write for an enum such as an attribute's value.
-    pub fn yaml(&self) -> Result<String> {
-        let mut bytes = Vec::new();
-        let mut serializer = serde_yaml_ng::Serializer::new(&mut bytes);
-        singleton_map_recursive::serialize(self, &mut serializer)?;
-        drop(serializer);
-        Ok(String::from_utf8(bytes)?)
     }
 
     /// An error unless there was an answer. `origin` says where the details are from.
