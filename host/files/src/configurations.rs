@@ -20,7 +20,6 @@ use tokio::task::JoinSet;
 use crate::blocking::{blocking, publish};
 use crate::folder::{Content, Folder, Kind, Rules, Snapshot};
 use crate::properties::{self, Values};
-use crate::regular::Error;
 use crate::{atomic, own};
 
 mod claims;
@@ -49,8 +48,6 @@ const RULES: Rules = Rules {
 
 /// The last good text of each file, of what was accepted.
 type Kept = BTreeMap<String, Arc<str>>;
-/// The most bytes that are read of what was kept of a file: its documents and those that serve since they were kept before.
-const MAX_KEPT: u64 = 64 << 20;
 /// The most Configurations that one message names.
 const MAX_NAMED: usize = 5;
 
@@ -268,15 +265,14 @@ fn assemble(
         ..ConfigurationSet::default()
     };
     set.problems.extend(folder_problems(path, snapshot, values));
+    set.problems
+        .extend(snapshot.missing(path, "Configurations"));
     let Memory { kept, served } = memory;
     let lost: BTreeMap<String, Content>;
     let files = if snapshot.exists {
         kept.retain(|file, _| snapshot.files.contains_key(file));
         &snapshot.files
     } else {
-        let folder = path.display().to_string();
-        let message = missing(snapshot.obstructed, kept);
-        set.problems.push(SourceProblem::new(&folder, message));
         // A folder that is not there says nothing of its files.
         lost = kept
             .keys()
@@ -383,39 +379,22 @@ fn read(file: &str, content: &Content, kept: Option<&str>) -> Reading {
     reading
 }
 
-fn missing(obstructed: Option<&str>, kept: &Kept) -> String {
-    let (is, make) = match obstructed {
-        None => ("is missing", "make it"),
-        Some(is) => (is, "move away what is there, make it"),
-    };
-    match kept.len() {
-        0 => format!("{is}; {make} and put Configurations there"),
-        files => format!(
-            "{is}, and what was accepted of its files ({files}) keeps serving; bring it back, or {make} and leave it empty if they are to go"
-        ),
-    }
-}
-
 /// What is wrong with the folders themselves.
 fn folder_problems(path: &Path, snapshot: &Snapshot, values: &Values) -> Vec<SourceProblem> {
-    let folders = [
-        (path.display().to_string(), snapshot),
-        (format!("{}/secrets", values.folder), &*values.secrets),
-        (format!("{}/configmaps", values.folder), &*values.configmaps),
-    ];
-    let of = |(folder, snapshot): &(String, &Snapshot)| {
-        let messages = snapshot.problems.iter().cloned();
-        messages
-            .map(|message| SourceProblem::new(folder, message))
-            .collect::<Vec<_>>()
-    };
-    let of_values = folders.iter().skip(1).filter_map(|(folder, snapshot)| {
-        let is = snapshot.obstructed?;
-        let message =
-            format!("{is}; move away what is there, and make it if values are to be read");
-        Some(SourceProblem::new(folder, message))
-    });
-    folders.iter().flat_map(of).chain(of_values).collect()
+    let mut problems = snapshot.problems_of(path);
+    for (name, snapshot) in [
+        ("secrets", &values.secrets),
+        ("configmaps", &values.configmaps),
+    ] {
+        let folder = format!("{}/{name}", values.folder);
+        problems.extend(snapshot.problems_of(&folder));
+        problems.extend(snapshot.obstructed.map(|is| {
+            let message =
+                format!("{is}; move away what is there, and make it if values are to be read");
+            SourceProblem::new(folder, message)
+        }));
+    }
+    problems
 }
 
 /// Adds to a file with problems what it said last and does not say now: a document that cannot be read may be any. Where all
@@ -461,15 +440,10 @@ fn read_kept(folder: &Path) -> std::io::Result<(Kept, Vec<SourceProblem>)> {
             continue;
         }
         let path = folder.join(&name);
-        let text = match own::read(&path, MAX_KEPT) {
-            Ok(bytes) => String::from_utf8(bytes).map_err(|error| error.to_string()),
-            Err(Error::Refused(why)) => Err(why),
-            Err(Error::Io(error)) => return Err(error),
-        };
-        match text {
+        match String::from_utf8(std::fs::read(&path)?) {
             Ok(text) => drop(kept.insert(name, text.into())),
-            Err(why) => {
-                let outcome = format!("{name} serves when it is good");
+            Err(error) => {
+                let (outcome, why) = (format!("{name} serves when it is good"), error.to_string());
                 let problem = own::rename_broken(&path, "kept Configurations", &outcome, &why);
                 problems.push(problem);
             }

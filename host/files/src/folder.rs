@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use futures::FutureExt as _;
 use leafhost_core::handler::Digest;
+use leafhost_core::ports::SourceProblem;
 use leafhost_core::timeouts::{FILE_GONE, FILE_SETTLE, FOLDER_BACKSTOP};
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -80,6 +81,28 @@ impl Snapshot {
             files: scan.found.iter().filter_map(content).collect(),
             problems: scan.problems,
         }
+    }
+
+    /// What concerns the folder as a whole, for the folder of that path.
+    pub fn problems_of(&self, path: impl AsRef<Path>) -> Vec<SourceProblem> {
+        let folder = path.as_ref().display().to_string();
+        let problems = self.problems.iter().cloned();
+        problems
+            .map(|message| SourceProblem::new(folder.clone(), message))
+            .collect()
+    }
+
+    /// The problem that there is no folder where `what` is expected.
+    pub fn missing(&self, path: &Path, what: &str) -> Option<SourceProblem> {
+        let (is, make) = match self.obstructed {
+            _ if self.exists => return None,
+            None => ("is missing", "make it"),
+            Some(is) => (is, "move away what is there, make it"),
+        };
+        let message = format!(
+            "{is}; {make} and put {what} there, or leave it empty; until then accepted {what} keep serving"
+        );
+        Some(SourceProblem::new(path.display().to_string(), message))
     }
 
     /// Files beyond the number that is read are there, and have no content. `before` are those of the last scan.

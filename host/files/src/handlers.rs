@@ -129,28 +129,19 @@ async fn follow(
 
 /// The sources. Pure.
 fn assemble(folders: &[(PathBuf, Arc<Snapshot>)]) -> SourceSet {
-    let mut set = SourceSet {
-        problems: folder_problems(folders),
-        ..SourceSet::default()
-    };
+    let mut set = SourceSet::default();
+    for (path, snapshot) in folders {
+        set.problems.extend(snapshot.problems_of(path));
+    }
     if !folders.iter().all(|(_, snapshot)| snapshot.complete) {
         return set;
     }
     set.complete = true;
     let mut owners: BTreeMap<&str, &Path> = BTreeMap::new();
     for (path, snapshot) in folders {
-        if !snapshot.exists {
-            set.partial = true;
-            let (is, make) = match snapshot.obstructed {
-                None => ("is missing", "make it"),
-                Some(is) => (is, "move away what is there, make it"),
-            };
-            let message = format!(
-                "{is}; {make} and put handlers there, or leave it empty; until then accepted handlers keep serving"
-            );
-            set.problems
-                .push(SourceProblem::new(path.display().to_string(), message));
-        }
+        let missing = snapshot.missing(path, "handlers");
+        set.partial |= missing.is_some();
+        set.problems.extend(missing);
         for (name, content) in &snapshot.files {
             let file = path.join(name).display().to_string();
             let Some(stem) = stem(name) else {
@@ -184,16 +175,6 @@ fn assemble(folders: &[(PathBuf, Arc<Snapshot>)]) -> SourceSet {
     }
     set.problems.sort();
     set
-}
-
-/// What is wrong with the folders themselves.
-fn folder_problems(folders: &[(PathBuf, Arc<Snapshot>)]) -> Vec<SourceProblem> {
-    let problems = folders.iter().flat_map(|(path, snapshot)| {
-        let folder = path.display().to_string();
-        let problems = snapshot.problems.iter();
-        problems.map(move |message| SourceProblem::new(folder.clone(), message.clone()))
-    });
-    problems.collect()
 }
 
 /// The version; or whether it is the grants that cannot be used, and why; or nothing if it has not settled.

@@ -4,6 +4,7 @@
 //! first, so that bytes and grants change together or not at all.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -13,18 +14,16 @@ use leafhost_core::ports::{
 };
 use serde::{Deserialize, Serialize};
 
+use crate::atomic;
 use crate::blocking::blocking;
 use crate::handlers::MAX;
 use crate::regular::{self, Error};
-use crate::{atomic, own};
 
 mod loads;
 use loads::Loads;
 
 const VERSION: &str = ".yaml";
 const BYTES: &str = "bytes";
-/// The most bytes of a version's file: grants, which may have to be written with escapes.
-const MAX_VERSION: u64 = 1 << 20;
 
 /// A version's file.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -51,7 +50,7 @@ impl FileLoaderStore {
         blocking(move || {
             Ok(Self {
                 accepted: accepted(&folder)?,
-                loads: Loads::open(state)?,
+                loads: Loads::open(state),
                 folder,
             })
         })
@@ -113,8 +112,8 @@ impl FileLoaderStore {
         });
         let text = text.map_err(io::Error::other)?;
         let file = format!("{name}{VERSION}");
-        let is_written = own::read(&self.folder.join(&file), MAX_VERSION)
-            .is_ok_and(|written| written == text.as_bytes());
+        let is_written =
+            fs::read(self.folder.join(&file)).is_ok_and(|written| written == text.as_bytes());
         if is_written {
             return Ok(());
         }
@@ -172,12 +171,8 @@ fn accepted(folder: &Path) -> io::Result<BTreeMap<String, AcceptedVersion>> {
         let Some(name) = file.strip_suffix(VERSION) else {
             continue;
         };
-        let read: Option<Version> = match own::read(&folder.join(&file), MAX_VERSION) {
-            Ok(bytes) => serde_yaml_ng::from_slice(&bytes).ok(),
-            Err(Error::Refused(_)) => None,
-            Err(Error::Io(error)) => return Err(error),
-        };
-        let Some(read) = read else {
+        let bytes = fs::read(folder.join(&file))?;
+        let Ok(read) = serde_yaml_ng::from_slice::<Version>(&bytes) else {
             continue;
         };
         let version = SourceVersion {

@@ -1,23 +1,9 @@
-//! Files that the agent itself has written to the state folder: read within bounds, and renamed where they are something else by now.
-//! Blocks.
+//! Files of the state folder that are damaged. Blocks.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use leafhost_core::ports::SourceProblem;
-
-use crate::regular::{self, Error};
-
-/// Reads a file of at most `max` bytes. What cannot be one of the agent's is refused.
-pub fn read(path: &Path, max: u64) -> Result<Vec<u8>, Error> {
-    let bytes = regular::read(&regular::open(path, max)?, max)?;
-    if u64::try_from(bytes.len()).is_ok_and(|len| len <= max) {
-        return Ok(bytes);
-    }
-    Err(Error::Refused(
-        "is being written by another program".to_owned(),
-    ))
-}
 
 /// Renames a file that is no `kind` to `.broken`, so that it can be looked at. Returns the problem with its consequence. A file that
 /// cannot be renamed stays.

@@ -8,15 +8,12 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use leafhost_core::ports::SourceProblem;
-use nix::fcntl::OFlag;
 
-use crate::{atomic, own, regular};
+use crate::atomic;
 
 const NODE_NAME: &str = "node-name";
 const LOCK: &str = "lock";
-/// The most bytes of either.
-const LONGEST: u64 = 4 << 10;
-/// So long the lock of another agent is waited for.
+/// How long the agent waits for the lock of another one.
 const MOMENT: Duration = Duration::from_secs(1);
 
 /// Why the state folder cannot be used.
@@ -89,17 +86,16 @@ impl StateDir {
             .create(&path)
             .map_err(fail("create the state folder", &path))?;
         let lock = path.join(LOCK);
-        let (mut file, mut problem) = open_lock(&path, |writes| {
+        let (mut file, problem) = open_lock(&path, |writes| {
             let mut options = OpenOptions::new();
             options.read(true).write(writes).create(writes).mode(0o600);
-            // Another file in its place must not be waited for.
-            options.custom_flags(OFlag::O_NONBLOCK.bits()).open(&lock)
+            options.open(&lock)
         })
         .map_err(fail("open", &lock))?;
         match hold(&file) {
             Ok(true) => {}
             Ok(false) => {
-                let pid = regular::read(&file, LONGEST).map_err(fail("read", &lock))?;
+                let pid = fs::read(&lock).map_err(fail("read", &lock))?;
                 return Err(Error::InUse {
                     path,
                     pid: String::from_utf8_lossy(&pid).trim().to_owned(),
@@ -114,35 +110,21 @@ impl StateDir {
             .and_then(|()| writeln!(file, "{}", std::process::id()));
         atomic::open(&path).map_err(fail("read", &path))?;
         let remembered = path.join(NODE_NAME);
-        let read = match own::read(&remembered, LONGEST) {
-            Ok(bytes) => String::from_utf8(bytes).map_err(|error| error.to_string()),
-            Err(regular::Error::Refused(why)) => Err(why),
-            Err(regular::Error::Io(error)) if error.kind() == io::ErrorKind::NotFound => {
-                Ok(String::new())
-            }
-            Err(regular::Error::Io(error)) => return Err(fail("read", &remembered)(error)),
+        let read = match fs::read(&remembered) {
+            Ok(bytes) => String::from_utf8_lossy(&bytes).trim().to_owned(),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
+            Err(error) => return Err(fail("read", &remembered)(error)),
         };
-        let writes = match read.as_deref().map(str::trim) {
-            Ok(text) if text == node_name => false,
-            // An empty file can only be what a full disk has left.
-            Ok("") => true,
-            Ok(text) => {
-                return Err(Error::OtherNode {
-                    remembered: text.to_owned(),
-                    given: node_name.to_owned(),
-                    path,
-                });
-            }
-            Err(why) => {
-                let outcome = "the folder counts as that of this node";
-                problem = Some(own::rename_broken(&remembered, "node name", outcome, why));
-                // Where it could not be moved it is in the way.
-                fs::symlink_metadata(&remembered).is_err()
-            }
-        };
-        if writes {
+        // An empty file can only be what a full disk has left.
+        if read.is_empty() {
             atomic::write(&path, NODE_NAME, format!("{node_name}\n").as_bytes())
                 .map_err(fail("write", &remembered))?;
+        } else if read != node_name {
+            return Err(Error::OtherNode {
+                remembered: read,
+                given: node_name.to_owned(),
+                path,
+            });
         }
         Ok(Self {
             path,
@@ -204,8 +186,6 @@ fn hold(file: &File) -> io::Result<bool> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::regular::tests::in_time;
-    use nix::sys::stat::Mode;
     use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 
     #[test]
@@ -288,25 +268,6 @@ mod tests {
         assert!(problem.unwrap().message.contains("--state-dir"));
         assert!(hold(&file).unwrap());
         assert!(!hold(&File::open(&lock).unwrap()).unwrap());
-    }
-
-    #[test]
-    fn what_is_no_node_name_is_moved_aside_and_told() {
-        let folder = tempfile::tempdir().unwrap();
-        let name = folder.path().join(NODE_NAME);
-        let large = |path: &Path| File::create(path).unwrap().set_len(3 << 30).unwrap();
-        let fifo = |path: &Path| nix::unistd::mkfifo(path, Mode::S_IRWXU).unwrap();
-        for make in [&large as &dyn Fn(&Path), &fifo, &|path| {
-            fs::create_dir(path).unwrap();
-        }] {
-            let path = folder.path().to_owned();
-            let _ = fs::remove_file(&name);
-            make(&name);
-            let opened = in_time(move || StateDir::open(path, "edge-1")).unwrap();
-            let reported = opened.problem().unwrap().to_string();
-            assert!(reported.contains("node-name.broken"), "{reported}");
-            assert_eq!(fs::read_to_string(&name).unwrap(), "edge-1\n");
-        }
     }
 
     #[test]

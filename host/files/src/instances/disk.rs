@@ -14,10 +14,7 @@ use tempfile::NamedTempFile;
 
 use super::Error;
 use super::batch::Writes;
-use crate::{atomic, own, regular};
-
-/// The largest file that is read, in bytes: an Instance with all it may have is well below.
-const MAX: u64 = 4 << 20;
+use crate::{atomic, own};
 
 /// What was on the disk.
 #[derive(Default)]
@@ -65,12 +62,8 @@ pub fn read(folder: &Path) -> Result<Stored, Error> {
                 continue;
             }
             let path = namespace.join(&name);
-            let bytes = match own::read(&path, MAX) {
-                Ok(bytes) => Ok(bytes),
-                Err(regular::Error::Refused(why)) => Err(why),
-                Err(regular::Error::Io(error)) => return Err(fail("read", &path)(error)),
-            };
-            match bytes.and_then(|bytes| parse(&bytes)).and_then(|instance| {
+            let bytes = fs::read(&path).map_err(fail("read", &path))?;
+            match parse(&bytes).and_then(|instance| {
                 let key = instance.key();
                 let same = path == file(folder, &key);
                 same.then_some((key, instance))

@@ -239,36 +239,6 @@ async fn what_is_half_written_is_never_read_back() {
 }
 
 #[tokio::test]
-async fn what_is_too_large_or_too_much_to_read_is_moved_aside_beside_what_is_there() {
-    let (folder, store) = mk_store().await;
-    store.apply(vec![mk_create("a-1"), mk_create("a-2")]).await;
-    drop(store);
-    let large = fs::File::create(path(&folder, "a-1")).unwrap();
-    large.set_len(6 << 30).unwrap();
-    fs::write(path(&folder, "a-2"), "[".repeat(1 << 20)).unwrap();
-    fs::create_dir(path(&folder, "a-1").with_extension("yaml.broken")).unwrap();
-    let store = tokio::time::timeout(Duration::from_secs(20), open(&folder)).await;
-    let store = store.expect("in time");
-    assert!(store.instances().borrow().instances.is_empty());
-    let reported: Vec<_> = store.problems().iter().map(ToString::to_string).collect();
-    for (reported, file, why) in [
-        (
-            &reported[0],
-            "a-1.yaml.broken.1: was",
-            "has 6442450944 bytes",
-        ),
-        (&reported[1], "a-2.yaml.broken: was", "is too much to read"),
-    ] {
-        assert!(
-            reported.contains(file) && reported.contains(why),
-            "{reported}"
-        );
-    }
-    let results = store.apply(vec![mk_create("a-1"), mk_create("a-2")]).await;
-    assert!(results.iter().all(Result::is_ok), "{results:?}");
-}
-
-#[tokio::test]
 async fn a_write_that_fails_leaves_what_was_and_names_file_and_remedy() {
     let (folder, store) = mk_store().await;
     store.apply(vec![mk_create("a-1")]).await;

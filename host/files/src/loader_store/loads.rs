@@ -5,6 +5,7 @@
 //! load under way counted as such. What has been loaded, or could not be, has no line.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
 use std::io;
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -12,13 +13,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use leafhost_core::handler::MOST_HANDLERS;
 use leafhost_core::ports::SourceVersion;
 
-use crate::regular::{self, Error};
-use crate::{atomic, own};
+use crate::{atomic, regular};
 
 /// The file's name in the state folder.
 const NAME: &str = "loading";
-/// The most bytes of it.
-const MAX: u64 = 64 << 10;
 
 /// By digest of a version.
 type Counts = BTreeMap<String, u32>;
@@ -39,15 +37,9 @@ struct Held {
 }
 
 impl Loads {
-    /// Reads what is there in a state folder. What is no such file says nothing, and is replaced. Blocks.
-    pub fn open(folder: PathBuf) -> io::Result<Self> {
-        let bytes = match own::read(&folder.join(NAME), MAX) {
-            Ok(bytes) => bytes,
-            Err(Error::Refused(_)) => Vec::new(),
-            Err(Error::Io(error)) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
-            Err(Error::Io(error)) => return Err(error),
-        };
-        let text = String::from_utf8_lossy(&bytes);
+    /// Reads what is there in a state folder. What cannot be read says nothing, and is replaced. Blocks.
+    pub fn open(folder: PathBuf) -> Self {
+        let text = fs::read_to_string(folder.join(NAME)).unwrap_or_default();
         let line = |line: &str| {
             let (digest, deaths) = line.split_once(' ')?;
             Some((digest.to_owned(), deaths.parse().ok()?))
@@ -58,10 +50,10 @@ impl Loads {
             deaths,
             under_way: BTreeSet::new(),
         };
-        Ok(Self {
+        Self {
             folder,
             held: Mutex::new(held),
-        })
+        }
     }
 
     /// How many times in a row the agent has died while this version was being loaded.
@@ -126,7 +118,7 @@ mod tests {
     #[test]
     fn a_load_that_does_not_end_is_counted_over_deaths_and_one_that_ends_is_not() {
         let folder = tempfile::tempdir().unwrap();
-        let open = || Loads::open(folder.path().to_owned()).unwrap();
+        let open = || Loads::open(folder.path().to_owned());
         let (guilty, innocent) = (version("a", None), version("b", None));
         for deaths in 0..3 {
             let loads = open();
@@ -154,11 +146,11 @@ mod tests {
         let path = folder.path().join(NAME);
         for text in ["\0\u{202e} \n", "a b c\n 7", "7"] {
             std::fs::write(&path, text).unwrap();
-            let loads = Loads::open(folder.path().to_owned()).unwrap();
+            let loads = Loads::open(folder.path().to_owned());
             let version = version("a", None);
             assert_eq!(loads.deaths(&version), 0);
             loads.set(std::slice::from_ref(&version)).unwrap();
-            let loads = Loads::open(folder.path().to_owned()).unwrap();
+            let loads = Loads::open(folder.path().to_owned());
             assert_eq!(loads.deaths(&version), 1);
         }
     }
