@@ -2,11 +2,12 @@
 TARGET   := $(or $(CARGO_TARGET_DIR),target)
 TOOLS    := $(or $(LEAFHOST_TOOLS),$(HOME)/.cache/leafhost/tools)
 HANDLERS := debug-echo mock-gpu onvif opcua udev
+VERSION  := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
 PREFIX   ?= /usr/local
 DESTDIR  ?=
 
 .NOTPARALLEL:
-.PHONY: help setup setup-test setup-lint setup-fuzz setup-cluster build handlers guests run test test-all cluster cluster-stop bench soak fuzz lint doc install clean
+.PHONY: help setup setup-test setup-lint setup-fuzz setup-cluster setup-dist build handlers guests run test test-all cluster cluster-stop bench soak fuzz lint doc install dist clean
 
 help:
 	@echo 'setup     install what building needs (says what; sudo only for that)'
@@ -17,7 +18,9 @@ help:
 	@echo 'test-all  those, the slow ones, and the ones with podman, real hot-plug, real peers and a real Kubernetes'
 	@echo 'cluster   a Kubernetes on this machine as the tests use it [NODES=2]; cluster-stop ends it (root)'
 	@echo 'fuzz      what reads answers, files, rules and what peers send, each for T seconds [T=60]'
-	@echo 'bench, soak, lint, doc, install [PREFIX=/usr/local]'
+	@echo 'install   on this machine [PREFIX=/usr/local]'
+	@echo 'dist      releases for amd64 and arm64 in $(TARGET)/dist'
+	@echo 'bench, soak, lint, doc'
 
 setup:
 	@deploy/setup.sh build
@@ -33,6 +36,9 @@ setup-fuzz:
 
 setup-cluster:
 	@deploy/setup.sh build cluster
+
+setup-dist:
+	@deploy/setup.sh build dist
 
 # One package at a time: together, cargo would link the compiler into the agent too.
 build: setup
@@ -60,7 +66,7 @@ test: handlers guests
 	cargo build --locked --workspace
 	cargo test --locked --workspace
 
-test-all: setup-cluster setup-test test
+test-all: setup-cluster setup-test test dist
 	cargo test --locked --workspace --test guests -- --ignored
 	cargo test --locked --workspace --test system
 	cargo build --locked -p leafhost-peers --features peers
@@ -112,23 +118,27 @@ lint: setup-lint
 doc: setup
 	RUSTDOCFLAGS='-D warnings' cargo doc --locked --workspace --no-deps
 
+# One way to install: from a source tree as from a release.
 install: build handlers
-	install -Dm755 $(TARGET)/release/leafhost $(DESTDIR)$(PREFIX)/bin/leafhost
-	install -Dm755 $(TARGET)/release/leafhost-compile $(DESTDIR)$(PREFIX)/libexec/leafhost/leafhost-compile
-	for name in $(HANDLERS); do \
-	  install -Dm644 -t $(DESTDIR)$(PREFIX)/share/leafhost/handlers $(TARGET)/handlers/$$name.wasm $(TARGET)/handlers/$$name.grants.yaml || exit 1; done
-	rm -f $(TARGET)/package/leafhost-sdk-*.crate
-	cargo package --locked --allow-dirty --no-verify -p leafhost-sdk
-	rm -rf $(DESTDIR)$(PREFIX)/share/leafhost/sdk
-	install -d $(DESTDIR)$(PREFIX)/share/leafhost/sdk
-	tar -xzf $(TARGET)/package/leafhost-sdk-*.crate --strip-components=1 -C $(DESTDIR)$(PREFIX)/share/leafhost/sdk
-	install -d $(DESTDIR)$(PREFIX)/share/bash-completion/completions $(DESTDIR)$(PREFIX)/share/zsh/site-functions \
-	  $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d $(DESTDIR)$(PREFIX)/share/man/man1 $(DESTDIR)$(PREFIX)/lib/systemd/system
-	$(TARGET)/release/leafhost completions bash > $(DESTDIR)$(PREFIX)/share/bash-completion/completions/leafhost
-	$(TARGET)/release/leafhost completions zsh > $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_leafhost
-	$(TARGET)/release/leafhost completions fish > $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/leafhost.fish
-	$(TARGET)/release/leafhost man $(DESTDIR)$(PREFIX)/share/man/man1
-	sed 's|@PREFIX@|$(PREFIX)|' deploy/systemd/leafhost.service > $(DESTDIR)$(PREFIX)/lib/systemd/system/leafhost.service
+	@deploy/stage.sh $(TARGET)/release $(TARGET)/release/leafhost $(TARGET)/handlers $(TARGET)/stage/install
+	@$(MAKE) --no-print-directory -C $(TARGET)/stage/install install PREFIX=$(PREFIX) DESTDIR=$(abspath $(DESTDIR))
+
+# For the other machines: the cross compiler and libudev of Debian.
+ARM64 := aarch64-unknown-linux-gnu
+CROSS := CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc CC_aarch64_unknown_linux_gnu=aarch64-linux-gnu-gcc \
+	PKG_CONFIG_ALLOW_CROSS=1 PKG_CONFIG_LIBDIR=/usr/lib/aarch64-linux-gnu/pkgconfig
+
+dist: setup-dist build handlers
+	$(CROSS) cargo build --release --locked --target $(ARM64) -p leafhost
+	$(CROSS) cargo build --release --locked --target $(ARM64) -p leafhost-compile
+	@mkdir -p $(TARGET)/dist && rm -f $(TARGET)/dist/*
+	@for arch in amd64 arm64; do \
+	  case $$arch in amd64) programs=$(TARGET)/release ;; arm64) programs=$(TARGET)/$(ARM64)/release ;; esac; \
+	  name=leafhost-$(VERSION)-linux-$$arch; \
+	  deploy/stage.sh $$programs $(TARGET)/release/leafhost $(TARGET)/handlers $(TARGET)/stage/$$name && \
+	  tar -C $(TARGET)/stage --sort=name --owner=0 --group=0 --numeric-owner --mtime=@0 -czf $(TARGET)/dist/$$name.tar.gz $$name && \
+	  (cd $(TARGET)/dist && sha256sum $$name.tar.gz >>SHA256SUMS) || exit 1; done
+	@ls -sh $(TARGET)/dist
 
 clean:
 	cargo clean

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Installs what the named parts (build, test, lint, fuzz, cluster) need and this machine lacks. Says what before it does it.
+# Installs what the named parts (build, test, lint, fuzz, cluster, dist) need and this machine lacks. Says what before it does it.
 set -eu
 packages='gcc libc6-dev libudev-dev pkg-config'
 for part in "$@"; do
@@ -17,7 +17,9 @@ for part in "$@"; do
       command -v npm >/dev/null || packages="$packages npm" ;;
     # What a Kubernetes on this machine needs beside the programs that tests/cluster/build.sh makes.
     cluster) packages="$packages busybox-static containernetworking-plugins etcd-server iproute2 openssl runc" ;;
-    *) echo "setup: unknown part '$part', must be build, test, lint, fuzz or cluster" >&2; exit 2 ;;
+    # Programs for arm64, and qemu to run them in a test. udev's library is that of the other architecture.
+    dist) packages="$packages gcc-aarch64-linux-gnu libc6-dev-arm64-cross libudev-dev:arm64 qemu-user" ;;
+    *) echo "setup: unknown part '$part', must be build, test, lint, fuzz, cluster or dist" >&2; exit 2 ;;
   esac
 done
 
@@ -33,6 +35,12 @@ if ! [ -d "$(rustc --print sysroot)/lib/rustlib/wasm32-wasip2" ]; then
   echo "setup: will install the Rust target wasm32-wasip2"
   rustup target add wasm32-wasip2
 fi
+case " $* " in *" dist "*)
+  if ! [ -d "$(rustc --print sysroot)/lib/rustlib/aarch64-unknown-linux-gnu" ]; then
+    echo "setup: will install the Rust target aarch64-unknown-linux-gnu"
+    rustup target add aarch64-unknown-linux-gnu
+  fi ;;
+esac
 for component in clippy rustfmt; do
   cargo "$(echo $component | sed s/rustfmt/fmt/)" --version >/dev/null 2>&1 || rustup component add "$component"
 done
@@ -65,6 +73,7 @@ if [ -n "$missing" ]; then
   sudo=
   [ "$(id -u)" = 0 ] || sudo=sudo
   echo "setup: will install with apt-get${sudo:+ (as root, through sudo)}:$missing"
+  case "$missing" in *:arm64*) $sudo dpkg --add-architecture arm64 ;; esac
   $sudo apt-get update -qq
   # shellcheck disable=SC2086
   $sudo env DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends $missing >/dev/null

@@ -5,4 +5,5 @@
 mod hotplug;
 mod obstacles;
 mod podman;
+mod release;
 mod wire;
