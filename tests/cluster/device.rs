@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{Context, Result, ensure};
-use leafhost_kubelet::books::PodResources;
+use leafhost_kubelet::records::PodResources;
 use leafhost_tests::agent::Home;
 use leafhost_tests::cluster::{Cluster, Namespace, Node, TakenNode};
 use leafhost_tests::wait::eventually;

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use anyhow::Result;
-use leafhost_kubelet::books::{PodResources, read_checkpoint};
+use leafhost_kubelet::records::{PodResources, read_checkpoint};
 use leafhost_tests::kubelet::pods::PodSpec;
 use leafhost_tests::kubelet::{Kubelet, checkpoint};
 use tempfile::TempDir;

@@ -47,7 +47,7 @@ async fn come_and_go(
     Ok(alive)
 }
 
-/// The slots behind what the pods have by the kubelet's books: each once.
+/// The slots behind what the pods have by the kubelet's records: each once.
 fn held(node: &Node, alive: &[(String, String)]) -> Result<BTreeSet<String>> {
     let mut slots = BTreeSet::new();
     for (uid, resource) in alive {

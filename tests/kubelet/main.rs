@@ -10,11 +10,11 @@
 mod allocating;
 mod bad_input;
 mod bad_requests;
-mod books;
 mod kills;
 mod levels;
 mod node;
 mod races;
+mod records;
 mod registering;
 mod restarts;
 mod unwritable;

@@ -59,7 +59,7 @@ fn race_one(allocates: usize, random: &mut Random) -> Result<()> {
     let node = Node::with(usize::try_from(CAPACITY)?, &DEVICES, &[])?;
     let names = DEVICES.map(|device| node.instance(device));
     let names = names.into_iter().collect::<Result<Vec<_>>>()?;
-    // No pod has what is given: where the books say so it comes back.
+    // No pod has what is given: where the records say so it comes back.
     let error = Trouble::Error(Code::Internal, "out of sorts".to_owned());
     node.kubelet.faults().trouble_pod_resources(Some(error));
     let given: Vec<Given> = node.kubelet.wait(async {

@@ -163,7 +163,7 @@ fn an_answer_the_kubelet_books_when_the_instance_is_gone_already_keeps_its_slot(
         })?;
         node.echo(1, &[])?;
         node.home.instances(0)?;
-        // Longer than the agent takes to look at the books after it has answered.
+        // Longer than the agent takes to look at the records after it has answered.
         node.kubelet
             .wait(async { tokio::time::sleep(Duration::from_millis(1500)).await });
         node.kubelet.faults().hold_answers(false);

@@ -177,7 +177,7 @@ impl Kubelet {
             .unwrap_or(0)
     }
 
-    /// What a container has of a resource by the device manager's books.
+    /// What a container has of a resource by the device manager's records.
     pub fn held(&self, uid: &str, container: &str, resource: &str) -> Ids {
         self.given(uid, container, resource)
             .map(|given| given.ids())
@@ -276,7 +276,7 @@ impl Kubelet {
         Ok(self.held(uid, container, resource))
     }
 
-    /// Starts a container again: what the books don't have is allocated anew.
+    /// Starts a container again: what the records don't have is allocated anew.
     pub async fn start_container(&self, uid: &str, container: &str) -> Result<(), Refusal> {
         let life = self.life()?;
         let pod = self.pod(uid);
@@ -308,7 +308,7 @@ impl Kubelet {
         self.world.tell();
     }
 
-    /// Ends a pod well: it is swept from the books at the next allocation or List, its folder stays.
+    /// Ends a pod well: it is swept from the records at the next allocation or List, its folder stays.
     pub fn end_pod(&self, uid: &str) {
         if let Some(pod) = self.world.pods().get_mut(uid) {
             pod.phase = Phase::Succeeded;

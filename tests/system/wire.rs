@@ -8,7 +8,7 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
-use leafhost_kubelet::books::{ListedHolder, PodResources};
+use leafhost_kubelet::records::{ListedHolder, PodResources};
 use leafhost_kubelet::{
     Allocation, Allocator, Device, DevicePluginsTask, DeviceSpec, Health, Offers, PluginConfig,
     Refusal, ResourceName,
@@ -197,8 +197,8 @@ fn the_agent_registers_with_a_c_core_kubelet() -> Result<()> {
     let mut server = Server::start(&python, folder.path())?;
     let runtime = tokio::runtime::Runtime::new()?;
 
-    let books = PodResources::new(folder.path().join("pod-resources/kubelet.sock"));
-    let listed = runtime.block_on(books.list())?;
+    let records = PodResources::new(folder.path().join("pod-resources/kubelet.sock"));
+    let listed = runtime.block_on(records.list())?;
     let holder = ListedHolder {
         namespace: "default".to_owned(),
         pod: "pod".to_owned(),

@@ -22,8 +22,8 @@ use crate::loader::{HandlerSet, LoadedSource};
 use crate::metrics::resource_state;
 use crate::offer::OfferReport;
 use crate::reconcile::ReconcileReport;
+use crate::slots::model::unit::resource;
 use crate::slots::report::SlotReport;
-use crate::slots::unit::resource;
 use crate::status::{
     ConfigurationView, HandlerView, KubeletView, RefusedView, ResourceView, SessionView, SlotView,
     Status,

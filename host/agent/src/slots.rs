@@ -23,37 +23,30 @@ use crate::metrics::Metrics;
 use crate::wait::{Ended, until};
 
 mod allocate;
-pub mod books;
-pub mod claim;
-pub mod context;
-pub mod hold;
-pub mod holds;
-pub mod look;
-pub mod offers;
+pub mod model;
 mod publish;
 pub mod queue;
+pub mod records;
 mod release;
 pub mod report;
 mod submounts;
 mod trouble;
-pub mod unit;
-pub mod view;
 
 pub use queue::{AllocateQueue, SlotHandle};
 
-use books::Books;
-use claim::Turns;
-use hold::Place;
-use holds::Holds;
-use look::Look;
-use offers::Offerer;
+use model::claim::Turns;
+use model::hold::Place;
+use model::holds::Holds;
+use model::look::Look;
+use model::offers::Offerer;
+use model::view::Owners;
 use queue::Request;
+use records::Records;
 use release::SOON;
 use report::SlotReport;
 use trouble::{Refusals, Unwritable};
-use view::Owners;
 
-/// Before anything is offered the kubelet's books are looked at, for so long at most.
+/// Before anything is offered the kubelet's records are looked at, for so long at most.
 const FIRST_LOOK: Duration = Duration::from_secs(10);
 
 /// How slots are offered and come back.
@@ -85,7 +78,7 @@ pub struct SlotTask {
     ledger: Arc<dyn ResourceLedger>,
     instances: watch::Receiver<Arc<InstanceSet>>,
     devices: watch::Receiver<Arc<DeviceSnapshot>>,
-    books: Arc<dyn Books>,
+    records: Arc<dyn Records>,
     changes: watch::Receiver<u64>,
     requests: mpsc::Receiver<Request>,
     offers: watch::Sender<Arc<Offers>>,
@@ -125,7 +118,7 @@ impl SlotTask {
         queue: AllocateQueue,
         config: SlotConfig,
         ports: SlotPorts,
-        books: Arc<dyn Books>,
+        records: Arc<dyn Records>,
         metrics: Arc<Metrics>,
     ) -> (Self, watch::Receiver<Arc<SlotReport>>) {
         let seen = queue.report.subscribe();
@@ -138,8 +131,8 @@ impl SlotTask {
             store: ports.store,
             ledger: ports.ledger,
             devices: ports.devices,
-            changes: books.changes(),
-            books,
+            changes: records.changes(),
+            records,
             requests: queue.requests,
             offers: queue.offers,
             held: ports.held,
@@ -182,7 +175,7 @@ impl SlotTask {
                     if let Ok(look) = look {
                         self.see(&look).await;
                     } else {
-                        tracing::error!("reading the kubelet's books panicked; this is a bug");
+                        tracing::error!("reading the kubelet's records panicked; this is a bug");
                         self.look_at(Instant::now() + FIRST_LOOK);
                     }
                 }
@@ -211,7 +204,7 @@ impl SlotTask {
         let (old_instances, old_devices) = &self.met;
         let same = Arc::ptr_eq(old_instances, &instances);
         let same_owners = Arc::ptr_eq(old_devices, &devices)
-            && (same || view::is_alike(&self.node, old_instances, &instances));
+            && (same || model::view::is_alike(&self.node, old_instances, &instances));
         if !same_owners {
             self.owners = Owners::new(&self.node, &devices, &instances);
             let known = &devices.configurations;

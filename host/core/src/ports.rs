@@ -303,7 +303,7 @@ pub struct LedgerError {
 }
 
 /// What must outlive the agent of its dealings with the kubelet: the names of resources that this node has ever offered for its
-/// Instances, since the Node object never forgets one and there is a limit; and which kubelet's books have all its slots.
+/// Instances, since the Node object never forgets one and there is a limit; and which kubelet's records have all its slots.
 #[async_trait]
 pub trait ResourceLedger: Send + Sync {
     /// All of them.
@@ -312,7 +312,7 @@ pub trait ResourceLedger: Send + Sync {
     async fn add(&self, names: BTreeSet<String>) -> Result<(), LedgerError>;
     /// The kubelet that was last written down.
     fn kubelet(&self) -> Option<String>;
-    /// Writes down that each slot of this node is in the books of that kubelet, or was given to nobody; durable when it returns.
+    /// Writes down that each slot of this node is in the records of that kubelet, or was given to nobody; durable when it returns.
     async fn set_kubelet(&self, kubelet: String) -> Result<(), LedgerError>;
 }
 

@@ -1,4 +1,4 @@
-//! The names of resources this node has ever offered, one a line in a file of the state folder, and the kubelet whose books have
+//! The names of resources this node has ever offered, one a line in a file of the state folder, and the kubelet whose records have
 //! all its slots, in another.
 //!
 //! Names are only added. An operator who has made the Node object anew removes their file.

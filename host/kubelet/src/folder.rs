@@ -12,7 +12,7 @@ use inotify::{EventMask, EventStream, Inotify, WatchDescriptor, WatchMask, Watch
 use nix::unistd::AccessFlags;
 use tokio::sync::watch;
 
-use crate::books::Stamp;
+use crate::records::Stamp;
 use crate::{Incarnation, sockets};
 
 /// The kubelet's socket in the folder.

@@ -6,7 +6,6 @@
 //! of what a device is, and depends on no other crate of this workspace.
 
 pub mod allocator;
-pub mod books;
 mod causes;
 pub mod config;
 pub mod device;
@@ -16,6 +15,7 @@ pub mod listing;
 mod offered;
 pub mod plugins;
 pub mod proto;
+pub mod records;
 mod registration;
 pub mod report;
 pub mod resource;

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use anyhow::{Result, bail, ensure};
-use leafhost_kubelet::books::{Error, PodResources, pod_exists};
+use leafhost_kubelet::records::{Error, PodResources, pod_exists};
 use leafhost_tests::kubelet::faults::Trouble;
 use leafhost_tests::kubelet::model::Refusal;
 use leafhost_tests::kubelet::pods::{Kind, Phase, PodSpec};

@@ -1,16 +1,16 @@
-//! The kubelet's side of the agent: device-plugin sockets, its books, and the slot task between them.
+//! The kubelet's side of the agent: device-plugin sockets, its records, and the slot task between them.
 
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use leafhost_kubelet::books::PodsFolder;
+use leafhost_kubelet::records::PodsFolder;
 use leafhost_kubelet::{DevicePluginsTask, PluginConfig, Report};
 use tokio::sync::watch;
 
 use super::tasks::Tasks;
 use crate::document::KubeletBoard;
 use crate::metrics::Metrics;
-use crate::slots::books::KubeletBooks;
+use crate::slots::records::KubeletRecords;
 use crate::slots::{AllocateQueue, SlotConfig, SlotPorts, SlotTask};
 
 /// What the names of our sockets begin with.
@@ -41,8 +41,8 @@ pub(super) fn add(
         DevicePluginsTask::new(folder, queue.offers(), Arc::new(queue.handle()));
     let (events, changes) = watch::channel(0);
     let report = handle.report();
-    let books = Arc::new(KubeletBooks::new(root.clone(), handle, changes));
-    let (slots, slots_report) = SlotTask::new(queue, slots, ports, books, Arc::clone(metrics));
+    let records = Arc::new(KubeletRecords::new(root.clone(), handle, changes));
+    let (slots, slots_report) = SlotTask::new(queue, slots, ports, records, Arc::clone(metrics));
     let pods = PodsFolder::new(&root);
     let events = tell(pods.changes(), report.clone(), events, Arc::clone(metrics));
     tasks.add_loop("kubelet events", events);
@@ -56,7 +56,7 @@ pub(super) fn add(
     }
 }
 
-/// Says when a look at the kubelet's books is worth while: pods came or went, or another kubelet runs.
+/// Says when a look at the kubelet's records is worth while: pods came or went, or another kubelet runs.
 async fn tell(
     mut pods: watch::Receiver<u64>,
     mut report: watch::Receiver<Arc<Report>>,

@@ -10,13 +10,13 @@ use leafhost_kubelet::{Incarnation, Refusal};
 use tokio::time::{Instant, timeout};
 
 use super::SlotTask;
-use super::claim::{self, Chosen};
-use super::context::SlotContext;
-use super::hold::{Hold, Holder, Place, Reason};
+use super::model::claim::{self, Chosen};
+use super::model::context::SlotContext;
+use super::model::hold::{Hold, Holder, Place, Reason};
+use super::model::unit::{Unit, resource_name};
 use super::queue::{QUEUE, Request};
 use super::release::SOON;
 use super::submounts;
-use super::unit::{Unit, resource_name};
 
 /// PodResources is asked for so long while an allocation waits.
 const ASK: Duration = Duration::from_secs(2);
@@ -60,7 +60,7 @@ impl SlotTask {
             instances: &instances,
             owners: &self.owners,
             holds: &self.holds,
-            kubelet: self.books.incarnation(),
+            kubelet: self.records.incarnation(),
         };
         let mut reserved = BTreeSet::new();
         let mut decided: Vec<(Request, Result<Vec<Chosen>, Refusal>)> = Vec::new();
@@ -121,7 +121,7 @@ impl SlotTask {
     }
 
     /// Which of the ids somebody who lives has. A slot this node has is asked for again by the app container of the same
-    /// pod, or after its pod has ended; or by a kubelet that has lost its books.
+    /// pod, or after its pod has ended; or by a kubelet that has lost its records.
     async fn check_holders(&mut self, batch: &[Request]) -> BTreeMap<Unit, Refusal> {
         let seen: Vec<Unit> = batch
             .iter()
@@ -133,13 +133,13 @@ impl SlotTask {
         if seen.is_empty() {
             return refusals;
         }
-        let current = self.books.incarnation();
+        let current = self.records.incarnation();
         let is_older =
             |task: &Self, unit: &Unit| task.is_seen(unit, |incarnation| incarnation != current);
         let mut look = None;
         if seen.iter().any(|unit| is_older(self, unit)) {
             let uids = self.uids(seen.iter());
-            look = timeout(ASK, self.books.look(uids, BTreeSet::new()))
+            look = timeout(ASK, self.records.look(uids, BTreeSet::new()))
                 .await
                 .ok();
             if let Some(look) = &look {
@@ -148,7 +148,7 @@ impl SlotTask {
                 self.refresh();
             }
         }
-        let listed = timeout(ASK, self.books.listed()).await.ok().flatten();
+        let listed = timeout(ASK, self.records.listed()).await.ok().flatten();
         for unit in seen {
             let Some(Hold { holder, .. }) = self.holds.by_unit.get(&unit) else {
                 continue;
@@ -255,11 +255,11 @@ impl SlotTask {
             Ok((chosen, allocation)) => {
                 self.refusals.granted(&request.resource);
                 let is_sent = request.answer.send(Ok(allocation)).is_ok();
-                // What waits for the answer is next on this very thread: it goes before the books are brought up to date.
+                // What waits for the answer is next on this very thread: it goes before the records are brought up to date.
                 tokio::task::yield_now().await;
                 self.refresh();
                 let units = chosen.iter().map(|one| one.unit.clone()).collect();
-                let kubelet = self.books.incarnation();
+                let kubelet = self.records.incarnation();
                 self.holds.allocated(&units, kubelet, Instant::now());
                 let slots: Vec<&str> = chosen.iter().map(|one| one.slot.as_str()).collect();
                 tracing::info!(

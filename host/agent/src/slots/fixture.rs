@@ -15,10 +15,10 @@ use leafhost_kubelet::Incarnation;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::books::Books;
-use super::look::{Checked, Look, Pod};
-use super::unit::Unit;
-use super::view::Owners;
+use super::model::look::{Checked, Look, Pod};
+use super::model::unit::Unit;
+use super::model::view::Owners;
+use super::records::Records;
 use crate::devices::DeviceView;
 use crate::discovery::{ConfigurationDevices, DeviceSnapshot};
 use crate::fakes::{configured_as, key};
@@ -160,7 +160,7 @@ pub(crate) fn pod(name: &str) -> Pod {
     }
 }
 
-/// A look in which these pods have these units, and both books say so.
+/// A look in which these pods have these units, and both records say so.
 pub(crate) fn look(number: u64, held: &[(&Unit, &str)]) -> Look {
     let mut listed: BTreeMap<Unit, BTreeSet<Pod>> = BTreeMap::new();
     for (unit, name) in held {
@@ -231,7 +231,7 @@ impl Kubelet {
         self.changes.send_modify(|count| *count += 1);
     }
 
-    /// A pod takes units, as the kubelet books it after an answer.
+    /// A pod takes units, as the kubelet records it after an answer.
     pub fn run(&self, name: &str, units: &[Unit]) {
         let mut state = self.state();
         state.alive.insert(name.to_owned());
@@ -251,7 +251,7 @@ impl Kubelet {
 }
 
 #[async_trait]
-impl Books for Kubelet {
+impl Records for Kubelet {
     async fn look(&self, uids: BTreeSet<String>, _open: BTreeSet<Unit>) -> Look {
         let (begun, slow) = (Instant::now(), self.state().slow);
         self.state().looks += 1;

@@ -7,11 +7,11 @@ use leafhost_core::text::chain;
 use leafhost_kubelet::Incarnation;
 
 use super::SlotTask;
-use super::context::SlotContext;
-use super::holds::Holds;
-use super::offers::{self, Limits};
+use super::model::context::SlotContext;
+use super::model::holds::Holds;
+use super::model::offers::{self, Limits};
+use super::model::view::Owners;
 use super::report::{SlotReport, SlotView};
-use super::view::Owners;
 
 impl SlotTask {
     /// What a kubelet that was restarted has no record of.
@@ -45,7 +45,7 @@ impl SlotTask {
         if self.ready.is_some() {
             return;
         }
-        let kubelet = self.books.incarnation();
+        let kubelet = self.records.incarnation();
         let instances = Arc::clone(&self.instances.borrow());
         let devices = Arc::clone(&self.devices.borrow());
         let limits = Limits {

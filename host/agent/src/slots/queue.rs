@@ -9,9 +9,9 @@ use leafhost_kubelet::{Allocation, Allocator, Health, Offers, Refusal, ResourceN
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, timeout};
 
-use super::offers::first;
+use super::model::offers::first;
+use super::model::unit::Unit;
 use super::report::SlotReport;
-use super::unit::Unit;
 
 /// Allocations that wait; the kubelet admits pods one after the other.
 pub(super) const QUEUE: usize = 64;
@@ -92,7 +92,7 @@ impl Allocator for SlotHandle {
         let mut ordered: Vec<String> = available.iter().cloned().collect();
         let place = usize::try_from(first(&self.node, resource.as_str())).unwrap_or_default();
         ordered.rotate_left(place.checked_rem(available.len()).unwrap_or_default());
-        // What somebody may have is the last choice, of a kubelet that has lost its books or has not taken in the last list.
+        // What somebody may have is the last choice, of a kubelet that has lost its records or has not taken in the last list.
         ordered.sort_by_key(|id| (is_bad(id), held.contains(id.as_str())));
         ordered
     }

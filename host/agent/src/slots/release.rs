@@ -1,4 +1,4 @@
-//! The slot task's looks at the kubelet's books, and what follows: slots come back, or are claimed again.
+//! The slot task's looks at the kubelet's records, and what follows: slots come back, or are claimed again.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,16 +11,16 @@ use leafhost_core::text::chain;
 use tokio::time::Instant;
 
 use super::SlotTask;
-use super::hold::Reason;
-use super::look::Look;
-use super::unit::{Unit, unit_of};
+use super::model::hold::Reason;
+use super::model::look::Look;
+use super::model::unit::{Unit, unit_of};
 
-/// After an event the books are looked at a little later: the events of one pod come together.
+/// After an event the records are looked at a little later: the events of one pod come together.
 pub(super) const SOON: Duration = Duration::from_millis(150);
 /// A look that told nothing is taken again after so long, then ever later up to [`EVERY`]: a kubelet that starts answers in a
 /// moment, and nothing is offered before.
 const RETRY: Duration = Duration::from_millis(10);
-/// While this node has slots, the books are looked at so often: PodResources tells nothing by itself.
+/// While this node has slots, the records are looked at so often: PodResources tells nothing by itself.
 const EVERY: Duration = Duration::from_secs(10);
 
 impl SlotTask {
@@ -29,7 +29,7 @@ impl SlotTask {
         if self.ready.is_some()
             || !self.holds.by_unit.is_empty()
             || self.unanswered > 0
-            || self.books.incarnation() != self.holds.incarnation()
+            || self.records.incarnation() != self.holds.incarnation()
         {
             self.look_at(at);
         }
@@ -44,9 +44,9 @@ impl SlotTask {
         let holds = self.holds.by_unit.values();
         let uids = holds.flat_map(|hold| hold.holder.uids()).collect();
         let open = self.holds.open(Instant::now());
-        let books = Arc::clone(&self.books);
+        let records = Arc::clone(&self.records);
         self.looking
-            .spawn(async move { books.look(uids, open).await });
+            .spawn(async move { records.look(uids, open).await });
     }
 
     /// Takes a look in, and gives back what it frees.
@@ -84,7 +84,7 @@ impl SlotTask {
         self.look_at(Instant::now() + wait);
     }
 
-    /// Writes down which kubelet has all slots in its books. Where it cannot be written, the next agent holds what nobody is seen to
+    /// Writes down which kubelet has all slots in its records. Where it cannot be written, the next agent holds what nobody is seen to
     /// have for the grace.
     async fn trust(&mut self) {
         if let Some(kubelet) = self.holds.news()

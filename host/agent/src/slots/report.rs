@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use leafhost_core::problem::Problem;
 
-use super::unit::Unit;
+use super::model::unit::Unit;
 
 /// The slots of this node.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -66,8 +66,8 @@ impl Rig {
             grace: GRACE,
             instance_resources: 256,
         };
-        let books = Arc::clone(&kubelet) as Arc<dyn Books>;
-        let (task, report) = SlotTask::new(queue, config, ports, books, Arc::default());
+        let records = Arc::clone(&kubelet) as Arc<dyn Records>;
+        let (task, report) = SlotTask::new(queue, config, ports, records, Arc::default());
         let task = tokio::spawn(task.run(CancellationToken::new()));
         Self {
             store,

@@ -1,6 +1,6 @@
 //! The kubelet in the status: a line of the overview, the table of resources, and what a pod must request.
 
-use leafhost_agent::slots::unit::resource;
+use leafhost_agent::slots::model::unit::resource;
 use leafhost_agent::status::{ConfigurationView, KubeletView, ResourceView, Status};
 
 use super::tables;

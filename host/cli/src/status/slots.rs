@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use leafhost_agent::slots::unit::unit_of;
+use leafhost_agent::slots::model::unit::unit_of;
 use leafhost_agent::status::{SlotView, Status};
 use leafhost_core::instance::Instance;
 use leafhost_core::slot::{DeviceUsage, slot_id};

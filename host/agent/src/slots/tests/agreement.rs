@@ -12,12 +12,12 @@ use super::*;
 use crate::discovery::ConfigurationDevices;
 use crate::fakes::key;
 use crate::presence::Absent;
-use crate::slots::claim::Turns;
-use crate::slots::context::SlotContext;
 use crate::slots::fixture::{kubelet, look, unit};
-use crate::slots::look::Look;
-use crate::slots::offers::{Limits, Offerer};
-use crate::slots::unit::{Unit, resource};
+use crate::slots::model::claim::Turns;
+use crate::slots::model::context::SlotContext;
+use crate::slots::model::look::Look;
+use crate::slots::model::offers::{Limits, Offerer};
+use crate::slots::model::unit::{Unit, resource};
 
 const SEEDS: u64 = 3000;
 const HASHES: [&str; 4] = ["a", "b", "c", "d"];

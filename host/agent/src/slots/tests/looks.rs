@@ -1,4 +1,4 @@
-//! What the slot task makes of its looks at the kubelet's books.
+//! What the slot task makes of its looks at the kubelet's records.
 
 use super::*;
 

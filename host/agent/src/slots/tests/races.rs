@@ -1,5 +1,5 @@
 //! Many things at once, by chance, from seeds: pods come and go, other nodes claim, stores fail, devices are unplugged, agents
-//! are killed, kubelets restart and lose their books, Instances are made anew. No slot is ever given twice, and in the end
+//! are killed, kubelets restart and lose their records, Instances are made anew. No slot is ever given twice, and in the end
 //! none is lost.
 
 use std::collections::BTreeMap;
@@ -9,7 +9,7 @@ use rand::seq::IteratorRandom as _;
 use rand::{RngExt as _, SeedableRng as _};
 
 use super::*;
-use crate::slots::unit::Unit;
+use crate::slots::model::unit::Unit;
 
 const SEEDS: u64 = 100;
 const STEPS: usize = 120;
@@ -35,7 +35,7 @@ fn empty(hash: &str) -> Instance {
 }
 
 impl World {
-    /// The ids a kubelet would give: listed Healthy, and in nobody's hands by its own books.
+    /// The ids a kubelet would give: listed Healthy, and in nobody's hands by its own records.
     fn free(&mut self, resource: &str, count: usize) -> Option<Vec<String>> {
         let name = ResourceName::new(format!("akri.sh/{resource}")).unwrap();
         let offers = Arc::clone(&self.rig.offers.borrow());
@@ -84,7 +84,7 @@ impl World {
             let Some(ids) = self.free(&resource, count) else {
                 continue;
             };
-            // The kubelet books ids before it asks.
+            // The kubelet records ids before it asks.
             let is_new = |(other, others): &(String, Vec<String>)| {
                 *other != resource || others.iter().all(|id| !ids.contains(id))
             };

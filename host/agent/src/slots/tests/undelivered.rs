@@ -31,7 +31,7 @@ async fn what_an_ended_agent_gave_stays_with_who_has_it() {
     rig.allocate("cams-a", &["cams-a-0"]).await.unwrap();
     rig.restart();
     idle().await;
-    // The kubelet books the last answer when the next agent runs already.
+    // The kubelet records the last answer when the next agent runs already.
     tokio::time::sleep(Duration::from_secs(4)).await;
     rig.kubelet.run("p", &[unit("cams-a", "cams-a-0")]);
     pass(GRACE.as_secs() * 2).await;

@@ -1,4 +1,4 @@
-//! A look at the kubelet's books: which pod has which device. Pure; how it is taken is in [`super::books`].
+//! A look at the kubelet's records: which pod has which device. Pure; how it is taken is in [`super::records`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -60,7 +60,7 @@ pub struct Checked {
     pub entries: BTreeMap<Unit, BTreeSet<Pod>>,
     /// By unit of a Configuration: the slot behind it.
     pub slots: BTreeMap<Unit, String>,
-    /// Whether it was written after PodResources had answered, which makes the kubelet sweep its books. Before that it may
+    /// Whether it was written after PodResources had answered, which makes the kubelet sweep its records. Before that it may
     /// still name pods that have ended.
     pub fresh: bool,
     /// Whether it was written in the course of this look.
@@ -74,7 +74,7 @@ pub enum Sight {
     Held(BTreeSet<Pod>),
     /// Nobody has it; certain if the checkpoint says so, too, which alone knows init containers.
     Absent {
-        /// Whether all books were read.
+        /// Whether all records were read.
         certain: bool,
         /// Whether the checkpoint was written in the course of this look, so that it has every answer the kubelet took in before.
         anew: bool,

@@ -9,7 +9,7 @@ use super::*;
 use crate::discovery::DeviceSnapshot;
 use crate::fakes::key;
 use crate::slots::fixture::{Fixture, NODE, instance, look, unit};
-use crate::slots::holds::Holds;
+use crate::slots::model::holds::Holds;
 
 const LIMITS: Limits = Limits {
     live: 256,

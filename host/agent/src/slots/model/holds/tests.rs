@@ -4,7 +4,7 @@ use tokio::time::advance;
 
 use super::*;
 use crate::slots::fixture::{Fixture, NODE, instance, kubelet, look, pod, unit};
-use crate::slots::look::Pod;
+use crate::slots::model::look::Pod;
 
 const GRACE: Duration = Duration::from_mins(5);
 
@@ -119,7 +119,7 @@ async fn a_look_that_began_before_an_allocation_says_nothing_of_it() {
     assert_eq!(holds.see(&before, GRACE), []);
     assert_eq!(holds.see(&old, GRACE), []);
     assert!(matches!(holds.by_unit[&unit].holder, Holder::Unseen(_)));
-    // The kubelet books an answer a little later.
+    // The kubelet records an answer a little later.
     for _ in 0..4 {
         advance(Duration::from_secs(1)).await;
         assert_eq!(holds.see(&look(1, &[]), Duration::ZERO), []);
@@ -410,8 +410,8 @@ async fn a_claim_of_an_agent_that_has_ended_comes_back_when_the_same_kubelet_has
     let (mut holds, unit) = found(Some(kubelet(1)));
     assert_eq!(holds.see(&look(1, &[]), GRACE), []);
     assert!(holds.open(Instant::now()).is_empty());
-    // What the ended agent has sent the kubelet books a little later.
-    advance(BOOKED).await;
+    // What the ended agent has sent the kubelet records a little later.
+    advance(RECORD_WAIT).await;
     assert_eq!(holds.open(Instant::now()), BTreeSet::from([unit.clone()]));
     let mut read = look(1, &[]);
     read.checkpoint.as_mut().unwrap().anew = false;
@@ -434,7 +434,7 @@ async fn an_answer_that_the_kubelet_has_not_booked_comes_back_after_five_seconds
         Some(kubelet(1)),
         Instant::now(),
     );
-    advance(BOOKED.saturating_sub(Duration::from_millis(1))).await;
+    advance(RECORD_WAIT.saturating_sub(Duration::from_millis(1))).await;
     assert_eq!(holds.see(&look(1, &[]), GRACE), []);
     advance(Duration::from_millis(1)).await;
     assert_eq!(holds.open(Instant::now()), BTreeSet::from([unit.clone()]));

@@ -120,7 +120,7 @@ impl PodResources {
     /// The active pods and what their containers have; ordinary init containers and pods that have ended are not in it.
     /// Answers within five seconds.
     ///
-    /// The kubelet sweeps its books of pods that have ended when it is asked.
+    /// The kubelet sweeps its records of pods that have ended when it is asked.
     pub async fn list(&self) -> Result<Listed, Error> {
         let answer = tokio::time::timeout(ANSWER_TIMEOUT, self.ask())
             .await

@@ -3,7 +3,7 @@
 use super::*;
 use crate::fakes::key;
 use crate::slots::fixture::{Fixture, NODE, ids, instance, look, unit};
-use crate::slots::holds::Holds;
+use crate::slots::model::holds::Holds;
 use leafhost_core::device::{Health, Mount as DeviceMount};
 use std::time::Duration;
 

@@ -11,8 +11,8 @@ use tokio::time::Instant;
 use super::look::{Look, Pod};
 use super::view::Owners;
 
-/// So long after an allocation a look may still miss it: the kubelet books an answer after it has received it.
-pub const BOOKED: Duration = Duration::from_secs(5);
+/// So long after an allocation a look may still miss it: the kubelet records an answer after it has received it.
+pub const RECORD_WAIT: Duration = Duration::from_secs(5);
 
 /// A slot of this node.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -31,9 +31,9 @@ pub struct Hold {
     pub allocated: Option<Instant>,
     /// Who has it.
     pub holder: Holder,
-    /// Whether the kubelet is known to have given it to nobody: all its books say so, or it has asked for it in vain.
+    /// Whether the kubelet is known to have given it to nobody: all its records say so, or it has asked for it in vain.
     pub absent: bool,
-    /// The kubelet whose books have it if anybody was given it: the one that was answered. Nothing where that is not known.
+    /// The kubelet whose records have it if anybody was given it: the one that was answered. Nothing where that is not known.
     pub kubelet: Option<Incarnation>,
 }
 
@@ -80,7 +80,7 @@ pub enum Reason {
     PodGone,
     /// Nobody has been seen to have it for the grace.
     Unclaimed,
-    /// The kubelet that was answered has it in none of its books.
+    /// The kubelet that was answered has it in none of its records.
     Undelivered,
     /// The allocation was answered with an error.
     Refused,
@@ -103,18 +103,18 @@ impl Reason {
 pub type Place = (InstanceKey, String);
 
 impl Hold {
-    /// Whether an answer that gave it, if there was one, never came to its kubelet, whose books a look has just shown without it.
+    /// Whether an answer that gave it, if there was one, never came to its kubelet, whose records a look has just shown without it.
     /// An agent that has ended sends none any more.
     pub fn is_undelivered(&self, first: Option<Instant>, look: &Look) -> bool {
         let answered = self.allocated.or(first);
         matches!(self.holder, Holder::Unseen(_))
             && self.kubelet.is_some()
             && self.kubelet == look.incarnation
-            && answered.is_some_and(|at| at + BOOKED <= look.begun)
+            && answered.is_some_and(|at| at + RECORD_WAIT <= look.begun)
     }
 
     /// Whether a kubelet before `current` may have given it to a pod that still runs: nobody was seen to have it since, and
-    /// `current` may have lost its books.
+    /// `current` may have lost its records.
     pub fn is_doubtful(&self, current: Option<Incarnation>) -> bool {
         matches!(self.holder, Holder::Unseen(_)) && current.is_some() && self.kubelet != current
     }

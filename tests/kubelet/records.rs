@@ -1,4 +1,4 @@
-//! A kubelet whose books cannot be read, or that has lost them.
+//! A kubelet whose records cannot be read, or that has lost them.
 
 use std::time::Duration;
 

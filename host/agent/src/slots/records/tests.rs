@@ -16,13 +16,13 @@ const TO_A: &str = "Ii4KF3Nsb3RzLmxlYWZob3N0LmRldi9jYW1zEhNjYW1zLTA9Y2Ftcy1hLTEg
 const TO_B: &str = "IioKF3Nsb3RzLmxlYWZob3N0LmRldi9jYW1zEg9jYW1zLTA9Y2Ftcy1iLTA="; // cams-0=cams-b-0
 const TO_C: &str = "IioKF3Nsb3RzLmxlYWZob3N0LmRldi9jYW1zEg9jYW1zLTE9Y2Ftcy1jLTA="; // cams-1=cams-c-0
 
-fn books(root: &TempDir) -> KubeletBooks {
+fn records(root: &TempDir) -> KubeletRecords {
     let config = PluginConfig::new(root.path().join("device-plugins"), "leafhost");
     let (_, offers) = watch::channel(Arc::default());
     let queue = AllocateQueue::new("node-a");
     let (_, plugins) = DevicePluginsTask::new(config, offers, Arc::new(queue.handle()));
     let (_, changes) = watch::channel(0);
-    KubeletBooks::new(root.path().to_owned(), plugins, changes)
+    KubeletRecords::new(root.path().to_owned(), plugins, changes)
 }
 
 fn folder(entries: &serde_json::Value) -> TempDir {
@@ -55,7 +55,7 @@ async fn the_checkpoint_tells_units_pods_and_the_slots_behind_them() {
         entry("u1", "vendor.example/gpu", "cams-b-0", ""),
     ]));
     fs::create_dir_all(root.path().join("pods/u1")).unwrap();
-    let look = books(&root)
+    let look = records(&root)
         .look(BTreeSet::from(["u3".to_owned()]), BTreeSet::new())
         .await;
     assert_eq!((look.incarnation, &look.listed), (None, &None));
@@ -84,7 +84,7 @@ async fn of_two_answers_for_one_id_none_is_believed() {
         entry("u1", "akri.sh/cams", "cams-0", TO_A),
         entry("u2", "akri.sh/cams", "cams-0", TO_B),
     ]));
-    let look = books(&root).look(BTreeSet::new(), BTreeSet::new()).await;
+    let look = records(&root).look(BTreeSet::new(), BTreeSet::new()).await;
     let checked = look.checkpoint.unwrap();
     assert_eq!(checked.entries[&unit("cams", "cams-0")].len(), 2);
     assert!(checked.slots.is_empty());
@@ -93,16 +93,16 @@ async fn of_two_answers_for_one_id_none_is_believed() {
 #[tokio::test]
 async fn a_kubelet_is_known_before_the_device_plugins_have_looked_for_it() {
     let root = folder(&serde_json::json!([]));
-    let books = books(&root);
-    assert_eq!(books.incarnation(), None);
+    let records = records(&root);
+    assert_eq!(records.incarnation(), None);
     let path = root.path().join("device-plugins/kubelet.sock");
     fs::write(&path, "no socket").unwrap();
-    assert_eq!(books.incarnation(), None);
+    assert_eq!(records.incarnation(), None);
     fs::remove_file(&path).unwrap();
     let _listener = UnixListener::bind(&path).unwrap();
-    let first = books.incarnation();
+    let first = records.incarnation();
     assert!(first.is_some());
-    let look = books.look(BTreeSet::new(), BTreeSet::new()).await;
+    let look = records.look(BTreeSet::new(), BTreeSet::new()).await;
     // PodResources is elsewhere and does not answer.
     assert!(!look.is_answer());
     assert!(
@@ -112,7 +112,7 @@ async fn a_kubelet_is_known_before_the_device_plugins_have_looked_for_it() {
     );
     fs::rename(&path, root.path().join("old.sock")).unwrap();
     let _second = UnixListener::bind(&path).unwrap();
-    assert_ne!(books.incarnation(), first);
+    assert_ne!(records.incarnation(), first);
 }
 
 #[tokio::test]
@@ -122,7 +122,7 @@ async fn nothing_is_concluded_from_a_checkpoint_that_cannot_be_read_or_is_missin
         .path()
         .join("device-plugins/kubelet_internal_checkpoint");
     fs::write(&path, "{").unwrap();
-    let look = books(&root).look(BTreeSet::new(), BTreeSet::new()).await;
+    let look = records(&root).look(BTreeSet::new(), BTreeSet::new()).await;
     assert_eq!(look.checkpoint, None);
     assert!(
         look.problems[0].to_string().contains("checkpoint"),
@@ -130,6 +130,6 @@ async fn nothing_is_concluded_from_a_checkpoint_that_cannot_be_read_or_is_missin
         look.problems
     );
     fs::remove_file(&path).unwrap();
-    let look = books(&root).look(BTreeSet::new(), BTreeSet::new()).await;
+    let look = records(&root).look(BTreeSet::new(), BTreeSet::new()).await;
     assert_eq!((look.checkpoint, look.problems), (None, Vec::new()));
 }

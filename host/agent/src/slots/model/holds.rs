@@ -12,7 +12,7 @@ use leafhost_core::slot::{DeviceUsage, slot_number};
 use leafhost_kubelet::Incarnation;
 use tokio::time::Instant;
 
-use super::hold::{Absence, BOOKED, Hold, Holder, Reason};
+use super::hold::{Absence, Hold, Holder, RECORD_WAIT, Reason};
 use super::look::{Look, Sight};
 use super::unit::{Unit, resource_name, unit_of};
 use super::view::Owners;
@@ -29,7 +29,7 @@ pub struct Holds {
     due: Option<Instant>,
     /// When the first did.
     first: Option<Instant>,
-    /// The kubelet whose books had all slots of this node, as this or an earlier agent saw it.
+    /// The kubelet whose records had all slots of this node, as this or an earlier agent saw it.
     trusted: Option<Incarnation>,
 }
 
@@ -113,7 +113,7 @@ impl Holds {
         }
     }
 
-    /// An allocation of these units was answered with an error: the kubelet asks only for what its books give to nobody else,
+    /// An allocation of these units was answered with an error: the kubelet asks only for what its records give to nobody else,
     /// and whom it asked for has nothing.
     pub fn refused(&mut self, units: impl Iterator<Item = Unit>) {
         for unit in units {
@@ -162,7 +162,7 @@ impl Holds {
                         absence: Absence::default(),
                     };
                 }
-                Sight::Absent { certain, anew } if booked(BOOKED) => {
+                Sight::Absent { certain, anew } if booked(RECORD_WAIT) => {
                     hold.absent |= certain;
                     let was_lost = hold.holder.is_lost();
                     if anew && hold.is_undelivered(first, look) {
@@ -179,7 +179,7 @@ impl Holds {
                     }
                 }
                 Sight::Absent { .. } => {
-                    let booked = hold.allocated.map(|allocated| allocated + BOOKED);
+                    let booked = hold.allocated.map(|allocated| allocated + RECORD_WAIT);
                     self.due = [self.due, booked].into_iter().flatten().min();
                 }
                 _ => {}
@@ -202,7 +202,10 @@ impl Holds {
             .flat_map(|checked| &checked.slots)
             .filter(|(unit, slot)| {
                 self.by_unit.get(unit).is_some_and(|hold| {
-                    hold.slot != **slot && hold.allocated.is_none_or(|at| at + BOOKED <= look.begun)
+                    hold.slot != **slot
+                        && hold
+                            .allocated
+                            .is_none_or(|at| at + RECORD_WAIT <= look.begun)
                 }) && matches!(look.sight(unit), Sight::Held(_))
             });
         let wrong: Vec<(Unit, String)> = slots
@@ -317,13 +320,13 @@ impl Holds {
         self.due
     }
 
-    /// What nobody was seen to have, although an answer that was sent would be in the kubelet's books by now.
+    /// What nobody was seen to have, although an answer that was sent would be in the kubelet's records by now.
     pub fn open(&self, now: Instant) -> BTreeSet<Unit> {
         let is_open = |hold: &Hold| {
             let answered = hold.allocated.or(self.first);
             matches!(hold.holder, Holder::Unseen(_))
                 && !hold.is_doubtful(self.incarnation)
-                && answered.is_some_and(|at| at + BOOKED <= now)
+                && answered.is_some_and(|at| at + RECORD_WAIT <= now)
         };
         let holds = self.by_unit.iter();
         holds
@@ -332,7 +335,7 @@ impl Holds {
             .collect()
     }
 
-    /// The kubelet that runs now, as soon as its books have all slots of this node, if that is news.
+    /// The kubelet that runs now, as soon as its records have all slots of this node, if that is news.
     pub fn news(&self) -> Option<Incarnation> {
         let kubelet = self
             .incarnation

@@ -261,8 +261,8 @@ async fn what_the_kubelet_says_is_told_apart() {
             matches!(e, Error::Unimplemented { .. })
         }),
         (
-            Status::internal("books are lost"),
-            |e| matches!(e, Error::Failed { code: Code::Internal, message, .. } if message == "books are lost"),
+            Status::internal("records are lost"),
+            |e| matches!(e, Error::Failed { code: Code::Internal, message, .. } if message == "records are lost"),
         ),
         (
             Status::unavailable("x".repeat(2000)),

@@ -1,4 +1,4 @@
-//! Takes a look at the kubelet's books: PodResources, the checkpoint, and the folders of its pods.
+//! Takes a look at the kubelet's records: PodResources, the checkpoint, and the folders of its pods.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::FileTypeExt as _;
@@ -9,14 +9,14 @@ use std::time::Duration;
 use async_trait::async_trait;
 use leafhost_core::problem::Problem;
 use leafhost_core::text::chain;
-use leafhost_kubelet::books::{Checkpoint, Listed, PodResources, pod_exists, read_checkpoint};
+use leafhost_kubelet::records::{Checkpoint, Listed, PodResources, pod_exists, read_checkpoint};
 use leafhost_kubelet::{DevicePlugins, Incarnation};
 use tokio::sync::watch;
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, timeout};
 
-use super::look::{Checked, Look, Pod, SLOTS_ANNOTATION};
-use super::unit::{Unit, resource_name};
+use super::model::look::{Checked, Look, Pod, SLOTS_ANNOTATION};
+use super::model::unit::{Unit, resource_name};
 
 /// Where the kubelet takes registrations, below its folder.
 const SOCKET: &str = "device-plugins/kubelet.sock";
@@ -30,7 +30,7 @@ const BELIEVED: Duration = Duration::from_mins(1);
 
 /// Where it is seen who has which device.
 #[async_trait]
-pub trait Books: Send + Sync {
+pub trait Records: Send + Sync {
     /// Looks once. `uids` are the pods of whom it is to be told whether they are still there, `open` the units of which it is to be
     /// told whether anybody was given them.
     async fn look(&self, uids: BTreeSet<String>, open: BTreeSet<Unit>) -> Look;
@@ -42,8 +42,8 @@ pub trait Books: Send + Sync {
     fn changes(&self) -> watch::Receiver<u64>;
 }
 
-/// The books of the kubelet of this machine.
-pub struct KubeletBooks {
+/// The records of the kubelet of this machine.
+pub struct KubeletRecords {
     root: PathBuf,
     pods: PodResources,
     plugins: DevicePlugins,
@@ -58,7 +58,7 @@ struct Believed {
     entries: BTreeMap<Unit, BTreeSet<Pod>>,
 }
 
-impl KubeletBooks {
+impl KubeletRecords {
     /// Below `root`, which is `/var/lib/kubelet` as a rule. `changes` changes when a look is worth while.
     pub fn new(root: PathBuf, plugins: DevicePlugins, changes: watch::Receiver<u64>) -> Self {
         Self {
@@ -181,7 +181,7 @@ fn unavailable(error: String) -> Problem {
 }
 
 #[async_trait]
-impl Books for KubeletBooks {
+impl Records for KubeletRecords {
     async fn look(&self, uids: BTreeSet<String>, open: BTreeSet<Unit>) -> Look {
         let begun = Instant::now();
         let incarnation = self.incarnation();
