@@ -6,6 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use leafhost_core::text::chain;
 use leafhost_udev::{Field, Rule, Subsystems, Term};
 
 use super::{CallState, Capabilities};
@@ -148,14 +149,7 @@ impl devices::Host for CallState {
 }
 
 fn unavailable(error: &dyn std::error::Error) -> devices::Error {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text.push_str(": ");
-        text.push_str(&error.to_string());
-        cause = error.source();
-    }
-    devices::Error::Unavailable(clean(&text, 1024))
+    devices::Error::Unavailable(clean(&chain(error), 1024))
 }
 
 /// The guest's rules; or which one is none and why.
