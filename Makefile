@@ -7,7 +7,7 @@ PREFIX   ?= /usr/local
 DESTDIR  ?=
 
 .NOTPARALLEL:
-.PHONY: help setup setup-test setup-lint setup-fuzz setup-cluster setup-dist build handlers guests run test test-all cluster cluster-stop bench soak fuzz lint doc install dist clean
+.PHONY: help setup setup-test setup-lint setup-fuzz setup-cluster setup-dist build handlers guests run test test-all test-release cluster cluster-stop bench soak fuzz lint doc install dist clean
 
 help:
 	@echo 'setup     install what building needs (says what; sudo only for that)'
@@ -16,6 +16,7 @@ help:
 	@echo 'run       the agent on this machine with a live table; Ctrl-C ends both'
 	@echo 'test      all tests that need no root'
 	@echo 'test-all  those, the slow ones, and the ones with podman, real hot-plug, real peers and a real Kubernetes'
+	@echo 'test-release  the releases, installed and run (root)'
 	@echo 'cluster   a Kubernetes on this machine as the tests use it [NODES=2]; cluster-stop ends it (root)'
 	@echo 'fuzz      what reads answers, files, rules and what peers send, each for T seconds [T=60]'
 	@echo 'install   on this machine [PREFIX=/usr/local]'
@@ -66,12 +67,17 @@ test: handlers guests
 	cargo build --locked --workspace
 	cargo test --locked --workspace
 
-test-all: setup-cluster setup-test test dist
+test-all: setup-cluster setup-test test
 	cargo test --locked --workspace --test guests -- --ignored
 	cargo test --locked --workspace --test system
 	cargo build --locked -p leafhost-peers --features peers
 	cargo test --locked --workspace --test peers
 	cargo test --locked --workspace --test cluster
+
+# The releases, each installed and run; the one for arm64 in an emulator.
+test-release: dist
+	cargo build --locked --workspace
+	cargo test --locked --workspace --test system -- --ignored release
 
 cluster: setup-cluster
 	@cargo build --locked --quiet -p leafhost-tests --bin leafhost-cluster

@@ -63,7 +63,10 @@ impl Serving {
     /// Ends all streams and connections, and removes the socket. Answers under way are sent first, within the drain time.
     pub async fn end(mut self) {
         self.session.end.cancel();
-        if tokio::time::timeout(self.drain, &mut self.server).await.is_err() {
+        if tokio::time::timeout(self.drain, &mut self.server)
+            .await
+            .is_err()
+        {
             self.server.abort();
             tracing::warn!(socket = ?self.socket, "a client of a device-plugin socket does not close its connection");
         }
