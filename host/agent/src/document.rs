@@ -102,7 +102,7 @@ impl Board {
             changed = offers => changed,
         };
         if changed.is_err() {
-            std::future::pending().await
+            std::future::pending::<()>().await;
         }
     }
 

@@ -213,9 +213,9 @@ impl LoaderStore for Files {
         &self,
         accepted: &BTreeMap<String, AcceptedVersion>,
         files: &BTreeMap<String, SourceFile>,
-    ) -> Result<(), SourceProblem> {
+    ) -> Result<(), Box<SourceProblem>> {
         if *self.full.lock().unwrap() {
-            return Err(SourceProblem::new("accepted", "the disk is full"));
+            return Err(Box::new(SourceProblem::new("accepted", "the disk is full")));
         }
         let mut kept = self.accepted.lock().unwrap();
         kept.retain(|name, _| accepted.contains_key(name));

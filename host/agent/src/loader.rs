@@ -155,9 +155,10 @@ impl LoaderTask {
     /// Runs until `shutdown`, or until the source of files is gone.
     pub async fn run(mut self, shutdown: CancellationToken) {
         let store = Arc::clone(&self.store);
-        match spawn_blocking(move || store.accepted()).await {
-            Ok(accepted) => self.accepted = accepted,
-            Err(_) => tracing::error!("reading accepted handlers panicked; this is a bug"),
+        if let Ok(accepted) = spawn_blocking(move || store.accepted()).await {
+            self.accepted = accepted;
+        } else {
+            tracing::error!("reading accepted handlers panicked; this is a bug");
         }
         // The first write removes what a crash has left.
         self.store_at = Some(Instant::now());
@@ -338,7 +339,7 @@ impl LoaderTask {
                 entry.loaded.given_up = false;
                 entry.newest.succeeded();
                 entry.fallback = None;
-                self.accept(job.version, file, named);
+                self.accept(job.version, file, &named);
             }
             (Err(error), true) => {
                 let fallback = entry.fallback.as_mut();
@@ -358,7 +359,7 @@ impl LoaderTask {
     }
 
     /// Records a version that has been loaded and serves. A source keeps its registration while it is the same handler.
-    fn accept(&mut self, version: SourceVersion, file: SourceFile, handler: String) {
+    fn accept(&mut self, version: SourceVersion, file: SourceFile, handler: &str) {
         let name = file.name.clone();
         let registrations = || {
             self.accepted
@@ -369,9 +370,9 @@ impl LoaderTask {
             .accepted
             .get(&name)
             .map(|accepted| &accepted.registration);
-        let registration = match known.filter(|known| known.handler == handler) {
+        let registration = match known.filter(|known| known.handler == *handler) {
             Some(known) => known.clone(),
-            None => Registration::after(registrations(), &handler),
+            None => Registration::after(registrations(), handler),
         };
         if let Some(entry) = self.entries.get_mut(&name) {
             entry.loaded.registration = Some(registration.clone());
@@ -402,7 +403,7 @@ impl LoaderTask {
             Ok((files, Err(problem))) => {
                 self.unstored = files;
                 self.store_at = Some(Instant::now() + FOLDER_BACKSTOP);
-                self.store_problem = Some(problem);
+                self.store_problem = Some(*problem);
             }
             Err(_) => tracing::error!("storing accepted handlers panicked; this is a bug"),
         }

@@ -154,7 +154,7 @@ pub trait LoaderStore: Send + Sync {
         &self,
         accepted: &BTreeMap<String, AcceptedVersion>,
         files: &BTreeMap<String, SourceFile>,
-    ) -> Result<(), SourceProblem>;
+    ) -> Result<(), Box<SourceProblem>>;
     /// How many times in a row the agent has died while this version was being loaded.
     fn deaths(&self, version: &SourceVersion) -> u32;
     /// Records that these versions are being loaded and no others, so that the next start knows it if the agent dies.

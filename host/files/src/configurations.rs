@@ -473,7 +473,7 @@ fn store(folder: &Path, stored: &mut Kept, kept: &Kept) -> Option<SourceProblem>
     }
     let (name, error) = failed.first()?;
     Some(SourceProblem::new(
-        &folder.display().to_string(),
+        folder.display().to_string(),
         format!(
             "cannot keep what was accepted of {name} ({} of such), which serves, but not after a restart with a broken file: {}: {error}",
             failed.len(),

@@ -120,8 +120,8 @@ async fn follow(
         let changes = folders
             .iter_mut()
             .map(|(_, snapshots)| Box::pin(snapshots.changed()));
-        let (changed, ..) = select_all(changes).await;
-        if changed.is_err() {
+        let (first, ..) = select_all(changes).await;
+        if first.is_err() {
             return;
         }
     }

@@ -141,13 +141,13 @@ impl LoaderStore for FileLoaderStore {
         &self,
         accepted: &BTreeMap<String, AcceptedVersion>,
         files: &BTreeMap<String, SourceFile>,
-    ) -> Result<(), SourceProblem> {
+    ) -> Result<(), Box<SourceProblem>> {
         self.write(accepted, files).map_err(|error| {
             let message = format!(
                 "cannot keep the accepted handlers, which serve, but not after a restart with a broken file: {}: {error}",
                 atomic::remedy(&error)
             );
-            SourceProblem::new(self.folder.display().to_string(), message)
+            Box::new(SourceProblem::new(self.folder.display().to_string(), message))
         })
     }
 

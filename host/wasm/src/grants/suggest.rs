@@ -46,7 +46,7 @@ pub fn suggest(inspection: &Inspection) -> String {
         for line in NETWORK.lines() {
             let bare = line.trim_start_matches("# ").replacen("  # ", "  ", 1);
             let mark = if bare.is_empty() { "" } else { "# " };
-            text.push_str(&format!("{mark}{bare}\n"));
+            text.extend([mark, bare.as_str(), "\n"]);
         }
     }
     text.push_str(COMMENTS);
