@@ -9,9 +9,9 @@ for part in "$@"; do
     # libFuzzer is C++.
     fuzz) packages="$packages g++" ;;
     # podman with what a container on a bare machine needs; umockdev plays USB devices; busybox is the test image;
-    # udev's own engine says what rules mean; wsdd is a neighbour of ONVIF cameras; faketime sets a clock back that is one program's.
+    # udev's own engine says what rules mean; wsdd is a neighbour of ONVIF cameras; faketime sets a clock back that is one program's; tmux is a terminal of any size.
     test)
-      packages="$packages podman runc faketime umockdev udev busybox-static iproute2 wsdd"
+      packages="$packages podman runc faketime umockdev udev busybox-static iproute2 tmux wsdd"
       python3 -c 'import ensurepip' 2>/dev/null || packages="$packages python3-venv"
       command -v node >/dev/null || packages="$packages nodejs"
       command -v npm >/dev/null || packages="$packages npm" ;;

@@ -6,4 +6,5 @@ mod hotplug;
 mod obstacles;
 mod podman;
 mod release;
+mod terminal;
 mod wire;

@@ -46,13 +46,13 @@ use release::SOON;
 use report::SlotReport;
 use trouble::{Refusals, Unwritable};
 
-/// Before anything is offered the kubelet's records are looked at, for so long at most.
+/// How long the first offer waits at most for the kubelet's records.
 const FIRST_LOOK: Duration = Duration::from_secs(10);
 
 /// How slots are offered and come back.
 #[derive(Debug, Clone, Copy)]
 pub struct SlotConfig {
-    /// A slot nobody was seen to have comes back after so long.
+    /// How long a slot stays claimed that no pod was seen to have.
     pub grace: Duration,
     /// Resources of single Instances at one time.
     pub instance_resources: usize,

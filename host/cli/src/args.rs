@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use clap::builder::{BoolishValueParser, RangedU64ValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap_complete::ArgValueCompleter;
 
 mod examples;
 mod property;
@@ -63,7 +64,8 @@ pub enum Command {
     #[command(after_long_help = examples::COMPLETIONS)]
     Completions {
         /// The shell
-        shell: clap_complete::Shell,
+        #[arg(value_parser = crate::manual::SHELLS)]
+        shell: String,
     },
     /// Write the manual pages
     #[command(hide = true)]
@@ -225,8 +227,17 @@ pub struct StatusArgs {
     /// What to show [default: an overview]
     pub view: Option<View>,
 
-    /// The Configuration, NAME or NAMESPACE/NAME; only with `configuration`
+    /// The Configuration, NAME or NAMESPACE/NAME; with `configuration` and `instances`
+    #[arg(add = ArgValueCompleter::new(crate::status::configuration_names))]
     pub name: Option<String>,
+
+    /// Show only devices that are unhealthy or missing; with `instances`
+    #[arg(long, env = "LEAFHOST_UNHEALTHY", value_parser = BoolishValueParser::new())]
+    pub unhealthy: bool,
+
+    /// Show what was skipped line by line, also where the reason is the same; with `configuration`
+    #[arg(long, env = "LEAFHOST_ALL", value_parser = BoolishValueParser::new())]
+    pub all: bool,
 
     /// Show every change until interrupted; waits for an agent to start
     #[arg(long, short, env = "LEAFHOST_WATCH", value_parser = BoolishValueParser::new())]
@@ -256,7 +267,7 @@ pub struct StatusArgs {
 pub enum View {
     /// Handlers and where they come from
     Handlers,
-    /// Instances with their CDI devices
+    /// Instances with their CDI devices; with NAME those of one Configuration
     Instances,
     /// Slots, and which pod has each through which resource
     Slots,

@@ -17,15 +17,19 @@ mod version;
 use std::process::ExitCode;
 
 use args::{Cli, Command};
-use clap::Parser as _;
+use clap::{CommandFactory as _, Parser as _};
+use clap_complete::CompleteEnv;
 
 fn main() -> ExitCode {
+    CompleteEnv::with_factory(Cli::command)
+        .var(manual::COMPLETE)
+        .complete();
     let result = match Cli::parse().command {
         Command::Agent(args) => agent::run(*args),
         Command::Status(args) => status::run(args),
         Command::Check(args) => check::run(args),
         Command::Handler(command) => handler::run(command),
-        Command::Completions { shell } => manual::completions(shell),
+        Command::Completions { shell } => manual::completions(&shell),
         Command::Man { dir } => manual::pages(dir.as_deref()),
     };
     match result {

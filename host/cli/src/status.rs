@@ -1,8 +1,14 @@
 //! `leafhost status`: requests the status from the running agent and shows it.
 
+use std::ffi::OsStr;
+use std::path::PathBuf;
+use std::time::Duration;
+
 use anyhow::{Context as _, Result};
+use clap_complete::CompletionCandidate;
 use jiff::Timestamp;
 use leafhost_agent::status::Status;
+use leafhost_core::instance::Instance;
 
 use crate::args::{Output, StatusArgs, View};
 use crate::failure::Usage;
@@ -23,11 +29,18 @@ mod watch;
 #[cfg(test)]
 mod tests;
 
+/// How long a completion waits for the agent.
+const COMPLETION: Duration = Duration::from_secs(1);
+
 /// What to show and how.
 #[derive(Debug, Clone)]
 struct Request {
     view: Option<View>,
     name: Option<String>,
+    /// Only devices that are not well.
+    unhealthy: bool,
+    /// What was skipped for one reason is a line each.
+    all: bool,
     output: Output,
     paint: Paint,
     /// Cut the overview to the terminal, and one JSON object a line.
@@ -39,18 +52,29 @@ pub fn run(args: StatusArgs) -> Result<()> {
     let StatusArgs {
         view,
         name,
+        unhealthy,
+        all,
         watch,
         output,
         agent,
         state_dir,
     } = args;
-    if name.is_some() && view != Some(View::Configuration) {
-        return Err(Usage("NAME can only follow `configuration`".to_owned()).into());
+    let misplaced = match view {
+        Some(View::Configuration) => unhealthy.then_some("--unhealthy needs `instances`"),
+        Some(View::Instances) => all.then_some("--all needs `configuration`"),
+        _ if name.is_some() => Some("NAME can only follow `configuration` or `instances`"),
+        _ if unhealthy => Some("--unhealthy needs `instances`"),
+        _ => all.then_some("--all needs `configuration`"),
+    };
+    if let Some(misplaced) = misplaced {
+        return Err(Usage(misplaced.to_owned()).into());
     }
     let search = client::Search::new(agent.as_deref(), state_dir.as_deref(), &User::current());
     let request = Request {
         view,
         name,
+        unhealthy,
+        all,
         output,
         paint: Paint::stdout(),
         live: watch,
@@ -69,6 +93,22 @@ pub fn run(args: StatusArgs) -> Result<()> {
         .context("the agent answered \"not changed\" to a request that does not ask for changes")?;
     let text = request.render(&answer.status, Timestamp::now())?;
     Ok(terminal::print(&text)?)
+}
+
+/// For completion scripts: the names of the agent's Configurations that begin so.
+pub fn configuration_names(begun: &OsStr) -> Vec<CompletionCandidate> {
+    let agent = std::env::var("LEAFHOST_AGENT").ok();
+    let state_dir = std::env::var_os("LEAFHOST_STATE_DIR").map(PathBuf::from);
+    let search = client::Search::new(agent.as_deref(), state_dir.as_deref(), &User::current());
+    let Ok(Some(answer)) = search.status_within(None, COMPLETION) else {
+        return Vec::new();
+    };
+    let views = answer.status.configurations.iter();
+    views
+        .map(|view| tables::qualified(&view.namespace, &view.name))
+        .filter(|name| begun.to_str().is_some_and(|begun| name.starts_with(begun)))
+        .map(CompletionCandidate::new)
+        .collect()
 }
 
 impl Request {
@@ -109,7 +149,7 @@ impl Request {
         Ok(match (self.view, &self.name) {
             (None, _) => serde_json::to_value(status)?,
             (Some(View::Handlers), _) => serde_json::to_value(&status.handlers)?,
-            (Some(View::Instances), _) => serde_json::to_value(&status.instances)?,
+            (Some(View::Instances), _) => serde_json::to_value(self.instances(status)?)?,
             (Some(View::Slots), _) => serde_json::to_value(slots::list(status))?,
             (Some(View::Resources), _) => serde_json::to_value(kubelet::resources(status))?,
             (Some(View::Configuration), None) => serde_json::to_value(&status.configurations)?,
@@ -119,12 +159,28 @@ impl Request {
         })
     }
 
+    /// The Instances that are asked for.
+    fn instances<'a>(&self, status: &'a Status) -> Result<Vec<&'a Instance>> {
+        let name = self.name.as_deref();
+        let view = name
+            .map(|name| configuration::find(status, name))
+            .transpose()?;
+        let instances = tables::of(status, view);
+        Ok(instances
+            .filter(|instance| !self.unhealthy || tables::is_troubled(instance, &status.node))
+            .collect())
+    }
+
     fn table(&self, status: &Status, now: Timestamp) -> Result<String> {
         let size = (self.live && terminal::is_terminal()).then(terminal::size);
         let lines = match (self.view, &self.name) {
             (None, _) => overview::lines(status, now, self.paint, size)?,
-            (Some(View::Handlers), _) => tables::handlers(status, now).lines(self.paint)?,
-            (Some(View::Instances), _) => tables::instances(status, None, now).lines(self.paint)?,
+            (Some(View::Handlers), _) => {
+                tables::handlers(&status.handlers, now).lines(self.paint)?
+            }
+            (Some(View::Instances), _) => {
+                tables::instances(status, &self.instances(status)?, now).lines(self.paint)?
+            }
             (Some(View::Slots), _) => slots::table(status).lines(self.paint)?,
             (Some(View::Resources), _) => kubelet::lines(status, self.paint)?,
             (Some(View::Configuration), None) => {
@@ -132,7 +188,7 @@ impl Request {
             }
             (Some(View::Configuration), Some(name)) => {
                 let view = configuration::find(status, name)?;
-                configuration::lines(status, view, now, self.paint)?
+                configuration::lines(status, view, now, self.all, self.paint)?
             }
         };
         let mut text = lines.join("\n");

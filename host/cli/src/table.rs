@@ -4,7 +4,7 @@ use std::io::Write;
 
 use tabwriter::TabWriter;
 
-use crate::terminal::{Paint, Tone};
+use crate::terminal::{Paint, Tone, cut};
 
 /// A cell.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -46,15 +46,20 @@ impl<T: Into<String>> From<T> for Cell {
 /// A table.
 #[derive(Debug, Clone)]
 pub struct Table {
-    headings: &'static [&'static str],
+    headings: Vec<&'static str>,
     rows: Vec<Vec<Cell>>,
 }
 
+/// The width at which the last column is still of use.
+const LAST_COLUMN: usize = 20;
+/// Between two columns.
+const PADDING: usize = 2;
+
 impl Table {
     /// An empty table with these headings.
-    pub fn new(headings: &'static [&'static str]) -> Self {
+    pub fn new(headings: &[&'static str]) -> Self {
         Self {
-            headings,
+            headings: headings.to_vec(),
             rows: Vec::new(),
         }
     }
@@ -69,9 +74,55 @@ impl Table {
         self.rows.is_empty()
     }
 
+    /// The table in at most `width` characters: cells before the last column are cut to a third of it, and of the
+    /// `optional` columns the first ones are left out, as many as that takes. The last column may still be cut.
+    #[must_use]
+    pub fn fitted(mut self, width: usize, optional: &[&str]) -> Self {
+        let last = self.headings.len().saturating_sub(1);
+        for row in &mut self.rows {
+            for cell in row.iter_mut().take(last) {
+                cell.text = cut(&cell.text, width / 3).into_owned();
+            }
+        }
+        for column in optional {
+            if self.width_with(LAST_COLUMN) <= width {
+                break;
+            }
+            let kept: Vec<bool> = self.headings.iter().map(|name| name != column).collect();
+            retain(&mut self.headings, &kept);
+            for row in &mut self.rows {
+                retain(row, &kept);
+            }
+        }
+        self
+    }
+
+    /// The width of the lines.
+    pub fn width(&self) -> usize {
+        self.width_with(usize::MAX)
+    }
+
+    /// The width with a last column that is cut to `last` characters.
+    fn width_with(&self, last: usize) -> usize {
+        let columns = self.headings.len();
+        let widths = self.headings.iter().enumerate().map(|(number, heading)| {
+            let cells = self.rows.iter().filter_map(|row| row.get(number));
+            let widest = cells.map(|cell| cell.text.chars().count()).max();
+            let width = widest.unwrap_or(0).max(heading.len());
+            if number + 1 == columns {
+                width.min(last)
+            } else {
+                width + PADDING
+            }
+        });
+        widths.sum()
+    }
+
     /// The lines, headings first, without line ends. Widths are those of all rows.
     pub fn lines(&self, paint: Paint) -> std::io::Result<Vec<String>> {
-        let mut writer = TabWriter::new(Vec::new()).padding(2).ansi(paint.is_on());
+        let mut writer = TabWriter::new(Vec::new())
+            .padding(PADDING)
+            .ansi(paint.is_on());
         let headings = self.headings.iter().map(|text| (Tone::Heading, *text));
         line(&mut writer, paint, headings)?;
         for row in &self.rows {
@@ -89,6 +140,12 @@ impl Table {
             .map(|line| line.trim_end().to_owned())
             .collect())
     }
+}
+
+/// Keeps the items whose place says so.
+fn retain<T>(items: &mut Vec<T>, kept: &[bool]) {
+    let mut kept = kept.iter();
+    items.retain(|_| kept.next().is_none_or(|kept| *kept));
 }
 
 fn line<'a>(
@@ -121,6 +178,20 @@ mod tests {
                 "b\\tc         broken  why",
             ]
         );
+    }
+
+    #[test]
+    fn a_narrow_table_leaves_out_columns_until_it_fits() {
+        let lines = |width| {
+            let fitted = sample().fitted(width, &["STATE", "NAME"]);
+            fitted.lines(Paint::PLAIN).unwrap()
+        };
+        assert_eq!(lines(80), sample().lines(Paint::PLAIN).unwrap());
+        assert_eq!(
+            lines(15),
+            ["NAME   NOTE", "a-lo…  -", "b\\tc   why"].map(str::to_owned)
+        );
+        assert_eq!(lines(6), ["NOTE", "-", "why"]);
     }
 
     #[test]

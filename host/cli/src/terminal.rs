@@ -83,6 +83,11 @@ pub fn is_terminal() -> bool {
     std::io::stdout().is_terminal()
 }
 
+/// Whether somebody may press keys.
+pub fn is_interactive() -> bool {
+    is_terminal() && std::io::stdin().is_terminal()
+}
+
 /// How much a terminal shows, in characters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Size {

@@ -18,7 +18,7 @@ use super::queue::{QUEUE, Request};
 use super::release::SOON;
 use super::submounts;
 
-/// PodResources is asked for so long while an allocation waits.
+/// Time limit for a request to PodResources while an allocation waits.
 const ASK: Duration = Duration::from_secs(2);
 
 impl SlotTask {

@@ -15,7 +15,7 @@ use super::report::SlotReport;
 
 /// Allocations that wait; the kubelet admits pods one after the other.
 pub(super) const QUEUE: usize = 64;
-/// An allocation is refused when it was not decided after so long: the kubelet itself waits without end.
+/// Time limit for a decision, after which the allocation is refused: the kubelet itself waits without end.
 const ALLOCATE: Duration = Duration::from_secs(8);
 
 /// A call that waits for its answer.

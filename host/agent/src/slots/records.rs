@@ -22,10 +22,10 @@ use super::model::unit::{Unit, resource_name};
 const SOCKET: &str = "device-plugins/kubelet.sock";
 /// The kubelet writes its checkpoint within this after a list was sent again.
 const REWRITE: Duration = Duration::from_secs(1);
-/// A checkpoint that alone names a device is believed for so long at first, and twice as long each time it says the same:
+/// How long a checkpoint is believed that alone names a device. This doubles each time it says the same, up to [`BELIEVED`]:
 /// an init container may run for hours, but a kubelet that has just started does not yet leave out pods that have ended.
 const BELIEVED_FIRST: Duration = Duration::from_secs(5);
-/// It is believed no longer than this.
+/// The longest it is believed.
 const BELIEVED: Duration = Duration::from_mins(1);
 
 /// Where it is seen who has which device.

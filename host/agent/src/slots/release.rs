@@ -17,10 +17,10 @@ use super::model::unit::{Unit, unit_of};
 
 /// After an event the records are looked at a little later: the events of one pod come together.
 pub(super) const SOON: Duration = Duration::from_millis(150);
-/// A look that told nothing is taken again after so long, then ever later up to [`EVERY`]: a kubelet that starts answers in a
-/// moment, and nothing is offered before.
+/// The first pause before records that could not be read are read again; the pauses grow up to [`EVERY`]. A kubelet that starts
+/// answers in a moment, and nothing is offered before.
 const RETRY: Duration = Duration::from_millis(10);
-/// While this node has slots, the records are looked at so often: PodResources tells nothing by itself.
+/// How often the records are read while this node has slots: PodResources sends no events.
 const EVERY: Duration = Duration::from_secs(10);
 
 impl SlotTask {

@@ -13,9 +13,9 @@ use super::SlotTask;
 use super::report::RefusalView;
 use crate::backoff;
 
-/// While nothing can be written, that is tried at least so often.
+/// The longest time between two attempts while nothing can be written.
 const LONGEST: Duration = Duration::from_secs(10);
-/// A refusal is shown for so long, or until the resource's next allocation.
+/// How long a refusal is shown, unless the resource is allocated before.
 const SHOWN: Duration = Duration::from_mins(10);
 
 /// The store takes no writes.

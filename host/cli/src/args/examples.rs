@@ -39,6 +39,7 @@ Examples:
   leafhost status --watch
   leafhost status instances -o json | jq -r '.[].spec.cdiName'
   leafhost status configuration cameras     last call, devices, what was skipped and why, the lines for podman and pods
+  leafhost status instances cameras --unhealthy
   leafhost status slots                     which pod has which device
 ";
 

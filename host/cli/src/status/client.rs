@@ -77,7 +77,8 @@ impl Search {
         self.status_within(after, ANSWER)
     }
 
-    fn status_within(&self, after: Option<&str>, timeout: Duration) -> Result<Option<Answer>> {
+    /// The same with this time limit for an answer.
+    pub fn status_within(&self, after: Option<&str>, timeout: Duration) -> Result<Option<Answer>> {
         let (dirs, and_default_address) = match self {
             Self::Address(address) => {
                 return fetch(&Endpoint::Address(address.clone()), after, timeout)

@@ -1,8 +1,12 @@
 //! Details of one Configuration: last call, problems, devices, explanations, and the lines for podman and for a pod.
 
+use std::collections::BTreeMap;
+
 use anyhow::{Result, bail};
 use jiff::Timestamp;
 use leafhost_agent::status::{ConfigurationView, SessionView, Status};
+use leafhost_core::instance::Instance;
+use leafhost_core::session::Explanation;
 
 use super::{kubelet, podman, tables};
 use crate::age::{age, bytes, length};
@@ -52,6 +56,7 @@ pub fn lines(
     status: &Status,
     view: &ConfigurationView,
     now: Timestamp,
+    all: bool,
     paint: Paint,
 ) -> std::io::Result<Vec<String>> {
     let mut out = Page {
@@ -90,7 +95,8 @@ pub fn lines(
     for session in &view.sessions {
         session_lines(&mut out, session, now)?;
     }
-    let instances = tables::instances(status, Some(view), now);
+    let instances: Vec<&Instance> = tables::of(status, Some(view)).collect();
+    let instances = tables::instances(status, &instances, now);
     if !instances.is_empty() {
         out.section("Instances");
         out.table(&instances)?;
@@ -99,7 +105,7 @@ pub fn lines(
     pod_lines(&mut out, status, view);
     // Last, since there may be a thousand.
     for session in &view.sessions {
-        skipped_lines(&mut out, session)?;
+        skipped_lines(&mut out, session, all)?;
     }
     Ok(out.lines)
 }
@@ -163,13 +169,13 @@ fn session_lines(out: &mut Page, session: &SessionView, now: Timestamp) -> std::
     Ok(())
 }
 
-fn skipped_lines(out: &mut Page, session: &SessionView) -> std::io::Result<()> {
+fn skipped_lines(out: &mut Page, session: &SessionView, all: bool) -> std::io::Result<()> {
     if session.skipped.is_empty() && session.skipped_dropped == 0 {
         return Ok(());
     }
     out.section(&format!("Skipped by {}", session.source));
     if !session.skipped.is_empty() {
-        out.table(&skipped(&session.skipped))?;
+        out.table(&skipped(&session.skipped, all))?;
     }
     if session.skipped_dropped > 0 {
         out.lines
@@ -178,14 +184,35 @@ fn skipped_lines(out: &mut Page, session: &SessionView) -> std::io::Result<()> {
     Ok(())
 }
 
-/// The explanations of what is not a device.
-pub fn skipped(explanations: &[leafhost_core::session::Explanation]) -> Table {
-    let mut table = Table::new(&["SKIPPED", "RULE", "WHY"]);
+/// The explanations of what is not a device. Unless `all` are wanted, those that differ only in the subject's name are one line.
+pub fn skipped(explanations: &[Explanation], all: bool) -> Table {
+    let mut groups: BTreeMap<(&str, String), Vec<&Explanation>> = BTreeMap::new();
     for explanation in explanations {
+        let Explanation {
+            subject, reason, ..
+        } = explanation;
+        let base = subject.rsplit('/').next().unwrap_or(subject);
+        let key = if all {
+            subject.clone()
+        } else {
+            reason.replace(subject, "").replace(base, "")
+        };
+        groups
+            .entry((&explanation.rule, key))
+            .or_default()
+            .push(explanation);
+    }
+    let mut table = Table::new(&["SKIPPED", "RULE", "WHY"]);
+    for group in groups.values() {
+        let Some(first) = group.first() else { continue };
+        let subject = match group.len() {
+            1 => first.subject.clone(),
+            number => format!("{} and {} more (--all)", first.subject, number - 1),
+        };
         table.row([
-            explanation.subject.as_str().into(),
-            explanation.rule.as_str().into(),
-            explanation.reason.as_str().into(),
+            subject.into(),
+            first.rule.as_str().into(),
+            first.reason.as_str().into(),
         ]);
     }
     table

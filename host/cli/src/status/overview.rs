@@ -2,80 +2,152 @@
 
 use jiff::Timestamp;
 use leafhost_agent::status::Status;
+use leafhost_core::instance::Instance;
 
 use super::{kubelet, podman, tables};
+use crate::table::Table;
 use crate::terminal::{Paint, Size, Tone, wrap};
 
-/// The fewest rows of the Instance table that are shown however low the terminal is.
-const FEWEST_ROWS: usize = 3;
+/// The fewest lines of the Instance table, however low the terminal is.
+const FEWEST_LINES: usize = 5;
 
-/// The overview as lines; where a size is given problems are wrapped and the Instance table is cut to fit into it.
+const NO_HANDLERS: &str = "No handlers: put a .wasm file into the handlers folder.";
+const NO_CONFIGURATIONS: &str =
+    "No Configurations: put a .yaml file into the configurations folder.";
+const NO_INSTANCES: &str = "No Instances.";
+
+/// The overview as lines. Where a size is given it is made to fit: what is wrong comes first, and what is left out is counted.
 pub fn lines(
     status: &Status,
     now: Timestamp,
     paint: Paint,
     size: Option<Size>,
 ) -> std::io::Result<Vec<String>> {
+    let Some(size) = size else {
+        return whole(status, now, paint);
+    };
     let mut lines = vec![head(status, paint)];
-    if let Some(line) = podman::hint(status) {
+    lines.extend(kubelet::hint(status).map(|line| paint.apply(Tone::Faint, &line)));
+    // A third for problems, and what is left is for tables.
+    let problems = problems(status, paint, size.width);
+    lines.extend(limited(problems, size.height / 3, "leafhost status", paint));
+
+    let configurations = tables::configurations(status, now);
+    let configurations = configurations.fitted(size.width, &["TOOK", "LAST-CALL", "HANDLER"]);
+    let configurations = table(&configurations, NO_CONFIGURATIONS, paint)?;
+    let handlers = handlers(status, now, paint, size.width)?;
+    let (mut first, rest): (Vec<_>, Vec<_>) = status
+        .instances
+        .iter()
+        .partition(|instance| tables::is_troubled(instance, &status.node));
+    first.extend(rest);
+    let instances = tables::narrow_instances(status, &first, now, size.width);
+    let instances = table(&instances, NO_INSTANCES, paint)?;
+
+    // Each table has an empty line before it, and one line is the cursor's.
+    let room = size.height.saturating_sub(lines.len() + handlers.len() + 4);
+    let configurations = limited(
+        configurations,
+        room.saturating_sub(instances.len()).max(room / 3),
+        "leafhost status configuration",
+        paint,
+    );
+    let room = room.saturating_sub(configurations.len()).max(FEWEST_LINES);
+    let instances = limited(instances, room, "leafhost status instances", paint);
+    for table in [configurations, instances, handlers] {
+        lines.push(String::new());
+        lines.extend(table);
+    }
+    Ok(lines)
+}
+
+/// Everything.
+fn whole(status: &Status, now: Timestamp, paint: Paint) -> std::io::Result<Vec<String>> {
+    let mut lines = vec![head(status, paint)];
+    for line in podman::hint(status)
+        .into_iter()
+        .chain(kubelet::hint(status))
+    {
         lines.push(paint.apply(Tone::Faint, &line));
     }
-    if let Some(line) = kubelet::hint(status) {
-        lines.push(paint.apply(Tone::Faint, &line));
+    lines.extend(problems(status, paint, usize::MAX));
+    let instances: Vec<&Instance> = status.instances.iter().collect();
+    for (content, nothing) in [
+        (tables::handlers(&status.handlers, now), NO_HANDLERS),
+        (tables::configurations(status, now), NO_CONFIGURATIONS),
+        (tables::instances(status, &instances, now), NO_INSTANCES),
+    ] {
+        lines.push(String::new());
+        lines.extend(table(&content, nothing, paint)?);
     }
-    let problems = status
+    Ok(lines)
+}
+
+fn problems(status: &Status, paint: Paint, width: usize) -> Vec<String> {
+    let messages = status
         .problems
         .iter()
         .map(|problem| problem.message.clone());
-    for problem in problems.chain(kubelet::problems(status)) {
+    let mut lines = Vec::new();
+    for problem in messages.chain(kubelet::problems(status)) {
         let problem = crate::terminal::escape(&problem);
-        let width = size.map_or(usize::MAX, |size| size.width.saturating_sub(2));
-        for (number, line) in wrap(&problem, width).iter().enumerate() {
+        for (number, line) in wrap(&problem, width.saturating_sub(2)).iter().enumerate() {
             let mark = if number == 0 { "!" } else { " " };
             lines.push(paint.apply(Tone::Warning, &format!("{mark} {line}")));
         }
     }
-    for (table, nothing) in [
-        (
-            tables::handlers(status, now),
-            "No handlers: put a .wasm file into the handlers folder.",
-        ),
-        (
-            tables::configurations(status, now),
-            "No Configurations: put a .yaml file into the configurations folder.",
-        ),
-    ] {
-        lines.push(String::new());
-        if table.is_empty() {
-            lines.push(paint.apply(Tone::Faint, nothing));
-        } else {
-            lines.extend(table.lines(paint)?);
+    lines
+}
+
+/// Those handlers about which there is something to say, and the others in a line.
+fn handlers(
+    status: &Status,
+    now: Timestamp,
+    paint: Paint,
+    width: usize,
+) -> std::io::Result<Vec<String>> {
+    let (noted, well): (Vec<_>, Vec<_>) = status
+        .handlers
+        .iter()
+        .partition(|handler| tables::has_note(handler));
+    if status.handlers.is_empty() {
+        return Ok(vec![paint.apply(Tone::Faint, NO_HANDLERS)]);
+    }
+    let mut lines = Vec::new();
+    if !noted.is_empty() {
+        let table = tables::handlers(noted, now);
+        let table = table.fitted(width, &["DIGEST", "VERSION", "SINCE", "SOURCE"]);
+        lines.extend(table.lines(paint)?);
+    }
+    for (state, tone) in [("Active", Tone::Good), ("Waiting", Tone::Faint)] {
+        let names = well.iter().filter(|handler| handler.status == state);
+        let names: Vec<&str> = names.map(|handler| handler.name.as_str()).collect();
+        if !names.is_empty() {
+            let state = paint.apply(tone, state);
+            let names = paint.apply(Tone::Plain, &names.join(", "));
+            lines.push(format!("{state}: {names}"));
         }
     }
-    lines.push(String::new());
-    let table = tables::instances(status, None, now);
-    if table.is_empty() {
-        lines.push(paint.apply(Tone::Faint, "No Instances."));
-        return Ok(lines);
-    }
-    let instances = table.lines(paint)?;
-    // One line is the heading, one stays free for the cursor.
-    let rows = instances.len().saturating_sub(1);
-    let room = size.map_or(usize::MAX, |size| {
-        size.height.saturating_sub(lines.len() + 2).max(FEWEST_ROWS)
-    });
-    if rows <= room {
-        lines.extend(instances);
-    } else {
-        let shown = room.saturating_sub(1);
-        lines.extend(instances.into_iter().take(shown + 1));
-        let rest = rows - shown;
-        lines.push(paint.apply(
-            Tone::Faint,
-            &format!("and {rest} more: leafhost status instances"),
-        ));
-    }
     Ok(lines)
+}
+
+/// The lines of a table, or what is said of an empty one.
+fn table(table: &Table, nothing: &str, paint: Paint) -> std::io::Result<Vec<String>> {
+    if table.is_empty() {
+        return Ok(vec![paint.apply(Tone::Faint, nothing)]);
+    }
+    table.lines(paint)
+}
+
+/// At most so many of the lines, the last of which says how many there are more and where.
+fn limited(mut lines: Vec<String>, most: usize, all: &str, paint: Paint) -> Vec<String> {
+    if lines.len() > most {
+        let shown = most.saturating_sub(1);
+        let more = format!("and {} more: {all}", lines.len() - shown);
+        lines.truncate(shown);
+        lines.push(paint.apply(Tone::Faint, &more));
+    }
+    lines
 }
 
 fn head(status: &Status, paint: Paint) -> String {

@@ -1,5 +1,7 @@
 //! The tables of `leafhost status`, made from the status document.
 
+use std::borrow::Cow;
+
 use jiff::Timestamp;
 use leafhost_agent::status::{ConfigurationView, HandlerView, SessionView, Status};
 use leafhost_core::device::Health;
@@ -15,11 +17,11 @@ use crate::terminal::Tone;
 const MAX_NOTE: usize = 300;
 
 /// A line a handler and source.
-pub fn handlers(status: &Status, now: Timestamp) -> Table {
+pub fn handlers<'a>(handlers: impl IntoIterator<Item = &'a HandlerView>, now: Timestamp) -> Table {
     let mut table = Table::new(&[
         "HANDLER", "SOURCE", "STATUS", "SINCE", "VERSION", "DIGEST", "DEVICES", "NOTE",
     ]);
-    for handler in &status.handlers {
+    for handler in handlers {
         table.row([
             handler.name.as_str().into(),
             handler.source.as_str().into(),
@@ -40,6 +42,14 @@ fn handler_tone(status: &str) -> Tone {
         "Waiting" => Tone::Plain,
         _ => Tone::Bad,
     }
+}
+
+/// Whether there is more to say of a handler than that it is Active or Waiting.
+pub fn has_note(handler: &HandlerView) -> bool {
+    !matches!(handler.status.as_str(), "Active" | "Waiting")
+        || !handler.missing_grants.is_empty()
+        || handler.last_error.is_some()
+        || !handler.warnings.is_empty()
 }
 
 fn handler_note(handler: &HandlerView) -> Cell {
@@ -171,11 +181,31 @@ fn beginning(what: &str, count: u64, first: &str) -> String {
     }
 }
 
-/// A line an Instance; `configuration` restricts them to one.
-pub fn instances(
+/// A line an Instance.
+pub fn instances(status: &Status, instances: &[&Instance], now: Timestamp) -> Table {
+    instances_with(status, instances, now, |id| id.into())
+}
+
+/// The same in at most `width` characters: ids by their base names, without the less important columns.
+pub fn narrow_instances(
     status: &Status,
-    configuration: Option<&ConfigurationView>,
+    instances: &[&Instance],
     now: Timestamp,
+    width: usize,
+) -> Table {
+    let table = instances_with(status, instances, now, |id| id.into());
+    if table.width() <= width {
+        return table;
+    }
+    let table = instances_with(status, instances, now, base_name);
+    table.fitted(width, &["SHARED", "CDI-DEVICE", "AGE"])
+}
+
+fn instances_with(
+    status: &Status,
+    instances: &[&Instance],
+    now: Timestamp,
+    shown_id: fn(&str) -> Cow<'_, str>,
 ) -> Table {
     let mut table = Table::new(&[
         "INSTANCE",
@@ -186,7 +216,7 @@ pub fn instances(
         "AGE",
         "ID",
     ]);
-    for instance in of(status, configuration) {
+    for instance in instances {
         let used = used_slots(instance);
         let slots = format!("{used}/{}", instance.spec.capacity);
         table.row([
@@ -201,7 +231,7 @@ pub fn instances(
             .into(),
             Cell::new(if used == 0 { Tone::Faint } else { Tone::Plain }, slots),
             age(instance.metadata.creation_timestamp.as_deref(), now).into(),
-            instance.device_id().unwrap_or_default().into(),
+            shown_id(instance.device_id().unwrap_or_default()).into(),
         ]);
     }
     table
@@ -247,9 +277,25 @@ fn health(instance: &Instance, node: &str, now: Timestamp) -> Cell {
     }
 }
 
+/// Whether the device is unhealthy or missing on this node.
+pub fn is_troubled(instance: &Instance, node: &str) -> bool {
+    let status = instance.status.nodes.get(node);
+    status.is_some_and(|status| {
+        status.missing_since.is_some() || matches!(status.health, Health::Unhealthy(_))
+    })
+}
+
 fn used_slots(instance: &Instance) -> usize {
     let usage = &instance.spec.device_usage;
     usage.values().filter(|holder| !holder.is_empty()).count()
+}
+
+/// The last part of an id that is a path, such as `…/ttyS0`.
+fn base_name(id: &str) -> Cow<'_, str> {
+    match id.rsplit_once('/') {
+        Some((_, base)) if id.starts_with('/') => format!("…/{base}").into(),
+        _ => id.into(),
+    }
 }
 
 /// The name, with its namespace unless that is `default`.

@@ -140,6 +140,8 @@ fn request(view: Option<View>, name: Option<&str>, output: Output) -> Request {
     Request {
         view,
         name: name.map(str::to_owned),
+        unhealthy: false,
+        all: false,
         output,
         paint: Paint::PLAIN,
         live: false,
@@ -222,19 +224,96 @@ fn a_long_problem_is_wrapped_on_a_terminal() {
 }
 
 #[test]
-fn a_low_terminal_cuts_the_instances_with_a_note() {
-    let status = mk_status();
-    let all = overview::lines(&status, now(), Paint::PLAIN, Some(mk_size(17))).unwrap();
-    assert_eq!(all.len(), 16);
-    let mut many = status.clone();
-    let one = status.instances[0].clone();
-    many.instances = std::iter::repeat_n(one, 50).collect();
-    let cut = overview::lines(&many, now(), Paint::PLAIN, Some(mk_size(24))).unwrap();
-    assert_eq!(cut.len(), 23);
+fn the_live_table_shows_what_is_wrong_first_and_leaves_out_what_does_not_fit() {
+    let mut status = mk_status();
+    let healthy = status.instances[0].clone();
+    let troubled = status.instances[1].clone();
+    let all = std::iter::repeat_n(healthy, 50).chain([troubled]);
+    status.instances = all.collect();
+    let lines = overview::lines(&status, now(), Paint::PLAIN, Some(mk_size(17))).unwrap();
     assert_eq!(
-        cut.last().unwrap(),
-        "and 41 more: leafhost status instances"
+        lines.join("\n"),
+        "\
+edge-1  leafhost 0.1.0 standalone, 2 handlers, 2 Configurations, 51 Instances
+! no udev: device events do not wake handlers
+
+CONFIGURATION  HANDLER  DEVICES  UNHEALTHY  RESULT  NOTE
+cams           cam      2        1          ok      left out: cam-2: node /dev/x is not granted
+lab/t          cam      0        0          -       its name is no CDI class (and 1 more)
+
+INSTANCE     CDI-DEVICE           HEALTH          SHARED  SLOTS  AGE  ID
+cams-a19705  akri.sh/cams=a19705  Unhealthy: hot  false   0/2    5m   cam-1
+cams-8120fe  akri.sh/cams=8120fe  Healthy         true    1/2    5m   cam-0
+cams-8120fe  akri.sh/cams=8120fe  Healthy         true    1/2    5m   cam-0
+and 48 more: leafhost status instances
+
+HANDLER  SOURCE    STATUS   SINCE  VERSION  DIGEST  DEVICES  NOTE
+-        new.wasm  Refused  -      -        -       0        needs the grant udev
+Active: cam"
     );
+    let wide = Some(Size {
+        width: 200,
+        height: 80,
+    });
+    let lines = overview::lines(&status, now(), Paint::PLAIN, wide).unwrap();
+    assert!(!lines.iter().any(|line| line.contains("more:")));
+    assert!(lines.iter().any(|line| line.contains("12s        38 ms")));
+}
+
+#[test]
+fn a_path_is_shown_by_its_base_name_where_the_whole_does_not_fit() {
+    let mut status = mk_status();
+    let id = format!("/devices/{}/tty/ttyS0", "x".repeat(60));
+    let spec = json!({"leafhost": {"id": id}});
+    let instance = serde_json::from_value(mk_instance("t", "d46b65", &spec)).unwrap();
+    status.instances = [instance].into();
+    let shown = |width| {
+        let size = Some(Size { width, height: 24 });
+        let lines = overview::lines(&status, now(), Paint::PLAIN, size);
+        lines.unwrap().join("\n")
+    };
+    assert!(shown(80).contains("  …/ttyS0\n"), "{}", shown(80));
+    assert!(shown(200).contains(&id), "{}", shown(200));
+}
+
+#[test]
+fn instances_are_filtered_by_configuration_and_health() {
+    let names = |name: Option<&str>, unhealthy| {
+        let mut request = request(Some(View::Instances), name, Output::Json);
+        request.unhealthy = unhealthy;
+        let text = request.render(&mk_status(), now())?;
+        let list: Vec<serde_json::Value> = serde_json::from_str(&text)?;
+        let name = |instance: &serde_json::Value| instance["metadata"]["name"].to_string();
+        anyhow::Ok(list.iter().map(name).collect::<Vec<_>>().join(" "))
+    };
+    let all = r#""cams-8120fe" "cams-a19705" "t-d46b65""#;
+    assert_eq!(names(None, false).unwrap(), all);
+    assert_eq!(names(None, true).unwrap(), r#""cams-a19705" "t-d46b65""#);
+    assert_eq!(names(Some("cams"), true).unwrap(), r#""cams-a19705""#);
+    assert!(names(Some("nope"), false).is_err());
+}
+
+#[test]
+fn what_was_skipped_for_the_same_reason_is_one_line() {
+    let explanation = |number: usize| Explanation {
+        subject: format!("/devices/virtual/tty/tty{number}"),
+        rule: "a".into(),
+        reason: format!("devpath is \"/devices/virtual/tty/tty{number}\""),
+    };
+    let mut explanations: Vec<Explanation> = (0..66).map(explanation).collect();
+    explanations.push(Explanation {
+        subject: "/devices/usb".into(),
+        rule: "a".into(),
+        reason: "subsystem is \"usb\"".into(),
+    });
+    let lines = |all| {
+        let table = configuration::skipped(&explanations, all);
+        table.lines(Paint::PLAIN).unwrap()
+    };
+    assert_eq!(lines(true).len(), 68);
+    let few = lines(false);
+    assert_eq!(few.len(), 3, "{few:?}");
+    assert!(few[1].starts_with("/devices/virtual/tty/tty0 and 65 more (--all)"));
 }
 
 #[test]

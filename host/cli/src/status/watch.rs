@@ -2,11 +2,13 @@
 //! at the end; into a pipe each version follows the one before.
 
 use std::borrow::Cow;
+use std::io::Read as _;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use leafhost_agent::status::Status;
+use nix::sys::termios::{self, LocalFlags, SetArg, Termios};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
@@ -49,8 +51,26 @@ async fn watch(search: Search, render: impl Fn(&Result<Status, String>) -> Frame
     tokio::select! {
         result = ask(Arc::new(search), sender) => result,
         result = show(receiver, render) => result,
+        () = quit() => Ok(()),
         _ = interrupt.recv() => Ok(()),
         _ = terminate.recv() => Ok(()),
+    }
+}
+
+/// Waits for the key `q`.
+async fn quit() {
+    let pressed = || {
+        std::io::stdin()
+            .bytes()
+            .map_while(Result::ok)
+            .any(|key| key == b'q')
+    };
+    let quits = terminal::is_interactive()
+        && tokio::task::spawn_blocking(pressed)
+            .await
+            .is_ok_and(|quits| quits);
+    if !quits {
+        std::future::pending::<()>().await;
     }
 }
 
@@ -123,19 +143,34 @@ impl View {
     }
 }
 
-/// The terminal's second screen, without cursor and line wrap; the first comes back when this is dropped.
-struct Screen;
+/// The terminal's second screen, without cursor and line wrap, and keys that are read at once; all comes back when this is
+/// dropped.
+struct Screen {
+    /// How the terminal read keys before.
+    keys: Option<Termios>,
+}
 
 impl Screen {
     fn enter() -> std::io::Result<Self> {
         terminal::print("\x1b[?1049h\x1b[?25l\x1b[?7l")?;
-        Ok(Self)
+        let keys = terminal::is_interactive().then(read_keys_at_once).flatten();
+        Ok(Self { keys })
     }
 
     #[allow(clippy::unused_self, reason = "only an entered screen may be drawn on")]
     fn draw(&self, text: &str) -> std::io::Result<()> {
         terminal::print(&drawing(text, terminal::size()))
     }
+}
+
+/// Without echo and without waiting for the end of a line.
+fn read_keys_at_once() -> Option<Termios> {
+    let before = termios::tcgetattr(std::io::stdin()).ok()?;
+    let mut now = before.clone();
+    now.local_flags
+        .remove(LocalFlags::ICANON | LocalFlags::ECHO);
+    termios::tcsetattr(std::io::stdin(), SetArg::TCSANOW, &now).ok()?;
+    Some(before)
 }
 
 /// Overwrites line by line to avoid flicker; says if the terminal is too small.
@@ -153,7 +188,7 @@ fn drawing(text: &str, size: Size) -> String {
         .map(|line| terminal::cut(line, size.width))
         .collect();
     if !fits {
-        let more = format!("… {} more lines: the terminal is too small", all - room);
+        let more = format!("… {} more lines; enlarge the terminal", all - room);
         lines.push(terminal::cut(&more, size.width).into_owned().into());
     }
     // A line is cleared before it is written: in the last column clearing would take the last character.
@@ -165,6 +200,9 @@ impl Drop for Screen {
     fn drop(&mut self) {
         // A terminal that has gone needs no putting back.
         drop(terminal::print("\x1b[?7h\x1b[?25h\x1b[?1049l"));
+        if let Some(keys) = &self.keys {
+            drop(termios::tcsetattr(std::io::stdin(), SetArg::TCSANOW, keys));
+        }
     }
 }
 

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use super::look::{Look, Pod};
 use super::view::Owners;
 
-/// So long after an allocation a look may still miss it: the kubelet records an answer after it has received it.
+/// How long the kubelet may take to record an answer after it has received it.
 pub const RECORD_WAIT: Duration = Duration::from_secs(5);
 
 /// A slot of this node.

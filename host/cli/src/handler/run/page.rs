@@ -32,7 +32,7 @@ pub fn text(document: &Document, explain: bool, paint: Paint) -> std::io::Result
         blocks.push(lines);
     }
     if explain && !document.skipped.is_empty() {
-        let mut lines = skipped(&document.skipped).lines(paint)?;
+        let mut lines = skipped(&document.skipped, true).lines(paint)?;
         if document.skipped_dropped > 0 {
             lines.push(format!("and {} more", document.skipped_dropped));
         }
