@@ -115,6 +115,7 @@ lint: setup-lint
 	cargo fmt --check
 	cargo fmt --check --manifest-path fuzz/Cargo.toml
 	cargo clippy --locked --workspace --all-targets -- -D warnings
+	cargo clippy --locked --workspace --test guests --test system --test peers --test cluster -- -D warnings
 	cargo clippy --locked --workspace --features leafhost-wasm/fuzzing -- -D warnings
 	cargo clippy --locked -p leafhost-peers --all-features -- -D warnings
 	cargo clippy --locked --target wasm32-wasip2 $(HANDLERS:%=-p handler-%) -- -D warnings

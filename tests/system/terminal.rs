@@ -61,16 +61,17 @@ fn agent() -> Result<Home> {
             &fs::read_to_string(sample.path())?,
         )?;
     }
-    home.write("configurations/many.yaml", &many(0))?;
+    home.write("configurations/many.yaml", many(0))?;
     home.start(&[])?;
     home.until("more than forty devices are there", |status| {
         status["instances"]
             .as_array()
             .is_some_and(|all| all.len() > 40)
     })?;
-    home.write("configurations/many.yaml", &many(1))?;
-    home.until("one is missing", |status| {
-        status.to_string().contains("missingSince")
+    home.write("configurations/many.yaml", many(1))?;
+    home.until("one is missing, and every handler is in use", |status| {
+        let active = status.to_string().matches(r#""status":"Active""#).count();
+        active == 3 && status.to_string().contains("missingSince")
     })?;
     Ok(home)
 }

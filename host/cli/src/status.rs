@@ -184,7 +184,7 @@ impl Request {
             (Some(View::Slots), _) => slots::table(status).lines(self.paint)?,
             (Some(View::Resources), _) => kubelet::lines(status, self.paint)?,
             (Some(View::Configuration), None) => {
-                tables::configurations(status, now).lines(self.paint)?
+                tables::configurations(&status.configurations, now).lines(self.paint)?
             }
             (Some(View::Configuration), Some(name)) => {
                 let view = configuration::find(status, name)?;

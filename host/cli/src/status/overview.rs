@@ -32,7 +32,12 @@ pub fn lines(
     let problems = problems(status, paint, size.width);
     lines.extend(limited(problems, size.height / 3, "leafhost status", paint));
 
-    let configurations = tables::configurations(status, now);
+    let (mut first, rest): (Vec<_>, Vec<_>) = status
+        .configurations
+        .iter()
+        .partition(|configuration| tables::has_trouble(configuration));
+    first.extend(rest);
+    let configurations = tables::configurations(first, now);
     let configurations = configurations.fitted(size.width, &["TOOK", "LAST-CALL", "HANDLER"]);
     let configurations = table(&configurations, NO_CONFIGURATIONS, paint)?;
     let handlers = handlers(status, now, paint, size.width)?;
@@ -48,7 +53,7 @@ pub fn lines(
     let room = size.height.saturating_sub(lines.len() + handlers.len() + 4);
     let configurations = limited(
         configurations,
-        room.saturating_sub(instances.len()).max(room / 3),
+        room.saturating_sub(instances.len()).max(room / 2),
         "leafhost status configuration",
         paint,
     );
@@ -74,7 +79,10 @@ fn whole(status: &Status, now: Timestamp, paint: Paint) -> std::io::Result<Vec<S
     let instances: Vec<&Instance> = status.instances.iter().collect();
     for (content, nothing) in [
         (tables::handlers(&status.handlers, now), NO_HANDLERS),
-        (tables::configurations(status, now), NO_CONFIGURATIONS),
+        (
+            tables::configurations(&status.configurations, now),
+            NO_CONFIGURATIONS,
+        ),
         (tables::instances(status, &instances, now), NO_INSTANCES),
     ] {
         lines.push(String::new());

@@ -76,7 +76,10 @@ fn first_of(tone: Tone, texts: &[String]) -> Cell {
 }
 
 /// A line a Configuration.
-pub fn configurations(status: &Status, now: Timestamp) -> Table {
+pub fn configurations<'a>(
+    configurations: impl IntoIterator<Item = &'a ConfigurationView>,
+    now: Timestamp,
+) -> Table {
     let mut table = Table::new(&[
         "CONFIGURATION",
         "HANDLER",
@@ -87,7 +90,7 @@ pub fn configurations(status: &Status, now: Timestamp) -> Table {
         "RESULT",
         "NOTE",
     ]);
-    for configuration in &status.configurations {
+    for configuration in configurations {
         let session = worst(configuration);
         let unhealthy = match configuration.unhealthy {
             0 => Cell::count(0),
@@ -112,6 +115,14 @@ pub fn configurations(status: &Status, now: Timestamp) -> Table {
         ]);
     }
     table
+}
+
+/// Whether something is wrong with the Configuration, its handler or its devices.
+pub fn has_trouble(configuration: &ConfigurationView) -> bool {
+    configuration.unhealthy > 0
+        || !configuration.problems.is_empty()
+        || !configuration.invalid_details.is_empty()
+        || worst(configuration).is_some_and(|session| session.error.is_some())
 }
 
 /// The session in the worst state.

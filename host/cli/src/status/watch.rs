@@ -201,7 +201,7 @@ impl Drop for Screen {
         // A terminal that has gone needs no putting back.
         drop(terminal::print("\x1b[?7h\x1b[?25h\x1b[?1049l"));
         if let Some(keys) = &self.keys {
-            drop(termios::tcsetattr(std::io::stdin(), SetArg::TCSANOW, keys));
+            let _ = termios::tcsetattr(std::io::stdin(), SetArg::TCSANOW, keys);
         }
     }
 }
