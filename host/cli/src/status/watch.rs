@@ -60,10 +60,8 @@ async fn watch(search: Search, render: impl Fn(&Result<Status, String>) -> Frame
 /// Waits for the key `q`.
 async fn quit() {
     let pressed = || {
-        std::io::stdin()
-            .bytes()
-            .map_while(Result::ok)
-            .any(|key| key == b'q')
+        let mut keys = std::io::stdin().lock().bytes().map_while(Result::ok);
+        keys.any(|key| key == b'q')
     };
     let quits = terminal::is_interactive()
         && tokio::task::spawn_blocking(pressed)
