@@ -1,13 +1,14 @@
 //! The commands of operators and handler authors.
 
 use std::fs;
+use std::process::Command;
 
 use anyhow::{Context, Result};
 use leafhost_tests::agent::Home;
 use leafhost_tests::program::{self, Ended, source_tree};
 use serde_json::Value;
 
-use crate::instances::DEBUG_ECHO;
+use crate::instances::{DEBUG_ECHO, home_with_echo};
 
 fn leafhost(arguments: &[&str]) -> Result<Ended> {
     program::run(program::leafhost()?, arguments)
@@ -184,5 +185,32 @@ fn the_samples_pass_the_check() -> Result<()> {
         )?;
     }
     leafhost(&["check", home.path().to_str().unwrap_or_default()])?.good()?;
+    Ok(())
+}
+
+#[test]
+fn the_camera_of_the_readme_passes_the_check() -> Result<()> {
+    let home = Home::new()?;
+    home.add_handler("onvif")?;
+    let readme = fs::read_to_string(source_tree().join("README.md"))?;
+    let (_, rest) = readme.split_once("```yaml\n").context("no YAML")?;
+    let (camera, _) = rest.split_once("```").context("no end")?;
+    assert!(camera.contains("name: onvif"), "{camera}");
+    home.write("configurations/cameras.yaml", camera)?;
+    leafhost(&["check", home.path().to_str().unwrap_or_default()])?.good()?;
+    Ok(())
+}
+
+#[test]
+fn a_completion_script_is_told_the_configurations_of_the_agent() -> Result<()> {
+    let mut home = home_with_echo()?;
+    home.start(&[])?;
+    home.instances(2)?;
+    let mut ask = Command::new(program::leafhost()?);
+    ask.env("LEAFHOST_STATE_DIR", home.path().join("state"))
+        .env("LEAFHOST_COMPLETE", "fish")
+        .args(["--", "leafhost", "status", "instances", "ec"]);
+    let names = program::finish(ask)?.good()?;
+    assert!(names.lines().any(|line| line == "echo"), "{names}");
     Ok(())
 }
