@@ -119,7 +119,7 @@ lint: setup-lint
 	cargo clippy --locked --workspace --features leafhost-wasm/fuzzing -- -D warnings
 	cargo clippy --locked -p leafhost-peers --all-features -- -D warnings
 	cargo clippy --locked --target wasm32-wasip2 $(HANDLERS:%=-p handler-%) -- -D warnings
-	cargo package --locked --allow-dirty --quiet -p leafhost-sdk
+	cargo package --locked --allow-dirty --quiet -p leafhost-sdk-macros -p leafhost-sdk
 	PATH="$(TOOLS)/bin:$$PATH" cargo deny --log-level error check bans licenses sources
 
 doc: setup

@@ -9,11 +9,14 @@ install -Dm755 -t "$folder/bin" "$programs/leafhost"
 install -Dm755 -t "$folder/libexec/leafhost" "$programs/leafhost-compile"
 install -Dm644 -t "$folder/share/leafhost/handlers" "$handlers"/*.wasm "$handlers"/*.grants.yaml
 
-# What cargo packages: the manifest of the SDK alone, without the workspace.
+# What cargo packages: the manifests of the SDK alone, without the workspace.
+sdk=$folder/share/leafhost/sdk
 rm -f "$target"/package/leafhost-sdk-*.crate
-cargo package --quiet --locked --offline --allow-dirty --no-verify --exclude-lockfile -p leafhost-sdk
-mkdir -p "$folder/share/leafhost/sdk"
-tar -xzf "$target"/package/leafhost-sdk-*.crate --strip-components=1 --no-same-owner -C "$folder/share/leafhost/sdk"
+cargo package --quiet --locked --offline --allow-dirty --no-verify --exclude-lockfile -p leafhost-sdk-macros -p leafhost-sdk
+mkdir -p "$sdk/macros"
+tar -xzf "$target"/package/leafhost-sdk-[0-9]*.crate --strip-components=1 --no-same-owner -C "$sdk"
+tar -xzf "$target"/package/leafhost-sdk-macros-*.crate --strip-components=1 --no-same-owner -C "$sdk/macros"
+sed -i '/^\[dependencies.leafhost-sdk-macros\]/a path = "macros"' "$sdk/Cargo.toml"
 
 share=$folder/share
 mkdir -p "$share/bash-completion/completions" "$share/zsh/site-functions" "$share/fish/vendor_completions.d" "$share/man/man1"

@@ -1,20 +1,40 @@
-//! Reads `discoveryDetails`, and says which field is wrong if they cannot be read.
+//! Reads `discoveryDetails`, and says which fields are wrong, missing or unknown.
+
+mod unknown;
 
 use serde::de::DeserializeOwned;
 
+use self::unknown::{Unknown, join};
 use crate::Problem;
 
-/// Reads details from YAML; no text at all is `{}`.
-pub(crate) fn parse<D: DeserializeOwned>(text: &str) -> Result<D, Problem> {
+/// The most unknown fields that are reported.
+const MAX_UNKNOWN: usize = 20;
+
+/// Reads details from YAML; no text at all is `{}`. A field that the type does not know is a problem: a filter that is
+/// misspelt must not let everything through.
+pub(crate) fn parse<D: DeserializeOwned>(text: &str) -> Result<D, Vec<Problem>> {
     let text = if text.trim().is_empty() { "{}" } else { text };
     let mut track = serde_path_to_error::Track::new();
+    let mut unknown = Vec::new();
     let yaml = serde_yaml_ng::Deserializer::from_str(text);
-    D::deserialize(serde_path_to_error::Deserializer::new(yaml, &mut track))
-        .map_err(|error| problem(&track.path().to_string(), &error.to_string()))
+    let tracked = serde_path_to_error::Deserializer::new(yaml, &mut track);
+    let read = serde_ignored::deserialize(tracked, |path| {
+        if unknown.len() < MAX_UNKNOWN {
+            unknown.extend(Unknown::find::<D>(&path));
+        }
+    });
+    let failed = |error: serde_yaml_ng::Error| {
+        problem(&track.path().to_string(), &error.to_string(), &mut unknown)
+    };
+    let mut problems: Vec<Problem> = Vec::new();
+    let read: Option<D> = read.map_err(|error| problems.push(failed(error))).ok();
+    problems.extend(unknown.iter().map(Unknown::problem));
+    read.filter(|_| problems.is_empty()).ok_or(problems)
 }
 
-/// The YAML reader puts its own path before the message, and names a missing field only in the message.
-fn problem(path: &str, message: &str) -> Problem {
+/// The YAML reader puts its own path before the message, and names a missing field only in the message. An unknown field
+/// that may be the missing one is told with it, and leaves the list.
+fn problem(path: &str, message: &str, unknown: &mut Vec<Unknown>) -> Problem {
     let path = if path == "." { "" } else { path };
     let message = message
         .strip_prefix(path)
@@ -23,9 +43,29 @@ fn problem(path: &str, message: &str) -> Problem {
     let missing = message
         .strip_prefix("missing field `")
         .and_then(|rest| rest.split_once('`'));
-    match missing {
-        Some((field, _)) if path.is_empty() => Problem::new(field, "is missing"),
-        Some((field, _)) => Problem::new(format!("{path}.{field}"), "is missing"),
+    if let Some((field, _)) = missing {
+        let path = join(path, field);
+        let meant = |other: &Unknown| other.meant == Some(field) && other.sibling(field) == path;
+        return match unknown.iter().position(meant) {
+            Some(place) => {
+                let name = unknown.remove(place).name;
+                Problem::new(
+                    path,
+                    format!("is missing; {name} is unknown, did you mean {field}?"),
+                )
+            }
+            None => Problem::new(path, "is missing"),
+        };
+    }
+    let variant = message
+        .strip_prefix("unknown variant `")
+        .and_then(|rest| rest.split_once("`, expected "));
+    match variant {
+        Some((word, rest)) => {
+            let expected = rest.split(" at line ").next().unwrap_or(rest);
+            let expected = expected.replace('`', "");
+            Problem::new(path, format!("is {word:?}, must be {expected}"))
+        }
         None => Problem::new(path, message),
     }
 }
@@ -40,6 +80,16 @@ mod tests {
         udev_rules: Vec<String>,
         #[serde(default)]
         filter: Option<Filter>,
+        #[serde(default)]
+        list: Vec<Named>,
+        #[serde(default)]
+        map: std::collections::BTreeMap<String, Named>,
+    }
+
+    #[derive(Debug, PartialEq, serde::Deserialize)]
+    struct Named {
+        #[serde(default)]
+        name: String,
     }
 
     #[derive(Debug, PartialEq, serde::Deserialize)]
@@ -67,6 +117,11 @@ mod tests {
             ("udevRules: a", "udevRules", "expected a sequence"),
             ("other: 1", "udevRules", "is missing"),
             (
+                "udevRule: []",
+                "udevRules",
+                "is missing; udevRule is unknown, did you mean udevRules?",
+            ),
+            (
                 "udevRules: []\nfilter: {items: []}",
                 "filter.action",
                 "is missing",
@@ -79,13 +134,13 @@ mod tests {
             (
                 "udevRules: []\nfilter: {action: Inclde, items: []}",
                 "filter.action",
-                "`Include` or `Exclude`",
+                "is \"Inclde\", must be Include or Exclude",
             ),
             ("udevRules: [a", "udevRules", "line 2 column 1"),
             ("- a", "", "expected struct"),
             ("", "udevRules", "is missing"),
         ] {
-            let problem = parse::<Details>(text).unwrap_err();
+            let problem = parse::<Details>(text).unwrap_err().remove(0);
             assert_eq!(problem.path, path, "{text}: {}", problem.message);
             assert!(
                 problem.message.contains(words),
@@ -101,15 +156,52 @@ mod tests {
     }
 
     #[test]
-    fn unknown_keys_are_ignored() {
-        let details = parse::<Details>("udevRules: ['KERNEL==\"video*\"']\nlater: {a: 1}");
+    fn every_unknown_field_is_a_problem() {
+        let shown = |text: &str| -> Vec<String> {
+            let problems = parse::<Details>(text).unwrap_err();
+            problems.iter().map(ToString::to_string).collect()
+        };
         assert_eq!(
-            details,
-            Ok(Details {
-                udev_rules: vec!["KERNEL==\"video*\"".into()],
-                filter: None
-            })
+            shown(
+                "udevRules: []\nlater: {a: 1}\nfilter: {items: [], action: Include, Item: 1}\nmap: {x: {nme: a}}"
+            ),
+            [
+                "later: unknown field later; known: udevRules, filter, list, map",
+                "filter.Item: unknown field Item; did you mean items?",
+                "map.x.nme: unknown field nme; did you mean name?",
+            ]
         );
+        assert_eq!(
+            shown("list: [{name: a}, {nam: b, size: 2}]\nudevrules: []"),
+            [
+                "udevRules: is missing; udevrules is unknown, did you mean udevRules?",
+                "list[1].nam: unknown field nam; did you mean name?",
+                "list[1].size: unknown field size; known: name",
+            ]
+        );
+        let many: String = (0..50).map(|key| format!("k{key}: 1\n")).collect();
+        assert_eq!(shown(&format!("{many}udevRules: []")).len(), MAX_UNKNOWN);
+    }
+
+    #[test]
+    fn a_field_whose_value_the_type_discards_is_known() {
+        #[derive(Debug, serde::Deserialize)]
+        struct Discards {
+            #[serde(rename = "comment")]
+            _comment: serde::de::IgnoredAny,
+        }
+        assert!(parse::<Discards>("comment: {a: 1}").is_ok());
+    }
+
+    #[test]
+    fn a_type_may_take_any_field() {
+        #[derive(Debug, serde::Deserialize)]
+        struct Open {
+            count: u8,
+            #[serde(flatten)]
+            _rest: serde::de::IgnoredAny,
+        }
+        assert_eq!(parse::<Open>("{count: 1, later: {a: 1}}").unwrap().count, 1);
     }
 
     #[test]

@@ -9,6 +9,10 @@ use crate::host::Imports;
 use crate::{Discovery, Error, Handler, Host, Problem, Request, Result, details};
 
 /// A handler that [`register!`](crate::register) made a component of.
+#[diagnostic::on_unimplemented(
+    message = "the handler `{Self}` is not registered",
+    note = "register! forgotten? write `leafhost_sdk::register!({Self});` at the top of the crate"
+)]
 pub trait Registered: Handler {
     /// The version of the handler's crate.
     const VERSION: &'static str;
@@ -30,7 +34,7 @@ pub(crate) fn describe<H: Registered>() -> wit::Description {
 }
 
 pub(crate) fn parse<H: Handler>(text: &str) -> Result<H::Details, Vec<Problem>> {
-    let details = details::parse(text).map_err(|problem| vec![problem])?;
+    let details = details::parse(text)?;
     let problems = H::validate(&details);
     if problems.is_empty() {
         Ok(details)

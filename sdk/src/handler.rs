@@ -9,8 +9,12 @@ use crate::{Discovery, Host, Problem, Request, Result};
 ///
 /// Make it a component with [`register!`](crate::register), and test it natively with [`testing`](crate::testing).
 pub trait Handler {
-    /// The Configuration's `discoveryDetails`, read as YAML. Keys the type does not know are ignored, as in Akri,
-    /// unless it says `#[serde(deny_unknown_fields)]`. No details at all are read as `{}`.
+    /// The Configuration's `discoveryDetails`, read as YAML: a type with [`#[details]`](macro@crate::details). No details
+    /// at all are read as `{}`.
+    ///
+    /// A field that the type does not know, at any depth, is a problem, so that nothing misspelt passes silently. A type
+    /// that takes any field says so: `#[serde(flatten)] rest: serde::de::IgnoredAny`. What is below
+    /// such a field, and below untagged and internally tagged enums, is not checked.
     type Details: serde::de::DeserializeOwned;
 
     /// Who this is. Called once when the bytes are loaded; only logging works then.

@@ -43,8 +43,30 @@ pub use discovery::Discovery;
 pub use error::{Error, Result};
 pub use handler::{Description, Handler};
 pub use host::Host;
+/// Makes a type one that `discoveryDetails` are read into. Put it on the [`Details`](Handler::Details) and on the types of
+/// their fields.
+///
+/// It derives [`Deserialize`], without a dependency on `serde`. The fields of a struct are in camelCase, the variants of an
+/// enum as they are written. `#[serde(…)]` on fields and types says what is special:
+///
+/// ```
+/// #[leafhost_sdk::details]
+/// struct Details {
+///     ip_addresses: Vec<String>, // ipAddresses
+///     #[serde(default)]
+///     action: Action,
+/// }
+///
+/// #[leafhost_sdk::details]
+/// #[derive(Default)]
+/// enum Action {
+///     #[default]
+///     Include,
+///     Exclude,
+/// }
+/// ```
+pub use leafhost_sdk_macros::details;
 pub use request::Request;
-/// The crate `serde`, so that a handler needs no dependency but this one: put `#[serde(crate = "leafhost_sdk::serde")]` on
-/// your `Details`.
+/// The crate `serde`, for types that implement its traits by hand.
 pub use serde;
 pub use serde::Deserialize;

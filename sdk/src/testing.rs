@@ -3,13 +3,12 @@
 //!
 //! ```
 //! use leafhost_sdk::testing::{Call, FakeHost, UdevDevice};
-//! use leafhost_sdk::{Description, Deserialize, Device, Discovery, Handler, Host, Request, Result, register, udev};
+//! use leafhost_sdk::{Description, Device, Discovery, Handler, Host, Request, Result, register, udev};
 //!
 //! struct Cameras;
 //! register!(Cameras);
 //!
-//! #[derive(Deserialize)]
-//! #[serde(crate = "leafhost_sdk::serde")]
+//! #[leafhost_sdk::details]
 //! struct Details {
 //!     driver: String,
 //! }

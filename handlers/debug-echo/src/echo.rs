@@ -1,13 +1,12 @@
 //! The `discoveryDetails` and the devices they list.
 
-use leafhost_sdk::{Deserialize, Device, Health, Host, Problem};
+use leafhost_sdk::{Device, Health, Host, Problem};
 
 /// The environment variable that tells a workload which device it has, as in Akri.
 const PROPERTY: &str = "DEBUG_ECHO_DESCRIPTION";
 
 /// `discoveryDetails`: Akri's, and whether the devices are visible from many nodes.
-#[derive(Deserialize)]
-#[serde(crate = "leafhost_sdk::serde")]
+#[leafhost_sdk::details]
 pub struct Details {
     descriptions: Vec<String>,
     #[serde(default = "shared")]
@@ -98,6 +97,7 @@ mod tests {
             ("descriptions: [a, '']", "descriptions[1]"),
             ("descriptions: [\"a\\nb\"]", "descriptions[0]"),
             ("{descriptions: [], shared: perhaps}", "shared"),
+            ("{descriptions: [], share: true}", "share"),
         ] {
             let problems = validate::<DebugEcho>(details);
             assert_eq!(problems.len(), 1, "{details}");

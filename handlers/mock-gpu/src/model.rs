@@ -14,8 +14,9 @@ const MAX_COUNT: u32 = 4_096;
 const MAX_TEXT: usize = 64;
 
 /// `discoveryDetails`. All of it may be left out.
-#[derive(Debug, Deserialize)]
-#[serde(crate = "leafhost_sdk::serde", rename_all = "camelCase", default)]
+#[leafhost_sdk::details]
+#[derive(Debug)]
+#[serde(default)]
 pub struct Details {
     /// How many GPUs the node has.
     pub count: u32,
@@ -77,8 +78,7 @@ impl<'de> Visitor<'de> for UnhealthyVisitor {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Unhealthy, A::Error> {
-        #[derive(Deserialize)]
-        #[serde(crate = "leafhost_sdk::serde")]
+        #[leafhost_sdk::details]
         struct Entry {
             index: u32,
             #[serde(default = "unhealthy_for_no_reason")]
@@ -164,6 +164,7 @@ mod tests {
             ("unhealthy: [0, fan]", "unhealthy[1]"),
             ("unhealthy: [4294967296]", "unhealthy[0]"),
             ("unhealthy: [{index: 9}]", "unhealthy[0]"),
+            ("unhealthy: [{index: 1, why: hot}]", "unhealthy[0].why"),
             ("unhealthy: [{reason: hot}]", "unhealthy[0].index"),
             (
                 "unhealthy: [{index: 1, reason: [hot]}]",

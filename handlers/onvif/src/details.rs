@@ -3,15 +3,15 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
+use leafhost_sdk::Problem;
 use leafhost_sdk::net::Address;
-use leafhost_sdk::{Deserialize, Problem};
 
 /// The longest `discoveryTimeoutSeconds`: the call also needs time to ask the cameras.
 const MAX_TIMEOUT_SECONDS: i64 = 10;
 
 /// The details.
-#[derive(Debug, Clone, Deserialize)]
-#[serde(crate = "leafhost_sdk::serde", rename_all = "camelCase")]
+#[leafhost_sdk::details]
+#[derive(Debug, Clone)]
 pub struct Details {
     /// Addresses of cameras.
     pub ip_addresses: Option<FilterList>,
@@ -33,8 +33,8 @@ pub struct Details {
 }
 
 /// What is kept and what is left out.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-#[serde(crate = "leafhost_sdk::serde")]
+#[leafhost_sdk::details]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FilterList {
     /// Whether the items are the ones to keep.
     #[serde(default)]
@@ -44,8 +44,8 @@ pub struct FilterList {
 }
 
 /// What happens to what matches.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
-#[serde(crate = "leafhost_sdk::serde")]
+#[leafhost_sdk::details]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Action {
     /// Only that is kept.
     #[default]
@@ -55,8 +55,9 @@ pub enum Action {
 }
 
 /// Which of a camera's addresses become devices.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
-#[serde(crate = "leafhost_sdk::serde", rename_all = "lowercase")]
+#[leafhost_sdk::details]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
 pub enum XAddrs {
     /// The first one that other machines can use.
     #[default]
@@ -66,8 +67,9 @@ pub enum XAddrs {
 }
 
 /// What a device is named by.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
-#[serde(crate = "leafhost_sdk::serde", rename_all = "kebab-case")]
+#[leafhost_sdk::details]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[serde(rename_all = "kebab-case")]
 pub enum Identity {
     /// The camera's address and endpoint reference, as in Akri: another address makes another device.
     #[default]
@@ -160,7 +162,6 @@ mod tests {
             "leafhost.dev/xaddrs: all",
             "leafhost.dev/identity: endpoint-reference",
             "leafhost.dev/xaddrs: all\nleafhost.dev/identity: url",
-            "later: {a: 1}",
         ] {
             assert_eq!(validate::<Onvif>(text), [], "{text}");
         }
@@ -170,6 +171,16 @@ mod tests {
     fn the_invalid_field_is_reported() {
         for (text, path, words) in [
             (
+                "ipAddress: {action: Exclude, items: [192.168.7.9]}",
+                "ipAddress",
+                "unknown field ipAddress; did you mean ipAddresses?",
+            ),
+            (
+                "scopes: {acton: Exclude, items: []}",
+                "scopes.acton",
+                "unknown field acton; did you mean action?",
+            ),
+            (
                 "ipAddresses: {action: Include}",
                 "ipAddresses.items",
                 "is missing",
@@ -177,7 +188,7 @@ mod tests {
             (
                 "scopes: {action: include, items: []}",
                 "scopes.action",
-                "`Include` or `Exclude`",
+                "is \"include\", must be Include or Exclude",
             ),
             (
                 "uuids: {items: [[a]]}",
@@ -202,12 +213,12 @@ mod tests {
             (
                 "leafhost.dev/xaddrs: some",
                 "leafhost.dev/xaddrs",
-                "`first` or `all`",
+                "must be first or all",
             ),
             (
                 "leafhost.dev/identity: mac",
                 "leafhost.dev/identity",
-                "`url` or `endpoint-reference`",
+                "must be url or endpoint-reference",
             ),
             (
                 "leafhost.dev/identity: endpoint-reference\nleafhost.dev/xaddrs: all",

@@ -1,6 +1,6 @@
 //! Akri's `discoveryDetails` for OPC UA and our additions.
 
-use leafhost_sdk::{Deserialize, Problem};
+use leafhost_sdk::Problem;
 
 use crate::text::quoted;
 use crate::url::Url;
@@ -11,8 +11,8 @@ const MAX_URLS: usize = 64;
 const MAX_NAMES: usize = 1_000;
 
 /// `discoveryDetails`.
-#[derive(Debug, Deserialize)]
-#[serde(crate = "leafhost_sdk::serde", rename_all = "camelCase")]
+#[leafhost_sdk::details]
+#[derive(Debug)]
 pub struct Details {
     /// How servers are found.
     pub opcua_discovery_method: Method,
@@ -28,16 +28,16 @@ pub struct Details {
 }
 
 /// `opcuaDiscoveryMethod`.
-#[derive(Debug, Deserialize)]
-#[serde(crate = "leafhost_sdk::serde", rename_all = "camelCase")]
+#[leafhost_sdk::details]
+#[derive(Debug)]
 pub struct Method {
     /// By asking servers that are known.
     pub standard: Standard,
 }
 
 /// `opcuaDiscoveryMethod.standard`.
-#[derive(Debug, Deserialize)]
-#[serde(crate = "leafhost_sdk::serde", rename_all = "camelCase")]
+#[leafhost_sdk::details]
+#[derive(Debug)]
 pub struct Standard {
     /// Servers and discovery servers.
     #[serde(default = "local_discovery_server")]
@@ -45,8 +45,8 @@ pub struct Standard {
 }
 
 /// Names that are wanted or not, exactly as written.
-#[derive(Debug, Deserialize)]
-#[serde(crate = "leafhost_sdk::serde")]
+#[leafhost_sdk::details]
+#[derive(Debug)]
 pub struct FilterList {
     /// The names.
     pub items: Vec<String>,

@@ -1,7 +1,7 @@
 //! Akri's `discoveryDetails` for udev.
 
+use leafhost_sdk::Problem;
 use leafhost_sdk::udev::Rule;
-use leafhost_sdk::{Deserialize, Problem};
 
 use crate::rules;
 
@@ -11,8 +11,8 @@ const MAX_RULES: usize = 63;
 const MAX_TERMS: usize = 256;
 
 /// `discoveryDetails`.
-#[derive(Debug, Deserialize)]
-#[serde(crate = "leafhost_sdk::serde", rename_all = "camelCase")]
+#[leafhost_sdk::details]
+#[derive(Debug)]
 pub struct Details {
     /// As in a udev rules file.
     pub udev_rules: Vec<String>,

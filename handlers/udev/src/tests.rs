@@ -378,6 +378,16 @@ fn problems_of_details_name_the_field() {
     let wide = details(&[r#"KERNEL=="a","#.repeat(30).as_str(); 9], "");
     let table = [
         ("", "udevRules", "is missing"),
+        (
+            "udevRule: ['KERNEL==\"a\"']",
+            "udevRules",
+            "is missing; udevRule is unknown, did you mean udevRules?",
+        ),
+        (
+            "{udevRules: [], permission: r}",
+            "permission",
+            "unknown field permission; did you mean permissions?",
+        ),
         ("udevRules: KERNEL", "udevRules", "sequence"),
         ("udevRules: [1]", "udevRules[0]", ""),
         (
@@ -402,7 +412,6 @@ fn problems_of_details_name_the_field() {
         assert_eq!(problems[0].path, path, "{text}: {problems:?}");
         assert!(problems[0].message.contains(words), "{text}: {problems:?}");
     }
-    assert_eq!(validate::<Udev>("{udevRules: [], other: 1}"), []);
     let two = validate::<Udev>("{udevRules: ['', 'KERNEL==\"a\"', 'X']}");
     assert_eq!(two.len(), 2, "every wrong rule is named");
 }

@@ -1,14 +1,13 @@
 //! The `{{name}}` discovery handler.
 
-use leafhost_sdk::{Description, Deserialize, Device, Discovery, Handler, Host, Request, Result};
+use leafhost_sdk::{Description, Device, Discovery, Handler, Host, Request, Result};
 
 struct {{TypeName}};
 
 leafhost_sdk::register!({{TypeName}});
 
 /// What a Configuration says in `discoveryDetails`.
-#[derive(Deserialize)]
-#[serde(crate = "leafhost_sdk::serde")]
+#[leafhost_sdk::details]
 struct Details {
     names: Vec<String>,
 }

@@ -1,12 +1,12 @@
 //! A handler that returns twenty typical devices and does nothing else, so that a call's time is the cost of calling.
 
 use leafhost_sdk::{
-    Description, Deserialize, Device, Discovery, Handler, Health, Host, Request, Result, register,
+    Description, Device, Discovery, Handler, Health, Host, Request, Result, register,
 };
 
 /// The `discoveryDetails`.
-#[derive(Debug, Deserialize)]
-#[serde(crate = "leafhost_sdk::serde")]
+#[leafhost_sdk::details]
+#[derive(Debug)]
 pub struct Details {
     network: String,
 }

@@ -1,0 +1,177 @@
+//! Fields that the type of the details does not know, and which known fields are probably meant.
+
+use std::cell::Cell;
+use std::iter::once;
+
+use serde::de::value::{Error as Stopped, MapDeserializer, SeqDeserializer};
+use serde::de::{Deserializer, Error as _, IntoDeserializer, Visitor};
+use serde::{Deserialize, forward_to_deserialize_any};
+use serde_ignored::Path;
+
+use crate::Problem;
+
+/// A field that the type does not know.
+#[derive(Debug)]
+pub struct Unknown {
+    /// The path of what has the field.
+    parent: String,
+    /// The field.
+    pub name: String,
+    known: &'static [&'static str],
+    /// The known field that it is probably meant to be.
+    pub meant: Option<&'static str>,
+}
+
+impl Unknown {
+    /// `None` if the type of the details has such a field and only discards its value.
+    pub fn find<'de, D: Deserialize<'de>>(path: &Path<'_>) -> Option<Self> {
+        let Path::Map { parent, key } = path else {
+            return None;
+        };
+        let (steps, parent) = follow(parent);
+        let known = fields_at::<D>(&steps);
+        if known.contains(&key.as_str()) {
+            return None;
+        }
+        Some(Self {
+            parent,
+            name: key.clone(),
+            known,
+            meant: nearest(key, known),
+        })
+    }
+
+    /// The path of a field next to it.
+    pub fn sibling(&self, field: &str) -> String {
+        join(&self.parent, field)
+    }
+
+    /// What is told of it.
+    pub fn problem(&self) -> Problem {
+        let name = &self.name;
+        let message = match self.meant {
+            Some(meant) => format!("unknown field {name}; did you mean {meant}?"),
+            None if self.known.is_empty() => format!("unknown field {name}"),
+            None => format!("unknown field {name}; known: {}", self.known.join(", ")),
+        };
+        Problem::new(self.sibling(name), message)
+    }
+}
+
+/// The known field of at most a third other letters.
+fn nearest(name: &str, known: &[&'static str]) -> Option<&'static str> {
+    let name = name.to_ascii_lowercase();
+    let distances = known.iter().map(|known| {
+        let distance = strsim::osa_distance(&name, &known.to_ascii_lowercase());
+        (distance, *known)
+    });
+    let (distance, known) = distances.min()?;
+    (distance <= known.len() / 3).then_some(known)
+}
+
+/// A step from a value into it.
+enum Step {
+    Field(String),
+    Item,
+}
+
+/// The steps of a path, and its text.
+fn follow(path: &Path<'_>) -> (Vec<Step>, String) {
+    match path {
+        Path::Root => (Vec::new(), String::new()),
+        Path::Seq { parent, index } => {
+            let (mut steps, text) = follow(parent);
+            steps.push(Step::Item);
+            (steps, format!("{text}[{index}]"))
+        }
+        Path::Map { parent, key } => {
+            let (mut steps, text) = follow(parent);
+            steps.push(Step::Field(key.clone()));
+            (steps, join(&text, key))
+        }
+        Path::Some { parent }
+        | Path::NewtypeStruct { parent }
+        | Path::NewtypeVariant { parent } => follow(parent),
+    }
+}
+
+/// The names of the fields of the struct that `D` has at a place; none if it has no struct there.
+fn fields_at<'de, D: Deserialize<'de>>(place: &[Step]) -> &'static [&'static str] {
+    let fields = Cell::default();
+    // It never has a value: it ends with the error that the struct was reached, or with another one.
+    let _ = D::deserialize(Guide {
+        place,
+        fields: &fields,
+    });
+    fields.get()
+}
+
+/// Leads a type to the struct at a place, where the type names the fields.
+#[derive(Clone, Copy)]
+struct Guide<'a> {
+    place: &'a [Step],
+    fields: &'a Cell<&'static [&'static str]>,
+}
+
+impl<'de> Deserializer<'de> for Guide<'_> {
+    type Error = Stopped;
+
+    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Stopped> {
+        let Some((step, place)) = self.place.split_first() else {
+            return Err(Stopped::custom("reached"));
+        };
+        let next = Self { place, ..self };
+        match step {
+            Step::Field(name) => {
+                visitor.visit_map(MapDeserializer::new(once((name.as_str(), next))))
+            }
+            Step::Item => visitor.visit_seq(SeqDeserializer::new(once(next))),
+        }
+    }
+
+    fn deserialize_struct<V: Visitor<'de>>(
+        self,
+        _name: &'static str,
+        fields: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, Stopped> {
+        if self.place.is_empty() {
+            self.fields.set(fields);
+        }
+        self.deserialize_any(visitor)
+    }
+
+    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Stopped> {
+        visitor.visit_some(self)
+    }
+
+    fn deserialize_newtype_struct<V: Visitor<'de>>(
+        self,
+        _name: &'static str,
+        visitor: V,
+    ) -> Result<V::Value, Stopped> {
+        visitor.visit_newtype_struct(self)
+    }
+
+    forward_to_deserialize_any! {
+        bool i8 i16 i32 i64 u8 u16 u32 u64 f32 f64 char str string bytes byte_buf unit unit_struct seq tuple
+        tuple_struct map enum identifier ignored_any
+    }
+}
+
+impl IntoDeserializer<'_, Stopped> for Guide<'_> {
+    type Deserializer = Self;
+
+    fn into_deserializer(self) -> Self {
+        self
+    }
+}
+
+/// The path of a field of what is at `path`.
+pub fn join(path: &str, field: &str) -> String {
+    if path.is_empty() {
+        field.to_owned()
+    } else {
+        format!("{path}.{field}")
+    }
+}
