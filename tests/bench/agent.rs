@@ -13,6 +13,7 @@ mod memory;
 mod new_handler;
 mod process;
 mod statistics;
+mod status;
 mod table;
 mod unchanged;
 mod watch;
@@ -23,13 +24,14 @@ use leafhost_tests::requirement;
 /// A measure's name and what takes it.
 type Measure = (&'static str, fn() -> Result<Vec<table::Line>>);
 
-const MEASURES: [Measure; 6] = [
+const MEASURES: [Measure; 7] = [
     ("memory", memory::measure),
     ("hotplug", hotplug::measure),
     ("new-handler", new_handler::measure),
     ("device-count", device_count::measure),
     ("unchanged", unchanged::measure),
     ("idle", idle::measure),
+    ("status", status::measure),
 ];
 
 fn main() -> Result<()> {

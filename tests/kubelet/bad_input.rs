@@ -86,7 +86,10 @@ fn a_foreign_file_in_the_place_of_a_socket_is_left_alone_and_named() -> Result<(
     fs::write(&path, "not yours")?;
     node.echo(1, &["foo"])?;
     node.home.start(&[])?;
-    node.until_problem("akri.sh/echo", "leafhost-echo.sock is in the way")?;
+    node.until_problem(
+        "akri.sh/echo",
+        "leafhost-echo.sock exists and is not a socket",
+    )?;
     node.until_problem("akri.sh/echo", "remove it")?;
     eventually("the other resource is there", || {
         let own = resource(&node.instance("foo")?);
@@ -98,7 +101,7 @@ fn a_foreign_file_in_the_place_of_a_socket_is_left_alone_and_named() -> Result<(
         .wait(node.kubelet.restart(Restart::default()))?;
     node.home.stop(Signal::SIGTERM)?;
     node.home.start(&[])?;
-    node.until_problem("akri.sh/echo", "is in the way")?;
+    node.until_problem("akri.sh/echo", "exists and is not a socket")?;
     assert_eq!(fs::read_to_string(&path)?, "not yours");
     fs::remove_file(&path)?;
     node.until_listed(2)

@@ -154,7 +154,7 @@ async fn status(State(admin): State<Admin>, Query(After { after }): Query<After>
     })
     .await;
     let Ok(document) = made else {
-        tracing::error!("the making of the status panicked; this is a bug");
+        tracing::error!("making the status panicked; this is a bug");
         return StatusCode::INTERNAL_SERVER_ERROR.into_response();
     };
     ([header], document).into_response()

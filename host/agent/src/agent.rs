@@ -41,7 +41,7 @@ pub struct AgentConfig {
     pub node: String,
     /// The agent's version, for the status document.
     pub version: String,
-    /// `standalone` or `kubernetes`.
+    /// `standalone`.
     pub mode: String,
     /// Where CDI specs are written; nothing for none. The folder need not exist.
     pub cdi_dir: Option<PathBuf>,

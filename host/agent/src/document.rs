@@ -41,7 +41,7 @@ pub struct Identity {
     pub node: String,
     /// The agent's version.
     pub version: String,
-    /// `standalone` or `kubernetes`.
+    /// `standalone`.
     pub mode: String,
     /// Where the CDI specs are, if any are written.
     pub cdi_dir: Option<String>,

@@ -90,7 +90,7 @@ impl OfferTask {
         let stop = shutdown.clone();
         let work = spawn_blocking(move || pass(&node, &folder, &devices, &instances, &stop));
         let Ok((report, is_failed)) = work.await else {
-            tracing::error!("the writing of CDI specs panicked; this is a bug");
+            tracing::error!("writing CDI specs panicked; this is a bug");
             self.next = Instant::now() + BACKSTOP;
             return;
         };

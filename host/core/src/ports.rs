@@ -1,5 +1,5 @@
-//! The ports: how the agent reaches Configurations, handlers and Instances. Two homes implement them (files, and later
-//! the API server), and tests with plain data.
+//! The ports: how the agent reaches Configurations, handlers and Instances. `leafhost-files` implements them with
+//! files, and tests with plain data.
 //!
 //! Snapshots travel through `tokio::sync::watch`; a receiver always starts from the newest one.
 

@@ -166,7 +166,7 @@ pub enum Problem {
         others: Vec<String>,
     },
     #[error(
-        "{} {} not used: Instances of other devices have {name} and all longer names it could have; give it another id, or remove what makes up the others",
+        "{} {} not used: Instances of other devices have {name} and all longer names it could have; give it another id, or remove the handler that invents the others",
         some(*devices, example),
         is_or_are(*devices)
     )]
@@ -227,10 +227,12 @@ pub enum Problem {
         resource: String,
         error: String,
     },
-    #[error("{error}: it is not offered to the kubelet; give the Configuration a shorter name")]
+    #[error(
+        "resource {resource} is not offered to the kubelet: {error}; give the Configuration a shorter name"
+    )]
     InvalidResourceName { resource: String, error: String },
     #[error(
-        "{over} of {all} Instances have no resource of their own, because a node gets at most {most}; their Configurations' resources have them (--instance-resources)"
+        "{over} of {all} Instances have no resource of their own, because a node gets at most {most} (--instance-resources); pods reach them through their Configuration's resource"
     )]
     TooManyResources {
         over: usize,
@@ -238,7 +240,7 @@ pub enum Problem {
         most: usize,
     },
     #[error(
-        "{over} Instances have no resource of their own, because this node has offered {names} names already and its Node object forgets none; their Configurations' resources have them. Devices that get new ids again and again use them up"
+        "{over} Instances have no resource of their own, because this node has offered {names} names already and its Node object keeps every name; pods reach them through their Configuration's resource. Devices that get new ids again and again use them up"
     )]
     ResourceNamesExhausted { over: usize, names: usize },
     #[error(
@@ -256,7 +258,7 @@ pub enum Problem {
     )]
     InstanceWithdrawn { slots: Vec<String> },
     #[error(
-        "the kubelet has lost its record of slots whose pods are still there, and nobody else gets them: {}; replace those pods, and do not restart the agent before",
+        "the kubelet has lost its record of slots whose pods are still there, and no other pod gets them: {}; replace those pods, and do not restart the agent before",
         few(slots, NAMED)
     )]
     SlotRecordLost { slots: Vec<String> },

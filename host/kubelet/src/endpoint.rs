@@ -139,7 +139,7 @@ impl Endpoint {
             let wait = backoff.wait(least, longest);
             let is_reported = self.offered.report().problem.as_ref() == Some(&problem);
             if state == State::Failed && !is_reported {
-                tracing::warn!(resource = %self.offered.name, problem, "a resource is not known to the kubelet");
+                tracing::warn!(resource = %self.offered.name, problem, "cannot register the resource with the kubelet");
             }
             self.set_state(state, Some(problem));
             tokio::select! {

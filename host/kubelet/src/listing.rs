@@ -30,7 +30,7 @@ impl List {
 
 /// Ids that an Allocate names and that are not listed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("not listed here: {}", first(.ids))]
+#[error("the agent does not offer: {}", first(.ids))]
 pub struct NotListed {
     /// The ids.
     pub ids: BTreeSet<String>,

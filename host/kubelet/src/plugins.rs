@@ -165,7 +165,7 @@ impl DevicePluginsTask {
             .await
             .is_err()
         {
-            tracing::warn!("Allocates are unanswered at the end");
+            tracing::warn!("shutdown: some Allocate calls have no answer");
         }
         over.cancel();
         plugins.drain().await;
@@ -174,7 +174,7 @@ impl DevicePluginsTask {
             .await
             .is_err()
         {
-            tracing::warn!("allocations have not ended at the end");
+            tracing::warn!("shutdown: some allocations are still running");
         }
         for task in [folder, reporter] {
             task.abort();

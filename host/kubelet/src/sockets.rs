@@ -21,7 +21,7 @@ const PROBE: Duration = Duration::from_secs(1);
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A file that is no socket has the name.
-    #[error("{} is in the way and not a socket: remove it, and the resource is registered", .0.display())]
+    #[error("{} exists and is not a socket: remove it, and the resource is registered", .0.display())]
     Foreign(PathBuf),
     /// Another process serves it.
     #[error("another process serves {}: only one agent may run on a node; stop the other one", .0.display())]

@@ -74,7 +74,7 @@ impl Group {
 pub enum MonitorError {
     /// No socket.
     #[error(
-        "cannot listen for device events: no netlink socket of the {group:?} group; devices are found by timer only"
+        "cannot listen for device events: no netlink socket of the {group:?} group; handlers that wait for them are called every minute instead"
     )]
     Socket {
         /// Which group.
@@ -171,13 +171,13 @@ fn run(
     // Whoever waits for this may have gone; then the stop is there already.
     drop(ready.send(Ok(())));
     while let Err(error) = pump(&socket, group, events, stop) {
-        tracing::warn!(%error, "cannot hear device events; trying again");
+        tracing::warn!(%error, "cannot receive device events; trying again");
         socket = loop {
             match wait(&mut [stopped(stop)], REOPEN.into()) {
                 Ok(true) => return,
                 Ok(false) => {}
                 Err(error) => {
-                    tracing::error!(%error, "cannot hear device events any more; devices are found by timer only");
+                    tracing::error!(%error, "cannot receive device events any more; handlers that wait for them are called every minute instead");
                     return;
                 }
             }

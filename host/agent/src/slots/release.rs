@@ -53,7 +53,7 @@ impl SlotTask {
     pub(super) async fn see(&mut self, look: &Look) {
         for problem in &look.problems {
             if !self.look_problems.contains(problem) {
-                tracing::warn!(%problem, "a look at the kubelet found a problem");
+                tracing::warn!(%problem, "cannot read all of the kubelet's records");
             }
         }
         self.look_problems.clone_from(&look.problems);

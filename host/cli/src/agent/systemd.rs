@@ -36,6 +36,6 @@ pub fn stopping() {
 
 fn tell(state: &[NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(state) {
-        tracing::warn!(%error, "cannot tell systemd");
+        tracing::warn!(%error, "cannot notify systemd");
     }
 }

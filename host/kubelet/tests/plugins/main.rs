@@ -162,7 +162,7 @@ async fn what_is_not_ours_is_never_touched() {
     }
     kubelet.listed("akri.sh/nics", &[("a", "Healthy")]).await;
     let report = plugin.is(CAMERAS, State::Failed).await;
-    assert!(problem(&report, CAMERAS).contains("leafhost-cameras.sock is in the way"));
+    assert!(problem(&report, CAMERAS).contains("leafhost-cameras.sock exists and is not a socket"));
     let report = plugin.is("akri.sh/gpus", State::Failed).await;
     assert!(problem(&report, "akri.sh/gpus").contains("another process serves"));
     assert_eq!(std::fs::read(&file).unwrap(), b"precious");
@@ -303,7 +303,11 @@ async fn what_an_allocate_may_not_name_is_refused_before_the_allocator() {
     let cases: [(&[&str], _, &str); 4] = [
         (&[], tonic::Code::InvalidArgument, "names 0"),
         (&many, tonic::Code::InvalidArgument, "names 10000"),
-        (&["a", "x"], tonic::Code::NotFound, "not listed here: \"x\""),
+        (
+            &["a", "x"],
+            tonic::Code::NotFound,
+            "the agent does not offer: \"x\"",
+        ),
         (&["taken"], tonic::Code::ResourceExhausted, "used on node b"),
     ];
     for (ids, code, words) in cases {

@@ -174,7 +174,7 @@ impl Holds {
                         tracing::warn!(
                             slot = hold.slot,
                             holder = hold.holder.words(),
-                            "the kubelet has lost its record of a slot whose pod is still there; nobody else gets it"
+                            "the kubelet has lost its record of a slot whose pod is still there; no other pod gets it"
                         );
                     }
                 }

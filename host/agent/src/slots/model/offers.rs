@@ -21,7 +21,7 @@ use super::unit::{Unit, resource, resource_name, virtual_id};
 use super::view::Seen;
 use crate::discovery::DeviceSnapshot;
 
-/// Names of resources a node offers for Instances in its life: the Node object forgets none, and is of a limited size.
+/// Names of resources a node offers for Instances in its life: the Node object keeps every name, and is of a limited size.
 pub const NAMES_EVER: usize = 1000;
 
 /// The attribute that says which NUMA node a device is near to, as Kubernetes names it.
@@ -144,7 +144,7 @@ pub struct Offered {
 pub struct Limits {
     /// Resources of single Instances at one time.
     pub live: usize,
-    /// Names of such resources ever: the Node object forgets none.
+    /// Names of such resources ever: the Node object keeps every one.
     pub ever: usize,
 }
 
