@@ -66,6 +66,27 @@ fn a_broken_configuration_is_reported_with_file_and_field_and_its_instances_stay
 }
 
 #[test]
+fn a_misspelt_field_is_a_warning_in_status_and_log_until_it_is_right() -> Result<()> {
+    let mut home = home_with_echo()?;
+    let misspelt = DEBUG_ECHO.replace("capacity: 2", "capcity: 2");
+    home.write("configurations/echo.yaml", misspelt)?;
+    home.start(&[])?;
+    let is_told = |status: &serde_json::Value| {
+        let warnings = status.pointer("/configurations/0/warnings");
+        warnings.map(|warnings| warnings.to_string().contains("did you mean capacity?"))
+    };
+    home.until("the field is named", |status| is_told(status) == Some(true))?;
+    home.instances(2)?;
+    home.until("the log has it", |_| {
+        let log = home.log();
+        log.contains("unknown field capcity") && log.contains("NoEffect")
+    })?;
+    home.write("configurations/echo.yaml", DEBUG_ECHO)?;
+    home.until("all is well", |status| is_told(status) == Some(false))?;
+    Ok(())
+}
+
+#[test]
 fn details_the_handler_refuses_are_shown_with_their_path() -> Result<()> {
     let mut home = Home::new()?;
     home.add_handler("debug-echo")?;

@@ -186,6 +186,13 @@ impl Board {
         problems
     }
 
+    /// What has no effect in Configurations: it is shown and logged, and counts as no problem.
+    pub(crate) fn warnings(&self) -> Vec<Problem> {
+        let report = self.report.borrow();
+        let warnings = report.warnings.iter().cloned();
+        warnings.map(Problem::NoEffect).collect()
+    }
+
     /// The document as of now.
     pub fn status(&self) -> Status {
         let handlers = Arc::clone(&self.handlers.borrow());
@@ -218,6 +225,13 @@ impl Board {
                 _ => &mut general,
             };
             list.push(problem.into());
+        }
+        for warning in &self.warnings() {
+            if let Subject::Configuration(key) = warning.subject() {
+                let view = configurations.entry(key.clone());
+                let view = view.or_insert_with(|| configuration_view(key));
+                view.warnings.push(warning.into());
+            }
         }
         let shown = |one: &Arc<Instance>| {
             let mut instance = Instance::clone(one);

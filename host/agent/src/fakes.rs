@@ -54,7 +54,7 @@ pub(crate) fn configuration_set(
             .into_iter()
             .map(|configured| (configured.configuration.key.clone(), Arc::new(configured)))
             .collect(),
-        problems: Vec::new(),
+        ..ConfigurationSet::default()
     })
 }
 

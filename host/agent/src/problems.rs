@@ -44,6 +44,7 @@ pub(crate) async fn log(mut board: Board) {
     let mut logged = BTreeSet::new();
     loop {
         let mut problems = board.problems();
+        problems.extend(board.warnings());
         problems.extend(board.report.borrow().failures());
         // A message may change with every answer of a handler, its reason does not.
         let key = |problem: &Problem| (problem.reason(), problem.subject().to_string());

@@ -162,6 +162,8 @@ pub struct ConfigurationView {
     pub unhealthy: usize,
     /// What is wrong.
     pub problems: Vec<ProblemView>,
+    /// What has no effect although it serves, such as a misspelt field.
+    pub warnings: Vec<ProblemView>,
     /// What the handler says of the details.
     pub invalid_details: Vec<FieldProblem>,
     /// One entry a session.

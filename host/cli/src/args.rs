@@ -54,7 +54,8 @@ pub enum Command {
     /// Check Configurations, handlers and grants without an agent
     ///
     /// It reads the files as the agent would, and prints every problem with file, line and field. If the handler's file is
-    /// there too, the handler checks the discoveryDetails. It exits with 1 if there is a problem.
+    /// there too, the handler checks the discoveryDetails. Lines that begin with "note:" are warnings, such as unknown fields.
+    /// It exits with 1 if there is a problem, and with 0 if there are only notes.
     #[command(after_long_help = examples::CHECK)]
     Check(CheckArgs),
     /// Create, inspect and run discovery handlers

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 use leafhost_core::ports::SourceProblem;
-use leafhost_files::{Located, check_file, check_folder};
+use leafhost_files::{Checked, Located, check_file, check_folder};
 use leafhost_wasm::grants::Grants;
 
 use crate::args::{CheckArgs, CompilerArgs};
@@ -79,6 +79,7 @@ struct Plan {
     /// Folders whose handlers should be available.
     folders: BTreeSet<PathBuf>,
     problems: Vec<SourceProblem>,
+    warnings: Vec<SourceProblem>,
 }
 
 async fn check(
@@ -96,8 +97,9 @@ async fn check(
         components,
         folders,
         mut problems,
+        warnings,
     } = plan;
-    let mut notes = Vec::new();
+    let mut notes: Vec<String> = warnings.iter().map(ToString::to_string).collect();
     let told = (&mut problems, &mut notes);
     let handlers = Handlers::load(components, &folders, compiler, told).await?;
     for (found, complete) in &configurations {
@@ -151,10 +153,7 @@ impl Plan {
             self.problems.extend(grants_problems(&file, &text));
             return Ok(());
         }
-        let (found, problems) = check_file(&file, &text);
-        self.problems.extend(problems);
-        self.configurations
-            .extend(found.into_iter().map(|found| (found, false)));
+        self.extend(check_file(&file, &text), false);
         // The handlers next to it, if it is in a standalone folder.
         let beside = path
             .canonicalize()
@@ -165,13 +164,19 @@ impl Plan {
         Ok(())
     }
 
+    /// `complete`: all handlers of their agent are available.
+    fn extend(&mut self, checked: Checked, complete: bool) {
+        self.problems.extend(checked.problems);
+        self.warnings.extend(checked.warnings);
+        let configurations = checked.configurations.into_iter();
+        self.configurations
+            .extend(configurations.map(|one| (one, complete)));
+    }
+
     fn add_folder(&mut self, path: &Path) -> Result<()> {
-        let (found, problems) = check_folder(path);
-        self.problems.extend(problems);
         let handlers = path.join("handlers");
         let complete = handlers.is_dir();
-        self.configurations
-            .extend(found.into_iter().map(|found| (found, complete)));
+        self.extend(check_folder(path), complete);
         if complete {
             self.components.extend(handlers::components(&handlers)?);
             self.problems.extend(lone_grants(&handlers)?);

@@ -66,6 +66,8 @@ pub struct ConfigurationSet {
     pub accepted: BTreeMap<ConfigurationKey, Arc<ConfiguredDiscovery>>,
     /// What cannot be used, sorted.
     pub problems: Vec<SourceProblem>,
+    /// What has no effect in Configurations that can be used, such as a misspelt field; sorted.
+    pub warnings: Vec<SourceProblem>,
 }
 
 /// A Configuration with its properties resolved.

@@ -46,6 +46,8 @@ pub enum Problem {
     // Of what operators write.
     #[error("{0}")]
     InvalidSource(SourceProblem),
+    #[error("{0}")]
+    NoEffect(SourceProblem),
     #[error("{}: {}; the handler is not called", field.path, field.message)]
     PropertyUnavailable {
         configuration: ConfigurationKey,
@@ -308,10 +310,12 @@ impl Problem {
     /// The object that is affected.
     pub fn subject(&self) -> Subject<'_> {
         match self {
-            Self::InvalidSource(problem) => match &problem.configuration {
-                Some(configuration) => Subject::Configuration(configuration),
-                None => Subject::Source(&problem.source),
-            },
+            Self::InvalidSource(problem) | Self::NoEffect(problem) => {
+                match &problem.configuration {
+                    Some(configuration) => Subject::Configuration(configuration),
+                    None => Subject::Source(&problem.source),
+                }
+            }
             Self::PropertyUnavailable { configuration, .. }
             | Self::NameTaken { configuration, .. }
             | Self::HandlerLoading { configuration, .. }

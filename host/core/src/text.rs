@@ -49,6 +49,19 @@ pub fn few<T: ToString>(names: impl IntoIterator<Item = T>, most: usize) -> Stri
     }
 }
 
+/// The known name that is probably meant by a misspelt one: at most a third of its letters are different.
+pub fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    const MAX_NAME: usize = 100;
+    if name.len() > MAX_NAME {
+        return None;
+    }
+    let name = name.to_ascii_lowercase();
+    let distance = |known: &str| strsim::osa_distance(&name, &known.to_ascii_lowercase());
+    let known = known.into_iter().map(|known| (distance(known), known));
+    let (distance, known) = known.min()?;
+    (distance <= known.len() / 3).then_some(known)
+}
+
 /// An error and its causes on one line, without what an error repeats of its cause.
 pub fn chain(error: &dyn Error) -> String {
     let mut text = error.to_string();

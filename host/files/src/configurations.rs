@@ -134,6 +134,7 @@ pub fn check_text(file: &str, text: &str) -> (Vec<Configuration>, Vec<SourceProb
     let Reading {
         documents,
         problems,
+        ..
     } = documents::read(file, text);
     let configurations = documents.into_iter().map(|d| d.configuration).collect();
     (configurations, problems)
@@ -163,16 +164,31 @@ impl Located {
     }
 }
 
+/// What files say that were read once.
+#[derive(Debug, Default)]
+pub struct Checked {
+    /// What can be used.
+    pub configurations: Vec<Located>,
+    /// What cannot be used.
+    pub problems: Vec<SourceProblem>,
+    /// What has no effect.
+    pub warnings: Vec<SourceProblem>,
+}
+
 /// Reads a Configuration file like [`check_text`], with the lines of what can be used.
-pub fn check_file(file: &str, text: &str) -> (Vec<Located>, Vec<SourceProblem>) {
+pub fn check_file(file: &str, text: &str) -> Checked {
     let reading = documents::read(file, text);
     let located = reading.documents.into_iter();
     let located = located.map(|document| Located::new(file, document));
-    (located.collect(), reading.problems)
+    Checked {
+        configurations: located.collect(),
+        problems: reading.problems,
+        warnings: reading.warnings,
+    }
 }
 
 /// Reads a standalone folder once, as the agent would without anything kept from before. Blocks.
-pub fn check_folder(folder: &Path) -> (Vec<Located>, Vec<SourceProblem>) {
+pub fn check_folder(folder: &Path) -> Checked {
     let values = Values {
         folder: folder.display().to_string(),
         secrets: Arc::new(Snapshot::now(&folder.join("secrets"), &properties::RULES)),
@@ -196,7 +212,11 @@ pub fn check_folder(folder: &Path) -> (Vec<Located>, Vec<SourceProblem>) {
                 .map(|document| Located::new(&shown, document)),
         );
     }
-    (located, set.problems)
+    Checked {
+        configurations: located,
+        problems: set.problems,
+        warnings: set.warnings,
+    }
 }
 
 struct Folders {
@@ -295,6 +315,7 @@ fn assemble(
     for (name, reading) in readings {
         let file = at(name);
         set.problems.extend(reading.problems);
+        set.warnings.extend(reading.warnings);
         let problem = |path: &str, message, configuration| SourceProblem {
             path: path.to_owned(),
             configuration,
@@ -356,14 +377,15 @@ fn assemble(
         }
     }
     set.problems.sort();
+    set.warnings.sort();
     set
 }
 
 /// What a file says, and what was `kept` of it where it is not good.
 fn read(file: &str, content: &Content, kept: Option<&str>) -> Reading {
     let refused = |why| Reading {
-        documents: Vec::new(),
         problems: vec![SourceProblem::new(file, why)],
+        ..Reading::default()
     };
     let mut reading = match content {
         Content::Digest(_) | Content::Pending => Reading::default(),

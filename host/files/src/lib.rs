@@ -19,7 +19,9 @@ mod settle;
 pub mod standalone;
 pub mod state;
 
-pub use configurations::{FileConfigurations, Located, check_file, check_folder, check_text};
+pub use configurations::{
+    Checked, FileConfigurations, Located, check_file, check_folder, check_text,
+};
 pub use handlers::FileHandlers;
 pub use instances::FileInstances;
 pub use ledger::FileLedger;

@@ -82,6 +82,8 @@ pub struct DiscoveryReport {
     pub configurations: BTreeMap<ConfigurationKey, ConfigurationReport>,
     /// What cannot be used among the Configurations.
     pub problems: Vec<SourceProblem>,
+    /// What has no effect in them.
+    pub warnings: Vec<SourceProblem>,
 }
 
 impl DiscoveryReport {

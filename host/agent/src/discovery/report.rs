@@ -26,6 +26,7 @@ impl DiscoveryTask {
                 .map(|(key, served)| (key.clone(), self.configuration_report(served)))
                 .collect(),
             problems: self.configuration_set.problems.clone(),
+            warnings: self.configuration_set.warnings.clone(),
         }
     }
 

@@ -286,6 +286,28 @@ fn a_problem_is_shown_where_it_belongs() {
     );
 }
 
+#[test]
+fn a_warning_is_shown_at_its_configuration_and_is_no_problem() {
+    let report = DiscoveryReport {
+        configurations: BTreeMap::from([(key("a"), ConfigurationReport::default())]),
+        warnings: vec![problem("a.yaml", Some("a"))],
+        ..DiscoveryReport::default()
+    };
+    let status = document(Parts {
+        report,
+        ..Parts::default()
+    });
+    let [view] = status.configurations.as_slice() else {
+        panic!("{:?}", status.configurations);
+    };
+    assert_eq!(view.problems, []);
+    assert_eq!(view.warnings[0].reason, "NoEffect");
+    assert_eq!(
+        messages(&view.warnings),
+        ["a.yaml:3: spec.capacity: is 0, must be 1 to 1000"]
+    );
+}
+
 fn devices(
     name: &str,
     devices: &[(&str, Option<&str>, Health)],

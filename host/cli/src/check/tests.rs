@@ -41,6 +41,22 @@ async fn a_valid_file_has_no_problem_and_reports_what_was_not_checked() {
 }
 
 #[tokio::test]
+async fn a_misspelt_field_is_a_note_and_no_problem() {
+    let dir = tempfile::tempdir().unwrap();
+    let text = GOOD.replace("spec:\n", "spec:\n  capcity: 2\n");
+    for path in [
+        write(dir.path(), "configurations/a.yaml", &text),
+        dir.path().to_owned(),
+    ] {
+        let findings = checked(&path).await;
+        assert_eq!(findings.problems, Vec::<String>::new());
+        let words = "a.yaml:6: spec.capcity: unknown field capcity; did you mean capacity?";
+        let mut notes = findings.notes.iter();
+        assert!(notes.any(|note| note.ends_with(words)), "{findings:?}");
+    }
+}
+
+#[tokio::test]
 async fn an_invalid_field_is_reported_with_file_line_and_path() {
     let dir = tempfile::tempdir().unwrap();
     let text = GOOD.replace("spec:\n", "spec:\n  capacity: 0\n");

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use anyhow::{Result, bail};
 use jiff::Timestamp;
-use leafhost_agent::status::{ConfigurationView, SessionView, Status};
+use leafhost_agent::status::{ConfigurationView, ProblemView, SessionView, Status};
 use leafhost_core::instance::Instance;
 use leafhost_core::session::Explanation;
 
@@ -77,12 +77,12 @@ pub fn lines(
         "CDI kind",
         view.cdi_kind.as_deref().unwrap_or("none is written"),
     );
-    let problems: Vec<String> = view
-        .problems
-        .iter()
-        .map(|problem| problem.message.clone())
-        .collect();
-    out.list("Problems", Tone::Bad, &problems);
+    let messages = |problems: &[ProblemView]| -> Vec<String> {
+        let problems = problems.iter();
+        problems.map(|problem| problem.message.clone()).collect()
+    };
+    out.list("Problems", Tone::Bad, &messages(&view.problems));
+    out.list("Warnings", Tone::Warning, &messages(&view.warnings));
     let refused: Vec<String> = view
         .invalid_details
         .iter()

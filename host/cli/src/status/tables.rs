@@ -180,6 +180,10 @@ fn configuration_note(configuration: &ConfigurationView) -> Cell {
     if let Some(first) = sessions().find_map(|session| session.denied.first()) {
         hints.push(beginning("denied", denied, first));
     }
+    if let Some(first) = configuration.warnings.first() {
+        let count = number(configuration.warnings.len());
+        hints.push(beginning("without effect", count, &first.message));
+    }
     Cell::new(Tone::Warning, hints.join("; "))
 }
 

@@ -184,6 +184,20 @@ t-d46b65     akri.sh/t=d46b65     Missing 30s     false   0/1    5m   -
 }
 
 #[test]
+fn what_has_no_effect_is_noted_after_what_is_left_out() {
+    let mut status = mk_status();
+    let warning = "a.yaml:7: spec.capcity: unknown field capcity; did you mean capacity?";
+    status.configurations[0].warnings = vec![problem(warning)];
+    let note = format!("left out: cam-2: node /dev/x is not granted; without effect: {warning}");
+    assert!(page(&status, None, None).contains(&note));
+    let page = page(&status, Some(View::Configuration), Some("cams"));
+    assert!(
+        page.contains(&format!("Warnings:        {warning}")),
+        "{page}"
+    );
+}
+
+#[test]
 fn a_long_note_does_not_fill_the_screen() {
     let mut status = mk_status();
     let at = |status: &mut Status, session: SessionView| {

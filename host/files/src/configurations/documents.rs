@@ -10,7 +10,9 @@ use serde::Deserialize;
 use serde_yaml_ng::Value;
 use uuid::Uuid;
 
+mod fields;
 mod locate;
+use fields::Unknown;
 use locate::{line, locate};
 
 /// The root of the uids: a Configuration of one namespace and name has one uid on every machine.
@@ -42,13 +44,15 @@ pub struct Reading {
     pub documents: Vec<Document>,
     /// The problems of the others.
     pub problems: Vec<SourceProblem>,
+    /// What has no effect.
+    pub warnings: Vec<SourceProblem>,
 }
 
 /// The most work of reading a file, see [`effort::steps`]: a second or two.
 const READING: u64 = 1 << 30;
 /// The most work of locating the lines of problems, which reads a document again for each: less than a second.
 const LOCATING: u64 = 1 << 27;
-/// The most problems of a file that are reported.
+/// The most problems of a file that are reported, and the most warnings.
 const MAX_PROBLEMS: usize = 100;
 
 /// The work that is left for a file.
@@ -76,71 +80,115 @@ fn spend(left: &mut u64, steps: u64) -> bool {
     rest.is_some()
 }
 
+/// What is reported of a file.
+struct Told<'a> {
+    file: &'a str,
+    list: Vec<SourceProblem>,
+    omitted: usize,
+}
+
+impl<'a> Told<'a> {
+    fn new(file: &'a str) -> Self {
+        Self {
+            file,
+            list: Vec::new(),
+            omitted: 0,
+        }
+    }
+
+    fn push(
+        &mut self,
+        first_line: usize,
+        configuration: Option<&ConfigurationKey>,
+        mistake: Mistake,
+    ) {
+        if self.list.len() == MAX_PROBLEMS {
+            self.omitted += 1;
+            return;
+        }
+        let FieldProblem { path, message } = FieldProblem::new(mistake.path, mistake.message);
+        self.list.push(SourceProblem {
+            source: self.file.to_owned(),
+            line: mistake.line.map(|line| first_line + line),
+            path,
+            message,
+            configuration: configuration.cloned(),
+        });
+    }
+
+    fn finish(mut self, what: &str) -> Vec<SourceProblem> {
+        if self.omitted > 0 {
+            let message = format!(
+                "has {} more {what}; fix the reported ones first",
+                self.omitted
+            );
+            self.list.push(SourceProblem::new(self.file, message));
+        }
+        self.list
+    }
+}
+
 /// Reads a file. Each document is read by itself, so a broken one does not affect the others.
 pub fn read(file: &str, text: &str) -> Reading {
-    let mut reading = Reading::default();
+    let mut documents = Vec::new();
+    let (mut problems, mut warnings) = (Told::new(file), Told::new(file));
     let mut budget = Budget {
         reading: READING,
         locating: LOCATING,
     };
     let mut known = BTreeSet::new();
-    let mut omitted = 0_usize;
     for (first_line, text) in split(text) {
-        let (mistakes, configuration) = if let Some(message) = unreadable(&text, &mut budget) {
+        if let Some(message) = unreadable(&text, &mut budget) {
             let mistake = Mistake {
                 line: Some(1),
                 path: String::new(),
                 message: message.to_owned(),
             };
-            (vec![mistake], None)
-        } else {
-            match parse(&text, &mut budget) {
-                Err(mistakes) => (mistakes, name(&text)),
-                Ok(configuration) if known.insert(configuration.key.clone()) => {
-                    reading.documents.push(Document {
-                        configuration,
-                        text,
-                        first_line,
-                    });
-                    continue;
-                }
-                Ok(Configuration { key, .. }) => {
-                    let mistake = Mistake {
-                        line: budget.locate(&text, "metadata.name"),
-                        path: "metadata.name".to_owned(),
-                        message: format!(
-                            "{key} is in this file already; the first one counts, remove or rename this one"
-                        ),
-                    };
-                    (vec![mistake], Some(key))
-                }
-            }
+            problems.push(first_line, None, mistake);
+            continue;
+        }
+        let Parsed {
+            configuration,
+            without_effect,
+        } = parse(&text, &mut budget);
+        let key = match &configuration {
+            Ok(configuration) => Some(configuration.key.clone()),
+            Err(_) => name(&text),
         };
-        for mistake in mistakes {
-            if reading.problems.len() == MAX_PROBLEMS {
-                omitted += 1;
+        match configuration {
+            Ok(configuration) if known.insert(configuration.key.clone()) => {
+                documents.push(Document {
+                    configuration,
+                    text,
+                    first_line,
+                });
+            }
+            Ok(Configuration { key, .. }) => {
+                let mistake = Mistake {
+                    line: budget.locate(&text, "metadata.name"),
+                    path: "metadata.name".to_owned(),
+                    message: format!(
+                        "{key} is in this file already; the first one counts, remove or rename this one"
+                    ),
+                };
+                problems.push(first_line, Some(&key), mistake);
                 continue;
             }
-            let FieldProblem { path, message } = FieldProblem::new(mistake.path, mistake.message);
-            reading.problems.push(SourceProblem {
-                source: file.to_owned(),
-                line: mistake.line.map(|line| first_line + line),
-                path,
-                message,
-                configuration: configuration.clone(),
-            });
+            Err(mistakes) => {
+                for mistake in mistakes {
+                    problems.push(first_line, key.as_ref(), mistake);
+                }
+            }
+        }
+        for warning in without_effect {
+            warnings.push(first_line, key.as_ref(), warning);
         }
     }
-    if omitted > 0 {
-        reading.problems.push(SourceProblem {
-            source: file.to_owned(),
-            line: None,
-            path: String::new(),
-            message: format!("has {omitted} more problems; fix the reported ones first"),
-            configuration: None,
-        });
+    Reading {
+        documents,
+        problems: problems.finish("problems"),
+        warnings: warnings.finish("fields without effect"),
     }
-    reading
 }
 
 /// Documents with the number of lines before each. `---` at the start of a line is a separator wherever it stands, so
@@ -212,35 +260,69 @@ fn unreadable(text: &str, budget: &mut Budget) -> Option<&'static str> {
         .then_some("has aliases that stand for too much; write out what is repeated")
 }
 
-fn parse(text: &str, budget: &mut Budget) -> Result<Configuration, Vec<Mistake>> {
+/// A document that was read.
+struct Parsed {
+    configuration: Result<Configuration, Vec<Mistake>>,
+    /// The fields that have no effect.
+    without_effect: Vec<Mistake>,
+}
+
+fn parse(text: &str, budget: &mut Budget) -> Parsed {
+    let (mut unknown, mut ignored) = (Vec::new(), Vec::new());
+    let configuration = read_header(text, budget)
+        .and_then(|()| read_manifest(text, &mut unknown))
+        .and_then(|manifest| {
+            ignored.extend(fields::ignored(&manifest.spec));
+            Configuration::try_from(manifest).map_err(|problems| located(problems, text, budget))
+        })
+        .map(|mut configuration| {
+            let name = configuration.key.to_string();
+            configuration.uid = Uuid::new_v5(&UIDS, name.as_bytes()).to_string();
+            configuration
+        });
+    let unknown = unknown.iter().map(Unknown::warning);
+    Parsed {
+        configuration,
+        without_effect: located(unknown.chain(ignored), text, budget),
+    }
+}
+
+fn read_header(text: &str, budget: &mut Budget) -> Result<(), Vec<Mistake>> {
     let header: Header =
         serde_yaml_ng::from_str(text).map_err(|error| vec![mistake(text, "", &error)])?;
-    if let Some(message) = header.kind.as_str().and_then(foreign_kind) {
-        return Err(vec![Mistake {
-            line: budget.locate(text, "kind"),
-            path: "kind".to_owned(),
-            message,
-        }]);
-    }
-    let deserializer = serde_yaml_ng::Deserializer::from_str(text);
-    let manifest: Manifest = serde_path_to_error::deserialize(deserializer).map_err(|error| {
-        let path = error.path().to_string();
-        let path = if path == "." { "" } else { &path };
-        vec![mistake(text, path, error.inner())]
-    })?;
-    let mut configuration = Configuration::try_from(manifest).map_err(|problems| {
-        let at = |(index, problem): (usize, FieldProblem)| Mistake {
-            line: (index < MAX_PROBLEMS)
-                .then(|| budget.locate(text, &problem.path))
-                .flatten(),
-            path: problem.path,
-            message: problem.message,
-        };
-        problems.into_iter().enumerate().map(at).collect::<Vec<_>>()
-    })?;
-    let name = configuration.key.to_string();
-    configuration.uid = Uuid::new_v5(&UIDS, name.as_bytes()).to_string();
-    Ok(configuration)
+    let Some(message) = header.kind.as_str().and_then(foreign_kind) else {
+        return Ok(());
+    };
+    Err(located([FieldProblem::new("kind", message)], text, budget))
+}
+
+fn read_manifest(text: &str, unknown: &mut Vec<Unknown>) -> Result<Manifest, Vec<Mistake>> {
+    let mut track = serde_path_to_error::Track::new();
+    let reader = serde_yaml_ng::Deserializer::from_str(text);
+    let reader = serde_path_to_error::Deserializer::new(reader, &mut track);
+    serde_ignored::deserialize(reader, |path| unknown.extend(Unknown::new(&path))).map_err(
+        |error| {
+            let path = track.path().to_string();
+            let path = if path == "." { "" } else { &path };
+            vec![mistake(text, path, &error)]
+        },
+    )
+}
+
+/// With the lines of the first ones.
+fn located(
+    fields: impl IntoIterator<Item = FieldProblem>,
+    text: &str,
+    budget: &mut Budget,
+) -> Vec<Mistake> {
+    let at = |(index, field): (usize, FieldProblem)| Mistake {
+        line: (index < MAX_PROBLEMS)
+            .then(|| budget.locate(text, &field.path))
+            .flatten(),
+        path: field.path,
+        message: field.message,
+    };
+    fields.into_iter().enumerate().map(at).collect()
 }
 
 fn foreign_kind(kind: &str) -> Option<String> {

@@ -203,7 +203,7 @@ fn a_file_in_the_place_of_a_folder_is_told_as_such() {
         ("", "is not a folder"),
         ("secrets", "a part of its path is not a folder"),
     ] {
-        let (_, problems) = check_folder(&folder.path().join(path));
+        let problems = check_folder(&folder.path().join(path)).problems;
         let reported: Vec<_> = problems.iter().map(ToString::to_string).collect();
         assert!(reported.len() >= 2, "{reported:?}");
         for reported in reported {
@@ -223,14 +223,18 @@ fn a_folder_checked_once_says_what_the_agent_would() {
     let text = mk_text("a", "1")
         + "    discoveryProperties:\n    - {name: p, valueFrom: {secretKeyRef: {name: cam, key: pw}}}\n";
     fs::write(at("configurations/a.yaml"), text).unwrap();
-    let (_, problems) = check_folder(folder.path());
+    let problems = check_folder(folder.path()).problems;
     let missing = &problems[0].message;
     assert!(missing.contains("secrets/cam/pw is missing"), "{missing}");
     fs::create_dir_all(at("secrets/cam")).unwrap();
     fs::write(at("secrets/cam/pw"), "x").unwrap();
     // A second file with the name is not used.
     fs::copy(at("configurations/a.yaml"), at("configurations/b.yaml")).unwrap();
-    let (located, problems) = check_folder(folder.path());
+    let Checked {
+        configurations: located,
+        problems,
+        ..
+    } = check_folder(folder.path());
     assert_eq!(problems.len(), 1, "{problems:?}");
     let [found] = located.as_slice() else {
         panic!("{located:?}");
@@ -246,7 +250,7 @@ fn each_configuration_has_its_lines() {
         )
     };
     let text = format!("# two\n---\n{}--- # next\n{}", one("a"), one("b"));
-    let (located, _) = check_file("f", &text);
+    let located = check_file("f", &text).configurations;
     let lines = |found: &Located| (found.handler_line, found.details_line);
     let lines: Vec<_> = located.iter().map(lines).collect();
     assert_eq!(lines, [(Some(8), Some(9)), (Some(16), Some(17))]);

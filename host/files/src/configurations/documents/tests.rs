@@ -364,3 +364,127 @@ fn lines_are_counted_as_editors_count_them() {
         assert_eq!(lines, [Some(line)], "{end:?}: {problems:?}");
     }
 }
+
+/// What Akri's CRD allows, with a field of Kubernetes's in `metadata`.
+const FULL: &str = "\
+apiVersion: akri.sh/v0
+kind: Configuration
+metadata:
+  name: full
+  labels: {app: x}
+  managedFields: [{manager: helm}]
+spec:
+  discoveryHandler:
+    name: udev
+    discoveryDetails: ''
+    discoveryProperties:
+    - {name: a, value: b}
+    - name: c
+      valueFrom:
+        secretKeyRef: {name: s, namespace: n, key: k, optional: true}
+    - name: d
+      valueFrom:
+        configMapKeyRef: {name: s, namespace: n, key: k, optional: true}
+  capacity: 2
+  brokerProperties: {A: b}
+  brokerSpec:
+    brokerPodSpec: {containers: []}
+  instanceServiceSpec: {type: ClusterIP}
+  configurationServiceSpec: {type: ClusterIP}
+";
+
+#[test]
+fn a_field_without_effect_is_a_warning_with_its_line_and_refuses_nothing() {
+    let ignored = [
+        "f.yaml:22: spec.brokerSpec: this version starts no brokers: brokerSpec is ignored",
+        "f.yaml:23: spec.instanceServiceSpec: this version creates no services: instanceServiceSpec is ignored",
+        "f.yaml:24: spec.configurationServiceSpec: this version creates no services: configurationServiceSpec is ignored",
+    ];
+    for (from, to, expected) in [
+        ("", "", None),
+        (
+            "capacity: 2",
+            "capcity: 2",
+            Some("f.yaml:19: spec.capcity: unknown field capcity; did you mean capacity?"),
+        ),
+        (
+            "brokerProperties:",
+            "brokerProperty:",
+            Some(
+                "f.yaml:20: spec.brokerProperty: unknown field brokerProperty; did you mean brokerProperties?",
+            ),
+        ),
+        (
+            "capacity: 2",
+            "discoveryDetails: ''",
+            Some(
+                "f.yaml:19: spec.discoveryDetails: unknown field discoveryDetails; did you mean spec.discoveryHandler.discoveryDetails?",
+            ),
+        ),
+        (
+            "{name: a, value: b}",
+            "{name: a, Valu: b}",
+            Some(
+                "f.yaml:12: spec.discoveryHandler.discoveryProperties[0].Valu: unknown field Valu; did you mean value?",
+            ),
+        ),
+        (
+            "name: s, namespace: n, key: k, optional: true}\n    - name: d",
+            "name: s, namespace: n, key: k, sometimes: true}\n    - name: d",
+            Some(
+                "f.yaml:15: spec.discoveryHandler.discoveryProperties[1].valueFrom.secretKeyRef.sometimes: unknown field sometimes; known: name, namespace, key, optional",
+            ),
+        ),
+        (
+            "kind: Configuration",
+            "kind: Configuration\n\"\\e[2J\": 1",
+            Some(
+                "f.yaml: \\u{1b}[2J: unknown field \\u{1b}[2J; known: apiVersion, kind, metadata, spec",
+            ),
+        ),
+    ] {
+        let text = FULL.replacen(from, to, 1);
+        let reading = read("f.yaml", &text);
+        assert_eq!((reading.problems, reading.documents.len()), (vec![], 1));
+        let key = reading.documents[0].configuration.key.clone();
+        let of_it = |warning: &SourceProblem| warning.configuration.as_ref() == Some(&key);
+        assert!(reading.warnings.iter().all(of_it));
+        let unknown: Vec<String> = reading.warnings.iter().map(ToString::to_string).collect();
+        let unknown: Vec<&str> = unknown.iter().map(String::as_str).collect();
+        let (unknown, rest) = unknown.split_at(unknown.len() - ignored.len());
+        assert_eq!(unknown, expected.as_slice(), "{to}");
+        assert_eq!(rest.len(), ignored.len());
+        if expected.is_none() {
+            assert_eq!(rest, ignored);
+        }
+    }
+}
+
+#[test]
+fn a_document_with_problems_also_tells_its_unknown_fields() {
+    let text = good("a").replace("discoveryHandler", "discoveryhandler");
+    let reading = read("f.yaml", &text);
+    assert_eq!(reading.problems.len(), 1);
+    let [warning] = reading.warnings.as_slice() else {
+        panic!("{:?}", reading.warnings);
+    };
+    assert!(
+        warning
+            .message
+            .contains("discoveryhandler; did you mean discoveryHandler?"),
+        "{warning}"
+    );
+    assert_eq!(warning.configuration, reading.problems[0].configuration);
+}
+
+#[test]
+fn of_many_unknown_fields_the_first_are_told() {
+    let fields: String = (0..MAX_PROBLEMS + 7)
+        .map(|n| format!("  x{n}: 1\n"))
+        .collect();
+    let reading = read("f.yaml", &format!("{}{fields}", good("a")));
+    assert_eq!(reading.documents.len(), 1);
+    assert_eq!(reading.warnings.len(), MAX_PROBLEMS + 1);
+    let last = &reading.warnings[MAX_PROBLEMS].message;
+    assert!(last.contains("7 more fields without effect"), "{last}");
+}

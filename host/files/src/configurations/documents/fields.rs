@@ -1,0 +1,138 @@
+//! Fields of a Configuration that have no effect: unknown ones, and those of workloads that this version does not start. Pure.
+
+use leafhost_core::configuration::{FieldProblem, Spec};
+use leafhost_core::text;
+use serde_ignored::Path;
+
+/// The fields of Akri's Configuration by the field they are in.
+const KNOWN: &[(&str, &[&str])] = &[
+    ("", &["apiVersion", "kind", "metadata", "spec"]),
+    (
+        "spec",
+        &[
+            "discoveryHandler",
+            "capacity",
+            "brokerProperties",
+            "brokerSpec",
+            "instanceServiceSpec",
+            "configurationServiceSpec",
+        ],
+    ),
+    (
+        "spec.discoveryHandler",
+        &["name", "discoveryDetails", "discoveryProperties"],
+    ),
+    (
+        "spec.discoveryHandler.discoveryProperties[]",
+        &["name", "value", "valueFrom"],
+    ),
+    (
+        "spec.discoveryHandler.discoveryProperties[].valueFrom",
+        &["secretKeyRef", "configMapKeyRef"],
+    ),
+    (
+        "spec.discoveryHandler.discoveryProperties[].valueFrom.secretKeyRef",
+        REFERENCE,
+    ),
+    (
+        "spec.discoveryHandler.discoveryProperties[].valueFrom.configMapKeyRef",
+        REFERENCE,
+    ),
+];
+const REFERENCE: &[&str] = &["name", "namespace", "key", "optional"];
+
+/// A field that is not read.
+#[derive(Debug)]
+pub struct Unknown {
+    parent: String,
+    /// The same with `[]` for each index, as in [`KNOWN`].
+    place: String,
+    name: String,
+}
+
+impl Unknown {
+    /// `None` in `metadata`, where Kubernetes has fields that only it reads.
+    pub fn new(path: &Path<'_>) -> Option<Self> {
+        let Path::Map { parent, key } = path else {
+            return None;
+        };
+        let (parent, place) = (text_of(parent, false), text_of(parent, true));
+        let is_metadata = place == "metadata" || place.starts_with("metadata.");
+        (!is_metadata).then(|| Self {
+            parent,
+            place,
+            name: key.clone(),
+        })
+    }
+
+    /// What is said of it.
+    pub fn warning(&self) -> FieldProblem {
+        let Self {
+            parent,
+            place,
+            name,
+        } = self;
+        let siblings = KNOWN.iter().find(|(parent, _)| parent == place);
+        let siblings: &[&str] = siblings.map_or(&[], |(_, names)| names);
+        let hint = match text::nearest(name, siblings.iter().copied()) {
+            Some(meant) => format!("did you mean {meant}?"),
+            None => elsewhere(name).unwrap_or_else(|| format!("known: {}", siblings.join(", "))),
+        };
+        FieldProblem::new(join(parent, name), format!("unknown field {name}; {hint}"))
+    }
+}
+
+/// Where the field belongs if another field has one of that name, and no third one.
+fn elsewhere(name: &str) -> Option<String> {
+    let mut places = KNOWN.iter().filter(|(_, names)| names.contains(&name));
+    let (place, _) = places.next()?;
+    match places.next() {
+        None => Some(format!("did you mean {}?", join(place, name))),
+        Some(_) => None,
+    }
+}
+
+fn text_of(path: &Path<'_>, general: bool) -> String {
+    match path {
+        Path::Root => String::new(),
+        Path::Seq { parent, .. } if general => text_of(parent, general) + "[]",
+        Path::Seq { parent, index } => format!("{}[{index}]", text_of(parent, general)),
+        Path::Map { parent, key } => join(&text_of(parent, general), key),
+        Path::Some { parent }
+        | Path::NewtypeStruct { parent }
+        | Path::NewtypeVariant { parent } => text_of(parent, general),
+    }
+}
+
+fn join(parent: &str, name: &str) -> String {
+    match parent {
+        "" => name.to_owned(),
+        _ => format!("{parent}.{name}"),
+    }
+}
+
+/// What is said of the workloads and services of a Configuration.
+pub fn ignored(spec: &Spec) -> impl Iterator<Item = FieldProblem> {
+    let fields = [
+        (
+            spec.broker_spec.is_some(),
+            "brokerSpec",
+            "starts no brokers",
+        ),
+        (
+            spec.instance_service_spec.is_some(),
+            "instanceServiceSpec",
+            "creates no services",
+        ),
+        (
+            spec.configuration_service_spec.is_some(),
+            "configurationServiceSpec",
+            "creates no services",
+        ),
+    ];
+    let present = fields.into_iter().filter(|(present, _, _)| *present);
+    present.map(|(_, name, why)| {
+        let message = format!("this version {why}: {name} is ignored");
+        FieldProblem::new(join("spec", name), message)
+    })
+}
