@@ -108,6 +108,15 @@ impl Response {
         }
     }
 
+    /// Reads the body as JSON, whatever the status: into a type with [`#[details]`](macro@crate::details), or into
+    /// [`serde_json::Value`].
+    ///
+    /// # Errors
+    /// What is wrong with the body, and where.
+    pub fn json<T: serde::de::DeserializeOwned>(&self) -> serde_json::Result<T> {
+        serde_json::from_slice(&self.body)
+    }
+
     /// The value of the first header with this name, whatever the case of its letters.
     pub fn header(&self, name: &str) -> Option<&str> {
         self.headers_named(name).next()

@@ -32,6 +32,8 @@ pub mod testing;
 pub mod udev;
 pub mod udp;
 
+/// The crate `base64`: `BASE64_STANDARD.encode(…)` with `use leafhost_sdk::base64::prelude::*`.
+pub use base64;
 #[doc(inline)]
 pub use bindings::leafhost::discovery::types::{
     Attribute, AttributeValue, Budget, Datagram, Device, DeviceNode, Devices, Event, Health, Mount,
@@ -70,3 +72,5 @@ pub use request::Request;
 /// The crate `serde`, for types that implement its traits by hand.
 pub use serde;
 pub use serde::Deserialize;
+/// The crate `serde_json`. [`Response::json`](http::Response::json) reads a response.
+pub use serde_json;

@@ -79,6 +79,13 @@ pub enum Error {
     Other(String),
 }
 
+impl Error {
+    /// Whether it may work at another time.
+    pub(crate) fn may_pass(&self) -> bool {
+        !matches!(self, Self::Denied(_) | Self::TooLarge(_))
+    }
+}
+
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -128,12 +128,13 @@ pub fn driver(value: &str) -> Term {
     Term::positive(Field::Driver, None, value)
 }
 
-/// `ENV{name}==value`: a property in udev's database.
+/// `ENV{name}==value`: a property in udev's database. To udev an absent property is an empty text, which `*` matches: a device
+/// that has the property at all matches `?*`.
 pub fn env(name: &str, value: &str) -> Term {
     Term::positive(Field::Env, Some(name), value)
 }
 
-/// `ATTR{name}==value`: a sysfs attribute of the device.
+/// `ATTR{name}==value`: a sysfs attribute of the device. Of a device without the attribute no term holds, negated or not.
 pub fn attr(name: &str, value: &str) -> Term {
     Term::positive(Field::Attr, Some(name), value)
 }

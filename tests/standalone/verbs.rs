@@ -103,6 +103,29 @@ fn inspect_names_imports_grants_and_digest() -> Result<()> {
 }
 
 #[test]
+fn a_new_handler_of_a_program_alone_has_the_sdk_in_its_folder() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let alone = folder.path().join("leafhost");
+    fs::copy(program::leafhost()?, &alone)?;
+    let path = folder.path().join("thermo");
+    let path = path.to_str().context("no text")?;
+    program::run(&alone, ["handler", "new", "thermo", "--path", path])?.good()?;
+    let manifest = format!("{path}/Cargo.toml");
+    let offline = ["--offline", "--format-version", "1", "--manifest-path"];
+    let metadata = program::run(
+        "cargo",
+        [&["metadata"], &offline[..], &[&manifest]].concat(),
+    )?;
+    let found: Value = serde_json::from_str(&metadata.good()?)?;
+    let packages = found["packages"].as_array().context("no packages")?;
+    let sdk = format!("{path}/leafhost-sdk/Cargo.toml");
+    assert!(packages.iter().any(|found| found["manifest_path"] == sdk));
+    let again = program::run(&alone, ["handler", "new", "thermo", "--path", path])?;
+    assert!(again.err.contains("is not empty"), "{again:?}");
+    Ok(())
+}
+
+#[test]
 fn check_validates_as_the_agent_does() -> Result<()> {
     let home = Home::new()?;
     home.add_handler("debug-echo")?;

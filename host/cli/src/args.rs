@@ -320,7 +320,7 @@ pub struct NewArgs {
     #[arg(long, env = "LEAFHOST_PATH", value_name = "DIR")]
     pub path: Option<PathBuf>,
 
-    /// The leafhost-sdk that the crate depends on: a folder or a version [default: this program's own version]
+    /// The leafhost-sdk that the crate depends on: a folder or a version [default: the installed one, else a copy in the crate]
     #[arg(long, env = "LEAFHOST_SDK", value_name = "PATH|VERSION")]
     pub sdk: Option<String>,
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
+use leafhost_core::grants_file;
 use leafhost_core::ports::SourceProblem;
 use leafhost_files::{Checked, Located, check_file, check_folder};
 use leafhost_wasm::grants::Grants;
@@ -149,7 +150,7 @@ impl Plan {
         let text = std::fs::read_to_string(path)
             .with_context(|| format!("cannot read {}", path.display()))?;
         let file = path.display().to_string();
-        if name.ends_with(".grants.yaml") {
+        if name.ends_with(grants_file::SUFFIX) {
             self.problems.extend(grants_problems(&file, &text));
             return Ok(());
         }
@@ -188,14 +189,17 @@ impl Plan {
 /// Problems of grants files without a component; those of a component are reported when it is loaded.
 fn lone_grants(folder: &Path) -> Result<Vec<SourceProblem>> {
     let mut problems = Vec::new();
+    let components = handlers::components(folder)?;
     for path in handlers::files(folder)? {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
-        let Some(stem) = name.strip_suffix(".grants.yaml") else {
+        if !name.ends_with(grants_file::SUFFIX) {
             continue;
-        };
-        let has_component = [".wasm", ".wasm.gz"]
-            .iter()
-            .any(|suffix| folder.join(format!("{stem}{suffix}")).exists());
+        }
+        let has_component = components.iter().any(|component| {
+            let component = component.file_name().unwrap_or_default().to_string_lossy();
+            let among = grants_file::among(&component, |file| folder.join(file).exists());
+            among == name || grants_file::own(&component) == name
+        });
         if !has_component {
             let text = std::fs::read_to_string(&path)
                 .with_context(|| format!("cannot read {}", path.display()))?;

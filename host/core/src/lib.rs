@@ -9,6 +9,7 @@ pub mod configuration;
 pub mod device;
 pub mod effort;
 pub mod fault;
+pub mod grants_file;
 pub mod handler;
 pub mod instance;
 pub mod left_out;

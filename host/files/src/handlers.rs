@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use futures::future::select_all;
+use leafhost_core::grants_file;
 use leafhost_core::ports::{
     HandlerSource, LoadError, SourceFile, SourceProblem, SourceSet, SourceVersion,
 };
@@ -14,7 +15,6 @@ use tokio::task::JoinSet;
 use crate::blocking::publish;
 use crate::folder::{self, Content, Folder, Kind, Rules, Snapshot};
 
-const GRANTS: &str = ".grants.yaml";
 const COMPONENTS: [&str; 2] = [".wasm.gz", ".wasm"];
 /// The most bytes of a component.
 pub(crate) const MAX: u64 = 32 << 20;
@@ -23,7 +23,7 @@ const RULES: Rules = Rules {
     kinds: &[
         // Whoever may write where a link leads to would decide what a handler may do.
         Kind {
-            suffix: GRANTS,
+            suffix: grants_file::SUFFIX,
             max: 64 << 10,
             links: false,
             held: true,
@@ -144,12 +144,12 @@ fn assemble(folders: &[(PathBuf, Arc<Snapshot>)]) -> SourceSet {
         set.problems.extend(missing);
         for (name, content) in &snapshot.files {
             let file = path.join(name).display().to_string();
-            let Some(stem) = stem(name) else {
+            if !is_component(name) {
                 set.problems.extend(
                     orphan(name, snapshot).map(|message| SourceProblem::new(file, message)),
                 );
                 continue;
-            };
+            }
             if let Some(other) = owners.get(name.as_str()) {
                 let other = other.join(name);
                 let message = format!("is not used: {} comes first", other.display());
@@ -157,7 +157,7 @@ fn assemble(folders: &[(PathBuf, Arc<Snapshot>)]) -> SourceSet {
                 continue;
             }
             owners.insert(name, path);
-            let grants_name = format!("{stem}{GRANTS}");
+            let grants_name = grants_of(name, snapshot);
             let version = version(content, snapshot.files.get(&grants_name));
             if let Err(Some((of_grants, message))) = &version {
                 let at = if *of_grants {
@@ -200,18 +200,21 @@ fn version(
     Ok(SourceVersion { digest, grants })
 }
 
-fn stem(name: &str) -> Option<&str> {
-    COMPONENTS
-        .iter()
-        .find_map(|suffix| name.strip_suffix(suffix))
+fn is_component(name: &str) -> bool {
+    COMPONENTS.iter().any(|suffix| name.ends_with(suffix))
+}
+
+/// The name of a component's grants file.
+fn grants_of(component: &str, snapshot: &Snapshot) -> String {
+    grants_file::among(component, |file| snapshot.files.contains_key(file))
 }
 
 /// What is wrong with grants that belong to no component.
 fn orphan(name: &str, snapshot: &Snapshot) -> Option<String> {
-    let stem = name.strip_suffix(GRANTS)?;
-    let has_component = COMPONENTS
-        .iter()
-        .any(|suffix| snapshot.files.contains_key(&format!("{stem}{suffix}")));
+    let stem = name.strip_suffix(grants_file::SUFFIX)?;
+    let mut components = snapshot.files.keys().filter(|file| is_component(file));
+    let has_component =
+        components.any(|file| grants_file::own(file) == name || grants_of(file, snapshot) == name);
     (!has_component).then(|| {
         format!(
             "orphaned grants file: no {stem}.wasm next to it; add the handler or remove the file"

@@ -80,7 +80,7 @@ pub enum ComponentError {
     Damaged(#[source] wasmparser::BinaryReaderError),
     /// Not of our world.
     #[error(
-        "this is a component, but no discovery handler: it does not export {HANDLER} (it exports {0})"
+        "this is a component, but no discovery handler: it does not export {HANDLER} (it exports {0}); register! forgotten?"
     )]
     NoHandler(String),
     /// Of our world, but another version.

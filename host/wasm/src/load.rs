@@ -5,6 +5,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use leafhost_core::configuration::MAX_DETAILS;
 use leafhost_core::fault::FaultReason;
+use leafhost_core::grants_file;
 use leafhost_core::handler::{Description, Digest};
 use leafhost_core::names::is_handler_name;
 use leafhost_core::ports::{Handler, LoadError, Loader, SourceFile};
@@ -139,7 +140,7 @@ impl Runtime {
             return Err(Refusal::OtherName {
                 is: description.name,
                 named,
-                file: grants_name(&file.name),
+                file: grants_file::names(&file.name),
             });
         }
         match guest.check_example(&description).await {
@@ -206,7 +207,11 @@ fn read_grants(file: &SourceFile) -> Result<Grants, Refusal> {
                 path => format!("{path}: {}", problem.message),
             })
             .collect();
-        Refusal::Grants(format!("{}: {}", grants_name(&file.name), lines.join("; ")))
+        Refusal::Grants(format!(
+            "{}: {}",
+            grants_file::names(&file.name),
+            lines.join("; ")
+        ))
     })
 }
 
@@ -226,15 +231,9 @@ fn check_grants(
     }
     Err(Refusal::MissingGrants {
         missing,
-        file: grants_name(&file.name),
+        file: grants_file::names(&file.name),
         source_name: file.name.clone(),
     })
-}
-
-/// `<stem>.grants.yaml` next to `<stem>.wasm` or `<stem>.wasm.gz`.
-fn grants_name(source: &str) -> String {
-    let stem = source.strip_suffix(".gz").unwrap_or(source);
-    format!("{}.grants.yaml", stem.strip_suffix(".wasm").unwrap_or(stem))
 }
 
 fn check_description(described: types::Description) -> Result<Description, String> {
@@ -311,12 +310,5 @@ mod tests {
             (shown.version.as_str(), shown.summary.as_str()),
             ("1\\u{200b}", "Finds\\u{202e}sdniF")
         );
-    }
-
-    #[test]
-    fn grants_lie_beside_the_component() {
-        for name in ["udev.wasm", "udev.wasm.gz"] {
-            assert_eq!(grants_name(name), "udev.grants.yaml");
-        }
     }
 }

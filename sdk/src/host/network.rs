@@ -10,6 +10,9 @@ use super::{Host, executor};
 use crate::net::{Error, NetworkInterface};
 use crate::{http, tcp, udp};
 
+/// How long [`Host::retry`] waits after the first failure.
+const FIRST_RETRY: Duration = Duration::from_millis(200);
+
 impl Host {
     /// Runs a future to its end. Every `async` function here is awaited inside it.
     pub fn block_on<F: Future>(&self, work: F) -> F::Output {
@@ -26,6 +29,37 @@ impl Host {
     /// open.
     pub async fn within<T>(&self, limit: Duration, work: impl Future<Output = T>) -> Option<T> {
         executor::unless(self.sleep(limit), work).await
+    }
+
+    /// Does a work of the network again when it fails: after 200 ms, then after twice as long each time, at most `times` in all
+    /// and as long as [`time_left`](Self::time_left) allows. What is denied or too large is not tried again.
+    ///
+    /// ```
+    /// # use leafhost_sdk::{Host, http, net};
+    /// async fn model(host: &Host) -> Result<http::Response, net::Error> {
+    ///     host.retry(3, || host.http(http::Request::get("http://192.168.7.9/model"))).await
+    /// }
+    /// ```
+    ///
+    /// # Errors
+    /// That of the last try.
+    pub async fn retry<T, F: Future<Output = Result<T, Error>>>(
+        &self,
+        times: u32,
+        mut work: impl FnMut() -> F,
+    ) -> Result<T, Error> {
+        let mut wait = FIRST_RETRY;
+        let mut tries = 1;
+        loop {
+            match work().await {
+                Err(error) if error.may_pass() && tries < times && wait < self.time_left() => {
+                    self.sleep(wait).await;
+                    wait = wait.saturating_mul(2);
+                    tries += 1;
+                }
+                end => return end,
+            }
+        }
     }
 
     /// The outputs of all works, in the order of `works`. At most `at_once` (at least one) are under way; the next one is taken

@@ -2,6 +2,15 @@ use super::*;
 use crate::net::Error;
 
 #[test]
+fn a_body_is_read_as_json() {
+    let response = Response::new(200, r#"{"model": "Model 7"}"#);
+    let value: serde_json::Value = response.json().unwrap();
+    assert_eq!(value["model"], "Model 7");
+    let error = Response::new(502, "<html>").json::<serde_json::Value>();
+    assert!(error.unwrap_err().to_string().contains("line 1 column 1"));
+}
+
+#[test]
 fn a_url_is_parsed() {
     for (url, tls, authority, path, host, port) in [
         ("http://a", false, "a", "/", "a", 80),

@@ -1,45 +1,19 @@
 //! `leafhost handler new`: writes the SDK's template as a new crate.
 
 use std::io::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::{Context as _, Result, bail};
+use include_dir::{Dir, DirEntry, include_dir};
 
 use crate::args::NewArgs;
 use crate::failure::Usage;
 use crate::terminal;
 
-/// Name in the crate and text of every file of the template.
-const TEMPLATE: [(&str, &str); 7] = [
-    (
-        "Cargo.toml",
-        include_str!("../../../../sdk/template/Cargo.toml.tmpl"),
-    ),
-    (
-        "src/lib.rs",
-        include_str!("../../../../sdk/template/src/lib.rs"),
-    ),
-    (
-        "{{name}}.grants.yaml",
-        include_str!("../../../../sdk/template/grants.yaml"),
-    ),
-    (
-        "details.yaml",
-        include_str!("../../../../sdk/template/details.yaml"),
-    ),
-    (
-        "configuration.yaml",
-        include_str!("../../../../sdk/template/configuration.yaml"),
-    ),
-    (
-        "README.md",
-        include_str!("../../../../sdk/template/README.md"),
-    ),
-    (
-        ".gitignore",
-        include_str!("../../../../sdk/template/gitignore"),
-    ),
-];
+/// The source of the SDK: its template, and what a crate gets a copy of where no SDK is installed.
+static SDK: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/../../sdk");
+/// The folder of that copy.
+const COPY: &str = "leafhost-sdk";
 
 /// Crate names that Cargo or the compiler refuse.
 const TAKEN: &str = "abstract alloc as async await become box break const continue core crate do dyn else enum \
@@ -57,10 +31,10 @@ pub fn run(args: &NewArgs) -> Result<()> {
         .clone()
         .unwrap_or_else(|| args.name.as_str().into());
     let sdk = match &args.sdk {
-        Some(sdk) => named_sdk(sdk)?,
+        Some(sdk) => Some(named_sdk(sdk)?),
         None => installed_sdk(),
     };
-    write(&args.name, &dir, &sdk)?;
+    write(&args.name, &dir, sdk)?;
     let shown = dir.display();
     let library = args.name.replace('-', "_");
     let name = &args.name;
@@ -136,23 +110,15 @@ fn named_sdk(sdk: &str) -> Result<String> {
     Ok(dependency_on(&path))
 }
 
-/// The SDK installed with this program, or of the source tree it was built in; else the published one of its version.
-fn installed_sdk() -> String {
+/// The SDK installed with this program, or of the source tree it was built in.
+fn installed_sdk() -> Option<String> {
     let executable = std::env::current_exe().and_then(|path| path.canonicalize());
-    executable
-        .ok()
-        .and_then(|executable| {
-            let places = ["../share/leafhost/sdk", "../../sdk"];
-            let folder = executable.parent()?.to_owned();
-            places
-                .iter()
-                .filter_map(|place| folder.join(place).canonicalize().ok())
-                .find(|path| is_sdk(path))
-        })
-        .map_or_else(
-            || toml_string(env!("CARGO_PKG_VERSION")),
-            |path| dependency_on(&path),
-        )
+    let folder = executable.ok()?.parent()?.to_owned();
+    ["../share/leafhost/sdk", "../../sdk"]
+        .iter()
+        .filter_map(|place| folder.join(place).canonicalize().ok())
+        .find(|path| is_sdk(path))
+        .map(|path| dependency_on(&path))
 }
 
 fn is_sdk(path: &Path) -> bool {
@@ -171,34 +137,79 @@ fn toml_string(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }
 
-fn write(name: &str, dir: &Path, sdk: &str) -> Result<()> {
+/// Writes the crate, with a copy of the SDK if there is no dependency on another one.
+fn write(name: &str, dir: &Path, sdk: Option<String>) -> Result<()> {
+    if dir
+        .read_dir()
+        .is_ok_and(|mut entries| entries.next().is_some())
+    {
+        bail!(
+            "{} is not empty; choose another folder with --path",
+            dir.display()
+        );
+    }
+    let copied = sdk.is_none();
+    let sdk = sdk.unwrap_or_else(|| dependency_on(Path::new(COPY)));
     let fill = |text: &str| {
         text.replace("{{name}}", name)
             .replace("{{TypeName}}", &type_name(name))
             .replace("{{crate_name}}", &name.replace('-', "_"))
-            .replace("{{sdk}}", sdk)
+            .replace("{{sdk}}", &sdk)
     };
-    let files: Vec<(PathBuf, String)> = TEMPLATE
-        .iter()
-        .map(|(file, text)| (dir.join(fill(file)), fill(text)))
-        .collect();
-    // No file is written if any of them exists.
-    if let Some((path, _)) = files
-        .iter()
-        .find(|(path, _)| path.symlink_metadata().is_ok())
-    {
-        bail!(
-            "{} already exists; choose another folder with --path",
-            path.display()
-        );
-    }
-    for (path, text) in &files {
+    for (path, text) in sdk_files() {
+        let (path, text) = match path.strip_prefix("template") {
+            Ok(path) => {
+                let path = match path.to_str() {
+                    Some("Cargo.toml.tmpl") => "Cargo.toml".into(),
+                    Some("gitignore") => ".gitignore".into(),
+                    Some("grants.yaml") => format!("{name}.grants.yaml").into(),
+                    _ => path.to_owned(),
+                };
+                (path, fill(text))
+            }
+            Err(_) if !copied => continue,
+            Err(_) if path.ends_with("Cargo.toml") => {
+                (Path::new(COPY).join(path), without_workspace(text))
+            }
+            Err(_) => (Path::new(COPY).join(path), text.to_owned()),
+        };
+        let path = dir.join(path);
         let parent = path.parent().unwrap_or(dir);
         std::fs::create_dir_all(parent)
-            .and_then(|()| std::fs::File::create_new(path)?.write_all(text.as_bytes()))
+            .and_then(|()| std::fs::File::create_new(&path)?.write_all(text.as_bytes()))
             .with_context(|| format!("cannot write {}", path.display()))?;
     }
     Ok(())
+}
+
+/// All files of [`SDK`].
+fn sdk_files() -> Vec<(&'static Path, &'static str)> {
+    let mut files = Vec::new();
+    let mut dirs = vec![&SDK];
+    while let Some(dir) = dirs.pop() {
+        for entry in dir.entries() {
+            match entry {
+                DirEntry::Dir(dir) => dirs.push(dir),
+                DirEntry::File(file) => {
+                    files.extend(file.contents_utf8().map(|text| (file.path(), text)));
+                }
+            }
+        }
+    }
+    files
+}
+
+/// The manifest, with what it takes from the workspace written out.
+fn without_workspace(manifest: &str) -> String {
+    let workspace = include_str!("../../../../Cargo.toml");
+    let lines = manifest.lines().filter_map(|line| {
+        let Some(key) = line.strip_suffix(".workspace = true") else {
+            return (!["[lints]", "workspace = true"].contains(&line)).then_some(line);
+        };
+        let mut lines = workspace.lines();
+        lines.find(|line| line.split(" = ").next() == Some(key))
+    });
+    lines.flat_map(|line| [line, "\n"]).collect()
 }
 
 #[cfg(test)]
@@ -209,12 +220,20 @@ mod tests {
     fn a_new_handler_is_complete_and_has_no_placeholder_left() {
         let dir = tempfile::tempdir().unwrap();
         let crate_dir = dir.path().join("my-sensor");
-        write("my-sensor", &crate_dir, "\"0.1.0\"").unwrap();
-        for (file, _) in TEMPLATE {
-            let file = file.replace("{{name}}", "my-sensor");
-            let text = std::fs::read_to_string(crate_dir.join(&file)).unwrap();
+        write("my-sensor", &crate_dir, Some("\"0.1.0\"".into())).unwrap();
+        for file in [
+            "Cargo.toml",
+            "src/lib.rs",
+            "my-sensor.grants.yaml",
+            "details.yaml",
+            "configuration.yaml",
+            "README.md",
+            ".gitignore",
+        ] {
+            let text = std::fs::read_to_string(crate_dir.join(file)).unwrap();
             assert!(!text.contains("{{"), "{file}: {text}");
         }
+        assert!(!crate_dir.join(COPY).exists());
         let manifest = std::fs::read_to_string(crate_dir.join("Cargo.toml")).unwrap();
         assert!(manifest.contains("name = \"my-sensor\""), "{manifest}");
         assert!(manifest.contains("leafhost-sdk = \"0.1.0\""), "{manifest}");
@@ -223,24 +242,26 @@ mod tests {
     }
 
     #[test]
-    fn every_file_of_the_template_is_written() {
-        let template = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../sdk/template");
-        let mut count = 0;
-        for folder in ["", "src"] {
-            let entries = std::fs::read_dir(template.join(folder)).unwrap();
-            count += entries
-                .filter(|entry| entry.as_ref().unwrap().file_type().unwrap().is_file())
-                .count();
+    fn a_copied_sdk_needs_no_workspace() {
+        for (path, text) in sdk_files() {
+            if path.ends_with("Cargo.toml") {
+                let manifest = without_workspace(text);
+                assert!(!manifest.contains("workspace"), "{manifest}");
+                assert_eq!(
+                    manifest.lines().count() + 2,
+                    text.lines().count(),
+                    "all but [lints] is there: {manifest}"
+                );
+            }
         }
-        assert_eq!(count, TEMPLATE.len());
     }
 
     #[test]
-    fn existing_files_are_not_overwritten() {
+    fn a_folder_that_is_not_empty_is_refused() {
         let dir = tempfile::tempdir().unwrap();
-        std::fs::write(dir.path().join("README.md"), "mine").unwrap();
-        let error = write("a", dir.path(), "\"1\"").unwrap_err().to_string();
-        assert!(error.contains("README.md"), "{error}");
+        write("a", &dir.path().join("empty"), None).unwrap();
+        let error = write("a", dir.path(), None).unwrap_err().to_string();
+        assert!(error.contains("is not empty"), "{error}");
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
     }
 

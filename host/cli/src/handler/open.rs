@@ -1,10 +1,11 @@
 //! A component on the command line: reads the file with its grants and loads it as the agent would, with a cache of
 //! this user's own.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
+use leafhost_core::grants_file;
 use leafhost_core::ports::SourceFile;
 use leafhost_net::Network;
 use leafhost_udev::Monitor;
@@ -46,7 +47,9 @@ pub fn read(file: &Path, grants: Option<&Path>) -> Result<SourceFile> {
         .to_string_lossy()
         .into_owned();
     let bytes = std::fs::read(file).with_context(|| format!("cannot read {}", file.display()))?;
-    let beside = grants_path(file, &name);
+    let beside = file.with_file_name(grants_file::among(&name, |other| {
+        file.with_file_name(other).exists()
+    }));
     let grants = grants.or_else(|| beside.is_file().then_some(&beside));
     let grants = grants.map(read_grants).transpose()?;
     Ok(SourceFile {
@@ -54,13 +57,6 @@ pub fn read(file: &Path, grants: Option<&Path>) -> Result<SourceFile> {
         bytes: bytes.into(),
         grants,
     })
-}
-
-/// The path of a component's grants file.
-pub fn grants_path(file: &Path, name: &str) -> PathBuf {
-    let stem = name.strip_suffix(".gz").unwrap_or(name);
-    let stem = stem.strip_suffix(".wasm").unwrap_or(stem);
-    file.with_file_name(format!("{stem}.grants.yaml"))
 }
 
 fn read_grants(path: &Path) -> Result<Arc<str>> {
@@ -94,6 +90,10 @@ mod tests {
         assert_eq!(read(&file, None).unwrap().grants, None);
         std::fs::write(dir.path().join("a.grants.yaml"), "udev:").unwrap();
         assert_eq!(read(&file, None).unwrap().grants.as_deref(), Some("udev:"));
+        let built = dir.path().join("serial_by_id.wasm");
+        std::fs::write(&built, b"x").unwrap();
+        std::fs::write(dir.path().join("serial-by-id.grants.yaml"), "net:").unwrap();
+        assert_eq!(read(&built, None).unwrap().grants.as_deref(), Some("net:"));
         let other = dir.path().join("other.yaml");
         let error = format!("{:#}", read(&file, Some(&other)).unwrap_err());
         assert!(error.contains("other.yaml"), "{error}");

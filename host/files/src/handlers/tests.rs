@@ -134,6 +134,19 @@ fn what_cannot_be_used_has_no_version_and_never_other_grants() {
     }
 }
 
+#[test]
+fn a_component_as_cargo_names_it_has_the_grants_of_its_crate() {
+    let set = assemble(&mk_folders(&[
+        ("serial_by_id.wasm", component("1")),
+        ("serial-by-id.grants.yaml", bytes("g")),
+        ("other-one.grants.yaml", bytes("o")),
+    ]));
+    let version = mk_version("1", Some("g"));
+    assert_eq!(set.files.get("serial_by_id.wasm"), Some(&Some(version)));
+    let orphans: Vec<_> = set.problems.iter().map(|found| &found.source).collect();
+    assert_eq!(orphans, ["DIR/other-one.grants.yaml"]);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_file_is_listed_once_it_has_settled_and_read_as_listed() {
     let folder = tempfile::tempdir().unwrap();

@@ -100,7 +100,7 @@ fn what_is_no_handler_is_told_what_it_is() {
         (&bomb, "more than 32 MiB"),
         (
             &component(&[], "example:other/handler@1.0.0"),
-            "it exports example:other/handler@1.0.0",
+            "it exports example:other/handler@1.0.0); register! forgotten?",
         ),
         (
             &component(&[], "leafhost:discovery/handler@0.2.0"),

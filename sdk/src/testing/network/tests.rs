@@ -221,6 +221,37 @@ fn a_request_has_a_limit_in_time_and_in_size() {
 }
 
 #[test]
+fn a_retry_waits_longer_each_time_and_ends_with_the_calls_time() {
+    let failing = |times: u32, left_ms: u32, error: Error| {
+        let fake = FakeHost::new();
+        let mut budget = crate::testing::budget();
+        budget.wall_ms = left_ms;
+        let host = Host::new(fake.imports(), &budget);
+        let tries = std::cell::Cell::new(0);
+        let end = host.block_on(host.retry(times, || {
+            tries.set(tries.get() + 1);
+            let error = error.clone();
+            async move { Err::<(), _>(error) }
+        }));
+        assert_eq!(end, Err(error));
+        (tries.get(), fake.now())
+    };
+    assert_eq!(failing(3, 30_000, Error::Refused), (3, ms(200 + 400)));
+    assert_eq!(
+        failing(9, 1_000, Error::TimedOut),
+        (3, ms(200 + 400)),
+        "800 ms of a second are for the call's work"
+    );
+    let denied = Error::Denied("udp".to_owned());
+    assert_eq!(failing(3, 30_000, denied), (1, ms(0)));
+    let fake = FakeHost::new();
+    let host = fake.host();
+    let mut answers = [Err(Error::Closed), Ok(7)].into_iter();
+    let end = host.block_on(host.retry(3, || std::future::ready(answers.next().unwrap())));
+    assert_eq!((end, fake.now()), (Ok(7), ms(200)));
+}
+
+#[test]
 fn a_socket_is_bound_only_to_an_address_of_the_host() {
     let fake = FakeHost::new()
         .interface("eth0", 2, ["192.168.7.2/24"])
