@@ -59,6 +59,10 @@ pub use udev::UdevDevice;
 pub use udp::UdpAnswer;
 pub(crate) use udp::UdpSocket;
 
+/// How many explanations of a call the host keeps, and how many bytes of each text.
+const MAX_SKIPPED: usize = 1_000;
+const MAX_SKIPPED_TEXT: usize = 512;
+
 /// A host in memory: its devices, its network, and what a handler reported.
 ///
 /// Its clock advances only by [`pass`](Self::pass) and by waits: a wait costs no real time and is exact. Its random
@@ -77,7 +81,7 @@ pub(crate) struct State {
     pub(crate) udev: udev::Table,
 }
 
-/// Something a handler reported with [`Host::skipped`].
+/// Something a handler reported with [`Host::skipped`], or the host itself: a udev device that a rule nearly fits.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Skipped {
     /// The subject.
@@ -135,7 +139,7 @@ impl FakeHost {
         self.0.log.borrow().clone()
     }
 
-    /// What was left out so far.
+    /// What was left out so far, as `leafhost handler run --explain` shows it.
     pub fn skipped(&self) -> Vec<Skipped> {
         self.0.skipped.borrow().clone()
     }
@@ -151,11 +155,14 @@ impl State {
     }
 
     pub(crate) fn skipped(&self, subject: &str, rule: &str, reason: &str) {
-        self.skipped.borrow_mut().push(Skipped {
-            subject: subject.to_owned(),
-            rule: rule.to_owned(),
-            reason: reason.to_owned(),
-        });
+        let mut skipped = self.skipped.borrow_mut();
+        if skipped.len() < MAX_SKIPPED {
+            skipped.push(Skipped {
+                subject: cut(subject),
+                rule: cut(rule),
+                reason: cut(reason),
+            });
+        }
     }
 
     /// `SplitMix64` (Steele, Lea, Flood 2014) from 0.
@@ -165,6 +172,14 @@ impl State {
         let mixed = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         mixed ^ (mixed >> 31)
+    }
+}
+
+fn cut(text: &str) -> String {
+    let kept = text.get(..text.floor_char_boundary(MAX_SKIPPED_TEXT));
+    match kept {
+        Some(kept) if kept.len() < text.len() => format!("{kept}…"),
+        _ => text.to_owned(),
     }
 }
 

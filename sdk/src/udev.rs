@@ -91,6 +91,38 @@ impl Device {
     }
 }
 
+impl Field {
+    /// As a rules file has it.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Attr => "ATTR",
+            Self::Attrs => "ATTRS",
+            Self::Devpath => "DEVPATH",
+            Self::Driver => "DRIVER",
+            Self::Drivers => "DRIVERS",
+            Self::Env => "ENV",
+            Self::Kernel => "KERNEL",
+            Self::Kernels => "KERNELS",
+            Self::Subsystem => "SUBSYSTEM",
+            Self::Subsystems => "SUBSYSTEMS",
+            Self::Tag => "TAG",
+            Self::Tags => "TAGS",
+        }
+    }
+}
+
+/// As a rules file has it, such as `ENV{ID_SERIAL}=="A*"`.
+impl fmt::Display for Term {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.field.name())?;
+        if let Some(key) = &self.key {
+            write!(f, "{{{key}}}")?;
+        }
+        let operator = if self.negated { "!=" } else { "==" };
+        write!(f, "{operator}\"{}\"", self.value.replace('"', "\\\""))
+    }
+}
+
 impl Term {
     fn positive(field: Field, key: Option<&str>, value: &str) -> Self {
         Self {

@@ -26,7 +26,11 @@ impl State {
     }
 
     pub fn udev_find(&self, rules: &[Rule]) -> Result<Vec<Device>, Error> {
-        self.udev.find(rules)
+        let (devices, missed) = self.udev.find(rules)?;
+        for missed in missed {
+            State::skipped(self, &missed.subject, &missed.rule, &missed.reason);
+        }
+        Ok(devices)
     }
 
     pub fn udev_read(&self, attributes: &[(String, String)]) -> Result<Vec<Option<String>>, Error> {

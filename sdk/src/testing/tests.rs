@@ -96,14 +96,15 @@ fn a_native_call_takes_the_same_steps_as_a_component() {
     );
     assert!(matches!(found.wakes(), [Wake::Udev(rule)] if rule.len() == 2));
     assert_eq!(host.log(), [(Level::Info, "1 cameras".to_owned())]);
-    assert_eq!(
-        host.skipped(),
-        [Skipped {
-            subject: "/devices/usb1/a/video1".into(),
-            rule: "devnode".into(),
-            reason: "there is none".into(),
-        }]
-    );
+    let by_host = "/devices/usb2/video2".to_owned();
+    let by_handler = Skipped {
+        subject: "/devices/usb1/a/video1".into(),
+        rule: "devnode".into(),
+        reason: "there is none".into(),
+    };
+    let skipped = host.skipped();
+    assert_eq!(skipped[0].subject, by_host);
+    assert_eq!(skipped[1..], [by_handler]);
 }
 
 #[test]
@@ -270,4 +271,73 @@ fn a_call_passes_properties_events_and_cursor() {
     assert_eq!(answer.cursor, Some(vec![1, 2]));
     assert_eq!(answer.departed, ["old"]);
     assert_eq!(answer.devices()[0].id, "x");
+}
+
+#[test]
+fn a_device_that_a_rule_nearly_fits_is_explained_as_by_the_host() {
+    let host = FakeHost::new()
+        .udev(UdevDevice::new("/devices/usb1/1-1").attribute("idVendor", "046d"))
+        .udev(
+            UdevDevice::new("/devices/usb1/1-1/video0")
+                .subsystem("video4linux")
+                .tag("seat")
+                .tag("uaccess"),
+        );
+    let find = |rule: &[rules::Term]| {
+        let before = host.skipped().len();
+        host.host().udev().find(&[rule.to_vec()]).unwrap();
+        host.skipped().split_off(before)
+    };
+    let video = || rules::subsystem("video4linux");
+    for (rule, reason) in [
+        (
+            vec![video(), rules::env("ID_MODEL", "C920")],
+            r#"ENV{ID_MODEL}=="C920" does not hold: ID_MODEL is absent or empty"#,
+        ),
+        (
+            vec![video(), rules::kernel("video9"), rules::tag("x")],
+            r#"KERNEL=="video9" does not hold: kernel is "video0""#,
+        ),
+        (
+            vec![video(), rules::tag("seat").not()],
+            r#"TAG!="seat" does not hold: tag is "seat uaccess""#,
+        ),
+        (
+            vec![video(), rules::attr("name", "x").not()],
+            r#"ATTR{name}!="x" does not hold: name is absent or empty, and where it is absent no term holds"#,
+        ),
+        (
+            vec![video(), rules::attrs("idVendor", "1234")],
+            r#"ATTRS{idVendor}=="1234" does not hold: idVendor is absent or empty, and where it is absent no term holds, and no device above comes nearer to all terms on ancestors"#,
+        ),
+        (
+            vec![
+                video(),
+                rules::attrs("idVendor", "046d"),
+                rules::attrs("idProduct", "1"),
+            ],
+            r#"ATTRS{idProduct}=="1" does not hold: of 1-1, which comes nearest to all terms on ancestors, idProduct is absent or empty, and where it is absent no term holds"#,
+        ),
+    ] {
+        let text: Vec<String> = rule.iter().map(ToString::to_string).collect();
+        let skipped = find(&rule);
+        assert_eq!(skipped.len(), 1, "{text:?}: {skipped:?}");
+        assert_eq!(skipped[0].subject, "/devices/usb1/1-1/video0");
+        assert_eq!(skipped[0].rule, text.join(", "));
+        assert_eq!(skipped[0].reason, reason);
+    }
+    assert_eq!(find(&[rules::env("ID_MODEL", "*").not()]), []);
+    assert_eq!(find(&[rules::kernel("nothing")]), []);
+}
+
+#[test]
+fn explanations_are_bounded_as_by_the_host() {
+    let fake = FakeHost::new();
+    let host = fake.host();
+    for _ in 0..1_100 {
+        host.skipped("ä".repeat(600), "rule", "reason");
+    }
+    let skipped = fake.skipped();
+    assert_eq!(skipped.len(), 1_000);
+    assert_eq!(skipped[0].subject, format!("{}…", "ä".repeat(256)));
 }

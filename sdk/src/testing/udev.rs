@@ -1,10 +1,13 @@
 //! udev devices in memory, and the matcher over them: as the host's, but for what it takes as a regular expression.
 
+mod missed;
+
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
 use glob::Pattern;
 
+use super::Skipped;
 use crate::bindings::leafhost::udev::devices::Error;
 use crate::udev::{Device, Field, Rule, Term};
 
@@ -83,24 +86,30 @@ impl UdevDevice {
     /// Whether a term holds for this very device. Like an empty text is what is absent, but for an attribute, for which
     /// then no term holds. Tags are many.
     fn fits(&self, term: &Term) -> bool {
+        let fits = |text: &str| matches(&term.value, text) != term.negated;
+        match term.field {
+            Field::Attr | Field::Attrs => self.value(term).is_some_and(fits),
+            Field::Tag | Field::Tags => {
+                let mut tags = self.device.tags.iter();
+                tags.any(|tag| matches(&term.value, tag)) != term.negated
+            }
+            _ => fits(self.value(term).unwrap_or_default()),
+        }
+    }
+
+    /// What a term is about; not for tags.
+    fn value(&self, term: &Term) -> Option<&str> {
         let device = &self.device;
         let key = term.key.as_deref().unwrap_or_default();
-        let text = match term.field {
-            Field::Attr | Field::Attrs => match self.attributes.get(key) {
-                Some(text) => Some(text.trim_end()),
-                None => return false,
-            },
-            Field::Devpath => Some(device.devpath.as_str()),
+        match term.field {
+            Field::Attr | Field::Attrs => self.attributes.get(key).map(|text| text.trim_end()),
+            Field::Devpath => Some(&device.devpath),
             Field::Driver | Field::Drivers => device.driver.as_deref(),
-            Field::Kernel | Field::Kernels => Some(device.kernel.as_str()),
+            Field::Kernel | Field::Kernels => Some(&device.kernel),
             Field::Env => device.property(key),
             Field::Subsystem | Field::Subsystems => device.subsystem.as_deref(),
-            Field::Tag | Field::Tags => {
-                let mut tags = device.tags.iter();
-                return tags.any(|tag| matches(&term.value, tag)) != term.negated;
-            }
-        };
-        matches(&term.value, text.unwrap_or_default()) != term.negated
+            Field::Tag | Field::Tags => None,
+        }
     }
 }
 
@@ -142,11 +151,13 @@ impl Table {
         }
     }
 
-    pub(crate) fn find(&self, rules: &[Rule]) -> Result<Vec<Device>, Error> {
+    /// The devices, and those that a rule nearly fits, the nearest first.
+    pub(crate) fn find(&self, rules: &[Rule]) -> Result<(Vec<Device>, Vec<Skipped>), Error> {
         self.available()?;
         rules.iter().flatten().try_for_each(check)?;
         let devices = self.devices.borrow();
         let mut answer = BTreeMap::new();
+        let mut missed = Vec::new();
         for (devpath, device) in &*devices {
             let chain: Vec<&UdevDevice> = std::iter::once(device)
                 .chain(ancestors(&devices, devpath))
@@ -157,6 +168,16 @@ impl Table {
                 .map(|(index, _)| index)
                 .collect();
             if held.is_empty() {
+                missed.extend(rules.iter().filter_map(|rule| {
+                    let (held, reason) = missed::reason(rule, &chain)?;
+                    let terms: Vec<String> = rule.iter().map(Term::to_string).collect();
+                    let skipped = Skipped {
+                        subject: devpath.clone(),
+                        rule: terms.join(", "),
+                        reason,
+                    };
+                    Some((held, skipped))
+                }));
                 continue;
             }
             for (link, parent) in chain
@@ -173,7 +194,9 @@ impl Table {
                 }
             }
         }
-        Ok(answer.into_values().collect())
+        missed.sort_by_key(|(held, _)| std::cmp::Reverse(*held));
+        let missed = missed.into_iter().map(|(_, skipped)| skipped);
+        Ok((answer.into_values().collect(), missed.collect()))
     }
 
     pub(crate) fn read(

@@ -1,0 +1,83 @@
+//! Which term of a rule a device nearly fits, in the words in which the host explains it.
+
+use super::{UdevDevice, is_plural};
+use crate::udev::{Field, Rule, Term};
+
+/// How many terms of a rule that does not hold say something and hold, and why it does not; `None` if there is none. `chain` is
+/// the device and what is above it.
+pub(super) fn reason(rule: &Rule, chain: &[&UdevDevice]) -> Option<(usize, String)> {
+    let (plural, own): (Vec<&Term>, Vec<&Term>) =
+        rule.iter().partition(|term| is_plural(term.field));
+    let device = *chain.first()?;
+    let (held, failed) = judge(&own, device);
+    if let Some(term) = failed {
+        let reason = || format!("{term} does not hold: {}", device.shown(term));
+        return (held > 0).then(|| (held, reason()));
+    }
+    // The nearest of those at which most terms hold.
+    let nearest = chain
+        .iter()
+        .rev()
+        .map(|link| (judge(&plural, link), *link))
+        .max_by_key(|((held, _), _)| *held)?;
+    let ((above, Some(term)), link) = nearest else {
+        return None;
+    };
+    let here = link.shown(term);
+    let told = if std::ptr::eq(link, device) {
+        format!("{here}, and no device above comes nearer to all terms on ancestors")
+    } else {
+        let kernel = &link.device.kernel;
+        format!("of {kernel}, which comes nearest to all terms on ancestors, {here}")
+    };
+    let held = held + above;
+    (held > 0).then(|| (held, format!("{term} does not hold: {told}")))
+}
+
+/// How many of the terms hold that say something, and the first that does not hold. As on the host, what costs a file is not
+/// looked at after one has failed.
+fn judge<'a>(terms: &[&'a Term], device: &UdevDevice) -> (usize, Option<&'a Term>) {
+    let mut held = 0;
+    let mut failed = None;
+    for costs_a_file in [false, true] {
+        for term in terms.iter().filter(|term| costs(term) == costs_a_file) {
+            if !device.fits(term) {
+                failed = failed.or(Some(*term));
+            } else if !term.negated && !term.value.split('|').any(|glob| glob == "*") {
+                held += 1;
+            }
+        }
+        if failed.is_some() {
+            break;
+        }
+    }
+    (held, failed)
+}
+
+fn costs(term: &Term) -> bool {
+    use Field::{Devpath, Kernel, Kernels, Subsystem, Subsystems};
+    !matches!(
+        term.field,
+        Devpath | Kernel | Kernels | Subsystem | Subsystems
+    )
+}
+
+impl UdevDevice {
+    /// The value that does not match.
+    fn shown(&self, term: &Term) -> String {
+        let field = term.field.name().to_lowercase();
+        let what = term.key.as_deref().unwrap_or(&field);
+        let tags = self.device.tags.join(" ");
+        let value = match term.field {
+            Field::Tag | Field::Tags => Some(tags.as_str()),
+            _ => self.value(term),
+        };
+        match value.filter(|value| !value.is_empty()) {
+            Some(value) => format!("{what} is {value:?}"),
+            None if matches!(term.field, Field::Attr | Field::Attrs) => {
+                format!("{what} is absent or empty, and where it is absent no term holds")
+            }
+            None => format!("{what} is absent or empty"),
+        }
+    }
+}
