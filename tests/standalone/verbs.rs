@@ -147,6 +147,39 @@ fn check_validates_as_the_agent_does() -> Result<()> {
 }
 
 #[test]
+fn check_of_a_file_uses_the_handlers_of_its_own_installation() -> Result<()> {
+    let home = Home::new()?;
+    let built = program::leafhost()?;
+    let install = |file: &std::path::Path, folder: &str| -> Result<std::path::PathBuf> {
+        let folder = home.path().join(folder);
+        fs::create_dir_all(&folder)?;
+        let place = folder.join(file.file_name().context("no name")?);
+        fs::copy(file, &place)?;
+        Ok(place)
+    };
+    let installed = install(&built, "bin")?;
+    install(
+        &built.with_file_name("leafhost-compile"),
+        "libexec/leafhost",
+    )?;
+    install(&program::handler("debug-echo")?, "share/leafhost/handlers")?;
+    let file = home.path().join("echo.yaml");
+    let check = |text: String| -> Result<Ended> {
+        fs::write(&file, text)?;
+        program::run(&installed, ["check".as_ref(), file.as_os_str()])
+    };
+    let out = check(DEBUG_ECHO.to_owned())?.good()?;
+    assert!(!out.contains("not checked"), "{out}");
+    let ended = check(DEBUG_ECHO.replace(r#"["foo0", "foo1"]"#, "7"))?;
+    assert_eq!(ended.code, Some(1), "{ended:?}");
+    assert!(ended.out.contains("descriptions"), "{ended:?}");
+    let out = check(DEBUG_ECHO.replace("name: debugEcho", "name: debugecho"))?.good()?;
+    let words = r#"not checked: no handler "debugecho" found (did you mean debugEcho?)"#;
+    assert!(out.contains(words), "{out}");
+    Ok(())
+}
+
+#[test]
 fn check_reports_rules_that_look_like_regular_expressions() -> Result<()> {
     let home = Home::new()?;
     home.add_handler("udev")?;

@@ -54,7 +54,7 @@ pub enum Command {
     /// Check Configurations, handlers and grants without an agent
     ///
     /// It reads the files as the agent would, and prints every problem with file, line and field. If the handler's file is
-    /// there too, the handler checks the discoveryDetails. Lines that begin with "note:" are warnings, such as unknown fields.
+    /// there too, or installed with this program, the handler checks the discoveryDetails. Lines that begin with "note:" are warnings, such as unknown fields.
     /// It exits with 1 if there is a problem, and with 0 if there are only notes.
     #[command(after_long_help = examples::CHECK)]
     Check(CheckArgs),
@@ -158,7 +158,8 @@ pub struct AgentArgs {
     pub handlers_dir: Vec<PathBuf>,
 
     /// The address for /status, /healthz, /readyz and /metrics; port 0 takes any free port
-    #[arg(long, env = "LEAFHOST_LISTEN", value_name = "ADDR:PORT", default_value = DEFAULT_LISTEN)]
+    #[arg(long, env = "LEAFHOST_LISTEN", value_name = "ADDR:PORT", default_value = DEFAULT_LISTEN,
+        value_parser = socket_address)]
     pub listen: SocketAddr,
 
     /// A group whose members may also read the status from the socket in the state folder [default: only the agent's user]
@@ -166,7 +167,7 @@ pub struct AgentArgs {
     pub socket_group: Option<String>,
 
     /// Another address that serves only /metrics, for scrapers on the network
-    #[arg(long, env = "LEAFHOST_METRICS_LISTEN", value_name = "ADDR:PORT")]
+    #[arg(long, env = "LEAFHOST_METRICS_LISTEN", value_name = "ADDR:PORT", value_parser = socket_address)]
     pub metrics_listen: Option<SocketAddr>,
 
     /// How long a handler stays Offline before the agent deletes its Instances, such as 30s or 5m
@@ -407,6 +408,11 @@ pub struct RunArgs {
     /// How handlers are compiled.
     #[command(flatten)]
     pub compiler: CompilerArgs,
+}
+
+fn socket_address(text: &str) -> Result<SocketAddr, String> {
+    let remedy = |_| format!("must be ADDR:PORT, such as {DEFAULT_LISTEN}");
+    text.parse().map_err(remedy)
 }
 
 /// Reads a length of time such as `30s`, `5m` or `1h 30m`.

@@ -93,6 +93,8 @@ async fn check(
         plan.add(path)?;
     }
     plan.folders.extend(handlers_dirs.iter().cloned());
+    let is_file = |(_, complete): &(Located, bool)| !complete;
+    let installed = installed_handlers().filter(|_| plan.configurations.iter().any(is_file));
     let Plan {
         configurations,
         components,
@@ -102,24 +104,32 @@ async fn check(
     } = plan;
     let mut notes: Vec<String> = warnings.iter().map(ToString::to_string).collect();
     let told = (&mut problems, &mut notes);
-    let handlers = Handlers::load(components, &folders, compiler, told).await?;
+    let folders = folders.into_iter().chain(installed);
+    let handlers = Handlers::load(components, folders, compiler, told).await?;
     for (found, complete) in &configurations {
         let name = &found.configuration.handler;
         if handlers.has(name) {
             problems.extend(handlers.validate(found).await);
             notes.extend(handlers.remarks(found).await);
         } else if *complete {
-            let message = format!(
-                "no handler is named {name:?}; there is {}",
-                handlers.names()
-            );
+            let message = match handlers.nearest(name) {
+                Some(meant) => format!("no handler is named {name:?}; did you mean {meant}?"),
+                None => format!(
+                    "no handler is named {name:?}; there is {}",
+                    handlers.names()
+                ),
+            };
             problems.push(SourceProblem {
                 line: found.handler_line,
                 ..problem(&found.file, "spec.discoveryHandler.name", message)
             });
         } else {
+            let hint = match handlers.nearest(name) {
+                Some(meant) => format!(" (did you mean {meant}?)"),
+                None => "; name its folder with --handlers-dir DIR".to_owned(),
+            };
             notes.push(format!(
-                "{}: discoveryDetails of {} not checked: the handler {name} was not found; name its folder with --handlers-dir DIR",
+                "{}: discoveryDetails of {} not checked: no handler {name:?} found{hint}",
                 found.file, found.configuration.key
             ));
         }
@@ -132,6 +142,13 @@ async fn check(
         problems: problems.iter().map(ToString::to_string).collect(),
         notes,
     })
+}
+
+/// The folder of the handlers that were installed with this program.
+fn installed_handlers() -> Option<PathBuf> {
+    let program = std::env::current_exe().ok()?;
+    let folder = program.parent()?.parent()?.join("share/leafhost/handlers");
+    folder.is_dir().then_some(folder)
 }
 
 impl Plan {

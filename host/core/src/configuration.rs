@@ -325,7 +325,10 @@ fn property_problems(properties: &[DiscoveryProperty]) -> Vec<FieldProblem> {
         if !crate::names::is_env_name(&property.name) {
             problems.push(FieldProblem::new(
                 format!("{path}.name"),
-                format!("{:?} is not [_A-Za-z][_A-Za-z0-9]*", property.name),
+                format!(
+                    "is {:?}, must be letters, digits and _, not beginning with a digit",
+                    property.name
+                ),
             ));
         }
         if property.value.is_some() && property.value_from.is_some() {
@@ -366,7 +369,7 @@ fn broker_problems(properties: &BTreeMap<String, String>) -> Vec<FieldProblem> {
                 u32::from(control)
             )
         } else {
-            "name is not [A-Za-z_][A-Za-z0-9_]*".to_owned()
+            "name must be letters, digits and _, not beginning with a digit".to_owned()
         };
         Some(FieldProblem::new(
             format!("spec.brokerProperties.{name}"),
@@ -465,7 +468,10 @@ mod tests {
             (json!({"A": "a\0"}), Some((".A", "U+0000; only tab"))),
             (json!({"A": "a\u{1b}[2J"}), Some((".A", "U+001B"))),
             (json!({"A": "\u{9b}"}), Some((".A", "U+009B"))),
-            (json!({"A\nB": ""}), Some((".A\\nB", "name is not"))),
+            (
+                json!({"A\nB": ""}),
+                Some((".A\\nB", "name must be letters")),
+            ),
         ] {
             let spec =
                 json!({"discoveryHandler": {"name": "udev"}, "brokerProperties": properties});

@@ -433,7 +433,7 @@ fn retain(file: &str, kept: Option<&str>, reading: &mut Reading) {
         let open = reading.problems.is_empty() || reading.problems.iter().any(may_be);
         open && !now.contains(key(document))
     });
-    for problem in &mut reading.problems {
+    for (index, problem) in reading.problems.iter_mut().enumerate() {
         let keys: Vec<_> = retained
             .iter()
             .map(key)
@@ -444,6 +444,11 @@ fn retain(file: &str, kept: Option<&str>, reading: &mut Reading) {
             problem.message += "; until that is right, the last accepted version of ";
             problem.message += &text::few(&keys, MAX_NAMED);
             problem.message += " keeps serving";
+        }
+        // From here on it is only shown there.
+        if problem.configuration.is_none() {
+            let only = keys.first().filter(|_| keys.len() == 1);
+            problem.configuration = reading.supposed.get(&index).or(only).cloned();
         }
     }
     reading.documents.append(&mut retained);

@@ -31,7 +31,9 @@ impl FromStr for PropertyArg {
             return Err("has no '=', must be NAME=VALUE or NAME=@FILE".to_owned());
         };
         if !is_env_name(name) {
-            return Err(format!("the name {name:?} is not [A-Za-z_][A-Za-z0-9_]*"));
+            return Err(format!(
+                "the name {name:?} must be letters, digits and _, not beginning with a digit"
+            ));
         }
         let value = match value.strip_prefix('@') {
             Some("") => return Err("has no file after '@'".to_owned()),

@@ -50,6 +50,16 @@ fn every_flag_has_a_variable_of_its_name_and_a_help_text() {
 }
 
 #[test]
+fn an_address_without_a_port_is_refused_with_an_example() {
+    for flag in ["--listen", "--metrics-listen"] {
+        let refused = Cli::try_parse_from(["leafhost", "agent", flag, "localhost"]);
+        let refused = refused.unwrap_err().to_string();
+        let words = "must be ADDR:PORT, such as 127.0.0.1:9478";
+        assert!(refused.contains(words), "{refused}");
+    }
+}
+
+#[test]
 fn standalone_takes_a_folder_or_none() {
     for (line, expected) in [
         ("leafhost agent", None),

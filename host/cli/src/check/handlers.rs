@@ -7,6 +7,7 @@ use std::sync::Arc;
 use anyhow::{Context as _, Result};
 use leafhost_core::ports::{Handler, Loader as _, SourceProblem};
 use leafhost_core::session::Explanation;
+use leafhost_core::text;
 use leafhost_files::Located;
 
 use super::problem;
@@ -27,13 +28,13 @@ impl Handlers {
     /// to validate details.
     pub async fn load(
         named: BTreeSet<PathBuf>,
-        folders: &BTreeSet<PathBuf>,
+        folders: impl IntoIterator<Item = PathBuf>,
         compiler: &CompilerArgs,
         (problems, notes): (&mut Vec<SourceProblem>, &mut Vec<String>),
     ) -> Result<Self> {
         let mut all: Vec<(PathBuf, bool)> = named.into_iter().map(|path| (path, true)).collect();
         for folder in folders {
-            all.extend(components(folder)?.into_iter().map(|path| (path, false)));
+            all.extend(components(&folder)?.into_iter().map(|path| (path, false)));
         }
         let mut handlers = Self::default();
         if all.is_empty() {
@@ -70,6 +71,11 @@ impl Handlers {
     /// Whether there is one of that name.
     pub fn has(&self, name: &str) -> bool {
         self.by_name.contains_key(name)
+    }
+
+    /// The one that is probably meant by that name.
+    pub fn nearest(&self, name: &str) -> Option<&str> {
+        text::nearest(name, self.by_name.keys().map(String::as_str))
     }
 
     /// Their names as text.

@@ -1,17 +1,20 @@
 //! The text of a Configuration file: its documents, and the problems with their lines. Pure.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 
 use leafhost_core::configuration::{Configuration, FieldProblem, Manifest};
 use leafhost_core::effort;
 use leafhost_core::names::ConfigurationKey;
 use leafhost_core::ports::SourceProblem;
 use serde::Deserialize;
+use serde::de::{Deserializer as _, Error as _, IgnoredAny, MapAccess, Visitor};
 use serde_yaml_ng::Value;
 use uuid::Uuid;
 
 mod fields;
 mod locate;
+mod wording;
 use fields::Unknown;
 use locate::{line, locate};
 
@@ -46,6 +49,8 @@ pub struct Reading {
     pub problems: Vec<SourceProblem>,
     /// What has no effect.
     pub warnings: Vec<SourceProblem>,
+    /// By the index of a problem of a document that cannot be read: the Configuration it seems to be of. It may be of others, too.
+    pub supposed: BTreeMap<usize, ConfigurationKey>,
 }
 
 /// The most work of reading a file, see [`effort::steps`]: a second or two.
@@ -137,6 +142,7 @@ pub fn read(file: &str, text: &str) -> Reading {
         locating: LOCATING,
     };
     let mut known = BTreeSet::new();
+    let mut supposed = BTreeMap::new();
     for (first_line, text) in split(text) {
         if let Some(message) = unreadable(&text, &mut budget) {
             let mistake = Mistake {
@@ -151,8 +157,8 @@ pub fn read(file: &str, text: &str) -> Reading {
             configuration,
             without_effect,
         } = parse(&text, &mut budget);
-        let key = match &configuration {
-            Ok(configuration) => Some(configuration.key.clone()),
+        let (key, is_whole) = match &configuration {
+            Ok(configuration) => (Some(configuration.key.clone()), true),
             Err(_) => name(&text),
         };
         match configuration {
@@ -176,7 +182,11 @@ pub fn read(file: &str, text: &str) -> Reading {
             }
             Err(mistakes) => {
                 for mistake in mistakes {
-                    problems.push(first_line, key.as_ref(), mistake);
+                    if !is_whole {
+                        supposed.extend(key.clone().map(|key| (problems.list.len(), key)));
+                    }
+                    let certain = key.as_ref().filter(|_| is_whole);
+                    problems.push(first_line, certain, mistake);
                 }
             }
         }
@@ -188,6 +198,7 @@ pub fn read(file: &str, text: &str) -> Reading {
         documents,
         problems: problems.finish("problems"),
         warnings: warnings.finish("fields without effect"),
+        supposed,
     }
 }
 
@@ -240,11 +251,6 @@ struct Mistake {
 struct Header {
     #[serde(default)]
     kind: Value,
-}
-
-#[derive(Deserialize)]
-struct Named {
-    metadata: Value,
 }
 
 /// Why a document is not parsed at all, if so.
@@ -358,19 +364,47 @@ fn mistake(text: &str, path: &str, error: &serde_yaml_ng::Error) -> Mistake {
         message.rfind(&suffix)
     });
     let message = suffix.and_then(|end| message.get(..end)).unwrap_or(message);
+    let line = place.map(|place| line(text, &place));
     Mistake {
-        line: place.map(|place| line(text, &place)),
+        line,
         path: path.to_owned(),
-        message: message.to_owned(),
+        message: wording::reworded(text, line, path, message),
     }
 }
 
-/// The name in a document, if it can be read.
-fn name(text: &str) -> Option<ConfigurationKey> {
-    let named: Named = serde_yaml_ng::from_str(text).ok()?;
-    let field = |name: &str| named.metadata.get(name).and_then(Value::as_str);
+/// The name in a document, and whether the document was read to its end. Otherwise the name is from what is before the mistake.
+fn name(text: &str) -> (Option<ConfigurationKey>, bool) {
+    let mut metadata = Value::Null;
+    let reader = serde_yaml_ng::Deserializer::from_str(text);
+    let is_whole = reader.deserialize_any(Metadata(&mut metadata)).is_ok();
+    let field = |name: &str| metadata.get(name).and_then(Value::as_str);
     let namespace = field("namespace").unwrap_or("default");
-    ConfigurationKey::new(namespace, field("name")?).ok()
+    let key = field("name").and_then(|name| ConfigurationKey::new(namespace, name).ok());
+    (key, is_whole)
+}
+
+/// Keeps the value of `metadata`, whatever comes after it.
+struct Metadata<'a>(&'a mut Value);
+
+impl<'de> Visitor<'de> for Metadata<'_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a map")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
+        while let Some(key) = map.next_key::<Value>()? {
+            if key.as_str() != Some("metadata") {
+                map.next_value::<IgnoredAny>()?;
+            } else if self.0.is_null() {
+                *self.0 = map.next_value()?;
+            } else {
+                return Err(A::Error::custom("has metadata twice"));
+            }
+        }
+        Ok(())
+    }
 }
 
 #[cfg(test)]

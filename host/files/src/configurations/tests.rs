@@ -81,6 +81,38 @@ fn what_a_broken_file_said_last_keeps_serving_and_its_good_documents_are_new() {
 }
 
 #[test]
+fn unreadable_text_is_a_problem_of_its_configuration() {
+    let mut memory = Memory::default();
+    let good = mk_text("a", "1");
+    let owners = |set: &ConfigurationSet| -> Vec<Option<String>> {
+        let owner =
+            |problem: &SourceProblem| problem.configuration.as_ref().map(ToString::to_string);
+        set.problems.iter().map(owner).collect()
+    };
+    // By the name before the mistake, or else by what served last, if that is one Configuration.
+    let nameless = run(&[("f.yaml", "a: [")], &mut memory);
+    assert_eq!(owners(&nameless), [None]);
+    let unclosed = good.clone() + "  x: [\n";
+    let set = run(&[("f.yaml", &unclosed)], &mut memory);
+    assert_eq!(owners(&set), [Some("default/a".to_owned())]);
+    run(&[("f.yaml", &good)], &mut memory);
+    let set = run(&[("f.yaml", "a: [")], &mut memory);
+    assert_eq!(owners(&set), [Some("default/a".to_owned())]);
+    assert!(
+        set.problems[0].to_string().starts_with("DIR/f.yaml:"),
+        "{set:?}"
+    );
+    let two = format!("{good}---\n{}", mk_text("b", "1"));
+    run(&[("f.yaml", &two)], &mut memory);
+    let set = run(&[("f.yaml", "a: [")], &mut memory);
+    assert_eq!(owners(&set), [None]);
+    // The separator between two is lost: the second is in no other document, and serves on.
+    let merged = two.replace("---\n", "");
+    let set = run(&[("f.yaml", &merged)], &mut memory);
+    assert_eq!(shown(&set), pairs(&[("a", 1), ("b", 1)]));
+}
+
+#[test]
 fn a_file_that_is_gone_serves_no_more_and_one_that_has_not_settled_still_does() {
     let mut memory = Memory::default();
     run(

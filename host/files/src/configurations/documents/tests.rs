@@ -100,7 +100,7 @@ fn every_problem_has_its_line_path_and_remedy_and_spoils_no_other_document() {
             "kind",
             "configmaps/NAME/KEY",
         ),
-        ("kind: Configuration\n", "", 1, "", "missing field `kind`"),
+        ("kind: Configuration\n", "", 1, "", "has no kind"),
         (
             "akri.sh/v0",
             "v1",
@@ -128,7 +128,7 @@ fn every_problem_has_its_line_path_and_remedy_and_spoils_no_other_document() {
             "spec:\n  capacity: many\n",
             6,
             "spec.capacity",
-            "expected i64",
+            "is \"many\", must be a number",
         ),
         (
             "name: udev\n",
@@ -156,7 +156,7 @@ fn every_problem_has_its_line_path_and_remedy_and_spoils_no_other_document() {
             "  {}\n",
             6,
             "spec",
-            "missing field",
+            "has no discoveryHandler",
         ),
     ] {
         let broken = GOOD.replace(from, to).replace("NAME", "broken");
@@ -257,7 +257,7 @@ fn a_text_made_to_take_long_is_told_in_seconds() {
                 "  brokerProperties:\n{}",
                 numbered("    a N: x\n", 8_000)
             )),
-            "name is not",
+            "name must be letters",
         ),
         (
             format!(
@@ -265,7 +265,7 @@ fn a_text_made_to_take_long_is_told_in_seconds() {
                 good("a"),
                 "    - name: a b\n".repeat(MANY / 16)
             ),
-            "is not [_A-Za-z]",
+            "must be letters, digits and _",
         ),
         ("--- a\n".repeat(MANY / 6), "invalid type"),
         (
@@ -315,7 +315,7 @@ fn of_many_problems_the_first_are_told_with_their_lines() {
 fn a_problem_with_a_large_value_is_short_and_on_one_line() {
     let long = "x\\u202e\\n".repeat(100_000);
     for (field, words) in [
-        (format!("capacity: \"{long}\""), "expected i64"),
+        (format!("capacity: \"{long}\""), "must be a number"),
         (
             format!("brokerProperties:\n    ? \"{long}\"\n    : []"),
             "expected a string",
@@ -487,4 +487,55 @@ fn of_many_unknown_fields_the_first_are_told() {
     assert_eq!(reading.warnings.len(), MAX_PROBLEMS + 1);
     let last = &reading.warnings[MAX_PROBLEMS].message;
     assert!(last.contains("7 more fields without effect"), "{last}");
+}
+
+#[test]
+fn messages_of_the_reader_say_what_to_write_instead() {
+    let spec = |line: &str| good("a").replace("spec:\n", &format!("spec:\n{line}\n"));
+    for (text, expected) in [
+        (
+            good("a") + "    discoveryDetails:\n      a: 1\n",
+            "f.yaml:9: spec.discoveryHandler.discoveryDetails: must be text: write `discoveryDetails: |` and indent what follows",
+        ),
+        (
+            good("a") + "    discoveryDetails: [1]\n",
+            "f.yaml:8: spec.discoveryHandler.discoveryDetails: must be text: write `discoveryDetails: |` and indent what follows",
+        ),
+        (
+            spec("\tcapacity: 1"),
+            "f.yaml:6: has a tab; YAML indents with spaces",
+        ),
+        (
+            spec("  capacity: 1\n\tbrokerProperties: {}"),
+            "f.yaml:7: has a tab; YAML indents with spaces",
+        ),
+        (
+            spec("  capacity: \"5\""),
+            "f.yaml:6: spec.capacity: is \"5\"; write 5 without quotes",
+        ),
+        (
+            format!("{{{{- if .Values.udev }}}}\n{}", good("a")),
+            "f.yaml:1: begins with {{: render the Helm template first",
+        ),
+        (
+            format!("{{{{ .Values.udev }}}}\n{}", good("a")),
+            "f.yaml:1: begins with {{: render the Helm template first",
+        ),
+        (
+            spec("  capacity: {{ .Values.capacity }}"),
+            "f.yaml:6: spec.capacity: begins with {{: render the Helm template first",
+        ),
+        (
+            "kind: Configuration\n".to_owned(),
+            "f.yaml:1: is no Configuration (first line: apiVersion: akri.sh/v0)",
+        ),
+        (
+            spec("  brokerProperties: {1A: x}"),
+            "f.yaml:6: spec.brokerProperties.1A: name must be letters, digits and _, not beginning with a digit",
+        ),
+    ] {
+        let problems = read("f.yaml", &text).problems;
+        let problems: Vec<String> = problems.iter().map(ToString::to_string).collect();
+        assert_eq!(problems, [expected], "{text}");
+    }
 }
