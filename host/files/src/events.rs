@@ -151,13 +151,12 @@ pub fn is_missing(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory)
 }
 
-/// The folder that reports when `path` is created.
+/// The folder that reports when `path` or a part of it is created: the nearest one that exists. Blocks.
 pub fn parent(path: &Path) -> PathBuf {
-    match path.parent() {
-        Some(parent) if parent.as_os_str().is_empty() => PathBuf::from("."),
-        Some(parent) => parent.to_owned(),
-        None => PathBuf::from("/"),
-    }
+    let mut parents = path.ancestors().skip(1);
+    let nearest = parents.find(|parent| parent.is_dir());
+    let none = if path.is_absolute() { "/" } else { "." };
+    nearest.unwrap_or(Path::new(none)).to_owned()
 }
 
 fn file_event(mask: EventMask) -> Option<FileEvent> {

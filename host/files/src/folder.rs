@@ -150,6 +150,7 @@ impl Folder {
         let mut complete_at = None;
         // Whether the files of the first complete scan are in the snapshot.
         let mut begun = false;
+        let mut existed = false;
         let mut device = None;
         let mut unreadable = BTreeMap::new();
         let mut beyond = BTreeSet::new();
@@ -187,10 +188,12 @@ impl Folder {
                 beyond = scan.beyond;
             }
             if scan.exists && !snapshot.exists && snapshot.complete {
-                // The folder has come back, and its files may not be there yet.
-                complete_at = Some(now + FILE_GONE);
+                // Where the folder has come back, its files may not be there yet.
+                let wait = if existed { FILE_GONE } else { FILE_SETTLE };
+                complete_at = Some(now + wait);
                 begun = false;
             }
+            existed |= scan.exists;
             snapshot.exists = scan.exists;
             snapshot.obstructed = scan.obstructed;
             snapshot.problems = scan.problems;
@@ -229,12 +232,15 @@ impl Folder {
         events.refresh();
         loop {
             let (path, rules) = (self.path.clone(), self.rules.clone());
-            let scan = blocking(move || Scan::of(&path, &rules)).await;
+            let (scan, parent) = blocking(move || {
+                let scan = Scan::of(&path, &rules);
+                let absent = !scan.exists || !scan.readable;
+                (scan, absent.then(|| events::parent(&path)))
+            })
+            .await;
             let mut wanted = scan.subfolders.clone();
             wanted.insert(self.path.clone());
-            if !scan.exists || !scan.readable {
-                wanted.insert(events::parent(&self.path));
-            }
+            wanted.extend(parent);
             if !events.watch(wanted) {
                 return scan;
             }

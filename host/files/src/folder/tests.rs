@@ -214,6 +214,28 @@ async fn a_folder_may_come_late_go_and_come_again() {
 }
 
 #[tokio::test]
+async fn a_folder_that_is_made_with_its_parents_is_read_without_waiting_for_the_regular_scan() {
+    let root = tempfile::tempdir().unwrap();
+    let path = root.path().join("etc/leafhost/f");
+    let folder = Folder::new(&path, RULES);
+    let mut watched = Watched {
+        receiver: folder.snapshots(),
+        folder: root,
+        _task: [folder.watch()].into_iter().collect(),
+    };
+    watched.until(|snapshot| snapshot.complete).await;
+    let start = Instant::now();
+    fs::create_dir_all(&path).unwrap();
+    fs::write(path.join("a.yaml"), "a\n").unwrap();
+    watched.until_holds("a.yaml", "a\n").await;
+    assert!(
+        start.elapsed() < FOLDER_BACKSTOP / 4,
+        "{:?}",
+        start.elapsed()
+    );
+}
+
+#[tokio::test]
 async fn only_wanted_files_count_and_what_cannot_be_used_says_why() {
     let mut watched = mk_watched(RULES, |path| {
         mk_folder(path);
