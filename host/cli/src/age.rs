@@ -40,9 +40,11 @@ fn span(seconds: u64) -> String {
     }
 }
 
-/// A length of time from milliseconds: `0.4 ms`, `38 ms`, `2.5 s`, `5m`.
+/// A length of time from milliseconds: `41 µs`, `1.4 ms`, `38 ms`, `2.5 s`, `5m`.
 pub fn length(milliseconds: f64) -> String {
-    if milliseconds < 10.0 {
+    if milliseconds < 0.999_5 {
+        format!("{:.0} µs", milliseconds * 1000.0)
+    } else if milliseconds < 10.0 {
         format!("{milliseconds:.1} ms")
     } else if milliseconds < 1000.0 {
         format!("{milliseconds:.0} ms")
@@ -111,7 +113,10 @@ mod tests {
     #[test]
     fn durations_and_sizes_have_suitable_units() {
         for (milliseconds, text) in [
-            (0.41, "0.4 ms"),
+            (0.0, "0 µs"),
+            (0.041_2, "41 µs"),
+            (0.999_7, "1.0 ms"),
+            (1.41, "1.4 ms"),
             (38.2, "38 ms"),
             (1000.0, "1 s"),
             (2500.0, "2.5 s"),

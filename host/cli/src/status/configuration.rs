@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use anyhow::{Result, bail};
 use jiff::Timestamp;
 use leafhost_agent::status::{ConfigurationView, ProblemView, SessionView, Status};
+use leafhost_core::device::Health;
 use leafhost_core::instance::Instance;
 use leafhost_core::session::Explanation;
 
@@ -90,7 +91,12 @@ pub fn lines(
         .collect();
     out.list("Refused details", Tone::Bad, &refused);
     if view.sessions.is_empty() {
-        out.section("No session: no handler of this name serves it.");
+        let has_problems = !view.problems.is_empty() || !refused.is_empty();
+        out.section(if has_problems {
+            "Not called until the problems above are fixed."
+        } else {
+            "Not called yet."
+        });
     }
     for session in &view.sessions {
         session_lines(&mut out, session, now)?;
@@ -173,7 +179,7 @@ fn skipped_lines(out: &mut Page, session: &SessionView, all: bool) -> std::io::R
     if session.skipped.is_empty() && session.skipped_dropped == 0 {
         return Ok(());
     }
-    out.section(&format!("Skipped by {}", session.source));
+    out.section(&format!("Seen by {} but not matched", session.source));
     if !session.skipped.is_empty() {
         out.table(&skipped(&session.skipped, all))?;
     }
@@ -222,14 +228,22 @@ fn podman_lines(out: &mut Page, status: &Status, view: &ConfigurationView) {
     let (Some(dir), Some(kind)) = (&status.cdi_dir, &view.cdi_kind) else {
         return;
     };
-    let mut offered =
-        tables::of(status, Some(view)).filter_map(|instance| tables::offered_as(status, instance));
-    let Some(first) = offered.next() else {
-        return;
+    let offered = |usable: bool| {
+        let mut instances = tables::of(status, Some(view))
+            .filter(|instance| !usable || is_usable(instance, &status.node));
+        instances.find_map(|instance| tables::offered_as(status, instance))
     };
-    out.section("Use one device, or all");
-    out.lines
-        .push(format!("  {}", podman::run_line(dir, first)));
+    if offered(false).is_none() {
+        return;
+    }
+    // A device that does not work is no example.
+    if let Some(first) = offered(true) {
+        out.section("Use one device, or all");
+        out.lines
+            .push(format!("  {}", podman::run_line(dir, first)));
+    } else {
+        out.section("Use all devices");
+    }
     out.lines.push(format!(
         "  {}",
         podman::run_line(dir, &format!("{kind}=all"))
@@ -238,6 +252,14 @@ fn podman_lines(out: &mut Page, status: &Status, view: &ConfigurationView) {
         let note = out.paint.apply(Tone::Faint, &format!("  ({note})"));
         out.lines.push(note);
     }
+}
+
+/// Whether the device is there and not unhealthy.
+pub(super) fn is_usable(instance: &Instance, node: &str) -> bool {
+    let status = instance.status.nodes.get(node);
+    status.is_none_or(|status| {
+        status.missing_since.is_none() && !matches!(status.health, Health::Unhealthy(_))
+    })
 }
 
 fn pod_lines(out: &mut Page, status: &Status, view: &ConfigurationView) {

@@ -126,7 +126,9 @@ pub fn pod_lines(status: &Status, view: &ConfigurationView) -> Vec<String> {
     let Some(kubelet) = status.kubelet.as_ref().filter(|kubelet| kubelet.present) else {
         return Vec::new();
     };
-    let instance = tables::of(status, Some(view)).find_map(|instance| {
+    let mut usable = tables::of(status, Some(view))
+        .filter(|instance| super::configuration::is_usable(instance, &status.node));
+    let instance = usable.find_map(|instance| {
         let name = resource(&instance.metadata.name);
         offered(kubelet, &name)
     });

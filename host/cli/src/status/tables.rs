@@ -138,7 +138,7 @@ fn worst(configuration: &ConfigurationView) -> Option<&SessionView> {
 pub fn result(session: &SessionView) -> Cell {
     let tone = match session.result.as_str() {
         "ok" => Tone::Good,
-        "unavailable" => Tone::Warning,
+        "partial" | "unavailable" => Tone::Warning,
         _ => Tone::Bad,
     };
     Cell::new(tone, &session.result)

@@ -374,12 +374,29 @@ Use one device, or all
   podman --cdi-spec-dir /home/a/cdi run --rm --device akri.sh/cams=all IMAGE
   (podman before 5.5 has no --cdi-spec-dir: as root, start the agent with --cdi-dir /etc/cdi, or copy the specs there from /home/a/cdi)
 
-Skipped by cam.wasm
+Seen by cam.wasm but not matched
   SKIPPED   RULE   WHY
   10.0.0.7  types  is a printer
   and 3 more
 "
     );
+}
+
+#[test]
+fn no_unhealthy_device_is_suggested() {
+    let mut status = mk_status();
+    let [healthy, unhealthy] = [0, 1].map(|number| status.instances[number].status.clone());
+    let shown = |status: &Status| page(status, Some(View::Configuration), Some("cams"));
+    let suggests = |page: &str, device: &str| page.contains(&format!("--device {device} IMAGE"));
+    status.instances[0].status = unhealthy;
+    let text = shown(&status);
+    assert!(!suggests(&text, "akri.sh/cams=8120fe"), "{text}");
+    assert!(!suggests(&text, "akri.sh/cams=a19705"), "{text}");
+    assert!(suggests(&text, "akri.sh/cams=all"), "{text}");
+    status.instances[1].status = healthy;
+    let text = shown(&status);
+    assert!(suggests(&text, "akri.sh/cams=a19705"), "{text}");
+    assert!(!suggests(&text, "akri.sh/cams=8120fe"), "{text}");
 }
 
 #[test]
@@ -394,7 +411,7 @@ fn a_failing_configuration_shows_the_cause() {
   Problems:        its name is no CDI class
   Refused details: items[0]: must be a number
 
-No session: no handler of this name serves it.
+Not called until the problems above are fixed.
 "
     );
 }
