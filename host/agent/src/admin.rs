@@ -114,6 +114,8 @@ async fn ready(State(admin): State<Admin>) -> (StatusCode, String) {
 
 async fn metrics(State(admin): State<Admin>) -> impl IntoResponse {
     admin.metrics.count_problems(&admin.board.count_problems());
+    let devices = Arc::clone(&admin.board.devices.borrow());
+    admin.metrics.count_devices(&devices);
     admin.metrics.lost_log_lines((admin.lost_log_lines)());
     (
         [(header::CONTENT_TYPE, CONTENT_TYPE)],

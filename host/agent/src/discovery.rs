@@ -25,6 +25,7 @@ use crate::registry::{Event, HandlerKey, Registry};
 use crate::wait::{Ended, until};
 
 mod answers;
+mod events;
 mod published;
 mod report;
 mod served;

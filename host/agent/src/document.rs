@@ -171,7 +171,7 @@ impl Board {
         let handlers = Arc::clone(&self.handlers.borrow());
         let devices = Arc::clone(&self.devices.borrow());
         let report = Arc::clone(&self.report.borrow());
-        let mut problems = self.identity.problems.clone();
+        let mut problems = self.machine_problems();
         let sources = handlers.problems.iter().chain(&report.problems);
         problems.extend(sources.cloned().map(Problem::InvalidSource));
         for report in report.configurations.values() {
@@ -191,6 +191,26 @@ impl Board {
         let report = self.report.borrow();
         let warnings = report.warnings.iter().cloned();
         warnings.map(Problem::NoEffect).collect()
+    }
+
+    /// What this machine lacks. Without udevd only a handler that is in use and asks for udev's devices lacks something.
+    pub(crate) fn machine_problems(&self) -> Vec<Problem> {
+        let handlers = Arc::clone(&self.handlers.borrow());
+        let report = Arc::clone(&self.report.borrow());
+        let loaded = handlers.sources.values();
+        let mut using = loaded
+            .filter_map(|loaded| loaded.handler.as_ref())
+            .filter(|handler| handler.uses_udev());
+        let needed = using.any(|handler| {
+            let name = &handler.description().name;
+            report
+                .configurations
+                .values()
+                .any(|one| one.handler == *name)
+        });
+        let problems = self.identity.problems.iter();
+        let problems = problems.filter(|problem| needed || **problem != Problem::NoUdevd);
+        problems.cloned().collect()
     }
 
     /// The document as of now.

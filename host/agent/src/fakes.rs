@@ -375,6 +375,10 @@ impl Handler for FakeHandler {
         &[]
     }
 
+    fn uses_udev(&self) -> bool {
+        self.description.name == "udev"
+    }
+
     fn is_named(&self) -> bool {
         self.named
     }

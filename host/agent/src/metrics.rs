@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use leafhost_core::device::Health;
 use leafhost_core::fault::{Fault, FaultReason};
 use leafhost_core::ports::InstanceSet;
 use leafhost_kubelet::State;
@@ -17,6 +18,9 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::metrics::{MetricType, TypedMetric};
 use prometheus_client::registry::{Metric, Registry};
 use strum::VariantArray as _;
+
+use crate::devices::DeviceView;
+use crate::discovery::DeviceSnapshot;
 
 /// The content type of [`Metrics::render`].
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -92,13 +96,37 @@ impl MetricConstructor<Histogram> for Buckets {
     }
 }
 
+/// Gauges that are counted anew, with their label sets: a family does not list its own.
+#[derive(Debug)]
+struct Counts(Family<Labels, Gauge>, Mutex<BTreeSet<Labels>>);
+
+impl From<Family<Labels, Gauge>> for Counts {
+    fn from(family: Family<Labels, Gauge>) -> Self {
+        Self(family, Mutex::default())
+    }
+}
+
+impl Counts {
+    /// From now on there are these.
+    fn set(&self, counts: BTreeMap<Labels, i64>) {
+        let now: BTreeSet<Labels> = counts.keys().cloned().collect();
+        let mut counted = self.1.lock().unwrap_or_else(PoisonError::into_inner);
+        for labels in counted.difference(&now) {
+            self.0.remove(labels);
+        }
+        *counted = now;
+        for (labels, count) in counts {
+            self.0.get_or_create(&labels).set(count);
+        }
+    }
+}
+
 /// All metrics of the agent.
 #[derive(Debug)]
 pub struct Metrics {
     registry: Registry,
-    instances: Family<Labels, Gauge>,
-    /// The label sets of `instances`: a family does not list its own.
-    counted: Mutex<BTreeSet<Labels>>,
+    instances: Counts,
+    devices: Counts,
     response_time: Family<Labels, Histogram, Buckets>,
     response_result: Family<Labels, Count>,
     calls: Family<Labels, Count>,
@@ -133,8 +161,15 @@ impl Default for Metrics {
                 "akri_instance_count",
                 "Instances this node sees",
                 Family::default(),
-            ),
-            counted: Mutex::default(),
+            )
+            .into(),
+            devices: register(
+                all,
+                "leafhost_devices",
+                "Devices of Configurations by health",
+                Family::default(),
+            )
+            .into(),
             response_time: register(
                 all,
                 "akri_discovery_response_time",
@@ -230,8 +265,23 @@ impl Default for Metrics {
     }
 }
 
-/// How Akri calls what came of a call.
-const RESULTS: [&str; 2] = ["Success", "Fail"];
+/// How Akri calls what came of a call; the second is our own.
+const RESULTS: [&str; 3] = ["Success", "Partial", "Fail"];
+
+/// All that [`health`] says.
+const HEALTHS: [&str; 4] = ["healthy", "unhealthy", "unknown", "missing"];
+
+fn health(view: &DeviceView) -> &'static str {
+    match (view.missing_since, view.device.as_ref()) {
+        (Some(_), _) => "missing",
+        (None, None) => "unknown",
+        (None, Some(device)) => match device.health {
+            Health::Healthy => "healthy",
+            Health::Unhealthy(_) => "unhealthy",
+            Health::Unknown => "unknown",
+        },
+    }
+}
 
 /// What is counted of a call.
 #[derive(Debug, Clone, Copy)]
@@ -248,8 +298,10 @@ pub(crate) struct Call<'a> {
 /// How a call ended.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Ended<'a> {
-    /// With devices, be they none.
+    /// With all devices, be they none.
     Discovered,
+    /// With devices that are perhaps not all.
+    Partial,
     /// With an error of the handler's own.
     Refused,
     /// Without an answer.
@@ -273,9 +325,10 @@ impl Metrics {
         self.response_time
             .get_or_create(&labels([("configuration", call.configuration)]))
             .observe(call.seconds);
-        let [success, fail] = RESULTS;
+        let [success, partial, fail] = RESULTS;
         let result = match call.ended {
             Ended::Discovered => success,
+            Ended::Partial => partial,
             Ended::Refused | Ended::Faulted(_) => fail,
         };
         self.response_result
@@ -380,6 +433,25 @@ impl Metrics {
         }
     }
 
+    /// Counts the devices by Configuration and health; of each Configuration also the healths that no device has.
+    pub(crate) fn count_devices(&self, snapshot: &DeviceSnapshot) {
+        let mut counts = BTreeMap::<Labels, i64>::new();
+        for (key, view) in &snapshot.configurations {
+            let mut found = HEALTHS.map(|health| (health, 0));
+            for device in view.devices.values() {
+                let is = health(device);
+                for (health, count) in &mut found {
+                    *count += i64::from(*health == is);
+                }
+            }
+            for (health, count) in found {
+                let key = labels([("configuration", key.name()), ("health", health)]);
+                *counts.entry(key).or_default() += count;
+            }
+        }
+        self.devices.set(counts);
+    }
+
     /// Counts the Instances that `node` sees.
     pub(crate) fn count_instances(&self, set: &InstanceSet, node: &str) {
         let mut counts = BTreeMap::<Labels, i64>::new();
@@ -397,141 +469,9 @@ impl Metrics {
                 *counts.entry(key).or_default() += 1;
             }
         }
-        let now: BTreeSet<Labels> = counts.keys().cloned().collect();
-        let mut counted = self.counted.lock().unwrap_or_else(PoisonError::into_inner);
-        for labels in counted.difference(&now) {
-            self.instances.remove(labels);
-        }
-        *counted = now;
-        for (labels, count) in counts {
-            self.instances.get_or_create(&labels).set(count);
-        }
+        self.instances.set(counts);
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use std::sync::Arc;
-
-    fn lines(metrics: &Metrics, start: &str) -> Vec<String> {
-        let mut lines: Vec<String> = metrics
-            .render()
-            .lines()
-            .filter(|line| line.starts_with(start))
-            .map(str::to_owned)
-            .collect();
-        lines.sort();
-        lines
-    }
-
-    fn called(metrics: &Metrics, ended: Ended<'_>) {
-        metrics.called(Call {
-            handler: "udev",
-            configuration: "video",
-            seconds: 0.3,
-            late: 0.03,
-            ended,
-            denied: 2,
-        });
-    }
-
-    #[test]
-    fn names_and_labels_come_out_exactly() {
-        let metrics = Metrics::default();
-        called(&metrics, Ended::Discovered);
-        called(
-            &metrics,
-            Ended::Faulted(&Fault::new(FaultReason::Trap, "x")),
-        );
-        for line in [
-            "# TYPE akri_discovery_response_result counter",
-            r#"akri_discovery_response_result{discovery_handler_name="udev",result="Success"} 1"#,
-            r#"akri_discovery_response_result{discovery_handler_name="udev",result="Fail"} 1"#,
-            "# TYPE akri_discovery_response_time histogram",
-            r#"akri_discovery_response_time_bucket{le="0.25",configuration="video"} 0"#,
-            r#"akri_discovery_response_time_bucket{le="0.5",configuration="video"} 2"#,
-            "# TYPE leafhost_handler_calls_total counter",
-            r#"leafhost_handler_calls_total{handler="udev"} 2"#,
-            r#"leafhost_handler_faults_total{handler="udev",reason="trap"} 1"#,
-            r#"leafhost_handler_call_seconds_count{handler="udev"} 2"#,
-            r#"leafhost_handler_late_seconds_bucket{le="0.025",handler="udev"} 0"#,
-            r#"leafhost_handler_late_seconds_bucket{le="0.05",handler="udev"} 2"#,
-            r#"leafhost_handler_denied_total{handler="udev"} 4"#,
-        ] {
-            assert_eq!(lines(&metrics, line), [line]);
-        }
-    }
-
-    #[test]
-    fn buckets_are_those_of_akri() {
-        let metrics = Metrics::default();
-        called(&metrics, Ended::Discovered);
-        let bounds: Vec<String> = metrics
-            .render()
-            .lines()
-            .filter_map(|line| line.strip_prefix("akri_discovery_response_time_bucket{le=\""))
-            .filter_map(|rest| Some(rest.split_once('"')?.0.to_owned()))
-            .collect();
-        assert_eq!(
-            bounds,
-            [
-                "0.25", "0.5", "1.0", "1.5", "2.0", "3.0", "5.0", "10.0", "60.0", "+Inf"
-            ]
-        );
-    }
-
-    #[test]
-    fn labels_of_a_configuration_go_with_it() {
-        let metrics = Metrics::default();
-        called(&metrics, Ended::Discovered);
-        metrics.forget_configuration("video");
-        assert!(!metrics.render().contains("video"));
-    }
-
-    #[test]
-    fn labels_of_a_handler_go_with_it() {
-        let metrics = Metrics::default();
-        called(&metrics, Ended::Discovered);
-        for reason in FaultReason::VARIANTS {
-            called(&metrics, Ended::Faulted(&Fault::new(*reason, "x")));
-        }
-        metrics.forget_handler("udev");
-        assert!(!metrics.render().contains("udev"));
-    }
-
-    #[test]
-    fn instances_this_node_sees_are_counted_by_configuration_and_kind() {
-        let metrics = Metrics::default();
-        let instance = |name: &str, node: &str, shared: bool| {
-            let instance: leafhost_core::instance::Instance =
-                serde_json::from_value(serde_json::json!({
-                    "apiVersion": "akri.sh/v0", "kind": "Instance",
-                    "metadata": {"name": name, "namespace": "default"},
-                    "spec": {"configurationName": "a", "shared": shared, "nodes": [node]},
-                }))
-                .unwrap();
-            (instance.key(), Arc::new(instance))
-        };
-        let mut set = InstanceSet::read(
-            [
-                instance("a-1", "here", true),
-                instance("a-2", "here", true),
-                instance("a-3", "here", false),
-                instance("a-4", "there", false),
-            ]
-            .into(),
-        );
-        metrics.count_instances(&set, "here");
-        assert_eq!(
-            lines(&metrics, "akri_instance_count"),
-            [
-                r#"akri_instance_count{configuration="a",is_shared="false"} 1"#,
-                r#"akri_instance_count{configuration="a",is_shared="true"} 2"#,
-            ]
-        );
-        set.instances.clear();
-        metrics.count_instances(&set, "here");
-        assert_eq!(lines(&metrics, "akri_instance_count"), [""; 0]);
-    }
-}
+mod tests;

@@ -28,7 +28,7 @@ impl Board {
             kubelet.plugins.borrow().problems.len() + slots.problems.len() + slots.refusals.len()
         });
         BTreeMap::from([
-            ("machine", self.identity.problems.len()),
+            ("machine", self.machine_problems().len()),
             ("handlers", handlers.problems.len() + refused),
             ("configurations", report.problems.len() + configured),
             ("instances", self.reconcile.borrow().problems.len()),

@@ -188,7 +188,7 @@ pub struct SessionView {
     pub cpu_ms: f64,
     /// The guest's memory at its largest, with what the host kept for it, in bytes.
     pub memory_bytes: u64,
-    /// `ok`, `unavailable`, `invalid-details`, or the fault's reason.
+    /// `ok`, `partial`, `unavailable`, `invalid-details`, or the fault's reason.
     pub result: String,
     /// What went wrong at the last call, if something did.
     pub error: Option<String>,

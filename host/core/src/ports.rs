@@ -199,6 +199,10 @@ pub trait Handler: Send + Sync + Debug {
     fn most_devices(&self) -> usize;
     /// Whether `details` can be used: no problem means yes.
     async fn validate(&self, details: &str) -> Result<Vec<FieldProblem>, crate::fault::Fault>;
+    /// Whether it asks for what udev knows of devices.
+    fn uses_udev(&self) -> bool {
+        false
+    }
     /// What an operator should know of `details` that can be used.
     async fn remarks(&self, details: &str) -> Vec<crate::session::Explanation> {
         let _ = details;

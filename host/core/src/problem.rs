@@ -26,7 +26,7 @@ pub enum Problem {
     )]
     NoDeviceEvents { error: String },
     #[error(
-        "no udevd in this network namespace: devices have no ID_* properties and no tags, and the agent receives only the kernel's own events; install udev, or run the agent in the host's network namespace"
+        "no udevd here: ID_* properties and tags are missing; install udev, or run the agent in the host's network namespace"
     )]
     NoUdevd,
     #[error(
@@ -112,7 +112,7 @@ pub enum Problem {
         source_name: String,
         first: String,
     },
-    #[error("{source_name} refuses the details: {}", few(fields.iter().map(shown), 3))]
+    #[error("{source_name} refuses the details, existing devices stay: {}", few(fields.iter().map(shown), 3))]
     InvalidDetails {
         configuration: ConfigurationKey,
         source_name: String,

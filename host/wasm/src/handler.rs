@@ -224,6 +224,10 @@ impl Handler for LoadedHandler {
         self.guest.grants.name.is_some()
     }
 
+    fn uses_udev(&self) -> bool {
+        self.guest.udev.is_some()
+    }
+
     fn most_devices(&self) -> usize {
         usize::try_from(self.guest.grants.limits.devices).unwrap_or(usize::MAX)
     }

@@ -36,9 +36,16 @@ impl DiscoveryTask {
             Some(session) if session.generation() == Some(generation) => session,
             _ => return,
         };
-        let Taken { answered, differs } = match said {
+        let Taken {
+            answered,
+            differs,
+            left_out,
+        } = match said {
             Said::Report(report) => {
                 let ended = match &report.outcome {
+                    Outcome::Discovered(discovery) if session.is_partial(discovery) => {
+                        Ended::Partial
+                    }
                     Outcome::Discovered(_) => Ended::Discovered,
                     Outcome::Faulted(fault) => Ended::Faulted(fault),
                     Outcome::InvalidDetails(_) | Outcome::Unavailable(_) => Ended::Refused,
@@ -58,6 +65,7 @@ impl DiscoveryTask {
                 Taken {
                     answered: true,
                     differs: false,
+                    left_out: Vec::new(),
                 }
             }
             Said::NotValidated { fault, took } => {
@@ -73,6 +81,7 @@ impl DiscoveryTask {
                 Taken {
                     answered: false,
                     differs: false,
+                    left_out: Vec::new(),
                 }
             }
         };
@@ -84,6 +93,7 @@ impl DiscoveryTask {
         let all_known = self.all_known;
         if let Some(served) = self.served.get_mut(&id.configuration) {
             served.stale |= differs;
+            served.log(left_out, now);
             served.expire(all_known, now);
         }
     }

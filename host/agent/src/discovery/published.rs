@@ -175,8 +175,10 @@ pub enum CallResult {
     /// There was none yet.
     #[default]
     None,
-    /// Devices.
+    /// All devices there are.
     Ok,
+    /// Devices, perhaps not all.
+    Partial,
     /// The handler refuses the details.
     InvalidDetails,
     /// The handler cannot tell for now.
@@ -191,6 +193,7 @@ impl CallResult {
         match self {
             Self::None => "",
             Self::Ok => "ok",
+            Self::Partial => "partial",
             Self::InvalidDetails => "invalid-details",
             Self::Unavailable => "unavailable",
             Self::Faulted(reason) => reason.label(),

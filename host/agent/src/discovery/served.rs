@@ -11,9 +11,12 @@ use leafhost_core::device::DeviceKey;
 use leafhost_core::fault::Fault;
 use leafhost_core::handler::Digest;
 use leafhost_core::ports::{ConfiguredDiscovery, Handler};
-use leafhost_core::session::{CallStats, Devices, Explanation, Opening, Outcome, Property, Report};
+use leafhost_core::session::{
+    CallStats, Devices, Discovery, Explanation, Opening, Outcome, Property, Report,
+};
 use tokio::sync::watch;
 
+use super::events::{self, Event};
 use super::published::{CallResult, ConfigurationDevices, SessionReport};
 use super::session::Order;
 use crate::devices::DeviceView;
@@ -45,6 +48,7 @@ pub(super) struct Served {
     pub lost: Vec<Lost>,
     /// Bounds how often what is published may be another thing.
     pub bucket: Bucket,
+    log: events::Log,
 }
 
 /// One source of its handler.
@@ -60,18 +64,22 @@ pub(super) struct SourceSession {
     /// Before then the task is not started again.
     pub restart: Option<Timestamp>,
     pub invalid: Vec<FieldProblem>,
+    /// Whether the last answer with devices was partial.
+    partial: bool,
     /// What the last call failed of, if it was a fault.
     pub fault: Option<String>,
     pub view: Arc<SessionReport>,
 }
 
 /// What came of taking in a report.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 pub(super) struct Taken {
     /// Whether the handler answered, that is, did not fault.
     pub answered: bool,
     /// Whether the devices are others now.
     pub differs: bool,
+    /// Devices that were left out for a new reason.
+    pub left_out: Vec<Event>,
 }
 
 /// How many explanations have so many bytes, and how many more there are.
@@ -123,6 +131,7 @@ impl Served {
             due: None,
             lost: Vec::new(),
             bucket: Bucket::default(),
+            log: events::Log::default(),
         }
     }
 
@@ -213,11 +222,13 @@ impl Served {
             .chain(restarts)
             .chain(unseen)
             .chain(waiting)
+            .chain(self.log.due())
             .min()
     }
 
     /// What is published, the same as last time if nothing differs.
     pub fn publish(&mut self, all_known: bool, now: Timestamp) -> Arc<ConfigurationDevices> {
+        self.log.flush(&self.configured.configuration.key, now);
         if let Some(published) = &self.published
             && !self.stale
             && !self.touched
@@ -252,6 +263,7 @@ impl Served {
         };
         self.lost = lost;
         self.stale = false;
+        self.log_changes(&devices, now);
         let absent = if settled {
             Absent::GONE
         } else {
@@ -270,6 +282,37 @@ impl Served {
 }
 
 impl Served {
+    /// Logs what happened to the devices since they were published last.
+    fn log_changes(&mut self, devices: &BTreeMap<DeviceKey, DeviceView>, now: Timestamp) {
+        let none = BTreeMap::new();
+        let old = self.published.as_ref().map_or(&none, |old| &old.devices);
+        let gone = if self.sessions.is_empty() {
+            "its handler is gone"
+        } else {
+            "its handler no longer reports it"
+        };
+        let events = events::changes(old, devices, self.grace(), now, gone);
+        self.log(events, now);
+    }
+
+    /// Logs what happened to devices.
+    pub fn log(&mut self, events: Vec<Event>, now: Timestamp) {
+        let key = &self.configured.configuration.key;
+        self.log.write(key, events, now);
+    }
+
+    /// Logs that its devices are withdrawn because it was deleted.
+    pub fn log_deletion(mut self, now: Timestamp) {
+        let Some(old) = self.published.take() else {
+            return;
+        };
+        let gone = "the Configuration was deleted";
+        let none = BTreeMap::new();
+        let events = events::changes(&old.devices, &none, self.grace(), now, gone);
+        self.log(events, now);
+        self.log.close(&old.configured.configuration.key);
+    }
+
     /// What is known of the devices that are not among these, while the sessions have not said all: those that were published before
     /// are gone.
     fn unsettled(&self, devices: &BTreeMap<DeviceKey, DeviceView>) -> Absent<DeviceKey> {
@@ -302,12 +345,22 @@ impl SourceSession {
     pub fn reopened(&mut self, handler: &Arc<dyn Handler>) {
         if self.opening(handler) == Opening::First {
             self.devices.reopen();
+            self.partial = false;
         }
         self.devices.limit(handler.most_devices());
         self.digest = Some(handler.digest().clone());
         self.restart = None;
         self.invalid.clear();
         Arc::make_mut(&mut self.view).failures = 0;
+    }
+
+    /// Whether there may be more devices than those of that answer.
+    pub fn is_partial(&self, answer: &Discovery) -> bool {
+        match answer.devices {
+            Devices::Complete(_) => false,
+            Devices::Partial(_) => true,
+            Devices::Unchanged => self.partial,
+        }
     }
 
     /// Takes in what came of a call, with at most so many bytes of explanations.
@@ -344,12 +397,18 @@ impl SourceSession {
         let mut taken = Taken {
             answered: true,
             differs: false,
+            left_out: Vec::new(),
         };
         match outcome {
             Outcome::Discovered(discovery) => {
                 self.invalid.clear();
                 view.failures = 0;
-                view.result = CallResult::Ok;
+                self.partial = self.is_partial(&discovery);
+                view.result = if self.partial {
+                    CallResult::Partial
+                } else {
+                    CallResult::Ok
+                };
                 if discovery.devices == Devices::Unchanged {
                     if view.skipped.is_empty() {
                         view.skipped.clone_from(&old.skipped);
@@ -377,6 +436,7 @@ impl SourceSession {
             }
         }
         view.devices = self.devices.tracked().len();
+        taken.left_out = events::left_out(&self.view.left_out, &view.left_out);
         self.view = Arc::new(view);
         taken
     }

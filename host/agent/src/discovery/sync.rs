@@ -89,6 +89,8 @@ impl DiscoveryTask {
             }
             if spared {
                 self.known.insert(key, served.into_unseen());
+            } else {
+                served.log_deletion(now);
             }
         }
     }

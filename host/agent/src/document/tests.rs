@@ -24,7 +24,7 @@ struct Parts {
 fn document(parts: Parts) -> Status {
     let board = Board {
         identity: Arc::new(Identity {
-            problems: vec![Problem::NoPodman],
+            problems: vec![Problem::NoPodman, Problem::NoUdevd],
             ..Identity::default()
         }),
         handlers: watch::channel(Arc::new(parts.handlers)).1,
@@ -117,6 +117,36 @@ fn each_source_is_shown_with_what_serves_and_what_does_not() {
     );
     assert_eq!(status.handlers[4].missing_grants, ["udev"]);
     assert_eq!(status.handlers[4].digest, "udev@1");
+}
+
+#[test]
+fn that_there_is_no_udevd_is_a_problem_only_where_a_handler_in_use_needs_it() {
+    for (loaded, named, expected) in [
+        ("udev", "udev", true),
+        ("udev", "onvif", false),
+        ("onvif", "onvif", false),
+        ("onvif", "udev", false),
+    ] {
+        let handler = Some(FakeHandler::new(loaded));
+        let used = ConfigurationReport {
+            handler: named.to_owned(),
+            ..ConfigurationReport::default()
+        };
+        let status = document(Parts {
+            handlers: HandlerSet {
+                sources: [("a.wasm".to_owned(), source(handler, None))].into(),
+                ..HandlerSet::default()
+            },
+            report: DiscoveryReport {
+                configurations: [(key("a"), used)].into(),
+                ..DiscoveryReport::default()
+            },
+            ..Parts::default()
+        });
+        let mut problems = status.problems.iter();
+        let told = problems.any(|problem| problem.reason == "NoUdevd");
+        assert_eq!(told, expected, "{loaded} is loaded, {named} is named");
+    }
 }
 
 #[test]

@@ -70,7 +70,8 @@ impl Caller for GuestCaller {
             stats: CallStats {
                 late: ended.queued,
                 wall: ended.wall,
-                cpu: record.cpu.used(),
+                // The two clocks differ by some microseconds.
+                cpu: record.cpu.used().min(ended.wall),
                 memory: record.memory.peak(),
                 denied: kept.denied.into_iter().collect(),
                 log_dropped: kept.log_dropped,
