@@ -107,6 +107,7 @@ impl State {
                 return Err(Error::Denied(format!("http {with_port}")));
             }
         }
+        self.may_connect()?;
         self.contact(None, format!("http {} {}", request.method, request.url));
         let mut servers = self.network.http.0.borrow_mut();
         let server = servers.iter_mut().find(|server| {

@@ -90,15 +90,23 @@ impl std::fmt::Debug for TcpStream {
     }
 }
 
+impl State {
+    /// Whether the call may begin another connection, those for requests included.
+    pub(super) fn may_connect(&self) -> Result<(), Error> {
+        if self.contacted("tcp ") + self.contacted("http ") >= CONNECTIONS {
+            let what = format!("begin more than {CONNECTIONS} connections in one call");
+            return Err(Error::Denied(what));
+        }
+        Ok(())
+    }
+}
+
 impl TcpStream {
     pub async fn connect(state: &Rc<State>, remote: SocketAddr) -> Result<Self, Error> {
         if state.network.denies_address(remote) {
             return Err(Error::Denied(format!("tcp {remote}")));
         }
-        if state.contacted("tcp ") >= CONNECTIONS {
-            let what = format!("begin more than {CONNECTIONS} connections in one call");
-            return Err(Error::Denied(what));
-        }
+        state.may_connect()?;
         state.contact(None, format!("tcp {remote}"));
         let Some(stream) = Self::open(state, remote)? else {
             return pending().await;

@@ -374,5 +374,8 @@ fn a_call_has_the_real_limits_of_lookups_and_connections() {
         assert_eq!(error, Error::Unreachable);
     }
     let error = host.block_on(host.connect(nobody)).unwrap_err();
+    refused(error, "more than 4096 connections"); // Requests count as connections.
+    let request = Request::get("http://192.168.7.9:9/");
+    let error = host.block_on(host.http(request)).unwrap_err();
     refused(error, "more than 4096 connections");
 }
