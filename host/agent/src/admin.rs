@@ -32,9 +32,9 @@ use tokio::time::timeout;
 use tokio_util::either::Either;
 use tokio_util::sync::CancellationToken;
 
-use crate::document::Board;
+use crate::document::AgentState;
+use crate::fd_reserve;
 use crate::metrics::{CONTENT_TYPE, Metrics};
-use crate::reserve;
 
 /// The header of `/status` that says which version of the document it is: a number that is another one after every change.
 pub const VERSION_HEADER: &str = "leafhost-status-version";
@@ -57,7 +57,7 @@ const HEAD_BYTES: usize = 16 << 10;
 /// What the endpoint shows.
 #[derive(Debug, Clone)]
 pub struct Admin {
-    board: Board,
+    board: AgentState,
     version: watch::Receiver<u64>,
     metrics: Arc<Metrics>,
     lost_log_lines: fn() -> u64,
@@ -68,7 +68,7 @@ pub struct Admin {
 
 impl Admin {
     pub(crate) fn new(
-        board: Board,
+        board: AgentState,
         version: watch::Receiver<u64>,
         metrics: Arc<Metrics>,
         lost_log_lines: fn() -> u64,
@@ -163,7 +163,7 @@ async fn status(State(admin): State<Admin>, Query(After { after }): Query<After>
 }
 
 /// Counts the versions of the status document, until it is dropped.
-pub(crate) async fn count_versions(mut board: Board, version: watch::Sender<u64>) {
+pub(crate) async fn count_versions(mut board: AgentState, version: watch::Sender<u64>) {
     loop {
         board.changed().await;
         version.send_modify(|version| *version += 1);
@@ -185,7 +185,7 @@ impl Listener {
     async fn accept(&self) -> io::Result<Either<TcpStream, UnixStream>> {
         poll_fn(|context| match self.poll_accept(context) {
             // Most likely no file descriptor is free.
-            Poll::Ready(Err(_)) => reserve::lend(|| self.poll_accept(context)),
+            Poll::Ready(Err(_)) => fd_reserve::lend(|| self.poll_accept(context)),
             accepted => accepted,
         })
         .await

@@ -17,12 +17,12 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::admin::{self, Admin, Listener};
+use crate::cdi::CdiTask;
 use crate::clock::Clock;
 use crate::discovery::{DiscoveryConfig, DiscoveryTask};
-use crate::document::{Board, Identity};
+use crate::document::{AgentState, Identity};
 use crate::loader::LoaderTask;
 use crate::metrics::Metrics;
-use crate::offer::OfferTask;
 use crate::problems;
 use crate::reconcile::ReconcileTask;
 use crate::slots::SlotPorts;
@@ -131,7 +131,7 @@ pub struct Agent {
     /// Held, because a source may end with its last owner.
     configurations: Arc<dyn ConfigurationSource>,
     tasks: Tasks,
-    board: Board,
+    board: AgentState,
 }
 
 impl Agent {
@@ -171,7 +171,7 @@ impl Agent {
             Some(dir) => {
                 let folder = SpecDir::new(dir, GROUP, "leafhost").map_err(Error::Cdi)?;
                 let (devices, instances) = (devices.clone(), instances.clone());
-                let (task, offers) = OfferTask::new(node.clone(), folder, devices, instances);
+                let (task, offers) = CdiTask::new(node.clone(), folder, devices, instances);
                 tasks.add("offer", task.run(stop.clone()));
                 Some(offers)
             }
@@ -187,7 +187,7 @@ impl Agent {
             kubelet::add(&mut tasks, &node, config, ports, &metrics)
         });
 
-        let board = Board {
+        let board = AgentState {
             identity: Arc::new(Identity {
                 node,
                 version: config.version,
@@ -235,7 +235,7 @@ impl Agent {
     }
 
     /// What the agent publishes, for those in the same process.
-    pub fn board(&self) -> Board {
+    pub fn board(&self) -> AgentState {
         self.board.clone()
     }
 

@@ -14,13 +14,13 @@ use leafhost_core::text;
 use leafhost_kubelet::{Report, State};
 use tokio::sync::watch;
 
+use crate::cdi::CdiReport;
 use crate::discovery::{
     ConfigurationDevices, ConfigurationReport, DeviceSnapshot, DiscoveryReport, HandlerReport,
     SessionReport,
 };
 use crate::loader::{HandlerSet, LoadedSource};
 use crate::metrics::resource_state;
-use crate::offer::OfferReport;
 use crate::reconcile::ReconcileReport;
 use crate::slots::model::unit::resource;
 use crate::slots::report::SlotReport;
@@ -62,18 +62,18 @@ pub struct KubeletBoard {
 
 /// What the tasks publish.
 #[derive(Debug, Clone)]
-pub struct Board {
+pub struct AgentState {
     pub(crate) identity: Arc<Identity>,
     pub(crate) handlers: watch::Receiver<Arc<HandlerSet>>,
     pub(crate) devices: watch::Receiver<Arc<DeviceSnapshot>>,
     pub(crate) report: watch::Receiver<Arc<DiscoveryReport>>,
     pub(crate) reconcile: watch::Receiver<ReconcileReport>,
-    pub(crate) offers: Option<watch::Receiver<Arc<OfferReport>>>,
+    pub(crate) offers: Option<watch::Receiver<Arc<CdiReport>>>,
     pub(crate) kubelet: Option<KubeletBoard>,
     pub(crate) instances: watch::Receiver<Arc<InstanceSet>>,
 }
 
-impl Board {
+impl AgentState {
     /// Waits until something is published that this board has not seen. Waits for ever when a publisher has ended: whoever joins
     /// its task decides what follows.
     pub async fn changed(&mut self) {
@@ -392,7 +392,7 @@ fn handler_view(
 fn configuration_views(
     devices: &DeviceSnapshot,
     report: &DiscoveryReport,
-    offers: &OfferReport,
+    offers: &CdiReport,
 ) -> BTreeMap<ConfigurationKey, ConfigurationView> {
     let view = |(key, report): (&ConfigurationKey, &ConfigurationReport)| {
         let devices = devices.configurations.get(key);

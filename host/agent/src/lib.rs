@@ -14,25 +14,25 @@
 pub mod admin;
 pub mod agent;
 pub mod backoff;
+pub mod cdi;
 pub mod clock;
 pub mod devices;
 pub mod discovery;
 pub mod document;
+pub mod fd_reserve;
 pub mod loader;
 pub mod metrics;
-pub mod offer;
 pub mod plan;
 pub mod presence;
 mod problems;
 pub mod reconcile;
 pub mod registry;
-pub mod reserve;
 pub mod slots;
 pub mod status;
 pub mod wait;
 
 pub use agent::{Agent, AgentConfig, Error, KubeletConfig, Ports};
-pub use document::Board;
+pub use document::AgentState;
 pub use slots::SlotConfig;
 
 #[cfg(test)]

@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use leafhost_core::problem::Problem;
 
-use crate::document::Board;
+use crate::document::AgentState;
 
 /// The log follows the board at most this often: handlers can cause problems that come and go.
 const SPACING: Duration = Duration::from_secs(10);
 
-impl Board {
+impl AgentState {
     /// How many problems each part of the agent has; all parts, also those that have none.
     pub(crate) fn count_problems(&self) -> BTreeMap<&'static str, usize> {
         let handlers = self.handlers.borrow();
@@ -40,7 +40,7 @@ impl Board {
 
 /// Logs each problem when it comes up and when it is solved. The slot task and the loader log their own. Runs until
 /// it is dropped.
-pub(crate) async fn log(mut board: Board) {
+pub(crate) async fn log(mut board: AgentState) {
     let mut logged = BTreeSet::new();
     loop {
         let mut problems = board.problems();

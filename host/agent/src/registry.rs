@@ -53,7 +53,7 @@ pub enum Event {
 
 /// How a session fares. Unavailability and refused details are answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Fare {
+enum SessionOutcome {
     Pending,
     Answering,
     Failed,
@@ -64,7 +64,7 @@ struct Entry {
     phase: Phase,
     since: Timestamp,
     gone: bool,
-    sessions: BTreeMap<ConfigurationKey, Fare>,
+    sessions: BTreeMap<ConfigurationKey, SessionOutcome>,
 }
 
 /// All handlers of this node.
@@ -93,8 +93,8 @@ impl Registry {
         });
         entry.gone = false;
         for fare in entry.sessions.values_mut() {
-            if *fare == Fare::Failed {
-                *fare = Fare::Pending;
+            if *fare == SessionOutcome::Failed {
+                *fare = SessionOutcome::Pending;
             }
         }
         match entry.phase {
@@ -125,9 +125,9 @@ impl Registry {
             let fare = entry
                 .sessions
                 .entry(configuration.clone())
-                .or_insert(Fare::Pending);
-            if *fare == Fare::Failed {
-                *fare = Fare::Pending;
+                .or_insert(SessionOutcome::Pending);
+            if *fare == SessionOutcome::Failed {
+                *fare = SessionOutcome::Pending;
             }
             entry.settle(now);
         }
@@ -144,19 +144,19 @@ impl Registry {
 
     /// A session answered: with devices, with what is wrong in the details, or with what is unavailable.
     pub fn answered(&mut self, key: &HandlerKey, configuration: &ConfigurationKey, now: Timestamp) {
-        self.fare(key, configuration, Fare::Answering, now);
+        self.fare(key, configuration, SessionOutcome::Answering, now);
     }
 
     /// A session failed: a fault, or a lost connection.
     pub fn failed(&mut self, key: &HandlerKey, configuration: &ConfigurationKey, now: Timestamp) {
-        self.fare(key, configuration, Fare::Failed, now);
+        self.fare(key, configuration, SessionOutcome::Failed, now);
     }
 
     fn fare(
         &mut self,
         key: &HandlerKey,
         configuration: &ConfigurationKey,
-        new: Fare,
+        new: SessionOutcome,
         now: Timestamp,
     ) {
         if let Some(entry) = self.entries.get_mut(key)
@@ -247,9 +247,9 @@ impl Entry {
             offline
         } else if self.sessions.is_empty() {
             HandlerStatus::Waiting
-        } else if fares.clone().any(|&fare| fare == Fare::Answering) {
+        } else if fares.clone().any(|&fare| fare == SessionOutcome::Answering) {
             HandlerStatus::Active
-        } else if fares.all(|&fare| fare == Fare::Failed) {
+        } else if fares.all(|&fare| fare == SessionOutcome::Failed) {
             offline
         } else {
             status
@@ -269,7 +269,10 @@ impl Entry {
         match self.phase {
             Phase::Removed { retry } => Some(retry),
             Phase::Registered(HandlerStatus::Offline(since))
-                if !self.sessions.values().any(|&fare| fare == Fare::Pending) =>
+                if !self
+                    .sessions
+                    .values()
+                    .any(|&fare| fare == SessionOutcome::Pending) =>
             {
                 Some(later(since, eviction))
             }

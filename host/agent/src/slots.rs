@@ -27,10 +27,10 @@ pub mod model;
 mod publish;
 pub mod queue;
 pub mod records;
+mod refusals;
 mod release;
 pub mod report;
 mod submounts;
-mod trouble;
 
 pub use queue::{AllocateQueue, SlotHandle};
 
@@ -42,9 +42,9 @@ use model::offers::Offerer;
 use model::view::Owners;
 use queue::Request;
 use records::Records;
+use refusals::{Refusals, Unwritable};
 use release::SOON;
 use report::SlotReport;
-use trouble::{Refusals, Unwritable};
 
 /// How long the first offer waits at most for the kubelet's records.
 const FIRST_LOOK: Duration = Duration::from_secs(10);

@@ -7,7 +7,6 @@
 pub mod attribute;
 pub mod configuration;
 pub mod device;
-pub mod effort;
 pub mod fault;
 pub mod grants_file;
 pub mod handler;
@@ -21,3 +20,4 @@ pub mod session;
 pub mod slot;
 pub mod text;
 pub mod timeouts;
+pub mod yaml_cost;

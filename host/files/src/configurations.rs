@@ -20,7 +20,7 @@ use tokio::task::JoinSet;
 use crate::blocking::{blocking, publish};
 use crate::folder::{Content, Folder, Kind, Rules, Snapshot};
 use crate::properties::{self, Values};
-use crate::{atomic, own};
+use crate::{atomic, damaged};
 
 mod claims;
 mod documents;
@@ -471,7 +471,7 @@ fn read_kept(folder: &Path) -> std::io::Result<(Kept, Vec<SourceProblem>)> {
             Ok(text) => drop(kept.insert(name, text.into())),
             Err(error) => {
                 let (outcome, why) = (format!("{name} serves when it is good"), error.to_string());
-                let problem = own::rename_broken(&path, "kept Configurations", &outcome, &why);
+                let problem = damaged::rename_broken(&path, "kept Configurations", &outcome, &why);
                 problems.push(problem);
             }
         }

@@ -6,13 +6,13 @@
 mod atomic;
 mod blocking;
 pub mod configurations;
+mod damaged;
 mod events;
 pub mod folder;
 pub mod handlers;
 pub mod instances;
 pub mod ledger;
 pub mod loader_store;
-mod own;
 pub mod properties;
 mod regular;
 mod settle;

@@ -20,7 +20,7 @@ use crate::service::{self, Service};
 use crate::serving::Serving;
 use crate::session::{Followed, Session};
 use crate::sockets;
-use crate::{Allocator, Incarnation, State};
+use crate::{Allocator, KubeletRun, State};
 
 /// The longest message the kubelet takes.
 pub(crate) const MAX_LIST: usize = 4 << 20;
@@ -35,17 +35,17 @@ pub(crate) struct Shared {
 
 /// No Register is sent before this time, because a stream of the resource has ended.
 #[derive(Debug, Clone, Copy)]
-struct Quiet {
+struct RegisterPause {
     until: Instant,
     /// The kubelet that this holds for; every kubelet, if `None`.
-    kubelet: Option<Incarnation>,
+    kubelet: Option<KubeletRun>,
 }
 
 /// One resource. Its list and the quiet time outlive the task.
 pub(crate) struct Endpoint {
     pub offered: Arc<Offered>,
     pub shared: Arc<Shared>,
-    quiet: Mutex<Option<Quiet>>,
+    quiet: Mutex<Option<RegisterPause>>,
 }
 
 /// How an attempt ended.
@@ -94,7 +94,7 @@ impl Endpoint {
     async fn keep_registered(
         &self,
         mut folder_state: watch::Receiver<Arc<FolderState>>,
-        serving: &mut Option<(Serving, Incarnation)>,
+        serving: &mut Option<(Serving, KubeletRun)>,
     ) {
         let times = &self.shared.config.times;
         let mut backoff = Backoff::new(times.backoff);
@@ -153,7 +153,7 @@ impl Endpoint {
     async fn kubelet(
         &self,
         folder_state: &mut watch::Receiver<Arc<FolderState>>,
-    ) -> Option<Incarnation> {
+    ) -> Option<KubeletRun> {
         loop {
             if let Some(kubelet) = folder_state.borrow_and_update().kubelet {
                 return Some(kubelet);
@@ -166,9 +166,9 @@ impl Endpoint {
     /// Serves, registers, and waits until that is over.
     async fn attempt(
         &self,
-        kubelet: Incarnation,
+        kubelet: KubeletRun,
         folder_state: &mut watch::Receiver<Arc<FolderState>>,
-        serving: &mut Option<(Serving, Incarnation)>,
+        serving: &mut Option<(Serving, KubeletRun)>,
     ) -> Attempt {
         let times = &self.shared.config.times;
         if let Some(problem) = self.too_long() {
@@ -201,9 +201,9 @@ impl Endpoint {
     /// Serves and registers, until the kubelet follows the list.
     async fn begin(
         &self,
-        kubelet: Incarnation,
+        kubelet: KubeletRun,
         folder_state: &mut watch::Receiver<Arc<FolderState>>,
-        serving: &mut Option<(Serving, Incarnation)>,
+        serving: &mut Option<(Serving, KubeletRun)>,
     ) -> Result<watch::Receiver<Followed>, Attempt> {
         let times = &self.shared.config.times;
         // Before anything is served: while no kubelet answers, no sockets are made and removed.
@@ -265,14 +265,14 @@ impl Endpoint {
     }
 
     /// Ends a session, and begins the quiet time if the kubelet knew of it.
-    async fn end(&self, serving: Serving, kubelet: Incarnation) {
+    async fn end(&self, serving: Serving, kubelet: KubeletRun) {
         let is_known = serving.session.is_known();
         let ended_by_us = serving.session.is_open();
         serving.end().await;
         if !is_known {
             return;
         }
-        let quiet = Quiet {
+        let quiet = RegisterPause {
             until: Instant::now() + self.shared.config.times.quiet,
             kubelet: (!ended_by_us).then_some(kubelet),
         };
@@ -313,7 +313,7 @@ fn unregistered(error: &registration::Error) -> Attempt {
 }
 
 /// Waits until there is a kubelet that is not `known`.
-async fn another(folder_state: &mut watch::Receiver<Arc<FolderState>>, known: Incarnation) {
+async fn another(folder_state: &mut watch::Receiver<Arc<FolderState>>, known: KubeletRun) {
     let is_another = |folder_state: &Arc<FolderState>| {
         folder_state.kubelet.is_some_and(|kubelet| kubelet != known)
     };

@@ -13,7 +13,7 @@ use nix::unistd::AccessFlags;
 use tokio::sync::watch;
 
 use crate::records::Stamp;
-use crate::{Incarnation, sockets};
+use crate::{KubeletRun, sockets};
 
 /// The kubelet's socket in the folder.
 pub(crate) const KUBELET: &str = "kubelet.sock";
@@ -24,7 +24,7 @@ const UNWATCHED_POLL: Duration = Duration::from_secs(5);
 /// What is in the folder.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct FolderState {
-    pub kubelet: Option<Incarnation>,
+    pub kubelet: Option<KubeletRun>,
     pub problems: Vec<String>,
 }
 
@@ -112,7 +112,7 @@ impl Folder {
         let socket = self.path.join(KUBELET);
         match std::fs::metadata(&socket) {
             Ok(found) if found.file_type().is_socket() => {
-                state.kubelet = Some(Incarnation::of(&found));
+                state.kubelet = Some(KubeletRun::of(&found));
             }
             Ok(_) => state.problems.push(format!(
                 "{} is no socket: remove it and restart the kubelet",

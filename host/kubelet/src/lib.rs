@@ -29,7 +29,7 @@ pub use allocator::{Allocation, Allocator, DeviceSpec, Mount, Refusal};
 pub use config::{PluginConfig, Times};
 pub use device::{Device, Devices, Health, Offers};
 pub use plugins::{DevicePlugins, DevicePluginsTask};
-pub use report::{Incarnation, Report, ResourceReport, State};
+pub use report::{KubeletRun, Report, ResourceReport, State};
 pub use resource::{InvalidResource, ResourceName};
 
 /// Compiles the example of the README with the tests.

@@ -12,7 +12,7 @@ use tonic::{Code, Status};
 use crate::causes::{MORE_FILES, causes, io_cause, lacks_files, owned};
 use crate::proto::device_plugin as proto;
 use crate::service;
-use crate::{Incarnation, ResourceName};
+use crate::{KubeletRun, ResourceName};
 
 /// The most Register calls at a time. More make a kubelet slower, not faster.
 const AT_ONCE: usize = 16;
@@ -53,7 +53,7 @@ pub(crate) struct Registrar {
     limit: Duration,
     permits: Semaphore,
     /// One connection for all resources, for as long as a kubelet lives.
-    connection: Mutex<Option<(Incarnation, Connection)>>,
+    connection: Mutex<Option<(KubeletRun, Connection)>>,
 }
 
 /// A connection, once it is made.
@@ -71,7 +71,7 @@ impl Registrar {
 
     /// Connects to the kubelet, unless there is a connection. One task connects at a time; the others wait for its
     /// connection. A kubelet makes its socket before it listens on it, so this may fail for a moment.
-    pub async fn connect(&self, kubelet: Incarnation) -> Result<Channel> {
+    pub async fn connect(&self, kubelet: KubeletRun) -> Result<Channel> {
         let connection = self.connection(kubelet);
         let channel = connection.get_or_try_init(|| async {
             let path = self.socket.to_str().ok_or_else(|| self.no_answer())?;
@@ -97,7 +97,7 @@ impl Registrar {
     /// called just before.
     pub async fn register(
         &self,
-        (kubelet, channel): (Incarnation, Channel),
+        (kubelet, channel): (KubeletRun, Channel),
         resource: &ResourceName,
         endpoint: String,
         sending: impl FnOnce(),
@@ -128,7 +128,7 @@ impl Registrar {
         Error::NoAnswer(self.socket.clone())
     }
 
-    fn connection(&self, kubelet: Incarnation) -> Connection {
+    fn connection(&self, kubelet: KubeletRun) -> Connection {
         let mut held = self.locked();
         match held.as_ref() {
             Some((known, connection)) if *known == kubelet => Arc::clone(connection),
@@ -141,11 +141,11 @@ impl Registrar {
     }
 
     /// Drops a connection that broke. So a resource connects again before it serves anything for that kubelet.
-    fn forget(&self, kubelet: Incarnation) {
+    fn forget(&self, kubelet: KubeletRun) {
         self.locked().take_if(|(known, _)| *known == kubelet);
     }
 
-    fn locked(&self) -> MutexGuard<'_, Option<(Incarnation, Connection)>> {
+    fn locked(&self) -> MutexGuard<'_, Option<(KubeletRun, Connection)>> {
         self.connection
             .lock()
             .unwrap_or_else(PoisonError::into_inner)

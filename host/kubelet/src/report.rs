@@ -13,7 +13,7 @@ use crate::ResourceName;
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Report {
     /// The kubelet that runs now, if its socket is there.
-    pub kubelet: Option<Incarnation>,
+    pub kubelet: Option<KubeletRun>,
     /// Problems of the folder as a whole, with the remedy.
     pub problems: Vec<String>,
     /// By resource.
@@ -23,14 +23,14 @@ pub struct Report {
 /// One life of a kubelet, identified by the socket file it made. A change of that file's permissions, label or name makes no
 /// other one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Incarnation {
+pub struct KubeletRun {
     /// The inode of `kubelet.sock`.
     pub inode: u64,
     /// When that file was created, in nanoseconds since 1970: a file system may reuse the inode.
     pub created: i128,
 }
 
-impl Incarnation {
+impl KubeletRun {
     /// Of a socket file. Where the file system records no time of birth, the time of the last modification stands for it:
     /// only a program that sets it, such as `touch`, changes that of a socket.
     pub fn of(found: &Metadata) -> Self {
@@ -45,13 +45,13 @@ impl Incarnation {
 }
 
 /// For files; [`FromStr`] reads it.
-impl fmt::Display for Incarnation {
+impl fmt::Display for KubeletRun {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}", self.inode, self.created)
     }
 }
 
-impl FromStr for Incarnation {
+impl FromStr for KubeletRun {
     type Err = ();
 
     fn from_str(text: &str) -> Result<Self, ()> {
@@ -104,7 +104,7 @@ mod tests {
             let folder = tempfile::tempdir_in(above).unwrap();
             let path = folder.path().join("kubelet.sock");
             let bind = || UnixListener::bind(&path).unwrap();
-            let now = || Incarnation::of(&fs::metadata(&path).unwrap());
+            let now = || KubeletRun::of(&fs::metadata(&path).unwrap());
             drop(bind());
             let first = now();
             fs::set_permissions(&path, Permissions::from_mode(0o700)).unwrap();

@@ -5,7 +5,7 @@
 //! ```
 //!
 //! One connection a request. No proxy, redirect, cookie, decompression or second attempt after a request was written.
-//! Knows neither guests nor grants files: a [`Gate`] says what may be reached.
+//! Knows neither guests nor grants files: a [`RequestPolicy`] says what may be reached.
 
 mod body;
 mod budget;
@@ -53,11 +53,11 @@ pub const MAX_INTERIM: u32 = 8;
 pub const MAX_BODY: u64 = 1024 * 1024;
 
 /// What may be reached, asked right before it is.
-pub trait Gate: Sync {
+pub trait RequestPolicy: Sync {
     /// Whether that name may be looked up. It is in lower case, without a dot at its end.
     fn look_up(&self, name: &str) -> Result<(), Denied>;
 
-    /// Whether a request to `host`, which is that address, may be sent. `host` is a name as in [`Gate::look_up`], or an
+    /// Whether a request to `host`, which is that address, may be sent. `host` is a name as in [`RequestPolicy::look_up`], or an
     /// IP address without brackets and zone.
     fn request(&self, host: &str, address: SocketAddr) -> Result<(), Denied>;
 
@@ -65,7 +65,7 @@ pub trait Gate: Sync {
     fn tls(&self) -> &Tls;
 }
 
-impl Gate for Policy {
+impl RequestPolicy for Policy {
     fn look_up(&self, name: &str) -> Result<(), Denied> {
         Policy::look_up(self, name)
     }
@@ -118,7 +118,7 @@ pub async fn send<G, B>(
     limits: Limits,
 ) -> Result<Response<Body>, HttpError>
 where
-    G: Gate,
+    G: RequestPolicy,
     B: http_body::Body<Data = Bytes> + Send,
     B::Error: Into<Box<dyn Error + Send + Sync>>,
 {
@@ -134,7 +134,7 @@ async fn send_trusting<G, B>(
     limits: Limits,
 ) -> Result<Response<Body>, HttpError>
 where
-    G: Gate,
+    G: RequestPolicy,
     B: http_body::Body<Data = Bytes> + Send,
     B::Error: Into<Box<dyn Error + Send + Sync>>,
 {

@@ -35,7 +35,7 @@ pub(crate) struct CallState {
     record: Arc<Record>,
     log: Arc<log::LogSink>,
     udev: udev::UdevState,
-    reach: Arc<reach::Reach>,
+    reach: Arc<reach::NetworkAccess>,
     http: http::HttpState,
 }
 
@@ -66,7 +66,7 @@ impl CallState {
         // What the host keeps without a handle must not be what a guest fails of.
         table.set_max_capacity(2 * HANDLES);
         let udev = udev::UdevState::new(capabilities, record.clone());
-        let reach = Arc::new(reach::Reach::new(
+        let reach = Arc::new(reach::NetworkAccess::new(
             capabilities.network.clone(),
             capabilities.names.clone(),
             record.clone(),

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use glob::{MatchOptions, Pattern};
 use leafhost_core::configuration::FieldProblem;
-use leafhost_core::effort;
 use leafhost_core::names::is_handler_name;
+use leafhost_core::yaml_cost;
 use serde::Deserialize;
 
 use crate::limits::Limits;
@@ -173,7 +173,7 @@ impl Grants {
             return Err(vec![FieldProblem::new("", message)]);
         }
         let reader = || serde_yaml_ng::Deserializer::from_str(text);
-        if effort::steps(text) > MAX_STEPS || effort::is_blown_up(text, reader()) {
+        if yaml_cost::steps(text) > MAX_STEPS || yaml_cost::has_alias_bomb(text, reader()) {
             let message = "has too many brackets, or its aliases stand for too much; write lists with `-`, and write out what is repeated";
             return Err(vec![FieldProblem::new("", message)]);
         }

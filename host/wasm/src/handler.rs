@@ -25,10 +25,10 @@ use crate::text::Secrets;
 use crate::threads::BlockingQuota;
 
 mod caller;
-mod wakes;
+mod wake_sources;
 
 use caller::GuestCaller;
-use wakes::{DeviceEvents, WakeSources};
+use wake_sources::{DeviceEvents, WakeSources};
 
 /// How many problems of one answer are kept.
 const MAX_PROBLEMS: usize = 100;

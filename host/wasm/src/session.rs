@@ -40,7 +40,7 @@ pub(crate) trait Caller: Send + Sync + 'static {
 #[derive(Debug, Default, Clone, PartialEq)]
 pub(crate) struct Ask {
     /// Why now.
-    pub(crate) events: Vec<Why>,
+    pub(crate) events: Vec<CallReason>,
     /// More came than are kept.
     pub(crate) events_lost: bool,
     /// What the last answer left.
@@ -49,7 +49,7 @@ pub(crate) struct Ask {
 
 /// Why a call is made.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Why {
+pub(crate) enum CallReason {
     /// The session is new.
     First,
     /// Details, properties or grants changed.
@@ -64,7 +64,7 @@ pub(crate) enum Why {
     Multicast(Arc<str>, Arc<Datagram>),
 }
 
-impl Why {
+impl CallReason {
     /// What `status` calls it.
     fn label(&self) -> &'static str {
         match self {
@@ -153,8 +153,8 @@ impl WakingSession {
         cursors: Arc<Cursors>,
     ) -> Self {
         let opening = match opening {
-            Opening::First => Why::First,
-            Opening::Changed => Why::Changed,
+            Opening::First => CallReason::First,
+            Opening::Changed => CallReason::Changed,
         };
         let mut pending = Pending::default();
         pending.push(opening);
@@ -185,15 +185,15 @@ impl WakingSession {
         let mut late = Duration::ZERO;
         if let Some(at) = self.timer.take_if(|at| *at <= now) {
             late = now.duration_since(at.max(self.not_before));
-            self.pending.push(Why::Timer);
+            self.pending.push(CallReason::Timer);
         }
         if let Some((_, event)) = self.again.take_if(|(at, _)| *at <= now) {
-            self.pending.push(Why::Udev(event));
+            self.pending.push(CallReason::Udev(event));
         }
         if !self.pending.is_reason() {
             return;
         }
-        if self.pending.is_from_afar() {
+        if self.pending.is_caused_by_network() {
             self.pace.begin(now);
         }
         let told = std::mem::take(&mut self.pending);
@@ -243,7 +243,9 @@ impl WakingSession {
                         self.pending.lose();
                     }
                 }
-                SessionEvent::Network if self.wakes.network => self.pending.push(Why::Network),
+                SessionEvent::Network if self.wakes.network => {
+                    self.pending.push(CallReason::Network)
+                }
                 SessionEvent::Datagram(datagram) => self.datagram(datagram),
                 SessionEvent::DatagramsLost if !self.wakes.multicast.is_empty() => {
                     self.pending.lose();
@@ -278,7 +280,7 @@ impl WakingSession {
         if event.is_lost() {
             self.pending.lose();
         } else {
-            self.pending.push(Why::Udev(event));
+            self.pending.push(CallReason::Udev(event));
         }
     }
 
@@ -288,7 +290,7 @@ impl WakingSession {
         }
         let mut filters = self.wakes.multicast.iter();
         if let Some(spelled) = filters.find_map(|filter| filter.fits(&datagram)) {
-            self.pending.push(Why::Multicast(spelled, datagram));
+            self.pending.push(CallReason::Multicast(spelled, datagram));
         }
     }
 
@@ -298,7 +300,7 @@ impl WakingSession {
         self.not_before = now + self.pace.end(now);
         self.phase = Phase::Waiting;
         let mut stats = called.stats;
-        stats.events = told.events().iter().map(Why::label).collect();
+        stats.events = told.events().iter().map(CallReason::label).collect();
         if told.lost() {
             stats.events.push("lost");
         }

@@ -33,7 +33,7 @@ async fn start() -> Bench {
             .into(),
         ..HandlerSet::default()
     };
-    let board = Board {
+    let board = AgentState {
         identity: Arc::new(Identity {
             problems: vec![
                 Problem::NoDeviceEvents {

@@ -19,7 +19,7 @@ struct Bench {
     files: Arc<Files>,
     loader: Arc<FakeLoader>,
     store: Arc<Store>,
-    board: Board,
+    board: AgentState,
     address: std::net::SocketAddr,
     shutdown: CancellationToken,
     agent: tokio::task::JoinHandle<Result<(), Error>>,

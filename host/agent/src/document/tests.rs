@@ -16,13 +16,13 @@ struct Parts {
     devices: DeviceSnapshot,
     report: DiscoveryReport,
     reconcile: ReconcileReport,
-    offers: OfferReport,
+    offers: CdiReport,
     instances: InstanceSet,
     kubelet: Option<KubeletBoard>,
 }
 
 fn document(parts: Parts) -> Status {
-    let board = Board {
+    let board = AgentState {
         identity: Arc::new(Identity {
             problems: vec![Problem::NoPodman, Problem::NoUdevd],
             ..Identity::default()
@@ -262,7 +262,7 @@ fn a_problem_is_shown_where_it_belongs() {
         }],
         ..ReconcileReport::default()
     };
-    let offers = OfferReport {
+    let offers = CdiReport {
         problems: vec![
             Problem::InvalidCdiClass {
                 configuration: key("a"),
@@ -272,7 +272,7 @@ fn a_problem_is_shown_where_it_belongs() {
                 error: "cannot read /etc/cdi".to_owned(),
             },
         ],
-        ..OfferReport::default()
+        ..CdiReport::default()
     };
     let status = document(Parts {
         handlers,

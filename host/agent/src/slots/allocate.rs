@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use leafhost_core::ports::StoreError;
 use leafhost_core::text::chain;
-use leafhost_kubelet::{Incarnation, Refusal};
+use leafhost_kubelet::{KubeletRun, Refusal};
 use tokio::time::{Instant, timeout};
 
 use super::SlotTask;
@@ -60,7 +60,7 @@ impl SlotTask {
             instances: &instances,
             owners: &self.owners,
             holds: &self.holds,
-            kubelet: self.records.incarnation(),
+            kubelet: self.records.kubelet_run(),
         };
         let mut reserved = BTreeSet::new();
         let mut decided: Vec<(Request, Result<Vec<Chosen>, Refusal>)> = Vec::new();
@@ -133,9 +133,9 @@ impl SlotTask {
         if seen.is_empty() {
             return refusals;
         }
-        let current = self.records.incarnation();
+        let current = self.records.kubelet_run();
         let is_older =
-            |task: &Self, unit: &Unit| task.is_seen(unit, |incarnation| incarnation != current);
+            |task: &Self, unit: &Unit| task.is_seen(unit, |kubelet_run| kubelet_run != current);
         let mut look = None;
         if seen.iter().any(|unit| is_older(self, unit)) {
             let uids = self.uids(seen.iter());
@@ -178,10 +178,10 @@ impl SlotTask {
     }
 
     /// Whether somebody was seen to have it, by a kubelet that is as wished.
-    fn is_seen(&self, unit: &Unit, wish: impl Fn(Option<Incarnation>) -> bool) -> bool {
+    fn is_seen(&self, unit: &Unit, wish: impl Fn(Option<KubeletRun>) -> bool) -> bool {
         let hold = self.holds.by_unit.get(unit);
         hold.is_some_and(|hold| match &hold.holder {
-            Holder::Seen { incarnation, .. } => wish(*incarnation),
+            Holder::Seen { kubelet_run, .. } => wish(*kubelet_run),
             Holder::Unseen(_) => false,
         })
     }
@@ -259,7 +259,7 @@ impl SlotTask {
                 tokio::task::yield_now().await;
                 self.refresh();
                 let units = chosen.iter().map(|one| one.unit.clone()).collect();
-                let kubelet = self.records.incarnation();
+                let kubelet = self.records.kubelet_run();
                 self.holds.allocated(&units, kubelet, Instant::now());
                 let slots: Vec<&str> = chosen.iter().map(|one| one.slot.as_str()).collect();
                 tracing::info!(

@@ -11,7 +11,7 @@ use leafhost_core::instance::Instance;
 use leafhost_core::names::ConfigurationKey;
 use leafhost_core::ports::InstanceSet;
 use leafhost_core::problem::Problem;
-use leafhost_kubelet::Incarnation;
+use leafhost_kubelet::KubeletRun;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -145,8 +145,8 @@ impl Fixture {
     }
 }
 
-pub(crate) fn kubelet(number: u64) -> Incarnation {
-    Incarnation {
+pub(crate) fn kubelet(number: u64) -> KubeletRun {
+    KubeletRun {
         inode: number,
         created: 0,
     }
@@ -168,7 +168,7 @@ pub(crate) fn look(number: u64, held: &[(&Unit, &str)]) -> Look {
     }
     Look {
         begun: Instant::now(),
-        incarnation: Some(kubelet(number)),
+        kubelet_run: Some(kubelet(number)),
         active: held
             .iter()
             .map(|(_, name)| format!("default/{name}"))
@@ -264,7 +264,7 @@ impl Records for Kubelet {
             .collect();
         let mut seen = look(state.number.unwrap_or_default(), &held);
         seen.begun = begun;
-        seen.incarnation = state.number.map(kubelet);
+        seen.kubelet_run = state.number.map(kubelet);
         seen.active = state
             .alive
             .iter()
@@ -303,7 +303,7 @@ impl Records for Kubelet {
         })
     }
 
-    fn incarnation(&self) -> Option<Incarnation> {
+    fn kubelet_run(&self) -> Option<KubeletRun> {
         self.state().number.map(kubelet)
     }
 

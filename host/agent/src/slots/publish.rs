@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use leafhost_core::problem::Problem;
 use leafhost_core::text::chain;
-use leafhost_kubelet::Incarnation;
+use leafhost_kubelet::KubeletRun;
 
 use super::SlotTask;
 use super::model::context::SlotContext;
@@ -15,7 +15,7 @@ use super::report::{SlotReport, SlotView};
 
 impl SlotTask {
     /// What a kubelet that was restarted has no record of.
-    fn lost(&self, kubelet: Option<Incarnation>) -> impl Iterator<Item = Problem> {
+    fn lost(&self, kubelet: Option<KubeletRun>) -> impl Iterator<Item = Problem> {
         let (mut lost, mut doubtful) = (Vec::new(), Vec::new());
         for hold in self.holds.by_unit.values() {
             if hold.holder.is_lost() {
@@ -45,7 +45,7 @@ impl SlotTask {
         if self.ready.is_some() {
             return;
         }
-        let kubelet = self.records.incarnation();
+        let kubelet = self.records.kubelet_run();
         let instances = Arc::clone(&self.instances.borrow());
         let devices = Arc::clone(&self.devices.borrow());
         let limits = Limits {

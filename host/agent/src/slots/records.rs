@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use leafhost_core::problem::Problem;
 use leafhost_core::text::chain;
 use leafhost_kubelet::records::{Checkpoint, Listed, PodResources, pod_exists, read_checkpoint};
-use leafhost_kubelet::{DevicePlugins, Incarnation};
+use leafhost_kubelet::{DevicePlugins, KubeletRun};
 use tokio::sync::watch;
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, timeout};
@@ -37,7 +37,7 @@ pub trait Records: Send + Sync {
     /// What PodResources says of a unit just now; nothing if it cannot be had.
     async fn listed(&self) -> Option<BTreeMap<Unit, BTreeSet<Pod>>>;
     /// The kubelet that runs now.
-    fn incarnation(&self) -> Option<Incarnation>;
+    fn kubelet_run(&self) -> Option<KubeletRun>;
     /// Changes when a look is worth while.
     fn changes(&self) -> watch::Receiver<u64>;
 }
@@ -184,7 +184,7 @@ fn unavailable(error: String) -> Problem {
 impl Records for KubeletRecords {
     async fn look(&self, uids: BTreeSet<String>, open: BTreeSet<Unit>) -> Look {
         let begun = Instant::now();
-        let incarnation = self.incarnation();
+        let kubelet_run = self.kubelet_run();
         let mut problems = Vec::new();
         let (listed, active) = match self.pods.list().await {
             Ok(listed) => {
@@ -194,7 +194,7 @@ impl Records for KubeletRecords {
                 (Some(units(listed)), active)
             }
             Err(error) => {
-                if incarnation.is_some() {
+                if kubelet_run.is_some() {
                     problems.push(unavailable(chain(&error)));
                 }
                 (None, BTreeSet::new())
@@ -225,8 +225,8 @@ impl Records for KubeletRecords {
         let mut look = Look {
             begun,
             // A kubelet that was replaced meanwhile answered for neither.
-            listed: listed.filter(|_| self.incarnation() == incarnation),
-            incarnation,
+            listed: listed.filter(|_| self.kubelet_run() == kubelet_run),
+            kubelet_run,
             active,
             checkpoint,
             alive: alive.await.unwrap_or_default(),
@@ -244,13 +244,13 @@ impl Records for KubeletRecords {
         self.pods.list().await.ok().map(units)
     }
 
-    fn incarnation(&self) -> Option<Incarnation> {
+    fn kubelet_run(&self) -> Option<KubeletRun> {
         // Looked up here, because the first look comes before the device plugins have reported anything.
         let found = std::fs::metadata(self.root.join(SOCKET)).ok()?;
         found
             .file_type()
             .is_socket()
-            .then(|| Incarnation::of(&found))
+            .then(|| KubeletRun::of(&found))
     }
 
     fn changes(&self) -> watch::Receiver<u64> {

@@ -29,7 +29,7 @@ impl SlotTask {
         if self.ready.is_some()
             || !self.holds.by_unit.is_empty()
             || self.unanswered > 0
-            || self.records.incarnation() != self.holds.incarnation()
+            || self.records.kubelet_run() != self.holds.kubelet_run()
         {
             self.look_at(at);
         }

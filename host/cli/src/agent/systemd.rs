@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use leafhost_agent::Board;
+use leafhost_agent::AgentState;
 use sd_notify::NotifyState;
 use tokio_util::sync::CancellationToken;
 
@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 const READY_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Reports readiness once the board is complete: then the Instances show what this node sees.
-pub async fn ready(mut board: Board, address: SocketAddr, shutdown: CancellationToken) {
+pub async fn ready(mut board: AgentState, address: SocketAddr, shutdown: CancellationToken) {
     if std::env::var_os("NOTIFY_SOCKET").is_none() {
         return;
     }

@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use leafhost_core::configuration::{Configuration, FieldProblem, Manifest};
-use leafhost_core::effort;
 use leafhost_core::names::ConfigurationKey;
 use leafhost_core::ports::SourceProblem;
+use leafhost_core::yaml_cost;
 use serde::Deserialize;
 use serde::de::{Deserializer as _, Error as _, IgnoredAny, MapAccess, Visitor};
 use serde_yaml_ng::Value;
@@ -53,7 +53,7 @@ pub struct Reading {
     pub supposed: BTreeMap<usize, ConfigurationKey>,
 }
 
-/// The most work of reading a file, see [`effort::steps`]: a second or two.
+/// The most work of reading a file, see [`yaml_cost::steps`]: a second or two.
 const READING: u64 = 1 << 30;
 /// The most work of locating the lines of problems, which reads a document again for each: less than a second.
 const LOCATING: u64 = 1 << 27;
@@ -69,12 +69,15 @@ struct Budget {
 impl Budget {
     /// Whether there is work left to read `text` so many times.
     fn allows(&mut self, text: &str, times: u64) -> bool {
-        spend(&mut self.reading, effort::steps(text).saturating_mul(times))
+        spend(
+            &mut self.reading,
+            yaml_cost::steps(text).saturating_mul(times),
+        )
     }
 
     /// The line of a field, if there is work left to locate it.
     fn locate(&mut self, text: &str, path: &str) -> Option<usize> {
-        let steps = effort::steps(text);
+        let steps = yaml_cost::steps(text);
         locate(text, path, || spend(&mut self.locating, steps))
     }
 }
@@ -262,7 +265,7 @@ fn unreadable(text: &str, budget: &mut Budget) -> Option<&'static str> {
         );
     }
     let reader = serde_yaml_ng::Deserializer::from_str(text);
-    effort::is_blown_up(text, reader)
+    yaml_cost::has_alias_bomb(text, reader)
         .then_some("has aliases that stand for too much; write out what is repeated")
 }
 

@@ -14,7 +14,7 @@ use tempfile::NamedTempFile;
 
 use super::Error;
 use super::batch::Writes;
-use crate::{atomic, own};
+use crate::{atomic, damaged};
 
 /// What was on the disk.
 #[derive(Default)]
@@ -74,7 +74,7 @@ pub fn read(folder: &Path) -> Result<Stored, Error> {
                 }
                 Err(why) => {
                     let outcome = "its device gets a new one";
-                    let problem = own::rename_broken(&path, "Instance", outcome, &why);
+                    let problem = damaged::rename_broken(&path, "Instance", outcome, &why);
                     stored.problems.push(problem);
                 }
             }

@@ -8,14 +8,14 @@ use tokio::time::{Instant, timeout_at};
 
 use super::target::{Host, Target};
 use super::until::Until;
-use super::{Gate, HttpError, Names, Stage};
+use super::{HttpError, Names, RequestPolicy, Stage};
 
 /// Granted addresses of one name that are tried.
 const MAX_TRIED: usize = 4;
 /// The most denials of one name that are reported.
 const MAX_TOLD: usize = 8;
 
-pub(super) async fn connect<G: Gate>(
+pub(super) async fn connect<G: RequestPolicy>(
     gate: &G,
     names: &Names,
     target: &Target,

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use tokio::sync::Semaphore;
 
 use super::target::{check_name, is_peer};
-use super::{Gate, HttpError};
+use super::{HttpError, RequestPolicy};
 
 /// Look-ups of one handler under way at once.
 const AT_ONCE: usize = 4;
@@ -80,7 +80,7 @@ impl Names {
     ///
     /// # Errors
     /// The gate denies the name, or it has no address.
-    pub async fn look_up<G: Gate>(
+    pub async fn look_up<G: RequestPolicy>(
         &self,
         gate: &G,
         name: &str,

@@ -39,7 +39,7 @@ struct Guard {
     asked: Mutex<Vec<(String, SocketAddr)>>,
 }
 
-impl Gate for Guard {
+impl RequestPolicy for Guard {
     fn look_up(&self, name: &str) -> Result<(), Denied> {
         if self.denied_names.iter().any(|denied| denied == name) {
             return Err(Denied(format!("look up {name}")));

@@ -13,7 +13,7 @@ use wasmtime_wasi_http::{
 };
 
 use super::CallState;
-use super::reach::Reach;
+use super::reach::NetworkAccess;
 use crate::timeouts::HTTP_PART;
 
 mod bounds;
@@ -35,14 +35,14 @@ pub(crate) struct HttpState {
 
 /// The requests of a call.
 struct Requests {
-    reach: Arc<Reach>,
+    reach: Arc<NetworkAccess>,
     wall: Duration,
     budget: Arc<Budget>,
 }
 
 impl HttpState {
     /// For one call, which may take the time `wall`.
-    pub(super) fn new(reach: Arc<Reach>, wall: Duration) -> Self {
+    pub(super) fn new(reach: Arc<NetworkAccess>, wall: Duration) -> Self {
         let mut ctx = WasiHttpCtx::new();
         ctx.set_field_size_limit(MAX_FIELDS);
         Self {
@@ -125,7 +125,7 @@ impl WasiHttpHooks for Requests {
 
 /// What the guest is told: in WASI's own words where they say it all, else in ours, for it to tell the operator. What an
 /// operator can change is kept as a denial, too.
-fn told(reach: &Reach, error: HttpError) -> Error {
+fn told(reach: &NetworkAccess, error: HttpError) -> Error {
     let text = chain(&error);
     match error {
         HttpError::Denied(list) => {
@@ -187,7 +187,8 @@ mod tests {
             source: None,
         };
         let record = Arc::default();
-        let reach = Reach::new(Err("nothing".into()), Names::default(), Arc::clone(&record));
+        let reach =
+            NetworkAccess::new(Err("nothing".into()), Names::default(), Arc::clone(&record));
         let text = |error| match told(&reach, error) {
             Error::InternalError(Some(text))
             | Error::DnsError {

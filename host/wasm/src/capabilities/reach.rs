@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use leafhost_net::grants::{NetPorts, Tls};
-use leafhost_net::http::{Gate, HttpError, Names};
+use leafhost_net::http::{HttpError, Names, RequestPolicy};
 use leafhost_net::{Denied, Policy};
 use tokio::time::Instant;
 
@@ -30,7 +30,7 @@ const UNASKED: u32 = 64;
 const UNASKED_TIME: Duration = Duration::from_millis(10);
 
 /// What one call may reach.
-pub(crate) struct Reach {
+pub(crate) struct NetworkAccess {
     policy: Result<Policy, String>,
     names: Names,
     record: Arc<Record>,
@@ -53,7 +53,7 @@ struct Used {
     unasked_until: Option<Instant>,
 }
 
-impl Reach {
+impl NetworkAccess {
     /// For one call; or why it may reach nothing.
     pub(super) fn new(policy: Result<Policy, String>, names: Names, record: Arc<Record>) -> Self {
         Self {
@@ -251,7 +251,7 @@ fn reaches(policy: &Policy, ip: IpAddr) -> Result<(), String> {
     Err(why)
 }
 
-impl Gate for Reach {
+impl RequestPolicy for NetworkAccess {
     fn look_up(&self, name: &str) -> Result<(), Denied> {
         let asked = format!("look up {name}");
         self.policy(&asked)?.look_up(name)?;

@@ -12,7 +12,7 @@ use wasmtime_wasi::p2::{SocketError, SocketResult, TcpSocket, UdpSocket};
 use wasmtime_wasi::sockets::{SocketAddrUse, WasiSocketsCtxView, WasiSocketsView as _};
 
 use super::CallState;
-use super::reach::Reach;
+use super::reach::NetworkAccess;
 
 mod names;
 
@@ -20,7 +20,7 @@ mod names;
 const SOCKETS: usize = 128;
 
 /// Opens wasmtime's sockets to what the call may reach.
-pub(super) fn open(builder: &mut WasiCtxBuilder, reach: &Arc<Reach>) {
+pub(super) fn open(builder: &mut WasiCtxBuilder, reach: &Arc<NetworkAccess>) {
     let open = reach.is_open();
     builder.allow_tcp(open).allow_udp(open);
     let reach = reach.clone();
@@ -30,7 +30,7 @@ pub(super) fn open(builder: &mut WasiCtxBuilder, reach: &Arc<Reach>) {
     });
 }
 
-async fn may(reach: &Reach, address: SocketAddr, purpose: SocketAddrUse) -> bool {
+async fn may(reach: &NetworkAccess, address: SocketAddr, purpose: SocketAddrUse) -> bool {
     let answer = match purpose {
         SocketAddrUse::TcpBind => reach.ask("bind a socket", |policy| policy.bind(address)),
         SocketAddrUse::UdpBind => reach.bind_udp(address),
@@ -63,7 +63,7 @@ impl HasData for HasSockets {
 /// What makes sockets.
 struct Sockets<'a> {
     wasi: WasiSocketsCtxView<'a>,
-    reach: Arc<Reach>,
+    reach: Arc<NetworkAccess>,
 }
 
 fn sockets(state: &mut CallState) -> Sockets<'_> {

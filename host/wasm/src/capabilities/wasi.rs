@@ -13,7 +13,7 @@ use wasmtime_wasi::{HostMonotonicClock, WasiCtx, WasiCtxBuilder};
 
 use super::CallState;
 use super::log::{Level, LogSink};
-use super::reach::Reach;
+use super::reach::NetworkAccess;
 use super::sockets;
 use crate::record::Record;
 use crate::text::LONGEST_PIECE;
@@ -43,7 +43,11 @@ impl HostMonotonicClock for AgentClock {
 }
 
 /// The context of one call.
-pub(super) fn context(sink: &Arc<LogSink>, record: &Arc<Record>, reach: &Arc<Reach>) -> WasiCtx {
+pub(super) fn context(
+    sink: &Arc<LogSink>,
+    record: &Arc<Record>,
+    reach: &Arc<NetworkAccess>,
+) -> WasiCtx {
     let line = |level, stderr_tail| Lines {
         shared: Arc::new(Shared {
             sink: sink.clone(),

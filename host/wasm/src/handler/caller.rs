@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use leafhost_core::fault::Fault;
 use leafhost_core::session::{CallStats, Outcome, SessionSpec};
 
-use super::wakes::WakeSources;
+use super::wake_sources::WakeSources;
 use super::{Guest, MAX_TEXT, problems};
 use crate::bindings::leafhost::discovery::types;
 use crate::bindings::leafhost::udev::types as udev_types;
@@ -16,7 +16,7 @@ use crate::capabilities::Capabilities;
 use crate::capabilities::log::LogSink;
 use crate::output::{Bounds, resolve, weigh_error};
 use crate::record::Record;
-use crate::session::{Ask, Called, Caller, Next, Why};
+use crate::session::{Ask, CallReason, Called, Caller, Next};
 use crate::text::Secrets;
 
 /// The calls of one session.
@@ -154,19 +154,19 @@ impl Checks {
     }
 }
 
-fn guest_event(why: Why) -> types::Event {
+fn guest_event(why: CallReason) -> types::Event {
     match why {
-        Why::First => types::Event::First,
-        Why::Changed => types::Event::Changed,
-        Why::Timer => types::Event::Timer,
-        Why::Udev(event) => types::Event::Udev(udev_types::Event {
+        CallReason::First => types::Event::First,
+        CallReason::Changed => types::Event::Changed,
+        CallReason::Timer => types::Event::Timer,
+        CallReason::Udev(event) => types::Event::Udev(udev_types::Event {
             action: event.action.clone(),
             devpath: event.devpath.clone(),
             subsystem: event.subsystem.clone(),
             devnode: event.devnode.clone(),
         }),
-        Why::Network => types::Event::Network,
-        Why::Multicast(spelled, datagram) => types::Event::Multicast(types::Datagram {
+        CallReason::Network => types::Event::Network,
+        CallReason::Multicast(spelled, datagram) => types::Event::Multicast(types::Datagram {
             group: spelled.to_string(),
             port: datagram.group.port,
             source: datagram.source.to_string(),

@@ -33,7 +33,12 @@ impl Scripted {
             .lock()
             .unwrap()
             .iter()
-            .map(|(at, ask)| (at.as_millis(), ask.events.iter().map(Why::label).collect()))
+            .map(|(at, ask)| {
+                (
+                    at.as_millis(),
+                    ask.events.iter().map(CallReason::label).collect(),
+                )
+            })
             .collect()
     }
 
@@ -197,7 +202,7 @@ async fn a_changed_configuration_is_told_and_the_cursor_comes_back() {
         Arc::default(),
     );
     session.next().await;
-    assert_eq!(caller.last().events, [Why::Changed]);
+    assert_eq!(caller.last().events, [CallReason::Changed]);
     assert_eq!(caller.last().cursor, None);
     session.next().await;
     assert_eq!(
@@ -323,7 +328,10 @@ async fn many_events_are_told_as_lost_ones() {
         reports.recv().await;
         reports.recv().await;
         let ask = caller.last();
-        let udev = ask.events.iter().filter(|why| matches!(why, Why::Udev(_)));
+        let udev = ask
+            .events
+            .iter()
+            .filter(|why| matches!(why, CallReason::Udev(_)));
         assert_eq!(ask.events_lost, lost, "{sent}");
         assert!(udev.count() <= told, "{sent}");
     }

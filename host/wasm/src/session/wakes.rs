@@ -8,7 +8,7 @@ use leafhost_net::{Datagram, Group};
 use leafhost_udev::Rule;
 use memchr::memmem::Finder;
 
-use super::Why;
+use super::CallReason;
 
 /// How many events a call is told.
 const MAX_TOLD: usize = 64;
@@ -65,7 +65,7 @@ impl Filter {
 /// What the next call is told.
 #[derive(Debug, Default)]
 pub(super) struct Pending {
-    events: Vec<Why>,
+    events: Vec<CallReason>,
     lost: bool,
     /// How many of the events are those of a call that failed: no reason for another by themselves.
     told_before: usize,
@@ -74,7 +74,7 @@ pub(super) struct Pending {
 }
 
 impl Pending {
-    pub(super) fn events(&self) -> &[Why] {
+    pub(super) fn events(&self) -> &[CallReason] {
         &self.events
     }
 
@@ -93,15 +93,15 @@ impl Pending {
     }
 
     /// Whether others on the network can have this call made.
-    pub(super) fn is_from_afar(&self) -> bool {
+    pub(super) fn is_caused_by_network(&self) -> bool {
         let mut news = self.events.iter().skip(self.told_before);
-        news.any(|why| matches!(why, Why::Network | Why::Multicast(..)))
+        news.any(|why| matches!(why, CallReason::Network | CallReason::Multicast(..)))
             || (self.lost && !self.lost_before)
     }
 
-    pub(super) fn push(&mut self, why: Why) {
-        let known = |event: &Why| *event == Why::Network;
-        if why == Why::Network && self.events.iter().skip(self.told_before).any(known) {
+    pub(super) fn push(&mut self, why: CallReason) {
+        let known = |event: &CallReason| *event == CallReason::Network;
+        if why == CallReason::Network && self.events.iter().skip(self.told_before).any(known) {
             return;
         }
         if self.events.len() < MAX_TOLD && self.of_source(&why) < MAX_OF_SOURCE {
@@ -112,17 +112,17 @@ impl Pending {
     }
 
     /// How many datagrams are from where this one is.
-    fn of_source(&self, why: &Why) -> usize {
-        let source = |why: &Why| -> Option<IpAddr> {
+    fn of_source(&self, why: &CallReason) -> usize {
+        let source = |why: &CallReason| -> Option<IpAddr> {
             match why {
-                Why::Multicast(_, datagram) => Some(datagram.source.ip()),
+                CallReason::Multicast(_, datagram) => Some(datagram.source.ip()),
                 _ => None,
             }
         };
         let Some(asked) = source(why) else {
             return 0;
         };
-        let same = |why: &&Why| source(why) == Some(asked);
+        let same = |why: &&CallReason| source(why) == Some(asked);
         self.events.iter().filter(same).count()
     }
 
@@ -134,7 +134,7 @@ impl Pending {
     /// Puts back what a call was told that failed. Its timer has come and gone.
     pub(super) fn tell_again(&mut self, told: Self) {
         *self = told;
-        self.events.retain(|why| *why != Why::Timer);
+        self.events.retain(|why| *why != CallReason::Timer);
         self.told_before = self.events.len();
         self.lost_before = self.lost;
     }

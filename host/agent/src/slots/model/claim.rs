@@ -15,7 +15,7 @@ use super::look::SLOTS_ANNOTATION;
 use super::offers::{first, free_slots, left};
 use super::unit::{Unit, resource_name};
 use super::view::Seen;
-use crate::offer::handout::Handout;
+use crate::cdi::device_edits::DeviceEdits;
 
 /// By Configuration, how often one of several equal Instances was chosen: the next time it is another one's turn.
 pub type Turns = BTreeMap<ConfigurationKey, usize>;
@@ -309,14 +309,14 @@ pub fn claims(chosen: &[Chosen]) -> Vec<Change> {
 
 /// What the container gets: everything for all its devices. Plain variables are those of the first id.
 pub fn answer(configuration: Option<&str>, chosen: &[Chosen]) -> Allocation {
-    let mut all = Handout::default();
+    let mut all = DeviceEdits::default();
     for one in chosen {
         let (Some(device), Some(configured)) = (&one.seen.device, &one.seen.configured) else {
             continue;
         };
         let own = &configured.configuration.broker_properties;
         let hash = one.instance.hash().unwrap_or_default();
-        all.add(Handout::of(hash, device, own));
+        all.add(DeviceEdits::of(hash, device, own));
     }
     let pairs: Vec<String> = chosen
         .iter()

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use leafhost_core::ports::InstanceSet;
-use leafhost_kubelet::Incarnation;
+use leafhost_kubelet::KubeletRun;
 
 use super::holds::Holds;
 use super::view::Owners;
@@ -23,5 +23,5 @@ pub struct SlotContext<'a> {
     /// The slots of this node.
     pub holds: &'a Holds,
     /// The kubelet that runs now.
-    pub kubelet: Option<Incarnation>,
+    pub kubelet: Option<KubeletRun>,
 }

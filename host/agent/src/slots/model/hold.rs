@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use leafhost_core::instance::InstanceKey;
 use leafhost_core::slot::DeviceUsage;
-use leafhost_kubelet::Incarnation;
+use leafhost_kubelet::KubeletRun;
 use tokio::time::Instant;
 
 use super::look::{Look, Pod};
@@ -34,7 +34,7 @@ pub struct Hold {
     /// Whether the kubelet is known to have given it to nobody: all its records say so, or it has asked for it in vain.
     pub absent: bool,
     /// The kubelet whose records have it if anybody was given it: the one that was answered. Nothing where that is not known.
-    pub kubelet: Option<Incarnation>,
+    pub kubelet: Option<KubeletRun>,
 }
 
 /// Who has a slot, as far as it was seen.
@@ -47,7 +47,7 @@ pub enum Holder {
         /// The pods.
         pods: BTreeSet<Pod>,
         /// The kubelet that said so.
-        incarnation: Option<Incarnation>,
+        kubelet_run: Option<KubeletRun>,
         /// That kubelet's successor knows nothing of it, while the pod is still there.
         lost: bool,
         /// Since when it is not seen.
@@ -109,13 +109,13 @@ impl Hold {
         let answered = self.allocated.or(first);
         matches!(self.holder, Holder::Unseen(_))
             && self.kubelet.is_some()
-            && self.kubelet == look.incarnation
+            && self.kubelet == look.kubelet_run
             && answered.is_some_and(|at| at + RECORD_WAIT <= look.begun)
     }
 
     /// Whether a kubelet before `current` may have given it to a pod that still runs: nobody was seen to have it since, and
     /// `current` may have lost its records.
-    pub fn is_doubtful(&self, current: Option<Incarnation>) -> bool {
+    pub fn is_doubtful(&self, current: Option<KubeletRun>) -> bool {
         matches!(self.holder, Holder::Unseen(_)) && current.is_some() && self.kubelet != current
     }
 
@@ -177,7 +177,7 @@ impl Holder {
             Self::Unseen(absence) => absence
                 .is_long(look.begun, grace)
                 .then_some(Reason::Unclaimed),
-            Self::Seen { incarnation, .. } if certain && *incarnation == look.incarnation => {
+            Self::Seen { kubelet_run, .. } if certain && *kubelet_run == look.kubelet_run => {
                 Some(Reason::GivenBack)
             }
             Self::Seen { .. } if certain && self.is_gone(look) => Some(Reason::PodGone),

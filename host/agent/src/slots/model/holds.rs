@@ -9,7 +9,7 @@ use std::time::Duration;
 use leafhost_core::instance::{HeldSlots, Instance, InstanceKey};
 use leafhost_core::ports::InstanceSet;
 use leafhost_core::slot::{DeviceUsage, slot_number};
-use leafhost_kubelet::Incarnation;
+use leafhost_kubelet::KubeletRun;
 use tokio::time::Instant;
 
 use super::hold::{Absence, Hold, Holder, RECORD_WAIT, Reason};
@@ -22,7 +22,7 @@ use super::view::Owners;
 pub struct Holds {
     /// By what the kubelet calls them.
     pub by_unit: BTreeMap<Unit, Hold>,
-    incarnation: Option<Incarnation>,
+    kubelet_run: Option<KubeletRun>,
     /// When the newest look began that told anything.
     newest: Option<Instant>,
     /// When a look can tell of what the newest one missed too soon after its allocation.
@@ -30,7 +30,7 @@ pub struct Holds {
     /// When the first did.
     first: Option<Instant>,
     /// The kubelet whose records had all slots of this node, as this or an earlier agent saw it.
-    trusted: Option<Incarnation>,
+    trusted: Option<KubeletRun>,
 }
 
 /// What the store says of one slot.
@@ -42,7 +42,7 @@ struct Claim {
 
 impl Holds {
     /// Nothing yet; `trusted` is what an earlier agent has written down.
-    pub fn new(trusted: Option<Incarnation>) -> Self {
+    pub fn new(trusted: Option<KubeletRun>) -> Self {
         Self {
             trusted,
             ..Self::default()
@@ -102,7 +102,7 @@ impl Holds {
     }
 
     /// An allocation of these units was answered to that kubelet.
-    pub fn allocated(&mut self, units: &BTreeSet<Unit>, kubelet: Option<Incarnation>, at: Instant) {
+    pub fn allocated(&mut self, units: &BTreeSet<Unit>, kubelet: Option<KubeletRun>, at: Instant) {
         for unit in units {
             if let Some(hold) = self.by_unit.get_mut(unit) {
                 hold.allocated = Some(at);
@@ -133,9 +133,9 @@ impl Holds {
         if self.is_overtaken(look) {
             return Vec::new();
         }
-        let restarted = look.incarnation != self.incarnation;
+        let restarted = look.kubelet_run != self.kubelet_run;
         if look.is_answer() {
-            self.incarnation = look.incarnation;
+            self.kubelet_run = look.kubelet_run;
             self.newest = Some(look.begun);
             self.first.get_or_insert(look.begun);
         }
@@ -157,7 +157,7 @@ impl Holds {
                     hold.absent = false;
                     hold.holder = Holder::Seen {
                         pods,
-                        incarnation: look.incarnation,
+                        kubelet_run: look.kubelet_run,
                         lost: false,
                         absence: Absence::default(),
                     };
@@ -280,12 +280,12 @@ impl Holds {
                 allocated: None,
                 holder: Holder::Seen {
                     pods: found.pods,
-                    incarnation: look.incarnation,
+                    kubelet_run: look.kubelet_run,
                     lost: false,
                     absence: Absence::default(),
                 },
                 absent: false,
-                kubelet: look.incarnation,
+                kubelet: look.kubelet_run,
             };
             tracing::info!(
                 slot = hold.slot,
@@ -325,7 +325,7 @@ impl Holds {
         let is_open = |hold: &Hold| {
             let answered = hold.allocated.or(self.first);
             matches!(hold.holder, Holder::Unseen(_))
-                && !hold.is_doubtful(self.incarnation)
+                && !hold.is_doubtful(self.kubelet_run)
                 && answered.is_some_and(|at| at + RECORD_WAIT <= now)
         };
         let holds = self.by_unit.iter();
@@ -336,25 +336,25 @@ impl Holds {
     }
 
     /// The kubelet that runs now, as soon as its records have all slots of this node, if that is news.
-    pub fn news(&self) -> Option<Incarnation> {
+    pub fn news(&self) -> Option<KubeletRun> {
         let kubelet = self
-            .incarnation
-            .filter(|_| self.incarnation != self.trusted);
+            .kubelet_run
+            .filter(|_| self.kubelet_run != self.trusted);
         let has_all = self.by_unit.values().all(|hold| match hold.holder {
-            Holder::Unseen(_) => hold.kubelet == self.incarnation,
-            Holder::Seen { incarnation, .. } => incarnation == self.incarnation,
+            Holder::Unseen(_) => hold.kubelet == self.kubelet_run,
+            Holder::Seen { kubelet_run, .. } => kubelet_run == self.kubelet_run,
         });
         kubelet.filter(|_| has_all)
     }
 
     /// That was written down.
-    pub fn trust(&mut self, kubelet: Incarnation) {
+    pub fn trust(&mut self, kubelet: KubeletRun) {
         self.trusted = Some(kubelet);
     }
 
     /// The kubelet that was last looked at.
-    pub fn incarnation(&self) -> Option<Incarnation> {
-        self.incarnation
+    pub fn kubelet_run(&self) -> Option<KubeletRun> {
+        self.kubelet_run
     }
 }
 

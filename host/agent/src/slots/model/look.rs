@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use leafhost_core::problem::Problem;
-use leafhost_kubelet::Incarnation;
+use leafhost_kubelet::KubeletRun;
 use tokio::time::Instant;
 
 use super::unit::{Unit, resource_name};
@@ -40,7 +40,7 @@ pub struct Look {
     /// When the look began: what happened later it cannot have seen.
     pub begun: Instant,
     /// The kubelet that was looked at.
-    pub incarnation: Option<Incarnation>,
+    pub kubelet_run: Option<KubeletRun>,
     /// What PodResources lists, by unit; nothing if it could not be had.
     pub listed: Option<BTreeMap<Unit, BTreeSet<Pod>>>,
     /// The pods PodResources lists, `namespace/name`, with devices or without.
@@ -95,12 +95,12 @@ pub struct Found {
 impl Look {
     /// Whether it tells how things are: a kubelet answered, or none is there.
     pub fn is_answer(&self) -> bool {
-        self.listed.is_some() || self.incarnation.is_none()
+        self.listed.is_some() || self.kubelet_run.is_none()
     }
 
     /// Whether a kubelet runs of which no socket is there, so that it can be told of no resource.
     pub fn is_socket_missing(&self) -> bool {
-        self.listed.is_some() && self.incarnation.is_none()
+        self.listed.is_some() && self.kubelet_run.is_none()
     }
 
     /// What it says of a unit.
@@ -257,7 +257,7 @@ mod tests {
         ] {
             let look = Look {
                 begun: Instant::now(),
-                incarnation: None,
+                kubelet_run: None,
                 listed: listed.clone(),
                 checkpoint: checkpoint.clone(),
                 active: BTreeSet::new(),

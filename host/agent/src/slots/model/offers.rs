@@ -13,7 +13,7 @@ use leafhost_core::instance::{Instance, InstanceKey};
 use leafhost_core::names::{ConfigurationKey, DigestLength, device_hash};
 use leafhost_core::problem::Problem;
 use leafhost_core::slot::{slot_id, slot_number};
-use leafhost_kubelet::{Devices, Health, Incarnation, Offers, ResourceName};
+use leafhost_kubelet::{Devices, Health, KubeletRun, Offers, ResourceName};
 
 use super::context::SlotContext;
 use super::hold::Hold;
@@ -113,7 +113,7 @@ enum Standing {
 }
 
 impl Standing {
-    fn of(hold: &Hold, key: &InstanceKey, kubelet: Option<Incarnation>) -> Self {
+    fn of(hold: &Hold, key: &InstanceKey, kubelet: Option<KubeletRun>) -> Self {
         if hold.holder.is_lost() || (hold.absent && hold.is_doubtful(kubelet)) {
             Self::Barred
         } else if !hold.absent {

@@ -58,7 +58,7 @@ async fn the_checkpoint_tells_units_pods_and_the_slots_behind_them() {
     let look = records(&root)
         .look(BTreeSet::from(["u3".to_owned()]), BTreeSet::new())
         .await;
-    assert_eq!((look.incarnation, &look.listed), (None, &None));
+    assert_eq!((look.kubelet_run, &look.listed), (None, &None));
     assert_eq!(look.problems, Vec::new(), "no kubelet is no problem");
     let checked = look.checkpoint.unwrap();
     assert!(!checked.fresh);
@@ -94,13 +94,13 @@ async fn of_two_answers_for_one_id_none_is_believed() {
 async fn a_kubelet_is_known_before_the_device_plugins_have_looked_for_it() {
     let root = folder(&serde_json::json!([]));
     let records = records(&root);
-    assert_eq!(records.incarnation(), None);
+    assert_eq!(records.kubelet_run(), None);
     let path = root.path().join("device-plugins/kubelet.sock");
     fs::write(&path, "no socket").unwrap();
-    assert_eq!(records.incarnation(), None);
+    assert_eq!(records.kubelet_run(), None);
     fs::remove_file(&path).unwrap();
     let _listener = UnixListener::bind(&path).unwrap();
-    let first = records.incarnation();
+    let first = records.kubelet_run();
     assert!(first.is_some());
     let look = records.look(BTreeSet::new(), BTreeSet::new()).await;
     // PodResources is elsewhere and does not answer.
@@ -112,7 +112,7 @@ async fn a_kubelet_is_known_before_the_device_plugins_have_looked_for_it() {
     );
     fs::rename(&path, root.path().join("old.sock")).unwrap();
     let _second = UnixListener::bind(&path).unwrap();
-    assert_ne!(records.incarnation(), first);
+    assert_ne!(records.kubelet_run(), first);
 }
 
 #[tokio::test]

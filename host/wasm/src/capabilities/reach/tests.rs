@@ -5,7 +5,7 @@ use super::*;
 use crate::grants::Grants;
 
 /// A node with one interface, `192.168.7.2/24`.
-fn reach(section: &str) -> Reach {
+fn reach(section: &str) -> NetworkAccess {
     let interface = Interface {
         name: "eth0".into(),
         index: 2,
@@ -30,14 +30,14 @@ fn reach(section: &str) -> Reach {
         ]),
         _ => Ok(vec!["127.0.0.1:0".parse().unwrap()]),
     });
-    Reach::new(Ok(policy), names, Arc::default())
+    NetworkAccess::new(Ok(policy), names, Arc::default())
 }
 
 fn at(text: &str) -> SocketAddr {
     text.parse().unwrap()
 }
 
-fn denied(reach: &Reach) -> Vec<String> {
+fn denied(reach: &NetworkAccess) -> Vec<String> {
     reach.record.take().denied.into_iter().collect()
 }
 
@@ -90,10 +90,10 @@ async fn a_call_begins_so_many_connections_requests_included() {
     let reach = reach("{tcp: ['lan:1-9'], http: ['lan:1-9']}");
     for _ in 0..CONNECTS / 2 {
         reach.connect(at("192.168.7.9:9")).unwrap();
-        Gate::request(&reach, "192.168.7.9", at("192.168.7.9:9")).unwrap();
+        RequestPolicy::request(&reach, "192.168.7.9", at("192.168.7.9:9")).unwrap();
     }
     assert!(reach.connect(at("192.168.7.9:9")).is_err());
-    assert!(Gate::request(&reach, "192.168.7.9", at("192.168.7.9:9")).is_err());
+    assert!(RequestPolicy::request(&reach, "192.168.7.9", at("192.168.7.9:9")).is_err());
     let denied = denied(&reach);
     assert!(denied[0].contains("more than 4096"), "{denied:?}");
 }

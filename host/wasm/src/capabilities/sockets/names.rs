@@ -12,7 +12,7 @@ use wasmtime_wasi::p2::bindings::sockets::network::{ErrorCode, IpAddress, Networ
 use wasmtime_wasi::p2::{DynPollable, Pollable, subscribe};
 use wasmtime_wasi::runtime::{AbortOnDropJoinHandle, poll_noop, spawn};
 
-use super::{CallState, Reach};
+use super::{CallState, NetworkAccess};
 
 /// The interface as wasmtime names it: only that name is replaced.
 const INTERFACE: &str = "wasi:sockets/ip-name-lookup@0.2.12";
@@ -93,7 +93,7 @@ pub(super) fn add_to_linker(linker: &mut Linker<CallState>) -> wasmtime::Result<
     )
 }
 
-fn look_up(reach: Arc<Reach>, name: String) -> Result<Addresses, ErrorCode> {
+fn look_up(reach: Arc<NetworkAccess>, name: String) -> Result<Addresses, ErrorCode> {
     let mut work = Box::pin(async move {
         match reach.addresses(&name).await {
             Ok(addresses) => Ok(addresses.into()),

@@ -69,7 +69,7 @@ fn answer(filters: &[&[&str]]) -> Called {
 fn datagrams(ask: &Ask) -> usize {
     let events = ask.events.iter();
     events
-        .filter(|why| matches!(why, Why::Multicast(..)))
+        .filter(|why| matches!(why, CallReason::Multicast(..)))
         .count()
 }
 

@@ -114,7 +114,7 @@ async fn a_look_that_began_before_an_allocation_says_nothing_of_it() {
     let before = look(1, &[]);
     let old = look(1, &[(&unit, "old")]);
     advance(Duration::from_secs(1)).await;
-    let kubelet = look(1, &[]).incarnation;
+    let kubelet = look(1, &[]).kubelet_run;
     holds.allocated(&BTreeSet::from([unit.clone()]), kubelet, Instant::now());
     assert_eq!(holds.see(&before, GRACE), []);
     assert_eq!(holds.see(&old, GRACE), []);
@@ -186,12 +186,12 @@ async fn a_kubelet_counts_as_looked_at_once_it_has_answered() {
     let mut mute = look(1, &[]);
     mute.listed = None;
     holds.see(&mute, GRACE);
-    assert_eq!(holds.incarnation(), None);
+    assert_eq!(holds.kubelet_run(), None);
     holds.see(&look(1, &[]), GRACE);
-    assert_eq!(holds.incarnation(), look(1, &[]).incarnation);
-    mute.incarnation = None;
+    assert_eq!(holds.kubelet_run(), look(1, &[]).kubelet_run);
+    mute.kubelet_run = None;
     holds.see(&mute, GRACE);
-    assert_eq!(holds.incarnation(), None);
+    assert_eq!(holds.kubelet_run(), None);
 }
 
 #[tokio::test(start_paused = true)]
@@ -397,7 +397,7 @@ fn a_slots_id_tells_its_instance() {
 }
 
 /// Slot 0 of `cams-a` is this node's, claimed by an earlier agent that has served the kubelet `trusted`.
-fn found(trusted: Option<Incarnation>) -> (Holds, Unit) {
+fn found(trusted: Option<KubeletRun>) -> (Holds, Unit) {
     let fixture = Fixture::new(&[("cams", &[instance("cams", "a", 2, &[(0, NODE)])])]);
     let mut holds = Holds::new(trusted);
     holds.update(NODE, &fixture.owners(), &fixture.instances);

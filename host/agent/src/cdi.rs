@@ -23,7 +23,7 @@ use crate::discovery::DeviceSnapshot;
 use crate::presence::Absent;
 use crate::wait::{Ended, until};
 
-pub mod handout;
+pub mod device_edits;
 pub mod spec;
 
 /// How often the folder is read although nothing changed, because others write there, too.
@@ -31,7 +31,7 @@ const BACKSTOP: Duration = Duration::from_mins(1);
 
 /// What is offered.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct OfferReport {
+pub struct CdiReport {
     /// The CDI kinds whose spec is written.
     pub kinds: BTreeMap<ConfigurationKey, String>,
     /// What keeps devices from being offered.
@@ -39,24 +39,24 @@ pub struct OfferReport {
 }
 
 /// The task.
-pub struct OfferTask {
+pub struct CdiTask {
     node: String,
     folder: SpecDir,
     devices: watch::Receiver<Arc<DeviceSnapshot>>,
     instances: watch::Receiver<Arc<InstanceSet>>,
-    report: watch::Sender<Arc<OfferReport>>,
+    report: watch::Sender<Arc<CdiReport>>,
     failures: u32,
     next: Instant,
 }
 
-impl OfferTask {
+impl CdiTask {
     /// The task and what it publishes.
     pub fn new(
         node: String,
         folder: SpecDir,
         devices: watch::Receiver<Arc<DeviceSnapshot>>,
         instances: watch::Receiver<Arc<InstanceSet>>,
-    ) -> (Self, watch::Receiver<Arc<OfferReport>>) {
+    ) -> (Self, watch::Receiver<Arc<CdiReport>>) {
         let (report, seen) = watch::channel(Arc::default());
         let task = Self {
             node,
@@ -122,8 +122,8 @@ fn pass(
     devices: &DeviceSnapshot,
     instances: &InstanceSet,
     stop: &CancellationToken,
-) -> (OfferReport, bool) {
-    let mut report = OfferReport::default();
+) -> (CdiReport, bool) {
+    let mut report = CdiReport::default();
     let mut is_failed = false;
     let (published, refused) = match folder.read() {
         Ok(published) => (published, None),

@@ -6,7 +6,7 @@ use leafhost_core::device::{Device, DeviceNode, Mount};
 
 /// Variables, nodes and mounts, each once.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Handout {
+pub struct DeviceEdits {
     /// Environment variables.
     pub env: BTreeMap<String, String>,
     /// Device nodes by their path in the container.
@@ -15,7 +15,7 @@ pub struct Handout {
     pub mounts: BTreeMap<String, Mount>,
 }
 
-impl Handout {
+impl DeviceEdits {
     /// What comes with one device: each property plain and with the hash behind its name, as Akri does it. Those of the
     /// Configuration win.
     pub fn of(hash: &str, device: &Device, own: &BTreeMap<String, String>) -> Self {
@@ -25,17 +25,17 @@ impl Handout {
             env.insert(name.clone(), value.clone());
             env.insert(format!("{name}_{suffix}"), value.clone());
         }
-        let mut handout = Self {
+        let mut device_edits = Self {
             env,
             ..Self::default()
         };
         for node in &device.nodes {
-            handout.add_node(node.clone());
+            device_edits.add_node(node.clone());
         }
         for mount in &device.mounts {
-            handout.add_mount(mount.clone());
+            device_edits.add_mount(mount.clone());
         }
-        handout
+        device_edits
     }
 
     /// Whether the device does nothing for a container.
@@ -101,12 +101,12 @@ mod tests {
     #[test]
     fn the_first_device_gives_the_plain_variables_and_each_its_own() {
         let own = BTreeMap::from([("MODE".to_owned(), "fast".to_owned())]);
-        let mut all = Handout::of(
+        let mut all = DeviceEdits::of(
             "aa11",
             &mk_device("a", &[("ID", "a"), ("MODE", "slow")], "r"),
             &own,
         );
-        all.add(Handout::of(
+        all.add(DeviceEdits::of(
             "bb22",
             &mk_device("b", &[("ID", "b")], "w"),
             &own,

@@ -8,7 +8,7 @@ use leafhost_core::names::{ConfigurationKey, GROUP, is_cdi_class};
 use leafhost_core::ports::InstanceSet;
 use leafhost_core::problem::Problem;
 
-use super::handout::Handout;
+use super::device_edits::DeviceEdits;
 use crate::discovery::{ConfigurationDevices, DeviceSnapshot};
 
 /// The device that stands for all devices of its Configuration.
@@ -170,19 +170,19 @@ fn edits(
     device: &Device,
     own: &BTreeMap<String, String>,
 ) -> ContainerEdits {
-    let handout = Handout::of(hash, device, own);
+    let device_edits = DeviceEdits::of(hash, device, own);
     let mut edits = ContainerEdits {
-        env: handout
+        env: device_edits
             .env
             .iter()
             .map(|(name, value)| format!("{name}={value}"))
             .collect(),
-        device_nodes: handout
+        device_nodes: device_edits
             .nodes
             .values()
             .map(|node| DeviceNode::new(&node.container_path, &node.host_path, &node.permissions))
             .collect(),
-        mounts: handout
+        mounts: device_edits
             .mounts
             .values()
             .map(|mount| Mount::bind(&mount.container_path, &mount.host_path, mount.read_only))
@@ -242,5 +242,5 @@ impl All {
 
 /// The permissions of both, where absent means all.
 fn union(one: Option<&str>, two: Option<&str>) -> Option<String> {
-    Some(super::handout::union(one?, two?))
+    Some(super::device_edits::union(one?, two?))
 }

@@ -89,7 +89,7 @@ fn folder(dir: &tempfile::TempDir) -> SpecDir {
 fn passed(
     folder: &SpecDir,
     home: &(DeviceSnapshot, InstanceSet),
-) -> (OfferReport, BTreeMap<String, Spec>) {
+) -> (CdiReport, BTreeMap<String, Spec>) {
     let stop = CancellationToken::new();
     let (report, _) = pass(NODE, folder, &home.0, &home.1, &stop);
     (report, folder.read().unwrap().specs)
@@ -391,7 +391,7 @@ fn an_equal_spec_is_not_written_and_a_damaged_one_is() {
 }
 
 struct Bench {
-    report: watch::Receiver<Arc<OfferReport>>,
+    report: watch::Receiver<Arc<CdiReport>>,
     _devices: watch::Sender<Arc<DeviceSnapshot>>,
     _instances: watch::Sender<Arc<InstanceSet>>,
     _task: AbortOnDropHandle<Result<(), Ended>>,
@@ -400,7 +400,7 @@ struct Bench {
 fn start(dir: &tempfile::TempDir, home: (DeviceSnapshot, InstanceSet)) -> Bench {
     let (devices, d) = watch::channel(Arc::new(home.0));
     let (instances, i) = watch::channel(Arc::new(home.1));
-    let (task, report) = OfferTask::new(NODE.into(), folder(dir), d, i);
+    let (task, report) = CdiTask::new(NODE.into(), folder(dir), d, i);
     let task = tokio::spawn(task.run(CancellationToken::new()));
     Bench {
         report,
