@@ -168,6 +168,38 @@ fn a_deleted_configuration_removes_only_its_instances_and_its_spec() -> Result<(
 }
 
 #[test]
+fn the_log_says_when_a_device_came_and_went_and_why() -> Result<()> {
+    let mut home = home_with_echo()?;
+    home.start(&[])?;
+    home.instances(2)?;
+    let logged = |line: &str| {
+        eventually(line, || {
+            let log = home.log();
+            ensure!(log.contains(line), "{log}");
+            Ok(())
+        })
+    };
+    let of = |why| format!(r#"configuration=default/echo device="foo1" why="{why}""#);
+    logged(&format!("device arrived {}", of("its handler reports it")))?;
+    let less = DEBUG_ECHO.replace(r#", "foo1""#, "");
+    home.write("configurations/echo.yaml", &less)?;
+    logged(&format!(
+        "device is missing {}",
+        of("its handler no longer reports it; it is withdrawn after 300 s")
+    ))?;
+    home.write("configurations/echo.yaml", DEBUG_ECHO)?;
+    logged(&format!(
+        "device returned {}",
+        of("its handler reports it again")
+    ))?;
+    home.remove("configurations/echo.yaml")?;
+    logged(&format!(
+        "device withdrawn {}",
+        of("the Configuration was deleted")
+    ))
+}
+
+#[test]
 fn capacity_and_properties_change_without_a_new_instance() -> Result<()> {
     let mut home = home_with_echo()?;
     home.start(&[])?;
