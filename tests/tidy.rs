@@ -1,6 +1,7 @@
 //! Rules of the source tree that no linter checks.
 #![allow(missing_docs, clippy::unwrap_used, reason = "a test file")]
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -174,4 +175,24 @@ fn the_sdks_limits_of_a_call_are_those_of_the_host() {
         let line = format!("\nconst {name}: u32 = {told};\n");
         assert!(counts.contains(&line), "{line}");
     }
+}
+
+#[test]
+fn metrics_md_lists_the_metrics_of_the_agent() {
+    let read = |path: &str| {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(path);
+        fs::read_to_string(path).unwrap()
+    };
+    // A line each: `"NAME",` where it is registered, "| `NAME` |" in the table.
+    let names = |text: &str, before: &str, after: char| -> BTreeSet<String> {
+        let names = text.lines().filter_map(|line| {
+            let name = line.trim().strip_prefix(before)?.split(after).next()?;
+            let own = name.starts_with("akri_") || name.starts_with("leafhost_");
+            own.then(|| name.to_owned())
+        });
+        names.collect()
+    };
+    let registered = names(&read("host/agent/src/metrics.rs"), "\"", '"');
+    assert!(registered.len() > 10, "{registered:?}");
+    assert_eq!(names(&read("docs/metrics.md"), "| `", '`'), registered);
 }
