@@ -124,7 +124,7 @@ fn restarts_by_term_and_by_kill_keep_every_instance_and_write_nothing() -> Resul
         fs::read(source_tree().join("deploy/samples/standalone/configurations/mock-gpu.yaml"))?,
     )?;
     home.start(&[])?;
-    let before = home.instances(6)?;
+    let before = home.instances(4)?;
     for signal in [Signal::SIGTERM, Signal::SIGKILL] {
         home.stop(signal)?;
         home.start(&[])?;
@@ -137,7 +137,7 @@ fn restarts_by_term_and_by_kill_keep_every_instance_and_write_nothing() -> Resul
                         .all(|handler| text(handler, "/status") == "Active")
             })
         })?;
-        assert_eq!(home.instances(6)?, before, "after {signal}");
+        assert_eq!(home.instances(4)?, before, "after {signal}");
     }
     Ok(())
 }
@@ -227,7 +227,7 @@ fn mock_gpus_are_local_typed_and_stable() -> Result<()> {
         fs::read(source_tree().join("deploy/samples/standalone/configurations/mock-gpu.yaml"))?,
     )?;
     home.start(&[])?;
-    let instances = home.instances(4)?;
+    let instances = home.instances(2)?;
     for instance in &instances {
         assert_eq!(instance.pointer("/spec/shared"), Some(&json!(false)));
         assert_eq!(
