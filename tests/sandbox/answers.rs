@@ -95,7 +95,7 @@ fn an_answer_over_a_limit_is_refused_and_the_last_devices_stay() -> Result<()> {
         (
             "partial",
             Outcome {
-                reason: "\"ok\"",
+                reason: "\"partial\"",
                 words: "timer",
             },
         ),

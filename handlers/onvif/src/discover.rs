@@ -20,7 +20,7 @@ use crate::details::Details;
 use crate::discover::camera::Asker;
 use crate::discover::candidates::Heard;
 use crate::discover::cursor::{Cursor, Moment};
-use crate::discover::probe::{ExtraWait, GROUP_V4, GROUP_V6, PORT, probe, resolve};
+use crate::discover::probe::{ExtraWait, GROUP_V4, GROUP_V6, PORT, probe, report_silence, resolve};
 use crate::security::credentials::Credentials;
 use crate::soap::cut;
 use crate::wsd::{self, Message};
@@ -101,6 +101,9 @@ async fn run(request: &Request<Details>, host: &Host) -> Discovery {
         }
         resolve(host, &scan.cursor, &mut heard).await;
         heard.extend(news.hellos);
+        if heard.is_empty() && scan.cursor.cameras.iter().next().is_none() {
+            report_silence(host);
+        }
         scan.scan_all(&heard, &news.byes).await;
         (scan.everything(), INTERVAL)
     } else {

@@ -277,6 +277,19 @@ fn a_camera_becomes_a_device() {
 }
 
 #[test]
+fn where_nobody_answers_it_is_said_where_was_asked() {
+    let host = mk_network()
+        .interface("eth1", 3, ["10.0.0.2/24"])
+        .interface("eth2", 4, [""; 0]);
+    let found = call("").run(&host).unwrap();
+    assert!(found.devices().is_empty());
+    assert_eq!(
+        reasons(&host, "network"),
+        ["network.interfaces: asked on eth0 and eth1, nobody answered"]
+    );
+}
+
+#[test]
 fn the_first_call_ends_within_a_second_after_the_probe() {
     let mut host = mk_network();
     for n in 10..110 {

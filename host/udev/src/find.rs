@@ -80,6 +80,8 @@ pub fn find(rules: &[Rule], allowed: &Subsystems) -> Result<Found> {
     let walk = Walk::start(&listing, allowed);
     let mut matched: BTreeMap<&str, Matched<'_>> = BTreeMap::new();
     let mut notes = Notes::default();
+    // The rules that held or nearly did.
+    let mut near: BTreeSet<u32> = BTreeSet::new();
     // As in udev, what belongs to no subsystem is an ancestor at most.
     let seen = listing
         .iter()
@@ -112,11 +114,15 @@ pub fn find(rules: &[Rule], allowed: &Subsystems) -> Result<Found> {
                 Verdict::Holds { .. } if node.device().is_none() => {}
                 Verdict::Holds { as_regex } => {
                     held.push(index);
+                    near.insert(index);
                     for term in as_regex {
                         notes.matched_as_regex(index, term, devpath);
                     }
                 }
-                Verdict::Misses(miss) => missed.push((index, miss)),
+                Verdict::Misses(miss) => {
+                    missed.push((index, miss));
+                    near.insert(index);
+                }
                 Verdict::Differs => {}
             }
         }
@@ -130,7 +136,12 @@ pub fn find(rules: &[Rule], allowed: &Subsystems) -> Result<Found> {
             matched.insert(devpath, Matched { rules, node });
         }
     }
-    let (notes, notes_dropped) = notes.written(rules);
+    let (mut notes, notes_dropped) = notes.written(rules);
+    for (index, rule) in (0..).zip(rules) {
+        if !near.contains(&index) && notes.len() < MAX_NOTES {
+            notes.push(notes::nothing(rule, &listing));
+        }
+    }
     Ok(Found {
         devices: walk.devices(&matched),
         notes,

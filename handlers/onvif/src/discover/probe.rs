@@ -72,6 +72,21 @@ pub async fn probe(host: &Host, timeout: Duration, extra_wait: ExtraWait) -> (Ve
     (heard, extra_wait == ExtraWait::Always)
 }
 
+/// Explains that nothing answered, and on which interfaces it was asked.
+pub fn report_silence(host: &Host) {
+    let interfaces = host.interfaces();
+    let has_local = |one: &&net::NetworkInterface| !locals(std::slice::from_ref(*one)).is_empty();
+    let asked: Vec<&str> = interfaces
+        .iter()
+        .filter(has_local)
+        .map(|one| one.name.as_str())
+        .collect();
+    if !asked.is_empty() {
+        let reason = format!("asked on {}, nobody answered", cut(&asked.join(" and ")));
+        host.skipped("network", "network.interfaces", reason);
+    }
+}
+
 async fn ask(
     host: &Host,
     from: &[SocketAddr],

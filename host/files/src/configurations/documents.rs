@@ -185,7 +185,7 @@ pub fn read(file: &str, text: &str) -> Reading {
             }
             Err(mistakes) => {
                 for mistake in mistakes {
-                    if !is_whole {
+                    if !is_whole && problems.list.len() < MAX_PROBLEMS {
                         supposed.extend(key.clone().map(|key| (problems.list.len(), key)));
                     }
                     let certain = key.as_ref().filter(|_| is_whole);

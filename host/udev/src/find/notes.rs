@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 
 use super::{MAX_NOTES, Note};
+use crate::listing::Listing;
+use crate::pattern::Match;
 use crate::rule::{Field, Rule, Term};
 use crate::verdict::Miss;
 
@@ -71,6 +73,26 @@ impl<'a> Notes<'a> {
         let notes: Vec<Note> = as_regex.chain(missed).take(MAX_NOTES).collect();
         let dropped = total.saturating_sub(notes.len());
         (notes, u64::try_from(dropped).unwrap_or(u64::MAX))
+    }
+}
+
+/// The note about a rule that no device comes near to.
+pub(super) fn nothing(rule: &Rule, listing: &Listing) -> Note {
+    let mut terms = rule.compiled().iter();
+    let absent = terms.find(|compiled| {
+        let fits = |(_, subsystem): (&str, &str)| {
+            compiled.pattern.matches(subsystem.as_bytes()) != Match::No
+        };
+        let Term { field, negated, .. } = compiled.term;
+        field == Field::Subsystem && !negated && !listing.iter().any(fits)
+    });
+    Note {
+        subject: "this machine".to_owned(),
+        rule: rule.to_string(),
+        reason: match absent {
+            Some(absent) => format!("no {} device on this machine", absent.term.value),
+            None => "no device that the handler may see comes near to the rule".to_owned(),
+        },
     }
 }
 

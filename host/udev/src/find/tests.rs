@@ -177,3 +177,23 @@ fn more_rules_than_allowed_are_refused() -> Result<(), InvalidRule> {
     assert!(message.contains("65 rules"), "{message}");
     Ok(())
 }
+
+#[test]
+fn a_rule_that_no_device_comes_near_to_says_what_is_not_there()
+-> Result<(), Box<dyn std::error::Error>> {
+    if !has_null() {
+        return Ok(());
+    }
+    let rules = [
+        mk_rule(&[(Field::Subsystem, None, true, "no-such-bus")])?,
+        mk_rule(&[
+            (Field::Subsystem, None, true, "mem"),
+            (Field::Kernel, None, true, "null"),
+        ])?,
+    ];
+    let found = find(&rules, &Subsystems::new(["*"]))?;
+    let about = |rule: &str| found.notes.iter().find(|note| note.rule == rule);
+    let note = about(r#"SUBSYSTEM=="no-such-bus""#).ok_or("no note")?;
+    assert_eq!(note.reason, "no no-such-bus device on this machine");
+    Ok(())
+}

@@ -8,7 +8,8 @@ pub fn reworded(text: &str, line: Option<usize>, path: &str, message: &str) -> S
     let written = number
         .and_then(|number| text.split('\n').nth(number))
         .unwrap_or_default();
-    if written.contains("{{") {
+    let begins = |part: &str| part.trim_start().starts_with("{{");
+    if written.split([':', '-']).any(begins) {
         return "begins with {{: render the Helm template first".to_owned();
     }
     if let Some(rest) = message.strip_prefix("missing field `") {
