@@ -244,7 +244,7 @@ impl WakingSession {
                     }
                 }
                 SessionEvent::Network if self.wakes.network => {
-                    self.pending.push(CallReason::Network)
+                    self.pending.push(CallReason::Network);
                 }
                 SessionEvent::Datagram(datagram) => self.datagram(datagram),
                 SessionEvent::DatagramsLost if !self.wakes.multicast.is_empty() => {
