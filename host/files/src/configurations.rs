@@ -150,17 +150,32 @@ pub struct Located {
     /// The line of its handler's name, from 1.
     pub handler_line: Option<usize>,
     /// The line of its `discoveryDetails`, from 1.
-    pub details_line: Option<usize>,
+    details_line: Option<usize>,
+    /// Whether each line of the details is one of the file.
+    has_literal_details: bool,
 }
 
 impl Located {
     fn new(file: &str, document: Document) -> Self {
+        let details_line = document.line_of("spec.discoveryHandler.discoveryDetails");
         Self {
             file: file.to_owned(),
             handler_line: document.line_of("spec.discoveryHandler.name"),
-            details_line: document.line_of("spec.discoveryHandler.discoveryDetails"),
+            details_line,
+            has_literal_details: details_line.is_some_and(|line| document.is_literal(line)),
             configuration: document.configuration,
         }
+    }
+
+    /// The line of a field in its `discoveryDetails`, from 1: that of the details themselves if the field is not found in the
+    /// file, or `field` is empty.
+    pub fn line_in_details(&self, field: &str) -> Option<usize> {
+        let details = &self.configuration.details;
+        let line = self
+            .has_literal_details
+            .then(|| documents::line_in_details(details, field))
+            .flatten();
+        Some(self.details_line? + line.unwrap_or(0))
     }
 }
 

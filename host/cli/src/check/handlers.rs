@@ -101,12 +101,12 @@ impl Handlers {
                         "" => wrong.message,
                         path => format!("{path}: {}", wrong.message),
                     };
-                    at_details(found, message)
+                    at_details(found, &wrong.path, message)
                 })
                 .collect(),
             Err(fault) => {
                 let message = format!("the handler failed to check them: {fault}");
-                vec![at_details(found, message)]
+                vec![at_details(found, "", message)]
             }
         }
     }
@@ -119,15 +119,15 @@ impl Handlers {
         let remarks = handler.remarks(&found.configuration.details).await;
         let text = |remark: Explanation| format!("{}: {}", remark.subject, remark.reason);
         let remarks = remarks.into_iter().map(text);
-        let remarks = remarks.map(|text| at_details(found, text).to_string());
+        let remarks = remarks.map(|text| at_details(found, "", text).to_string());
         remarks.collect()
     }
 }
 
-/// A problem of a Configuration's details.
-fn at_details(found: &Located, message: String) -> SourceProblem {
+/// A problem of a field in a Configuration's details.
+fn at_details(found: &Located, field: &str, message: String) -> SourceProblem {
     SourceProblem {
-        line: found.details_line,
+        line: found.line_in_details(field),
         configuration: Some(found.configuration.key.clone()),
         ..problem(&found.file, DETAILS, message)
     }

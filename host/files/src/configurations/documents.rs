@@ -38,6 +38,24 @@ impl Document {
         let line = locate(&self.text, path, || true)?;
         Some(self.first_line + line)
     }
+
+    /// Whether each line of the value on that line of the file is a line of its own in the file.
+    pub fn is_literal(&self, line: usize) -> bool {
+        let number = line.checked_sub(self.first_line + 1);
+        let written = number.and_then(|number| self.text.split('\n').nth(number));
+        let value = written.and_then(|written| written.split_once(':'));
+        value.is_some_and(|(_, value)| value.trim_start().starts_with('|'))
+    }
+}
+
+/// The line of a field in `discoveryDetails`, or of the nearest parent that is there; nothing if that is too much work.
+pub fn line_in_details(details: &str, path: &str) -> Option<usize> {
+    let (mut left, steps) = (LOCATING, yaml_cost::steps(details));
+    let reader = serde_yaml_ng::Deserializer::from_str(details);
+    if !spend(&mut left, steps) || yaml_cost::has_alias_bomb(details, reader) {
+        return None;
+    }
+    locate(details, path, || spend(&mut left, steps))
 }
 
 /// What a file says.

@@ -283,9 +283,29 @@ fn each_configuration_has_its_lines() {
     };
     let text = format!("# two\n---\n{}--- # next\n{}", one("a"), one("b"));
     let located = check_file("f", &text).configurations;
-    let lines = |found: &Located| (found.handler_line, found.details_line);
+    let lines = |found: &Located| (found.handler_line, found.line_in_details("a"));
     let lines: Vec<_> = located.iter().map(lines).collect();
     assert_eq!(lines, [(Some(8), Some(9)), (Some(16), Some(17))]);
+}
+
+#[test]
+fn a_field_of_details_has_its_line_where_the_file_has_the_lines_of_the_details() {
+    let fields = "# filters\n\nfilter:\n  action: exclude\nrules:\n- a\n- b\n";
+    let indented = fields.replace('\n', "\n      ");
+    for (details, expected) in [
+        (format!("|\n      {indented}"), [7, 11, 11, 14]),
+        (format!("|- # text\n\n      {indented}"), [7, 12, 12, 15]),
+        (format!(">\n      {indented}"), [7, 7, 7, 7]),
+        (format!("{fields:?}"), [7, 7, 7, 7]),
+    ] {
+        let text = format!(
+            "---\napiVersion: akri.sh/v0\nkind: Configuration\nmetadata: {{name: a}}\nspec:\n  discoveryHandler: # x\n    discoveryDetails: {details}\n    name: x\n"
+        );
+        let located = check_file("f", &text).configurations;
+        let lines = ["", "filter.action", "filter.items", "rules[1]"]
+            .map(|field| located[0].line_in_details(field).unwrap());
+        assert_eq!(lines, expected, "{text}");
+    }
 }
 
 struct Home {
