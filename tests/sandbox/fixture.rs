@@ -72,7 +72,7 @@ pub fn configuration(name: &str, handler: &str, details: &str) -> String {
 }
 
 /// Results of a call that are not faults.
-const RESULTS: [&str; 3] = ["\"ok\"", "unavailable", "invalid-details"];
+const RESULTS: [&str; 4] = ["\"ok\"", "\"partial\"", "unavailable", "invalid-details"];
 
 /// What a misbehaviour must lead to.
 #[derive(Debug, Clone, Copy)]
