@@ -43,6 +43,12 @@ pub struct Metadata {
     /// Set by the API server: grows with every change of the spec.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub generation: Option<i64>,
+    /// Set by the API server, RFC 3339.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub creation_timestamp: Option<String>,
+    /// Set by the API server when the object is being deleted, RFC 3339.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deletion_timestamp: Option<String>,
     /// Annotations.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub annotations: BTreeMap<String, String>,
@@ -189,6 +195,12 @@ pub struct Configuration {
     pub grace: Option<std::time::Duration>,
     /// Which resources the kubelet is offered for its devices.
     pub resources: Resources,
+    /// The object's version of its spec; nothing where the home has none, such as files.
+    pub generation: Option<i64>,
+    /// When the object was created, RFC 3339; nothing where the home does not say.
+    pub created: Option<String>,
+    /// Whether the object is being deleted: no Instance is created for it.
+    pub deleting: bool,
 }
 
 /// The most slots of one Instance: each is a key in the object and a device the kubelet lists.
@@ -310,6 +322,9 @@ impl TryFrom<Manifest> for Configuration {
                 broker_properties: spec.broker_properties,
                 grace: grace.and_then(Result::ok),
                 resources,
+                generation: metadata.generation,
+                created: metadata.creation_timestamp,
+                deleting: metadata.deletion_timestamp.is_some(),
                 key,
             }),
             _ => Err(problems),
