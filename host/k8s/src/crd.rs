@@ -1,0 +1,54 @@
+//! The custom resource definitions.
+//!
+//! These types exist for their schemas: the API server enforces them, and `kubectl explain` shows their comments. Configurations
+//! and Instances are read into the types of `leafhost-core`; a test compares the fields of both.
+
+#![allow(
+    clippy::doc_markdown,
+    reason = "the comments are the descriptions in the schemas"
+)]
+#![allow(
+    clippy::duplicated_attributes,
+    reason = "each column has a name and a type"
+)]
+
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::CustomResourceExt as _;
+
+mod configuration;
+mod discovery_handler;
+mod instance;
+
+pub use configuration::Configuration;
+pub use discovery_handler::{
+    ConfigurationReport, DiscoveryHandler, DiscoveryHandlerSpec, DiscoveryHandlerStatus, Phase,
+    SourceReport,
+};
+pub use instance::Instance;
+
+/// All of them, as the API server takes them.
+pub fn definitions() -> [CustomResourceDefinition; 3] {
+    [
+        Configuration::crd(),
+        without_subresources(Instance::crd()),
+        without_subresources(DiscoveryHandler::crd()),
+    ]
+}
+
+/// With a status subresource a POST would drop the status. Agents write spec and status in one request.
+fn without_subresources(mut definition: CustomResourceDefinition) -> CustomResourceDefinition {
+    for version in &mut definition.spec.versions {
+        version.subresources = None;
+    }
+    definition
+}
+
+/// All of them as YAML documents.
+pub fn yaml() -> Result<String, serde_yaml_ng::Error> {
+    let documents = definitions();
+    let documents: Result<Vec<_>, _> = documents.iter().map(serde_yaml_ng::to_string).collect();
+    Ok(documents?.join("---\n"))
+}
+
+#[cfg(test)]
+mod tests;

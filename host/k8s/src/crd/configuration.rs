@@ -1,0 +1,149 @@
+//! `configurations.akri.sh`, field-compatible with Akri. What Akri can use is accepted; what neither can use is refused.
+
+use std::collections::BTreeMap;
+
+use kube::{CustomResource, KubeSchema};
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// What is wanted.
+#[derive(Debug, Clone, Serialize, Deserialize, KubeSchema, CustomResource)]
+#[kube(
+    group = "akri.sh",
+    version = "v0",
+    kind = "Configuration",
+    namespaced,
+    shortname = "akric",
+    category = "all",
+    status = "ConfigurationStatus",
+    doc = "Which devices are wanted, and how many slots each of them gets.",
+    // Room for `-` and the longest hash in the names of its Instances.
+    validation = Rule::new("size(self.metadata.name) <= 236")
+        .message("metadata.name must have at most 236 characters: the names of Instances begin with it"),
+    printcolumn(name = "Capacity", type_ = "string", json_path = ".spec.capacity",
+        description = "How many slots each Instance gets"),
+    printcolumn(name = "Handler", type_ = "string", json_path = ".spec.discoveryHandler.name",
+        description = "The discovery handler that finds the devices"),
+    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
+)]
+#[serde(rename_all = "camelCase")]
+pub struct ConfigurationSpec {
+    /// Which discovery handler finds the devices, and what it is told.
+    pub discovery_handler: DiscoveryHandlerInfo,
+    /// How many slots each Instance gets: how many containers can use a device at a time. Agents use 1 to 1000.
+    #[serde(default = "one")]
+    #[schemars(range(min = 0))]
+    pub capacity: i64,
+    /// The pod or job to start for each Instance: exactly one of them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub broker_spec: Option<BrokerSpec>,
+    /// The service for each Instance.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "object")]
+    pub instance_service_spec: Option<Value>,
+    /// The service for all Instances of the Configuration.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "object")]
+    pub configuration_service_spec: Option<Value>,
+    /// Environment variables for each container that gets a device. They win over the device's own.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub broker_properties: BTreeMap<String, String>,
+}
+
+/// Which discovery handler finds the devices, and what it is told.
+#[derive(Debug, Clone, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct DiscoveryHandlerInfo {
+    /// The name of the handler, such as udev, onvif, opcua or debugEcho. Case counts.
+    #[schemars(length(min = 1, max = 63))]
+    pub name: String,
+    /// What to look for: text for the handler, YAML by custom. At most 256 KiB.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    #[schemars(length(max = 262_144))]
+    pub discovery_details: String,
+    /// Values for the handler, such as credentials.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 1000))]
+    pub discovery_properties: Option<Vec<DiscoveryProperty>>,
+}
+
+/// A value for the handler: given here, or named. Neither is an empty value.
+#[derive(Debug, Clone, Serialize, Deserialize, KubeSchema)]
+#[x_kube(validation = Rule::new("!(has(self.value) && has(self.valueFrom))")
+    .message("must have one of value and valueFrom, not both"))]
+#[serde(rename_all = "camelCase")]
+pub struct DiscoveryProperty {
+    /// Letters, digits and _, not beginning with a digit.
+    #[schemars(regex(pattern = "^[_A-Za-z][_A-Za-z0-9]*$"))]
+    pub name: String,
+    /// The value.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub value: Option<String>,
+    /// Where the value is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub value_from: Option<ValueFrom>,
+}
+
+/// Where a value is: exactly one of secretKeyRef and configMapKeyRef.
+#[derive(Debug, Clone, Serialize, Deserialize, KubeSchema)]
+#[x_kube(validation = Rule::new("has(self.secretKeyRef) != has(self.configMapKeyRef)")
+    .message("must have exactly one of secretKeyRef and configMapKeyRef"))]
+#[serde(rename_all = "camelCase")]
+pub struct ValueFrom {
+    /// A key of a Secret.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub secret_key_ref: Option<KeyRef>,
+    /// A key of a ConfigMap.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub config_map_key_ref: Option<KeyRef>,
+}
+
+/// A key of a Secret or ConfigMap.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct KeyRef {
+    /// The name of the Secret or ConfigMap.
+    #[schemars(length(min = 1, max = 253))]
+    pub name: String,
+    /// Its namespace: by default that of the Configuration; another one only if the agents are allowed to read it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 63))]
+    pub namespace: Option<String>,
+    /// The key.
+    #[schemars(length(min = 1, max = 253))]
+    pub key: String,
+    /// Whether it may be missing; then the handler does not get the property.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub optional: Option<bool>,
+}
+
+/// The pod or job to start for each Instance.
+#[derive(Debug, Clone, Serialize, Deserialize, KubeSchema)]
+#[x_kube(validation = Rule::new("has(self.brokerPodSpec) != has(self.brokerJobSpec)")
+    .message("must have exactly one of brokerPodSpec and brokerJobSpec"))]
+#[serde(rename_all = "camelCase")]
+pub struct BrokerSpec {
+    /// A PodSpec.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "object")]
+    pub broker_pod_spec: Option<Value>,
+    /// A JobSpec.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "object")]
+    pub broker_job_spec: Option<Value>,
+}
+
+/// What a controller says of the Configuration.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[schemars(extend("x-kubernetes-preserve-unknown-fields" = true))]
+pub struct ConfigurationStatus {}
+
+/// An object of Kubernetes, kept as it is: with its whole schema the definition would be too large for an annotation.
+fn object(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({"type": "object", "nullable": true, "x-kubernetes-preserve-unknown-fields": true})
+}
+
+fn one() -> i64 {
+    1
+}

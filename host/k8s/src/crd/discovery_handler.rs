@@ -1,0 +1,115 @@
+//! `discoveryhandlers.leafhost.dev`: whether a discovery handler runs on a node. Agents write these objects, people read them.
+
+use kube::CustomResource;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// One discovery handler on one node.
+#[derive(
+    Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema, CustomResource,
+)]
+#[kube(
+    group = "leafhost.dev",
+    version = "v1alpha1",
+    kind = "DiscoveryHandler",
+    shortname = "dh",
+    status = "DiscoveryHandlerStatus",
+    derive = "PartialEq",
+    doc = "Whether a discovery handler runs on a node. The agent of that node writes it, and writes it again if it is changed.",
+    printcolumn(name = "Node", type_ = "string", json_path = ".spec.node"),
+    printcolumn(name = "Handler", type_ = "string", json_path = ".spec.handler"),
+    printcolumn(name = "Status", type_ = "string", json_path = ".status.phase"),
+    printcolumn(name = "Since", type_ = "date", json_path = ".status.since"),
+    printcolumn(name = "Devices", type_ = "integer", json_path = ".status.devices"),
+    printcolumn(name = "Problem", type_ = "string", json_path = ".status.problem")
+)]
+#[serde(rename_all = "camelCase")]
+pub struct DiscoveryHandlerSpec {
+    /// The node.
+    pub node: String,
+    /// The handler's own name, as in spec.discoveryHandler.name of a Configuration.
+    pub handler: String,
+}
+
+/// What the node's agent says of the handler.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct DiscoveryHandlerStatus {
+    /// Waiting: no Configuration names it. Active: at least one Configuration gets answers. Offline: none does.
+    pub phase: Phase,
+    /// Since when it has this phase, RFC 3339.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("format" = "date-time"))]
+    pub since: Option<String>,
+    /// How many devices it finds for all Configurations together.
+    #[serde(default)]
+    #[schemars(schema_with = "count")]
+    pub devices: u32,
+    /// The first problem of all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub problem: Option<String>,
+    /// The components that have this name.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub sources: Vec<SourceReport>,
+    /// The Configurations that name it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub configurations: Vec<ConfigurationReport>,
+}
+
+/// What a handler does.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum Phase {
+    /// No Configuration names it.
+    #[default]
+    Waiting,
+    /// At least one Configuration gets answers.
+    Active,
+    /// No Configuration gets answers.
+    Offline,
+}
+
+/// One component.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct SourceReport {
+    /// The file, such as udev.wasm.
+    pub name: String,
+    /// The version that the component says it has.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub version: Option<String>,
+    /// The digest of its bytes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub digest: Option<String>,
+    /// The grants that it needs and does not have.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub missing_grants: Vec<String>,
+    /// Why it does not serve.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub problem: Option<String>,
+}
+
+/// One Configuration that names the handler.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ConfigurationReport {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// How many devices the handler finds for it.
+    #[serde(default)]
+    #[schemars(schema_with = "count")]
+    pub devices: u32,
+    /// How many things the handler saw and did not take.
+    #[serde(default)]
+    #[schemars(schema_with = "count")]
+    pub skipped: u32,
+    /// What is wrong: object, field, remedy.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub problem: Option<String>,
+}
+
+/// The API server warns of the format `uint32`, which is not one of its own.
+fn count(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+    schemars::json_schema!({"type": "integer", "minimum": 0})
+}

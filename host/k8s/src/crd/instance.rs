@@ -1,0 +1,176 @@
+//! `instances.akri.sh`, field-compatible with Akri. What Akri does not have is below `spec.leafhost` and `status`.
+
+use std::collections::BTreeMap;
+
+use kube::{CustomResource, KubeSchema};
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::{Deserialize, Serialize};
+
+/// The device.
+#[derive(Debug, Clone, Serialize, Deserialize, KubeSchema, CustomResource)]
+#[kube(
+    group = "akri.sh",
+    version = "v0",
+    kind = "Instance",
+    namespaced,
+    shortname = "akrii",
+    category = "all",
+    status = "InstanceStatus",
+    doc = "One discovered device. Agents write it.",
+    printcolumn(
+        name = "Config",
+        type_ = "string",
+        json_path = ".spec.configurationName",
+        description = "The Configuration that the device was discovered for"
+    ),
+    printcolumn(
+        name = "Shared",
+        type_ = "boolean",
+        json_path = ".spec.shared",
+        description = "Whether many nodes see the device"
+    ),
+    printcolumn(
+        name = "Nodes",
+        type_ = "string",
+        json_path = ".spec.nodes",
+        description = "The nodes that see the device"
+    ),
+    printcolumn(
+        name = "Capacity",
+        type_ = "integer",
+        json_path = ".spec.capacity",
+        description = "How many containers can use the device at a time"
+    ),
+    printcolumn(
+        name = "Age",
+        type_ = "date",
+        json_path = ".metadata.creationTimestamp"
+    ),
+    printcolumn(
+        name = "Device",
+        type_ = "string",
+        json_path = ".spec.leafhost.id",
+        priority = 1,
+        description = "The id of the device"
+    )
+)]
+#[serde(rename_all = "camelCase")]
+pub struct InstanceSpec {
+    /// The name of the Configuration.
+    #[x_kube(validation = Rule::new("self == oldSelf").message("cannot be changed"))]
+    pub configuration_name: String,
+    /// The name of the CDI device.
+    #[serde(default)]
+    pub cdi_name: String,
+    /// How many slots it has: how many containers can use the device at a time.
+    #[serde(default = "one")]
+    #[schemars(range(min = 0))]
+    pub capacity: i64,
+    /// Environment variables for each container that gets the device.
+    #[serde(default)]
+    pub broker_properties: BTreeMap<String, String>,
+    /// Whether many nodes see the device.
+    #[serde(default)]
+    pub shared: bool,
+    /// The nodes that see the device.
+    #[serde(default)]
+    #[x_kube(merge_strategy = ListMerge::Set)]
+    pub nodes: Vec<String>,
+    /// By slot who has it: a node; C:DEVICE:NODE if through the Configuration's resource; nobody if empty or missing.
+    #[serde(default)]
+    #[x_kube(merge_strategy = MapMerge::Granular)]
+    pub device_usage: BTreeMap<String, String>,
+    /// What Akri does not have.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub leafhost: Option<Leafhost>,
+}
+
+/// What Akri does not have.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Leafhost {
+    /// The id of the device, which the hash in the name stands for.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    #[schemars(length(max = 1024))]
+    pub id: String,
+    /// What schedulers choose by.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(schema_with = "attributes")]
+    pub attributes: BTreeMap<String, serde_json::Value>,
+    /// Amounts of what the device has, as quantities.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub capacity: BTreeMap<String, String>,
+    /// What identifies the piece of hardware, whichever handler found it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 1024))]
+    pub physical_id: Option<String>,
+}
+
+/// How the device is seen from the nodes.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct InstanceStatus {
+    /// By node; each node writes its own.
+    #[serde(default)]
+    pub nodes: BTreeMap<String, NodeStatus>,
+}
+
+/// How one node sees the device.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct NodeStatus {
+    /// Whether it works.
+    pub health: Health,
+    /// Why it does not work.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// Since when the node does not see it any more, RFC 3339, until its grace is over.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub missing_since: Option<String>,
+    /// The same moment on the clock of that boot of the node.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub missing_uptime: Option<Uptime>,
+}
+
+/// Whether a device works.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+pub enum Health {
+    /// It does.
+    Healthy,
+    /// It does not.
+    Unhealthy,
+    /// The handler cannot tell.
+    Unknown,
+}
+
+/// A moment on the clock of one boot of a node.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Uptime {
+    /// The id of the boot.
+    pub boot: String,
+    /// Seconds since its start.
+    pub seconds: i64,
+}
+
+/// Values in the form of `resource.k8s.io/v1` `DeviceAttribute`.
+fn attributes(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({
+        "type": "object",
+        "additionalProperties": {
+            "type": "object",
+            "properties": {
+                "string": {"type": "string"},
+                "int": {"type": "integer", "format": "int64"},
+                "bool": {"type": "boolean"},
+                "version": {"type": "string"},
+            },
+            "minProperties": 1,
+            "maxProperties": 1,
+        },
+    })
+}
+
+fn one() -> i64 {
+    1
+}
