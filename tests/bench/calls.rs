@@ -83,7 +83,11 @@ pub fn next(home: &Home, before: Option<&Call>) -> Result<Call> {
             "the call at {ended} was the last"
         );
         let result = session.get("result").and_then(Value::as_str);
-        ensure!(result == Some("ok"), "the call failed: {session:#}");
+        // Cameras that have left make the answer partial.
+        ensure!(
+            matches!(result, Some("ok" | "partial")),
+            "the call failed: {session:#}"
+        );
         let devices = session.get("devices").and_then(Value::as_u64);
         let devices = usize::try_from(devices.context("no devices")?)?;
         Call::read(session, ended, devices)

@@ -69,12 +69,12 @@ fn plans(criterion: &mut Criterion) {
             BenchmarkId::new("all new", devices),
             &wanted,
             |bencher, wanted| {
-                bencher.iter(|| plan(NODE, wanted, &nothing, &none));
+                bencher.iter(|| plan(NODE, wanted, &nothing, &none, false));
             },
         );
-        let there = created(plan(NODE, &wanted, &nothing, &none).changes);
+        let there = created(plan(NODE, &wanted, &nothing, &none, false).changes);
         assert_eq!(
-            plan(NODE, &wanted, &there, &none).changes,
+            plan(NODE, &wanted, &there, &none, false).changes,
             Vec::new(),
             "an unchanged world writes nothing"
         );
@@ -82,7 +82,7 @@ fn plans(criterion: &mut Criterion) {
             BenchmarkId::new("unchanged", devices),
             &wanted,
             |bencher, wanted| {
-                bencher.iter(|| plan(NODE, wanted, &there, &none));
+                bencher.iter(|| plan(NODE, wanted, &there, &none, false));
             },
         );
     }

@@ -86,6 +86,10 @@ impl CdiTask {
     async fn pass(&mut self, shutdown: &CancellationToken) {
         let devices = Arc::clone(&self.devices.borrow_and_update());
         let instances = Arc::clone(&self.instances.borrow_and_update());
+        if !instances.is_known() {
+            self.next = Instant::now() + BACKSTOP;
+            return;
+        }
         let (node, folder) = (self.node.clone(), self.folder.clone());
         let stop = shutdown.clone();
         let work = spawn_blocking(move || pass(&node, &folder, &devices, &instances, &stop));

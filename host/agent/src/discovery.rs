@@ -132,7 +132,7 @@ impl DiscoveryTask {
         // What an earlier run has found is known before anything is compared with it.
         let stored = tokio::select! {
             () = shutdown.cancelled() => return Ok(()),
-            stored = self.instances.wait_for(|set| set.complete) => match stored {
+            stored = self.instances.wait_for(|set| set.is_known()) => match stored {
                 Ok(stored) => Arc::clone(&stored),
                 Err(_) => return Err(Ended("Instances")),
             },

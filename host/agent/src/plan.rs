@@ -10,8 +10,9 @@ use std::sync::Arc;
 use leafhost_core::configuration::Configuration;
 use leafhost_core::device::{Device, DeviceKey, Health};
 use leafhost_core::instance::{
-    CONFIGURATION_LABEL, Edit, HeldSlots, Instance, InstanceKey, InstanceMetadata, InstanceSpec,
-    InstanceStatus, Leafhost, NODE_LABEL, NodeStatus, OwnerReference, SHARED_LABEL,
+    CONFIGURATION_LABEL, Edit, GENERATION_ANNOTATION, HeldSlots, Instance, InstanceKey,
+    InstanceMetadata, InstanceSpec, InstanceStatus, Leafhost, NODE_LABEL, NodeStatus,
+    OwnerReference, SHARED_LABEL,
 };
 use leafhost_core::names::{
     API_VERSION, ConfigurationKey, DigestLength, cdi_name, device_hash, instance_name, label_value,
@@ -27,7 +28,7 @@ use crate::discovery::{ConfigurationDevices, DeviceSnapshot};
 /// Names and slots that are in use although the Instances do not show it.
 #[derive(Debug, Clone, Default)]
 pub struct Reservations {
-    /// Names of Instances of other nodes.
+    /// Names that Instances of other nodes were just found to have.
     pub taken: BTreeSet<InstanceKey>,
     /// Slots that containers were seen to have.
     pub held: Arc<HeldSlots>,
@@ -43,12 +44,14 @@ pub struct Plan {
 }
 
 /// What has to be written: first for the Configurations of which it is least, so that none waits for another's thousands. Nothing while the
-/// store has not been read. Only what is gone is withdrawn, never what is unknown.
+/// store has not been read. Only what is gone is withdrawn, never what is unknown. Where the store `collects` what belongs to deleted
+/// Configurations, that is left to it.
 pub fn plan(
     node: &str,
     snapshot: &DeviceSnapshot,
     instances: &InstanceSet,
     reservations: &Reservations,
+    collects: bool,
 ) -> Plan {
     if !instances.complete {
         return Plan::default();
@@ -82,7 +85,7 @@ pub fn plan(
             Ok(key) => snapshot.presence(&key).is_gone(),
             Err(_) => snapshot.absent.is_gone(),
         };
-        if is_gone {
+        if is_gone && !collects {
             let withdrawn = held
                 .into_iter()
                 .filter_map(|instance| withdraw(node, instance));
@@ -146,6 +149,7 @@ impl Planner<'_> {
                     unidentified.remove(instance.metadata.name.as_str());
                     changes.extend(self.update(instance, device));
                 }
+                (None, Some(_)) if self.configuration.deleting => {}
                 (None, Some(reported)) => {
                     let free = |name: &str| {
                         let key = InstanceKey {
@@ -214,28 +218,19 @@ impl Planner<'_> {
         let configuration = self.configuration;
         let (namespace, owner) = (configuration.key.namespace(), configuration.key.name());
         let name = instance_name(owner, hash);
-        let labels = if device.shared {
-            BTreeMap::from([
-                (SHARED_LABEL.to_owned(), "true".to_owned()),
-                (CONFIGURATION_LABEL.to_owned(), label_value(owner)),
-            ])
-        } else {
-            BTreeMap::from([(NODE_LABEL.to_owned(), label_value(self.node))])
-        };
+        let generation = configuration.generation.map(|generation| {
+            let name = GENERATION_ANNOTATION.to_owned();
+            (name, generation.to_string())
+        });
         Instance {
             api_version: API_VERSION.to_owned(),
             kind: "Instance".to_owned(),
             metadata: InstanceMetadata {
                 name: name.clone(),
                 namespace: namespace.to_owned(),
-                labels,
-                owner_references: vec![OwnerReference {
-                    api_version: API_VERSION.to_owned(),
-                    kind: "Configuration".to_owned(),
-                    name: owner.to_owned(),
-                    uid: configuration.uid.clone(),
-                    controller: Some(true),
-                }],
+                labels: self.labels(device.shared),
+                annotations: generation.into_iter().collect(),
+                owner_references: vec![self.owner()],
                 ..InstanceMetadata::default()
             },
             spec: InstanceSpec {
@@ -254,6 +249,29 @@ impl Planner<'_> {
                     self.status(device.health.clone(), view, None),
                 )]),
             },
+        }
+    }
+
+    /// What the watches of the nodes select by.
+    fn labels(&self, shared: bool) -> BTreeMap<String, String> {
+        if shared {
+            let owner = label_value(self.configuration.key.name());
+            BTreeMap::from([
+                (SHARED_LABEL.to_owned(), "true".to_owned()),
+                (CONFIGURATION_LABEL.to_owned(), owner),
+            ])
+        } else {
+            BTreeMap::from([(NODE_LABEL.to_owned(), label_value(self.node))])
+        }
+    }
+
+    fn owner(&self) -> OwnerReference {
+        OwnerReference {
+            api_version: API_VERSION.to_owned(),
+            kind: "Configuration".to_owned(),
+            name: self.configuration.key.name().to_owned(),
+            uid: self.configuration.uid.clone(),
+            controller: Some(true),
         }
     }
 
@@ -285,7 +303,18 @@ impl Planner<'_> {
 
     fn update(&self, instance: &Instance, view: &DeviceView) -> Option<Change> {
         let mut edits = Vec::new();
+        let owners = &instance.metadata.owner_references;
+        let own = &self.configuration.uid;
+        if !own.is_empty() && !owners.iter().any(|owner| owner.uid == *own) {
+            // The Configuration was deleted and created again: what belongs to the deleted one is removed.
+            edits.push(Edit::Owner(self.owner()));
+        }
         if let Some(device) = &view.device {
+            let mut labels = self.labels(instance.spec.shared);
+            labels.retain(|name, value| instance.metadata.labels.get(name) != Some(value));
+            if !labels.is_empty() {
+                edits.push(Edit::Labels(labels));
+            }
             edits.extend(self.common(instance, device));
             if !sees(self.node, instance) {
                 edits.push(Edit::AddNode(self.node.to_owned()));
@@ -311,13 +340,18 @@ impl Planner<'_> {
         })
     }
 
-    /// The common fields, if they differ. Where other nodes see the device, too, only what the Configuration says is
-    /// compared: each node's own view of the properties would be a write for ever.
+    /// The common fields, if they differ. What is of a newer generation is left to the nodes that know it. Where other nodes see the device,
+    /// too, and have written the same generation, only what the Configuration says is compared: each node's own view of the
+    /// properties would be a write for ever.
     fn common(&self, instance: &Instance, device: &Device) -> Option<Edit> {
         let spec = &instance.spec;
+        let (generation, replaces) = (self.configuration.generation, instance.generation());
+        if generation.is_some() && replaces > generation {
+            return None;
+        }
         let (properties, leafhost) = (self.broker_properties(device), leafhost(device));
         let others = spec.nodes.iter().any(|node| node != self.node);
-        let same = if others {
+        let same = if others && replaces == generation {
             let mut own = self.configuration.broker_properties.iter();
             own.all(|(name, value)| spec.broker_properties.get(name) == Some(value))
         } else {
@@ -325,6 +359,8 @@ impl Planner<'_> {
         };
         let differs = !same || spec.capacity != self.configuration.capacity;
         differs.then_some(Edit::Common {
+            replaces,
+            generation,
             capacity: self.configuration.capacity,
             broker_properties: properties,
             leafhost,
@@ -362,7 +398,12 @@ fn withdraw(node: &str, instance: &Instance) -> Option<Change> {
     }
     let last = instance.spec.nodes.iter().all(|seen| seen == node);
     Some(if last {
-        Change::Delete { key, uid }
+        let resource_version = instance.metadata.resource_version.clone();
+        Change::Delete {
+            key,
+            uid,
+            resource_version,
+        }
     } else {
         Change::Update {
             key,

@@ -1,11 +1,14 @@
 //! The reconcile task: devices and Instances → plan → writes. All that is written of an Instance but its slots is written here.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
-use leafhost_core::instance::HeldSlots;
+use leafhost_core::instance::{HeldSlots, Instance, InstanceKey};
 use leafhost_core::ports::{Change, InstanceSet, InstanceStore, StoreError};
 use leafhost_core::problem::Problem;
 use leafhost_core::text::chain;
+use leafhost_core::timeouts;
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -18,6 +21,9 @@ use crate::wait::{Ended, until};
 
 /// After this many conflicts in a row the next attempt waits for the backoff.
 const CONFLICTS: u32 = 3;
+
+/// How long to wait at least before what the store's rules refused is tried again.
+const DENIED: Duration = Duration::from_secs(30);
 
 /// The most changes of one write. Between two writes the plan is made anew if devices have changed.
 const BATCH: usize = 500;
@@ -40,7 +46,6 @@ pub struct ReconcileTask {
     report: watch::Sender<ReconcileReport>,
     metrics: Arc<Metrics>,
     held: watch::Receiver<Arc<HeldSlots>>,
-    reservations: Reservations,
     failures: u32,
     retry: Option<Instant>,
 }
@@ -63,7 +68,6 @@ impl ReconcileTask {
             report,
             metrics,
             held,
-            reservations: Reservations::default(),
             failures: 0,
             retry: None,
         };
@@ -90,27 +94,26 @@ impl ReconcileTask {
         let mut errors = Vec::new();
         let mut read = false;
         let mut nameless = Vec::new();
+        let mut reservations = Reservations::default();
+        let collects = self.store.collects_garbage();
         for _ in 0..CONFLICTS {
             let snapshot = Arc::clone(&self.devices.borrow_and_update());
             let instances = Arc::clone(&self.instances.borrow_and_update());
             read = snapshot.read && instances.complete;
-            self.reservations.held = Arc::clone(&self.held.borrow());
+            reservations.held = Arc::clone(&self.held.borrow());
             let Plan { changes, problems } =
-                plan(&self.node, &snapshot, &instances, &self.reservations);
+                plan(&self.node, &snapshot, &instances, &reservations, collects);
             nameless = problems;
             if changes.is_empty() {
                 errors.clear();
                 break;
             }
             let whole;
-            (errors, whole) = self.apply(changes, shutdown).await;
+            (errors, whole) = self.apply(changes, &mut reservations.taken, shutdown).await;
             // What is left is planned anew: at the next turn, if devices are others now.
             read &= whole;
             // What is unavailable does not become available by asking again at once.
-            if !errors
-                .iter()
-                .any(|error| matches!(error, StoreError::Conflict { .. }))
-            {
+            if !errors.iter().any(StoreError::is_outdated) {
                 break;
             }
         }
@@ -125,13 +128,14 @@ impl ReconcileTask {
     async fn apply(
         &mut self,
         changes: Vec<Change>,
+        taken: &mut BTreeSet<InstanceKey>,
         shutdown: &CancellationToken,
     ) -> (Vec<StoreError>, bool) {
         let mut errors = Vec::new();
         let mut left = changes.into_iter();
         loop {
             let batch: Vec<Change> = left.by_ref().take(BATCH).collect();
-            errors.extend(self.apply_batch(batch).await);
+            errors.extend(self.apply_batch(batch, taken).await);
             if left.len() == 0 {
                 return (errors, true);
             }
@@ -141,37 +145,69 @@ impl ReconcileTask {
         }
     }
 
-    /// Makes some changes; returns what failed.
-    async fn apply_batch(&mut self, changes: Vec<Change>) -> Vec<StoreError> {
-        let kinds: Vec<(&'static str, bool)> = changes
+    /// Makes some changes; returns what failed. Names that another device has are added to `taken`.
+    async fn apply_batch(
+        &mut self,
+        changes: Vec<Change>,
+        taken: &mut BTreeSet<InstanceKey>,
+    ) -> Vec<StoreError> {
+        let kinds: Vec<(&'static str, Option<String>)> = changes
             .iter()
             .map(|change| match change {
-                Change::Create(instance) => ("create", !instance.spec.shared),
-                Change::Update { .. } => ("update", false),
-                Change::Delete { .. } => ("delete", false),
+                Change::Create(instance) => {
+                    let id = instance.device_id().map(str::to_owned);
+                    ("create", id.filter(|_| !instance.spec.shared))
+                }
+                Change::Update { .. } => ("update", None),
+                Change::Delete { .. } => ("delete", None),
             })
             .collect();
         let results = self.store.apply(changes).await;
-        let mut errors = Vec::new();
-        for (result, (kind, local_create)) in results.into_iter().zip(kinds) {
-            let label = match &result {
-                Ok(()) => "ok",
-                Err(StoreError::Conflict { .. }) => "conflict",
-                Err(StoreError::Unavailable { .. }) => "unavailable",
-            };
+        let (mut errors, mut left) = (Vec::new(), Vec::new());
+        for (result, (kind, local_device)) in results.into_iter().zip(kinds) {
+            let label = result.as_ref().err().map_or("ok", StoreError::label);
             self.metrics.wrote(kind, label);
-            let Err(error) = result else { continue };
-            if let StoreError::Conflict { key, found } = &error
-                && local_create
-                && let Some(found) = found
-                && !is_local_to(&self.node, found)
+            let error = match result {
+                Ok(written) => {
+                    left.extend(written.filter(|instance| instance.spec.nodes.is_empty()));
+                    continue;
+                }
+                Err(error) => error,
+            };
+            if let StoreError::AlreadyExists {
+                key,
+                found: Some(found),
+            } = &error
+                && let Some(device) = local_device
+                && !is_ours(&self.node, found, &device)
             {
-                // Another node's device has the name; ours takes a longer one. What is ours, after an answer that was lost, is waited for.
-                self.reservations.taken.insert(key.clone());
+                // Another device has the name; ours takes a longer one. What is ours, after an answer that was lost, is waited for.
+                taken.insert(key.clone());
             }
             errors.push(error);
         }
+        if !left.is_empty() {
+            self.remove(left).await;
+        }
         errors
+    }
+
+    /// Removes Instances that this node was the last to leave: the others have left at the same moment. A node that has joined since then
+    /// makes it fail, as it should.
+    async fn remove(&mut self, left: Vec<Arc<Instance>>) {
+        let delete = |instance: Arc<Instance>| Change::Delete {
+            key: instance.key(),
+            uid: instance.metadata.uid.clone(),
+            resource_version: instance.metadata.resource_version.clone(),
+        };
+        for result in self
+            .store
+            .apply(left.into_iter().map(delete).collect())
+            .await
+        {
+            let label = result.as_ref().err().map_or("ok", StoreError::label);
+            self.metrics.wrote("delete", label);
+        }
     }
 
     fn conclude(&mut self, read: bool, errors: &[StoreError], mut problems: Vec<Problem>) {
@@ -181,7 +217,15 @@ impl ReconcileTask {
         });
         if unwritten.is_some() {
             self.failures = self.failures.saturating_add(1);
-            self.retry = Some(Instant::now() + backoff::wait(self.failures));
+            let wanted = errors.iter().filter_map(|error| match error {
+                StoreError::Unavailable { retry_after, .. } => *retry_after,
+                // Nothing tells when somebody has changed the rules.
+                StoreError::Denied { .. } => Some(DENIED),
+                _ => None,
+            });
+            let wait = backoff::wait(self.failures);
+            let wait = wanted.max().map_or(wait, |wanted| wait.max(wanted));
+            self.retry = Some(Instant::now() + wait.min(timeouts::BACKOFF_LAST));
         } else {
             self.failures = 0;
             self.retry = None;
@@ -198,6 +242,11 @@ impl ReconcileTask {
             differs
         });
     }
+}
+
+/// Whether an Instance is of that local device of this node. Akri's agent wrote no id: the name says it.
+fn is_ours(node: &str, found: &Instance, device: &str) -> bool {
+    is_local_to(node, found) && found.device_id().is_none_or(|id| id == device)
 }
 
 #[cfg(test)]

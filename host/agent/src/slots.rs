@@ -31,6 +31,7 @@ mod refusals;
 mod release;
 pub mod report;
 mod submounts;
+mod writes;
 
 pub use queue::{AllocateQueue, SlotHandle};
 
@@ -40,11 +41,12 @@ use model::holds::Holds;
 use model::look::Look;
 use model::offers::Offerer;
 use model::view::Owners;
-use queue::Request;
+use queue::{QUEUE, Request};
 use records::Records;
 use refusals::{Refusals, Unwritable};
 use release::SOON;
 use report::SlotReport;
+use writes::Writes;
 
 /// How long the first offer waits at most for the kubelet's records.
 const FIRST_LOOK: Duration = Duration::from_secs(10);
@@ -96,13 +98,21 @@ pub struct SlotTask {
     next_look: Option<Instant>,
     /// Nothing is offered before it is known who holds what, or before this moment.
     ready: Option<Instant>,
+    writes: Writes,
+    /// Allocations of units of which something is being written.
+    waiting: Vec<Request>,
+    /// Whether anything has changed that decides which slots are given back or claimed for pods that have them.
+    is_due: bool,
     /// Claims whose allocation was answered with an error, until when: nobody can have them.
     void: BTreeMap<Place, Instant>,
     /// Names that are offered and not written down.
     unwritten: BTreeSet<String>,
     /// So many looks in a row told nothing.
     unanswered: u32,
+    /// Slots that the kubelet has and another node claims.
     problems: BTreeSet<Problem>,
+    /// Why such a slot could not be claimed.
+    adopt_problem: Option<Problem>,
     look_problems: Vec<Problem>,
     /// A kubelet runs without its socket.
     socket_missing: bool,
@@ -145,10 +155,14 @@ impl SlotTask {
             looking: JoinSet::new(),
             next_look: Some(Instant::now()),
             ready: Some(Instant::now() + FIRST_LOOK),
+            writes: Writes::default(),
+            waiting: Vec::new(),
+            is_due: true,
             void: BTreeMap::new(),
             unwritten: BTreeSet::new(),
             unanswered: 0,
             problems: BTreeSet::new(),
+            adopt_problem: None,
             look_problems: Vec::new(),
             socket_missing: false,
             unwritable: None,
@@ -163,12 +177,22 @@ impl SlotTask {
         self.refresh();
         loop {
             tokio::select! {
-                () = shutdown.cancelled() => return Ok(()),
+                () = shutdown.cancelled() => return self.finish().await,
                 changed = self.instances.changed() => changed.map_err(|_| Ended("Instances"))?,
                 changed = self.devices.changed() => changed.map_err(|_| Ended("devices"))?,
                 Some(first) = self.requests.recv() => {
-                    self.allocate(first).await;
+                    let mut waiting = vec![first];
+                    while waiting.len() < QUEUE
+                        && let Ok(next) = self.requests.try_recv()
+                    {
+                        waiting.push(next);
+                    }
+                    self.allocate(waiting).await;
                     // The answer's own task would wait on this thread until the lists are computed.
+                    tokio::task::yield_now().await;
+                }
+                Some(done) = self.writes.next() => {
+                    self.written(done).await?;
                     tokio::task::yield_now().await;
                 }
                 Some(look) = self.looking.join_next() => {
@@ -186,13 +210,15 @@ impl SlotTask {
                 () = until(self.next_look), if self.looking.is_empty() => self.look(),
                 () = until(self.ready) => self.ready = None,
                 () = until(self.unwritable.as_ref().map(|unwritable| unwritable.next)) => {
-                    self.try_to_write().await;
+                    self.try_to_write();
                 }
                 () = until(self.refusals.next()) => {}
             }
             self.refresh();
-            self.take_back_void().await;
-            self.adopt().await;
+            if std::mem::take(&mut self.is_due) {
+                self.take_back_void();
+                self.adopt();
+            }
             self.publish().await;
         }
     }
@@ -213,6 +239,7 @@ impl SlotTask {
         if !same {
             self.holds.update(&self.node, &self.owners, &instances);
         }
+        self.is_due |= !(same && same_owners);
         self.met = (instances, devices);
     }
 }

@@ -15,6 +15,9 @@ pub const SHARED_LABEL: &str = "leafhost.dev/shared";
 /// The label that names the Configuration of a shared Instance.
 pub const CONFIGURATION_LABEL: &str = "leafhost.dev/configuration";
 
+/// The annotation that names the generation of the Configuration from which the common fields were written.
+pub const GENERATION_ANNOTATION: &str = "leafhost.dev/generation";
+
 /// The whole object.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -187,6 +190,12 @@ impl Instance {
             .filter(|id| !id.is_empty())
     }
 
+    /// The generation of the Configuration from which the common fields were written, where that is known.
+    pub fn generation(&self) -> Option<i64> {
+        let text = self.metadata.annotations.get(GENERATION_ANNOTATION)?;
+        text.parse().ok()
+    }
+
     /// The hash at the end of the name.
     pub fn hash(&self) -> Option<&str> {
         self.metadata
@@ -218,8 +227,12 @@ pub type HeldSlots = BTreeMap<InstanceKey, BTreeMap<String, DeviceUsage>>;
 /// that what others wrote meanwhile stays.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Edit {
-    /// Replaces what the creator writes: slots and properties.
+    /// Replaces what the creator writes: slots and properties. A compare-and-swap of the generation.
     Common {
+        /// The generation that must be there.
+        replaces: Option<i64>,
+        /// The generation of the Configuration that says so.
+        generation: Option<i64>,
         /// `spec.capacity`.
         capacity: u32,
         /// `spec.brokerProperties`.
@@ -227,6 +240,10 @@ pub enum Edit {
         /// `spec.leafhost`.
         leafhost: Leafhost,
     },
+    /// Sets labels.
+    Labels(BTreeMap<String, String>),
+    /// Replaces the owner: the Configuration was deleted and created again.
+    Owner(OwnerReference),
     /// Adds a node to `spec.nodes` if it is not there.
     AddNode(String),
     /// Removes a node from `spec.nodes` and its entry from the status.
@@ -249,14 +266,23 @@ pub enum Edit {
     },
 }
 
-/// Somebody else has the slot.
+/// The object is not as an edit assumes.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("slot {id} is {}", shown(found))]
-pub struct SlotTaken {
-    /// The slot.
-    pub id: String,
-    /// The value that was found.
-    pub found: String,
+pub enum Outdated {
+    /// Somebody else has the slot.
+    #[error("slot {id} is {}", shown(found))]
+    Slot {
+        /// The slot.
+        id: String,
+        /// The value that was found.
+        found: String,
+    },
+    /// The common fields are of another generation.
+    #[error("the common fields are of generation {found:?}")]
+    Generation {
+        /// The generation that was found.
+        found: Option<i64>,
+    },
 }
 
 fn shown(usage: &str) -> String {
@@ -268,19 +294,39 @@ fn shown(usage: &str) -> String {
 
 impl Edit {
     /// Makes the change. One that fails has changed nothing.
-    pub fn apply(&self, instance: &mut Instance) -> Result<(), SlotTaken> {
+    pub fn apply(&self, instance: &mut Instance) -> Result<(), Outdated> {
         match self {
             Self::Common {
+                replaces,
+                generation,
                 capacity,
                 broker_properties,
                 leafhost,
             } => {
+                let found = instance.generation();
+                if found != *replaces {
+                    return Err(Outdated::Generation { found });
+                }
+                if let Some(generation) = generation {
+                    let annotations = &mut instance.metadata.annotations;
+                    annotations.insert(GENERATION_ANNOTATION.to_owned(), generation.to_string());
+                }
                 instance.spec.capacity = *capacity;
                 instance
                     .spec
                     .broker_properties
                     .clone_from(broker_properties);
                 instance.spec.leafhost = Some(leafhost.clone());
+            }
+            Self::Labels(labels) => {
+                let labels = labels.iter();
+                let labels = labels.map(|(name, value)| (name.clone(), value.clone()));
+                instance.metadata.labels.extend(labels);
+            }
+            Self::Owner(owner) => {
+                let owners = &mut instance.metadata.owner_references;
+                owners.retain(|other| other.kind != owner.kind);
+                owners.push(owner.clone());
             }
             Self::AddNode(node) => {
                 if !instance.spec.nodes.contains(node) {
@@ -301,7 +347,7 @@ impl Edit {
                     .get(id)
                     .map_or("", String::as_str);
                 if found != held.to_string() {
-                    return Err(SlotTaken {
+                    return Err(Outdated::Slot {
                         id: id.clone(),
                         found: found.to_owned(),
                     });
@@ -318,6 +364,33 @@ impl Edit {
             }
         }
         Ok(())
+    }
+}
+
+impl Edit {
+    /// Whether the object is as the edit wants it.
+    pub fn is_made(&self, instance: &Instance) -> bool {
+        let mut again = instance.clone();
+        match self {
+            Self::Slot { id, new, .. } => {
+                let usage = instance.spec.device_usage.get(id);
+                usage.map_or("", String::as_str) == new.to_string()
+            }
+            Self::Common {
+                generation,
+                capacity,
+                broker_properties,
+                leafhost,
+                ..
+            } => {
+                let spec = &instance.spec;
+                (generation.is_none() || instance.generation() == *generation)
+                    && spec.capacity == *capacity
+                    && spec.broker_properties == *broker_properties
+                    && spec.leafhost.as_ref() == Some(leafhost)
+            }
+            _ => self.apply(&mut again).is_ok() && again == *instance,
+        }
     }
 }
 

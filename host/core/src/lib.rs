@@ -11,6 +11,7 @@ pub mod fault;
 pub mod grants_file;
 pub mod handler;
 pub mod instance;
+pub mod instance_view;
 pub mod left_out;
 pub mod mounts;
 pub mod names;

@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use tokio::sync::watch;
@@ -215,8 +216,10 @@ pub trait Handler: Send + Sync + Debug {
 /// All Instances that concern this node.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct InstanceSet {
-    /// Whether the store has been read once. Until then an absent Instance says nothing.
+    /// Whether the store has been read. Until then an absent Instance says nothing, and none is written.
     pub complete: bool,
+    /// Whether the Instances are those that an earlier agent last knew, of a store that has not been read yet.
+    pub remembered: bool,
     /// By namespace and name.
     pub instances: BTreeMap<InstanceKey, Arc<Instance>>,
 }
@@ -226,8 +229,14 @@ impl InstanceSet {
     pub fn read(instances: BTreeMap<InstanceKey, Arc<Instance>>) -> Self {
         Self {
             complete: true,
+            remembered: false,
             instances,
         }
+    }
+
+    /// Whether anything is known: pods that run are served by it.
+    pub fn is_known(&self) -> bool {
+        self.complete || self.remembered
     }
 }
 
@@ -251,6 +260,8 @@ pub enum Change {
         key: InstanceKey,
         /// The object meant; another under the same name is left alone.
         uid: String,
+        /// The version that was looked at: another node may have entered itself since.
+        resource_version: String,
     },
 }
 
@@ -264,16 +275,44 @@ impl Change {
     }
 }
 
-/// Why a write did not happen.
+/// Why a write did not happen, or may not have.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
+    /// Another Instance has the name.
+    #[error("Instance {key} is there already")]
+    AlreadyExists {
+        /// Which.
+        key: InstanceKey,
+        /// The Instance that has the name, where the store could read it.
+        found: Option<Arc<Instance>>,
+    },
     /// The object is not as the change assumes; look again.
     #[error("Instance {key} was changed meanwhile")]
     Conflict {
         /// Which.
         key: InstanceKey,
-        /// The Instance that has the name, where the store knows it.
-        found: Option<Arc<Instance>>,
+    },
+    /// The object meant is not there any more.
+    #[error("Instance {key} was deleted meanwhile")]
+    Gone {
+        /// Which.
+        key: InstanceKey,
+    },
+    /// The store refuses the change, and does so until somebody changes its rules; the text says what and the remedy.
+    #[error("cannot write Instance {key}: {message}")]
+    Denied {
+        /// Which.
+        key: InstanceKey,
+        /// What and the remedy.
+        message: String,
+    },
+    /// No answer came: the change may have been made.
+    #[error("cannot tell whether Instance {key} was written: {message}")]
+    Unknown {
+        /// Which.
+        key: InstanceKey,
+        /// What happened.
+        message: String,
     },
     /// The store cannot be written; the text says what and the remedy.
     #[error("cannot write Instance {key}: {message}")]
@@ -282,19 +321,63 @@ pub enum StoreError {
         key: InstanceKey,
         /// What and the remedy.
         message: String,
+        /// When the store wants to be asked again, where it says so.
+        retry_after: Option<Duration>,
         /// Cause.
         #[source]
         source: Option<Box<dyn std::error::Error + Send + Sync>>,
     },
 }
 
+impl StoreError {
+    /// The word for it in metrics.
+    pub fn label(&self) -> &'static str {
+        match self {
+            Self::AlreadyExists { .. } => "exists",
+            Self::Conflict { .. } => "conflict",
+            Self::Gone { .. } => "gone",
+            Self::Denied { .. } => "denied",
+            Self::Unknown { .. } => "unknown",
+            Self::Unavailable { .. } => "unavailable",
+        }
+    }
+
+    /// Whether the store has seen an object other than the one the change assumes: a look at what it shows now may help at once.
+    pub fn is_outdated(&self) -> bool {
+        matches!(
+            self,
+            Self::AlreadyExists { .. } | Self::Conflict { .. } | Self::Gone { .. }
+        )
+    }
+
+    /// The Instance that was to be written.
+    pub fn key(&self) -> &InstanceKey {
+        match self {
+            Self::AlreadyExists { key, .. }
+            | Self::Conflict { key }
+            | Self::Gone { key }
+            | Self::Denied { key, .. }
+            | Self::Unknown { key, .. }
+            | Self::Unavailable { key, .. } => key,
+        }
+    }
+}
+
+/// What came of a change: the object as it was written, nothing for a deletion.
+pub type Written = Result<Option<Arc<Instance>>, StoreError>;
+
 /// Where Instances are kept.
 #[async_trait]
 pub trait InstanceStore: Send + Sync {
-    /// The Instances as they are now. A change that succeeded is in here before `apply` returns.
+    /// The Instances as they are known now. A change that succeeded is in here before `apply` returns, and what others
+    /// changed since then comes later; nothing older follows what is newer.
     fn instances(&self) -> watch::Receiver<Arc<InstanceSet>>;
-    /// Makes the changes, each for itself, durable when it returns; one result a change, in order.
-    async fn apply(&self, changes: Vec<Change>) -> Vec<Result<(), StoreError>>;
+    /// Makes the changes, each for itself, durable when it returns; one result a change, in order. It ends in bounded time.
+    async fn apply(&self, changes: Vec<Change>) -> Vec<Written>;
+    /// Whether the store itself removes the Instances of a Configuration that was deleted.
+    fn collects_garbage(&self) -> bool {
+        false
+    }
 }
 
 /// Why something was not written down.

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use leafhost_core::ports::{Change, InstanceSet, InstanceStore, SourceProblem, StoreError};
+use leafhost_core::ports::{Change, InstanceSet, InstanceStore, SourceProblem, Written};
 use tokio::sync::{Mutex, watch};
 
 use crate::blocking::blocking;
@@ -25,8 +25,6 @@ pub struct Error {
     #[source]
     source: std::io::Error,
 }
-
-type Results = Vec<Result<(), StoreError>>;
 
 /// What writes, one batch after the other.
 struct Writer {
@@ -79,7 +77,7 @@ impl InstanceStore for FileInstances {
         self.set.clone()
     }
 
-    async fn apply(&self, changes: Vec<Change>) -> Results {
+    async fn apply(&self, changes: Vec<Change>) -> Vec<Written> {
         let mut writer = Arc::clone(&self.writer).lock_owned().await;
         // This runs to its end even if nobody waits for it any more.
         blocking(move || writer.apply(changes)).await
@@ -87,7 +85,7 @@ impl InstanceStore for FileInstances {
 }
 
 impl Writer {
-    fn apply(&mut self, changes: Vec<Change>) -> Results {
+    fn apply(&mut self, changes: Vec<Change>) -> Vec<Written> {
         let current = Arc::clone(&self.set.borrow());
         let mut batch = Batch::new(&current, self.version);
         let outcomes: Vec<_> = changes

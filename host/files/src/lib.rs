@@ -26,5 +26,5 @@ pub use handlers::FileHandlers;
 pub use instances::FileInstances;
 pub use ledger::FileLedger;
 pub use loader_store::FileLoaderStore;
-pub use standalone::{Places, Standalone};
+pub use standalone::{NodeState, Places, Standalone};
 pub use state::StateDir;

@@ -42,21 +42,60 @@ pub struct Places {
     pub handlers: Vec<PathBuf>,
 }
 
+/// What an agent keeps on its node in either mode. Dropping it releases the state folder, so that it must outlive whoever uses its parts.
+pub struct NodeState {
+    /// The accepted versions of handlers, and what is being loaded.
+    pub accepted: Arc<FileLoaderStore>,
+    /// The names of resources that were ever offered.
+    pub ledger: Arc<FileLedger>,
+    // Last: let go when nobody writes there any more.
+    dir: StateDir,
+}
+
+impl NodeState {
+    /// Opens the state folder for the node of that name.
+    pub async fn open(state_dir: PathBuf, node_name: &str) -> Result<Self, Error> {
+        let node_name = node_name.to_owned();
+        let dir = blocking(move || StateDir::open(state_dir, &node_name)).await?;
+        let failed = |path: PathBuf| move |source| Error::Accepted { path, source };
+        let path = dir.path().to_owned();
+        let ledger = FileLedger::open(path.clone())
+            .await
+            .map_err(failed(path.clone()))?;
+        let kept = path.join("accepted/handlers");
+        let accepted = FileLoaderStore::open(kept.clone(), path)
+            .await
+            .map_err(failed(kept))?;
+        Ok(Self {
+            accepted: Arc::new(accepted),
+            ledger: Arc::new(ledger),
+            dir,
+        })
+    }
+
+    /// The folder.
+    pub fn path(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// What was found wrong when it was opened.
+    pub fn problem(&self) -> Option<&SourceProblem> {
+        self.dir.problem()
+    }
+}
+
 /// An open home. Dropping it releases the state folder, so that it must outlive whoever uses its parts; dropping those ends their tasks.
 pub struct Standalone {
     /// The Configurations.
     pub configurations: Arc<FileConfigurations>,
     /// The handlers.
     pub handlers: Arc<FileHandlers>,
-    /// The accepted versions of handlers, and what is being loaded.
-    pub accepted: Arc<FileLoaderStore>,
     /// The Instances.
     pub instances: Arc<FileInstances>,
-    /// The names of resources that were ever offered.
-    pub ledger: Arc<FileLedger>,
     problems: Vec<SourceProblem>,
     // Last: let go when nobody writes there any more.
-    state: StateDir,
+    /// What the agent keeps.
+    pub state: NodeState,
 }
 
 impl Standalone {
@@ -67,34 +106,21 @@ impl Standalone {
             state_dir,
             handlers,
         } = places;
-        let node_name = node_name.to_owned();
-        let state = blocking(move || StateDir::open(state_dir, &node_name)).await?;
-        let accepted = |name: &str| state.path().join("accepted").join(name);
-        let failed = |path: PathBuf| move |source| Error::Accepted { path, source };
+        let state = NodeState::open(state_dir, node_name).await?;
         let instances = FileInstances::open(state.path().join("instances")).await?;
-        let ledger = state.path().to_owned();
-        let ledger = FileLedger::open(ledger.clone())
-            .await
-            .map_err(failed(ledger))?;
-        let kept = accepted("configurations");
+        let kept = state.path().join("accepted/configurations");
         let configurations = FileConfigurations::open(folder.clone(), kept.clone())
             .await
-            .map_err(failed(kept))?;
+            .map_err(|source| Error::Accepted { path: kept, source })?;
         let mut folders = vec![folder.join("handlers")];
         folders.extend(handlers);
-        let kept = accepted("handlers");
-        let accepted = FileLoaderStore::open(kept.clone(), state.path().to_owned())
-            .await
-            .map_err(failed(kept))?;
         let problems = instances.problems().iter().chain(configurations.problems());
         let problems = problems.chain(state.problem());
         Ok(Self {
             problems: problems.cloned().collect(),
             configurations: Arc::new(configurations),
             handlers: Arc::new(FileHandlers::open(folders)),
-            accepted: Arc::new(accepted),
             instances: Arc::new(instances),
-            ledger: Arc::new(ledger),
             state,
         })
     }

@@ -42,7 +42,7 @@ fn home(views: Vec<(ConfiguredDiscovery, Vec<Device>)>) -> (DeviceSnapshot, Inst
         snapshot.configurations.insert(key, Arc::new(view));
     }
     let mut set = InstanceSet::read(BTreeMap::new());
-    for change in plan(NODE, &snapshot, &set, &Reservations::default()).changes {
+    for change in plan(NODE, &snapshot, &set, &Reservations::default(), false).changes {
         if let Change::Create(instance) = change {
             set.instances.insert(instance.key(), Arc::new(*instance));
         }

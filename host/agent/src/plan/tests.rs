@@ -37,6 +37,8 @@ fn view(
     }
 }
 
+mod cluster;
+
 fn snapshot(views: impl IntoIterator<Item = ConfigurationDevices>) -> DeviceSnapshot {
     DeviceSnapshot {
         read: true,
@@ -74,7 +76,7 @@ fn apply(set: &mut InstanceSet, changes: Vec<Change>) {
 }
 
 fn planned(snapshot: &DeviceSnapshot, set: &InstanceSet) -> Vec<Change> {
-    plan(NODE, snapshot, set, &Reservations::default()).changes
+    plan(NODE, snapshot, set, &Reservations::default(), false).changes
 }
 
 /// What the store has after the plan for `snapshot`; a second plan finds nothing to do.
@@ -84,6 +86,12 @@ fn settled(snapshot: &DeviceSnapshot) -> InstanceSet {
     apply(&mut set, changes);
     assert_eq!(planned(snapshot, &set), []);
     set
+}
+
+fn on_nodes(set: &mut InstanceSet, nodes: &[&str]) {
+    for instance in set.instances.values_mut() {
+        Arc::make_mut(instance).spec.nodes = nodes.iter().map(|&node| node.to_owned()).collect();
+    }
 }
 
 fn names(set: &InstanceSet) -> Vec<&str> {
@@ -99,6 +107,8 @@ fn only(set: &InstanceSet) -> &Instance {
 fn shown(changes: &[Change]) -> Vec<String> {
     let edit = |edit: &Edit| match edit {
         Edit::Common { .. } => "common".to_owned(),
+        Edit::Labels(_) => "labels".to_owned(),
+        Edit::Owner(owner) => format!("owner {}", owner.uid),
         Edit::AddNode(node) => format!("+{node}"),
         Edit::RemoveNode(node) => format!("-{node}"),
         Edit::Status { node, .. } => format!("status of {node}"),
@@ -292,54 +302,6 @@ fn nothing_known_is_not_written() {
     assert_eq!(planned(&snapshot([unseen]), &set), []);
 }
 
-fn on_nodes(set: &mut InstanceSet, nodes: &[&str]) {
-    for instance in set.instances.values_mut() {
-        Arc::make_mut(instance).spec.nodes = nodes.iter().map(|&node| node.to_owned()).collect();
-    }
-}
-
-#[test]
-fn a_shared_instance_is_left_by_one_node_and_deleted_by_the_last() {
-    for (nodes, expected) in [
-        (&["node-b", NODE][..], Some("update cams-8120fe: -node-a")),
-        (&[NODE], Some("delete cams-8120fe")),
-        (&["node-b"], None),
-    ] {
-        let mut set = settled(&cams([shared("foo0")]));
-        on_nodes(&mut set, nodes);
-        for gone in [cams([]), snapshot([])] {
-            assert_eq!(
-                shown(&planned(&gone, &set)),
-                expected.into_iter().collect::<Vec<_>>(),
-                "{nodes:?}"
-            );
-        }
-    }
-}
-
-#[test]
-fn a_node_that_sees_another_nodes_instance_joins_it() {
-    let mut set = settled(&cams([shared("foo0")]));
-    on_nodes(&mut set, &["node-b"]);
-    Arc::make_mut(set.instances.values_mut().next().unwrap())
-        .status
-        .nodes
-        .clear();
-    let mut device = shared("foo0");
-    device.properties.insert("SEEN_FROM".into(), NODE.into());
-    let changes = planned(&cams([device.clone()]), &set);
-    assert_eq!(
-        shown(&changes),
-        ["update cams-8120fe: +node-a, status of node-a"]
-    );
-    apply(&mut set, changes);
-    assert_eq!(
-        planned(&cams([device]), &set),
-        [],
-        "its own view of the properties is no difference"
-    );
-}
-
 #[test]
 fn a_foreign_instance_causes_nothing() {
     let mut set = settled(&cams([local("foo0"), local("foo1")]));
@@ -481,6 +443,7 @@ fn a_name_that_another_node_has_is_evaded() {
             taken: BTreeSet::from([taken]),
             ..Reservations::default()
         },
+        false,
     )
     .changes;
     assert_eq!(
@@ -506,6 +469,7 @@ fn a_device_for_which_no_name_is_left_is_told() {
         &snapshot,
         &InstanceSet::read(BTreeMap::new()),
         &reservations,
+        false,
     );
     assert_eq!(changes.len(), 1);
     let expected = Problem::NoFreeName {
@@ -583,6 +547,7 @@ fn held_slots_of_an_instance_are_not_those_of_its_namesake() {
         &both,
         &InstanceSet::read(BTreeMap::new()),
         &reservations,
+        false,
     )
     .changes;
     let usage: Vec<_> = changes

@@ -4,12 +4,15 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use leafhost_core::device::Device;
+use rand::rngs::SmallRng;
+use rand::seq::IteratorRandom as _;
+use rand::{RngExt as _, SeedableRng as _};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::*;
 use crate::devices::DeviceView;
 use crate::discovery::ConfigurationDevices;
-use crate::fakes::{Store, configured, idle, key, wait_for};
+use crate::fakes::{Store, Trouble, configured, idle, key, wait_for};
 use crate::presence::Absent;
 
 struct Bench {
@@ -21,13 +24,15 @@ struct Bench {
 }
 
 fn start() -> Bench {
+    start_on("node-a", Arc::new(Store::default()))
+}
+
+fn start_on(node: &str, store: Arc<Store>) -> Bench {
     let (devices, seen) = watch::channel(Arc::default());
-    let store = Arc::new(Store::default());
     let metrics = Arc::new(Metrics::default());
     let port: Arc<dyn InstanceStore> = Arc::<Store>::clone(&store);
     let held = watch::channel(Arc::default()).1;
-    let (task, report) =
-        ReconcileTask::new("node-a".into(), port, seen, held, Arc::clone(&metrics));
+    let (task, report) = ReconcileTask::new(node.into(), port, seen, held, Arc::clone(&metrics));
     let task = tokio::spawn(task.run(CancellationToken::new()));
     Bench {
         devices,
@@ -117,6 +122,7 @@ async fn an_instance_somebody_deleted_is_made_again() {
     let delete = Change::Delete {
         key: instance.key(),
         uid: instance.metadata.uid.clone(),
+        resource_version: instance.metadata.resource_version.clone(),
     };
     bench.store.apply(vec![delete]).await;
     bench.instances(&["cams-8120fe"]).await;
@@ -234,7 +240,7 @@ async fn a_stop_waits_for_no_more_than_a_piece() {
 async fn a_create_whose_answer_was_lost_makes_no_second_instance() {
     let bench = start();
     *bench.store.unknown.lock().unwrap() = 1;
-    *bench.store.unshown.lock().unwrap() = Some(InstanceSet::read(BTreeMap::new()));
+    *bench.store.is_hidden.lock().unwrap() = true;
     bench.devices.send_replace(snapshot(&["foo0"], false));
     tokio::time::sleep(Duration::from_mins(1)).await;
     bench.store.show();
@@ -242,4 +248,100 @@ async fn a_create_whose_answer_was_lost_makes_no_second_instance() {
     let name = bench.store.names().remove(0);
     assert_eq!(bench.store.take_writes(), [format!("create {name}")]);
     assert!(bench.report.borrow().done_once);
+}
+
+/// Two nodes see shared devices come and go, on a store that loses answers, is busy and is slow.
+#[tokio::test(start_paused = true)]
+async fn whatever_the_store_does_each_device_ends_with_one_instance_that_names_the_nodes_that_see_it()
+ {
+    const IDS: [&str; 5] = ["foo0", "foo1", "foo2", "foo3", "foo4"];
+    for seed in 0..100 {
+        let mut random = SmallRng::seed_from_u64(seed);
+        let store = Arc::new(Store::seeded(seed));
+        let nodes = ["node-a", "node-b"];
+        let benches = nodes.map(|node| start_on(node, Arc::clone(&store)));
+        let mut seen = [Vec::new(), Vec::new()];
+        for _ in 0..30 {
+            *store.trouble.lock().unwrap() = Trouble {
+                lost: random.random_range(0..30),
+                busy: random.random_range(0..30),
+                slow: random.random_range(0..50),
+            };
+            let which = random.random_range(0..2);
+            let count = random.random_range(0..=IDS.len());
+            seen[which] = IDS.into_iter().sample(&mut random, count);
+            benches[which].see(&seen[which]);
+            let wait = random.random_range(0..20_000);
+            tokio::time::sleep(Duration::from_millis(wait)).await;
+        }
+        *store.trouble.lock().unwrap() = Trouble::default();
+        tokio::time::sleep(Duration::from_mins(20)).await;
+        let mut wanted: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+        for (node, ids) in nodes.into_iter().zip(&seen) {
+            for id in ids {
+                wanted.entry(id).or_default().insert(node);
+            }
+        }
+        let mut server = store.server();
+        // Where the answer to the last one that left was lost, nobody knows that it was the last.
+        server.retain(|_, instance| !instance.spec.nodes.is_empty());
+        let found: BTreeMap<&str, BTreeSet<&str>> = server
+            .values()
+            .map(|instance| {
+                let nodes = instance.spec.nodes.iter().map(String::as_str).collect();
+                (instance.device_id().unwrap(), nodes)
+            })
+            .collect();
+        assert_eq!(found, wanted, "seed {seed}");
+        assert_eq!(server.len(), wanted.len(), "seed {seed}");
+        store.take_writes();
+        tokio::time::sleep(Duration::from_mins(20)).await;
+        assert_eq!(
+            store.take_writes(),
+            [""; 0],
+            "seed {seed}: nothing has changed"
+        );
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_instance_that_all_nodes_leave_at_once_is_removed_by_the_last() {
+    let store = Arc::new(Store::default());
+    let benches = ["node-a", "node-b"].map(|node| start_on(node, Arc::clone(&store)));
+    for bench in &benches {
+        bench.see(&["foo0"]);
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    let all = store.server();
+    assert_eq!(
+        all.values().next().unwrap().spec.nodes,
+        ["node-a", "node-b"]
+    );
+    *store.slow.lock().unwrap() = Duration::from_millis(10);
+    for bench in &benches {
+        bench.see(&[]);
+    }
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert!(store.server().is_empty());
+    let removed = store.take_writes();
+    assert_eq!(removed.last().unwrap(), "delete cams-8120fe");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_joins_while_another_leaves_does_not_lose_the_instance() {
+    let store = Arc::new(Store::default());
+    let (a, b) = (
+        start_on("node-a", Arc::clone(&store)),
+        start_on("node-b", Arc::clone(&store)),
+    );
+    a.see(&["foo0"]);
+    a.instances(&["cams-8120fe"]).await;
+    // Both write at once: the deletion names the version before the other has joined.
+    *store.slow.lock().unwrap() = Duration::from_millis(10);
+    b.see(&["foo0"]);
+    a.see(&[]);
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    let server = store.server();
+    let instance = server.values().next().unwrap();
+    assert_eq!(instance.spec.nodes, ["node-b"]);
 }

@@ -14,22 +14,17 @@ use super::model::claim::{self, Chosen};
 use super::model::context::SlotContext;
 use super::model::hold::{Hold, Holder, Place, Reason};
 use super::model::unit::{Unit, resource_name};
-use super::queue::{QUEUE, Request};
+use super::queue::Request;
 use super::release::SOON;
 use super::submounts;
+use super::writes::Purpose;
 
 /// Time limit for a request to PodResources while an allocation waits.
 const ASK: Duration = Duration::from_secs(2);
 
 impl SlotTask {
-    /// Decides all allocations that wait.
-    pub(super) async fn allocate(&mut self, first: Request) {
-        let mut waiting = vec![first];
-        while waiting.len() < QUEUE
-            && let Ok(next) = self.requests.try_recv()
-        {
-            waiting.push(next);
-        }
+    /// Decides these allocations, but for those of units of which something is being written: they wait for it.
+    pub(super) async fn allocate(&mut self, mut waiting: Vec<Request>) {
         while !waiting.is_empty() {
             // Two that ask for the same id are decided one after the other.
             let mut units = BTreeSet::new();
@@ -42,15 +37,28 @@ impl SlotTask {
                 is_apart
             });
             waiting = rest;
-            self.decide(batch).await;
+            let batch = self.hold_back(batch);
+            if !batch.is_empty() {
+                self.decide(batch).await;
+            }
         }
     }
 
-    /// Decides allocations of which no two ask for the same, with one write.
+    /// Sets those aside of whose units something is being written; returns the others.
+    fn hold_back(&mut self, batch: Vec<Request>) -> Vec<Request> {
+        let is_busy = |request: &Request| request.units().any(|unit| self.writes.has_unit(&unit));
+        let (busy, free): (Vec<_>, Vec<_>) = batch.into_iter().partition(is_busy);
+        self.waiting.extend(busy);
+        free
+    }
+
+    /// Decides allocations of which no two ask for the same.
     async fn decide(&mut self, batch: Vec<Request>) {
         self.refresh();
         let mut checked = self.check_holders(&batch).await;
-        self.free_doubles(&batch, &checked).await;
+        // What was just found free is being released.
+        let batch = self.hold_back(batch);
+        let batch = self.free_doubles(batch, &checked);
         self.refresh();
         let instances = Arc::clone(&self.instances.borrow());
         let devices = Arc::clone(&self.devices.borrow());
@@ -62,7 +70,7 @@ impl SlotTask {
             holds: &self.holds,
             kubelet: self.records.kubelet_run(),
         };
-        let mut reserved = BTreeSet::new();
+        let mut reserved = self.writes.slots();
         let mut decided: Vec<(Request, Result<Vec<Chosen>, Refusal>)> = Vec::new();
         for request in batch {
             let held = request.units().find_map(|unit| checked.remove(&unit));
@@ -78,45 +86,37 @@ impl SlotTask {
             };
             decided.push((request, chosen));
         }
-        let mut changes = Vec::new();
-        let mut counts = Vec::new();
-        let mut redeemed = BTreeSet::new();
-        for (_, chosen) in &decided {
-            let chosen = chosen.as_deref().unwrap_or_default();
-            let own = claim::claims(chosen);
-            counts.push(own.len());
-            changes.extend(own);
-            for one in chosen {
-                // From here on it is this allocation's.
-                if self.void.remove(&one.place()).is_some() {
-                    redeemed.insert(one.place());
-                }
-                if one.claim.is_some() {
-                    // Of an Instance that is gone; nobody was seen to have it.
-                    self.holds.released(&one.unit);
-                }
+        for (request, chosen) in decided {
+            match chosen {
+                Err(refusal) => self.refuse(request, refusal),
+                Ok(chosen) => self.claim(request, chosen).await,
             }
         }
-        let results = if changes.is_empty() {
-            Vec::new()
+    }
+
+    /// Begins to write the claims of an allocation, or grants it at once if there are none.
+    async fn claim(&mut self, request: Request, chosen: Vec<Chosen>) {
+        let mut redeemed = BTreeSet::new();
+        for one in &chosen {
+            // From here on it is this allocation's.
+            if self.void.remove(&one.place()).is_some() {
+                redeemed.insert(one.place());
+            }
+            if one.claim.is_some() {
+                // Of an Instance that is gone; nobody was seen to have it.
+                self.holds.released(&one.unit);
+            }
+        }
+        let changes = claim::claims(&chosen);
+        if changes.is_empty() {
+            self.grant(request, chosen, &redeemed).await;
         } else {
-            self.store.apply(changes).await
-        };
-        self.learn(&results);
-        let mut results = results.into_iter();
-        for ((request, chosen), count) in decided.into_iter().zip(counts) {
-            let written: Vec<_> = results.by_ref().take(count).collect();
-            let result = match chosen {
-                Err(refusal) => Err(refusal),
-                Ok(chosen) => match written.into_iter().find_map(Result::err) {
-                    Some(error) => {
-                        self.take_back(&chosen, &redeemed).await;
-                        Err(refused(&error))
-                    }
-                    None => Ok(chosen),
-                },
+            let purpose = Purpose::Claim {
+                request,
+                chosen,
+                redeemed,
             };
-            self.answer(request, result, &redeemed).await;
+            self.write(purpose, changes);
         }
     }
 
@@ -144,8 +144,7 @@ impl SlotTask {
                 .ok();
             if let Some(look) = &look {
                 let back = self.holds.see(look, self.config.grace);
-                self.release(back).await;
-                self.refresh();
+                self.release(back, Vec::new());
             }
         }
         let listed = timeout(ASK, self.records.listed()).await.ok().flatten();
@@ -187,16 +186,22 @@ impl SlotTask {
     }
 
     /// Ids of one request behind which are slots of one Instance: the pods that had them have ended. All but one are given
-    /// back, so that the container gets different Instances.
-    async fn free_doubles(&mut self, batch: &[Request], refused: &BTreeMap<Unit, Refusal>) {
-        let mut back = Vec::new();
-        for request in batch {
+    /// back, so that the container gets different Instances; the request waits for that, once. Returns the requests that need not wait.
+    fn free_doubles(
+        &mut self,
+        batch: Vec<Request>,
+        refused: &BTreeMap<Unit, Refusal>,
+    ) -> Vec<Request> {
+        let mut ready = Vec::new();
+        for mut request in batch {
             let name = resource_name(&request.resource).unwrap_or_default();
             if request.ids.len() < 2
+                || request.has_waited
                 || !self.owners.configurations.contains_key(name)
                 || request.is_late()
                 || request.units().any(|unit| refused.contains_key(&unit))
             {
+                ready.push(request);
                 continue;
             }
             let mut held: Vec<(Unit, &Hold)> = request
@@ -205,13 +210,20 @@ impl SlotTask {
                 .collect();
             held.sort_by_key(|(_, hold)| std::cmp::Reverse(hold.allocated));
             let mut instances = BTreeSet::new();
+            let mut back = Vec::new();
             for (unit, hold) in held {
                 if !instances.insert(&hold.instance) {
                     back.push((unit, Reason::GivenBack));
                 }
             }
+            if back.is_empty() {
+                ready.push(request);
+            } else {
+                request.has_waited = true;
+                ready.extend(self.release(back, vec![request]));
+            }
         }
-        self.release(back).await;
+        ready
     }
 
     fn uids<'a>(&self, units: impl Iterator<Item = &'a Unit>) -> BTreeSet<String> {
@@ -219,79 +231,64 @@ impl SlotTask {
         holders.flat_map(|hold| hold.holder.uids()).collect()
     }
 
-    async fn answer(
+    /// Answers an allocation whose claims are written.
+    pub(super) async fn grant(
         &mut self,
         request: Request,
-        result: Result<Vec<Chosen>, Refusal>,
+        chosen: Vec<Chosen>,
         redeemed: &BTreeSet<Place>,
     ) {
-        let took = request.asked.elapsed();
-        let result = match result {
-            Ok(chosen) if request.is_late() => {
-                self.take_back(&chosen, redeemed).await;
-                Err(too_late())
-            }
-            Ok(chosen) => {
-                let name = resource_name(&request.resource).unwrap_or_default();
-                let through = self.owners.configurations.contains_key(name);
-                match submounts::hold(claim::answer(through.then_some(name), &chosen)) {
-                    Ok(allocation) => Ok((chosen, allocation)),
-                    Err(refusal) => {
-                        self.take_back(&chosen, redeemed).await;
-                        Err(refusal)
-                    }
-                }
-            }
-            Err(refusal) => Err(refusal),
+        let name = resource_name(&request.resource).unwrap_or_default();
+        let through = self.owners.configurations.contains_key(name);
+        let answer = if request.is_late() {
+            Err(too_late())
+        } else {
+            submounts::hold(claim::answer(through.then_some(name), &chosen))
         };
-        self.metrics.allocated(
-            match &result {
-                Ok(_) => "ok",
-                Err(_) => "refused",
-            },
-            took,
-        );
-        match result {
-            Ok((chosen, allocation)) => {
-                self.refusals.granted(&request.resource);
-                let is_sent = request.answer.send(Ok(allocation)).is_ok();
-                // What waits for the answer is next on this very thread: it goes before the records are brought up to date.
-                tokio::task::yield_now().await;
-                self.refresh();
-                let units = chosen.iter().map(|one| one.unit.clone()).collect();
-                let kubelet = self.records.kubelet_run();
-                self.holds.allocated(&units, kubelet, Instant::now());
-                let slots: Vec<&str> = chosen.iter().map(|one| one.slot.as_str()).collect();
-                tracing::info!(
-                    resource = request.resource,
-                    slots = slots.join(" "),
-                    "allocated"
-                );
-                if !is_sent {
-                    self.take_back(&chosen, redeemed).await;
-                }
-                self.look_by(Instant::now() + SOON);
-            }
+        let allocation = match answer {
+            Ok(allocation) => allocation,
             Err(refusal) => {
-                tracing::warn!(
-                    resource = request.resource,
-                    reason = refusal.to_string(),
-                    "allocation refused"
-                );
-                let reason = refusal.to_string();
-                self.refusals
-                    .add(&request.resource, reason, self.clock.now());
-                self.holds.refused(request.units());
-                drop(request.answer.send(Err(refusal)));
-                // What was wrong with it may be news.
-                self.look_by(Instant::now() + SOON);
+                self.take_back(&chosen, redeemed);
+                return self.refuse(request, refusal);
             }
+        };
+        self.metrics.allocated("ok", request.asked.elapsed());
+        self.refusals.granted(&request.resource);
+        let is_sent = request.answer.send(Ok(allocation)).is_ok();
+        // What waits for the answer is next on this very thread: it goes before the records are brought up to date.
+        tokio::task::yield_now().await;
+        self.refresh();
+        let units = chosen.iter().map(|one| one.unit.clone()).collect();
+        let kubelet = self.records.kubelet_run();
+        self.holds.allocated(&units, kubelet, Instant::now());
+        let slots: Vec<&str> = chosen.iter().map(|one| one.slot.as_str()).collect();
+        tracing::info!(
+            resource = request.resource,
+            slots = slots.join(" "),
+            "allocated"
+        );
+        if !is_sent {
+            self.take_back(&chosen, redeemed);
         }
+        self.look_by(Instant::now() + SOON);
+    }
+
+    /// Answers an allocation with an error.
+    pub(super) fn refuse(&mut self, request: Request, refusal: Refusal) {
+        self.metrics.allocated("refused", request.asked.elapsed());
+        let reason = refusal.to_string();
+        tracing::warn!(resource = request.resource, reason, "allocation refused");
+        self.refusals
+            .add(&request.resource, reason, self.clock.now());
+        self.holds.refused(request.units());
+        drop(request.answer.send(Err(refusal)));
+        // What was wrong with it may be news.
+        self.look_by(Instant::now() + SOON);
     }
 
     /// Gives back what an allocation claimed that is answered with an error: the kubelet holds nothing of it. A claim whose
     /// outcome is unknown is given back when the store shows it.
-    async fn take_back(&mut self, chosen: &[Chosen], redeemed: &BTreeSet<Place>) {
+    pub(super) fn take_back(&mut self, chosen: &[Chosen], redeemed: &BTreeSet<Place>) {
         self.refresh();
         let until = Instant::now() + self.config.grace;
         let places = chosen
@@ -299,12 +296,12 @@ impl SlotTask {
             .filter(|one| one.claim.is_some() || redeemed.contains(&one.place()))
             .map(|one| (one.place(), until));
         self.void.extend(places);
-        self.take_back_void().await;
+        self.take_back_void();
     }
 
     /// Releases claims that nobody can have, as far as the store shows them. Later than the grace they come back like any
     /// other that nobody was seen to have.
-    pub(super) async fn take_back_void(&mut self) {
+    pub(super) fn take_back_void(&mut self) {
         if self.void.is_empty() {
             return;
         }
@@ -321,7 +318,7 @@ impl SlotTask {
             })
             .map(|(unit, _)| (unit.clone(), Reason::Refused))
             .collect();
-        self.release(back).await;
+        self.release(back, Vec::new());
     }
 }
 
@@ -329,13 +326,13 @@ fn too_late() -> Refusal {
     Refusal::Unavailable("decided too late".to_owned())
 }
 
-fn refused(error: &StoreError) -> Refusal {
-    Refusal::Unavailable(match error {
-        StoreError::Conflict { key, .. } => {
-            format!("another node was quicker: slots of Instance {key} were claimed meanwhile")
-        }
-        StoreError::Unavailable { .. } => {
-            format!("the claim cannot be written: {}", chain(error))
-        }
+pub(super) fn refused(error: &StoreError) -> Refusal {
+    Refusal::Unavailable(if error.is_outdated() {
+        format!(
+            "another node was quicker: slots of Instance {} were claimed meanwhile",
+            error.key()
+        )
+    } else {
+        format!("the claim cannot be written: {}", chain(error))
     })
 }

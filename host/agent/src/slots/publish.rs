@@ -42,7 +42,8 @@ impl SlotTask {
             }
             differs
         });
-        if self.ready.is_some() {
+        let is_known = self.instances.borrow().is_known();
+        if self.ready.is_some() || !is_known {
             return;
         }
         let kubelet = self.records.kubelet_run();
@@ -60,9 +61,10 @@ impl SlotTask {
             holds: &self.holds,
             kubelet,
         };
+        let is_writable = self.unwritable.is_none() && instances.complete;
         let offered = self
             .offerer
-            .offer(context, self.unwritable.is_none(), &self.known, limits);
+            .offer(context, is_writable, &self.known, limits);
         let mut problems = offered.problems;
         // A name counts once a kubelet may have put it into the Node object.
         if !offered.new_names.is_empty() && kubelet.is_some() {
@@ -94,6 +96,7 @@ impl SlotTask {
         });
         problems.extend(self.owners.problems.iter().cloned());
         problems.extend(self.problems.iter().cloned());
+        problems.extend(self.adopt_problem.iter().cloned());
         problems.extend(self.look_problems.iter().cloned());
         problems.extend(withdrawn(&self.holds, &self.owners));
         problems.extend(

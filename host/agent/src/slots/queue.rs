@@ -24,6 +24,8 @@ pub(super) struct Request {
     pub ids: BTreeSet<String>,
     pub answer: oneshot::Sender<Result<Allocation, Refusal>>,
     pub asked: Instant,
+    /// Whether it has waited for a slot to come back: it does so once.
+    pub has_waited: bool,
 }
 
 impl Request {
@@ -62,6 +64,7 @@ impl Allocator for SlotHandle {
             ids,
             answer,
             asked: Instant::now(),
+            has_waited: false,
         };
         let stopping = || Refusal::Unavailable("the agent is stopping".to_owned());
         let decided = timeout(ALLOCATE, async {

@@ -5,12 +5,13 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use leafhost_core::instance::InstanceKey;
-use leafhost_core::ports::{Change, InstanceSet, StoreError};
+use leafhost_core::ports::{Change, InstanceSet, Written};
 use leafhost_core::text::chain;
 use tokio::time::Instant;
 
 use super::SlotTask;
 use super::report::RefusalView;
+use super::writes::Purpose;
 use crate::backoff;
 
 /// The longest time between two attempts while nothing can be written.
@@ -83,16 +84,13 @@ impl Refusals {
 
 impl SlotTask {
     /// Learns from the writes of one batch whether slots can be claimed. One that failed tells more than all that did not:
-    /// a full disk still takes what fits.
-    pub(super) fn learn(&mut self, results: &[Result<(), StoreError>]) {
-        let failed = results.iter().find_map(|result| match result {
-            Err(error @ StoreError::Unavailable { key, .. }) => Some((error, key)),
-            // A lost race: the store looked at what it has.
-            Ok(()) | Err(StoreError::Conflict { .. }) => None,
-        });
-        let Some((error, key)) = failed else {
+    /// a full disk still takes what fits. A lost race tells that the store looked at what it has.
+    pub(super) fn learn(&mut self, results: &[Written]) {
+        let errors = results.iter().filter_map(|result| result.as_ref().err());
+        let Some(error) = errors.into_iter().find(|error| !error.is_outdated()) else {
             if results.iter().any(Result::is_ok) && self.unwritable.take().is_some() {
                 tracing::info!("slots can be claimed again");
+                self.is_due = true;
             }
             return;
         };
@@ -106,23 +104,27 @@ impl SlotTask {
             problem,
             failures,
             next: Instant::now() + backoff::wait(failures).min(LONGEST),
-            key: key.clone(),
+            key: error.key().clone(),
         });
     }
 
     /// Tries whether the store can be written again, by what could not be.
-    pub(super) async fn try_to_write(&mut self) {
-        let Some(unwritable) = &self.unwritable else {
+    pub(super) fn try_to_write(&mut self) {
+        let Some(unwritable) = &mut self.unwritable else {
             return;
         };
+        // Not again before this attempt has ended.
+        unwritable.next = Instant::now() + LONGEST;
         let instances = self.instances.borrow().clone();
-        let Some(change) = trial(&instances, &unwritable.key) else {
+        match trial(&instances, &unwritable.key) {
+            Some(change) => self.write(Purpose::Trial, vec![change]),
             // There is nothing to claim.
-            self.unwritable = None;
-            return;
-        };
-        let results = self.store.apply(vec![change]).await;
-        self.learn(&results);
+            None => self.unwritable = None,
+        }
+    }
+
+    /// The attempt has ended.
+    pub(super) fn tried(&mut self) {
         if let Some(unwritable) = &mut self.unwritable {
             // It was changed meanwhile; also, the next one is not tried at once.
             let soon = Instant::now() + Duration::from_secs(1);

@@ -4,16 +4,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leafhost_core::instance::Edit;
-use leafhost_core::ports::Change;
+use leafhost_core::ports::{Change, Written};
 use leafhost_core::problem::Problem;
 use leafhost_core::slot::DeviceUsage;
 use leafhost_core::text::chain;
 use tokio::time::Instant;
 
 use super::SlotTask;
-use super::model::hold::Reason;
+use super::model::hold::{Place, Reason};
 use super::model::look::Look;
 use super::model::unit::{Unit, unit_of};
+use super::queue::Request;
+use super::writes::Purpose;
 
 /// After an event the records are looked at a little later: the events of one pod come together.
 pub(super) const SOON: Duration = Duration::from_millis(150);
@@ -63,7 +65,8 @@ impl SlotTask {
             self.look_at(due.max(Instant::now() + SOON));
         }
         self.holds.adopt(&self.node, &self.owners, look);
-        self.release(back).await;
+        self.release(back, Vec::new());
+        self.is_due = true;
         self.trust().await;
         if look.is_answer() {
             self.ready = None;
@@ -94,10 +97,15 @@ impl SlotTask {
         }
     }
 
-    pub(super) async fn release(&mut self, back: Vec<(Unit, Reason)>) {
+    /// Begins to give slots back. The allocations of `then` are decided when that is written; they are returned if nothing needs to be.
+    pub(super) fn release(
+        &mut self,
+        back: Vec<(Unit, Reason)>,
+        then: Vec<Request>,
+    ) -> Vec<Request> {
         let instances = Arc::clone(&self.instances.borrow());
         let mut changes = Vec::new();
-        let mut released = Vec::new();
+        let mut slots = Vec::new();
         for (unit, reason) in back {
             let Some(hold) = self.holds.by_unit.get(&unit) else {
                 continue;
@@ -107,6 +115,10 @@ impl SlotTask {
                 self.holds.released(&unit);
                 continue;
             };
+            let place = (instance.key(), hold.slot.clone());
+            if self.writes.has_unit(&unit) || self.writes.has_place(&place) {
+                continue;
+            }
             changes.push(Change::Update {
                 key: instance.key(),
                 uid: instance.metadata.uid.clone(),
@@ -116,23 +128,26 @@ impl SlotTask {
                     new: DeviceUsage::Unused,
                 }],
             });
-            released.push((unit, (instance.key(), hold.slot.clone()), reason));
+            slots.push((unit, place, reason));
         }
         if changes.is_empty() {
-            return;
+            return then;
         }
-        let results = self.store.apply(changes).await;
-        self.learn(&results);
-        for (result, (unit, place, reason)) in results.into_iter().zip(released) {
+        self.write(Purpose::Release { slots, then }, changes);
+        Vec::new()
+    }
+
+    /// What came of giving slots back. What failed is tried again at the next look.
+    pub(super) fn released(&mut self, slots: Vec<(Unit, Place, Reason)>, results: Vec<Written>) {
+        for (result, (unit, place, reason)) in results.into_iter().zip(slots) {
             let slot = place.1.as_str();
             match result {
-                Ok(()) => {
+                Ok(_) => {
                     tracing::info!(slot, reason = reason.as_str(), "slot is free again");
                     self.metrics.released(reason.as_str());
                     self.void.remove(&place);
                     self.holds.released(&unit);
                 }
-                // It is tried again at the next look.
                 Err(error) => {
                     tracing::warn!(slot, problem = chain(&error), "slot cannot be released");
                 }
@@ -140,10 +155,13 @@ impl SlotTask {
         }
     }
 
-    /// Claims what the kubelet is seen to have and the store says of nobody: Instances that were made anew.
-    pub(super) async fn adopt(&mut self) {
+    /// Begins to claim what the kubelet is seen to have and the store says of nobody: Instances that were made anew.
+    pub(super) fn adopt(&mut self) {
         let instances = Arc::clone(&self.instances.borrow());
-        let mut changes = Vec::new();
+        if !instances.complete {
+            return;
+        }
+        let (mut changes, mut places) = (Vec::new(), Vec::new());
         self.problems.clear();
         for (unit, hold) in &self.holds.by_unit {
             let owner = hold.owner(&self.owners);
@@ -152,7 +170,11 @@ impl SlotTask {
             };
             // What is no slot of this Instance by the kubelet's name for it would never be found again.
             let unit_there = unit_of(&self.node, instance, &hold.slot, &hold.usage);
-            if hold.stored.is_some() || unit_there.as_ref() != Some(unit) {
+            let place = (instance.key(), hold.slot.clone());
+            if hold.stored.is_some()
+                || unit_there.as_ref() != Some(unit)
+                || self.writes.has_place(&place)
+            {
                 continue;
             }
             match instance
@@ -161,15 +183,18 @@ impl SlotTask {
                 .get(&hold.slot)
                 .map_or("", String::as_str)
             {
-                "" => changes.push(Change::Update {
-                    key: instance.key(),
-                    uid: instance.metadata.uid.clone(),
-                    edits: vec![Edit::Slot {
-                        id: hold.slot.clone(),
-                        held: DeviceUsage::Unused,
-                        new: hold.usage.clone(),
-                    }],
-                }),
+                "" => {
+                    changes.push(Change::Update {
+                        key: instance.key(),
+                        uid: instance.metadata.uid.clone(),
+                        edits: vec![Edit::Slot {
+                            id: hold.slot.clone(),
+                            held: DeviceUsage::Unused,
+                            new: hold.usage.clone(),
+                        }],
+                    });
+                    places.push((unit.clone(), place));
+                }
                 other => drop(
                     self.problems.insert(Problem::SlotClaimedTwice {
                         slot: hold.slot.clone(),
@@ -183,16 +208,19 @@ impl SlotTask {
                 ),
             }
         }
-        if !changes.is_empty() {
-            let results = self.store.apply(changes).await;
-            self.learn(&results);
-            for error in results.into_iter().filter_map(Result::err) {
-                self.problems.insert(Problem::InstancesNotWritten {
-                    error: chain(&error),
-                    more: 0,
-                });
-            }
-            self.refresh();
+        if changes.is_empty() {
+            self.adopt_problem = None;
+        } else if self.unwritable.is_none() {
+            self.write(Purpose::Adopt { places }, changes);
         }
+    }
+
+    /// What came of claiming what the kubelet has.
+    pub(super) fn adopted(&mut self, results: Vec<Written>) {
+        let errors: Vec<_> = results.into_iter().filter_map(Result::err).collect();
+        self.adopt_problem = errors.first().map(|error| Problem::InstancesNotWritten {
+            error: chain(error),
+            more: errors.len() - 1,
+        });
     }
 }

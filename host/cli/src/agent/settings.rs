@@ -13,10 +13,10 @@ use crate::folders::{self, User};
 /// The agent's settings: the flags, and what depends on this user and machine.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// The standalone folder.
-    pub dir: PathBuf,
-    /// The node's name.
-    pub node: String,
+    /// The standalone folder; nothing in a cluster.
+    pub dir: Option<PathBuf>,
+    /// The node's name; nothing in a cluster that is to say it.
+    pub node: Option<String>,
     /// The state folder.
     pub state_dir: PathBuf,
     /// Where CDI specs are written; nothing for none.
@@ -38,16 +38,10 @@ impl Settings {
     pub fn new(args: AgentArgs, user: &User) -> Result<Self> {
         let dir = match args.standalone.as_deref() {
             // An empty environment variable says no.
-            None | Some("") => {
-                return Err(Usage(
-                    "no source of Configurations: this version reads them from files and cannot join a cluster; start with --standalone [DIR]"
-                        .to_owned(),
-                )
-                .into());
-            }
+            None | Some("") => None,
             // The flag alone, or an environment variable that only says yes.
-            Some("1" | "true") => user.standalone_dir()?,
-            Some(dir) => absolute(Path::new(dir))?,
+            Some("1" | "true") => Some(user.standalone_dir()?),
+            Some(dir) => Some(absolute(Path::new(dir))?),
         };
         let state_dir = match &args.state_dir {
             Some(dir) => absolute(dir)?,
@@ -64,10 +58,13 @@ impl Settings {
             (false, None) => user.kubelet_dir(),
         };
         let node = match &args.node_name {
-            Some(name) => name.clone(),
-            None => folders::node_name()?,
+            Some(name) => Some(name.clone()),
+            None if dir.is_none() => None,
+            None => Some(folders::node_name()?),
         };
-        folders::check_node_name(&node)?;
+        if let Some(node) = &node {
+            folders::check_node_name(node)?;
+        }
         let handlers_dirs = args
             .handlers_dir
             .iter()
@@ -92,11 +89,8 @@ impl Settings {
 
     /// The folders that no device may mount into a container: the agent's own and the kubelet's.
     pub fn own_folders(&self) -> Vec<PathBuf> {
-        let mut folders = vec![
-            self.dir.clone(),
-            self.state_dir.clone(),
-            folders::SYSTEM_KUBELET.into(),
-        ];
+        let mut folders = vec![self.state_dir.clone(), folders::SYSTEM_KUBELET.into()];
+        folders.extend(self.dir.clone());
         folders.extend(self.cdi_dir.iter().chain(&self.kubelet_dir).cloned());
         folders.extend(self.handlers_dirs.iter().cloned());
         folders

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use leafhost_core::instance::{Instance, InstanceKey};
-use leafhost_core::ports::{Change, InstanceSet, StoreError};
+use leafhost_core::ports::{Change, InstanceSet, StoreError, Written};
 
 /// The objects to write, and those to remove.
 pub type Writes = BTreeMap<InstanceKey, Option<Arc<Instance>>>;
@@ -12,7 +12,7 @@ pub type Writes = BTreeMap<InstanceKey, Option<Arc<Instance>>>;
 /// What came of one change, if the disk does its part.
 pub struct Outcome {
     pub key: InstanceKey,
-    pub result: Result<(), StoreError>,
+    pub result: Written,
 }
 
 /// Changes on top of what is stored.
@@ -35,44 +35,50 @@ impl<'a> Batch<'a> {
     pub fn add(&mut self, change: Change) -> Outcome {
         let key = change.key();
         let newest = match self.writes.get(&key) {
-            Some(newest) => newest.as_ref(),
-            None => self.stored.instances.get(&key),
+            Some(newest) => newest.clone(),
+            None => self.stored.instances.get(&key).cloned(),
         };
-        let conflict = Err(StoreError::Conflict {
-            key: key.clone(),
-            found: newest.cloned(),
-        });
+        let newest = newest.as_ref();
+        let gone = || Err(StoreError::Gone { key: key.clone() });
+        let conflict = || Err(StoreError::Conflict { key: key.clone() });
         let result = match (change, newest) {
             (Change::Create(mut instance), None) => {
                 instance.metadata.uid = uuid::Uuid::new_v4().to_string();
                 instance.metadata.creation_timestamp = Some(now());
-                self.put(key.clone(), *instance);
-                Ok(())
+                Ok(Some(self.put(key.clone(), *instance)))
             }
+            (Change::Create(_), Some(found)) => Err(StoreError::AlreadyExists {
+                key: key.clone(),
+                found: Some(Arc::clone(found)),
+            }),
             // What should be gone is gone.
-            (Change::Delete { .. }, None) => Ok(()),
-            (Change::Create(_), Some(_)) | (Change::Update { .. }, None) => conflict,
+            (Change::Delete { .. }, None) => Ok(None),
+            (Change::Update { .. }, None) => gone(),
             (Change::Update { uid, .. } | Change::Delete { uid, .. }, Some(newest))
                 if newest.metadata.uid != uid =>
             {
-                conflict
+                gone()
             }
             (Change::Update { edits, .. }, Some(newest)) => {
                 let mut instance = Instance::clone(newest);
                 let is_trial = edits.is_empty();
                 match edits.iter().try_for_each(|edit| edit.apply(&mut instance)) {
-                    Ok(()) => {
-                        if is_trial || instance != **newest {
-                            self.put(key.clone(), instance);
-                        }
-                        Ok(())
+                    Ok(()) if is_trial || instance != **newest => {
+                        Ok(Some(self.put(key.clone(), instance)))
                     }
-                    Err(_) => conflict,
+                    Ok(()) => Ok(Some(Arc::clone(newest))),
+                    Err(_) => conflict(),
                 }
             }
+            (
+                Change::Delete {
+                    resource_version, ..
+                },
+                Some(newest),
+            ) if newest.metadata.resource_version != resource_version => conflict(),
             (Change::Delete { .. }, Some(_)) => {
                 self.writes.insert(key.clone(), None);
-                Ok(())
+                Ok(None)
             }
         };
         Outcome { key, result }
@@ -87,10 +93,12 @@ impl<'a> Batch<'a> {
         (self.writes, self.version)
     }
 
-    fn put(&mut self, key: InstanceKey, mut instance: Instance) {
+    fn put(&mut self, key: InstanceKey, mut instance: Instance) -> Arc<Instance> {
         self.version += 1;
         instance.metadata.resource_version = self.version.to_string();
-        self.writes.insert(key, Some(Arc::new(instance)));
+        let instance = Arc::new(instance);
+        self.writes.insert(key, Some(Arc::clone(&instance)));
+        instance
     }
 }
 

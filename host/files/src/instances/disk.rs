@@ -34,6 +34,7 @@ impl Failure {
         StoreError::Unavailable {
             key: key.clone(),
             message: format!("{}: {}", self.path.display(), atomic::remedy(&self.source)),
+            retry_after: None,
             source: Some(Box::new(Arc::clone(&self.source))),
         }
     }

@@ -5,6 +5,7 @@ use std::time::Duration;
 use leafhost_core::attribute::AttributeValue;
 use leafhost_core::device::Health;
 use leafhost_core::instance::{Edit, Instance, InstanceKey, NodeStatus};
+use leafhost_core::ports::StoreError;
 use serde_json::json;
 use tempfile::TempDir;
 
@@ -161,26 +162,38 @@ async fn another_object_under_the_name_is_left_alone() {
             Change::Delete {
                 key: key("a-1"),
                 uid: uid.clone(),
+                resource_version: String::new(),
             },
             Change::Delete {
                 key: key("a-2"),
                 uid,
+                resource_version: String::new(),
             },
         ])
         .await;
-    for result in &results[..4] {
-        assert!(
-            matches!(result, Err(StoreError::Conflict { .. })),
-            "{result:?}"
-        );
-    }
+    let labels = results[..4].iter().map(|result| match result {
+        Ok(_) => "ok",
+        Err(error) => error.label(),
+    });
+    assert_eq!(
+        labels.collect::<Vec<_>>(),
+        ["exists", "gone", "gone", "gone"]
+    );
     assert!(results[4].is_ok());
-    let uid = get(&store, "a-1").unwrap().metadata.uid.clone();
+    let stored = get(&store, "a-1").unwrap().metadata.clone();
+    let outdated = Change::Delete {
+        key: key("a-1"),
+        uid: stored.uid.clone(),
+        resource_version: "0".into(),
+    };
+    let results = store.apply(vec![outdated]).await;
+    assert!(matches!(results[0], Err(StoreError::Conflict { .. })));
     let results = store
         .apply(vec![
             Change::Delete {
                 key: key("a-1"),
-                uid,
+                uid: stored.uid,
+                resource_version: stored.resource_version,
             },
             mk_create("a-1"),
             mk_create("a-3"),
@@ -192,6 +205,7 @@ async fn another_object_under_the_name_is_left_alone() {
         .apply(vec![Change::Delete {
             key: key("a-3"),
             uid: created.metadata.uid.clone(),
+            resource_version: created.metadata.resource_version.clone(),
         }])
         .await;
     assert!(results[0].is_ok() && get(&store, "a-3").is_none());

@@ -1,0 +1,165 @@
+//! The slot task's writes. Each runs beside the task, which never waits for one: what needs no write is answered meanwhile. What is being
+//! written is reserved until it has ended.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use leafhost_core::ports::{Change, StoreError, Written};
+use tokio::task::{JoinError, JoinSet};
+use tokio::time::timeout;
+
+use super::SlotTask;
+use super::model::claim::Chosen;
+use super::model::hold::{Place, Reason};
+use super::model::unit::Unit;
+use super::queue::Request;
+use crate::wait::Ended;
+
+/// Time limit for the writes of one decision. Afterwards it is unknown whether they were made.
+const WRITE: Duration = Duration::from_secs(5);
+
+/// What a write is for.
+pub(super) enum Purpose {
+    /// The claims of an allocation.
+    Claim {
+        request: Request,
+        chosen: Vec<Chosen>,
+        /// Claims of refused allocations that this one takes over.
+        redeemed: BTreeSet<Place>,
+    },
+    /// Slots that come back, and the allocations that wait for it.
+    Release {
+        slots: Vec<(Unit, Place, Reason)>,
+        then: Vec<Request>,
+    },
+    /// Claims of what the kubelet was seen to have.
+    Adopt { places: Vec<(Unit, Place)> },
+    /// Whether the store can be written again.
+    Trial,
+}
+
+impl Purpose {
+    /// The units and slots that nothing else may touch meanwhile.
+    fn reserved(&self) -> (Vec<Unit>, Vec<Place>) {
+        match self {
+            Self::Claim { chosen, .. } => {
+                let places = chosen.iter().map(Chosen::place);
+                let units = chosen.iter().map(|one| one.unit.clone());
+                (units.collect(), places.collect())
+            }
+            Self::Release { slots, .. } => {
+                let all = slots.iter();
+                all.map(|(unit, place, _)| (unit.clone(), place.clone()))
+                    .unzip()
+            }
+            Self::Adopt { places } => places.iter().cloned().unzip(),
+            Self::Trial => Default::default(),
+        }
+    }
+}
+
+/// A write that has ended.
+pub(super) struct Done {
+    purpose: Purpose,
+    results: Vec<Written>,
+}
+
+/// The writes that run.
+#[derive(Default)]
+pub(super) struct Writes {
+    running: JoinSet<Done>,
+    units: BTreeSet<Unit>,
+    places: BTreeSet<Place>,
+}
+
+impl Writes {
+    /// Whether something is being written of that unit.
+    pub fn has_unit(&self, unit: &Unit) -> bool {
+        self.units.contains(unit)
+    }
+
+    /// Whether that slot is being written.
+    pub fn has_place(&self, place: &Place) -> bool {
+        self.places.contains(place)
+    }
+
+    /// The ids of the slots that are being written.
+    pub fn slots(&self) -> BTreeSet<String> {
+        self.places.iter().map(|(_, slot)| slot.clone()).collect()
+    }
+
+    /// The next that ends.
+    pub async fn next(&mut self) -> Option<Result<Done, JoinError>> {
+        self.running.join_next().await
+    }
+}
+
+impl SlotTask {
+    /// Begins a write.
+    pub(super) fn write(&mut self, purpose: Purpose, changes: Vec<Change>) {
+        let (units, places) = purpose.reserved();
+        self.writes.units.extend(units);
+        self.writes.places.extend(places);
+        let store = Arc::clone(&self.store);
+        let keys: Vec<_> = changes.iter().map(Change::key).collect();
+        self.writes.running.spawn(async move {
+            let results = timeout(WRITE, store.apply(changes)).await;
+            let results = results.unwrap_or_else(|_| {
+                let seconds = WRITE.as_secs();
+                let unknown = |key| StoreError::Unknown {
+                    key,
+                    message: format!("the store did not answer within {seconds} seconds"),
+                };
+                keys.into_iter().map(|key| Err(unknown(key))).collect()
+            });
+            Done { purpose, results }
+        });
+    }
+
+    /// Takes in what came of a write.
+    pub(super) async fn written(&mut self, done: Result<Done, JoinError>) -> Result<(), Ended> {
+        let Done { purpose, results } = done.map_err(|_| Ended("a write of slots"))?;
+        let (units, places) = purpose.reserved();
+        for unit in units {
+            self.writes.units.remove(&unit);
+        }
+        for place in places {
+            self.writes.places.remove(&place);
+        }
+        self.refresh();
+        self.learn(&results);
+        match purpose {
+            Purpose::Claim {
+                request,
+                chosen,
+                redeemed,
+            } => match results.into_iter().find_map(Result::err) {
+                Some(error) => {
+                    self.take_back(&chosen, &redeemed);
+                    self.refuse(request, super::allocate::refused(&error));
+                }
+                None => self.grant(request, chosen, &redeemed).await,
+            },
+            Purpose::Release { slots, then } => {
+                self.released(slots, results);
+                self.allocate(then).await;
+            }
+            Purpose::Adopt { .. } => self.adopted(results),
+            Purpose::Trial => self.tried(),
+        }
+        let waiting = std::mem::take(&mut self.waiting);
+        self.allocate(waiting).await;
+        Ok(())
+    }
+
+    /// Waits for the writes that run. Nothing else is decided any more.
+    pub(super) async fn finish(&mut self) -> Result<(), Ended> {
+        self.requests.close();
+        self.waiting.clear();
+        while let Some(done) = self.writes.next().await {
+            self.written(done).await?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,289 @@
+//! Instances as objects of the API server.
+//!
+//! Two watches show those that concern this node, and writes answer with the object as it is now. Both meet in one view, in which nothing
+//! older follows what is newer; so a write is in what is shown before [`InstanceStore::apply`] returns. Requests that write have short
+//! deadlines and are never repeated but for one look at what is there.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use async_trait::async_trait;
+use futures::StreamExt as _;
+use kube::api::{Api, ApiResource, DeleteParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::Client;
+use leafhost_core::instance::{Edit, Instance, InstanceKey};
+use leafhost_core::instance_view::InstanceView;
+use leafhost_core::ports::{Change, InstanceSet, InstanceStore, StoreError, Written};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+mod errors;
+mod events;
+mod memory;
+mod object;
+mod patch;
+
+use errors::Failure;
+use object::{InstanceObject, api_resource};
+
+/// So many writes are under way at a time.
+const IN_FLIGHT: usize = 16;
+/// The field manager of every agent: one for all, or the object would grow with the number of nodes.
+const MANAGER: &str = "leafhost";
+
+/// The Instances that concern one node.
+pub struct KubeInstances {
+    shared: Arc<Shared>,
+    set: watch::Receiver<Arc<InstanceSet>>,
+    /// Ends with this.
+    _tasks: JoinSet<()>,
+}
+
+/// What watches and writes share.
+struct Shared {
+    /// For writes and the looks that belong to them.
+    writes: Client,
+    resource: ApiResource,
+    state: Mutex<State>,
+}
+
+struct State {
+    view: InstanceView,
+    /// The watches that have not been read once.
+    unread: usize,
+    /// Nothing once the watches have ended: who waits for changes is told so.
+    set: Option<watch::Sender<Arc<InstanceSet>>>,
+}
+
+impl KubeInstances {
+    /// Starts to watch. `watches` is the client for long requests, `writes` one without retries of its own; `memory` is the file that keeps
+    /// the Instances for an agent that starts while the API server is away.
+    pub fn start(watches: &Client, writes: Client, node: &str, memory: PathBuf) -> Self {
+        let remembered = memory::read(&memory);
+        let set = InstanceSet {
+            complete: false,
+            remembered: remembered.is_some(),
+            instances: remembered.unwrap_or_default(),
+        };
+        let (sender, set) = watch::channel(Arc::new(set));
+        let shared = Arc::new(Shared {
+            writes,
+            resource: api_resource(),
+            state: Mutex::new(State {
+                view: InstanceView::default(),
+                unread: events::SCOPES.len(),
+                set: Some(sender),
+            }),
+        });
+        let mut tasks = JoinSet::new();
+        for scope in events::SCOPES {
+            let api = Api::all_with(watches.clone(), &shared.resource);
+            tasks.spawn(events::follow(Arc::clone(&shared), api, scope, node.to_owned()));
+        }
+        tasks.spawn(memory::keep(memory, set.clone()));
+        Self {
+            shared,
+            set,
+            _tasks: tasks,
+        }
+    }
+}
+
+#[async_trait]
+impl InstanceStore for KubeInstances {
+    fn instances(&self) -> watch::Receiver<Arc<InstanceSet>> {
+        self.set.clone()
+    }
+
+    async fn apply(&self, changes: Vec<Change>) -> Vec<Written> {
+        let writes = changes.into_iter().map(|change| self.shared.write(change));
+        let written = futures::stream::iter(writes)
+            .buffered(IN_FLIGHT)
+            .collect()
+            .await;
+        self.shared.publish();
+        written
+    }
+
+    fn collects_garbage(&self) -> bool {
+        true
+    }
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        // Nothing that holds it panics.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn api(&self, namespace: &str) -> Api<InstanceObject> {
+        Api::namespaced_with(self.writes.clone(), namespace, &self.resource)
+    }
+
+    /// Shows what is known now, once all watches have been read.
+    fn publish(&self) {
+        let state = self.state();
+        if state.unread > 0 {
+            return;
+        }
+        let instances = state.view.instances();
+        if let Some(set) = &state.set {
+            set.send_if_modified(|shown| {
+                let differs = !shown.complete || shown.instances != *instances;
+                if differs {
+                    *shown = Arc::new(InstanceSet::read(instances.clone()));
+                }
+                differs
+            });
+        }
+    }
+
+    /// Takes an object in; returns it as the agent knows it.
+    fn saw(&self, object: InstanceObject) -> Arc<Instance> {
+        let instance = object::into_instance(object);
+        self.state().view.saw(instance.clone());
+        Arc::new(instance)
+    }
+
+    fn saw_deletion(&self, key: &InstanceKey, uid: &str) {
+        self.state().view.saw_deletion(key, uid);
+    }
+
+    async fn write(&self, change: Change) -> Written {
+        let key = change.key();
+        match change {
+            Change::Create(instance) => self.create(&key, *instance).await,
+            Change::Update { uid, edits, .. } => self.update(&key, &uid, &edits).await,
+            Change::Delete {
+                uid,
+                resource_version,
+                ..
+            } => self.delete(&key, uid, resource_version).await,
+        }
+    }
+
+    async fn create(&self, key: &InstanceKey, instance: Instance) -> Written {
+        let (node, device) = (instance.spec.nodes.clone(), instance.spec.leafhost.clone());
+        let params = PostParams {
+            field_manager: Some(MANAGER.to_owned()),
+            ..PostParams::default()
+        };
+        let object = object::from_instance(instance);
+        let api = self.api(&key.namespace);
+        let failure = match errors::within(api.create(&params, &object)).await {
+            Ok(object) => return Ok(Some(self.saw(object))),
+            Err(failure) => failure,
+        };
+        if !matches!(failure, Failure::AlreadyExists | Failure::Unknown(_)) {
+            return Err(failure.for_key(key));
+        }
+        let found = self.look(key).await.ok().flatten();
+        if matches!(failure, Failure::AlreadyExists) {
+            let key = key.clone();
+            return Err(StoreError::AlreadyExists { key, found });
+        }
+        // No answer came; what it made has this node and this device.
+        match found {
+            Some(found) if found.spec.nodes == node && found.spec.leafhost == device => {
+                Ok(Some(found))
+            }
+            _ => Err(failure.for_key(key)),
+        }
+    }
+
+    /// Writes the edits on what is known of the object; if that is out of date, once more on what is there.
+    async fn update(&self, key: &InstanceKey, uid: &str, edits: &[Edit]) -> Written {
+        let known = self.state().view.instances().get(key).cloned();
+        let known = match known {
+            Some(known) => Some(known),
+            None => self.look(key).await.map_err(|failure| failure.for_key(key))?,
+        };
+        let mut base = known.ok_or_else(|| StoreError::Gone { key: key.clone() })?;
+        let mut is_second = false;
+        loop {
+            if base.metadata.uid != uid {
+                return Err(StoreError::Gone { key: key.clone() });
+            }
+            let failure = match self.patch(key, &base, edits).await {
+                Ok(object) => return Ok(Some(self.saw(object))),
+                Err(failure) => failure,
+            };
+            match failure {
+                Failure::NotFound => {
+                    self.saw_deletion(key, uid);
+                    return Err(StoreError::Gone { key: key.clone() });
+                }
+                Failure::Conflict | Failure::Unknown(_) => {}
+                failure => return Err(failure.for_key(key)),
+            }
+            let found = match self.look(key).await {
+                Ok(Some(found)) => found,
+                Ok(None) => return Err(StoreError::Gone { key: key.clone() }),
+                Err(_) => return Err(failure.for_key(key)),
+            };
+            if found.metadata.uid == uid && edits.iter().all(|edit| edit.is_made(&found)) {
+                return Ok(Some(found));
+            }
+            let is_news = found.metadata.resource_version != base.metadata.resource_version;
+            if is_second || !is_news || matches!(failure, Failure::Unknown(_)) {
+                return Err(failure.for_key(key));
+            }
+            is_second = true;
+            base = found;
+        }
+    }
+
+    async fn patch(
+        &self,
+        key: &InstanceKey,
+        base: &Instance,
+        edits: &[Edit],
+    ) -> Result<InstanceObject, Failure> {
+        let operations = patch::of(base, edits).ok_or(Failure::Conflict)?;
+        let operations = serde_json::from_value(operations)
+            .map_err(|error| Failure::Denied(format!("no JSON Patch can be made: {error}")))?;
+        let params = PatchParams {
+            field_manager: Some(MANAGER.to_owned()),
+            ..PatchParams::default()
+        };
+        let api = self.api(&key.namespace);
+        let patch: Patch<()> = Patch::Json(operations);
+        errors::within(api.patch(&key.name, &params, &patch)).await
+    }
+
+    async fn delete(&self, key: &InstanceKey, uid: String, resource_version: String) -> Written {
+        let params = DeleteParams {
+            preconditions: Some(Preconditions {
+                resource_version: Some(resource_version),
+                uid: Some(uid.clone()),
+            }),
+            ..DeleteParams::default()
+        };
+        let api = self.api(&key.namespace);
+        let failure = match errors::within(api.delete(&key.name, &params)).await {
+            Ok(_) | Err(Failure::NotFound) => {
+                self.saw_deletion(key, &uid);
+                return Ok(None);
+            }
+            Err(failure) => failure,
+        };
+        if matches!(failure, Failure::Conflict | Failure::Unknown(_)) {
+            let found = self.look(key).await;
+            if let Ok(found) = found
+                && found.is_none_or(|found| found.metadata.uid != uid)
+            {
+                self.saw_deletion(key, &uid);
+                return Ok(None);
+            }
+        }
+        Err(failure.for_key(key))
+    }
+
+    /// Reads one object and takes in what is there.
+    async fn look(&self, key: &InstanceKey) -> Result<Option<Arc<Instance>>, Failure> {
+        match errors::within(self.api(&key.namespace).get_opt(&key.name)).await? {
+            Some(object) => Ok(Some(self.saw(object))),
+            None => Ok(None),
+        }
+    }
+}

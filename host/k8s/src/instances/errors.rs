@@ -1,0 +1,158 @@
+//! What the API server's answers to a write mean.
+
+use std::time::Duration;
+
+use kube::Error;
+use kube::core::Status;
+use leafhost_core::instance::InstanceKey;
+use leafhost_core::ports::StoreError;
+use leafhost_core::text::chain;
+
+/// Time limit for a request.
+const REQUEST: Duration = Duration::from_secs(3);
+
+/// Why a request did not do what it was to do.
+#[derive(Debug)]
+pub enum Failure {
+    /// The name is taken.
+    AlreadyExists,
+    /// The object is not as the request assumes.
+    Conflict,
+    /// There is no such object.
+    NotFound,
+    /// A rule forbids it: RBAC, an admission policy, the schema.
+    Denied(String),
+    /// No answer came.
+    Unknown(String),
+    /// The server is busy or broken; when it wants to be asked again.
+    Unavailable(String, Option<Duration>),
+}
+
+impl Failure {
+    /// As an error of the store.
+    pub fn for_key(&self, key: &InstanceKey) -> StoreError {
+        let key = key.clone();
+        match self {
+            Self::AlreadyExists => StoreError::AlreadyExists { key, found: None },
+            Self::Conflict => StoreError::Conflict { key },
+            Self::NotFound => StoreError::Gone { key },
+            Self::Denied(message) => StoreError::Denied {
+                key,
+                message: message.clone(),
+            },
+            Self::Unknown(message) => StoreError::Unknown {
+                key,
+                message: message.clone(),
+            },
+            Self::Unavailable(message, retry_after) => StoreError::Unavailable {
+                key,
+                message: message.clone(),
+                retry_after: *retry_after,
+                source: None,
+            },
+        }
+    }
+
+    fn of(status: &Status) -> Self {
+        let message = leafhost_core::text::escape(&status.message).to_string();
+        let details = status.details.as_ref();
+        match status.code {
+            404 if status.details.as_ref().is_none_or(|details| details.name.is_empty()) => {
+                Self::Denied(
+                    "the API server knows no Instances of akri.sh/v0; install the CRDs (leafhost crds | kubectl apply -f -)"
+                        .to_owned(),
+                )
+            }
+            404 => Self::NotFound,
+            409 if status.reason == "AlreadyExists" => Self::AlreadyExists,
+            409 => Self::Conflict,
+            // A failed test of a JSON Patch has no causes. A list that has the value already is what somebody else wrote.
+            422 if details.is_none_or(|details| {
+                let mut causes = details.causes.iter();
+                causes.all(|cause| cause.reason == "FieldValueDuplicate")
+            }) =>
+            {
+                Self::Conflict
+            }
+            401 | 403 => Self::Denied(format!(
+                "the API server refuses it: {message}; give the agent's service account the rights of the chart"
+            )),
+            400 | 405 | 413 | 415 | 422 => {
+                Self::Denied(format!("the API server refuses it: {message}"))
+            }
+            code => {
+                let seconds = details.map_or(0, |details| details.retry_after_seconds);
+                let retry_after = Duration::from_secs(seconds.into());
+                Self::Unavailable(
+                    format!("the API server answered {code}: {message}"),
+                    (seconds > 0).then_some(retry_after),
+                )
+            }
+        }
+    }
+}
+
+/// The answer to a request, in bounded time.
+pub async fn within<T>(request: impl Future<Output = Result<T, Error>>) -> Result<T, Failure> {
+    match tokio::time::timeout(REQUEST, request).await {
+        Ok(Ok(answer)) => Ok(answer),
+        Ok(Err(Error::Api(status))) => Err(Failure::of(&status)),
+        Ok(Err(error)) => Err(Failure::Unknown(format!(
+            "the API server did not answer: {}",
+            chain(&error)
+        ))),
+        Err(_) => Err(Failure::Unknown(format!(
+            "the API server did not answer within {} seconds",
+            REQUEST.as_secs()
+        ))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn failure(text: &str) -> Failure {
+        Failure::of(&serde_json::from_str(text).unwrap())
+    }
+
+    #[test]
+    fn answers_mean_what_the_api_server_means_by_them() {
+        let cases = [
+            (r#"{"code":409,"reason":"AlreadyExists"}"#, "exists"),
+            (r#"{"code":409,"reason":"Conflict"}"#, "conflict"),
+            // A test of a JSON Patch that fails.
+            (r#"{"code":422,"reason":"Invalid","details":{"name":"a"}}"#, "conflict"),
+            (r#"{"code":422,"reason":"Invalid"}"#, "conflict"),
+            (
+                r#"{"code":422,"reason":"Invalid","details":{"causes":[{"reason":"FieldValueDuplicate","field":"spec.nodes[1]"}]}}"#,
+                "conflict",
+            ),
+            (
+                r#"{"code":422,"reason":"Invalid","details":{"causes":[{"reason":"FieldValueInvalid","field":"spec.capacity"}]}}"#,
+                "denied",
+            ),
+            (r#"{"code":403,"reason":"Forbidden"}"#, "denied"),
+            (r#"{"code":404,"reason":"NotFound","details":{"name":"a-1"}}"#, "gone"),
+            // The resource itself is unknown.
+            (r#"{"code":404,"reason":"NotFound"}"#, "denied"),
+            (r#"{"code":429,"details":{"retryAfterSeconds":7}}"#, "unavailable"),
+            (r#"{"code":500}"#, "unavailable"),
+        ];
+        let key = InstanceKey {
+            namespace: "default".into(),
+            name: "a-1".into(),
+        };
+        for (text, label) in cases {
+            assert_eq!(failure(text).for_key(&key).label(), label, "{text}");
+        }
+        let busy = failure(r#"{"code":429,"details":{"retryAfterSeconds":7}}"#);
+        assert!(matches!(busy, Failure::Unavailable(_, Some(wait)) if wait.as_secs() == 7));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_request_without_an_answer_ends_as_unknown() {
+        let ended = within(std::future::pending::<Result<(), Error>>()).await;
+        assert!(matches!(ended, Err(Failure::Unknown(_))));
+    }
+}

@@ -1,0 +1,264 @@
+//! Edits as a JSON Patch: each names what it assumes, so that it changes nothing else and fails where somebody was quicker. Pure.
+
+use leafhost_core::instance::{Edit, GENERATION_ANNOTATION, Instance};
+use serde_json::{Value, json};
+
+/// The operations that make `edits` of `base`; nothing if `base` is not as they assume.
+pub fn of(base: &Instance, edits: &[Edit]) -> Option<Value> {
+    let mut patch = Operations::default();
+    patch.test("/metadata/uid", json!(base.metadata.uid));
+    let mut now = base.clone();
+    for edit in edits {
+        let before = now.clone();
+        edit.apply(&mut now).ok()?;
+        patch.add_edit(edit, &before, &now);
+    }
+    if patch.is_whole {
+        let version = json!(base.metadata.resource_version);
+        patch.test("/metadata/resourceVersion", version);
+        // What is assumed comes first.
+        patch.list.rotate_right(1);
+    }
+    Some(Value::Array(patch.list))
+}
+
+#[derive(Default)]
+struct Operations {
+    list: Vec<Value>,
+    /// Whether a part is written whole, so that nobody else may have written the object meanwhile.
+    is_whole: bool,
+}
+
+impl Operations {
+    fn test(&mut self, path: &str, value: Value) {
+        self.list
+            .push(json!({"op": "test", "path": path, "value": value}));
+    }
+
+    fn add(&mut self, path: &str, value: Value) {
+        self.list
+            .push(json!({"op": "add", "path": path, "value": value}));
+    }
+
+    fn remove(&mut self, path: &str) {
+        self.list.push(json!({"op": "remove", "path": path}));
+    }
+
+    fn add_edit(&mut self, edit: &Edit, before: &Instance, now: &Instance) {
+        match edit {
+            Edit::Common { .. } => {
+                let (old, new) = (&before.metadata.annotations, &now.metadata.annotations);
+                if old.is_empty() && !new.is_empty() {
+                    self.is_whole = true;
+                    self.add("/metadata/annotations", json!(new));
+                } else if !old.is_empty() {
+                    let path = format!("/metadata/annotations/{}", token(GENERATION_ANNOTATION));
+                    // An absent value is equal to null.
+                    self.test(&path, json!(old.get(GENERATION_ANNOTATION)));
+                    if let Some(generation) = new.get(GENERATION_ANNOTATION) {
+                        self.add(&path, json!(generation));
+                    }
+                }
+                self.add("/spec/capacity", json!(now.spec.capacity));
+                self.add("/spec/brokerProperties", json!(now.spec.broker_properties));
+                self.add("/spec/leafhost", json!(now.spec.leafhost));
+            }
+            Edit::Labels(labels) => {
+                if before.metadata.labels.is_empty() {
+                    self.is_whole = true;
+                    self.add("/metadata/labels", json!(now.metadata.labels));
+                } else {
+                    for (name, value) in labels {
+                        self.add(&format!("/metadata/labels/{}", token(name)), json!(value));
+                    }
+                }
+            }
+            Edit::Owner(_) => {
+                self.is_whole = true;
+                let owners = json!(now.metadata.owner_references);
+                self.add("/metadata/ownerReferences", owners);
+            }
+            Edit::AddNode(node) => {
+                if before.spec.nodes.is_empty() {
+                    self.is_whole = true;
+                    self.add("/spec/nodes", json!([node]));
+                } else if before.spec.nodes != now.spec.nodes {
+                    self.add("/spec/nodes/-", json!(node));
+                }
+            }
+            Edit::RemoveNode(node) => {
+                let places = before.spec.nodes.iter().enumerate();
+                for (index, _) in places.rev().filter(|(_, other)| *other == node) {
+                    let path = format!("/spec/nodes/{index}");
+                    self.test(&path, json!(node));
+                    self.remove(&path);
+                }
+                if before.status.nodes.contains_key(node) {
+                    self.remove(&format!("/status/nodes/{}", token(node)));
+                }
+            }
+            Edit::Status { node, status } => {
+                if before.status.nodes.is_empty() {
+                    self.is_whole = true;
+                    self.add("/status", json!({"nodes": {node.as_str(): status}}));
+                } else {
+                    self.add(&format!("/status/nodes/{}", token(node)), json!(status));
+                }
+            }
+            Edit::Slot { id, .. } => {
+                let (old, new) = (&before.spec.device_usage, &now.spec.device_usage);
+                if old.is_empty() {
+                    self.is_whole = true;
+                    self.add("/spec/deviceUsage", json!(new));
+                    return;
+                }
+                let path = format!("/spec/deviceUsage/{}", token(id));
+                // An absent value is equal to null.
+                self.test(&path, json!(old.get(id)));
+                match new.get(id) {
+                    Some(usage) => self.add(&path, json!(usage)),
+                    None if old.contains_key(id) => self.remove(&path),
+                    None => {}
+                }
+            }
+        }
+    }
+}
+
+/// A key as a part of a JSON pointer (RFC 6901).
+fn token(key: &str) -> String {
+    key.replace('~', "~0").replace('/', "~1")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use leafhost_core::device::Health;
+    use leafhost_core::instance::{Leafhost, NodeStatus, OwnerReference};
+    use leafhost_core::slot::DeviceUsage;
+
+    use super::*;
+
+    fn base() -> Instance {
+        serde_json::from_value(json!({
+            "apiVersion": "akri.sh/v0", "kind": "Instance",
+            "metadata": {"name": "a-1", "namespace": "default", "uid": "u", "resourceVersion": "7",
+                "labels": {"leafhost.dev/shared": "true"}, "annotations": {"leafhost.dev/generation": "2"}},
+            "spec": {"configurationName": "a", "capacity": 2, "shared": true, "nodes": ["m", "n"],
+                "deviceUsage": {"a-1-0": "", "a-1-5": "n"}},
+            "status": {"nodes": {"n": {"health": "Healthy"}}},
+        }))
+        .unwrap()
+    }
+
+    fn slot(id: &str, held: DeviceUsage, new: DeviceUsage) -> Edit {
+        Edit::Slot {
+            id: id.into(),
+            held,
+            new,
+        }
+    }
+
+    fn common(replaces: Option<i64>, generation: Option<i64>) -> Edit {
+        Edit::Common {
+            replaces,
+            generation,
+            capacity: 3,
+            broker_properties: BTreeMap::new(),
+            leafhost: Leafhost::default(),
+        }
+    }
+
+    /// Every patch, made by a server that knows JSON Patch, has the effect of the edit.
+    #[test]
+    fn a_patch_does_what_its_edit_does() {
+        let node = DeviceUsage::Node("n".into());
+        let status = NodeStatus {
+            health: Health::Unhealthy("hot".into()),
+            missing_since: None,
+            missing_uptime: None,
+        };
+        let owner = OwnerReference {
+            api_version: "akri.sh/v0".into(),
+            kind: "Configuration".into(),
+            name: "a".into(),
+            uid: "new".into(),
+            controller: Some(true),
+        };
+        let labels = BTreeMap::from([("leafhost.dev/configuration".to_owned(), "a".to_owned())]);
+        let mut bare = base();
+        bare.metadata.annotations.clear();
+        bare.metadata.labels.clear();
+        bare.spec.nodes.clear();
+        bare.spec.device_usage.clear();
+        bare.status.nodes.clear();
+        let edits = [
+            slot("a-1-0", DeviceUsage::Unused, node.clone()),
+            slot("a-1-1", DeviceUsage::Unused, node.clone()),
+            slot("a-1-5", node.clone(), DeviceUsage::Unused),
+            Edit::AddNode("o/p~q".into()),
+            Edit::AddNode("n".into()),
+            Edit::RemoveNode("n".into()),
+            Edit::Status {
+                node: "o".into(),
+                status,
+            },
+            Edit::Owner(owner),
+            Edit::Labels(labels),
+        ];
+        let of_bases = [(base(), common(Some(2), Some(3))), (bare, common(None, Some(3)))];
+        for (base, common) in of_bases {
+            for edit in edits.iter().chain([&common]) {
+                let mut wanted = base.clone();
+                if edit.apply(&mut wanted).is_err() {
+                    assert_eq!(of(&base, std::slice::from_ref(edit)), None);
+                    continue;
+                }
+                let patch = of(&base, std::slice::from_ref(edit)).unwrap();
+                let mut object = serde_json::to_value(&base).unwrap();
+                let patch: json_patch::Patch = serde_json::from_value(patch).unwrap();
+                json_patch::patch(&mut object, &patch).unwrap();
+                let made: Instance = serde_json::from_value(object).unwrap();
+                assert_eq!(made, wanted, "{edit:?}");
+                assert!(edit.is_made(&made), "{edit:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_claim_names_the_object_and_the_value_it_replaces_and_nothing_else() {
+        let node = DeviceUsage::Node("n".into());
+        let patch = |id: &str| of(&base(), &[slot(id, DeviceUsage::Unused, node.clone())]);
+        let test = |value: Value| {
+            json!([
+                {"op": "test", "path": "/metadata/uid", "value": "u"},
+                {"op": "test", "path": value["path"], "value": value["value"]},
+                {"op": "add", "path": value["path"], "value": "n"},
+            ])
+        };
+        assert_eq!(
+            patch("a-1-0"),
+            Some(test(json!({"path": "/spec/deviceUsage/a-1-0", "value": ""})))
+        );
+        assert_eq!(
+            patch("a-1-1"),
+            Some(test(json!({"path": "/spec/deviceUsage/a-1-1", "value": null})))
+        );
+        assert_eq!(patch("a-1-5"), None);
+    }
+
+    #[test]
+    fn what_is_written_whole_needs_the_version_that_was_seen() {
+        let owner = OwnerReference {
+            api_version: String::new(),
+            kind: "Configuration".into(),
+            name: "a".into(),
+            uid: "new".into(),
+            controller: None,
+        };
+        let patch = of(&base(), &[Edit::Owner(owner)]).unwrap();
+        let first = json!({"op": "test", "path": "/metadata/resourceVersion", "value": "7"});
+        assert_eq!(patch[0], first);
+    }
+}
