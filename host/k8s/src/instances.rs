@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
 use futures::StreamExt as _;
-use kube::api::{Api, ApiResource, DeleteParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::Client;
+use kube::api::{Api, ApiResource, DeleteParams, Patch, PatchParams, PostParams, Preconditions};
 use leafhost_core::instance::{Edit, Instance, InstanceKey};
 use leafhost_core::instance_view::InstanceView;
 use leafhost_core::ports::{Change, InstanceSet, InstanceStore, StoreError, Written};
@@ -78,7 +78,12 @@ impl KubeInstances {
         let mut tasks = JoinSet::new();
         for scope in events::SCOPES {
             let api = Api::all_with(watches.clone(), &shared.resource);
-            tasks.spawn(events::follow(Arc::clone(&shared), api, scope, node.to_owned()));
+            tasks.spawn(events::follow(
+                Arc::clone(&shared),
+                api,
+                scope,
+                node.to_owned(),
+            ));
         }
         tasks.spawn(memory::keep(memory, set.clone()));
         Self {
@@ -196,7 +201,10 @@ impl Shared {
         let known = self.state().view.instances().get(key).cloned();
         let known = match known {
             Some(known) => Some(known),
-            None => self.look(key).await.map_err(|failure| failure.for_key(key))?,
+            None => self
+                .look(key)
+                .await
+                .map_err(|failure| failure.for_key(key))?,
         };
         let mut base = known.ok_or_else(|| StoreError::Gone { key: key.clone() })?;
         let mut is_second = false;

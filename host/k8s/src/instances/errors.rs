@@ -122,7 +122,10 @@ mod tests {
             (r#"{"code":409,"reason":"AlreadyExists"}"#, "exists"),
             (r#"{"code":409,"reason":"Conflict"}"#, "conflict"),
             // A test of a JSON Patch that fails.
-            (r#"{"code":422,"reason":"Invalid","details":{"name":"a"}}"#, "conflict"),
+            (
+                r#"{"code":422,"reason":"Invalid","details":{"name":"a"}}"#,
+                "conflict",
+            ),
             (r#"{"code":422,"reason":"Invalid"}"#, "conflict"),
             (
                 r#"{"code":422,"reason":"Invalid","details":{"causes":[{"reason":"FieldValueDuplicate","field":"spec.nodes[1]"}]}}"#,
@@ -133,10 +136,16 @@ mod tests {
                 "denied",
             ),
             (r#"{"code":403,"reason":"Forbidden"}"#, "denied"),
-            (r#"{"code":404,"reason":"NotFound","details":{"name":"a-1"}}"#, "gone"),
+            (
+                r#"{"code":404,"reason":"NotFound","details":{"name":"a-1"}}"#,
+                "gone",
+            ),
             // The resource itself is unknown.
             (r#"{"code":404,"reason":"NotFound"}"#, "denied"),
-            (r#"{"code":429,"details":{"retryAfterSeconds":7}}"#, "unavailable"),
+            (
+                r#"{"code":429,"details":{"retryAfterSeconds":7}}"#,
+                "unavailable",
+            ),
             (r#"{"code":500}"#, "unavailable"),
         ];
         let key = InstanceKey {

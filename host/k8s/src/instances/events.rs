@@ -71,7 +71,9 @@ pub async fn follow(shared: Arc<Shared>, api: Api<Object>, scope: Scope, node: S
             }
         }
         // An object that has lost its label is still there.
-        let looks = gone.into_iter().map(|(key, uid)| look_for(shared, key, uid));
+        let looks = gone
+            .into_iter()
+            .map(|(key, uid)| look_for(shared, key, uid));
         futures::stream::iter(looks)
             .buffer_unordered(IN_FLIGHT)
             .collect::<()>()
@@ -93,7 +95,7 @@ fn take_in(
             Ok(object) => drop(shared.saw(object)),
             Err(invalid) => {
                 let name = invalid.metadata.name.unwrap_or_default();
-                let error = invalid.error.to_string();
+                let error = invalid.error;
                 tracing::warn!(instance = name, error, "cannot read an Instance");
             }
         },
