@@ -14,12 +14,14 @@ use crate::args::AgentArgs;
 use crate::folders::User;
 
 mod assemble;
+mod home;
 mod log;
 mod prerequisites;
 mod settings;
 mod socket;
 mod systemd;
 
+use home::Home;
 use settings::Settings;
 
 /// How long an idle thread of the blocking pool stays. It is longer than the time between two scans of the folders, so that one thread
@@ -62,7 +64,8 @@ async fn serve(settings: Settings) -> Result<()> {
         Some(address) => Some(bind(address, "--metrics-listen").await?),
         None => None,
     };
-    let (agent, socket, home) = assemble::agent(&settings, listener, metrics).await?;
+    let home = Home::open(&settings).await?;
+    let (agent, socket) = assemble::agent(&settings, &home, listener, metrics).await?;
     let file = AgentFile::of_this_process(address);
     let published = file.publish(&settings.state_dir).map_err(|error| {
         // What there is is served all the same.
@@ -71,7 +74,8 @@ async fn serve(settings: Settings) -> Result<()> {
             "leafhost status needs --agent {address} to find this agent"
         );
     });
-    tracing::info!(node = settings.node, %address, folder = %settings.dir.display(),
+    let folder = settings.dir.as_deref();
+    tracing::info!(node = home.node, mode = home.mode, %address, folder = folder.map(|dir| tracing::field::display(dir.display())),
         state = %settings.state_dir.display(), "agent starts");
     let result = run_until_signal(agent, &mut signals, file.address).await;
     drop((published, socket, home));

@@ -41,8 +41,7 @@ pub struct KubeInstances {
 
 /// What watches and writes share.
 struct Shared {
-    /// For writes and the looks that belong to them.
-    writes: Client,
+    client: Client,
     resource: ApiResource,
     state: Mutex<State>,
 }
@@ -56,9 +55,9 @@ struct State {
 }
 
 impl KubeInstances {
-    /// Starts to watch. `watches` is the client for long requests, `writes` one without retries of its own; `memory` is the file that keeps
-    /// the Instances for an agent that starts while the API server is away.
-    pub fn start(watches: &Client, writes: Client, node: &str, memory: PathBuf) -> Self {
+    /// Starts to watch. The client must not repeat requests by itself. `memory` is the file that keeps the Instances for an agent that starts
+    /// while the API server is away.
+    pub fn start(client: &Client, node: &str, memory: PathBuf) -> Self {
         let remembered = memory::read(&memory);
         let set = InstanceSet {
             complete: false,
@@ -67,7 +66,7 @@ impl KubeInstances {
         };
         let (sender, set) = watch::channel(Arc::new(set));
         let shared = Arc::new(Shared {
-            writes,
+            client: client.clone(),
             resource: api_resource(),
             state: Mutex::new(State {
                 view: InstanceView::default(),
@@ -77,7 +76,7 @@ impl KubeInstances {
         });
         let mut tasks = JoinSet::new();
         for scope in events::SCOPES {
-            let api = Api::all_with(watches.clone(), &shared.resource);
+            let api = Api::all_with(client.clone(), &shared.resource);
             tasks.spawn(events::follow(
                 Arc::clone(&shared),
                 api,
@@ -122,7 +121,7 @@ impl Shared {
     }
 
     fn api(&self, namespace: &str) -> Api<InstanceObject> {
-        Api::namespaced_with(self.writes.clone(), namespace, &self.resource)
+        Api::namespaced_with(self.client.clone(), namespace, &self.resource)
     }
 
     /// Shows what is known now, once all watches have been read.

@@ -1,4 +1,4 @@
-//! Puts the agent together for one machine: its files, the runtime of its handlers, and the agent's own tasks.
+//! Puts the agent together: its home, the runtime of its handlers, and the agent's own tasks.
 //!
 //! The only place that knows all of them.
 
@@ -7,30 +7,25 @@ use std::sync::Arc;
 use anyhow::{Context as _, Result};
 use leafhost_agent::{Agent, AgentConfig, KubeletConfig, Ports, SlotConfig};
 use leafhost_core::problem::Problem;
-use leafhost_files::{Places, Standalone};
 use leafhost_net::Network;
 use leafhost_udev::Monitor;
 use leafhost_wasm::{Runtime, RuntimeConfig};
 use tokio::net::TcpListener;
 
+use super::home::Home;
 use super::prerequisites::Machine;
 use super::settings::Settings;
 use super::socket::{self, Bound};
 
-/// The agent, ready to run. The state folder is held until the home is dropped, which must outlive the agent.
+/// The agent, ready to run. The home must outlive it.
 pub async fn agent(
     settings: &Settings,
+    home: &Home,
     listener: TcpListener,
     metrics_listener: Option<TcpListener>,
-) -> Result<(Agent, Option<Bound>, Standalone)> {
-    let places = Places {
-        folder: settings.dir.clone(),
-        state_dir: settings.state_dir.clone(),
-        handlers: settings.handlers_dirs.clone(),
-    };
-    let home = Standalone::open(places, &settings.node).await?;
+) -> Result<(Agent, Option<Bound>)> {
     let (runtime, mut problems) = start_runtime(settings).await?;
-    problems.extend(home.problems().iter().cloned().map(Problem::InvalidSource));
+    problems.extend(home.problems.iter().cloned().map(Problem::InvalidSource));
     let socket = socket::bind(&settings.state_dir, settings.socket_group.as_ref());
     let socket = socket.inspect_err(|error| {
         // What there is is served all the same.
@@ -56,7 +51,8 @@ pub async fn agent(
         listener: Some(listener),
         metrics_listener,
         lost_log_lines: super::log::lost_lines,
-        ..AgentConfig::new(&settings.node, env!("CARGO_PKG_VERSION"))
+        mode: home.mode.to_owned(),
+        ..AgentConfig::new(&home.node, env!("CARGO_PKG_VERSION"))
     };
     let ports = Ports {
         configurations: home.configurations.clone(),
@@ -66,7 +62,7 @@ pub async fn agent(
         instances: home.instances.clone(),
         ledger: home.ledger.clone(),
     };
-    Ok((Agent::build(config, ports)?, bound, home))
+    Ok((Agent::build(config, ports)?, bound))
 }
 
 /// The runtime, and what this machine lacks.
@@ -136,7 +132,8 @@ mod tests {
         let settings = mk_settings(dir.path());
         let listener = TcpListener::bind(settings.args.listen).await.unwrap();
         let address = listener.local_addr().unwrap();
-        let (agent, _socket, _home) = agent(&settings, listener, None).await.unwrap();
+        let home = Home::open(&settings).await.unwrap();
+        let (agent, _socket) = agent(&settings, &home, listener, None).await.unwrap();
         let shutdown = CancellationToken::new();
         let running = tokio::spawn(agent.run(shutdown.clone()));
         let ready = async {
@@ -161,8 +158,7 @@ mod tests {
             }
         };
         tokio::time::timeout(limit, reported).await.unwrap();
-        let other = TcpListener::bind(settings.args.listen).await.unwrap();
-        let second = super::agent(&settings, other, None).await.err().unwrap();
+        let second = Home::open(&settings).await.err().unwrap();
         assert!(second.to_string().contains("in use"), "{second}");
         shutdown.cancel();
         let ended = tokio::time::timeout(limit, running).await.unwrap();

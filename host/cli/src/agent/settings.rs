@@ -7,7 +7,6 @@ use nix::unistd::Group;
 
 use super::socket;
 use crate::args::AgentArgs;
-use crate::failure::Usage;
 use crate::folders::{self, User};
 
 /// The agent's settings: the flags, and what depends on this user and machine.
@@ -145,22 +144,21 @@ mod tests {
     }
 
     #[test]
-    fn without_the_flag_there_is_a_usage_error_that_names_it() {
-        let error = settings("leafhost agent --node-name n", &mk_user()).unwrap_err();
-        assert!(error.is::<Usage>());
-        assert!(error.to_string().contains("--standalone"), "{error}");
+    fn without_the_flag_the_cluster_says_where_everything_is() {
+        let settings = settings("leafhost agent", &mk_user()).unwrap();
+        assert_eq!((settings.dir, settings.node), (None, None));
     }
 
     #[test]
     fn folders_are_the_given_ones_or_the_users_defaults() {
         let given = "leafhost agent --node-name n --standalone /d --state-dir /s --cdi-dir /c --handlers-dir /h";
         let settings_given = settings(given, &mk_user()).unwrap();
-        assert_eq!(settings_given.dir, Path::new("/d"));
+        assert_eq!(settings_given.dir.as_deref(), Some(Path::new("/d")));
         assert_eq!(settings_given.state_dir, Path::new("/s"));
         assert_eq!(settings_given.cdi_dir.as_deref(), Some(Path::new("/c")));
         assert_eq!(settings_given.handlers_dirs, [Path::new("/h")]);
         let own = settings("leafhost agent --node-name n --standalone", &mk_user()).unwrap();
-        assert_eq!(own.dir, Path::new("/home/a/.config/leafhost"));
+        assert_eq!(own.dir, Some("/home/a/.config/leafhost".into()));
         let state = Path::new("/home/a/.local/state/leafhost");
         assert_eq!(own.state_dir, state);
         assert_eq!(own.cdi_dir, Some(state.join("cdi")));
@@ -175,8 +173,8 @@ mod tests {
     fn relative_folders_become_absolute() {
         let settings =
             settings("leafhost agent --node-name n --standalone site", &mk_user()).unwrap();
-        assert!(settings.dir.is_absolute());
-        assert!(settings.dir.ends_with("site"));
+        let dir = settings.dir.unwrap();
+        assert!(dir.is_absolute() && dir.ends_with("site"));
     }
 
     #[test]

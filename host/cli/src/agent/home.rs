@@ -1,0 +1,64 @@
+//! Where the agent's Configurations, handlers and Instances are: in the files of one machine, or in a cluster.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::Result;
+use leafhost_core::ports::{
+    ConfigurationSource, HandlerSource, InstanceStore, LoaderStore, ResourceLedger, SourceProblem,
+};
+use leafhost_files::{NodeState, Places, Standalone};
+
+use super::settings::Settings;
+use crate::failure::Usage;
+
+/// The ports of a home. The state folder is held until this is dropped, which must outlive the agent.
+pub struct Home {
+    /// The node's name.
+    pub node: String,
+    /// `standalone` or `cluster`.
+    pub mode: &'static str,
+    pub configurations: Arc<dyn ConfigurationSource>,
+    pub handlers: Arc<dyn HandlerSource>,
+    pub accepted: Arc<dyn LoaderStore>,
+    pub instances: Arc<dyn InstanceStore>,
+    pub ledger: Arc<dyn ResourceLedger>,
+    /// What was found wrong when it was opened.
+    pub problems: Vec<SourceProblem>,
+    _state: NodeState,
+}
+
+impl Home {
+    /// Opens the home that the flags name.
+    pub async fn open(settings: &Settings) -> Result<Self> {
+        match &settings.dir {
+            Some(dir) => Self::standalone(settings, dir).await,
+            None => Err(Usage(
+                "no source of Configurations: this version reads them from files and cannot join a cluster; start with --standalone [DIR]"
+                    .to_owned(),
+            )
+            .into()),
+        }
+    }
+
+    async fn standalone(settings: &Settings, dir: &Path) -> Result<Self> {
+        let node = settings.node.clone().unwrap_or_default();
+        let places = Places {
+            folder: dir.to_owned(),
+            state_dir: settings.state_dir.clone(),
+            handlers: settings.handlers_dirs.clone(),
+        };
+        let home = Standalone::open(places, &node).await?;
+        Ok(Self {
+            node,
+            mode: "standalone",
+            problems: home.problems().to_vec(),
+            configurations: home.configurations,
+            handlers: home.handlers,
+            accepted: home.state.accepted.clone(),
+            instances: home.instances,
+            ledger: home.state.ledger.clone(),
+            _state: home.state,
+        })
+    }
+}
