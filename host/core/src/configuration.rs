@@ -8,6 +8,7 @@ use crate::names::ConfigurationKey;
 use crate::text;
 
 mod resources;
+mod workloads;
 
 pub use resources::{RESOURCES_ANNOTATION, Resources};
 
@@ -156,9 +157,9 @@ impl From<ValueFrom> for ValueFromFields {
 pub struct KeyRef {
     /// The Secret's or ConfigMap's name.
     pub name: String,
-    /// Its namespace.
-    #[serde(default = "default_namespace")]
-    pub namespace: String,
+    /// Its namespace; that of the Configuration where absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub namespace: Option<String>,
     /// The key.
     pub key: String,
     /// Whether it may be missing; then the property is left out.
@@ -168,10 +169,6 @@ pub struct KeyRef {
 
 fn one() -> i64 {
     1
-}
-
-fn default_namespace() -> String {
-    "default".to_owned()
 }
 
 /// A Configuration that has been checked.
@@ -205,6 +202,8 @@ pub struct Configuration {
 
 /// The most slots of one Instance: each is a key in the object and a device the kubelet lists.
 pub const MAX_CAPACITY: u32 = 1000;
+/// The most Configurations of an agent.
+pub const MAX_CONFIGURATIONS: usize = 2_000;
 /// The most text `discoveryDetails` may have, in bytes.
 pub const MAX_DETAILS: usize = 256 << 10;
 /// The most text `brokerProperties` may have, names and values together, in bytes: each Instance has a copy.

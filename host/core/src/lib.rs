@@ -17,6 +17,7 @@ pub mod mounts;
 pub mod names;
 pub mod ports;
 pub mod problem;
+pub mod properties;
 pub mod session;
 pub mod slot;
 pub mod text;

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use leafhost_core::configuration::Configuration;
+use leafhost_core::configuration::{Configuration, MAX_CONFIGURATIONS};
 use leafhost_core::names::ConfigurationKey;
 use leafhost_core::ports::{
     ConfigurationSet, ConfigurationSource, ConfiguredDiscovery, SourceProblem,
@@ -24,7 +24,7 @@ use crate::{atomic, damaged};
 
 mod claims;
 mod documents;
-use claims::{MAX_CONFIGURATIONS, Served};
+use claims::Served;
 use documents::{Document, Reading};
 
 const RULES: Rules = Rules {

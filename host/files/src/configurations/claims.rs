@@ -2,10 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use leafhost_core::configuration::MAX_CONFIGURATIONS;
 use leafhost_core::names::ConfigurationKey;
-
-/// The most Configurations of an agent.
-pub const MAX_CONFIGURATIONS: usize = 2_000;
 
 /// The file that each Configuration is taken from.
 pub type Served = BTreeMap<ConfigurationKey, String>;

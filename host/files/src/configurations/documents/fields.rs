@@ -1,6 +1,6 @@
-//! Fields of a Configuration that have no effect: unknown ones, and those of workloads that this version does not start. Pure.
+//! Fields of a Configuration that are unknown, which have no effect. Pure.
 
-use leafhost_core::configuration::{FieldProblem, Spec};
+use leafhost_core::configuration::FieldProblem;
 use leafhost_core::text;
 use serde_ignored::Path;
 
@@ -109,30 +109,4 @@ fn join(parent: &str, name: &str) -> String {
         "" => name.to_owned(),
         _ => format!("{parent}.{name}"),
     }
-}
-
-/// What is said of the workloads and services of a Configuration.
-pub fn ignored(spec: &Spec) -> impl Iterator<Item = FieldProblem> {
-    let fields = [
-        (
-            spec.broker_spec.is_some(),
-            "brokerSpec",
-            "starts no brokers",
-        ),
-        (
-            spec.instance_service_spec.is_some(),
-            "instanceServiceSpec",
-            "creates no services",
-        ),
-        (
-            spec.configuration_service_spec.is_some(),
-            "configurationServiceSpec",
-            "creates no services",
-        ),
-    ];
-    let present = fields.into_iter().filter(|(present, _, _)| *present);
-    present.map(|(_, name, why)| {
-        let message = format!("this version {why}: {name} is ignored");
-        FieldProblem::new(join("spec", name), message)
-    })
 }

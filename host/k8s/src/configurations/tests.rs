@@ -1,0 +1,174 @@
+use std::sync::Mutex;
+use std::time::Duration;
+
+use leafhost_core::names::ConfigurationKey;
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+
+use super::*;
+use crate::stub::{Answer, Stub, failure, list};
+
+fn mk_object(name: &str, version: &str) -> Value {
+    json!({"apiVersion": "akri.sh/v0", "kind": "Configuration",
+        "metadata": {"name": name, "namespace": "default", "uid": name, "resourceVersion": version},
+        "spec": {"discoveryHandler": {"name": "udev"}}})
+}
+
+/// What the API server does at the moment.
+#[derive(Default)]
+struct Server {
+    /// The failure of every request, if so.
+    failure: Option<u16>,
+    names: Vec<&'static str>,
+    /// What ends or feeds the watches.
+    watches: Vec<mpsc::UnboundedSender<Value>>,
+}
+
+impl Server {
+    fn answer(&mut self, request: &str) -> Answer {
+        if let Some(code) = self.failure {
+            return failure(code, "so it is");
+        }
+        if request.contains("watch=true") {
+            let (sender, events) = mpsc::unbounded_channel();
+            self.watches.push(sender);
+            return Answer::Events(events);
+        }
+        let objects = self.names.iter().map(|name| mk_object(name, "5"));
+        list("7", &objects.collect::<Vec<_>>())
+    }
+
+    fn send(&self, event: &Value) {
+        for watch in &self.watches {
+            drop(watch.send(event.clone()));
+        }
+    }
+}
+
+async fn start(server: Server) -> (Arc<Mutex<Server>>, Stub) {
+    let server = Arc::new(Mutex::new(server));
+    let answering = Arc::clone(&server);
+    let stub = Stub::start(move |request| answering.lock().unwrap().answer(request)).await;
+    (server, stub)
+}
+
+async fn until(
+    configurations: &KubeConfigurations,
+    what: &str,
+    is_so: impl FnMut(&Arc<ConfigurationSet>) -> bool,
+) -> Arc<ConfigurationSet> {
+    let mut set = configurations.configurations();
+    let found = timeout(Duration::from_mins(1), set.wait_for(is_so)).await;
+    found
+        .unwrap_or_else(|_| panic!("never: {what}"))
+        .unwrap()
+        .clone()
+}
+
+fn has(set: &ConfigurationSet, name: &str) -> bool {
+    let key = ConfigurationKey::new("default", name).unwrap();
+    set.accepted.contains_key(&key)
+}
+
+#[tokio::test]
+async fn a_right_that_is_taken_away_takes_nothing_away_and_is_not_asked_for_all_the_time() {
+    let (server, stub) = start(Server {
+        names: vec!["a"],
+        ..Server::default()
+    })
+    .await;
+    let configurations = KubeConfigurations::watch(stub.client.clone(), BTreeSet::new());
+    until(&configurations, "the list", |set| {
+        set.complete && has(set, "a")
+    })
+    .await;
+    {
+        let mut server = server.lock().unwrap();
+        server.failure = Some(403);
+        server.names = vec!["a", "b"];
+        server.watches.clear();
+    }
+    let set = until(&configurations, "the failure", |set| {
+        !set.problems.is_empty()
+    })
+    .await;
+    assert!(set.complete && has(&set, "a"));
+    server.lock().unwrap().failure = None;
+    let set = until(&configurations, "its end", |set| set.problems.is_empty()).await;
+    assert!(has(&set, "b"));
+    let requests = stub.requests("");
+    assert!(requests < 20, "{requests} requests");
+}
+
+#[test]
+fn each_failure_of_the_watch_has_its_remedy() {
+    for (code, remedy) in [
+        (
+            Some(403),
+            "allow the agent's service account to list and watch",
+        ),
+        (Some(404), "leafhost crds | kubectl apply"),
+        (Some(500), "the agent tries again"),
+        (None, "the agent tries again"),
+    ] {
+        let message = "so it is".to_owned();
+        let problem = Trouble::new(&Failure { code, message }).problem.unwrap();
+        let text = problem.to_string();
+        assert!(
+            text.starts_with("Configurations: cannot be watched: so it is; "),
+            "{text}"
+        );
+        assert!(text.contains(remedy), "{text}");
+    }
+}
+
+#[tokio::test]
+async fn nothing_is_complete_before_the_first_whole_list() {
+    let (server, stub) = start(Server {
+        failure: Some(500),
+        ..Server::default()
+    })
+    .await;
+    let configurations = KubeConfigurations::watch(stub.client.clone(), BTreeSet::new());
+    let set = until(&configurations, "the failure", |set| {
+        !set.problems.is_empty()
+    })
+    .await;
+    assert!(!set.complete);
+    server.lock().unwrap().failure = None;
+    until(&configurations, "the list", |set| set.complete).await;
+}
+
+#[tokio::test]
+async fn events_are_followed_and_an_expired_watch_is_no_problem() {
+    let (server, stub) = start(Server::default()).await;
+    let configurations = KubeConfigurations::watch(stub.client.clone(), BTreeSet::new());
+    until(&configurations, "the first list", |set| set.complete).await;
+    let is_watching = || !server.lock().unwrap().watches.is_empty();
+    timeout(Duration::from_secs(10), async {
+        while !is_watching() {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await
+    .unwrap();
+    let event = |kind: &str, object: Value| json!({"type": kind, "object": object});
+    server
+        .lock()
+        .unwrap()
+        .send(&event("ADDED", mk_object("a", "8")));
+    until(&configurations, "the new one", |set| has(set, "a")).await;
+    server
+        .lock()
+        .unwrap()
+        .send(&event("DELETED", mk_object("a", "9")));
+    until(&configurations, "its end", |set| !has(set, "a")).await;
+    server.lock().unwrap().names = vec!["b"];
+    let gone = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 410,
+        "reason": "Expired", "message": "too old resource version"});
+    server.lock().unwrap().send(&event("ERROR", gone));
+    let mut seen = configurations.configurations();
+    let set = until(&configurations, "the second list", |set| has(set, "b")).await;
+    assert!(set.problems.is_empty() && seen.borrow_and_update().problems.is_empty());
+}
