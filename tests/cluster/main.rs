@@ -7,6 +7,7 @@ mod device;
 mod health;
 mod kills;
 mod nodes;
+mod objects;
 mod pods;
 mod replaced;
 mod restarts;

@@ -1,4 +1,4 @@
-//! An agent in standalone mode with its own folder.
+//! An agent with its own folder: in standalone mode, or in a cluster.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
@@ -24,6 +24,8 @@ pub struct Home {
     folder: TempDir,
     cdi: PathBuf,
     kubelet: Option<PathBuf>,
+    /// The kubeconfig of the cluster where Configurations and Instances are; nothing for files.
+    cluster: Option<PathBuf>,
     node: String,
     enter: Enter,
     environment: Vec<(String, OsString)>,
@@ -44,6 +46,7 @@ impl Home {
             cdi: folder.path().join("cdi"),
             folder,
             kubelet: None,
+            cluster: None,
             node: "node-a".to_owned(),
             enter: Box::new(|program| Ok(Command::new(program))),
             environment: Vec::new(),
@@ -67,6 +70,11 @@ impl Home {
         node.name().clone_into(&mut home.node);
         home.enter = Box::new(|program| node.enter(program));
         Ok(home)
+    }
+
+    /// The next agent has its Configurations and Instances in the cluster of this kubeconfig. Its handlers stay in this home.
+    pub fn join(&mut self, kubeconfig: &Path) {
+        self.cluster = Some(kubeconfig.to_owned());
     }
 
     /// A home whose agent runs on a host of a network.
@@ -175,10 +183,15 @@ impl Home {
             Some(folder) => command.arg("agent").arg("--kubelet-dir").arg(folder),
             None => command.args(["agent", "--no-kubelet"]),
         };
+        match &self.cluster {
+            Some(kubeconfig) => command
+                .env("KUBECONFIG", kubeconfig)
+                .arg("--handlers-dir")
+                .arg(self.path().join("handlers")),
+            None => command.arg("--standalone").arg(self.path()),
+        };
         command
             .envs(self.environment.iter().cloned())
-            .arg("--standalone")
-            .arg(self.path())
             .arg("--state-dir")
             .arg(self.path().join("state"))
             .arg("--cdi-dir")

@@ -93,7 +93,7 @@ impl ReconcileTask {
     async fn reconcile(&mut self, shutdown: &CancellationToken) {
         let mut errors = Vec::new();
         let mut read = false;
-        let mut nameless = Vec::new();
+        let mut problems = Vec::new();
         let mut reservations = Reservations::default();
         let collects = self.store.collects_garbage();
         for _ in 0..CONFLICTS {
@@ -101,9 +101,11 @@ impl ReconcileTask {
             let instances = Arc::clone(&self.instances.borrow_and_update());
             read = snapshot.read && instances.complete;
             reservations.held = Arc::clone(&self.held.borrow());
-            let Plan { changes, problems } =
-                plan(&self.node, &snapshot, &instances, &reservations, collects);
-            nameless = problems;
+            let Plan {
+                changes,
+                problems: nameless,
+            } = plan(&self.node, &snapshot, &instances, &reservations, collects);
+            problems = nameless;
             if changes.is_empty() {
                 errors.clear();
                 break;
@@ -120,7 +122,9 @@ impl ReconcileTask {
         // Not marked as seen: besides our own write it may have what another wrote since.
         let instances = Arc::clone(&self.instances.borrow());
         self.metrics.count_instances(&instances, &self.node);
-        self.conclude(read, &errors, nameless);
+        let interrupted = instances.interrupted.clone();
+        problems.extend(interrupted.map(|error| Problem::InstancesNotWatched { error }));
+        self.conclude(read, &errors, problems);
     }
 
     /// Makes the changes, a batch after the other; returns what failed, and whether all were made. They are not when devices are

@@ -97,11 +97,22 @@ pub enum HandlerCommand {
 #[derive(Debug, Clone, Args)]
 pub struct AgentArgs {
     /// Read Configurations, handlers and secrets from files in DIR: configurations/*.yaml, handlers/*.wasm, secrets/NAME/KEY
-    /// [default DIR: /etc/leafhost as root, else $XDG_CONFIG_HOME/leafhost]
+    /// [default DIR: /etc/leafhost as root, else $XDG_CONFIG_HOME/leafhost; without this flag the agent is one of a Kubernetes cluster: that of its
+    /// service account, else that of KUBECONFIG]
     #[arg(long, env = "LEAFHOST_STANDALONE", value_name = "DIR", num_args = 0..=1, default_missing_value = "1")]
     pub standalone: Option<String>,
 
-    /// The node's name in Instances; the state folder keeps it [default: the host name]
+    /// Namespaces whose Secrets and ConfigMaps every Configuration of the cluster may name, besides those of its own
+    #[arg(
+        long,
+        env = "LEAFHOST_PROPERTIES_NAMESPACES",
+        value_name = "NAMESPACE",
+        value_delimiter = ',',
+        conflicts_with = "standalone"
+    )]
+    pub properties_namespaces: Vec<String>,
+
+    /// The node's name in Instances; the state folder keeps it [default: the host name; in a cluster that of the agent's token]
     #[arg(long, env = "LEAFHOST_NODE_NAME", value_name = "NAME")]
     pub node_name: Option<String>,
 

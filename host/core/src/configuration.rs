@@ -200,6 +200,14 @@ pub struct Configuration {
     pub deleting: bool,
 }
 
+impl Configuration {
+    /// When it was created, and its uid: of several with one name the first by this has the name on every node. Nothing where the home does
+    /// not say it.
+    pub fn seniority(&self) -> Option<(&str, &str)> {
+        Some((self.created.as_deref()?, &self.uid))
+    }
+}
+
 /// The most slots of one Instance: each is a key in the object and a device the kubelet lists.
 pub const MAX_CAPACITY: u32 = 1000;
 /// The most Configurations of an agent.

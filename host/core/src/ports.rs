@@ -220,6 +220,8 @@ pub struct InstanceSet {
     pub complete: bool,
     /// Whether the Instances are those that an earlier agent last knew, of a store that has not been read yet.
     pub remembered: bool,
+    /// Why changes that others make cannot be seen at the moment.
+    pub interrupted: Option<String>,
     /// By namespace and name.
     pub instances: BTreeMap<InstanceKey, Arc<Instance>>,
 }
@@ -230,6 +232,7 @@ impl InstanceSet {
         Self {
             complete: true,
             remembered: false,
+            interrupted: None,
             instances,
         }
     }

@@ -183,6 +183,10 @@ pub enum Problem {
     #[error("{error}{}", and_more(*more))]
     InstancesNotWritten { error: String, more: usize },
     #[error(
+        "cannot watch Instances: {error}; what was last known stays in force, and changes are seen when the watch works again"
+    )]
+    InstancesNotWatched { error: String },
+    #[error(
         "slots cannot be claimed, so no free one is offered until that is possible again: {error}"
     )]
     SlotsNotClaimed { error: String },

@@ -4,6 +4,7 @@
 //! older follows what is newer; so a write is in what is shown before [`InstanceStore::apply`] returns. Requests that write have short
 //! deadlines and are never repeated but for one look at what is there.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -11,8 +12,8 @@ use async_trait::async_trait;
 use futures::StreamExt as _;
 use kube::Client;
 use kube::api::{Api, ApiResource, DeleteParams, Patch, PatchParams, PostParams, Preconditions};
-use leafhost_core::instance::{Edit, Instance, InstanceKey};
-use leafhost_core::instance_view::InstanceView;
+use leafhost_core::instance::{Edit, Instance, InstanceKey, InstanceStatus, Leafhost};
+use leafhost_core::instance_view::{InstanceView, Scope};
 use leafhost_core::ports::{Change, InstanceSet, InstanceStore, StoreError, Written};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -49,20 +50,39 @@ struct Shared {
 struct State {
     view: InstanceView,
     /// The watches that have not been read once.
-    unread: usize,
+    unread: BTreeSet<Scope>,
+    /// What the API server leaves out of Instances, by uid: their definition is Akri's, which has not all our fields.
+    pruned: BTreeMap<String, Pruned>,
+    /// Why watches do not work at the moment.
+    interrupted: BTreeMap<Scope, String>,
     /// Nothing once the watches have ended: who waits for changes is told so.
     set: Option<watch::Sender<Arc<InstanceSet>>>,
 }
 
+/// The fields of an Instance that Akri's definition does not have.
+#[derive(Clone, Default)]
+struct Pruned {
+    leafhost: Option<Leafhost>,
+    status: InstanceStatus,
+}
+
+impl Pruned {
+    fn swap(&mut self, instance: &mut Instance) {
+        std::mem::swap(&mut self.leafhost, &mut instance.spec.leafhost);
+        std::mem::swap(&mut self.status, &mut instance.status);
+    }
+}
+
 impl KubeInstances {
-    /// Starts to watch. The client must not repeat requests by itself. `memory` is the file that keeps the Instances for an agent that starts
+    /// Watches them. The client must not repeat requests by itself. `memory` is the file that keeps the Instances for an agent that starts
     /// while the API server is away.
-    pub fn start(client: &Client, node: &str, memory: PathBuf) -> Self {
+    pub fn watch(client: &Client, node: &str, memory: PathBuf) -> Self {
         let remembered = memory::read(&memory);
         let set = InstanceSet {
             complete: false,
             remembered: remembered.is_some(),
             instances: remembered.unwrap_or_default(),
+            interrupted: None,
         };
         let (sender, set) = watch::channel(Arc::new(set));
         let shared = Arc::new(Shared {
@@ -70,7 +90,9 @@ impl KubeInstances {
             resource: api_resource(),
             state: Mutex::new(State {
                 view: InstanceView::default(),
-                unread: events::SCOPES.len(),
+                unread: events::SCOPES.into(),
+                pruned: BTreeMap::new(),
+                interrupted: BTreeMap::new(),
                 set: Some(sender),
             }),
         });
@@ -124,33 +146,73 @@ impl Shared {
         Api::namespaced_with(self.client.clone(), namespace, &self.resource)
     }
 
-    /// Shows what is known now, once all watches have been read.
+    /// Shows what is known now: the Instances only once all watches have been read.
     fn publish(&self) {
         let state = self.state();
-        if state.unread > 0 {
-            return;
-        }
+        let is_read = state.unread.is_empty();
         let instances = state.view.instances();
+        let interrupted = state.interrupted.values().next();
         if let Some(set) = &state.set {
             set.send_if_modified(|shown| {
-                let differs = !shown.complete || shown.instances != *instances;
-                if differs {
-                    *shown = Arc::new(InstanceSet::read(instances.clone()));
+                let is_news = is_read && (!shown.complete || shown.instances != *instances);
+                if !is_news && shown.interrupted.as_ref() == interrupted {
+                    return false;
                 }
-                differs
+                let mut next = if is_news {
+                    InstanceSet::read(instances.clone())
+                } else {
+                    InstanceSet::clone(shown)
+                };
+                next.interrupted = interrupted.cloned();
+                *shown = Arc::new(next);
+                true
             });
+        }
+    }
+
+    /// Whether a watch works, or why not.
+    fn interrupted(&self, scope: Scope, why: Option<String>) {
+        let interrupted = &mut self.state().interrupted;
+        match why {
+            Some(why) => drop(interrupted.insert(scope, why)),
+            None => drop(interrupted.remove(&scope)),
         }
     }
 
     /// Takes an object in; returns it as the agent knows it.
     fn saw(&self, object: InstanceObject) -> Arc<Instance> {
-        let instance = object::into_instance(object);
-        self.state().view.saw(instance.clone());
+        let mut instance = object::into_instance(object);
+        let mut state = self.state();
+        if instance.spec.leafhost.is_none()
+            && let Some(pruned) = state.pruned.get(&instance.metadata.uid)
+        {
+            pruned.clone().swap(&mut instance);
+        }
+        state.view.saw(instance.clone());
         Arc::new(instance)
     }
 
+    /// The same for an object that was `sent`: what its definition does not have is kept here, or it would be written again and again.
+    fn saw_written(&self, object: InstanceObject, mut sent: Instance) -> Arc<Instance> {
+        if sent.spec.leafhost.is_some() && object.spec.leafhost.is_none() {
+            let mut pruned = Pruned::default();
+            pruned.swap(&mut sent);
+            let uid = object.metadata.uid.clone().unwrap_or_default();
+            let mut state = self.state();
+            if state.pruned.is_empty() {
+                tracing::warn!(
+                    "the definition of Instances is Akri's: spec.leafhost and status are not stored; apply what leafhost crds prints"
+                );
+            }
+            state.pruned.insert(uid, pruned);
+        }
+        self.saw(object)
+    }
+
     fn saw_deletion(&self, key: &InstanceKey, uid: &str) {
-        self.state().view.saw_deletion(key, uid);
+        let mut state = self.state();
+        state.pruned.remove(uid);
+        state.view.saw_deletion(key, uid);
     }
 
     async fn write(&self, change: Change) -> Written {
@@ -172,10 +234,10 @@ impl Shared {
             field_manager: Some(MANAGER.to_owned()),
             ..PostParams::default()
         };
-        let object = object::from_instance(instance);
+        let object = object::from_instance(instance.clone());
         let api = self.api(&key.namespace);
         let failure = match errors::within(api.create(&params, &object)).await {
-            Ok(object) => return Ok(Some(self.saw(object))),
+            Ok(object) => return Ok(Some(self.saw_written(object, instance))),
             Err(failure) => failure,
         };
         if !matches!(failure, Failure::AlreadyExists | Failure::Unknown(_)) {
@@ -212,7 +274,7 @@ impl Shared {
                 return Err(StoreError::Gone { key: key.clone() });
             }
             let failure = match self.patch(key, &base, edits).await {
-                Ok(object) => return Ok(Some(self.saw(object))),
+                Ok(written) => return Ok(Some(written)),
                 Err(failure) => failure,
             };
             match failure {
@@ -245,8 +307,16 @@ impl Shared {
         key: &InstanceKey,
         base: &Instance,
         edits: &[Edit],
-    ) -> Result<InstanceObject, Failure> {
-        let operations = patch::of(base, edits).ok_or(Failure::Conflict)?;
+    ) -> Result<Arc<Instance>, Failure> {
+        let mut sent = base.clone();
+        if edits.iter().any(|edit| edit.apply(&mut sent).is_err()) {
+            return Err(Failure::Conflict);
+        }
+        let mut stored = base.clone();
+        if self.state().pruned.contains_key(&base.metadata.uid) {
+            Pruned::default().swap(&mut stored);
+        }
+        let operations = patch::of(&stored, edits).ok_or(Failure::Conflict)?;
         let operations = serde_json::from_value(operations)
             .map_err(|error| Failure::Denied(format!("no JSON Patch can be made: {error}")))?;
         let params = PatchParams {
@@ -255,7 +325,8 @@ impl Shared {
         };
         let api = self.api(&key.namespace);
         let patch: Patch<()> = Patch::Json(operations);
-        errors::within(api.patch(&key.name, &params, &patch)).await
+        let object = errors::within(api.patch(&key.name, &params, &patch)).await?;
+        Ok(self.saw_written(object, sent))
     }
 
     async fn delete(&self, key: &InstanceKey, uid: String, resource_version: String) -> Written {

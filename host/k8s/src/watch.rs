@@ -54,6 +54,12 @@ where
         self
     }
 
+    /// Those that a label selector selects.
+    pub fn labels(mut self, selector: &str) -> Self {
+        self.config = self.config.labels(selector);
+        self
+    }
+
     /// The next event. After an error it waits, longer each time, and lists the objects again: so each error is followed by
     /// another one or by [`Event::InitDone`]. A dropped future loses no event.
     pub async fn next(&mut self) -> Result<Event<K>, Failure> {

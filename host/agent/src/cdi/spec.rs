@@ -37,9 +37,10 @@ pub fn wanted(
     let mut held = held(node, instances);
     // Of two with one class the older has it: a newcomer must not put its device into a container of the other's.
     let mut configurations: Vec<_> = devices.configurations.iter().collect();
-    configurations.sort_by_key(|(key, _)| {
+    configurations.sort_by_key(|(key, view)| {
+        let created = view.configured.configuration.seniority();
         let since = held.get(key).and_then(|held| held.since);
-        (since.is_none(), since, *key)
+        (created.is_none(), created, since.is_none(), since, *key)
     });
     for (key, view) in configurations {
         let class = key.name();

@@ -153,6 +153,7 @@ impl Store {
             complete,
             remembered,
             instances,
+            ..InstanceSet::default()
         };
         drop(state);
         self.set.send_if_modified(|held| {

@@ -100,6 +100,12 @@ impl Fixture {
         self.devices.configurations.insert(key, Arc::new(view));
     }
 
+    /// When the Configuration was created.
+    pub fn created(&mut self, key: &ConfigurationKey, at: &str) {
+        let view = Arc::make_mut(self.devices.configurations.get_mut(key).unwrap());
+        Arc::make_mut(&mut view.configured).configuration.created = Some(at.to_owned());
+    }
+
     /// Which resources the Configuration has.
     pub fn resources(&mut self, name: &str, resources: Resources) {
         let view = self.devices.configurations.get_mut(&key(name)).unwrap();

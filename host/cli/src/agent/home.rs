@@ -1,16 +1,16 @@
 //! Where the agent's Configurations, handlers and Instances are: in the files of one machine, or in a cluster.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::Result;
 use leafhost_core::ports::{
     ConfigurationSource, HandlerSource, InstanceStore, LoaderStore, ResourceLedger, SourceProblem,
 };
-use leafhost_files::{NodeState, Places, Standalone};
+use leafhost_files::{FileHandlers, NodeState, Places, Standalone};
+use leafhost_k8s::{KubeConfigurations, KubeInstances};
 
 use super::settings::Settings;
-use crate::failure::Usage;
 
 /// The ports of a home. The state folder is held until this is dropped, which must outlive the agent.
 pub struct Home {
@@ -33,11 +33,7 @@ impl Home {
     pub async fn open(settings: &Settings) -> Result<Self> {
         match &settings.dir {
             Some(dir) => Self::standalone(settings, dir).await,
-            None => Err(Usage(
-                "no source of Configurations: this version reads them from files and cannot join a cluster; start with --standalone [DIR]"
-                    .to_owned(),
-            )
-            .into()),
+            None => Self::cluster(settings).await,
         }
     }
 
@@ -59,6 +55,32 @@ impl Home {
             instances: home.instances,
             ledger: home.state.ledger.clone(),
             _state: home.state,
+        })
+    }
+
+    async fn cluster(settings: &Settings) -> Result<Self> {
+        let client = leafhost_k8s::connect().await?;
+        let identity = leafhost_k8s::identify(&client, settings.node.as_deref()).await?;
+        let node = identity.node;
+        let state = NodeState::open(settings.state_dir.clone(), &node).await?;
+        let memory: PathBuf = state.path().join("cluster/instances.json");
+        let instances = KubeInstances::watch(&client, &node, memory);
+        let namespaces = settings
+            .args
+            .properties_namespaces
+            .iter()
+            .cloned()
+            .collect();
+        Ok(Self {
+            mode: "cluster",
+            problems: state.problem().cloned().into_iter().collect(),
+            configurations: Arc::new(KubeConfigurations::watch(client, namespaces)),
+            handlers: Arc::new(FileHandlers::open(settings.handlers_dirs.clone())),
+            accepted: state.accepted.clone(),
+            instances: Arc::new(instances),
+            ledger: state.ledger.clone(),
+            node,
+            _state: state,
         })
     }
 }

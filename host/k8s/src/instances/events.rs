@@ -1,27 +1,21 @@
 //! What the watches show: Instances that come, change and go.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use futures::StreamExt as _;
 use kube::api::Api;
 use kube::core::DeserializeGuard;
-use kube::runtime::WatchStreamExt as _;
-use kube::runtime::watcher::{self, Event, watcher};
+use kube::runtime::watcher::Event;
 use leafhost_core::instance::{InstanceKey, NODE_LABEL, SHARED_LABEL};
 use leafhost_core::instance_view::Scope;
 use leafhost_core::names::label_value;
-use leafhost_core::text::chain;
 
 use super::object::InstanceObject;
 use super::{IN_FLIGHT, Shared};
+use crate::watch::Watch;
 
 /// The watches.
 pub const SCOPES: [Scope; 2] = [Scope::Local, Scope::Shared];
-/// A watch without a word for so long is begun anew: its connection may be dead.
-const IDLE_SECONDS: u32 = 75;
-/// The most objects of one page of a list.
-const PAGE: u32 = 500;
 /// The most events that are taken in before what they come to is shown.
 const TOGETHER: usize = 256;
 
@@ -45,30 +39,21 @@ pub async fn follow(shared: Arc<Shared>, api: Api<Object>, scope: Scope, node: S
         Scope::Local => format!("{NODE_LABEL}={}", label_value(&node)),
         Scope::Shared => format!("{SHARED_LABEL}=true"),
     };
-    let config = watcher::Config::default()
-        .labels(&selector)
-        .timeout(IDLE_SECONDS)
-        .page_size(PAGE);
-    let events = watcher(api, config).default_backoff();
-    let mut events = std::pin::pin!(events.ready_chunks(TOGETHER));
-    let mut is_unread = true;
-    let mut failures = 0_u64;
-    while let Some(chunk) = events.next().await {
+    let mut watch = Watch::new(api).labels(&selector);
+    loop {
         let mut gone = Vec::new();
-        for event in chunk {
-            match event {
-                Ok(event) => {
-                    failures = 0;
-                    gone.extend(take_in(shared, scope, event, &mut is_unread));
+        let mut next = Some(watch.next().await);
+        for _ in 0..TOGETHER {
+            let interrupted = match next {
+                Some(Ok(event)) => {
+                    gone.extend(take_in(shared, scope, event));
+                    None
                 }
-                Err(error) => {
-                    failures += 1;
-                    if failures.is_power_of_two() {
-                        let error = chain(&error);
-                        tracing::warn!(selector, error, failures, "cannot watch Instances");
-                    }
-                }
-            }
+                Some(Err(failure)) => Some(failure.message),
+                None => break,
+            };
+            shared.interrupted(scope, interrupted);
+            next = watch.try_next();
         }
         // An object that has lost its label is still there.
         let looks = gone
@@ -83,12 +68,7 @@ pub async fn follow(shared: Arc<Shared>, api: Api<Object>, scope: Scope, node: S
 }
 
 /// Takes an event in; returns what it says is gone.
-fn take_in(
-    shared: &Shared,
-    scope: Scope,
-    event: Event<Object>,
-    is_unread: &mut bool,
-) -> Option<(InstanceKey, String)> {
+fn take_in(shared: &Shared, scope: Scope, event: Event<Object>) -> Option<(InstanceKey, String)> {
     match event {
         Event::Init => shared.state().view.list_begins(scope),
         Event::InitApply(object) | Event::Apply(object) => match object.0 {
@@ -102,9 +82,7 @@ fn take_in(
         Event::InitDone => {
             let mut state = shared.state();
             state.view.list_ended(scope);
-            if std::mem::take(is_unread) {
-                state.unread -= 1;
-            }
+            state.unread.remove(&scope);
         }
         Event::Delete(object) => {
             let metadata = match object.0 {
@@ -128,8 +106,9 @@ fn take_in(
 
 /// Takes an object away if it is not there any more. What cannot be told now is told by the next list.
 async fn look_for(shared: &Shared, key: InstanceKey, uid: String) {
-    let found = tokio::time::timeout(Duration::from_secs(10), shared.look(&key)).await;
-    let Ok(Ok(found)) = found else { return };
+    let Ok(found) = shared.look(&key).await else {
+        return;
+    };
     if found.is_none_or(|found| found.metadata.uid != uid) {
         shared.saw_deletion(&key, &uid);
     }

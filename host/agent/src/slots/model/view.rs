@@ -52,11 +52,15 @@ impl Owners {
         }
         let mut configurations: Vec<_> = devices
             .configurations
-            .keys()
-            .map(|key| (!since.contains_key(key), since.get(key).copied(), key))
+            .iter()
+            .map(|(key, view)| {
+                let created = view.configured.configuration.seniority();
+                let first = since.get(key).copied();
+                (created.is_none(), created, first.is_none(), first, key)
+            })
             .collect();
         configurations.sort();
-        for (_, _, key) in configurations {
+        for (_, _, _, _, key) in configurations {
             match owners.configurations.get(key.name()) {
                 None => drop(
                     owners

@@ -369,6 +369,17 @@ fn of_two_namespaces_with_one_name_the_older_is_offered() {
 }
 
 #[test]
+fn of_two_namespaces_with_one_name_the_configuration_that_was_created_first_has_it_on_every_node() {
+    let mut fixture = cams(2, &[]);
+    fixture.configure("second", "cams");
+    let second = ConfigurationKey::new("second", "cams").unwrap();
+    fixture.created(&key("cams"), "2026-03-01T00:00:00Z");
+    fixture.created(&second, "2026-02-01T00:00:00Z");
+    // This node has no Instance of it yet.
+    assert_eq!(fixture.owners().configurations["cams"], second);
+}
+
+#[test]
 fn a_configuration_that_is_named_like_an_instance_has_the_name() {
     let instances = [instance("cams", "a", 3, &[]), instance("cams", "b", 1, &[])];
     let inner = [instance("cams-a", "x", 1, &[])];
