@@ -5,6 +5,7 @@
 pub mod client;
 pub mod configurations;
 pub mod crd;
+pub mod handlers;
 pub mod identity;
 pub mod instances;
 #[cfg(test)]
@@ -13,9 +14,14 @@ mod values;
 mod watch;
 
 use std::sync::Arc;
+use std::time::Duration;
+
+use leafhost_core::timeouts::{BACKOFF_FIRST, BACKOFF_LAST};
+use rand::RngExt as _;
 
 pub use client::connect;
 pub use configurations::KubeConfigurations;
+pub use handlers::KubeHandlers;
 pub use identity::{Identity, identify};
 pub use instances::KubeInstances;
 
@@ -28,4 +34,13 @@ fn publish<T: PartialEq>(sender: &tokio::sync::watch::Sender<Arc<T>>, next: T) {
         }
         differs
     });
+}
+
+/// How long to wait after that many failures in a row: from a second to five minutes, the last quarter by chance.
+fn backoff(failures: u32) -> Duration {
+    let doubled = 2_u32
+        .checked_pow(failures.saturating_sub(1))
+        .and_then(|factor| BACKOFF_FIRST.checked_mul(factor))
+        .map_or(BACKOFF_LAST, |wait| wait.min(BACKOFF_LAST));
+    doubled.mul_f64(rand::rng().random_range(0.75..=1.0))
 }
