@@ -8,7 +8,8 @@ use jiff::Timestamp;
 use leafhost_cdi::SpecDir;
 use leafhost_core::names::GROUP;
 use leafhost_core::ports::{
-    ConfigurationSource, HandlerSource, InstanceStore, Loader, LoaderStore, ResourceLedger,
+    ConfigurationSource, HandlerSource, InstanceStore, Loader, LoaderStore, ReportSink,
+    ResourceLedger,
 };
 use leafhost_core::problem::Problem;
 use leafhost_core::timeouts;
@@ -23,6 +24,7 @@ use crate::discovery::{DiscoveryConfig, DiscoveryTask};
 use crate::document::{AgentState, Identity};
 use crate::loader::LoaderTask;
 use crate::metrics::Metrics;
+use crate::node_report;
 use crate::problems;
 use crate::reconcile::ReconcileTask;
 use crate::slots::SlotPorts;
@@ -232,6 +234,15 @@ impl Agent {
             tasks,
             board,
         })
+    }
+
+    /// Reports to people who are not on the node, too.
+    pub fn report_to(&mut self, sink: Arc<dyn ReportSink>) {
+        let (sender, reports) = watch::channel(Arc::default());
+        let report = node_report::publish(self.board.clone(), sender);
+        self.tasks.add_loop("node report", report);
+        let sink = async move { sink.keep(reports).await };
+        self.tasks.add_loop("report sink", sink);
     }
 
     /// What the agent publishes, for those in the same process.

@@ -22,6 +22,7 @@ pub mod document;
 pub mod fd_reserve;
 pub mod loader;
 pub mod metrics;
+mod node_report;
 pub mod plan;
 pub mod presence;
 mod problems;

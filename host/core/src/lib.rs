@@ -15,6 +15,7 @@ pub mod instance_view;
 pub mod left_out;
 pub mod mounts;
 pub mod names;
+pub mod node_report;
 pub mod ports;
 pub mod problem;
 pub mod properties;

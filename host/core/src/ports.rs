@@ -15,6 +15,7 @@ use crate::configuration::{Configuration, FieldProblem};
 use crate::handler::{Description, Digest, Registration};
 use crate::instance::{Edit, Instance, InstanceKey};
 use crate::names::ConfigurationKey;
+use crate::node_report::NodeReport;
 use crate::session::{Property, Session, SessionSpec};
 use crate::text;
 
@@ -381,6 +382,13 @@ pub trait InstanceStore: Send + Sync {
     fn collects_garbage(&self) -> bool {
         false
     }
+}
+
+/// Where the agent reports how the handlers of its node stand, for people who are not on the node.
+#[async_trait]
+pub trait ReportSink: Send + Sync {
+    /// Shows the newest report, in place of earlier ones, until the sender is gone.
+    async fn keep(&self, reports: watch::Receiver<Arc<NodeReport>>);
 }
 
 /// Why something was not written down.

@@ -8,6 +8,7 @@ pub mod crd;
 pub mod handlers;
 pub mod identity;
 pub mod instances;
+pub mod report;
 #[cfg(test)]
 mod stub;
 mod values;
@@ -24,6 +25,7 @@ pub use configurations::KubeConfigurations;
 pub use handlers::KubeHandlers;
 pub use identity::{Identity, identify};
 pub use instances::KubeInstances;
+pub use report::KubeReport;
 
 /// Publishes `next` if it differs from what was published before.
 fn publish<T: PartialEq>(sender: &tokio::sync::watch::Sender<Arc<T>>, next: T) {

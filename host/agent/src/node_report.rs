@@ -1,0 +1,190 @@
+//! The node's report: how its handlers stand, made of what the tasks publish.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use leafhost_core::names::ConfigurationKey;
+use leafhost_core::node_report::{
+    HandlerPhase, NodeReport, ReportedConfiguration, ReportedHandler, ReportedSource,
+};
+use leafhost_core::problem::{Problem, Subject};
+use tokio::sync::watch;
+use tokio::time::timeout;
+
+use crate::discovery::{ConfigurationReport, HandlerReport};
+use crate::document::AgentState;
+use crate::loader::LoadedSource;
+
+/// Changes that come together are reported together.
+const SPACING: Duration = Duration::from_secs(1);
+/// How long the first calls are waited for: one may take 30 seconds.
+const FIRST_CALLS: Duration = Duration::from_secs(40);
+
+/// Publishes the report after each change. Until every handler was loaded and called once there is none: an agent that was restarted
+/// and finds everything as it was has nothing to report. Runs until it is dropped.
+pub(crate) async fn publish(mut board: AgentState, reports: watch::Sender<Arc<NodeReport>>) {
+    while !board.is_loaded() {
+        board.changed().await;
+    }
+    let called = async {
+        while !board.is_called() {
+            board.changed().await;
+        }
+    };
+    // What is not called by then is reported as it stands.
+    let _ = timeout(FIRST_CALLS, called).await;
+    loop {
+        let report = board.node_report();
+        reports.send_if_modified(|published| {
+            let differs = **published != report;
+            if differs {
+                *published = Arc::new(report);
+            }
+            differs
+        });
+        board.changed().await;
+        tokio::time::sleep(SPACING).await;
+    }
+}
+
+impl AgentState {
+    /// Whether every handler was tried and the Configurations were read.
+    fn is_loaded(&self) -> bool {
+        self.handlers.borrow().complete && self.devices.borrow().read
+    }
+
+    /// Whether every Configuration whose handler serves was called once.
+    fn is_called(&self) -> bool {
+        let report = self.report.borrow();
+        let serves = |name: &str| report.handlers.iter().any(|one| one.name == name);
+        let mut configurations = report.configurations.values();
+        configurations.all(|one| !one.sessions.is_empty() || !serves(&one.handler))
+    }
+
+    /// The report as of now.
+    fn node_report(&self) -> NodeReport {
+        let report = Arc::clone(&self.report.borrow());
+        let mut problems = report.failures();
+        problems.extend(self.problems());
+        let problems = Problems::of(&problems);
+        let mut handlers: BTreeMap<String, ReportedHandler> = BTreeMap::new();
+        for (source, loaded) in &self.handlers.borrow().sources {
+            let handler = handlers.entry(name_of(source, loaded)).or_default();
+            let reported = reported_source(source, loaded, &problems);
+            handler.sources.insert(source.clone(), reported);
+        }
+        for one in &report.handlers {
+            let handler = handlers.entry(one.name.clone()).or_default();
+            add_registered(handler, one);
+        }
+        let devices = Arc::clone(&self.devices.borrow());
+        for (key, one) in &report.configurations {
+            let found = devices.configurations.get(key);
+            let handler = handlers.entry(one.handler.clone()).or_default();
+            let reported = ReportedConfiguration {
+                devices: found.map_or(0, |found| found.devices.len()),
+                skipped: skipped(one),
+                problem: problems.configurations.get(key).cloned(),
+            };
+            handler.configurations.insert(key.clone(), reported);
+        }
+        NodeReport {
+            complete: true,
+            handlers,
+        }
+    }
+}
+
+/// The first problem of each Configuration and of each source.
+#[derive(Default)]
+struct Problems {
+    configurations: BTreeMap<ConfigurationKey, String>,
+    sources: BTreeMap<String, String>,
+}
+
+impl Problems {
+    fn of(problems: &[Problem]) -> Self {
+        let mut first = Self::default();
+        for problem in problems {
+            if let Subject::Configuration(key) = problem.subject() {
+                let told = first.configurations.entry(key.clone());
+                told.or_insert_with(|| problem.to_string());
+            } else if let Problem::InvalidSource(problem) = problem {
+                // A ConfigMap has its files as fields.
+                let file = [&problem.path, &problem.source].map(|one| source_name(one));
+                for file in file.into_iter().flatten() {
+                    let told = first.sources.entry(file);
+                    told.or_insert_with(|| problem.to_string());
+                }
+            }
+        }
+        first
+    }
+}
+
+/// The source that a file of handlers is, whether it is gzipped or not.
+fn source_name(file: &str) -> Option<String> {
+    let file = Path::new(file).file_name()?.to_str()?;
+    let stem = [".wasm", ".wasm.gz", ".grants.yaml"]
+        .iter()
+        .find_map(|suffix| file.strip_suffix(suffix))?;
+    Some(format!("{stem}.wasm"))
+}
+
+/// The handler that a source is. One that was never loaded has not said so: its file most likely has the handler's name.
+fn name_of(source: &str, loaded: &LoadedSource) -> String {
+    let described = loaded.handler.as_ref().map(|one| &one.description().name);
+    let registered = loaded.registration.as_ref().map(|one| &one.handler);
+    let name = described.or(registered).cloned();
+    name.unwrap_or_else(|| {
+        let file = source_name(source).unwrap_or_else(|| source.to_owned());
+        file.strip_suffix(".wasm").unwrap_or(&file).to_owned()
+    })
+}
+
+fn reported_source(source: &str, loaded: &LoadedSource, problems: &Problems) -> ReportedSource {
+    let described = loaded.handler.as_ref().map(|one| one.description());
+    let refused = loaded.error.as_ref();
+    let unread = source_name(source).and_then(|name| problems.sources.get(&name));
+    ReportedSource {
+        version: described.map(|one| one.version.clone()),
+        digest: loaded.handler.as_ref().map(|one| one.digest().0.clone()),
+        missing_grants: refused.map_or_else(Vec::new, |error| error.missing_grants.clone()),
+        problem: refused.map(ToString::to_string).or_else(|| unread.cloned()),
+    }
+}
+
+/// Of several sources the one that does most says what the handler does.
+fn add_registered(handler: &mut ReportedHandler, registered: &HandlerReport) {
+    let phase = match registered.status {
+        "Active" => HandlerPhase::Active,
+        "Waiting" => HandlerPhase::Waiting,
+        _ => HandlerPhase::Offline,
+    };
+    let rank = |phase| match phase {
+        HandlerPhase::Active => 2,
+        HandlerPhase::Waiting => 1,
+        HandlerPhase::Offline => 0,
+    };
+    if handler.since.is_none() || rank(phase) > rank(handler.phase) {
+        handler.phase = phase;
+        handler.since = Some(registered.since);
+    }
+    let source = handler.sources.entry(registered.source.clone());
+    let problem = &mut source.or_default().problem;
+    if phase == HandlerPhase::Offline && problem.is_none() {
+        problem.clone_from(&registered.last_error);
+    }
+}
+
+fn skipped(report: &ConfigurationReport) -> usize {
+    let sessions = report.sessions.iter();
+    let count = |dropped: u64| usize::try_from(dropped).unwrap_or(usize::MAX);
+    let skipped = sessions.map(|one| one.skipped.len().saturating_add(count(one.skipped_dropped)));
+    skipped.fold(0, usize::saturating_add)
+}
+
+#[cfg(test)]
+mod tests;

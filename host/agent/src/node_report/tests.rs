@@ -1,0 +1,285 @@
+use jiff::Timestamp;
+use leafhost_core::handler::Registration;
+use leafhost_core::ports::{InstanceSet, LoadError, SourceProblem};
+use leafhost_core::session::Explanation;
+
+use super::*;
+use crate::discovery::{DeviceSnapshot, DiscoveryReport, SessionReport};
+use crate::document::Identity;
+use crate::fakes::{FakeHandler, key};
+use crate::loader::HandlerSet;
+use crate::reconcile::ReconcileReport;
+
+/// The board, and the senders of what it shows.
+struct Board {
+    handlers: watch::Sender<Arc<HandlerSet>>,
+    devices: watch::Sender<Arc<DeviceSnapshot>>,
+    report: watch::Sender<Arc<DiscoveryReport>>,
+    _others: (
+        watch::Sender<ReconcileReport>,
+        watch::Sender<Arc<InstanceSet>>,
+    ),
+    state: AgentState,
+}
+
+fn mk_board() -> Board {
+    let (handlers, handlers_shown) = watch::channel(Arc::default());
+    let (devices, devices_shown) = watch::channel(Arc::default());
+    let (report, report_shown) = watch::channel(Arc::default());
+    let (reconcile, reconcile_shown) = watch::channel(ReconcileReport::default());
+    let (instances, instances_shown) = watch::channel(Arc::default());
+    Board {
+        handlers,
+        devices,
+        report,
+        _others: (reconcile, instances),
+        state: AgentState {
+            identity: Arc::new(Identity::default()),
+            handlers: handlers_shown,
+            devices: devices_shown,
+            report: report_shown,
+            reconcile: reconcile_shown,
+            offers: None,
+            kubelet: None,
+            instances: instances_shown,
+        },
+    }
+}
+
+fn refused(missing: &str) -> LoadError {
+    LoadError {
+        source_name: "x.wasm".into(),
+        message: "is refused".into(),
+        missing_grants: vec![missing.into()],
+        transient: false,
+    }
+}
+
+fn registered(name: &str, source: &str, status: &'static str, second: i64) -> HandlerReport {
+    HandlerReport {
+        name: name.into(),
+        source: source.into(),
+        status,
+        since: Timestamp::from_second(second).unwrap(),
+        devices: 0,
+        last_error: Some("trap: unreachable".into()),
+    }
+}
+
+fn handler_set(sources: Vec<(&str, LoadedSource)>, problems: Vec<SourceProblem>) -> HandlerSet {
+    let owned = |(name, source): (&str, LoadedSource)| (name.to_owned(), source);
+    HandlerSet {
+        complete: true,
+        sources: sources.into_iter().map(owned).collect(),
+        problems,
+    }
+}
+
+#[test]
+fn each_handler_is_reported_by_its_name_with_its_sources() {
+    let board = mk_board();
+    let serving = |text| LoadedSource {
+        handler: Some(FakeHandler::new(text) as _),
+        ..LoadedSource::default()
+    };
+    let kept = LoadedSource {
+        error: Some(refused("udev")),
+        ..serving("udev@1")
+    };
+    let dead = LoadedSource {
+        error: Some(refused("net")),
+        registration: Some(Registration {
+            handler: "opcua".into(),
+            number: 0,
+        }),
+        ..LoadedSource::default()
+    };
+    let unknown = LoadedSource {
+        error: Some(refused("net")),
+        ..LoadedSource::default()
+    };
+    let shadowed = SourceProblem {
+        path: "onvif.wasm.gz".into(),
+        ..SourceProblem::new("ConfigMap leafhost/b", "is not used")
+    };
+    let sources = vec![
+        ("a.wasm", kept),
+        ("b.wasm", dead),
+        ("thermo.wasm.gz", unknown),
+        ("onvif.wasm", serving("onvif@2")),
+        ("second.wasm", serving("onvif@3")),
+    ];
+    board
+        .handlers
+        .send_replace(Arc::new(handler_set(sources, vec![shadowed])));
+    board.report.send_replace(Arc::new(DiscoveryReport {
+        handlers: vec![
+            registered("onvif", "onvif.wasm", "Offline", 1),
+            registered("onvif", "second.wasm", "Active", 2),
+            registered("udev", "a.wasm", "Waiting", 3),
+            registered("gone", "gone.wasm", "Removed", 4),
+        ],
+        ..DiscoveryReport::default()
+    }));
+    let handlers = board.state.node_report().handlers;
+    let shown: Vec<_> = handlers
+        .iter()
+        .map(|(name, one)| {
+            let since = one.since.map(Timestamp::as_second);
+            (name.as_str(), one.phase, since, one.sources.len())
+        })
+        .collect();
+    assert_eq!(
+        shown,
+        [
+            ("gone", HandlerPhase::Offline, Some(4), 1),
+            ("onvif", HandlerPhase::Active, Some(2), 2),
+            ("opcua", HandlerPhase::Offline, None, 1),
+            ("thermo", HandlerPhase::Offline, None, 1),
+            ("udev", HandlerPhase::Waiting, Some(3), 1),
+        ]
+    );
+    let udev = &handlers["udev"].sources["a.wasm"];
+    assert_eq!(
+        (udev.version.as_deref(), &udev.missing_grants[..]),
+        (Some("1"), &["udev".to_owned()][..])
+    );
+    assert_eq!(
+        udev.problem.as_deref(),
+        Some("cannot load x.wasm: is refused")
+    );
+    let onvif = &handlers["onvif"].sources;
+    assert_eq!(
+        onvif["onvif.wasm"].problem.as_deref(),
+        Some("ConfigMap leafhost/b: onvif.wasm.gz: is not used")
+    );
+    assert_eq!(onvif["second.wasm"].problem, None);
+    assert_eq!(
+        handlers["gone"].sources["gone.wasm"].problem.as_deref(),
+        Some("trap: unreachable")
+    );
+}
+
+#[test]
+fn a_configuration_is_reported_at_the_handler_that_it_names_also_if_there_is_none() {
+    let board = mk_board();
+    let skipped = Explanation {
+        subject: "10.0.0.9".into(),
+        rule: "ipAddresses".into(),
+        reason: "is excluded".into(),
+    };
+    let called = ConfigurationReport {
+        handler: "onvif".into(),
+        sessions: vec![Arc::new(SessionReport {
+            source: "onvif.wasm".into(),
+            error: Some("no interface".into()),
+            failures: 1,
+            skipped: vec![skipped],
+            skipped_dropped: 4,
+            ..SessionReport::default()
+        })],
+        ..ConfigurationReport::default()
+    };
+    let lost = ConfigurationReport {
+        handler: "onwif".into(),
+        problems: vec![Problem::HandlerNotFound {
+            configuration: key("lost"),
+            handler: "onwif".into(),
+            known: vec!["onvif".into()],
+            refused: Vec::new(),
+        }],
+        ..ConfigurationReport::default()
+    };
+    board.report.send_replace(Arc::new(DiscoveryReport {
+        configurations: [(key("cams"), called), (key("lost"), lost)].into(),
+        ..DiscoveryReport::default()
+    }));
+    let handlers = board.state.node_report().handlers;
+    let cams = &handlers["onvif"].configurations[&key("cams")];
+    assert_eq!((cams.devices, cams.skipped), (0, 5));
+    assert!(
+        cams.problem.as_ref().unwrap().contains("no interface"),
+        "{cams:?}"
+    );
+    assert_eq!(handlers["onwif"].phase, HandlerPhase::Offline);
+    let lost = &handlers["onwif"].configurations[&key("lost")];
+    assert!(lost.problem.as_ref().unwrap().contains("onwif"), "{lost:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_reported_before_everything_was_loaded_and_called() {
+    let board = mk_board();
+    let (sender, mut reports) = watch::channel(Arc::default());
+    let publishing = tokio::spawn(publish(board.state.clone(), sender));
+    let loaded = LoadedSource {
+        handler: Some(FakeHandler::new("udev@1") as _),
+        ..LoadedSource::default()
+    };
+    board.handlers.send_replace(Arc::new(handler_set(
+        vec![("udev.wasm", loaded)],
+        Vec::new(),
+    )));
+    board
+        .devices
+        .send_modify(|devices| Arc::make_mut(devices).read = true);
+    let configuration = ConfigurationReport {
+        handler: "udev".into(),
+        ..ConfigurationReport::default()
+    };
+    let mut report = DiscoveryReport {
+        handlers: vec![registered("udev", "udev.wasm", "Waiting", 1)],
+        configurations: [(key("cams"), configuration)].into(),
+        ..DiscoveryReport::default()
+    };
+    board.report.send_replace(Arc::new(report.clone()));
+    tokio::time::sleep(FIRST_CALLS / 2).await;
+    assert!(!reports.borrow_and_update().complete);
+    report.handlers = vec![registered("udev", "udev.wasm", "Active", 2)];
+    let session = Arc::new(SessionReport {
+        source: "udev.wasm".into(),
+        ..SessionReport::default()
+    });
+    report
+        .configurations
+        .get_mut(&key("cams"))
+        .unwrap()
+        .sessions = vec![session];
+    board.report.send_replace(Arc::new(report.clone()));
+    let first = reports
+        .wait_for(|report| report.complete)
+        .await
+        .unwrap()
+        .clone();
+    assert_eq!(first.handlers["udev"].phase, HandlerPhase::Active);
+    // What changes nothing that is reported is no report.
+    board.report.send_replace(Arc::new(report));
+    tokio::time::sleep(SPACING * 3).await;
+    assert!(!reports.has_changed().unwrap());
+    publishing.abort();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_handler_that_does_not_answer_holds_the_report_up_only_for_a_while() {
+    let board = mk_board();
+    let (sender, mut reports) = watch::channel(Arc::default());
+    let publishing = tokio::spawn(publish(board.state.clone(), sender));
+    board
+        .handlers
+        .send_replace(Arc::new(handler_set(Vec::new(), Vec::new())));
+    board
+        .devices
+        .send_modify(|devices| Arc::make_mut(devices).read = true);
+    let configuration = ConfigurationReport {
+        handler: "udev".into(),
+        ..ConfigurationReport::default()
+    };
+    board.report.send_replace(Arc::new(DiscoveryReport {
+        handlers: vec![registered("udev", "udev.wasm", "Waiting", 1)],
+        configurations: [(key("cams"), configuration)].into(),
+        ..DiscoveryReport::default()
+    }));
+    let started = tokio::time::Instant::now();
+    reports.wait_for(|report| report.complete).await.unwrap();
+    assert!(started.elapsed() >= FIRST_CALLS);
+    publishing.abort();
+}

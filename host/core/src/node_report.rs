@@ -1,0 +1,65 @@
+//! How the handlers of a node stand: what is shown of them to people who are not on the node.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+
+use crate::names::ConfigurationKey;
+
+/// All handlers of a node.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct NodeReport {
+    /// Whether every handler was loaded and every Configuration called once. Until then an absent handler says nothing.
+    pub complete: bool,
+    /// By handler name.
+    pub handlers: BTreeMap<String, ReportedHandler>,
+}
+
+/// A handler that a source has, or that a Configuration names.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ReportedHandler {
+    /// What it does.
+    pub phase: HandlerPhase,
+    /// Since when, if that is known.
+    pub since: Option<Timestamp>,
+    /// By source name.
+    pub sources: BTreeMap<String, ReportedSource>,
+    /// The Configurations that name it.
+    pub configurations: BTreeMap<ConfigurationKey, ReportedConfiguration>,
+}
+
+/// What a handler does, over all its sources.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum HandlerPhase {
+    /// No Configuration gets answers, since none names it.
+    Waiting,
+    /// At least one Configuration gets answers.
+    Active,
+    /// It does not serve.
+    #[default]
+    Offline,
+}
+
+/// A component.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ReportedSource {
+    /// The handler's own version, if it was ever loaded.
+    pub version: Option<String>,
+    /// The sha256 of the bytes that serve.
+    pub digest: Option<String>,
+    /// Grants the newest bytes need and do not have.
+    pub missing_grants: Vec<String>,
+    /// Why the newest bytes do not serve, or what else is wrong.
+    pub problem: Option<String>,
+}
+
+/// A Configuration.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ReportedConfiguration {
+    /// How many devices it has, those in grace included.
+    pub devices: usize,
+    /// How many things the handler saw and did not take.
+    pub skipped: usize,
+    /// What is wrong first of all.
+    pub problem: Option<String>,
+}

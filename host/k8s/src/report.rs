@@ -1,0 +1,263 @@
+//! The report of this node: one `discoveryhandlers.leafhost.dev` for each handler, written only when it differs.
+//!
+//! One task compares what the agent reports with what the API server has, so that an object that somebody edits or deletes is put right.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use kube::api::{DeleteParams, PostParams, Preconditions};
+use kube::runtime::watcher::Event;
+use kube::{Api, Client, ResourceExt as _};
+use leafhost_core::names::label_value;
+use leafhost_core::node_report::NodeReport;
+use leafhost_core::ports::ReportSink;
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep_until, timeout};
+
+mod object;
+
+use object::{Owner, Write};
+
+use crate::backoff;
+use crate::crd::DiscoveryHandler;
+use crate::watch::{Failure, Watch};
+
+/// The label with the node, which the watch selects by.
+const NODE_LABEL: &str = "leafhost.dev/node";
+/// How long a write may take.
+const REQUEST: Duration = Duration::from_secs(5);
+/// An object is written at most so often.
+const SPACING: Duration = Duration::from_secs(1);
+
+/// Where the node's report goes.
+pub struct KubeReport {
+    client: Client,
+    owner: Owner,
+}
+
+impl KubeReport {
+    /// Of the node with that uid. The client must not repeat requests by itself.
+    pub fn new(client: Client, node: &str, node_uid: &str) -> Self {
+        let owner = Owner {
+            node: node.to_owned(),
+            uid: node_uid.to_owned(),
+        };
+        Self { client, owner }
+    }
+}
+
+#[async_trait]
+impl ReportSink for KubeReport {
+    async fn keep(&self, mut reports: watch::Receiver<Arc<NodeReport>>) {
+        // Nothing is known to be superfluous before the first report.
+        if reports.wait_for(|report| report.complete).await.is_err() {
+            return;
+        }
+        let api: Api<DiscoveryHandler> = Api::all(self.client.clone());
+        let label = format!("{NODE_LABEL}={}", label_value(&self.owner.node));
+        let task = Task {
+            owner: self.owner.clone(),
+            watch: Watch::new(api.clone()).labels(&label),
+            api,
+            listing: BTreeMap::new(),
+            found: None,
+            wanted: BTreeMap::new(),
+            pauses: HashMap::new(),
+            is_told: false,
+        };
+        task.run(reports).await;
+    }
+}
+
+struct Task {
+    owner: Owner,
+    watch: Watch<DiscoveryHandler>,
+    api: Api<DiscoveryHandler>,
+    /// What a list that is not at its end has shown.
+    listing: BTreeMap<String, DiscoveryHandler>,
+    /// What the API server has of this node, by name; nothing until it was listed.
+    found: Option<BTreeMap<String, DiscoveryHandler>>,
+    /// By name.
+    wanted: BTreeMap<String, DiscoveryHandler>,
+    /// The objects that are left alone for a while.
+    pauses: HashMap<String, Pause>,
+    /// Whether the log says already that the objects cannot be watched.
+    is_told: bool,
+}
+
+struct Pause {
+    until: Instant,
+    /// In a row.
+    failures: u32,
+}
+
+impl Task {
+    async fn run(mut self, mut reports: watch::Receiver<Arc<NodeReport>>) {
+        reports.mark_changed();
+        loop {
+            let (next, at) = self.next().unzip();
+            tokio::select! {
+                changed = reports.changed() => {
+                    if changed.is_err() {
+                        return;
+                    }
+                    let report = Arc::clone(&reports.borrow_and_update());
+                    self.wanted = self.owner.objects(&report);
+                }
+                event = self.watch.next() => self.take(event),
+                () = until(at) => {
+                    if let Some((name, write)) = next {
+                        self.write(name, write).await;
+                    }
+                }
+            }
+        }
+    }
+
+    fn take(&mut self, event: Result<Event<DiscoveryHandler>, Failure>) {
+        let event = match event {
+            Ok(event) => event,
+            Err(failure) => {
+                if !std::mem::replace(&mut self.is_told, true) {
+                    let error = failure.message;
+                    tracing::warn!(
+                        error,
+                        "cannot list discoveryhandlers.leafhost.dev, so kubectl get dh may be out of date; install the definitions of the chart and allow the agent's service account to list, watch, create, update and delete them"
+                    );
+                }
+                return;
+            }
+        };
+        match event {
+            Event::Init => self.listing.clear(),
+            Event::InitApply(object) => {
+                self.listing.insert(object.name_any(), object);
+            }
+            Event::InitDone => {
+                self.is_told = false;
+                self.found = Some(std::mem::take(&mut self.listing));
+            }
+            Event::Apply(object) => self.saw(object),
+            Event::Delete(object) => {
+                let name = object.name_any();
+                if let Some(found) = &mut self.found
+                    && found.get(&name).is_some_and(|it| it.uid() == object.uid())
+                {
+                    found.remove(&name);
+                }
+            }
+        }
+    }
+
+    /// Takes in an object unless a newer state of it is known. Versions of one resource are numbers that grow.
+    fn saw(&mut self, object: DiscoveryHandler) {
+        let version = |object: &DiscoveryHandler| object.resource_version()?.parse::<u64>().ok();
+        if let Some(found) = &mut self.found {
+            let name = object.name_any();
+            let known = found.get(&name).and_then(version);
+            if known <= version(&object) {
+                found.insert(name, object);
+            }
+        }
+    }
+
+    /// The write that is due first, and when.
+    fn next(&self) -> Option<((String, Write), Instant)> {
+        let found = self.found.as_ref()?;
+        let names = self.wanted.keys().chain(found.keys());
+        let now = Instant::now();
+        names
+            .filter_map(|name| {
+                let write = self.owner.write(found.get(name), self.wanted.get(name))?;
+                let pause = self.pauses.get(name);
+                Some((
+                    (name.clone(), write),
+                    pause.map_or(now, |pause| pause.until),
+                ))
+            })
+            .min_by_key(|(_, at)| *at)
+    }
+
+    async fn write(&mut self, name: String, write: Write) {
+        let failure = match timeout(REQUEST, self.request(&name, write)).await {
+            Ok(Ok(())) => {
+                let now = Instant::now();
+                let wanted = &self.wanted;
+                self.pauses.retain(|name, pause| {
+                    pause.until > now || (pause.failures > 0 && wanted.contains_key(name))
+                });
+                let pause = Pause {
+                    until: now + SPACING,
+                    failures: 0,
+                };
+                self.pauses.insert(name, pause);
+                return;
+            }
+            Ok(Err(error)) => Failure::from(&error),
+            Err(_) => Failure::silent(REQUEST),
+        };
+        let before = self.pauses.get(&name).map_or(0, |pause| pause.failures);
+        let failures = before.saturating_add(1);
+        let until = Instant::now() + backoff(failures);
+        self.pauses.insert(name.clone(), Pause { until, failures });
+        if failures.is_power_of_two() {
+            let error = failure.message;
+            tracing::warn!(
+                name,
+                error,
+                failures,
+                "cannot write a discoveryhandlers.leafhost.dev, so kubectl get dh is out of date; it is tried again"
+            );
+        }
+        // The object is not what it was taken for.
+        if matches!(failure.code, Some(404 | 409))
+            && let Ok(Ok(object)) = timeout(REQUEST, self.api.get_opt(&name)).await
+            && let Some(found) = &mut self.found
+        {
+            match object {
+                Some(object) => found.insert(name, object),
+                None => found.remove(&name),
+            };
+        }
+    }
+
+    async fn request(&mut self, name: &str, write: Write) -> kube::Result<()> {
+        let params = PostParams {
+            field_manager: Some("leafhost".to_owned()),
+            ..PostParams::default()
+        };
+        let object = match write {
+            Write::Create(object) => self.api.create(&params, &object).await?,
+            Write::Replace(object) => self.api.replace(name, &params, &object).await?,
+            Write::Delete(uid) => {
+                let params = DeleteParams {
+                    preconditions: Some(Preconditions {
+                        uid: Some(uid),
+                        resource_version: None,
+                    }),
+                    ..DeleteParams::default()
+                };
+                self.api.delete(name, &params).await?;
+                if let Some(found) = &mut self.found {
+                    found.remove(name);
+                }
+                return Ok(());
+            }
+        };
+        self.saw(object);
+        Ok(())
+    }
+}
+
+/// Waits until then; for ever if there is no then.
+async fn until(then: Option<Instant>) {
+    match then {
+        Some(then) => sleep_until(then).await,
+        None => std::future::pending().await,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,339 @@
+//! What the objects of a node are to be, and the write that makes one so. Pure.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use kube::ResourceExt as _;
+use leafhost_core::names::{DigestLength, device_hash, is_node_name, label_value};
+use leafhost_core::node_report::{HandlerPhase, NodeReport, ReportedHandler};
+use leafhost_core::text;
+
+use super::NODE_LABEL;
+use crate::crd::{
+    ConfigurationReport, DiscoveryHandler, DiscoveryHandlerSpec, DiscoveryHandlerStatus, Phase,
+    SourceReport,
+};
+
+/// The most bytes of a text.
+const MAX_TEXT: usize = 512;
+/// The most Configurations that an object lists; those with a problem come first.
+const MAX_CONFIGURATIONS: usize = 200;
+/// The most bytes of a name before its digest.
+const MAX_HEAD: usize = 240;
+
+/// The node that the objects belong to.
+#[derive(Debug, Clone)]
+pub struct Owner {
+    /// Its name.
+    pub node: String,
+    /// Its uid.
+    pub uid: String,
+}
+
+/// A write.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Write {
+    /// Makes an object.
+    Create(Box<DiscoveryHandler>),
+    /// Makes it what it should be, unless it has changed meanwhile.
+    Replace(Box<DiscoveryHandler>),
+    /// Removes the object with that uid.
+    Delete(String),
+}
+
+impl Owner {
+    /// The objects that a report makes, by name.
+    pub fn objects(&self, report: &NodeReport) -> BTreeMap<String, DiscoveryHandler> {
+        let mut objects = BTreeMap::new();
+        for (handler, reported) in &report.handlers {
+            let plain = format!("{}.{}", self.node, handler.to_ascii_lowercase());
+            let name = if is_node_name(&plain) && !objects.contains_key(&plain) {
+                plain
+            } else {
+                self.hashed(&plain, handler)
+            };
+            let object = self.object(&name, handler, reported);
+            objects.insert(name, object);
+        }
+        objects
+    }
+
+    /// A name for what cannot have its own, or whose name another handler has.
+    fn hashed(&self, plain: &str, handler: &str) -> String {
+        let is_plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
+        let (node, rest) = plain.split_at(self.node.len());
+        let rest: String = rest
+            .chars()
+            .map(|c| if is_plain(c) { c } else { '-' })
+            .collect();
+        let head: String = (node.to_owned() + &rest).chars().take(MAX_HEAD).collect();
+        let head = head.trim_end_matches(|c| !is_plain(c));
+        let digest = device_hash(handler, Some(&self.node), DigestLength::Eight);
+        format!("{head}-{digest}")
+    }
+
+    fn object(&self, name: &str, handler: &str, reported: &ReportedHandler) -> DiscoveryHandler {
+        let spec = DiscoveryHandlerSpec {
+            node: self.node.clone(),
+            handler: handler.to_owned(),
+        };
+        let mut object = DiscoveryHandler::new(name, spec);
+        object.metadata.labels = Some(self.labels());
+        object.metadata.owner_references = Some(vec![OwnerReference {
+            api_version: "v1".to_owned(),
+            kind: "Node".to_owned(),
+            name: self.node.clone(),
+            uid: self.uid.clone(),
+            ..OwnerReference::default()
+        }]);
+        object.status = Some(status(reported));
+        object
+    }
+
+    fn labels(&self) -> BTreeMap<String, String> {
+        [(NODE_LABEL.to_owned(), label_value(&self.node))].into()
+    }
+
+    /// What makes an object what is wanted, if it is not.
+    pub fn write(
+        &self,
+        found: Option<&DiscoveryHandler>,
+        wanted: Option<&DiscoveryHandler>,
+    ) -> Option<Write> {
+        let Some(found) = found else {
+            return wanted.map(|wanted| Write::Create(Box::new(wanted.clone())));
+        };
+        if found.metadata.deletion_timestamp.is_some() {
+            return None;
+        }
+        let Some(wanted) = wanted else {
+            // Another node's object that somebody gave this node's label is left to that node.
+            let is_own = found.spec.node == self.node;
+            return is_own.then(|| Write::Delete(found.uid().unwrap_or_default()));
+        };
+        let mut right = found.clone();
+        right.labels_mut().extend(self.labels());
+        right
+            .metadata
+            .owner_references
+            .clone_from(&wanted.metadata.owner_references);
+        right.spec.clone_from(&wanted.spec);
+        right.status.clone_from(&wanted.status);
+        if let (Some(status), Some(before)) = (&mut right.status, &found.status)
+            && status.phase == before.phase
+            && before.since.is_some()
+        {
+            // An agent that was restarted and finds the handler as it was changes nothing.
+            status.since.clone_from(&before.since);
+        }
+        (right != *found).then(|| Write::Replace(Box::new(right)))
+    }
+}
+
+fn status(reported: &ReportedHandler) -> DiscoveryHandlerStatus {
+    let sources = reported.sources.iter().map(|(name, source)| SourceReport {
+        name: bounded(name),
+        version: source.version.as_deref().map(bounded),
+        digest: source.digest.clone(),
+        missing_grants: source
+            .missing_grants
+            .iter()
+            .map(|one| bounded(one))
+            .collect(),
+        problem: source.problem.as_deref().map(bounded),
+    });
+    let sources: Vec<SourceReport> = sources.collect();
+    let configurations = &reported.configurations;
+    let mut listed: Vec<_> = configurations.iter().collect();
+    listed.sort_by_key(|(_, one)| one.problem.is_none());
+    listed.truncate(MAX_CONFIGURATIONS);
+    listed.sort_by_key(|(key, _)| *key);
+    let listed = listed.into_iter().map(|(key, one)| ConfigurationReport {
+        namespace: key.namespace().to_owned(),
+        name: key.name().to_owned(),
+        devices: number(one.devices),
+        skipped: number(one.skipped),
+        problem: one.problem.as_deref().map(bounded),
+    });
+    let of_sources = sources.iter().filter_map(|source| source.problem.clone());
+    let of_configurations = configurations.values();
+    let of_configurations = of_configurations.filter_map(|one| one.problem.as_deref());
+    let mut problems = of_sources.chain(of_configurations.map(bounded));
+    DiscoveryHandlerStatus {
+        phase: match reported.phase {
+            HandlerPhase::Waiting => Phase::Waiting,
+            HandlerPhase::Active => Phase::Active,
+            HandlerPhase::Offline => Phase::Offline,
+        },
+        since: reported.since.map(|since| since.to_string()),
+        devices: number(configurations.values().map(|one| one.devices).sum()),
+        problem: problems.next(),
+        sources,
+        configurations: listed.collect(),
+    }
+}
+
+fn bounded(one: &str) -> String {
+    text::abridge(one, MAX_TEXT)
+}
+
+fn number(count: usize) -> u32 {
+    u32::try_from(count).unwrap_or(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use leafhost_core::names::ConfigurationKey;
+    use leafhost_core::node_report::{ReportedConfiguration, ReportedSource};
+
+    use super::*;
+
+    fn mk_owner(node: &str) -> Owner {
+        Owner {
+            node: node.to_owned(),
+            uid: "node-uid".to_owned(),
+        }
+    }
+
+    fn mk_report(handlers: &[&str]) -> NodeReport {
+        let handler = |name: &&str| ((*name).to_owned(), ReportedHandler::default());
+        NodeReport {
+            complete: true,
+            handlers: handlers.iter().map(handler).collect(),
+        }
+    }
+
+    /// As the API server has it.
+    fn mk_found(owner: &Owner) -> DiscoveryHandler {
+        let (_, mut found) = owner.objects(&mk_report(&["udev"])).pop_first().unwrap();
+        found.metadata.uid = Some("u1".into());
+        found.metadata.resource_version = Some("7".into());
+        found
+    }
+
+    #[test]
+    fn names_are_the_nodes_and_the_handlers_or_have_a_digest() {
+        let long = format!("{0}.{0}.{0}.{0}", "n".repeat(60));
+        for (node, handler, expected) in [
+            ("edge-1", "debugEcho", "edge-1.debugecho"),
+            ("edge-1.lan", "mock-gpu", "edge-1.lan.mock-gpu"),
+            ("edge-1", "a_b", "edge-1-a-b-"),
+            ("edge-1", "a.-b", "edge-1-a--b-"),
+            ("edge-1", "", "edge-1-"),
+            ("edge-1", "日本", "edge-1-"),
+            (&long, "debugEcho", &long[..240]),
+        ] {
+            let objects = mk_owner(node).objects(&mk_report(&[handler]));
+            let (name, object) = objects.first_key_value().unwrap();
+            assert!(name.starts_with(expected), "{name}");
+            assert!(is_node_name(name), "{name}");
+            let exact = !expected.ends_with('-') && node != long;
+            assert!(!exact || name == expected, "{name}");
+            assert_eq!(object.spec.handler, handler);
+            assert_eq!(object.spec.node, node);
+        }
+    }
+
+    #[test]
+    fn handlers_whose_names_differ_in_case_have_an_object_each() {
+        let objects = mk_owner("n").objects(&mk_report(&["Onvif", "onvif", "ONVIF"]));
+        assert_eq!(objects.len(), 3);
+        assert!(objects.contains_key("n.onvif"));
+    }
+
+    #[test]
+    fn an_object_is_written_only_where_it_differs() {
+        let owner = mk_owner("n");
+        let found = mk_found(&owner);
+        let wanted = owner
+            .objects(&mk_report(&["udev"]))
+            .remove("n.udev")
+            .unwrap();
+        assert_eq!(owner.write(Some(&found), Some(&wanted)), None);
+        assert_eq!(
+            owner.write(None, Some(&wanted)),
+            Some(Write::Create(Box::new(wanted.clone())))
+        );
+        assert_eq!(
+            owner.write(Some(&found), None),
+            Some(Write::Delete("u1".into()))
+        );
+        let edits: [fn(&mut DiscoveryHandler); 5] = [
+            |object| object.metadata.labels = None,
+            |object| object.metadata.owner_references = None,
+            |object| object.spec.handler = "other".into(),
+            |object| object.spec.node = "other".into(),
+            |object| object.status = None,
+        ];
+        for edit in edits {
+            let mut edited = found.clone();
+            edit(&mut edited);
+            assert_eq!(
+                owner.write(Some(&edited), Some(&wanted)),
+                Some(Write::Replace(Box::new(found.clone())))
+            );
+        }
+        let mut foreign = found.clone();
+        foreign.spec.node = "other".into();
+        assert_eq!(owner.write(Some(&foreign), None), None);
+        let mut annotated = found.clone();
+        annotated
+            .annotations_mut()
+            .insert("note".into(), "mine".into());
+        assert_eq!(owner.write(Some(&annotated), Some(&wanted)), None);
+    }
+
+    #[test]
+    fn the_time_of_a_phase_is_that_of_the_first_agent_that_saw_it() {
+        let owner = mk_owner("n");
+        let at = |second| jiff::Timestamp::from_second(second).ok();
+        let mut report = mk_report(&["udev"]);
+        let udev = report.handlers.get_mut("udev").unwrap();
+        udev.since = at(100);
+        let mut found = mk_found(&owner);
+        found.status = owner.objects(&report)["n.udev"].status.clone();
+        let udev = report.handlers.get_mut("udev").unwrap();
+        udev.since = at(200);
+        let wanted = owner.objects(&report);
+        assert_eq!(owner.write(Some(&found), wanted.get("n.udev")), None);
+        report.handlers.get_mut("udev").unwrap().phase = HandlerPhase::Active;
+        let wanted = owner.objects(&report);
+        let Some(Write::Replace(object)) = owner.write(Some(&found), wanted.get("n.udev")) else {
+            panic!("not written");
+        };
+        let status = object.status.unwrap();
+        assert_eq!(
+            (status.phase, status.since.as_deref()),
+            (Phase::Active, Some("1970-01-01T00:03:20Z"))
+        );
+    }
+
+    #[test]
+    fn the_status_counts_everything_and_lists_what_has_a_problem_first() {
+        let mut reported = ReportedHandler::default();
+        for n in 0..300 {
+            let key = ConfigurationKey::new("default", &format!("c{n:03}")).unwrap();
+            let configuration = ReportedConfiguration {
+                devices: 2,
+                skipped: 1,
+                problem: (n == 299).then(|| "x".repeat(9000)),
+            };
+            reported.configurations.insert(key, configuration);
+        }
+        let all = status(&reported);
+        assert_eq!(
+            (all.devices, all.configurations.len()),
+            (600, MAX_CONFIGURATIONS)
+        );
+        let last = all.configurations.last().unwrap();
+        assert_eq!(last.name, "c299");
+        assert!(last.problem.as_ref().unwrap().len() <= MAX_TEXT + 3);
+        assert_eq!(all.problem, last.problem);
+        let source = ReportedSource {
+            problem: Some("refused".into()),
+            ..ReportedSource::default()
+        };
+        reported.sources.insert("udev.wasm".into(), source);
+        assert_eq!(status(&reported).problem.as_deref(), Some("refused"));
+    }
+}

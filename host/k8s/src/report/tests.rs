@@ -1,0 +1,195 @@
+use std::sync::Mutex;
+
+use leafhost_core::node_report::{HandlerPhase, ReportedHandler};
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+
+use super::*;
+use crate::stub::{Answer, Stub, failure, list};
+
+const LIMIT: Duration = Duration::from_secs(20);
+
+fn mk_report(phase: HandlerPhase) -> Arc<NodeReport> {
+    let handler = ReportedHandler {
+        phase,
+        ..ReportedHandler::default()
+    };
+    Arc::new(NodeReport {
+        complete: true,
+        handlers: [("udev".to_owned(), handler)].into(),
+    })
+}
+
+/// The object of that report as the API server has it, in a version.
+fn mk_object(report: &NodeReport, version: &str) -> Value {
+    let owner = Owner {
+        node: "n".into(),
+        uid: "u".into(),
+    };
+    let mut object = serde_json::to_value(&owner.objects(report)["n.udev"]).unwrap();
+    object["metadata"]["uid"] = json!("o1");
+    object["metadata"]["resourceVersion"] = json!(version);
+    object
+}
+
+/// What the API server answers the next write with, and its watch.
+#[derive(Default)]
+struct Cluster {
+    has: Mutex<Vec<Value>>,
+    written: Mutex<Option<Value>>,
+    /// What it has although no list shows it.
+    unlisted: Mutex<Option<Value>>,
+    events: Mutex<Option<mpsc::UnboundedReceiver<Value>>>,
+}
+
+struct Bench {
+    cluster: Arc<Cluster>,
+    stub: Stub,
+    events: mpsc::UnboundedSender<Value>,
+    reports: watch::Sender<Arc<NodeReport>>,
+    _task: JoinSet<()>,
+}
+
+async fn start(has: Vec<Value>) -> Bench {
+    let (events, receiver) = mpsc::unbounded_channel();
+    let cluster = Arc::new(Cluster {
+        has: Mutex::new(has),
+        events: Mutex::new(Some(receiver)),
+        ..Cluster::default()
+    });
+    let shared = Arc::clone(&cluster);
+    let stub = Stub::start(move |request| {
+        if request.starts_with("GET") && request.contains("watch=true") {
+            return match shared.events.lock().unwrap().take() {
+                Some(events) => Answer::Events(events),
+                None => failure(500, "no second watch"),
+            };
+        }
+        if request.starts_with("GET") && request.contains("labelSelector") {
+            return list("5", &shared.has.lock().unwrap());
+        }
+        if request.starts_with("GET") {
+            return match shared.unlisted.lock().unwrap().clone() {
+                Some(object) => Answer::Object(200, object),
+                None => failure(404, "none"),
+            };
+        }
+        match shared.written.lock().unwrap().take() {
+            Some(object) => Answer::Object(200, object),
+            None => failure(409, "not now"),
+        }
+    })
+    .await;
+    let sink = KubeReport::new(stub.client.clone(), "n", "u");
+    let (reports, receiver) = watch::channel(Arc::default());
+    let mut task = JoinSet::new();
+    task.spawn(async move { sink.keep(receiver).await });
+    Bench {
+        cluster,
+        stub,
+        events,
+        reports,
+        _task: task,
+    }
+}
+
+impl Bench {
+    async fn wait_for(&self, request: &str, count: usize) {
+        let seen = async {
+            while self.stub.requests(request) < count {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        let seen = timeout(LIMIT, seen).await;
+        seen.unwrap_or_else(|_| panic!("{} {request}", self.stub.requests(request)));
+    }
+
+    fn send(&self, kind: &str, object: &Value) {
+        self.events
+            .send(json!({"type": kind, "object": object}))
+            .unwrap();
+    }
+
+    fn writes(&self) -> usize {
+        ["POST", "PUT", "PATCH", "DELETE"]
+            .iter()
+            .map(|verb| self.stub.requests(verb))
+            .sum()
+    }
+}
+
+#[tokio::test]
+async fn an_object_is_made_changed_and_put_right_and_otherwise_left_alone() {
+    let bench = start(Vec::new()).await;
+    let waiting = mk_report(HandlerPhase::Waiting);
+    *bench.cluster.written.lock().unwrap() = Some(mk_object(&waiting, "6"));
+    bench.reports.send_replace(Arc::clone(&waiting));
+    bench.wait_for("POST", 1).await;
+
+    let active = mk_report(HandlerPhase::Active);
+    *bench.cluster.written.lock().unwrap() = Some(mk_object(&active, "8"));
+    bench.reports.send_replace(Arc::clone(&active));
+    bench.wait_for("PUT", 1).await;
+    // Events of its own writes come late and are no news.
+    bench.send("ADDED", &mk_object(&waiting, "6"));
+    bench.send("MODIFIED", &mk_object(&active, "8"));
+    bench.reports.send_replace(Arc::clone(&active));
+
+    let mut edited = mk_object(&active, "9");
+    edited["status"]["devices"] = json!(77);
+    *bench.cluster.written.lock().unwrap() = Some(mk_object(&active, "10"));
+    bench.send("MODIFIED", &edited);
+    bench.wait_for("PUT", 2).await;
+
+    *bench.cluster.written.lock().unwrap() = Some(mk_object(&active, "12"));
+    bench.send("DELETED", &mk_object(&active, "11"));
+    bench.wait_for("POST", 2).await;
+
+    *bench.cluster.written.lock().unwrap() =
+        Some(json!({"kind": "Status", "apiVersion": "v1", "status": "Success"}));
+    bench.reports.send_replace(Arc::new(NodeReport {
+        complete: true,
+        ..NodeReport::default()
+    }));
+    bench.wait_for("DELETE", 1).await;
+    assert_eq!(bench.writes(), 5);
+}
+
+#[tokio::test]
+async fn an_agent_that_finds_everything_as_it_was_writes_nothing() {
+    let active = mk_report(HandlerPhase::Active);
+    let bench = start(vec![mk_object(&active, "4")]).await;
+    bench.reports.send_replace(Arc::clone(&active));
+    bench.wait_for("watch=true", 1).await;
+    // Another difference is written, so the first report has been compared.
+    *bench.cluster.written.lock().unwrap() =
+        Some(mk_object(&mk_report(HandlerPhase::Waiting), "6"));
+    bench.reports.send_replace(mk_report(HandlerPhase::Waiting));
+    bench.wait_for("PUT", 1).await;
+    assert_eq!(bench.writes(), 1);
+}
+
+#[tokio::test]
+async fn nothing_is_deleted_before_the_first_report() {
+    let bench = start(vec![mk_object(&mk_report(HandlerPhase::Active), "4")]).await;
+    bench.reports.send_replace(Arc::default());
+    *bench.cluster.written.lock().unwrap() =
+        Some(mk_object(&mk_report(HandlerPhase::Waiting), "6"));
+    bench.reports.send_replace(mk_report(HandlerPhase::Waiting));
+    bench.wait_for("PUT", 1).await;
+    assert_eq!(bench.stub.requests("DELETE"), 0);
+}
+
+#[tokio::test]
+async fn an_object_that_is_there_although_the_watch_does_not_show_it_gets_its_label_back() {
+    let bench = start(Vec::new()).await;
+    let active = mk_report(HandlerPhase::Active);
+    let mut bare = mk_object(&active, "4");
+    bare["metadata"].as_object_mut().unwrap().remove("labels");
+    *bench.cluster.unlisted.lock().unwrap() = Some(bare);
+    bench.reports.send_replace(Arc::clone(&active));
+    bench.wait_for("POST", 1).await;
+    bench.wait_for("PUT", 1).await;
+    assert_eq!(bench.stub.requests("POST"), 1);
+}
