@@ -61,6 +61,11 @@ pub enum Command {
     /// Create, inspect and run discovery handlers
     #[command(subcommand)]
     Handler(HandlerCommand),
+    /// Print the custom resource definitions that the API server of a cluster needs
+    ///
+    /// They are those of the Helm chart. Helm installs definitions and never replaces them, so apply them after an upgrade.
+    #[command(after_long_help = examples::CRDS)]
+    Crds,
     /// Print a completion script for a shell
     #[command(after_long_help = examples::COMPLETIONS)]
     Completions {

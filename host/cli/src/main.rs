@@ -29,6 +29,7 @@ fn main() -> ExitCode {
         Command::Status(args) => status::run(args),
         Command::Check(args) => check::run(args),
         Command::Handler(command) => handler::run(command),
+        Command::Crds => crds(),
         Command::Completions { shell } => manual::completions(&shell),
         Command::Man { dir } => manual::pages(dir.as_deref()),
     };
@@ -36,4 +37,8 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => failure::report(&error),
     }
+}
+
+fn crds() -> anyhow::Result<()> {
+    Ok(terminal::print(&leafhost_k8s::crd::yaml()?)?)
 }

@@ -65,9 +65,15 @@ impl Stub {
 
 /// A failure as the API server reports it.
 pub fn failure(code: u16, message: &str) -> Answer {
+    let reason = match code {
+        403 => "Forbidden",
+        404 => "NotFound",
+        _ => "InternalError",
+    };
     Answer::Object(
         code,
-        json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code, "message": message}),
+        json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code, "reason": reason,
+            "message": message}),
     )
 }
 

@@ -152,3 +152,47 @@ impl From<&kube::Error> for Failure {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use k8s_openapi::api::core::v1::ConfigMap;
+    use serde_json::json;
+    use tokio::sync::mpsc;
+
+    use super::*;
+    use crate::stub::{Answer, Stub, list};
+
+    #[tokio::test]
+    async fn a_connection_that_falls_silent_is_replaced_without_a_new_list() {
+        let watches = Mutex::new(Vec::new());
+        let stub = Stub::start(move |request| {
+            if !request.contains("watch=true") {
+                return list("7", &[]);
+            }
+            let (sender, events) = mpsc::unbounded_channel();
+            let mut watches = watches.lock().unwrap();
+            watches.push(sender);
+            // The first one stays silent, and its timeoutSeconds is not kept either.
+            if let [_, second] = watches.as_slice() {
+                let metadata = json!({"name": "a", "namespace": "n", "resourceVersion": "8"});
+                let event = json!({"type": "ADDED", "object": {"metadata": metadata}});
+                second.send(event).unwrap();
+            }
+            Answer::Events(events)
+        })
+        .await;
+        let mut watch = Watch::new(Api::<ConfigMap>::all(stub.client.clone()));
+        watch.config.timeout = Some(1);
+        let mut seen = Vec::new();
+        while !seen
+            .iter()
+            .any(|event| matches!(event, Ok(Event::Apply(_))))
+        {
+            seen.push(watch.next().await);
+        }
+        assert!(seen.iter().all(Result::is_ok), "{seen:?}");
+        assert_eq!((stub.requests("watch=true"), stub.requests("")), (2, 3));
+    }
+}

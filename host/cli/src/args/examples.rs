@@ -50,6 +50,13 @@ Examples:
   leafhost check cameras.yaml
 ";
 
+/// `leafhost crds --help`.
+pub const CRDS: &str = "\
+Examples:
+  leafhost crds | kubectl apply --server-side -f -
+  leafhost crds | kubectl diff -f -
+";
+
 /// `leafhost completions --help`.
 pub const COMPLETIONS: &str = "\
 Examples:

@@ -15,6 +15,12 @@ fn mk_object(name: &str, version: &str) -> Value {
         "spec": {"discoveryHandler": {"name": "udev"}}})
 }
 
+fn with_secret(mut object: Value) -> Value {
+    object["spec"]["discoveryHandler"]["discoveryProperties"] = json!([
+        {"name": "p", "valueFrom": {"secretKeyRef": {"name": "camera", "key": "password"}}}]);
+    object
+}
+
 /// What the API server does at the moment.
 #[derive(Default)]
 struct Server {
@@ -23,6 +29,8 @@ struct Server {
     names: Vec<&'static str>,
     /// What ends or feeds the watches.
     watches: Vec<mpsc::UnboundedSender<Value>>,
+    /// The password in the Secret that Configurations name, if there is one.
+    password: Option<&'static str>,
 }
 
 impl Server {
@@ -30,10 +38,22 @@ impl Server {
         if let Some(code) = self.failure {
             return failure(code, "so it is");
         }
+        if request.contains("/secrets/") {
+            return match self.password {
+                Some(password) => Answer::Object(
+                    200,
+                    json!({"metadata": {"name": "camera"}, "data": {"password": password}}),
+                ),
+                None => failure(404, "not there"),
+            };
+        }
         if request.contains("watch=true") {
             let (sender, events) = mpsc::unbounded_channel();
             self.watches.push(sender);
             return Answer::Events(events);
+        }
+        if request.contains("/secrets?") {
+            return list("7", &[]);
         }
         let objects = self.names.iter().map(|name| mk_object(name, "5"));
         list("7", &objects.collect::<Vec<_>>())
@@ -140,19 +160,56 @@ async fn nothing_is_complete_before_the_first_whole_list() {
     until(&configurations, "the list", |set| set.complete).await;
 }
 
+async fn until_watched(server: &Mutex<Server>, watches: usize) {
+    let wait = async {
+        while server.lock().unwrap().watches.len() < watches {
+            tokio::task::yield_now().await;
+        }
+    };
+    timeout(Duration::from_secs(30), wait).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_missing_secret_is_named_and_its_configuration_is_whole_when_it_is_there() {
+    let (server, stub) = start(Server::default()).await;
+    let configurations = KubeConfigurations::watch(stub.client.clone(), BTreeSet::new());
+    until_watched(&server, 1).await;
+    let object = with_secret(mk_object("a", "8"));
+    let event = json!({"type": "ADDED", "object": object});
+    server.lock().unwrap().send(&event);
+    let set = until(&configurations, "the Configuration", |set| has(set, "a")).await;
+    assert!(
+        set.accepted
+            .values()
+            .all(|served| served.properties.is_err())
+    );
+    assert_eq!(
+        set.problems[0].to_string(),
+        "Configuration default/a: spec.discoveryHandler.discoveryProperties[0].valueFrom.secretKeyRef: \
+         Secret default/camera does not exist; create it, or set optional: true; the handler is not called"
+    );
+    until_watched(&server, 2).await;
+    let metadata = json!({"name": "camera", "namespace": "default", "resourceVersion": "9"});
+    {
+        let mut server = server.lock().unwrap();
+        server.password = Some("c2VjcmV0");
+        server.watches[1]
+            .send(json!({"type": "ADDED", "object": {"metadata": metadata}}))
+            .unwrap();
+    }
+    let set = until(&configurations, "the value", |set| set.problems.is_empty()).await;
+    let discovery = set.accepted.values().next().unwrap();
+    let properties = discovery.properties.as_ref().unwrap();
+    assert_eq!(properties[0].value.as_deref(), Some(b"secret".as_slice()));
+    assert!(properties[0].secret);
+}
+
 #[tokio::test]
 async fn events_are_followed_and_an_expired_watch_is_no_problem() {
     let (server, stub) = start(Server::default()).await;
     let configurations = KubeConfigurations::watch(stub.client.clone(), BTreeSet::new());
     until(&configurations, "the first list", |set| set.complete).await;
-    let is_watching = || !server.lock().unwrap().watches.is_empty();
-    timeout(Duration::from_secs(10), async {
-        while !is_watching() {
-            tokio::task::yield_now().await;
-        }
-    })
-    .await
-    .unwrap();
+    until_watched(&server, 1).await;
     let event = |kind: &str, object: Value| json!({"type": kind, "object": object});
     server
         .lock()
