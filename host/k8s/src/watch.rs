@@ -144,6 +144,7 @@ impl From<&kube::Error> for Failure {
                 (Some(status.code), format!("it answers {}", status.code))
             }
             kube::Error::Api(status) => (Some(status.code), status.message.clone()),
+            kube::Error::Service(error) => (None, text::chain(error.as_ref())),
             error => (None, text::chain(error)),
         };
         Self {
