@@ -16,7 +16,7 @@ for part in "$@"; do
       command -v node >/dev/null || packages="$packages nodejs"
       command -v npm >/dev/null || packages="$packages npm" ;;
     # What a Kubernetes on this machine needs beside the programs that tests/cluster/build.sh makes.
-    cluster) packages="$packages busybox-static containernetworking-plugins etcd-server iproute2 openssl runc" ;;
+    cluster) packages="$packages busybox-static containernetworking-plugins etcd-server iproute2 iptables openssl runc" ;;
     # Programs for arm64, and qemu to run them in a test. udev's library is that of the other architecture.
     dist) packages="$packages gcc-aarch64-linux-gnu libc6-dev-arm64-cross libudev-dev:arm64 qemu-user" ;;
     *) echo "setup: unknown part '$part', must be build, test, lint, fuzz, cluster or dist" >&2; exit 2 ;;

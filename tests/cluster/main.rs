@@ -1,5 +1,9 @@
 //! A real Kubernetes with real pods. If something is missing, the test names the command that installs it.
-#![allow(missing_docs, reason = "a test binary")]
+#![allow(
+    missing_docs,
+    clippy::indexing_slicing,
+    reason = "a test binary; JSON without a field has null there"
+)]
 
 mod allocation;
 mod containers;
@@ -10,5 +14,6 @@ mod nodes;
 mod objects;
 mod pods;
 mod replaced;
+mod requests;
 mod restarts;
 mod two_nodes;

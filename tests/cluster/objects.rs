@@ -82,7 +82,7 @@ fn two_nodes_share_the_instances_of_a_configuration_and_their_pods_get_different
         assert_eq!(
             instance["status"]["nodes"]
                 .as_object()
-                .map(|nodes| nodes.len()),
+                .map(serde_json::Map::len),
             Some(2)
         );
     }

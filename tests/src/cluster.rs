@@ -4,6 +4,7 @@
 //! Knows nothing of Leafhost.
 
 mod api;
+mod audit;
 mod control_plane;
 mod image;
 mod node;
@@ -22,6 +23,7 @@ use anyhow::{Context, Result, anyhow, ensure};
 use serde_json::Value;
 
 pub use self::api::{Api, TIMEOUT};
+pub use self::audit::{Audit, Request};
 use self::control_plane::ControlPlane;
 pub use self::image::NAME as IMAGE;
 pub use self::node::Node;
@@ -99,12 +101,12 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// Starts a cluster that stays when this process ends, and writes down how to use it.
-    pub fn keep(setup: &Setup) -> Result<String> {
+    /// Starts a cluster that stays when this process ends, and writes down how to use it. `prepare` may say more about that.
+    pub fn keep(setup: &Setup, prepare: impl FnOnce(&Self) -> Result<String>) -> Result<String> {
         let taken = Reservation::first()?;
         let id = taken.id;
         let kept = Self::build(id, setup).and_then(|cluster| {
-            let text = cluster.summary();
+            let text = prepare(&cluster)? + &cluster.summary();
             taken.keep(&text)?;
             Ok(text)
         });
@@ -175,6 +177,11 @@ impl Cluster {
         &self.control.api
     }
 
+    /// What was asked of the API server.
+    pub fn audit(&self) -> &Audit {
+        &self.control.audit
+    }
+
     /// The administrator's kubeconfig.
     pub fn kubeconfig(&self) -> &Path {
         &self.control.kubeconfig
@@ -191,27 +198,40 @@ impl Cluster {
     }
 
     fn kubectl_with(&self, arguments: &[&str], input: &str) -> Result<String> {
-        let mut child = Command::new(self.programs.join("kubectl"))
-            .arg("--kubeconfig")
-            .arg(self.kubeconfig())
-            .arg("--cache-dir")
-            .arg(self.id.folder().join("kubectl"))
+        self.client("kubectl", arguments, input)
+    }
+
+    /// Runs helm to its end; what it printed.
+    pub fn helm(&self, arguments: &[&str]) -> Result<String> {
+        self.client("helm", arguments, "")
+    }
+
+    fn client(&self, program: &str, arguments: &[&str], input: &str) -> Result<String> {
+        let folder = self.id.folder();
+        let mut child = Command::new(self.programs.join(program))
+            .env("KUBECONFIG", self.kubeconfig())
+            .env("KUBECACHEDIR", folder.join("kubectl"))
+            .env("HELM_CACHE_HOME", folder.join("helm/cache"))
+            .env("HELM_CONFIG_HOME", folder.join("helm/config"))
+            .env("HELM_DATA_HOME", folder.join("helm/data"))
             .args(arguments)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
-            .context("cannot start kubectl")?;
+            .with_context(|| format!("cannot start {program}"))?;
         child
             .stdin
             .take()
-            .context("kubectl has no input")?
+            .with_context(|| format!("{program} has no input"))?
             .write_all(input.as_bytes())
-            .context("kubectl does not read")?;
-        let output = child.wait_with_output().context("cannot run kubectl")?;
+            .with_context(|| format!("{program} does not read"))?;
+        let output = child
+            .wait_with_output()
+            .with_context(|| format!("cannot run {program}"))?;
         ensure!(
             output.status.success(),
-            "kubectl {arguments:?}: {}\n{}",
+            "{program} {arguments:?}: {}\n{}",
             output.status,
             String::from_utf8_lossy(&output.stderr)
         );

@@ -1,5 +1,7 @@
 //! Starts and stops the tests' Kubernetes for manual use.
 
+use std::path::{Path, PathBuf};
+
 use anyhow::{Result, bail};
 use clap::Parser;
 use leafhost_tests::cluster::{Cluster, Setup};
@@ -16,6 +18,12 @@ enum Command {
         /// Feature gates of API server and kubelets beside the usual ones, each as Name=true.
         #[arg(long)]
         gate: Vec<String>,
+        /// An OCI archive whose images every node gets.
+        #[arg(long)]
+        image: Option<PathBuf>,
+        /// The agent's chart, to be installed.
+        #[arg(long)]
+        chart: Option<PathBuf>,
     },
     /// Ends those that were started.
     Stop,
@@ -28,7 +36,12 @@ fn main() -> Result<()> {
         bail!("{missing}");
     }
     match command {
-        Command::Start { nodes, gate } => {
+        Command::Start {
+            nodes,
+            gate,
+            image,
+            chart,
+        } => {
             let kept = Cluster::kept()?;
             if !kept.is_empty() {
                 println!("runs already:\n{}", kept.join("\n"));
@@ -39,9 +52,33 @@ fn main() -> Result<()> {
                 ..Setup::default()
             };
             setup.gates.extend(gate);
-            println!("{}", Cluster::keep(&setup)?);
+            let prepare = |cluster: &Cluster| prepare(cluster, image.as_deref(), chart.as_deref());
+            println!("{}", Cluster::keep(&setup, prepare)?);
         }
         Command::Stop => println!("ended {}", Cluster::end_kept()?),
     }
     Ok(())
+}
+
+/// Gives the nodes the image and installs the chart; what to type then.
+fn prepare(cluster: &Cluster, image: Option<&Path>, chart: Option<&Path>) -> Result<String> {
+    for node in cluster.nodes() {
+        image.map_or(Ok(()), |image| node.import_image(image))?;
+    }
+    let Some(chart) = chart else {
+        return Ok(String::new());
+    };
+    let chart = chart.to_string_lossy();
+    cluster.helm(
+        &["install", "leafhost", &chart, "--namespace", "leafhost"]
+            .into_iter()
+            .chain(["--create-namespace", "--wait", "--timeout", "2m"])
+            .collect::<Vec<_>>(),
+    )?;
+    Ok("The agent runs on every node. After the two exports, try:
+  kubectl apply -f deploy/samples/cluster/debug-echo.yaml
+  kubectl get akric,akrii,dh
+  kubectl --namespace leafhost exec daemonset/leafhost-agent -- leafhost status
+"
+    .to_owned())
 }

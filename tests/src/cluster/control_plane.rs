@@ -10,6 +10,7 @@ use uuid::Uuid;
 
 use super::Setup;
 use super::api::Api;
+use super::audit::{self, Audit};
 use super::programs::Running;
 use super::reservation::ClusterId;
 use crate::program;
@@ -19,6 +20,7 @@ const SERVICES: &str = "10.96.0.0/16";
 /// The processes, and how to reach them.
 pub(super) struct ControlPlane {
     pub api: Api,
+    pub audit: Audit,
     /// The administrator's.
     pub kubeconfig: PathBuf,
     _running: Vec<Running>,
@@ -51,6 +53,9 @@ pub(super) fn start(
     ];
     program::run("openssl", generate.iter().copied().chain([&*key]))?.good()?;
     identities(id, nodes)?;
+    fs::write(folder.join("audit-policy.json"), audit::policy())
+        .context("cannot write the audit policy")?;
+    let audit = folder.join("audit.log");
 
     let group = id.group("control")?;
     let launch = |name: &str, program: &Path, arguments: Vec<String>| {
@@ -92,6 +97,8 @@ pub(super) fn start(
             "--kubelet-preferred-address-types=InternalIP".to_owned(),
             format!("--token-auth-file={}", path("tokens.csv")),
             format!("--feature-gates={}", setup.gates.join(",")),
+            format!("--audit-policy-file={}", path("audit-policy.json")),
+            format!("--audit-log-path={}", audit.display()),
         ],
     )?;
     // Before it listens, its certificate may not be there, which the proxy reads once.
@@ -142,6 +149,7 @@ pub(super) fn start(
     )?;
     Ok(ControlPlane {
         api,
+        audit: Audit::of(audit),
         kubeconfig: kubeconfig(id, "admin"),
         _running: vec![etcd, server, proxy, manager, scheduler],
     })
@@ -172,6 +180,7 @@ fn identities(id: ClusterId, nodes: &[String]) -> Result<()> {
             "",
         ),
         ("kube-scheduler", "system:kube-scheduler", ""),
+        ("kube-proxy", "system:kube-proxy", ""),
     ]
     .map(|(file, user, groups)| (file.to_owned(), user.to_owned(), groups));
     let nodes = nodes

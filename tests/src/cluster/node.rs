@@ -14,11 +14,11 @@ use anyhow::{Context, Result, bail, ensure};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
+use super::Setup;
 use super::api::{Api, items};
 use super::control_plane::kubeconfig;
 use super::programs::{Running, tail};
 use super::reservation::ClusterId;
-use super::{Setup, image};
 use crate::program;
 
 /// A node of a cluster.
@@ -31,6 +31,7 @@ pub struct Node {
     programs: PathBuf,
     api: Api,
     holder: Running,
+    proxy: Mutex<Option<Running>>,
     containerd: Mutex<Option<Running>>,
     kubelet: Mutex<Option<Kubelet>>,
 }
@@ -105,18 +106,14 @@ impl Node {
             programs: programs.to_owned(),
             api: api.clone(),
             holder,
+            proxy: Mutex::default(),
             containerd: Mutex::default(),
             kubelet: Mutex::default(),
         };
         node.join_network(&id.pod_range(index))?;
         node.start_containerd()?;
-        let archive = id.folder().join("image/image.tar");
-        let archive = archive.to_string_lossy();
-        node.run(
-            programs.join("ctr"),
-            &["-n", "k8s.io", "images", "import", &archive],
-        )
-        .with_context(|| format!("cannot import {}", image::NAME))?;
+        node.start_proxy()?;
+        node.import_image(&id.folder().join("image/image.tar"))?;
         node.start_kubelet()?;
         Ok(node)
     }
@@ -306,6 +303,36 @@ impl Node {
         answers.map(drop)
     }
 
+    /// Makes the addresses of services work in the node and its pods.
+    fn start_proxy(&self) -> Result<()> {
+        let mut command = self.command("proxy", self.programs.join("kube-proxy"))?;
+        let kubeconfig = kubeconfig(self.id, "kube-proxy");
+        command
+            .arg(format!("--kubeconfig={}", kubeconfig.display()))
+            .arg(format!("--hostname-override={}", self.name))
+            .arg(format!("--healthz-bind-address={}:10256", self.address))
+            .arg("--proxy-mode=iptables")
+            // The machine's settings stay as they are.
+            .args([
+                "--conntrack-max-per-core=0",
+                "--conntrack-tcp-timeout-established=0",
+                "--conntrack-tcp-timeout-close-wait=0",
+            ]);
+        *lock(&self.proxy) = Some(Running::start("kube-proxy", &self.folder, &mut command)?);
+        Ok(())
+    }
+
+    /// Gives the node the images of an OCI archive, as if it had pulled them.
+    pub fn import_image(&self, archive: &Path) -> Result<()> {
+        let path = archive.to_string_lossy();
+        self.run(
+            self.programs.join("ctr"),
+            &["-n", "k8s.io", "images", "import", &path],
+        )
+        .map(drop)
+        .with_context(|| format!("cannot import {path}"))
+    }
+
     /// Ends all containers and containerd at once, as a power cut does. Only while no kubelet runs.
     pub fn stop_containers(&self) -> Result<()> {
         ensure!(
@@ -338,6 +365,10 @@ impl Node {
         running.until("the kubelet is well", || health.text("/healthz"))?;
         let before = before.clone();
         drop(kubelet);
+        let services = Api::new(&format!("{}:10256", self.address));
+        let mut proxy = lock(&self.proxy);
+        let proxy = proxy.as_mut().context("no kube-proxy runs")?;
+        proxy.until("the services are reached", || services.text("/healthz"))?;
         self.until("it is ready", |node| {
             let ready = ready(node);
             ensure!(

@@ -27,6 +27,7 @@ pub(super) fn missing() -> Option<Missing> {
         "/usr/lib/cni/bridge",
         "/usr/sbin/runc",
         "/usr/sbin/ip",
+        "/usr/sbin/iptables",
     ];
     let built = || match folder() {
         Ok(folder) if folder.is_dir() => None,
@@ -53,6 +54,8 @@ pub(super) fn folder() -> Result<PathBuf> {
         "kubernetes/go.sum",
         "containerd/go.mod",
         "containerd/go.sum",
+        "helm/go.mod",
+        "helm/go.sum",
     ] {
         let path = modules.join(file);
         digest.update(fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?);

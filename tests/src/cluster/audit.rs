@@ -1,0 +1,124 @@
+//! The API server's audit log: who asked for what, and how often.
+//!
+//! It has the requests for Configurations, Instances, the reports of nodes, `ConfigMap`s and Secrets.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::io::{BufRead, BufReader, Seek, SeekFrom};
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+use serde_json::{Value, json};
+
+/// What the API server is to write down.
+pub(super) fn policy() -> String {
+    json!({
+        "apiVersion": "audit.k8s.io/v1",
+        "kind": "Policy",
+        "omitStages": ["RequestReceived"],
+        "rules": [
+            {"level": "Metadata", "resources": [
+                {"group": "akri.sh"},
+                {"group": "leafhost.dev"},
+                {"group": "", "resources": ["configmaps", "secrets"]},
+            ]},
+            {"level": "None"},
+        ],
+    })
+    .to_string()
+}
+
+/// A kind of request. Equal ones are counted together.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Request {
+    /// `get`, `list`, `watch`, `create`, `update`, `patch`, `delete`.
+    pub verb: String,
+    /// Such as `instances`; a subresource follows a `/`.
+    pub resource: String,
+    /// The object's namespace; empty without one.
+    pub namespace: String,
+    /// The object's name; empty for a collection.
+    pub name: String,
+    /// The user.
+    pub user: String,
+    /// The node to which the user's token is bound; empty without one.
+    pub node: String,
+    /// The answer's HTTP status.
+    pub code: u64,
+}
+
+impl Request {
+    /// Whether it asks for a change of an object.
+    pub fn is_write(&self) -> bool {
+        !["get", "list", "watch"].contains(&&*self.verb)
+    }
+}
+
+/// The log.
+#[derive(Debug)]
+pub struct Audit {
+    path: PathBuf,
+}
+
+impl Audit {
+    pub(super) fn of(path: PathBuf) -> Self {
+        Self { path }
+    }
+
+    /// A moment, for [`Self::since`].
+    pub fn now(&self) -> Result<u64> {
+        let metadata = std::fs::metadata(&self.path);
+        Ok(metadata
+            .with_context(|| format!("cannot read {}", self.path.display()))?
+            .len())
+    }
+
+    /// The requests that were answered since a moment, each with how often. A watch is one from when it begins.
+    pub fn since(&self, moment: u64) -> Result<BTreeMap<Request, usize>> {
+        let mut log = File::open(&self.path)
+            .with_context(|| format!("cannot open {}", self.path.display()))?;
+        log.seek(SeekFrom::Start(moment))?;
+        let (mut seen, mut counts) = (BTreeSet::new(), BTreeMap::new());
+        let mut log = BufReader::new(log);
+        let mut line = String::new();
+        // The last line may be half written.
+        while log.read_line(&mut line)? > 0 && line.ends_with('\n') {
+            let event: Value = serde_json::from_str(&line).context("a line is no JSON")?;
+            if seen.insert(text(&event, "/auditID")) {
+                *counts.entry(request(&event)).or_default() += 1;
+            }
+            line.clear();
+        }
+        Ok(counts)
+    }
+}
+
+fn request(event: &Value) -> Request {
+    let (resource, subresource) = (
+        text(event, "/objectRef/resource"),
+        text(event, "/objectRef/subresource"),
+    );
+    Request {
+        verb: text(event, "/verb"),
+        resource: match &*subresource {
+            "" => resource,
+            subresource => format!("{resource}/{subresource}"),
+        },
+        namespace: text(event, "/objectRef/namespace"),
+        name: text(event, "/objectRef/name"),
+        user: text(event, "/user/username"),
+        node: text(
+            event,
+            "/user/extra/authentication.kubernetes.io~1node-name/0",
+        ),
+        code: event
+            .pointer("/responseStatus/code")
+            .and_then(Value::as_u64)
+            .unwrap_or_default(),
+    }
+}
+
+fn text(event: &Value, pointer: &str) -> String {
+    let found = event.pointer(pointer).and_then(Value::as_str);
+    found.unwrap_or_default().to_owned()
+}
