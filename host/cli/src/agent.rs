@@ -14,6 +14,7 @@ use crate::args::AgentArgs;
 use crate::folders::User;
 
 mod assemble;
+mod handler_sources;
 mod home;
 mod log;
 mod prerequisites;

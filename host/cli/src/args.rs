@@ -96,6 +96,13 @@ pub enum HandlerCommand {
     /// An answer without devices is a success. Refused details and faults exit with 1.
     #[command(after_long_help = examples::RUN)]
     Run(Box<RunArgs>),
+    /// Print components with their grants as a ConfigMap
+    ///
+    /// Agents in a cluster load the handlers of the ConfigMaps in their namespace that have the label leafhost.dev/handlers: "true".
+    /// The components are gzipped and may have 1 MiB together. Nothing is applied: kubectl does that. Without --server-side
+    /// kubectl keeps a copy of the object in an annotation, for which most components are too big.
+    #[command(after_long_help = examples::CONFIGMAP)]
+    Configmap(ConfigMapArgs),
 }
 
 /// Flags of `leafhost agent`.
@@ -164,7 +171,16 @@ pub struct AgentArgs {
         value_parser = RangedU64ValueParser::<usize>::new().range(0..=10_000))]
     pub instance_resources: usize,
 
-    /// Another folder with handlers, searched after DIR/handlers; may be repeated
+    /// The namespace whose ConfigMaps with the label leafhost.dev/handlers: "true" have handlers [default: that of the service account]
+    #[arg(
+        long,
+        env = "LEAFHOST_HANDLERS_NAMESPACE",
+        value_name = "NAMESPACE",
+        conflicts_with = "standalone"
+    )]
+    pub handlers_namespace: Option<String>,
+
+    /// Another folder with handlers, searched after DIR/handlers or the ConfigMaps; may be repeated
     #[arg(
         long,
         env = "LEAFHOST_HANDLERS_DIR",
@@ -355,6 +371,22 @@ pub struct InspectArgs {
     /// How handlers are compiled.
     #[command(flatten)]
     pub compiler: CompilerArgs,
+}
+
+/// Flags of `leafhost handler configmap`.
+#[derive(Debug, Args)]
+pub struct ConfigMapArgs {
+    /// The components: .wasm or .wasm.gz; the grants file of each is the one next to it
+    #[arg(required = true, value_name = "FILE")]
+    pub files: Vec<PathBuf>,
+
+    /// The name of the ConfigMap [default: that of the file; handlers for several]
+    #[arg(long, env = "LEAFHOST_NAME", value_name = "NAME")]
+    pub name: Option<String>,
+
+    /// The namespace of the agents [default: none is written, so that kubectl chooses]
+    #[arg(long, short, env = "LEAFHOST_NAMESPACE", value_name = "NS")]
+    pub namespace: Option<String>,
 }
 
 /// Flags of `leafhost handler run`.

@@ -7,6 +7,7 @@ use crate::args::HandlerCommand;
 pub mod guest_log;
 pub mod open;
 
+mod config_map;
 mod inspect;
 mod new;
 mod run;
@@ -16,6 +17,7 @@ pub fn run(command: HandlerCommand) -> Result<()> {
     match command {
         HandlerCommand::New(args) => new::run(&args),
         HandlerCommand::Inspect(args) => inspect::run(&args),
+        HandlerCommand::Configmap(args) => config_map::run(&args),
         HandlerCommand::Run(args) => run::run(*args),
     }
 }

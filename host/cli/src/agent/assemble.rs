@@ -62,7 +62,11 @@ pub async fn agent(
         instances: home.instances.clone(),
         ledger: home.ledger.clone(),
     };
-    Ok((Agent::build(config, ports)?, bound))
+    let mut agent = Agent::build(config, ports)?;
+    if let Some(reports) = &home.reports {
+        agent.report_to(Arc::clone(reports));
+    }
+    Ok((agent, bound))
 }
 
 /// The runtime, and what this machine lacks.

@@ -5,11 +5,13 @@ use std::sync::Arc;
 
 use anyhow::Result;
 use leafhost_core::ports::{
-    ConfigurationSource, HandlerSource, InstanceStore, LoaderStore, ResourceLedger, SourceProblem,
+    ConfigurationSource, HandlerSource, InstanceStore, LoaderStore, ReportSink, ResourceLedger,
+    SourceProblem,
 };
 use leafhost_files::{FileHandlers, NodeState, Places, Standalone};
-use leafhost_k8s::{KubeConfigurations, KubeInstances};
+use leafhost_k8s::{KubeConfigurations, KubeHandlers, KubeInstances, KubeReport};
 
+use super::handler_sources::HandlerSources;
 use super::settings::Settings;
 
 /// The ports of a home. The state folder is held until this is dropped, which must outlive the agent.
@@ -23,6 +25,8 @@ pub struct Home {
     pub accepted: Arc<dyn LoaderStore>,
     pub instances: Arc<dyn InstanceStore>,
     pub ledger: Arc<dyn ResourceLedger>,
+    /// Where the agent reports to; nothing where people look on the node.
+    pub reports: Option<Arc<dyn ReportSink>>,
     /// What was found wrong when it was opened.
     pub problems: Vec<SourceProblem>,
     _state: NodeState,
@@ -54,6 +58,7 @@ impl Home {
             accepted: home.state.accepted.clone(),
             instances: home.instances,
             ledger: home.state.ledger.clone(),
+            reports: None,
             _state: home.state,
         })
     }
@@ -65,6 +70,16 @@ impl Home {
         let state = NodeState::open(settings.state_dir.clone(), &node).await?;
         let memory: PathBuf = state.path().join("cluster/instances.json");
         let instances = KubeInstances::watch(&client, &node, memory);
+        let namespace = settings.args.handlers_namespace.as_ref();
+        let namespace = namespace.unwrap_or(&identity.namespace);
+        let kept = settings.state_dir.join("cluster/handlers");
+        // A ConfigMap takes the place of a folder's file, and an earlier folder's file that of a later one's.
+        let mut handlers: Vec<Arc<dyn HandlerSource>> =
+            vec![Arc::new(KubeHandlers::watch(&client, namespace, kept))];
+        for dir in &settings.handlers_dirs {
+            handlers.push(Arc::new(FileHandlers::open(vec![dir.clone()])));
+        }
+        let reports = KubeReport::new(client.clone(), &node, &identity.node_uid);
         let namespaces = settings
             .args
             .properties_namespaces
@@ -75,10 +90,11 @@ impl Home {
             mode: "cluster",
             problems: state.problem().cloned().into_iter().collect(),
             configurations: Arc::new(KubeConfigurations::watch(client, namespaces)),
-            handlers: Arc::new(FileHandlers::open(settings.handlers_dirs.clone())),
+            handlers: Arc::new(HandlerSources::new(handlers)),
             accepted: state.accepted.clone(),
             instances: Arc::new(instances),
             ledger: state.ledger.clone(),
+            reports: Some(Arc::new(reports)),
             node,
             _state: state,
         })

@@ -78,6 +78,13 @@ Examples:
   leafhost handler inspect thermo.wasm --grants > thermo.grants.yaml
 ";
 
+/// `leafhost handler configmap --help`.
+pub const CONFIGMAP: &str = "\
+Examples:
+  leafhost handler configmap thermo.wasm | kubectl apply -n leafhost --server-side -f -
+  leafhost handler configmap onvif.wasm opcua.wasm --name cameras --namespace leafhost > handlers.yaml
+";
+
 /// `leafhost handler run --help`.
 pub const RUN: &str = "\
 Limits and grants are those of the agent. Without --configuration and --details the handler's own example is used.

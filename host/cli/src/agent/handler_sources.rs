@@ -1,0 +1,223 @@
+//! Several sources of handlers as one: a file of an earlier source takes the place of a later one's with the same name.
+//!
+//! So an operator replaces a handler of the image by a ConfigMap. Nothing is said of the file that is not used: that is what the order is
+//! for, and the status shows the version and digest of the one that serves.
+
+use std::sync::Arc;
+
+use futures::future::select_all;
+use leafhost_core::ports::{HandlerSource, LoadError, SourceFile, SourceSet, SourceVersion};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+/// The sources, in their order. Dropping it ends its task.
+pub struct HandlerSources {
+    sources: Vec<Arc<dyn HandlerSource>>,
+    set: watch::Receiver<Arc<SourceSet>>,
+    _task: JoinSet<()>,
+}
+
+impl HandlerSources {
+    /// Joins the sources.
+    pub fn new(sources: Vec<Arc<dyn HandlerSource>>) -> Self {
+        let sets = sources.iter().map(|source| source.handlers()).collect();
+        let (sender, set) = watch::channel(Arc::default());
+        let mut task = JoinSet::new();
+        task.spawn(follow(sets, sender));
+        Self {
+            sources,
+            set,
+            _task: task,
+        }
+    }
+}
+
+impl HandlerSource for HandlerSources {
+    fn handlers(&self) -> watch::Receiver<Arc<SourceSet>> {
+        self.set.clone()
+    }
+
+    fn read(&self, name: &str, version: &SourceVersion) -> Result<SourceFile, LoadError> {
+        for source in &self.sources {
+            let set = Arc::clone(&source.handlers().borrow());
+            let mut files = set.files.iter();
+            let is_it = |(file, found): &(&String, &Option<SourceVersion>)| {
+                plain(file) == name && found.as_ref() == Some(version)
+            };
+            if let Some((file, _)) = files.find(is_it) {
+                let name = name.to_owned();
+                return source
+                    .read(file, version)
+                    .map(|file| SourceFile { name, ..file });
+            }
+        }
+        Err(LoadError {
+            source_name: name.to_owned(),
+            message: "the file has changed meanwhile; it is tried again".to_owned(),
+            missing_grants: Vec::new(),
+            transient: true,
+        })
+    }
+}
+
+async fn follow(
+    mut sets: Vec<watch::Receiver<Arc<SourceSet>>>,
+    sender: watch::Sender<Arc<SourceSet>>,
+) {
+    loop {
+        let seen = sets.iter_mut();
+        let seen: Vec<_> = seen.map(|set| set.borrow_and_update().clone()).collect();
+        let joined = join(&seen);
+        sender.send_if_modified(|published| {
+            let differs = **published != joined;
+            if differs {
+                *published = Arc::new(joined);
+            }
+            differs
+        });
+        let changes = sets.iter_mut().map(|set| Box::pin(set.changed()));
+        let (first, ..) = select_all(changes).await;
+        if first.is_err() {
+            return;
+        }
+    }
+}
+
+/// The name of a file without regard to whether it is gzipped.
+fn plain(file: &str) -> &str {
+    file.strip_suffix(".gz").unwrap_or(file)
+}
+
+/// One set of all. A file that is there and cannot be used still takes the place of others: the version that was accepted before serves.
+fn join(sets: &[Arc<SourceSet>]) -> SourceSet {
+    let mut joined = SourceSet {
+        complete: sets.iter().all(|set| set.complete),
+        partial: sets.iter().any(|set| set.partial),
+        ..SourceSet::default()
+    };
+    for set in sets {
+        for (file, version) in &set.files {
+            let place = joined.files.entry(plain(file).to_owned());
+            place.or_insert_with(|| version.clone());
+        }
+        joined.problems.extend_from_slice(&set.problems);
+    }
+    joined.problems.sort();
+    joined
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use leafhost_core::handler::Digest;
+    use leafhost_core::ports::SourceProblem;
+
+    use super::*;
+
+    struct Source(watch::Receiver<Arc<SourceSet>>);
+
+    impl HandlerSource for Source {
+        fn handlers(&self) -> watch::Receiver<Arc<SourceSet>> {
+            self.0.clone()
+        }
+
+        fn read(&self, name: &str, version: &SourceVersion) -> Result<SourceFile, LoadError> {
+            Ok(SourceFile {
+                name: name.to_owned(),
+                bytes: version.digest.0.as_bytes().into(),
+                grants: None,
+            })
+        }
+    }
+
+    fn version(digest: &str) -> SourceVersion {
+        SourceVersion {
+            digest: Digest(digest.to_owned()),
+            grants: None,
+        }
+    }
+
+    /// A source that was read, with files; one without a digest cannot be used.
+    fn mk_set(files: &[(&str, &str)]) -> SourceSet {
+        let files = files.iter().map(|(name, digest)| {
+            let found = (!digest.is_empty()).then(|| version(digest));
+            ((*name).to_owned(), found)
+        });
+        SourceSet {
+            complete: true,
+            files: files.collect(),
+            ..SourceSet::default()
+        }
+    }
+
+    type Sender = watch::Sender<Arc<SourceSet>>;
+
+    fn mk_sources<const N: usize>(sets: [SourceSet; N]) -> (HandlerSources, [Sender; N]) {
+        let mut sources: Vec<Arc<dyn HandlerSource>> = Vec::new();
+        let senders = sets.map(|set| {
+            let (sender, receiver) = watch::channel(Arc::new(set));
+            sources.push(Arc::new(Source(receiver)));
+            sender
+        });
+        (HandlerSources::new(sources), senders)
+    }
+
+    #[tokio::test]
+    async fn an_earlier_source_wins_and_gives_the_bytes() {
+        let maps = mk_set(&[("udev.wasm", "m1"), ("bad.wasm", "")]);
+        let image = mk_set(&[
+            ("udev.wasm.gz", "i1"),
+            ("bad.wasm", "i2"),
+            ("opcua.wasm.gz", "i3"),
+        ]);
+        let (sources, [maps, _image]) = mk_sources([maps, image]);
+        let mut set = sources.handlers();
+        let first = Arc::clone(&set.wait_for(|set| set.complete).await.unwrap());
+        let expected = [
+            ("bad.wasm", None),
+            ("opcua.wasm", Some(version("i3"))),
+            ("udev.wasm", Some(version("m1"))),
+        ];
+        let expected = expected.map(|(name, version)| (name.to_owned(), version));
+        assert_eq!(first.files, BTreeMap::from(expected));
+        for (name, digest) in [("udev.wasm", "m1"), ("opcua.wasm", "i3")] {
+            let file = sources.read(name, &version(digest)).unwrap();
+            assert_eq!(
+                (file.name.as_str(), &file.bytes[..]),
+                (name, digest.as_bytes())
+            );
+        }
+        assert!(
+            sources
+                .read("udev.wasm", &version("m0"))
+                .unwrap_err()
+                .transient
+        );
+        maps.send_replace(Arc::new(mk_set(&[])));
+        set.wait_for(|set| set.files["udev.wasm"] == Some(version("i1")))
+            .await
+            .unwrap();
+        drop(maps);
+        while set.changed().await.is_ok() {}
+    }
+
+    #[test]
+    fn a_set_is_complete_when_all_are_and_partial_when_one_is() {
+        let problem = |name| SourceProblem::new(name, "x");
+        let whole = Arc::new(SourceSet {
+            problems: vec![problem("b")],
+            ..mk_set(&[])
+        });
+        let partial = Arc::new(SourceSet {
+            partial: true,
+            problems: vec![problem("a")],
+            ..mk_set(&[])
+        });
+        let joined = join(&[Arc::clone(&whole), Arc::clone(&partial)]);
+        assert!(joined.complete && joined.partial);
+        assert_eq!(joined.problems, [problem("a"), problem("b")]);
+        let joined = join(&[whole, Arc::default()]);
+        assert!(!joined.complete && !joined.partial);
+    }
+}
