@@ -46,7 +46,14 @@ pub async fn connect() -> Result<Client, ConnectError> {
         }
     };
     bound(&mut config);
-    Client::try_from(config).map_err(|error| ConnectError::Client(Box::new(error)))
+    client(config).map_err(|error| ConnectError::Client(Box::new(error)))
+}
+
+/// The client for that configuration.
+pub(crate) fn client(config: Config) -> Result<Client, kube::Error> {
+    // A program that has another library for cryptography, too, must say which one it uses. Whoever said it first is right.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    Client::try_from(config)
 }
 
 fn bound(config: &mut Config) {

@@ -1,6 +1,7 @@
 //! All Configurations of the cluster, with their properties.
 
 use std::collections::BTreeSet;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use kube::api::{ApiResource, DynamicObject};
@@ -14,6 +15,7 @@ use tokio::time::{Duration, Instant, sleep_until};
 mod book;
 
 use crate::crd;
+use crate::memory;
 use crate::values::{Object, Values, Wanted};
 use crate::watch::{Failure, Watch};
 use book::Book;
@@ -30,11 +32,18 @@ pub struct KubeConfigurations {
 }
 
 impl KubeConfigurations {
-    /// Watches them. Secrets and `ConfigMap`s are read in their own namespaces and in `namespaces`.
-    pub fn watch(client: Client, namespaces: BTreeSet<String>) -> Self {
+    /// Watches them. Secrets and `ConfigMap`s are read in their own namespaces and in `namespaces`. `memory` is the file that keeps the
+    /// Configurations for an agent that starts while the API server is away; their Secrets are not in it.
+    pub fn watch(client: Client, namespaces: BTreeSet<String>, memory: PathBuf) -> Self {
         let (sender, set) = watch::channel(Arc::default());
+        let mut book = Book::default();
+        if let Some(objects) = memory::read(&memory) {
+            book.remember(objects);
+        }
+        let (keep, kept) = watch::channel(None);
         let mut tasks = JoinSet::new();
-        tasks.spawn(run(client, namespaces, sender));
+        tasks.spawn(run(client, namespaces, book, sender, keep));
+        tasks.spawn(memory::keep(memory, kept, Clone::clone));
         Self { set, _tasks: tasks }
     }
 }
@@ -48,7 +57,9 @@ impl ConfigurationSource for KubeConfigurations {
 async fn run(
     client: Client,
     namespaces: BTreeSet<String>,
+    mut book: Book,
     sender: watch::Sender<Arc<ConfigurationSet>>,
+    keep: watch::Sender<Option<Vec<DynamicObject>>>,
 ) {
     // With any spec, so that one bad object does not fail a list.
     let resource = ApiResource::erase::<crd::Configuration>(&());
@@ -56,9 +67,21 @@ async fn run(
     let mut watch = Watch::new(api);
     let values = Values::new(client);
     let mut found = values.found();
-    let mut book = Book::default();
     let mut trouble = Trouble::default();
     loop {
+        let mut wanted = Wanted::new();
+        for reference in book.references(&namespaces) {
+            let keys = wanted.entry(Object::of(&reference)).or_default();
+            keys.insert(reference.key.to_owned());
+        }
+        values.want(wanted);
+        let looked_up = found.borrow_and_update().clone();
+        let mut next = book.set(&namespaces, &looked_up, &sender.borrow());
+        next.problems.extend(trouble.problem.clone());
+        next.problems.sort();
+        if crate::publish(&sender, next) {
+            keep.send_replace(book.worth_keeping());
+        }
         tokio::select! {
             event = watch.next() => {
                 take(event, &mut book, &mut trouble, &mut watch);
@@ -74,17 +97,6 @@ async fn run(
                 trouble = Trouble::default();
             }
         }
-        let mut wanted = Wanted::new();
-        for reference in book.references(&namespaces) {
-            let keys = wanted.entry(Object::of(&reference)).or_default();
-            keys.insert(reference.key.to_owned());
-        }
-        values.want(wanted);
-        let found = found.borrow_and_update().clone();
-        let mut next = book.set(&namespaces, &found, &sender.borrow());
-        next.problems.extend(trouble.problem.clone());
-        next.problems.sort();
-        crate::publish(&sender, next);
     }
 }
 

@@ -1,5 +1,6 @@
 //! Which node this agent runs on, as the API server knows it from the agent's token.
 
+use std::path::Path;
 use std::time::Duration;
 
 use k8s_openapi::api::authentication::v1::{SelfSubjectReview, UserInfo};
@@ -7,8 +8,10 @@ use k8s_openapi::api::core::v1::Node;
 use kube::api::PostParams;
 use kube::{Api, Client};
 use leafhost_core::names::is_node_name;
+use serde::{Deserialize, Serialize};
 use tokio::time::timeout;
 
+use crate::memory;
 use crate::watch::Failure;
 
 /// How long each of the two requests may take.
@@ -17,7 +20,7 @@ const NODE_NAME: &str = "authentication.kubernetes.io/node-name";
 const NODE_UID: &str = "authentication.kubernetes.io/node-uid";
 
 /// Who the agent is.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Identity {
     /// The node's name.
     pub node: String,
@@ -64,8 +67,38 @@ pub enum IdentityError {
     },
 }
 
-/// Asks the API server. `node_name` is what the operator says.
-pub async fn identify(client: &Client, node_name: Option<&str>) -> Result<Identity, IdentityError> {
+/// Asks the API server. `node_name` is what the operator says. While the API server is away it is what an earlier agent was told, which
+/// the file `memory` keeps.
+pub async fn identify(
+    client: &Client,
+    node_name: Option<&str>,
+    memory: &Path,
+) -> Result<Identity, IdentityError> {
+    let error = match ask(client, node_name).await {
+        Ok(identity) => {
+            if let Err(error) = memory::write(memory, &identity) {
+                let path = memory.display();
+                tracing::warn!(%path, %error, "cannot keep the node's identity for a start without the API server");
+            }
+            return Ok(identity);
+        }
+        Err(error) => error,
+    };
+    let earlier = memory::read::<Identity>(memory)
+        .filter(|earlier| node_name.is_none_or(|name| name == earlier.node));
+    match (&error, earlier) {
+        (IdentityError::Unavailable(why), Some(earlier)) => {
+            tracing::warn!(
+                why,
+                "the API server is away: the agent goes by what it knew"
+            );
+            Ok(earlier)
+        }
+        _ => Err(error),
+    }
+}
+
+async fn ask(client: &Client, node_name: Option<&str>) -> Result<Identity, IdentityError> {
     let reviews: Api<SelfSubjectReview> = Api::all(client.clone());
     let review = SelfSubjectReview::default();
     let params = PostParams::default();

@@ -20,10 +20,10 @@ use tokio::task::JoinSet;
 
 mod errors;
 mod events;
-mod memory;
 mod object;
 mod patch;
 
+use crate::memory;
 use errors::Failure;
 use object::{InstanceObject, api_resource};
 
@@ -77,11 +77,13 @@ impl KubeInstances {
     /// Watches them. The client must not repeat requests by itself. `memory` is the file that keeps the Instances for an agent that starts
     /// while the API server is away.
     pub fn watch(client: &Client, node: &str, memory: PathBuf) -> Self {
-        let remembered = memory::read(&memory);
+        let remembered: Option<Vec<Instance>> = memory::read(&memory);
+        let keyed = |instance: Instance| (instance.key(), Arc::new(instance));
+        let instances = remembered.iter().flatten().cloned().map(keyed);
         let set = InstanceSet {
             complete: false,
             remembered: remembered.is_some(),
-            instances: remembered.unwrap_or_default(),
+            instances: instances.collect(),
             interrupted: None,
         };
         let (sender, set) = watch::channel(Arc::new(set));
@@ -106,7 +108,10 @@ impl KubeInstances {
                 node.to_owned(),
             ));
         }
-        tasks.spawn(memory::keep(memory, set.clone()));
+        tasks.spawn(memory::keep(memory, set.clone(), |set| {
+            let all = || set.instances.values().map(|one| Instance::clone(one));
+            set.complete.then(|| all().collect::<Vec<_>>())
+        }));
         Self {
             shared,
             set,

@@ -8,6 +8,7 @@ pub mod crd;
 pub mod handlers;
 pub mod identity;
 pub mod instances;
+mod memory;
 pub mod report;
 #[cfg(test)]
 mod stub;
@@ -27,15 +28,15 @@ pub use identity::{Identity, identify};
 pub use instances::KubeInstances;
 pub use report::KubeReport;
 
-/// Publishes `next` if it differs from what was published before.
-fn publish<T: PartialEq>(sender: &tokio::sync::watch::Sender<Arc<T>>, next: T) {
+/// Publishes `next` if it differs from what was published before; whether it does.
+fn publish<T: PartialEq>(sender: &tokio::sync::watch::Sender<Arc<T>>, next: T) -> bool {
     sender.send_if_modified(|published| {
         let differs = **published != next;
         if differs {
             *published = Arc::new(next);
         }
         differs
-    });
+    })
 }
 
 /// How long to wait after that many failures in a row: from a second to five minutes, the last quarter by chance.

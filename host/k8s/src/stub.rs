@@ -47,7 +47,7 @@ impl Stub {
             }
         });
         Self {
-            client: Client::try_from(config).unwrap(),
+            client: crate::client::client(config).unwrap(),
             requests,
             _task: task,
         }

@@ -1,6 +1,6 @@
 //! Where the agent's Configurations, handlers and Instances are: in the files of one machine, or in a cluster.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::Result;
@@ -65,14 +65,15 @@ impl Home {
 
     async fn cluster(settings: &Settings) -> Result<Self> {
         let client = leafhost_k8s::connect().await?;
-        let identity = leafhost_k8s::identify(&client, settings.node.as_deref()).await?;
+        let memory = |name: &str| settings.state_dir.join("cluster").join(name);
+        let given = settings.node.as_deref();
+        let identity = leafhost_k8s::identify(&client, given, &memory("identity.json")).await?;
         let node = identity.node;
         let state = NodeState::open(settings.state_dir.clone(), &node).await?;
-        let memory: PathBuf = state.path().join("cluster/instances.json");
-        let instances = KubeInstances::watch(&client, &node, memory);
+        let instances = KubeInstances::watch(&client, &node, memory("instances.json"));
         let namespace = settings.args.handlers_namespace.as_ref();
         let namespace = namespace.unwrap_or(&identity.namespace);
-        let kept = settings.state_dir.join("cluster/handlers");
+        let kept = memory("handlers");
         // A ConfigMap takes the place of a folder's file, and an earlier folder's file that of a later one's.
         let mut handlers: Vec<Arc<dyn HandlerSource>> =
             vec![Arc::new(KubeHandlers::watch(&client, namespace, kept))];
@@ -89,7 +90,11 @@ impl Home {
         Ok(Self {
             mode: "cluster",
             problems: state.problem().cloned().into_iter().collect(),
-            configurations: Arc::new(KubeConfigurations::watch(client, namespaces)),
+            configurations: Arc::new(KubeConfigurations::watch(
+                client,
+                namespaces,
+                memory("configurations.json"),
+            )),
             handlers: Arc::new(HandlerSources::new(handlers)),
             accepted: state.accepted.clone(),
             instances: Arc::new(instances),

@@ -31,6 +31,8 @@ pub struct Book {
     /// What the list has so far.
     listing: Option<(BTreeMap<Name, Entry>, BTreeSet<Name>)>,
     is_complete: bool,
+    /// Whether the objects are those of an earlier agent.
+    is_remembered: bool,
 }
 
 /// An object.
@@ -39,11 +41,28 @@ struct Entry {
     uid: String,
     /// The last version that can be used.
     good: Option<Arc<Configuration>>,
+    /// The object that says so.
+    source: Option<Arc<DynamicObject>>,
     problems: Vec<SourceProblem>,
     warnings: Vec<SourceProblem>,
 }
 
 impl Book {
+    /// What an earlier agent knew; it serves until the first whole list.
+    pub fn remember(&mut self, objects: Vec<DynamicObject>) {
+        self.is_remembered = true;
+        for object in objects {
+            self.apply(object);
+        }
+    }
+
+    /// What the next agent should know; nothing before the first whole list.
+    pub fn worth_keeping(&self) -> Option<Vec<DynamicObject>> {
+        let sources = self.entries.values();
+        let sources = sources.filter_map(|entry| entry.source.as_deref().cloned());
+        self.is_complete.then(|| sources.collect())
+    }
+
     /// A list begins.
     pub fn begin(&mut self) {
         self.listing = Some(Default::default());
@@ -65,7 +84,7 @@ impl Book {
     pub fn finish(&mut self) {
         if let Some((entries, beyond)) = self.listing.take() {
             (self.entries, self.beyond) = (entries, beyond);
-            self.is_complete = true;
+            (self.is_complete, self.is_remembered) = (true, false);
         }
     }
 
@@ -154,7 +173,7 @@ impl Book {
                 .push(SourceProblem::new("Configurations", message));
         }
         set.complete = self.is_complete && (before.complete || !is_pending);
-        if !set.complete {
+        if !set.complete && !self.is_remembered {
             // Not all that it names could be read, so nothing may be concluded from it.
             set.accepted.clear();
         }
@@ -171,13 +190,15 @@ impl Entry {
         let is_deleting = object.metadata.deletion_timestamp.is_some();
         let key = ConfigurationKey::new(&name.0, &name.1).ok();
         let told = |field: FieldProblem| problem(&name, key.as_ref(), &field.path, field.message);
-        match manifest(object) {
+        let source = Arc::new(object);
+        match manifest(&source) {
             Ok(manifest) => {
                 let warnings = manifest.spec.without_effect().map(told).collect();
                 match Configuration::try_from(manifest) {
                     Ok(good) => Self {
                         uid,
                         good: Some(Arc::new(good)),
+                        source: Some(source),
                         problems: Vec::new(),
                         warnings,
                     },
@@ -198,8 +219,9 @@ impl Entry {
         warnings: Vec<SourceProblem>,
         earlier: Option<&Self>,
     ) -> Self {
-        let good = earlier.filter(|earlier| earlier.uid == uid);
-        let mut good = good.and_then(|earlier| earlier.good.clone());
+        let earlier = earlier.filter(|earlier| earlier.uid == uid);
+        let source = earlier.and_then(|earlier| earlier.source.clone());
+        let mut good = earlier.and_then(|earlier| earlier.good.clone());
         if let Some(good) = &mut good {
             if is_deleting && !good.deleting {
                 Arc::make_mut(good).deleting = true;
@@ -211,6 +233,7 @@ impl Entry {
         Self {
             uid,
             good,
+            source,
             problems,
             warnings,
         }
@@ -235,10 +258,9 @@ fn problem(
 }
 
 /// The object as the agent reads it, or the field that cannot be read.
-fn manifest(object: DynamicObject) -> Result<Manifest, FieldProblem> {
-    let metadata = object.metadata;
-    let mut data = object.data;
-    let spec = data.get_mut("spec").map_or(Value::Null, Value::take);
+fn manifest(object: &DynamicObject) -> Result<Manifest, FieldProblem> {
+    let metadata = object.metadata.clone();
+    let spec = object.data.get("spec").unwrap_or(&Value::Null);
     let spec: Spec = serde_path_to_error::deserialize(spec).map_err(|error| {
         let path = error.path().to_string();
         let path = match path.as_str() {

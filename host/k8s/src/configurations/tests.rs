@@ -98,7 +98,12 @@ async fn a_right_that_is_taken_away_takes_nothing_away_and_is_not_asked_for_all_
         ..Server::default()
     })
     .await;
-    let configurations = KubeConfigurations::watch(stub.client.clone(), BTreeSet::new());
+    let folder = tempfile::tempdir().unwrap();
+    let configurations = KubeConfigurations::watch(
+        stub.client.clone(),
+        BTreeSet::new(),
+        folder.path().join("configurations.json"),
+    );
     until(&configurations, "the list", |set| {
         set.complete && has(set, "a")
     })
@@ -150,7 +155,12 @@ async fn nothing_is_complete_before_the_first_whole_list() {
         ..Server::default()
     })
     .await;
-    let configurations = KubeConfigurations::watch(stub.client.clone(), BTreeSet::new());
+    let folder = tempfile::tempdir().unwrap();
+    let configurations = KubeConfigurations::watch(
+        stub.client.clone(),
+        BTreeSet::new(),
+        folder.path().join("configurations.json"),
+    );
     let set = until(&configurations, "the failure", |set| {
         !set.problems.is_empty()
     })
@@ -172,7 +182,9 @@ async fn until_watched(server: &Mutex<Server>, watches: usize) {
 #[tokio::test]
 async fn a_missing_secret_is_named_and_its_configuration_is_whole_when_it_is_there() {
     let (server, stub) = start(Server::default()).await;
-    let configurations = KubeConfigurations::watch(stub.client.clone(), BTreeSet::new());
+    let folder = tempfile::tempdir().unwrap();
+    let memory = folder.path().join("configurations.json");
+    let configurations = KubeConfigurations::watch(stub.client.clone(), BTreeSet::new(), memory);
     until_watched(&server, 1).await;
     let object = with_secret(mk_object("a", "8"));
     let event = json!({"type": "ADDED", "object": object});
@@ -207,7 +219,12 @@ async fn a_missing_secret_is_named_and_its_configuration_is_whole_when_it_is_the
 #[tokio::test]
 async fn events_are_followed_and_an_expired_watch_is_no_problem() {
     let (server, stub) = start(Server::default()).await;
-    let configurations = KubeConfigurations::watch(stub.client.clone(), BTreeSet::new());
+    let folder = tempfile::tempdir().unwrap();
+    let configurations = KubeConfigurations::watch(
+        stub.client.clone(),
+        BTreeSet::new(),
+        folder.path().join("configurations.json"),
+    );
     until(&configurations, "the first list", |set| set.complete).await;
     until_watched(&server, 1).await;
     let event = |kind: &str, object: Value| json!({"type": kind, "object": object});
@@ -228,4 +245,41 @@ async fn events_are_followed_and_an_expired_watch_is_no_problem() {
     let mut seen = configurations.configurations();
     let set = until(&configurations, "the second list", |set| has(set, "b")).await;
     assert!(set.problems.is_empty() && seen.borrow_and_update().problems.is_empty());
+}
+
+#[tokio::test]
+async fn an_agent_that_starts_without_the_api_server_serves_what_an_earlier_one_knew() {
+    let folder = tempfile::tempdir().unwrap();
+    let memory = folder.path().join("configurations.json");
+    let watch = |stub: &Stub| {
+        KubeConfigurations::watch(stub.client.clone(), BTreeSet::new(), memory.clone())
+    };
+    let (_server, stub) = start(Server {
+        names: vec!["a"],
+        ..Server::default()
+    })
+    .await;
+    let earlier = watch(&stub);
+    until(&earlier, "complete", |set| set.complete).await;
+    let wait = async {
+        while !memory.exists() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(20), wait)
+        .await
+        .unwrap();
+    drop(earlier);
+    let (server, stub) = start(Server {
+        failure: Some(503),
+        ..Server::default()
+    })
+    .await;
+    let later = watch(&stub);
+    let set = until(&later, "remembered", |set| !set.accepted.is_empty()).await;
+    assert!(!set.complete && set.accepted.len() == 1);
+    server.lock().unwrap().failure = None;
+    // It was deleted meanwhile.
+    let set = until(&later, "complete", |set| set.complete).await;
+    assert!(set.accepted.is_empty());
 }

@@ -1,0 +1,93 @@
+//! What was last read of the cluster, on disk: an agent that starts while the API server is away serves running pods by it.
+
+use std::fs::{self, File};
+use std::io::{self, BufReader, BufWriter, Read as _, Write as _};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tokio::sync::watch;
+
+/// Changes that come together are written together.
+const TOGETHER: Duration = Duration::from_secs(1);
+/// The most that is read.
+const MOST: u64 = 256 << 20;
+
+/// What was last written; nothing if there is no such file, or none that can be read.
+pub fn read<T: DeserializeOwned>(path: &Path) -> Option<T> {
+    let file = match File::open(path) {
+        Ok(file) => BufReader::new(file.take(MOST)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
+        Err(error) => {
+            let path = path.display();
+            tracing::warn!(%path, %error, "cannot read what an earlier run has kept; the API server has it");
+            return None;
+        }
+    };
+    serde_json::from_reader(file)
+        .inspect_err(|error| {
+            let path = path.display();
+            tracing::warn!(%path, %error, "what an earlier run has kept is damaged; the API server has it");
+        })
+        .ok()
+}
+
+/// Writes what is `worth` keeping after each change, until nothing more can come.
+pub async fn keep<T, K>(
+    path: PathBuf,
+    mut source: watch::Receiver<T>,
+    worth: impl Fn(&T) -> Option<K>,
+) where
+    T: Send + Sync + 'static,
+    K: Serialize + Send + 'static,
+{
+    let mut is_told = false;
+    while source.changed().await.is_ok() {
+        tokio::time::sleep(TOGETHER).await;
+        let Some(kept) = worth(&source.borrow_and_update()) else {
+            continue;
+        };
+        let file = path.clone();
+        match tokio::task::spawn_blocking(move || write(&file, &kept)).await {
+            Ok(Ok(())) => is_told = false,
+            Ok(Err(error)) if !is_told => {
+                is_told = true;
+                let path = path.display();
+                tracing::warn!(%path, %error, "cannot keep what is needed for a start without the API server; free or repair the disk");
+            }
+            Ok(Err(_)) => {}
+            Err(_) => return,
+        }
+    }
+}
+
+/// Writes a file whole, synced to disk.
+pub fn write<T: Serialize>(path: &Path, kept: &T) -> io::Result<()> {
+    let folder = path.parent().unwrap_or(Path::new("/"));
+    fs::create_dir_all(folder)?;
+    let file = tempfile::NamedTempFile::new_in(folder)?;
+    let mut writer = BufWriter::new(&file);
+    serde_json::to_writer(&mut writer, kept)?;
+    writer.flush()?;
+    drop(writer);
+    file.as_file().sync_all()?;
+    file.persist(path)?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_written_is_read_and_a_damaged_file_is_none() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("cluster/numbers.json");
+        assert_eq!(read::<Vec<u32>>(&path), None);
+        write(&path, &vec![1, 2]).unwrap();
+        assert_eq!(read(&path), Some(vec![1, 2]));
+        fs::write(&path, "[1,").unwrap();
+        assert_eq!(read::<Vec<u32>>(&path), None);
+    }
+}
