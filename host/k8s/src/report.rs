@@ -56,18 +56,7 @@ impl ReportSink for KubeReport {
             return;
         }
         let api: Api<DiscoveryHandler> = Api::all(self.client.clone());
-        let label = format!("{NODE_LABEL}={}", label_value(&self.owner.node));
-        let task = Task {
-            owner: self.owner.clone(),
-            watch: Watch::new(api.clone()).labels(&label),
-            api,
-            listing: BTreeMap::new(),
-            found: None,
-            wanted: BTreeMap::new(),
-            pauses: HashMap::new(),
-            is_told: false,
-        };
-        task.run(reports).await;
+        Task::new(self.owner.clone(), api).run(reports).await;
     }
 }
 
@@ -94,6 +83,20 @@ struct Pause {
 }
 
 impl Task {
+    fn new(owner: Owner, api: Api<DiscoveryHandler>) -> Self {
+        let label = format!("{NODE_LABEL}={}", label_value(&owner.node));
+        Self {
+            owner,
+            watch: Watch::new(api.clone()).labels(&label),
+            api,
+            listing: BTreeMap::new(),
+            found: None,
+            wanted: BTreeMap::new(),
+            pauses: HashMap::new(),
+            is_told: false,
+        }
+    }
+
     async fn run(mut self, mut reports: watch::Receiver<Arc<NodeReport>>) {
         reports.mark_changed();
         loop {
@@ -182,6 +185,11 @@ impl Task {
 
     async fn write(&mut self, name: String, write: Write) {
         let failure = match timeout(REQUEST, self.request(&name, write)).await {
+            // Written again and again it would not differ less.
+            Ok(Ok(())) if self.differs(&name) => Failure {
+                code: None,
+                message: "the API server does not keep what is written; apply the definitions of this version (leafhost crds)".to_owned(),
+            },
             Ok(Ok(())) => {
                 let now = Instant::now();
                 let wanted = &self.wanted;
@@ -221,6 +229,11 @@ impl Task {
                 None => found.remove(&name),
             };
         }
+    }
+
+    fn differs(&self, name: &str) -> bool {
+        let found = self.found.as_ref().and_then(|found| found.get(name));
+        self.owner.write(found, self.wanted.get(name)).is_some()
     }
 
     async fn request(&mut self, name: &str, write: Write) -> kube::Result<()> {

@@ -237,6 +237,23 @@ mod tests {
     }
 
     #[test]
+    fn what_is_no_component_is_refused_with_the_name_of_the_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("notes.wasm");
+        std::fs::write(&path, "a text").unwrap();
+        let args = ConfigMapArgs {
+            files: vec![path],
+            name: None,
+            namespace: None,
+        };
+        let error = crate::failure::line(&run(&args).unwrap_err());
+        assert!(
+            error.contains("notes.wasm: this is not WebAssembly"),
+            "{error}"
+        );
+    }
+
+    #[test]
     fn what_does_not_fit_is_refused_with_the_sizes_and_the_remedy() {
         // Marked as gzipped, it is taken as it is.
         let large = [&[0x1f, 0x8b][..], &vec![7; MOST / 2]].concat();

@@ -193,3 +193,25 @@ async fn an_object_that_is_there_although_the_watch_does_not_show_it_gets_its_la
     bench.wait_for("PUT", 1).await;
     assert_eq!(bench.stub.requests("POST"), 1);
 }
+
+#[tokio::test]
+async fn an_api_server_that_drops_what_is_written_is_a_failure_and_not_written_to_again_at_once() {
+    let report = mk_report(HandlerPhase::Active);
+    let mut pruned = mk_object(&report, "6");
+    pruned.as_object_mut().unwrap().remove("status");
+    let stub = Stub::start(move |_| Answer::Object(200, pruned.clone())).await;
+    let owner = Owner {
+        node: "n".into(),
+        uid: "u".into(),
+    };
+    let mut task = Task::new(owner, Api::all(stub.client.clone()));
+    task.wanted = task.owner.objects(&report);
+    task.found = Some(BTreeMap::new());
+    for failures in 1..=2 {
+        let ((name, write), _) = task.next().unwrap();
+        task.write(name, write).await;
+        assert_eq!(task.pauses["n.udev"].failures, failures);
+        let (_, at) = task.next().unwrap();
+        assert!(at > Instant::now());
+    }
+}
