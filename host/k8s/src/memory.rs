@@ -2,6 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::{self, BufReader, BufWriter, Read as _, Write as _};
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -65,7 +66,11 @@ pub async fn keep<T, K>(
 /// Writes a file whole, synced to disk.
 pub fn write<T: Serialize>(path: &Path, kept: &T) -> io::Result<()> {
     let folder = path.parent().unwrap_or(Path::new("/"));
-    fs::create_dir_all(folder)?;
+    // The agent's own folder may be above it, which nobody else reads.
+    fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(folder)?;
     let file = tempfile::NamedTempFile::new_in(folder)?;
     let mut writer = BufWriter::new(&file);
     serde_json::to_writer(&mut writer, kept)?;

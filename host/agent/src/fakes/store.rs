@@ -266,7 +266,7 @@ impl Store {
     async fn send(&self, change: Change) -> Written {
         let key = change.key();
         let trouble = *self.trouble.lock().unwrap();
-        let (chance, is_made, wait) = {
+        let (fate, is_made, wait) = {
             let random = &mut self.state().random;
             let wait = Duration::from_millis(random.random_range(0..3000));
             (random.random_range(0..100), random.random_bool(0.5), wait)
@@ -275,13 +275,13 @@ impl Store {
             key,
             message: "no answer came".to_owned(),
         };
-        if chance < trouble.lost {
+        if fate < trouble.lost {
             if is_made {
                 drop(self.apply_one(change));
             }
             return Err(lost(key));
         }
-        if chance < trouble.lost + trouble.busy {
+        if fate < trouble.lost + trouble.busy {
             return Err(StoreError::Unavailable {
                 key,
                 message: "the server is busy".to_owned(),
@@ -289,7 +289,7 @@ impl Store {
                 source: None,
             });
         }
-        if chance < trouble.lost + trouble.busy + trouble.slow {
+        if fate < trouble.lost + trouble.busy + trouble.slow {
             tokio::time::sleep(wait).await;
         }
         let written = self.apply_one(change)?;
