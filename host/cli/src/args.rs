@@ -257,6 +257,10 @@ pub enum LogFormat {
 
 /// Flags of `leafhost status`.
 #[derive(Debug, Args)]
+#[allow(
+    clippy::struct_excessive_bools,
+    reason = "each is a flag of the command line"
+)]
 pub struct StatusArgs {
     /// What to show [default: an overview]
     pub view: Option<View>,
@@ -272,6 +276,10 @@ pub struct StatusArgs {
     /// Show what was skipped line by line, also where the reason is the same; with `configuration`
     #[arg(long, env = "LEAFHOST_ALL", value_parser = BoolishValueParser::new())]
     pub all: bool,
+
+    /// Show nothing; fail with the reason if the agent is not ready, as /readyz says
+    #[arg(long, env = "LEAFHOST_READY", value_parser = BoolishValueParser::new(), conflicts_with_all = ["view", "watch"])]
+    pub ready: bool,
 
     /// Show every change until interrupted; waits for an agent to start
     #[arg(long, short, env = "LEAFHOST_WATCH", value_parser = BoolishValueParser::new())]

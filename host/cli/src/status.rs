@@ -54,6 +54,7 @@ pub fn run(args: StatusArgs) -> Result<()> {
         name,
         unhealthy,
         all,
+        ready,
         watch,
         output,
         agent,
@@ -70,6 +71,9 @@ pub fn run(args: StatusArgs) -> Result<()> {
         return Err(Usage(misplaced.to_owned()).into());
     }
     let search = client::Search::new(agent.as_deref(), state_dir.as_deref(), &User::current());
+    if ready {
+        return search.ready();
+    }
     let request = Request {
         view,
         name,

@@ -8,6 +8,8 @@ use anyhow::{Result, anyhow, bail};
 use leafhost_agent::admin::VERSION_HEADER;
 use leafhost_agent::status::Status;
 use leafhost_core::text;
+use ureq::Body;
+use ureq::http::Response;
 use ureq::unversioned::resolver::DefaultResolver;
 
 use super::socket::SocketConnector;
@@ -79,9 +81,22 @@ impl Search {
 
     /// The same with this time limit for an answer.
     pub fn status_within(&self, after: Option<&str>, timeout: Duration) -> Result<Option<Answer>> {
+        self.ask(|endpoint| fetch(endpoint, after, timeout))
+    }
+
+    /// Fails, with what the first agent that answers waits for, if it is not ready.
+    pub fn ready(&self) -> Result<()> {
+        match self.ask(fetch_ready)? {
+            None => Ok(()),
+            Some(why) => bail!("the agent is not ready: {why}"),
+        }
+    }
+
+    /// What the first agent that answers says.
+    fn ask<T>(&self, request: impl Fn(&Endpoint) -> Result<T, FetchError>) -> Result<T> {
         let (dirs, and_default_address) = match self {
             Self::Address(address) => {
-                return fetch(&Endpoint::Address(address.clone()), after, timeout)
+                return request(&Endpoint::Address(address.clone()))
                     .map_err(|error| anyhow!(error.at(&format!("at {address}"))));
             }
             Self::Folders {
@@ -112,7 +127,7 @@ impl Search {
             ));
         }
         for (place, endpoint) in places {
-            match (fetch(&endpoint, after, timeout), endpoint) {
+            match (request(&endpoint), endpoint) {
                 (Ok(answer), _) => return Ok(answer),
                 (Err(error @ FetchError::Slow(_)), _) => bail!(error.at(&place)),
                 // An agent may have no socket, or the user no permission.
@@ -190,18 +205,26 @@ enum Endpoint {
     Socket(PathBuf),
 }
 
-fn fetch(
-    place: &Endpoint,
-    after: Option<&str>,
-    timeout: Duration,
-) -> Result<Option<Answer>, FetchError> {
-    let (query, timeout) = match after {
-        Some(version) => (format!("?after={version}"), timeout + LONG_POLL),
-        None => (String::new(), timeout),
-    };
-    let told = |error| fetch_error(error, timeout);
+/// Why the agent is not ready; nothing if it is.
+fn fetch_ready(place: &Endpoint) -> Result<Option<String>, FetchError> {
+    let told = |error| fetch_error(error, ANSWER);
+    let mut response = get(place, "/readyz", ANSWER).map_err(told)?;
+    match response.status().as_u16() {
+        200 => Ok(None),
+        503 => {
+            let why = response.body_mut().with_config().limit(64 << 10);
+            let why = why.read_to_string().map_err(told)?;
+            Ok(Some(text::abridge(why.trim_end(), 4 * MAX_WHY)))
+        }
+        status => Err(told(ureq::Error::StatusCode(status))),
+    }
+}
+
+/// What is at a path, with any HTTP status.
+fn get(place: &Endpoint, path: &str, timeout: Duration) -> Result<Response<Body>, ureq::Error> {
     // No proxy: the agent is on this machine or named by the user.
     let config = ureq::Agent::config_builder()
+        .http_status_as_error(false)
         .timeout_global(Some(timeout))
         .timeout_resolve(Some(timeout / 2))
         .timeout_connect(Some(timeout / 2))
@@ -218,12 +241,26 @@ fn fetch(
             )
         }
     };
-    let mut response = client
-        .get(format!("http://{host}/status{query}"))
-        .call()
-        .map_err(told)?;
+    client.get(format!("http://{host}{path}")).call()
+}
+
+fn fetch(
+    place: &Endpoint,
+    after: Option<&str>,
+    timeout: Duration,
+) -> Result<Option<Answer>, FetchError> {
+    let (query, timeout) = match after {
+        Some(version) => (format!("?after={version}"), timeout + LONG_POLL),
+        None => (String::new(), timeout),
+    };
+    let told = |error| fetch_error(error, timeout);
+    let mut response = get(place, &format!("/status{query}"), timeout).map_err(told)?;
     if response.status().as_u16() == 304 {
         return Ok(None);
+    }
+    if !response.status().is_success() {
+        let status = response.status().as_u16();
+        return Err(told(ureq::Error::StatusCode(status)));
     }
     let version = response.headers().get(VERSION_HEADER);
     let version = version.and_then(|value| Some(value.to_str().ok()?.to_owned()));
@@ -357,6 +394,33 @@ mod tests {
         let answer = search.status(None).unwrap().unwrap();
         assert_eq!(answer.status.node, "edge-1");
         server.join().unwrap();
+    }
+
+    #[test]
+    fn an_agent_that_is_not_ready_says_why() {
+        let answer = |status: &str, body: &str| {
+            let length = body.len();
+            format!(
+                "HTTP/1.1 {status}\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n{body}"
+            )
+        };
+        let answers = [
+            answer("503 Service Unavailable", "starting: waits for Instances\n"),
+            answer("404 Not Found", ""),
+            answer("200 OK", "ok\n"),
+        ];
+        let (address, server) = serve(answers.to_vec());
+        let search = Search::new(Some(&address), None, &User::default());
+        let error = search.ready().unwrap_err().to_string();
+        assert_eq!(
+            error,
+            "the agent is not ready: starting: waits for Instances"
+        );
+        let error = search.ready().unwrap_err().to_string();
+        assert!(error.contains("no leafhost agent"), "{error}");
+        search.ready().unwrap();
+        let asked = server.join().unwrap();
+        assert_eq!(asked, ["GET /readyz HTTP/1.1"; 3]);
     }
 
     #[test]
