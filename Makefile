@@ -7,7 +7,7 @@ PREFIX   ?= /usr/local
 DESTDIR  ?=
 
 .NOTPARALLEL:
-.PHONY: help setup setup-test setup-lint setup-fuzz setup-cluster setup-dist build handlers guests run test test-all test-release cluster cluster-stop bench soak fuzz lint doc install dist clean
+.PHONY: help setup setup-test setup-lint setup-fuzz setup-cluster setup-dist build handlers guests run test test-all test-release image cluster cluster-stop bench soak fuzz lint doc install dist clean
 
 help:
 	@echo 'setup     install what building needs (says what; sudo only for that)'
@@ -17,7 +17,8 @@ help:
 	@echo 'test      all tests that need no root'
 	@echo 'test-all  those, the slow ones, and the ones with podman, real hot-plug, real peers and a real Kubernetes'
 	@echo 'test-release  the releases, installed and run (root)'
-	@echo 'cluster   a Kubernetes on this machine as the tests use it [NODES=2]; cluster-stop ends it (root)'
+	@echo 'image     the image of the agent in $(TARGET)/image, for nodes and registries; needs no container engine'
+	@echo 'cluster   a Kubernetes on this machine with the chart installed [NODES=2]; cluster-stop ends it (root)'
 	@echo 'fuzz      what reads answers, files, rules and what peers send, each for T seconds [T=60]'
 	@echo 'install   on this machine [PREFIX=/usr/local]'
 	@echo 'dist      releases for amd64 and arm64 in $(TARGET)/dist'
@@ -79,9 +80,17 @@ test-release: dist
 	cargo build --locked --workspace
 	cargo test --locked --workspace --test system -- --ignored release
 
-cluster: setup-cluster
+# As the chart names it.
+IMAGE := docker.io/library/leafhost:$(VERSION)
+ARCH  := $(if $(filter aarch64 arm64,$(shell uname -m)),arm64,amd64)
+
+image: build handlers
+	@deploy/image.sh $(TARGET)/release $(TARGET)/handlers $(ARCH) $(IMAGE) $(TARGET)/image/leafhost-$(VERSION)-linux-$(ARCH).tar
+
+cluster: setup-cluster image
 	@cargo build --locked --quiet -p leafhost-tests --bin leafhost-cluster
-	@$(TARGET)/debug/leafhost-cluster start --nodes $(or $(NODES),1)
+	@$(TARGET)/debug/leafhost-cluster start --nodes $(or $(NODES),1) \
+	  --image $(TARGET)/image/leafhost-$(VERSION)-linux-$(ARCH).tar --chart deploy/chart
 
 cluster-stop: setup-cluster
 	@cargo build --locked --quiet -p leafhost-tests --bin leafhost-cluster

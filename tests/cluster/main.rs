@@ -6,6 +6,7 @@
 )]
 
 mod allocation;
+mod chart;
 mod containers;
 mod device;
 mod health;

@@ -1,0 +1,21 @@
+{{- define "leafhost.name" -}}
+{{- if contains "leafhost" .Release.Name }}{{ .Release.Name | trunc 48 | trimSuffix "-" }}{{ else }}{{ printf "%s-leafhost" (.Release.Name | trunc 38 | trimSuffix "-") }}{{ end }}-agent
+{{- end }}
+
+{{- define "leafhost.selector" -}}
+app.kubernetes.io/name: leafhost-agent
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
+{{- define "leafhost.labels" -}}
+{{ include "leafhost.selector" . }}
+app.kubernetes.io/component: agent
+app.kubernetes.io/part-of: leafhost
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+{{- end }}
+
+{{- define "leafhost.handlersNamespace" -}}
+{{ .Values.agent.handlersNamespace | default .Release.Namespace }}
+{{- end }}

@@ -1,0 +1,176 @@
+//! The chart, rendered.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+
+use anyhow::{Context, Result};
+use leafhost_tests::cluster::{self, Cluster};
+use leafhost_tests::program::source_tree;
+use serde::Deserialize as _;
+use serde_json::Value;
+
+fn chart() -> String {
+    let path = source_tree().join("deploy/chart");
+    path.to_string_lossy().into_owned()
+}
+
+/// The objects of the chart with these values.
+fn render(cluster: &Cluster, values: &[&str]) -> Result<Vec<Value>> {
+    let chart = chart();
+    let mut arguments = vec!["template", "leafhost", &chart, "--namespace", "agents"];
+    arguments.extend(values.iter().flat_map(|value| ["--set", value]));
+    let text = cluster.helm(&arguments)?;
+    let documents = serde_yaml_ng::Deserializer::from_str(&text);
+    let objects = documents.map(|document| Ok(Value::deserialize(document)?));
+    let objects = objects.collect::<Result<Vec<_>>>()?;
+    Ok(objects
+        .into_iter()
+        .filter(|object| !object.is_null())
+        .collect())
+}
+
+fn of_kind<'a>(objects: &'a [Value], kind: &str) -> Vec<&'a Value> {
+    let found = objects.iter().filter(|object| object["kind"] == kind);
+    found.collect()
+}
+
+/// What roles of this kind allow: "verb resource" for each namespace.
+fn rights(objects: &[Value], kind: &str) -> BTreeMap<String, BTreeSet<String>> {
+    let mut all: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for role in of_kind(objects, kind) {
+        let namespace = role["metadata"]["namespace"].as_str().unwrap_or_default();
+        let rights = all.entry(namespace.to_owned()).or_default();
+        for rule in role["rules"].as_array().into_iter().flatten() {
+            for resource in texts(&rule["resources"]) {
+                let verbs = texts(&rule["verbs"]);
+                rights.extend(verbs.iter().map(|verb| format!("{verb} {resource}")));
+            }
+        }
+    }
+    all
+}
+
+fn texts(value: &Value) -> BTreeSet<&str> {
+    let all = value.as_array().into_iter().flatten();
+    all.filter_map(Value::as_str).collect()
+}
+
+#[test]
+fn the_chart_passes_lint_and_has_the_version_of_the_program() -> Result<()> {
+    let Some(cluster) = cluster::shared()? else {
+        return Ok(());
+    };
+    cluster.helm(&["lint", "--strict", &chart()])?;
+    let text = fs::read_to_string(source_tree().join("deploy/chart/Chart.yaml"))?;
+    let chart: Value = serde_yaml_ng::from_str(&text)?;
+    assert_eq!(chart["version"], env!("CARGO_PKG_VERSION"));
+    assert_eq!(chart["appVersion"], env!("CARGO_PKG_VERSION"));
+    Ok(())
+}
+
+#[test]
+fn the_agents_may_read_secrets_only_in_namespaces_that_are_named() -> Result<()> {
+    let Some(cluster) = cluster::shared()? else {
+        return Ok(());
+    };
+    let is_of_secrets = |right: &String| right.contains("secrets") || right.contains('*');
+    let usual = render(cluster, &[])?;
+    for kind in ["Role", "ClusterRole"] {
+        for (namespace, rights) in rights(&usual, kind) {
+            assert!(!rights.iter().any(is_of_secrets), "{namespace} {rights:?}");
+        }
+    }
+    let values = [
+        "agent.propertiesNamespaces={cameras,plants}",
+        "agent.handlersNamespace=handlers",
+    ];
+    let named = render(cluster, &values)?;
+    let rights_of = rights(&named, "Role");
+    let with: Vec<&String> = rights_of
+        .iter()
+        .filter(|(_, rights)| rights.iter().any(is_of_secrets))
+        .map(|(namespace, _)| namespace)
+        .collect();
+    assert_eq!(with, ["cameras", "plants"]);
+    let configmaps = ["get configmaps", "list configmaps", "watch configmaps"];
+    assert_eq!(rights_of["handlers"], configmaps.map(String::from).into());
+    // None may be used without its binding to the agents' account.
+    assert_eq!(of_kind(&named, "RoleBinding").len(), 3);
+    assert!(render(cluster, &["rbac.enabled=false"])?.len() < usual.len());
+    Ok(())
+}
+
+#[test]
+fn the_agents_container_has_no_privilege_and_only_the_folders_it_needs() -> Result<()> {
+    let Some(cluster) = cluster::shared()? else {
+        return Ok(());
+    };
+    let objects = render(cluster, &[])?;
+    let [daemonset] = *of_kind(&objects, "DaemonSet") else {
+        anyhow::bail!("no DaemonSet: {objects:#?}");
+    };
+    let pod = &daemonset["spec"]["template"]["spec"];
+    let [container] = pod["containers"]
+        .as_array()
+        .context("no containers")?
+        .as_slice()
+    else {
+        anyhow::bail!("not one container: {pod:#}");
+    };
+    assert_eq!(
+        container["securityContext"],
+        serde_json::json!({
+            "allowPrivilegeEscalation": false,
+            "capabilities": {"drop": ["ALL"]},
+            "readOnlyRootFilesystem": true,
+        })
+    );
+    assert_eq!(
+        pod["securityContext"]["seccompProfile"]["type"],
+        "RuntimeDefault"
+    );
+    let mounts = container["volumeMounts"].as_array().context("no mounts")?;
+    let is_read_only = |mount: &&Value| mount["readOnly"] == true;
+    let paths = |mounts: Vec<&Value>| {
+        let paths = mounts
+            .iter()
+            .filter_map(|mount| mount["mountPath"].as_str());
+        paths.map(str::to_owned).collect::<Vec<_>>()
+    };
+    let (read, written): (Vec<_>, Vec<_>) = mounts.iter().partition(is_read_only);
+    let kubelet = |folder: &str| format!("/var/lib/kubelet/{folder}");
+    assert_eq!(
+        paths(written),
+        [
+            "/var/lib/leafhost".to_owned(),
+            "/etc/cdi".to_owned(),
+            kubelet("device-plugins")
+        ]
+    );
+    assert_eq!(
+        paths(read),
+        [
+            kubelet("pod-resources"),
+            kubelet("pods"),
+            "/dev".to_owned(),
+            "/run/udev".to_owned()
+        ]
+    );
+    Ok(())
+}
+
+#[test]
+fn values_that_the_chart_does_not_have_are_refused() -> Result<()> {
+    let Some(cluster) = cluster::shared()? else {
+        return Ok(());
+    };
+    for (value, named) in [
+        ("agent.full=true", "full"),
+        ("agent.host.kubelet=var", "kubelet"),
+        ("agent.image.pullPolicy=Sometimes", "pullPolicy"),
+    ] {
+        let error = format!("{:#}", render(cluster, &[value]).unwrap_err());
+        assert!(error.contains(named), "{error}");
+    }
+    Ok(())
+}
