@@ -10,6 +10,7 @@ mod chart;
 mod containers;
 mod device;
 mod health;
+mod installed;
 mod kills;
 mod nodes;
 mod objects;

@@ -197,7 +197,8 @@ impl Cluster {
         self.kubectl_with(&["apply", "--filename", "-"], manifests)
     }
 
-    fn kubectl_with(&self, arguments: &[&str], input: &str) -> Result<String> {
+    /// Runs kubectl with this input.
+    pub fn kubectl_with(&self, arguments: &[&str], input: &str) -> Result<String> {
         self.client("kubectl", arguments, input)
     }
 

@@ -1,0 +1,262 @@
+//! The agents as helm installs them on two nodes, with the image of this build and a handler from a `ConfigMap`.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use leafhost_tests::cluster::{self, Cluster, Container, Namespace, Pod, TakenNode};
+use leafhost_tests::program::{self, build_folder, handler, leafhost, source_tree};
+use leafhost_tests::wait::{eventually, within};
+use serde_json::Value;
+
+const NAMESPACE: &str = "leafhost";
+const ACCOUNT: &str = "system:serviceaccount:leafhost:leafhost-agent";
+const TAG: &str = "test";
+
+/// The chart, installed until this is dropped, on nodes that no other test has meanwhile.
+struct Release {
+    cluster: &'static Cluster,
+    nodes: Vec<TakenNode<'static>>,
+}
+
+impl Release {
+    fn install(cluster: &'static Cluster) -> Result<Self> {
+        let nodes = cluster.take_nodes(2)?;
+        let archive = image()?;
+        for node in &nodes {
+            node.import_image(&archive.path().join("image.tar"))?;
+        }
+        let release = Self { cluster, nodes };
+        release.helm("install", &["--create-namespace"])?;
+        Ok(release)
+    }
+
+    fn helm(&self, verb: &str, more: &[&str]) -> Result<()> {
+        let chart = source_tree().join("deploy/chart");
+        let (chart, tag) = (chart.to_string_lossy(), format!("agent.image.tag={TAG}"));
+        let mut arguments = vec![verb, "leafhost", &chart, "--namespace", NAMESPACE];
+        arguments.extend(["--set", &tag, "--set", "agent.image.pullPolicy=Never"]);
+        arguments.extend(["--wait", "--timeout", "2m"]);
+        arguments.extend(more);
+        let done = self.cluster.helm(&arguments);
+        done.map(drop).with_context(|| self.state())
+    }
+
+    /// What the agents and their pods say.
+    fn state(&self) -> String {
+        let show = |arguments: &[&str]| {
+            let shown = self.cluster.kubectl(arguments);
+            shown.unwrap_or_else(|error| format!("{error:#}"))
+        };
+        let name = ["--namespace", NAMESPACE];
+        let pods = show(&[&["describe", "pods"], &name[..]].concat());
+        let selected = ["--selector", "app.kubernetes.io/name=leafhost-agent"];
+        let logs = show(&[&["logs", "--prefix", "--tail", "30"], &selected[..], &name].concat());
+        let reports = show(&[
+            "get",
+            "dh,akric,akrii",
+            "--all-namespaces",
+            "--output",
+            "yaml",
+        ]);
+        format!("{pods}\n{logs}\n{reports}")
+    }
+
+    fn agents(&self) -> Result<Vec<String>> {
+        let path = format!("/api/v1/namespaces/{NAMESPACE}/pods");
+        let pods = self.cluster.get(&path)?;
+        let items = pods["items"].as_array().context("no pods")?;
+        let alive = items
+            .iter()
+            .filter(|pod| pod["metadata"]["deletionTimestamp"].is_null());
+        let names = alive.filter_map(|pod| pod["metadata"]["name"].as_str());
+        Ok(names.map(str::to_owned).collect())
+    }
+
+    /// The nodes on which the handler has this status, by `kubectl get dh`.
+    fn nodes_where(&self, handler: &str, status: &str) -> Result<BTreeSet<String>> {
+        let text = self.cluster.kubectl(&["get", "dh", "--no-headers"])?;
+        let rows = text.lines().map(|line| line.split_whitespace().collect());
+        let found = rows.filter_map(|row: Vec<&str>| match *row {
+            [_, node, its, now, ..] if its == handler && now == status => Some(node.to_owned()),
+            _ => None,
+        });
+        Ok(found.collect())
+    }
+}
+
+impl Drop for Release {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("{}", self.state());
+        }
+        let end = || {
+            let all = ["delete", "namespace", NAMESPACE, "--wait"];
+            self.cluster
+                .helm(&["uninstall", "leafhost", "--namespace", NAMESPACE, "--wait"])?;
+            self.cluster.kubectl(&all)?;
+            self.cluster.kubectl(&["delete", "dh", "--all"])
+        };
+        if let Err(error) = end() {
+            eprintln!("the release does not end: {error:#}");
+        }
+    }
+}
+
+/// The image with the programs of this build; of the handlers only udev, so that the others come from elsewhere.
+fn image() -> Result<tempfile::TempDir> {
+    let folder = tempfile::tempdir()?;
+    let (handlers, archive) = (
+        folder.path().join("handlers"),
+        folder.path().join("image.tar"),
+    );
+    fs::create_dir(&handlers)?;
+    for file in [
+        handler("udev")?,
+        handler("udev")?.with_extension("grants.yaml"),
+    ] {
+        fs::copy(&file, handlers.join(file.file_name().context("no name")?))?;
+    }
+    let arch = match std::env::consts::ARCH {
+        "aarch64" => "arm64",
+        _ => "amd64",
+    };
+    let arguments = [
+        build_folder()?.into_os_string(),
+        handlers.into_os_string(),
+        arch.into(),
+        format!("docker.io/library/leafhost:{TAG}").into(),
+        archive.into_os_string(),
+    ];
+    let made = program::run(source_tree().join("deploy/image.sh"), arguments)?;
+    print!("{}", made.good()?);
+    Ok(folder)
+}
+
+fn instances(cluster: &Cluster, space: &Namespace<'_>) -> Result<Vec<Value>> {
+    let path = format!("/apis/akri.sh/v0/namespaces/{}/instances", space.name());
+    let list = cluster.get(&path)?;
+    Ok(list["items"].as_array().context("no items")?.clone())
+}
+
+fn uids(instances: &[Value]) -> BTreeSet<&str> {
+    let uids = instances.iter().map(|one| one["metadata"]["uid"].as_str());
+    uids.flatten().collect()
+}
+
+#[test]
+fn helm_install_a_handler_and_a_configuration_give_pods_on_both_nodes_a_slot_each() -> Result<()> {
+    let Some(cluster) = cluster::shared()? else {
+        return Ok(());
+    };
+    let release = Release::install(cluster)?;
+    let space = cluster.namespace("installed")?;
+    let both: BTreeSet<String> = ["node-a", "node-b"].map(String::from).into();
+
+    let wasm = handler("debug-echo")?;
+    let arguments = ["handler".as_ref(), "configmap".as_ref(), wasm.as_os_str()];
+    let object = program::run(leafhost()?, arguments)?.good()?;
+    let apply = [
+        "apply",
+        "--server-side",
+        "--namespace",
+        NAMESPACE,
+        "--filename",
+        "-",
+    ];
+    cluster.kubectl_with(&apply, &object)?;
+    eventually("the handler waits on both nodes", || {
+        let nodes = release.nodes_where("debugEcho", "Waiting")?;
+        ensure!(nodes == both, "it waits on {nodes:?}");
+        Ok(())
+    })
+    .with_context(|| release.state())?;
+
+    let applied = Instant::now();
+    cluster.apply(&format!(
+        "apiVersion: akri.sh/v0\nkind: Configuration\nmetadata: {{name: echo, namespace: {}}}\nspec:\n  discoveryHandler:\n    \
+         name: debugEcho\n    discoveryDetails: |\n      {{shared: true, descriptions: [only]}}\n  capacity: 2\n  \
+         brokerProperties: {{MODE: fast}}\n",
+        space.name()
+    ))?;
+    let get = ["get", "akrii", "--namespace", space.name(), "--no-headers"];
+    within(
+        Duration::from_secs(5),
+        "the device is seen from both nodes",
+        || {
+            let text = cluster.kubectl(&get)?;
+            ensure!(both.iter().all(|node| text.contains(node)), "{text}");
+            Ok(())
+        },
+    )
+    .with_context(|| release.state())?;
+    println!("seen from both nodes after {:?}", applied.elapsed());
+    eventually("the handler is active on both nodes", || {
+        let nodes = release.nodes_where("debugEcho", "Active")?;
+        ensure!(nodes == both, "it is active on {nodes:?}");
+        Ok(())
+    })
+    .with_context(|| release.state())?;
+
+    for node in &release.nodes {
+        node.wait_allocatable("akri.sh/echo", 1)
+            .with_context(|| release.state())?;
+        let main = Container::new("main").device("akri.sh/echo", 1);
+        let name = format!("on-{}", node.name());
+        space
+            .run(&Pod::new(&name, &[main]).on(node))
+            .with_context(|| release.state())?;
+        let log = space.wait_logs(&name, "main", "MODE=fast")?;
+        assert!(log.contains("DEBUG_ECHO_DESCRIPTION=only"), "{log}");
+    }
+    let before = instances(cluster, &space)?;
+    let [instance] = before.as_slice() else {
+        anyhow::bail!("not one Instance: {before:#?}");
+    };
+    let usage = instance["spec"]["deviceUsage"].as_object();
+    let holders = usage.context("no deviceUsage")?.values();
+    let holders: BTreeSet<&str> = holders
+        .filter_map(|holder| holder.as_str()?.rsplit(':').next())
+        .collect();
+    assert_eq!(
+        holders,
+        BTreeSet::from(["node-a", "node-b"]),
+        "{instance:#}"
+    );
+
+    // Agents that start anew find everything as it is.
+    let (start, old) = (cluster.audit().now()?, release.agents()?);
+    release.helm("upgrade", &["--set", "agent.args={--log-level=debug}"])?;
+    eventually("all agents are new ones and ready", || {
+        let agents = release.agents()?;
+        ensure!(agents.len() == 2, "{agents:?}");
+        ensure!(
+            !agents.iter().any(|agent| old.contains(agent)),
+            "{agents:?}"
+        );
+        for agent in &agents {
+            let ready = ["leafhost", "status", "--ready"];
+            let exec = ["exec", agent, "--namespace", NAMESPACE, "--"];
+            cluster.kubectl(&[&exec[..], &ready].concat())?;
+        }
+        Ok(())
+    })?;
+    let after = instances(cluster, &space)?;
+    assert_eq!(uids(&before), uids(&after));
+    assert_eq!(instance["spec"], after[0]["spec"]);
+    let requests = cluster.audit().since(start)?;
+    let of_agents: Vec<_> = requests
+        .keys()
+        .filter(|request| request.user == ACCOUNT)
+        .collect();
+    assert!(!of_agents.is_empty(), "the log names the agents otherwise");
+    let denied = of_agents.iter().filter(|request| request.code == 403);
+    assert_eq!(denied.count(), 0, "{of_agents:#?}");
+    let written: Vec<_> = of_agents
+        .iter()
+        .filter(|request| request.is_write() && request.resource.starts_with("instances"))
+        .collect();
+    assert!(written.is_empty(), "{written:#?}");
+    Ok(())
+}
