@@ -55,12 +55,16 @@ impl AgentState {
         self.handlers.borrow().complete && self.devices.borrow().read
     }
 
-    /// Whether every Configuration whose handler serves was called once.
+    /// Whether every handler that was loaded is registered, and called once for each Configuration that names it.
     fn is_called(&self) -> bool {
         let report = self.report.borrow();
         let serves = |name: &str| report.handlers.iter().any(|one| one.name == name);
+        let handlers = self.handlers.borrow();
+        let loaded = handlers.sources.values();
+        let mut loaded = loaded.filter_map(|one| one.handler.as_ref());
         let mut configurations = report.configurations.values();
-        configurations.all(|one| !one.sessions.is_empty() || !serves(&one.handler))
+        loaded.all(|one| serves(&one.description().name))
+            && configurations.all(|one| !one.sessions.is_empty() || !serves(&one.handler))
     }
 
     /// The report as of now.

@@ -222,6 +222,9 @@ async fn nothing_is_reported_before_everything_was_loaded_and_called() {
     board
         .devices
         .send_modify(|devices| Arc::make_mut(devices).read = true);
+    // It is loaded, and not registered yet.
+    tokio::time::sleep(FIRST_CALLS / 4).await;
+    assert!(!reports.borrow_and_update().complete);
     let configuration = ConfigurationReport {
         handler: "udev".into(),
         ..ConfigurationReport::default()
