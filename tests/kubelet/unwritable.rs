@@ -36,6 +36,12 @@ fn while_no_claim_can_be_written_one_pod_fails_the_others_wait_and_everything_sa
     for id in &held {
         node.until_health(&own, id, "Healthy")?;
     }
+    node.until("the Configuration's resource offers nothing", |kubelet| {
+        let devices = kubelet.devices("akri.sh/echo");
+        let offered = devices.values().any(|device| device.health == "Healthy");
+        ensure!(!offered, "{devices:?}");
+        Ok(())
+    })?;
     for asked in [own.as_str(), "akri.sh/echo"] {
         let spec = PodSpec::asking("next", asked, 1);
         let (_, refused) = node.kubelet.wait(node.kubelet.run_pod(&spec))?;
