@@ -69,7 +69,8 @@ fn swap(rounds: u64) -> Result<()> {
     home.start(&[])?;
     eventually("the beginning", || is_as_expected(&home, &expected))?;
     let before = identities(&instances(&home)?);
-    let warm = rounds / 4;
+    // Until then the pools of memory and threads fill.
+    let warm = rounds / 2;
     let mut settled = None;
     for round in 0..rounds {
         let number = if round % NEW == NEW - 1 {
