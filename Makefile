@@ -101,6 +101,7 @@ bench: setup-cluster build handlers guests
 	cargo bench --locked -p leafhost-agent --bench plan
 	cargo bench --locked -p leafhost-tests --bench agent
 	cargo bench --locked -p leafhost-tests --bench kubelet
+	cargo bench --locked -p leafhost-tests --bench cluster
 	cargo build --locked --release -p leafhost-peers --features peers
 	cargo bench --locked -p leafhost-tests --bench network
 

@@ -9,6 +9,7 @@ mod device_count;
 mod disk;
 mod hotplug;
 mod idle;
+mod installed;
 mod memory;
 mod new_handler;
 mod process;

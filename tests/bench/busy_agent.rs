@@ -3,15 +3,14 @@
 //! A session that wakes often is called once a second at most. For many calls there are many sessions: Configurations
 //! of `udev` that events of common devices wake in turn.
 
-use std::ffi::OsStr;
 use std::fs;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use leafhost_tests::agent::Home;
-use leafhost_tests::program::source_tree;
 use serde_json::Value;
 
+use crate::installed::{DEVICES_OF_EACH, HANDLERS, ONE_OF_EACH, as_installed};
 use crate::process::{Memory, pass};
 use crate::statistics::metric;
 
@@ -27,24 +26,6 @@ const ROUNDS: u32 = 10;
 const LOOKS: u32 = 4;
 /// How many Configurations there are.
 pub const CONFIGURATIONS: usize = DEVICES.len() * SESSIONS + HANDLERS.len();
-/// All handlers that come with the agent.
-pub const HANDLERS: [&str; 5] = ["debug-echo", "mock-gpu", "onvif", "opcua", "udev"];
-
-/// Sets the environment that the service unit gives the agent.
-pub fn as_installed(home: &mut Home) -> Result<()> {
-    let unit = source_tree().join("deploy/systemd/leafhost.service");
-    let text = fs::read_to_string(unit).context("no unit")?;
-    let lines = text.lines();
-    let set: Vec<(&str, &OsStr)> = lines
-        .filter_map(|line| line.strip_prefix("Environment="))
-        .flat_map(str::split_whitespace)
-        .filter_map(|set| set.split_once('='))
-        .map(|(name, value)| (name, value.as_ref()))
-        .collect();
-    ensure!(!set.is_empty(), "the unit sets nothing");
-    home.set_environment(&set);
-    Ok(())
-}
 
 /// A Configuration of a handler.
 pub fn configuration(name: &str, handler: &str, details: &str) -> String {
@@ -54,26 +35,10 @@ pub fn configuration(name: &str, handler: &str, details: &str) -> String {
     )
 }
 
-/// Adds a Configuration for each handler; these find little and cost the machine nothing.
+/// Adds [`ONE_OF_EACH`] for the handlers in `files`.
 pub fn one_of_each(home: &Home, files: &[&str]) -> Result<()> {
-    let all = [
-        ("debug-echo", "echo", "debugEcho", "descriptions: [a, b]"),
-        ("mock-gpu", "gpus", "mock-gpu", "count: 4"),
-        ("onvif", "cameras", "onvif", "discoveryTimeoutSeconds: 1"),
-        (
-            "opcua",
-            "plcs",
-            "opcua",
-            "opcuaDiscoveryMethod: {standard: {discoveryUrls: [\"opc.tcp://127.0.0.1:4840/\"]}}",
-        ),
-        (
-            "udev",
-            "null",
-            "udev",
-            "udevRules: ['SUBSYSTEM==\"mem\", KERNEL==\"null\"']",
-        ),
-    ];
-    for (_, name, handler, details) in all.into_iter().filter(|(file, ..)| files.contains(file)) {
+    let chosen = ONE_OF_EACH.iter().filter(|(file, ..)| files.contains(file));
+    for (_, name, handler, details) in chosen {
         let text = configuration(name, handler, details);
         home.write(&format!("configurations/{name}.yaml"), text)?;
     }
@@ -122,8 +87,7 @@ impl BusyAgent {
                     .write(&format!("configurations/{name}.yaml"), text)?;
             }
         }
-        // One per session and one more, two echoes, four GPUs.
-        let count = DEVICES.len() * SESSIONS + 1 + 2 + 4;
+        let count = DEVICES.len() * SESSIONS + DEVICES_OF_EACH;
         self.home.instances(count).map(drop)
     }
 

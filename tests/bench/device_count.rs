@@ -12,7 +12,8 @@ use anyhow::{Context, Result, ensure};
 use leafhost_tests::agent::Home;
 use serde_json::Value;
 
-use crate::busy_agent::{as_installed, configuration};
+use crate::busy_agent::configuration;
+use crate::installed::as_installed;
 use crate::process::{Memory, mb, pass};
 use crate::statistics::quantile;
 use crate::table::Line;

@@ -2,15 +2,18 @@
 //!
 //! The agent has its own network, because events of the machine's would wake it.
 
+use std::collections::BTreeMap;
+use std::fs;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use leafhost_tests::agent::Home;
 use leafhost_tests::lan::{self, Host, Lan};
 use leafhost_tests::requirement;
 
-use crate::busy_agent::{HANDLERS, configuration, one_of_each};
-use crate::process::{pass, waits};
+use crate::busy_agent::{configuration, one_of_each};
+use crate::installed::HANDLERS;
+use crate::process::{field, pass};
 use crate::table::Line;
 
 /// Time for the start to finish.
@@ -119,4 +122,22 @@ fn idle(
         most: woken.first().map_or(0, |(count, _)| *count),
         named: named.join(", "),
     })
+}
+
+/// Voluntary context switches of each thread, by number and name.
+fn waits(pid: u32) -> Result<BTreeMap<(u32, String), u32>> {
+    let mut waits = BTreeMap::new();
+    for entry in fs::read_dir(format!("/proc/{pid}/task"))? {
+        let folder = entry?.path();
+        let Ok(status) = fs::read_to_string(folder.join("status")) else {
+            // The thread has ended.
+            continue;
+        };
+        let name = fs::read_to_string(folder.join("comm")).unwrap_or_default();
+        let thread = folder.file_name().and_then(|name| name.to_str());
+        let thread = thread.context("no number")?.parse()?;
+        let count = field(&status, "voluntary_ctxt_switches:")?;
+        waits.insert((thread, name.trim().to_owned()), count);
+    }
+    Ok(waits)
 }

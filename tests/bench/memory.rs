@@ -3,15 +3,12 @@
 //! `CALLS` sets the number. A tenth of them comes first, so that everything has been used once. The program is read
 //! from disk as after a boot, because how much of it the kernel maps depends on how its pages came into memory.
 
-use std::fs::File;
-use std::path::Path;
-
-use anyhow::{Context, Result};
+use anyhow::Result;
 use leafhost_tests::program::leafhost;
-use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
 
-use crate::busy_agent::{BusyAgent, CONFIGURATIONS, HANDLERS};
-use crate::process::{growth, mb};
+use crate::busy_agent::{BusyAgent, CONFIGURATIONS};
+use crate::installed::HANDLERS;
+use crate::process::{forget, mb};
 use crate::table::Line;
 
 const CALLS: u32 = 10_000;
@@ -50,17 +47,7 @@ pub fn measure() -> Result<Vec<Line>> {
     }])
 }
 
-/// Drops a file from the page cache.
-fn forget(path: &Path) -> Result<()> {
-    let dropped = File::open(path).and_then(|file| {
-        // Only clean pages can be dropped.
-        file.sync_all()?;
-        Ok(posix_fadvise(
-            file,
-            0,
-            0,
-            PosixFadviseAdvice::POSIX_FADV_DONTNEED,
-        )?)
-    });
-    dropped.with_context(|| format!("cannot have {} read anew", path.display()))
+/// Growth in percent.
+pub fn growth(before: u32, after: u32) -> f64 {
+    (f64::from(after) / f64::from(before.max(1)) - 1.0) * 100.0
 }

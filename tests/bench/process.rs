@@ -1,11 +1,12 @@
-//! Memory and wake-ups of a process, from the kernel.
+//! Memory of a process, from the kernel.
 
-use std::collections::BTreeMap;
-use std::fs;
+use std::fs::{self, File};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use leafhost_tests::wait::within;
+use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
 
 /// Memory in KiB.
 #[derive(Debug, Clone, Copy)]
@@ -32,27 +33,19 @@ pub fn mb(kib: u32) -> String {
     format!("{:.1} MB", f64::from(kib) * 1024.0 / 1e6)
 }
 
-/// Growth in percent.
-pub fn growth(before: u32, after: u32) -> f64 {
-    (f64::from(after) / f64::from(before.max(1)) - 1.0) * 100.0
-}
-
-/// Voluntary context switches of each thread, by number and name.
-pub fn waits(pid: u32) -> Result<BTreeMap<(u32, String), u32>> {
-    let mut waits = BTreeMap::new();
-    for entry in fs::read_dir(format!("/proc/{pid}/task"))? {
-        let folder = entry?.path();
-        let Ok(status) = fs::read_to_string(folder.join("status")) else {
-            // The thread has ended.
-            continue;
-        };
-        let name = fs::read_to_string(folder.join("comm")).unwrap_or_default();
-        let thread = folder.file_name().and_then(|name| name.to_str());
-        let thread = thread.context("no number")?.parse()?;
-        let count = field(&status, "voluntary_ctxt_switches:")?;
-        waits.insert((thread, name.trim().to_owned()), count);
-    }
-    Ok(waits)
+/// Drops a file from the page cache.
+pub fn forget(path: &Path) -> Result<()> {
+    let dropped = File::open(path).and_then(|file| {
+        // Only clean pages can be dropped.
+        file.sync_all()?;
+        Ok(posix_fadvise(
+            file,
+            0,
+            0,
+            PosixFadviseAdvice::POSIX_FADV_DONTNEED,
+        )?)
+    });
+    dropped.with_context(|| format!("cannot have {} read anew", path.display()))
 }
 
 /// Waits for this time.
@@ -64,7 +57,8 @@ pub fn pass(time: Duration) -> Result<()> {
     })
 }
 
-fn field(status: &str, name: &str) -> Result<u32> {
+/// A number of a status file of the kernel.
+pub fn field(status: &str, name: &str) -> Result<u32> {
     let line = status.lines().find_map(|line| line.strip_prefix(name));
     let number = line.and_then(|line| line.split_whitespace().next());
     Ok(number.with_context(|| format!("no {name}"))?.parse()?)

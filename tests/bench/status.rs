@@ -5,7 +5,8 @@ use std::time::Instant;
 use anyhow::Result;
 use leafhost_tests::agent::Home;
 
-use crate::busy_agent::{as_installed, configuration};
+use crate::busy_agent::configuration;
+use crate::installed::as_installed;
 use crate::statistics::{ms, quantile};
 use crate::table::Line;
 

@@ -3,7 +3,8 @@
 use anyhow::{Context, Result};
 
 use crate::busy_agent::BusyAgent;
-use crate::process::{Memory, growth, mb};
+use crate::memory::growth;
+use crate::process::{Memory, mb};
 use crate::table::Line;
 use crate::watch::{Watch, What, folders};
 

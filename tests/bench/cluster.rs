@@ -1,0 +1,54 @@
+//! Benchmarks of the agent in a cluster, printed as a table of values, targets and references.
+//!
+//! Run by `make bench`, as root. Requests are counted in the API server's audit log. Names of measures as arguments choose
+//! some of them: `cargo bench --bench cluster -- writes claims`.
+#![allow(missing_docs, reason = "a benchmark")]
+
+mod claims;
+mod config_map;
+mod in_use;
+mod installed;
+mod joined;
+mod many_devices;
+mod process;
+mod statistics;
+mod table;
+mod writes;
+
+use anyhow::{Result, ensure};
+use leafhost_tests::cluster::{self, Cluster};
+
+/// A measure's name and what takes it.
+type Measure = (
+    &'static str,
+    fn(&'static Cluster) -> Result<Vec<table::Line>>,
+);
+
+const MEASURES: [Measure; 5] = [
+    ("writes", writes::measure),
+    ("many-devices", many_devices::measure),
+    ("config-map", config_map::measure),
+    ("claims", claims::measure),
+    ("in-use", in_use::measure),
+];
+
+fn main() -> Result<()> {
+    // Cargo adds flags of its own.
+    let arguments = std::env::args().skip(1);
+    let chosen: Vec<String> = arguments.filter(|name| !name.starts_with('-')).collect();
+    for name in &chosen {
+        let known = MEASURES.iter().any(|(known, _)| known == name);
+        ensure!(known, "there is no measure {name:?}");
+    }
+    let Some(cluster) = cluster::shared()? else {
+        return Ok(());
+    };
+    let mut lines = Vec::new();
+    for (name, measure) in MEASURES {
+        if chosen.is_empty() || chosen.iter().any(|chosen| chosen == name) {
+            lines.extend(measure(cluster)?);
+        }
+    }
+    table::print(&lines);
+    Ok(())
+}
