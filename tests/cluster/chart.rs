@@ -178,7 +178,13 @@ fn the_agent_has_the_environment_that_the_unit_for_systemd_sets() -> Result<()> 
     let of_chart: BTreeSet<String> = set
         .context("no env")?
         .iter()
-        .filter_map(|one| Some(format!("{}={}", one["name"].as_str()?, one["value"].as_str()?)))
+        .filter_map(|one| {
+            Some(format!(
+                "{}={}",
+                one["name"].as_str()?,
+                one["value"].as_str()?
+            ))
+        })
         .collect();
     assert!(!of_unit.is_empty());
     assert!(of_chart.is_superset(&of_unit), "{of_chart:?}");

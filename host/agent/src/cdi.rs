@@ -21,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 use crate::backoff;
 use crate::discovery::DeviceSnapshot;
 use crate::presence::Absent;
-use crate::wait::{Ended, until};
+use crate::wait::{SourceEnded, until};
 
 pub mod device_edits;
 pub mod spec;
@@ -71,12 +71,12 @@ impl CdiTask {
     }
 
     /// Runs until `shutdown`. The file that is being written is finished first.
-    pub async fn run(mut self, shutdown: CancellationToken) -> Result<(), Ended> {
+    pub async fn run(mut self, shutdown: CancellationToken) -> Result<(), SourceEnded> {
         loop {
             tokio::select! {
                 () = shutdown.cancelled() => return Ok(()),
-                changed = self.devices.changed() => changed.map_err(|_| Ended("devices"))?,
-                changed = self.instances.changed() => changed.map_err(|_| Ended("Instances"))?,
+                changed = self.devices.changed() => changed.map_err(|_| SourceEnded("devices"))?,
+                changed = self.instances.changed() => changed.map_err(|_| SourceEnded("Instances"))?,
                 () = until(Some(self.next)) => {}
             }
             self.pass(&shutdown).await;

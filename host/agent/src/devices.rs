@@ -19,7 +19,7 @@ mod bucket;
 mod merge;
 
 pub use bucket::Bucket;
-pub use merge::{DeviceView, Lost, Part, Standing, merge};
+pub use merge::{DeviceView, Lost, Part, SourceRank, merge};
 
 /// How long a missing device keeps its Instance.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

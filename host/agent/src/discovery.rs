@@ -22,7 +22,7 @@ use crate::loader::HandlerSet;
 use crate::metrics::Metrics;
 use crate::presence::Absent;
 use crate::registry::{Event, HandlerKey, Registry};
-use crate::wait::{Ended, until};
+use crate::wait::{SourceEnded, until};
 
 mod answers;
 mod events;
@@ -128,13 +128,13 @@ impl DiscoveryTask {
     }
 
     /// Runs until `shutdown`; then its sessions are dropped.
-    pub async fn run(mut self, shutdown: CancellationToken) -> Result<(), Ended> {
+    pub async fn run(mut self, shutdown: CancellationToken) -> Result<(), SourceEnded> {
         // What an earlier run has found is known before anything is compared with it.
         let stored = tokio::select! {
             () = shutdown.cancelled() => return Ok(()),
             stored = self.instances.wait_for(|set| set.is_known()) => match stored {
                 Ok(stored) => Arc::clone(&stored),
-                Err(_) => return Err(Ended("Instances")),
+                Err(_) => return Err(SourceEnded("Instances")),
             },
         };
         self.known = known(&stored, &self.config.node, &self.config.clock);
@@ -147,14 +147,14 @@ impl DiscoveryTask {
                 () = shutdown.cancelled() => break Ok(()),
                 changed = self.configurations.changed() => {
                     if changed.is_err() {
-                        break Err(Ended("Configurations"));
+                        break Err(SourceEnded("Configurations"));
                     }
                     self.configuration_set = Arc::clone(&self.configurations.borrow_and_update());
                     self.sync_and_tick();
                 }
                 changed = self.handlers.changed() => {
                     if changed.is_err() {
-                        break Err(Ended("handlers"));
+                        break Err(SourceEnded("handlers"));
                     }
                     self.handler_set = Arc::clone(&self.handlers.borrow_and_update());
                     self.sync_and_tick();

@@ -291,13 +291,13 @@ pub(crate) struct Call<'a> {
     pub seconds: f64,
     /// From when it was due until it began.
     pub late: f64,
-    pub ended: Ended<'a>,
+    pub result: CallResult<'a>,
     pub denied: usize,
 }
 
 /// How a call ended.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Ended<'a> {
+pub(crate) enum CallResult<'a> {
     /// With all devices, be they none.
     Discovered,
     /// With devices that are perhaps not all.
@@ -326,10 +326,10 @@ impl Metrics {
             .get_or_create(&labels([("configuration", call.configuration)]))
             .observe(call.seconds);
         let [success, partial, fail] = RESULTS;
-        let result = match call.ended {
-            Ended::Discovered => success,
-            Ended::Partial => partial,
-            Ended::Refused | Ended::Faulted(_) => fail,
+        let result = match call.result {
+            CallResult::Discovered => success,
+            CallResult::Partial => partial,
+            CallResult::Refused | CallResult::Faulted(_) => fail,
         };
         self.response_result
             .get_or_create(&labels([
@@ -338,7 +338,7 @@ impl Metrics {
             ]))
             .0
             .inc();
-        if let Ended::Faulted(fault) = call.ended {
+        if let CallResult::Faulted(fault) = call.result {
             self.faults
                 .get_or_create(&labels([
                     ("handler", call.handler),

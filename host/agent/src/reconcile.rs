@@ -17,7 +17,7 @@ use crate::backoff;
 use crate::discovery::DeviceSnapshot;
 use crate::metrics::Metrics;
 use crate::plan::{Plan, Reservations, is_local_to, plan};
-use crate::wait::{Ended, until};
+use crate::wait::{SourceEnded, until};
 
 /// After this many conflicts in a row the next attempt waits for the backoff.
 const CONFLICTS: u32 = 3;
@@ -75,15 +75,15 @@ impl ReconcileTask {
     }
 
     /// Runs until `shutdown`. The batch that is being written is finished first.
-    pub async fn run(mut self, shutdown: CancellationToken) -> Result<(), Ended> {
+    pub async fn run(mut self, shutdown: CancellationToken) -> Result<(), SourceEnded> {
         self.devices.mark_changed();
         self.instances.mark_changed();
         loop {
             tokio::select! {
                 biased;
                 () = shutdown.cancelled() => return Ok(()),
-                changed = self.devices.changed() => changed.map_err(|_| Ended("devices"))?,
-                changed = self.instances.changed() => changed.map_err(|_| Ended("Instances"))?,
+                changed = self.devices.changed() => changed.map_err(|_| SourceEnded("devices"))?,
+                changed = self.instances.changed() => changed.map_err(|_| SourceEnded("Instances"))?,
                 () = until(self.retry) => {}
             }
             self.reconcile(&shutdown).await;

@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 use crate::clock::Clock;
 use crate::discovery::DeviceSnapshot;
 use crate::metrics::Metrics;
-use crate::wait::{Ended, until};
+use crate::wait::{SourceEnded, until};
 
 mod allocate;
 pub mod model;
@@ -38,8 +38,8 @@ pub use queue::{AllocateQueue, SlotHandle};
 use model::claim::Turns;
 use model::hold::Place;
 use model::holds::Holds;
-use model::look::Look;
 use model::offers::Offerer;
+use model::snapshot::Snapshot;
 use model::view::Owners;
 use queue::{QUEUE, Request};
 use records::Records;
@@ -94,8 +94,8 @@ pub struct SlotTask {
     turns: Turns,
     offerer: Offerer,
     known: BTreeSet<String>,
-    looking: JoinSet<Look>,
-    next_look: Option<Instant>,
+    reading: JoinSet<Snapshot>,
+    next_read: Option<Instant>,
     /// Nothing is offered before it is known who holds what, or before this moment.
     ready: Option<Instant>,
     writes: Writes,
@@ -107,13 +107,13 @@ pub struct SlotTask {
     void: BTreeMap<Place, Instant>,
     /// Names that are offered and not written down.
     unwritten: BTreeSet<String>,
-    /// So many looks in a row told nothing.
+    /// So many snapshots in a row told nothing.
     unanswered: u32,
     /// Slots that the kubelet has and another node claims.
     problems: BTreeSet<Problem>,
     /// Why such a slot could not be claimed.
     adopt_problem: Option<Problem>,
-    look_problems: Vec<Problem>,
+    record_problems: Vec<Problem>,
     /// A kubelet runs without its socket.
     socket_missing: bool,
     /// Why no slot can be claimed, while that is so.
@@ -152,8 +152,8 @@ impl SlotTask {
             owners: Owners::default(),
             turns: Turns::new(),
             offerer: Offerer::default(),
-            looking: JoinSet::new(),
-            next_look: Some(Instant::now()),
+            reading: JoinSet::new(),
+            next_read: Some(Instant::now()),
             ready: Some(Instant::now() + FIRST_LOOK),
             writes: Writes::default(),
             waiting: Vec::new(),
@@ -163,7 +163,7 @@ impl SlotTask {
             unanswered: 0,
             problems: BTreeSet::new(),
             adopt_problem: None,
-            look_problems: Vec::new(),
+            record_problems: Vec::new(),
             socket_missing: false,
             unwritable: None,
             refusals: Refusals::default(),
@@ -173,13 +173,13 @@ impl SlotTask {
     }
 
     /// Runs until `shutdown`. A write that has begun is finished first.
-    pub async fn run(mut self, shutdown: CancellationToken) -> Result<(), Ended> {
+    pub async fn run(mut self, shutdown: CancellationToken) -> Result<(), SourceEnded> {
         self.refresh();
         loop {
             tokio::select! {
                 () = shutdown.cancelled() => return self.finish().await,
-                changed = self.instances.changed() => changed.map_err(|_| Ended("Instances"))?,
-                changed = self.devices.changed() => changed.map_err(|_| Ended("devices"))?,
+                changed = self.instances.changed() => changed.map_err(|_| SourceEnded("Instances"))?,
+                changed = self.devices.changed() => changed.map_err(|_| SourceEnded("devices"))?,
                 Some(first) = self.requests.recv() => {
                     let mut waiting = vec![first];
                     while waiting.len() < QUEUE
@@ -195,19 +195,19 @@ impl SlotTask {
                     self.written(done).await?;
                     tokio::task::yield_now().await;
                 }
-                Some(look) = self.looking.join_next() => {
-                    if let Ok(look) = look {
-                        self.see(&look).await;
+                Some(snapshot) = self.reading.join_next() => {
+                    if let Ok(snapshot) = snapshot {
+                        self.see(&snapshot).await;
                     } else {
                         tracing::error!("reading the kubelet's records panicked; this is a bug");
                         self.look_at(Instant::now() + FIRST_LOOK);
                     }
                 }
                 changed = self.changes.changed() => {
-                    changed.map_err(|_| Ended("the kubelet's folder"))?;
+                    changed.map_err(|_| SourceEnded("the kubelet's folder"))?;
                     self.look_by(Instant::now() + SOON);
                 }
-                () = until(self.next_look), if self.looking.is_empty() => self.look(),
+                () = until(self.next_read), if self.reading.is_empty() => self.read(),
                 () = until(self.ready) => self.ready = None,
                 () = until(self.unwritable.as_ref().map(|unwritable| unwritable.next)) => {
                     self.try_to_write();

@@ -5,7 +5,7 @@ use tokio::time::Instant;
 /// Why a task ended although nobody asked it to: what it follows is no longer published.
 #[derive(Debug, thiserror::Error)]
 #[error("the source of {0} has ended")]
-pub struct Ended(pub &'static str);
+pub struct SourceEnded(pub &'static str);
 
 /// Waits until then; for ever if there is no then.
 pub(crate) async fn until(then: Option<Instant>) {

@@ -92,7 +92,7 @@ pub(crate) struct Call<T> {
 }
 
 /// How a call ended.
-pub(crate) struct Ended<T> {
+pub(crate) struct Finished<T> {
     pub(crate) answer: Result<T, Fault>,
     /// From when it was asked for until the guest began.
     pub(crate) queued: Duration,
@@ -106,7 +106,7 @@ impl Host {
         self: &Arc<Self>,
         call: Call<T>,
         finish: impl FnOnce(T) -> Result<U, Fault> + Send + 'static,
-    ) -> Ended<U> {
+    ) -> Finished<U> {
         let record = call.record.clone();
         // The host itself is not given along: one that is dropped must not be kept by a guest, nor be dropped by one.
         let engine = self.engine.clone();
@@ -124,8 +124,8 @@ impl Host {
 }
 
 /// A call that failed for a reason that is not the guest's.
-fn not_made<T>(why: String) -> Ended<T> {
-    Ended {
+fn not_made<T>(why: String) -> Finished<T> {
+    Finished {
         answer: Err(Fault::new(FaultReason::Host, why)),
         queued: Duration::ZERO,
         wall: Duration::ZERO,
@@ -136,7 +136,7 @@ async fn run<T, U>(
     engine: &Engine,
     call: Call<T>,
     finish: impl FnOnce(T) -> Result<U, Fault>,
-) -> Ended<U> {
+) -> Finished<U> {
     let Call {
         pre,
         state,
@@ -183,7 +183,7 @@ async fn run<T, U>(
         message: secrets.clean(&fault.message, MAX_TEXT),
         ..fault
     });
-    Ended {
+    Finished {
         answer,
         queued: begin.duration_since(asked),
         wall,

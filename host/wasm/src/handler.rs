@@ -15,7 +15,7 @@ use leafhost_udev::Subsystems;
 use crate::admission::{HandlerQuota, OF_HANDLER};
 use crate::bindings::DiscoveryHandlerPre;
 use crate::bindings::leafhost::discovery::types;
-use crate::call::{Call, Ended, Host, Work};
+use crate::call::{Call, Finished, Host, Work};
 use crate::capabilities::log::{LogSink, Rate};
 use crate::capabilities::{CallState, Capabilities};
 use crate::grants::Grants;
@@ -164,7 +164,7 @@ impl Guest {
         loading: Option<&'static str>,
         work: Work<T>,
         finish: impl FnOnce(T) -> Result<U, Fault> + Send + 'static,
-    ) -> Ended<U> {
+    ) -> Finished<U> {
         let asked = tokio::time::Instant::now();
         let admitted = self.quota.admit().await;
         let granted = &self.grants.limits;

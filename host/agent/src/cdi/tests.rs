@@ -394,7 +394,7 @@ struct Bench {
     report: watch::Receiver<Arc<CdiReport>>,
     _devices: watch::Sender<Arc<DeviceSnapshot>>,
     _instances: watch::Sender<Arc<InstanceSet>>,
-    _task: AbortOnDropHandle<Result<(), Ended>>,
+    _task: AbortOnDropHandle<Result<(), SourceEnded>>,
 }
 
 fn start(dir: &tempfile::TempDir, home: (DeviceSnapshot, InstanceSet)) -> Bench {

@@ -20,7 +20,7 @@ pub struct DeviceView {
 
 /// How a source stands among those of its handler.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Standing {
+pub struct SourceRank {
     /// Another source had the name before, and the grants do not name this one.
     pub newcomer: bool,
     /// The source that was accepted first has the lowest.
@@ -35,7 +35,7 @@ pub struct Part<'a> {
     /// Whether the source is still there. One that is gone only fills gaps.
     pub live: bool,
     /// How it stands among the sources.
-    pub standing: Standing,
+    pub rank: SourceRank,
     /// Its devices.
     pub devices: &'a SessionDevices,
 }
@@ -46,7 +46,7 @@ pub fn merge(
     mut parts: Vec<Part<'_>>,
     unseen: &Unseen,
 ) -> (BTreeMap<DeviceKey, DeviceView>, Vec<Lost>) {
-    parts.sort_by_key(|part| (!part.live, part.standing, part.source));
+    parts.sort_by_key(|part| (!part.live, part.rank, part.source));
     let mut merged: BTreeMap<DeviceKey, (&str, DeviceView)> = BTreeMap::new();
     let mut lost: BTreeMap<(&str, &str), (usize, String)> = BTreeMap::new();
     for part in parts {
@@ -62,7 +62,7 @@ pub fn merge(
                 Entry::Occupied(mut held) => {
                     let (winner, first) = held.get_mut();
                     match (first.missing_since, view.missing_since) {
-                        (Some(_), None) if !part.standing.newcomer => {
+                        (Some(_), None) if !part.rank.newcomer => {
                             (*winner, *first) = (part.source, view);
                         }
                         (_, None) if part.live => {

@@ -401,7 +401,7 @@ fn part<'a>(source: &'a str, devices: &'a SessionDevices) -> Part<'a> {
     Part {
         source,
         live: true,
-        standing: Standing::default(),
+        rank: SourceRank::default(),
         devices,
     }
 }

@@ -8,7 +8,7 @@ use super::served::{SourceSession, Taken};
 use super::session::{Answer, Said, SessionId};
 use crate::backoff;
 use crate::clock::later;
-use crate::metrics::{Call, Ended};
+use crate::metrics::{Call, CallResult};
 
 /// The most bytes of explanations that are kept of all sessions.
 const EXPLANATIONS: usize = 16 << 20;
@@ -42,20 +42,20 @@ impl DiscoveryTask {
             left_out,
         } = match said {
             Said::Report(report) => {
-                let ended = match &report.outcome {
+                let result = match &report.outcome {
                     Outcome::Discovered(discovery) if session.is_partial(discovery) => {
-                        Ended::Partial
+                        CallResult::Partial
                     }
-                    Outcome::Discovered(_) => Ended::Discovered,
-                    Outcome::Faulted(fault) => Ended::Faulted(fault),
-                    Outcome::InvalidDetails(_) | Outcome::Unavailable(_) => Ended::Refused,
+                    Outcome::Discovered(_) => CallResult::Discovered,
+                    Outcome::Faulted(fault) => CallResult::Faulted(fault),
+                    Outcome::InvalidDetails(_) | Outcome::Unavailable(_) => CallResult::Refused,
                 };
                 self.metrics.called(Call {
                     handler: &id.handler.name,
                     configuration: id.configuration.name(),
                     seconds: report.call.wall.as_secs_f64(),
                     late: report.call.late.as_secs_f64(),
-                    ended,
+                    result,
                     denied: report.call.denied.len(),
                 });
                 session.take(source, *report, explanations, grace, now)
@@ -74,7 +74,7 @@ impl DiscoveryTask {
                     configuration: id.configuration.name(),
                     seconds: took.as_secs_f64(),
                     late: 0.0,
-                    ended: Ended::Faulted(&fault),
+                    result: CallResult::Faulted(&fault),
                     denied: 0,
                 });
                 session.failed(source, &fault, now);

@@ -9,7 +9,7 @@ use leafhost_core::problem::Problem;
 use super::DiscoveryTask;
 use super::published::{ConfigurationReport, DiscoveryReport, HandlerReport};
 use super::served::Served;
-use super::sync::standing;
+use super::sync::rank;
 use crate::registry::{HandlerKey, Phase};
 
 impl DiscoveryTask {
@@ -142,8 +142,8 @@ impl DiscoveryTask {
         let handler = served.handler();
         let serving = self.serving.iter().filter(|(key, _)| key.name == handler);
         let (newcomers, trusted): (Vec<_>, Vec<_>) = serving
-            .map(|(key, component)| (key, standing(&self.handler_set, key, component)))
-            .partition(|(_, standing)| standing.newcomer);
+            .map(|(key, component)| (key, rank(&self.handler_set, key, component)))
+            .partition(|(_, rank)| rank.newcomer);
         let mut problems = Vec::new();
         if trusted.len() > 1 {
             problems.push(Problem::HandlerAmbiguous {

@@ -20,7 +20,7 @@ use super::events::{self, Event};
 use super::published::{CallResult, ConfigurationDevices, SessionReport};
 use super::session::Order;
 use crate::devices::DeviceView;
-use crate::devices::{Bucket, Grace, Lost, Part, SessionDevices, Standing, Unseen, merge};
+use crate::devices::{Bucket, Grace, Lost, Part, SessionDevices, SourceRank, Unseen, merge};
 use crate::presence::Absent;
 
 /// The most devices that are remembered as gone. What is gone beyond that stays until a complete answer.
@@ -54,7 +54,7 @@ pub(super) struct Served {
 /// One source of its handler.
 #[derive(Debug, Default)]
 pub(super) struct SourceSession {
-    pub standing: Standing,
+    pub rank: SourceRank,
     pub devices: SessionDevices,
     pub running: Option<Running>,
     /// Whether its devices count.
@@ -150,7 +150,7 @@ impl Served {
         let first = first.and_then(|first| self.sessions.get(first));
         let known = first.map_or(all_known, |session| session.devices.is_settled());
         for session in self.sessions.values_mut() {
-            if !session.counted && (known || !session.standing.newcomer) {
+            if !session.counted && (known || !session.rank.newcomer) {
                 session.counted = true;
                 self.stale = true;
             }
@@ -253,7 +253,7 @@ impl Served {
         let parts = self.counting().map(|(source, session)| Part {
             source,
             live: session.running.is_some(),
-            standing: session.standing,
+            rank: session.rank,
             devices: &session.devices,
         });
         let (devices, lost) = merge(parts.collect(), &self.unseen);

@@ -13,7 +13,7 @@ use tokio::sync::watch;
 use super::DiscoveryTask;
 use super::served::{Running, Served, SourceSession};
 use super::session::{self, Order, SessionId};
-use crate::devices::{Bucket, Standing};
+use crate::devices::{Bucket, SourceRank};
 use crate::loader::HandlerSet;
 use crate::registry::HandlerKey;
 
@@ -145,9 +145,9 @@ impl DiscoveryTask {
                 continue;
             };
             let session = served.sessions.entry(handler.source.clone()).or_default();
-            session.standing = standing(&self.handler_set, handler, component);
+            session.rank = rank(&self.handler_set, handler, component);
             // Whoever puts a file there has not been trusted with what the first one was.
-            let properties = if session.standing.newcomer {
+            let properties = if session.rank.newcomer {
                 &[]
             } else {
                 properties.as_slice()
@@ -209,11 +209,11 @@ fn first_source(set: &HandlerSet, handler: &str) -> Option<String> {
 }
 
 /// How a source stands among those of its handler.
-pub(super) fn standing(set: &HandlerSet, key: &HandlerKey, handler: &Arc<dyn Handler>) -> Standing {
+pub(super) fn rank(set: &HandlerSet, key: &HandlerKey, handler: &Arc<dyn Handler>) -> SourceRank {
     let loaded = set.sources.get(&key.source);
     let registration = loaded.and_then(|loaded| loaded.registration.as_ref());
     let first = first_source(set, &key.name);
-    Standing {
+    SourceRank {
         newcomer: !handler.is_named() && first.is_some_and(|first| first != key.source),
         number: registration.map_or(u64::MAX, |registration| registration.number),
     }

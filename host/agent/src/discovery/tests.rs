@@ -23,7 +23,7 @@ struct Bench {
     devices: watch::Receiver<Arc<DeviceSnapshot>>,
     report: watch::Receiver<Arc<DiscoveryReport>>,
     metrics: Arc<Metrics>,
-    _task: tokio_util::task::AbortOnDropHandle<Result<(), Ended>>,
+    _task: tokio_util::task::AbortOnDropHandle<Result<(), SourceEnded>>,
 }
 
 fn start(configurations: &[ConfiguredDiscovery], handlers: &[(&str, &Arc<FakeHandler>)]) -> Bench {

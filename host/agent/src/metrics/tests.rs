@@ -14,13 +14,13 @@ fn lines(metrics: &Metrics, start: &str) -> Vec<String> {
     lines
 }
 
-fn called(metrics: &Metrics, ended: Ended<'_>) {
+fn called(metrics: &Metrics, result: CallResult<'_>) {
     metrics.called(Call {
         handler: "udev",
         configuration: "video",
         seconds: 0.3,
         late: 0.03,
-        ended,
+        result,
         denied: 2,
     });
 }
@@ -28,10 +28,10 @@ fn called(metrics: &Metrics, ended: Ended<'_>) {
 #[test]
 fn names_and_labels_come_out_exactly() {
     let metrics = Metrics::default();
-    called(&metrics, Ended::Discovered);
+    called(&metrics, CallResult::Discovered);
     called(
         &metrics,
-        Ended::Faulted(&Fault::new(FaultReason::Trap, "x")),
+        CallResult::Faulted(&Fault::new(FaultReason::Trap, "x")),
     );
     for line in [
         "# TYPE akri_discovery_response_result counter",
@@ -55,7 +55,7 @@ fn names_and_labels_come_out_exactly() {
 #[test]
 fn buckets_are_those_of_akri() {
     let metrics = Metrics::default();
-    called(&metrics, Ended::Discovered);
+    called(&metrics, CallResult::Discovered);
     let bounds: Vec<String> = metrics
         .render()
         .lines()
@@ -73,7 +73,7 @@ fn buckets_are_those_of_akri() {
 #[test]
 fn labels_of_a_configuration_go_with_it() {
     let metrics = Metrics::default();
-    called(&metrics, Ended::Discovered);
+    called(&metrics, CallResult::Discovered);
     metrics.forget_configuration("video");
     assert!(!metrics.render().contains("video"));
 }
@@ -81,9 +81,9 @@ fn labels_of_a_configuration_go_with_it() {
 #[test]
 fn labels_of_a_handler_go_with_it() {
     let metrics = Metrics::default();
-    called(&metrics, Ended::Discovered);
+    called(&metrics, CallResult::Discovered);
     for reason in FaultReason::VARIANTS {
-        called(&metrics, Ended::Faulted(&Fault::new(*reason, "x")));
+        called(&metrics, CallResult::Faulted(&Fault::new(*reason, "x")));
     }
     metrics.forget_handler("udev");
     assert!(!metrics.render().contains("udev"));

@@ -20,7 +20,7 @@ struct Bench {
     store: Arc<Store>,
     report: watch::Receiver<ReconcileReport>,
     metrics: Arc<Metrics>,
-    _task: AbortOnDropHandle<Result<(), Ended>>,
+    _task: AbortOnDropHandle<Result<(), SourceEnded>>,
 }
 
 fn start() -> Bench {

@@ -136,14 +136,14 @@ impl SlotTask {
         let current = self.records.kubelet_run();
         let is_older =
             |task: &Self, unit: &Unit| task.is_seen(unit, |kubelet_run| kubelet_run != current);
-        let mut look = None;
+        let mut snapshot = None;
         if seen.iter().any(|unit| is_older(self, unit)) {
             let uids = self.uids(seen.iter());
-            look = timeout(ASK, self.records.look(uids, BTreeSet::new()))
+            snapshot = timeout(ASK, self.records.read(uids, BTreeSet::new()))
                 .await
                 .ok();
-            if let Some(look) = &look {
-                let back = self.holds.see(look, self.config.grace);
+            if let Some(snapshot) = &snapshot {
+                let back = self.holds.see(snapshot, self.config.grace);
                 self.release(back, Vec::new());
             }
         }
@@ -161,9 +161,9 @@ impl SlotTask {
                     "{unit} is held by {words}, which is still on this node although the kubelet has lost its record of it"
                 )
             } else if is_older(self, &unit)
-                && look
+                && snapshot
                     .as_ref()
-                    .is_none_or(|look| look.listed.is_none() || holder.is_running(look))
+                    .is_none_or(|snapshot| snapshot.listed.is_none() || holder.is_running(snapshot))
             {
                 format!(
                     "{unit} was held by {words} before the kubelet was restarted, and it cannot be told whether that has ended"

@@ -15,7 +15,7 @@ use leafhost_kubelet::KubeletRun;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::model::look::{Checked, Look, Pod};
+use super::model::snapshot::{Checked, Pod, Snapshot};
 use super::model::unit::Unit;
 use super::model::view::Owners;
 use super::records::Records;
@@ -166,13 +166,13 @@ pub(crate) fn pod(name: &str) -> Pod {
     }
 }
 
-/// A look in which these pods have these units, and both records say so.
-pub(crate) fn look(number: u64, held: &[(&Unit, &str)]) -> Look {
+/// A snapshot in which these pods have these units, and both records say so.
+pub(crate) fn snapshot(number: u64, held: &[(&Unit, &str)]) -> Snapshot {
     let mut listed: BTreeMap<Unit, BTreeSet<Pod>> = BTreeMap::new();
     for (unit, name) in held {
         listed.entry((*unit).clone()).or_default().insert(pod(name));
     }
-    Look {
+    Snapshot {
         begun: Instant::now(),
         kubelet_run: Some(kubelet(number)),
         active: held
@@ -211,10 +211,10 @@ pub(crate) struct State {
     pub alive: BTreeSet<String>,
     /// Whether PodResources says nothing.
     pub is_mute: bool,
-    /// How long a look takes.
+    /// How long a snapshot takes.
     pub slow: Duration,
-    /// How many looks there were.
-    pub looks: usize,
+    /// How many snapshots there were.
+    pub snapshots: usize,
 }
 
 impl Kubelet {
@@ -258,9 +258,9 @@ impl Kubelet {
 
 #[async_trait]
 impl Records for Kubelet {
-    async fn look(&self, uids: BTreeSet<String>, _open: BTreeSet<Unit>) -> Look {
+    async fn read(&self, uids: BTreeSet<String>, _open: BTreeSet<Unit>) -> Snapshot {
         let (begun, slow) = (Instant::now(), self.state().slow);
-        self.state().looks += 1;
+        self.state().snapshots += 1;
         let state = self.state().clone();
         tokio::time::sleep(slow).await;
         let held: Vec<_> = state
@@ -268,7 +268,7 @@ impl Records for Kubelet {
             .iter()
             .map(|(unit, (name, _))| (unit, name.as_str()))
             .collect();
-        let mut seen = look(state.number.unwrap_or_default(), &held);
+        let mut seen = snapshot(state.number.unwrap_or_default(), &held);
         seen.begun = begun;
         seen.kubelet_run = state.number.map(kubelet);
         seen.active = state

@@ -5,7 +5,7 @@ pub mod claim;
 pub mod context;
 pub mod hold;
 pub mod holds;
-pub mod look;
 pub mod offers;
+pub mod snapshot;
 pub mod unit;
 pub mod view;

@@ -97,7 +97,7 @@ impl SlotTask {
         problems.extend(self.owners.problems.iter().cloned());
         problems.extend(self.problems.iter().cloned());
         problems.extend(self.adopt_problem.iter().cloned());
-        problems.extend(self.look_problems.iter().cloned());
+        problems.extend(self.record_problems.iter().cloned());
         problems.extend(withdrawn(&self.holds, &self.owners));
         problems.extend(
             self.unwritable

@@ -1,4 +1,4 @@
-//! Takes a look at the kubelet's records: PodResources, the checkpoint, and the folders of its pods.
+//! Takes a snapshot of the kubelet's records: PodResources, the checkpoint, and the folders of its pods.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::FileTypeExt as _;
@@ -15,7 +15,7 @@ use tokio::sync::watch;
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, timeout};
 
-use super::model::look::{Checked, Look, Pod, SLOTS_ANNOTATION};
+use super::model::snapshot::{Checked, Pod, SLOTS_ANNOTATION, Snapshot};
 use super::model::unit::{Unit, resource_name};
 
 /// Where the kubelet takes registrations, below its folder.
@@ -33,12 +33,12 @@ const BELIEVED: Duration = Duration::from_mins(1);
 pub trait Records: Send + Sync {
     /// Looks once. `uids` are the pods of whom it is to be told whether they are still there, `open` the units of which it is to be
     /// told whether anybody was given them.
-    async fn look(&self, uids: BTreeSet<String>, open: BTreeSet<Unit>) -> Look;
+    async fn read(&self, uids: BTreeSet<String>, open: BTreeSet<Unit>) -> Snapshot;
     /// What PodResources says of a unit just now; nothing if it cannot be had.
     async fn listed(&self) -> Option<BTreeMap<Unit, BTreeSet<Pod>>>;
     /// The kubelet that runs now.
     fn kubelet_run(&self) -> Option<KubeletRun>;
-    /// Changes when a look is worth while.
+    /// Changes when a snapshot is worth while.
     fn changes(&self) -> watch::Receiver<u64>;
 }
 
@@ -59,7 +59,7 @@ struct Believed {
 }
 
 impl KubeletRecords {
-    /// Below `root`, which is `/var/lib/kubelet` as a rule. `changes` changes when a look is worth while.
+    /// Below `root`, which is `/var/lib/kubelet` as a rule. `changes` changes when a snapshot is worth while.
     pub fn new(root: PathBuf, plugins: DevicePlugins, changes: watch::Receiver<u64>) -> Self {
         Self {
             pods: PodResources::new(root.join("pod-resources/kubelet.sock")),
@@ -110,8 +110,8 @@ impl KubeletRecords {
         let pods = entries.values().flatten();
         let uids: BTreeSet<String> = pods.filter_map(|pod| pod.uid.clone()).collect();
         let root = self.root.clone();
-        let look = move || uids.iter().all(|uid| pod_exists(&root, uid) != Some(false));
-        spawn_blocking(look).await.unwrap_or_default()
+        let snapshot = move || uids.iter().all(|uid| pod_exists(&root, uid) != Some(false));
+        spawn_blocking(snapshot).await.unwrap_or_default()
     }
 
     /// The checkpoint, written anew where it says more than `listed`, and where neither has one of `open`.
@@ -182,7 +182,7 @@ fn unavailable(error: String) -> Problem {
 
 #[async_trait]
 impl Records for KubeletRecords {
-    async fn look(&self, uids: BTreeSet<String>, open: BTreeSet<Unit>) -> Look {
+    async fn read(&self, uids: BTreeSet<String>, open: BTreeSet<Unit>) -> Snapshot {
         let begun = Instant::now();
         let kubelet_run = self.kubelet_run();
         let mut problems = Vec::new();
@@ -222,7 +222,7 @@ impl Records for KubeletRecords {
                 .map(|(alive, uid)| (uid, alive))
                 .collect()
         });
-        let mut look = Look {
+        let mut snapshot = Snapshot {
             begun,
             // A kubelet that was replaced meanwhile answered for neither.
             listed: listed.filter(|_| self.kubelet_run() == kubelet_run),
@@ -232,12 +232,12 @@ impl Records for KubeletRecords {
             alive: alive.await.unwrap_or_default(),
             problems,
         };
-        if look.is_socket_missing() {
-            look.problems.push(Problem::KubeletSocketMissing {
+        if snapshot.is_socket_missing() {
+            snapshot.problems.push(Problem::KubeletSocketMissing {
                 socket: self.root.join(SOCKET),
             });
         }
-        look
+        snapshot
     }
 
     async fn listed(&self) -> Option<BTreeMap<Unit, BTreeSet<Pod>>> {
@@ -245,7 +245,7 @@ impl Records for KubeletRecords {
     }
 
     fn kubelet_run(&self) -> Option<KubeletRun> {
-        // Looked up here, because the first look comes before the device plugins have reported anything.
+        // Looked up here, because the first snapshot comes before the device plugins have reported anything.
         let found = std::fs::metadata(self.root.join(SOCKET)).ok()?;
         found
             .file_type()

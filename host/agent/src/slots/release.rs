@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use super::SlotTask;
 use super::model::hold::{Place, Reason};
-use super::model::look::Look;
+use super::model::snapshot::Snapshot;
 use super::model::unit::{Unit, unit_of};
 use super::queue::Request;
 use super::writes::Purpose;
@@ -26,7 +26,7 @@ const RETRY: Duration = Duration::from_millis(10);
 const EVERY: Duration = Duration::from_secs(10);
 
 impl SlotTask {
-    /// Something happened: looks soon, if it can mean anything.
+    /// Something happened: reads the records soon, if it can mean anything.
     pub(super) fn look_by(&mut self, at: Instant) {
         if self.ready.is_some()
             || !self.holds.by_unit.is_empty()
@@ -38,37 +38,37 @@ impl SlotTask {
     }
 
     pub(super) fn look_at(&mut self, at: Instant) {
-        self.next_look = Some(self.next_look.map_or(at, |next| next.min(at)));
+        self.next_read = Some(self.next_read.map_or(at, |next| next.min(at)));
     }
 
-    pub(super) fn look(&mut self) {
-        self.next_look = None;
+    pub(super) fn read(&mut self) {
+        self.next_read = None;
         let holds = self.holds.by_unit.values();
         let uids = holds.flat_map(|hold| hold.holder.uids()).collect();
         let open = self.holds.open(Instant::now());
         let records = Arc::clone(&self.records);
-        self.looking
-            .spawn(async move { records.look(uids, open).await });
+        self.reading
+            .spawn(async move { records.read(uids, open).await });
     }
 
-    /// Takes a look in, and gives back what it frees.
-    pub(super) async fn see(&mut self, look: &Look) {
-        for problem in &look.problems {
-            if !self.look_problems.contains(problem) {
+    /// Takes a snapshot in, and gives back what it frees.
+    pub(super) async fn see(&mut self, snapshot: &Snapshot) {
+        for problem in &snapshot.problems {
+            if !self.record_problems.contains(problem) {
                 tracing::warn!(%problem, "cannot read all of the kubelet's records");
             }
         }
-        self.look_problems.clone_from(&look.problems);
-        self.socket_missing = look.is_socket_missing();
-        let back = self.holds.see(look, self.config.grace);
+        self.record_problems.clone_from(&snapshot.problems);
+        self.socket_missing = snapshot.is_socket_missing();
+        let back = self.holds.see(snapshot, self.config.grace);
         if let Some(due) = self.holds.due() {
             self.look_at(due.max(Instant::now() + SOON));
         }
-        self.holds.adopt(&self.node, &self.owners, look);
+        self.holds.adopt(&self.node, &self.owners, snapshot);
         self.release(back, Vec::new());
         self.is_due = true;
         self.trust().await;
-        if look.is_answer() {
+        if snapshot.is_answer() {
             self.ready = None;
             self.unanswered = 0;
         } else {
@@ -79,7 +79,7 @@ impl SlotTask {
             RETRY.saturating_mul(doubled).min(EVERY)
         } else if !self.holds.by_unit.is_empty() {
             EVERY.min((self.config.grace / 4).max(SOON))
-        } else if !look.problems.is_empty() {
+        } else if !snapshot.problems.is_empty() {
             EVERY
         } else {
             return;
@@ -137,7 +137,7 @@ impl SlotTask {
         Vec::new()
     }
 
-    /// What came of giving slots back. What failed is tried again at the next look.
+    /// What came of giving slots back. What failed is tried again at the next snapshot.
     pub(super) fn released(&mut self, slots: Vec<(Unit, Place, Reason)>, results: Vec<Written>) {
         for (result, (unit, place, reason)) in results.into_iter().zip(slots) {
             let slot = place.1.as_str();

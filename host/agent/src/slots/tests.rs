@@ -11,8 +11,8 @@ use super::*;
 use crate::fakes::{Ledger, Store, idle, wait_for};
 
 mod agreement;
-mod looks;
 mod races;
+mod snapshots;
 mod trouble;
 mod undelivered;
 
@@ -28,7 +28,7 @@ struct Rig {
     report: watch::Receiver<Arc<SlotReport>>,
     handle: SlotHandle,
     ledger: Arc<dyn ResourceLedger>,
-    task: AbortOnDropHandle<Result<(), Ended>>,
+    task: AbortOnDropHandle<Result<(), SourceEnded>>,
 }
 
 impl Rig {
@@ -90,7 +90,7 @@ impl Rig {
         *self = Self::start(store, kubelet, self.devices.clone(), ledger);
     }
 
-    /// One Instance `cams-a` and a kubelet; the first look is over.
+    /// One Instance `cams-a` and a kubelet; the first snapshot is over.
     async fn cams(capacity: u32, usage: &[(u32, &str)]) -> Self {
         let fixture = Fixture::new(&[("cams", &[instance("cams", "a", capacity, usage)])]);
         let rig = Self::new(&fixture, Kubelet::new(Some(1)));
@@ -131,8 +131,8 @@ impl Rig {
             .edit(|set| drop(set.instances.insert(instance.key(), Arc::new(instance))));
     }
 
-    fn looks(&self) -> usize {
-        self.kubelet.state().looks
+    fn snapshots(&self) -> usize {
+        self.kubelet.state().snapshots
     }
 
     fn problems(&self) -> Vec<String> {
@@ -392,7 +392,7 @@ async fn what_an_ended_pod_had_is_given_to_the_next_before_it_came_back() {
     rig.allocate("cams-a", &["cams-a-0"]).await.unwrap();
     rig.kubelet.run("old", std::slice::from_ref(&held));
     pass(10).await;
-    // A look is under way that still shows the old one.
+    // A snapshot is under way that still shows the old one.
     rig.kubelet.state().slow = Duration::from_secs(2);
     rig.kubelet.tell();
     pass(1).await;

@@ -14,7 +14,7 @@ use super::model::claim::Chosen;
 use super::model::hold::{Place, Reason};
 use super::model::unit::Unit;
 use super::queue::Request;
-use crate::wait::Ended;
+use crate::wait::SourceEnded;
 
 /// Time limit for the writes of one decision. Afterwards it is unknown whether they were made.
 const WRITE: Duration = Duration::from_secs(5);
@@ -118,8 +118,11 @@ impl SlotTask {
     }
 
     /// Takes in what came of a write.
-    pub(super) async fn written(&mut self, done: Result<Done, JoinError>) -> Result<(), Ended> {
-        let Done { purpose, results } = done.map_err(|_| Ended("a write of slots"))?;
+    pub(super) async fn written(
+        &mut self,
+        done: Result<Done, JoinError>,
+    ) -> Result<(), SourceEnded> {
+        let Done { purpose, results } = done.map_err(|_| SourceEnded("a write of slots"))?;
         let (units, places) = purpose.reserved();
         for unit in units {
             self.writes.units.remove(&unit);
@@ -154,7 +157,7 @@ impl SlotTask {
     }
 
     /// Waits for the writes that run. Nothing else is decided any more.
-    pub(super) async fn finish(&mut self) -> Result<(), Ended> {
+    pub(super) async fn finish(&mut self) -> Result<(), SourceEnded> {
         self.requests.close();
         self.waiting.clear();
         while let Some(done) = self.writes.next().await {

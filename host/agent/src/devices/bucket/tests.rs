@@ -5,7 +5,7 @@ use leafhost_core::left_out::LeftOuts;
 use leafhost_core::session::{Devices as Answer, Discovery};
 
 use super::*;
-use crate::devices::{Grace, Part, SessionDevices, Standing, Unseen, merge};
+use crate::devices::{Grace, Part, SessionDevices, SourceRank, Unseen, merge};
 
 /// A Configuration with one session, and what is passed on of it.
 #[derive(Default)]
@@ -56,7 +56,7 @@ impl World {
         let part = Part {
             source: "a.wasm",
             live: true,
-            standing: Standing::default(),
+            rank: SourceRank::default(),
             devices: &self.session,
         };
         let (wanted, _) = merge(vec![part], &Unseen::default());

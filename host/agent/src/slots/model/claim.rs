@@ -11,8 +11,8 @@ use leafhost_kubelet::{Allocation, DeviceSpec, Mount, Refusal};
 
 use super::context::SlotContext;
 use super::hold::Place;
-use super::look::SLOTS_ANNOTATION;
 use super::offers::{first, free_slots, left};
+use super::snapshot::SLOTS_ANNOTATION;
 use super::unit::{Unit, resource_name};
 use super::view::Seen;
 use crate::cdi::device_edits::DeviceEdits;

@@ -8,7 +8,7 @@ use leafhost_core::slot::DeviceUsage;
 use leafhost_kubelet::KubeletRun;
 use tokio::time::Instant;
 
-use super::look::{Look, Pod};
+use super::snapshot::{Pod, Snapshot};
 use super::view::Owners;
 
 /// How long the kubelet may take to record an answer after it has received it.
@@ -55,19 +55,19 @@ pub enum Holder {
     },
 }
 
-/// How long a slot has not been seen by looks that could have seen it.
+/// How long a slot has not been seen by snapshots that could have seen it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Absence {
     since: Option<Instant>,
-    looks: u32,
+    snapshots: u32,
 }
 
 impl Absence {
-    /// Counts a look; says whether it is enough. One look never is.
+    /// Counts a snapshot; says whether it is enough. One snapshot never is.
     fn is_long(&mut self, at: Instant, grace: Duration) -> bool {
         let since = *self.since.get_or_insert(at);
-        self.looks = self.looks.saturating_add(1);
-        self.looks >= 2 && at.saturating_duration_since(since) >= grace
+        self.snapshots = self.snapshots.saturating_add(1);
+        self.snapshots >= 2 && at.saturating_duration_since(since) >= grace
     }
 }
 
@@ -103,14 +103,14 @@ impl Reason {
 pub type Place = (InstanceKey, String);
 
 impl Hold {
-    /// Whether an answer that gave it, if there was one, never came to its kubelet, whose records a look has just shown without it.
+    /// Whether an answer that gave it, if there was one, never came to its kubelet, whose records a snapshot has just shown without it.
     /// An agent that has ended sends none any more.
-    pub fn is_undelivered(&self, first: Option<Instant>, look: &Look) -> bool {
+    pub fn is_undelivered(&self, first: Option<Instant>, snapshot: &Snapshot) -> bool {
         let answered = self.allocated.or(first);
         matches!(self.holder, Holder::Unseen(_))
             && self.kubelet.is_some()
-            && self.kubelet == look.kubelet_run
-            && answered.is_some_and(|at| at + RECORD_WAIT <= look.begun)
+            && self.kubelet == snapshot.kubelet_run
+            && answered.is_some_and(|at| at + RECORD_WAIT <= snapshot.begun)
     }
 
     /// Whether a kubelet before `current` may have given it to a pod that still runs: nobody was seen to have it since, and
@@ -145,19 +145,19 @@ impl Holder {
     }
 
     /// Whether one of the pods may still use it.
-    pub fn is_running(&self, look: &Look) -> bool {
+    pub fn is_running(&self, snapshot: &Snapshot) -> bool {
         match self {
             Self::Unseen(_) => false,
-            Self::Seen { pods, .. } => pods.iter().any(|pod| look.is_running(pod)),
+            Self::Seen { pods, .. } => pods.iter().any(|pod| snapshot.is_running(pod)),
         }
     }
 
     /// Whether none of the pods is on this node any more.
-    pub fn is_gone(&self, look: &Look) -> bool {
+    pub fn is_gone(&self, snapshot: &Snapshot) -> bool {
         match self {
             Self::Unseen(_) => false,
             Self::Seen { pods, .. } => {
-                !pods.is_empty() && pods.iter().all(|pod| look.is_alive(pod) == Some(false))
+                !pods.is_empty() && pods.iter().all(|pod| snapshot.is_alive(pod) == Some(false))
             }
         }
     }
@@ -171,29 +171,29 @@ impl Holder {
         pods.into_iter().flatten().filter_map(|pod| pod.uid.clone())
     }
 
-    /// A look did not see it; says whether the slot comes back.
-    pub fn miss(&mut self, look: &Look, certain: bool, grace: Duration) -> Option<Reason> {
+    /// A snapshot did not see it; says whether the slot comes back.
+    pub fn miss(&mut self, snapshot: &Snapshot, certain: bool, grace: Duration) -> Option<Reason> {
         match self {
             Self::Unseen(absence) => absence
-                .is_long(look.begun, grace)
+                .is_long(snapshot.begun, grace)
                 .then_some(Reason::Unclaimed),
-            Self::Seen { kubelet_run, .. } if certain && *kubelet_run == look.kubelet_run => {
+            Self::Seen { kubelet_run, .. } if certain && *kubelet_run == snapshot.kubelet_run => {
                 Some(Reason::GivenBack)
             }
-            Self::Seen { .. } if certain && self.is_gone(look) => Some(Reason::PodGone),
+            Self::Seen { .. } if certain && self.is_gone(snapshot) => Some(Reason::PodGone),
             Self::Seen {
                 pods,
                 lost,
                 absence,
                 ..
             } => {
-                *lost = pods.iter().any(|pod| look.is_running(pod));
+                *lost = pods.iter().any(|pod| snapshot.is_running(pod));
                 if *lost {
                     *absence = Absence::default();
                     return None;
                 }
                 absence
-                    .is_long(look.begun, grace)
+                    .is_long(snapshot.begun, grace)
                     .then_some(Reason::Unclaimed)
             }
         }

@@ -13,7 +13,7 @@ use leafhost_kubelet::KubeletRun;
 use tokio::time::Instant;
 
 use super::hold::{Absence, Hold, Holder, RECORD_WAIT, Reason};
-use super::look::{Look, Sight};
+use super::snapshot::{Presence, Snapshot};
 use super::unit::{Unit, resource_name, unit_of};
 use super::view::Owners;
 
@@ -23,9 +23,9 @@ pub struct Holds {
     /// By what the kubelet calls them.
     pub by_unit: BTreeMap<Unit, Hold>,
     kubelet_run: Option<KubeletRun>,
-    /// When the newest look began that told anything.
+    /// When the newest reading began that told anything.
     newest: Option<Instant>,
-    /// When a look can tell of what the newest one missed too soon after its allocation.
+    /// When a snapshot can tell of what the newest one missed too soon after its allocation.
     due: Option<Instant>,
     /// When the first did.
     first: Option<Instant>,
@@ -128,19 +128,19 @@ impl Holds {
         self.by_unit.remove(unit);
     }
 
-    /// What a look means for the slots of this node: which of them come back.
-    pub fn see(&mut self, look: &Look, grace: Duration) -> Vec<(Unit, Reason)> {
-        if self.is_overtaken(look) {
+    /// What a snapshot means for the slots of this node: which of them come back.
+    pub fn see(&mut self, snapshot: &Snapshot, grace: Duration) -> Vec<(Unit, Reason)> {
+        if self.is_overtaken(snapshot) {
             return Vec::new();
         }
-        let restarted = look.kubelet_run != self.kubelet_run;
-        if look.is_answer() {
-            self.kubelet_run = look.kubelet_run;
-            self.newest = Some(look.begun);
-            self.first.get_or_insert(look.begun);
+        let restarted = snapshot.kubelet_run != self.kubelet_run;
+        if snapshot.is_answer() {
+            self.kubelet_run = snapshot.kubelet_run;
+            self.newest = Some(snapshot.begun);
+            self.first.get_or_insert(snapshot.begun);
         }
         let first = self.first;
-        self.settle(look);
+        self.settle(snapshot);
         self.due = None;
         let mut back = Vec::new();
         for (unit, hold) in &mut self.by_unit {
@@ -150,24 +150,24 @@ impl Holds {
             }
             let booked = |wait: Duration| {
                 hold.allocated
-                    .is_none_or(|allocated| allocated + wait <= look.begun)
+                    .is_none_or(|allocated| allocated + wait <= snapshot.begun)
             };
-            match look.sight(unit) {
-                Sight::Held(pods) if booked(Duration::ZERO) => {
+            match snapshot.presence(unit) {
+                Presence::Held(pods) if booked(Duration::ZERO) => {
                     hold.absent = false;
                     hold.holder = Holder::Seen {
                         pods,
-                        kubelet_run: look.kubelet_run,
+                        kubelet_run: snapshot.kubelet_run,
                         lost: false,
                         absence: Absence::default(),
                     };
                 }
-                Sight::Absent { certain, anew } if booked(RECORD_WAIT) => {
+                Presence::Absent { certain, anew } if booked(RECORD_WAIT) => {
                     hold.absent |= certain;
                     let was_lost = hold.holder.is_lost();
-                    if anew && hold.is_undelivered(first, look) {
+                    if anew && hold.is_undelivered(first, snapshot) {
                         back.push((unit.clone(), Reason::Undelivered));
-                    } else if let Some(reason) = hold.holder.miss(look, certain, grace) {
+                    } else if let Some(reason) = hold.holder.miss(snapshot, certain, grace) {
                         back.push((unit.clone(), reason));
                     }
                     if hold.holder.is_lost() && !was_lost {
@@ -178,7 +178,7 @@ impl Holds {
                         );
                     }
                 }
-                Sight::Absent { .. } => {
+                Presence::Absent { .. } => {
                     let booked = hold.allocated.map(|allocated| allocated + RECORD_WAIT);
                     self.due = [self.due, booked].into_iter().flatten().min();
                 }
@@ -188,15 +188,15 @@ impl Holds {
         back
     }
 
-    /// Whether a look that began later was there first: what this one saw may be over.
-    fn is_overtaken(&self, look: &Look) -> bool {
-        self.newest.is_some_and(|newest| look.begun < newest)
+    /// Whether a snapshot that began later was there first: what this one saw may be over.
+    fn is_overtaken(&self, snapshot: &Snapshot) -> bool {
+        self.newest.is_some_and(|newest| snapshot.begun < newest)
     }
 
     /// Takes over which slot is behind an id where the kubelet's record of the answer says that it is another one: several
     /// slots were claimed under one id, and only that answer tells which of them the container has.
-    fn settle(&mut self, look: &Look) {
-        let slots = look
+    fn settle(&mut self, snapshot: &Snapshot) {
+        let slots = snapshot
             .checkpoint
             .iter()
             .flat_map(|checked| &checked.slots)
@@ -205,8 +205,8 @@ impl Holds {
                     hold.slot != **slot
                         && hold
                             .allocated
-                            .is_none_or(|at| at + RECORD_WAIT <= look.begun)
-                }) && matches!(look.sight(unit), Sight::Held(_))
+                            .is_none_or(|at| at + RECORD_WAIT <= snapshot.begun)
+                }) && matches!(snapshot.presence(unit), Presence::Held(_))
             });
         let wrong: Vec<(Unit, String)> = slots
             .map(|(unit, slot)| (unit.clone(), slot.clone()))
@@ -247,11 +247,11 @@ impl Holds {
 
     /// Takes over what the kubelet has of our resources and this agent knows nothing of: allocations of an earlier run whose
     /// Instance is gone.
-    pub fn adopt(&mut self, node: &str, owners: &Owners, look: &Look) {
-        if self.is_overtaken(look) {
+    pub fn adopt(&mut self, node: &str, owners: &Owners, snapshot: &Snapshot) {
+        if self.is_overtaken(snapshot) {
             return;
         }
-        for (unit, found) in look.strangers(|unit| self.by_unit.contains_key(unit)) {
+        for (unit, found) in snapshot.strangers(|unit| self.by_unit.contains_key(unit)) {
             let Some(name) = resource_name(&unit.resource) else {
                 continue;
             };
@@ -280,12 +280,12 @@ impl Holds {
                 allocated: None,
                 holder: Holder::Seen {
                     pods: found.pods,
-                    kubelet_run: look.kubelet_run,
+                    kubelet_run: snapshot.kubelet_run,
                     lost: false,
                     absence: Absence::default(),
                 },
                 absent: false,
-                kubelet: look.kubelet_run,
+                kubelet: snapshot.kubelet_run,
             };
             tracing::info!(
                 slot = hold.slot,
@@ -315,7 +315,7 @@ impl Holds {
         held
     }
 
-    /// When the next look can tell more than the newest did; nothing if that is no matter of time.
+    /// When the next snapshot can tell more than the newest did; nothing if that is no matter of time.
     pub fn due(&self) -> Option<Instant> {
         self.due
     }
@@ -352,7 +352,7 @@ impl Holds {
         self.trusted = Some(kubelet);
     }
 
-    /// The kubelet that was last looked at.
+    /// The kubelet that was last read.
     pub fn kubelet_run(&self) -> Option<KubeletRun> {
         self.kubelet_run
     }

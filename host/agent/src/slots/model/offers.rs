@@ -98,12 +98,12 @@ struct Computed {
 struct Held {
     unit: Unit,
     slot: String,
-    standing: Standing,
+    availability: Availability,
 }
 
 /// Who may have what this node holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Standing {
+enum Availability {
     /// A container may have it: it stays healthy for it, since the kubelet admits it again after a restart only then.
     Kept,
     /// No container has it, and the next may get it.
@@ -112,7 +112,7 @@ enum Standing {
     Barred,
 }
 
-impl Standing {
+impl Availability {
     fn of(hold: &Hold, key: &InstanceKey, kubelet: Option<KubeletRun>) -> Self {
         if hold.holder.is_lost() || (hold.absent && hold.is_doubtful(kubelet)) {
             Self::Barred
@@ -193,7 +193,7 @@ impl Offerer {
                 .map(|(unit, hold)| Held {
                     unit: unit.clone(),
                     slot: hold.slot.clone(),
-                    standing: Standing::of(hold, key, kubelet),
+                    availability: Availability::of(hold, key, kubelet),
                 })
                 .collect();
             let before = self.cache.get(key).filter(|computed| {
@@ -217,8 +217,8 @@ impl Offerer {
                     && resource_name(&held.unit.resource) != Some(key.name.as_str())
             }) {
                 // One id an Instance: a container that asks for two gets different ones.
-                let is_second =
-                    held.standing == Standing::Idle && std::mem::replace(&mut has_idle, true);
+                let is_second = held.availability == Availability::Idle
+                    && std::mem::replace(&mut has_idle, true);
                 let healthy = computed.is_healthy(held) && !is_second;
                 numbers
                     .entry(held.unit.resource.clone())
@@ -399,10 +399,10 @@ impl Computed {
     }
 
     fn is_healthy(&self, held: &Held) -> bool {
-        match held.standing {
-            Standing::Kept => self.kept,
-            Standing::Idle => self.offered,
-            Standing::Barred => false,
+        match held.availability {
+            Availability::Kept => self.kept,
+            Availability::Idle => self.offered,
+            Availability::Barred => false,
         }
     }
 }

@@ -108,7 +108,7 @@ impl Owners {
 }
 
 /// Whether `before` and `after` concern `node` alike, so that the owners are the same. An Instance that is the same object
-/// is not looked at.
+/// is not read.
 pub fn is_alike(node: &str, before: &InstanceSet, after: &InstanceSet) -> bool {
     let (before, after) = (&before.instances, &after.instances);
     let place = |instance: &Instance| {

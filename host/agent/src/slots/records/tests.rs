@@ -55,12 +55,12 @@ async fn the_checkpoint_tells_units_pods_and_the_slots_behind_them() {
         entry("u1", "vendor.example/gpu", "cams-b-0", ""),
     ]));
     fs::create_dir_all(root.path().join("pods/u1")).unwrap();
-    let look = records(&root)
-        .look(BTreeSet::from(["u3".to_owned()]), BTreeSet::new())
+    let snapshot = records(&root)
+        .read(BTreeSet::from(["u3".to_owned()]), BTreeSet::new())
         .await;
-    assert_eq!((look.kubelet_run, &look.listed), (None, &None));
-    assert_eq!(look.problems, Vec::new(), "no kubelet is no problem");
-    let checked = look.checkpoint.unwrap();
+    assert_eq!((snapshot.kubelet_run, &snapshot.listed), (None, &None));
+    assert_eq!(snapshot.problems, Vec::new(), "no kubelet is no problem");
+    let checked = snapshot.checkpoint.unwrap();
     assert!(!checked.fresh);
     let units: Vec<_> = checked.entries.keys().map(ToString::to_string).collect();
     assert_eq!(
@@ -73,7 +73,7 @@ async fn the_checkpoint_tells_units_pods_and_the_slots_behind_them() {
     );
     let slots: Vec<_> = checked.slots.values().collect();
     assert_eq!(slots, ["cams-a-1", "cams-c-0"]);
-    let alive: Vec<_> = look.alive.into_iter().collect();
+    let alive: Vec<_> = snapshot.alive.into_iter().collect();
     let expected = [("u1", true), ("u2", false), ("u3", false)];
     assert_eq!(alive, expected.map(|(uid, alive)| (uid.to_owned(), alive)));
 }
@@ -84,8 +84,8 @@ async fn of_two_answers_for_one_id_none_is_believed() {
         entry("u1", "akri.sh/cams", "cams-0", TO_A),
         entry("u2", "akri.sh/cams", "cams-0", TO_B),
     ]));
-    let look = records(&root).look(BTreeSet::new(), BTreeSet::new()).await;
-    let checked = look.checkpoint.unwrap();
+    let snapshot = records(&root).read(BTreeSet::new(), BTreeSet::new()).await;
+    let checked = snapshot.checkpoint.unwrap();
     assert_eq!(checked.entries[&unit("cams", "cams-0")].len(), 2);
     assert!(checked.slots.is_empty());
 }
@@ -102,13 +102,13 @@ async fn a_kubelet_is_known_before_the_device_plugins_have_looked_for_it() {
     let _listener = UnixListener::bind(&path).unwrap();
     let first = records.kubelet_run();
     assert!(first.is_some());
-    let look = records.look(BTreeSet::new(), BTreeSet::new()).await;
+    let snapshot = records.read(BTreeSet::new(), BTreeSet::new()).await;
     // PodResources is elsewhere and does not answer.
-    assert!(!look.is_answer());
+    assert!(!snapshot.is_answer());
     assert!(
-        look.problems[0].to_string().contains("PodResources"),
+        snapshot.problems[0].to_string().contains("PodResources"),
         "{:?}",
-        look.problems
+        snapshot.problems
     );
     fs::rename(&path, root.path().join("old.sock")).unwrap();
     let _second = UnixListener::bind(&path).unwrap();
@@ -122,14 +122,14 @@ async fn nothing_is_concluded_from_a_checkpoint_that_cannot_be_read_or_is_missin
         .path()
         .join("device-plugins/kubelet_internal_checkpoint");
     fs::write(&path, "{").unwrap();
-    let look = records(&root).look(BTreeSet::new(), BTreeSet::new()).await;
-    assert_eq!(look.checkpoint, None);
+    let snapshot = records(&root).read(BTreeSet::new(), BTreeSet::new()).await;
+    assert_eq!(snapshot.checkpoint, None);
     assert!(
-        look.problems[0].to_string().contains("checkpoint"),
+        snapshot.problems[0].to_string().contains("checkpoint"),
         "{:?}",
-        look.problems
+        snapshot.problems
     );
     fs::remove_file(&path).unwrap();
-    let look = records(&root).look(BTreeSet::new(), BTreeSet::new()).await;
-    assert_eq!((look.checkpoint, look.problems), (None, Vec::new()));
+    let snapshot = records(&root).read(BTreeSet::new(), BTreeSet::new()).await;
+    assert_eq!((snapshot.checkpoint, snapshot.problems), (None, Vec::new()));
 }

@@ -12,11 +12,11 @@ use super::*;
 use crate::discovery::ConfigurationDevices;
 use crate::fakes::key;
 use crate::presence::Absent;
-use crate::slots::fixture::{kubelet, look, unit};
+use crate::slots::fixture::{kubelet, snapshot, unit};
 use crate::slots::model::claim::Turns;
 use crate::slots::model::context::SlotContext;
-use crate::slots::model::look::Look;
 use crate::slots::model::offers::{Limits, Offerer};
+use crate::slots::model::snapshot::Snapshot;
 use crate::slots::model::unit::{Unit, resource};
 
 const SEEDS: u64 = 3000;
@@ -64,9 +64,9 @@ impl World {
         }
     }
 
-    /// A look; what comes back is free then, unless it cannot be written.
-    fn see(&mut self, look: &Look, is_written: bool) {
-        let back = self.holds.see(look, GRACE);
+    /// A snapshot; what comes back is free then, unless it cannot be written.
+    fn see(&mut self, snapshot: &Snapshot, is_written: bool) {
+        let back = self.holds.see(snapshot, GRACE);
         for (unit, _) in back.into_iter().filter(|_| is_written) {
             let hold = self.holds.by_unit.remove(&unit).unwrap();
             if let Some(key) = hold.stored {
@@ -194,7 +194,7 @@ async fn no_id_that_is_listed_healthy_is_refused_for_a_reason_known_when_it_was_
         let mut rng = SmallRng::seed_from_u64(seed);
         let mut world = World::new(&mut rng);
         let held: Vec<(&Unit, &str)> = world.held.iter().map(|unit| (unit, "p")).collect();
-        let seen = look(1, &held);
+        let seen = snapshot(1, &held);
         let is_written = rng.random_bool(0.5);
         world.see(&seen, is_written);
         let free = world.free();
@@ -216,7 +216,7 @@ async fn where_the_books_cannot_be_read_each_held_id_is_refused_at_most_once() {
     for seed in 0..SEEDS {
         let mut rng = SmallRng::seed_from_u64(seed);
         let mut world = World::new(&mut rng);
-        let mut mute = look(1, &[]);
+        let mut mute = snapshot(1, &[]);
         mute.listed = None;
         world.see(&mute, true);
         let mut in_vain: BTreeSet<Unit> = BTreeSet::new();

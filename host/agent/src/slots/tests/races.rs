@@ -232,7 +232,7 @@ impl World {
     }
 
     fn restart(&mut self) {
-        // Of a container that no look has met, nobody but the kubelet knows anything.
+        // Of a container that no snapshot has met, nobody but the kubelet knows anything.
         let report = Arc::clone(&self.rig.report.borrow());
         let is_met = |(pod, slots): (&String, &Vec<String>)| {
             let holder = Some(format!("default/{pod}"));

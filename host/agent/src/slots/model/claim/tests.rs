@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::fakes::key;
-use crate::slots::fixture::{Fixture, NODE, ids, instance, look, unit};
+use crate::slots::fixture::{Fixture, NODE, ids, instance, snapshot, unit};
 use crate::slots::model::holds::Holds;
 use leafhost_core::device::{Health, Mount as DeviceMount};
 use std::time::Duration;
@@ -287,7 +287,7 @@ async fn what_was_made_anew_is_claimed_anew() {
     let fixture = cams(1, &[]);
     let unit = unit("cams-a", "cams-a-0");
     let mut holds = Holds::default();
-    let seen = look(1, &[(&unit, "p")]);
+    let seen = snapshot(1, &[(&unit, "p")]);
     holds.adopt(NODE, &fixture.owners(), &seen);
     holds.see(&seen, Duration::ZERO);
     assert!(holds.by_unit[&unit].holder.words().is_some());

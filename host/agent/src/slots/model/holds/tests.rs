@@ -3,8 +3,8 @@
 use tokio::time::advance;
 
 use super::*;
-use crate::slots::fixture::{Fixture, NODE, instance, kubelet, look, pod, unit};
-use crate::slots::model::look::Pod;
+use crate::slots::fixture::{Fixture, NODE, instance, kubelet, pod, snapshot, unit};
+use crate::slots::model::snapshot::Pod;
 
 const GRACE: Duration = Duration::from_mins(5);
 
@@ -44,50 +44,59 @@ fn a_slot_is_this_nodes_in_all_forms_akri_writes() {
 async fn what_the_kubelet_was_seen_to_have_comes_back_at_once_when_the_same_kubelet_has_given_it_back()
  {
     let (mut holds, unit) = held();
-    assert_eq!(holds.see(&look(1, &[(&unit, "p")]), GRACE), []);
-    assert_eq!(holds.see(&look(1, &[]), GRACE), [(unit, Reason::GivenBack)]);
+    assert_eq!(holds.see(&snapshot(1, &[(&unit, "p")]), GRACE), []);
+    assert_eq!(
+        holds.see(&snapshot(1, &[]), GRACE),
+        [(unit, Reason::GivenBack)]
+    );
 }
 
 #[tokio::test(start_paused = true)]
 async fn what_nobody_was_seen_to_have_comes_back_after_the_grace_and_never_by_one_look() {
     let (mut holds, unit) = held();
-    assert_eq!(holds.see(&look(1, &[]), Duration::ZERO), []);
+    assert_eq!(holds.see(&snapshot(1, &[]), Duration::ZERO), []);
     let (mut holds, _) = held();
-    assert_eq!(holds.see(&look(1, &[]), GRACE), []);
+    assert_eq!(holds.see(&snapshot(1, &[]), GRACE), []);
     advance(GRACE.saturating_sub(Duration::from_secs(1))).await;
-    assert_eq!(holds.see(&look(1, &[]), GRACE), []);
+    assert_eq!(holds.see(&snapshot(1, &[]), GRACE), []);
     advance(Duration::from_secs(1)).await;
-    assert_eq!(holds.see(&look(1, &[]), GRACE), [(unit, Reason::Unclaimed)]);
+    assert_eq!(
+        holds.see(&snapshot(1, &[]), GRACE),
+        [(unit, Reason::Unclaimed)]
+    );
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_new_kubelet_begins_the_grace_anew() {
     let (mut holds, unit) = held();
-    assert_eq!(holds.see(&look(1, &[]), GRACE), []);
+    assert_eq!(holds.see(&snapshot(1, &[]), GRACE), []);
     advance(GRACE).await;
-    assert_eq!(holds.see(&look(2, &[]), GRACE), []);
+    assert_eq!(holds.see(&snapshot(2, &[]), GRACE), []);
     advance(GRACE.saturating_sub(Duration::from_secs(1))).await;
-    assert_eq!(holds.see(&look(2, &[]), GRACE), []);
+    assert_eq!(holds.see(&snapshot(2, &[]), GRACE), []);
     advance(Duration::from_secs(1)).await;
-    assert_eq!(holds.see(&look(2, &[]), GRACE), [(unit, Reason::Unclaimed)]);
+    assert_eq!(
+        holds.see(&snapshot(2, &[]), GRACE),
+        [(unit, Reason::Unclaimed)]
+    );
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_look_that_told_nothing_frees_nothing() {
     let (mut holds, unit) = held();
-    holds.see(&look(1, &[(&unit, "p")]), GRACE);
+    holds.see(&snapshot(1, &[(&unit, "p")]), GRACE);
     for _ in 0..10 {
         advance(GRACE).await;
-        let mut mute = look(1, &[]);
+        let mut mute = snapshot(1, &[]);
         mute.listed = None;
         assert_eq!(holds.see(&mute, GRACE), []);
     }
     // An init container is in the checkpoint alone; one that was not written anew may be of a pod that has ended.
-    let mut unsure = look(1, &[(&unit, "p")]);
+    let mut unsure = snapshot(1, &[(&unit, "p")]);
     unsure.listed = Some(BTreeMap::new());
     unsure.checkpoint.as_mut().unwrap().fresh = false;
     assert_eq!(holds.see(&unsure, GRACE), []);
-    let mut init = look(1, &[(&unit, "p")]);
+    let mut init = snapshot(1, &[(&unit, "p")]);
     init.listed = Some(BTreeMap::new());
     assert_eq!(holds.see(&init, GRACE), []);
     assert!(matches!(holds.by_unit[&unit].holder, Holder::Seen { .. }));
@@ -96,11 +105,11 @@ async fn a_look_that_told_nothing_frees_nothing() {
 #[tokio::test(start_paused = true)]
 async fn without_a_checkpoint_what_was_seen_comes_back_after_the_grace_alone() {
     let (mut holds, unit) = held();
-    holds.see(&look(1, &[(&unit, "p")]), GRACE);
+    holds.see(&snapshot(1, &[(&unit, "p")]), GRACE);
     let absent = || {
-        let mut look = look(1, &[]);
-        look.checkpoint = None;
-        look
+        let mut snapshot = snapshot(1, &[]);
+        snapshot.checkpoint = None;
+        snapshot
     };
     assert_eq!(holds.see(&absent(), GRACE), []);
     advance(GRACE).await;
@@ -110,11 +119,11 @@ async fn without_a_checkpoint_what_was_seen_comes_back_after_the_grace_alone() {
 #[tokio::test(start_paused = true)]
 async fn a_look_that_began_before_an_allocation_says_nothing_of_it() {
     let (mut holds, unit) = held();
-    holds.see(&look(1, &[(&unit, "old")]), GRACE);
-    let before = look(1, &[]);
-    let old = look(1, &[(&unit, "old")]);
+    holds.see(&snapshot(1, &[(&unit, "old")]), GRACE);
+    let before = snapshot(1, &[]);
+    let old = snapshot(1, &[(&unit, "old")]);
     advance(Duration::from_secs(1)).await;
-    let kubelet = look(1, &[]).kubelet_run;
+    let kubelet = snapshot(1, &[]).kubelet_run;
     holds.allocated(&BTreeSet::from([unit.clone()]), kubelet, Instant::now());
     assert_eq!(holds.see(&before, GRACE), []);
     assert_eq!(holds.see(&old, GRACE), []);
@@ -122,9 +131,9 @@ async fn a_look_that_began_before_an_allocation_says_nothing_of_it() {
     // The kubelet records an answer a little later.
     for _ in 0..4 {
         advance(Duration::from_secs(1)).await;
-        assert_eq!(holds.see(&look(1, &[]), Duration::ZERO), []);
+        assert_eq!(holds.see(&snapshot(1, &[]), Duration::ZERO), []);
     }
-    holds.see(&look(1, &[(&unit, "new")]), GRACE);
+    holds.see(&snapshot(1, &[(&unit, "new")]), GRACE);
     let words = holds.by_unit[&unit].holder.words();
     assert_eq!(words.as_deref(), Some("default/new"));
 }
@@ -132,12 +141,12 @@ async fn a_look_that_began_before_an_allocation_says_nothing_of_it() {
 #[tokio::test(start_paused = true)]
 async fn a_kubelet_that_lost_its_checkpoint_does_not_free_the_slot_of_a_pod_that_is_there() {
     let (mut holds, unit) = held();
-    holds.see(&look(1, &[(&unit, "p")]), GRACE);
+    holds.see(&snapshot(1, &[(&unit, "p")]), GRACE);
     let lost = |alive| {
-        let mut look = look(2, &[]);
-        look.alive.insert("uid-p".into(), alive);
-        look.active.insert("default/p".into());
-        look
+        let mut snapshot = snapshot(2, &[]);
+        snapshot.alive.insert("uid-p".into(), alive);
+        snapshot.active.insert("default/p".into());
+        snapshot
     };
     for _ in 0..5 {
         advance(GRACE).await;
@@ -150,11 +159,11 @@ async fn a_kubelet_that_lost_its_checkpoint_does_not_free_the_slot_of_a_pod_that
 #[tokio::test(start_paused = true)]
 async fn a_pod_that_ended_while_no_kubelet_ran_frees_its_slot_though_its_folder_stays() {
     let (mut holds, unit) = held();
-    holds.see(&look(1, &[(&unit, "p")]), GRACE);
+    holds.see(&snapshot(1, &[(&unit, "p")]), GRACE);
     let ended = || {
-        let mut look = look(2, &[]);
-        look.alive.insert("uid-p".into(), true);
-        look
+        let mut snapshot = snapshot(2, &[]);
+        snapshot.alive.insert("uid-p".into(), true);
+        snapshot
     };
     assert_eq!(holds.see(&ended(), GRACE), []);
     assert!(!holds.by_unit[&unit].holder.is_lost());
@@ -165,7 +174,7 @@ async fn a_pod_that_ended_while_no_kubelet_ran_frees_its_slot_though_its_folder_
 #[tokio::test(start_paused = true)]
 async fn of_a_pod_without_a_uid_a_new_kubelet_frees_nothing_before_the_grace() {
     let (mut holds, unit) = held();
-    let mut first = look(1, &[(&unit, "p")]);
+    let mut first = snapshot(1, &[(&unit, "p")]);
     first.checkpoint = None;
     first.listed = Some(BTreeMap::from([(
         unit.clone(),
@@ -175,20 +184,23 @@ async fn of_a_pod_without_a_uid_a_new_kubelet_frees_nothing_before_the_grace() {
         }]),
     )]));
     holds.see(&first, GRACE);
-    assert_eq!(holds.see(&look(2, &[]), GRACE), []);
+    assert_eq!(holds.see(&snapshot(2, &[]), GRACE), []);
     advance(GRACE).await;
-    assert_eq!(holds.see(&look(2, &[]), GRACE), [(unit, Reason::Unclaimed)]);
+    assert_eq!(
+        holds.see(&snapshot(2, &[]), GRACE),
+        [(unit, Reason::Unclaimed)]
+    );
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_kubelet_counts_as_looked_at_once_it_has_answered() {
     let (mut holds, _) = held();
-    let mut mute = look(1, &[]);
+    let mut mute = snapshot(1, &[]);
     mute.listed = None;
     holds.see(&mute, GRACE);
     assert_eq!(holds.kubelet_run(), None);
-    holds.see(&look(1, &[]), GRACE);
-    assert_eq!(holds.kubelet_run(), look(1, &[]).kubelet_run);
+    holds.see(&snapshot(1, &[]), GRACE);
+    assert_eq!(holds.kubelet_run(), snapshot(1, &[]).kubelet_run);
     mute.kubelet_run = None;
     holds.see(&mute, GRACE);
     assert_eq!(holds.kubelet_run(), None);
@@ -201,19 +213,22 @@ async fn what_is_seen_stays_when_its_instance_goes_and_what_is_not_goes_along() 
     holds.update(NODE, &Owners::default(), &empty);
     assert!(holds.by_unit.is_empty());
     let (mut holds, _) = held();
-    holds.see(&look(1, &[(&unit, "p")]), GRACE);
+    holds.see(&snapshot(1, &[(&unit, "p")]), GRACE);
     holds.update(NODE, &Owners::default(), &empty);
     assert_eq!(holds.by_unit[&unit].stored, None);
     let held = holds.held(&Owners::default());
     let key = instance("cams", "a", 2, &[]).key();
     assert_eq!(held[&key]["cams-a-0"].to_string(), NODE);
-    assert_eq!(holds.see(&look(1, &[]), GRACE), [(unit, Reason::GivenBack)]);
+    assert_eq!(
+        holds.see(&snapshot(1, &[]), GRACE),
+        [(unit, Reason::GivenBack)]
+    );
 }
 
 #[tokio::test(start_paused = true)]
 async fn what_a_pod_has_of_an_instance_that_is_gone_is_not_its_namesakes() {
     let (mut holds, unit) = held();
-    holds.see(&look(1, &[(&unit, "p")]), GRACE);
+    holds.see(&snapshot(1, &[(&unit, "p")]), GRACE);
     let mut fixture = Fixture::default();
     fixture.configure("second", "cams");
     let mut namesake = instance("cams", "a", 2, &[]);
@@ -238,11 +253,11 @@ async fn what_a_pod_has_of_an_instance_that_is_gone_is_not_its_namesakes() {
 async fn a_look_that_a_later_one_overtook_gives_nothing_back_to_who_had_it() {
     let fixture = Fixture::new(&[("cams", &[instance("cams", "a", 2, &[])])]);
     let (mut holds, unit) = held();
-    assert_eq!(holds.see(&look(1, &[(&unit, "p")]), GRACE), []);
-    let slow = look(1, &[(&unit, "p")]);
+    assert_eq!(holds.see(&snapshot(1, &[(&unit, "p")]), GRACE), []);
+    let slow = snapshot(1, &[(&unit, "p")]);
     advance(Duration::from_secs(1)).await;
-    let mut mute = look(1, &[]);
-    let later = look(1, &[]);
+    let mut mute = snapshot(1, &[]);
+    let later = snapshot(1, &[]);
     let back = holds.see(&later, GRACE);
     assert_eq!(back, [(unit.clone(), Reason::GivenBack)]);
     holds.released(&unit);
@@ -251,7 +266,7 @@ async fn a_look_that_a_later_one_overtook_gives_nothing_back_to_who_had_it() {
     assert!(holds.by_unit.is_empty(), "{holds:?}");
     // One that told nothing overtakes none.
     advance(Duration::from_secs(1)).await;
-    let slow = look(1, &[(&unit, "p")]);
+    let slow = snapshot(1, &[(&unit, "p")]);
     advance(Duration::from_secs(1)).await;
     (mute.begun, mute.listed) = (Instant::now(), None);
     assert_eq!(holds.see(&mute, GRACE), []);
@@ -272,14 +287,14 @@ async fn strangers_are_taken_over_where_their_slot_is_known() {
             id: "cams-a-0".into(),
         },
     );
-    let mut look = look(
+    let mut snapshot = snapshot(
         1,
         &[&own, &lost, &known, &unknown, &odd, &foreign].map(|unit| (unit, "p")),
     );
     let slots = BTreeMap::from([(known.clone(), "cams-a-0".to_owned())]);
-    look.checkpoint.as_mut().unwrap().slots = slots;
+    snapshot.checkpoint.as_mut().unwrap().slots = slots;
     let mut holds = Holds::default();
-    holds.adopt(NODE, &fixture.owners(), &look);
+    holds.adopt(NODE, &fixture.owners(), &snapshot);
     let found: Vec<_> = holds
         .by_unit
         .iter()
@@ -294,7 +309,7 @@ async fn strangers_are_taken_over_where_their_slot_is_known() {
         ]
     );
     // A checkpoint that may be old is believed of pods that are there.
-    let mut old = look.clone();
+    let mut old = snapshot.clone();
     old.listed = Some(BTreeMap::new());
     old.checkpoint.as_mut().unwrap().fresh = false;
     old.alive = BTreeMap::from([("uid-p".to_owned(), false)]);
@@ -321,7 +336,7 @@ async fn of_two_slots_with_one_id_the_one_the_kubelet_was_answered_stays() {
         holds.update(NODE, &fixture.owners(), &fixture.instances);
         assert_eq!(holds.by_unit.len(), 2);
         let seen = || {
-            let mut seen = look(1, &[(&unit, "p")]);
+            let mut seen = snapshot(1, &[(&unit, "p")]);
             let slots = BTreeMap::from([(unit.clone(), answered.to_owned())]);
             seen.checkpoint.as_mut().unwrap().slots = slots;
             seen
@@ -350,7 +365,7 @@ async fn a_claim_that_shows_up_late_does_not_take_the_place_of_the_one_that_was_
     let mut holds = Holds::default();
     holds.update(NODE, &first.owners(), &first.instances);
     assert_eq!(holds.by_unit[&unit].slot, "cams-b-0");
-    holds.see(&look(1, &[(&unit, "p")]), GRACE);
+    holds.see(&snapshot(1, &[(&unit, "p")]), GRACE);
     holds.update(NODE, &fixture.owners(), &fixture.instances);
     assert_eq!(holds.by_unit[&unit].slot, "cams-b-0");
     // Nor when the right one is gone for a while.
@@ -379,7 +394,7 @@ async fn a_slot_of_another_namespace_is_never_taken_for_one_of_the_same_name() {
     let namespace = |unit: &Unit| holds.by_unit[unit].stored.clone().unwrap().namespace;
     assert_eq!(holds.by_unit.len(), 2);
     assert_eq!(namespace(&unit), "default");
-    let seen = || look(1, &[(&unit, "p")]);
+    let seen = || snapshot(1, &[(&unit, "p")]);
     let mut later = holds.clone();
     assert_eq!(later.see(&seen(), GRACE), []);
     advance(GRACE).await;
@@ -408,19 +423,19 @@ fn found(trusted: Option<KubeletRun>) -> (Holds, Unit) {
 async fn a_claim_of_an_agent_that_has_ended_comes_back_when_the_same_kubelet_has_written_without_it()
  {
     let (mut holds, unit) = found(Some(kubelet(1)));
-    assert_eq!(holds.see(&look(1, &[]), GRACE), []);
+    assert_eq!(holds.see(&snapshot(1, &[]), GRACE), []);
     assert!(holds.open(Instant::now()).is_empty());
     // What the ended agent has sent the kubelet records a little later.
     advance(RECORD_WAIT).await;
     assert_eq!(holds.open(Instant::now()), BTreeSet::from([unit.clone()]));
-    let mut read = look(1, &[]);
+    let mut read = snapshot(1, &[]);
     read.checkpoint.as_mut().unwrap().anew = false;
     assert_eq!(holds.see(&read, GRACE), [], "it may be an older one");
-    let mut missing = look(1, &[]);
+    let mut missing = snapshot(1, &[]);
     missing.checkpoint = None;
     assert_eq!(holds.see(&missing, GRACE), []);
     assert_eq!(
-        holds.see(&look(1, &[]), GRACE),
+        holds.see(&snapshot(1, &[]), GRACE),
         [(unit, Reason::Undelivered)]
     );
 }
@@ -428,18 +443,18 @@ async fn a_claim_of_an_agent_that_has_ended_comes_back_when_the_same_kubelet_has
 #[tokio::test(start_paused = true)]
 async fn an_answer_that_the_kubelet_has_not_booked_comes_back_after_five_seconds() {
     let (mut holds, unit) = held();
-    assert_eq!(holds.see(&look(1, &[]), GRACE), []);
+    assert_eq!(holds.see(&snapshot(1, &[]), GRACE), []);
     holds.allocated(
         &BTreeSet::from([unit.clone()]),
         Some(kubelet(1)),
         Instant::now(),
     );
     advance(RECORD_WAIT.saturating_sub(Duration::from_millis(1))).await;
-    assert_eq!(holds.see(&look(1, &[]), GRACE), []);
+    assert_eq!(holds.see(&snapshot(1, &[]), GRACE), []);
     advance(Duration::from_millis(1)).await;
     assert_eq!(holds.open(Instant::now()), BTreeSet::from([unit.clone()]));
     assert_eq!(
-        holds.see(&look(1, &[]), GRACE),
+        holds.see(&snapshot(1, &[]), GRACE),
         [(unit, Reason::Undelivered)]
     );
 }
@@ -448,7 +463,7 @@ async fn an_answer_that_the_kubelet_has_not_booked_comes_back_after_five_seconds
 async fn what_another_kubelet_may_have_given_away_stays_for_the_grace() {
     for trusted in [None, Some(kubelet(1))] {
         let (mut holds, unit) = found(trusted);
-        assert_eq!(holds.see(&look(2, &[]), GRACE), []);
+        assert_eq!(holds.see(&snapshot(2, &[]), GRACE), []);
         assert!(
             holds.by_unit[&unit].is_doubtful(Some(kubelet(2))),
             "{trusted:?}"
@@ -456,10 +471,10 @@ async fn what_another_kubelet_may_have_given_away_stays_for_the_grace() {
         assert_eq!(holds.news(), None);
         advance(GRACE.saturating_sub(Duration::from_secs(1))).await;
         assert!(holds.open(Instant::now()).is_empty());
-        assert_eq!(holds.see(&look(2, &[]), GRACE), []);
+        assert_eq!(holds.see(&snapshot(2, &[]), GRACE), []);
         advance(Duration::from_secs(1)).await;
         assert_eq!(
-            holds.see(&look(2, &[]), GRACE),
+            holds.see(&snapshot(2, &[]), GRACE),
             [(unit.clone(), Reason::Unclaimed)]
         );
         holds.released(&unit);
@@ -472,13 +487,13 @@ async fn what_another_kubelet_may_have_given_away_stays_for_the_grace() {
 #[tokio::test(start_paused = true)]
 async fn a_kubelet_is_trusted_once_it_is_seen_to_have_all_and_not_with_one_that_it_lost() {
     let (mut holds, unit) = held();
-    holds.see(&look(1, &[(&unit, "p")]), GRACE);
+    holds.see(&snapshot(1, &[(&unit, "p")]), GRACE);
     assert_eq!(holds.news(), Some(kubelet(1)));
-    let mut lost = look(2, &[]);
+    let mut lost = snapshot(2, &[]);
     lost.alive.insert("uid-p".into(), true);
     lost.active.insert("default/p".into());
     holds.see(&lost, GRACE);
     assert_eq!(holds.news(), None);
-    holds.see(&look(2, &[(&unit, "p")]), GRACE);
+    holds.see(&snapshot(2, &[(&unit, "p")]), GRACE);
     assert_eq!(holds.news(), Some(kubelet(2)));
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::*;
 use crate::discovery::DeviceSnapshot;
 use crate::fakes::key;
-use crate::slots::fixture::{Fixture, NODE, instance, look, unit};
+use crate::slots::fixture::{Fixture, NODE, instance, snapshot, unit};
 use crate::slots::model::holds::Holds;
 
 const LIMITS: Limits = Limits {
@@ -244,8 +244,11 @@ async fn what_a_container_has_stays_listed_without_its_instance_and_without_its_
     let mut fixture = cams(2, &usage);
     let mut holds = holds(&fixture);
     let (own, through) = (unit("cams-a", "cams-a-0"), unit("cams", "cams-4"));
-    holds.see(&look(1, &[(&own, "p"), (&through, "p")]), Duration::ZERO);
-    let mut lost = look(2, &[]);
+    holds.see(
+        &snapshot(1, &[(&own, "p"), (&through, "p")]),
+        Duration::ZERO,
+    );
+    let mut lost = snapshot(2, &[]);
     lost.alive.insert("uid-p".into(), true);
     lost.active.insert("default/p".into());
     let mut forgotten = holds.clone();

@@ -1,4 +1,4 @@
-//! A look at the kubelet's records: which pod has which device. Pure; how it is taken is in [`super::records`].
+//! A snapshot of the kubelet's records: which pod has which device. Pure; how it is taken is in [`super::records`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -34,12 +34,12 @@ impl fmt::Display for Pod {
     }
 }
 
-/// What the kubelet said when it was looked at.
+/// What the kubelet said when it was read.
 #[derive(Debug, Clone)]
-pub struct Look {
-    /// When the look began: what happened later it cannot have seen.
+pub struct Snapshot {
+    /// When the reading began: what happened later it cannot have seen.
     pub begun: Instant,
-    /// The kubelet that was looked at.
+    /// The kubelet that was read.
     pub kubelet_run: Option<KubeletRun>,
     /// What PodResources lists, by unit; nothing if it could not be had.
     pub listed: Option<BTreeMap<Unit, BTreeSet<Pod>>>,
@@ -49,7 +49,7 @@ pub struct Look {
     pub checkpoint: Option<Checked>,
     /// By pod uid, whether the pod is still on this node; what cannot be told is not here.
     pub alive: BTreeMap<String, bool>,
-    /// What could not be looked at, and the remedy.
+    /// What could not be read, and the remedy.
     pub problems: Vec<Problem>,
 }
 
@@ -63,20 +63,20 @@ pub struct Checked {
     /// Whether it was written after PodResources had answered, which makes the kubelet sweep its records. Before that it may
     /// still name pods that have ended.
     pub fresh: bool,
-    /// Whether it was written in the course of this look.
+    /// Whether it was written in the course of this snapshot.
     pub anew: bool,
 }
 
-/// What a look says of one unit.
+/// What a snapshot says of one unit.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Sight {
+pub enum Presence {
     /// These have it.
     Held(BTreeSet<Pod>),
     /// Nobody has it; certain if the checkpoint says so, too, which alone knows init containers.
     Absent {
         /// Whether all records were read.
         certain: bool,
-        /// Whether the checkpoint was written in the course of this look, so that it has every answer the kubelet took in before.
+        /// Whether the checkpoint was written in the course of this snapshot, so that it has every answer the kubelet took in before.
         anew: bool,
     },
     /// Cannot be told.
@@ -92,7 +92,7 @@ pub struct Found {
     pub slot: Option<String>,
 }
 
-impl Look {
+impl Snapshot {
     /// Whether it tells how things are: a kubelet answered, or none is there.
     pub fn is_answer(&self) -> bool {
         self.listed.is_some() || self.kubelet_run.is_none()
@@ -104,20 +104,20 @@ impl Look {
     }
 
     /// What it says of a unit.
-    pub fn sight(&self, unit: &Unit) -> Sight {
+    pub fn presence(&self, unit: &Unit) -> Presence {
         let Some(listed) = &self.listed else {
-            return Sight::Unsure;
+            return Presence::Unsure;
         };
         let checked = self.checkpoint.as_ref();
         let booked = checked.and_then(|checked| checked.entries.get(unit));
         match (listed.get(unit), booked) {
-            (Some(pods), Some(booked)) => Sight::Held(join(pods, booked)),
-            (Some(pods), None) => Sight::Held(pods.clone()),
+            (Some(pods), Some(booked)) => Presence::Held(join(pods, booked)),
+            (Some(pods), None) => Presence::Held(pods.clone()),
             (None, Some(booked)) if checked.is_some_and(|checked| checked.fresh) => {
-                Sight::Held(booked.clone())
+                Presence::Held(booked.clone())
             }
-            (None, Some(_)) => Sight::Unsure,
-            (None, None) => Sight::Absent {
+            (None, Some(_)) => Presence::Unsure,
+            (None, None) => Presence::Absent {
                 certain: checked.is_some(),
                 anew: checked.is_some_and(|checked| checked.anew),
             },
@@ -226,22 +226,26 @@ mod tests {
                 anew: false,
             })
         };
-        let both = Sight::Held(mk_pod(Some("d/p"), Some("u")));
+        let both = Presence::Held(mk_pod(Some("d/p"), Some("u")));
         for (listed, checkpoint, sight) in [
-            (None, checked(&["a"], true), Sight::Unsure),
+            (None, checked(&["a"], true), Presence::Unsure),
             (listed(&["a"]), checked(&["a"], false), both),
-            (listed(&["a"]), None, Sight::Held(mk_pod(Some("d/p"), None))),
+            (
+                listed(&["a"]),
+                None,
+                Presence::Held(mk_pod(Some("d/p"), None)),
+            ),
             (
                 listed(&[]),
                 checked(&["a"], true),
-                Sight::Held(mk_pod(None, Some("u"))),
+                Presence::Held(mk_pod(None, Some("u"))),
             ),
             // Perhaps an init container, perhaps a pod that has ended.
-            (listed(&[]), checked(&["a"], false), Sight::Unsure),
+            (listed(&[]), checked(&["a"], false), Presence::Unsure),
             (
                 listed(&[]),
                 checked(&[], false),
-                Sight::Absent {
+                Presence::Absent {
                     certain: true,
                     anew: false,
                 },
@@ -249,13 +253,13 @@ mod tests {
             (
                 listed(&[]),
                 None,
-                Sight::Absent {
+                Presence::Absent {
                     certain: false,
                     anew: false,
                 },
             ),
         ] {
-            let look = Look {
+            let snapshot = Snapshot {
                 begun: Instant::now(),
                 kubelet_run: None,
                 listed: listed.clone(),
@@ -265,7 +269,7 @@ mod tests {
                 problems: Vec::new(),
             };
             assert_eq!(
-                look.sight(&mk_unit("a")),
+                snapshot.presence(&mk_unit("a")),
                 sight,
                 "{listed:?} {checkpoint:?}"
             );

@@ -114,13 +114,13 @@ async fn without_a_kubelet_everything_is_offered_and_nothing_is_looked_at() {
     let rig = Rig::new(&fixture, Kubelet::new(None));
     pass(3600).await;
     assert_eq!(rig.listed("cams-a"), "cams-a-0+");
-    assert_eq!((rig.looks(), rig.problems()), (1, vec![]));
-    // Slots of a kubelet that was here stay, at a look every ten seconds.
+    assert_eq!((rig.snapshots(), rig.problems()), (1, vec![]));
+    // Slots of a kubelet that was here stay, at a snapshot every ten seconds.
     rig.put(instance("cams", "a", 1, &[(0, NODE)]));
     rig.kubelet.tell();
     pass(3600).await;
     assert_eq!(rig.usage("cams-a-0"), NODE);
-    assert!(rig.looks() <= 1 + 362, "{}", rig.looks());
+    assert!(rig.snapshots() <= 1 + 362, "{}", rig.snapshots());
 }
 
 #[tokio::test(start_paused = true)]
@@ -134,11 +134,11 @@ async fn a_kubelet_that_says_nothing_is_asked_ever_more_rarely_until_it_does() {
     rig.kubelet.state().is_mute = true;
     rig.kubelet.tell();
     // At once and often, in case it is just starting; then every ten seconds.
-    for (seconds, looks) in [(1, 6..=9), (100, 12..=15), (100, 9..=11)] {
-        let before = rig.looks();
+    for (seconds, snapshots) in [(1, 6..=9), (100, 12..=15), (100, 9..=11)] {
+        let before = rig.snapshots();
         pass(seconds).await;
-        let new = rig.looks() - before;
-        assert!(looks.contains(&new), "{new} in {seconds} s");
+        let new = rig.snapshots() - before;
+        assert!(snapshots.contains(&new), "{new} in {seconds} s");
     }
     assert_eq!(rig.problems(), ["it is mute"]);
     rig.kubelet.state().is_mute = false;
@@ -150,12 +150,16 @@ async fn a_kubelet_that_says_nothing_is_asked_ever_more_rarely_until_it_does() {
 #[tokio::test(start_paused = true)]
 async fn events_are_looked_at_together() {
     let rig = Rig::cams(1, &[(0, NODE)]).await;
-    let before = rig.looks();
+    let before = rig.snapshots();
     for _ in 0..100 {
         rig.kubelet.tell();
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    assert!(rig.looks() - before <= 8, "{}", rig.looks() - before);
+    assert!(
+        rig.snapshots() - before <= 8,
+        "{}",
+        rig.snapshots() - before
+    );
 }
 
 #[tokio::test(start_paused = true)]
