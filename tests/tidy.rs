@@ -127,6 +127,24 @@ fn the_service_may_confine_the_compiler() {
 }
 
 #[test]
+fn every_image_sets_what_the_unit_for_systemd_sets() {
+    let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
+    let read = |file: &str| fs::read_to_string(root.join(file)).unwrap();
+    let unit = read("deploy/systemd/leafhost.service");
+    let set: Vec<&str> = unit
+        .lines()
+        .filter_map(|line| line.strip_prefix("Environment="))
+        .flat_map(str::split_whitespace)
+        .collect();
+    assert!(!set.is_empty(), "the unit sets nothing");
+    for file in ["deploy/image.sh", "Containerfile"] {
+        let text = read(file);
+        let missing: Vec<_> = set.iter().filter(|one| !text.contains(**one)).collect();
+        assert_eq!(missing, Vec::<&&str>::new(), "{file}");
+    }
+}
+
+#[test]
 fn crates_depend_only_on_those_below() {
     let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
     let allowed: [(&str, &[&str]); 11] = [

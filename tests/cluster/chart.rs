@@ -160,38 +160,6 @@ fn the_agents_container_has_no_privilege_and_only_the_folders_it_needs() -> Resu
 }
 
 #[test]
-fn the_agent_has_the_environment_that_the_unit_for_systemd_sets() -> Result<()> {
-    let Some(cluster) = cluster::shared()? else {
-        return Ok(());
-    };
-    let unit = fs::read_to_string(source_tree().join("deploy/systemd/leafhost.service"))?;
-    let lines = unit.lines();
-    let of_unit: BTreeSet<String> = lines
-        .filter_map(|line| line.strip_prefix("Environment="))
-        .flat_map(str::split_whitespace)
-        .map(str::to_owned)
-        .collect();
-    let objects = render(cluster, &[])?;
-    let daemonsets = of_kind(&objects, "DaemonSet");
-    let container = daemonsets[0].pointer("/spec/template/spec/containers/0");
-    let set = container.context("no container")?["env"].as_array();
-    let of_chart: BTreeSet<String> = set
-        .context("no env")?
-        .iter()
-        .filter_map(|one| {
-            Some(format!(
-                "{}={}",
-                one["name"].as_str()?,
-                one["value"].as_str()?
-            ))
-        })
-        .collect();
-    assert!(!of_unit.is_empty());
-    assert!(of_chart.is_superset(&of_unit), "{of_chart:?}");
-    Ok(())
-}
-
-#[test]
 fn values_that_the_chart_does_not_have_are_refused() -> Result<()> {
     let Some(cluster) = cluster::shared()? else {
         return Ok(());
