@@ -6,6 +6,7 @@
 )]
 
 mod allocation;
+mod attacks;
 mod chart;
 mod containers;
 mod device;

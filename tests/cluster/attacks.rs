@@ -1,0 +1,501 @@
+//! What the policies of the chart refuse to the token of an agent, and what they allow it.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use leafhost_tests::cluster::{self, Cluster, Namespace};
+use leafhost_tests::program::source_tree;
+use leafhost_tests::wait::within;
+use serde_json::{Value, json};
+
+const NAMESPACE: &str = "guarded";
+/// What the definition of Instances says of a field that nobody changes.
+const FROZEN: &str = "cannot be changed";
+
+/// The account, rights and policies of a chart that is installed without agents.
+struct Guarded {
+    cluster: &'static Cluster,
+    manifests: String,
+}
+
+impl Guarded {
+    fn install(cluster: &'static Cluster) -> Result<Self> {
+        cluster.apply(include_str!("../../deploy/chart/crds/crds.yaml"))?;
+        let chart = source_tree().join("deploy/chart");
+        let chart = chart.to_string_lossy();
+        let mut manifests =
+            format!("apiVersion: v1\nkind: Namespace\nmetadata: {{name: {NAMESPACE}}}\n");
+        for template in ["rbac", "policies"] {
+            let template = format!("templates/{template}.yaml");
+            let arguments = ["template", NAMESPACE, &chart, "--namespace", NAMESPACE];
+            let version = ["--kube-version", "1.35.0", "--show-only", &template];
+            manifests += "---\n";
+            manifests += &cluster.helm(&[&arguments[..], &version].concat())?;
+        }
+        cluster.apply(&manifests)?;
+        Ok(Self { cluster, manifests })
+    }
+
+    /// The token of the agent on a node.
+    fn token(&self, node: &str) -> Result<String> {
+        let account = format!("{NAMESPACE}-leafhost-agent");
+        let path = format!("/api/v1/nodes/{node}");
+        let node_uid = self.cluster.get(&path)?["metadata"]["uid"].clone();
+        let create = ["create", "token", &account, "--namespace", NAMESPACE];
+        let bound = ["--bound-object-kind", "Node", "--bound-object-name", node];
+        let uid = ["--bound-object-uid", node_uid.as_str().context("no UID")?];
+        let token = self
+            .cluster
+            .kubectl(&[&create[..], &bound, &uid].concat())?;
+        Ok(token.trim().to_owned())
+    }
+}
+
+impl Drop for Guarded {
+    fn drop(&mut self) {
+        let arguments = ["delete", "--wait=false", "--filename", "-"];
+        if let Err(error) = self.cluster.kubectl_with(&arguments, &self.manifests) {
+            eprintln!("the policies stay: {error:#}");
+        }
+    }
+}
+
+/// Who has a token.
+struct Agent<'a> {
+    cluster: &'static Cluster,
+    space: &'a Namespace<'static>,
+    token: String,
+}
+
+impl Agent<'_> {
+    fn kubectl(&self, arguments: &[&str], input: &str) -> Result<String> {
+        let own = ["--token", &self.token, "--namespace", self.space.name()];
+        let all = [&own[..], arguments].concat();
+        self.cluster.kubectl_with(&all, input)
+    }
+
+    fn create(&self, object: &Value) -> Result<String> {
+        self.kubectl(&["create", "--filename", "-"], &object.to_string())
+    }
+
+    fn patch(&self, name: &str, patch: &Value) -> Result<String> {
+        let patch = patch.to_string();
+        let kind = match patch.starts_with('[') {
+            true => "json",
+            false => "merge",
+        };
+        self.kubectl(
+            &["patch", "instance", name, "--type", kind, "--patch", &patch],
+            "",
+        )
+    }
+
+    fn patch_report(&self, name: &str) -> Result<String> {
+        let patch = r#"{"spec": {"handler": "other"}}"#;
+        self.kubectl(
+            &["patch", "dh", name, "--type", "merge", "--patch", patch],
+            "",
+        )
+    }
+
+    fn delete(&self, kind: &str, name: &str) -> Result<String> {
+        self.kubectl(&["delete", kind, name, "--wait=false"], "")
+    }
+}
+
+/// An Instance as the agent of this node creates it.
+fn instance(name: &str, node: &str, shared: bool) -> Value {
+    let label = match shared {
+        true => json!({"leafhost.dev/shared": "true", "leafhost.dev/configuration": "cams"}),
+        false => json!({"leafhost.dev/node": node}),
+    };
+    json!({
+        "apiVersion": "akri.sh/v0", "kind": "Instance",
+        "metadata": {"name": name, "labels": label, "annotations": {"leafhost.dev/generation": "3"}},
+        "spec": {
+            "configurationName": "cams", "cdiName": format!("akri.sh/cams={name}"), "capacity": 2, "shared": shared, "nodes": [node],
+            "deviceUsage": {format!("{name}-0"): "", format!("{name}-1"): node},
+            "leafhost": {"id": name},
+        },
+        "status": {"nodes": {node: {"health": "Healthy"}}},
+    })
+}
+
+fn report(name: &str, node: &str) -> Value {
+    json!({"apiVersion": "leafhost.dev/v1alpha1", "kind": "DiscoveryHandler", "metadata": {"name": name},
+        "spec": {"node": node, "handler": "onvif"}})
+}
+
+fn refused(what: &str, done: Result<String>, by: &str) -> Result<()> {
+    match done {
+        Ok(_) => bail!("{what} is allowed"),
+        Err(error) => {
+            let text = format!("{error:#}");
+            ensure!(
+                text.contains(by),
+                "{what} is refused by another rule: {text}"
+            );
+            ensure!(
+                ["Forbidden", "forbidden", FROZEN]
+                    .iter()
+                    .any(|word| text.contains(word)),
+                "{what}: {text}"
+            );
+            Ok(())
+        }
+    }
+}
+
+#[test]
+fn the_token_of_an_agent_writes_what_is_of_its_node_and_nothing_else() -> Result<()> {
+    let Some(cluster) = cluster::shared()? else {
+        return Ok(());
+    };
+    let guarded = Guarded::install(cluster)?;
+    let space = cluster.namespace("attacks")?;
+    let agent = |node: &str| -> Result<Agent<'_>> {
+        let token = guarded.token(node)?;
+        Ok(Agent {
+            cluster,
+            space: &space,
+            token,
+        })
+    };
+    let (a, b) = (agent("node-a")?, agent("node-b")?);
+    let mut probe = instance("probe", "node-b", false);
+    probe["spec"]["deviceUsage"] = json!({});
+    within(Duration::from_mins(1), "the policies are in force", || {
+        let done = a.create(&probe);
+        let _ = b.delete("instance", "probe");
+        refused("an Instance of another node", done, "spec.nodes")
+    })?;
+
+    cluster.apply(&format!(
+        "apiVersion: akri.sh/v0\nkind: Configuration\nmetadata: {{name: cams, namespace: {}}}\nspec: {{discoveryHandler: {{name: none}}}}\n",
+        space.name()
+    ))?;
+
+    // What agents do.
+    b.create(&instance("local-b", "node-b", false))?;
+    b.create(&instance("shared", "node-b", true))?;
+    b.create(&report("onvif-b", "node-b"))?;
+    a.create(&instance("local-a", "node-a", false))?;
+    a.create(&report("onvif-a", "node-a"))?;
+    a.patch(
+        "shared",
+        &json!([
+            {"op": "add", "path": "/spec/nodes/-", "value": "node-a"},
+            {"op": "test", "path": "/spec/deviceUsage/shared-0", "value": ""},
+            {"op": "add", "path": "/spec/deviceUsage/shared-0", "value": "C:cams-0:node-a"},
+            {"op": "add", "path": "/status/nodes/node-a", "value": {"health": "Healthy"}},
+        ]),
+    )?;
+    a.patch(
+        "shared",
+        &json!({"spec": {"deviceUsage": {"shared-0": ""}}}),
+    )?;
+    a.patch("shared", &json!({"metadata": {"annotations": {"leafhost.dev/generation": "4"}}, "spec": {"capacity": 3}}))?;
+    a.patch(
+        "shared",
+        &json!({"spec": {"brokerProperties": {"URL": "new"}}}),
+    )?;
+    a.patch("local-a", &json!({"spec": {"nodes": []}}))?;
+    a.patch(
+        "local-a",
+        &json!({"spec": {"nodes": ["node-a"], "deviceUsage": {"local-a-1": ""}}}),
+    )?;
+
+    let slots = "spec.deviceUsage";
+    let nodes = "spec.nodes";
+    let owner = json!([{"apiVersion": "v1", "kind": "Pod", "name": "x", "uid": "y"}]);
+    let mut with_owner = instance("owned", "node-a", false);
+    with_owner["metadata"]["ownerReferences"] = owner.clone();
+    let mut of_b = instance("claimed", "node-a", false);
+    of_b["spec"]["deviceUsage"]["claimed-0"] = json!("node-b");
+    let mut labelled = instance("labelled", "node-a", false);
+    labelled["metadata"]["labels"] = json!({"leafhost.dev/node": "node-b"});
+    let map = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "evil", "labels": {"leafhost.dev/handlers": "true"}}});
+    let rbac = "forbidden";
+    let attacks = [
+        ("an Instance for another node", a.create(&probe), nodes),
+        (
+            "an Instance with another node's claim",
+            a.create(&of_b),
+            slots,
+        ),
+        (
+            "an Instance with another owner",
+            a.create(&with_owner),
+            "metadata:",
+        ),
+        (
+            "an Instance with another node's label",
+            a.create(&labelled),
+            "metadata.labels",
+        ),
+        (
+            "a claim in another node's name",
+            a.patch(
+                "shared",
+                &json!({"spec": {"deviceUsage": {"shared-0": "node-b"}}}),
+            ),
+            slots,
+        ),
+        (
+            "a claim of a virtual device of another node",
+            a.patch(
+                "shared",
+                &json!({"spec": {"deviceUsage": {"shared-0": "C:cams-0:node-b"}}}),
+            ),
+            slots,
+        ),
+        (
+            "another node's slot freed",
+            a.patch(
+                "shared",
+                &json!({"spec": {"deviceUsage": {"shared-1": ""}}}),
+            ),
+            slots,
+        ),
+        (
+            "another node's slot taken",
+            a.patch(
+                "shared",
+                &json!({"spec": {"deviceUsage": {"shared-1": "node-a"}}}),
+            ),
+            slots,
+        ),
+        (
+            "another node's slot removed",
+            a.patch(
+                "shared",
+                &json!({"spec": {"deviceUsage": {"shared-1": null}}}),
+            ),
+            slots,
+        ),
+        (
+            "another node's local Instance deleted",
+            a.delete("instance", "local-b"),
+            slots,
+        ),
+        (
+            "a shared Instance that another node sees deleted",
+            a.delete("instance", "shared"),
+            slots,
+        ),
+        (
+            "another node added",
+            a.patch("local-a", &json!({"spec": {"nodes": ["node-a", "node-b"]}})),
+            nodes,
+        ),
+        (
+            "another node removed",
+            a.patch("shared", &json!({"spec": {"nodes": ["node-a"]}})),
+            nodes,
+        ),
+        (
+            "another node's local Instance joined",
+            a.patch("local-b", &json!({"spec": {"nodes": ["node-b", "node-a"]}})),
+            nodes,
+        ),
+        (
+            "another node's local Instance changed",
+            a.patch(
+                "local-b",
+                &json!({"spec": {"brokerProperties": {"URL": "mine"}}}),
+            ),
+            nodes,
+        ),
+        (
+            "another node's health",
+            a.patch(
+                "shared",
+                &json!({"status": {"nodes": {"node-b": {"health": "Unhealthy"}}}}),
+            ),
+            "status.nodes",
+        ),
+        (
+            "another node's health removed",
+            a.patch("shared", &json!({"status": {"nodes": {"node-b": null}}})),
+            "status.nodes",
+        ),
+        (
+            "a label changed",
+            a.patch(
+                "local-a",
+                &json!({"metadata": {"labels": {"leafhost.dev/node": "node-b"}}}),
+            ),
+            "metadata.labels",
+        ),
+        (
+            "a label removed",
+            a.patch(
+                "shared",
+                &json!({"metadata": {"labels": {"leafhost.dev/shared": null}}}),
+            ),
+            "metadata.labels",
+        ),
+        (
+            "an owner added",
+            a.patch("local-a", &json!({"metadata": {"ownerReferences": owner}})),
+            "metadata:",
+        ),
+        (
+            "a finalizer added",
+            a.patch("local-a", &json!({"metadata": {"finalizers": ["a/b"]}})),
+            "metadata:",
+        ),
+        (
+            "another Configuration",
+            a.patch("local-a", &json!({"spec": {"configurationName": "other"}})),
+            FROZEN,
+        ),
+        (
+            "a local Instance shared",
+            a.patch("local-a", &json!({"spec": {"shared": true}})),
+            "spec:",
+        ),
+        (
+            "another device",
+            a.patch("local-a", &json!({"spec": {"leafhost": {"id": "other"}}})),
+            "spec:",
+        ),
+        (
+            "capacity with the same generation",
+            a.patch("shared", &json!({"spec": {"capacity": 9}})),
+            "leafhost.dev/generation",
+        ),
+        (
+            "an older generation",
+            a.patch(
+                "shared",
+                &json!({"metadata": {"annotations": {"leafhost.dev/generation": "3"}},
+            "spec": {"brokerProperties": {"URL": "old"}}}),
+            ),
+            "leafhost.dev/generation",
+        ),
+        (
+            "another node's report",
+            a.patch_report("onvif-b"),
+            "spec.node",
+        ),
+        (
+            "a report for another node",
+            a.create(&report("onvif-c", "node-b")),
+            "spec.node",
+        ),
+        (
+            "another node's report deleted",
+            a.delete("discoveryhandlers.leafhost.dev", "onvif-b"),
+            "spec.node",
+        ),
+        (
+            "a Configuration deleted",
+            a.kubectl(&["delete", "configurations.akri.sh", "cams"], ""),
+            rbac,
+        ),
+        (
+            "a Configuration changed",
+            a.kubectl(&["label", "configurations.akri.sh", "cams", "a=b"], ""),
+            rbac,
+        ),
+        ("Secrets read", a.kubectl(&["get", "secrets"], ""), rbac),
+        (
+            "a handler added",
+            a.kubectl(
+                &["create", "--namespace", NAMESPACE, "--filename", "-"],
+                &map.to_string(),
+            ),
+            rbac,
+        ),
+    ];
+    for (what, done, by) in attacks {
+        refused(what, done, by)?;
+    }
+    let unbound = [
+        "create",
+        "token",
+        "guarded-leafhost-agent",
+        "--namespace",
+        NAMESPACE,
+    ];
+    let token = cluster.kubectl(&unbound)?.trim().to_owned();
+    let free = Agent {
+        cluster,
+        space: &space,
+        token,
+    };
+    refused(
+        "a token of no node",
+        free.create(&instance("free", "node-a", false)),
+        "bound to a node",
+    )?;
+    let left = cluster.get(&format!(
+        "/apis/akri.sh/v0/namespaces/{}/instances/shared",
+        space.name()
+    ))?;
+    ensure!(
+        left["spec"]["deviceUsage"]["shared-1"] == "node-b",
+        "{left:#}"
+    );
+    for name in ["onvif-a", "onvif-b"] {
+        cluster.kubectl(&["delete", "dh", name])?;
+    }
+    handlers(cluster)
+}
+
+/// Whoever may write ConfigMaps needs one more right to install handlers.
+fn handlers(cluster: &Cluster) -> Result<()> {
+    let labelled = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: handler, labels: {leafhost.dev/handlers: \"true\"}}\n";
+    let within_space = |arguments: &[&str], input: &str| {
+        let space = ["--namespace", NAMESPACE];
+        cluster.kubectl_with(&[&space[..], arguments].concat(), input)
+    };
+    let as_writer = ["--as", "writer", "apply", "--filename", "-"];
+    within_space(
+        &[
+            "create",
+            "role",
+            "writer",
+            "--verb=*",
+            "--resource=configmaps",
+        ],
+        "",
+    )?;
+    within_space(
+        &[
+            "create",
+            "rolebinding",
+            "writer",
+            "--role=writer",
+            "--user=writer",
+        ],
+        "",
+    )?;
+    within_space(&as_writer, &labelled.replace("handlers", "other"))?;
+    refused(
+        "a handler",
+        within_space(&as_writer, labelled),
+        "may not install handlers",
+    )?;
+    // `kubectl create role` refuses resources that the API server does not serve.
+    let role = json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "metadata": {"name": "installer"},
+        "rules": [{"apiGroups": ["leafhost.dev"], "resources": ["handlers"], "verbs": ["install"]}]});
+    within_space(&["create", "--filename", "-"], &role.to_string())?;
+    within_space(
+        &[
+            "create",
+            "rolebinding",
+            "installer",
+            "--role=installer",
+            "--user=writer",
+        ],
+        "",
+    )?;
+    within(
+        Duration::from_secs(30),
+        "the writer may install handlers",
+        || within_space(&as_writer, labelled),
+    )?;
+    Ok(())
+}
