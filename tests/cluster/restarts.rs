@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use leafhost_tests::cluster::{self, Container, Namespace, Pod};
 use leafhost_tests::random;
 use nix::sys::signal::Signal;
@@ -30,16 +30,6 @@ fn pod(name: &str, site: &Site, resource: &str) -> Pod {
     Pod::new(name, &[main]).on(site.node)
 }
 
-/// The start time of a pod's container, which has not been restarted.
-fn began(space: &Namespace<'_>, pod: &str) -> Result<Value> {
-    let pod = space.wait_running(pod)?;
-    let status = pod.pointer("/status/containerStatuses/0");
-    let status = status.context("no status")?;
-    ensure!(status.get("restartCount") == Some(&0.into()), "{status:#}");
-    let began = status.pointer("/state/running/startedAt");
-    Ok(began.context("it does not run")?.clone())
-}
-
 /// The number of registrations of each resource, once the kubelet lists them all.
 fn registrations(site: &Site) -> Result<BTreeMap<String, u64>> {
     let status = site.until_listed()?;
@@ -55,7 +45,7 @@ fn a_restarted_agent_offers_the_same_and_pods_keep_their_slots() -> Result<()> {
     let Some((mut site, space, resource)) = begin("comes")? else {
         return Ok(());
     };
-    let (given, began_at) = (site.given()?, began(&space, "a")?);
+    let (given, container) = (site.given()?, space.container("a")?);
     let held = site.until_held_by(&space, &["a"])?;
     for signal in [Signal::SIGTERM, Signal::SIGKILL] {
         site.home.stop(signal)?;
@@ -66,8 +56,8 @@ fn a_restarted_agent_offers_the_same_and_pods_keep_their_slots() -> Result<()> {
         site.until_amounts("akri.sh/comes", 1, 1)?;
         assert_eq!(site.until_held_by(&space, &["a"])?, held);
         assert_eq!(
-            (site.given()?, began(&space, "a")?),
-            (given.clone(), began_at.clone())
+            (site.given()?, space.container("a")?),
+            (given.clone(), container.clone())
         );
     }
     space.run(&pod("b", &site, &resource))?;
@@ -94,7 +84,7 @@ fn restarts(rounds: u64) -> Result<()> {
     space.run(&pod("b", &site, "akri.sh/kubelet"))?;
     let held = site.until_held_by(&space, &["a", "b"])?;
     let given = site.given()?;
-    let before = [began(&space, "a")?, began(&space, "b")?];
+    let before = [space.container("a")?, space.container("b")?];
     let mut registered = registrations(&site)?;
     for round in 0..rounds {
         site.node.restart_kubelet()?;
@@ -114,7 +104,7 @@ fn restarts(rounds: u64) -> Result<()> {
         registered = now;
         assert_eq!(site.until_held_by(&space, &["a", "b"])?, held);
         assert_eq!(site.given()?, given);
-        assert_eq!([began(&space, "a")?, began(&space, "b")?], before);
+        assert_eq!([space.container("a")?, space.container("b")?], before);
     }
     space.delete("a")?;
     site.until_held_by(&space, &["b"])?;
@@ -128,7 +118,7 @@ fn a_pod_outlives_a_restart_of_kubelet_and_agent_together() -> Result<()> {
     let Some((mut site, space, resource)) = begin("both")? else {
         return Ok(());
     };
-    let (given, began_at) = (site.given()?, began(&space, "a")?);
+    let (given, container) = (site.given()?, space.container("a")?);
     let held = site.until_held_by(&space, &["a"])?;
     site.home.stop(Signal::SIGKILL)?;
     site.node.stop_kubelet(Signal::SIGKILL)?;
@@ -137,7 +127,7 @@ fn a_pod_outlives_a_restart_of_kubelet_and_agent_together() -> Result<()> {
     site.node.wait_ready()?;
     site.until_amounts(&resource, 2, 2)?;
     assert_eq!(site.until_held_by(&space, &["a"])?, held);
-    assert_eq!((site.given()?, began(&space, "a")?), (given, began_at));
+    assert_eq!((site.given()?, space.container("a")?), (given, container));
     space.run(&pod("b", &site, &resource))?;
     site.until_held_by(&space, &["a", "b"])?;
     Ok(())

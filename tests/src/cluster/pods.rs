@@ -202,6 +202,19 @@ impl<'c> Namespace<'c> {
         self.wait_phase(pod, "Running")
     }
 
+    /// The id of a pod's only container, once it runs; fails if one ran before it.
+    pub fn container(&self, pod: &str) -> Result<String> {
+        let pod = self.wait_running(pod)?;
+        let status = pod.pointer("/status/containerStatuses/0");
+        let status = status.context("no status")?;
+        let is_first = status.get("restartCount") == Some(&0.into());
+        ensure!(
+            is_first && status.pointer("/state/running").is_some(),
+            "{status:#}"
+        );
+        Ok(text(status, "/containerID").to_owned())
+    }
+
     /// Waits until a pod is in a phase; fails at once if it has ended in another one.
     pub fn wait_phase(&self, pod: &str, phase: &str) -> Result<Value> {
         let found = self.until(pod, &format!("it is {phase}"), |object| {

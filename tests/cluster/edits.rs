@@ -1,0 +1,152 @@
+//! Configurations edited while pods have slots: the API server's log shows exactly the writes that the edit needs.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context, Result, ensure};
+use leafhost_tests::cluster;
+use leafhost_tests::wait::eventually;
+use nix::sys::signal::Signal;
+use serde_json::Value;
+
+use crate::pair::{Pair, resource, used};
+
+/// Checks that Instances were written exactly as often as expected since the agents started.
+struct Ledger<'p> {
+    pair: &'p Pair,
+    expected: BTreeMap<String, usize>,
+}
+
+impl Ledger<'_> {
+    /// Waits until each of these Instances was written so many times more, and no other.
+    fn expect(&mut self, what: &str, writes: &[(&Value, usize)]) -> Result<()> {
+        for (instance, count) in writes {
+            let name = instance["metadata"]["name"].as_str().context("no name")?;
+            *self.expected.entry(name.to_owned()).or_default() += count;
+        }
+        eventually(what, || {
+            let written = self.pair.writes()?;
+            ensure!(
+                written == self.expected,
+                "written: {written:?}, expected: {:?}",
+                self.expected
+            );
+            Ok(())
+        })
+    }
+}
+
+#[test]
+fn an_edit_of_a_configuration_writes_each_instance_that_differs_once_and_leaves_pods_alone()
+-> Result<()> {
+    let Some(cluster) = cluster::shared()? else {
+        return Ok(());
+    };
+    let mut pair = Pair::start(cluster, "edits", &[])?;
+    let fast = "{MODE: fast, OLD: kept}";
+    pair.configure(1, &["one", "two"], fast)?;
+    let begun = pair.until("both nodes see both devices", &["one", "two"], |_| true)?;
+    let (one, two) = (&begun["one"], &begun["two"]);
+    pair.space.run(&pair.pod("a", 0, one)?)?;
+    pair.space.run(&pair.pod("b", 1, two)?)?;
+    let mut pods = BTreeMap::new();
+    for pod in ["a", "b"] {
+        pods.insert(pod, pair.space.container(pod)?);
+    }
+
+    // Nothing changes: the same again, an annotation, agents that start anew.
+    pair.configure(1, &["one", "two"], fast)?;
+    let namespace = pair.space.name().to_owned();
+    let annotate = ["annotate", "configuration", "edits", "by=nobody"];
+    cluster.kubectl(&[&annotate[..], &["--namespace", &namespace]].concat())?;
+    for site in &mut pair.sites {
+        site.home.stop(Signal::SIGTERM)?;
+        site.home.start(&[])?;
+        // A slot that another node has is Unhealthy.
+        let own = u64::from(site.node.name() == "node-a");
+        site.until_amounts(&resource(one), 1, own)?;
+        site.until_amounts(&resource(two), 1, 1 - own)?;
+    }
+    let expected = BTreeMap::new();
+    let mut ledger = Ledger {
+        pair: &pair,
+        expected,
+    };
+    // One node creates, the other joins; a pod takes a slot.
+    ledger.expect("nothing is written twice", &[(one, 3), (two, 3)])?;
+
+    pair.configure(1, &["one", "two", "three", "four"], fast)?;
+    let devices = ["one", "two", "three", "four"];
+    let found = pair.until("devices are added", &devices, |_| true)?;
+    let (three, four) = (&found["three"], &found["four"]);
+    ledger.expect("only what is new is written", &[(three, 2), (four, 2)])?;
+
+    let devices = ["one", "two", "three", "five"];
+    pair.configure(1, &devices, fast)?;
+    let found = pair.until("a device goes, another comes", &devices, |_| true)?;
+    let five = &found["five"];
+    // One node leaves and the other deletes; if both leave at the same moment, the last of them deletes.
+    let name = four["metadata"]["name"].as_str().context("no name")?;
+    let left = pair.writes()?[name] - 2;
+    ensure!((2..=3).contains(&left), "it was written {left} times");
+    ledger.expect("only these two are written", &[(four, left), (five, 2)])?;
+
+    let all = |count| [(one, count), (two, count), (three, count), (five, count)];
+    pair.configure(5, &devices, fast)?;
+    pair.until("five slots", &devices, |one| one["spec"]["capacity"] == 5)?;
+    let [first, second] = &pair.sites;
+    first.until_amounts(&resource(one), 5, 5)?;
+    second.until_amounts(&resource(one), 5, 4)?;
+    ledger.expect("each is written once", &all(1))?;
+    for (pod, node) in [("c", 0), ("d", 1), ("e", 1)] {
+        pair.space.run(&pair.pod(pod, node, one)?)?;
+        pods.insert(pod, pair.space.container(pod)?);
+    }
+    ledger.expect("each pod takes a slot", &[(one, 3)])?;
+
+    // Four slots are in use and stay; no pod gets one until fewer than two are.
+    pair.configure(2, &devices, fast)?;
+    let found = pair.until("two slots", &devices, |one| one["spec"]["capacity"] == 2)?;
+    assert_eq!(used(&found["one"]).len(), 4, "{:#}", found["one"]);
+    ledger.expect("each is written once", &all(1))?;
+    for (pod, container) in &pods {
+        assert_eq!(pair.space.container(pod)?, *container, "{pod}");
+    }
+    for (pod, left) in [("c", 3), ("d", 2)] {
+        pair.space.delete(pod)?;
+        pair.until("its slot is free", &devices, |instance| {
+            instance["spec"]["leafhost"]["id"] != "one" || used(instance).len() == left
+        })?;
+    }
+    first.until_amounts(&resource(one), 2, 1)?;
+    pair.space.create(&pair.pod("late", 0, one)?)?;
+    pair.space.wait_unschedulable("late")?;
+    pair.space.delete("e")?;
+    pair.space.wait_running("late")?;
+    ledger.expect("three are freed, one is taken", &[(one, 4)])?;
+    let name = one["metadata"]["name"].as_str().context("no name")?;
+    let slots = pair.instances()?["one"].clone();
+    assert_eq!(
+        used(&slots).into_keys().collect::<Vec<_>>(),
+        [format!("{name}-0"), format!("{name}-1")]
+    );
+
+    pair.configure(2, &devices, "{MODE: slow}")?;
+    let found = pair.until("the properties", &devices, |one| {
+        let properties = &one["spec"]["brokerProperties"];
+        properties["MODE"] == "slow" && properties["OLD"].is_null()
+    })?;
+    ledger.expect("each is written once", &all(1))?;
+    pair.space.run(&pair.pod("new", 1, three)?)?;
+    let log = pair.space.wait_logs("new", "main", "MODE=slow")?;
+    ensure!(!log.contains("OLD="), "{log}");
+    ledger.expect("a pod takes a slot", &[(three, 1)])?;
+
+    for (device, instance) in [("one", one), ("two", two), ("three", three)] {
+        let uid = |one: &Value| one["metadata"]["uid"].clone();
+        assert_eq!(uid(&found[device]), uid(instance), "{device}");
+    }
+    for pod in ["a", "b"] {
+        assert_eq!(pair.space.container(pod)?, pods[pod], "{pod}");
+    }
+    Ok(())
+}
