@@ -80,9 +80,10 @@ impl Agent<'_> {
 
     fn patch(&self, name: &str, patch: &Value) -> Result<String> {
         let patch = patch.to_string();
-        let kind = match patch.starts_with('[') {
-            true => "json",
-            false => "merge",
+        let kind = if patch.starts_with('[') {
+            "json"
+        } else {
+            "merge"
         };
         self.kubectl(
             &["patch", "instance", name, "--type", kind, "--patch", &patch],
@@ -105,9 +106,10 @@ impl Agent<'_> {
 
 /// An Instance as the agent of this node creates it.
 fn instance(name: &str, node: &str, shared: bool) -> Value {
-    let label = match shared {
-        true => json!({"leafhost.dev/shared": "true", "leafhost.dev/configuration": "cams"}),
-        false => json!({"leafhost.dev/node": node}),
+    let label = if shared {
+        json!({"leafhost.dev/shared": "true", "leafhost.dev/configuration": "cams"})
+    } else {
+        json!({"leafhost.dev/node": node})
     };
     json!({
         "apiVersion": "akri.sh/v0", "kind": "Instance",

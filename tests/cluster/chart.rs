@@ -94,8 +94,8 @@ fn the_agents_may_read_secrets_only_in_namespaces_that_are_named() -> Result<()>
     assert_eq!(with, ["cameras", "plants"]);
     let configmaps = ["get configmaps", "list configmaps", "watch configmaps"];
     assert_eq!(rights_of["handlers"], configmaps.map(String::from).into());
-    // None may be used without its binding to the agents' account.
-    assert_eq!(of_kind(&named, "RoleBinding").len(), 3);
+    // None may be used without its binding; the fourth is that of the controller to its Lease.
+    assert_eq!(of_kind(&named, "RoleBinding").len(), 4);
     assert!(render(cluster, &["rbac.enabled=false"])?.len() < usual.len());
     Ok(())
 }

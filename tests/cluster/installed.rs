@@ -51,7 +51,7 @@ impl Release {
         };
         let name = ["--namespace", NAMESPACE];
         let pods = show(&[&["describe", "pods"], &name[..]].concat());
-        let selected = ["--selector", "app.kubernetes.io/name=leafhost-agent"];
+        let selected = ["--selector", "app.kubernetes.io/part-of=leafhost"];
         let logs = show(&[&["logs", "--prefix", "--tail", "30"], &selected[..], &name].concat());
         let reports = show(&[
             "get",
@@ -64,7 +64,8 @@ impl Release {
     }
 
     fn agents(&self) -> Result<Vec<String>> {
-        let path = format!("/api/v1/namespaces/{NAMESPACE}/pods");
+        let selector = "labelSelector=app.kubernetes.io/name%3Dleafhost-agent";
+        let path = format!("/api/v1/namespaces/{NAMESPACE}/pods?{selector}");
         let pods = self.cluster.get(&path)?;
         let items = pods["items"].as_array().context("no pods")?;
         let alive = items
@@ -210,6 +211,18 @@ fn helm_install_a_handler_and_a_configuration_give_pods_on_both_nodes_a_slot_eac
         let log = space.wait_logs(&name, "main", "MODE=fast")?;
         assert!(log.contains("DEBUG_ECHO_DESCRIPTION=only"), "{log}");
     }
+    let lease =
+        format!("/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/leafhost-controller");
+    eventually("the controller has its Lease", || {
+        let lease = cluster.get(&lease)?;
+        let holder = lease["spec"]["holderIdentity"].as_str();
+        ensure!(
+            holder.is_some_and(|holder| holder.starts_with("leafhost-controller-")),
+            "{lease:#}"
+        );
+        Ok(())
+    })
+    .with_context(|| release.state())?;
     let before = instances(cluster, &space)?;
     let [instance] = before.as_slice() else {
         anyhow::bail!("not one Instance: {before:#?}");

@@ -9,6 +9,7 @@ mod allocation;
 mod attacks;
 mod chart;
 mod containers;
+mod controller;
 mod device;
 mod edits;
 mod health;

@@ -10,6 +10,10 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- define "leafhost.labels" -}}
 {{ include "leafhost.selector" . }}
 app.kubernetes.io/component: agent
+{{ include "leafhost.commonLabels" . }}
+{{- end }}
+
+{{- define "leafhost.commonLabels" -}}
 app.kubernetes.io/part-of: leafhost
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
@@ -18,4 +22,19 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 
 {{- define "leafhost.handlersNamespace" -}}
 {{ .Values.agent.handlersNamespace | default .Release.Namespace }}
+{{- end }}
+
+{{- define "leafhost.controllerName" -}}
+{{ include "leafhost.name" . | trimSuffix "-agent" }}-controller
+{{- end }}
+
+{{- define "leafhost.controllerSelector" -}}
+app.kubernetes.io/name: leafhost-controller
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
+{{- define "leafhost.controllerLabels" -}}
+{{ include "leafhost.controllerSelector" . }}
+app.kubernetes.io/component: controller
+{{ include "leafhost.commonLabels" . }}
 {{- end }}

@@ -6,17 +6,17 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail};
 use leafhost_agent::Agent;
 use tokio::net::TcpListener;
-use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
 use crate::agent_file::AgentFile;
 use crate::args::AgentArgs;
 use crate::folders::User;
+use crate::log;
+use crate::signals::Signals;
 
 mod assemble;
 mod handler_sources;
 mod home;
-mod log;
 mod prerequisites;
 mod settings;
 mod socket;
@@ -34,7 +34,7 @@ const FILES: usize = 16;
 /// Runs the verb.
 pub fn run(args: AgentArgs) -> Result<()> {
     let settings = Settings::new(args, &User::current())?;
-    let _log = log::start(settings.args.log_format, &settings.args.log_level)?;
+    let _log = log::start(settings.args.log.log_format, &settings.args.log.log_level)?;
     open_more_files();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .thread_keep_alive(KEPT)
@@ -145,29 +145,6 @@ async fn bind(address: SocketAddr, flag: &str) -> Result<TcpListener> {
         _ => "choose another address",
     };
     Err(error).with_context(|| format!("cannot listen on {address} ({flag}): {remedy}"))
-}
-
-/// SIGINT and SIGTERM.
-struct Signals {
-    interrupt: Signal,
-    terminate: Signal,
-}
-
-impl Signals {
-    fn new() -> Result<Self> {
-        Ok(Self {
-            interrupt: signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?,
-            terminate: signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?,
-        })
-    }
-
-    /// The name of the next one.
-    async fn next(&mut self) -> &'static str {
-        tokio::select! {
-            _ = self.interrupt.recv() => "SIGINT",
-            _ = self.terminate.recv() => "SIGTERM",
-        }
-    }
 }
 
 #[cfg(test)]

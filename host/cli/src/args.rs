@@ -45,6 +45,13 @@ pub enum Command {
     /// devices.
     #[command(after_long_help = examples::AGENT)]
     Agent(Box<AgentArgs>),
+    /// Run the controller of a cluster
+    ///
+    /// It releases what nodes left behind that are gone: a node that was deleted, has the taint node.kubernetes.io/out-of-service, or has not
+    /// been Ready for 6 minutes. A node that is not Ready keeps the slots of a device as long as a pod on it that has not ended asks for
+    /// the device. Of several controllers one acts, the others wait. Agents run on without it.
+    #[command(after_long_help = examples::CONTROLLER)]
+    Controller(ControllerArgs),
     /// Show what a running agent does
     ///
     /// Without VIEW it shows the kubelet, handlers, Configurations and Instances. It finds the agent through the agent's
@@ -103,6 +110,39 @@ pub enum HandlerCommand {
     /// kubectl keeps a copy of the object in an annotation, for which most components are too big.
     #[command(after_long_help = examples::CONFIGMAP)]
     Configmap(ConfigMapArgs),
+}
+
+/// Flags of the log.
+#[derive(Debug, Clone, Args)]
+pub struct LogArgs {
+    /// The log format; auto: text on a terminal and under journald, else json
+    #[arg(
+        long,
+        env = "LEAFHOST_LOG_FORMAT",
+        value_name = "FORMAT",
+        default_value = "auto"
+    )]
+    pub log_format: LogFormat,
+
+    /// The level of the log on stderr: error, warn, info, debug or trace; also for one part: info,leafhost_wasm=debug
+    #[arg(
+        long,
+        env = "LEAFHOST_LOG_LEVEL",
+        value_name = "LEVEL",
+        default_value = "info"
+    )]
+    pub log_level: String,
+}
+
+/// Flags of `leafhost controller`.
+#[derive(Debug, Args)]
+pub struct ControllerArgs {
+    /// The namespace of the Lease leafhost-controller, by which one of several controllers acts [default: that of the service account]
+    #[arg(long, value_name = "NAMESPACE")]
+    pub lease_namespace: Option<String>,
+
+    #[command(flatten)]
+    pub log: LogArgs,
 }
 
 /// Flags of `leafhost agent`.
@@ -211,23 +251,8 @@ pub struct AgentArgs {
     #[command(flatten)]
     pub compiler: CompilerArgs,
 
-    /// The log format; auto: text on a terminal and under journald, else json
-    #[arg(
-        long,
-        env = "LEAFHOST_LOG_FORMAT",
-        value_name = "FORMAT",
-        default_value = "auto"
-    )]
-    pub log_format: LogFormat,
-
-    /// The level of the log on stderr: error, warn, info, debug or trace; also for one part: info,leafhost_wasm=debug
-    #[arg(
-        long,
-        env = "LEAFHOST_LOG_LEVEL",
-        value_name = "LEVEL",
-        default_value = "info"
-    )]
-    pub log_level: String,
+    #[command(flatten)]
+    pub log: LogArgs,
 }
 
 /// How handlers are compiled.

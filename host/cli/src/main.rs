@@ -5,10 +5,13 @@ mod agent;
 mod agent_file;
 mod args;
 mod check;
+mod controller;
 mod failure;
 mod folders;
 mod handler;
+mod log;
 mod manual;
+mod signals;
 mod status;
 mod table;
 mod terminal;
@@ -26,6 +29,7 @@ fn main() -> ExitCode {
         .complete();
     let result = match Cli::parse().command {
         Command::Agent(args) => agent::run(*args),
+        Command::Controller(args) => controller::run(&args),
         Command::Status(args) => status::run(args),
         Command::Check(args) => check::run(args),
         Command::Handler(command) => handler::run(command),

@@ -18,10 +18,10 @@ use leafhost_core::ports::{Change, InstanceSet, InstanceStore, StoreError, Writt
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-mod errors;
+pub(crate) mod errors;
 mod events;
-mod object;
-mod patch;
+pub(crate) mod object;
+pub(crate) mod patch;
 
 use crate::memory;
 use errors::Failure;

@@ -3,11 +3,13 @@
 //! Implements the ports of `leafhost-core`. The only crate that knows `kube`. Knows no handler, no Wasm and no kubelet.
 
 pub mod client;
+pub mod cluster;
 pub mod configurations;
 pub mod crd;
 pub mod handlers;
 pub mod identity;
 pub mod instances;
+mod lease;
 mod memory;
 pub mod report;
 #[cfg(test)]
@@ -22,6 +24,7 @@ use leafhost_core::timeouts::{BACKOFF_FIRST, BACKOFF_LAST};
 use rand::RngExt as _;
 
 pub use client::connect;
+pub use cluster::KubeCluster;
 pub use configurations::KubeConfigurations;
 pub use handlers::KubeHandlers;
 pub use identity::{Identity, identify};

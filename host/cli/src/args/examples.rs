@@ -57,6 +57,13 @@ Examples:
   leafhost crds | kubectl diff -f -
 ";
 
+/// `leafhost controller --help`.
+pub const CONTROLLER: &str = "\
+Examples:
+  leafhost controller
+  KUBECONFIG=~/.kube/config leafhost controller --lease-namespace leafhost
+";
+
 /// `leafhost completions --help`.
 pub const COMPLETIONS: &str = "\
 Examples:

@@ -85,7 +85,7 @@ fn defaults_are_those_of_the_documentation() {
     );
     assert_eq!(args.slot_grace, Duration::from_mins(5));
     assert_eq!(args.instance_resources, 256);
-    assert_eq!(args.log_format, LogFormat::Auto);
+    assert_eq!(args.log.log_format, LogFormat::Auto);
 }
 
 #[test]

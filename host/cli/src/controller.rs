@@ -1,0 +1,44 @@
+//! `leafhost controller`: acts for all nodes of a cluster, until it is told to stop.
+
+use std::sync::Arc;
+
+use anyhow::{Context as _, Result};
+use leafhost_controller::Controller;
+use leafhost_k8s::KubeCluster;
+use tokio_util::sync::CancellationToken;
+
+use crate::args::ControllerArgs;
+use crate::log;
+use crate::signals::Signals;
+
+/// Runs the verb.
+pub fn run(args: &ControllerArgs) -> Result<()> {
+    let _log = log::start(args.log.log_format, &args.log.log_level)?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("cannot start the controller's thread")?;
+    runtime.block_on(serve(args))
+}
+
+async fn serve(args: &ControllerArgs) -> Result<()> {
+    let mut signals = Signals::new()?;
+    let client = leafhost_k8s::connect().await?;
+    let namespace = args.lease_namespace.as_deref();
+    let namespace = namespace.unwrap_or(client.default_namespace());
+    // A pod's hostname is its name; two processes of one machine differ by their number.
+    let host = nix::unistd::gethostname().context("cannot read the hostname")?;
+    let holder = format!("{}-{}", host.to_string_lossy(), std::process::id());
+    tracing::info!(holder, namespace, "controller starts");
+    let cluster = KubeCluster::watch(&client, namespace, holder);
+    let controller = Controller::new(Arc::new(cluster));
+    let shutdown = CancellationToken::new();
+    let running = controller.run(shutdown.clone());
+    tokio::pin!(running);
+    tokio::select! {
+        ended = &mut running => return Ok(ended?),
+        signal = signals.next() => tracing::info!(signal, "controller stops"),
+    }
+    shutdown.cancel();
+    Ok(running.await?)
+}

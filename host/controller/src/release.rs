@@ -1,0 +1,243 @@
+//! Which entries of Instances belong to nodes that are gone, and the writes that remove them. Pure.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::{SignedDuration, Timestamp};
+use leafhost_core::cluster::NodeState;
+use leafhost_core::instance::{Edit, Instance};
+use leafhost_core::names::GROUP;
+use leafhost_core::ports::Change;
+use leafhost_core::slot::DeviceUsage;
+
+/// A node that does not report for this long has lost its shared devices, unless one of its pods may use them. The kubelet's own pods are
+/// evicted after five minutes.
+pub const NOT_READY: SignedDuration = SignedDuration::from_mins(6);
+
+/// Why a node does not have what its entries say.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Absence {
+    /// It is not in the cluster any more.
+    Deleted,
+    /// It is out of service, or has not been Ready for [`NOT_READY`]. Its pods may run on: these are the resources they ask for.
+    Away(BTreeSet<String>),
+}
+
+/// What a node's state means.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// It is there.
+    Present,
+    /// It is not Ready; at this moment that has lasted for long enough.
+    PresentUntil(Timestamp),
+    /// An operator says that it is shut down.
+    OutOfService,
+    /// It has not been Ready for long enough.
+    NotReady,
+}
+
+/// What the state of a node means now.
+pub fn verdict(state: &NodeState, now: Timestamp) -> Verdict {
+    match state.not_ready_since {
+        _ if state.is_out_of_service => Verdict::OutOfService,
+        None => Verdict::Present,
+        Some(since) if now.duration_since(since) >= NOT_READY => Verdict::NotReady,
+        // A time beyond what can be told never comes.
+        Some(since) => since
+            .checked_add(NOT_READY)
+            .map_or(Verdict::Present, Verdict::PresentUntil),
+    }
+}
+
+/// The nodes that an Instance names.
+pub fn nodes(instance: &Instance) -> BTreeSet<&str> {
+    let spec = &instance.spec;
+    let seen = spec.nodes.iter().map(String::as_str);
+    let states = instance.status.nodes.keys().map(String::as_str);
+    seen.chain(states)
+        .chain(holders(instance).map(|(_, node)| node))
+        .collect()
+}
+
+/// The slots that nodes have.
+fn holders(instance: &Instance) -> impl Iterator<Item = (&str, &str)> {
+    let usage = instance.spec.device_usage.iter();
+    // The node is what follows the last colon, in each form of the value.
+    usage.filter_map(|(slot, usage)| {
+        let node = usage.rsplit(':').next().filter(|node| !node.is_empty())?;
+        Some((slot.as_str(), node))
+    })
+}
+
+/// What is to be written of an Instance, if some of its nodes are absent.
+///
+/// A node that is away keeps its local devices: nobody else can use them, and they are the same when it returns. An Instance that no
+/// node sees and no node has a slot of is deleted.
+pub fn release(instance: &Instance, absent: &BTreeMap<&str, Absence>) -> Option<Change> {
+    let spec = &instance.spec;
+    let resources =
+        [&instance.metadata.name, &spec.configuration_name].map(|name| format!("{GROUP}/{name}"));
+    let leaves = |node: &str| match absent.get(node) {
+        None => false,
+        Some(Absence::Deleted) => true,
+        Some(Absence::Away(requested)) => {
+            spec.shared && !resources.iter().any(|one| requested.contains(one))
+        }
+    };
+    let leaving: BTreeSet<&str> = nodes(instance)
+        .into_iter()
+        .filter(|node| leaves(node))
+        .collect();
+    let stays = |node: &str| !leaving.contains(node);
+    let is_unused = !spec.nodes.iter().any(|node| stays(node))
+        && !holders(instance).any(|(_, node)| stays(node));
+    let (key, uid) = (instance.key(), instance.metadata.uid.clone());
+    if is_unused && (spec.shared || !leaving.is_empty()) {
+        return Some(Change::Delete {
+            key,
+            uid,
+            resource_version: instance.metadata.resource_version.clone(),
+        });
+    }
+    let slots = holders(instance).filter(|(_, node)| leaving.contains(node));
+    let freed = slots.filter_map(|(slot, _)| {
+        let held: DeviceUsage = spec.device_usage.get(slot)?.parse().ok()?;
+        Some(Edit::Slot {
+            id: slot.to_owned(),
+            held,
+            new: DeviceUsage::Unused,
+        })
+    });
+    let removed = leaving
+        .iter()
+        .map(|node| Edit::RemoveNode((*node).to_owned()));
+    let edits: Vec<Edit> = freed.chain(removed).collect();
+    (!edits.is_empty()).then_some(Change::Update { key, uid, edits })
+}
+
+#[cfg(test)]
+mod tests {
+    use leafhost_core::instance::InstanceKey;
+    use serde_json::json;
+
+    use super::*;
+
+    fn instance(shared: bool) -> Instance {
+        serde_json::from_value(json!({
+            "apiVersion": "akri.sh/v0", "kind": "Instance",
+            "metadata": {"name": "cams-1", "namespace": "n", "uid": "u", "resourceVersion": "7"},
+            "spec": {"configurationName": "cams", "capacity": 4, "shared": shared, "nodes": ["a", "b"],
+                "deviceUsage": {"cams-1-0": "b", "cams-1-1": "C:cams-0:b", "cams-1-2": "a", "cams-1-3": ""}},
+            "status": {"nodes": {"a": {"health": "Healthy"}, "b": {"health": "Healthy"}}},
+        }))
+        .unwrap()
+    }
+
+    fn deleted(node: &str) -> BTreeMap<&str, Absence> {
+        BTreeMap::from([(node, Absence::Deleted)])
+    }
+
+    fn away<'a>(node: &'a str, requested: &[&str]) -> BTreeMap<&'a str, Absence> {
+        let requested = requested.iter().map(|one| (*one).to_owned());
+        BTreeMap::from([(node, Absence::Away(requested.collect()))])
+    }
+
+    fn after(mut instance: Instance, change: Option<Change>) -> Option<Instance> {
+        match change {
+            Some(Change::Update { edits, .. }) => {
+                for edit in edits {
+                    edit.apply(&mut instance).unwrap();
+                }
+                Some(instance)
+            }
+            Some(Change::Delete { .. }) => None,
+            Some(Change::Create(_)) => panic!("nothing is created"),
+            None => Some(instance),
+        }
+    }
+
+    #[test]
+    fn a_node_that_is_gone_loses_its_slots_and_its_entries_and_others_keep_theirs() {
+        for absent in [deleted("b"), away("b", &[]), away("b", &["akri.sh/other"])] {
+            let left = after(instance(true), release(&instance(true), &absent)).unwrap();
+            assert_eq!(left.spec.nodes, ["a"]);
+            assert_eq!(left.status.nodes.keys().collect::<Vec<_>>(), ["a"]);
+            let usage: Vec<&str> = left
+                .spec
+                .device_usage
+                .values()
+                .map(String::as_str)
+                .collect();
+            assert_eq!(usage, ["", "", "a", ""]);
+        }
+    }
+
+    #[test]
+    fn a_node_that_is_away_keeps_what_its_pods_ask_for_and_its_local_devices() {
+        for resource in ["akri.sh/cams-1", "akri.sh/cams"] {
+            assert_eq!(release(&instance(true), &away("b", &[resource])), None);
+        }
+        assert_eq!(release(&instance(false), &away("b", &[])), None);
+        // It does not come back as it was, whatever its pods asked for.
+        assert!(release(&instance(false), &deleted("b")).is_some());
+    }
+
+    #[test]
+    fn an_instance_that_nobody_sees_or_has_is_deleted_as_it_was_seen() {
+        let mut shared = instance(true);
+        shared.spec.nodes = vec!["b".into()];
+        shared
+            .spec
+            .device_usage
+            .insert("cams-1-2".into(), String::new());
+        let delete = Some(Change::Delete {
+            key: InstanceKey {
+                namespace: "n".into(),
+                name: "cams-1".into(),
+            },
+            uid: "u".into(),
+            resource_version: "7".into(),
+        });
+        assert_eq!(release(&shared, &deleted("b")), delete);
+        let mut local = shared.clone();
+        local.spec.shared = false;
+        assert_eq!(release(&local, &deleted("b")), delete);
+        // A pod of a node that does not see the device any more still has it.
+        shared
+            .spec
+            .device_usage
+            .insert("cams-1-2".into(), "a".into());
+        assert!(matches!(
+            release(&shared, &deleted("b")),
+            Some(Change::Update { .. })
+        ));
+        let mut left_over = instance(true);
+        left_over.spec.nodes.clear();
+        left_over.spec.device_usage.clear();
+        assert_eq!(release(&left_over, &BTreeMap::new()), delete);
+        left_over.spec.shared = false;
+        assert_eq!(release(&left_over, &BTreeMap::new()), None);
+    }
+
+    #[test]
+    fn a_node_is_away_when_it_is_out_of_service_or_was_not_ready_for_six_minutes() {
+        let now: Timestamp = "2026-01-01T00:10:00Z".parse().unwrap();
+        let since = |text: &str| NodeState {
+            is_out_of_service: false,
+            not_ready_since: Some(text.parse().unwrap()),
+        };
+        assert_eq!(verdict(&NodeState::default(), now), Verdict::Present);
+        assert_eq!(
+            verdict(&since("2026-01-01T00:04:00Z"), now),
+            Verdict::NotReady
+        );
+        assert_eq!(
+            verdict(&since("2026-01-01T00:04:01Z"), now),
+            Verdict::PresentUntil("2026-01-01T00:10:01Z".parse().unwrap())
+        );
+        let out = NodeState {
+            is_out_of_service: true,
+            not_ready_since: None,
+        };
+        assert_eq!(verdict(&out, now), Verdict::OutOfService);
+    }
+}

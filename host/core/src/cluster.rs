@@ -1,0 +1,56 @@
+//! The port of the controller: a cluster as one process sees it that acts for all nodes.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use jiff::Timestamp;
+use tokio::sync::watch;
+
+use crate::instance::Instance;
+use crate::ports::{Change, InstanceSet, StoreError};
+
+/// All nodes of the cluster.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct NodeSet {
+    /// Whether the nodes have been read once. Until then an absent node says nothing.
+    pub complete: bool,
+    /// By name.
+    pub nodes: BTreeMap<String, NodeState>,
+}
+
+/// What the controller knows of a node.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct NodeState {
+    /// An operator says that it is shut down and will not come back as it was: the taint `node.kubernetes.io/out-of-service`.
+    pub is_out_of_service: bool,
+    /// Since when it is not Ready.
+    pub not_ready_since: Option<Timestamp>,
+}
+
+/// A read that failed; it may succeed later.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("cannot read {what}: {why}; the controller tries again")]
+pub struct ReadError {
+    /// What was to be read.
+    pub what: String,
+    /// What the API server said, or that it did not answer.
+    pub why: String,
+}
+
+/// The cluster.
+#[async_trait]
+pub trait Cluster: Send + Sync {
+    /// Whether this process is the one that acts.
+    fn leads(&self) -> watch::Receiver<bool>;
+    /// The nodes.
+    fn nodes(&self) -> watch::Receiver<Arc<NodeSet>>;
+    /// The Instances of all nodes.
+    fn instances(&self) -> watch::Receiver<Arc<InstanceSet>>;
+    /// Whether the cluster has a node, read now.
+    async fn has_node(&self, name: &str) -> Result<bool, ReadError>;
+    /// The resources that pods of a node ask for, of those pods that have not ended; read now.
+    async fn requested(&self, node: &str) -> Result<BTreeSet<String>, ReadError>;
+    /// Writes a change of `base`; one that somebody was quicker than fails.
+    async fn write(&self, base: &Instance, change: &Change) -> Result<(), StoreError>;
+}

@@ -1,0 +1,203 @@
+//! Which of several controllers acts: the one that holds a Lease and renews it.
+//!
+//! Whether a Lease has run out is judged by this machine's own clock: by how long it has not seen the Lease change.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
+use kube::api::{Api, PostParams};
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep, timeout};
+
+/// How long a Lease lasts that is not renewed.
+const DURATION: Duration = Duration::from_secs(15);
+/// Who cannot renew it for this long does not act any more: nobody else does before [`DURATION`].
+const DEADLINE: Duration = Duration::from_secs(10);
+/// How often it is read or renewed.
+const PERIOD: Duration = Duration::from_secs(3);
+/// Time limit for a request.
+const REQUEST: Duration = Duration::from_secs(3);
+
+/// Tries to get and keep the Lease, without end; `leads` says whether this is the holder.
+pub async fn hold(api: Api<Lease>, name: String, holder: String, leads: watch::Sender<bool>) {
+    let mut candidate = Candidate {
+        api,
+        name,
+        holder,
+        seen: None,
+    };
+    let mut renewed: Option<Instant> = None;
+    loop {
+        let begun = Instant::now();
+        match timeout(REQUEST, candidate.attempt()).await {
+            Ok(Ok(true)) => renewed = Some(begun),
+            Ok(Ok(false)) => renewed = None,
+            Ok(Err(error)) => {
+                let error = leafhost_core::text::chain(&error);
+                tracing::warn!(
+                    lease = candidate.name,
+                    error,
+                    "cannot read or renew the Lease"
+                );
+            }
+            Err(_) => tracing::warn!(lease = candidate.name, "the API server does not answer"),
+        }
+        let is_leader = renewed.is_some_and(|renewed| renewed.elapsed() < DEADLINE);
+        leads.send_if_modified(|leads| {
+            let differs = *leads != is_leader;
+            if differs {
+                tracing::info!(
+                    lease = candidate.name,
+                    is_leader,
+                    "the Lease has changed hands"
+                );
+                *leads = is_leader;
+            }
+            differs
+        });
+        sleep(PERIOD).await;
+    }
+}
+
+struct Candidate {
+    api: Api<Lease>,
+    name: String,
+    holder: String,
+    /// The Lease as it was seen, and since when it has been so.
+    seen: Option<(Arc<LeaseSpec>, Instant)>,
+}
+
+impl Candidate {
+    /// Reads the Lease, and writes it if it is this one's or has run out. Whether this holds it.
+    async fn attempt(&mut self) -> Result<bool, kube::Error> {
+        let Some(mut lease) = self.api.get_opt(&self.name).await? else {
+            let lease = Lease {
+                metadata: ObjectMeta {
+                    name: Some(self.name.clone()),
+                    ..ObjectMeta::default()
+                },
+                spec: Some(self.renewed(LeaseSpec::default())),
+            };
+            return written(self.api.create(&PostParams::default(), &lease).await);
+        };
+        let spec = lease.spec.take().unwrap_or_default();
+        if spec.holder_identity.as_deref() != Some(&self.holder) && !self.has_run_out(&spec) {
+            return Ok(false);
+        }
+        lease.spec = Some(self.renewed(spec));
+        // It has the version that was read, so that only one of two succeeds.
+        written(
+            self.api
+                .replace(&self.name, &PostParams::default(), &lease)
+                .await,
+        )
+    }
+
+    fn has_run_out(&mut self, spec: &LeaseSpec) -> bool {
+        if spec.holder_identity.as_ref().is_none_or(String::is_empty) {
+            return true;
+        }
+        match &self.seen {
+            Some((seen, since)) if **seen == *spec => since.elapsed() >= DURATION,
+            _ => {
+                self.seen = Some((Arc::new(spec.clone()), Instant::now()));
+                false
+            }
+        }
+    }
+
+    fn renewed(&self, mut spec: LeaseSpec) -> LeaseSpec {
+        let now = Some(MicroTime(Timestamp::now()));
+        if spec.holder_identity.as_deref() != Some(&self.holder) {
+            spec.acquire_time.clone_from(&now);
+            let before = spec.holder_identity.replace(self.holder.clone());
+            let transitions = spec.lease_transitions.unwrap_or_default();
+            spec.lease_transitions = Some(transitions.saturating_add(i32::from(before.is_some())));
+        }
+        spec.lease_duration_seconds = i32::try_from(DURATION.as_secs()).ok();
+        spec.renew_time = now;
+        spec
+    }
+}
+
+/// Whether the write was made; one that somebody was quicker than was not.
+fn written(answer: Result<Lease, kube::Error>) -> Result<bool, kube::Error> {
+    match answer {
+        Ok(_) => Ok(true),
+        Err(kube::Error::Api(status)) if status.code == 409 => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::stub::{Answer, Stub, failure};
+
+    /// An API server with one Lease, which it gives versions.
+    async fn server(lease: Option<Value>) -> (Stub, Arc<Mutex<Option<Value>>>) {
+        let stored = Arc::new(Mutex::new(lease));
+        let kept = Arc::clone(&stored);
+        let stub = Stub::start(move |request| {
+            let kept = kept.lock().unwrap();
+            match (&*kept, request.starts_with("GET")) {
+                (Some(lease), true) => Answer::Object(200, lease.clone()),
+                (None, true) => failure(404, "no lease"),
+                (Some(_), false) if request.starts_with("POST") => failure(409, "exists"),
+                (_, false) => Answer::Object(200, json!({"metadata": {"name": "l"}})),
+            }
+        })
+        .await;
+        (stub, stored)
+    }
+
+    fn candidate(stub: &Stub) -> Candidate {
+        Candidate {
+            api: Api::namespaced(stub.client.clone(), "n"),
+            name: "l".into(),
+            holder: "me".into(),
+            seen: None,
+        }
+    }
+
+    fn held(by: &str, renewed: &str) -> Value {
+        json!({"metadata": {"name": "l", "namespace": "n", "resourceVersion": "1"},
+            "spec": {"holderIdentity": by, "renewTime": renewed, "leaseTransitions": 2}})
+    }
+
+    #[tokio::test]
+    async fn a_lease_that_nobody_has_or_that_is_our_own_is_taken() {
+        for lease in [
+            None,
+            Some(held("me", "2026-01-01T00:00:00.000000Z")),
+            Some(held("", "2026-01-01T00:00:00.000000Z")),
+        ] {
+            let (stub, _) = server(lease).await;
+            assert!(candidate(&stub).attempt().await.unwrap());
+        }
+    }
+
+    #[tokio::test]
+    async fn anothers_lease_is_taken_once_it_has_not_changed_for_its_duration() {
+        let (stub, stored) = server(Some(held("other", "2026-01-01T00:00:00.000000Z"))).await;
+        let mut candidate = candidate(&stub);
+        assert!(!candidate.attempt().await.unwrap());
+        let back = |candidate: &mut Candidate| {
+            let (_, since) = candidate.seen.as_mut().unwrap();
+            *since -= DURATION;
+        };
+        back(&mut candidate);
+        // It was renewed meanwhile, whatever the other's clock says.
+        *stored.lock().unwrap() = Some(held("other", "2020-01-01T00:00:00.000000Z"));
+        assert!(!candidate.attempt().await.unwrap());
+        back(&mut candidate);
+        assert!(candidate.attempt().await.unwrap());
+    }
+}
