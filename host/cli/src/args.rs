@@ -138,7 +138,7 @@ pub struct LogArgs {
 #[derive(Debug, Args)]
 pub struct ControllerArgs {
     /// The namespace of the Lease leafhost-controller, by which one of several controllers acts [default: that of the service account]
-    #[arg(long, value_name = "NAMESPACE")]
+    #[arg(long, env = "LEAFHOST_LEASE_NAMESPACE", value_name = "NAMESPACE")]
     pub lease_namespace: Option<String>,
 
     #[command(flatten)]
