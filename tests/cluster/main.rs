@@ -7,6 +7,7 @@
 
 mod allocation;
 mod attacks;
+mod away;
 mod chart;
 mod containers;
 mod controller;

@@ -17,7 +17,7 @@ use std::ops::Deref;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Condvar, Mutex, OnceLock, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use anyhow::{Context, Result, anyhow, ensure};
 use serde_json::Value;
@@ -28,6 +28,7 @@ use self::control_plane::ControlPlane;
 pub use self::image::NAME as IMAGE;
 pub use self::node::Node;
 pub use self::pods::{Container, Namespace, Pod};
+pub use self::programs::Program;
 use self::reservation::{ClusterId, Reservation, Watchdog};
 use crate::requirement::{self, Missing};
 
@@ -52,7 +53,7 @@ impl Default for Setup {
 /// A cluster that runs.
 pub struct Cluster {
     // Dropped first: it ends what the others stand for.
-    watchdog: Option<Watchdog>,
+    watchdog: Mutex<Option<Watchdog>>,
     id: ClusterId,
     programs: std::path::PathBuf,
     control: ControlPlane,
@@ -96,8 +97,8 @@ impl Cluster {
         let taken = Reservation::first()?;
         let id = taken.id;
         let watchdog = taken.watch()?;
-        let mut cluster = Self::build(id, setup)?;
-        cluster.watchdog = Some(watchdog);
+        let cluster = Self::build(id, setup)?;
+        *cluster.watchdog() = Some(watchdog);
         Ok(cluster)
     }
 
@@ -156,7 +157,7 @@ impl Cluster {
             node.wait_ready()?;
         }
         Ok(Self {
-            watchdog: None,
+            watchdog: Mutex::default(),
             id,
             programs,
             control,
@@ -168,8 +169,33 @@ impl Cluster {
     }
 
     /// Ends the cluster and removes everything it has made. Dropping it does the same, without an error.
-    pub fn stop(mut self) -> Result<()> {
-        self.watchdog.take().map_or(Ok(()), |mut dog| dog.end())
+    pub fn stop(&self) -> Result<()> {
+        let watchdog = self.watchdog().take();
+        watchdog.map_or(Ok(()), |mut dog| dog.end())
+    }
+
+    fn watchdog(&self) -> MutexGuard<'_, Option<Watchdog>> {
+        self.watchdog.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The process of the API server. Only for a cluster that no other test uses.
+    pub fn server(&self) -> &Program {
+        &self.control.server
+    }
+
+    /// The process of etcd. Only for a cluster that no other test uses.
+    pub fn etcd(&self) -> &Program {
+        &self.control.etcd
+    }
+
+    /// Waits until the API server serves.
+    pub fn wait_served(&self) -> Result<()> {
+        let api = self.api();
+        let ready = self
+            .control
+            .server
+            .until("the API server is ready", || api.text("/readyz"));
+        ready.map(drop)
     }
 
     /// The API server, with the right to do everything.

@@ -11,7 +11,7 @@ use uuid::Uuid;
 use super::Setup;
 use super::api::Api;
 use super::audit::{self, Audit};
-use super::programs::Running;
+use super::programs::{Program, Running};
 use super::reservation::ClusterId;
 use crate::program;
 
@@ -23,6 +23,8 @@ pub(super) struct ControlPlane {
     pub audit: Audit,
     /// The administrator's.
     pub kubeconfig: PathBuf,
+    pub etcd: Program,
+    pub server: Program,
     _running: Vec<Running>,
 }
 
@@ -58,15 +60,15 @@ pub(super) fn start(
     let audit = folder.join("audit.log");
 
     let group = id.group("control")?;
-    let launch = |name: &str, program: &Path, arguments: Vec<String>| {
-        Running::start(
-            name,
-            &folder,
-            group.command(program).args(arguments).current_dir(&folder),
-        )
+    let command = |program: &Path, arguments: Vec<String>| {
+        let mut command = group.command(program);
+        command.args(arguments).current_dir(&folder);
+        command
     };
-    let etcd = launch(
-        "etcd",
+    let launch = |name: &str, program: &Path, arguments: Vec<String>| {
+        Running::start(name, &folder, &mut command(program, arguments))
+    };
+    let etcd = command(
         Path::new("/usr/bin/etcd"),
         vec![
             format!("--data-dir={}", path("etcd")),
@@ -78,9 +80,9 @@ pub(super) fn start(
             "--log-level=warn".to_owned(),
             "--logger=zap".to_owned(),
         ],
-    )?;
-    let mut server = launch(
-        "kube-apiserver",
+    );
+    let etcd = Program::start("etcd", &folder, etcd)?;
+    let server = command(
         &programs.join("kube-apiserver"),
         vec![
             format!("--etcd-servers=http://{loopback}:2379"),
@@ -100,7 +102,8 @@ pub(super) fn start(
             format!("--audit-policy-file={}", path("audit-policy.json")),
             format!("--audit-log-path={}", audit.display()),
         ],
-    )?;
+    );
+    let server = Program::start("kube-apiserver", &folder, server)?;
     // Before it listens, its certificate may not be there, which the proxy reads once.
     server.until("the API server listens", || {
         Ok(TcpStream::connect((&*gateway, 6443))?)
@@ -151,7 +154,9 @@ pub(super) fn start(
         api,
         audit: Audit::of(audit),
         kubeconfig: kubeconfig(id, "admin"),
-        _running: vec![etcd, server, proxy, manager, scheduler],
+        etcd,
+        server,
+        _running: vec![proxy, manager, scheduler],
     })
 }
 

@@ -248,6 +248,19 @@ impl Node {
 
     /// Starts the kubelet, and containerd if that does not run.
     pub fn start_kubelet(&self) -> Result<()> {
+        self.start_kubelet_after(self.heartbeat()?)
+    }
+
+    /// When the kubelet spoke last, as the API server knows it.
+    pub fn heartbeat(&self) -> Result<Option<String>> {
+        let all = self.api.get("/api/v1/nodes")?;
+        let this =
+            items(&all).find(|node| node.pointer("/metadata/name") == Some(&(&*self.name).into()));
+        Ok(this.and_then(heartbeat))
+    }
+
+    /// The same while the API server is away, which cannot tell when the kubelet before this one spoke last.
+    pub fn start_kubelet_after(&self, before: Option<String>) -> Result<()> {
         self.start_containerd()?;
         let mut kubelet = lock(&self.kubelet);
         if let Some(kubelet) = kubelet.as_mut()
@@ -255,10 +268,6 @@ impl Node {
         {
             bail!("the kubelet runs already");
         }
-        let all = self.api.get("/api/v1/nodes")?;
-        let before = items(&all)
-            .find(|node| node.pointer("/metadata/name") == Some(&(&*self.name).into()))
-            .and_then(heartbeat);
         let flag = |name: &str, path: &Path| format!("--{name}={}", path.display());
         let mut command = self.command("kubelet", self.programs.join("kubelet"))?;
         command

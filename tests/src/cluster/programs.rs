@@ -5,6 +5,7 @@ use std::fs::{self, File};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use anyhow::{Context, Result, ensure};
 use nix::sys::signal::{Signal, kill};
@@ -142,6 +143,61 @@ impl Running {
             ensure!(self.child.try_wait()?.is_some(), "it still runs");
             Ok(())
         })
+    }
+}
+
+/// A program of the control plane, which a test may stop for a while.
+pub struct Program {
+    name: &'static str,
+    logs: PathBuf,
+    running: Mutex<(Command, Option<Running>)>,
+}
+
+impl Program {
+    pub(super) fn start(name: &'static str, logs: &Path, mut command: Command) -> Result<Self> {
+        let running = Running::start(name, logs, &mut command)?;
+        Ok(Self {
+            name,
+            logs: logs.to_owned(),
+            running: Mutex::new((command, Some(running))),
+        })
+    }
+
+    /// Waits until `look` gives something; fails early if the program ends.
+    pub(super) fn until<T>(&self, what: &str, look: impl FnMut() -> Result<T>) -> Result<T> {
+        let mut running = self.lock();
+        let running = running.1.as_mut();
+        running
+            .with_context(|| format!("{} does not run", self.name))?
+            .until(what, look)
+    }
+
+    /// Kills it.
+    pub fn kill(&self) -> Result<()> {
+        let running = self.lock().1.take();
+        running
+            .with_context(|| format!("{} does not run", self.name))?
+            .end(Signal::SIGKILL)
+    }
+
+    /// Starts it again, as it was; does not wait until it answers.
+    pub fn start_again(&self) -> Result<()> {
+        let (command, running) = &mut *self.lock();
+        ensure!(running.is_none(), "{} runs", self.name);
+        *running = Some(Running::start(self.name, &self.logs, command)?);
+        Ok(())
+    }
+
+    /// Sends it a signal, such as `SIGSTOP`.
+    pub fn signal(&self, signal: Signal) -> Result<()> {
+        let running = &self.lock().1;
+        let pid = running.as_ref().context("it does not run")?.pid();
+        kill(Pid::from_raw(i32::try_from(pid)?), signal)
+            .with_context(|| format!("cannot signal {}", self.name))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, (Command, Option<Running>)> {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -44,15 +44,17 @@ pub async fn follow(shared: Arc<Shared>, api: Api<Object>, scope: Scope, node: S
         let mut gone = Vec::new();
         let mut next = Some(watch.next().await);
         for _ in 0..TOGETHER {
-            let interrupted = match next {
+            match next {
                 Some(Ok(event)) => {
+                    // A list begins before the API server has said anything.
+                    if !matches!(event, Event::Init) {
+                        shared.interrupted(scope, None);
+                    }
                     gone.extend(take_in(shared, scope, event));
-                    None
                 }
-                Some(Err(failure)) => Some(failure.message),
+                Some(Err(failure)) => shared.interrupted(scope, Some(failure.message)),
                 None => break,
-            };
-            shared.interrupted(scope, interrupted);
+            }
             next = watch.try_next();
         }
         // An object that has lost its label is still there.
@@ -111,5 +113,41 @@ async fn look_for(shared: &Shared, key: InstanceKey, uid: String) {
     };
     if found.is_none_or(|found| found.metadata.uid != uid) {
         shared.saw_deletion(&key, &uid);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::time::Duration;
+
+    use leafhost_core::ports::InstanceStore as _;
+    use tokio::sync::mpsc;
+
+    use crate::instances::KubeInstances;
+    use crate::stub::{Answer, Stub, failure};
+
+    #[tokio::test]
+    async fn watches_are_interrupted_until_the_api_server_has_answered() {
+        let (requests, silent) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+        let stub = Stub::start(move |_| {
+            if requests.fetch_add(1, Ordering::Relaxed) < 2 {
+                return failure(500, "broken");
+            }
+            let (sender, events) = mpsc::unbounded_channel();
+            silent.lock().unwrap().push(sender);
+            Answer::Events(events)
+        })
+        .await;
+        let folder = tempfile::tempdir().unwrap();
+        let memory = folder.path().join("instances.json");
+        let store = KubeInstances::watch(&stub.client, "node-a", memory);
+        let mut set = store.instances();
+        set.wait_for(|set| set.interrupted.is_some()).await.unwrap();
+        while stub.requests("") < 4 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        assert!(set.borrow().interrupted.is_some());
     }
 }
