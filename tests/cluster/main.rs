@@ -23,4 +23,5 @@ mod pods;
 mod replaced;
 mod requests;
 mod restarts;
+mod swapped;
 mod two_nodes;

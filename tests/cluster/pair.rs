@@ -23,23 +23,24 @@ pub struct Pair {
 }
 
 impl Pair {
-    /// Both agents run; there is no Configuration yet.
+    /// Both agents run, and take handlers from ConfigMaps of the namespace, too; there is no Configuration yet.
     pub fn start(cluster: &'static Cluster, name: &str, arguments: &[&str]) -> Result<Self> {
         let taken = cluster.take_nodes(2)?;
         // As the chart has them.
-        cluster.apply(include_str!("../../deploy/chart/crds/crds.yaml"))?;
+        // Another test may define them at the same moment.
+        let definitions = include_str!("../../deploy/chart/crds/crds.yaml");
+        eventually("the definitions are there", || cluster.apply(definitions))?;
         eventually("the API server serves Instances", || cluster.get(INSTANCES))?;
+        let space = cluster.namespace(name)?;
         let mut sites = Vec::new();
         for taken in taken {
             let mut site = Site::on(cluster, taken)?;
             site.home.add_handler("debug-echo")?;
             site.home.join(cluster.kubeconfig());
-            site.home.start(arguments)?;
-            sites.push(site);
-        }
-        let space = cluster.namespace(name)?;
-        for site in &sites {
+            let handlers = ["--handlers-namespace", space.name()];
+            site.home.start(&[arguments, &handlers[..]].concat())?;
             space.show_log(&site.home.log_file());
+            sites.push(site);
         }
         Ok(Self {
             space,
