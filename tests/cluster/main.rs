@@ -10,6 +10,7 @@ mod attacks;
 mod away;
 mod chart;
 mod containers;
+mod contested;
 mod controller;
 mod device;
 mod edits;

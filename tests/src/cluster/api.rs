@@ -122,6 +122,35 @@ impl Api {
         }
     }
 
+    /// Each version of an object that follows `version`, up to the one it has now.
+    pub fn versions(&self, collection: &str, name: &str, version: &str) -> Result<Vec<Value>> {
+        let now = self.get(&format!("{collection}/{name}"))?;
+        let is_last = |object: &Value| {
+            object.pointer("/metadata/resourceVersion") == now.pointer("/metadata/resourceVersion")
+        };
+        let mut versions = Vec::new();
+        if now.pointer("/metadata/resourceVersion") == Some(&version.into()) {
+            return Ok(versions);
+        }
+        let query = format!(
+            "{collection}?fieldSelector=metadata.name%3D{name}&watch=true&resourceVersion={version}&timeoutSeconds=60"
+        );
+        let stream = good(self.agent.get(self.url(&query)).call())
+            .with_context(|| format!("cannot watch {collection}"))?;
+        for line in BufReader::new(stream.into_body().into_reader()).lines() {
+            let mut event: Value = serde_json::from_str(&line?).context("an event is no JSON")?;
+            let object = event
+                .get_mut("object")
+                .context("an event has no object")?
+                .take();
+            versions.push(object);
+            if versions.last().is_some_and(is_last) {
+                return Ok(versions);
+            }
+        }
+        bail!("the versions of {name} since {version} are not all there")
+    }
+
     fn url(&self, path: &str) -> String {
         format!("{}{path}", self.root)
     }

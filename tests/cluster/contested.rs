@@ -1,0 +1,95 @@
+//! Pods on two nodes compete for the only slot of a device: every version of the Instance shows one owner, and none takes over from another.
+
+use anyhow::{Result, ensure};
+use leafhost_tests::cluster;
+use leafhost_tests::random::{self, Random};
+use serde_json::Value;
+
+use crate::pair::{Pair, resource, used};
+
+#[test]
+fn a_slot_that_two_nodes_compete_for_never_has_two_owners() -> Result<()> {
+    contest(10, 4)
+}
+
+/// `SOAK_ROUNDS` and `SOAK_SEED` set the number of rounds and the random sequence.
+#[test]
+#[ignore = "takes minutes: make soak"]
+fn soak_nodes_that_compete_for_a_slot() -> Result<()> {
+    contest(random::rounds(100), random::seed()?)
+}
+
+fn contest(rounds: u64, seed: u64) -> Result<()> {
+    let Some(cluster) = cluster::shared()? else {
+        return Ok(());
+    };
+    let mut random = Random::new(seed);
+    let pair = Pair::start(cluster, "contest", &[])?;
+    pair.configure(1, &["one"], "{MODE: fast}")?;
+    let begun = pair.until("both nodes see the device", &["one"], |_| true)?;
+    let mut seen = begun["one"].clone();
+    let (resource, name) = (resource(&seen), text(&seen["metadata"]["name"]).to_owned());
+    let (mut refused, mut passed_on, mut versions) = (0, 0, 0);
+    for round in 0..rounds {
+        for site in &pair.sites {
+            site.node.wait_allocatable(&resource, 1)?;
+        }
+        let mut pods = [(0, format!("a-{round}")), (1, format!("b-{round}"))];
+        if random.below(2) == 0 {
+            pods.reverse();
+        }
+        for (node, pod) in &pods {
+            pair.space.create(&pair.pod(pod, *node, &seen)?)?;
+            random.moment(20);
+        }
+        let mut winners = Vec::new();
+        let mut losers = Vec::new();
+        for (_, pod) in &pods {
+            let phase = pair.space.until(pod, "it runs or not", |pod| {
+                let phase = text(&pod["status"]["phase"]);
+                let waits = pod["status"]["conditions"][0]["reason"] == "Unschedulable";
+                ensure!(phase != "Pending" || waits, "{pod:#}");
+                Ok(phase.to_owned())
+            })?;
+            match &*phase {
+                "Running" => winners.push(pod),
+                phase => losers.push((pod, phase == "Failed")),
+            }
+        }
+        let (Some(winner), Some((loser, failed))) = (winners.pop(), losers.pop()) else {
+            anyhow::bail!("round {round}: {winners:?} run\n{}", pair.space.state());
+        };
+        pair.space.delete(winner)?;
+        if failed {
+            refused += 1;
+        } else {
+            passed_on += 1;
+            pair.space.wait_running(loser)?;
+        }
+        pair.space.delete(loser)?;
+        pair.until("the slot is free", &["one"], |one| used(one).is_empty())?;
+        let from = text(&seen["metadata"]["resourceVersion"]);
+        let path = format!(
+            "/apis/akri.sh/v0/namespaces/{}/instances",
+            pair.space.name()
+        );
+        for version in cluster.api().versions(&path, &name, from)? {
+            let (before, after) = (used(&seen), used(&version));
+            ensure!(after.len() <= 1, "round {round}: {after:?}");
+            for (slot, holder) in &after {
+                let taken = before.get(slot).filter(|earlier| *earlier != holder);
+                ensure!(taken.is_none(), "round {round}: {before:?}, then {after:?}");
+            }
+            seen = version;
+            versions += 1;
+        }
+        ensure!(used(&seen).is_empty(), "round {round}: {seen:#}");
+    }
+    println!("{versions} versions; {refused} pods were refused, {passed_on} waited");
+    ensure!(versions >= 2 * rounds, "only {versions} versions were seen");
+    Ok(())
+}
+
+fn text(value: &Value) -> &str {
+    value.as_str().unwrap_or_default()
+}
