@@ -15,13 +15,14 @@ const ACCOUNT: &str = "system:serviceaccount:leafhost:leafhost-agent";
 const TAG: &str = "test";
 
 /// The chart, installed until this is dropped, on nodes that no other test has meanwhile.
-struct Release {
+pub struct Release {
     cluster: &'static Cluster,
-    nodes: Vec<TakenNode<'static>>,
+    pub nodes: Vec<TakenNode<'static>>,
 }
 
 impl Release {
-    fn install(cluster: &'static Cluster) -> Result<Self> {
+    /// Installs it; of the handlers it has udev alone.
+    pub fn install(cluster: &'static Cluster) -> Result<Self> {
         let nodes = cluster.take_nodes(2)?;
         let archive = image()?;
         for node in &nodes {
@@ -44,7 +45,7 @@ impl Release {
     }
 
     /// What the agents and their pods say.
-    fn state(&self) -> String {
+    pub fn state(&self) -> String {
         let show = |arguments: &[&str]| {
             let shown = self.cluster.kubectl(arguments);
             shown.unwrap_or_else(|error| format!("{error:#}"))
@@ -75,8 +76,18 @@ impl Release {
         Ok(names.map(str::to_owned).collect())
     }
 
+    /// Adds one of our handlers as a `ConfigMap`.
+    pub fn add_handler(&self, name: &str) -> Result<()> {
+        let wasm = handler(name)?;
+        let arguments = ["handler".as_ref(), "configmap".as_ref(), wasm.as_os_str()];
+        let object = program::run(leafhost()?, arguments)?.good()?;
+        let apply = ["apply", "--server-side", "--filename", "-"];
+        let arguments = [&apply[..], &["--namespace", NAMESPACE]].concat();
+        self.cluster.kubectl_with(&arguments, &object).map(drop)
+    }
+
     /// The nodes on which the handler has this status, by `kubectl get dh`.
-    fn nodes_where(&self, handler: &str, status: &str) -> Result<BTreeSet<String>> {
+    pub fn nodes_where(&self, handler: &str, status: &str) -> Result<BTreeSet<String>> {
         let text = self.cluster.kubectl(&["get", "dh", "--no-headers"])?;
         let rows = text.lines().map(|line| line.split_whitespace().collect());
         let found = rows.filter_map(|row: Vec<&str>| match *row {
@@ -155,18 +166,7 @@ fn helm_install_a_handler_and_a_configuration_give_pods_on_both_nodes_a_slot_eac
     let space = cluster.namespace("installed")?;
     let both: BTreeSet<String> = ["node-a", "node-b"].map(String::from).into();
 
-    let wasm = handler("debug-echo")?;
-    let arguments = ["handler".as_ref(), "configmap".as_ref(), wasm.as_os_str()];
-    let object = program::run(leafhost()?, arguments)?.good()?;
-    let apply = [
-        "apply",
-        "--server-side",
-        "--namespace",
-        NAMESPACE,
-        "--filename",
-        "-",
-    ];
-    cluster.kubectl_with(&apply, &object)?;
+    release.add_handler("debug-echo")?;
     eventually("the handler waits on both nodes", || {
         let nodes = release.nodes_where("debugEcho", "Waiting")?;
         ensure!(nodes == both, "it waits on {nodes:?}");

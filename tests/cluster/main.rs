@@ -14,6 +14,7 @@ mod contested;
 mod controller;
 mod device;
 mod edits;
+mod found;
 mod health;
 mod installed;
 mod kills;

@@ -30,6 +30,7 @@ pub use self::node::Node;
 pub use self::pods::{Container, Namespace, Pod};
 pub use self::programs::Program;
 use self::reservation::{ClusterId, Reservation, Watchdog};
+use crate::lan::Host;
 use crate::requirement::{self, Missing};
 
 /// What a cluster is to be.
@@ -268,6 +269,13 @@ impl Cluster {
     /// What the API has at `path`.
     pub fn get(&self, path: &str) -> Result<Value> {
         self.api().get(path)
+    }
+
+    /// Connects a host without an interface to the network of the nodes; its address there.
+    pub fn connect(&self, host: &Host) -> Result<String> {
+        let address = self.id.host_address();
+        host.join(&self.id.name(), &format!("{address}/24"))?;
+        Ok(address)
     }
 
     /// All nodes, also those that another test has taken.

@@ -167,6 +167,19 @@ impl Drop for Lan {
 }
 
 impl Host {
+    /// Connects a host without bridges to a bridge of the machine: its `eth0` has this address, and reaches groups.
+    pub fn join(&self, bridge: &str, address: &str) -> Result<()> {
+        let end = format!("{bridge}x{}", self.number);
+        let add = ["link", "add", &end, "type", "veth", "peer", "name", "eth0"];
+        let add = add.iter().copied().chain(["netns", &*self.namespace]);
+        program::run("ip", add)?.good()?;
+        program::run("ip", ["link", "set", &end, "master", bridge, "up"])?.good()?;
+        let script = format!(
+            "address add {address} dev eth0\nlink set eth0 up\nroute add 224.0.0.0/4 dev eth0\n"
+        );
+        ip(&self.namespace, &script)
+    }
+
     /// Its address on the bridge of `eth0`.
     pub fn address(&self) -> Result<Ipv4Addr> {
         self.address_on(0)

@@ -57,6 +57,11 @@ impl ClusterId {
         format!("10.77.{}.{}", self.number, index.saturating_add(2))
     }
 
+    /// The address of a host that a test connects.
+    pub fn host_address(self) -> String {
+        format!("10.77.{}.100", self.number)
+    }
+
     /// The addresses of the pods on one node.
     pub fn pod_range(self, index: u8) -> String {
         format!("10.{}.{}.0/24", index.saturating_add(100), self.number)
