@@ -138,6 +138,7 @@ pub struct Metrics {
     allocations: Family<Labels, Count>,
     allocation_time: Histogram,
     releases: Family<Labels, Count>,
+    slot_conflicts: Gauge,
     resources: Family<Labels, Gauge>,
     registrations: Gauge,
     problems: Family<Labels, Gauge>,
@@ -235,6 +236,12 @@ impl Default for Metrics {
                 "leafhost_slot_releases_total",
                 "Slots that came back, by reason",
                 Family::default(),
+            ),
+            slot_conflicts: register(
+                all,
+                "leafhost_slot_conflicts",
+                "Slots that the kubelet has given to a pod and another node claims",
+                Gauge::default(),
             ),
             resources: register(
                 all,
@@ -399,6 +406,12 @@ impl Metrics {
     pub(crate) fn released(&self, reason: &'static str) {
         let reason = labels([("reason", reason)]);
         self.releases.get_or_create(&reason).0.inc();
+    }
+
+    /// So many slots are held here and claimed elsewhere.
+    pub fn set_slot_conflicts(&self, count: usize) {
+        self.slot_conflicts
+            .set(i64::try_from(count).unwrap_or(i64::MAX));
     }
 
     /// Counts the resources by state.

@@ -38,6 +38,7 @@ pub use queue::{AllocateQueue, SlotHandle};
 use model::claim::Turns;
 use model::hold::Place;
 use model::holds::Holds;
+use model::newcomers::Newcomers;
 use model::offers::Offerer;
 use model::snapshot::Snapshot;
 use model::view::Owners;
@@ -91,6 +92,7 @@ pub struct SlotTask {
     met: (Arc<InstanceSet>, Arc<DeviceSnapshot>),
     owners: Owners,
     holds: Holds,
+    newcomers: Newcomers,
     turns: Turns,
     offerer: Offerer,
     known: BTreeSet<String>,
@@ -150,6 +152,7 @@ impl SlotTask {
             metrics,
             met: (Arc::default(), Arc::default()),
             owners: Owners::default(),
+            newcomers: Newcomers::default(),
             turns: Turns::new(),
             offerer: Offerer::default(),
             reading: JoinSet::new(),
@@ -213,6 +216,7 @@ impl SlotTask {
                     self.try_to_write();
                 }
                 () = until(self.refusals.next()) => {}
+                () = until(self.newcomers.next()) => drop(self.newcomers.expire(Instant::now())),
             }
             self.refresh();
             if std::mem::take(&mut self.is_due) {
@@ -238,6 +242,10 @@ impl SlotTask {
         }
         if !same {
             self.holds.update(&self.node, &self.owners, &instances);
+            if self.store.has_other_nodes() {
+                self.newcomers
+                    .update(&instances, Instant::now(), self.clock.now());
+            }
         }
         self.is_due |= !(same && same_owners);
         self.met = (instances, devices);

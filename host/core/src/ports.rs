@@ -378,6 +378,10 @@ pub trait InstanceStore: Send + Sync {
     fn instances(&self) -> watch::Receiver<Arc<InstanceSet>>;
     /// Makes the changes, each for itself, durable when it returns; one result a change, in order. It ends in bounded time.
     async fn apply(&self, changes: Vec<Change>) -> Vec<Written>;
+    /// Whether agents of other nodes have slots of the same Instances.
+    fn has_other_nodes(&self) -> bool {
+        false
+    }
     /// Whether the store itself removes the Instances of a Configuration that was deleted.
     fn collects_garbage(&self) -> bool {
         false

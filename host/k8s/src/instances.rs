@@ -136,6 +136,10 @@ impl InstanceStore for KubeInstances {
         written
     }
 
+    fn has_other_nodes(&self) -> bool {
+        true
+    }
+
     fn collects_garbage(&self) -> bool {
         true
     }

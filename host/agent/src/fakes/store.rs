@@ -39,6 +39,8 @@ pub(crate) struct Store {
     pub is_hidden: Mutex<bool>,
     /// Whether Instances of deleted Configurations are the store's business.
     pub collects: bool,
+    /// Whether agents of other nodes write here.
+    pub has_other_nodes: bool,
     /// How often something goes wrong.
     pub trouble: Mutex<Trouble>,
 }
@@ -92,6 +94,7 @@ impl Store {
             slow: Mutex::default(),
             is_hidden: Mutex::default(),
             collects: false,
+            has_other_nodes: false,
             trouble: Mutex::default(),
         }
     }
@@ -373,5 +376,9 @@ impl InstanceStore for Store {
 
     fn collects_garbage(&self) -> bool {
         self.collects
+    }
+
+    fn has_other_nodes(&self) -> bool {
+        self.has_other_nodes
     }
 }

@@ -68,6 +68,7 @@ impl SlotTask {
             instances: &instances,
             owners: &self.owners,
             holds: &self.holds,
+            new: self.newcomers.uids(),
             kubelet: self.records.kubelet_run(),
         };
         let mut reserved = self.writes.slots();

@@ -5,6 +5,7 @@ pub mod claim;
 pub mod context;
 pub mod hold;
 pub mod holds;
+pub mod newcomers;
 pub mod offers;
 pub mod snapshot;
 pub mod unit;

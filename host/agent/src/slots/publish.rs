@@ -59,6 +59,7 @@ impl SlotTask {
             instances: &instances,
             owners: &self.owners,
             holds: &self.holds,
+            new: self.newcomers.uids(),
             kubelet,
         };
         let is_writable = self.unwritable.is_none() && instances.complete;

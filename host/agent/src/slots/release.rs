@@ -208,6 +208,7 @@ impl SlotTask {
                 ),
             }
         }
+        self.metrics.set_slot_conflicts(self.problems.len());
         if changes.is_empty() {
             self.adopt_problem = None;
         } else if self.unwritable.is_none() {

@@ -11,6 +11,7 @@ use super::*;
 use crate::fakes::{Ledger, Store, idle, wait_for};
 
 mod agreement;
+mod newcomers;
 mod races;
 mod snapshots;
 mod trouble;

@@ -11,6 +11,7 @@ use leafhost_kubelet::{Allocation, DeviceSpec, Mount, Refusal};
 
 use super::context::SlotContext;
 use super::hold::Place;
+use super::newcomers::WAIT;
 use super::offers::{first, free_slots, left};
 use super::snapshot::SLOTS_ANNOTATION;
 use super::unit::{Unit, resource_name};
@@ -130,6 +131,12 @@ impl SlotContext<'_> {
         let number =
             slot_number(name, &unit.id).ok_or_else(|| unknown(&unit.resource, &unit.id))?;
         let seen = self.visible(instance)?;
+        if self.new.contains(&instance.metadata.uid) {
+            return Err(Refusal::Unavailable(format!(
+                "Instance {name} was made a moment ago, and other nodes may claim first what their pods hold of it; try again in {} seconds",
+                WAIT.as_secs()
+            )));
+        }
         let usage = instance.spec.device_usage.get(&unit.id);
         if let Some(usage) = usage.filter(|usage| !usage.is_empty()) {
             return Err(Refusal::Unavailable(format!(
@@ -197,6 +204,9 @@ impl SlotContext<'_> {
             }
             let one = order.find_map(|instance| {
                 let seen = self.visible(instance).ok()?;
+                if self.new.contains(&instance.metadata.uid) {
+                    return None;
+                }
                 let mut free = free_slots(self.node, instance).into_iter();
                 let slot = free.find(|id| !reserved.contains(id))?;
                 Some(Chosen {

@@ -1,5 +1,6 @@
 //! What this node knows when it decides about slots.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use leafhost_core::ports::InstanceSet;
@@ -22,6 +23,8 @@ pub struct SlotContext<'a> {
     pub owners: &'a Owners,
     /// The slots of this node.
     pub holds: &'a Holds,
+    /// The uids of Instances of which no slot is given yet: see [`super::newcomers`].
+    pub new: &'a BTreeSet<String>,
     /// The kubelet that runs now.
     pub kubelet: Option<KubeletRun>,
 }

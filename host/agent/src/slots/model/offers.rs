@@ -80,9 +80,15 @@ pub struct Offerer {
 
 /// What follows from an Instance.
 #[derive(Debug)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each follows from the Instance for itself"
+)]
 struct Computed {
     instance: Arc<Instance>,
     device: Option<Arc<Device>>,
+    /// Whether none of its slots is given yet.
+    is_new: bool,
     kept: bool,
     offered: bool,
     resources: Option<Resources>,
@@ -163,6 +169,7 @@ impl Offerer {
             instances,
             owners,
             holds,
+            new,
             kubelet,
         } = context;
         if std::mem::replace(&mut self.is_writable, is_writable) != is_writable {
@@ -197,11 +204,15 @@ impl Offerer {
                 })
                 .collect();
             let before = self.cache.get(key).filter(|computed| {
-                Arc::ptr_eq(&computed.instance, instance) && computed.holds == held
+                Arc::ptr_eq(&computed.instance, instance)
+                    && computed.holds == held
+                    && computed.is_new == new.contains(&instance.metadata.uid)
             });
             if before.is_none_or(|before| !(same_devices || before.is_as(node, devices))) {
                 let seen = Seen::new(node, devices, instance);
-                let computed = compute(node, instance, seen, held, is_writable);
+                let is_new = new.contains(&instance.metadata.uid);
+                let mut computed = compute(node, instance, seen, held, is_writable && !is_new);
+                computed.is_new = is_new;
                 self.cache.insert(key.clone(), computed);
             }
             let Some(computed) = self.cache.get(key) else {
@@ -456,6 +467,7 @@ fn compute(
         has_free: offered && is_writable && !free.is_empty(),
         instance: Arc::clone(instance),
         device: seen.device,
+        is_new: false,
         kept,
         offered,
         resources,

@@ -89,6 +89,7 @@ impl World {
             instances: &self.fixture.instances,
             owners: &owners,
             holds: &self.holds,
+            new: &BTreeSet::new(),
             kubelet: Some(kubelet(1)),
         };
         let offered = self.offerer.offer(context, true, &BTreeSet::new(), LIMITS);
@@ -119,6 +120,7 @@ impl World {
             instances: &self.fixture.instances,
             owners: &self.fixture.owners(),
             holds: &self.holds,
+            new: &BTreeSet::new(),
             kubelet: Some(kubelet(1)),
         };
         context

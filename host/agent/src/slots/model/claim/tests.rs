@@ -28,6 +28,7 @@ fn choose_as(
         instances: &fixture.instances,
         owners: &fixture.owners(),
         holds: &holds(fixture),
+        new: &BTreeSet::new(),
         kubelet: None,
     }
     .choose(
@@ -230,6 +231,7 @@ fn each_time_another_of_equal_instances_is_chosen() {
             instances: &fixture.instances,
             owners: &fixture.owners(),
             holds: &holds(&fixture),
+            new: &BTreeSet::new(),
             kubelet: None,
         };
         let mut reserved = ids(taken);
@@ -297,6 +299,7 @@ async fn what_was_made_anew_is_claimed_anew() {
         instances: &fixture.instances,
         owners: &fixture.owners(),
         holds: &holds,
+        new: &BTreeSet::new(),
         kubelet: None,
     }
     .choose(

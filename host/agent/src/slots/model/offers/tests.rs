@@ -50,6 +50,7 @@ fn again(
         instances: &fixture.instances,
         owners: &fixture.owners(),
         holds,
+        new: &BTreeSet::new(),
         kubelet: None,
     };
     maker.offer(context, true, known, limits)

@@ -1,0 +1,65 @@
+//! Instances that were made a moment ago, in a store to which other nodes write.
+
+use jiff::Timestamp;
+
+use super::*;
+
+/// `cams-a` as it was made just now, with this uid.
+fn made_now(uid: &str) -> Instance {
+    let mut instance = instance("cams", "a", 2, &[]);
+    instance.metadata.uid = uid.to_owned();
+    instance.metadata.creation_timestamp = Some(Timestamp::now().to_string());
+    instance
+}
+
+async fn rig(first: Instance) -> Rig {
+    let fixture = Fixture::new(&[("cams", &[first])]);
+    let mut store = Store::default();
+    store.has_other_nodes = true;
+    store.edit(|set| set.clone_from(&fixture.instances));
+    let devices = watch::Sender::new(Arc::new(fixture.devices.clone()));
+    let ledger = Ledger::default();
+    *ledger.kubelet.lock().unwrap() = Some(fixture::kubelet(1).to_string());
+    let rig = Rig::start(
+        Arc::new(store),
+        Kubelet::new(Some(1)),
+        devices,
+        Arc::new(ledger),
+    );
+    idle().await;
+    rig
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_slot_of_a_new_instance_is_given_until_other_nodes_had_time_to_claim_theirs() {
+    let rig = rig(made_now("new")).await;
+    for (resource, id) in [("cams-a", "cams-a-0"), ("cams", "cams-0")] {
+        rig.allocate(resource, &[id]).await.unwrap_err();
+    }
+    assert_eq!(rig.listed("cams-a"), "cams-a-0- cams-a-1-");
+    assert_eq!(rig.listed("cams"), "cams-0-");
+    pass(5).await;
+    assert_eq!(rig.listed("cams-a"), "cams-a-0+ cams-a-1+");
+    rig.allocate("cams", &["cams-0"]).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_instance_that_is_a_minute_old_is_not_new() {
+    let rig = rig(instance("cams", "a", 2, &[])).await;
+    rig.allocate("cams-a", &["cams-a-0"]).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_pod_has_of_an_instance_that_was_made_again_is_claimed_at_once() {
+    let rig = rig(instance("cams", "a", 2, &[])).await;
+    rig.allocate("cams-a", &["cams-a-0"]).await.unwrap();
+    rig.kubelet.run("p", &[unit("cams-a", "cams-a-0")]);
+    rig.kubelet.tell();
+    pass(1).await;
+    rig.put(made_now("again"));
+    idle().await;
+    assert_eq!(rig.usage("cams-a-0"), NODE);
+    assert_eq!(rig.listed("cams-a"), "cams-a-0+ cams-a-1-");
+    pass(5).await;
+    assert_eq!(rig.listed("cams-a"), "cams-a-0+ cams-a-1+");
+}
