@@ -5,9 +5,12 @@
     reason = "a test binary; JSON without a field has null there"
 )]
 
+mod agents;
 mod allocation;
 mod attacks;
 mod away;
+mod bad_handlers;
+mod bad_objects;
 mod chart;
 mod containers;
 mod contested;
@@ -15,6 +18,7 @@ mod controller;
 mod device;
 mod edits;
 mod found;
+mod gate;
 mod health;
 mod installed;
 mod kills;
@@ -22,8 +26,10 @@ mod nodes;
 mod objects;
 mod pair;
 mod pods;
+mod refused;
 mod replaced;
 mod requests;
 mod restarts;
 mod swapped;
 mod two_nodes;
+mod unreachable;

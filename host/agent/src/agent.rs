@@ -134,6 +134,7 @@ pub struct Agent {
     configurations: Arc<dyn ConfigurationSource>,
     tasks: Tasks,
     board: AgentState,
+    unreported: watch::Sender<Option<String>>,
 }
 
 impl Agent {
@@ -189,6 +190,7 @@ impl Agent {
             kubelet::add(&mut tasks, &node, config, ports, &metrics)
         });
 
+        let (unreported, unreported_shown) = watch::channel(None);
         let board = AgentState {
             identity: Arc::new(Identity {
                 node,
@@ -204,6 +206,7 @@ impl Agent {
             offers,
             kubelet,
             instances,
+            unreported: Some(unreported_shown),
         };
         tasks.add_loop("problems", problems::log(board.clone()));
         let first_version = u64::try_from(Timestamp::now().as_millisecond()).unwrap_or_default();
@@ -233,6 +236,7 @@ impl Agent {
             configurations: ports.configurations,
             tasks,
             board,
+            unreported,
         })
     }
 
@@ -241,7 +245,8 @@ impl Agent {
         let (sender, reports) = watch::channel(Arc::default());
         let report = node_report::publish(self.board.clone(), sender);
         self.tasks.add_loop("node report", report);
-        let sink = async move { sink.keep(reports).await };
+        let problem = self.unreported.clone();
+        let sink = async move { sink.keep(reports, problem).await };
         self.tasks.add_loop("report sink", sink);
     }
 
@@ -253,7 +258,7 @@ impl Agent {
     /// Runs until `shutdown`; then everything has five seconds to finish. Returns earlier only with an error.
     pub async fn run(self, shutdown: CancellationToken) -> Result<(), Error> {
         let ended = self.tasks.run(shutdown).await;
-        drop(self.configurations);
+        drop((self.configurations, self.unreported));
         ended
     }
 }

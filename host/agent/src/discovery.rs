@@ -130,12 +130,21 @@ impl DiscoveryTask {
     /// Runs until `shutdown`; then its sessions are dropped.
     pub async fn run(mut self, shutdown: CancellationToken) -> Result<(), SourceEnded> {
         // What an earlier run has found is known before anything is compared with it.
-        let stored = tokio::select! {
-            () = shutdown.cancelled() => return Ok(()),
-            stored = self.instances.wait_for(|set| set.is_known()) => match stored {
-                Ok(stored) => Arc::clone(&stored),
-                Err(_) => return Err(SourceEnded("Instances")),
-            },
+        let stored = loop {
+            tokio::select! {
+                () = shutdown.cancelled() => return Ok(()),
+                stored = self.instances.wait_for(|set| set.is_known()) => match stored {
+                    Ok(stored) => break Arc::clone(&stored),
+                    Err(_) => return Err(SourceEnded("Instances")),
+                },
+                // Nothing is served yet, but why may be what is wrong with the Configurations, too.
+                changed = self.configurations.changed() => {
+                    changed.map_err(|_| SourceEnded("Configurations"))?;
+                    let problems = self.configurations.borrow_and_update().problems.clone();
+                    let report = DiscoveryReport { problems, ..DiscoveryReport::default() };
+                    self.report.send_replace(Arc::new(report));
+                }
+            }
         };
         self.known = known(&stored, &self.config.node, &self.config.clock);
         drop(stored);

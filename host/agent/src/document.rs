@@ -71,6 +71,8 @@ pub struct AgentState {
     pub(crate) offers: Option<watch::Receiver<Arc<CdiReport>>>,
     pub(crate) kubelet: Option<KubeletBoard>,
     pub(crate) instances: watch::Receiver<Arc<InstanceSet>>,
+    /// Why the report of this node is not written, if there is one.
+    pub(crate) unreported: Option<watch::Receiver<Option<String>>>,
 }
 
 impl AgentState {
@@ -92,8 +94,15 @@ impl AgentState {
                 None => std::future::pending().await,
             }
         };
+        let unreported = async {
+            match &mut self.unreported {
+                Some(unreported) => unreported.changed().await,
+                None => std::future::pending().await,
+            }
+        };
         let changed = tokio::select! {
             changed = kubelet => changed,
+            changed = unreported => changed,
             changed = self.handlers.changed() => changed,
             changed = self.devices.changed() => changed,
             changed = self.report.changed() => changed,
@@ -178,6 +187,10 @@ impl AgentState {
             problems.extend_from_slice(&report.problems);
         }
         problems.extend_from_slice(&self.reconcile.borrow().problems);
+        if let Some(unreported) = &self.unreported {
+            let error = unreported.borrow().clone();
+            problems.extend(error.map(|error| Problem::ReportNotWritten { error }));
+        }
         if let Some(offers) = &self.offers {
             problems.extend_from_slice(&offers.borrow().problems);
         }

@@ -9,6 +9,7 @@ use leafhost_core::names::ConfigurationKey;
 use leafhost_core::node_report::{
     HandlerPhase, NodeReport, ReportedConfiguration, ReportedHandler, ReportedSource,
 };
+use leafhost_core::ports::SourceProblem;
 use leafhost_core::problem::{Problem, Subject};
 use tokio::sync::watch;
 use tokio::time::timeout;
@@ -16,6 +17,7 @@ use tokio::time::timeout;
 use crate::discovery::{ConfigurationReport, HandlerReport};
 use crate::document::AgentState;
 use crate::loader::LoadedSource;
+use crate::slots::model::unit::resource;
 
 /// Changes that come together are reported together.
 const SPACING: Duration = Duration::from_secs(1);
@@ -72,7 +74,10 @@ impl AgentState {
         let report = Arc::clone(&self.report.borrow());
         let mut problems = report.failures();
         problems.extend(self.problems());
-        let problems = Problems::of(&problems);
+        if let Some(kubelet) = &self.kubelet {
+            problems.extend_from_slice(&kubelet.slots.borrow().problems);
+        }
+        let problems = Problems::of(&problems, &report.configurations);
         let mut handlers: BTreeMap<String, ReportedHandler> = BTreeMap::new();
         for (source, loaded) in &self.handlers.borrow().sources {
             let handler = handlers.entry(name_of(source, loaded)).or_default();
@@ -82,6 +87,14 @@ impl AgentState {
         for one in &report.handlers {
             let handler = handlers.entry(one.name.clone()).or_default();
             add_registered(handler, one);
+        }
+        for (name, problem) in &problems.objects {
+            let handler = handlers.entry(name.clone()).or_default();
+            let source = ReportedSource {
+                problem: Some(problem.to_string()),
+                ..ReportedSource::default()
+            };
+            handler.sources.insert(problem.source.clone(), source);
         }
         let devices = Arc::clone(&self.devices.borrow());
         for (key, one) in &report.configurations {
@@ -101,23 +114,43 @@ impl AgentState {
     }
 }
 
-/// The first problem of each Configuration and of each source.
+/// The first problem of each Configuration, of each source, and of each ConfigMap if it is no source's.
 #[derive(Default)]
 struct Problems {
     configurations: BTreeMap<ConfigurationKey, String>,
     sources: BTreeMap<String, String>,
+    /// By the name of the ConfigMap, which most likely is the handler's.
+    objects: BTreeMap<String, SourceProblem>,
 }
 
 impl Problems {
-    fn of(problems: &[Problem]) -> Self {
+    fn of(
+        problems: &[Problem],
+        configurations: &BTreeMap<ConfigurationKey, ConfigurationReport>,
+    ) -> Self {
         let mut first = Self::default();
         for problem in problems {
-            if let Subject::Configuration(key) = problem.subject() {
+            let key = match problem.subject() {
+                Subject::Configuration(key) => Some(key),
+                Subject::Resource(name) => {
+                    let mut keys = configurations.keys();
+                    keys.find(|key| resource(key.name()) == name)
+                }
+                _ => None,
+            };
+            if let Some(key) = key {
                 let told = first.configurations.entry(key.clone());
                 told.or_insert_with(|| problem.to_string());
             } else if let Problem::InvalidSource(problem) = problem {
                 // A ConfigMap has its files as fields.
                 let file = [&problem.path, &problem.source].map(|one| source_name(one));
+                let object = problem.source.strip_prefix("ConfigMap ");
+                if let (Some((_, name)), [None, None]) =
+                    (object.and_then(|one| one.split_once('/')), &file)
+                {
+                    let told = first.objects.entry(name.to_owned());
+                    told.or_insert_with(|| problem.clone());
+                }
                 for file in file.into_iter().flatten() {
                     let told = first.sources.entry(file);
                     told.or_insert_with(|| problem.to_string());

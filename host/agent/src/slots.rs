@@ -246,6 +246,11 @@ impl SlotTask {
                 self.newcomers
                     .update(&instances, Instant::now(), self.clock.now());
             }
+            // A claim of this node that somebody else wrote, while it had none.
+            let is_looking = self.next_read.is_some() || !self.reading.is_empty();
+            if !is_looking && !self.holds.by_unit.is_empty() {
+                self.look_at(Instant::now() + SOON);
+            }
         }
         self.is_due |= !(same && same_owners);
         self.met = (instances, devices);

@@ -391,8 +391,13 @@ pub trait InstanceStore: Send + Sync {
 /// Where the agent reports how the handlers of its node stand, for people who are not on the node.
 #[async_trait]
 pub trait ReportSink: Send + Sync {
-    /// Shows the newest report, in place of earlier ones, until the sender is gone.
-    async fn keep(&self, reports: watch::Receiver<Arc<NodeReport>>);
+    /// Shows the newest report, in place of earlier ones, until the sender is gone. `problem` says why that is not possible, as long as it
+    /// is not.
+    async fn keep(
+        &self,
+        reports: watch::Receiver<Arc<NodeReport>>,
+        problem: watch::Sender<Option<String>>,
+    );
 }
 
 /// Why something was not written down.

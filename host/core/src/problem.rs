@@ -192,6 +192,8 @@ pub enum Problem {
     SlotsNotClaimed { error: String },
     #[error("{error}")]
     LedgerNotWritten { error: String },
+    #[error("kubectl get dh may be out of date for this node: {error}")]
+    ReportNotWritten { error: String },
     #[error(
         "the Instances' properties and attributes are left out here, because they have {mebibytes} MiB: the Instances themselves have them"
     )]

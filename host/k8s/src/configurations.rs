@@ -133,16 +133,9 @@ struct Trouble {
 }
 
 impl Trouble {
-    fn new(Failure { code, message }: &Failure) -> Self {
-        let remedy = match code {
-            Some(404) => "apply the definitions: leafhost crds | kubectl apply --server-side -f -",
-            Some(401 | 403) => {
-                "allow the agent's service account to list and watch configurations.akri.sh in all namespaces"
-            }
-            _ => "the agent tries again",
-        };
-        let message =
-            format!("cannot be watched: {message}; {remedy}; what was read last serves on");
+    fn new(failure: &Failure) -> Self {
+        let why = failure.told("configurations.akri.sh");
+        let message = format!("cannot be watched: {why}; what was read last serves on");
         Self {
             problem: Some(SourceProblem::new("Configurations", message)),
             over: None,

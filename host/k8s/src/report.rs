@@ -50,13 +50,18 @@ impl KubeReport {
 
 #[async_trait]
 impl ReportSink for KubeReport {
-    async fn keep(&self, mut reports: watch::Receiver<Arc<NodeReport>>) {
+    async fn keep(
+        &self,
+        mut reports: watch::Receiver<Arc<NodeReport>>,
+        problem: watch::Sender<Option<String>>,
+    ) {
         // Nothing is known to be superfluous before the first report.
         if reports.wait_for(|report| report.complete).await.is_err() {
             return;
         }
         let api: Api<DiscoveryHandler> = Api::all(self.client.clone());
-        Task::new(self.owner.clone(), api).run(reports).await;
+        let mut task = Task::new(self.owner.clone(), api);
+        task.run(reports, problem).await;
     }
 }
 
@@ -72,14 +77,16 @@ struct Task {
     wanted: BTreeMap<String, DiscoveryHandler>,
     /// The objects that are left alone for a while.
     pauses: HashMap<String, Pause>,
-    /// Whether the log says already that the objects cannot be watched.
-    is_told: bool,
+    /// Why the objects cannot be watched.
+    unwatched: Option<String>,
 }
 
 struct Pause {
     until: Instant,
     /// In a row.
     failures: u32,
+    /// What was wrong the last time.
+    error: Option<String>,
 }
 
 impl Task {
@@ -93,14 +100,24 @@ impl Task {
             found: None,
             wanted: BTreeMap::new(),
             pauses: HashMap::new(),
-            is_told: false,
+            unwatched: None,
         }
     }
 
-    async fn run(mut self, mut reports: watch::Receiver<Arc<NodeReport>>) {
+    async fn run(
+        &mut self,
+        mut reports: watch::Receiver<Arc<NodeReport>>,
+        problem: watch::Sender<Option<String>>,
+    ) {
         reports.mark_changed();
         loop {
             let (next, at) = self.next().unzip();
+            let now = self.problem();
+            problem.send_if_modified(|told| {
+                let differs = *told != now;
+                *told = now;
+                differs
+            });
             tokio::select! {
                 changed = reports.changed() => {
                     if changed.is_err() {
@@ -123,13 +140,11 @@ impl Task {
         let event = match event {
             Ok(event) => event,
             Err(failure) => {
-                if !std::mem::replace(&mut self.is_told, true) {
-                    let error = failure.message;
-                    tracing::warn!(
-                        error,
-                        "cannot list discoveryhandlers.leafhost.dev, so kubectl get dh may be out of date; install the definitions of the chart and allow the agent's service account to list, watch, create, update and delete them"
-                    );
-                }
+                let resource = "discoveryhandlers.leafhost.dev";
+                self.unwatched = Some(format!(
+                    "cannot list {resource}: {}",
+                    failure.told(resource)
+                ));
                 return;
             }
         };
@@ -139,7 +154,7 @@ impl Task {
                 self.listing.insert(object.name_any(), object);
             }
             Event::InitDone => {
-                self.is_told = false;
+                self.unwatched = None;
                 self.found = Some(std::mem::take(&mut self.listing));
             }
             Event::Apply(object) => self.saw(object),
@@ -164,6 +179,18 @@ impl Task {
                 found.insert(name, object);
             }
         }
+    }
+
+    /// Why the objects are not what they should be.
+    fn problem(&self) -> Option<String> {
+        let unwritten = self.pauses.iter().filter_map(|(name, pause)| {
+            let error = pause.error.as_ref().filter(|_| self.differs(name))?;
+            Some(format!(
+                "cannot write discoveryhandler {name}: {error}; the agent tries again"
+            ))
+        });
+        // Always the same one of several.
+        self.unwatched.clone().or_else(|| unwritten.min())
     }
 
     /// The write that is due first, and when.
@@ -199,6 +226,7 @@ impl Task {
                 let pause = Pause {
                     until: now + SPACING,
                     failures: 0,
+                    error: None,
                 };
                 self.pauses.insert(name, pause);
                 return;
@@ -209,18 +237,16 @@ impl Task {
         let before = self.pauses.get(&name).map_or(0, |pause| pause.failures);
         let failures = before.saturating_add(1);
         let until = Instant::now() + backoff(failures);
-        self.pauses.insert(name.clone(), Pause { until, failures });
-        if failures.is_power_of_two() {
-            let error = failure.message;
-            tracing::warn!(
-                name,
-                error,
-                failures,
-                "cannot write a discoveryhandlers.leafhost.dev, so kubectl get dh is out of date; it is tried again"
-            );
-        }
+        // Somebody else was faster: that is no failure.
+        let is_race = matches!(failure.code, Some(404 | 409));
+        let pause = Pause {
+            until,
+            failures,
+            error: (!is_race).then_some(failure.message),
+        };
+        self.pauses.insert(name.clone(), pause);
         // The object is not what it was taken for.
-        if matches!(failure.code, Some(404 | 409))
+        if is_race
             && let Ok(Ok(object)) = timeout(REQUEST, self.api.get_opt(&name)).await
             && let Some(found) = &mut self.found
         {

@@ -97,6 +97,20 @@ where
 }
 
 impl Failure {
+    /// What it said, with the remedy for that kind of object.
+    pub fn told(&self, resource: &str) -> String {
+        let remedy = match self.code {
+            Some(404) => {
+                "apply the definitions: leafhost crds | kubectl apply --server-side -f -".to_owned()
+            }
+            Some(401 | 403) => format!(
+                "allow the agent's service account to list and watch {resource} in the whole cluster"
+            ),
+            _ => "the agent tries again".to_owned(),
+        };
+        format!("{}; {remedy}", self.message)
+    }
+
     /// There was no answer in time.
     pub fn silent(waited: Duration) -> Self {
         Self {

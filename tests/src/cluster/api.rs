@@ -32,6 +32,11 @@ impl Api {
         }
     }
 
+    /// The host and port where it is without a password.
+    pub fn address(&self) -> &str {
+        self.root.trim_start_matches("http://")
+    }
+
     /// What is at `path`, for instance `/api/v1/namespaces/x/pods`.
     pub fn get(&self, path: &str) -> Result<Value> {
         let sent = self.agent.get(self.url(path)).call();

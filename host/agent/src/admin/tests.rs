@@ -54,6 +54,7 @@ async fn start() -> Bench {
             slots: slots_reported,
         }),
         instances: watch::channel(Arc::default()).1,
+        unreported: None,
     };
     let shutdown = CancellationToken::new();
     let metrics = Arc::new(Metrics::default());

@@ -34,6 +34,7 @@ fn document(parts: Parts) -> Status {
         offers: Some(watch::channel(Arc::new(parts.offers)).1),
         kubelet: parts.kubelet,
         instances: watch::channel(Arc::new(parts.instances)).1,
+        unreported: None,
     };
     board.status()
 }

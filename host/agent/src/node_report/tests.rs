@@ -42,6 +42,7 @@ fn mk_board() -> Board {
             offers: None,
             kubelet: None,
             instances: instances_shown,
+            unreported: None,
         },
     }
 }
@@ -158,6 +159,40 @@ fn each_handler_is_reported_by_its_name_with_its_sources() {
         handlers["gone"].sources["gone.wasm"].problem.as_deref(),
         Some("trap: unreachable")
     );
+}
+
+#[test]
+fn what_is_wrong_with_a_config_map_as_a_whole_is_reported_under_its_name() {
+    let board = mk_board();
+    let problem = |path: &str, message: &str| SourceProblem {
+        path: path.into(),
+        ..SourceProblem::new("ConfigMap leafhost/onvif", message)
+    };
+    let problems = vec![problem("notes.txt", "is no handler"), problem("", "later")];
+    let set = handler_set(Vec::new(), problems);
+    board.handlers.send_replace(Arc::new(set));
+    let handlers = board.state.node_report().handlers;
+    let onvif = &handlers["onvif"];
+    assert_eq!(onvif.phase, HandlerPhase::Offline);
+    assert_eq!(
+        onvif.sources["ConfigMap leafhost/onvif"].problem.as_deref(),
+        Some("ConfigMap leafhost/onvif: notes.txt: is no handler")
+    );
+}
+
+#[test]
+fn a_resource_that_cannot_be_offered_is_a_problem_of_its_configuration() {
+    let problem = Problem::InvalidResourceName {
+        resource: "akri.sh/cams".into(),
+        error: "is too long".into(),
+    };
+    let keys = [key("cam"), key("cams")];
+    let configurations = keys
+        .clone()
+        .map(|key| (key, ConfigurationReport::default()));
+    let problems = Problems::of(&[problem], &configurations.into());
+    assert!(problems.configurations[&keys[1]].contains("is too long"));
+    assert_eq!(problems.configurations.len(), 1);
 }
 
 #[test]

@@ -11,10 +11,21 @@ use crate::terminal::{Paint, Size, Tone, wrap};
 /// The fewest lines of the Instance table, however low the terminal is.
 const FEWEST_LINES: usize = 5;
 
-const NO_HANDLERS: &str = "No handlers: put a .wasm file into the handlers folder.";
-const NO_CONFIGURATIONS: &str =
-    "No Configurations: put a .yaml file into the configurations folder.";
 const NO_INSTANCES: &str = "No Instances.";
+
+fn no_handlers(status: &Status) -> &'static str {
+    match status.mode.as_str() {
+        "cluster" => "No handlers: apply what leafhost handler configmap prints.",
+        _ => "No handlers: put a .wasm file into the handlers folder.",
+    }
+}
+
+fn no_configurations(status: &Status) -> &'static str {
+    match status.mode.as_str() {
+        "cluster" => "No Configurations: apply one with kubectl.",
+        _ => "No Configurations: put a .yaml file into the configurations folder.",
+    }
+}
 
 /// The overview as lines. Where a size is given it is made to fit: what is wrong comes first, and what is left out is counted.
 pub fn lines(
@@ -39,7 +50,7 @@ pub fn lines(
     first.extend(rest);
     let configurations = tables::configurations(first, now);
     let configurations = configurations.fitted(size.width, &["TOOK", "LAST-CALL", "HANDLER"]);
-    let configurations = table(&configurations, NO_CONFIGURATIONS, paint)?;
+    let configurations = table(&configurations, no_configurations(status), paint)?;
     let handlers = handlers(status, now, paint, size.width)?;
     let (mut first, rest): (Vec<_>, Vec<_>) = status
         .instances
@@ -78,10 +89,10 @@ fn whole(status: &Status, now: Timestamp, paint: Paint) -> std::io::Result<Vec<S
     lines.extend(problems(status, paint, usize::MAX));
     let instances: Vec<&Instance> = status.instances.iter().collect();
     for (content, nothing) in [
-        (tables::handlers(&status.handlers, now), NO_HANDLERS),
+        (tables::handlers(&status.handlers, now), no_handlers(status)),
         (
             tables::configurations(&status.configurations, now),
-            NO_CONFIGURATIONS,
+            no_configurations(status),
         ),
         (tables::instances(status, &instances, now), NO_INSTANCES),
     ] {
@@ -119,7 +130,7 @@ fn handlers(
         .iter()
         .partition(|handler| tables::has_note(handler));
     if status.handlers.is_empty() {
-        return Ok(vec![paint.apply(Tone::Faint, NO_HANDLERS)]);
+        return Ok(vec![paint.apply(Tone::Faint, no_handlers(status))]);
     }
     let mut lines = Vec::new();
     if !noted.is_empty() {

@@ -52,7 +52,9 @@ pub async fn follow(shared: Arc<Shared>, api: Api<Object>, scope: Scope, node: S
                     }
                     gone.extend(take_in(shared, scope, event));
                 }
-                Some(Err(failure)) => shared.interrupted(scope, Some(failure.message)),
+                Some(Err(failure)) => {
+                    shared.interrupted(scope, Some(failure.told("instances.akri.sh")));
+                }
                 None => break,
             }
             next = watch.try_next();

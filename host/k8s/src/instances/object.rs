@@ -68,25 +68,25 @@ pub fn from_instance(instance: Instance) -> InstanceObject {
             namespace: Some(metadata.namespace),
             labels: some(metadata.labels),
             annotations: some(metadata.annotations),
-            owner_references: Some(
-                metadata
-                    .owner_references
-                    .into_iter()
-                    .map(|owner| OwnerReference {
-                        api_version: owner.api_version,
-                        kind: owner.kind,
-                        name: owner.name,
-                        uid: owner.uid,
-                        controller: owner.controller,
-                        block_owner_deletion: Some(true),
-                    })
-                    .collect(),
-            ),
+            owner_references: Some(owners(metadata.owner_references)),
             ..ObjectMeta::default()
         },
         spec: instance.spec,
         status: Some(instance.status),
     }
+}
+
+/// The owners as they are written.
+pub fn owners(owners: Vec<core::OwnerReference>) -> Vec<OwnerReference> {
+    let written = owners.into_iter().map(|owner| OwnerReference {
+        api_version: owner.api_version,
+        kind: owner.kind,
+        name: owner.name,
+        uid: owner.uid,
+        controller: owner.controller,
+        block_owner_deletion: Some(true),
+    });
+    written.collect()
 }
 
 #[cfg(test)]

@@ -3,6 +3,8 @@
 use leafhost_core::instance::{Edit, GENERATION_ANNOTATION, Instance};
 use serde_json::{Value, json};
 
+use super::object;
+
 /// The operations that make `edits` of `base`; nothing if `base` is not as they assume.
 pub fn of(base: &Instance, edits: &[Edit]) -> Option<Value> {
     let mut patch = Operations::default();
@@ -75,7 +77,7 @@ impl Operations {
             }
             Edit::Owner(_) => {
                 self.is_whole = true;
-                let owners = json!(now.metadata.owner_references);
+                let owners = json!(object::owners(now.metadata.owner_references.clone()));
                 self.add("/metadata/ownerReferences", &owners);
             }
             Edit::AddNode(node) => {

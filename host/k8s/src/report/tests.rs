@@ -40,6 +40,8 @@ struct Cluster {
     written: Mutex<Option<Value>>,
     /// What it has although no list shows it.
     unlisted: Mutex<Option<Value>>,
+    /// Whether it refuses other writes for good.
+    refused: Mutex<bool>,
     events: Mutex<Option<mpsc::UnboundedReceiver<Value>>>,
 }
 
@@ -48,6 +50,7 @@ struct Bench {
     stub: Stub,
     events: mpsc::UnboundedSender<Value>,
     reports: watch::Sender<Arc<NodeReport>>,
+    problem: watch::Receiver<Option<String>>,
     _task: JoinSet<()>,
 }
 
@@ -77,6 +80,7 @@ async fn start(has: Vec<Value>) -> Bench {
         }
         match shared.written.lock().unwrap().take() {
             Some(object) => Answer::Object(200, object),
+            None if *shared.refused.lock().unwrap() => failure(403, "no right"),
             None => failure(409, "not now"),
         }
     })
@@ -84,12 +88,14 @@ async fn start(has: Vec<Value>) -> Bench {
     let sink = KubeReport::new(stub.client.clone(), "n", "u");
     let (reports, receiver) = watch::channel(Arc::default());
     let mut task = JoinSet::new();
-    task.spawn(async move { sink.keep(receiver).await });
+    let (sender, problem) = watch::channel(None);
+    task.spawn(async move { sink.keep(receiver, sender).await });
     Bench {
         cluster,
         stub,
         events,
         reports,
+        problem,
         _task: task,
     }
 }
@@ -154,6 +160,22 @@ async fn an_object_is_made_changed_and_put_right_and_otherwise_left_alone() {
     }));
     bench.wait_for("DELETE", 1).await;
     assert_eq!(bench.writes(), 5);
+}
+
+#[tokio::test]
+async fn a_write_that_is_refused_is_a_problem_until_it_is_not_wanted_any_more() {
+    let mut bench = start(Vec::new()).await;
+    *bench.cluster.refused.lock().unwrap() = true;
+    bench.reports.send_replace(mk_report(HandlerPhase::Active));
+    let told = bench.problem.wait_for(Option::is_some).await.unwrap();
+    let text = told.clone().unwrap();
+    assert!(text.contains("n.udev: no right"), "{text}");
+    drop(told);
+    bench.reports.send_replace(Arc::new(NodeReport {
+        complete: true,
+        ..NodeReport::default()
+    }));
+    bench.problem.wait_for(Option::is_none).await.unwrap();
 }
 
 #[tokio::test]

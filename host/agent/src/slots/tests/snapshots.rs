@@ -55,6 +55,15 @@ async fn a_slot_nobody_was_seen_to_have_comes_back_after_the_grace() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_slot_that_somebody_else_wrote_down_for_this_node_comes_back_after_the_grace() {
+    let rig = Rig::cams(2, &[]).await;
+    pass(60).await;
+    rig.put(instance("cams", "a", 2, &[(0, NODE)]));
+    pass(GRACE.as_secs() + 30).await;
+    assert_eq!(rig.usage("cams-a-0"), "");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_slot_comes_back_by_an_event_at_once_and_by_a_failed_write_later() {
     let rig = Rig::cams(1, &[]).await;
     rig.allocate("cams-a", &["cams-a-0"]).await.unwrap();

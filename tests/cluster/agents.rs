@@ -1,0 +1,293 @@
+//! Shared by the tests of what goes wrong: agents with the rights that the chart gives them, and what they say of a problem.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail, ensure};
+use leafhost_tests::cluster::{Cluster, Namespace, Request};
+use leafhost_tests::program::source_tree;
+use leafhost_tests::wait::eventually;
+use serde_json::{Value, json};
+
+use crate::device::Site;
+
+/// The most requests of one kind for one object that the agents may make while something is wrong and is put right.
+const MOST: usize = 20;
+
+/// An agent on each of two nodes, as the service account of the chart; its namespace is `space`. The Configuration `steady` there has one
+/// shared device, which nothing that goes wrong elsewhere may touch.
+pub struct Agents {
+    /// Its pods are deleted while the agents still run.
+    pub space: Namespace<'static>,
+    pub sites: Vec<Site>,
+    pub cluster: &'static Cluster,
+    /// What gives the account its rights.
+    rights: String,
+    /// The Instances of `steady` as they must stay.
+    steady: Vec<Value>,
+}
+
+impl Agents {
+    /// They run with these arguments, and `steady` is found by both.
+    pub fn start(cluster: &'static Cluster, name: &str, arguments: &[&str]) -> Result<Self> {
+        let taken = cluster.take_nodes(2)?;
+        // Another test may define them at the same moment.
+        let definitions = include_str!("../../deploy/chart/crds/crds.yaml");
+        eventually("the definitions are there", || cluster.apply(definitions))?;
+        let space = cluster.namespace(name)?;
+        let rights = rights(cluster, space.name())?;
+        let sites: Result<Vec<Site>> = taken
+            .into_iter()
+            .map(|node| Site::on(cluster, node))
+            .collect();
+        let mut agents = Self {
+            space,
+            sites: sites?,
+            cluster,
+            rights,
+            steady: Vec::new(),
+        };
+        agents.allow()?;
+        for site in &mut agents.sites {
+            let kubeconfig = token(cluster, agents.space.name(), site.node.name())?;
+            site.home.write("kubeconfig", kubeconfig)?;
+            site.home.add_handler("debug-echo")?;
+            site.home.join(&site.home.path().join("kubeconfig"));
+            site.home.start(arguments)?;
+            agents.space.show_log(&site.home.log_file());
+        }
+        agents.configure("steady", "debugEcho", "{descriptions: [steady]}")?;
+        agents.steady = eventually("both nodes see the device of steady", || {
+            let found = agents.instances("steady")?;
+            let nodes = found
+                .first()
+                .and_then(|one| one["spec"]["nodes"].as_array());
+            ensure!(nodes.map(Vec::len) == Some(2), "{found:#?}");
+            Ok(found)
+        })
+        .with_context(|| agents.space.state())?;
+        Ok(agents)
+    }
+
+    /// Gives the account its rights.
+    pub fn allow(&self) -> Result<()> {
+        self.cluster.apply(&self.rights).map(drop)
+    }
+
+    /// Takes the rights away from the account, not the account.
+    pub fn deny(&self) -> Result<()> {
+        let bindings = ["clusterrolebinding,rolebinding", "--all-namespaces"];
+        let release = format!("app.kubernetes.io/instance={}", self.space.name());
+        let delete = ["delete", "--wait", "--selector", &release];
+        self.cluster
+            .kubectl(&[&delete[..], &bindings].concat())
+            .map(drop)
+    }
+
+    /// The account's user name.
+    pub fn user(&self) -> String {
+        let space = self.space.name();
+        format!("system:serviceaccount:{space}:{}", account(space))
+    }
+
+    /// Applies a Configuration in the namespace, with details in one line.
+    pub fn configure(&self, name: &str, handler: &str, details: &str) -> Result<()> {
+        configure(self.cluster, self.space.name(), name, handler, details)
+    }
+
+    pub fn delete(&self, kind: &str, name: &str) -> Result<()> {
+        let delete = ["delete", kind, name, "--namespace", self.space.name()];
+        self.cluster.kubectl(&delete).map(drop)
+    }
+
+    /// The path of an Instance or of all, with an empty name.
+    pub fn instance_path(&self, name: &str) -> String {
+        format!(
+            "/apis/akri.sh/v0/namespaces/{}/instances/{name}",
+            self.space.name()
+        )
+    }
+
+    /// The Instances of a Configuration.
+    pub fn instances(&self, configuration: &str) -> Result<Vec<Value>> {
+        let list = self
+            .cluster
+            .get(self.instance_path("").trim_end_matches('/'))?;
+        let all = list["items"].as_array().context("no items")?.iter();
+        let own = all.filter(|one| one["spec"]["configurationName"] == configuration);
+        Ok(own.cloned().collect())
+    }
+
+    /// Waits until each node says all these words of one problem: `leafhost status` there, and its objects of `kubectl get dh`.
+    pub fn until_told(&self, words: &[&str]) -> Result<()> {
+        let (began, has) = (Instant::now(), |text: &str| {
+            words.iter().all(|words| text.contains(words))
+        });
+        eventually(&format!("each node says {words:?}"), || {
+            for site in &self.sites {
+                let (status, reports) = self.says(site)?;
+                ensure!(has(&status), "leafhost status: {status}");
+                let told = reports.iter().any(|problem| has(problem));
+                ensure!(told, "{}: {reports:#?}", site.node.name());
+            }
+            println!("{words:?} after {:?}", began.elapsed());
+            Ok(())
+        })
+        .with_context(|| self.space.state())
+    }
+
+    /// Waits until no node says these words any more.
+    pub fn until_solved(&self, words: &str) -> Result<()> {
+        eventually(&format!("no node says {words:?}"), || {
+            for site in &self.sites {
+                let (status, reports) = self.says(site)?;
+                ensure!(!status.contains(words), "leafhost status: {status}");
+                ensure!(
+                    !reports.iter().any(|one| one.contains(words)),
+                    "{reports:#?}"
+                );
+            }
+            Ok(())
+        })
+        .with_context(|| self.space.state())
+    }
+
+    /// `leafhost status`; and the problems of the node's reports, each with the object that has it.
+    fn says(&self, site: &Site) -> Result<(String, Vec<String>)> {
+        let status = site.home.leafhost(&["status"])?.good()?;
+        let status = status.split_whitespace().collect::<Vec<_>>().join(" ");
+        let mut problems = Vec::new();
+        for report in self.reports(site)? {
+            let all = report["status"]["configurations"].as_array();
+            for one in all.into_iter().flatten() {
+                let [namespace, name, problem] = ["namespace", "name", "problem"]
+                    .map(|field| one[field].as_str().unwrap_or_default());
+                problems.push(format!("Configuration {namespace}/{name}: {problem}"));
+            }
+            let all = report["status"]["sources"].as_array().into_iter().flatten();
+            problems.extend(all.map(|one| format!("{}: {}", one["name"], one["problem"])));
+            problems.push(
+                report["status"]["problem"]
+                    .as_str()
+                    .unwrap_or_default()
+                    .to_owned(),
+            );
+        }
+        Ok((status, problems))
+    }
+
+    /// The node's objects of `kubectl get dh`.
+    pub fn reports(&self, site: &Site) -> Result<Vec<Value>> {
+        let all = self.cluster.kubectl(&["get", "dh", "--output", "json"])?;
+        let all: Value = serde_json::from_str(&all)?;
+        let all = all["items"].as_array().context("no items")?.iter();
+        let own = all.filter(|report| report["spec"]["node"] == site.node.name());
+        Ok(own.cloned().collect())
+    }
+
+    /// Checks that since a moment of the audit log `steady` was left alone, and no request was made again and again.
+    pub fn check_calm(&self, since: u64) -> Result<()> {
+        let now = self.instances("steady")?;
+        ensure!(
+            now == self.steady,
+            "{:#?} was changed: {now:#?}",
+            self.steady
+        );
+        let requests = self.requests(since)?;
+        let loops: Vec<_> = requests
+            .iter()
+            .filter(|(_, count)| **count > MOST)
+            .collect();
+        ensure!(loops.is_empty(), "{loops:#?}");
+        Ok(())
+    }
+
+    /// What the agents asked for since a moment.
+    pub fn requests(&self, since: u64) -> Result<BTreeMap<Request, usize>> {
+        let user = self.user();
+        let mut requests = self.cluster.audit().since(since)?;
+        requests.retain(|request, _| request.user == user);
+        Ok(requests)
+    }
+}
+
+impl Drop for Agents {
+    fn drop(&mut self) {
+        for kind in ["configuration", "instance"] {
+            let all = [
+                "delete",
+                kind,
+                "--all",
+                "--namespace",
+                self.space.name(),
+                "--wait=false",
+            ];
+            let _ = self.cluster.kubectl(&all);
+        }
+        let delete = ["delete", "--wait=false", "--filename", "-"];
+        if let Err(error) = self.cluster.kubectl_with(&delete, &self.rights) {
+            eprintln!("the rights stay: {error:#}");
+        }
+    }
+}
+
+/// Applies a Configuration with details in one line.
+pub fn configure(
+    cluster: &Cluster,
+    namespace: &str,
+    name: &str,
+    handler: &str,
+    details: &str,
+) -> Result<()> {
+    let object = json!({
+        "apiVersion": "akri.sh/v0", "kind": "Configuration",
+        "metadata": {"name": name, "namespace": namespace, "annotations": {"leafhost.dev/grace": "0s"}},
+        "spec": {"discoveryHandler": {"name": handler, "discoveryDetails": details}, "capacity": 2, "brokerProperties": {"MODE": "fast"}},
+    });
+    cluster.apply(&object.to_string()).map(drop)
+}
+
+fn account(space: &str) -> String {
+    format!("{space}-leafhost-agent")
+}
+
+/// What the chart gives the account of a release in a namespace of the same name.
+fn rights(cluster: &Cluster, space: &str) -> Result<String> {
+    let chart = source_tree().join("deploy/chart");
+    let chart = chart.to_string_lossy();
+    let template = [
+        "template",
+        space,
+        &chart,
+        "--namespace",
+        space,
+        "--show-only",
+        "templates/rbac.yaml",
+    ];
+    let namespaces = format!("agent.propertiesNamespaces={{{space}}}");
+    cluster.helm(&[&template[..], &["--set", &namespaces]].concat())
+}
+
+/// The kubeconfig with the account's token for a node.
+fn token(cluster: &Cluster, space: &str, node: &str) -> Result<String> {
+    let create = ["create", "token", &account(space), "--namespace", space];
+    let bound = ["--bound-object-kind", "Node", "--bound-object-name", node];
+    let token = cluster.kubectl(&[&create[..], &bound].concat())?;
+    let admin = fs::read_to_string(cluster.kubeconfig())?;
+    let folder = cluster.kubeconfig().parent().context("no folder")?;
+    let mut lines = Vec::new();
+    for line in admin.lines() {
+        lines.push(match line.split_once(": ") {
+            Some((key, _)) if key.trim() == "token" => format!("{key}: {}", token.trim()),
+            Some((key, file)) if key.trim() == "certificate-authority" => {
+                format!("{key}: {}", folder.join(file).display())
+            }
+            _ => line.to_owned(),
+        });
+    }
+    if !lines.iter().any(|line| line.contains(token.trim())) {
+        bail!("the kubeconfig has no token: {admin}");
+    }
+    Ok(lines.join("\n"))
+}

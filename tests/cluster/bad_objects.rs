@@ -1,0 +1,237 @@
+//! Configurations that cannot serve, and Instances that somebody edits: each is named with the remedy, and the rest serves on.
+
+use anyhow::{Context, Result, ensure};
+use leafhost_tests::cluster::{self, Container, Pod};
+use leafhost_tests::wait::eventually;
+use serde_json::{Value, json};
+
+use crate::agents::{Agents, configure};
+
+#[test]
+fn a_configuration_that_cannot_serve_is_named_on_each_node_until_it_is_put_right() -> Result<()> {
+    let Some(cluster) = cluster::shared()? else {
+        return Ok(());
+    };
+    let agents = Agents::start(cluster, "bad", &[])?;
+    let long = "l".repeat(70);
+    let good = "{descriptions: [one]}";
+    for (name, handler, details, words) in [
+        (
+            "no-yaml",
+            "debugEcho",
+            "descriptions: [",
+            &["descriptions", "while parsing a flow node"][..],
+        ),
+        (
+            "other-fields",
+            "debugEcho",
+            "{device: one}",
+            &["other-fields", "descriptions: is missing"],
+        ),
+        (
+            "unknown",
+            "nobody",
+            good,
+            &["spec.discoveryHandler.name", "\"nobody\"", "add"],
+        ),
+    ] {
+        let start = cluster.audit().now()?;
+        agents.configure(name, handler, details)?;
+        agents
+            .until_told(&[&[name], words].concat())
+            .with_context(|| format!("{name}: {words:?}"))?;
+        ensure!(agents.instances(name)?.is_empty(), "{name} has Instances");
+        agents.configure(name, "debugEcho", good)?;
+        agents.until_solved(words[1])?;
+        eventually("it is found then", || {
+            let found = agents.instances(name)?.len();
+            ensure!(found == 1, "{found} Instances");
+            Ok(())
+        })?;
+        agents.check_calm(start).context(name)?;
+        agents.delete("configuration", name)?;
+    }
+
+    // Too long for a resource: the device is found, pods cannot ask for it.
+    let start = cluster.audit().now()?;
+    agents.configure(&long, "debugEcho", good)?;
+    agents.until_told(&[&long, "is not offered to the kubelet", "a shorter name"])?;
+    agents.delete("configuration", &long)?;
+    agents.until_solved("a shorter name")?;
+    agents.check_calm(start)?;
+
+    // The older one has the name in the whole cluster, whatever its namespace is called.
+    let start = cluster.audit().now()?;
+    agents.configure("twice", "debugEcho", "{descriptions: [first]}")?;
+    for site in &agents.sites {
+        site.until_amounts("akri.sh/twice", 1, 1)?;
+    }
+    let other = cluster.namespace("a-second")?;
+    // The API server's creation times have whole seconds.
+    let age = || {
+        agents.cluster.get(&format!(
+            "/apis/akri.sh/v0/namespaces/{}/configurations/twice",
+            agents.space.name()
+        ))
+    };
+    let created = age()?["metadata"]["creationTimestamp"].clone();
+    eventually("a second has passed", || {
+        let probe = cluster.get(&format!("/api/v1/namespaces/{}", other.name()))?;
+        ensure!(
+            probe["metadata"]["creationTimestamp"] != created,
+            "{created}"
+        );
+        Ok(())
+    })?;
+    configure(
+        cluster,
+        other.name(),
+        "twice",
+        "debugEcho",
+        "{descriptions: [second, third]}",
+    )?;
+    let first = format!("{}/twice", agents.space.name());
+    let second = format!("{}/twice", other.name());
+    agents.until_told(&[&second, "has the name of", &first, "rename one of them"])?;
+    for site in &agents.sites {
+        site.until_amounts("akri.sh/twice", 1, 1)?;
+    }
+    agents.delete("configuration", "twice")?;
+    for site in &agents.sites {
+        site.until_amounts("akri.sh/twice", 2, 2)?;
+    }
+    agents.until_solved("has the name of")?;
+    agents.check_calm(start)
+}
+
+#[test]
+fn an_instance_that_somebody_edits_is_as_it_was_after_one_write() -> Result<()> {
+    let Some(cluster) = cluster::shared()? else {
+        return Ok(());
+    };
+    let agents = Agents::start(cluster, "edited", &["--slot-grace", "5s"])?;
+    agents.configure("cams", "debugEcho", "{descriptions: [one]}")?;
+    for site in &agents.sites {
+        site.until_amounts("akri.sh/cams", 1, 1)?;
+    }
+    let site = agents.sites.first().context("no site")?;
+    let main = Container::new("main").device("akri.sh/cams", 1);
+    agents.space.run(&Pod::new("user", &[main]).on(site.node))?;
+    let name = || -> Result<String> {
+        let found = agents.instances("cams")?;
+        let name = found.first().context("no Instance")?["metadata"]["name"].as_str();
+        Ok(name.context("no name")?.to_owned())
+    };
+    let path = agents.instance_path(&name()?);
+    let right = eventually(
+        "the pod's slot is claimed, and both nodes see the device",
+        || {
+            let now = cluster.get(&path)?;
+            ensure!(
+                now["spec"]["deviceUsage"]
+                    .to_string()
+                    .contains(site.node.name()),
+                "{now:#}"
+            );
+            ensure!(
+                now["spec"]["nodes"].as_array().map(Vec::len) == Some(2),
+                "{now:#}"
+            );
+            Ok(now)
+        },
+    )?;
+    let usage = right["spec"]["deviceUsage"]
+        .as_object()
+        .context("no usage")?;
+    let slot = |used: bool| usage.iter().find(|(_, holder)| (*holder != "") == used);
+    let (used, _) = slot(true).context("no slot is used")?;
+    let (free, _) = slot(false).context("no slot is free")?;
+    for (what, edit) in [
+        ("the capacity", json!({"spec": {"capacity": 99}})),
+        ("a node is missing", json!({"spec": {"nodes": ["node-b"]}})),
+        ("nodes", json!({"spec": {"nodes": []}})),
+        (
+            "a property",
+            json!({"spec": {"brokerProperties": {"MODE": "slow"}}}),
+        ),
+        (
+            "a slot in use shown as free",
+            json!({"spec": {"deviceUsage": {used: ""}}}),
+        ),
+        (
+            "a slot in use is left out",
+            json!({"spec": {"deviceUsage": {used: null}}}),
+        ),
+        (
+            "a free slot shown as in use",
+            json!({"spec": {"deviceUsage": {free: "node-b"}}}),
+        ),
+        (
+            "the label",
+            json!({"metadata": {"labels": {"leafhost.dev/shared": null}}}),
+        ),
+        ("the owner", json!({"metadata": {"ownerReferences": null}})),
+        ("health", json!({"status": null})),
+    ] {
+        let start = cluster.audit().now()?;
+        cluster.api().merge(&path, &edit)?;
+        eventually(what, || {
+            let now = cluster.get(&path)?;
+            let mut nodes: Vec<&str> = texts(&now["spec"]["nodes"]);
+            nodes.sort_unstable();
+            ensure!(nodes == ["node-a", "node-b"], "{now:#}");
+            for field in [
+                "/spec/capacity",
+                "/spec/brokerProperties",
+                "/spec/deviceUsage",
+                "/metadata/labels",
+                "/metadata/ownerReferences",
+                "/status/nodes",
+            ] {
+                ensure!(
+                    now.pointer(field) == right.pointer(field),
+                    "{field}: {now:#}"
+                );
+            }
+            Ok(())
+        })
+        .with_context(|| agents.space.state())?;
+        agents.check_calm(start).context(what)?;
+        let writes = agents.requests(start)?;
+        let writes: usize = writes
+            .iter()
+            .filter(|(one, _)| one.is_write() && one.resource == "instances")
+            .map(|(_, count)| count)
+            .sum();
+        ensure!(writes <= 4, "{what}: {writes} writes");
+    }
+
+    // Deleted while a pod uses it: what is made again has the pod's slot.
+    let start = cluster.audit().now()?;
+    cluster.api().delete(&path)?;
+    eventually("it is made again with the pod's slot", || {
+        let now = cluster.get(&path)?;
+        ensure!(
+            now["metadata"]["uid"] != right["metadata"]["uid"],
+            "it is not deleted"
+        );
+        ensure!(
+            now["spec"]["deviceUsage"] == right["spec"]["deviceUsage"],
+            "{now:#}"
+        );
+        ensure!(texts(&now["spec"]["nodes"]).len() == 2, "{now:#}");
+        Ok(())
+    })
+    .with_context(|| agents.space.state())?;
+    let pod = agents.space.pod("user")?;
+    ensure!(pod["status"]["phase"] == "Running", "{pod:#}");
+    agents.check_calm(start)
+}
+
+fn texts(list: &Value) -> Vec<&str> {
+    list.as_array()
+        .into_iter()
+        .flatten()
+        .filter_map(Value::as_str)
+        .collect()
+}
