@@ -3,7 +3,6 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use kube::config::{KubeConfigOptions, Kubeconfig};
 use leafhost_kubelet::proto::device_plugin::device_plugin_client::DevicePluginClient;
 use leafhost_kubelet::proto::device_plugin::{AllocateRequest, ContainerAllocateRequest};
 use leafhost_tests::agent::Home;
@@ -12,7 +11,7 @@ use leafhost_tests::kubelet::Blocking;
 use serde_json::Value;
 use tonic::transport::Endpoint;
 
-use crate::joined::{collection, configure, instances, until_instances};
+use crate::joined::{client, collection, configure, instances, until_instances};
 use crate::statistics::{metric, ms, quantile};
 use crate::table::Line;
 
@@ -92,14 +91,6 @@ pub fn measure(cluster: &'static Cluster) -> Result<Vec<Line>> {
             ms(quantile(&patched, 0.99))
         ),
     }])
-}
-
-/// A connection of the agent's kind.
-async fn client(cluster: &Cluster) -> Result<kube::Client> {
-    let file = Kubeconfig::read_from(cluster.kubeconfig())?;
-    let options = KubeConfigOptions::default();
-    let config = kube::Config::from_custom_kubeconfig(file, &options).await?;
-    Ok(kube::Client::try_from(config)?)
 }
 
 /// How long a JSON Patch with a test takes, as a claim is one.

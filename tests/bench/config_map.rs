@@ -46,7 +46,9 @@ pub fn measure(cluster: &'static Cluster) -> Result<Vec<Line>> {
                 until_instances(cluster, &space, 0, &home)?;
                 home.until("the handler is gone", |status| {
                     let handlers = status.get("handlers").and_then(Value::as_array);
-                    handlers.is_some_and(Vec::is_empty)
+                    let is_offline =
+                        |handler: &Value| handler.get("status").is_some_and(|is| is == "Offline");
+                    handlers.is_some_and(|all| all.iter().all(is_offline))
                 })?;
             }
             home.stop(Signal::SIGTERM)?;

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use kube::config::{KubeConfigOptions, Kubeconfig};
 use leafhost_tests::agent::Home;
 use leafhost_tests::cluster::{Cluster, Namespace, Node};
 use leafhost_tests::wait::within;
@@ -52,6 +53,14 @@ pub fn instances(cluster: &Cluster, space: &Namespace<'_>) -> Result<Vec<Value>>
     let list = cluster.get(&collection(space, "instances"))?;
     let items = list.get("items").and_then(Value::as_array);
     items.cloned().context("a list without items")
+}
+
+/// A connection of the agent's kind.
+pub async fn client(cluster: &Cluster) -> Result<kube::Client> {
+    let file = Kubeconfig::read_from(cluster.kubeconfig())?;
+    let options = KubeConfigOptions::default();
+    let config = kube::Config::from_custom_kubeconfig(file, &options).await?;
+    Ok(kube::Client::try_from(config)?)
 }
 
 /// Seconds with two digits.

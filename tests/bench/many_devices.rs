@@ -1,23 +1,27 @@
 //! Time from a new Configuration to all of its Instances in the API server.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use futures::{StreamExt as _, TryStreamExt as _};
 use leafhost_tests::cluster::Cluster;
 use nix::sys::signal::Signal;
+use serde_json::{Value, json};
 
-use crate::joined::{agent, configure, seconds, until_instances};
+use crate::joined::{agent, client, collection, configure, instances, seconds, until_instances};
 use crate::statistics::quantile;
 use crate::table::Line;
 
 /// How often each.
 const TIMES: usize = 3;
+/// So many writes an agent has under way at a time.
+const IN_FLIGHT: usize = 16;
 
 pub fn measure(cluster: &'static Cluster) -> Result<Vec<Line>> {
     let node = cluster.nodes().first().context("no node")?;
     let mut lines = Vec::new();
     for (devices, target) in [(100, "≤ 1 s"), (1_000, "≤ 3 s")] {
-        let mut took = Vec::new();
+        let (mut took, mut alone) = (Vec::new(), Vec::new());
         for number in 0..TIMES {
             let mut home = agent(cluster, node, &["mock-gpu"])?;
             home.start(&[])?;
@@ -34,16 +38,49 @@ pub fn measure(cluster: &'static Cluster) -> Result<Vec<Line>> {
             let all = until_instances(cluster, &space, devices, &home)?;
             took.push(all - begun);
             home.stop(Signal::SIGTERM)?;
+            alone.push(create(cluster, instances(cluster, &space)?)?);
         }
         took.sort();
+        alone.sort();
         lines.push(Line {
             what: format!(
                 "Configuration created → {devices} Instances in the API server, worst of {TIMES}"
             ),
             value: seconds(quantile(&took, 1.0)),
             target: target.into(),
-            reference: format!("median {}", seconds(quantile(&took, 0.5))),
+            reference: format!(
+                "median {}; the same objects created by a client that does nothing else, {IN_FLIGHT} at a time: worst {}, median {}",
+                seconds(quantile(&took, 0.5)),
+                seconds(quantile(&alone, 1.0)),
+                seconds(quantile(&alone, 0.5))
+            ),
         });
     }
     Ok(lines)
+}
+
+/// How long it takes to create these objects in another namespace.
+fn create(cluster: &'static Cluster, objects: Vec<Value>) -> Result<Duration> {
+    let space = cluster.namespace("alone")?;
+    let path = collection(&space, "instances");
+    let requests = objects.into_iter().map(|mut object| {
+        let metadata = object.pointer_mut("/metadata").context("no metadata")?;
+        let name = metadata.get("name").cloned();
+        *metadata = json!({"name": name, "annotations": metadata.get("annotations")});
+        Ok(http::Request::post(&path)
+            .header("content-type", "application/json")
+            .body(serde_json::to_vec(&object)?)?)
+    });
+    let requests = requests.collect::<Result<Vec<_>>>()?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    let client = runtime.block_on(client(cluster))?;
+    let begun = Instant::now();
+    let created = futures::stream::iter(requests)
+        .map(|request| client.request::<Value>(request))
+        .buffer_unordered(IN_FLIGHT)
+        .try_collect::<Vec<_>>();
+    runtime.block_on(created)?;
+    Ok(begun.elapsed())
 }
