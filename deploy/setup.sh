@@ -67,7 +67,9 @@ if ! command -v dpkg-query >/dev/null; then
   packages=
 fi
 for package in $packages; do
-  [ "$(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null)" = installed ] || missing="$missing $package"
+  # One that is there for several architectures has a line for each.
+  case "$package" in *:*) arch=${package#*:} ;; *) arch=$(dpkg --print-architecture) ;; esac
+  dpkg-query -W -f '${db:Status-Status} ${Architecture}\n' "$package" 2>/dev/null | grep -qE "^installed ($arch|all)$" || missing="$missing $package"
 done
 if [ -n "$missing" ]; then
   sudo=
