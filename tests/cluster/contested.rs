@@ -27,8 +27,8 @@ fn contest(rounds: u64, seed: u64) -> Result<()> {
     let pair = Pair::start(cluster, "contest", &[])?;
     pair.configure(1, &["one"], "{MODE: fast}")?;
     let begun = pair.until("both nodes see the device", &["one"], |_| true)?;
-    let mut seen = begun["one"].clone();
-    let (resource, name) = (resource(&seen), text(&seen["metadata"]["name"]).to_owned());
+    let mut last = begun["one"].clone();
+    let (resource, name) = (resource(&last), text(&last["metadata"]["name"]).to_owned());
     let (mut refused, mut passed_on, mut versions) = (0, 0, 0);
     for round in 0..rounds {
         for site in &pair.sites {
@@ -39,7 +39,7 @@ fn contest(rounds: u64, seed: u64) -> Result<()> {
             pods.reverse();
         }
         for (node, pod) in &pods {
-            pair.space.create(&pair.pod(pod, *node, &seen)?)?;
+            pair.space.create(&pair.pod(pod, *node, &last)?)?;
             random.moment(20);
         }
         let mut winners = Vec::new();
@@ -68,25 +68,25 @@ fn contest(rounds: u64, seed: u64) -> Result<()> {
         }
         pair.space.delete(loser)?;
         pair.until("the slot is free", &["one"], |one| used(one).is_empty())?;
-        let from = text(&seen["metadata"]["resourceVersion"]);
+        let from = text(&last["metadata"]["resourceVersion"]);
         let path = format!(
             "/apis/akri.sh/v0/namespaces/{}/instances",
             pair.space.name()
         );
         for version in cluster.api().versions(&path, &name, from)? {
-            let (before, after) = (used(&seen), used(&version));
+            let (before, after) = (used(&last), used(&version));
             ensure!(after.len() <= 1, "round {round}: {after:?}");
             for (slot, holder) in &after {
                 let taken = before.get(slot).filter(|earlier| *earlier != holder);
                 ensure!(taken.is_none(), "round {round}: {before:?}, then {after:?}");
             }
-            seen = version;
+            last = version;
             versions += 1;
         }
-        ensure!(used(&seen).is_empty(), "round {round}: {seen:#}");
+        ensure!(used(&last).is_empty(), "round {round}: {last:#}");
     }
     println!("{versions} versions; {refused} pods were refused, {passed_on} waited");
-    ensure!(versions >= 2 * rounds, "only {versions} versions were seen");
+    ensure!(versions >= 2 * rounds, "only {versions} versions were last");
     Ok(())
 }
 
