@@ -135,7 +135,7 @@ impl AgentState {
         if self.reconcile.borrow().done_once {
             return None;
         }
-        let handlers = self.handlers.borrow();
+        let handlers = Arc::clone(&self.handlers.borrow());
         let is_open = |loaded: &LoadedSource| loaded.handler.is_none() && loaded.error.is_none();
         let open = handlers.sources.iter().filter(|(_, one)| is_open(one));
         let open: Vec<&String> = open.map(|(source, _)| source).collect();

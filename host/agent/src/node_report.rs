@@ -59,9 +59,9 @@ impl AgentState {
 
     /// Whether every handler that was loaded is registered, and called once for each Configuration that names it.
     fn is_called(&self) -> bool {
-        let report = self.report.borrow();
+        let report = Arc::clone(&self.report.borrow());
         let serves = |name: &str| report.handlers.iter().any(|one| one.name == name);
-        let handlers = self.handlers.borrow();
+        let handlers = Arc::clone(&self.handlers.borrow());
         let loaded = handlers.sources.values();
         let mut loaded = loaded.filter_map(|one| one.handler.as_ref());
         let mut configurations = report.configurations.values();

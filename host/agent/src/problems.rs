@@ -1,6 +1,7 @@
 //! What is wrong at this moment: counted for the metrics, and logged.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use leafhost_core::problem::Problem;
@@ -13,10 +14,11 @@ const SPACING: Duration = Duration::from_secs(10);
 impl AgentState {
     /// How many problems each part of the agent has; all parts, also those that have none.
     pub(crate) fn count_problems(&self) -> BTreeMap<&'static str, usize> {
-        let handlers = self.handlers.borrow();
+        // Nothing is borrowed meanwhile: who borrows the same again waits for ever if a change waits in between.
+        let handlers = Arc::clone(&self.handlers.borrow());
         let refused = handlers.sources.values();
         let refused = refused.filter(|loaded| loaded.error.is_some()).count();
-        let report = self.report.borrow();
+        let report = Arc::clone(&self.report.borrow());
         let configured = report.configurations.values();
         let configured: usize = configured
             .map(|one| one.problems.len() + one.invalid_details.len())

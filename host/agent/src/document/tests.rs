@@ -39,6 +39,53 @@ fn document(parts: Parts) -> Status {
     board.status()
 }
 
+/// A reader that borrows the same twice waits for ever if a change waits in between.
+#[test]
+fn problems_are_counted_while_handlers_and_reports_change() {
+    let (handlers, report) = (
+        watch::Sender::new(Arc::default()),
+        watch::Sender::new(Arc::default()),
+    );
+    let board = AgentState {
+        identity: Arc::default(),
+        handlers: handlers.subscribe(),
+        devices: watch::channel(Arc::default()).1,
+        report: report.subscribe(),
+        reconcile: watch::channel(ReconcileReport::default()).1,
+        offers: None,
+        kubelet: None,
+        instances: watch::channel(Arc::default()).1,
+        unreported: None,
+    };
+    let (counted, end) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        for _ in 0..20_000 {
+            board.count_problems();
+            board.waits_for();
+            board.status();
+        }
+        counted.send(()).unwrap();
+    });
+    let limit = std::time::Instant::now() + std::time::Duration::from_mins(1);
+    while end.try_recv().is_err() {
+        assert!(
+            limit > std::time::Instant::now(),
+            "the reader waits for ever"
+        );
+        // From a thread of its own, so that a lock that is never free does not keep this one.
+        let (handlers, report) = (handlers.clone(), report.clone());
+        let changed = std::thread::spawn(move || {
+            for _ in 0..1_000 {
+                handlers.send_replace(Arc::default());
+                report.send_replace(Arc::default());
+            }
+        });
+        while !changed.is_finished() && limit > std::time::Instant::now() {
+            std::thread::yield_now();
+        }
+    }
+}
+
 fn source(handler: Option<Arc<FakeHandler>>, error: Option<&str>) -> LoadedSource {
     LoadedSource {
         handler: handler.map(|handler| handler as _),
