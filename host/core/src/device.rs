@@ -117,7 +117,9 @@ impl Device {
         }
         for (name, value) in &self.properties {
             if !is_property_name(name) {
-                return Some(format!("property {name:?} is not [A-Za-z_][A-Za-z0-9_-]*"));
+                return Some(format!(
+                    "property {name:?} must be letters, digits, _ and -, not beginning with a digit or -"
+                ));
             }
             if has_control_within_lines(value) {
                 return Some(format!(
