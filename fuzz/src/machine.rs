@@ -2,7 +2,7 @@
 
 use std::io;
 
-use leafhost_wasm::fuzzing::{Kind, Resolved};
+use leafhost_grants::{Kind, Resolved};
 
 /// Links, and what is at their ends.
 const LINKS: [(&str, &str, Kind); 10] = [

@@ -12,8 +12,8 @@ use leafhost_core::left_out::MAX_SHOWN;
 use leafhost_core::session::{Devices, Discovery, Property};
 use leafhost_core::text::is_unprintable;
 use leafhost_fuzz::{answer, machine, within};
-use leafhost_wasm::fuzzing::{Call, Kind};
-use leafhost_wasm::grants::Grants;
+use leafhost_grants::{Grants, Kind};
+use leafhost_wasm::fuzzing::Call;
 use libfuzzer_sys::fuzz_target;
 
 /// Granted where the input grants nothing that can be read.

@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use leafhost_fuzz::glob::{Dialect, fits};
 use leafhost_fuzz::within;
+use leafhost_grants::{DeviceGrants, Grants, MAX_TEXT, NetworkGrants};
 use leafhost_net::grants::{HostPorts, NetPorts};
 use leafhost_net::{Interface, Interfaces, Network, Policy};
-use leafhost_wasm::grants::{DeviceGrants, Grants, MAX_TEXT, NetworkGrants};
 use libfuzzer_sys::fuzz_target;
 use tokio::sync::watch;
 

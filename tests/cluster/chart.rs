@@ -144,7 +144,8 @@ fn the_agents_container_has_no_privilege_and_only_the_folders_it_needs() -> Resu
         [
             "/var/lib/leafhost".to_owned(),
             "/etc/cdi".to_owned(),
-            kubelet("device-plugins")
+            kubelet("device-plugins"),
+            "/var/lib/akri".to_owned()
         ]
     );
     assert_eq!(
@@ -156,6 +157,51 @@ fn the_agents_container_has_no_privilege_and_only_the_folders_it_needs() -> Resu
             "/run/udev".to_owned()
         ]
     );
+    Ok(())
+}
+
+#[test]
+fn handlers_built_for_akri_register_where_the_values_say_with_the_grants_they_have() -> Result<()> {
+    let Some(cluster) = cluster::shared()? else {
+        return Ok(());
+    };
+    let folder = "agent.host.discoveryHandlers";
+    let grants = "agent.externalHandlers.grants.debugEcho=devices: {}";
+    for (values, flag, mounted, granted) in [
+        (vec![], "--external-handlers-dir=/var/lib/akri", true, None),
+        (
+            vec![format!("{folder}=/akri")],
+            "--external-handlers-dir=/akri",
+            true,
+            None,
+        ),
+        (
+            vec![format!("{folder}="), grants.to_owned()],
+            "--no-external-handlers",
+            false,
+            Some("devices: {}"),
+        ),
+    ] {
+        let values: Vec<&str> = values.iter().map(String::as_str).collect();
+        let objects = render(cluster, &values)?;
+        let [daemonset] = *of_kind(&objects, "DaemonSet") else {
+            anyhow::bail!("no DaemonSet: {objects:#?}");
+        };
+        let pod = &daemonset["spec"]["template"]["spec"];
+        assert!(
+            texts(&pod["containers"][0]["args"]).contains(flag),
+            "{flag}"
+        );
+        let volumes = pod["volumes"].as_array().into_iter().flatten();
+        let is_it = |volume: &Value| volume["name"] == "discovery-handlers";
+        assert_eq!(volumes.into_iter().any(is_it), mounted, "{flag}");
+        let maps = of_kind(&objects, "ConfigMap");
+        let found = maps
+            .iter()
+            .find(|map| map["metadata"]["labels"]["leafhost.dev/handlers"] == "true");
+        let text = found.and_then(|map| map["data"]["debugEcho.grants.yaml"].as_str());
+        assert_eq!(text, granted);
+    }
     Ok(())
 }
 

@@ -187,7 +187,9 @@ impl Home {
             Some(kubeconfig) => command
                 .env("KUBECONFIG", kubeconfig)
                 .arg("--handlers-dir")
-                .arg(self.path().join("handlers")),
+                .arg(self.path().join("handlers"))
+                // Agents of several nodes are on this machine.
+                .arg("--no-external-handlers"),
             None => command.arg("--standalone").arg(self.path()),
         };
         command

@@ -2,6 +2,7 @@
 //! installs it.
 #![allow(missing_docs, reason = "a test binary")]
 
+mod external;
 mod hotplug;
 mod obstacles;
 mod podman;

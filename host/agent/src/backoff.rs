@@ -8,13 +8,7 @@ use rand::RngExt as _;
 /// The wait after the `failures`-th failure in a row: doubling from one second to five minutes, the last quarter by chance,
 /// so that what failed together does not come back together.
 pub fn wait(failures: u32) -> Duration {
-    let doubled = 2_u32
-        .checked_pow(failures.saturating_sub(1))
-        .and_then(|factor| timeouts::BACKOFF_FIRST.checked_mul(factor))
-        .map_or(timeouts::BACKOFF_LAST, |wait| {
-            wait.min(timeouts::BACKOFF_LAST)
-        });
-    doubled.mul_f64(rand::rng().random_range(0.75..=1.0))
+    timeouts::backoff(failures).mul_f64(rand::rng().random_range(0.75..=1.0))
 }
 
 /// Whether the `failures`-th failure in a row is told: the first, then ever rarer.

@@ -385,7 +385,13 @@ fn handler_view(
         let description = handler.description();
         view.name.clone_from(&description.name);
         view.version.clone_from(&description.version);
-        view.digest.clone_from(&handler.digest().0);
+        view.endpoint = handler.endpoint().map(str::to_owned);
+        if view.endpoint.is_some() {
+            "external".clone_into(&mut view.kind);
+        } else {
+            "component".clone_into(&mut view.kind);
+            view.digest.clone_from(&handler.digest().0);
+        }
         view.warnings = handler.warnings().to_vec();
     }
     if let Some(report) = report {

@@ -291,6 +291,7 @@ impl Loader for FakeLoader {
 pub(crate) struct FakeHandler {
     description: Description,
     named: bool,
+    endpoint: Option<String>,
     digest: Digest,
     /// What the next looks at details come to; then nothing is wrong with them.
     pub validations: Mutex<VecDeque<Result<Vec<FieldProblem>, Fault>>>,
@@ -320,10 +321,19 @@ impl FakeHandler {
         })
     }
 
+    /// The same, serving elsewhere.
+    pub fn external(text: &str, endpoint: &str) -> Arc<Self> {
+        Arc::new(Self {
+            endpoint: Some(endpoint.to_owned()),
+            ..Self::unnamed(text)
+        })
+    }
+
     fn unnamed(text: &str) -> Self {
         let (name, version) = text.split_once('@').unwrap_or((text, "1"));
         Self {
             named: false,
+            endpoint: None,
             description: Description {
                 name: name.to_owned(),
                 version: version.to_owned(),
@@ -369,6 +379,10 @@ impl Handler for FakeHandler {
 
     fn digest(&self) -> &Digest {
         &self.digest
+    }
+
+    fn endpoint(&self) -> Option<&str> {
+        self.endpoint.as_deref()
     }
 
     fn warnings(&self) -> &[String] {

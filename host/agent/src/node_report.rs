@@ -170,24 +170,30 @@ fn source_name(file: &str) -> Option<String> {
     Some(format!("{stem}.wasm"))
 }
 
-/// The handler that a source is. One that was never loaded has not said so: its file most likely has the handler's name.
+/// The handler that a source is. One that was never loaded has not said so: its file most likely has the handler's name, and the name
+/// of an external one's source begins with it.
 fn name_of(source: &str, loaded: &LoadedSource) -> String {
     let described = loaded.handler.as_ref().map(|one| &one.description().name);
     let registered = loaded.registration.as_ref().map(|one| &one.handler);
     let name = described.or(registered).cloned();
     name.unwrap_or_else(|| {
+        if let Some((handler, _)) = source.split_once('@') {
+            return handler.to_owned();
+        }
         let file = source_name(source).unwrap_or_else(|| source.to_owned());
         file.strip_suffix(".wasm").unwrap_or(&file).to_owned()
     })
 }
 
 fn reported_source(source: &str, loaded: &LoadedSource, problems: &Problems) -> ReportedSource {
-    let described = loaded.handler.as_ref().map(|one| one.description());
+    let endpoint = loaded.handler.as_ref().and_then(|one| one.endpoint());
+    let component = || loaded.handler.as_ref().filter(|_| endpoint.is_none());
     let refused = loaded.error.as_ref();
     let unread = source_name(source).and_then(|name| problems.sources.get(&name));
     ReportedSource {
-        version: described.map(|one| one.version.clone()),
-        digest: loaded.handler.as_ref().map(|one| one.digest().0.clone()),
+        endpoint: endpoint.map(str::to_owned),
+        version: component().map(|one| one.description().version.clone()),
+        digest: component().map(|one| one.digest().0.clone()),
         missing_grants: refused.map_or_else(Vec::new, |error| error.missing_grants.clone()),
         problem: refused.map(ToString::to_string).or_else(|| unread.cloned()),
     }

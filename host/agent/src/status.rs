@@ -124,8 +124,12 @@ pub struct SlotView {
 pub struct HandlerView {
     /// The handler's name; empty while the source never loaded.
     pub name: String,
-    /// The source: a file name.
+    /// The source: a file name, or an external handler's name and where it serves.
     pub source: String,
+    /// `component`, or `external` for a handler that runs elsewhere and has registered; empty while the source never loaded.
+    pub kind: String,
+    /// Where an external handler serves.
+    pub endpoint: Option<String>,
     /// `Waiting`, `Active`, `Offline`; `Removed` after it was Offline for too long, until it is tried again; `Loading` while a
     /// source is loaded for the first time, `Refused` if it never loaded, `Offline` if it is not loaded any more because the agent has died of
     /// it.

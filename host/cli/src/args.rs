@@ -229,6 +229,20 @@ pub struct AgentArgs {
     )]
     pub handlers_dir: Vec<PathBuf>,
 
+    /// The folder where handlers built for Akri register: their sockets and agent-registration.sock are in it [default:
+    /// /var/lib/akri in a cluster as root, else none]
+    #[arg(
+        long,
+        env = "LEAFHOST_EXTERNAL_HANDLERS_DIR",
+        value_name = "DIR",
+        conflicts_with = "no_external_handlers"
+    )]
+    pub external_handlers_dir: Option<PathBuf>,
+
+    /// Let no handler register
+    #[arg(long, env = "LEAFHOST_NO_EXTERNAL_HANDLERS", value_parser = BoolishValueParser::new())]
+    pub no_external_handlers: bool,
+
     /// The address for /status, /healthz, /readyz and /metrics; port 0 takes any free port
     #[arg(long, env = "LEAFHOST_LISTEN", value_name = "ADDR:PORT", default_value = DEFAULT_LISTEN,
         value_parser = socket_address)]

@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result};
 use leafhost_core::grants_file;
 use leafhost_core::ports::SourceProblem;
 use leafhost_files::{Checked, Located, check_file, check_folder};
-use leafhost_wasm::grants::Grants;
+use leafhost_grants::Grants;
 
 use crate::args::{CheckArgs, CompilerArgs};
 use crate::failure::Shown;

@@ -13,6 +13,9 @@ pub const SYSTEM_CDI: &str = "/etc/cdi";
 /// Where a kubelet has its folder if nothing is set. That of the device plugins is always there.
 pub const SYSTEM_KUBELET: &str = "/var/lib/kubelet";
 
+/// Where handlers built for Akri register if nothing is set.
+const SYSTEM_EXTERNAL: &str = "/var/lib/akri";
+
 /// The user, as far as folders depend on it.
 #[derive(Debug, Clone, Default)]
 pub struct User {
@@ -76,6 +79,11 @@ impl User {
     /// The kubelet's folder: others than root cannot use it.
     pub fn kubelet_dir(&self) -> Option<PathBuf> {
         self.is_root.then(|| SYSTEM_KUBELET.into())
+    }
+
+    /// The folder where external handlers register: that of Akri's in a cluster, where other users than root cannot use it.
+    pub fn external_dir(&self, is_standalone: bool) -> Option<PathBuf> {
+        (self.is_root && !is_standalone).then(|| SYSTEM_EXTERNAL.into())
     }
 
     /// The folder for caches, such as compiled components of `handler run`.

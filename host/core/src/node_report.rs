@@ -40,9 +40,11 @@ pub enum HandlerPhase {
     Offline,
 }
 
-/// A component.
+/// A component, or a handler that serves elsewhere.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ReportedSource {
+    /// Where it serves, if it is no component.
+    pub endpoint: Option<String>,
     /// The handler's own version, if it was ever loaded.
     pub version: Option<String>,
     /// The sha256 of the bytes that serve.

@@ -96,8 +96,19 @@ pub struct SourceSet {
     pub partial: bool,
     /// By source name, which is the file name (`udev.wasm`). A file that is there and cannot be used now has no version.
     pub files: BTreeMap<String, Option<SourceVersion>>,
+    /// The grants files there are, by name. Those of files are with their versions, too.
+    pub grants: BTreeMap<String, GrantsFile>,
     /// What cannot be read, sorted.
     pub problems: Vec<SourceProblem>,
+}
+
+/// A grants file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GrantsFile {
+    /// Its text.
+    pub text: Arc<str>,
+    /// What is wrong with it if it is for no handler file, as `problems` of the set has it: it may be for a handler without a file.
+    pub orphaned: Option<SourceProblem>,
 }
 
 /// Which state of a handler file, without its bytes: they are held only while they are loaded or written.
@@ -193,6 +204,10 @@ pub trait Handler: Send + Sync + Debug {
     fn description(&self) -> &Description;
     /// The digest of its bytes.
     fn digest(&self) -> &Digest;
+    /// Where it serves, if it is no component.
+    fn endpoint(&self) -> Option<&str> {
+        None
+    }
     /// What an operator should know although it serves, such as a grant that names nothing.
     fn warnings(&self) -> &[String];
     /// Whether its grants name it: then it is trusted with what its Configurations keep secret, whoever was there before it.

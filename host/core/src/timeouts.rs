@@ -14,6 +14,13 @@ pub const LOCAL_GRACE: Duration = Duration::ZERO;
 pub const BACKOFF_FIRST: Duration = Duration::from_secs(1);
 /// The longest wait after failed calls.
 pub const BACKOFF_LAST: Duration = Duration::from_mins(5);
+/// The wait after that many failed calls in a row, before chance: it doubles from the first to the longest.
+pub fn backoff(failures: u32) -> Duration {
+    let factor = 2_u32.checked_pow(failures.saturating_sub(1));
+    let wait = factor.and_then(|factor| BACKOFF_FIRST.checked_mul(factor));
+    wait.map_or(BACKOFF_LAST, |wait| wait.min(BACKOFF_LAST))
+}
+
 /// Wakes closer together than this become one call.
 pub const WAKE_SPACING: Duration = Duration::from_millis(100);
 /// The shortest `after` a handler may ask for.

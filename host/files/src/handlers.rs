@@ -7,7 +7,7 @@ use std::sync::Arc;
 use futures::future::select_all;
 use leafhost_core::grants_file;
 use leafhost_core::ports::{
-    HandlerSource, LoadError, SourceFile, SourceProblem, SourceSet, SourceVersion,
+    GrantsFile, HandlerSource, LoadError, SourceFile, SourceProblem, SourceSet, SourceVersion,
 };
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -145,9 +145,14 @@ fn assemble(folders: &[(PathBuf, Arc<Snapshot>)]) -> SourceSet {
         for (name, content) in &snapshot.files {
             let file = path.join(name).display().to_string();
             if !is_component(name) {
-                set.problems.extend(
-                    orphan(name, snapshot).map(|message| SourceProblem::new(file, message)),
-                );
+                let orphaned =
+                    orphan(name, snapshot).map(|message| SourceProblem::new(file, message));
+                set.problems.extend(orphaned.clone());
+                if let Ok(Some(text)) = text(Some(content)) {
+                    set.grants
+                        .entry(name.clone())
+                        .or_insert(GrantsFile { text, orphaned });
+                }
                 continue;
             }
             if let Some(other) = owners.get(name.as_str()) {
@@ -187,17 +192,21 @@ fn version(
         Content::Refused(why) => return Err(Some((false, why.clone()))),
         Content::Bytes(_) | Content::Pending => return Err(None),
     };
-    let grants = match grants {
-        None => None,
-        Some(Content::Bytes(bytes)) => {
-            let text = std::str::from_utf8(bytes)
-                .map_err(|error| Some((true, format!("is not UTF-8 text: {error}"))))?;
-            Some(text.into())
-        }
-        Some(Content::Refused(why)) => return Err(Some((true, why.clone()))),
-        Some(Content::Digest(_) | Content::Pending) => return Err(None),
-    };
+    let grants = text(grants).map_err(|why| why.map(|why| (true, why)))?;
     Ok(SourceVersion { digest, grants })
+}
+
+/// The text of a grants file; or why it cannot be used, or nothing if it has not settled.
+fn text(grants: Option<&Content>) -> Result<Option<Arc<str>>, Option<String>> {
+    match grants {
+        None => Ok(None),
+        Some(Content::Bytes(bytes)) => match std::str::from_utf8(bytes) {
+            Ok(text) => Ok(Some(text.into())),
+            Err(error) => Err(Some(format!("is not UTF-8 text: {error}"))),
+        },
+        Some(Content::Refused(why)) => Err(Some(why.clone())),
+        Some(Content::Digest(_) | Content::Pending) => Err(None),
+    }
 }
 
 fn is_component(name: &str) -> bool {
@@ -217,7 +226,7 @@ fn orphan(name: &str, snapshot: &Snapshot) -> Option<String> {
         components.any(|file| grants_file::own(file) == name || grants_of(file, snapshot) == name);
     (!has_component).then(|| {
         format!(
-            "orphaned grants file: no {stem}.wasm next to it; add the handler or remove the file"
+            "orphaned grants file: no {stem}.wasm next to it, and no external handler {stem} has registered; add the handler or remove the file"
         )
     })
 }

@@ -22,7 +22,7 @@ mod instance;
 pub use configuration::Configuration;
 pub use discovery_handler::{
     ConfigurationReport, DiscoveryHandler, DiscoveryHandlerSpec, DiscoveryHandlerStatus, Phase,
-    SourceReport,
+    SourceKind, SourceReport,
 };
 pub use instance::Instance;
 

@@ -5,10 +5,9 @@
 
 use std::fmt::{self, Write as _};
 
+use leafhost_grants::cut;
 use rustc_demangle::try_demangle;
 use wasmtime::WasmBacktrace;
-
-use crate::text::cut;
 
 /// The most functions that are named.
 const FRAMES: usize = 6;

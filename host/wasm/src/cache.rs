@@ -155,7 +155,7 @@ impl Cache {
 
     /// How names of entries for this engine end.
     fn suffix(&self) -> String {
-        format!("{}{SUFFIX}", crate::text::cut(&self.fingerprint, 16))
+        format!("{}{SUFFIX}", leafhost_grants::cut(&self.fingerprint, 16))
     }
 
     /// Removes entries of other engines, and those that were not asked for the longest beyond [`BYTES`].

@@ -9,6 +9,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leafhost_core::fault::{Fault, FaultReason};
+use leafhost_core::text::clean;
+use leafhost_grants::{Limits, Secrets};
 use tokio_util::sync::CancellationToken;
 use wasmtime::{Engine, Store, Trap, UpdateDeadline};
 use wasmtime_wasi::{I32Exit, ResourceTableError};
@@ -19,9 +21,8 @@ use crate::bindings::{DiscoveryHandler, DiscoveryHandlerPre};
 use crate::capabilities::CallState;
 use crate::cpu::Metered;
 use crate::cursor::Cursors;
-use crate::limits::{HANDLES, HOSTCALL_FUEL, Limits, TABLE_ELEMENTS};
+use crate::limits::{HANDLES, HOSTCALL_FUEL, TABLE_ELEMENTS};
 use crate::record::Record;
-use crate::text::{Secrets, clean};
 use crate::threads::Threads;
 use crate::ticker::Ticker;
 

@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 
+use leafhost_grants::Limits;
 use leafhost_net::Policy;
 use leafhost_net::http::Names;
 use wasmtime::Engine;
@@ -12,7 +13,7 @@ use wasmtime_wasi::{WasiCtx, WasiCtxView, WasiView};
 
 use crate::bindings::DiscoveryHandler;
 use crate::bindings::leafhost::discovery::types;
-use crate::limits::{HANDLES, Limiter, Limits};
+use crate::limits::{HANDLES, Limiter};
 use crate::record::Record;
 use crate::threads::BlockingQuota;
 

@@ -209,7 +209,7 @@ fn shown(said: &[u8]) -> String {
         .map(str::trim)
         .filter(|line| !line.is_empty())
         .collect();
-    crate::text::clean(&lines.join("; "), 4096)
+    leafhost_core::text::clean(&lines.join("; "), 4096)
 }
 
 #[cfg(test)]

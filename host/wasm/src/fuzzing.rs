@@ -7,14 +7,12 @@ use std::io;
 
 use leafhost_core::fault::Fault;
 use leafhost_core::session::{Discovery, Property};
+use leafhost_grants::{Grants, Resolved, Secrets};
 
-use crate::grants::Grants;
 use crate::output::Bounds;
-use crate::text::Secrets;
 
 pub use crate::bindings::leafhost::discovery::types;
 pub use crate::cache::Seal;
-pub use crate::output::{Kind, Resolved};
 
 /// What an answer is measured by.
 pub struct Call<'a> {

@@ -8,6 +8,7 @@ use leafhost_core::fault::Fault;
 use leafhost_core::handler::{Description, Digest};
 use leafhost_core::ports::Handler;
 use leafhost_core::session::{Explanation, Session, SessionSpec};
+use leafhost_grants::{Grants, Secrets};
 use leafhost_net::http::Names;
 use leafhost_net::{Listener, Network, Policy};
 use leafhost_udev::Subsystems;
@@ -18,10 +19,9 @@ use crate::bindings::leafhost::discovery::types;
 use crate::call::{Call, Finished, Host, Work};
 use crate::capabilities::log::{LogSink, Rate};
 use crate::capabilities::{CallState, Capabilities};
-use crate::grants::Grants;
+use crate::limits::while_loading;
 use crate::record::Record;
 use crate::session::{DeviceSubscription, NetworkSubscription, Subscriptions, WakingSession};
-use crate::text::Secrets;
 use crate::threads::BlockingQuota;
 
 mod caller;
@@ -168,7 +168,7 @@ impl Guest {
         let asked = tokio::time::Instant::now();
         let admitted = self.quota.admit().await;
         let granted = &self.grants.limits;
-        let limits = loading.map_or_else(|| granted.clone(), |_| granted.while_loading());
+        let limits = loading.map_or_else(|| granted.clone(), |_| while_loading(granted));
         let secrets = sink.secrets.clone();
         let state = CallState::new(capabilities, &limits, sink, record);
         let call = Call {

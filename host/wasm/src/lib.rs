@@ -27,14 +27,13 @@ mod cursor;
 mod engine;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
-pub mod grants;
 mod handler;
 mod limits;
 mod load;
 mod output;
 mod record;
 mod session;
-mod text;
+mod suggest;
 mod threads;
 mod ticker;
 mod timeouts;
@@ -43,7 +42,7 @@ pub use cache::CacheError;
 pub use compiler::{CompileError, EXIT_INVALID, EXIT_LIMITS, EXIT_PANIC};
 pub use component::{CONTRACT_VERSIONS, ComponentError, Inspection, MAX_BYTES, inspect};
 pub use engine::{EngineError, engine_config};
-pub use limits::Limits;
+pub use suggest::suggest;
 pub use threads::MORE_THREADS;
 
 /// What a [`Runtime`] needs.
@@ -119,18 +118,7 @@ impl Runtime {
             events: Arc::new(config.events),
             network: config.network,
             names: leafhost_net::http::Names::default(),
-            own_folders: spellings(&config.own_folders),
+            own_folders: leafhost_grants::never(&config.own_folders),
         }))
     }
-}
-
-/// Those folders, and where their links lead.
-fn spellings(folders: &[PathBuf]) -> Arc<[String]> {
-    let real = folders
-        .iter()
-        .filter_map(|folder| std::fs::canonicalize(folder).ok());
-    let all = folders.iter().cloned().chain(real);
-    all.filter_map(|folder| Some(folder.to_str()?.trim_end_matches('/').to_owned()))
-        .filter(|folder| !folder.is_empty())
-        .collect()
 }

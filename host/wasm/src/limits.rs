@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
 
+use leafhost_grants::Limits;
 use wasmtime::{ResourceLimiter, Result};
 
 use crate::timeouts::{LOADING_CPU, LOADING_WALL};
@@ -17,42 +17,13 @@ pub(crate) const TABLES: u8 = 16;
 /// The most elements of a table.
 pub(crate) const TABLE_ELEMENTS: usize = 100_000;
 
-/// The bounds of one call. The defaults are meant for every handler; a grants file may raise some.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Limits {
-    /// Bytes of linear memory, of all memories together.
-    pub memory: u64,
-    /// Computing in the guest.
-    pub cpu: Duration,
-    /// Wall clock, waiting included.
-    pub wall: Duration,
-    /// Devices in one answer.
-    pub devices: u32,
-    /// Bytes of text in one answer.
-    pub answer: u32,
-}
-
-impl Default for Limits {
-    fn default() -> Self {
-        Self {
-            memory: 64 << 20,
-            cpu: Duration::from_secs(2),
-            wall: Duration::from_secs(30),
-            devices: 4096,
-            answer: 8 << 20,
-        }
-    }
-}
-
-impl Limits {
-    /// For a call that is made while a handler is loaded: only so much is loaded at a time, so that a handler whose grants let it take
-    /// long must not keep others from being loaded.
-    pub(crate) fn while_loading(&self) -> Self {
-        Self {
-            cpu: self.cpu.min(LOADING_CPU),
-            wall: self.wall.min(LOADING_WALL),
-            ..self.clone()
-        }
+/// For a call that is made while a handler is loaded: only so much is loaded at a time, so that a handler whose grants let it take long
+/// must not keep others from being loaded.
+pub(crate) fn while_loading(limits: &Limits) -> Limits {
+    Limits {
+        cpu: limits.cpu.min(LOADING_CPU),
+        wall: limits.wall.min(LOADING_WALL),
+        ..limits.clone()
     }
 }
 
@@ -167,6 +138,8 @@ impl ResourceLimiter for Limiter {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]
@@ -202,7 +175,7 @@ mod tests {
             memory: 1 << 30,
             ..Limits::default()
         };
-        let loading = granted.while_loading();
+        let loading = while_loading(&granted);
         assert_eq!(
             (loading.cpu, loading.wall, loading.memory),
             (Duration::from_secs(1), Duration::from_secs(5), 1 << 30)
@@ -212,7 +185,7 @@ mod tests {
             wall: Duration::from_millis(2),
             ..granted
         };
-        assert_eq!(less.while_loading(), less);
+        assert_eq!(while_loading(&less), less);
     }
 
     #[test]

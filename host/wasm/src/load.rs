@@ -9,7 +9,8 @@ use leafhost_core::grants_file;
 use leafhost_core::handler::{Description, Digest};
 use leafhost_core::names::is_handler_name;
 use leafhost_core::ports::{Handler, LoadError, Loader, SourceFile};
-use leafhost_core::text::escape;
+use leafhost_core::text::{clean, escape};
+use leafhost_grants::Grants;
 use wasmtime::component::Component;
 
 use crate::Runtime;
@@ -18,9 +19,7 @@ use crate::bindings::leafhost::discovery::types;
 use crate::cache::CacheError;
 use crate::compiler::CompileError;
 use crate::component::{self, ComponentError, Inspection};
-use crate::grants::Grants;
 use crate::handler::{Guest, LoadedHandler};
-use crate::text::clean;
 
 /// The longest version a handler may give itself, in bytes.
 const MAX_VERSION: usize = 64;
@@ -195,24 +194,8 @@ impl Runtime {
 }
 
 fn read_grants(file: &SourceFile) -> Result<Grants, Refusal> {
-    let Some(text) = &file.grants else {
-        return Ok(Grants::default());
-    };
-    Grants::parse(text).map_err(|problems| {
-        let lines: Vec<String> = problems
-            .iter()
-            .take(10)
-            .map(|problem| match problem.path.as_str() {
-                "" => problem.message.clone(),
-                path => format!("{path}: {}", problem.message),
-            })
-            .collect();
-        Refusal::Grants(format!(
-            "{}: {}",
-            grants_file::names(&file.name),
-            lines.join("; ")
-        ))
-    })
+    Grants::read(file.grants.as_deref())
+        .map_err(|why| Refusal::Grants(format!("{}: {why}", grants_file::names(&file.name))))
 }
 
 fn check_grants(

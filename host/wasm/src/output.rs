@@ -10,16 +10,10 @@ use leafhost_core::device::{self, Device, DeviceNode, Health, Mount};
 use leafhost_core::fault::{Fault, FaultReason};
 use leafhost_core::left_out::{Collector, LeftOut};
 use leafhost_core::session::{Devices, Discovery};
+use leafhost_core::text::clean;
+use leafhost_grants::{Grants, HandOut, Limits, Resolved, Secrets};
 
 use crate::bindings::leafhost::discovery::types;
-use crate::grants::Grants;
-use crate::limits::Limits;
-use crate::text::{Secrets, clean};
-
-mod paths;
-
-pub(crate) use paths::resolve;
-pub use paths::{Kind, Resolved};
 
 /// The largest cursor, in bytes.
 pub(crate) const MAX_CURSOR: usize = 1 << 20;
@@ -185,11 +179,12 @@ impl Bounds<'_> {
         if let Some(problem) = device.problem() {
             return Err(problem);
         }
-        self.hand_out(&mut device)?;
-        // What links lead to may be longer than the links.
-        if device.text() > device::MAX_TEXT {
-            return Err(format!("has more than {} bytes of text", device::MAX_TEXT));
-        }
+        let hand_out = HandOut {
+            grants: &self.grants.devices,
+            udev_nodes: self.udev_nodes,
+            resolve: self.resolve,
+        };
+        hand_out.check(&mut device)?;
         Ok(device)
     }
 
@@ -203,81 +198,6 @@ impl Bounds<'_> {
             Some(name) => Err(format!("has the value of the secret property {name}")),
             None => Ok(()),
         }
-    }
-
-    /// Checks what the device brings along against the grants; paths become what their links lead to, so that what was
-    /// checked is what is handed out.
-    fn hand_out(&self, device: &mut Device) -> Result<(), String> {
-        let grants = &self.grants.devices;
-        if let Some(name) = device
-            .properties
-            .keys()
-            .find(|name| !grants.allows_env(name))
-        {
-            return Err(format!(
-                "property {name} is not granted; `devices.env` in the grants lists what may be set (never PATH, LD_*, KUBERNETES_*)"
-            ));
-        }
-        for node in &mut device.nodes {
-            let granted = |path: &str| {
-                grants.allows_node(path) || (grants.udev_nodes && self.udev_nodes.contains(path))
-            };
-            node.host_path = self.granted_path(&node.host_path, "nodes", granted, Kind::is_node)?;
-            if let Some(problem) = paths::node_target_problem(&node.container_path, &node.host_path)
-            {
-                return Err(format!("device node {:?} {problem}", node.container_path));
-            }
-        }
-        for mount in &mut device.mounts {
-            let read_only = mount.read_only;
-            let granted = |path: &str| grants.allows_mount(path, read_only);
-            mount.host_path =
-                self.granted_path(&mount.host_path, "mounts", granted, Kind::is_mountable)?;
-            if let Some(problem) = paths::mount_target_problem(&mount.container_path) {
-                return Err(format!("mount {:?} {problem}", mount.container_path));
-            }
-        }
-        Ok(())
-    }
-
-    fn granted_path(
-        &self,
-        path: &str,
-        list: &str,
-        granted: impl Fn(&str) -> bool,
-        fits: fn(Kind) -> bool,
-    ) -> Result<String, String> {
-        if !granted(path) {
-            let never = if list == "mounts" {
-                " (never /, /dev, /proc, /sys, and the folders of the agent and the kubelet)"
-            } else {
-                ""
-            };
-            return Err(format!(
-                "{path} is not granted; `devices.{list}` in the grants lists what may be handed out{never}"
-            ));
-        }
-        let resolved = (self.resolve)(path)
-            .map_err(|error| format!("{path} cannot be handed out: {error}"))?;
-        if let Some(problem) = device::path_problem(&resolved.path) {
-            return Err(format!(
-                "{path} leads to {:?}, which {problem}",
-                resolved.path
-            ));
-        }
-        if !granted(&resolved.path) {
-            return Err(format!(
-                "{path} leads to {}, which is not granted",
-                resolved.path
-            ));
-        }
-        if !fits(resolved.kind) || !paths::is_below_its_root(&resolved.path, resolved.kind) {
-            return Err(format!(
-                "{path} is {}, which cannot be handed out under `devices.{list}`",
-                resolved.kind.name()
-            ));
-        }
-        Ok(resolved.path)
     }
 }
 

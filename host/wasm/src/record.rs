@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use leafhost_core::session::Explanation;
+use leafhost_grants::{Secrets, cut};
 
 use crate::cpu::CpuMeter;
 use crate::limits::MemoryUse;
-use crate::text::{Secrets, cut};
 
 /// How many explanations of a call are kept.
 const EXPLANATIONS: usize = 1000;

@@ -462,7 +462,7 @@ async fn a_file_that_cannot_be_used_serves_as_it_was_accepted_also_after_a_start
             complete: true,
             partial,
             files: listed.into_iter().collect(),
-            problems: Vec::new(),
+            ..SourceSet::default()
         }));
         let bench = start(files);
         bench.serves(&["a.wasm: udev@1"]).await;

@@ -77,6 +77,31 @@ fn handler_set(sources: Vec<(&str, LoadedSource)>, problems: Vec<SourceProblem>)
 }
 
 #[test]
+fn an_external_handler_has_an_endpoint_and_neither_version_nor_digest() {
+    let board = mk_board();
+    let serving = LoadedSource {
+        handler: Some(FakeHandler::external("onvif@1", "/run/onvif.sock") as _),
+        ..LoadedSource::default()
+    };
+    let refused = LoadedSource {
+        error: Some(refused("network")),
+        ..LoadedSource::default()
+    };
+    let sources = vec![
+        ("onvif@onvif.sock", serving),
+        ("opcua@10.0.0.1:80", refused),
+    ];
+    board
+        .handlers
+        .send_replace(Arc::new(handler_set(sources, Vec::new())));
+    let handlers = board.state.node_report().handlers;
+    let onvif = &handlers["onvif"].sources["onvif@onvif.sock"];
+    assert_eq!(onvif.endpoint.as_deref(), Some("/run/onvif.sock"));
+    assert_eq!((&onvif.version, &onvif.digest), (&None, &None));
+    assert_eq!(handlers["opcua"].sources.len(), 1, "{handlers:?}");
+}
+
+#[test]
 fn each_handler_is_reported_by_its_name_with_its_sources() {
     let board = mk_board();
     let serving = |text| LoadedSource {

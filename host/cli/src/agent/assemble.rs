@@ -6,7 +6,9 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
 use leafhost_agent::{Agent, AgentConfig, KubeletConfig, Ports, SlotConfig};
+use leafhost_core::ports::{HandlerSource, Loader};
 use leafhost_core::problem::Problem;
+use leafhost_external::External;
 use leafhost_net::Network;
 use leafhost_udev::Monitor;
 use leafhost_wasm::{Runtime, RuntimeConfig};
@@ -24,7 +26,11 @@ pub async fn agent(
     listener: TcpListener,
     metrics_listener: Option<TcpListener>,
 ) -> Result<(Agent, Option<Bound>)> {
-    let (runtime, mut problems) = start_runtime(settings).await?;
+    let Started {
+        runtime,
+        network,
+        mut problems,
+    } = start_runtime(settings).await?;
     problems.extend(home.problems.iter().cloned().map(Problem::InvalidSource));
     let socket = socket::bind(&settings.state_dir, settings.socket_group.as_ref());
     let socket = socket.inspect_err(|error| {
@@ -54,11 +60,12 @@ pub async fn agent(
         mode: home.mode.to_owned(),
         ..AgentConfig::new(&home.node, env!("CARGO_PKG_VERSION"))
     };
+    let (handlers, loader) = sources(settings, home, runtime, network);
     let ports = Ports {
         configurations: home.configurations.clone(),
-        handlers: home.handlers.clone(),
+        handlers,
         accepted: home.accepted.clone(),
-        loader: runtime,
+        loader,
         instances: home.instances.clone(),
         ledger: home.ledger.clone(),
     };
@@ -69,8 +76,34 @@ pub async fn agent(
     Ok((agent, bound))
 }
 
-/// The runtime, and what this machine lacks.
-async fn start_runtime(settings: &Settings) -> Result<(Arc<Runtime>, Vec<Problem>)> {
+/// Where handlers come from and what loads them: components, and external handlers where they may register.
+fn sources(
+    settings: &Settings,
+    home: &Home,
+    runtime: Arc<Runtime>,
+    network: Result<Network, String>,
+) -> (Arc<dyn HandlerSource>, Arc<dyn Loader>) {
+    let Some(folder) = settings.external_dir.clone() else {
+        return (Arc::clone(&home.handlers), runtime);
+    };
+    let config = leafhost_external::Config {
+        folder,
+        state_dir: settings.state_dir.clone(),
+        own_folders: settings.own_folders(),
+        network,
+    };
+    let external = External::start(config, Arc::clone(&home.handlers), runtime);
+    (Arc::clone(&external) as _, external)
+}
+
+/// The runtime, the network that its handlers reach, and what this machine lacks.
+struct Started {
+    runtime: Arc<Runtime>,
+    network: Result<Network, String>,
+    problems: Vec<Problem>,
+}
+
+async fn start_runtime(settings: &Settings) -> Result<Started> {
     let settings = settings.clone();
     let started = tokio::task::spawn_blocking(move || {
         let events =
@@ -85,9 +118,13 @@ async fn start_runtime(settings: &Settings) -> Result<(Arc<Runtime>, Vec<Problem
             compile_timeout: settings.args.compiler.compile_timeout,
             own_folders,
             events,
-            network,
+            network: network.clone(),
         })?;
-        anyhow::Ok((runtime, problems))
+        anyhow::Ok(Started {
+            runtime,
+            network,
+            problems,
+        })
     });
     started
         .await

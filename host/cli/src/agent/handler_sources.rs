@@ -100,6 +100,10 @@ fn join(sets: &[Arc<SourceSet>]) -> SourceSet {
             let place = joined.files.entry(plain(file).to_owned());
             place.or_insert_with(|| version.clone());
         }
+        for (file, grants) in &set.grants {
+            let place = joined.grants.entry(file.clone());
+            place.or_insert_with(|| grants.clone());
+        }
         joined.problems.extend_from_slice(&set.problems);
     }
     joined.problems.sort();
@@ -111,7 +115,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use leafhost_core::handler::Digest;
-    use leafhost_core::ports::SourceProblem;
+    use leafhost_core::ports::{GrantsFile, SourceProblem};
 
     use super::*;
 
@@ -200,6 +204,25 @@ mod tests {
             .unwrap();
         drop(maps);
         while set.changed().await.is_ok() {}
+    }
+
+    #[test]
+    fn grants_files_are_those_of_all_sources_and_an_earlier_one_wins() {
+        let grants = |files: &[(&str, &str)]| {
+            let files = files.iter().map(|(name, text)| {
+                let file = GrantsFile {
+                    text: Arc::from(*text),
+                    orphaned: None,
+                };
+                ((*name).to_owned(), file)
+            });
+            Arc::new(SourceSet {
+                grants: files.collect(),
+                ..mk_set(&[])
+            })
+        };
+        let joined = join(&[grants(&[("a", "1")]), grants(&[("a", "2"), ("b", "3")])]);
+        assert_eq!(joined.grants, grants(&[("a", "1"), ("b", "3")]).grants);
     }
 
     #[test]

@@ -22,6 +22,8 @@ pub struct Settings {
     pub cdi_dir: Option<PathBuf>,
     /// The kubelet's folder; nothing to offer it nothing.
     pub kubelet_dir: Option<PathBuf>,
+    /// Where external handlers register; nothing for nowhere.
+    pub external_dir: Option<PathBuf>,
     /// Further folders with handlers.
     pub handlers_dirs: Vec<PathBuf>,
     /// Whose members may use the socket.
@@ -56,6 +58,11 @@ impl Settings {
             (false, Some(dir)) => Some(absolute(dir)?),
             (false, None) => user.kubelet_dir(),
         };
+        let external_dir = match (args.no_external_handlers, &args.external_handlers_dir) {
+            (true, _) => None,
+            (false, Some(dir)) => Some(absolute(dir)?),
+            (false, None) => user.external_dir(dir.is_some()),
+        };
         let node = match &args.node_name {
             Some(name) => Some(name.clone()),
             None if dir.is_none() => None,
@@ -75,6 +82,7 @@ impl Settings {
             state_dir,
             cdi_dir,
             kubelet_dir,
+            external_dir,
             handlers_dirs,
             socket_group: args
                 .socket_group
@@ -92,6 +100,7 @@ impl Settings {
         folders.extend(self.dir.clone());
         folders.extend(self.cdi_dir.iter().chain(&self.kubelet_dir).cloned());
         folders.extend(self.handlers_dirs.iter().cloned());
+        folders.extend(self.external_dir.clone());
         folders
     }
 }
@@ -167,6 +176,37 @@ mod tests {
             &mk_user(),
         );
         assert_eq!(none.unwrap().cdi_dir, None);
+    }
+
+    #[test]
+    fn external_handlers_register_in_a_cluster_or_where_the_flag_says() {
+        let root = User {
+            is_root: true,
+            ..mk_user()
+        };
+        for (line, user, expected) in [
+            ("", &root, Some("/var/lib/akri")),
+            ("--standalone /d", &root, None),
+            ("--no-external-handlers", &root, None),
+            ("", &mk_user(), None),
+            (
+                "--standalone /d --external-handlers-dir /e",
+                &mk_user(),
+                Some("/e"),
+            ),
+        ] {
+            let settings = settings(&format!("leafhost agent --node-name n {line}"), user).unwrap();
+            assert_eq!(
+                settings.external_dir.as_deref(),
+                expected.map(Path::new),
+                "{line}"
+            );
+            let own = settings.own_folders();
+            assert_eq!(
+                own.contains(&"/var/lib/akri".into()),
+                expected == Some("/var/lib/akri")
+            );
+        }
     }
 
     #[test]

@@ -12,8 +12,8 @@ use flate2::write::GzEncoder;
 use leafhost_core::configuration::FieldProblem;
 use leafhost_core::grants_file;
 use leafhost_core::ports::SourceFile;
+use leafhost_grants::Grants;
 use leafhost_k8s::handlers::LABEL;
-use leafhost_wasm::grants::Grants;
 use serde::Serialize;
 
 use super::open;

@@ -8,8 +8,7 @@ use anyhow::{Context as _, Result};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use leafhost_core::ports::{Loader as _, SourceFile};
-use leafhost_wasm::Inspection;
-use leafhost_wasm::grants::suggest;
+use leafhost_wasm::{Inspection, suggest};
 
 use super::open;
 use crate::age::bytes;

@@ -3,8 +3,7 @@
 use anyhow::{Context as _, Result};
 use leafhost_core::ports::{Handler, Loader as _};
 use leafhost_core::session::{Opening, Outcome, SessionSpec};
-use leafhost_wasm::Limits;
-use leafhost_wasm::grants::Grants;
+use leafhost_grants::{Grants, Limits};
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::{guest_log, open};

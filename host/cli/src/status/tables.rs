@@ -24,7 +24,7 @@ pub fn handlers<'a>(handlers: impl IntoIterator<Item = &'a HandlerView>, now: Ti
     for handler in handlers {
         table.row([
             handler.name.as_str().into(),
-            handler.source.as_str().into(),
+            source(handler).into(),
             Cell::new(handler_tone(&handler.status), &handler.status),
             age(handler.since.as_deref(), now).into(),
             handler.version.as_str().into(),
@@ -34,6 +34,14 @@ pub fn handlers<'a>(handlers: impl IntoIterator<Item = &'a HandlerView>, now: Ti
         ]);
     }
     table
+}
+
+/// The file, or where an external handler serves.
+fn source(handler: &HandlerView) -> Cow<'_, str> {
+    match &handler.endpoint {
+        Some(endpoint) => format!("external {endpoint}").into(),
+        None => handler.source.as_str().into(),
+    }
 }
 
 fn handler_tone(status: &str) -> Tone {

@@ -70,6 +70,20 @@ fn a_component_has_the_grants_beside_it_and_the_first_folder_counts() {
     assert!(problems[0].starts_with("three: is missing"));
     assert!(problems[1].contains("two/a.wasm: is not used: one/a.wasm"));
     assert!(problems[2].contains("orphaned grants file: no c.wasm next to it"));
+    let grants = set.grants.iter().map(|(name, file)| {
+        let orphaned = file.orphaned.as_ref().map(ToString::to_string);
+        (name.as_str(), &*file.text, orphaned)
+    });
+    let orphaned = Some(problems[2].clone());
+    let expected = [
+        ("a.grants.yaml", "g", None),
+        ("c.grants.yaml", "g", orphaned),
+    ];
+    assert_eq!(
+        grants.collect::<Vec<_>>(),
+        expected,
+        "an external handler may be c"
+    );
 }
 
 #[test]

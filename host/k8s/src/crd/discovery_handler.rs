@@ -48,7 +48,7 @@ pub struct DiscoveryHandlerStatus {
     /// The first problem of all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
-    /// The components that have this name.
+    /// The components and external handlers that have this name.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sources: Vec<SourceReport>,
     /// The Configurations that name it.
@@ -68,12 +68,29 @@ pub enum Phase {
     Offline,
 }
 
-/// One component.
+/// What a source is.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub enum SourceKind {
+    /// A file that the agent loads.
+    #[default]
+    Component,
+    /// A process elsewhere that has registered.
+    External,
+}
+
+/// One component, or one external handler.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SourceReport {
-    /// The file, such as udev.wasm.
+    /// The file, such as udev.wasm; of an external handler its name and where it serves.
     pub name: String,
+    /// What it is.
+    #[serde(default)]
+    pub kind: SourceKind,
+    /// Where it serves, if it is external.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub endpoint: Option<String>,
     /// The version that the component says it has.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub version: Option<String>,

@@ -133,6 +133,8 @@ fn mk_discovery_handler() -> DiscoveryHandler {
         problem: text(),
         sources: vec![SourceReport {
             name: "onvif.wasm".into(),
+            kind: SourceKind::External,
+            endpoint: text(),
             version: text(),
             digest: text(),
             missing_grants: vec!["udev".into()],

@@ -18,6 +18,8 @@ const MAX_GRANTS: usize = 64 << 10;
 pub struct Contents {
     /// By source name. One that cannot be used has no version.
     pub files: BTreeMap<String, Component>,
+    /// The texts of grants files; and what is wrong with one if it is for no component.
+    pub grants: BTreeMap<String, (Arc<str>, Option<String>)>,
     /// By key; an empty one stands for the whole.
     pub problems: Vec<(String, String)>,
 }
@@ -55,11 +57,17 @@ impl Contents {
                 continue;
             };
             let of_key = |component: &&str| grants_file::among(component, has) == key;
-            if !components.iter().any(of_key) {
-                let message = format!(
-                    "grants of no component: there is no {stem}.wasm in this ConfigMap; add the component or remove the key"
-                );
-                contents.problems.push((key.to_owned(), message));
+            let orphaned = (!components.iter().any(of_key)).then(|| {
+                format!(
+                    "grants of no component: there is no {stem}.wasm in this ConfigMap, and no external handler {stem} has registered; add the component or remove the key"
+                )
+            });
+            contents
+                .problems
+                .extend(orphaned.clone().map(|message| (key.to_owned(), message)));
+            if let Some(text) = text(object, key).filter(|text| text.len() <= MAX_GRANTS) {
+                let grants = (Arc::from(text), orphaned);
+                contents.grants.insert(key.to_owned(), grants);
             }
         }
         if keys.is_empty() {

@@ -1,12 +1,13 @@
 //! The ConfigMaps with handlers as far as they are known, when each is to be fetched, and the set of sources that they make. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::ConfigMap;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use leafhost_core::handler::MOST_HANDLERS;
-use leafhost_core::ports::{SourceProblem, SourceSet};
+use leafhost_core::ports::{GrantsFile, SourceProblem, SourceSet};
 use leafhost_core::timeouts;
 use tokio::time::Instant;
 
@@ -262,6 +263,16 @@ impl Objects {
             for (key, message) in &held.contents.problems {
                 told(key, message.clone());
             }
+            for (key, (text, orphaned)) in &held.contents.grants {
+                let orphaned = orphaned.as_ref().map(|message| SourceProblem {
+                    path: key.clone(),
+                    ..SourceProblem::new(&source, message)
+                });
+                let text = Arc::clone(text);
+                set.grants
+                    .entry(key.clone())
+                    .or_insert(GrantsFile { text, orphaned });
+            }
             for (file, component) in &held.contents.files {
                 if let Some(owner) = owners.get(file.as_str()) {
                     let message = format!(
@@ -387,6 +398,30 @@ mod tests {
         objects.changed(&mk_map("a", 1, "u1", "8", &[]).metadata, Instant::now);
         objects.changed(&new.metadata, Instant::now);
         assert_eq!(objects.next(), None);
+    }
+
+    #[test]
+    fn grants_of_no_component_are_told_and_there_for_an_external_handler_from_the_oldest_object() {
+        let text = |text: &str| Some([("a.grants.yaml".into(), text.into())].into());
+        let old = ConfigMap {
+            data: text("old"),
+            binary_data: None,
+            ..mk_map("b", 1, "u1", "7", &[])
+        };
+        let new = ConfigMap {
+            data: text("new"),
+            ..mk_map("a", 2, "u2", "8", &[("a.wasm", "1")])
+        };
+        let mut objects = mk_objects();
+        list(&mut objects, &[&old, &new]);
+        fetch(&mut objects, &[&old, &new]);
+        let set = objects.sources();
+        let grants = &set.grants["a.grants.yaml"];
+        assert_eq!(&*grants.text, "old");
+        assert_eq!(set.problems, Vec::from_iter(grants.orphaned.clone()));
+        assert!(set.problems[0].message.contains("grants of no component"));
+        let own = set.files["a.wasm"].clone().unwrap().grants;
+        assert_eq!(own.as_deref(), Some("new"));
     }
 
     #[test]

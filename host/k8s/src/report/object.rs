@@ -11,7 +11,7 @@ use leafhost_core::text;
 use super::NODE_LABEL;
 use crate::crd::{
     ConfigurationReport, DiscoveryHandler, DiscoveryHandlerSpec, DiscoveryHandlerStatus, Phase,
-    SourceReport,
+    SourceKind, SourceReport,
 };
 
 /// The most bytes of a text.
@@ -133,6 +133,12 @@ impl Owner {
 fn status(reported: &ReportedHandler) -> DiscoveryHandlerStatus {
     let sources = reported.sources.iter().map(|(name, source)| SourceReport {
         name: bounded(name),
+        kind: if source.endpoint.is_some() {
+            SourceKind::External
+        } else {
+            SourceKind::Component
+        },
+        endpoint: source.endpoint.as_deref().map(bounded),
         version: source.version.as_deref().map(bounded),
         digest: source.digest.clone(),
         missing_grants: source

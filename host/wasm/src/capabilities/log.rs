@@ -6,12 +6,12 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use leafhost_grants::Secrets;
 use tokio::time::Instant;
 
 use super::CallState;
 use crate::bindings::leafhost::log::log;
 use crate::record::Record;
-use crate::text::Secrets;
 
 /// The longest line, in bytes.
 const MAX_LINE: usize = 4096;

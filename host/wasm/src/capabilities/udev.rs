@@ -6,13 +6,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use leafhost_core::text::chain;
+use leafhost_core::text::{chain, clean};
 use leafhost_udev::{Field, Rule, Subsystems, Term};
 
 use super::{CallState, Capabilities};
 use crate::bindings::leafhost::udev::{devices, types};
 use crate::record::Record;
-use crate::text::clean;
 use crate::threads::{BlockingQuota, MORE_THREADS};
 use crate::timeouts::SYSFS_ANSWER;
 

@@ -5,6 +5,7 @@
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
 use bytes::Bytes;
+use leafhost_grants::LONGEST_PIECE;
 use tokio::time::Instant;
 use wasmtime::component::Linker;
 use wasmtime_wasi::cli::{IsTerminal, StdoutStream};
@@ -16,7 +17,6 @@ use super::log::{Level, LogSink};
 use super::reach::NetworkAccess;
 use super::sockets;
 use crate::record::Record;
-use crate::text::LONGEST_PIECE;
 
 /// A line that does not end is written in pieces of this size, in bytes.
 const MAX_LINE: usize = 4096;
@@ -180,9 +180,9 @@ impl OutputStream for Lines {
 #[cfg(test)]
 mod tests {
     use leafhost_core::session::Property;
+    use leafhost_grants::Secrets;
 
     use super::*;
-    use crate::text::Secrets;
 
     /// Standard error of a call that has seen this secret.
     fn standard_error(secret: &str) -> (Shared, Arc<Record>) {

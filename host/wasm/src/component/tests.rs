@@ -43,8 +43,8 @@ fn imports_show_which_grants_are_needed() {
     assert_eq!(inspection.grants, ["udev"]);
     assert_eq!(inspection.size, wasm.len());
     assert_eq!(inspection.packed_size, None);
-    let grants = crate::grants::suggest(&inspection);
-    let grants = crate::grants::Grants::parse(&grants).unwrap();
+    let grants = crate::suggest(&inspection);
+    let grants = leafhost_grants::Grants::parse(&grants).unwrap();
     assert!(grants.gives("udev"));
 }
 
@@ -52,9 +52,9 @@ fn imports_show_which_grants_are_needed() {
 fn the_network_is_suggested_where_it_is_needed_and_as_comments_elsewhere() {
     let suggested = |imports: &[&str]| {
         let inspection = inspect(&component(imports, SERVED)).unwrap();
-        crate::grants::suggest(&inspection)
+        crate::suggest(&inspection)
     };
-    let parse = |text: &str| crate::grants::Grants::parse(text).unwrap();
+    let parse = |text: &str| leafhost_grants::Grants::parse(text).unwrap();
     let needed = suggested(&["leafhost:net/interfaces@0.1.0"]);
     assert!(parse(&needed).gives("network"));
     parse(&needed.replace("  # ", "  "));

@@ -6,6 +6,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use leafhost_core::fault::Fault;
 use leafhost_core::session::{CallStats, Outcome, SessionSpec};
+use leafhost_grants::{Secrets, resolve};
 
 use super::wake_sources::WakeSources;
 use super::{Guest, MAX_TEXT, problems};
@@ -14,10 +15,9 @@ use crate::bindings::leafhost::udev::types as udev_types;
 use crate::call::Work;
 use crate::capabilities::Capabilities;
 use crate::capabilities::log::LogSink;
-use crate::output::{Bounds, resolve, weigh_error};
+use crate::output::{Bounds, weigh_error};
 use crate::record::Record;
 use crate::session::{Ask, CallReason, Called, Caller, Next};
-use crate::text::Secrets;
 
 /// The calls of one session.
 pub(super) struct GuestCaller {

@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
+use leafhost_grants::Secrets;
 use leafhost_net::{Group, Policy};
 
 use super::MAX_TEXT;
@@ -10,7 +11,6 @@ use crate::bindings::leafhost::discovery::types;
 use crate::bindings::leafhost::udev::types as udev_types;
 use crate::capabilities::udev::{MAX_TERMS, host_rule};
 use crate::session::{Filter, Wakes};
-use crate::text::Secrets;
 use crate::timeouts::INSTEAD_OF_EVENTS;
 
 /// The most strings of one filter.

@@ -1,3 +1,5 @@
+use leafhost_grants::Kind;
+
 use super::*;
 use crate::bindings::leafhost::udev::types as udev_types;
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use leafhost_core::timeouts::{BACKOFF_FIRST, BACKOFF_LAST};
+use leafhost_core::timeouts::{BACKOFF_FIRST, backoff};
 
 /// A wait after a failed call is at least this many times the computing the call used: at most one hundredth of a core.
 const PER_CPU: u32 = 100;
@@ -10,10 +10,7 @@ const PER_CPU: u32 = 100;
 /// The wait after `failures` failures in a row, the last of which used `cpu`. Doubles up to five minutes; shortened at
 /// random by up to a fifth, so that sessions that failed together do not come back together.
 pub(super) fn delay(failures: u32, cpu: Duration) -> Duration {
-    let doubled = BACKOFF_FIRST
-        .saturating_mul(2_u32.saturating_pow(failures.saturating_sub(1)))
-        .min(BACKOFF_LAST);
-    let jittered = doubled.mul_f64(rand::random_range(0.8..=1.0));
+    let jittered = backoff(failures).mul_f64(rand::random_range(0.8..=1.0));
     jittered.max(BACKOFF_FIRST).max(cpu.saturating_mul(PER_CPU))
 }
 

@@ -2,7 +2,7 @@
 
 use leafhost_core::attribute::AttributeValue;
 use leafhost_core::device::Health;
-use leafhost_wasm::Limits;
+use leafhost_grants::Limits;
 
 use super::document::{Document, Found};
 use crate::age::{bytes, length};

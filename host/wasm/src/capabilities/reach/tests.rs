@@ -1,8 +1,8 @@
+use leafhost_grants::Grants;
 use leafhost_net::{Interface, Interfaces, Network};
 use tokio::sync::watch;
 
 use super::*;
-use crate::grants::Grants;
 
 /// A node with one interface, `192.168.7.2/24`.
 fn reach(section: &str) -> NetworkAccess {

@@ -1,10 +1,10 @@
 use std::sync::Arc;
 
+use leafhost_grants::Grants;
 use leafhost_net::{Interfaces, Network};
 use tokio::sync::watch;
 
 use super::*;
-use crate::grants::Grants;
 
 fn rule(value: &str) -> types::Wake {
     types::Wake::Udev(vec![udev_types::Term {

@@ -1,11 +1,11 @@
 //! Wakes of the network.
 
+use leafhost_grants::Grants;
 use leafhost_net::{Group, Interface, Interfaces, Network, Policy};
 use tokio::sync::{mpsc, watch};
 
 use super::super::subscriptions::GroupSubscription;
 use super::*;
-use crate::grants::Grants;
 
 const GROUP: Group = Group {
     address: std::net::IpAddr::V4(std::net::Ipv4Addr::new(239, 255, 255, 250)),

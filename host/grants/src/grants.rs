@@ -1,7 +1,8 @@
-//! What a handler may use and hand out: the grants file next to it. Without a file, nothing.
+//! The grants file of a handler: what it may use and hand out. Without a file, nothing.
 //!
 //! Checked as a whole, every problem with the path of its field. Knows no engine and opens nothing.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,10 +15,8 @@ use serde::Deserialize;
 use crate::limits::Limits;
 
 mod network;
-mod suggest;
 
 pub use leafhost_net::grants::{HostPorts, NetPorts, NetworkGrants, Ports, Tls};
-pub use suggest::suggest;
 
 /// The most bytes a grants file may have.
 pub const MAX_TEXT: usize = 64 << 10;
@@ -108,6 +107,17 @@ impl DeviceGrants {
         };
         !is_never_env(name) && self.env.iter().any(matches)
     }
+}
+
+/// Those folders, and where their links lead, as [`DeviceGrants::never`] has them. Blocks.
+pub fn never(folders: &[PathBuf]) -> Arc<[String]> {
+    let real = folders
+        .iter()
+        .filter_map(|folder| std::fs::canonicalize(folder).ok());
+    let all = folders.iter().cloned().chain(real);
+    all.filter_map(|folder| Some(folder.to_str()?.trim_end_matches('/').to_owned()))
+        .filter(|folder| !folder.is_empty())
+        .collect()
 }
 
 /// Whether that path, or whatever a pattern that begins so names, is the kernel's to show.
@@ -220,8 +230,26 @@ impl Grants {
         }
     }
 
-    /// Whether the grant of that name, as [`crate::Inspection::grants`] has it, is given.
-    pub(crate) fn gives(&self, name: &str) -> bool {
+    /// Reads the text of a grants file, if there is one.
+    ///
+    /// # Errors
+    /// What is wrong with it, in one line.
+    pub fn read(text: Option<&str>) -> Result<Self, String> {
+        let Some(text) = text else {
+            return Ok(Self::default());
+        };
+        Self::parse(text).map_err(|problems| {
+            let line = |problem: &FieldProblem| match problem.path.as_str() {
+                "" => problem.message.clone(),
+                path => format!("{path}: {}", problem.message),
+            };
+            let lines: Vec<String> = problems.iter().take(10).map(line).collect();
+            lines.join("; ")
+        })
+    }
+
+    /// Whether the grant of that name, as the imports of a component have it, is given.
+    pub fn gives(&self, name: &str) -> bool {
         match name {
             "udev" => self.udev.is_some(),
             "network" => self.network.is_some(),
@@ -230,7 +258,7 @@ impl Grants {
     }
 
     /// What an operator should know of grants that have no effect.
-    pub(crate) fn warnings(&self) -> Vec<String> {
+    pub fn warnings(&self) -> Vec<String> {
         let mut warnings = Vec::new();
         if self.devices.udev_nodes && self.udev.is_none() {
             warnings.push(

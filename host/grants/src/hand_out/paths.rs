@@ -24,17 +24,17 @@ pub enum Kind {
 
 impl Kind {
     /// Whether it goes under `devices.nodes`.
-    pub(crate) fn is_node(self) -> bool {
+    pub fn is_node(self) -> bool {
         self == Self::Node
     }
 
     /// Whether it goes under `devices.mounts`.
-    pub(crate) fn is_mountable(self) -> bool {
+    pub fn is_mountable(self) -> bool {
         self != Self::Node
     }
 
     /// For people.
-    pub(crate) fn name(self) -> &'static str {
+    pub fn name(self) -> &'static str {
         match self {
             Self::Node => "a device node",
             Self::File => "a file",
@@ -55,7 +55,7 @@ pub struct Resolved {
 
 /// Follows links. What could be mounted is refused where the kernel shows itself, there or below; `mounts` is read when it is
 /// needed. Blocks.
-pub(crate) fn resolve(path: &str, mounts: &OnceLock<Mounts>) -> io::Result<Resolved> {
+pub fn resolve(path: &str, mounts: &OnceLock<Mounts>) -> io::Result<Resolved> {
     let path = std::fs::canonicalize(path)?;
     let metadata = std::fs::symlink_metadata(&path)?;
     let kind = metadata.file_type();

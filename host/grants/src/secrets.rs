@@ -1,20 +1,20 @@
-//! Text that a guest wrote, made fit for logs and terminals: bounded, on one line, without secrets.
+//! Text that a handler wrote, made fit for logs and terminals: bounded, on one line, without secrets.
 //!
-//! What it takes to mask secrets depends on how much is shown, not on how much a guest says or how long the secrets are.
+//! What it takes to mask secrets depends on how much is shown, not on how much a handler says or how long the secrets are.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::ops::Range;
 
 use leafhost_core::session::Property;
-pub(crate) use leafhost_core::text::clean;
+use leafhost_core::text::clean;
 use memchr::memmem::Finder;
 
 /// What stands for a secret.
 const MASK: &str = "***";
 
 /// At most `max` bytes of `text`, cut between characters.
-pub(crate) fn cut(text: &str, max: usize) -> &str {
+pub fn cut(text: &str, max: usize) -> &str {
     if text.len() <= max {
         return text;
     }
@@ -25,11 +25,11 @@ pub(crate) fn cut(text: &str, max: usize) -> &str {
 /// A line of a secret with several lines is masked by itself if it has at least this many bytes: guests write line by line.
 const MASKED_LINE: usize = 8;
 /// Longer secrets are masked in pieces of at most this many bytes, so that a text that is cut into longer parts shows no piece.
-pub(crate) const LONGEST_PIECE: usize = 1024;
+pub const LONGEST_PIECE: usize = 1024;
 
 /// The values that must not be seen.
 #[derive(Default)]
-pub(crate) struct Secrets {
+pub struct Secrets {
     /// By the name of the property.
     values: Vec<(String, String)>,
     /// What is masked, in pieces of at most [`LONGEST_PIECE`] bytes: values and their lines, also as messages quote them.
@@ -61,7 +61,7 @@ fn in_pieces(text: &[u8]) -> impl Iterator<Item = &[u8]> {
 
 impl Secrets {
     /// The secret ones of `properties`. A value that ends in a line end is also known without.
-    pub(crate) fn new(properties: &[Property]) -> Self {
+    pub fn new(properties: &[Property]) -> Self {
         let mut values = Vec::new();
         for property in properties.iter().filter(|property| property.secret) {
             let Some(value) = property.value.as_deref() else {
@@ -89,12 +89,12 @@ impl Secrets {
     }
 
     /// Whether there are none.
-    pub(crate) fn is_empty(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         self.values.is_empty()
     }
 
     /// The name of a property whose value is in `text`.
-    pub(crate) fn find(&self, text: &str) -> Option<&str> {
+    pub fn find(&self, text: &str) -> Option<&str> {
         self.values
             .iter()
             .find(|(_, value)| text.contains(value.as_str()))
@@ -103,7 +103,7 @@ impl Secrets {
 
     /// At most `max` bytes of `text` without secrets, cleaned; `…` says that there is more. One that the end goes through is masked
     /// as a whole.
-    pub(crate) fn clean(&self, text: &str, max: usize) -> String {
+    pub fn clean(&self, text: &str, max: usize) -> String {
         let shown = cut(text, max);
         let (masked, end) = self.masked(text, shown.len());
         let mut cleaned = clean(&masked, max);
@@ -114,7 +114,7 @@ impl Secrets {
     }
 
     /// `text` without secrets.
-    pub(crate) fn mask<'a>(&self, text: &'a str) -> Cow<'a, str> {
+    pub fn mask<'a>(&self, text: &'a str) -> Cow<'a, str> {
         self.masked(text, text.len()).0
     }
 
@@ -136,7 +136,7 @@ impl Secrets {
     }
 
     /// Where a line that has no end yet is cut: at `at`, or behind a secret there.
-    pub(crate) fn cut_at(&self, line: &[u8], at: usize) -> usize {
+    pub fn cut_at(&self, line: &[u8], at: usize) -> usize {
         let last = self.within(line, at).pop();
         last.map_or(at, |last| last.end.max(at))
     }

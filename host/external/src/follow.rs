@@ -1,0 +1,130 @@
+//! The task that keeps what follows from the book in line with it: the set of sources, the file in the state folder, and looks at
+//! handlers that are gone.
+
+use std::sync::Arc;
+
+use leafhost_core::grants_file;
+use leafhost_core::ports::{SourceSet, SourceVersion};
+use leafhost_grants::Grants;
+use tokio::sync::watch;
+use tokio::task::{JoinSet, spawn_blocking};
+use tokio::time::{Instant, sleep_until};
+
+use crate::book::Registered;
+use crate::{Shared, endpoint, keep, of_socket};
+
+/// Runs until nobody publishes components any more.
+pub async fn run(
+    shared: Arc<Shared>,
+    mut components: watch::Receiver<Arc<SourceSet>>,
+    sender: watch::Sender<Arc<SourceSet>>,
+) {
+    let mut looks = JoinSet::new();
+    let mut socket = shared.socket_problem.subscribe();
+    loop {
+        let known = Arc::clone(&components.borrow_and_update());
+        let deadline = step(&shared, &known, &mut looks);
+        keep_registrations(&shared).await;
+        let set = joined(&shared, &known);
+        sender.send_if_modified(|published| {
+            let differs = **published != set;
+            if differs {
+                *published = Arc::new(set);
+            }
+            differs
+        });
+        let time = async {
+            match deadline {
+                Some(at) => sleep_until(at).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            changed = components.changed() => if changed.is_err() {
+                return;
+            },
+            () = shared.changed.notified() => {}
+            Ok(()) = socket.changed() => {}
+            Some(looked) = looks.join_next() => if let Ok((source, is_there)) = looked {
+                shared.edit(|book, now| book.looked(&source, is_there, now));
+            },
+            () = time => {}
+        }
+    }
+}
+
+/// Does what is due, and says when there is something to do next.
+fn step(
+    shared: &Arc<Shared>,
+    components: &SourceSet,
+    looks: &mut JoinSet<(String, bool)>,
+) -> Option<Instant> {
+    let (due, deadline) = shared.book(|book, now| {
+        book.tidy(now);
+        (book.take_looks(now), book.deadline(now))
+    });
+    for (source, registered) in due {
+        let grants = components.grants.get(&grants_name(&registered));
+        let grants = grants.map(|grants| Arc::clone(&grants.text));
+        looks.spawn(look(Arc::clone(shared), source, registered, grants));
+    }
+    deadline
+}
+
+/// The name of a handler's grants file.
+fn grants_name(registered: &Registered) -> String {
+    format!("{}{}", registered.name, grants_file::SUFFIX)
+}
+
+/// Whether a handler is there. What is not allowed is for the loader and for sessions to tell.
+async fn look(
+    shared: Arc<Shared>,
+    source: String,
+    registered: Registered,
+    grants: Option<Arc<str>>,
+) -> (String, bool) {
+    let grants = Grants::read(grants.as_deref()).unwrap_or_default();
+    let policy = shared.config.policy(&grants);
+    let Registered { endpoint, user, .. } = &registered;
+    let connected = endpoint.connect(&shared.config.folder, *user, policy.as_ref());
+    let is_gone = matches!(connected.await, Err(endpoint::Error::Unreachable { .. }));
+    (source, !is_gone)
+}
+
+async fn keep_registrations(shared: &Arc<Shared>) {
+    let Some(unkept) = shared.book(|book, _| book.take_unkept()) else {
+        return;
+    };
+    let path = shared.config.kept.clone();
+    let kept = spawn_blocking(move || keep::write(&path, unkept)).await;
+    if let Ok(Err(error)) = kept {
+        shared.book(|book, _| book.is_unkept = true);
+        tracing::warn!(%error, file = %shared.config.kept.display(),
+            "cannot keep which external handlers are registered; after a restart of the agent start them again");
+    }
+}
+
+/// The components and the external handlers.
+fn joined(shared: &Shared, components: &SourceSet) -> SourceSet {
+    let mut set = components.clone();
+    let sources = shared.book(|book, now| {
+        set.problems.extend(book.refusals().cloned());
+        book.sources(now)
+    });
+    for (name, source) in sources {
+        let grants = components.grants.get(&grants_name(&source.registered));
+        // Grants of no component may be an external handler's.
+        let orphaned = grants.and_then(|grants| grants.orphaned.as_ref());
+        set.problems.retain(|problem| Some(problem) != orphaned);
+        let version = SourceVersion {
+            digest: source.digest(),
+            grants: grants.map(|grants| Arc::clone(&grants.text)),
+        };
+        set.files.insert(name, Some(version));
+    }
+    let problem = shared.socket_problem.borrow().clone();
+    set.problems
+        .extend(problem.map(|problem| of_socket(shared, &problem)));
+    set.problems.sort();
+    set
+}

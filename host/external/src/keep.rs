@@ -1,0 +1,42 @@
+//! The registrations in the state folder: handlers that run register again only when they notice that the agent was away. Blocks.
+
+use std::io::{self, Write as _};
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+use tempfile::NamedTempFile;
+
+use crate::book::Registered;
+
+/// The most bytes that are read.
+const MAX: u64 = 1 << 20;
+
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct File {
+    handlers: Vec<Registered>,
+}
+
+/// What an earlier run has written; none if there is no such file.
+pub fn read(path: &Path) -> io::Result<Vec<Registered>> {
+    let found = match std::fs::metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        found => found?,
+    };
+    if found.len() > MAX {
+        return Err(io::Error::other("is too large"));
+    }
+    let file: File = serde_json::from_slice(&std::fs::read(path)?)?;
+    Ok(file.handlers)
+}
+
+/// Writes the file whole or not at all.
+pub fn write(path: &Path, handlers: Vec<Registered>) -> io::Result<()> {
+    let folder = path.parent().unwrap_or(Path::new("/"));
+    let mut file = NamedTempFile::new_in(folder)?;
+    serde_json::to_writer(file.as_file_mut(), &File { handlers })?;
+    file.as_file_mut().flush()?;
+    file.as_file().sync_all()?;
+    file.persist(path).map_err(|error| error.error)?;
+    Ok(())
+}

@@ -1,0 +1,246 @@
+//! Discovery handlers that run elsewhere, in pods or as services, and register as with the Akri agent: `v0.Registration` on
+//! `agent-registration.sock` in a folder, `v0.DiscoveryHandler` on the handler's own endpoint.
+//!
+//! To the agent such a handler is one more source, behind the ports that components are behind, so registry, sessions and devices know
+//! nothing of it: [`External`] wraps the source and the loader of components. A registration is a file of its source, whose bytes
+//! are the registration and whose grants are `<handler>.grants.yaml`; loading it makes a handler whose sessions are gRPC streams.
+//!
+//! ```text
+//! handler ─► registration ─► book ─► sources, with those of components ─► the agent's loader ─► handler ─► session ─► sets checked
+//!                             ▲ kept in the state folder; a handler that is gone is sought │
+//!                             └────────────────────── how sessions fare ──────────────────┘
+//! ```
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use async_trait::async_trait;
+use leafhost_core::ports::{
+    Handler, HandlerSource, LoadError, Loader, SourceFile, SourceProblem, SourceSet, SourceVersion,
+};
+use leafhost_grants::Grants;
+use leafhost_net::Policy;
+use tokio::sync::{Notify, watch};
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+mod answer;
+mod authority;
+mod book;
+mod endpoint;
+mod follow;
+mod handler;
+mod keep;
+pub mod proto;
+mod registration;
+mod session;
+mod socket;
+#[cfg(test)]
+mod tests;
+mod timeouts;
+mod wire;
+
+use book::{Book, Registered, Source};
+use handler::{ExternalHandler, Loaded};
+
+/// The agent's socket in the folder.
+const SOCKET: &str = "agent-registration.sock";
+/// The registrations in the state folder.
+const KEPT: &str = "external.json";
+
+/// What [`External`] needs.
+#[derive(Debug)]
+pub struct Config {
+    /// The folder of the registration socket and of the handlers' sockets. It is made if it is not there.
+    pub folder: PathBuf,
+    /// Where registrations are kept.
+    pub state_dir: PathBuf,
+    /// Folders that no device brings into a container, whatever is granted: the agent's own and the kubelet's.
+    pub own_folders: Vec<PathBuf>,
+    /// The interfaces of this node, for endpoints in the network; or why they cannot be seen, then there are none.
+    pub network: Result<leafhost_net::Network, String>,
+}
+
+/// The same, prepared.
+#[derive(Debug)]
+struct Places {
+    /// Without links.
+    folder: PathBuf,
+    kept: PathBuf,
+    never: Arc<[String]>,
+    network: Result<leafhost_net::Network, String>,
+}
+
+impl Places {
+    fn socket(&self) -> PathBuf {
+        self.folder.join(SOCKET)
+    }
+
+    /// Where a handler with these grants may serve in the network; nothing for nowhere.
+    fn policy(&self, grants: &Grants) -> Option<Policy> {
+        let network = self.network.as_ref().ok()?.clone();
+        let granted = grants.network.clone()?;
+        Some(Policy::new(Arc::new(granted), network))
+    }
+}
+
+/// What tasks, handlers and sessions share.
+#[derive(Debug)]
+struct Shared {
+    config: Places,
+    book: Mutex<Book>,
+    /// The book was changed.
+    changed: Notify,
+    socket_problem: watch::Sender<Option<String>>,
+}
+
+impl Shared {
+    /// Opens the book. Nothing in there waits.
+    fn book<T>(&self, open: impl FnOnce(&mut Book, Instant) -> T) -> T {
+        let mut book = self.book.lock().unwrap_or_else(PoisonError::into_inner);
+        open(&mut book, Instant::now())
+    }
+
+    /// Changes the book.
+    fn edit<T>(&self, edit: impl FnOnce(&mut Book, Instant) -> T) -> T {
+        let edited = self.book(edit);
+        self.changed.notify_one();
+        edited
+    }
+
+    fn register(&self, registered: Registered) -> Result<(), String> {
+        tracing::debug!(handler = registered.name, endpoint = %registered.endpoint, "external handler registers");
+        self.edit(|book, now| {
+            let name = registered.name.clone();
+            book.register(registered, &self.config.folder, now)?;
+            book.accepted(&name);
+            Ok(())
+        })
+    }
+
+    fn source(&self, name: &str) -> Option<Source> {
+        self.book(|book, now| book.sources(now).remove(name))
+    }
+
+    fn socket_problem(&self, problem: Option<String>) {
+        self.socket_problem.send_if_modified(|told| {
+            let differs = *told != problem;
+            *told = problem;
+            differs
+        });
+    }
+}
+
+/// Components and external handlers as one source, and their loader. Dropping it ends its tasks.
+pub struct External {
+    shared: Arc<Shared>,
+    components: Arc<dyn HandlerSource>,
+    loader: Arc<dyn Loader>,
+    set: watch::Receiver<Arc<SourceSet>>,
+    _tasks: JoinSet<()>,
+}
+
+impl External {
+    /// Makes the folder, reads what an earlier run has kept, and lets handlers register. `components` and `loader` serve the others.
+    /// Blocks for a moment.
+    pub fn start(
+        config: Config,
+        components: Arc<dyn HandlerSource>,
+        loader: Arc<dyn Loader>,
+    ) -> Arc<Self> {
+        let Config {
+            folder,
+            state_dir,
+            own_folders,
+            network,
+        } = config;
+        // Told by the socket, which cannot be made there.
+        let made = std::fs::create_dir_all(&folder).and_then(|()| std::fs::canonicalize(&folder));
+        let config = Places {
+            folder: made.unwrap_or(folder),
+            kept: state_dir.join(KEPT),
+            never: leafhost_grants::never(&own_folders),
+            network,
+        };
+        let kept = keep::read(&config.kept).unwrap_or_else(|error| {
+            tracing::warn!(%error, file = %config.kept.display(),
+                "cannot read which external handlers were registered; those that run register again when they are started again");
+            Vec::new()
+        });
+        let book = Book::of_earlier_run(kept, &config.folder, Instant::now());
+        let shared = Arc::new(Shared {
+            config,
+            book: Mutex::new(book),
+            changed: Notify::new(),
+            socket_problem: watch::Sender::new(None),
+        });
+        let (sender, set) = watch::channel(Arc::default());
+        let mut tasks = JoinSet::new();
+        tasks.spawn(registration::serve(Arc::clone(&shared)));
+        tasks.spawn(follow::run(
+            Arc::clone(&shared),
+            components.handlers(),
+            sender,
+        ));
+        Arc::new(Self {
+            shared,
+            components,
+            loader,
+            set,
+            _tasks: tasks,
+        })
+    }
+}
+
+impl HandlerSource for External {
+    fn handlers(&self) -> watch::Receiver<Arc<SourceSet>> {
+        self.set.clone()
+    }
+
+    fn read(&self, name: &str, version: &SourceVersion) -> Result<SourceFile, LoadError> {
+        match self.shared.source(name) {
+            Some(source) if source.digest() == version.digest => Ok(SourceFile {
+                name: name.to_owned(),
+                bytes: source.bytes.into(),
+                grants: version.grants.clone(),
+            }),
+            Some(_) => Err(changed(name)),
+            None => self.components.read(name, version),
+        }
+    }
+}
+
+#[async_trait]
+impl Loader for External {
+    async fn load(&self, file: &SourceFile) -> Result<Arc<dyn Handler>, LoadError> {
+        let Some(source) = self.shared.source(&file.name) else {
+            return self.loader.load(file).await;
+        };
+        if *source.bytes != *file.bytes {
+            return Err(changed(&file.name));
+        }
+        let (shared, file) = (Arc::clone(&self.shared), file.clone());
+        let name = file.name.clone();
+        let loaded =
+            tokio::task::spawn_blocking(move || ExternalHandler::load(shared, &source, &file));
+        let loaded = loaded.await.unwrap_or_else(|_| Err(changed(&name)))?;
+        Ok(Arc::new(Loaded(Arc::new(loaded))))
+    }
+}
+
+fn changed(name: &str) -> LoadError {
+    LoadError {
+        source_name: name.to_owned(),
+        message: "its registration has changed meanwhile; it is tried again".to_owned(),
+        missing_grants: Vec::new(),
+        transient: true,
+    }
+}
+
+/// A problem of the registration socket.
+fn of_socket(shared: &Shared, message: &str) -> SourceProblem {
+    SourceProblem::new(
+        format!("external handlers in {}", shared.config.folder.display()),
+        format!("cannot register: {message}"),
+    )
+}

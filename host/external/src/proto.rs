@@ -1,0 +1,9 @@
+//! Akri's discovery protocol as generated, both sides of each service.
+#![allow(
+    missing_docs,
+    clippy::pedantic,
+    clippy::allow_attributes_without_reason,
+    reason = "generated code"
+)]
+
+tonic::include_proto!("v0");

@@ -1,0 +1,234 @@
+//! Akri's `v0.Registration` on the agent's socket.
+
+use std::convert::Infallible;
+use std::future::Future as _;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use futures::Stream;
+use leafhost_core::names::is_handler_name;
+use leafhost_core::ports::SourceProblem;
+use leafhost_core::text::clean;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::{Sleep, sleep};
+use tonic::transport::Server;
+use tonic::transport::server::Connected;
+use tonic::{Request, Response, Status};
+
+use crate::Shared;
+use crate::authority::Localhost;
+use crate::book::Registered;
+use crate::endpoint::Endpoint;
+use crate::proto::registration_server::{Registration, RegistrationServer};
+use crate::proto::{Empty, RegisterDiscoveryHandlerRequest};
+use crate::socket;
+use crate::timeouts::{REGISTRATION, SOCKET};
+
+/// The most bytes of a registration.
+const MAX_REQUEST: usize = 64 << 10;
+/// How many handlers may be connected at a time.
+const CONNECTIONS: usize = 16;
+/// How many calls one of them may make at a time.
+const CALLS: u32 = 8;
+/// The least time from one registration to the next, whoever makes them.
+const PAUSE: Duration = Duration::from_millis(5);
+/// How long to wait after a failed `accept`, which most likely found no free file descriptor.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Serves the socket, for ever. As long as another process serves it, that is told, and tried again.
+pub async fn serve(shared: Arc<Shared>) {
+    loop {
+        let bound = socket::bind(&shared.config.socket()).await;
+        let (listener, bound) = match bound {
+            Ok(bound) => bound,
+            Err(error) => {
+                shared.socket_problem(Some(error.to_string()));
+                sleep(SOCKET).await;
+                continue;
+            }
+        };
+        shared.socket_problem(None);
+        tracing::info!(socket = %shared.config.socket().display(), "external handlers may register");
+        let service = Service {
+            shared: Arc::clone(&shared),
+            turn: Semaphore::new(1),
+        };
+        let service = RegistrationServer::new(service).max_decoding_message_size(MAX_REQUEST);
+        let served = Server::builder()
+            .max_concurrent_streams(CALLS)
+            .timeout(REGISTRATION)
+            .add_service(service)
+            .serve_with_incoming(connections(listener))
+            .await;
+        drop(bound);
+        if let Err(error) = served {
+            tracing::warn!(%error, "the registration socket of external handlers is served anew");
+            sleep(ACCEPT_PAUSE).await;
+        }
+    }
+}
+
+struct Service {
+    shared: Arc<Shared>,
+    /// One registration at a time, and so many in a second.
+    turn: Semaphore,
+}
+
+#[tonic::async_trait]
+impl Registration for Service {
+    async fn register_discovery_handler(
+        &self,
+        request: Request<RegisterDiscoveryHandlerRequest>,
+    ) -> Result<Response<Empty>, Status> {
+        let user = request
+            .extensions()
+            .get::<Client>()
+            .map(|client| client.user);
+        let user = user.ok_or_else(|| Status::internal("cannot tell who calls"))?;
+        let request = request.into_inner();
+        let name = clean(&request.name, 63);
+        let place = clean(&request.endpoint, 256);
+        // The semaphore is never closed.
+        let _turn = self.turn.acquire().await;
+        sleep(PAUSE).await;
+        match self.register(request, user).await {
+            Ok(()) => Ok(Response::new(Empty {})),
+            Err(why) => {
+                let problem = SourceProblem::new(
+                    format!("external handler {name} at {place}"),
+                    format!("was refused: {why}"),
+                );
+                tracing::debug!(%problem, "external handler is refused");
+                self.shared
+                    .edit(|book, now| book.refuse(&name, problem, now));
+                Err(Status::invalid_argument(why))
+            }
+        }
+    }
+}
+
+impl Service {
+    async fn register(
+        &self,
+        request: RegisterDiscoveryHandlerRequest,
+        user: u32,
+    ) -> Result<(), String> {
+        let kind = request.endpoint_type();
+        let RegisterDiscoveryHandlerRequest {
+            name,
+            endpoint,
+            shared,
+            ..
+        } = request;
+        if !is_handler_name(&name) {
+            return Err(
+                "its name is not 1 to 63 letters, digits, '-', '_' or '.', beginning and ending with a letter or digit; choose another"
+                    .to_owned(),
+            );
+        }
+        let state = Arc::clone(&self.shared);
+        let looked = tokio::task::spawn_blocking(move || {
+            let config = &state.config;
+            Endpoint::parse(kind, &endpoint, &config.folder, &config.socket(), user)
+        });
+        let endpoint = looked
+            .await
+            .map_err(|_| "looking at its endpoint panicked; this is a bug, see the log".to_owned())?
+            .map_err(|error| error.to_string())?;
+        self.shared.register(Registered {
+            name,
+            endpoint,
+            shared,
+            user,
+        })
+    }
+}
+
+/// Who is at the other end of a connection.
+#[derive(Debug, Clone, Copy)]
+struct Client {
+    user: u32,
+}
+
+/// A connection of a handler. It ends after some time, whatever the handler does.
+struct Incoming {
+    stream: Localhost<UnixStream>,
+    client: Client,
+    end: Pin<Box<Sleep>>,
+    _place: OwnedSemaphorePermit,
+}
+
+impl Connected for Incoming {
+    type ConnectInfo = Client;
+
+    fn connect_info(&self) -> Client {
+        self.client
+    }
+}
+
+impl AsyncRead for Incoming {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if self.end.as_mut().poll(context).is_ready() {
+            return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+        }
+        Pin::new(&mut self.stream).poll_read(context, buffer)
+    }
+}
+
+impl AsyncWrite for Incoming {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        if self.end.as_mut().poll(context).is_ready() {
+            return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+        }
+        Pin::new(&mut self.stream).poll_write(context, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}
+
+/// The connections that are made to the socket.
+fn connections(listener: UnixListener) -> impl Stream<Item = Result<Incoming, Infallible>> {
+    let places = Arc::new(Semaphore::new(CONNECTIONS));
+    futures::stream::unfold((listener, places), async |(listener, places)| {
+        loop {
+            // The semaphore is never closed.
+            let place = Arc::clone(&places).acquire_owned().await.ok()?;
+            let accepted = listener.accept().await;
+            let accepted = accepted.and_then(|(stream, _)| Ok((stream.peer_cred()?.uid(), stream)));
+            match accepted {
+                Ok((user, stream)) => {
+                    let incoming = Incoming {
+                        stream: Localhost::new(stream),
+                        client: Client { user },
+                        end: Box::pin(sleep(REGISTRATION)),
+                        _place: place,
+                    };
+                    return Some((Ok(incoming), (listener, places)));
+                }
+                Err(error) => {
+                    tracing::debug!(%error, "cannot accept a connection of an external handler; trying again");
+                    sleep(ACCEPT_PAUSE).await;
+                }
+            }
+        }
+    })
+}

@@ -1,0 +1,425 @@
+//! A session: one stream of sets at a time, opened again when it ends.
+//!
+//! A set is all there is, so of sets that come faster than they are taken the newest counts, and the others are not looked at.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures::stream::BoxStream;
+use futures::{FutureExt as _, StreamExt as _};
+use hyper_util::rt::TokioIo;
+use leafhost_core::configuration::FieldProblem;
+use leafhost_core::fault::{Fault, FaultReason};
+use leafhost_core::session::{CallStats, Outcome, Report, Session, SessionSpec};
+use leafhost_core::text::chain;
+use leafhost_core::timeouts::{self, BACKOFF_FIRST, WAKE_SPACING};
+use leafhost_grants::Secrets;
+use tokio::time::{Instant, sleep_until, timeout_at};
+use tonic::transport::Channel;
+use tonic::{Code, Status, Streaming};
+
+use crate::answer::Checks;
+use crate::book::SessionEvent;
+use crate::handler::Target;
+use crate::proto::discovery_handler_client::DiscoveryHandlerClient;
+use crate::proto::{ByteData, DiscoverRequest, DiscoverResponse};
+use crate::timeouts::{CALM, FLOOD_SPACING};
+use crate::wire::MAX_MESSAGE;
+
+/// The longest text of a status that is shown, in bytes.
+const MAX_TEXT: usize = 1024;
+/// What a handler may send before it must wait for the agent to read.
+const WINDOW: u32 = 64 << 10;
+/// So many sets one after the other are a flood.
+const FLOOD: u32 = 5;
+/// Of sets that are there at the same time, so many are read.
+const AT_ONCE: usize = 1000;
+/// How many times longer than a set takes to be checked the next one waits: at most a twentieth of a core.
+const PER_CHECK: u32 = 20;
+
+/// A session; it lives in the stream of its reports.
+pub struct ExternalSession(BoxStream<'static, Report>);
+
+impl ExternalSession {
+    /// A session that has not connected yet.
+    pub fn new(target: Target, spec: SessionSpec) -> Self {
+        let course = Course::new(target, spec);
+        let reports = futures::stream::unfold(course, async |mut course| {
+            let report = course.next().await;
+            Some((report, course))
+        });
+        Self(reports.boxed())
+    }
+}
+
+#[async_trait]
+impl Session for ExternalSession {
+    async fn next(&mut self) -> Report {
+        match self.0.next().await {
+            Some(report) => report,
+            None => std::future::pending().await,
+        }
+    }
+}
+
+/// The course of a session.
+struct Course {
+    target: Target,
+    spec: SessionSpec,
+    secrets: Arc<Secrets>,
+    phase: Phase,
+    /// How many times in a row there was no answer.
+    failures: u32,
+}
+
+enum Phase {
+    /// Not connected; it is tried then.
+    Apart(Instant),
+    /// Sets come.
+    Open(Box<Open>),
+    /// The handler refuses the details. It is asked again when it registers again, by a new session.
+    Refused,
+}
+
+struct Open {
+    sets: Streaming<DiscoverResponse>,
+    /// What came behind the set that was taken last.
+    ended: Option<Result<(), Status>>,
+    /// When the first set should have come, until it has or it was told that it has not.
+    first_by: Option<Instant>,
+    begun: Instant,
+    /// No set is taken before.
+    not_before: Instant,
+    taken_at: Option<Instant>,
+    in_a_row: u32,
+    _counted: Counted,
+}
+
+/// Counts something of the session in the book for as long as it is there.
+struct Counted(Target, SessionEvent);
+
+impl Counted {
+    fn new(target: &Target, begin: SessionEvent, end: SessionEvent) -> Self {
+        target.tell(begin);
+        Self(target.clone(), end)
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.tell(self.1);
+    }
+}
+
+impl Course {
+    fn new(target: Target, spec: SessionSpec) -> Self {
+        target.tell(SessionEvent::Opened);
+        Self {
+            secrets: Arc::new(Secrets::new(&spec.properties)),
+            target,
+            spec,
+            phase: Phase::Apart(Instant::now()),
+            failures: 0,
+        }
+    }
+
+    /// What comes of the next set, or of the next attempt to get one.
+    async fn next(&mut self) -> Report {
+        loop {
+            match &mut self.phase {
+                Phase::Refused => std::future::pending().await,
+                Phase::Apart(then) => {
+                    sleep_until(*then).await;
+                    let begun = Instant::now();
+                    match self.open(begun).await {
+                        Ok(open) => self.phase = Phase::Open(Box::new(open)),
+                        Err(end) => return self.end(end, begun),
+                    }
+                }
+                Phase::Open(open) => {
+                    let (begun, first) = (open.begun, open.taken_at.is_none());
+                    match open.next_set().await {
+                        Ok(Some(set)) => return self.take(set).await,
+                        Ok(None) => return self.silent(),
+                        Err(end) => {
+                            let begun = if first { begun } else { Instant::now() };
+                            return self.end(end, begun);
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// Connects and asks for devices.
+    async fn open(&self, begun: Instant) -> Result<Open, End> {
+        let channel = self.connect().await?;
+        let properties = self.spec.properties.iter().map(|property| {
+            let vec = property.value.as_deref().map(<[u8]>::to_vec);
+            (property.name.clone(), ByteData { vec })
+        });
+        let request = DiscoverRequest {
+            discovery_details: self.spec.details.clone(),
+            discovery_properties: properties.collect(),
+        };
+        let first_by = begun + self.target.handler.grants.limits.wall;
+        let mut client =
+            DiscoveryHandlerClient::new(channel).max_decoding_message_size(MAX_MESSAGE);
+        // Some servers send the head of their answer only with the first set.
+        let answer = timeout_at(first_by, client.discover(request)).await;
+        let answer = answer.map_err(|_| End::Silent)?;
+        Ok(Open {
+            sets: answer.map_err(End::Status)?.into_inner(),
+            ended: None,
+            first_by: Some(first_by),
+            begun,
+            not_before: begun,
+            taken_at: None,
+            in_a_row: 0,
+            _counted: Counted::new(
+                &self.target,
+                SessionEvent::StreamBegun,
+                SessionEvent::StreamEnded,
+            ),
+        })
+    }
+
+    async fn connect(&self) -> Result<Channel, End> {
+        let lost = |text: String| End::Lost(text);
+        let connection = self.target.connect().await;
+        let connection = connection.map_err(|error| lost(error.to_string()))?;
+        // For one connection only: what comes after its end is for the session to decide.
+        let mut once = Some(connection);
+        let connector = tower::service_fn(move |_| {
+            let connection = once.take();
+            async move {
+                connection
+                    .map(TokioIo::new)
+                    .ok_or_else(|| std::io::Error::from(std::io::ErrorKind::NotConnected))
+            }
+        });
+        tonic::transport::Endpoint::from_static("http://localhost")
+            .initial_stream_window_size(WINDOW)
+            .initial_connection_window_size(WINDOW)
+            .connect_with_connector(connector)
+            .await
+            .map_err(|error| lost(format!("cannot speak to the handler: {}", chain(&error))))
+    }
+
+    /// Checks a set.
+    async fn take(&mut self, set: DiscoverResponse) -> Report {
+        let begun = Instant::now();
+        let (handler, secrets) = (Arc::clone(&self.target.handler), Arc::clone(&self.secrets));
+        let checked = tokio::task::spawn_blocking(move || {
+            let checks = Checks {
+                grants: &handler.grants,
+                shared: handler.description.shared,
+                secrets: &secrets,
+            };
+            checks.discovery(set)
+        });
+        let checked = checked.await.unwrap_or_else(|_| {
+            Err(Fault::new(
+                FaultReason::Host,
+                "checking the set panicked; this is a bug, see the log",
+            ))
+        });
+        let discovery = match checked {
+            Ok(discovery) => discovery,
+            Err(fault) => return self.end(End::Fault(fault), begun),
+        };
+        let now = Instant::now();
+        self.failures = 0;
+        self.target.tell(SessionEvent::Answered);
+        let (mut why, mut wall) = ("set", now - begun);
+        if let Phase::Open(open) = &mut self.phase {
+            if open.taken_at.is_none() {
+                (why, wall) = ("first", now - open.begun);
+            }
+            open.taken(now, begun);
+        }
+        report(Outcome::Discovered(discovery), why, wall)
+    }
+
+    /// No set has come although there should be one. The stream stays: what it has said before, or another agent's Instances, hold.
+    fn silent(&mut self) -> Report {
+        let wall = self.target.handler.grants.limits.wall;
+        let what = format!(
+            "it has sent no set of devices within {} s, and the agent waits; a handler sends its devices as soon as it is asked, an empty set if there are none",
+            wall.as_secs()
+        );
+        self.target.tell(SessionEvent::Answered);
+        report(Outcome::Unavailable(what), "first", wall)
+    }
+
+    /// The stream has ended, or there was none.
+    fn end(&mut self, end: End, begun: Instant) -> Report {
+        let outcome = self.outcome(end);
+        let mut next = None;
+        self.phase = match &outcome {
+            Outcome::InvalidDetails(_) => {
+                self.target.tell(SessionEvent::Answered);
+                Phase::Refused
+            }
+            outcome => {
+                let event = match outcome {
+                    Outcome::Faulted(_) => SessionEvent::Failed,
+                    _ => SessionEvent::Answered,
+                };
+                self.target.tell(event);
+                self.failures = self.failures.saturating_add(1);
+                let wait = backoff(self.failures);
+                next = Some(wait);
+                Phase::Apart(Instant::now() + wait)
+            }
+        };
+        let mut report = report(outcome, "connect", begun.elapsed());
+        report.call.next = next;
+        report
+    }
+
+    fn outcome(&self, end: End) -> Outcome {
+        let clean = |text: &str| self.secrets.clean(text, MAX_TEXT);
+        let lost = |text: String| Outcome::Faulted(Fault::new(FaultReason::ConnectionLost, text));
+        match end {
+            End::Fault(fault) => Outcome::Faulted(fault),
+            End::Lost(text) => lost(text),
+            End::Silent => Outcome::Faulted(Fault::new(
+                FaultReason::WallTimeout,
+                "it has not begun to answer in time; see the handler's log, and start it again",
+            )),
+            End::Done => lost(
+                "the handler has ended the stream of its devices; it is asked again, see its log for the reason"
+                    .to_owned(),
+            ),
+            End::Status(status) => match status.code() {
+                // Akri's word for details that cannot be used.
+                Code::InvalidArgument => {
+                    Outcome::InvalidDetails(vec![FieldProblem::new("", clean(status.message()))])
+                }
+                // Of decoding here.
+                Code::OutOfRange => Outcome::Faulted(Fault::new(
+                    FaultReason::AnswerTooLarge,
+                    format!("{}; let the handler report fewer devices", clean(status.message())),
+                )),
+                // What the handler itself says has no cause here.
+                code if std::error::Error::source(&status).is_none() && code != Code::Internal => {
+                    Outcome::Unavailable(format!("{code:?}: {}", clean(status.message())))
+                }
+                _ => lost(format!(
+                    "the connection to the handler was lost ({}); it is tried again",
+                    clean(&chain(&status))
+                )),
+            },
+        }
+    }
+}
+
+impl Drop for Course {
+    fn drop(&mut self) {
+        // The stream first.
+        self.phase = Phase::Refused;
+        self.target.tell(SessionEvent::Closed);
+    }
+}
+
+impl Open {
+    /// The newest set; nothing if the first one does not come.
+    async fn next_set(&mut self) -> Result<Option<DiscoverResponse>, End> {
+        if let Some(ended) = self.ended.take() {
+            return Err(End::of(ended));
+        }
+        sleep_until(self.not_before).await;
+        let first = match self.first_by {
+            None => self.sets.message().await,
+            Some(by) => {
+                let Ok(first) = timeout_at(by, self.sets.message()).await else {
+                    self.first_by = None;
+                    return Ok(None);
+                };
+                first
+            }
+        };
+        self.first_by = None;
+        let mut newest = match first {
+            Ok(Some(set)) => set,
+            Ok(None) => return Err(End::Done),
+            Err(status) => return Err(End::Status(status)),
+        };
+        for _ in 0..AT_ONCE {
+            match self.sets.message().now_or_never() {
+                None => break,
+                Some(Ok(Some(set))) => newest = set,
+                Some(Ok(None)) => {
+                    self.ended = Some(Ok(()));
+                    break;
+                }
+                Some(Err(status)) => {
+                    self.ended = Some(Err(status));
+                    break;
+                }
+            }
+        }
+        Ok(Some(newest))
+    }
+
+    /// A set was taken, whose check had begun then.
+    fn taken(&mut self, now: Instant, begun: Instant) {
+        let is_calm = self.taken_at.is_none_or(|before| now - before >= CALM);
+        self.in_a_row = if is_calm {
+            0
+        } else {
+            self.in_a_row.saturating_add(1)
+        };
+        self.taken_at = Some(now);
+        let spacing = if self.in_a_row < FLOOD {
+            WAKE_SPACING
+        } else {
+            FLOOD_SPACING
+        };
+        self.not_before = now + spacing.max((now - begun) * PER_CHECK);
+    }
+}
+
+/// Why there is no set.
+enum End {
+    /// There is no connection.
+    Lost(String),
+    /// The call was not answered.
+    Silent,
+    /// The handler has ended the stream.
+    Done,
+    /// The handler, or the connection, has ended it with this status.
+    Status(Status),
+    /// A set cannot be used.
+    Fault(Fault),
+}
+
+impl End {
+    fn of(ended: Result<(), Status>) -> Self {
+        match ended {
+            Ok(()) => Self::Done,
+            Err(status) => Self::Status(status),
+        }
+    }
+}
+
+fn report(outcome: Outcome, why: &'static str, wall: Duration) -> Report {
+    Report {
+        outcome,
+        explained: Vec::new(),
+        explained_dropped: 0,
+        call: CallStats {
+            events: vec![why],
+            wall,
+            ..CallStats::default()
+        },
+    }
+}
+
+/// The wait after so many failures in a row: doubles up to five minutes, a fifth by chance, so that not all come back together.
+fn backoff(failures: u32) -> Duration {
+    let wait = timeouts::backoff(failures).mul_f64(rand::random_range(0.8..=1.0));
+    wait.max(BACKOFF_FIRST)
+}

@@ -1,0 +1,99 @@
+//! The agent's registration socket: one that another process serves is left alone, one that nobody serves is replaced.
+
+use std::io;
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use tokio::net::{UnixListener, UnixStream};
+
+/// The longest path of a socket, in bytes, by `sockaddr_un` without the byte that ends it.
+const MAX_PATH: usize = 107;
+/// How long to try an existing socket before calling it served.
+const TRIED: Duration = Duration::from_secs(1);
+
+/// Why the socket is not there.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Another process serves it.
+    #[error(
+        "another process serves {}, perhaps Akri's agent; stop it, or choose another folder with --external-handlers-dir",
+        .0.display()
+    )]
+    Served(PathBuf),
+    /// Something else has the name.
+    #[error("{} exists and is no socket; remove it, or choose another folder with --external-handlers-dir", .0.display())]
+    Foreign(PathBuf),
+    /// No socket can have the path.
+    #[error("{} has more than {MAX_PATH} bytes and can be no socket; choose a shorter folder with --external-handlers-dir", .0.display())]
+    TooLong(PathBuf),
+    /// The system refused.
+    #[error("cannot listen on {} ({source}); the agent must be allowed to write there, or choose another folder with --external-handlers-dir", path.display())]
+    Refused {
+        /// The socket.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+/// The socket's file. It is removed when this is dropped, unless another file has its name by then.
+#[derive(Debug)]
+pub struct Bound {
+    path: PathBuf,
+    made: (u64, u64),
+}
+
+impl Drop for Bound {
+    fn drop(&mut self) {
+        if identity(&self.path).is_ok_and(|found| found == self.made) {
+            drop(std::fs::remove_file(&self.path));
+        }
+    }
+}
+
+fn identity(path: &Path) -> io::Result<(u64, u64)> {
+    let found = std::fs::symlink_metadata(path)?;
+    Ok((found.dev(), found.ino()))
+}
+
+/// Listens, for the agent's own user and root.
+pub async fn bind(path: &Path) -> Result<(UnixListener, Bound), Error> {
+    if path.as_os_str().len() > MAX_PATH {
+        return Err(Error::TooLong(path.to_owned()));
+    }
+    let refused = |source| Error::Refused {
+        path: path.to_owned(),
+        source,
+    };
+    match std::fs::symlink_metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => return Err(refused(error)),
+        Ok(found) if !found.file_type().is_socket() => return Err(Error::Foreign(path.to_owned())),
+        Ok(_) => {
+            let tried = tokio::time::timeout(TRIED, UnixStream::connect(path)).await;
+            match tried {
+                Ok(Err(error)) if error.kind() == io::ErrorKind::ConnectionRefused => {}
+                Ok(Err(error)) if error.kind() == io::ErrorKind::NotFound => {}
+                Ok(Err(error)) if error.kind() == io::ErrorKind::PermissionDenied => {
+                    return Err(refused(error));
+                }
+                _ => return Err(Error::Served(path.to_owned())),
+            }
+            match std::fs::remove_file(path) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    return Err(refused(error));
+                }
+                _ => {}
+            }
+        }
+    }
+    let bound = || {
+        let listener = UnixListener::bind(path)?;
+        let made = identity(path)?;
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
+        let path = path.to_owned();
+        Ok((listener, Bound { path, made }))
+    };
+    bound().map_err(refused)
+}

@@ -1,0 +1,142 @@
+//! Handlers that do what none should: each ends in a fault or a bound, and others serve on.
+
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+use super::*;
+
+#[tokio::test]
+async fn sets_come_at_the_agents_pace_and_the_newest_counts() {
+    let mut node = Node::start();
+    let _fake = Fake::serve(&node.path("a.sock"), |_| {
+        let sets = futures::stream::unfold(0, async |number| {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+            Some((Ok(set(&[&number.to_string()])), number + 1))
+        });
+        Ok(sets.boxed())
+    });
+    node.register_socket("a", "a.sock").await.unwrap();
+    let mut session = node.open("a@a.sock").await;
+    let begun = std::time::Instant::now();
+    let (mut taken, mut last) = (0, 0);
+    while begun.elapsed() < Duration::from_secs(5) {
+        last = ids(&mut session).await[0].parse::<u32>().unwrap();
+        taken += 1;
+    }
+    assert!(taken <= 12, "{taken}");
+    // A hundred a second; the machine may be slow.
+    assert!(last > 5 * taken, "{last} of {taken}");
+}
+
+#[tokio::test]
+async fn a_set_that_is_too_large_is_a_fault_that_says_what_is_too_large() {
+    let mut node = Node::start();
+    let many: Vec<String> = (0..100_000).map(|number| number.to_string()).collect();
+    let many: Vec<&str> = many.iter().map(String::as_str).collect();
+    let texts = DiscoverResponse {
+        devices: vec![Device {
+            id: "x".repeat(13 << 20),
+            ..Device::default()
+        }],
+    };
+    // Two bytes each on the wire.
+    let empty = DiscoverResponse {
+        devices: vec![Device::default(); 1 << 19],
+    };
+    for (name, set, words) in [
+        ("many", set(&many), "100000 devices, at most 4096"),
+        ("texts", texts, "let the handler report fewer"),
+        ("empty", empty, "MiB of memory"),
+    ] {
+        let path = node.path(&format!("{name}.sock"));
+        let _fake = Fake::serve(&path, move |_| {
+            let first = futures::stream::once(std::future::ready(Ok(set.clone())));
+            Ok(first.chain(futures::stream::pending()).boxed())
+        });
+        node.register_socket(name, &format!("{name}.sock"))
+            .await
+            .unwrap();
+        let mut session = node.open(&format!("{name}@{name}.sock")).await;
+        let fault = fault(&mut session).await;
+        assert_eq!(fault.reason, FaultReason::AnswerTooLarge, "{fault}");
+        assert!(fault.message.contains(words), "{fault}");
+    }
+}
+
+#[tokio::test]
+async fn half_a_message_and_no_grpc_are_lost_connections() {
+    let mut node = Node::start();
+    let path = node.path("a.sock");
+    let listener = UnixListener::bind(&path).unwrap();
+    let mut task = JoinSet::new();
+    task.spawn(async move {
+        for number in 0.. {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let mut read = [0; 4096];
+            let _ = stream.read(&mut read).await;
+            // Settings, then the head of an answer and a message of a hundred bytes of which two come; or no HTTP at all.
+            let frames: &[u8] = if number % 2 == 0 {
+                b"\x00\x00\x00\x04\x00\x00\x00\x00\x00\
+                  \x00\x00\x13\x01\x04\x00\x00\x00\x01\x88\x5f\x10application/grpc\
+                  \x00\x00\x07\x00\x01\x00\x00\x00\x01\x00\x00\x00\x00\x64\x0a\x02"
+            } else {
+                b"HTTP/1.1 200 OK\r\n\r\n"
+            };
+            let _ = stream.write_all(frames).await;
+            let _ = stream.read(&mut read).await;
+        }
+    });
+    node.register_socket("a", "a.sock").await.unwrap();
+    let mut session = node.open("a@a.sock").await;
+    for _ in 0..2 {
+        let fault = fault(&mut session).await;
+        assert_eq!(fault.reason, FaultReason::ConnectionLost, "{fault}");
+    }
+    let _fake = Fake::serve(&node.path("b.sock"), always(&["one"]));
+    node.register_socket("a", "b.sock").await.unwrap();
+    let mut other = node.open("a@b.sock").await;
+    assert_eq!(ids(&mut other).await, ["one"]);
+}
+
+#[tokio::test]
+async fn a_stream_that_says_nothing_is_told_and_kept() {
+    let mut node = Node::start();
+    let sets = Sets::serve(&node.path("a.sock"));
+    node.register_socket("a", "a.sock").await.unwrap();
+    let mut session = node.open("a@a.sock").await;
+    let waits = Duration::from_secs(31);
+    let report = tokio::time::timeout(waits + LIMIT, session.next())
+        .await
+        .unwrap();
+    match report.outcome {
+        Outcome::Unavailable(what) => assert!(what.contains("within 30 s"), "{what}"),
+        other => panic!("{other:?}"),
+    }
+    sets.send(&["one"]);
+    assert_eq!(ids(&mut session).await, ["one"]);
+}
+
+#[tokio::test]
+async fn a_thousand_names_and_idle_connections_keep_no_other_handler_out() {
+    let mut node = Node::start();
+    let _bad = Fake::serve(&node.path("bad.sock"), always(&[]));
+    let _good = Fake::serve(&node.path("good.sock"), always(&["one"]));
+    let mut refused = 0;
+    for number in 0..1000 {
+        let registered = node
+            .register_socket(&format!("n{number}"), "bad.sock")
+            .await;
+        refused += u32::from(registered.is_err());
+    }
+    assert_eq!(refused, 996);
+    // Fewer than there are places.
+    let idle = (0..8).map(|_| tokio::net::UnixStream::connect(node.path(SOCKET)));
+    let _idle = futures::future::join_all(idle).await;
+    node.register_socket("good", "good.sock").await.unwrap();
+    let set = node
+        .sources(|set| set.files.contains_key("good@good.sock"))
+        .await;
+    assert_eq!(set.files.len(), 5);
+    assert!(set.problems.len() <= 16, "{}", set.problems.len());
+    let mut session = node.open("good@good.sock").await;
+    assert_eq!(ids(&mut session).await, ["one"]);
+}

@@ -1,0 +1,155 @@
+//! Endpoints and sockets that may be used, and those that may not.
+
+use std::os::unix::fs::{PermissionsExt as _, chown, symlink};
+
+use leafhost_net::{Interfaces, Network};
+
+use super::*;
+
+async fn refused(node: &Node, endpoint: &str, kind: EndpointType) -> String {
+    let status = node.register("a", endpoint, kind).await.unwrap_err();
+    assert_eq!(status.code(), Code::InvalidArgument, "{endpoint}");
+    status.message().to_owned()
+}
+
+#[tokio::test]
+async fn endpoints_outside_the_folder_and_of_others_are_refused_and_told() {
+    let mut node = Node::start();
+    let outside = node.dir.path().join("out.sock");
+    let _outside = Fake::serve(&outside, always(&[]));
+    let _inside = Fake::serve(&node.path("a.sock"), always(&[]));
+    symlink(&outside, node.path("link.sock")).unwrap();
+    std::fs::write(node.path("file"), "").unwrap();
+    let folder = node.path("");
+    let inside = |name: &str| folder.join(name).to_str().unwrap().to_owned();
+    let outside = outside.to_str().unwrap().to_owned();
+    for (endpoint, words) in [
+        (outside, "is not in"),
+        (inside("link.sock"), "is not in"),
+        (inside("../out.sock"), "is not in"),
+        (inside("none/a.sock"), "cannot connect"),
+        (inside("file"), "no socket"),
+        (inside(SOCKET), "agent's own socket"),
+        ("a.sock".to_owned(), "absolute path"),
+        ("x".repeat(5000), "too long"),
+        (inside(&"x".repeat(200)), "too long a path"),
+        (inside("a\n.sock"), "cannot be displayed"),
+    ] {
+        let why = refused(&node, &endpoint, EndpointType::Uds).await;
+        assert!(why.contains(words), "{endpoint}: {why}");
+    }
+    let why = refused(&node, "http://akri.example:80", EndpointType::Network).await;
+    assert!(why.contains("IP address"), "{why}");
+    let set = node.sources(|set| !set.problems.is_empty()).await;
+    let problem = set.problems[0].to_string();
+    assert!(problem.contains("external handler a at"), "{problem}");
+    assert!(set.files.is_empty());
+    // Only root can give a socket to another user.
+    if chown(node.path("a.sock"), Some(65534), None).is_ok() {
+        let why = refused(&node, &inside("a.sock"), EndpointType::Uds).await;
+        assert!(why.contains("is a socket of the user 65534"), "{why}");
+    }
+    let other = Fake::serve(&node.path("b.sock"), always(&["one"]));
+    node.register_socket("a", "b.sock").await.unwrap();
+    let set = node.sources(|set| set.files.len() == 1).await;
+    assert_eq!(set.problems, [], "it is right now");
+    let mut session = node.open("a@b.sock").await;
+    assert_eq!(ids(&mut session).await, ["one"]);
+    drop(other);
+}
+
+#[tokio::test]
+async fn a_handler_may_register_before_it_serves() {
+    let mut node = Node::start();
+    node.register_socket("a", "a.sock").await.unwrap();
+    let mut session = node.open("a@a.sock").await;
+    assert_eq!(
+        fault(&mut session).await.reason,
+        FaultReason::ConnectionLost
+    );
+    let _fake = Fake::serve(&node.path("a.sock"), always(&["one"]));
+    assert_eq!(ids(&mut session).await, ["one"]);
+}
+
+#[tokio::test]
+async fn an_endpoint_in_the_network_needs_the_grant() {
+    let dir = tempfile::tempdir().unwrap();
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let mut task = JoinSet::new();
+    task.spawn(async move {
+        let connections = futures::stream::unfold(listener, async |listener| {
+            let accepted = listener.accept().await.map(|(stream, _)| stream);
+            Some((accepted, listener))
+        });
+        let service = DiscoveryHandlerServer::new(Served(Arc::new(always(&["one"]))));
+        drop(
+            Server::builder()
+                .serve_with_incoming(service, connections)
+                .await,
+        );
+    });
+    let (_interfaces, seen) = watch::channel(Arc::new(Interfaces::default()));
+    let mut node = Node::start_with(Arc::new(dir), Ok(Network::fixed(seen)));
+    let endpoint = format!("http://{address}");
+    node.register("a", &endpoint, EndpointType::Network)
+        .await
+        .unwrap();
+    let source = format!("a@{address}");
+    let error = node.load(&source).await.unwrap_err();
+    assert_eq!(error.missing_grants, ["network"]);
+    assert!(error.message.contains("a.grants.yaml"), "{error}");
+    for (net, granted) in [("10.0.0.0/8", false), ("127.0.0.1/32", true)] {
+        let text = format!("network: {{tcp: ['{net}:*']}}");
+        node.grant(&[("a.grants.yaml", &text)]);
+        node.sources(|set| set.grants.values().any(|file| *file.text == *text))
+            .await;
+        match node.load(&source).await {
+            Ok(handler) => assert_eq!((handler.endpoint(), granted), (Some(&*endpoint), true)),
+            Err(error) => {
+                assert!(!granted, "{error}");
+                assert!(error.message.contains("connect to 127.0.0.1"), "{error}");
+            }
+        }
+    }
+    let mut session = node.open(&source).await;
+    assert_eq!(ids(&mut session).await, ["one"]);
+}
+
+#[tokio::test]
+async fn a_socket_that_is_served_is_left_alone_and_one_that_is_not_is_replaced() {
+    let dir = Arc::new(tempfile::tempdir().unwrap());
+    std::fs::create_dir(dir.path().join("akri")).unwrap();
+    let path = dir.path().join("akri").join(SOCKET);
+    let akri = UnixListener::bind(&path).unwrap();
+    let mut node = Node::start_in(Arc::clone(&dir));
+    let set = node.sources(|set| !set.problems.is_empty()).await;
+    let problem = set.problems[0].to_string();
+    for words in ["another process serves", "--external-handlers-dir", "akri"] {
+        assert!(problem.contains(words), "{problem}");
+    }
+    assert!(tokio::net::UnixStream::connect(&path).await.is_ok());
+    drop((akri, node));
+    assert!(path.exists(), "as after a kill");
+
+    let mut node = Node::start_in(dir);
+    let _fake = Fake::serve(&node.path("a.sock"), always(&[]));
+    let registered = async {
+        while tokio::net::UnixStream::connect(&path).await.is_err() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        node.register_socket("a", "a.sock").await.unwrap();
+    };
+    tokio::time::timeout(LIMIT, registered).await.unwrap();
+    let set = node.sources(|set| set.files.len() == 1).await;
+    assert_eq!(set.problems, []);
+    let mode = std::fs::metadata(&path).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    drop(node);
+    let gone = async {
+        while path.exists() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(LIMIT, gone).await.unwrap();
+}

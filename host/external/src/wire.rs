@@ -1,0 +1,148 @@
+//! Protobuf that is weighed before it is decoded: an empty device takes two bytes on the wire and a hundred in memory.
+
+use std::marker::PhantomData;
+
+use bytes::Buf as _;
+use prost::Message;
+use prost::encoding::{WireType, decode_key, decode_varint};
+use tonic::Status;
+use tonic::codec::{BufferSettings, DecodeBuf, Decoder};
+use tonic_prost::{ProstDecoder, ProstEncoder};
+
+/// The most bytes of one message. A set of devices may have 8 MiB of text, and each text takes some bytes more.
+pub const MAX_MESSAGE: usize = 12 << 20;
+/// What decoding may take in memory, as much as a component may make the host hold.
+const MAX_WEIGHT: usize = 32 << 20;
+/// What a field with a length takes in memory besides its bytes.
+const FIELD: usize = 100;
+/// How deep fields lie that have fields: in a set devices, in those properties.
+const DEPTH: u8 = 2;
+
+/// The codec that the generated code uses.
+pub struct Codec<T, U>(PhantomData<(T, U)>);
+
+impl<T, U> Default for Codec<T, U> {
+    fn default() -> Self {
+        Self(PhantomData)
+    }
+}
+
+impl<T, U> tonic::codec::Codec for Codec<T, U>
+where
+    T: Message + Send + 'static,
+    U: Message + Default + Send + 'static,
+{
+    type Encode = T;
+    type Decode = U;
+    type Encoder = ProstEncoder<T>;
+    type Decoder = Weighing<U>;
+
+    fn encoder(&mut self) -> Self::Encoder {
+        ProstEncoder::new(BufferSettings::default())
+    }
+
+    fn decoder(&mut self) -> Self::Decoder {
+        Weighing(ProstDecoder::new(BufferSettings::default()))
+    }
+}
+
+/// Decodes what is not too heavy.
+pub struct Weighing<U>(ProstDecoder<U>);
+
+impl<U: Message + Default> Decoder for Weighing<U> {
+    type Item = U;
+    type Error = Status;
+
+    fn decode(&mut self, source: &mut DecodeBuf<'_>) -> Result<Option<U>, Status> {
+        // Of one piece: tonic collects a message before it has it decoded.
+        match weight(source.chunk(), DEPTH) {
+            weight if weight > MAX_WEIGHT => Err(Status::out_of_range(format!(
+                "a message would take more than {} MiB of memory",
+                MAX_WEIGHT >> 20
+            ))),
+            _ => self.0.decode(source),
+        }
+    }
+}
+
+/// About how many bytes a message takes in memory, up to where it is none any more: decoding will find that, too.
+fn weight(mut message: &[u8], depth: u8) -> usize {
+    let mut total = 0_usize;
+    while total <= MAX_WEIGHT
+        && let Some((field, rest)) = next_field(message)
+    {
+        message = rest;
+        if let Some(field) = field {
+            // A text may look like a message, then it counts for more than it takes.
+            let within = depth.checked_sub(1).map_or(0, |depth| weight(field, depth));
+            total += FIELD + within.max(field.len());
+        }
+    }
+    total
+}
+
+/// The first field, if it has a length, and what follows it.
+fn next_field(mut message: &[u8]) -> Option<(Option<&[u8]>, &[u8])> {
+    let (_, kind) = decode_key(&mut message).ok()?;
+    match kind {
+        WireType::Varint => {
+            decode_varint(&mut message).ok()?;
+            Some((None, message))
+        }
+        WireType::SixtyFourBit => Some((None, message.get(8..)?)),
+        WireType::ThirtyTwoBit => Some((None, message.get(4..)?)),
+        WireType::LengthDelimited => {
+            let length = usize::try_from(decode_varint(&mut message).ok()?).ok()?;
+            let (field, rest) = message.split_at_checked(length)?;
+            Some((Some(field), rest))
+        }
+        WireType::StartGroup | WireType::EndGroup => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::proto::{Device, DiscoverResponse};
+
+    #[test]
+    fn a_set_weighs_what_it_takes_in_memory() {
+        let device = |number: usize| Device {
+            id: format!("device-{number}"),
+            properties: [("A".to_owned(), "x".repeat(50))].into(),
+            ..Device::default()
+        };
+        let set = DiscoverResponse {
+            devices: (0..4096).map(device).collect(),
+        };
+        let bytes = set.encode_to_vec();
+        let weight_of_set = weight(&bytes, DEPTH);
+        assert!(weight_of_set > 4096 * 5 * FIELD, "{weight_of_set}");
+        assert!(weight_of_set > bytes.len(), "{weight_of_set}");
+        assert!(weight_of_set < MAX_WEIGHT, "{weight_of_set}");
+    }
+
+    #[test]
+    fn empty_devices_and_a_set_that_breaks_off_are_weighed() {
+        let empty = [0x0a, 0x00].repeat(1 << 20);
+        assert!(weight(&empty, DEPTH) > MAX_WEIGHT);
+        let mut broken = [0x0a, 0x00].repeat(1000);
+        broken.extend([0x0a, 0xff, 0xff]);
+        assert_eq!(weight(&broken, DEPTH), 1000 * FIELD);
+        // Within a device, too: properties without key and value.
+        let mut device = vec![0x0a, 0xd0, 0x0f];
+        device.extend([0x12, 0x00].repeat(1000));
+        assert_eq!(weight(&device, DEPTH), FIELD + 1000 * FIELD);
+    }
+
+    #[test]
+    fn a_text_is_not_taken_apart() {
+        let text = DiscoverResponse {
+            devices: vec![Device {
+                properties: [("A".to_owned(), "\u{2}\u{1}".repeat(1000))].into(),
+                ..Device::default()
+            }],
+        };
+        assert!(weight(&text.encode_to_vec(), DEPTH) < 4 * FIELD + 3000);
+    }
+}

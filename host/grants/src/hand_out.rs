@@ -1,0 +1,105 @@
+//! What a device makes the host hand to a workload, checked against the grants of the handler that reports it.
+
+use std::collections::BTreeSet;
+
+use leafhost_core::device::{self, Device};
+
+use crate::grants::DeviceGrants;
+
+mod paths;
+
+pub use paths::{Kind, Resolved, resolve};
+
+/// What a device is checked by.
+pub struct HandOut<'a> {
+    /// What may be handed out.
+    pub grants: &'a DeviceGrants,
+    /// Nodes that `udev` in the grants stands for.
+    pub udev_nodes: &'a BTreeSet<String>,
+    /// Follows links.
+    pub resolve: &'a (dyn Fn(&str) -> std::io::Result<Resolved> + Sync),
+}
+
+impl HandOut<'_> {
+    /// Checks what the device brings along against the grants; paths become what their links lead to, so that what was
+    /// checked is what is handed out.
+    ///
+    /// # Errors
+    /// What is not granted, or cannot be handed out, in words for the operator.
+    pub fn check(&self, device: &mut Device) -> Result<(), String> {
+        let grants = self.grants;
+        if let Some(name) = device
+            .properties
+            .keys()
+            .find(|name| !grants.allows_env(name))
+        {
+            return Err(format!(
+                "property {name} is not granted; `devices.env` in the grants lists what may be set (never PATH, LD_*, KUBERNETES_*)"
+            ));
+        }
+        for node in &mut device.nodes {
+            let granted = |path: &str| {
+                grants.allows_node(path) || (grants.udev_nodes && self.udev_nodes.contains(path))
+            };
+            node.host_path = self.granted_path(&node.host_path, "nodes", granted, Kind::is_node)?;
+            if let Some(problem) = paths::node_target_problem(&node.container_path, &node.host_path)
+            {
+                return Err(format!("device node {:?} {problem}", node.container_path));
+            }
+        }
+        for mount in &mut device.mounts {
+            let read_only = mount.read_only;
+            let granted = |path: &str| grants.allows_mount(path, read_only);
+            mount.host_path =
+                self.granted_path(&mount.host_path, "mounts", granted, Kind::is_mountable)?;
+            if let Some(problem) = paths::mount_target_problem(&mount.container_path) {
+                return Err(format!("mount {:?} {problem}", mount.container_path));
+            }
+        }
+        // What links lead to may be longer than the links.
+        if device.text() > device::MAX_TEXT {
+            return Err(format!("has more than {} bytes of text", device::MAX_TEXT));
+        }
+        Ok(())
+    }
+
+    fn granted_path(
+        &self,
+        path: &str,
+        list: &str,
+        granted: impl Fn(&str) -> bool,
+        fits: fn(Kind) -> bool,
+    ) -> Result<String, String> {
+        if !granted(path) {
+            let never = if list == "mounts" {
+                " (never /, /dev, /proc, /sys, and the folders of the agent and the kubelet)"
+            } else {
+                ""
+            };
+            return Err(format!(
+                "{path} is not granted; `devices.{list}` in the grants lists what may be handed out{never}"
+            ));
+        }
+        let resolved = (self.resolve)(path)
+            .map_err(|error| format!("{path} cannot be handed out: {error}"))?;
+        if let Some(problem) = device::path_problem(&resolved.path) {
+            return Err(format!(
+                "{path} leads to {:?}, which {problem}",
+                resolved.path
+            ));
+        }
+        if !granted(&resolved.path) {
+            return Err(format!(
+                "{path} leads to {}, which is not granted",
+                resolved.path
+            ));
+        }
+        if !fits(resolved.kind) || !paths::is_below_its_root(&resolved.path, resolved.kind) {
+            return Err(format!(
+                "{path} is {}, which cannot be handed out under `devices.{list}`",
+                resolved.kind.name()
+            ));
+        }
+        Ok(resolved.path)
+    }
+}

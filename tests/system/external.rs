@@ -1,0 +1,169 @@
+//! A handler built for Akri in another language, with another gRPC (C-core in Python's grpcio), and the real agent.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+use leafhost_tests::agent::Home;
+use leafhost_tests::peer::{self, Peer};
+use leafhost_tests::wait::eventually;
+use leafhost_tests::{program, requirement};
+use nix::sys::signal::Signal;
+use serde_json::Value;
+
+const CONFIGURATION: &str = r"apiVersion: akri.sh/v0
+kind: Configuration
+metadata: {name: py}
+spec:
+  discoveryHandler:
+    name: pyEcho
+    discoveryDetails: |
+      find: all
+    discoveryProperties:
+      - {name: user, value: admin}
+";
+
+/// A home whose agent lets handlers register in `akri`; nothing if grpcio is missing.
+fn home() -> Result<Option<(Home, PathBuf)>> {
+    let python = peer::python_folder()?.join("bin/python");
+    let name = python.to_str().context("the path is no text")?;
+    if requirement::lacks(requirement::files(&[name], "make setup-test"))? {
+        return Ok(None);
+    }
+    let home = Home::new()?;
+    home.write("configurations/py.yaml", CONFIGURATION)?;
+    home.write("handlers/pyEcho.grants.yaml", "devices: {env: ['PY_*']}")?;
+    Ok(Some((home, python)))
+}
+
+fn start(home: &mut Home) -> Result<()> {
+    let folder = home.path().join("akri");
+    let folder = folder.to_str().context("the path is no text")?.to_owned();
+    home.start(&["--external-handlers-dir", &folder])
+}
+
+fn handler(home: &Home, python: &PathBuf, socket: &str) -> Result<Peer> {
+    let mut command = Command::new(python);
+    command
+        .env("PROTO", program::source_tree().join("host/external/proto"))
+        .arg(program::source_tree().join("tests/system/external.py"))
+        .arg(home.path().join("akri"))
+        .args(["pyEcho", socket]);
+    Peer::start(command)
+}
+
+fn ask(peer: &mut Peer, line: &str, answer: &str) -> Result<()> {
+    let said = peer.ask(line)?;
+    ensure!(said == answer, "{line}: {said}");
+    Ok(())
+}
+
+/// The sources of the handler, with status, once they fit.
+fn sources(home: &Home, fits: impl Fn(&[(String, String)]) -> bool) -> Result<()> {
+    eventually("the handler's sources", || {
+        let status = home.status()?;
+        let handlers = status.get("handlers").and_then(Value::as_array);
+        let text = |view: &Value, field: &str| {
+            let value = view.get(field).and_then(Value::as_str);
+            value.unwrap_or_default().to_owned()
+        };
+        let found: Vec<(String, String)> = handlers
+            .into_iter()
+            .flatten()
+            .filter(|view| text(view, "kind") == "external")
+            .map(|view| (text(view, "endpoint"), text(view, "status")))
+            .collect();
+        ensure!(fits(&found), "{found:?}");
+        Ok(())
+    })
+}
+
+fn ids(instances: &[Value]) -> Vec<&str> {
+    let id = |one| Value::pointer(one, "/spec/brokerProperties/PY_ID");
+    let mut ids: Vec<&str> = instances
+        .iter()
+        .filter_map(id)
+        .filter_map(Value::as_str)
+        .collect();
+    ids.sort_unstable();
+    ids
+}
+
+#[test]
+fn a_handler_in_python_registers_and_what_it_sees_are_instances_over_restarts_of_both() -> Result<()>
+{
+    let Some((mut home, python)) = home()? else {
+        return Ok(());
+    };
+    start(&mut home)?;
+    let mut peer = handler(&home, &python, "a.sock")?;
+    ask(&mut peer, "set one two", "set")?;
+    ask(&mut peer, "register", "registered")?;
+    let instances = home.instances(2)?;
+    assert_eq!(ids(&instances), ["one", "two"]);
+    let first = instances.first().context("none")?;
+    for (name, expected) in [("PY_DETAILS", "find: all"), ("PY_USER", "admin")] {
+        let value = first.pointer(&format!("/spec/brokerProperties/{name}"));
+        assert_eq!(value.and_then(Value::as_str), Some(expected), "{first}");
+    }
+    let endpoint = home.path().join("akri/a.sock").canonicalize()?;
+    let endpoint = endpoint.to_str().context("the path is no text")?.to_owned();
+    let active = [(endpoint.clone(), "Active".to_owned())];
+    sources(&home, |found| *found == active)?;
+    let shown = home.leafhost(&["status", "handlers"])?.good()?;
+    ensure!(shown.contains(&format!("external {endpoint}")), "{shown}");
+    let uid = |instances: &[Value]| -> Vec<Value> {
+        let uids = instances
+            .iter()
+            .filter_map(|one| one.pointer("/metadata/uid"));
+        uids.cloned().collect()
+    };
+    let before = uid(&instances);
+
+    // The agent comes back, and the handler does nothing but notice that its stream has ended.
+    home.stop(Signal::SIGKILL)?;
+    start(&mut home)?;
+    sources(&home, |found| *found == active)?;
+    ask(&mut peer, "set one two three", "set")?;
+    let instances = home.instances(3)?;
+    assert!(
+        before
+            .iter()
+            .all(|uid_before| uid(&instances).contains(uid_before))
+    );
+
+    // The handler dies: nothing is withdrawn, and another one on the same endpoint goes on.
+    peer.kill()?;
+    sources(
+        &home,
+        |found| matches!(found, [(_, status)] if status == "Offline"),
+    )?;
+    assert_eq!(home.instances(3)?.len(), 3);
+    let mut peer = handler(&home, &python, "a.sock")?;
+    ask(&mut peer, "set three", "set")?;
+    ask(&mut peer, "register", "registered")?;
+    sources(&home, |found| *found == active)?;
+    assert_eq!(peer.ask("asked")?, "1");
+
+    // A second endpoint of the same name adds what the first does not have.
+    let mut other = handler(&home, &python, "b.sock")?;
+    ask(&mut other, "set three four", "set")?;
+    ask(&mut other, "register", "registered")?;
+    sources(&home, |found| {
+        found.len() == 2 && found.iter().all(|(_, status)| status == "Active")
+    })?;
+    eventually("both endpoints' devices", || {
+        let status = home.status()?;
+        let instances = status.get("instances").and_then(Value::as_array);
+        let instances = instances.context("no instances")?;
+        ensure!(ids(instances).contains(&"four"), "{instances:?}");
+        Ok(())
+    })?;
+    peer.end()?;
+    other.end()?;
+    home.stop(Signal::SIGTERM)?;
+    let socket = home.path().join("akri/agent-registration.sock");
+    ensure!(fs::symlink_metadata(socket).is_err(), "the socket stays");
+    Ok(())
+}
