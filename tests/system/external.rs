@@ -3,11 +3,12 @@
 use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use leafhost_tests::agent::Home;
 use leafhost_tests::peer::{self, Peer};
-use leafhost_tests::wait::eventually;
+use leafhost_tests::wait::{eventually, within};
 use leafhost_tests::{program, requirement};
 use nix::sys::signal::Signal;
 use serde_json::Value;
@@ -37,10 +38,10 @@ fn home() -> Result<Option<(Home, PathBuf)>> {
     Ok(Some((home, python)))
 }
 
-fn start(home: &mut Home) -> Result<()> {
+fn start(home: &mut Home, more: &[&str]) -> Result<()> {
     let folder = home.path().join("akri");
     let folder = folder.to_str().context("the path is no text")?.to_owned();
-    home.start(&["--external-handlers-dir", &folder])
+    home.start(&[&["--external-handlers-dir", &folder], more].concat())
 }
 
 fn handler(home: &Home, python: &PathBuf, socket: &str) -> Result<Peer> {
@@ -96,7 +97,7 @@ fn a_handler_in_python_registers_and_what_it_sees_are_instances_over_restarts_of
     let Some((mut home, python)) = home()? else {
         return Ok(());
     };
-    start(&mut home)?;
+    start(&mut home, &[])?;
     let mut peer = handler(&home, &python, "a.sock")?;
     ask(&mut peer, "set one two", "set")?;
     ask(&mut peer, "register", "registered")?;
@@ -123,7 +124,7 @@ fn a_handler_in_python_registers_and_what_it_sees_are_instances_over_restarts_of
 
     // The agent comes back, and the handler does nothing but notice that its stream has ended.
     home.stop(Signal::SIGKILL)?;
-    start(&mut home)?;
+    start(&mut home, &[])?;
     sources(&home, |found| *found == active)?;
     ask(&mut peer, "set one two three", "set")?;
     let instances = home.instances(3)?;
@@ -165,5 +166,36 @@ fn a_handler_in_python_registers_and_what_it_sees_are_instances_over_restarts_of
     home.stop(Signal::SIGTERM)?;
     let socket = home.path().join("akri/agent-registration.sock");
     ensure!(fs::symlink_metadata(socket).is_err(), "the socket stays");
+    Ok(())
+}
+
+#[test]
+fn a_handler_that_stays_away_loses_its_devices_and_is_found_again_without_registering() -> Result<()>
+{
+    let Some((mut home, python)) = home()? else {
+        return Ok(());
+    };
+    start(&mut home, &["--handler-eviction", "2s"])?;
+    let mut peer = handler(&home, &python, "a.sock")?;
+    ask(&mut peer, "set one", "set")?;
+    ask(&mut peer, "register", "registered")?;
+    home.instances(1)?;
+    peer.kill()?;
+    home.instances(0)?;
+    sources(&home, <[_]>::is_empty)?;
+
+    // Registrations outlive the agent also while their handler is away.
+    home.stop(Signal::SIGTERM)?;
+    start(&mut home, &["--handler-eviction", "2s"])?;
+    let mut peer = handler(&home, &python, "a.sock")?;
+    ask(&mut peer, "set one two", "set")?;
+    within(Duration::from_secs(90), "the handler is found", || {
+        let status = home.status()?;
+        let instances = status.get("instances").and_then(Value::as_array);
+        ensure!(instances.is_some_and(|found| found.len() == 2), "{status}");
+        Ok(())
+    })?;
+    home.stop(Signal::SIGTERM)?;
+    peer.end()?;
     Ok(())
 }

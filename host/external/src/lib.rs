@@ -42,6 +42,7 @@ mod wire;
 
 use book::{Book, Registered, Source};
 use handler::{ExternalHandler, Loaded};
+use socket::Made;
 
 /// The agent's socket in the folder.
 const SOCKET: &str = "agent-registration.sock";
@@ -92,6 +93,8 @@ struct Shared {
     /// The book was changed.
     changed: Notify,
     socket_problem: watch::Sender<Option<String>>,
+    /// The registration socket that was made last.
+    made: watch::Sender<Option<Made>>,
 }
 
 impl Shared {
@@ -173,6 +176,7 @@ impl External {
             book: Mutex::new(book),
             changed: Notify::new(),
             socket_problem: watch::Sender::new(None),
+            made: watch::Sender::new(None),
         });
         let (sender, set) = watch::channel(Arc::default());
         let mut tasks = JoinSet::new();
@@ -189,6 +193,15 @@ impl External {
             set,
             _tasks: tasks,
         })
+    }
+}
+
+impl Drop for External {
+    fn drop(&mut self) {
+        // Its task may end after the process has.
+        if let Some(made) = self.shared.made.borrow().as_ref() {
+            made.remove();
+        }
     }
 }
 

@@ -37,14 +37,14 @@ const CONNECTIONS: usize = 16;
 const CALLS: u32 = 8;
 /// The least time from one registration to the next, whoever makes them.
 const PAUSE: Duration = Duration::from_millis(5);
-/// How long to wait after a failed `accept`, which most likely found no free file descriptor.
+/// How long to wait after a failed `accept`, which most likely found no free file descriptor, and before the socket is made anew.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Serves the socket, for ever. As long as another process serves it, that is told, and tried again.
 pub async fn serve(shared: Arc<Shared>) {
     loop {
         let bound = socket::bind(&shared.config.socket()).await;
-        let (listener, bound) = match bound {
+        let (listener, made) = match bound {
             Ok(bound) => bound,
             Err(error) => {
                 shared.socket_problem(Some(error.to_string()));
@@ -53,23 +53,24 @@ pub async fn serve(shared: Arc<Shared>) {
             }
         };
         shared.socket_problem(None);
+        shared.made.send_replace(Some(made.clone()));
         tracing::info!(socket = %shared.config.socket().display(), "external handlers may register");
         let service = Service {
             shared: Arc::clone(&shared),
             turn: Semaphore::new(1),
         };
         let service = RegistrationServer::new(service).max_decoding_message_size(MAX_REQUEST);
-        let served = Server::builder()
+        let server = Server::builder()
             .max_concurrent_streams(CALLS)
             .timeout(REGISTRATION)
             .add_service(service)
-            .serve_with_incoming(connections(listener))
-            .await;
-        drop(bound);
-        if let Err(error) = served {
-            tracing::warn!(%error, "the registration socket of external handlers is served anew");
-            sleep(ACCEPT_PAUSE).await;
+            .serve_with_incoming(connections(listener));
+        tokio::select! {
+            ended = server => tracing::warn!(?ended, "the registration socket of external handlers is served anew"),
+            () = made.gone() => {}
         }
+        made.remove();
+        sleep(ACCEPT_PAUSE).await;
     }
 }
 

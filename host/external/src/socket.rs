@@ -5,12 +5,16 @@ use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _}
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use futures::StreamExt as _;
+use inotify::{Inotify, WatchMask};
 use tokio::net::{UnixListener, UnixStream};
 
 /// The longest path of a socket, in bytes, by `sockaddr_un` without the byte that ends it.
 const MAX_PATH: usize = 107;
 /// How long to try an existing socket before calling it served.
 const TRIED: Duration = Duration::from_secs(1);
+/// The most bytes of events that are read at once.
+const EVENTS: usize = 1024;
 
 /// Why the socket is not there.
 #[derive(Debug, thiserror::Error)]
@@ -37,16 +41,43 @@ pub enum Error {
     },
 }
 
-/// The socket's file. It is removed when this is dropped, unless another file has its name by then.
-#[derive(Debug)]
-pub struct Bound {
+/// A socket's file that this process made.
+#[derive(Debug, Clone)]
+pub struct Made {
     path: PathBuf,
-    made: (u64, u64),
+    identity: (u64, u64),
 }
 
-impl Drop for Bound {
-    fn drop(&mut self) {
-        if identity(&self.path).is_ok_and(|found| found == self.made) {
+impl Made {
+    fn is_there(&self) -> bool {
+        identity(&self.path).is_ok_and(|found| found == self.identity)
+    }
+
+    /// Ends when the file is gone or another one has its name, if that can be seen.
+    pub async fn gone(&self) {
+        let watched = || {
+            let inotify = Inotify::init()?;
+            let folder = self.path.parent().unwrap_or(Path::new("/"));
+            let changes = WatchMask::CREATE | WatchMask::DELETE | WatchMask::MOVE;
+            inotify.watches().add(folder, changes)?;
+            inotify.into_event_stream([0; EVENTS])
+        };
+        if let Ok(mut events) = watched() {
+            while self.is_there() {
+                if events.next().await.is_none() {
+                    break;
+                }
+            }
+            if !self.is_there() {
+                return;
+            }
+        }
+        std::future::pending::<()>().await;
+    }
+
+    /// Removes it, unless another file has its name by now.
+    pub fn remove(&self) {
+        if self.is_there() {
             drop(std::fs::remove_file(&self.path));
         }
     }
@@ -58,7 +89,7 @@ fn identity(path: &Path) -> io::Result<(u64, u64)> {
 }
 
 /// Listens, for the agent's own user and root.
-pub async fn bind(path: &Path) -> Result<(UnixListener, Bound), Error> {
+pub async fn bind(path: &Path) -> Result<(UnixListener, Made), Error> {
     if path.as_os_str().len() > MAX_PATH {
         return Err(Error::TooLong(path.to_owned()));
     }
@@ -90,10 +121,12 @@ pub async fn bind(path: &Path) -> Result<(UnixListener, Bound), Error> {
     }
     let bound = || {
         let listener = UnixListener::bind(path)?;
-        let made = identity(path)?;
+        let made = Made {
+            path: path.to_owned(),
+            identity: identity(path)?,
+        };
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
-        let path = path.to_owned();
-        Ok((listener, Bound { path, made }))
+        Ok((listener, made))
     };
     bound().map_err(refused)
 }

@@ -117,6 +117,29 @@ async fn an_endpoint_in_the_network_needs_the_grant() {
 }
 
 #[tokio::test]
+async fn a_socket_that_is_removed_is_made_again_and_one_that_another_agent_replaces_is_told() {
+    let mut node = Node::start();
+    let path = node.path(SOCKET);
+    let there = async || {
+        let connected = async {
+            while tokio::net::UnixStream::connect(&path).await.is_err() {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        tokio::time::timeout(LIMIT, connected).await.unwrap();
+    };
+    there().await;
+    std::fs::remove_file(&path).unwrap();
+    there().await;
+    // As Akri's agent does when it starts.
+    std::fs::remove_file(&path).unwrap();
+    let _akri = UnixListener::bind(&path).unwrap();
+    let set = node.sources(|set| !set.problems.is_empty()).await;
+    let problem = set.problems[0].to_string();
+    assert!(problem.contains("another process serves"), "{problem}");
+}
+
+#[tokio::test]
 async fn a_socket_that_is_served_is_left_alone_and_one_that_is_not_is_replaced() {
     let dir = Arc::new(tempfile::tempdir().unwrap());
     std::fs::create_dir(dir.path().join("akri")).unwrap();
