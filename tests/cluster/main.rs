@@ -17,6 +17,7 @@ mod contested;
 mod controller;
 mod device;
 mod edits;
+mod external;
 mod found;
 mod gate;
 mod health;

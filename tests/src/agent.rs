@@ -187,11 +187,13 @@ impl Home {
             Some(kubeconfig) => command
                 .env("KUBECONFIG", kubeconfig)
                 .arg("--handlers-dir")
-                .arg(self.path().join("handlers"))
-                // Agents of several nodes are on this machine.
-                .arg("--no-external-handlers"),
+                .arg(self.path().join("handlers")),
             None => command.arg("--standalone").arg(self.path()),
         };
+        // Agents of several nodes are on this machine.
+        if self.cluster.is_some() && !more.contains(&"--external-handlers-dir") {
+            command.arg("--no-external-handlers");
+        }
         command
             .envs(self.environment.iter().cloned())
             .arg("--state-dir")
