@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::path::PathBuf;
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail, ensure};
@@ -89,6 +90,26 @@ impl Agents {
     pub fn user(&self) -> String {
         let space = self.space.name();
         format!("system:serviceaccount:{space}:{}", account(space))
+    }
+
+    /// The kubeconfig of the chart's controller, which has the rights that the chart gives it.
+    pub fn controller_kubeconfig(&mut self) -> Result<PathBuf> {
+        let space = self.space.name();
+        let rights = rendered(self.cluster, space, "controller")?;
+        let documents = rights.split("\n---\n");
+        let rights: Vec<&str> = documents
+            .filter(|one| !one.contains("kind: Deployment"))
+            .collect();
+        self.rights = format!("{}\n---\n{}", self.rights, rights.join("\n---\n"));
+        self.allow()?;
+        let account = format!("{space}-leafhost-controller");
+        let text = kubeconfig(
+            self.cluster,
+            &["create", "token", &account, "--namespace", space],
+        )?;
+        let home = &self.sites.first().context("no site")?.home;
+        home.write("controller-kubeconfig", text)?;
+        Ok(home.path().join("controller-kubeconfig"))
     }
 
     /// Applies a Configuration in the namespace, with details in one line.
@@ -254,6 +275,12 @@ fn account(space: &str) -> String {
 
 /// What the chart gives the account of a release in a namespace of the same name.
 fn rights(cluster: &Cluster, space: &str) -> Result<String> {
+    rendered(cluster, space, "rbac")
+}
+
+/// A template of the chart for a release in a namespace of the same name.
+fn rendered(cluster: &Cluster, space: &str, template: &str) -> Result<String> {
+    let file = format!("templates/{template}.yaml");
     let chart = source_tree().join("deploy/chart");
     let chart = chart.to_string_lossy();
     let template = [
@@ -263,7 +290,7 @@ fn rights(cluster: &Cluster, space: &str) -> Result<String> {
         "--namespace",
         space,
         "--show-only",
-        "templates/rbac.yaml",
+        &file,
     ];
     let namespaces = format!("agent.propertiesNamespaces={{{space}}}");
     cluster.helm(&[&template[..], &["--set", &namespaces]].concat())
@@ -273,7 +300,12 @@ fn rights(cluster: &Cluster, space: &str) -> Result<String> {
 fn token(cluster: &Cluster, space: &str, node: &str) -> Result<String> {
     let create = ["create", "token", &account(space), "--namespace", space];
     let bound = ["--bound-object-kind", "Node", "--bound-object-name", node];
-    let token = cluster.kubectl(&[&create[..], &bound].concat())?;
+    kubeconfig(cluster, &[&create[..], &bound].concat())
+}
+
+/// The kubeconfig with a token that is made so.
+fn kubeconfig(cluster: &Cluster, create: &[&str]) -> Result<String> {
+    let token = cluster.kubectl(create)?;
     let admin = fs::read_to_string(cluster.kubeconfig())?;
     let folder = cluster.kubeconfig().parent().context("no folder")?;
     let mut lines = Vec::new();

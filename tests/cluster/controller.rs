@@ -1,6 +1,7 @@
 //! The controller: what nodes left behind that are gone.
 
 use std::fs::File;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -14,15 +15,24 @@ use serde_json::{Value, json};
 const RELEASED: Duration = Duration::from_secs(10);
 
 /// A controller; it ends when this is dropped.
-struct Controller(Child);
+pub struct Controller(Child);
 
 impl Controller {
     fn start(cluster: &Cluster, log: &tempfile::NamedTempFile) -> Result<Self> {
+        Self::start_as(cluster.kubeconfig(), "kube-system", log)
+    }
+
+    /// One with the rights of that kubeconfig, whose Lease is in that namespace.
+    pub fn start_as(
+        kubeconfig: &Path,
+        namespace: &str,
+        log: &tempfile::NamedTempFile,
+    ) -> Result<Self> {
         let log = File::options().append(true).open(log.path())?;
         let child = Command::new(leafhost()?)
-            .args(["controller", "--lease-namespace", "kube-system"])
+            .args(["controller", "--lease-namespace", namespace])
             .args(["--log-format", "text"])
-            .env("KUBECONFIG", cluster.kubeconfig())
+            .env("KUBECONFIG", kubeconfig)
             .stdin(Stdio::null())
             .stdout(log.try_clone()?)
             .stderr(log)

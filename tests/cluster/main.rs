@@ -16,6 +16,7 @@ mod containers;
 mod contested;
 mod controller;
 mod device;
+mod diagnosis;
 mod edits;
 mod external;
 mod found;

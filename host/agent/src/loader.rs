@@ -8,6 +8,7 @@ use std::iter;
 use std::sync::Arc;
 
 use leafhost_core::handler::{MOST_HANDLERS, Registration};
+use leafhost_core::node_report::ObjectName;
 use leafhost_core::ports::{
     AcceptedVersion, Handler, HandlerSource, LoadError, Loader, LoaderStore, SourceFile,
     SourceProblem, SourceSet, SourceVersion,
@@ -34,6 +35,8 @@ pub struct HandlerSet {
     pub complete: bool,
     /// By source name.
     pub sources: BTreeMap<String, LoadedSource>,
+    /// The objects that have the sources, as in [`SourceSet`].
+    pub objects: BTreeMap<String, ObjectName>,
     /// What cannot be read, sorted.
     pub problems: Vec<SourceProblem>,
 }
@@ -121,6 +124,7 @@ pub struct LoaderTask {
     running: JoinSet<Result<Loaded, LoadError>>,
     jobs: HashMap<Id, Job>,
     read: bool,
+    objects: BTreeMap<String, ObjectName>,
     problems: Vec<SourceProblem>,
 }
 
@@ -147,6 +151,7 @@ impl LoaderTask {
             running: JoinSet::new(),
             jobs: HashMap::new(),
             read: false,
+            objects: BTreeMap::new(),
             problems: Vec::new(),
         };
         (task, receiver)
@@ -200,6 +205,7 @@ impl LoaderTask {
     /// Queues the versions that are new.
     fn update(&mut self, set: &SourceSet) {
         self.problems.clone_from(&set.problems);
+        self.objects.clone_from(&set.objects);
         if !set.complete {
             return;
         }
@@ -491,6 +497,7 @@ impl LoaderTask {
                 .iter()
                 .map(|(name, entry)| (name.clone(), entry.loaded.clone()))
                 .collect(),
+            objects: self.objects.clone(),
             problems,
         };
         self.handlers.send_if_modified(|held| {

@@ -7,10 +7,11 @@ use std::time::Duration;
 
 use leafhost_core::names::ConfigurationKey;
 use leafhost_core::node_report::{
-    HandlerPhase, NodeReport, ReportedConfiguration, ReportedHandler, ReportedSource,
+    HANDLER_REFUSED, HandlerPhase, NodeReport, ReportedConfiguration, ReportedHandler,
+    ReportedProblem, ReportedSource,
 };
 use leafhost_core::ports::SourceProblem;
-use leafhost_core::problem::{Problem, Subject};
+use leafhost_core::problem::{Problem, Reason, Subject};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
@@ -79,9 +80,17 @@ impl AgentState {
         }
         let problems = Problems::of(&problems, &report.configurations);
         let mut handlers: BTreeMap<String, ReportedHandler> = BTreeMap::new();
-        for (source, loaded) in &self.handlers.borrow().sources {
-            let handler = handlers.entry(name_of(source, loaded)).or_default();
-            let reported = reported_source(source, loaded, &problems);
+        let loaded = Arc::clone(&self.handlers.borrow());
+        for (source, one) in &loaded.sources {
+            let handler = handlers.entry(name_of(source, one)).or_default();
+            let mut reported = reported_source(one);
+            let mut object = loaded.objects.get(source);
+            let unread = source_name(source).and_then(|name| problems.sources.get(&name));
+            if let (None, Some(unread)) = (&reported.problem, unread) {
+                reported.problem = Some(told(&Problem::InvalidSource(unread.clone())));
+                object = loaded.objects.get(&unread.source);
+            }
+            reported.object = object.cloned();
             handler.sources.insert(source.clone(), reported);
         }
         for one in &report.handlers {
@@ -91,7 +100,8 @@ impl AgentState {
         for (name, problem) in &problems.objects {
             let handler = handlers.entry(name.clone()).or_default();
             let source = ReportedSource {
-                problem: Some(problem.to_string()),
+                problem: Some(told(&Problem::InvalidSource(problem.clone()))),
+                object: loaded.objects.get(&problem.source).cloned(),
                 ..ReportedSource::default()
             };
             handler.sources.insert(problem.source.clone(), source);
@@ -103,6 +113,7 @@ impl AgentState {
             let reported = ReportedConfiguration {
                 devices: found.map_or(0, |found| found.devices.len()),
                 skipped: skipped(one),
+                generation: found.and_then(|found| found.configured.configuration.generation),
                 problem: problems.configurations.get(key).cloned(),
             };
             handler.configurations.insert(key.clone(), reported);
@@ -117,8 +128,8 @@ impl AgentState {
 /// The first problem of each Configuration, of each source, and of each ConfigMap if it is no source's.
 #[derive(Default)]
 struct Problems {
-    configurations: BTreeMap<ConfigurationKey, String>,
-    sources: BTreeMap<String, String>,
+    configurations: BTreeMap<ConfigurationKey, ReportedProblem>,
+    sources: BTreeMap<String, SourceProblem>,
     /// By the name of the ConfigMap, which most likely is the handler's.
     objects: BTreeMap<String, SourceProblem>,
 }
@@ -139,25 +150,32 @@ impl Problems {
                 _ => None,
             };
             if let Some(key) = key {
-                let told = first.configurations.entry(key.clone());
-                told.or_insert_with(|| problem.to_string());
-            } else if let Problem::InvalidSource(problem) = problem {
+                let place = first.configurations.entry(key.clone());
+                place.or_insert_with(|| told(problem));
+            } else if let Problem::InvalidSource(invalid) = problem {
                 // A ConfigMap has its files as fields.
-                let file = [&problem.path, &problem.source].map(|one| source_name(one));
-                let object = problem.source.strip_prefix("ConfigMap ");
+                let file = [&invalid.path, &invalid.source].map(|one| source_name(one));
+                let object = invalid.source.strip_prefix("ConfigMap ");
                 if let (Some((_, name)), [None, None]) =
                     (object.and_then(|one| one.split_once('/')), &file)
                 {
-                    let told = first.objects.entry(name.to_owned());
-                    told.or_insert_with(|| problem.clone());
+                    let place = first.objects.entry(name.to_owned());
+                    place.or_insert_with(|| invalid.clone());
                 }
                 for file in file.into_iter().flatten() {
-                    let told = first.sources.entry(file);
-                    told.or_insert_with(|| problem.to_string());
+                    let place = first.sources.entry(file);
+                    place.or_insert_with(|| invalid.clone());
                 }
             }
         }
         first
+    }
+}
+
+fn told(problem: &Problem) -> ReportedProblem {
+    ReportedProblem {
+        reason: problem.reason().to_owned(),
+        message: problem.to_string(),
     }
 }
 
@@ -185,17 +203,20 @@ fn name_of(source: &str, loaded: &LoadedSource) -> String {
     })
 }
 
-fn reported_source(source: &str, loaded: &LoadedSource, problems: &Problems) -> ReportedSource {
+fn reported_source(loaded: &LoadedSource) -> ReportedSource {
     let endpoint = loaded.handler.as_ref().and_then(|one| one.endpoint());
     let component = || loaded.handler.as_ref().filter(|_| endpoint.is_none());
     let refused = loaded.error.as_ref();
-    let unread = source_name(source).and_then(|name| problems.sources.get(&name));
     ReportedSource {
         endpoint: endpoint.map(str::to_owned),
         version: component().map(|one| one.description().version.clone()),
         digest: component().map(|one| one.digest().0.clone()),
         missing_grants: refused.map_or_else(Vec::new, |error| error.missing_grants.clone()),
-        problem: refused.map(ToString::to_string).or_else(|| unread.cloned()),
+        problem: refused.map(|error| ReportedProblem {
+            reason: HANDLER_REFUSED.to_owned(),
+            message: error.to_string(),
+        }),
+        object: None,
     }
 }
 
@@ -218,7 +239,9 @@ fn add_registered(handler: &mut ReportedHandler, registered: &HandlerReport) {
     let source = handler.sources.entry(registered.source.clone());
     let problem = &mut source.or_default().problem;
     if phase == HandlerPhase::Offline && problem.is_none() {
-        problem.clone_from(&registered.last_error);
+        let reason = <&str>::from(Reason::DiscoveryFailed).to_owned();
+        let told = |message| ReportedProblem { reason, message };
+        *problem = registered.last_error.clone().map(told);
     }
 }
 

@@ -31,7 +31,8 @@ async fn serve(args: &ControllerArgs) -> Result<()> {
     let holder = format!("{}-{}", host.to_string_lossy(), std::process::id());
     tracing::info!(holder, namespace, "controller starts");
     let cluster = KubeCluster::watch(&client, namespace, holder);
-    let controller = Controller::new(Arc::new(cluster));
+    let cluster = Arc::new(cluster);
+    let controller = Controller::new(cluster.clone(), cluster);
     let shutdown = CancellationToken::new();
     let running = controller.run(shutdown.clone());
     tokio::pin!(running);

@@ -1,9 +1,17 @@
 //! The controller: what one process does for all nodes of a cluster.
 //!
-//! Agents write only what is of their own node. What a node left behind that is gone, the controller releases. Two controllers do no harm:
-//! each write names what it assumes.
+//! Agents write only what is of their own node. What a node left behind that is gone, the controller releases; what agents report of a
+//! Configuration, it shows on the Configuration. Two controllers do no harm: each write names what it assumes.
 
+mod attempts;
+mod events;
+#[cfg(test)]
+mod fakes;
+mod finalizers;
+mod fold;
 mod release;
+mod releasing;
+mod statuses;
 mod task;
 
 pub use task::{Controller, Error};

@@ -18,7 +18,7 @@ pub const NOT_READY: SignedDuration = SignedDuration::from_mins(6);
 pub enum Absence {
     /// It is not in the cluster any more.
     Deleted,
-    /// It is out of service, or has not been Ready for [`NOT_READY`]. Its pods may run on: these are the resources they ask for.
+    /// It is out of service and not Ready, or has not been Ready for [`NOT_READY`]. Its pods may run on: these are the resources they ask for.
     Away(BTreeSet<String>),
 }
 
@@ -29,7 +29,7 @@ pub enum Verdict {
     Present,
     /// It is not Ready; at this moment that has lasted for long enough.
     PresentUntil(Timestamp),
-    /// An operator says that it is shut down.
+    /// It is not Ready, and an operator says that it is shut down.
     OutOfService,
     /// It has not been Ready for long enough.
     NotReady,
@@ -38,8 +38,9 @@ pub enum Verdict {
 /// What the state of a node means now.
 pub fn verdict(state: &NodeState, now: Timestamp) -> Verdict {
     match state.not_ready_since {
-        _ if state.is_out_of_service => Verdict::OutOfService,
+        // A node that reports runs, whatever an operator says: Kubernetes leaves its pods alone, too.
         None => Verdict::Present,
+        Some(_) if state.is_out_of_service => Verdict::OutOfService,
         Some(since) if now.duration_since(since) >= NOT_READY => Verdict::NotReady,
         // A time beyond what can be told never comes.
         Some(since) => since
@@ -112,6 +113,20 @@ pub fn release(instance: &Instance, absent: &BTreeMap<&str, Absence>) -> Option<
         .map(|node| Edit::RemoveNode((*node).to_owned()));
     let edits: Vec<Edit> = freed.chain(removed).collect();
     (!edits.is_empty()).then_some(Change::Update { key, uid, edits })
+}
+
+/// The nodes that a change removes from an Instance.
+pub fn removed<'a>(instance: &'a Instance, change: &'a Change) -> BTreeSet<&'a str> {
+    match change {
+        Change::Update { edits, .. } => {
+            let removed = edits.iter().filter_map(|edit| match edit {
+                Edit::RemoveNode(node) => Some(node.as_str()),
+                _ => None,
+            });
+            removed.collect()
+        }
+        _ => nodes(instance),
+    }
 }
 
 #[cfg(test)]
@@ -219,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_is_away_when_it_is_out_of_service_or_was_not_ready_for_six_minutes() {
+    fn a_node_that_is_not_ready_is_away_after_six_minutes_or_when_it_is_out_of_service() {
         let now: Timestamp = "2026-01-01T00:10:00Z".parse().unwrap();
         let since = |text: &str| NodeState {
             is_out_of_service: false,
@@ -234,10 +249,14 @@ mod tests {
             verdict(&since("2026-01-01T00:04:01Z"), now),
             Verdict::PresentUntil("2026-01-01T00:10:01Z".parse().unwrap())
         );
-        let out = NodeState {
+        let out = |state| NodeState {
             is_out_of_service: true,
-            not_ready_since: None,
+            ..state
         };
-        assert_eq!(verdict(&out, now), Verdict::OutOfService);
+        assert_eq!(
+            verdict(&out(since("2026-01-01T00:09:59Z")), now),
+            Verdict::OutOfService
+        );
+        assert_eq!(verdict(&out(NodeState::default()), now), Verdict::Present);
     }
 }

@@ -9,6 +9,7 @@ use tokio::sync::watch;
 
 use crate::instance::Instance;
 use crate::ports::{Change, InstanceSet, StoreError};
+use crate::status_store::WriteError;
 
 /// All nodes of the cluster.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -26,6 +27,37 @@ pub struct NodeState {
     pub is_out_of_service: bool,
     /// Since when it is not Ready.
     pub not_ready_since: Option<Timestamp>,
+}
+
+/// An object that is being deleted and waits for finalizers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Deleting {
+    /// What it is.
+    pub kind: DeletingKind,
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// What identifies this object among all that ever had the name.
+    pub uid: String,
+    /// The version of the object.
+    pub resource_version: String,
+    /// What it waits for.
+    pub finalizers: Vec<String>,
+}
+
+/// What an object is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the names say it")]
+pub enum DeletingKind {
+    Configuration,
+    Instance,
+}
+
+impl std::fmt::Display for Deleting {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:?} {}/{}", self.kind, self.namespace, self.name)
+    }
 }
 
 /// A read that failed; it may succeed later.
@@ -47,10 +79,18 @@ pub trait Cluster: Send + Sync {
     fn nodes(&self) -> watch::Receiver<Arc<NodeSet>>;
     /// The Instances of all nodes.
     fn instances(&self) -> watch::Receiver<Arc<InstanceSet>>;
+    /// The objects of ours that are being deleted.
+    fn deleting(&self) -> watch::Receiver<Vec<Deleting>>;
+    /// Leaves an object these finalizers, if it still is as it was seen.
+    async fn set_finalizers(
+        &self,
+        object: &Deleting,
+        finalizers: &[String],
+    ) -> Result<(), WriteError>;
     /// Whether the cluster has a node, read now.
     async fn has_node(&self, name: &str) -> Result<bool, ReadError>;
     /// The resources that pods of a node ask for, of those pods that have not ended; read now.
     async fn requested(&self, node: &str) -> Result<BTreeSet<String>, ReadError>;
-    /// Writes a change of `base`; one that somebody was quicker than fails.
+    /// Writes a change of `base`, if the object still is as it was seen; one that somebody was quicker than fails.
     async fn write(&self, base: &Instance, change: &Change) -> Result<(), StoreError>;
 }

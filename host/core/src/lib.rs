@@ -22,6 +22,7 @@ pub mod problem;
 pub mod properties;
 pub mod session;
 pub mod slot;
+pub mod status_store;
 pub mod text;
 pub mod timeouts;
 pub mod yaml_cost;

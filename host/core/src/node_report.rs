@@ -52,8 +52,33 @@ pub struct ReportedSource {
     /// Grants the newest bytes need and do not have.
     pub missing_grants: Vec<String>,
     /// Why the newest bytes do not serve, or what else is wrong.
-    pub problem: Option<String>,
+    pub problem: Option<ReportedProblem>,
+    /// The object that the problem is about, or that has the component, where it is one's.
+    pub object: Option<ObjectName>,
 }
+
+/// Which ConfigMap.
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ObjectName {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// Its uid.
+    pub uid: String,
+}
+
+/// What is wrong.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ReportedProblem {
+    /// One word for it: that of [`Problem`](crate::problem::Problem), or [`HANDLER_REFUSED`].
+    pub reason: String,
+    /// What and the remedy.
+    pub message: String,
+}
+
+/// The reason of a component that cannot be loaded.
+pub const HANDLER_REFUSED: &str = "HandlerRefused";
 
 /// A Configuration.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -62,6 +87,8 @@ pub struct ReportedConfiguration {
     pub devices: usize,
     /// How many things the handler saw and did not take.
     pub skipped: usize,
+    /// The version of its spec that this is about, where it has one.
+    pub generation: Option<i64>,
     /// What is wrong first of all.
-    pub problem: Option<String>,
+    pub problem: Option<ReportedProblem>,
 }

@@ -15,7 +15,7 @@ use crate::configuration::{Configuration, FieldProblem};
 use crate::handler::{Description, Digest, Registration};
 use crate::instance::{Edit, Instance, InstanceKey};
 use crate::names::ConfigurationKey;
-use crate::node_report::NodeReport;
+use crate::node_report::{NodeReport, ObjectName};
 use crate::session::{Property, Session, SessionSpec};
 use crate::text;
 
@@ -98,6 +98,8 @@ pub struct SourceSet {
     pub files: BTreeMap<String, Option<SourceVersion>>,
     /// The grants files there are, by name. Those of files are with their versions, too.
     pub grants: BTreeMap<String, GrantsFile>,
+    /// The objects that have the files, where they are objects': by file, and by the name under which problems name them.
+    pub objects: BTreeMap<String, ObjectName>,
     /// What cannot be read, sorted.
     pub problems: Vec<SourceProblem>,
 }

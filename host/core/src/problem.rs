@@ -17,7 +17,23 @@ use crate::text::{abridge, clean, few};
 const NAMED: usize = 10;
 
 /// What is wrong. The name of a variant is the reason, in the form of the reasons of Kubernetes conditions and Events.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, thiserror::Error, strum::IntoStaticStr)]
+#[derive(
+    Debug,
+    Clone,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    thiserror::Error,
+    strum::IntoStaticStr,
+    strum::EnumDiscriminants,
+)]
+#[strum_discriminants(
+    name(Reason),
+    doc = "What is wrong, in one word: the reason of a [`Problem`].",
+    derive(PartialOrd, Ord, strum::EnumString, strum::IntoStaticStr),
+    allow(missing_docs, reason = "each message of a problem explains it")
+)]
 #[allow(missing_docs, reason = "each message explains its fields")]
 pub enum Problem {
     // Of this machine.

@@ -9,12 +9,12 @@ use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Container, Node, Pod};
 use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, Preconditions};
 use kube::core::DeserializeGuard;
-use kube::runtime::watcher::Event;
 use kube::{Client, ResourceExt as _};
-use leafhost_core::cluster::{Cluster, NodeSet, NodeState, ReadError};
+use leafhost_core::cluster::{Cluster, Deleting, DeletingKind, NodeSet, NodeState, ReadError};
 use leafhost_core::instance::{Instance, InstanceKey};
 use leafhost_core::names::GROUP;
 use leafhost_core::ports::{Change, InstanceSet, StoreError};
+use leafhost_core::status_store::WriteError;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
@@ -22,7 +22,14 @@ use crate::instances::errors::{self, Failure};
 use crate::instances::object::{self, InstanceObject, api_resource};
 use crate::instances::patch;
 use crate::lease;
-use crate::watch::{self as watching, Watch};
+
+mod finalizers;
+mod follow;
+mod statuses;
+
+use finalizers::Finalizers;
+use follow::follow;
+use statuses::Statuses;
 
 /// The Lease of the controllers, and the manager of the fields that they write.
 const NAME: &str = "leafhost-controller";
@@ -35,6 +42,8 @@ pub struct KubeCluster {
     leads: watch::Receiver<bool>,
     nodes: watch::Receiver<Arc<NodeSet>>,
     instances: watch::Receiver<Arc<InstanceSet>>,
+    deleting: watch::Receiver<Vec<Deleting>>,
+    statuses: Statuses,
     /// Ends with this.
     _tasks: JoinSet<()>,
 }
@@ -43,21 +52,53 @@ impl KubeCluster {
     /// Watches it. `holder` names this process among those that want the Lease in `namespace`.
     pub fn watch(client: &Client, namespace: &str, holder: String) -> Self {
         let mut tasks = JoinSet::new();
+        let holder_name = holder.clone();
         let (lead, leads) = watch::channel(false);
         let leases: Api<Lease> = Api::namespaced(client.clone(), namespace);
         tasks.spawn(lease::hold(leases, NAME.to_owned(), holder, lead));
-        let (node_sender, nodes) = watch::channel(Arc::default());
-        tasks.spawn(follow_nodes(Api::all(client.clone()), node_sender));
-        let (instance_sender, instances) = watch::channel(Arc::default());
-        let api = Api::all_with(client.clone(), &api_resource());
-        tasks.spawn(follow_instances(api, instance_sender));
+        let (sender, nodes) = watch::channel(Arc::default());
+        let publish = move |nodes: &BTreeMap<String, NodeState>| {
+            let nodes = nodes.clone();
+            let complete = true;
+            crate::publish(&sender, NodeSet { complete, nodes });
+        };
+        let read = |node: Node| Some(state(&node));
+        let all = Api::all(client.clone());
+        tasks.spawn(follow(all, "Nodes", Node::name_any, read, publish));
+        let finalizers = Finalizers::default();
+        let (shown, deleting) = (finalizers.clone(), finalizers.deleting());
+        let (sender, instances) = watch::channel(Arc::default());
+        let publish = move |all: &BTreeMap<InstanceKey, (Arc<Instance>, Option<Deleting>)>| {
+            shown.show(DeletingKind::Instance, all.values().map(|(_, one)| one));
+            let all = all.iter();
+            let all = all.map(|(key, (instance, _))| (key.clone(), Arc::clone(instance)));
+            crate::publish(&sender, InstanceSet::read(all.collect()));
+        };
+        // What cannot be read is nothing that an agent wrote.
+        let read = |object: DeserializeGuard<InstanceObject>| {
+            let object = object.0.ok()?;
+            let deleting = finalizers::deleting(DeletingKind::Instance, &object.metadata);
+            Some((Arc::new(object::into_instance(object)), deleting))
+        };
+        let all = Api::all_with(client.clone(), &api_resource());
+        tasks.spawn(follow(all, "Instances", key, read, publish));
+        let statuses = Statuses::watch(client, &holder_name, finalizers, &mut tasks);
         Self {
             client: client.clone(),
             leads,
             nodes,
             instances,
+            deleting,
+            statuses,
             _tasks: tasks,
         }
+    }
+}
+
+fn key<K: kube::Resource>(object: &K) -> InstanceKey {
+    InstanceKey {
+        namespace: object.namespace().unwrap_or_default(),
+        name: object.name_any(),
     }
 }
 
@@ -73,6 +114,18 @@ impl Cluster for KubeCluster {
 
     fn instances(&self) -> watch::Receiver<Arc<InstanceSet>> {
         self.instances.clone()
+    }
+
+    fn deleting(&self) -> watch::Receiver<Vec<Deleting>> {
+        self.deleting.clone()
+    }
+
+    async fn set_finalizers(
+        &self,
+        object: &Deleting,
+        finalizers: &[String],
+    ) -> Result<(), WriteError> {
+        finalizers::set(&self.client, object, finalizers).await
     }
 
     async fn has_node(&self, name: &str) -> Result<bool, ReadError> {
@@ -99,8 +152,8 @@ impl Cluster for KubeCluster {
             Api::namespaced_with(self.client.clone(), &key.namespace, &api_resource());
         let done = match change {
             Change::Update { edits, .. } => {
-                let patch =
-                    patch::of(base, edits).and_then(|patch| serde_json::from_value(patch).ok());
+                let patch = patch::of_version(base, edits)
+                    .and_then(|patch| serde_json::from_value(patch).ok());
                 let patch: Patch<()> =
                     Patch::Json(patch.ok_or_else(|| StoreError::Conflict { key: key.clone() })?);
                 let params = PatchParams {
@@ -178,72 +231,4 @@ fn state(node: &Node) -> NodeState {
         is_out_of_service: is_out,
         not_ready_since: since.map(|time| time.0),
     }
-}
-
-async fn follow_nodes(api: Api<Node>, sender: watch::Sender<Arc<NodeSet>>) {
-    let mut watch = Watch::new(api);
-    let (mut nodes, mut listed) = (BTreeMap::new(), BTreeMap::new());
-    let mut complete = false;
-    loop {
-        match watch.next().await {
-            Ok(Event::Init) => listed.clear(),
-            Ok(Event::InitApply(node)) => drop(listed.insert(node.name_any(), state(&node))),
-            Ok(Event::InitDone) => {
-                nodes = std::mem::take(&mut listed);
-                complete = true;
-            }
-            Ok(Event::Apply(node)) => drop(nodes.insert(node.name_any(), state(&node))),
-            Ok(Event::Delete(node)) => drop(nodes.remove(&node.name_any())),
-            Err(failure) => warn("Nodes", &failure),
-        }
-        if complete {
-            let nodes = nodes.clone();
-            crate::publish(&sender, NodeSet { complete, nodes });
-        }
-    }
-}
-
-/// An object, or why it cannot be read.
-type Object = DeserializeGuard<InstanceObject>;
-
-async fn follow_instances(api: Api<Object>, sender: watch::Sender<Arc<InstanceSet>>) {
-    let mut watch = Watch::new(api);
-    let mut instances: BTreeMap<InstanceKey, Arc<Instance>> = BTreeMap::new();
-    let mut listed = BTreeMap::new();
-    let mut complete = false;
-    // What cannot be read is nothing that an agent wrote.
-    let read = |object: Object| {
-        let instance = object::into_instance(object.0.ok()?);
-        Some((instance.key(), Arc::new(instance)))
-    };
-    loop {
-        match watch.next().await {
-            Ok(Event::Init) => listed.clear(),
-            Ok(Event::InitApply(object)) => listed.extend(read(object)),
-            Ok(Event::InitDone) => {
-                instances = std::mem::take(&mut listed);
-                complete = true;
-            }
-            Ok(Event::Apply(object)) => instances.extend(read(object)),
-            Ok(Event::Delete(object)) => {
-                let key = InstanceKey {
-                    namespace: object.namespace().unwrap_or_default(),
-                    name: object.name_any(),
-                };
-                instances.remove(&key);
-            }
-            Err(failure) => warn("Instances", &failure),
-        }
-        if complete {
-            crate::publish(&sender, InstanceSet::read(instances.clone()));
-        }
-    }
-}
-
-fn warn(what: &str, failure: &watching::Failure) {
-    let error = &failure.message;
-    tracing::warn!(
-        error,
-        "{what} cannot be watched; the controller tries again"
-    );
 }

@@ -21,8 +21,8 @@ mod instance;
 
 pub use configuration::Configuration;
 pub use discovery_handler::{
-    ConfigurationReport, DiscoveryHandler, DiscoveryHandlerSpec, DiscoveryHandlerStatus, Phase,
-    SourceKind, SourceReport,
+    ConfigMapName, ConfigurationReport, DiscoveryHandler, DiscoveryHandlerSpec,
+    DiscoveryHandlerStatus, Phase, SourceKind, SourceReport,
 };
 pub use instance::Instance;
 

@@ -18,6 +18,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 mod object;
 
+pub use object::reported;
 use object::{Owner, Write};
 
 use crate::backoff;

@@ -1,6 +1,6 @@
 //! The API server's audit log: who asked for what, and how often.
 //!
-//! It has the requests for Configurations, Instances, the reports of nodes, `ConfigMap`s and Secrets.
+//! It has the requests for Configurations, Instances, the reports of nodes, Events, `ConfigMap`s and Secrets.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -20,6 +20,7 @@ pub(super) fn policy() -> String {
             {"level": "Metadata", "resources": [
                 {"group": "akri.sh"},
                 {"group": "leafhost.dev"},
+                {"group": "events.k8s.io"},
                 {"group": "", "resources": ["configmaps", "secrets"]},
             ]},
             {"level": "None"},

@@ -111,7 +111,7 @@ fn registered(sources: &[(&str, Option<&Arc<FakeHandler>>, u64)]) -> Arc<Handler
     Arc::new(HandlerSet {
         complete: sources.iter().all(|(_, handler, _)| handler.is_some()),
         sources: sources.iter().map(source).collect(),
-        problems: Vec::new(),
+        ..HandlerSet::default()
     })
 }
 

@@ -127,7 +127,7 @@ fn each_source_is_shown_with_what_serves_and_what_does_not() {
             ("c.wasm".to_owned(), source(None, Some("is garbage"))),
             ("d.wasm".to_owned(), source(None, None)),
         ]),
-        problems: Vec::new(),
+        ..HandlerSet::default()
     };
     let report = DiscoveryReport {
         handlers: vec![

@@ -1,5 +1,6 @@
 use jiff::Timestamp;
 use leafhost_core::handler::Registration;
+use leafhost_core::node_report::ObjectName;
 use leafhost_core::ports::{InstanceSet, LoadError, SourceProblem};
 use leafhost_core::session::Explanation;
 
@@ -73,6 +74,22 @@ fn handler_set(sources: Vec<(&str, LoadedSource)>, problems: Vec<SourceProblem>)
         complete: true,
         sources: sources.into_iter().map(owned).collect(),
         problems,
+        ..HandlerSet::default()
+    }
+}
+
+fn reported(reason: &str, message: &str) -> ReportedProblem {
+    ReportedProblem {
+        reason: reason.to_owned(),
+        message: message.to_owned(),
+    }
+}
+
+fn object(name: &str) -> ObjectName {
+    ObjectName {
+        namespace: "leafhost".into(),
+        name: name.into(),
+        uid: format!("uid of {name}"),
     }
 }
 
@@ -171,18 +188,21 @@ fn each_handler_is_reported_by_its_name_with_its_sources() {
         (Some("1"), &["udev".to_owned()][..])
     );
     assert_eq!(
-        udev.problem.as_deref(),
-        Some("cannot load x.wasm: is refused")
+        udev.problem,
+        Some(reported(HANDLER_REFUSED, "cannot load x.wasm: is refused"))
     );
     let onvif = &handlers["onvif"].sources;
     assert_eq!(
-        onvif["onvif.wasm"].problem.as_deref(),
-        Some("ConfigMap leafhost/b: onvif.wasm.gz: is not used")
+        onvif["onvif.wasm"].problem,
+        Some(reported(
+            "InvalidSource",
+            "ConfigMap leafhost/b: onvif.wasm.gz: is not used"
+        ))
     );
     assert_eq!(onvif["second.wasm"].problem, None);
     assert_eq!(
-        handlers["gone"].sources["gone.wasm"].problem.as_deref(),
-        Some("trap: unreachable")
+        handlers["gone"].sources["gone.wasm"].problem,
+        Some(reported("DiscoveryFailed", "trap: unreachable"))
     );
 }
 
@@ -200,9 +220,52 @@ fn what_is_wrong_with_a_config_map_as_a_whole_is_reported_under_its_name() {
     let onvif = &handlers["onvif"];
     assert_eq!(onvif.phase, HandlerPhase::Offline);
     assert_eq!(
-        onvif.sources["ConfigMap leafhost/onvif"].problem.as_deref(),
-        Some("ConfigMap leafhost/onvif: notes.txt: is no handler")
+        onvif.sources["ConfigMap leafhost/onvif"].problem,
+        Some(reported(
+            "InvalidSource",
+            "ConfigMap leafhost/onvif: notes.txt: is no handler"
+        ))
     );
+}
+
+#[test]
+fn a_problem_of_a_config_map_names_that_object_and_not_the_one_whose_component_serves() {
+    let board = mk_board();
+    let shadowed = SourceProblem {
+        path: "udev.wasm.gz".into(),
+        ..SourceProblem::new("ConfigMap leafhost/b", "is not used")
+    };
+    let whole = SourceProblem::new("ConfigMap leafhost/c", "has no handler");
+    let serving = LoadedSource {
+        handler: Some(FakeHandler::new("udev@1") as _),
+        ..LoadedSource::default()
+    };
+    let broken = LoadedSource {
+        error: Some(refused("net")),
+        ..LoadedSource::default()
+    };
+    let mut set = handler_set(
+        vec![("udev.wasm", serving), ("x.wasm", broken)],
+        vec![shadowed, whole],
+    );
+    for (source, name) in [
+        ("udev.wasm", "a"),
+        ("x.wasm", "a"),
+        ("ConfigMap leafhost/b", "b"),
+        ("ConfigMap leafhost/c", "c"),
+    ] {
+        set.objects.insert(source.into(), object(name));
+    }
+    board.handlers.send_replace(Arc::new(set));
+    let handlers = board.state.node_report().handlers;
+    for (handler, source, name) in [
+        ("udev", "udev.wasm", "b"),
+        ("x", "x.wasm", "a"),
+        ("c", "ConfigMap leafhost/c", "c"),
+    ] {
+        let source = &handlers[handler].sources[source];
+        assert_eq!(source.object, Some(object(name)), "{source:?}");
+    }
 }
 
 #[test]
@@ -216,7 +279,9 @@ fn a_resource_that_cannot_be_offered_is_a_problem_of_its_configuration() {
         .clone()
         .map(|key| (key, ConfigurationReport::default()));
     let problems = Problems::of(&[problem], &configurations.into());
-    assert!(problems.configurations[&keys[1]].contains("is too long"));
+    let problem = &problems.configurations[&keys[1]];
+    assert!(problem.message.contains("is too long"));
+    assert_eq!(problem.reason, "InvalidResourceName");
     assert_eq!(problems.configurations.len(), 1);
 }
 
@@ -258,12 +323,18 @@ fn a_configuration_is_reported_at_the_handler_that_it_names_also_if_there_is_non
     let cams = &handlers["onvif"].configurations[&key("cams")];
     assert_eq!((cams.devices, cams.skipped), (0, 5));
     assert!(
-        cams.problem.as_ref().unwrap().contains("no interface"),
+        cams.problem
+            .as_ref()
+            .unwrap()
+            .message
+            .contains("no interface"),
         "{cams:?}"
     );
     assert_eq!(handlers["onwif"].phase, HandlerPhase::Offline);
     let lost = &handlers["onwif"].configurations[&key("lost")];
-    assert!(lost.problem.as_ref().unwrap().contains("onwif"), "{lost:?}");
+    let problem = lost.problem.as_ref().unwrap();
+    assert_eq!(problem.reason, "HandlerNotFound");
+    assert!(problem.message.contains("onwif"), "{lost:?}");
 }
 
 #[tokio::test(start_paused = true)]

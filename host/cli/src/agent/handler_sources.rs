@@ -3,6 +3,7 @@
 //! So an operator replaces a handler of the image by a ConfigMap. Nothing is said of the file that is not used: that is what the order is
 //! for, and the status shows the version and digest of the one that serves.
 
+use std::collections::btree_map::Entry;
 use std::sync::Arc;
 
 use futures::future::select_all;
@@ -97,13 +98,22 @@ fn join(sets: &[Arc<SourceSet>]) -> SourceSet {
     };
     for set in sets {
         for (file, version) in &set.files {
-            let place = joined.files.entry(plain(file).to_owned());
-            place.or_insert_with(|| version.clone());
+            if let Entry::Vacant(place) = joined.files.entry(plain(file).to_owned()) {
+                place.insert(version.clone());
+                if let Some(object) = set.objects.get(file) {
+                    let file = plain(file).to_owned();
+                    joined.objects.insert(file, object.clone());
+                }
+            }
         }
         for (file, grants) in &set.grants {
             let place = joined.grants.entry(file.clone());
             place.or_insert_with(|| grants.clone());
         }
+        let is_file = |name: &String| set.files.contains_key(name);
+        let whole = set.objects.iter().filter(|(name, _)| !is_file(name));
+        let whole = whole.map(|(name, object)| (name.clone(), object.clone()));
+        joined.objects.extend(whole);
         joined.problems.extend_from_slice(&set.problems);
     }
     joined.problems.sort();
@@ -115,6 +125,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use leafhost_core::handler::Digest;
+    use leafhost_core::node_report::ObjectName;
     use leafhost_core::ports::{GrantsFile, SourceProblem};
 
     use super::*;
@@ -223,6 +234,25 @@ mod tests {
         };
         let joined = join(&[grants(&[("a", "1")]), grants(&[("a", "2"), ("b", "3")])]);
         assert_eq!(joined.grants, grants(&[("a", "1"), ("b", "3")]).grants);
+    }
+
+    #[test]
+    fn the_object_of_a_file_is_that_of_the_source_whose_file_counts() {
+        let object = |name: &str| ObjectName {
+            name: name.into(),
+            ..ObjectName::default()
+        };
+        let mut first = mk_set(&[("a.wasm.gz", "1")]);
+        first.objects = [
+            ("a.wasm.gz".to_owned(), object("maps")),
+            ("ConfigMap n/maps".to_owned(), object("maps")),
+        ]
+        .into();
+        let mut second = mk_set(&[("a.wasm", "2"), ("b.wasm", "3")]);
+        second.objects = [("a.wasm".to_owned(), object("other"))].into();
+        let joined = join(&[Arc::new(first), Arc::new(second)]);
+        let expected = ["ConfigMap n/maps", "a.wasm"].map(|name| (name.to_owned(), object("maps")));
+        assert_eq!(joined.objects, expected.into());
     }
 
     #[test]

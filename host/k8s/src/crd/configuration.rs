@@ -25,6 +25,10 @@ use serde_json::Value;
         description = "How many slots each Instance gets"),
     printcolumn(name = "Handler", type_ = "string", json_path = ".spec.discoveryHandler.name",
         description = "The discovery handler that finds the devices"),
+    printcolumn(name = "Ready", type_ = "string", json_path = ".status.ready",
+        description = "The nodes on which it works, of those that report on it"),
+    printcolumn(name = "Devices", type_ = "integer", json_path = ".status.devices",
+        description = "How many devices were found"),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
 )]
 #[serde(rename_all = "camelCase")]
@@ -134,14 +138,66 @@ pub struct BrokerSpec {
     pub broker_job_spec: Option<Value>,
 }
 
-/// What a controller says of the Configuration.
+/// What the controller says of the Configuration.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
-#[schemars(extend("x-kubernetes-preserve-unknown-fields" = true))]
-pub struct ConfigurationStatus {}
+#[serde(rename_all = "camelCase")]
+pub struct ConfigurationStatus {
+    /// The version of the spec that this is about.
+    #[serde(default)]
+    pub observed_generation: i64,
+    /// The nodes on which it works, of those that report on it, such as 2/3.
+    #[serde(default)]
+    pub ready: String,
+    /// How many nodes report on it.
+    #[serde(default)]
+    #[schemars(schema_with = "count")]
+    pub nodes: u32,
+    /// On how many of them it works.
+    #[serde(default)]
+    #[schemars(schema_with = "count")]
+    pub ready_nodes: u32,
+    /// How many Instances at least one node sees which is Ready.
+    #[serde(default)]
+    #[schemars(schema_with = "count")]
+    pub devices: u32,
+    /// What is known of it: HandlerAvailable, DetailsValid, Discovering, NameTaken.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
+    pub conditions: Vec<Condition>,
+}
+
+/// A condition.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Condition {
+    /// What it is about.
+    #[schemars(length(max = 316))]
+    pub r#type: String,
+    /// True, False or Unknown.
+    #[schemars(extend("enum" = ["True", "False", "Unknown"]))]
+    pub status: String,
+    /// One word for the message.
+    #[schemars(length(max = 1024))]
+    pub reason: String,
+    /// Where and why, with the remedy.
+    #[schemars(length(max = 32_768))]
+    pub message: String,
+    /// The version of the spec that it is about.
+    #[serde(default)]
+    pub observed_generation: i64,
+    /// When its status changed.
+    #[schemars(extend("format" = "date-time"))]
+    pub last_transition_time: String,
+}
 
 /// An object of Kubernetes, kept as it is: with its whole schema the definition would be too large for an annotation.
 fn object(_: &mut SchemaGenerator) -> Schema {
     json_schema!({"type": "object", "nullable": true, "x-kubernetes-preserve-unknown-fields": true})
+}
+
+/// The API server warns of the format `uint32`, which is not one of its own.
+pub(super) fn count(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({"type": "integer", "minimum": 0})
 }
 
 fn one() -> i64 {

@@ -43,7 +43,7 @@ pub struct DiscoveryHandlerStatus {
     pub since: Option<String>,
     /// How many devices it finds for all Configurations together.
     #[serde(default)]
-    #[schemars(schema_with = "count")]
+    #[schemars(schema_with = "super::configuration::count")]
     pub devices: u32,
     /// The first problem of all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -100,9 +100,26 @@ pub struct SourceReport {
     /// The grants that it needs and does not have.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub missing_grants: Vec<String>,
+    /// One word for the problem.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
     /// Why it does not serve.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
+    /// The ConfigMap that the problem is about, or that has the component.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub config_map: Option<ConfigMapName>,
+}
+
+/// A ConfigMap.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ConfigMapName {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// Its uid.
+    pub uid: String,
 }
 
 /// One Configuration that names the handler.
@@ -115,18 +132,19 @@ pub struct ConfigurationReport {
     pub name: String,
     /// How many devices the handler finds for it.
     #[serde(default)]
-    #[schemars(schema_with = "count")]
+    #[schemars(schema_with = "super::configuration::count")]
     pub devices: u32,
     /// How many things the handler saw and did not take.
     #[serde(default)]
-    #[schemars(schema_with = "count")]
+    #[schemars(schema_with = "super::configuration::count")]
     pub skipped: u32,
+    /// The version of the Configuration's spec that this is about.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub generation: Option<i64>,
+    /// One word for the problem.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
     /// What is wrong: object, field, remedy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
-}
-
-/// The API server warns of the format `uint32`, which is not one of its own.
-fn count(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
-    schemars::json_schema!({"type": "integer", "minimum": 0})
 }

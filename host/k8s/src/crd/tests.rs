@@ -5,6 +5,7 @@ use leafhost_core::attribute::AttributeValue;
 use leafhost_core::configuration::{self as core_configuration, Manifest};
 use leafhost_core::device::Health;
 use leafhost_core::instance as core_instance;
+use leafhost_core::status_store::{Condition, ConditionType, ConfigurationStatus, Truth};
 use serde_json::{Value, json};
 
 use super::*;
@@ -138,23 +139,46 @@ fn mk_discovery_handler() -> DiscoveryHandler {
             version: text(),
             digest: text(),
             missing_grants: vec!["udev".into()],
+            reason: text(),
             problem: text(),
+            config_map: Some(ConfigMapName::default()),
         }],
         configurations: vec![ConfigurationReport {
             namespace: "default".into(),
             name: "cameras".into(),
             devices: 1,
             skipped: 2,
+            generation: Some(1),
+            reason: text(),
             problem: text(),
         }],
     });
     object
 }
 
+fn mk_status() -> ConfigurationStatus {
+    let condition = Condition {
+        kind: ConditionType::Discovering,
+        status: Truth::Unknown,
+        reason: "NoReport".into(),
+        message: "no node reports on it".into(),
+        observed_generation: 2,
+        last_transition_time: "2026-01-01T00:00:00Z".parse().unwrap(),
+    };
+    ConfigurationStatus {
+        observed_generation: 2,
+        ready: "2/3".into(),
+        nodes: 3,
+        ready_nodes: 2,
+        devices: 7,
+        conditions: vec![condition],
+    }
+}
+
 /// Each as it is written, by kind.
 fn objects() -> [(&'static str, Value); 3] {
     let mut manifest = serde_json::to_value(mk_manifest()).unwrap();
-    manifest["status"] = json!({"conditions": [{"type": "Ready"}]});
+    manifest["status"] = serde_json::to_value(mk_status()).unwrap();
     [
         ("Configuration", manifest),
         ("Instance", serde_json::to_value(mk_instance()).unwrap()),
@@ -417,7 +441,7 @@ fn only_a_configuration_has_a_status_subresource() {
 #[test]
 fn kubectl_knows_them_by_short_names_and_shows_akris_columns_first() {
     for (definition, (short, columns)) in definitions().into_iter().zip([
-        ("akric", "Capacity Handler Age"),
+        ("akric", "Capacity Handler Ready Devices Age"),
         ("akrii", "Config Shared Nodes Capacity Age Device"),
         ("dh", "Node Handler Status Since Devices Problem"),
     ]) {

@@ -7,6 +7,7 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::ConfigMap;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use leafhost_core::handler::MOST_HANDLERS;
+use leafhost_core::node_report::ObjectName;
 use leafhost_core::ports::{GrantsFile, SourceProblem, SourceSet};
 use leafhost_core::timeouts;
 use tokio::time::Instant;
@@ -238,6 +239,12 @@ impl Objects {
         let mut owners: BTreeMap<&str, String> = BTreeMap::new();
         for (index, (name, object)) in self.by_age().into_iter().enumerate() {
             let source = format!("ConfigMap {}/{name}", self.namespace);
+            let identity = ObjectName {
+                namespace: self.namespace.clone(),
+                name: name.clone(),
+                uid: object.meta.uid.clone(),
+            };
+            set.objects.insert(source.clone(), identity.clone());
             let mut told = |key: &str, message: String| {
                 set.problems.push(SourceProblem {
                     path: key.to_owned(),
@@ -282,6 +289,7 @@ impl Objects {
                     continue;
                 }
                 owners.insert(file, source.clone());
+                set.objects.insert(file.clone(), identity.clone());
                 set.files.insert(file.clone(), component.version.clone());
             }
         }

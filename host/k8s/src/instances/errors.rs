@@ -6,6 +6,7 @@ use kube::Error;
 use kube::core::Status;
 use leafhost_core::instance::InstanceKey;
 use leafhost_core::ports::StoreError;
+use leafhost_core::status_store::WriteError;
 use leafhost_core::text::chain;
 
 /// Time limit for a request.
@@ -50,6 +51,15 @@ impl Failure {
                 retry_after: *retry_after,
                 source: None,
             },
+        }
+    }
+
+    /// As an error of another write.
+    pub fn into_write_error(self) -> WriteError {
+        match self {
+            Self::AlreadyExists | Self::Conflict | Self::NotFound => WriteError::Outdated,
+            Self::Denied(message) => WriteError::Denied(message),
+            Self::Unknown(message) | Self::Unavailable(message, _) => WriteError::NoAnswer(message),
         }
     }
 

@@ -7,7 +7,19 @@ use super::object;
 
 /// The operations that make `edits` of `base`; nothing if `base` is not as they assume.
 pub fn of(base: &Instance, edits: &[Edit]) -> Option<Value> {
-    let mut patch = Operations::default();
+    operations(base, edits, Operations::default())
+}
+
+/// The same, if nobody has written the object since `base` was read.
+pub fn of_version(base: &Instance, edits: &[Edit]) -> Option<Value> {
+    let whole = Operations {
+        is_whole: true,
+        ..Operations::default()
+    };
+    operations(base, edits, whole)
+}
+
+fn operations(base: &Instance, edits: &[Edit], mut patch: Operations) -> Option<Value> {
     patch.test("/metadata/uid", &json!(base.metadata.uid));
     let mut now = base.clone();
     for edit in edits {
@@ -258,6 +270,22 @@ mod tests {
             ))
         );
         assert_eq!(patch("a-1-5"), None);
+    }
+
+    #[test]
+    fn a_release_needs_the_version_on_which_it_was_decided() {
+        let edits = [slot(
+            "a-1-5",
+            DeviceUsage::Node("n".into()),
+            DeviceUsage::Unused,
+        )];
+        let patch = of_version(&base(), &edits).unwrap();
+        let first = json!({"op": "test", "path": "/metadata/resourceVersion", "value": "7"});
+        assert_eq!(patch[0], first);
+        assert_eq!(
+            patch.as_array().unwrap()[1..],
+            of(&base(), &edits).unwrap().as_array().unwrap()[..]
+        );
     }
 
     #[test]

@@ -4,20 +4,25 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::ResourceExt as _;
+use leafhost_core::configuration::MAX_CONFIGURATIONS;
+use leafhost_core::names::ConfigurationKey;
 use leafhost_core::names::{DigestLength, device_hash, is_node_name, label_value};
-use leafhost_core::node_report::{HandlerPhase, NodeReport, ReportedHandler};
+use leafhost_core::node_report::{
+    HandlerPhase, NodeReport, ObjectName, ReportedConfiguration, ReportedHandler, ReportedProblem,
+    ReportedSource,
+};
 use leafhost_core::text;
 
 use super::NODE_LABEL;
 use crate::crd::{
-    ConfigurationReport, DiscoveryHandler, DiscoveryHandlerSpec, DiscoveryHandlerStatus, Phase,
-    SourceKind, SourceReport,
+    ConfigMapName, ConfigurationReport, DiscoveryHandler, DiscoveryHandlerSpec,
+    DiscoveryHandlerStatus, Phase, SourceKind, SourceReport,
 };
 
 /// The most bytes of a text.
 const MAX_TEXT: usize = 512;
-/// The most Configurations that an object lists; those with a problem come first.
-const MAX_CONFIGURATIONS: usize = 200;
+/// The most bytes of the problems of all Configurations, so that the object stays below what etcd takes: 1.5 MiB.
+const MAX_TEXTS: usize = 384 << 10;
 /// The most bytes of a name before its digest.
 const MAX_HEAD: usize = 240;
 
@@ -146,7 +151,13 @@ fn status(reported: &ReportedHandler) -> DiscoveryHandlerStatus {
             .iter()
             .map(|one| bounded(one))
             .collect(),
-        problem: source.problem.as_deref().map(bounded),
+        reason: source.problem.as_ref().map(|one| one.reason.clone()),
+        problem: source.problem.as_ref().map(|one| bounded(&one.message)),
+        config_map: source.object.clone().map(|object| ConfigMapName {
+            namespace: object.namespace,
+            name: object.name,
+            uid: object.uid,
+        }),
     });
     let sources: Vec<SourceReport> = sources.collect();
     let configurations = &reported.configurations;
@@ -154,17 +165,24 @@ fn status(reported: &ReportedHandler) -> DiscoveryHandlerStatus {
     listed.sort_by_key(|(_, one)| one.problem.is_none());
     listed.truncate(MAX_CONFIGURATIONS);
     listed.sort_by_key(|(key, _)| *key);
+    let problems = listed.iter().filter(|(_, one)| one.problem.is_some());
+    let longest = MAX_TEXT.min(MAX_TEXTS / problems.count().max(1));
     let listed = listed.into_iter().map(|(key, one)| ConfigurationReport {
         namespace: key.namespace().to_owned(),
         name: key.name().to_owned(),
         devices: number(one.devices),
         skipped: number(one.skipped),
-        problem: one.problem.as_deref().map(bounded),
+        generation: one.generation,
+        reason: one.problem.as_ref().map(|one| one.reason.clone()),
+        problem: one
+            .problem
+            .as_ref()
+            .map(|one| text::abridge(&one.message, longest)),
     });
     let of_sources = sources.iter().filter_map(|source| source.problem.clone());
     let of_configurations = configurations.values();
-    let of_configurations = of_configurations.filter_map(|one| one.problem.as_deref());
-    let mut problems = of_sources.chain(of_configurations.map(bounded));
+    let of_configurations = of_configurations.filter_map(|one| one.problem.as_ref());
+    let mut problems = of_sources.chain(of_configurations.map(|one| bounded(&one.message)));
     DiscoveryHandlerStatus {
         phase: match reported.phase {
             HandlerPhase::Waiting => Phase::Waiting,
@@ -179,6 +197,55 @@ fn status(reported: &ReportedHandler) -> DiscoveryHandlerStatus {
     }
 }
 
+/// What an object reports, in the bounds that an agent keeps.
+pub fn reported(object: DiscoveryHandler) -> ReportedHandler {
+    let status = object.status.unwrap_or_default();
+    let problem = |reason: Option<String>, message: Option<String>| {
+        Some(ReportedProblem {
+            message: bounded(&message?),
+            reason: bounded(&reason?),
+        })
+    };
+    let configurations = status.configurations.into_iter().take(MAX_CONFIGURATIONS);
+    let configurations = configurations.filter_map(|one| {
+        let reported = ReportedConfiguration {
+            devices: usize::try_from(one.devices).unwrap_or(usize::MAX),
+            skipped: usize::try_from(one.skipped).unwrap_or(usize::MAX),
+            generation: one.generation,
+            problem: problem(one.reason, one.problem),
+        };
+        Some((
+            ConfigurationKey::new(&one.namespace, &one.name).ok()?,
+            reported,
+        ))
+    });
+    let sources = status.sources.into_iter().map(|source| {
+        let reported = ReportedSource {
+            endpoint: source.endpoint,
+            version: source.version,
+            digest: source.digest,
+            missing_grants: source.missing_grants,
+            problem: problem(source.reason, source.problem),
+            object: source.config_map.map(|object| ObjectName {
+                namespace: object.namespace,
+                name: object.name,
+                uid: object.uid,
+            }),
+        };
+        (source.name, reported)
+    });
+    ReportedHandler {
+        phase: match status.phase {
+            Phase::Waiting => HandlerPhase::Waiting,
+            Phase::Active => HandlerPhase::Active,
+            Phase::Offline => HandlerPhase::Offline,
+        },
+        since: status.since.and_then(|since| since.parse().ok()),
+        sources: sources.collect(),
+        configurations: configurations.collect(),
+    }
+}
+
 fn bounded(one: &str) -> String {
     text::abridge(one, MAX_TEXT)
 }
@@ -189,9 +256,6 @@ fn number(count: usize) -> u32 {
 
 #[cfg(test)]
 mod tests {
-    use leafhost_core::names::ConfigurationKey;
-    use leafhost_core::node_report::{ReportedConfiguration, ReportedSource};
-
     use super::*;
 
     fn mk_owner(node: &str) -> Owner {
@@ -314,32 +378,92 @@ mod tests {
         );
     }
 
+    fn mk_problem(message: String) -> ReportedProblem {
+        ReportedProblem {
+            reason: "DiscoveryFailed".into(),
+            message,
+        }
+    }
+
     #[test]
     fn the_status_counts_everything_and_lists_what_has_a_problem_first() {
         let mut reported = ReportedHandler::default();
-        for n in 0..300 {
-            let key = ConfigurationKey::new("default", &format!("c{n:03}")).unwrap();
+        for n in 0..=MAX_CONFIGURATIONS {
+            let key = ConfigurationKey::new("default", &format!("c{n:04}")).unwrap();
             let configuration = ReportedConfiguration {
                 devices: 2,
-                skipped: 1,
-                problem: (n == 299).then(|| "x".repeat(9000)),
+                problem: (n == MAX_CONFIGURATIONS).then(|| mk_problem("x".repeat(9000))),
+                ..ReportedConfiguration::default()
             };
             reported.configurations.insert(key, configuration);
         }
         let all = status(&reported);
         assert_eq!(
             (all.devices, all.configurations.len()),
-            (600, MAX_CONFIGURATIONS)
+            (4002, MAX_CONFIGURATIONS)
         );
         let last = all.configurations.last().unwrap();
-        assert_eq!(last.name, "c299");
+        assert_eq!(last.name, "c2000");
         assert!(last.problem.as_ref().unwrap().len() <= MAX_TEXT + 3);
+        assert_eq!(last.reason.as_deref(), Some("DiscoveryFailed"));
         assert_eq!(all.problem, last.problem);
         let source = ReportedSource {
-            problem: Some("refused".into()),
+            problem: Some(mk_problem("refused".into())),
             ..ReportedSource::default()
         };
         reported.sources.insert("udev.wasm".into(), source);
         assert_eq!(status(&reported).problem.as_deref(), Some("refused"));
+    }
+
+    #[test]
+    fn an_object_with_all_configurations_and_the_longest_names_and_problems_fits_into_etcd() {
+        let mut report = mk_report(&["udev"]);
+        let reported = report.handlers.get_mut("udev").unwrap();
+        for n in 0..MAX_CONFIGURATIONS {
+            let name = format!("{}{n:04}", "c".repeat(232));
+            let configuration = ReportedConfiguration {
+                devices: 4096,
+                skipped: 1000,
+                generation: Some(1000),
+                problem: Some(mk_problem("\"x".repeat(9000))),
+            };
+            let key = ConfigurationKey::new(&"n".repeat(63), &name).unwrap();
+            reported.configurations.insert(key, configuration);
+        }
+        let objects = mk_owner("n").objects(&report);
+        let bytes = serde_json::to_vec(&objects["n.udev"]).unwrap().len();
+        assert!(bytes < 1_500_000, "{bytes}");
+    }
+
+    #[test]
+    fn the_controller_reads_what_agents_write() {
+        let key = ConfigurationKey::new("default", "cams").unwrap();
+        let configuration = ReportedConfiguration {
+            devices: 2,
+            skipped: 1,
+            generation: Some(3),
+            problem: Some(mk_problem("no".into())),
+        };
+        let source = ReportedSource {
+            version: Some("1".into()),
+            missing_grants: vec!["net".into()],
+            problem: Some(mk_problem("refused".into())),
+            object: Some(ObjectName {
+                namespace: "leafhost".into(),
+                name: "onvif".into(),
+                uid: "u".into(),
+            }),
+            ..ReportedSource::default()
+        };
+        let handler = ReportedHandler {
+            phase: HandlerPhase::Active,
+            since: jiff::Timestamp::from_second(100).ok(),
+            sources: [("onvif.wasm".to_owned(), source)].into(),
+            configurations: [(key, configuration)].into(),
+        };
+        let mut report = mk_report(&[]);
+        report.handlers.insert("onvif".into(), handler.clone());
+        let mut objects = mk_owner("n").objects(&report);
+        assert_eq!(reported(objects.remove("n.onvif").unwrap()), handler);
     }
 }

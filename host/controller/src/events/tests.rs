@@ -1,0 +1,93 @@
+use std::sync::Arc;
+
+use leafhost_core::names::ConfigurationKey;
+use tokio_util::task::AbortOnDropHandle;
+
+use super::*;
+use crate::fakes::Fake;
+
+struct Bench {
+    fake: Arc<Fake>,
+    problems: watch::Sender<Problems>,
+    _task: AbortOnDropHandle<Result<(), Error>>,
+}
+
+fn start() -> Bench {
+    let fake = Fake::new(0);
+    let (problems, receiver) = watch::channel(Arc::default());
+    let store = Arc::clone(&fake);
+    let task = tokio::spawn(async move { run(store.leads.subscribe(), &*store, receiver).await });
+    Bench {
+        fake,
+        problems,
+        _task: AbortOnDropHandle::new(task),
+    }
+}
+
+fn problem(number: usize, message: &str) -> Event {
+    let key = ConfigurationKey::new("default", &format!("c{number}")).unwrap();
+    Event {
+        regarding: Regarding::Configuration(key, "u".into()),
+        reason: "DiscoveryFailed".into(),
+        message: message.into(),
+    }
+}
+
+impl Bench {
+    fn tell(&self, problems: impl IntoIterator<Item = Event>) {
+        let problems = problems.into_iter();
+        let keyed = problems.map(|one| ((one.regarding.clone(), one.reason.clone()), one));
+        self.problems.send_replace(Arc::new(keyed.collect()));
+    }
+
+    fn made(&self) -> usize {
+        self.fake.events.lock().unwrap().len()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_problem_that_lasts_an_hour_is_told_every_five_minutes_whatever_its_text() {
+    let bench = start();
+    for second in 0..3600 {
+        bench.tell([problem(1, &format!("call {second} failed"))]);
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    assert_eq!(bench.made(), 12);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_problem_that_comes_and_goes_is_told_twice_a_minute() {
+    let bench = start();
+    for second in 0..600 {
+        bench.tell((second % 2 == 0).then(|| problem(1, "failed")));
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    assert!((19..=20).contains(&bench.made()), "{}", bench.made());
+}
+
+#[tokio::test(start_paused = true)]
+async fn many_problems_at_once_are_told_ten_a_second_and_a_new_one_does_not_wait_for_old_ones() {
+    let bench = start();
+    bench.tell((0..100).map(|number| problem(number, "failed")));
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    assert!((49..=51).contains(&bench.made()), "{}", bench.made());
+    tokio::time::sleep(Duration::from_mins(1)).await;
+    assert_eq!(bench.made(), 100);
+    bench.tell((0..=100).map(|number| problem(number, "failed")));
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(bench.made(), 101);
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_does_not_lead_makes_no_events_and_no_answer_is_no_reason_for_haste() {
+    let bench = start();
+    bench.fake.leads.send_replace(false);
+    bench.tell([problem(1, "failed")]);
+    tokio::time::sleep(Duration::from_mins(10)).await;
+    assert_eq!(bench.made(), 0);
+    *bench.fake.answer.lock().unwrap() = Some(WriteError::NoAnswer("away".into()));
+    bench.fake.leads.send_replace(true);
+    bench.tell((0..100).map(|number| problem(number, "failed")));
+    tokio::time::sleep(Duration::from_mins(10)).await;
+    assert!((19..=21).contains(&bench.made()), "{}", bench.made());
+}

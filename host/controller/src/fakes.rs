@@ -1,0 +1,296 @@
+//! A cluster for tests.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use leafhost_core::cluster::{Cluster, Deleting, NodeSet, NodeState, ReadError};
+use leafhost_core::instance::{Instance, InstanceKey};
+use leafhost_core::names::ConfigurationKey;
+use leafhost_core::ports::{Change, InstanceSet, StoreError};
+use leafhost_core::status_store::{
+    ConfigurationState, ConfigurationStates, ConfigurationStatus, Event, ReportSet, StatusStore,
+    WriteError,
+};
+use serde_json::json;
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+/// A cluster of plain data.
+pub struct Fake {
+    pub leads: watch::Sender<bool>,
+    pub nodes: watch::Sender<Arc<NodeSet>>,
+    pub instances: watch::Sender<Arc<InstanceSet>>,
+    /// What pods ask for; nothing if the API server does not answer.
+    pub requested: Mutex<Option<BTreeSet<String>>>,
+    /// How often that was asked.
+    pub lists: Mutex<usize>,
+    pub writes: watch::Sender<Vec<InstanceKey>>,
+    /// The writes that were tried, and when.
+    pub tried: Mutex<Vec<(Instant, InstanceKey)>>,
+    /// How writes fail; the first, or all.
+    pub refuses: Mutex<Option<(usize, Refusal)>>,
+    /// What happens at the first write.
+    pub meanwhile: Mutex<Option<Meanwhile>>,
+    pub deleting: watch::Sender<Vec<Deleting>>,
+    pub configurations: watch::Sender<Arc<ConfigurationStates>>,
+    pub reports: watch::Sender<Arc<ReportSet>>,
+    /// The statuses that were shown, and the Events and finalizers that were written, and when.
+    pub shown: Mutex<Vec<(Instant, ConfigurationKey)>>,
+    pub events: Mutex<Vec<(Instant, Event)>>,
+    pub finalizers: Mutex<Vec<(Instant, String, Vec<String>)>>,
+    /// What these writes are answered with.
+    pub answer: Mutex<Option<WriteError>>,
+}
+
+pub type Refusal = fn(InstanceKey) -> StoreError;
+pub type Meanwhile = fn(&Fake);
+
+pub const WITHOUT_END: usize = usize::MAX;
+
+pub fn conflict(key: InstanceKey) -> StoreError {
+    StoreError::Conflict { key }
+}
+
+pub fn no_answer(key: InstanceKey) -> StoreError {
+    StoreError::Unknown {
+        key,
+        message: "no answer".into(),
+    }
+}
+
+pub fn denied(key: InstanceKey) -> StoreError {
+    StoreError::Denied {
+        key,
+        message: "no right".into(),
+    }
+}
+
+#[async_trait]
+impl Cluster for Fake {
+    fn leads(&self) -> watch::Receiver<bool> {
+        self.leads.subscribe()
+    }
+
+    fn nodes(&self) -> watch::Receiver<Arc<NodeSet>> {
+        self.nodes.subscribe()
+    }
+
+    fn instances(&self) -> watch::Receiver<Arc<InstanceSet>> {
+        self.instances.subscribe()
+    }
+
+    fn deleting(&self) -> watch::Receiver<Vec<Deleting>> {
+        self.deleting.subscribe()
+    }
+
+    async fn set_finalizers(
+        &self,
+        object: &Deleting,
+        finalizers: &[String],
+    ) -> Result<(), WriteError> {
+        let written = (Instant::now(), object.name.clone(), finalizers.to_vec());
+        self.finalizers.lock().unwrap().push(written);
+        self.answer()
+    }
+
+    async fn has_node(&self, name: &str) -> Result<bool, ReadError> {
+        Ok(self.nodes.borrow().nodes.contains_key(name))
+    }
+
+    async fn requested(&self, _node: &str) -> Result<BTreeSet<String>, ReadError> {
+        *self.lists.lock().unwrap() += 1;
+        let requested = self.requested.lock().unwrap().clone();
+        requested.ok_or_else(|| ReadError {
+            what: "pods".into(),
+            why: "no answer".into(),
+        })
+    }
+
+    async fn write(&self, base: &Instance, change: &Change) -> Result<(), StoreError> {
+        let key = change.key();
+        self.tried
+            .lock()
+            .unwrap()
+            .push((Instant::now(), key.clone()));
+        if let Some(meanwhile) = self.meanwhile.lock().unwrap().take() {
+            meanwhile(self);
+        }
+        if let Some((left, refusal)) = &mut *self.refuses.lock().unwrap()
+            && *left > 0
+        {
+            *left -= 1;
+            return Err(refusal(key));
+        }
+        let mut set = InstanceSet::clone(&self.instances.borrow());
+        let now = &set.instances[&key].metadata.resource_version;
+        if *now != base.metadata.resource_version {
+            return Err(conflict(key));
+        }
+        match change {
+            Change::Update { edits, .. } => {
+                let mut after = base.clone();
+                for edit in edits {
+                    edit.apply(&mut after).unwrap();
+                }
+                set.instances.insert(key.clone(), Arc::new(newer(after)));
+            }
+            _ => drop(set.instances.remove(&key)),
+        }
+        self.instances.send_replace(Arc::new(set));
+        self.writes.send_modify(|writes| writes.push(key));
+        Ok(())
+    }
+}
+
+#[async_trait]
+impl StatusStore for Fake {
+    fn configurations(&self) -> watch::Receiver<Arc<ConfigurationStates>> {
+        self.configurations.subscribe()
+    }
+
+    fn reports(&self) -> watch::Receiver<Arc<ReportSet>> {
+        self.reports.subscribe()
+    }
+
+    async fn show(
+        &self,
+        key: &ConfigurationKey,
+        seen: &ConfigurationState,
+        status: &ConfigurationStatus,
+    ) -> Result<(), WriteError> {
+        self.shown
+            .lock()
+            .unwrap()
+            .push((Instant::now(), key.clone()));
+        self.answer()?;
+        let mut all = ConfigurationStates::clone(&self.configurations.borrow());
+        let state = all.configurations.get_mut(key).unwrap();
+        if state.resource_version != seen.resource_version {
+            return Err(WriteError::Outdated);
+        }
+        let state = Arc::make_mut(state);
+        let version: u64 = state.resource_version.parse().unwrap();
+        state.resource_version = (version + 1).to_string();
+        state.status = Some(status.clone());
+        self.configurations.send_replace(Arc::new(all));
+        Ok(())
+    }
+
+    async fn publish(&self, event: &Event) -> Result<(), WriteError> {
+        self.events
+            .lock()
+            .unwrap()
+            .push((Instant::now(), event.clone()));
+        self.answer()
+    }
+}
+
+/// With the version that follows.
+fn newer(mut instance: Instance) -> Instance {
+    let version: u64 = instance.metadata.resource_version.parse().unwrap();
+    instance.metadata.resource_version = (version + 1).to_string();
+    instance
+}
+
+impl Fake {
+    /// Shared Instances of nodes `a` and `b`, which both have a slot.
+    pub fn new(count: usize) -> Arc<Self> {
+        let instances = (1..=count).map(|number| {
+            let name = format!("cams-{number}");
+            let instance: Instance = serde_json::from_value(json!({
+                "apiVersion": "akri.sh/v0", "kind": "Instance",
+                "metadata": {"name": name, "namespace": "n", "uid": "u", "resourceVersion": "7"},
+                "spec": {"configurationName": "cams", "capacity": 2, "shared": true, "nodes": ["a", "b"],
+                    "deviceUsage": {format!("{name}-0"): "b", format!("{name}-1"): "a"}},
+            }))
+            .unwrap();
+            (instance.key(), Arc::new(instance))
+        });
+        let set = InstanceSet::read(instances.collect());
+        let there = NodeState::default();
+        let nodes = NodeSet {
+            complete: true,
+            nodes: BTreeMap::from([("a".to_owned(), there), ("b".to_owned(), there)]),
+        };
+        let configurations = ConfigurationStates {
+            complete: true,
+            ..ConfigurationStates::default()
+        };
+        let reports = ReportSet {
+            complete: true,
+            ..ReportSet::default()
+        };
+        Arc::new(Self {
+            leads: watch::Sender::new(true),
+            nodes: watch::Sender::new(Arc::new(nodes)),
+            instances: watch::Sender::new(Arc::new(set)),
+            requested: Mutex::new(Some(BTreeSet::new())),
+            writes: watch::Sender::new(Vec::new()),
+            lists: Mutex::default(),
+            tried: Mutex::default(),
+            refuses: Mutex::default(),
+            meanwhile: Mutex::default(),
+            deleting: watch::Sender::default(),
+            configurations: watch::Sender::new(Arc::new(configurations)),
+            reports: watch::Sender::new(Arc::new(reports)),
+            shown: Mutex::default(),
+            events: Mutex::default(),
+            finalizers: Mutex::default(),
+            answer: Mutex::default(),
+        })
+    }
+
+    fn answer(&self) -> Result<(), WriteError> {
+        self.answer.lock().unwrap().clone().map_or(Ok(()), Err)
+    }
+
+    /// Somebody writes Instances.
+    pub fn edit(&self, edit: impl Fn(&mut Instance)) {
+        let mut set = InstanceSet::clone(&self.instances.borrow());
+        for instance in set.instances.values_mut() {
+            let mut edited = Instance::clone(instance);
+            edit(&mut edited);
+            *instance = Arc::new(newer(edited));
+        }
+        self.instances.send_replace(Arc::new(set));
+    }
+
+    pub fn tried(&self) -> usize {
+        self.tried.lock().unwrap().len()
+    }
+
+    pub fn set(&self, node: &str, state: Option<NodeState>) {
+        let mut nodes = NodeSet::clone(&self.nodes.borrow());
+        match state {
+            Some(state) => drop(nodes.nodes.insert(node.to_owned(), state)),
+            None => drop(nodes.nodes.remove(node)),
+        }
+        self.nodes.send_replace(Arc::new(nodes));
+    }
+
+    pub async fn written(&self, count: usize) {
+        let mut writes = self.writes.subscribe();
+        let found = writes
+            .wait_for(|writes| writes.len() >= count)
+            .await
+            .unwrap();
+        assert_eq!(found.len(), count);
+    }
+
+    /// What follows within ten minutes if nothing else happens.
+    pub async fn settled(&self) -> usize {
+        tokio::time::sleep(Duration::from_mins(10)).await;
+        self.writes.borrow().len()
+    }
+
+    pub fn holders(&self) -> Vec<String> {
+        let set = self.instances.borrow();
+        let usage = set
+            .instances
+            .values()
+            .flat_map(|one| one.spec.device_usage.values());
+        usage.cloned().collect()
+    }
+}

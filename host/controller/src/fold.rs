@@ -1,0 +1,396 @@
+//! What all nodes say of a Configuration, as one status and its problems. Pure.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::Timestamp;
+use leafhost_core::cluster::NodeSet;
+use leafhost_core::names::ConfigurationKey;
+use leafhost_core::node_report::{HANDLER_REFUSED, ReportedConfiguration, ReportedProblem};
+use leafhost_core::ports::InstanceSet;
+use leafhost_core::problem::{Problem, Reason};
+use leafhost_core::status_store::{
+    Condition, ConditionType, ConfigurationState, ConfigurationStates, ConfigurationStatus, Event,
+    Regarding, ReportSet, Truth,
+};
+use leafhost_core::text::few;
+
+/// The most nodes that a message names.
+const NAMED: usize = 3;
+
+/// What is seen of the cluster.
+pub struct Seen<'a> {
+    /// The nodes.
+    pub nodes: &'a NodeSet,
+    /// The Configurations.
+    pub configurations: &'a ConfigurationStates,
+    /// The reports of the nodes.
+    pub reports: &'a ReportSet,
+    /// The Instances.
+    pub instances: &'a InstanceSet,
+}
+
+/// What is to be shown.
+#[derive(Debug, Default, PartialEq)]
+pub struct Folded {
+    /// By Configuration; without those of which only older versions were reported.
+    pub statuses: BTreeMap<ConfigurationKey, ConfigurationStatus>,
+    /// One for each object and reason.
+    pub events: BTreeMap<(Regarding, String), Event>,
+}
+
+/// Folds what is seen. A condition that is as it was keeps its time.
+pub fn fold(seen: &Seen<'_>, now: Timestamp) -> Folded {
+    let mut folded = Folded::default();
+    let mut reported = by_configuration(seen);
+    let devices = devices(seen);
+    let owners = owners(seen.configurations);
+    for (key, configuration) in &seen.configurations.configurations {
+        if configuration.is_deleting {
+            continue;
+        }
+        let reported = reported.remove(key).unwrap_or_default();
+        // What cannot be used is told beside the version that was accepted before.
+        let is_newest = |one: &Report<'_>| {
+            let generation = one.reported.generation;
+            generation.is_none_or(|generation| generation >= configuration.generation)
+                || one.reason() == Some(Reason::InvalidSource)
+        };
+        let reports: Vec<Report<'_>> = reported.iter().copied().filter(is_newest).collect();
+        if reports.is_empty() && !reported.is_empty() {
+            continue;
+        }
+        let owner = owners.get(key.name()).filter(|owner| **owner != key);
+        let taken = owner.map(|owner| {
+            told(&Problem::NameTaken {
+                configuration: key.clone(),
+                owner: (*owner).clone(),
+                consumer: "the kubelet",
+            })
+        });
+        let problems = problems(&reports, taken.as_ref());
+        let conditions = conditions(&reports, &problems);
+        let ready = reports.iter().filter(|one| !one.is_blocked());
+        let ready = if taken.is_some() { 0 } else { ready.count() };
+        let mut status = ConfigurationStatus {
+            observed_generation: configuration.generation,
+            ready: format!("{ready}/{}", reported.len()),
+            nodes: reported.len(),
+            ready_nodes: ready,
+            devices: devices.get(key).copied().unwrap_or_default(),
+            conditions: Vec::new(),
+        };
+        let before = configuration.status.as_ref();
+        status.conditions = conditions
+            .into_iter()
+            .map(|told| told.since(before, configuration, now))
+            .collect();
+        folded.statuses.insert(key.clone(), status);
+        for (reason, message) in problems {
+            let regarding = Regarding::Configuration(key.clone(), configuration.uid.clone());
+            folded.add(regarding, reason, message);
+        }
+    }
+    refused_handlers(seen, &mut folded);
+    folded
+}
+
+impl Folded {
+    fn add(&mut self, regarding: Regarding, reason: String, message: String) {
+        let key = (regarding.clone(), reason.clone());
+        self.events.insert(
+            key,
+            Event {
+                regarding,
+                reason,
+                message,
+            },
+        );
+    }
+}
+
+/// What a node reports of a Configuration.
+#[derive(Debug, Clone, Copy)]
+struct Report<'a> {
+    node: &'a str,
+    reported: &'a ReportedConfiguration,
+}
+
+impl Report<'_> {
+    fn reason(&self) -> Option<Reason> {
+        self.reported.problem.as_ref()?.reason.parse().ok()
+    }
+
+    /// Whether it does not work there.
+    fn is_blocked(&self) -> bool {
+        let concerns = self.reason().map(concerns);
+        concerns.is_some_and(|concerns| concerns != Concerns::Remark)
+    }
+}
+
+/// What a reason says of a Configuration.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Concerns {
+    /// Nothing is known yet.
+    Loading,
+    /// There is no handler.
+    Handler,
+    /// It cannot be used as it is written.
+    Details,
+    /// The handler is not called, or fails.
+    Discovery,
+    /// It works.
+    Remark,
+}
+
+fn concerns(reason: Reason) -> Concerns {
+    match reason {
+        Reason::HandlerLoading => Concerns::Loading,
+        Reason::HandlerNotFound | Reason::HandlerRemoved => Concerns::Handler,
+        Reason::InvalidDetails | Reason::InvalidSource => Concerns::Details,
+        Reason::DiscoveryFailed | Reason::PropertyUnavailable => Concerns::Discovery,
+        _ => Concerns::Remark,
+    }
+}
+
+/// Whether the node is Ready, so that its reports count.
+fn is_ready(nodes: &NodeSet, node: &str) -> bool {
+    let state = nodes.nodes.get(node);
+    state.is_some_and(|state| state.not_ready_since.is_none())
+}
+
+/// The reports of the nodes that are Ready. Only the report of the handler counts that the Configuration names now.
+fn by_configuration<'a>(seen: &Seen<'a>) -> BTreeMap<&'a ConfigurationKey, Vec<Report<'a>>> {
+    let mut all: BTreeMap<_, Vec<_>> = BTreeMap::new();
+    for ((node, handler), report) in &seen.reports.handlers {
+        if !is_ready(seen.nodes, node) {
+            continue;
+        }
+        for (key, reported) in &report.configurations {
+            let configuration = seen.configurations.configurations.get(key);
+            if configuration.is_some_and(|configuration| configuration.handler == *handler) {
+                all.entry(key).or_default().push(Report { node, reported });
+            }
+        }
+    }
+    all
+}
+
+/// How many Instances of each Configuration a node sees that is Ready.
+fn devices(seen: &Seen<'_>) -> BTreeMap<ConfigurationKey, usize> {
+    let mut all = BTreeMap::new();
+    for (key, instance) in &seen.instances.instances {
+        let spec = &instance.spec;
+        let is_seen = spec.nodes.iter().any(|node| is_ready(seen.nodes, node));
+        let configuration = ConfigurationKey::new(&key.namespace, &spec.configuration_name);
+        if let (true, Ok(configuration)) = (is_seen, configuration) {
+            let count: &mut usize = all.entry(configuration).or_default();
+            *count = count.saturating_add(1);
+        }
+    }
+    all
+}
+
+/// Which of several Configurations has a name: the oldest, as agents see it, too.
+fn owners(states: &ConfigurationStates) -> BTreeMap<&str, &ConfigurationKey> {
+    let mut owners: BTreeMap<&str, (&ConfigurationKey, &ConfigurationState)> = BTreeMap::new();
+    for (key, state) in &states.configurations {
+        let age = |state: &ConfigurationState| (state.created.is_none(), state.created);
+        let owner = owners.entry(key.name()).or_insert((key, state));
+        if (age(state), &state.uid) < (age(owner.1), &owner.1.uid) {
+            *owner = (key, state);
+        }
+    }
+    let names = owners.into_iter();
+    names.map(|(name, (key, _))| (name, key)).collect()
+}
+
+fn told(problem: &Problem) -> ReportedProblem {
+    ReportedProblem {
+        reason: problem.reason().to_owned(),
+        message: problem.to_string(),
+    }
+}
+
+/// The problems by their reasons, with the nodes that have them. That the name is taken is known without the nodes.
+fn problems(reports: &[Report<'_>], taken: Option<&ReportedProblem>) -> BTreeMap<String, String> {
+    let mut by_reason: BTreeMap<&str, Places<'_>> = BTreeMap::new();
+    for report in reports {
+        if let Some(problem) = &report.reported.problem
+            && problem.reason != <&str>::from(Reason::HandlerLoading)
+        {
+            let places = by_reason.entry(&problem.reason).or_default();
+            places.add(report.node, &problem.message);
+        }
+    }
+    let all = by_reason.into_iter();
+    let mut all: BTreeMap<String, String> = all
+        .map(|(reason, places)| (reason.to_owned(), places.told(reports.len())))
+        .collect();
+    if let Some(taken) = taken {
+        all.insert(taken.reason.clone(), taken.message.clone());
+    }
+    all
+}
+
+/// Where something is wrong, and what.
+#[derive(Debug, Default)]
+struct Places<'a> {
+    nodes: BTreeSet<&'a str>,
+    messages: BTreeMap<&'a str, usize>,
+}
+
+impl<'a> Places<'a> {
+    fn add(&mut self, node: &'a str, message: &'a str) {
+        self.nodes.insert(node);
+        let count = self.messages.entry(message).or_default();
+        *count = count.saturating_add(1);
+    }
+
+    /// What most of the nodes say.
+    fn told(&self, of: usize) -> String {
+        let names = few(&self.nodes, NAMED);
+        let messages = self.messages.iter();
+        let message = messages.max_by_key(|(message, count)| (*count, std::cmp::Reverse(*message)));
+        let message = message.map_or("", |(message, _)| *message);
+        match self.nodes.len() {
+            count if count == of => format!("on {names}: {message}"),
+            count => format!("on {count} of {of} nodes ({names}): {message}"),
+        }
+    }
+}
+
+/// A condition without its time.
+struct Told {
+    kind: ConditionType,
+    status: Truth,
+    reason: String,
+    message: String,
+}
+
+impl Told {
+    fn since(
+        self,
+        before: Option<&ConfigurationStatus>,
+        configuration: &ConfigurationState,
+        now: Timestamp,
+    ) -> Condition {
+        let mut before = before.into_iter().flat_map(|before| &before.conditions);
+        let same = before.find(|before| (before.kind, before.status) == (self.kind, self.status));
+        Condition {
+            kind: self.kind,
+            status: self.status,
+            reason: self.reason,
+            message: self.message,
+            observed_generation: configuration.generation,
+            last_transition_time: same.map_or(now, |same| same.last_transition_time),
+        }
+    }
+}
+
+fn conditions(reports: &[Report<'_>], problems: &BTreeMap<String, String>) -> Vec<Told> {
+    use Concerns::{Details, Discovery, Handler, Remark};
+
+    let of = |wanted: &[Concerns]| {
+        let mut found = problems.iter();
+        found.find(|(reason, _)| {
+            let reason: Option<Reason> = reason.parse().ok();
+            reason.is_some_and(|reason| wanted.contains(&concerns(reason)))
+        })
+    };
+    let with = |kind, status, reason: &str, message: String| Told {
+        kind,
+        status,
+        reason: reason.to_owned(),
+        message,
+    };
+    let has = |wanted: &[Concerns]| {
+        let mut all = reports.iter().map(|one| one.reason().map(concerns));
+        all.any(|concerns| concerns.is_none_or(|concerns| wanted.contains(&concerns)))
+    };
+    let judge = |kind, wrong: &[Concerns], right: &[Concerns], word: &str, message: &str| {
+        if let Some((reason, message)) = of(wrong) {
+            with(kind, Truth::False, reason, message.clone())
+        } else if has(right) {
+            with(kind, Truth::True, word, message.to_owned())
+        } else if let Some((reason, message)) = of(&[Handler, Details, Discovery]) {
+            with(kind, Truth::Unknown, reason, message.clone())
+        } else if reports.is_empty() {
+            let message = "no node that is Ready reports on it; look at the agents: kubectl get pods, kubectl get dh";
+            with(kind, Truth::Unknown, "NoReport", message.to_owned())
+        } else {
+            let reason = <&str>::from(Reason::HandlerLoading);
+            let message = "the handler is being loaded";
+            with(kind, Truth::Unknown, reason, message.to_owned())
+        }
+    };
+    let taken = <&str>::from(Reason::NameTaken);
+    vec![
+        judge(
+            ConditionType::HandlerAvailable,
+            &[Handler],
+            &[Details, Discovery, Remark],
+            "HandlerFound",
+            "each node that reports has the handler",
+        ),
+        judge(
+            ConditionType::DetailsValid,
+            &[Details],
+            &[Discovery, Remark],
+            "DetailsAccepted",
+            "the handler accepts the details",
+        ),
+        judge(
+            ConditionType::Discovering,
+            &[Handler, Details, Discovery],
+            &[Remark],
+            "HandlerAnswers",
+            "the handler looks for devices",
+        ),
+        match problems.get(taken) {
+            Some(message) => with(
+                ConditionType::NameTaken,
+                Truth::True,
+                taken,
+                message.clone(),
+            ),
+            None => with(
+                ConditionType::NameTaken,
+                Truth::False,
+                "NameFree",
+                "no older Configuration has the name".to_owned(),
+            ),
+        },
+    ]
+}
+
+/// The ConfigMaps with a component that was refused, or with something that is none.
+fn refused_handlers(seen: &Seen<'_>, folded: &mut Folded) {
+    let reports = seen.reports.handlers.iter();
+    let reports = reports.filter(|((node, _), _)| is_ready(seen.nodes, node));
+    let nodes: BTreeSet<&str> = reports
+        .clone()
+        .map(|((node, _), _)| node.as_str())
+        .collect();
+    let mut refused: BTreeMap<_, Places<'_>> = BTreeMap::new();
+    for ((node, _), report) in reports {
+        for source in report.sources.values() {
+            if let (Some(problem), Some(object)) = (&source.problem, &source.object)
+                && [HANDLER_REFUSED, Reason::InvalidSource.into()].contains(&&*problem.reason)
+            {
+                let places = refused.entry((object, &problem.reason)).or_default();
+                places.add(node, &problem.message);
+            }
+        }
+    }
+    for ((object, reason), places) in refused {
+        let message = places.told(nodes.len());
+        folded.add(
+            Regarding::ConfigMap(object.clone()),
+            reason.clone(),
+            message,
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,310 @@
+use std::sync::Arc;
+
+use leafhost_core::cluster::NodeState;
+use leafhost_core::node_report::{ObjectName, ReportedHandler, ReportedSource};
+use serde_json::json;
+
+use super::*;
+
+/// A cluster whose nodes are Ready, with Configurations of handler `onvif`.
+struct Cluster {
+    nodes: NodeSet,
+    configurations: ConfigurationStates,
+    reports: ReportSet,
+    instances: InstanceSet,
+}
+
+fn key(name: &str) -> ConfigurationKey {
+    ConfigurationKey::new("default", name).unwrap()
+}
+
+fn at(second: i64) -> Timestamp {
+    Timestamp::from_second(second).unwrap()
+}
+
+fn problem(reason: &str, message: &str) -> ReportedProblem {
+    ReportedProblem {
+        reason: reason.into(),
+        message: message.into(),
+    }
+}
+
+impl Cluster {
+    fn new(nodes: &[&str]) -> Self {
+        let mut cluster = Self {
+            nodes: NodeSet::default(),
+            configurations: ConfigurationStates::default(),
+            reports: ReportSet::default(),
+            instances: InstanceSet::default(),
+        };
+        for node in nodes {
+            let there = NodeState::default();
+            cluster.nodes.nodes.insert((*node).into(), there);
+        }
+        cluster.configure(key("cams"), "u1", 100);
+        cluster
+    }
+
+    fn configure(&mut self, key: ConfigurationKey, uid: &str, created: i64) {
+        let state = ConfigurationState {
+            uid: uid.into(),
+            generation: 2,
+            created: Some(at(created)),
+            handler: "onvif".into(),
+            ..ConfigurationState::default()
+        };
+        self.configurations
+            .configurations
+            .insert(key, Arc::new(state));
+    }
+
+    fn report(
+        &mut self,
+        node: &str,
+        handler: &str,
+        generation: i64,
+        problem: Option<ReportedProblem>,
+    ) {
+        let reported = ReportedConfiguration {
+            generation: Some(generation),
+            problem,
+            ..ReportedConfiguration::default()
+        };
+        let handler = (node.to_owned(), handler.to_owned());
+        let report = self.reports.handlers.entry(handler).or_default();
+        Arc::make_mut(report)
+            .configurations
+            .insert(key("cams"), reported);
+    }
+
+    fn instance(&mut self, name: &str, nodes: &[&str]) {
+        let instance: leafhost_core::instance::Instance = serde_json::from_value(json!({
+            "apiVersion": "akri.sh/v0", "kind": "Instance", "metadata": {"name": name, "namespace": "default"},
+            "spec": {"configurationName": "cams", "nodes": nodes},
+        }))
+        .unwrap();
+        self.instances
+            .instances
+            .insert(instance.key(), Arc::new(instance));
+    }
+
+    fn fold(&self) -> Folded {
+        let seen = Seen {
+            nodes: &self.nodes,
+            configurations: &self.configurations,
+            reports: &self.reports,
+            instances: &self.instances,
+        };
+        fold(&seen, at(1000))
+    }
+
+    fn status(&self) -> ConfigurationStatus {
+        self.fold().statuses.remove(&key("cams")).unwrap()
+    }
+
+    /// `ready`, and each condition with its status and reason.
+    fn shown(&self) -> String {
+        let status = self.status();
+        let conditions = status.conditions.iter();
+        let conditions =
+            conditions.map(|one| format!(" {:?}={:?}/{}", one.kind, one.status, one.reason));
+        format!("{}{}", status.ready, conditions.collect::<String>())
+    }
+
+    fn message(&self, kind: ConditionType) -> String {
+        let conditions = self.status().conditions;
+        let mut conditions = conditions.into_iter();
+        conditions.find(|one| one.kind == kind).unwrap().message
+    }
+}
+
+#[test]
+fn each_problem_is_told_by_the_condition_that_it_concerns() {
+    for (reason, shown) in [
+        (
+            "",
+            "1/1 HandlerAvailable=True/HandlerFound DetailsValid=True/DetailsAccepted Discovering=True/HandlerAnswers",
+        ),
+        (
+            "HardwareShared",
+            "1/1 HandlerAvailable=True/HandlerFound DetailsValid=True/DetailsAccepted Discovering=True/HandlerAnswers",
+        ),
+        (
+            "OfANewerAgent",
+            "1/1 HandlerAvailable=True/HandlerFound DetailsValid=True/DetailsAccepted Discovering=True/HandlerAnswers",
+        ),
+        (
+            "HandlerNotFound",
+            "0/1 HandlerAvailable=False/HandlerNotFound DetailsValid=Unknown/HandlerNotFound Discovering=False/HandlerNotFound",
+        ),
+        (
+            "HandlerLoading",
+            "0/1 HandlerAvailable=Unknown/HandlerLoading DetailsValid=Unknown/HandlerLoading Discovering=Unknown/HandlerLoading",
+        ),
+        (
+            "InvalidDetails",
+            "0/1 HandlerAvailable=True/HandlerFound DetailsValid=False/InvalidDetails Discovering=False/InvalidDetails",
+        ),
+        (
+            "DiscoveryFailed",
+            "0/1 HandlerAvailable=True/HandlerFound DetailsValid=True/DetailsAccepted Discovering=False/DiscoveryFailed",
+        ),
+        (
+            "PropertyUnavailable",
+            "0/1 HandlerAvailable=True/HandlerFound DetailsValid=True/DetailsAccepted Discovering=False/PropertyUnavailable",
+        ),
+    ] {
+        let mut cluster = Cluster::new(&["a"]);
+        let reported = (!reason.is_empty()).then(|| problem(reason, "no"));
+        cluster.report("a", "onvif", 2, reported);
+        assert_eq!(
+            cluster.shown(),
+            format!("{shown} NameTaken=False/NameFree"),
+            "{reason}"
+        );
+    }
+    assert_eq!(
+        Cluster::new(&["a"]).shown(),
+        "0/0 HandlerAvailable=Unknown/NoReport DetailsValid=Unknown/NoReport Discovering=Unknown/NoReport NameTaken=False/NameFree"
+    );
+}
+
+#[test]
+fn a_problem_names_the_nodes_that_have_it_and_what_most_of_them_say() {
+    let mut cluster = Cluster::new(&["a", "b", "c", "d", "e", "f"]);
+    for node in ["a", "b", "c", "d", "e", "f"] {
+        let text = if node == "a" {
+            "no cable"
+        } else {
+            "no network"
+        };
+        cluster.report(
+            node,
+            "onvif",
+            2,
+            (node != "f").then(|| problem("DiscoveryFailed", text)),
+        );
+    }
+    assert_eq!(cluster.status().ready, "1/6");
+    assert_eq!(
+        cluster.message(ConditionType::Discovering),
+        "on 5 of 6 nodes (a, b, c and 2 more): no network"
+    );
+    let events = cluster.fold().events;
+    let [event] = &events.values().collect::<Vec<_>>()[..] else {
+        panic!("{events:?}");
+    };
+    let regarding = Regarding::Configuration(key("cams"), "u1".into());
+    assert_eq!(
+        (&event.regarding, &*event.reason),
+        (&regarding, "DiscoveryFailed")
+    );
+    assert_eq!(event.message, cluster.message(ConditionType::Discovering));
+}
+
+#[test]
+fn reports_count_only_of_nodes_that_are_ready_and_of_the_handler_and_generation_that_are_meant() {
+    let mut cluster = Cluster::new(&["a", "down"]);
+    let failed = || Some(problem("DiscoveryFailed", "no"));
+    let down = cluster.nodes.nodes.get_mut("down").unwrap();
+    down.not_ready_since = Some(at(1));
+    cluster.report("down", "onvif", 2, failed());
+    cluster.report("deleted", "onvif", 2, failed());
+    cluster.report("a", "earlier", 2, failed());
+    assert_eq!(cluster.status().ready, "0/0");
+    cluster.report("a", "onvif", 1, failed());
+    // What is shown stays until a node has read the newest version.
+    assert!(cluster.fold().statuses.is_empty());
+    cluster.report("a", "onvif", 1, Some(problem("InvalidSource", "no")));
+    assert!(cluster.shown().contains("DetailsValid=False/InvalidSource"));
+    cluster.report("a", "onvif", 2, None);
+    assert_eq!(cluster.status().ready, "1/1");
+    assert_eq!(cluster.status().observed_generation, 2);
+    assert_eq!(cluster.fold().events.len(), 0);
+}
+
+#[test]
+fn devices_are_the_instances_that_a_node_sees_which_is_ready() {
+    let mut cluster = Cluster::new(&["a", "b"]);
+    cluster.instance("cams-1", &["a", "b"]);
+    cluster.instance("cams-2", &["b"]);
+    cluster.instance("cams-3", &["gone"]);
+    assert_eq!(cluster.status().devices, 2);
+}
+
+#[test]
+fn the_younger_of_two_configurations_with_one_name_is_told_that_it_is_taken() {
+    let mut cluster = Cluster::new(&["a"]);
+    cluster.report("a", "onvif", 2, None);
+    let older = ConfigurationKey::new("zoo", "cams").unwrap();
+    cluster.configure(older.clone(), "u0", 99);
+    assert!(cluster.shown().ends_with("NameTaken=True/NameTaken"));
+    assert_eq!(cluster.status().ready, "0/1");
+    assert!(
+        cluster
+            .message(ConditionType::NameTaken)
+            .contains("zoo/cams, which is older")
+    );
+    let other = cluster.fold().statuses.remove(&older).unwrap();
+    assert_eq!(other.conditions[3].status, Truth::False);
+}
+
+#[test]
+fn a_condition_keeps_its_time_until_its_status_changes() {
+    let mut cluster = Cluster::new(&["a"]);
+    cluster.report("a", "onvif", 2, Some(problem("DiscoveryFailed", "no")));
+    let mut shown = cluster.status();
+    for condition in &mut shown.conditions {
+        condition.last_transition_time = at(1);
+    }
+    let state = cluster
+        .configurations
+        .configurations
+        .get_mut(&key("cams"))
+        .unwrap();
+    Arc::make_mut(state).status = Some(shown.clone());
+    assert_eq!(cluster.status(), shown);
+    cluster.report("a", "onvif", 2, Some(problem("InvalidDetails", "no")));
+    let times = |status: ConfigurationStatus| {
+        let conditions = status.conditions.into_iter();
+        conditions
+            .map(|one| one.last_transition_time.as_second())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(times(cluster.status()), [1, 1000, 1, 1]);
+}
+
+#[test]
+fn a_config_map_whose_handler_is_refused_has_an_event_and_one_whose_handler_fails_has_none() {
+    let mut cluster = Cluster::new(&["a", "b"]);
+    let object = ObjectName {
+        namespace: "leafhost".into(),
+        name: "onvif".into(),
+        uid: "u7".into(),
+    };
+    let mut report = |node: &str, reason: &str| {
+        let source = ReportedSource {
+            problem: Some(problem(reason, "needs the grant net")),
+            object: Some(object.clone()),
+            ..ReportedSource::default()
+        };
+        let handler = ReportedHandler {
+            sources: [("onvif.wasm".to_owned(), source)].into(),
+            ..ReportedHandler::default()
+        };
+        let handlers = &mut cluster.reports.handlers;
+        handlers.insert((node.into(), "onvif".into()), Arc::new(handler));
+    };
+    report("a", HANDLER_REFUSED);
+    report("b", "DiscoveryFailed");
+    let events = cluster.fold().events;
+    let events: Vec<_> = events
+        .values()
+        .map(|one| (&one.regarding, &*one.message))
+        .collect();
+    let regarding = Regarding::ConfigMap(object);
+    assert_eq!(
+        events,
+        [(&regarding, "on 1 of 2 nodes (a): needs the grant net")]
+    );
+}

@@ -1,0 +1,159 @@
+use leafhost_core::cluster::NodeState;
+use tokio_util::task::AbortOnDropHandle;
+
+use super::*;
+use crate::fakes::{Fake, Meanwhile, WITHOUT_END, conflict, denied, no_answer};
+
+fn start_with(count: usize) -> (Arc<Fake>, AbortOnDropHandle<Result<(), Error>>) {
+    let fake = Fake::new(count);
+    let cluster = Arc::clone(&fake);
+    let task = tokio::spawn(async move { run(&*cluster).await });
+    (fake, AbortOnDropHandle::new(task))
+}
+
+fn start() -> (Arc<Fake>, AbortOnDropHandle<Result<(), Error>>) {
+    start_with(1)
+}
+
+fn not_ready(ago: Duration) -> NodeState {
+    NodeState {
+        is_out_of_service: false,
+        not_ready_since: Some(Timestamp::now() - ago),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_slots_of_a_deleted_node_are_free_with_one_write() {
+    let (fake, _task) = start();
+    assert_eq!(fake.settled().await, 0);
+    fake.set("b", None);
+    fake.written(1).await;
+    assert_eq!(fake.holders(), ["", "a"]);
+    assert_eq!(fake.settled().await, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_does_not_lead_writes_nothing_and_who_becomes_leader_begins() {
+    let (fake, _task) = start();
+    fake.leads.send_replace(false);
+    fake.set("b", None);
+    assert_eq!(fake.settled().await, 0);
+    fake.leads.send_replace(true);
+    fake.written(1).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_released_before_all_nodes_are_known() {
+    let (fake, _task) = start();
+    fake.nodes.send_replace(Arc::default());
+    assert_eq!(fake.settled().await, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_is_not_ready_keeps_its_slots_until_no_pod_of_it_asks_for_them() {
+    let (fake, _task) = start();
+    *fake.requested.lock().unwrap() = Some(BTreeSet::from(["akri.sh/cams".to_owned()]));
+    fake.set("b", Some(not_ready(Duration::from_mins(7))));
+    assert_eq!(fake.settled().await, 0);
+    *fake.requested.lock().unwrap() = None;
+    assert_eq!(fake.settled().await, 0);
+    *fake.requested.lock().unwrap() = Some(BTreeSet::new());
+    fake.written(1).await;
+    assert_eq!(fake.holders(), ["", "a"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_write_that_somebody_was_quicker_than_is_tried_again_on_what_is_there_then() {
+    let (fake, _task) = start();
+    *fake.refuses.lock().unwrap() = Some((1, conflict));
+    let out = NodeState {
+        is_out_of_service: true,
+        ..not_ready(Duration::ZERO)
+    };
+    fake.set("b", Some(out));
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    assert_eq!((fake.tried(), fake.writes.borrow().len()), (1, 0));
+    // Node a, which is there, has claimed the other slot meanwhile.
+    fake.edit(|instance| {
+        let usage = &mut instance.spec.device_usage;
+        usage.insert("cams-1-2".into(), "a".into());
+    });
+    fake.written(1).await;
+    assert_eq!(fake.holders(), ["", "a", "a"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pass_ends_at_the_first_write_without_an_answer_and_begins_again_half_a_minute_later() {
+    let (fake, _task) = start_with(50);
+    *fake.refuses.lock().unwrap() = Some((2, no_answer));
+    fake.set("b", None);
+    fake.written(50).await;
+    let tried = fake.tried.lock().unwrap().clone();
+    let after = |index: usize| tried[index].0.duration_since(tried[0].0);
+    assert_eq!(tried.len(), 52);
+    assert_eq!((after(1), after(2)), (WRITE_AGAIN, 2 * WRITE_AGAIN));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pass_ends_when_a_node_is_back_or_the_lead_is_lost() {
+    let is_back: Meanwhile = |fake| fake.set("b", Some(NodeState::default()));
+    let is_lost: Meanwhile = |fake| {
+        fake.leads.send_replace(false);
+    };
+    for meanwhile in [is_back, is_lost] {
+        let (fake, _task) = start_with(50);
+        *fake.meanwhile.lock().unwrap() = Some(meanwhile);
+        fake.set("b", None);
+        assert_eq!(fake.settled().await, 1);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_agent_that_writes_back_what_was_released_is_contradicted_once_a_minute() {
+    let (fake, _task) = start();
+    let (agent, mut instances) = (Arc::clone(&fake), fake.instances.subscribe());
+    let _agent = AbortOnDropHandle::new(tokio::spawn(async move {
+        while instances.changed().await.is_ok() {
+            let is_there = |one: &Arc<Instance>| one.spec.nodes.contains(&"b".to_owned());
+            if !instances
+                .borrow_and_update()
+                .instances
+                .values()
+                .all(is_there)
+            {
+                agent.edit(|instance| instance.spec.nodes.push("b".into()));
+            }
+        }
+    }));
+    fake.set("b", None);
+    assert_eq!(fake.settled().await, 10);
+    // Another node that goes is no matter of this fight.
+    fake.set("a", None);
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert!(fake.holders().iter().all(String::is_empty));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_refused_is_tried_twice_a_minute_whatever_happens_to_it() {
+    let (fake, _task) = start();
+    *fake.refuses.lock().unwrap() = Some((WITHOUT_END, denied));
+    fake.set("b", None);
+    for _ in 0..600 {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        fake.edit(|instance| instance.spec.capacity += 1);
+    }
+    assert_eq!(fake.tried(), 20);
+}
+
+#[tokio::test(start_paused = true)]
+async fn pods_of_a_node_that_keeps_its_slots_are_not_listed_at_each_change() {
+    let (fake, _task) = start();
+    *fake.requested.lock().unwrap() = Some(BTreeSet::from(["akri.sh/cams".to_owned()]));
+    fake.set("b", Some(not_ready(Duration::from_mins(7))));
+    for _ in 0..600 {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        fake.edit(|instance| instance.spec.capacity += 1);
+    }
+    let lists = *fake.lists.lock().unwrap();
+    assert!((6..=7).contains(&lists), "{lists}");
+}
