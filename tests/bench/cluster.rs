@@ -1,16 +1,20 @@
 //! Benchmarks of the agent in a cluster, printed as a table of values, targets and references.
 //!
 //! Run by `make bench`, as root. Requests are counted in the API server's audit log. Names of measures as arguments choose
-//! some of them: `cargo bench --bench cluster -- writes claims`.
+//! some of them: `cargo bench --bench cluster -- writes claims`. `many-nodes` is taken only by its name, because it takes long.
 #![allow(missing_docs, reason = "a benchmark")]
 
 mod claims;
+mod competing;
 mod config_map;
+mod freed;
 mod in_use;
 mod installed;
 mod joined;
 mod many_devices;
+mod many_nodes;
 mod process;
+mod simulated;
 mod statistics;
 mod table;
 mod writes;
@@ -24,16 +28,22 @@ type Measure = (
     fn(&'static Cluster) -> Result<Vec<table::Line>>,
 );
 
-const MEASURES: [Measure; 5] = [
+const MEASURES: [Measure; 8] = [
     ("writes", writes::measure),
     ("config-map", config_map::measure),
     ("claims", claims::measure),
+    ("competing", competing::measure),
+    ("freed", freed::measure),
     ("in-use", in_use::measure),
-    // Last, because the API server is busy with what it leaves behind.
+    // Last, because the API server is busy with what they leave behind.
     ("many-devices", many_devices::measure),
+    ("many-nodes", many_nodes::measure),
 ];
 
 fn main() -> Result<()> {
+    if simulated::run_if_asked()? {
+        return Ok(());
+    }
     // Cargo adds flags of its own.
     let arguments = std::env::args().skip(1);
     let chosen: Vec<String> = arguments.filter(|name| !name.starts_with('-')).collect();
@@ -46,7 +56,8 @@ fn main() -> Result<()> {
     };
     let mut lines = Vec::new();
     for (name, measure) in MEASURES {
-        if chosen.is_empty() || chosen.iter().any(|chosen| chosen == name) {
+        let is_usual = name != "many-nodes";
+        if (chosen.is_empty() && is_usual) || chosen.iter().any(|chosen| chosen == name) {
             lines.extend(measure(cluster)?);
         }
     }

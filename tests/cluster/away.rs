@@ -15,7 +15,13 @@ use crate::device::used_slots;
 use crate::pair::{Pair, used};
 
 /// A cluster of one test alone, which ends with it.
-struct Own(&'static Cluster);
+pub struct Own(pub &'static Cluster);
+
+impl Own {
+    pub fn start(nodes: u8) -> Result<Self> {
+        Ok(Self(Box::leak(Box::new(Cluster::start(nodes)?))))
+    }
+}
 
 impl Drop for Own {
     fn drop(&mut self) {
@@ -81,7 +87,7 @@ fn away(absences: &[Absence], lasting: Duration, arguments: &[&str]) -> Result<(
     if requirement::lacks(Cluster::missing())? {
         return Ok(());
     }
-    let own = Own(Box::leak(Box::new(Cluster::start(2)?)));
+    let own = Own::start(2)?;
     let cluster = own.0;
     let mut pair = Pair::start(cluster, "away", arguments)?;
     let devices = ["one", "two"];

@@ -40,6 +40,11 @@ impl Controller {
             .context("cannot start the controller")?;
         Ok(Self(child))
     }
+
+    /// Its process.
+    pub fn pid(&self) -> u32 {
+        self.0.id()
+    }
 }
 
 impl Drop for Controller {

@@ -12,7 +12,7 @@ use crate::agents::Agents;
 use crate::controller::Controller;
 
 /// How long an Event may wait until it counts one more.
-const AGAIN: Duration = Duration::from_secs(60);
+const AGAIN: Duration = Duration::from_mins(1);
 
 impl Agents {
     /// `kubectl describe` of an object, with single spaces.

@@ -77,6 +77,11 @@ impl Home {
         self.cluster = Some(kubeconfig.to_owned());
     }
 
+    /// The next agent is that of this node.
+    pub fn set_node(&mut self, node: &str) {
+        node.clone_into(&mut self.node);
+    }
+
     /// A home whose agent runs on a host of a network.
     pub fn on_host(host: &Host, node: &str) -> Result<Self> {
         let mut home = Self::new()?;

@@ -184,6 +184,31 @@ impl Kubelet {
             .unwrap_or_default()
     }
 
+    /// The ids that pods have by the device manager's records.
+    pub fn all_held(&self) -> Ids {
+        let Ok(life) = self.life() else {
+            return Ids::new();
+        };
+        let model = locked(&life.model);
+        let active = self.world.active();
+        let pods = model
+            .all_given()
+            .iter()
+            .filter(|(uid, _)| active.contains(*uid));
+        let containers = pods.flat_map(|(_, pod)| pod.values());
+        containers
+            .flat_map(|of| of.values().flat_map(model::Given::ids))
+            .collect()
+    }
+
+    /// Forgets what was recorded, but for crashes.
+    pub fn forget_record(&self) {
+        self.world.record(|record| {
+            record.lists.clear();
+            record.answers.clear();
+        });
+    }
+
     /// What the plugin answered for it.
     pub fn answer(
         &self,

@@ -4,6 +4,7 @@
 
 pub mod agent;
 pub mod cluster;
+pub mod contest;
 pub mod kubelet;
 pub mod lan;
 pub mod mounts;
@@ -11,6 +12,9 @@ pub mod peer;
 pub mod program;
 pub mod random;
 pub mod requirement;
+pub mod slot_history;
+pub mod stand_in_node;
 pub mod trace;
 pub mod wait;
+pub mod write_proxy;
 pub mod zram;

@@ -156,6 +156,35 @@ impl Api {
         bail!("the versions of {name} since {version} are not all there")
     }
 
+    /// Looks at what happens to the objects of a collection after `version`, for so many seconds; the version moves on.
+    ///
+    /// `look` gets `ADDED`, `MODIFIED` or `DELETED` and the object, for each version of each object.
+    pub fn changes(
+        &self,
+        collection: &str,
+        version: &mut String,
+        seconds: u32,
+        mut look: impl FnMut(&str, &Value),
+    ) -> Result<()> {
+        let query =
+            format!("{collection}?watch=true&resourceVersion={version}&timeoutSeconds={seconds}");
+        let stream = good(self.agent.get(self.url(&query)).call())
+            .with_context(|| format!("cannot watch {collection}"))?;
+        for line in BufReader::new(stream.into_body().into_reader()).lines() {
+            let event: Value = serde_json::from_str(&line?).context("an event is no JSON")?;
+            let kind = event.get("type").and_then(Value::as_str);
+            let object = event.get("object").context("an event has no object")?;
+            let (Some(kind @ ("ADDED" | "MODIFIED" | "DELETED")), Some(now)) =
+                (kind, object.pointer("/metadata/resourceVersion"))
+            else {
+                bail!("versions of {collection} after {version} are lost: {event}");
+            };
+            look(kind, object);
+            now.as_str().unwrap_or_default().clone_into(version);
+        }
+        Ok(())
+    }
+
     fn url(&self, path: &str) -> String {
         format!("{}{path}", self.root)
     }

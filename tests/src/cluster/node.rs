@@ -158,6 +158,16 @@ impl Node {
         Ok(())
     }
 
+    /// Takes the node off the network, or puts it back; the node itself goes on.
+    pub fn connect(&self, is_connected: bool) -> Result<()> {
+        let link = format!("{}{}", self.id.name(), self.letter);
+        let state = if is_connected { "up" } else { "down" };
+        program::run("ip", ["link", "set", &link, state])?
+            .good()
+            .map(drop)
+            .context("cannot set the node's port of the bridge")
+    }
+
     /// `node-a`, `node-b`, …
     pub fn name(&self) -> &str {
         &self.name

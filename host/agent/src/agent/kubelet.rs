@@ -35,7 +35,7 @@ pub(super) fn add(
 ) -> KubeletBoard {
     let KubeletConfig { root, slots } = config;
     let stop = tasks.stop.clone();
-    let queue = AllocateQueue::new(node);
+    let queue = AllocateQueue::new(node, ports.store.instances());
     let folder = PluginConfig::new(root.join("device-plugins"), SOCKET_PREFIX);
     let (plugins, handle) =
         DevicePluginsTask::new(folder, queue.offers(), Arc::new(queue.handle()));

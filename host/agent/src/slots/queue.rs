@@ -5,12 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use leafhost_core::ports::InstanceSet;
 use leafhost_kubelet::{Allocation, Allocator, Health, Offers, Refusal, ResourceName};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, timeout};
 
-use super::model::offers::first;
-use super::model::unit::Unit;
+use super::model::offers::{first, place};
+use super::model::unit::{Unit, resource_name};
 use super::report::SlotReport;
 
 /// Allocations that wait; the kubelet admits pods one after the other.
@@ -49,6 +50,21 @@ pub struct SlotHandle {
     requests: mpsc::Sender<Request>,
     offers: watch::Receiver<Arc<Offers>>,
     report: watch::Receiver<Arc<SlotReport>>,
+    instances: watch::Receiver<Arc<InstanceSet>>,
+}
+
+impl SlotHandle {
+    /// At which of the free ids of a resource this node begins.
+    fn place(&self, resource: &ResourceName) -> usize {
+        let instances = Arc::clone(&self.instances.borrow());
+        let name = resource_name(resource.as_str()).unwrap_or_default();
+        let mut all = instances.instances.values();
+        all.find(|instance| instance.metadata.name == name)
+            .map_or_else(
+                || usize::try_from(first(&self.node, name)).unwrap_or_default(),
+                |instance| place(&self.node, instance),
+            )
+    }
 }
 
 #[async_trait]
@@ -93,8 +109,11 @@ impl Allocator for SlotHandle {
             .map(|slot| slot.unit.id.as_str())
             .collect();
         let mut ordered: Vec<String> = available.iter().cloned().collect();
-        let place = usize::try_from(first(&self.node, resource.as_str())).unwrap_or_default();
-        ordered.rotate_left(place.checked_rem(available.len()).unwrap_or_default());
+        ordered.rotate_left(
+            self.place(resource)
+                .checked_rem(available.len())
+                .unwrap_or_default(),
+        );
         // What somebody may have is the last choice, of a kubelet that has lost its records or has not taken in the last list.
         ordered.sort_by_key(|id| (is_bad(id), held.contains(id.as_str())));
         ordered
@@ -110,8 +129,8 @@ pub struct AllocateQueue {
 }
 
 impl AllocateQueue {
-    /// An empty queue for that node.
-    pub fn new(node: &str) -> Self {
+    /// An empty queue for that node, which knows these Instances.
+    pub fn new(node: &str, instances: watch::Receiver<Arc<InstanceSet>>) -> Self {
         let (sender, requests) = mpsc::channel(QUEUE);
         let (offers, offered) = watch::channel(Arc::default());
         let (report, reported) = watch::channel(Arc::default());
@@ -121,6 +140,7 @@ impl AllocateQueue {
                 requests: sender,
                 offers: offered,
                 report: reported,
+                instances,
             },
             requests,
             offers,

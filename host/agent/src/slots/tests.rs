@@ -55,7 +55,7 @@ impl Rig {
     ) -> Self {
         let seen = devices.subscribe();
         let (holding, held) = watch::channel(Arc::default());
-        let queue = AllocateQueue::new(NODE);
+        let queue = AllocateQueue::new(NODE, store.subscribe());
         let (handle, offers) = (queue.handle(), queue.offers());
         let ports = SlotPorts {
             store: Arc::clone(&store) as Arc<dyn InstanceStore>,

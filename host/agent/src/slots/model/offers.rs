@@ -65,6 +65,16 @@ pub fn first(node: &str, name: &str) -> u64 {
     u64::from_str_radix(&hash, 16).unwrap_or_default()
 }
 
+/// The place of a node among those that see an Instance, another order for each Instance: as many nodes as it has free slots begin with
+/// different ones.
+pub fn place(node: &str, instance: &Instance) -> usize {
+    let name = &instance.metadata.name;
+    let rank = |node: &str| (first(node, name), node.to_owned());
+    let own = rank(node);
+    let nodes = instance.spec.nodes.iter();
+    nodes.filter(|other| rank(other) < own).count()
+}
+
 /// Computes offers and remembers what it computed.
 #[derive(Debug, Default)]
 pub struct Offerer {

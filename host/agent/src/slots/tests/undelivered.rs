@@ -113,3 +113,28 @@ async fn held_ids_are_preferred_last() {
     let ordered = rig.handle.prefer(&name, &all);
     assert_eq!(ordered[2..], [first, "cams-a-3".to_owned()]);
 }
+
+#[test]
+fn as_many_nodes_as_an_instance_has_free_slots_prefer_different_ones() {
+    let nodes: Vec<String> = (0..10).map(|node| format!("node-{node}")).collect();
+    let free: BTreeSet<String> = (0..5).map(|slot| format!("cams-a-{slot}")).collect();
+    let preferred = |instances: &watch::Receiver<Arc<InstanceSet>>| {
+        let name = ResourceName::new("akri.sh/cams-a").unwrap();
+        let mut nodes_of: BTreeMap<String, usize> = BTreeMap::new();
+        for node in &nodes {
+            let handle = AllocateQueue::new(node, instances.clone()).handle;
+            let first = handle.prefer(&name, &free).swap_remove(0);
+            *nodes_of.entry(first).or_default() += 1;
+        }
+        nodes_of
+    };
+    let mut seen = instance("cams", "a", 5, &[]);
+    seen.spec.nodes.clone_from(&nodes);
+    let (_sender, instances) =
+        watch::channel(Arc::new(Fixture::new(&[("cams", &[seen])]).instances));
+    let two_each = free.iter().map(|slot| (slot.clone(), 2)).collect();
+    assert_eq!(preferred(&instances), two_each);
+    // Of what a node does not know it begins somewhere.
+    let (_sender, unknown) = watch::channel(Arc::default());
+    assert!(preferred(&unknown).len() > 2);
+}

@@ -1,0 +1,215 @@
+//! Agents of many nodes on one API server: what they write when nothing happens and when all of them restart, and what one of them costs by the
+//! number of the others. `NODES` sets the number.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use leafhost_tests::cluster::{Cluster, Namespace};
+use leafhost_tests::wait::within;
+use leafhost_tests::write_proxy::WriteProxy;
+use serde_json::json;
+
+use crate::joined::{collection, configure};
+use crate::process::{Memory, mb, pass};
+use crate::simulated::{CONFIGURATIONS, HANDLER, LOCAL, Process, SHARED, SHARED_OF_NODE, name};
+use crate::table::Line;
+
+/// All nodes but the one that is measured, unless `NODES` says otherwise.
+const NODES: usize = 500;
+/// The one that is measured is measured first with so many.
+const FEW: usize = 50;
+const PROCESSES: usize = 4;
+/// How long nothing happens.
+const STEADY: Duration = Duration::from_mins(1);
+/// By then, an agent has written what it wants to write.
+const QUIET: Duration = Duration::from_secs(20);
+
+/// What one agent costs.
+struct Cost {
+    memory: u32,
+    start: u64,
+    steady: u64,
+    restarts: u64,
+}
+
+pub fn measure(cluster: &'static Cluster) -> Result<Vec<Line>> {
+    let nodes = std::env::var("NODES").map_or(Ok(NODES), |nodes| nodes.parse())?;
+    let few = FEW.min(nodes);
+    cluster.apply(include_str!("../../deploy/chart/crds/crds.yaml"))?;
+    let folder = tempfile::Builder::new().tempdir_in("/dev/shm")?;
+    let _nodes = Nodes::create(cluster, nodes + 1)?;
+    let space = cluster.namespace("nodes")?;
+    for configuration in CONFIGURATIONS {
+        configure(cluster, &space, configuration, HANDLER, "x")?;
+    }
+    let start = |first: usize, count: usize| {
+        Process::start(cluster.kubeconfig(), folder.path(), first, count)
+    };
+    let mut processes = vec![start(1, few)?];
+    settle(cluster, &space, few)?;
+    let before = cost(cluster, &space, folder.path(), few, &mut processes)?;
+    let each = (nodes - few).div_ceil(PROCESSES);
+    let mut first = 1 + few;
+    while first <= nodes {
+        let count = each.min(nodes + 1 - first);
+        processes.push(start(first, count)?);
+        first += count;
+    }
+    settle(cluster, &space, nodes)?;
+    let after = cost(cluster, &space, folder.path(), nodes, &mut processes)?;
+
+    let begun = cluster.audit().now()?;
+    pass(STEADY)?;
+    let steady = writes(cluster, &space, begun)?;
+    let begun = cluster.audit().now()?;
+    for process in &mut processes {
+        process.restart()?;
+    }
+    pass(QUIET)?;
+    let restarted = writes(cluster, &space, begun)?;
+    let sum = |counts: &BTreeMap<String, usize>| counts.values().sum::<usize>();
+    let kb = |bytes: u64| format!("{} KB", bytes / 1000);
+    Ok(vec![
+        Line {
+            what: format!(
+                "{nodes} agents: writes of Instances and reports in {} s / when all restart one by one",
+                STEADY.as_secs()
+            ),
+            value: format!("{} / {}", sum(&steady), sum(&restarted)),
+            target: "0 / 0".into(),
+            reference: format!(
+                "{LOCAL} devices of each node and {SHARED_OF_NODE} of {SHARED} shared ones, {} processes, no kubelet; {steady:?}, {restarted:?}",
+                processes.len()
+            ),
+        },
+        Line {
+            what: format!("one agent beside {few} / {nodes} others: memory"),
+            value: format!("{} / {}", mb(before.memory), mb(after.memory)),
+            target: "equal".into(),
+            reference: format!(
+                "the bench's process with one agent; {:.1} MB a process of many agents for each of them",
+                {
+                    let last = processes.last().context("no process")?;
+                    f64::from(Memory::of(last.pid())?.resident) * 1024.0
+                        / 1e6
+                        / f64::from(u32::try_from(each)?)
+                }
+            ),
+        },
+        Line {
+            what: format!(
+                "one agent beside {few} / {nodes} others: bytes from the API server when it starts"
+            ),
+            value: format!("{} / {}", kb(before.start), kb(after.start)),
+            target: "equal but for nodes of shared Instances".into(),
+            reference: format!(
+                "in {} s in which nothing happens {} / {}; while {few} others restart {} / {}",
+                QUIET.as_secs(),
+                kb(before.steady),
+                kb(after.steady),
+                kb(before.restarts),
+                kb(after.restarts)
+            ),
+        },
+    ])
+}
+
+/// What the agent of node 0 costs beside the others.
+fn cost(
+    cluster: &Cluster,
+    space: &Namespace<'_>,
+    folder: &Path,
+    others: usize,
+    processes: &mut [Process],
+) -> Result<Cost> {
+    let proxy = WriteProxy::start(cluster.api())?;
+    let kubeconfig = folder.join("kubeconfig");
+    std::fs::write(&kubeconfig, proxy.kubeconfig())?;
+    // Its Instances are there before it is measured.
+    drop(Process::start(&kubeconfig, folder, 0, 1)?);
+    let one = Process::start(&kubeconfig, folder, 0, 1)?;
+    settle(cluster, space, others + 1)?;
+    pass(QUIET)?;
+    drop(one);
+    let begun = proxy.answered();
+    let one = Process::start(&kubeconfig, folder, 0, 1)?;
+    pass(QUIET)?;
+    let started = proxy.answered();
+    pass(QUIET)?;
+    let steady = proxy.answered();
+    processes.first_mut().context("no process")?.restart()?;
+    pass(QUIET)?;
+    Ok(Cost {
+        memory: Memory::of(one.pid())?.resident,
+        start: started - begun,
+        steady: steady - started,
+        restarts: proxy.answered() - steady,
+    })
+}
+
+/// Waits until the nodes have written what they see.
+fn settle(cluster: &Cluster, space: &Namespace<'_>, nodes: usize) -> Result<()> {
+    let shared = SHARED.min(nodes * SHARED_OF_NODE);
+    let least = nodes * LOCAL + shared;
+    let path = format!("{}?limit=1", collection(space, "instances"));
+    within(Duration::from_mins(15), "all Instances are there", || {
+        let list = cluster.get(&path)?;
+        let more = list.pointer("/metadata/remainingItemCount");
+        let count = more.and_then(serde_json::Value::as_u64).unwrap_or_default() + 1;
+        ensure!(usize::try_from(count)? >= least, "{count} of {least}");
+        Ok(())
+    })?;
+    let mut moment = cluster.audit().now()?;
+    within(Duration::from_mins(15), "nobody writes any more", || {
+        let now = cluster.audit().now()?;
+        pass(QUIET)?;
+        let counts = writes(cluster, space, std::mem::replace(&mut moment, now))?;
+        ensure!(counts.is_empty(), "{counts:?}");
+        Ok(())
+    })
+}
+
+/// Writes of Instances of the namespace and of reports since a moment, by verb and kind.
+fn writes(cluster: &Cluster, space: &Namespace<'_>, begun: u64) -> Result<BTreeMap<String, usize>> {
+    let mut counts = BTreeMap::new();
+    for (request, count) in cluster.audit().since(begun)? {
+        let is_instance =
+            request.resource.starts_with("instances") && request.namespace == space.name();
+        if request.is_write() && (is_instance || request.resource.starts_with("discoveryhandlers"))
+        {
+            *counts
+                .entry(format!("{} {}", request.verb, request.resource))
+                .or_default() += count;
+        }
+    }
+    Ok(counts)
+}
+
+/// Node objects without machines; removed on drop.
+struct Nodes<'c> {
+    cluster: &'c Cluster,
+    count: usize,
+}
+
+impl<'c> Nodes<'c> {
+    fn create(cluster: &'c Cluster, count: usize) -> Result<Self> {
+        for number in 0..count {
+            let node = json!({"metadata": {"name": name(number)}});
+            cluster.api().create("/api/v1/nodes", &node)?;
+        }
+        Ok(Self { cluster, count })
+    }
+}
+
+impl Drop for Nodes<'_> {
+    fn drop(&mut self) {
+        for number in 0..self.count {
+            let _ = self
+                .cluster
+                .api()
+                .delete(&format!("/api/v1/nodes/{}", name(number)));
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! Ten nodes want a device of five slots, as in Akri's document on sharing devices: five pods run, five wait, and when one ends another runs.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use leafhost_tests::cluster;
+use leafhost_tests::kubelet::Kubelet;
+use leafhost_tests::kubelet::model::Refusal;
+use leafhost_tests::kubelet::pods::PodSpec;
+use leafhost_tests::slot_history::Recorder;
+use leafhost_tests::stand_in_node::{configure, name_of, until_seen};
+use leafhost_tests::wait::eventually;
+use tokio::task::JoinSet;
+
+use crate::races;
+
+const NODES: usize = 10;
+const SLOTS: usize = 5;
+/// A pod that was refused is made again after this.
+const REPLACED: Duration = Duration::from_millis(200);
+
+/// The only pod of a node.
+#[derive(Debug, Clone, Default)]
+struct State {
+    /// It runs, under this uid.
+    runs: Option<String>,
+    /// How often it was refused.
+    failed: usize,
+}
+
+fn lock(states: &Mutex<Vec<State>>) -> MutexGuard<'_, Vec<State>> {
+    states.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[test]
+fn of_ten_pods_that_want_one_of_five_slots_five_run_and_another_when_one_ends() -> Result<()> {
+    let Some(cluster) = cluster::shared()? else {
+        return Ok(());
+    };
+    let runtime = races::runtime()?;
+    let space = cluster.namespace("ten")?;
+    let nodes = races::start(cluster, &runtime, &space, NODES)?;
+    let recorder = Recorder::start(cluster.api(), space.name())?;
+    configure(
+        cluster,
+        space.name(),
+        "ten",
+        u32::try_from(SLOTS)?,
+        &["shared".to_owned()],
+    )?;
+    let instances =
+        until_seen(cluster.api(), space.name(), 1, NODES).with_context(|| space.state())?;
+    let resource = format!(
+        "akri.sh/{}",
+        name_of(instances.first().context("no Instance")?)
+    );
+    let all_listed = async {
+        for node in &nodes {
+            node.until_healthy(&resource, SLOTS).await?;
+        }
+        anyhow::Ok(())
+    };
+    runtime.block_on(all_listed)?;
+
+    let states = Arc::new(Mutex::new(vec![State::default(); NODES]));
+    let _entered = runtime.enter();
+    let mut pods = JoinSet::new();
+    for (index, node) in nodes.iter().enumerate() {
+        pods.spawn(want(
+            node.kubelet.clone(),
+            resource.clone(),
+            index,
+            Arc::clone(&states),
+        ));
+    }
+    let settled =
+        |running: usize, failures: usize| {
+            eventually(&format!("{running} pods have run"), || {
+                let now = lock(&states).clone();
+                let run = now.iter().filter(|state| state.runs.is_some()).count();
+                ensure!(run == running, "{now:?}");
+                for (state, node) in now.iter().zip(&nodes) {
+                    let healthy = node.kubelet.capacity(&resource).map(|(_, healthy)| healthy);
+                    let own =
+                        usize::from(state.runs.as_ref().is_some_and(|uid| {
+                            !node.kubelet.held(uid, "main", &resource).is_empty()
+                        }));
+                    ensure!(
+                        healthy == Some(own),
+                        "{} has {healthy:?}, {now:?}",
+                        node.name()
+                    );
+                }
+                // On average one for each that loses.
+                let failed: usize = now.iter().map(|state| state.failed).sum();
+                ensure!(failed <= failures, "{failed} were refused: {now:?}");
+                Ok(now)
+            })
+            .with_context(|| space.state())
+        };
+    let before = settled(SLOTS, NODES - SLOTS)?;
+    println!("five run: {before:?}");
+    let ends = before
+        .iter()
+        .position(|state| state.runs.is_some())
+        .context("none runs")?;
+    let (node, uid) = nodes
+        .get(ends)
+        .zip(before.get(ends).and_then(|state| state.runs.clone()))
+        .context("none runs")?;
+    node.kubelet.delete_pod(&uid)?;
+    let after = settled(SLOTS + 1, 2 * (NODES - SLOTS))?;
+    println!("one has ended: {after:?}");
+    drop(pods);
+    let history = recorder.finish()?;
+    ensure!(
+        history.holders().len() == SLOTS && history.passed_on == 1,
+        "{:?}",
+        history.holders()
+    );
+    Ok(())
+}
+
+/// Runs a pod as soon as its node has a device: made again when it was refused, as a Deployment does, until it runs.
+async fn want(
+    kubelet: Kubelet,
+    resource: String,
+    index: usize,
+    states: Arc<Mutex<Vec<State>>>,
+) -> Result<()> {
+    for number in 0.. {
+        kubelet
+            .until("a device is free", |kubelet| {
+                let now = kubelet.capacity(&resource);
+                ensure!(now.is_some_and(|(_, healthy)| healthy > 0), "{now:?}");
+                Ok(())
+            })
+            .await?;
+        let spec = PodSpec::asking(&format!("pod-{number}"), &resource, 1);
+        let (uid, admitted) = kubelet.run_pod(&spec).await?;
+        let note = |what: &dyn Fn(&mut State)| lock(&states).get_mut(index).map(what);
+        match admitted {
+            Ok(()) => {
+                note(&|state| state.runs = Some(uid.clone()));
+                return Ok(());
+            }
+            Err(Refusal::Plugin {
+                call: "Allocate", ..
+            }) => drop(note(&|state| state.failed += 1)),
+            Err(Refusal::NoneHealthy(_) | Refusal::TooFew { .. }) => {}
+            Err(other) => bail!("{other}"),
+        }
+        kubelet.delete_pod(&uid)?;
+        tokio::time::sleep(REPLACED).await;
+    }
+    Ok(())
+}

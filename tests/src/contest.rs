@@ -1,0 +1,262 @@
+//! Pods of several stand-in nodes that come and go without end and compete for the slots of the same devices.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use tokio::task::{JoinSet, spawn_blocking};
+
+use crate::cluster::Api;
+use crate::kubelet::Kubelet;
+use crate::kubelet::model::Refusal;
+use crate::kubelet::pods::PodSpec;
+use crate::random::Random;
+use crate::slot_history::{Holders, holders};
+use crate::stand_in_node::{StandInNode, instances_path};
+
+/// How long a pod waits that finds no free device on its node.
+const AGAIN: Duration = Duration::from_millis(5);
+/// After so many claims pods want another Instance. A slot comes back at the earliest five seconds after it was given, unless its node gives it
+/// again, so all Instances in turn must take longer.
+const TURN: u64 = 8;
+/// The record of the stand-in is emptied after so many claims.
+const RECORDED: usize = 500;
+
+/// What is to happen.
+#[derive(Debug, Clone)]
+pub struct Contest {
+    /// Where the Instances are.
+    pub space: String,
+    /// The Instances, by name.
+    pub instances: Vec<String>,
+    /// So many pods of a node want a device at a time.
+    pub pods: usize,
+    /// So many claims are made in all.
+    pub claims: usize,
+    /// At any time pods want one of so many Instances, in turn others.
+    pub wanted: usize,
+    /// A pod runs for at least and at most so many milliseconds.
+    pub lasts: (u64, u64),
+    /// Of so many pods one asks the API server whether its slot is its node's until it ends.
+    pub asks: u64,
+}
+
+/// A slot that a pod had.
+#[derive(Debug, Clone)]
+pub struct Grant {
+    /// The slot.
+    pub slot: String,
+    /// The node.
+    pub node: String,
+    /// When the kubelet had the answer.
+    pub from: Instant,
+    /// When the pod began to end.
+    pub until: Instant,
+}
+
+/// What has happened.
+#[derive(Debug, Default)]
+pub struct Outcome {
+    /// All grants.
+    pub grants: Vec<Grant>,
+    /// How long the kubelet waited for each.
+    pub waits: Vec<Duration>,
+    /// Claims that agents refused.
+    pub refused: usize,
+    /// How often a pod asked the API server.
+    pub asked: usize,
+}
+
+impl Contest {
+    /// Runs it to its end. All pods have ended then, and their slots may not be free yet.
+    pub async fn run(
+        &self,
+        api: &Api,
+        nodes: &[StandInNode],
+        random: &mut Random,
+    ) -> Result<Outcome> {
+        let made = Arc::<AtomicUsize>::default();
+        let outcome = Arc::<Mutex<Outcome>>::default();
+        let mut tasks = JoinSet::new();
+        for node in nodes {
+            // The kubelet admits one pod after the other.
+            let turn = Arc::<tokio::sync::Mutex<()>>::default();
+            for number in 0..self.pods {
+                let worker = Worker {
+                    contest: self.clone(),
+                    api: api.clone(),
+                    node: node.name().to_owned(),
+                    kubelet: node.kubelet.clone(),
+                    number,
+                    random: random.split(),
+                    turn: Arc::clone(&turn),
+                    made: Arc::clone(&made),
+                    outcome: Arc::clone(&outcome),
+                };
+                tasks.spawn(worker.run());
+            }
+        }
+        while let Some(ended) = tasks.join_next().await {
+            ended??;
+        }
+        let outcome = std::mem::take(&mut *outcome.lock().unwrap_or_else(PoisonError::into_inner));
+        for node in nodes {
+            let crashes = node.kubelet.record().crashes;
+            ensure!(crashes.is_empty(), "{}: {crashes:?}", node.name());
+        }
+        overlaps(&outcome.grants)?;
+        Ok(outcome)
+    }
+}
+
+struct Worker {
+    contest: Contest,
+    api: Api,
+    node: String,
+    kubelet: Kubelet,
+    number: usize,
+    random: Random,
+    turn: Arc<tokio::sync::Mutex<()>>,
+    made: Arc<AtomicUsize>,
+    outcome: Arc<Mutex<Outcome>>,
+}
+
+impl Worker {
+    async fn run(mut self) -> Result<()> {
+        for round in 0_u64.. {
+            let made = self.made.load(Ordering::Relaxed);
+            if made >= self.contest.claims {
+                return Ok(());
+            }
+            let all = u64::try_from(self.contest.instances.len())?;
+            let wanted = u64::try_from(self.contest.wanted)?;
+            let place = (u64::try_from(made)? / TURN + self.random.below(wanted)) % all;
+            let instance = self.contest.instances.get(usize::try_from(place)?);
+            let instance = instance.context("no Instance")?.clone();
+            let name = format!("pod-{}-{round}", self.number);
+            let spec = PodSpec::asking(&name, &format!("akri.sh/{instance}"), 1);
+            let turn = self.turn.lock().await;
+            let begun = Instant::now();
+            let (uid, admitted) = self.kubelet.run_pod(&spec).await?;
+            drop(turn);
+            match admitted {
+                Ok(()) => self.hold(&instance, &uid, begun).await?,
+                Err(Refusal::Plugin {
+                    call: "Allocate", ..
+                }) => self.note(|outcome| outcome.refused += 1),
+                // What a scheduler would have seen.
+                Err(Refusal::NoneHealthy(_) | Refusal::TooFew { .. }) => {
+                    tokio::time::sleep(AGAIN).await;
+                }
+                Err(other) => bail!("{}: {other}", self.node),
+            }
+            self.kubelet.delete_pod(&uid)?;
+        }
+        Ok(())
+    }
+
+    async fn hold(&mut self, instance: &str, uid: &str, begun: Instant) -> Result<()> {
+        let from = Instant::now();
+        let made = self.made.fetch_add(1, Ordering::Relaxed);
+        if made.is_multiple_of(RECORDED) {
+            self.kubelet.forget_record();
+        }
+        let given = self
+            .kubelet
+            .held(uid, "main", &format!("akri.sh/{instance}"));
+        let slot = given
+            .into_iter()
+            .next()
+            .context("a pod was admitted without its device")?;
+        let (least, most) = self.contest.lasts;
+        let lasts = least + self.random.below(most - least);
+        tokio::time::sleep(Duration::from_millis(lasts)).await;
+        let asks = self.random.below(self.contest.asks) == 0;
+        if asks {
+            let (api, path) = (
+                self.api.clone(),
+                format!("{}/{instance}", instances_path(&self.contest.space)),
+            );
+            let now = spawn_blocking(move || api.get(&path)).await??;
+            let holder = holders(&now).remove(&slot);
+            ensure!(
+                holder.as_deref() == Some(&self.node),
+                "{slot} is given on {} and has {holder:?}",
+                self.node
+            );
+        }
+        let grant = Grant {
+            slot,
+            node: self.node.clone(),
+            from,
+            until: Instant::now(),
+        };
+        self.note(|outcome| {
+            outcome.grants.push(grant);
+            outcome.waits.push(from - begun);
+            outcome.asked += usize::from(asks);
+        });
+        Ok(())
+    }
+
+    fn note(&self, what: impl FnOnce(&mut Outcome)) {
+        what(&mut self.outcome.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+}
+
+/// Fails if a slot was given on a node before it was given back on another.
+pub fn overlaps(grants: &[Grant]) -> Result<()> {
+    let mut sorted: Vec<&Grant> = grants.iter().collect();
+    sorted.sort_by_key(|grant| grant.from);
+    // By slot and node, until when.
+    let mut ends: BTreeMap<&str, BTreeMap<&str, Instant>> = BTreeMap::new();
+    for grant in sorted {
+        let ends = ends.entry(&grant.slot).or_default();
+        for (node, end) in &*ends {
+            ensure!(
+                *node == grant.node || *end <= grant.from,
+                "{} was given on {} while {node} had it",
+                grant.slot,
+                grant.node
+            );
+        }
+        let end = ends.entry(&grant.node).or_insert(grant.until);
+        *end = grant.until.max(*end);
+    }
+    Ok(())
+}
+
+/// Which slots the pods of a node have, by its kubelet.
+pub fn book(node: &StandInNode) -> Holders {
+    let slots = node.kubelet.all_held().into_iter();
+    slots.map(|slot| (slot, node.name().to_owned())).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slot_given_on_two_nodes_at_a_time_is_found() {
+        let begin = Instant::now();
+        let grant = |node: &str, from: u64, until: u64| Grant {
+            slot: "a-0".to_owned(),
+            node: node.to_owned(),
+            from: begin + Duration::from_millis(from),
+            until: begin + Duration::from_millis(until),
+        };
+        assert!(
+            overlaps(&[
+                grant("m", 0, 9),
+                grant("m", 3, 5),
+                grant("n", 9, 12),
+                grant("m", 12, 13)
+            ])
+            .is_ok()
+        );
+        assert!(overlaps(&[grant("m", 0, 9), grant("m", 3, 5), grant("n", 8, 12)]).is_err());
+        assert!(overlaps(&[grant("n", 4, 5), grant("m", 0, 6)]).is_err());
+    }
+}

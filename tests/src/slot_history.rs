@@ -1,0 +1,223 @@
+//! Every version of every Instance of a namespace, and what must be true of all of them.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow, ensure};
+use serde_json::Value;
+
+use crate::cluster::Api;
+use crate::stand_in_node::{instances_path, name_of};
+
+/// How long one watch lasts, in seconds.
+const WINDOW: u32 = 2;
+/// How long the last version may take to arrive.
+const LATE: Duration = Duration::from_mins(1);
+
+/// By slot, the node that has it. Slots that nobody has are left out.
+pub type Holders = BTreeMap<String, String>;
+
+/// The slots of an Instance that nodes have.
+pub fn holders(instance: &Value) -> Holders {
+    let usage = instance
+        .pointer("/spec/deviceUsage")
+        .and_then(Value::as_object);
+    let slots = usage.into_iter().flatten();
+    slots
+        .filter_map(|(slot, usage)| {
+            // The node follows the last colon, in each form of the value.
+            let node = usage.as_str()?.rsplit(':').next()?;
+            (!node.is_empty()).then(|| (slot.clone(), node.to_owned()))
+        })
+        .collect()
+}
+
+/// What was seen.
+#[derive(Debug, Default)]
+pub struct SlotHistory {
+    /// By Instance, its uid and who has its slots.
+    now: BTreeMap<String, (String, Holders)>,
+    /// By slot, the node that had it last.
+    last: Holders,
+    /// How many versions there were.
+    pub versions: usize,
+    /// How often a slot went from one node to another, and was free in between.
+    pub passed_on: usize,
+    /// What must not be.
+    pub faults: Vec<String>,
+}
+
+impl SlotHistory {
+    /// Takes in one version: `ADDED`, `MODIFIED` or `DELETED`.
+    pub fn see(&mut self, kind: &str, object: &Value) {
+        let name = name_of(object).to_owned();
+        let uid = object
+            .pointer("/metadata/uid")
+            .and_then(Value::as_str)
+            .unwrap_or_default();
+        self.versions += 1;
+        if kind == "DELETED" {
+            self.faults.push(format!("{name} was deleted: {object}"));
+            self.now.remove(&name);
+            return;
+        }
+        let after = holders(object);
+        let (known, before) = self
+            .now
+            .remove(&name)
+            .unwrap_or_else(|| (uid.to_owned(), Holders::new()));
+        if known != uid {
+            self.faults.push(format!("{name} was made again: {object}"));
+        }
+        for (slot, node) in &after {
+            let held = before.get(slot);
+            if held.is_some_and(|held| held != node) {
+                self.faults.push(format!(
+                    "{slot} went from {held:?} to {node} without being free"
+                ));
+            }
+            let last = self.last.insert(slot.clone(), node.clone());
+            self.passed_on += usize::from(held.is_none() && last.is_some_and(|last| last != *node));
+        }
+        self.now.insert(name, (uid.to_owned(), after));
+    }
+
+    /// Who has which slot of all Instances, by the last version of each.
+    pub fn holders(&self) -> Holders {
+        let all = self.now.values().flat_map(|(_, holders)| holders.clone());
+        all.collect()
+    }
+
+    /// Fails with the first things that must not be.
+    pub fn judge(&self) -> Result<()> {
+        let first: Vec<&String> = self.faults.iter().take(10).collect();
+        ensure!(
+            first.is_empty(),
+            "{} faults, the first: {first:#?}",
+            self.faults.len()
+        );
+        Ok(())
+    }
+}
+
+/// Watches the Instances of a namespace in a thread of its own until [`Self::finish`].
+pub struct Recorder {
+    is_over: Arc<AtomicBool>,
+    thread: JoinHandle<Result<SlotHistory>>,
+}
+
+impl Recorder {
+    /// Begins with what is there now.
+    pub fn start(api: &Api, space: &str) -> Result<Self> {
+        let (api, path) = (api.clone(), instances_path(space));
+        let list = api.get(&path)?;
+        let mut version = list
+            .pointer("/metadata/resourceVersion")
+            .and_then(Value::as_str)
+            .context("a list has no version")?
+            .to_owned();
+        let mut history = SlotHistory::default();
+        for object in items(&list) {
+            history.see("ADDED", object);
+        }
+        let is_over = Arc::<AtomicBool>::default();
+        let over = Arc::clone(&is_over);
+        let thread = std::thread::spawn(move || {
+            while !over.load(Ordering::Acquire) {
+                api.changes(&path, &mut version, WINDOW, |kind, object| {
+                    history.see(kind, object);
+                })?;
+            }
+            // All that was written until now is to be seen.
+            let list = api.get(&path)?;
+            let end = Instant::now() + LATE;
+            loop {
+                let versions = items(&list).map(version_of);
+                let newest = versions
+                    .filter_map(|version| version.parse::<u64>().ok())
+                    .max();
+                if newest
+                    .is_none_or(|newest| version.parse::<u64>().is_ok_and(|seen| seen >= newest))
+                {
+                    return Ok(history);
+                }
+                ensure!(
+                    Instant::now() < end,
+                    "the version {newest:?} does not arrive"
+                );
+                api.changes(&path, &mut version, WINDOW, |kind, object| {
+                    history.see(kind, object);
+                })?;
+            }
+        });
+        Ok(Self { is_over, thread })
+    }
+
+    /// Waits for the last version; what was seen, without a fault.
+    pub fn finish(self) -> Result<SlotHistory> {
+        self.is_over.store(true, Ordering::Release);
+        let history = self
+            .thread
+            .join()
+            .map_err(|_| anyhow!("the recorder panicked"))??;
+        history.judge()?;
+        Ok(history)
+    }
+}
+
+fn items(list: &Value) -> impl Iterator<Item = &Value> {
+    let all = list.get("items").and_then(Value::as_array);
+    all.into_iter().flatten()
+}
+
+fn version_of(object: &Value) -> &str {
+    let version = object
+        .pointer("/metadata/resourceVersion")
+        .and_then(Value::as_str);
+    version.unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn history(versions: &[(&str, &str, &str)]) -> SlotHistory {
+        let mut history = SlotHistory::default();
+        for (kind, uid, holder) in versions {
+            let object = json!({"metadata": {"name": "a", "uid": uid}, "spec": {"deviceUsage": {"a-0": holder}}});
+            history.see(kind, &object);
+        }
+        history
+    }
+
+    #[test]
+    fn a_slot_may_pass_from_node_to_node_only_while_it_is_free() {
+        let good = history(&[
+            ("ADDED", "u", ""),
+            ("MODIFIED", "u", "m"),
+            ("MODIFIED", "u", ""),
+            ("MODIFIED", "u", "C:x-0:n"),
+        ]);
+        assert_eq!(
+            (good.faults.len(), good.passed_on, good.versions),
+            (0, 1, 4)
+        );
+        assert_eq!(
+            good.holders(),
+            Holders::from([("a-0".to_owned(), "n".to_owned())])
+        );
+        for bad in [
+            [("ADDED", "u", "m"), ("MODIFIED", "u", "n")],
+            [("ADDED", "u", ""), ("ADDED", "v", "")],
+            [("ADDED", "u", ""), ("DELETED", "u", "")],
+        ] {
+            assert_eq!(history(&bad).faults.len(), 1, "{bad:?}");
+            assert!(history(&bad).judge().is_err());
+        }
+    }
+}
