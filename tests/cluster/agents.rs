@@ -304,7 +304,7 @@ fn token(cluster: &Cluster, space: &str, node: &str) -> Result<String> {
 }
 
 /// The kubeconfig with a token that is made so.
-fn kubeconfig(cluster: &Cluster, create: &[&str]) -> Result<String> {
+pub fn kubeconfig(cluster: &Cluster, create: &[&str]) -> Result<String> {
     let token = cluster.kubectl(create)?;
     let admin = fs::read_to_string(cluster.kubeconfig())?;
     let folder = cluster.kubeconfig().parent().context("no folder")?;

@@ -101,6 +101,26 @@ fn the_agents_may_read_secrets_only_in_namespaces_that_are_named() -> Result<()>
 }
 
 #[test]
+fn the_controller_may_make_pods_only_if_it_makes_brokers() -> Result<()> {
+    let Some(cluster) = cluster::shared()? else {
+        return Ok(());
+    };
+    let usual = render(cluster, &[])?;
+    let without = render(cluster, &["controller.brokers.enabled=false"])?;
+    let makes = |objects: &[Value]| {
+        let mut all = rights(objects, "ClusterRole")
+            .remove("")
+            .unwrap_or_default();
+        all.retain(|right| right.starts_with("create "));
+        all
+    };
+    let made = ["jobs", "pods", "services"].map(|kind| format!("create {kind}"));
+    assert_eq!(&makes(&usual) - &makes(&without), made.into());
+    assert!(format!("{without:?}").contains("--no-brokers"));
+    Ok(())
+}
+
+#[test]
 fn the_agents_container_has_no_privilege_and_only_the_folders_it_needs() -> Result<()> {
     let Some(cluster) = cluster::shared()? else {
         return Ok(());

@@ -31,7 +31,8 @@ impl Controller {
         let log = File::options().append(true).open(log.path())?;
         let child = Command::new(leafhost()?)
             .args(["controller", "--lease-namespace", namespace])
-            .args(["--log-format", "text"])
+            // It would make those of other tests.
+            .args(["--log-format", "text", "--no-brokers"])
             .env("KUBECONFIG", kubeconfig)
             .stdin(Stdio::null())
             .stdout(log.try_clone()?)

@@ -11,6 +11,7 @@ mod attacks;
 mod away;
 mod bad_handlers;
 mod bad_objects;
+mod brokers;
 mod chart;
 mod containers;
 mod contested;

@@ -141,6 +141,10 @@ pub struct ControllerArgs {
     #[arg(long, env = "LEAFHOST_LEASE_NAMESPACE", value_name = "NAMESPACE")]
     pub lease_namespace: Option<String>,
 
+    /// Make no pods, jobs and services for brokerSpec, instanceServiceSpec and configurationServiceSpec
+    #[arg(long, env = "LEAFHOST_NO_BROKERS")]
+    pub no_brokers: bool,
+
     #[command(flatten)]
     pub log: LogArgs,
 }

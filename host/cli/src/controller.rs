@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
-use leafhost_controller::Controller;
-use leafhost_k8s::KubeCluster;
+use leafhost_controller::{BrokerTask, Controller};
+use leafhost_k8s::{KubeBrokers, KubeCluster};
 use tokio_util::sync::CancellationToken;
 
 use crate::args::ControllerArgs;
@@ -32,9 +32,17 @@ async fn serve(args: &ControllerArgs) -> Result<()> {
     tracing::info!(holder, namespace, "controller starts");
     let cluster = KubeCluster::watch(&client, namespace, holder);
     let cluster = Arc::new(cluster);
-    let controller = Controller::new(cluster.clone(), cluster);
     let shutdown = CancellationToken::new();
-    let running = controller.run(shutdown.clone());
+    let brokers = (!args.no_brokers)
+        .then(|| BrokerTask::new(Arc::new(KubeBrokers::watch(&client, &cluster))));
+    let brokers = async {
+        match brokers {
+            Some(brokers) => brokers.run(shutdown.clone()).await,
+            None => Ok(()),
+        }
+    };
+    let controller = Controller::new(cluster.clone(), cluster);
+    let running = async { tokio::try_join!(controller.run(shutdown.clone()), brokers).map(drop) };
     tokio::pin!(running);
     tokio::select! {
         ended = &mut running => return Ok(ended?),

@@ -1,9 +1,10 @@
 //! The controller: what one process does for all nodes of a cluster.
 //!
 //! Agents write only what is of their own node. What a node left behind that is gone, the controller releases; what agents report of a
-//! Configuration, it shows on the Configuration. Two controllers do no harm: each write names what it assumes.
+//! Configuration, it shows on the Configuration. It makes the brokers that Configurations ask for. Two controllers do no harm: each write names what it assumes.
 
 mod attempts;
+mod brokers;
 mod events;
 #[cfg(test)]
 mod fakes;
@@ -14,4 +15,5 @@ mod releasing;
 mod statuses;
 mod task;
 
+pub use brokers::BrokerTask;
 pub use task::{Controller, Error};

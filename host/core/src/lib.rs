@@ -5,6 +5,7 @@
 //! rules on it.
 
 pub mod attribute;
+pub mod brokers;
 pub mod cluster;
 pub mod configuration;
 pub mod device;

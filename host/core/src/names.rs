@@ -198,11 +198,12 @@ pub fn label_value(name: &str) -> String {
         return name.to_owned();
     }
     let head: String = name.chars().take(46).collect();
-    format!(
-        "{}-{}",
-        head.trim_end_matches(['-', '.']),
-        device_hash(name, None, DigestLength::Eight)
-    )
+    format!("{}-{}", head.trim_end_matches(['-', '.']), digest(name))
+}
+
+/// 16 hex digits that stand for a text.
+pub fn digest(text: &str) -> String {
+    device_hash(text, None, DigestLength::Eight)
 }
 
 #[cfg(test)]

@@ -85,6 +85,28 @@ pub enum Problem {
         owner: String,
     },
 
+    // Of brokers.
+    #[error("{object} cannot be written: {error}{}; the controller tries again", and_more(*more))]
+    BrokerNotWritten {
+        configuration: ConfigurationKey,
+        object: String,
+        error: String,
+        more: usize,
+    },
+    #[error(
+        "{object}{} is there and belongs to somebody else, so it is left alone; delete it, or rename the Configuration",
+        and_more(*more)
+    )]
+    BrokerNameTaken {
+        configuration: ConfigurationKey,
+        object: String,
+        more: usize,
+    },
+    #[error(
+        "spec.brokerSpec: brokers ask for the resources of Instances, which the annotation leafhost.dev/resources: configuration leaves out; remove the annotation"
+    )]
+    BrokerResourceNotOffered { configuration: ConfigurationKey },
+
     // Of handlers and their answers.
     #[error("handler {handler:?} is not loaded yet")]
     HandlerLoading {
@@ -340,6 +362,9 @@ impl Problem {
             }
             Self::PropertyUnavailable { configuration, .. }
             | Self::NameTaken { configuration, .. }
+            | Self::BrokerNotWritten { configuration, .. }
+            | Self::BrokerNameTaken { configuration, .. }
+            | Self::BrokerResourceNotOffered { configuration }
             | Self::HandlerLoading { configuration, .. }
             | Self::HandlerNotFound { configuration, .. }
             | Self::HandlerRemoved { configuration, .. }

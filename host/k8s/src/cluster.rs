@@ -32,7 +32,7 @@ use follow::follow;
 use statuses::Statuses;
 
 /// The Lease of the controllers, and the manager of the fields that they write.
-const NAME: &str = "leafhost-controller";
+pub(crate) const NAME: &str = "leafhost-controller";
 /// An operator says with it that a node is shut down.
 const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
 

@@ -19,6 +19,7 @@ use crate::memory;
 use crate::values::{Object, Values, Wanted};
 use crate::watch::{Failure, Watch};
 use book::Book;
+pub(crate) use book::manifest;
 
 /// How long the watch must work before its last failure is forgotten.
 const WORKS: Duration = Duration::from_secs(5);

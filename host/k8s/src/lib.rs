@@ -2,6 +2,7 @@
 //!
 //! Implements the ports of `leafhost-core`. The only crate that knows `kube`. Knows no handler, no Wasm and no kubelet.
 
+pub mod brokers;
 pub mod client;
 pub mod cluster;
 pub mod configurations;
@@ -23,6 +24,7 @@ use std::time::Duration;
 use leafhost_core::timeouts::{BACKOFF_FIRST, BACKOFF_LAST};
 use rand::RngExt as _;
 
+pub use brokers::KubeBrokers;
 pub use client::connect;
 pub use cluster::KubeCluster;
 pub use configurations::KubeConfigurations;

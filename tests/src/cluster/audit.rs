@@ -1,6 +1,7 @@
 //! The API server's audit log: who asked for what, and how often.
 //!
-//! It has the requests for Configurations, Instances, the reports of nodes, Events, `ConfigMap`s and Secrets.
+//! It has the requests for Configurations, Instances, the reports of nodes, Events, `ConfigMap`s and Secrets, and the changes of pods,
+//! jobs and services.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -22,6 +23,10 @@ pub(super) fn policy() -> String {
                 {"group": "leafhost.dev"},
                 {"group": "events.k8s.io"},
                 {"group": "", "resources": ["configmaps", "secrets"]},
+            ]},
+            {"level": "Metadata", "verbs": ["create", "update", "patch", "delete", "deletecollection"], "resources": [
+                {"group": "", "resources": ["pods", "services"]},
+                {"group": "batch", "resources": ["jobs"]},
             ]},
             {"level": "None"},
         ],

@@ -1,30 +1,28 @@
-//! What a Configuration says of workloads and services, which this version does not create.
+//! What a Configuration says of brokers and services, which only the controller of a cluster makes.
 
 use super::{FieldProblem, Spec};
 
 impl Spec {
-    /// The fields that are there and have no effect, with what is said of them.
-    pub fn without_effect(&self) -> impl Iterator<Item = FieldProblem> + use<> {
+    /// The fields that have an effect only in a cluster, with what is said of them elsewhere.
+    pub fn only_in_clusters(&self) -> impl Iterator<Item = FieldProblem> + use<> {
         let fields = [
-            (
-                self.broker_spec.is_some(),
-                "brokerSpec",
-                "starts no brokers",
-            ),
+            (self.broker_spec.is_some(), "brokerSpec", "brokers"),
             (
                 self.instance_service_spec.is_some(),
                 "instanceServiceSpec",
-                "creates no services",
+                "services",
             ),
             (
                 self.configuration_service_spec.is_some(),
                 "configurationServiceSpec",
-                "creates no services",
+                "services",
             ),
         ];
         let present = fields.into_iter().filter(|(present, _, _)| *present);
-        present.map(|(_, name, why)| {
-            let message = format!("this version {why}: {name} is ignored");
+        present.map(|(_, name, what)| {
+            let message = format!(
+                "{what} are made in a cluster, by its controller; a standalone agent makes none"
+            );
             FieldProblem::new(format!("spec.{name}"), message)
         })
     }

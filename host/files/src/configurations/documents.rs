@@ -299,7 +299,7 @@ fn parse(text: &str, budget: &mut Budget) -> Parsed {
     let configuration = read_header(text, budget)
         .and_then(|()| read_manifest(text, &mut unknown))
         .and_then(|manifest| {
-            ignored.extend(manifest.spec.without_effect());
+            ignored.extend(manifest.spec.only_in_clusters());
             Configuration::try_from(manifest).map_err(|problems| located(problems, text, budget))
         })
         .map(|mut configuration| {

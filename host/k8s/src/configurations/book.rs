@@ -44,7 +44,6 @@ struct Entry {
     /// The object that says so.
     source: Option<Arc<DynamicObject>>,
     problems: Vec<SourceProblem>,
-    warnings: Vec<SourceProblem>,
 }
 
 impl Book {
@@ -129,7 +128,6 @@ impl Book {
         let mut is_pending = false;
         for (name, entry) in &self.entries {
             set.problems.extend(entry.problems.iter().cloned());
-            set.warnings.extend(entry.warnings.iter().cloned());
             let Some(good) = &entry.good else {
                 continue;
             };
@@ -177,7 +175,6 @@ impl Book {
             // Not all that it names could be read, so nothing may be concluded from it.
             set.accepted.clear();
         }
-        set.warnings.sort();
         set
     }
 }
@@ -192,23 +189,19 @@ impl Entry {
         let told = |field: FieldProblem| problem(&name, key.as_ref(), &field.path, field.message);
         let source = Arc::new(object);
         match manifest(&source) {
-            Ok(manifest) => {
-                let warnings = manifest.spec.without_effect().map(told).collect();
-                match Configuration::try_from(manifest) {
-                    Ok(good) => Self {
-                        uid,
-                        good: Some(Arc::new(good)),
-                        source: Some(source),
-                        problems: Vec::new(),
-                        warnings,
-                    },
-                    Err(problems) => {
-                        let problems = problems.into_iter().map(told).collect();
-                        Self::bad(uid, is_deleting, problems, warnings, earlier)
-                    }
+            Ok(manifest) => match Configuration::try_from(manifest) {
+                Ok(good) => Self {
+                    uid,
+                    good: Some(Arc::new(good)),
+                    source: Some(source),
+                    problems: Vec::new(),
+                },
+                Err(problems) => {
+                    let problems = problems.into_iter().map(told).collect();
+                    Self::bad(uid, is_deleting, problems, earlier)
                 }
-            }
-            Err(problem) => Self::bad(uid, is_deleting, vec![told(problem)], Vec::new(), earlier),
+            },
+            Err(problem) => Self::bad(uid, is_deleting, vec![told(problem)], earlier),
         }
     }
 
@@ -216,7 +209,6 @@ impl Entry {
         uid: String,
         is_deleting: bool,
         mut problems: Vec<SourceProblem>,
-        warnings: Vec<SourceProblem>,
         earlier: Option<&Self>,
     ) -> Self {
         let earlier = earlier.filter(|earlier| earlier.uid == uid);
@@ -235,7 +227,6 @@ impl Entry {
             good,
             source,
             problems,
-            warnings,
         }
     }
 }
@@ -258,7 +249,7 @@ fn problem(
 }
 
 /// The object as the agent reads it, or the field that cannot be read.
-fn manifest(object: &DynamicObject) -> Result<Manifest, FieldProblem> {
+pub fn manifest(object: &DynamicObject) -> Result<Manifest, FieldProblem> {
     let metadata = object.metadata.clone();
     let spec = object.data.get("spec").unwrap_or(&Value::Null);
     let spec: Spec = serde_path_to_error::deserialize(spec).map_err(|error| {

@@ -36,6 +36,7 @@ pub fn into_instance(object: InstanceObject) -> Instance {
             uid: metadata.uid.unwrap_or_default(),
             resource_version: metadata.resource_version.unwrap_or_default(),
             creation_timestamp: metadata.creation_timestamp.map(|time| time.0.to_string()),
+            deletion_timestamp: metadata.deletion_timestamp.map(|time| time.0.to_string()),
             labels: metadata.labels.unwrap_or_default(),
             annotations: metadata.annotations.unwrap_or_default(),
             owner_references: owners

@@ -396,9 +396,9 @@ spec:
 #[test]
 fn a_field_without_effect_is_a_warning_with_its_line_and_refuses_nothing() {
     let ignored = [
-        "f.yaml:22: spec.brokerSpec: this version starts no brokers: brokerSpec is ignored",
-        "f.yaml:23: spec.instanceServiceSpec: this version creates no services: instanceServiceSpec is ignored",
-        "f.yaml:24: spec.configurationServiceSpec: this version creates no services: configurationServiceSpec is ignored",
+        "f.yaml:22: spec.brokerSpec: brokers are made in a cluster, by its controller; a standalone agent makes none",
+        "f.yaml:23: spec.instanceServiceSpec: services are made in a cluster, by its controller; a standalone agent makes none",
+        "f.yaml:24: spec.configurationServiceSpec: services are made in a cluster, by its controller; a standalone agent makes none",
     ];
     for (from, to, expected) in [
         ("", "", None),

@@ -1,0 +1,21 @@
+//! Brokers: the pods, jobs and services that Configurations ask for.
+//!
+//! ```text
+//!  Configurations ─► template ─┐
+//!  Instances, nodes ───────────┼─► plan ─► writes ─► pods, jobs, services
+//!  pods, jobs, services ───────┘     ▲
+//!                                    └ attempts, restarts: what is not written at once
+//! ```
+//!
+//! Owner references let the cluster delete what belonged to an Instance or Configuration that is gone: here only what is there is looked at.
+
+mod attempts;
+mod body;
+#[cfg(test)]
+mod fixture;
+mod plan;
+mod restarts;
+mod task;
+mod template;
+
+pub use task::BrokerTask;

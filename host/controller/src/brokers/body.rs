@@ -1,0 +1,236 @@
+//! The objects as they are created, with Akri's names, labels and owners.
+
+use std::collections::BTreeMap;
+
+use leafhost_core::brokers::{
+    APP_LABEL, CONFIGURATION_LABEL, CONTROLLER_LABEL, Change, INSTANCE_LABEL, Kind,
+    MADE_OF_ANNOTATION, ObjectKey, TARGET_NODE_LABEL,
+};
+use leafhost_core::configuration::Manifest;
+use leafhost_core::instance::Instance;
+use leafhost_core::names::{API_VERSION, GROUP, label_value};
+use serde_json::{Map, Value, json};
+
+use super::template::PLACEHOLDER;
+
+/// The object that owns what is made, and whose labels it has.
+#[derive(Clone, Copy)]
+pub enum Owner<'a> {
+    Instance(&'a Instance),
+    Configuration(&'a Manifest),
+}
+
+impl<'a> Owner<'a> {
+    fn kind(self) -> &'static str {
+        match self {
+            Self::Instance(_) => "Instance",
+            Self::Configuration(_) => "Configuration",
+        }
+    }
+
+    fn name(self) -> &'a str {
+        match self {
+            Self::Instance(instance) => &instance.metadata.name,
+            Self::Configuration(manifest) => &manifest.metadata.name,
+        }
+    }
+
+    pub fn uid(self) -> &'a str {
+        match self {
+            Self::Instance(instance) => &instance.metadata.uid,
+            Self::Configuration(manifest) => manifest.metadata.uid.as_deref().unwrap_or_default(),
+        }
+    }
+
+    fn namespace(self) -> &'a str {
+        match self {
+            Self::Instance(instance) => &instance.metadata.namespace,
+            Self::Configuration(manifest) => {
+                manifest.metadata.namespace.as_deref().unwrap_or_default()
+            }
+        }
+    }
+
+    /// The label by which its service selects pods, with its value.
+    pub fn label(self) -> (&'static str, String) {
+        let label = match self {
+            Self::Instance(_) => INSTANCE_LABEL,
+            Self::Configuration(_) => CONFIGURATION_LABEL,
+        };
+        (label, label_value(self.name()))
+    }
+
+    /// An object that it owns.
+    fn key(self, kind: Kind, name: String) -> ObjectKey {
+        ObjectKey {
+            kind,
+            namespace: self.namespace().to_owned(),
+            name,
+        }
+    }
+
+    fn create(
+        self,
+        key: ObjectKey,
+        mut labels: BTreeMap<&'static str, String>,
+        spec: &Value,
+        made_of: &str,
+    ) -> Change {
+        labels.insert(APP_LABEL, label_value(&key.name));
+        labels.insert(CONTROLLER_LABEL, GROUP.to_owned());
+        let version = match key.kind {
+            Kind::Job => "batch/v1",
+            Kind::Pod | Kind::Service => "v1",
+        };
+        let body = json!({
+            "apiVersion": version,
+            "kind": key.kind.to_string(),
+            "metadata": {
+                "name": key.name,
+                "namespace": key.namespace,
+                "labels": labels,
+                "annotations": {MADE_OF_ANNOTATION: made_of},
+                "ownerReferences": [{
+                    "apiVersion": API_VERSION, "kind": self.kind(), "name": self.name(), "uid": self.uid(),
+                    "controller": true, "blockOwnerDeletion": true,
+                }],
+            },
+            "spec": spec,
+        });
+        Change::Create {
+            key,
+            made_of: made_of.to_owned(),
+            body,
+        }
+    }
+}
+
+/// The pod of an Instance on a node.
+pub fn pod_key(instance: &Instance, node: &str) -> ObjectKey {
+    let part = dashed(&instance.metadata.name);
+    let name = if instance.spec.shared {
+        format!("{node}-{part}-pod")
+    } else {
+        format!("{part}-pod")
+    };
+    Owner::Instance(instance).key(Kind::Pod, name)
+}
+
+/// Creates the pod of an Instance on a node.
+pub fn pod(instance: &Instance, node: &str, spec: &Value, made_of: &str) -> Change {
+    let mut labels = device_labels(instance);
+    labels.insert(TARGET_NODE_LABEL, label_value(node));
+    let mut spec = with_resource(spec.clone(), instance);
+    bind(&mut spec, node);
+    let key = pod_key(instance, node);
+    Owner::Instance(instance).create(key, labels, &spec, made_of)
+}
+
+/// Creates the job of an Instance, for that generation of its Configuration.
+pub fn job(instance: &Instance, generation: i64, spec: &Value, made_of: &str) -> Change {
+    let labels = device_labels(instance);
+    let mut spec = spec.clone();
+    if let Some(job) = spec.as_object_mut() {
+        // The job itself is the record that it has run.
+        job.remove("ttlSecondsAfterFinished");
+    }
+    if let Some(template) = child(&mut spec, "template") {
+        if let Some(pod) = template.get_mut("spec") {
+            *pod = with_resource(pod.take(), instance);
+        }
+        let metadata = child(template, "metadata").and_then(|metadata| child(metadata, "labels"));
+        if let Some(Value::Object(all)) = metadata {
+            let labels = labels.iter();
+            all.extend(labels.map(|(name, value)| ((*name).to_owned(), json!(value))));
+        }
+    }
+    let name = format!("{}-{generation}-job", dashed(&instance.metadata.name));
+    let owner = Owner::Instance(instance);
+    owner.create(owner.key(Kind::Job, name), labels, &spec, made_of)
+}
+
+/// Creates the service of an Instance or of a Configuration. Unlike a pod it has one label of the two.
+pub fn service(owner: Owner<'_>, spec: &Value, made_of: &str) -> Change {
+    let (label, value) = owner.label();
+    let mut spec = spec.clone();
+    if let Some(Value::Object(selector)) = child(&mut spec, "selector") {
+        selector.insert(CONTROLLER_LABEL.to_owned(), json!(GROUP));
+        selector.insert(label.to_owned(), json!(value));
+    }
+    let name = format!("{}-svc", dashed(owner.name()));
+    let key = owner.key(Kind::Service, name);
+    owner.create(key, BTreeMap::from([(label, value)]), &spec, made_of)
+}
+
+fn dashed(name: &str) -> String {
+    name.replace('.', "-")
+}
+
+fn device_labels(instance: &Instance) -> BTreeMap<&'static str, String> {
+    BTreeMap::from([
+        (
+            CONFIGURATION_LABEL,
+            label_value(&instance.spec.configuration_name),
+        ),
+        (INSTANCE_LABEL, label_value(&instance.metadata.name)),
+    ])
+}
+
+/// The pod with the resource of the Instance in place of the placeholder.
+fn with_resource(mut pod: Value, instance: &Instance) -> Value {
+    let resource = format!("{GROUP}/{}", instance.metadata.name);
+    for list in ["containers", "initContainers"] {
+        let containers = pod.get_mut(list).and_then(Value::as_array_mut);
+        for container in containers.into_iter().flatten() {
+            for kind in ["/resources/limits", "/resources/requests"] {
+                let amounts = container.pointer_mut(kind).and_then(Value::as_object_mut);
+                if let Some(amounts) = amounts
+                    && let Some(amount) = amounts.remove(PLACEHOLDER)
+                {
+                    amounts.insert(resource.clone(), amount);
+                }
+            }
+        }
+    }
+    pod
+}
+
+/// Lets the pod run on that node only. The user's own terms are alternatives, so each of them gets the node.
+fn bind(pod: &mut Value, node: &str) {
+    let path = [
+        "affinity",
+        "nodeAffinity",
+        "requiredDuringSchedulingIgnoredDuringExecution",
+    ];
+    let selector = path.into_iter().try_fold(pod, child);
+    let Some(selector) = selector.and_then(Value::as_object_mut) else {
+        return;
+    };
+    let terms = selector.entry("nodeSelectorTerms").or_insert(Value::Null);
+    if terms.is_null() {
+        *terms = json!([{}]);
+    }
+    let requirement = json!({"key": "metadata.name", "operator": "In", "values": [node]});
+    for term in terms.as_array_mut().into_iter().flatten() {
+        let Some(term) = term.as_object_mut() else {
+            continue;
+        };
+        let fields = term.entry("matchFields").or_insert(Value::Null);
+        match fields {
+            Value::Array(fields) => fields.push(requirement.clone()),
+            fields => *fields = json!([requirement]),
+        }
+    }
+}
+
+/// The object in a field, made where there is none; nothing if something else is there, which the API server will refuse.
+fn child<'a>(parent: &'a mut Value, name: &str) -> Option<&'a mut Value> {
+    let child = parent.as_object_mut()?.entry(name).or_insert(Value::Null);
+    if child.is_null() {
+        *child = Value::Object(Map::new());
+    }
+    child.is_object().then_some(child)
+}
+
+#[cfg(test)]
+mod tests;

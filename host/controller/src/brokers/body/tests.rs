@@ -1,0 +1,161 @@
+use leafhost_core::brokers::Change;
+
+use super::super::fixture::{instance, manifest};
+use super::*;
+
+fn created(change: Change) -> (String, Value) {
+    match change {
+        Change::Create { key, body, .. } => (key.to_string(), body),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn owner(kind: &str, name: &str, uid: &str) -> Value {
+    json!([{"apiVersion": "akri.sh/v0", "kind": kind, "name": name, "uid": uid, "controller": true, "blockOwnerDeletion": true}])
+}
+
+#[test]
+fn a_pod_has_akris_name_labels_and_owner_and_asks_for_its_instance() {
+    let spec = json!({
+        "containers": [
+            {"name": "a", "resources": {"limits": {PLACEHOLDER: "1", "cpu": "1"}, "requests": {PLACEHOLDER: "1"}}},
+            {"name": "b"},
+        ],
+        "initContainers": [{"name": "i", "resources": {"limits": {PLACEHOLDER: 1}}}],
+    });
+    for (shared, name) in [
+        (true, "node.a-cams-x-8120fe-pod"),
+        (false, "cams-x-8120fe-pod"),
+    ] {
+        let instance = instance("cams.x-8120fe", shared, &["node.a"], 1);
+        let (key, body) = created(pod(&instance, "node.a", &spec, "digest"));
+        assert_eq!(key, format!("Pod n/{name}"));
+        assert_eq!(
+            body,
+            json!({
+                "apiVersion": "v1", "kind": "Pod",
+                "metadata": {
+                    "name": name, "namespace": "n",
+                    "labels": {"app": name, "controller": "akri.sh", "akri.sh/configuration": "cams",
+                        "akri.sh/instance": "cams.x-8120fe", "akri.sh/target-node": "node.a"},
+                    "annotations": {"leafhost.dev/made-of": "digest"},
+                    "ownerReferences": owner("Instance", "cams.x-8120fe", "uid-cams.x-8120fe"),
+                },
+                "spec": {
+                    "containers": [
+                        {"name": "a", "resources": {"limits": {"akri.sh/cams.x-8120fe": "1", "cpu": "1"}, "requests": {"akri.sh/cams.x-8120fe": "1"}}},
+                        {"name": "b"},
+                    ],
+                    "initContainers": [{"name": "i", "resources": {"limits": {"akri.sh/cams.x-8120fe": 1}}}],
+                    "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [
+                        {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["node.a"]}]},
+                    ]}}},
+                },
+            })
+        );
+    }
+}
+
+#[test]
+fn a_pod_runs_on_its_node_only_whatever_its_own_terms_are() {
+    let node = json!({"key": "metadata.name", "operator": "In", "values": ["a"]});
+    let own = json!({"key": "zone", "operator": "Exists"});
+    for (terms, bound) in [
+        (json!(null), json!([{"matchFields": [node]}])),
+        (
+            json!([{"matchExpressions": [own]}, {"matchFields": [own]}]),
+            json!([{"matchExpressions": [own], "matchFields": [node]}, {"matchFields": [own, node]}]),
+        ),
+    ] {
+        let required = "requiredDuringSchedulingIgnoredDuringExecution";
+        let mut pod = json!({"affinity": {"podAffinity": {}, "nodeAffinity": {required: {"nodeSelectorTerms": terms}}}});
+        bind(&mut pod, "a");
+        let affinity = &pod["affinity"];
+        assert_eq!(
+            affinity["nodeAffinity"][required]["nodeSelectorTerms"],
+            bound
+        );
+        assert_eq!(affinity["podAffinity"], json!({}));
+    }
+    for wrong in [
+        json!("x"),
+        json!({"affinity": []}),
+        json!({"affinity": {"nodeAffinity": 1}}),
+    ] {
+        let mut pod = wrong.clone();
+        bind(&mut pod, "a");
+        assert_eq!(pod, wrong);
+    }
+}
+
+#[test]
+fn a_job_is_named_after_the_generation_and_its_pods_have_two_labels_more() {
+    let instance = instance("cams-8120fe", true, &["a", "b"], 1);
+    let spec = json!({"backoffLimit": 2, "ttlSecondsAfterFinished": 5, "template": {
+        "metadata": {"labels": {"mine": "1"}},
+        "spec": {"restartPolicy": "Never", "containers": [{"name": "c", "resources": {"limits": {PLACEHOLDER: "1"}}}]}}});
+    let (key, body) = created(job(&instance, 3, &spec, "digest"));
+    assert_eq!(key, "Job n/cams-8120fe-3-job");
+    assert_eq!(body["apiVersion"], "batch/v1");
+    assert_eq!(
+        body["metadata"]["labels"],
+        json!({"app": "cams-8120fe-3-job", "controller": "akri.sh", "akri.sh/configuration": "cams", "akri.sh/instance": "cams-8120fe"})
+    );
+    assert_eq!(
+        body["spec"],
+        json!({"backoffLimit": 2, "template": {
+            "metadata": {"labels": {"mine": "1", "akri.sh/configuration": "cams", "akri.sh/instance": "cams-8120fe"}},
+            "spec": {"restartPolicy": "Never", "containers": [{"name": "c", "resources": {"limits": {"akri.sh/cams-8120fe": "1"}}}]}}})
+    );
+}
+
+#[test]
+fn a_service_has_one_label_and_selects_the_pods_of_its_owner() {
+    let instance = instance("cams.x-8120fe", true, &["a"], 1);
+    let manifest = manifest(&json!({}));
+    let spec = json!({"ports": [{"port": 80}], "selector": {"mine": "1"}});
+    for (of, name, label, value, owner) in [
+        (
+            Owner::Instance(&instance),
+            "cams-x-8120fe-svc",
+            "akri.sh/instance",
+            "cams.x-8120fe",
+            owner("Instance", "cams.x-8120fe", "uid-cams.x-8120fe"),
+        ),
+        (
+            Owner::Configuration(&manifest),
+            "cams-svc",
+            "akri.sh/configuration",
+            "cams",
+            owner("Configuration", "cams", "config"),
+        ),
+    ] {
+        let (key, body) = created(service(of, &spec, "digest"));
+        assert_eq!(key, format!("Service n/{name}"));
+        let metadata = &body["metadata"];
+        assert_eq!(
+            metadata["labels"],
+            json!({"app": name, "controller": "akri.sh", label: value})
+        );
+        assert_eq!(metadata["ownerReferences"], owner);
+        assert_eq!(
+            body["spec"],
+            json!({"ports": [{"port": 80}], "selector": {"mine": "1", "controller": "akri.sh", label: value}})
+        );
+    }
+}
+
+#[test]
+fn a_name_that_is_too_long_for_a_label_is_shortened_there() {
+    let name = "c".repeat(80);
+    let instance = instance(&name, true, &["a"], 1);
+    let (key, body) = created(pod(&instance, &"n".repeat(90), &json!({}), ""));
+    assert_eq!(key.len(), "Pod n/".len() + 90 + 1 + 80 + 4);
+    let labels = body["metadata"]["labels"].as_object().unwrap();
+    assert!(
+        labels
+            .values()
+            .all(|value| value.as_str().unwrap().len() <= 63),
+        "{labels:?}"
+    );
+}

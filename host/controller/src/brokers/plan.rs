@@ -1,0 +1,417 @@
+//! Which pods, jobs and services are wanted, and what is to be written so that they are there. Pure.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use jiff::{SignedDuration, Timestamp};
+use leafhost_core::brokers::{
+    CONFIGURATION_LABEL, Change, INSTANCE_LABEL, Kind, Object, ObjectKey, Phase,
+};
+use leafhost_core::cluster::NodeState;
+use leafhost_core::configuration::{Manifest, RESOURCES_ANNOTATION, Resources};
+use leafhost_core::instance::{Instance, InstanceKey};
+use leafhost_core::names::{ConfigurationKey, digest};
+use leafhost_core::problem::Problem;
+use leafhost_core::slot::slot_number;
+use serde_json::Value;
+
+use super::body::{self, Owner};
+use super::restarts::Restarts;
+use super::template::{Template, TemplateKind, made_of};
+
+/// How long the scheduler may look for a place for a pod before the slot that it waits for is promised to another node, too.
+const UNPLACED: SignedDuration = SignedDuration::from_secs(30);
+
+/// What is there.
+pub struct World<'a> {
+    pub manifests: &'a BTreeMap<ConfigurationKey, Arc<Manifest>>,
+    pub instances: &'a BTreeMap<InstanceKey, Arc<Instance>>,
+    pub objects: &'a BTreeMap<ObjectKey, Arc<Object>>,
+    pub nodes: &'a BTreeMap<String, NodeState>,
+}
+
+/// What follows.
+#[derive(Debug, Default)]
+pub struct Plan {
+    /// The writes, each with the Configuration that it serves.
+    pub changes: Vec<(ConfigurationKey, Change)>,
+    /// What is wrong with Configurations.
+    pub problems: Vec<Problem>,
+    /// When something more follows although nothing changes.
+    pub next: Option<Timestamp>,
+    /// The pods that are wanted.
+    pub pods: BTreeSet<ObjectKey>,
+}
+
+type Objects<'a> = Vec<(&'a ObjectKey, &'a Object)>;
+
+struct Planner<'a> {
+    world: &'a World<'a>,
+    restarts: &'a mut Restarts,
+    now: Timestamp,
+    /// What is made, by the uid of its owner.
+    made: BTreeMap<&'a str, Objects<'a>>,
+    /// The labels of pods that run: namespace, label, value.
+    running: BTreeSet<(&'a str, &'static str, &'a str)>,
+    plan: Plan,
+}
+
+/// An Instance whose Configuration is there.
+#[derive(Clone, Copy)]
+struct Subject<'a> {
+    key: &'a ConfigurationKey,
+    manifest: &'a Manifest,
+    instance: &'a Instance,
+}
+
+/// What is to be written.
+pub fn plan(world: &World<'_>, restarts: &mut Restarts, now: Timestamp) -> Plan {
+    let mut planner = Planner {
+        world,
+        restarts,
+        now,
+        made: BTreeMap::new(),
+        running: BTreeSet::new(),
+        plan: Plan::default(),
+    };
+    for (key, object) in world.objects {
+        if let Some(owner) = object.owner.as_deref().filter(|_| object.is_made) {
+            planner.made.entry(owner).or_default().push((key, object));
+        }
+        if key.kind == Kind::Pod && object.phase == Phase::Running && !object.is_deleting {
+            let labels = [
+                (INSTANCE_LABEL, &object.instance),
+                (CONFIGURATION_LABEL, &object.configuration),
+            ];
+            for (label, value) in labels {
+                let value = value.as_deref();
+                let running = value.map(|value| (key.namespace.as_str(), label, value));
+                planner.running.extend(running);
+            }
+        }
+    }
+    planner.all();
+    planner.plan
+}
+
+impl<'a> Planner<'a> {
+    fn all(&mut self) {
+        let world = self.world;
+        let of = |(key, manifest): (&'a ConfigurationKey, &'a Arc<Manifest>)| {
+            // Whatever belongs to a Configuration that is being deleted goes with it.
+            let is_deleting = manifest.metadata.deletion_timestamp.is_some();
+            (!is_deleting).then(|| (key, (manifest, Template::of(&manifest.spec))))
+        };
+        let templates: BTreeMap<_, _> = world.manifests.iter().filter_map(of).collect();
+        let mut served = BTreeSet::new();
+        for instance in world.instances.values() {
+            let metadata = &instance.metadata;
+            let key =
+                ConfigurationKey::new(&metadata.namespace, &instance.spec.configuration_name).ok();
+            let Some((key, (manifest, template))) =
+                key.and_then(|key| templates.get_key_value(&key))
+            else {
+                continue;
+            };
+            // One that is being deleted, or whose Configuration had the name before, goes with all it has.
+            let mut owners = metadata.owner_references.iter();
+            let is_owned = owners.any(|owner| Some(&owner.uid) == manifest.metadata.uid.as_ref());
+            if !is_owned || metadata.deletion_timestamp.is_some() {
+                continue;
+            }
+            let subject = Subject {
+                key,
+                manifest,
+                instance,
+            };
+            if self.instance(subject, template.as_ref()) {
+                served.insert(*key);
+            }
+        }
+        for (key, (manifest, template)) in &templates {
+            let spec = manifest.spec.configuration_service_spec.as_ref();
+            let spec = spec.filter(|_| served.contains(key));
+            self.service(key, Owner::Configuration(manifest), spec);
+            let offered = template
+                .as_ref()
+                .is_none_or(|template| offers(manifest, template));
+            if !offered {
+                let configuration = (*key).clone();
+                let problem = Problem::BrokerResourceNotOffered { configuration };
+                self.plan.problems.push(problem);
+            }
+        }
+    }
+
+    /// Whether the Instance has a broker.
+    fn instance(&mut self, subject: Subject<'a>, template: Option<&Template<'_>>) -> bool {
+        let made = self.made.get(subject.instance.metadata.uid.as_str());
+        let made = made.cloned().unwrap_or_default();
+        let of = |kind| {
+            let made = made.iter().filter(move |(key, _)| key.kind == kind);
+            made.copied().collect::<Objects<'a>>()
+        };
+        let wanted = |kind| template.filter(|template| template.kind == kind);
+        self.pods(subject, wanted(TemplateKind::Pod), of(Kind::Pod));
+        self.jobs(subject, wanted(TemplateKind::Job), &of(Kind::Job));
+        let is_served = template.is_some() && !subject.instance.spec.nodes.is_empty();
+        let service = subject.manifest.spec.instance_service_spec.as_ref();
+        let owner = Owner::Instance(subject.instance);
+        self.service(subject.key, owner, service.filter(|_| is_served));
+        is_served
+    }
+
+    fn pods(&mut self, subject: Subject<'a>, template: Option<&Template<'_>>, there: Objects<'a>) {
+        let instance = subject.instance;
+        let nodes = template.map_or(&[][..], |_| &instance.spec.nodes);
+        let wanted: BTreeMap<ObjectKey, &str> = nodes
+            .iter()
+            .map(|node| (body::pod_key(instance, node), node.as_str()))
+            .collect();
+        let mut taken = BTreeSet::new();
+        let mut live = Vec::new();
+        for (key, object) in there {
+            taken.insert(key);
+            if object.is_deleting {
+                continue;
+            }
+            let (Some(node), Some(template)) = (wanted.get(key), template) else {
+                self.delete(subject.key, key, object);
+                continue;
+            };
+            // What Akri's controller made is not known in so far.
+            let is_other = object
+                .made_of
+                .as_ref()
+                .is_some_and(|made_of| *made_of != template.made_of);
+            if let Phase::Ended(ran) = object.phase {
+                let due = self.restarts.due(key, &object.uid, ran, self.now);
+                if due <= self.now || is_other {
+                    self.delete(subject.key, key, object);
+                } else {
+                    self.by(due);
+                }
+            } else if is_other {
+                self.delete(subject.key, key, object);
+            } else {
+                live.push((*node, key, object));
+            }
+        }
+        if let Some(template) = template {
+            self.surplus(subject, template.slots, &mut live);
+            let mut missing: Vec<(&ObjectKey, &str)> = wanted
+                .iter()
+                .filter(|(key, node)| !taken.contains(key) && self.world.nodes.contains_key(**node))
+                .map(|(key, node)| (key, *node))
+                .collect();
+            // If there are fewer slots than nodes, each Instance begins with another node.
+            missing.sort_by_cached_key(|(key, _)| digest(&key.name));
+            let mut slots = Slots::of(instance, template.slots);
+            slots.free = slots.free.saturating_sub(self.promised(&slots, &live));
+            for (_, node) in missing {
+                if !offers(subject.manifest, template) || !slots.take() {
+                    break;
+                }
+                let change = body::pod(instance, node, template.spec, &template.made_of);
+                self.write(subject.key, change);
+            }
+        }
+        self.plan.pods.extend(wanted.into_keys());
+    }
+
+    /// How many slots pods will take that have none yet.
+    fn promised(&mut self, slots: &Slots<'_>, live: &[(&str, &ObjectKey, &Object)]) -> usize {
+        let mut pods = 0_usize;
+        for (node, _, object) in live {
+            let is_waiting = match object.phase {
+                _ if slots.holders.contains(node) => false,
+                Phase::Unschedulable(since) => match since.checked_add(UNPLACED) {
+                    Ok(over) if over > self.now => {
+                        self.by(over);
+                        true
+                    }
+                    _ => false,
+                },
+                _ => true,
+            };
+            pods += usize::from(is_waiting);
+        }
+        pods.saturating_mul(slots.each)
+    }
+
+    /// Deletes the pods for which there are no slots any more, those with the last slots first.
+    fn surplus(
+        &mut self,
+        subject: Subject<'a>,
+        each: usize,
+        live: &mut Vec<(&'a str, &'a ObjectKey, &'a Object)>,
+    ) {
+        let slots = Slots::of(subject.instance, each);
+        let Some(most) = slots.capacity.checked_div(each) else {
+            return;
+        };
+        let has_slot = |(_, _, object): &(&str, &ObjectKey, &Object)| {
+            !matches!(object.phase, Phase::Unschedulable(_))
+        };
+        let having = live.iter().filter(|pod| has_slot(pod)).count();
+        live.sort_by_key(|pod| {
+            let (node, key, object) = pod;
+            let is_beyond = slots.beyond.contains(node);
+            (
+                !has_slot(pod),
+                is_beyond,
+                object.phase != Phase::Running,
+                *key,
+            )
+        });
+        if having > most {
+            for (_, key, object) in live.drain(most..having) {
+                self.delete(subject.key, key, object);
+            }
+        }
+    }
+
+    fn jobs(
+        &mut self,
+        subject: Subject<'a>,
+        template: Option<&Template<'_>>,
+        there: &[(&'a ObjectKey, &'a Object)],
+    ) {
+        let is_other = |object: &Object| {
+            let made_of = object.made_of.as_ref();
+            template.is_none_or(|template| made_of.is_some_and(|made| *made != template.made_of))
+        };
+        for (key, object) in there {
+            if !object.is_deleting && is_other(object) {
+                self.delete(subject.key, key, object);
+            }
+        }
+        // A job that is being deleted is there until its pods are gone.
+        let Some(template) = template.filter(|_| there.is_empty()) else {
+            return;
+        };
+        let instance = subject.instance;
+        let mut slots = Slots::of(instance, template.slots);
+        if !instance.spec.nodes.is_empty() && offers(subject.manifest, template) && slots.take() {
+            let generation = subject.manifest.metadata.generation.unwrap_or_default();
+            let change = body::job(instance, generation, template.spec, &template.made_of);
+            self.write(subject.key, change);
+        }
+    }
+
+    /// A service comes when a pod runs. It stays, with its address, while brokers are wanted.
+    fn service(&mut self, key: &ConfigurationKey, owner: Owner<'_>, spec: Option<&Value>) {
+        let there = self.made.get(owner.uid());
+        let there: Objects<'a> = there
+            .into_iter()
+            .flatten()
+            .filter(|(key, _)| key.kind == Kind::Service)
+            .copied()
+            .collect();
+        let wanted = spec.map(|spec| body::service(owner, spec, &made_of(spec)));
+        let mut is_there = false;
+        for (at, object) in there {
+            is_there = true;
+            if object.is_deleting {
+                continue;
+            }
+            match &wanted {
+                Some(Change::Create { made_of, body, .. })
+                    if wanted.as_ref().map(Change::key) == Some(at) =>
+                {
+                    if object.made_of.as_ref() != Some(made_of) {
+                        let change = Change::Replace {
+                            key: at.clone(),
+                            uid: object.uid.clone(),
+                            made_of: made_of.clone(),
+                            body: body.clone(),
+                        };
+                        self.write(key, change);
+                    }
+                }
+                _ => self.delete(key, at, object),
+            }
+        }
+        let (label, value) = owner.label();
+        if let Some(wanted) = wanted.filter(|_| !is_there) {
+            let pod = (wanted.key().namespace.as_str(), label, value.as_str());
+            if self.running.contains(&pod) {
+                self.write(key, wanted);
+            }
+        }
+    }
+
+    fn delete(&mut self, configuration: &ConfigurationKey, key: &ObjectKey, object: &Object) {
+        let change = Change::Delete {
+            key: key.clone(),
+            uid: object.uid.clone(),
+        };
+        self.write(configuration, change);
+    }
+
+    fn write(&mut self, configuration: &ConfigurationKey, change: Change) {
+        self.plan.changes.push((configuration.clone(), change));
+    }
+
+    fn by(&mut self, moment: Timestamp) {
+        let next = self.plan.next.get_or_insert(moment);
+        *next = moment.min(*next);
+    }
+}
+
+/// Whether nodes offer what the broker asks for.
+fn offers(manifest: &Manifest, template: &Template<'_>) -> bool {
+    let text = manifest.metadata.annotations.get(RESOURCES_ANNOTATION);
+    let resources = text.and_then(|text| Resources::parse(text).ok());
+    template.slots == 0 || resources.is_none_or(Resources::has_instances)
+}
+
+/// The slots of an Instance.
+struct Slots<'a> {
+    capacity: usize,
+    /// How many nobody has.
+    free: usize,
+    /// How many a broker takes.
+    each: usize,
+    /// The nodes that have some through the Instance's resource.
+    holders: BTreeSet<&'a str>,
+    /// Those that have some beyond the capacity.
+    beyond: BTreeSet<&'a str>,
+}
+
+impl<'a> Slots<'a> {
+    fn of(instance: &'a Instance, each: usize) -> Self {
+        let capacity = usize::try_from(instance.spec.capacity).unwrap_or(usize::MAX);
+        let mut slots = Self {
+            capacity,
+            free: capacity,
+            each,
+            holders: BTreeSet::new(),
+            beyond: BTreeSet::new(),
+        };
+        for (id, usage) in &instance.spec.device_usage {
+            if usage.is_empty() {
+                continue;
+            }
+            slots.holders.insert(usage);
+            let is_within = slot_number(&instance.metadata.name, id)
+                .is_some_and(|number| number < instance.spec.capacity);
+            if is_within {
+                slots.free = slots.free.saturating_sub(1);
+            } else {
+                slots.beyond.insert(usage);
+            }
+        }
+        slots
+    }
+
+    /// Takes those of one broker, if they are free.
+    fn take(&mut self) -> bool {
+        let left = self.free.checked_sub(self.each);
+        self.free = left.unwrap_or(self.free);
+        left.is_some()
+    }
+}
+
+#[cfg(test)]
+mod tests;

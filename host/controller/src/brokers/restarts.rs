@@ -1,0 +1,89 @@
+//! How soon a pod that has ended is replaced: at once, and later each time if its successors end soon, too.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use jiff::Timestamp;
+use leafhost_core::brokers::ObjectKey;
+
+/// The wait before the second of two replacements; each further one is twice as long.
+const FIRST: Duration = Duration::from_secs(10);
+/// The longest wait.
+const LAST: Duration = Duration::from_mins(5);
+/// A pod that ran for so long is replaced at once.
+const STEADY: Duration = Duration::from_mins(10);
+
+/// The pods that have ended, by name.
+#[derive(Debug, Default)]
+pub struct Restarts(BTreeMap<ObjectKey, Ended>);
+
+#[derive(Debug)]
+struct Ended {
+    uid: String,
+    /// How many ended in a row without having run for long.
+    in_a_row: u32,
+    due: Timestamp,
+}
+
+impl Restarts {
+    /// When the pod is to be replaced. The wait begins when its end is seen.
+    pub fn due(&mut self, key: &ObjectKey, uid: &str, ran: Duration, now: Timestamp) -> Timestamp {
+        let before = self.0.get(key);
+        if let Some(same) = before.filter(|ended| ended.uid == uid) {
+            return same.due;
+        }
+        let in_a_row = match before {
+            Some(before) if ran < STEADY => before.in_a_row.saturating_add(1),
+            _ => 0,
+        };
+        let wait = match in_a_row.checked_sub(1) {
+            None => Duration::ZERO,
+            Some(doublings) => FIRST
+                .saturating_mul(2_u32.saturating_pow(doublings))
+                .min(LAST),
+        };
+        let due = now.checked_add(wait).unwrap_or(now);
+        let ended = Ended {
+            uid: uid.to_owned(),
+            in_a_row,
+            due,
+        };
+        self.0.insert(key.clone(), ended);
+        due
+    }
+
+    /// Forgets all but these.
+    pub fn keep(&mut self, wanted: &BTreeSet<ObjectKey>) {
+        self.0.retain(|key, _| wanted.contains(key));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use leafhost_core::brokers::Kind;
+
+    use super::*;
+
+    #[test]
+    fn pods_that_end_soon_are_replaced_ever_later_and_one_that_ran_long_at_once() {
+        let key = ObjectKey {
+            kind: Kind::Pod,
+            namespace: "n".into(),
+            name: "p".into(),
+        };
+        let now = Timestamp::UNIX_EPOCH;
+        let mut restarts = Restarts::default();
+        let mut wait = |uid: &str, ran: Duration| {
+            let due = restarts.due(&key, uid, ran, now);
+            due.duration_since(now).as_secs()
+        };
+        let soon = Duration::from_secs(1);
+        let waits: Vec<i64> = (0..8).map(|n| wait(&n.to_string(), soon)).collect();
+        assert_eq!(waits, [0, 10, 20, 40, 80, 160, 300, 300]);
+        assert_eq!(wait("7", soon), 300);
+        assert_eq!(wait("8", STEADY), 0);
+        assert_eq!(wait("9", soon), 10);
+        restarts.keep(&BTreeSet::new());
+        assert_eq!(restarts.due(&key, "10", soon, now), now);
+    }
+}

@@ -1,0 +1,245 @@
+use std::sync::Mutex;
+
+use async_trait::async_trait;
+use leafhost_core::brokers::{Kind, ObjectKey};
+use tokio_util::task::AbortOnDropHandle;
+
+use super::super::fixture::{Site, instance, key};
+use super::*;
+
+/// A cluster in which writes are seen at once, unless they fail.
+struct Fake {
+    site: Mutex<Site>,
+    leads: watch::Sender<bool>,
+    nodes: watch::Sender<Arc<NodeSet>>,
+    manifests: watch::Sender<Arc<ManifestSet>>,
+    instances: watch::Sender<Arc<InstanceSet>>,
+    objects: watch::Sender<Arc<ObjectSet>>,
+    /// What is answered to the creation of a pod.
+    answer: Mutex<Result<(), WriteError>>,
+    /// Whether what is written is seen.
+    is_seen: Mutex<bool>,
+    writes: watch::Sender<Vec<(ObjectKey, Instant)>>,
+}
+
+#[async_trait]
+impl Brokers for Fake {
+    fn leads(&self) -> watch::Receiver<bool> {
+        self.leads.subscribe()
+    }
+
+    fn nodes(&self) -> watch::Receiver<Arc<NodeSet>> {
+        self.nodes.subscribe()
+    }
+
+    fn manifests(&self) -> watch::Receiver<Arc<ManifestSet>> {
+        self.manifests.subscribe()
+    }
+
+    fn instances(&self) -> watch::Receiver<Arc<InstanceSet>> {
+        self.instances.subscribe()
+    }
+
+    fn objects(&self) -> watch::Receiver<Arc<ObjectSet>> {
+        self.objects.subscribe()
+    }
+
+    async fn write(&self, change: &Change) -> Result<(), WriteError> {
+        let key = change.key().clone();
+        self.writes
+            .send_modify(|writes| writes.push((key, Instant::now())));
+        self.answer.lock().unwrap().clone()?;
+        if *self.is_seen.lock().unwrap() {
+            self.site.lock().unwrap().apply(change);
+            self.show();
+        }
+        Ok(())
+    }
+}
+
+impl Fake {
+    /// A Configuration whose pods ask for slots, with a local device on node `a`.
+    fn start() -> (Arc<Self>, BrokerTask) {
+        let mut site = Site::with_pods();
+        site.add(instance("cams-1", false, &["a"], 1));
+        let fake = Arc::new(Self {
+            site: Mutex::new(site),
+            leads: watch::Sender::new(true),
+            nodes: watch::Sender::default(),
+            manifests: watch::Sender::default(),
+            instances: watch::Sender::default(),
+            objects: watch::Sender::default(),
+            answer: Mutex::new(Ok(())),
+            is_seen: Mutex::new(true),
+            writes: watch::Sender::default(),
+        });
+        fake.show();
+        let task = BrokerTask::new(fake.clone());
+        (fake, task)
+    }
+
+    fn show(&self) {
+        let site = self.site.lock().unwrap();
+        self.nodes.send_replace(Arc::new(NodeSet {
+            complete: true,
+            nodes: site.nodes.clone(),
+        }));
+        self.manifests.send_replace(Arc::new(ManifestSet {
+            complete: true,
+            manifests: site.manifests.clone(),
+        }));
+        self.instances
+            .send_replace(Arc::new(InstanceSet::read(site.instances.clone())));
+        self.objects.send_replace(Arc::new(ObjectSet {
+            complete: true,
+            objects: site.objects.clone(),
+        }));
+    }
+
+    /// The seconds after which each write followed the one before, within an hour.
+    async fn waits(&self) -> Vec<u64> {
+        tokio::time::sleep(Duration::from_hours(1)).await;
+        let writes = self.writes.borrow();
+        writes
+            .windows(2)
+            .map(|pair| (pair[1].1 - pair[0].1).as_secs())
+            .collect()
+    }
+
+    fn count(&self) -> usize {
+        self.writes.borrow().len()
+    }
+}
+
+fn spawn(task: BrokerTask) -> AbortOnDropHandle<Result<(), Error>> {
+    AbortOnDropHandle::new(tokio::spawn(task.run(CancellationToken::new())))
+}
+
+const HOUR: Duration = Duration::from_hours(1);
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_is_created_once_and_nothing_is_written_while_nothing_changes() {
+    let (fake, task) = Fake::start();
+    let _task = spawn(task);
+    tokio::time::sleep(HOUR).await;
+    assert_eq!(fake.count(), 1);
+    fake.site
+        .lock()
+        .unwrap()
+        .run("cams-1", &[("cams-1-pod", "a")]);
+    fake.show();
+    tokio::time::sleep(HOUR).await;
+    let written = fake.writes.borrow().clone();
+    let written: Vec<&str> = written.iter().map(|(key, _)| key.name.as_str()).collect();
+    assert_eq!(written, ["cams-1-pod", "cams-1-svc", "cams-svc"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_written_is_not_written_again_before_it_had_time_to_be_seen() {
+    let (fake, task) = Fake::start();
+    *fake.is_seen.lock().unwrap() = false;
+    let _task = spawn(task);
+    // Something else changes all the time.
+    for n in 0..90 {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        let mut site = fake.site.lock().unwrap();
+        site.add(instance(&format!("other-{n}"), false, &[], 1));
+        drop(site);
+        fake.show();
+    }
+    assert_eq!(fake.count(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_refused_is_told_and_tried_ever_later_and_at_once_when_it_was_edited() {
+    let (fake, task) = Fake::start();
+    let refused = WriteError::Refused("quota exceeded".into());
+    *fake.answer.lock().unwrap() = Err(refused);
+    let mut problems = task.problems();
+    let _task = spawn(task);
+    let told = problems.wait_for(|problems| !problems.is_empty()).await;
+    let told = told.unwrap().clone();
+    assert_eq!(told.len(), 1);
+    assert_eq!(
+        (told[0].reason(), told[0].to_string().as_str()),
+        (
+            "BrokerNotWritten",
+            "Pod n/cams-1-pod cannot be written: quota exceeded; the controller tries again"
+        )
+    );
+    assert_eq!(told[0].subject().to_string(), "Configuration n/cams");
+    let waits = fake.waits().await;
+    assert_eq!(waits[..9], [1, 2, 4, 8, 16, 32, 64, 128, 256]);
+    assert!(waits[9..].iter().all(|wait| *wait == 300), "{waits:?}");
+
+    *fake.answer.lock().unwrap() = Ok(());
+    let before = fake.count();
+    let edited = serde_json::json!({"brokerSpec": {"brokerPodSpec": {"containers": []}}});
+    fake.site.lock().unwrap().configure(&edited);
+    fake.show();
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(fake.count(), before + 1);
+    assert!(problems.borrow().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_name_that_is_taken_is_told_once_for_all_objects() {
+    let (fake, task) = Fake::start();
+    *fake.answer.lock().unwrap() = Err(WriteError::Taken);
+    fake.site
+        .lock()
+        .unwrap()
+        .add(instance("cams-2", false, &["a"], 1));
+    fake.show();
+    let mut problems = task.problems();
+    let _task = spawn(task);
+    let told = problems.wait_for(|problems| !problems.is_empty()).await;
+    let told = told.unwrap().clone();
+    assert_eq!(told.len(), 1);
+    assert_eq!(told[0].reason(), "BrokerNameTaken");
+    assert!(
+        told[0]
+            .to_string()
+            .starts_with("Pod n/cams-1-pod (and 1 more) is there")
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn while_the_api_server_does_not_answer_one_write_is_tried_every_ten_seconds() {
+    let (fake, task) = Fake::start();
+    *fake.answer.lock().unwrap() = Err(WriteError::Unavailable("no answer".into()));
+    {
+        let mut site = fake.site.lock().unwrap();
+        for n in 0..100 {
+            site.add(instance(&format!("more-{n}"), false, &["a"], 1));
+        }
+    }
+    fake.show();
+    let _task = spawn(task);
+    let waits = fake.waits().await;
+    assert_eq!(waits[..5], [1, 2, 4, 8, 10]);
+    assert!(waits[5..].iter().all(|wait| *wait == 10), "{waits:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_does_not_lead_writes_nothing_and_tells_nothing() {
+    let (fake, task) = Fake::start();
+    *fake.answer.lock().unwrap() = Err(WriteError::Taken);
+    let mut problems = task.problems();
+    let _task = spawn(task);
+    drop(problems.wait_for(|problems| !problems.is_empty()).await);
+    fake.leads.send_replace(false);
+    drop(problems.wait_for(|problems| problems.is_empty()).await);
+    let before = fake.count();
+    tokio::time::sleep(HOUR).await;
+    assert_eq!(fake.count(), before);
+    *fake.answer.lock().unwrap() = Ok(());
+    fake.leads.send_replace(true);
+    tokio::time::sleep(HOUR).await;
+    let made = fake
+        .objects
+        .borrow()
+        .objects
+        .contains_key(&key(Kind::Pod, "cams-1-pod"));
+    assert!(made);
+}

@@ -1,0 +1,202 @@
+//! The pods, jobs and services with labels of ours.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::core::v1::{Pod, PodStatus, Service};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::api::{ApiResource, NotUsed, PartialObjectMeta};
+use kube::core::Object as KubeObject;
+use kube::runtime::watcher::Event;
+use kube::{Api, Client, Resource};
+use leafhost_core::brokers::{
+    CONFIGURATION_LABEL, CONTROLLER_LABEL, INSTANCE_LABEL, Kind, MADE_OF_ANNOTATION, Object,
+    ObjectKey, ObjectSet, Phase,
+};
+use leafhost_core::names::GROUP;
+use tokio::sync::watch;
+
+use super::{TOGETHER, warn};
+use crate::watch::{Failure, Watch};
+
+/// A pod without its spec.
+type PodObject = KubeObject<NotUsed, PodStatus>;
+
+/// Follows them without end.
+pub async fn follow(client: Client, sender: watch::Sender<Arc<ObjectSet>>) {
+    let pods: Api<PodObject> = Api::all_with(client.clone(), &ApiResource::erase::<Pod>(&()));
+    // Those of jobs have no other label of ours.
+    let mut pods = Watch::new(pods).labels(CONFIGURATION_LABEL);
+    let jobs: Api<PartialObjectMeta<Job>> = Api::all(client.clone());
+    let mut jobs = Watch::new(jobs).labels(CONFIGURATION_LABEL);
+    let services: Api<PartialObjectMeta<Service>> = Api::all(client);
+    let mut services = Watch::new(services).labels(&format!("{CONTROLLER_LABEL}={GROUP}"));
+    let mut seen = Seen::default();
+    loop {
+        tokio::select! {
+            event = pods.next() => seen.pod(event),
+            event = jobs.next() => seen.take(Kind::Job, event, |_| Phase::Pending),
+            event = services.next() => seen.take(Kind::Service, event, |_| Phase::Pending),
+        }
+        for _ in 0..TOGETHER {
+            if let Some(event) = pods.try_next() {
+                seen.pod(event);
+            } else if let Some(event) = jobs.try_next() {
+                seen.take(Kind::Job, event, |_| Phase::Pending);
+            } else if let Some(event) = services.try_next() {
+                seen.take(Kind::Service, event, |_| Phase::Pending);
+            } else {
+                break;
+            }
+        }
+        if seen.read.len() == 3 {
+            let next = ObjectSet {
+                complete: true,
+                objects: seen.objects.clone(),
+            };
+            crate::publish(&sender, next);
+        }
+    }
+}
+
+#[derive(Default)]
+struct Seen {
+    objects: BTreeMap<ObjectKey, Arc<Object>>,
+    /// What the lists have so far.
+    listed: BTreeMap<ObjectKey, Arc<Object>>,
+    /// What has been read once.
+    read: BTreeSet<Kind>,
+}
+
+impl Seen {
+    fn pod(&mut self, event: Result<Event<PodObject>, Failure>) {
+        self.take(Kind::Pod, event, |pod| phase(pod.status.as_ref()));
+    }
+
+    fn take<K: Resource>(
+        &mut self,
+        kind: Kind,
+        event: Result<Event<K>, Failure>,
+        phase: impl Fn(&K) -> Phase,
+    ) {
+        let read = |object: &K| {
+            let metadata = object.meta();
+            (key(kind, metadata), Arc::new(read(metadata, phase(object))))
+        };
+        match event {
+            Ok(Event::Init) => self.listed.retain(|key, _| key.kind != kind),
+            Ok(Event::InitApply(object)) => self.listed.extend([read(&object)]),
+            Ok(Event::InitDone) => {
+                self.objects.retain(|key, _| key.kind != kind);
+                let listed = self.listed.extract_if(.., |key, _| key.kind == kind);
+                self.objects.extend(listed);
+                self.read.insert(kind);
+            }
+            Ok(Event::Apply(object)) => self.objects.extend([read(&object)]),
+            Ok(Event::Delete(object)) => drop(self.objects.remove(&key(kind, object.meta()))),
+            Err(failure) => warn(&format!("{kind}s"), &failure),
+        }
+    }
+}
+
+fn key(kind: Kind, metadata: &ObjectMeta) -> ObjectKey {
+    ObjectKey {
+        kind,
+        namespace: metadata.namespace.clone().unwrap_or_default(),
+        name: metadata.name.clone().unwrap_or_default(),
+    }
+}
+
+/// The uid of the object that controls another one.
+pub fn owner(metadata: &ObjectMeta) -> Option<&str> {
+    let mut owners = metadata.owner_references.iter().flatten();
+    let owner = owners.find(|owner| owner.controller == Some(true))?;
+    Some(&owner.uid)
+}
+
+fn read(metadata: &ObjectMeta, phase: Phase) -> Object {
+    let label = |name: &str| metadata.labels.as_ref()?.get(name).cloned();
+    let annotations = metadata.annotations.as_ref();
+    Object {
+        uid: metadata.uid.clone().unwrap_or_default(),
+        owner: owner(metadata).map(str::to_owned),
+        is_made: label(CONTROLLER_LABEL).is_some_and(|value| value == GROUP),
+        configuration: label(CONFIGURATION_LABEL),
+        instance: label(INSTANCE_LABEL),
+        made_of: annotations.and_then(|all| all.get(MADE_OF_ANNOTATION).cloned()),
+        is_deleting: metadata.deletion_timestamp.is_some(),
+        phase,
+    }
+}
+
+fn phase(status: Option<&PodStatus>) -> Phase {
+    let Some(status) = status else {
+        return Phase::Pending;
+    };
+    match status.phase.as_deref() {
+        Some("Running") => Phase::Running,
+        Some("Succeeded" | "Failed") => Phase::Ended(ran(status).unwrap_or_default()),
+        _ => {
+            let mut conditions = status.conditions.iter().flatten();
+            let unplaced = conditions
+                .find(|condition| condition.type_ == "PodScheduled" && condition.status == "False");
+            let since = unplaced.and_then(|condition| condition.last_transition_time.as_ref());
+            since.map_or(Phase::Pending, |since| Phase::Unschedulable(since.0))
+        }
+    }
+}
+
+/// How long a pod that has ended ran, by the clock of its node.
+fn ran(status: &PodStatus) -> Option<Duration> {
+    let ends = status.container_statuses.iter().flatten();
+    let ends = ends.filter_map(|container| {
+        let state = container.state.as_ref()?;
+        state.terminated.as_ref()?.finished_at.as_ref()
+    });
+    let (start, end) = (status.start_time.as_ref()?, ends.max()?);
+    end.0.duration_since(start.0).try_into().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn the_phase_of_a_pod_says_whether_it_waits_runs_or_has_ended() {
+        let ended = |phase: &str| {
+            json!({"phase": phase, "startTime": "2026-01-01T00:00:00Z", "containerStatuses": [
+                {"name": "a", "image": "", "imageID": "", "ready": false, "restartCount": 0,
+                    "state": {"terminated": {"exitCode": 0, "finishedAt": "2026-01-01T00:00:05Z"}}},
+                {"name": "b", "image": "", "imageID": "", "ready": false, "restartCount": 0,
+                    "state": {"terminated": {"exitCode": 1, "finishedAt": "2026-01-01T00:01:00Z"}}},
+            ]})
+        };
+        let since = "2026-01-01T00:00:00Z";
+        let scheduled = |status: &str| json!({"phase": "Pending", "conditions": [{"type": "PodScheduled", "status": status, "lastTransitionTime": since}]});
+        let minute = Phase::Ended(Duration::from_mins(1));
+        for (status, expected) in [
+            (json!({}), Phase::Pending),
+            (json!({"phase": "Pending"}), Phase::Pending),
+            (scheduled("True"), Phase::Pending),
+            (
+                scheduled("False"),
+                Phase::Unschedulable(since.parse().unwrap()),
+            ),
+            (json!({"phase": "Running"}), Phase::Running),
+            (ended("Succeeded"), minute),
+            (ended("Failed"), minute),
+            // The kubelet did not start it.
+            (
+                json!({"phase": "Failed", "reason": "UnexpectedAdmissionError"}),
+                Phase::Ended(Duration::ZERO),
+            ),
+        ] {
+            let status: PodStatus = serde_json::from_value(status).unwrap();
+            assert_eq!(phase(Some(&status)), expected, "{status:?}");
+        }
+    }
+}
