@@ -4,9 +4,9 @@
 set -eu
 cd "$(dirname "$0")/go"
 
-programs='kube-apiserver kube-controller-manager kube-scheduler kube-proxy kubelet kubectl containerd containerd-shim-runc-v2 ctr helm'
+programs='kube-apiserver kube-controller-manager kube-scheduler kube-proxy kubelet kubectl containerd containerd-shim-runc-v2 ctr helm helm3'
 cache=${LEAFHOST_CLUSTER:-$HOME/.cache/leafhost/cluster}
-state=$(cat kubernetes/go.mod kubernetes/go.sum containerd/go.mod containerd/go.sum helm/go.mod helm/go.sum | sha256sum | cut -c1-16)
+state=$(cat kubernetes/go.mod kubernetes/go.sum containerd/go.mod containerd/go.sum helm/go.mod helm/go.sum helm3/go.mod helm3/go.sum | sha256sum | cut -c1-16)
 
 # A folder of this name is whole: it gets the name when everything in it is built.
 if [ -d "$cache/$state" ]; then
@@ -37,6 +37,8 @@ package=k8s.io/component-base/version
 ldflags="-s -w -X $package.gitVersion=$version -X $package.gitMajor=1 -X $package.gitMinor=$minor -X $package.gitTreeState=clean"
 (cd containerd && nice go build -buildvcs=false -trimpath -ldflags '-s -w' -tags no_btrfs,no_devmapper,no_zfs -o "$half/" tool)
 (cd helm && nice go build -buildvcs=false -trimpath -ldflags '-s -w' -o "$half/" tool)
+# Charts are installed with Helm 3, too; both programs are called helm.
+(cd helm3 && nice go build -buildvcs=false -trimpath -ldflags '-s -w' -o "$half/helm3" helm.sh/helm/v3/cmd/helm)
 echo 'cluster: containerd and Helm are built, Kubernetes comes next' >&2
 (cd kubernetes && nice go build -buildvcs=false -trimpath -ldflags "$ldflags" -o "$half/" tool)
 for program in $programs; do

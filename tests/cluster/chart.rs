@@ -29,6 +29,25 @@ fn render(cluster: &Cluster, values: &[&str]) -> Result<Vec<Value>> {
         .collect())
 }
 
+#[test]
+fn helm_3_and_helm_4_make_the_same_objects() -> Result<()> {
+    let Some(cluster) = cluster::shared()? else {
+        return Ok(());
+    };
+    let read = |text: String| -> Result<Vec<Value>> {
+        let documents = serde_yaml_ng::Deserializer::from_str(&text);
+        let mut objects = documents
+            .map(|document| Ok(Value::deserialize(document)?))
+            .collect::<Result<Vec<Value>>>()?;
+        objects.sort_by_key(|object| format!("{} {}", object["kind"], object["metadata"]));
+        Ok(objects)
+    };
+    let template = ["template", "leafhost", &chart(), "--include-crds"];
+    let (three, four) = (cluster.helm3(&template)?, cluster.helm(&template)?);
+    assert_eq!(read(three)?, read(four)?);
+    Ok(())
+}
+
 fn of_kind<'a>(objects: &'a [Value], kind: &str) -> Vec<&'a Value> {
     let found = objects.iter().filter(|object| object["kind"] == kind);
     found.collect()
@@ -60,7 +79,9 @@ fn the_chart_passes_lint_and_has_the_version_of_the_program() -> Result<()> {
     let Some(cluster) = cluster::shared()? else {
         return Ok(());
     };
-    cluster.helm(&["lint", "--strict", &chart()])?;
+    let lint = ["lint", "--strict", &chart()];
+    cluster.helm(&lint)?;
+    cluster.helm3(&lint)?;
     let text = fs::read_to_string(source_tree().join("deploy/chart/Chart.yaml"))?;
     let chart: Value = serde_yaml_ng::from_str(&text)?;
     assert_eq!(chart["version"], env!("CARGO_PKG_VERSION"));

@@ -234,6 +234,11 @@ impl Cluster {
         self.client("helm", arguments, "")
     }
 
+    /// The same with Helm 3.
+    pub fn helm3(&self, arguments: &[&str]) -> Result<String> {
+        self.client("helm3", arguments, "")
+    }
+
     fn client(&self, program: &str, arguments: &[&str], input: &str) -> Result<String> {
         let folder = self.id.folder();
         let mut child = Command::new(self.programs.join(program))

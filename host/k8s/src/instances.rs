@@ -127,13 +127,14 @@ impl InstanceStore for KubeInstances {
     }
 
     async fn apply(&self, changes: Vec<Change>) -> Vec<Written> {
-        let writes = changes.into_iter().map(|change| self.shared.write(change));
-        let written = futures::stream::iter(writes)
-            .buffered(IN_FLIGHT)
-            .collect()
-            .await;
+        let writes = changes.into_iter().enumerate();
+        let writes = writes.map(async |(place, change)| (place, self.shared.write(change).await));
+        // One that takes long holds none of the others up.
+        let written = futures::stream::iter(writes).buffer_unordered(IN_FLIGHT);
+        let mut written: Vec<_> = written.collect().await;
+        written.sort_unstable_by_key(|(place, _)| *place);
         self.shared.publish();
-        written
+        written.into_iter().map(|(_, written)| written).collect()
     }
 
     fn has_other_nodes(&self) -> bool {

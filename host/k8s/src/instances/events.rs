@@ -1,6 +1,7 @@
 //! What the watches show: Instances that come, change and go.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::StreamExt as _;
 use kube::api::Api;
@@ -17,7 +18,10 @@ use crate::watch::Watch;
 /// The watches.
 pub const SCOPES: [Scope; 2] = [Scope::Local, Scope::Shared];
 /// The most events that are taken in before what they come to is shown.
-const TOGETHER: usize = 256;
+const TOGETHER: usize = 1024;
+/// The least time between two showings of what came by a watch: each makes every task look at all Instances. What this node writes is
+/// shown at once.
+const SPACING: Duration = Duration::from_millis(50);
 
 /// An object, or why it cannot be read.
 pub type Object = DeserializeGuard<InstanceObject>;
@@ -68,6 +72,7 @@ pub async fn follow(shared: Arc<Shared>, api: Api<Object>, scope: Scope, node: S
             .collect::<()>()
             .await;
         shared.publish();
+        tokio::time::sleep(SPACING).await;
     }
 }
 
