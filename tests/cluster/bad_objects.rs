@@ -228,6 +228,50 @@ fn an_instance_that_somebody_edits_is_as_it_was_after_one_write() -> Result<()> 
     agents.check_calm(start)
 }
 
+#[test]
+fn a_local_instance_gets_its_labels_back_and_is_not_made_again() -> Result<()> {
+    let Some(cluster) = cluster::shared()? else {
+        return Ok(());
+    };
+    let agents = Agents::start(cluster, "labels", &[])?;
+    agents.configure("own", "debugEcho", "{shared: false, descriptions: [one]}")?;
+    let found = eventually("each node has its own", || {
+        let found = agents.instances("own")?;
+        ensure!(found.len() == 2, "{found:#?}");
+        Ok(found)
+    })?;
+    let uids = |all: &[Value]| -> Vec<String> {
+        let uids = all.iter().map(|one| one["metadata"]["uid"].to_string());
+        let mut uids: Vec<_> = uids.collect();
+        uids.sort();
+        uids
+    };
+    let labels = |value: Value| json!({"metadata": {"labels": {"leafhost.dev/node": value}}});
+    for one in &found {
+        let name = one["metadata"]["name"].as_str().context("no name")?;
+        let path = agents.instance_path(name);
+        for (what, edit) in [
+            ("no label", labels(Value::Null)),
+            ("the label of no node", labels(json!("nowhere"))),
+            ("the label of a node", labels(json!("node-b"))),
+            ("the label of the other node", labels(json!("node-a"))),
+        ] {
+            let start = cluster.audit().now()?;
+            cluster.api().merge(&path, &edit)?;
+            eventually(what, || {
+                let now = cluster.get(&path)?;
+                let labels = &now["metadata"]["labels"];
+                ensure!(*labels == one["metadata"]["labels"], "{now:#}");
+                Ok(())
+            })
+            .with_context(|| agents.space.state())?;
+            agents.check_calm(start).context(what)?;
+        }
+    }
+    assert_eq!(uids(&agents.instances("own")?), uids(&found));
+    Ok(())
+}
+
 fn texts(list: &Value) -> Vec<&str> {
     list.as_array()
         .into_iter()

@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use kube::api::{ApiResource, DynamicObject};
-use kube::runtime::watcher::Event;
 use kube::{Api, Client};
 use leafhost_core::brokers::{Brokers, Change, ManifestSet, ObjectSet, WriteError};
 use leafhost_core::cluster::{Cluster as _, NodeSet};
@@ -21,7 +20,7 @@ mod writes;
 use crate::cluster::KubeCluster;
 use crate::configurations::manifest;
 use crate::crd;
-use crate::watch::{Failure, Watch};
+use crate::watch::{Event, Failure, Watch};
 
 /// The most events that are taken together.
 const TOGETHER: usize = 1_000;
@@ -107,6 +106,7 @@ async fn follow_manifests(client: Client, sender: watch::Sender<Arc<ManifestSet>
                     manifests.remove(&key);
                 }
             }
+            Ok(Event::Resumed) => {}
             Err(failure) => warn("Configurations", &failure),
         }
         if complete {

@@ -5,24 +5,20 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use kube::api::{ApiResource, DynamicObject};
-use kube::runtime::watcher::Event;
 use kube::{Api, Client};
 use leafhost_core::ports::{ConfigurationSet, ConfigurationSource, SourceProblem};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
-use tokio::time::{Duration, Instant, sleep_until};
 
 mod book;
 
 use crate::crd;
 use crate::memory;
 use crate::values::{Object, Values, Wanted};
-use crate::watch::{Failure, Watch};
+use crate::watch::{Event, Failure, Watch};
 use book::Book;
 pub(crate) use book::manifest;
 
-/// How long the watch must work before its last failure is forgotten.
-const WORKS: Duration = Duration::from_secs(5);
 /// The most events that are taken together.
 const TOGETHER: usize = 1_000;
 
@@ -68,7 +64,7 @@ async fn run(
     let mut watch = Watch::new(api);
     let values = Values::new(client);
     let mut found = values.found();
-    let mut trouble = Trouble::default();
+    let mut trouble = None;
     loop {
         let mut wanted = Wanted::new();
         for reference in book.references(&namespaces) {
@@ -78,7 +74,7 @@ async fn run(
         values.want(wanted);
         let looked_up = found.borrow_and_update().clone();
         let mut next = book.set(&namespaces, &looked_up, &sender.borrow());
-        next.problems.extend(trouble.problem.clone());
+        next.problems.extend(trouble.clone());
         next.problems.sort();
         if crate::publish(&sender, next) {
             keep.send_replace(book.worth_keeping());
@@ -94,9 +90,6 @@ async fn run(
             changed = found.changed() => if changed.is_err() {
                 return;
             },
-            () = sleep_until(trouble.over.unwrap_or_else(Instant::now)), if trouble.over.is_some() => {
-                trouble = Trouble::default();
-            }
         }
     }
 }
@@ -104,16 +97,13 @@ async fn run(
 fn take(
     event: Result<Event<DynamicObject>, Failure>,
     book: &mut Book,
-    trouble: &mut Trouble,
+    trouble: &mut Option<SourceProblem>,
     watch: &mut Watch<DynamicObject>,
 ) {
     match event {
         Ok(Event::Init) => book.begin(),
         Ok(Event::InitApply(object)) => book.list(object),
-        Ok(Event::InitDone) => {
-            book.finish();
-            trouble.over = trouble.problem.as_ref().map(|_| Instant::now() + WORKS);
-        }
+        Ok(Event::InitDone) => book.finish(),
         Ok(Event::Apply(object)) => book.apply(object),
         Ok(Event::Delete(object)) => {
             // One that was too many may serve now.
@@ -121,27 +111,15 @@ fn take(
                 watch.restart();
             }
         }
-        Err(failure) => *trouble = Trouble::new(&failure),
+        Ok(Event::Resumed) => *trouble = None,
+        Err(failure) => *trouble = Some(told(&failure)),
     }
 }
 
-/// What is wrong with the watch.
-#[derive(Debug, Default)]
-struct Trouble {
-    problem: Option<SourceProblem>,
-    /// When it is over unless it comes again.
-    over: Option<Instant>,
-}
-
-impl Trouble {
-    fn new(failure: &Failure) -> Self {
-        let why = failure.told("configurations.akri.sh");
-        let message = format!("cannot be watched: {why}; what was read last serves on");
-        Self {
-            problem: Some(SourceProblem::new("Configurations", message)),
-            over: None,
-        }
-    }
+fn told(failure: &Failure) -> SourceProblem {
+    let why = failure.told("configurations.akri.sh");
+    let message = format!("cannot be watched: {why}; what was read last serves on");
+    SourceProblem::new("Configurations", message)
 }
 
 #[cfg(test)]

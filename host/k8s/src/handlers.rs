@@ -10,7 +10,6 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{ConfigMap, Node};
 use kube::api::{ListParams, PartialObjectMeta};
-use kube::runtime::watcher::Event;
 use kube::{Api, Client};
 use leafhost_core::ports::{HandlerSource, LoadError, SourceFile, SourceSet, SourceVersion};
 use rand::RngExt as _;
@@ -26,8 +25,8 @@ use contents::Contents;
 use disk::Disk;
 use objects::{Held, Objects};
 
-use crate::publish;
-use crate::watch::{Failure, Watch};
+use crate::watch::{Event, Failure, Watch};
+use crate::{publish, until};
 
 /// The label of ConfigMaps with handlers.
 pub const LABEL: (&str, &str) = ("leafhost.dev/handlers", "true");
@@ -170,13 +169,11 @@ impl Task {
                 return;
             }
         };
-        if !matches!(event, Event::Init | Event::InitApply(_)) {
-            self.objects.failure = None;
-        }
         match event {
             Event::Init => self.objects.list(),
             Event::InitApply(object) => self.objects.list_one(&object.metadata),
             Event::InitDone => {
+                self.objects.failure = None;
                 if self.spread.is_none() {
                     self.spread = Some(spread(count(&self.nodes).await));
                 }
@@ -192,6 +189,7 @@ impl Task {
                 self.objects.gone(&object.metadata);
                 self.clean().await;
             }
+            Event::Resumed => self.objects.failure = None,
         }
     }
 
@@ -303,14 +301,6 @@ fn spread(nodes: u64) -> Duration {
 fn soon(spread: Option<Duration>) -> Instant {
     let spread = spread.unwrap_or_default();
     Instant::now() + spread.mul_f64(rand::rng().random_range(0.0..1.0))
-}
-
-/// Waits until then; for ever if there is no then.
-async fn until(then: Option<Instant>) {
-    match then {
-        Some(then) => sleep_until(then).await,
-        None => std::future::pending().await,
-    }
 }
 
 #[cfg(test)]

@@ -23,6 +23,7 @@ use std::time::Duration;
 
 use leafhost_core::timeouts::{BACKOFF_FIRST, BACKOFF_LAST};
 use rand::RngExt as _;
+use tokio::time::{Instant, sleep_until};
 
 pub use brokers::KubeBrokers;
 pub use client::connect;
@@ -42,6 +43,14 @@ fn publish<T: PartialEq>(sender: &tokio::sync::watch::Sender<Arc<T>>, next: T) -
         }
         differs
     })
+}
+
+/// Waits until then; for ever if there is no then.
+async fn until(then: Option<Instant>) {
+    match then {
+        Some(then) => sleep_until(then).await,
+        None => std::future::pending().await,
+    }
 }
 
 /// How long to wait after that many failures in a row: from a second to five minutes, the last quarter by chance.

@@ -8,22 +8,21 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use kube::api::{DeleteParams, PostParams, Preconditions};
-use kube::runtime::watcher::Event;
 use kube::{Api, Client, ResourceExt as _};
 use leafhost_core::names::label_value;
 use leafhost_core::node_report::NodeReport;
 use leafhost_core::ports::ReportSink;
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::{Instant, timeout};
 
 mod object;
 
 pub use object::reported;
 use object::{Owner, Write};
 
-use crate::backoff;
 use crate::crd::DiscoveryHandler;
-use crate::watch::{Failure, Watch};
+use crate::watch::{Event, Failure, Watch};
+use crate::{backoff, until};
 
 /// The label with the node, which the watch selects by.
 const NODE_LABEL: &str = "leafhost.dev/node";
@@ -159,6 +158,7 @@ impl Task {
                 self.found = Some(std::mem::take(&mut self.listing));
             }
             Event::Apply(object) => self.saw(object),
+            Event::Resumed => self.unwatched = None,
             Event::Delete(object) => {
                 let name = object.name_any();
                 if let Some(found) = &mut self.found
@@ -288,14 +288,6 @@ impl Task {
         };
         self.saw(object);
         Ok(())
-    }
-}
-
-/// Waits until then; for ever if there is no then.
-async fn until(then: Option<Instant>) {
-    match then {
-        Some(then) => sleep_until(then).await,
-        None => std::future::pending().await,
     }
 }
 

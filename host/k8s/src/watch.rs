@@ -1,26 +1,56 @@
 //! A watch of objects that goes on after every error, and says what went wrong.
+//!
+//! kube's own watcher connects again at once when a watch ends, as often as the server ends it, and does not say whether it works again
+//! after an error.
 
 use std::fmt::Debug;
+use std::vec;
 
-use futures::stream::BoxStream;
+use futures::stream::{self, BoxStream};
 use futures::{FutureExt as _, StreamExt as _};
-use kube::runtime::watcher::{self, Config, DefaultBackoff, Event};
-use kube::{Api, Resource};
+use kube::api::{ListParams, WatchEvent, WatchParams};
+use kube::runtime::watcher::DefaultBackoff;
+use kube::{Api, Resource, ResourceExt as _};
 use leafhost_core::text;
 use serde::de::DeserializeOwned;
-use tokio::time::{Duration, Instant, sleep_until};
+use tokio::time::{Duration, Instant, sleep_until, timeout, timeout_at};
 
-/// How long the API server keeps a watch open, in seconds. kube gives a silent connection up 5 s later.
-const IDLE: u32 = 75;
+/// How long the API server keeps a watch open, in seconds.
+const OPEN: u32 = 75;
+/// How much longer an answer is waited for.
+const MARGIN: Duration = Duration::from_secs(5);
+/// A watch that has been open for so long works. One that ends earlier is not opened again at once.
+const WORKS: Duration = Duration::from_secs(5);
 /// The wait after an error if the backoff has none left, which it always has.
 const LONGEST: Duration = Duration::from_secs(30);
+/// How many objects a list has at a time.
+const PAGE: u32 = 500;
 
-/// A watch of some objects. kube lists them in pages of 500, and resumes a watch that ended without listing them again.
+/// What happens to the objects.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Event<K> {
+    /// A list begins.
+    Init,
+    /// The list has this object.
+    InitApply(K),
+    /// The list has ended: what it does not have is gone.
+    InitDone,
+    /// An object is new or has changed.
+    Apply(K),
+    /// An object is gone, or is no longer one of those that are watched.
+    Delete(K),
+    /// The watch works again after an error.
+    Resumed,
+}
+
+/// A watch of some objects. They are listed once. After an error the watch goes on where it was, and they are listed again only if the
+/// API server says that this was too long ago.
 pub struct Watch<K> {
     api: Api<K>,
-    config: Config,
-    stream: Option<BoxStream<'static, watcher::Result<Event<K>>>>,
-    backoff: DefaultBackoff,
+    list: ListParams,
+    watch: WatchParams,
+    events: Option<BoxStream<'static, Result<Event<K>, Failure>>>,
+    /// A list does not begin before that.
     resume: Instant,
 }
 
@@ -41,47 +71,44 @@ where
     pub fn new(api: Api<K>) -> Self {
         Self {
             api,
-            config: Config::default().timeout(IDLE),
-            stream: None,
-            backoff: DefaultBackoff::default(),
+            list: ListParams::default().limit(PAGE),
+            watch: WatchParams::default().timeout(OPEN),
+            events: None,
             resume: Instant::now(),
         }
     }
 
     /// Those that a field selector selects.
     pub fn fields(mut self, selector: &str) -> Self {
-        self.config = self.config.fields(selector);
+        self.list = self.list.fields(selector);
+        self.watch = self.watch.fields(selector);
         self
     }
 
     /// Those that a label selector selects.
     pub fn labels(mut self, selector: &str) -> Self {
-        self.config = self.config.labels(selector);
+        self.list = self.list.labels(selector);
+        self.watch = self.watch.labels(selector);
         self
     }
 
-    /// The next event. After an error it waits, longer each time, and lists the objects again: so each error is followed by
-    /// another one or by [`Event::InitDone`]. A dropped future loses no event.
+    /// The next event. Each error is followed by another one or, when the watch works again, by [`Event::Resumed`], with a list before
+    /// it if there is need for one. A dropped future loses no event.
     pub async fn next(&mut self) -> Result<Event<K>, Failure> {
-        loop {
-            if self.stream.is_none() {
-                sleep_until(self.resume).await;
-            }
-            let (api, config) = (&self.api, &self.config);
-            let stream = self
-                .stream
-                .get_or_insert_with(|| watcher::watcher(api.clone(), config.clone()).boxed());
-            let error = match stream.next().await {
-                Some(Ok(event)) => return Ok(event),
-                Some(Err(error)) => Failure::from(&error),
-                None => Failure::default(),
+        let events = self.events.get_or_insert_with(|| {
+            let reader = Reader {
+                api: self.api.clone(),
+                list: self.list.clone(),
+                watch: self.watch.clone(),
+                at: At::Start,
+                backoff: DefaultBackoff::default(),
+                resume: self.resume,
+                is_failing: false,
             };
-            self.restart();
-            // The watch began too long ago: that is no failure.
-            if error.code != Some(410) {
-                return Err(error);
-            }
-        }
+            let next = async |mut reader: Reader<K>| Some((reader.next().await, reader));
+            stream::unfold(reader, next).boxed()
+        });
+        events.next().await.unwrap_or_else(|| Err(Failure::ended()))
     }
 
     /// The next event if there is one already.
@@ -91,8 +118,203 @@ where
 
     /// Lists the objects again, after a wait.
     pub fn restart(&mut self) {
-        self.stream = None;
+        self.events = None;
+        self.resume = Instant::now() + DefaultBackoff::default().next().unwrap_or(LONGEST);
+    }
+}
+
+/// Makes the requests, one after the other.
+struct Reader<K> {
+    api: Api<K>,
+    list: ListParams,
+    watch: WatchParams,
+    at: At<K>,
+    backoff: DefaultBackoff,
+    /// Nothing is asked before that.
+    resume: Instant,
+    /// Whether the last that was said of the watch is that it does not work.
+    is_failing: bool,
+}
+
+/// What was read.
+enum At<K> {
+    /// Nothing.
+    Start,
+    /// A part of a list: objects, and what follows them.
+    List(vec::IntoIter<K>, After),
+    /// All up to that version.
+    Version(String),
+    /// The same, and a watch is open.
+    Open(Open<K>),
+}
+
+/// What follows a page of a list.
+enum After {
+    /// The page with that token; the first one has none.
+    Page(Option<String>),
+    /// Nothing: the list is of that version.
+    End(String),
+}
+
+struct Open<K> {
+    version: String,
+    since: Instant,
+    events: BoxStream<'static, kube::Result<WatchEvent<K>>>,
+}
+
+impl<K> Reader<K>
+where
+    K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
+{
+    async fn next(&mut self) -> Result<Event<K>, Failure> {
+        loop {
+            let event = match std::mem::replace(&mut self.at, At::Start) {
+                At::Start => {
+                    sleep_until(self.resume).await;
+                    self.at = At::List(Vec::new().into_iter(), After::Page(None));
+                    Some(Event::Init)
+                }
+                At::List(objects, after) => self.read(objects, after).await?,
+                At::Version(version) => self.open(version).await?,
+                At::Open(open) => self.follow(open).await?,
+            };
+            if let Some(event) = event {
+                return Ok(event);
+            }
+        }
+    }
+
+    /// The next object of a list.
+    async fn read(&mut self, mut objects: vec::IntoIter<K>, after: After) -> Step<K> {
+        if let Some(object) = objects.next() {
+            self.at = At::List(objects, after);
+            return Ok(Some(Event::InitApply(object)));
+        }
+        let token = match after {
+            After::Page(token) => token,
+            After::End(version) => {
+                self.at = At::Version(version);
+                return Ok(Some(Event::InitDone));
+            }
+        };
+        let page = ListParams {
+            continue_token: token,
+            ..self.list.clone()
+        };
+        match answer(self.limit(), self.api.list(&page)).await {
+            Ok(page) => {
+                let token = page.metadata.continue_.filter(|token| !token.is_empty());
+                let after = match token {
+                    Some(token) => After::Page(Some(token)),
+                    None => After::End(page.metadata.resource_version.unwrap_or_default()),
+                };
+                self.at = At::List(page.items.into_iter(), after);
+                Ok(None)
+            }
+            Err(failure) => self.failed(failure, At::Start),
+        }
+    }
+
+    async fn open(&mut self, version: String) -> Step<K> {
+        sleep_until(self.resume).await;
+        match answer(self.limit(), self.api.watch(&self.watch, &version)).await {
+            Ok(events) => {
+                self.at = At::Open(Open {
+                    version,
+                    since: Instant::now(),
+                    events: events.boxed(),
+                });
+                Ok(None)
+            }
+            Err(failure) => self.failed(failure, At::Version(version)),
+        }
+    }
+
+    async fn follow(&mut self, mut open: Open<K>) -> Step<K> {
+        let (now, works) = (Instant::now(), open.since + WORKS);
+        if self.is_failing && works <= now {
+            self.is_failing = false;
+            self.at = At::Open(open);
+            return Ok(Some(Event::Resumed));
+        }
+        let end = if self.is_failing {
+            works
+        } else {
+            now + self.limit()
+        };
+        let Ok(event) = timeout_at(end, open.events.next()).await else {
+            if self.is_failing {
+                self.at = At::Open(open);
+                return Ok(None);
+            }
+            return self.failed(Failure::silent(self.limit()), At::Version(open.version));
+        };
+        let event = match event {
+            Some(Ok(WatchEvent::Added(object) | WatchEvent::Modified(object))) => {
+                Event::Apply(object)
+            }
+            Some(Ok(WatchEvent::Deleted(object))) => Event::Delete(object),
+            Some(Ok(WatchEvent::Bookmark(bookmark))) => {
+                open.version = bookmark.metadata.resource_version;
+                self.at = At::Open(open);
+                return Ok(None);
+            }
+            Some(Ok(WatchEvent::Error(status))) => {
+                let failure = Failure::from(&kube::Error::Api(status.boxed()));
+                return self.failed(failure, At::Version(open.version));
+            }
+            // One event that cannot be read does not hold up those after it.
+            Some(Err(error @ kube::Error::SerdeError(_))) => {
+                open.since = now;
+                return self.failed(Failure::from(&error), At::Open(open));
+            }
+            Some(Err(error)) => {
+                return self.failed(Failure::from(&error), At::Version(open.version));
+            }
+            None if open.since.elapsed() < WORKS => {
+                return self.failed(Failure::ended(), At::Version(open.version));
+            }
+            None => {
+                self.at = At::Version(open.version);
+                return Ok(None);
+            }
+        };
+        if let Event::Apply(object) | Event::Delete(object) = &event
+            && let Some(version) = object.resource_version()
+        {
+            open.version = version;
+        }
+        self.at = At::Open(open);
+        Ok(Some(event))
+    }
+
+    /// Waits before it goes on at `at`; or with a list, which is no failure, if what was read is of too long ago.
+    fn failed(&mut self, failure: Failure, at: At<K>) -> Step<K> {
         self.resume = Instant::now() + self.backoff.next().unwrap_or(LONGEST);
+        if failure.code == Some(410) {
+            return Ok(None);
+        }
+        self.at = at;
+        self.is_failing = true;
+        Err(failure)
+    }
+
+    /// How long the API server may be silent. It ends a watch before that.
+    fn limit(&self) -> Duration {
+        Duration::from_secs(self.watch.timeout.unwrap_or(OPEN).into()) + MARGIN
+    }
+}
+
+/// An event, or nothing yet.
+type Step<K> = Result<Option<Event<K>>, Failure>;
+
+async fn answer<T>(
+    limit: Duration,
+    request: impl Future<Output = kube::Result<T>>,
+) -> Result<T, Failure> {
+    match timeout(limit, request).await {
+        Ok(answer) => answer.map_err(|error| Failure::from(&error)),
+        Err(_) => Err(Failure::silent(limit)),
     }
 }
 
@@ -118,32 +340,12 @@ impl Failure {
             message: format!("no answer within {} s", waited.as_secs()),
         }
     }
-}
 
-impl Default for Failure {
-    fn default() -> Self {
+    /// The API server ended a watch that it had just begun.
+    fn ended() -> Self {
         Self {
             code: None,
-            message: "the watch ended".to_owned(),
-        }
-    }
-}
-
-impl From<&watcher::Error> for Failure {
-    fn from(error: &watcher::Error) -> Self {
-        use watcher::Error;
-        match error {
-            Error::InitialListFailed(error)
-            | Error::WatchStartFailed(error)
-            | Error::WatchFailed(error) => error.into(),
-            Error::WatchError(status) => Self {
-                code: Some(status.code),
-                message: text::abridge(&status.message, MAX_MESSAGE),
-            },
-            Error::NoResourceVersion => Self {
-                code: None,
-                message: text::abridge(&error.to_string(), MAX_MESSAGE),
-            },
+            message: "the API server ended the watch at once".to_owned(),
         }
     }
 }
@@ -169,45 +371,4 @@ impl From<&kube::Error> for Failure {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::sync::Mutex;
-
-    use k8s_openapi::api::core::v1::ConfigMap;
-    use serde_json::json;
-    use tokio::sync::mpsc;
-
-    use super::*;
-    use crate::stub::{Answer, Stub, list};
-
-    #[tokio::test]
-    async fn a_connection_that_falls_silent_is_replaced_without_a_new_list() {
-        let watches = Mutex::new(Vec::new());
-        let stub = Stub::start(move |request| {
-            if !request.contains("watch=true") {
-                return list("7", &[]);
-            }
-            let (sender, events) = mpsc::unbounded_channel();
-            let mut watches = watches.lock().unwrap();
-            watches.push(sender);
-            // The first one stays silent, and its timeoutSeconds is not kept either.
-            if let [_, second] = watches.as_slice() {
-                let metadata = json!({"name": "a", "namespace": "n", "resourceVersion": "8"});
-                let event = json!({"type": "ADDED", "object": {"metadata": metadata}});
-                second.send(event).unwrap();
-            }
-            Answer::Events(events)
-        })
-        .await;
-        let mut watch = Watch::new(Api::<ConfigMap>::all(stub.client.clone()));
-        watch.config.timeout = Some(1);
-        let mut seen = Vec::new();
-        while !seen
-            .iter()
-            .any(|event| matches!(event, Ok(Event::Apply(_))))
-        {
-            seen.push(watch.next().await);
-        }
-        assert!(seen.iter().all(Result::is_ok), "{seen:?}");
-        assert_eq!((stub.requests("watch=true"), stub.requests("")), (2, 3));
-    }
-}
+mod tests;

@@ -9,7 +9,6 @@ use k8s_openapi::api::core::v1::{Pod, PodStatus, Service};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::{ApiResource, NotUsed, PartialObjectMeta};
 use kube::core::Object as KubeObject;
-use kube::runtime::watcher::Event;
 use kube::{Api, Client, Resource};
 use leafhost_core::brokers::{
     CONFIGURATION_LABEL, CONTROLLER_LABEL, INSTANCE_LABEL, Kind, MADE_OF_ANNOTATION, Object,
@@ -19,7 +18,7 @@ use leafhost_core::names::GROUP;
 use tokio::sync::watch;
 
 use super::{TOGETHER, warn};
-use crate::watch::{Failure, Watch};
+use crate::watch::{Event, Failure, Watch};
 
 /// A pod without its spec.
 type PodObject = KubeObject<NotUsed, PodStatus>;
@@ -96,6 +95,7 @@ impl Seen {
             }
             Ok(Event::Apply(object)) => self.objects.extend([read(&object)]),
             Ok(Event::Delete(object)) => drop(self.objects.remove(&key(kind, object.meta()))),
+            Ok(Event::Resumed) => {}
             Err(failure) => warn(&format!("{kind}s"), &failure),
         }
     }

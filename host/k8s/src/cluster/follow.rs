@@ -3,11 +3,10 @@
 use std::collections::BTreeMap;
 use std::fmt::Debug;
 
-use kube::runtime::watcher::Event;
 use kube::{Api, Resource};
 use serde::de::DeserializeOwned;
 
-use crate::watch::Watch;
+use crate::watch::{Event, Watch};
 
 /// The most events that are taken in before what they come to is shown.
 const TOGETHER: usize = 256;
@@ -46,6 +45,7 @@ pub async fn follow<K, N, V>(
                 }
                 Some(Ok(Event::Apply(object))) => put(&mut kept, object),
                 Some(Ok(Event::Delete(object))) => drop(kept.remove(&name(&object))),
+                Some(Ok(Event::Resumed)) => {}
                 Some(Err(failure)) => {
                     let error = failure.message;
                     tracing::warn!(

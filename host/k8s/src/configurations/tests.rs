@@ -111,7 +111,6 @@ async fn a_right_that_is_taken_away_takes_nothing_away_and_is_not_asked_for_all_
     {
         let mut server = server.lock().unwrap();
         server.failure = Some(403);
-        server.names = vec!["a", "b"];
         server.watches.clear();
     }
     let set = until(&configurations, "the failure", |set| {
@@ -120,8 +119,13 @@ async fn a_right_that_is_taken_away_takes_nothing_away_and_is_not_asked_for_all_
     .await;
     assert!(set.complete && has(&set, "a"));
     server.lock().unwrap().failure = None;
-    let set = until(&configurations, "its end", |set| set.problems.is_empty()).await;
-    assert!(has(&set, "b"));
+    until(&configurations, "its end", |set| set.problems.is_empty()).await;
+    let event = json!({"type": "ADDED", "object": mk_object("b", "9")});
+    server.lock().unwrap().send(&event);
+    until(&configurations, "what is new", |set| {
+        has(set, "a") && has(set, "b")
+    })
+    .await;
     let requests = stub.requests("");
     assert!(requests < 20, "{requests} requests");
 }
@@ -138,7 +142,7 @@ fn each_failure_of_the_watch_has_its_remedy() {
         (None, "the agent tries again"),
     ] {
         let message = "so it is".to_owned();
-        let problem = Trouble::new(&Failure { code, message }).problem.unwrap();
+        let problem = told(&Failure { code, message });
         let text = problem.to_string();
         assert!(
             text.starts_with("Configurations: cannot be watched: so it is; "),

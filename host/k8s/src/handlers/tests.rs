@@ -150,9 +150,12 @@ async fn without_rights_what_was_fetched_before_serves_and_the_remedy_is_told() 
 async fn an_api_server_that_only_refuses_the_object_is_left_alone_for_as_long_as_it_says() {
     let (cluster, _events) = mk_cluster();
     let object = cluster.object.lock().unwrap().clone();
+    let silent = Mutex::new(Vec::new());
     let stub = Stub::start(move |request| {
         if request.contains("watch=true") {
-            return Answer::Events(mpsc::unbounded_channel().1);
+            let (sender, events) = mpsc::unbounded_channel();
+            silent.lock().unwrap().push(sender);
+            return Answer::Events(events);
         }
         if request.contains("/configmaps/a") {
             return Answer::Object(

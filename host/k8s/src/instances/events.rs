@@ -1,19 +1,21 @@
 //! What the watches show: Instances that come, change and go.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures::StreamExt as _;
 use kube::api::Api;
 use kube::core::DeserializeGuard;
-use kube::runtime::watcher::Event;
 use leafhost_core::instance::{InstanceKey, NODE_LABEL, SHARED_LABEL};
 use leafhost_core::instance_view::Scope;
 use leafhost_core::names::label_value;
+use tokio::time::Instant;
 
 use super::object::InstanceObject;
 use super::{IN_FLIGHT, Shared};
-use crate::watch::Watch;
+use crate::watch::{Event, Watch};
+use crate::{backoff, until};
 
 /// The watches.
 pub const SCOPES: [Scope; 2] = [Scope::Local, Scope::Shared];
@@ -44,14 +46,17 @@ pub async fn follow(shared: Arc<Shared>, api: Api<Object>, scope: Scope, node: S
         Scope::Shared => format!("{SHARED_LABEL}=true"),
     };
     let mut watch = Watch::new(api).labels(&selector);
+    let mut gone: BTreeSet<(InstanceKey, String)> = BTreeSet::new();
+    let (mut failures, mut again) = (0_u32, None);
     loop {
-        let mut gone = Vec::new();
-        let mut next = Some(watch.next().await);
+        let mut next = tokio::select! {
+            event = watch.next() => Some(event),
+            () = until(again) => None,
+        };
         for _ in 0..TOGETHER {
             match next {
                 Some(Ok(event)) => {
-                    // A list begins before the API server has said anything.
-                    if !matches!(event, Event::Init) {
+                    if matches!(event, Event::InitDone | Event::Resumed) {
                         shared.interrupted(scope, None);
                     }
                     gone.extend(take_in(shared, scope, event));
@@ -63,14 +68,15 @@ pub async fn follow(shared: Arc<Shared>, api: Api<Object>, scope: Scope, node: S
             }
             next = watch.try_next();
         }
-        // An object that has lost its label is still there.
-        let looks = gone
-            .into_iter()
-            .map(|(key, uid)| look_for(shared, key, uid));
-        futures::stream::iter(looks)
-            .buffer_unordered(IN_FLIGHT)
-            .collect::<()>()
-            .await;
+        // An object that has lost its label is still there. Nothing else tells of one about which the API server does not answer.
+        if again.is_none_or(|again| again <= Instant::now()) {
+            let looks = gone.into_iter();
+            let looks = looks.map(|(key, uid)| look_for(shared, key, uid));
+            let looks = futures::stream::iter(looks).buffer_unordered(IN_FLIGHT);
+            gone = looks.filter_map(std::future::ready).collect().await;
+            failures = if gone.is_empty() { 0 } else { failures + 1 };
+            again = (failures > 0).then(|| Instant::now() + backoff(failures));
+        }
         shared.publish();
         tokio::time::sleep(SPACING).await;
     }
@@ -88,6 +94,7 @@ fn take_in(shared: &Shared, scope: Scope, event: Event<Object>) -> Option<(Insta
                 tracing::warn!(instance = name, error, "cannot read an Instance");
             }
         },
+        Event::Resumed => {}
         Event::InitDone => {
             let mut state = shared.state();
             state.view.list_ended(scope);
@@ -113,48 +120,16 @@ fn take_in(shared: &Shared, scope: Scope, event: Event<Object>) -> Option<(Insta
     None
 }
 
-/// Takes an object away if it is not there any more. What cannot be told now is told by the next list.
-async fn look_for(shared: &Shared, key: InstanceKey, uid: String) {
+/// Takes an object away if it is not there any more; returns it if that cannot be told.
+async fn look_for(shared: &Shared, key: InstanceKey, uid: String) -> Option<(InstanceKey, String)> {
     let Ok(found) = shared.look(&key).await else {
-        return;
+        return Some((key, uid));
     };
     if found.is_none_or(|found| found.metadata.uid != uid) {
         shared.saw_deletion(&key, &uid);
     }
+    None
 }
 
 #[cfg(test)]
-mod tests {
-    use std::sync::Mutex;
-    use std::sync::atomic::{AtomicUsize, Ordering};
-    use std::time::Duration;
-
-    use leafhost_core::ports::InstanceStore as _;
-    use tokio::sync::mpsc;
-
-    use crate::instances::KubeInstances;
-    use crate::stub::{Answer, Stub, failure};
-
-    #[tokio::test]
-    async fn watches_are_interrupted_until_the_api_server_has_answered() {
-        let (requests, silent) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
-        let stub = Stub::start(move |_| {
-            if requests.fetch_add(1, Ordering::Relaxed) < 2 {
-                return failure(500, "broken");
-            }
-            let (sender, events) = mpsc::unbounded_channel();
-            silent.lock().unwrap().push(sender);
-            Answer::Events(events)
-        })
-        .await;
-        let folder = tempfile::tempdir().unwrap();
-        let memory = folder.path().join("instances.json");
-        let store = KubeInstances::watch(&stub.client, "node-a", memory);
-        let mut set = store.instances();
-        set.wait_for(|set| set.interrupted.is_some()).await.unwrap();
-        while stub.requests("") < 4 {
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-        assert!(set.borrow().interrupted.is_some());
-    }
-}
+mod tests;

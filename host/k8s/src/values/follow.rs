@@ -6,14 +6,14 @@ use std::fmt::Debug;
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use kube::core::PartialObjectMeta;
-use kube::runtime::watcher::{DefaultBackoff, Event};
+use kube::runtime::watcher::DefaultBackoff;
 use kube::{Api, Client, Resource, ResourceExt as _};
 use serde::de::DeserializeOwned;
 use tokio::sync::mpsc;
 use tokio::time::{Duration, Instant, sleep_until, timeout};
 
 use super::{Keys, Known, Object, Outcome, Place};
-use crate::watch::{Failure, Watch};
+use crate::watch::{Event, Failure, Watch};
 
 /// How long one request may take.
 const REQUEST: Duration = Duration::from_secs(10);
@@ -79,7 +79,7 @@ pub async fn follow<K: Holder>(
     loop {
         tokio::select! {
             event = watch.next(), if place.is_watched => match event {
-                Ok(Event::Init | Event::InitApply(_)) => continue,
+                Ok(Event::Init | Event::InitApply(_) | Event::Resumed) => continue,
                 Ok(Event::InitDone) | Err(_) => due = all(),
                 Ok(Event::Apply(object) | Event::Delete(object)) => {
                     let name = object.name_any();

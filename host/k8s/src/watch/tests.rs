@@ -1,0 +1,137 @@
+use std::sync::Mutex;
+
+use k8s_openapi::api::core::v1::ConfigMap;
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+
+use super::*;
+use crate::stub::{Answer, Stub, failure, list};
+
+/// An API server without objects that answers each watch with the next of `answers`, and further ones by silence.
+async fn server(answers: impl IntoIterator<Item = Answer>) -> Stub {
+    let answers: Vec<_> = answers.into_iter().collect();
+    let answers = Mutex::new(answers.into_iter());
+    let silent = Mutex::new(Vec::new());
+    Stub::start(move |request| {
+        if !request.contains("watch=true") {
+            return list("7", &[]);
+        }
+        let next = answers.lock().unwrap().next();
+        next.unwrap_or_else(|| silence(&silent))
+    })
+    .await
+}
+
+/// An answer that begins and does not go on.
+fn silence(kept: &Mutex<Vec<mpsc::UnboundedSender<Value>>>) -> Answer {
+    let (sender, events) = mpsc::unbounded_channel();
+    kept.lock().unwrap().push(sender);
+    Answer::Events(events)
+}
+
+/// A watch that has these events and ends.
+fn events(events: impl IntoIterator<Item = Value>) -> Answer {
+    let (sender, receiver) = mpsc::unbounded_channel();
+    for event in events {
+        sender.send(event).unwrap();
+    }
+    Answer::Events(receiver)
+}
+
+fn added(version: &str) -> Value {
+    let metadata = json!({"name": "a", "namespace": "n", "resourceVersion": version});
+    json!({"type": "ADDED", "object": {"metadata": metadata}})
+}
+
+fn error(code: u16) -> Value {
+    let status = json!({"kind": "Status", "status": "Failure", "code": code, "message": "broken"});
+    json!({"type": "ERROR", "object": status})
+}
+
+fn watch(stub: &Stub) -> Watch<ConfigMap> {
+    let mut watch = Watch::new(Api::all(stub.client.clone()));
+    watch.watch.timeout = Some(1);
+    watch
+}
+
+/// The next events, each in a word, up to the last one that is named.
+async fn seen(watch: &mut Watch<ConfigMap>, last: &str) -> Vec<String> {
+    let mut seen = Vec::new();
+    while seen.last().is_none_or(|seen| seen != last) {
+        seen.push(match watch.next().await {
+            Ok(Event::Init) => "list".to_owned(),
+            Ok(Event::InitApply(_)) => "listed".to_owned(),
+            Ok(Event::InitDone) => "listed all".to_owned(),
+            Ok(Event::Apply(object)) => object.resource_version().unwrap(),
+            Ok(Event::Delete(_)) => "deleted".to_owned(),
+            Ok(Event::Resumed) => "works".to_owned(),
+            Err(failure) => failure.message,
+        });
+    }
+    seen
+}
+
+#[tokio::test]
+async fn a_connection_that_falls_silent_is_told_and_replaced_without_a_new_list() {
+    let kept = Mutex::new(Vec::new());
+    let stub = server([silence(&kept), events([added("8")])]).await;
+    let mut watch = watch(&stub);
+    assert_eq!(
+        seen(&mut watch, "8").await,
+        ["list", "listed all", "no answer within 6 s", "8"]
+    );
+    assert_eq!((stub.requests("watch=true"), stub.requests("")), (2, 3));
+}
+
+#[tokio::test]
+async fn a_list_that_falls_silent_is_told_and_begun_again() {
+    let kept = Mutex::new(Vec::new());
+    let stub = Stub::start(move |_| silence(&kept)).await;
+    let told = "no answer within 6 s";
+    let mut watch = watch(&stub);
+    assert_eq!(seen(&mut watch, told).await, ["list", told]);
+    assert_eq!(seen(&mut watch, told).await, ["list", told]);
+}
+
+#[tokio::test]
+async fn after_an_error_the_watch_goes_on_where_it_was_and_says_when_it_works() {
+    let answers = [events([added("8"), error(500)]), failure(503, "busy")];
+    let stub = server(answers).await;
+    let mut watch = watch(&stub);
+    assert_eq!(
+        seen(&mut watch, "works").await,
+        ["list", "listed all", "8", "broken", "busy", "works"]
+    );
+    assert_eq!(stub.requests("resourceVersion=8"), 2);
+    assert_eq!((stub.requests("watch=true"), stub.requests("")), (3, 4));
+}
+
+#[tokio::test]
+async fn what_is_too_long_ago_is_listed_again_and_no_failure() {
+    let stub = server([
+        events([error(410)]),
+        failure(410, "expired"),
+        events([added("8")]),
+    ])
+    .await;
+    let mut watch = watch(&stub);
+    let listed = ["list", "listed all"];
+    assert_eq!(
+        seen(&mut watch, "8").await,
+        [&listed[..], &listed, &listed, &["8"]].concat()
+    );
+}
+
+#[tokio::test]
+async fn watches_that_end_at_once_are_opened_later_and_later() {
+    let stub = server(std::iter::repeat_with(|| events([])).take(3)).await;
+    let begun = Instant::now();
+    let mut watch = watch(&stub);
+    let told = "the API server ended the watch at once";
+    for _ in 0..3 {
+        seen(&mut watch, told).await;
+    }
+    // The first two waits are of 0.8 and 1.6 s at least.
+    assert!(begun.elapsed() >= Duration::from_millis(2_400));
+    assert_eq!((stub.requests("watch=true"), stub.requests("")), (3, 4));
+}
