@@ -150,3 +150,57 @@ fn an_edit_of_a_configuration_writes_each_instance_that_differs_once_and_leaves_
     }
     Ok(())
 }
+
+#[test]
+fn a_configuration_that_is_created_again_takes_over_the_instances_that_were_kept() -> Result<()> {
+    let Some(cluster) = cluster::shared()? else {
+        return Ok(());
+    };
+    let pair = Pair::start(cluster, "again", &[])?;
+    for capacity in [5, 4, 3] {
+        pair.configure(capacity, &["one"], "{MODE: fast}")?;
+    }
+    let is_of = |generation: &str, capacity: u32| {
+        let generation = generation.to_owned();
+        move |one: &Value| {
+            one["metadata"]["annotations"]["leafhost.dev/generation"] == generation
+                && one["spec"]["capacity"] == capacity
+        }
+    };
+    let before = pair.until("the third generation", &["one"], is_of("3", 3))?;
+    let before = &before["one"];
+    pair.space.run(&pair.pod("user", 0, before)?)?;
+    let container = pair.space.container("user")?;
+    let slots = pair.until("its slot", &["one"], |one| used(one).len() == 1)?;
+
+    let delete = [
+        "delete",
+        "configurations.akri.sh",
+        "again",
+        "--cascade=orphan",
+    ];
+    let space = ["--namespace", pair.space.name()];
+    cluster.kubectl(&[&delete[..], &space].concat())?;
+    let orphan = pair.until("it has no owner", &["one"], |one| {
+        one["metadata"]["ownerReferences"].is_null()
+    })?;
+    pair.configure(2, &["one"], "{MODE: slow}")?;
+    let path = format!(
+        "/apis/akri.sh/v0/namespaces/{}/configurations/again",
+        pair.space.name()
+    );
+    let uid = cluster.get(&path)?["metadata"]["uid"].clone();
+    let taken = pair.until("it is taken over", &["one"], |one| {
+        is_of("1", 2)(one)
+            && one["metadata"]["ownerReferences"][0]["uid"] == uid
+            && one["spec"]["brokerProperties"]["MODE"] == "slow"
+    })?;
+    for later in [&orphan, &taken] {
+        assert_eq!(later["one"]["metadata"]["uid"], before["metadata"]["uid"]);
+        assert_eq!(used(&later["one"]), used(&slots["one"]));
+    }
+    pair.configure(3, &["one"], "{MODE: slow}")?;
+    pair.until("the second generation", &["one"], is_of("2", 3))?;
+    assert_eq!(pair.space.container("user")?, container);
+    Ok(())
+}

@@ -305,17 +305,19 @@ impl Planner<'_> {
         let mut edits = Vec::new();
         let owners = &instance.metadata.owner_references;
         let own = &self.configuration.uid;
-        if !own.is_empty() && !owners.iter().any(|owner| owner.uid == *own) {
+        let is_others = !own.is_empty() && !owners.iter().any(|owner| owner.uid == *own);
+        if is_others && !self.configuration.deleting {
             // The Configuration was deleted and created again: what belongs to the deleted one is removed.
             edits.push(Edit::Owner(self.owner()));
         }
+        let is_taken_over = !edits.is_empty();
         if let Some(device) = &view.device {
             let mut labels = self.labels(instance.spec.shared);
             labels.retain(|name, value| instance.metadata.labels.get(name) != Some(value));
             if !labels.is_empty() {
                 edits.push(Edit::Labels(labels));
             }
-            edits.extend(self.common(instance, device));
+            edits.extend(self.common(instance, device, is_taken_over));
             if !sees(self.node, instance) {
                 edits.push(Edit::AddNode(self.node.to_owned()));
             }
@@ -342,10 +344,11 @@ impl Planner<'_> {
 
     /// The common fields, if they differ. What is of a newer generation is left to the nodes that know it. Where other nodes see the device,
     /// too, and have written the same generation, only what the Configuration says is compared: each node's own view of the
-    /// properties would be a write for ever.
-    fn common(&self, instance: &Instance, device: &Device) -> Option<Edit> {
+    /// properties would be a write for ever. An Instance of a Configuration before this one `is_taken_over` whatever its generation.
+    fn common(&self, instance: &Instance, device: &Device, is_taken_over: bool) -> Option<Edit> {
         let spec = &instance.spec;
-        let (generation, replaces) = (self.configuration.generation, instance.generation());
+        let replaces = instance.generation().filter(|_| !is_taken_over);
+        let generation = self.configuration.generation;
         if generation.is_some() && replaces > generation {
             return None;
         }
@@ -357,7 +360,7 @@ impl Planner<'_> {
         } else {
             spec.broker_properties == properties && spec.leafhost.as_ref() == Some(&leafhost)
         };
-        let differs = !same || spec.capacity != self.configuration.capacity;
+        let differs = is_taken_over || !same || spec.capacity != self.configuration.capacity;
         differs.then_some(Edit::Common {
             replaces,
             generation,

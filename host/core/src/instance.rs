@@ -245,7 +245,8 @@ pub enum Edit {
     },
     /// Sets labels.
     Labels(BTreeMap<String, String>),
-    /// Replaces the owner: the Configuration was deleted and created again.
+    /// Replaces the owner: the Configuration was deleted and created again. Its generations begin anew, so the one that was written is
+    /// removed.
     Owner(OwnerReference),
     /// Adds a node to `spec.nodes` if it is not there.
     AddNode(String),
@@ -330,6 +331,7 @@ impl Edit {
                 let owners = &mut instance.metadata.owner_references;
                 owners.retain(|other| other.kind != owner.kind);
                 owners.push(owner.clone());
+                instance.metadata.annotations.remove(GENERATION_ANNOTATION);
             }
             Self::AddNode(node) => {
                 if !instance.spec.nodes.contains(node) {
@@ -392,6 +394,7 @@ impl Edit {
                     && spec.broker_properties == *broker_properties
                     && spec.leafhost.as_ref() == Some(leafhost)
             }
+            Self::Owner(owner) => instance.metadata.owner_references.contains(owner),
             _ => self.apply(&mut again).is_ok() && again == *instance,
         }
     }

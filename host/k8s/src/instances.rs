@@ -11,8 +11,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use async_trait::async_trait;
 use futures::StreamExt as _;
 use kube::Client;
-use kube::api::{Api, ApiResource, DeleteParams, Patch, PatchParams, PostParams, Preconditions};
-use leafhost_core::instance::{Edit, Instance, InstanceKey, InstanceStatus, Leafhost};
+use kube::api::{
+    Api, ApiResource, DeleteParams, PartialObjectMeta, Patch, PatchParams, PostParams,
+    Preconditions,
+};
+use leafhost_core::instance::{
+    Edit, Instance, InstanceKey, InstanceStatus, Leafhost, OwnerReference,
+};
 use leafhost_core::instance_view::{InstanceView, Scope};
 use leafhost_core::ports::{Change, InstanceSet, InstanceStore, StoreError, Written};
 use tokio::sync::watch;
@@ -23,6 +28,7 @@ mod events;
 pub(crate) mod object;
 pub(crate) mod patch;
 
+use crate::crd::Configuration;
 use crate::memory;
 use errors::Failure;
 use object::{InstanceObject, api_resource};
@@ -278,6 +284,13 @@ impl Shared {
                 .map_err(|failure| failure.for_key(key))?,
         };
         let mut base = known.ok_or_else(|| StoreError::Gone { key: key.clone() })?;
+        for edit in edits {
+            if let Edit::Owner(owner) = edit
+                && !self.has_owner(key, owner).await?
+            {
+                return Err(StoreError::Conflict { key: key.clone() });
+            }
+        }
         let mut is_second = false;
         loop {
             if base.metadata.uid != uid {
@@ -310,6 +323,23 @@ impl Shared {
             is_second = true;
             base = found;
         }
+    }
+
+    /// Whether that Configuration exists and is to stay. Garbage collection takes an Instance whose owner does not exist, and an agent may
+    /// learn of another node's write sooner than of the Configuration that is the cause.
+    async fn has_owner(
+        &self,
+        key: &InstanceKey,
+        owner: &OwnerReference,
+    ) -> Result<bool, StoreError> {
+        let api: Api<PartialObjectMeta<Configuration>> =
+            Api::namespaced(self.client.clone(), &key.namespace);
+        let found = errors::within(api.get_opt(&owner.name)).await;
+        let found = found.map_err(|failure| failure.for_key(key))?;
+        Ok(found.is_some_and(|found| {
+            let metadata = found.metadata;
+            metadata.uid.as_ref() == Some(&owner.uid) && metadata.deletion_timestamp.is_none()
+        }))
     }
 
     async fn patch(

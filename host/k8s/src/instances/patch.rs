@@ -66,7 +66,7 @@ impl Operations {
                     self.is_whole = true;
                     self.add("/metadata/annotations", &json!(new));
                 } else if !old.is_empty() {
-                    let path = format!("/metadata/annotations/{}", token(GENERATION_ANNOTATION));
+                    let path = generation_path();
                     // An absent value is equal to null.
                     self.test(&path, &json!(old.get(GENERATION_ANNOTATION)));
                     if let Some(generation) = new.get(GENERATION_ANNOTATION) {
@@ -91,6 +91,13 @@ impl Operations {
                 self.is_whole = true;
                 let owners = json!(object::owners(now.metadata.owner_references.clone()));
                 self.add("/metadata/ownerReferences", &owners);
+                if before
+                    .metadata
+                    .annotations
+                    .contains_key(GENERATION_ANNOTATION)
+                {
+                    self.remove(&generation_path());
+                }
             }
             Edit::AddNode(node) => {
                 if before.spec.nodes.is_empty() {
@@ -137,6 +144,10 @@ impl Operations {
             }
         }
     }
+}
+
+fn generation_path() -> String {
+    format!("/metadata/annotations/{}", token(GENERATION_ANNOTATION))
 }
 
 /// A key as a part of a JSON pointer (RFC 6901).

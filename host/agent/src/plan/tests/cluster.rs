@@ -138,6 +138,47 @@ fn instances_get_the_configuration_that_was_created_again_as_owner() {
 }
 
 #[test]
+fn instances_of_a_configuration_that_was_created_again_begin_with_its_first_generation() {
+    let properties = |mode: &str| serde_json::json!({"MODE": mode});
+    let again = |generation, mode| {
+        let mut again = at(generation, &properties(mode));
+        again.configuration.uid = "another".into();
+        snapshot([view(again, [shared("foo0")])])
+    };
+    let edited = settled(&cams_at(7, &properties("fast")));
+    let mut orphan = edited.clone();
+    for instance in orphan.instances.values_mut() {
+        Arc::make_mut(instance).metadata.owner_references.clear();
+    }
+    for mut set in [edited, orphan] {
+        on_nodes(&mut set, &["node-b", NODE]);
+        let changes = planned(&again(1, "fast"), &set);
+        assert_eq!(
+            shown(&changes),
+            ["update cams-8120fe: owner another, common"]
+        );
+        apply(&mut set, changes);
+        assert_eq!(only(&set).generation(), Some(1));
+        assert_eq!(planned(&again(1, "fast"), &set), []);
+        let changes = planned(&again(2, "slow"), &set);
+        assert_eq!(shown(&changes), ["update cams-8120fe: common"]);
+    }
+}
+
+/// `kubectl delete --cascade=orphan` takes the owner away while the Configuration is still there.
+#[test]
+fn a_configuration_that_is_being_deleted_does_not_become_owner_again() {
+    let mut set = settled(&cams_at(1, &serde_json::json!({})));
+    for instance in set.instances.values_mut() {
+        Arc::make_mut(instance).metadata.owner_references.clear();
+    }
+    let mut deleting = at(1, &serde_json::json!({}));
+    deleting.configuration.deleting = true;
+    let snapshot = snapshot([view(deleting, [shared("foo0")])]);
+    assert_eq!(planned(&snapshot, &set), []);
+}
+
+#[test]
 fn a_label_that_somebody_removed_comes_back() {
     let snapshot = cams([shared("foo0")]);
     let mut set = settled(&snapshot);
