@@ -210,15 +210,15 @@ impl LoaderTask {
             return;
         }
         self.read = true;
-        if !set.partial {
-            let is_there = |name: &String| set.files.contains_key(name);
-            self.entries.retain(|name, _| is_there(name));
-            self.unstored.retain(|name, _| is_there(name));
-            let before = self.accepted.len();
-            self.accepted.retain(|name, _| is_there(name));
-            if self.accepted.len() != before {
-                self.store_at = Some(Instant::now());
-            }
+        let may_be_there = |name: &String| {
+            set.files.contains_key(name) || (set.partial && !set.gone.contains(name))
+        };
+        self.entries.retain(|name, _| may_be_there(name));
+        self.unstored.retain(|name, _| may_be_there(name));
+        let before = self.accepted.len();
+        self.accepted.retain(|name, _| may_be_there(name));
+        if self.accepted.len() != before {
+            self.store_at = Some(Instant::now());
         }
         let accepted = self.accepted.clone();
         // A file that cannot be used now is loaded as it was last accepted.

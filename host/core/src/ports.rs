@@ -92,8 +92,10 @@ pub trait ConfigurationSource: Send + Sync {
 pub struct SourceSet {
     /// Whether the source has been read once. Until then an absent file says nothing.
     pub complete: bool,
-    /// Whether a part of the source, such as a folder, is missing. Then an absent file says nothing.
+    /// Whether a part of the source, such as a folder, is missing. Then an absent file says nothing, unless it is in `gone`.
     pub partial: bool,
+    /// Files that were in a part that is not missing, and are no longer there.
+    pub gone: BTreeSet<String>,
     /// By source name, which is the file name (`udev.wasm`). A file that is there and cannot be used now has no version.
     pub files: BTreeMap<String, Option<SourceVersion>>,
     /// The grants files there are, by name. Those of files are with their versions, too.

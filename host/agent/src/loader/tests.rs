@@ -467,7 +467,17 @@ async fn a_file_that_cannot_be_used_serves_as_it_was_accepted_also_after_a_start
         let bench = start(files);
         bench.serves(&["a.wasm: udev@1"]).await;
         bench.accepts(&["udev@1"]).await;
-        bench.files.put(&[]);
+        if partial {
+            // It was elsewhere, and is there no more.
+            bench.files.set.send_replace(Arc::new(SourceSet {
+                complete: true,
+                partial,
+                gone: ["a.wasm".to_owned()].into(),
+                ..SourceSet::default()
+            }));
+        } else {
+            bench.files.put(&[]);
+        }
         bench.serves(&[]).await;
         bench.accepts(&[]).await;
         bench.end().await;

@@ -3,6 +3,7 @@
 //! So an operator replaces a handler of the image by a ConfigMap. Nothing is said of the file that is not used: that is what the order is
 //! for, and the status shows the version and digest of the one that serves.
 
+use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::sync::Arc;
 
@@ -65,10 +66,11 @@ async fn follow(
     mut sets: Vec<watch::Receiver<Arc<SourceSet>>>,
     sender: watch::Sender<Arc<SourceSet>>,
 ) {
+    let mut places = BTreeMap::new();
     loop {
         let seen = sets.iter_mut();
         let seen: Vec<_> = seen.map(|set| set.borrow_and_update().clone()).collect();
-        let joined = join(&seen);
+        let joined = join(&seen, &mut places);
         sender.send_if_modified(|published| {
             let differs = **published != joined;
             if differs {
@@ -90,15 +92,20 @@ fn plain(file: &str) -> &str {
 }
 
 /// One set of all. A file that is there and cannot be used still takes the place of others: the version that was accepted before serves.
-fn join(sets: &[Arc<SourceSet>]) -> SourceSet {
+/// `places` are the sources in which files were last seen, by their number: a source that is missing keeps only its own files.
+fn join(sets: &[Arc<SourceSet>], places: &mut BTreeMap<String, usize>) -> SourceSet {
     let mut joined = SourceSet {
         complete: sets.iter().all(|set| set.complete),
         partial: sets.iter().any(|set| set.partial),
         ..SourceSet::default()
     };
-    for set in sets {
+    if !joined.partial {
+        places.clear();
+    }
+    for (number, set) in sets.iter().enumerate() {
         for (file, version) in &set.files {
             if let Entry::Vacant(place) = joined.files.entry(plain(file).to_owned()) {
+                places.insert(place.key().clone(), number);
                 place.insert(version.clone());
                 if let Some(object) = set.objects.get(file) {
                     let file = plain(file).to_owned();
@@ -116,13 +123,18 @@ fn join(sets: &[Arc<SourceSet>]) -> SourceSet {
         joined.objects.extend(whole);
         joined.problems.extend_from_slice(&set.problems);
     }
+    let is_missing = |number: &usize| sets.get(*number).is_some_and(|set| set.partial);
+    let gone = places.iter().filter(|(name, number)| {
+        joined.partial && !joined.files.contains_key(*name) && !is_missing(number)
+    });
+    joined.gone = gone.map(|(name, _)| name.clone()).collect();
     joined.problems.sort();
     joined
 }
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
+    use std::collections::BTreeSet;
 
     use leafhost_core::handler::Digest;
     use leafhost_core::node_report::ObjectName;
@@ -232,7 +244,7 @@ mod tests {
                 ..mk_set(&[])
             })
         };
-        let joined = join(&[grants(&[("a", "1")]), grants(&[("a", "2"), ("b", "3")])]);
+        let joined = join(&[grants(&[("a", "1")]), grants(&[("a", "2"), ("b", "3")])], &mut BTreeMap::new());
         assert_eq!(joined.grants, grants(&[("a", "1"), ("b", "3")]).grants);
     }
 
@@ -250,9 +262,37 @@ mod tests {
         .into();
         let mut second = mk_set(&[("a.wasm", "2"), ("b.wasm", "3")]);
         second.objects = [("a.wasm".to_owned(), object("other"))].into();
-        let joined = join(&[Arc::new(first), Arc::new(second)]);
+        let joined = join(&[Arc::new(first), Arc::new(second)], &mut BTreeMap::new());
         let expected = ["ConfigMap n/maps", "a.wasm"].map(|name| (name.to_owned(), object("maps")));
         assert_eq!(joined.objects, expected.into());
+    }
+
+    #[test]
+    fn of_a_source_that_is_missing_its_own_files_alone_may_still_be_there() {
+        let missing = || {
+            Arc::new(SourceSet {
+                partial: true,
+                ..mk_set(&[])
+            })
+        };
+        let maps = Arc::new(mk_set(&[("udev.wasm", "m1"), ("onvif.wasm", "m2")]));
+        let folder = Arc::new(mk_set(&[("opcua.wasm.gz", "f1")]));
+        let mut places = BTreeMap::new();
+        join(&[Arc::clone(&maps), folder], &mut places);
+        let fewer = Arc::new(mk_set(&[("onvif.wasm", "m2")]));
+        let joined = join(&[Arc::clone(&fewer), missing()], &mut places);
+        assert!(joined.partial);
+        assert_eq!(joined.gone, BTreeSet::from(["udev.wasm".to_owned()]));
+        // One that was missing from the start: what it had in an earlier run is not known.
+        let mut places = BTreeMap::new();
+        assert!(join(&[maps, missing()], &mut places).gone.is_empty());
+        let joined = join(&[fewer, missing()], &mut places);
+        assert_eq!(joined.gone, BTreeSet::from(["udev.wasm".to_owned()]));
+        let back = join(
+            &[Arc::new(mk_set(&[("udev.wasm", "m3")])), missing()],
+            &mut places,
+        );
+        assert_eq!(back.gone, BTreeSet::from(["onvif.wasm".to_owned()]));
     }
 
     #[test]
@@ -267,10 +307,11 @@ mod tests {
             problems: vec![problem("a")],
             ..mk_set(&[])
         });
-        let joined = join(&[Arc::clone(&whole), Arc::clone(&partial)]);
+        let mut none = BTreeMap::new();
+        let joined = join(&[Arc::clone(&whole), Arc::clone(&partial)], &mut none);
         assert!(joined.complete && joined.partial);
         assert_eq!(joined.problems, [problem("a"), problem("b")]);
-        let joined = join(&[whole, Arc::default()]);
+        let joined = join(&[whole, Arc::default()], &mut none);
         assert!(!joined.complete && !joined.partial);
     }
 }
