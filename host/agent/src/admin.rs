@@ -103,6 +103,24 @@ impl Admin {
     }
 }
 
+/// Serves for an agent that has not started, whose handlers and devices are not known yet: it says what is waited for.
+pub async fn serve_waiting(listener: TcpListener, waits: watch::Receiver<Option<String>>) {
+    let routes = Router::new()
+        .route("/healthz", get(async || "ok\n"))
+        .route("/readyz", get(waiting))
+        .route("/status", get(waiting))
+        .with_state(waits);
+    serve(Listener::Tcp(listener), routes, CancellationToken::new()).await;
+}
+
+async fn waiting(State(waits): State<watch::Receiver<Option<String>>>) -> (StatusCode, String) {
+    let why = waits.borrow().clone().unwrap_or_default();
+    (
+        StatusCode::SERVICE_UNAVAILABLE,
+        format!("starting: {why}\n"),
+    )
+}
+
 async fn ready(State(admin): State<Admin>) -> (StatusCode, String) {
     let waits = admin.board.waits_for();
     let why = waits.map(|what| format!("starting: waits for {what}\n"));

@@ -1,11 +1,14 @@
 //! `leafhost agent`: chooses the folders, starts the log, assembles the agent, and stops it when it is told to.
 
 use std::net::SocketAddr;
+use std::os::fd::AsFd as _;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use leafhost_agent::Agent;
+use leafhost_agent::admin::serve_waiting;
 use tokio::net::TcpListener;
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::agent_file::AgentFile;
@@ -65,9 +68,15 @@ async fn serve(settings: Settings) -> Result<()> {
         Some(address) => Some(bind(address, "--metrics-listen").await?),
         None => None,
     };
-    let home = Home::open(&settings).await?;
-    let (agent, socket) = assemble::agent(&settings, &home, listener, metrics).await?;
     let file = AgentFile::of_this_process(address);
+    let home = tokio::select! {
+        home = open(&settings, &listener, &file) => home?,
+        name = signals.next() => {
+            tracing::info!(signal = name, "agent stops");
+            return Ok(());
+        }
+    };
+    let (agent, socket) = assemble::agent(&settings, &home, listener, metrics).await?;
     let published = file.publish(&settings.state_dir).map_err(|error| {
         // What there is is served all the same.
         tracing::warn!(
@@ -81,6 +90,32 @@ async fn serve(settings: Settings) -> Result<()> {
     let result = run_until_signal(agent, &mut signals, file.address).await;
     drop((published, socket, home));
     result
+}
+
+/// Opens the home. While that waits for something, `leafhost status` says so.
+async fn open(settings: &Settings, listener: &TcpListener, file: &AgentFile) -> Result<Home> {
+    let (waits, mut told) = watch::channel(None);
+    let opening = Home::open(settings, &waits);
+    tokio::pin!(opening);
+    tokio::select! {
+        home = &mut opening => return home,
+        _ = told.wait_for(Option::is_some) => {}
+    }
+    let second = listener
+        .as_fd()
+        .try_clone_to_owned()
+        .and_then(|fd| TcpListener::from_std(std::net::TcpListener::from(fd)));
+    let second = second.context("cannot serve the status while the agent waits")?;
+    let _published = file.publish(&settings.state_dir).inspect_err(|error| {
+        tracing::debug!(
+            error = format!("{error:#}"),
+            "leafhost status does not find this agent"
+        );
+    });
+    tokio::select! {
+        home = &mut opening => home,
+        () = serve_waiting(second, told) => bail!("the admin endpoint has ended; this is a bug"),
+    }
 }
 
 /// Runs the agent until it is told to stop, and lets it drain.

@@ -6,10 +6,12 @@ use std::time::Duration;
 use k8s_openapi::api::authentication::v1::{SelfSubjectReview, UserInfo};
 use k8s_openapi::api::core::v1::Node;
 use kube::api::PostParams;
+use kube::runtime::watcher::DefaultBackoff;
 use kube::{Api, Client};
 use leafhost_core::names::is_node_name;
 use serde::{Deserialize, Serialize};
-use tokio::time::timeout;
+use tokio::sync::watch;
+use tokio::time::{sleep, timeout};
 
 use crate::memory;
 use crate::watch::Failure;
@@ -34,8 +36,13 @@ pub struct Identity {
 #[derive(Debug, thiserror::Error)]
 pub enum IdentityError {
     /// The API server does not answer as it should. It may later.
-    #[error("cannot ask the API server which node this is: {0}; the agent needs it once to start")]
+    #[error("the API server does not say which node this is: {0}; the agent tries again")]
     Unavailable(String),
+    /// It refuses to answer.
+    #[error(
+        "the API server does not say which node this is: {0}; correct the credentials of the pod's service account or of KUBECONFIG"
+    )]
+    Refused(String),
     /// Two different nodes.
     #[error(
         "--node-name is {given:?}, but the agent's token is bound to node {bound:?}; remove --node-name"
@@ -68,33 +75,42 @@ pub enum IdentityError {
 }
 
 /// Asks the API server. `node_name` is what the operator says. While the API server is away it is what an earlier agent was told, which
-/// the file `memory` keeps.
+/// the file `memory` keeps; the first agent of a node waits, and `waits` says for what.
 pub async fn identify(
     client: &Client,
     node_name: Option<&str>,
     memory: &Path,
+    waits: &watch::Sender<Option<String>>,
 ) -> Result<Identity, IdentityError> {
-    let error = match ask(client, node_name).await {
-        Ok(identity) => {
-            if let Err(error) = memory::write(memory, &identity) {
-                let path = memory.display();
-                tracing::warn!(%path, %error, "cannot keep the node's identity for a start without the API server");
+    let mut backoff = DefaultBackoff::default();
+    loop {
+        let error = match ask(client, node_name).await {
+            Ok(identity) => {
+                if let Err(error) = memory::write(memory, &identity) {
+                    let path = memory.display();
+                    tracing::warn!(%path, %error, "cannot keep the node's identity for a start without the API server");
+                }
+                return Ok(identity);
             }
-            return Ok(identity);
-        }
-        Err(error) => error,
-    };
-    let earlier = memory::read::<Identity>(memory)
-        .filter(|earlier| node_name.is_none_or(|name| name == earlier.node));
-    match (&error, earlier) {
-        (IdentityError::Unavailable(why), Some(earlier)) => {
+            Err(error) => error,
+        };
+        let IdentityError::Unavailable(why) = &error else {
+            return Err(error);
+        };
+        let earlier = memory::read::<Identity>(memory);
+        if let Some(earlier) =
+            earlier.filter(|earlier| node_name.is_none_or(|name| name == earlier.node))
+        {
             tracing::warn!(
                 why,
                 "the API server is away: the agent goes by what it knew"
             );
-            Ok(earlier)
+            return Ok(earlier);
         }
-        _ => Err(error),
+        if waits.send_replace(Some(error.to_string())).is_none() {
+            tracing::warn!(%error, "the first agent of a node waits for the API server");
+        }
+        sleep(backoff.next().unwrap_or(REQUEST)).await;
     }
 }
 
@@ -104,7 +120,7 @@ async fn ask(client: &Client, node_name: Option<&str>) -> Result<Identity, Ident
     let params = PostParams::default();
     let review = bounded(reviews.create(&params, &review))
         .await
-        .map_err(|failure| IdentityError::Unavailable(failure.message))?;
+        .map_err(unanswered)?;
     let user = review.status.and_then(|status| status.user_info);
     let claims = Claims::of(&user.unwrap_or_default(), node_name)?;
     let node_uid = match claims.node_uid {
@@ -161,14 +177,22 @@ async fn uid_of(client: &Client, node: &str) -> Result<String, IdentityError> {
     let nodes: Api<Node> = Api::all(client.clone());
     match bounded(nodes.get_metadata(node)).await {
         Ok(node) => Ok(node.metadata.uid.unwrap_or_default()),
-        Err(Failure { code, message }) => Err(match code {
+        Err(failure) => Err(match failure.code {
             Some(404) => IdentityError::UnknownNode(node.to_owned()),
             Some(403) => IdentityError::Denied {
                 node: node.to_owned(),
-                message,
+                message: failure.message,
             },
-            _ => IdentityError::Unavailable(message),
+            _ => unanswered(failure),
         }),
+    }
+}
+
+/// A server that is busy, starts or is away may answer later; one that refuses does not.
+fn unanswered(Failure { code, message }: Failure) -> IdentityError {
+    match code {
+        Some(400..=428 | 430..=499) => IdentityError::Refused(message),
+        _ => IdentityError::Unavailable(message),
     }
 }
 
@@ -182,7 +206,12 @@ async fn bounded<T>(request: impl Future<Output = kube::Result<T>>) -> Result<T,
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Mutex;
+
+    use serde_json::json;
+
     use super::*;
+    use crate::stub::{Answer, Stub, failure};
 
     const POD: (&str, Option<(&str, &str)>) = (
         "system:serviceaccount:leafhost:leafhost-agent",
@@ -205,6 +234,69 @@ mod tests {
             ..UserInfo::default()
         };
         Claims::of(&user, given).map_err(|error| error.to_string())
+    }
+
+    fn review() -> Answer {
+        let extra = json!({NODE_NAME: ["node-a"], NODE_UID: ["uid-a"]});
+        Answer::Object(
+            201,
+            json!({"metadata": {}, "status": {"userInfo": {"username": POD.0, "extra": extra}}}),
+        )
+    }
+
+    /// What an agent without a memory learns from these answers, and what it says that it waits for meanwhile.
+    async fn learned(
+        answers: Vec<Answer>,
+        given: Option<&str>,
+    ) -> (Result<Identity, String>, Option<String>) {
+        let answers = Mutex::new(answers.into_iter());
+        let stub = Stub::start(move |_| answers.lock().unwrap().next().unwrap()).await;
+        let folder = tempfile::tempdir().unwrap();
+        let memory = folder.path().join("identity.json");
+        let (waits, told) = watch::channel(None);
+        let identity = identify(&stub.client, given, &memory, &waits).await;
+        if let Ok(identity) = &identity {
+            assert_eq!(memory::read::<Identity>(&memory).as_ref(), Some(identity));
+        }
+        let told = told.borrow().clone();
+        (identity.map_err(|error| error.to_string()), told)
+    }
+
+    #[tokio::test]
+    async fn the_first_agent_of_a_node_waits_for_an_api_server_that_is_busy() {
+        let busy = vec![failure(429, "too many"), failure(503, "starts"), review()];
+        let (identity, told) = learned(busy, None).await;
+        assert_eq!(identity.unwrap().node, "node-a");
+        let told = told.unwrap();
+        assert!(told.contains("which node this is: starts"), "{told}");
+    }
+
+    #[tokio::test]
+    async fn the_first_agent_of_a_node_waits_for_an_api_server_that_is_away() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        drop(listener);
+        let config = kube::Config::new(format!("http://{address}").parse().unwrap());
+        let client = crate::client::client(config).unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let memory = folder.path().join("identity.json");
+        let (waits, mut told) = watch::channel(None);
+        tokio::select! {
+            ended = identify(&client, None, &memory, &waits) => panic!("{ended:?}"),
+            told = told.wait_for(Option::is_some) => assert!(told.unwrap().is_some()),
+        }
+    }
+
+    #[tokio::test]
+    async fn what_the_api_server_refuses_and_another_node_are_not_waited_for() {
+        for (answer, given, words) in [
+            (failure(401, "who are you"), None, "correct the credentials"),
+            (review(), Some("node-b"), "remove --node-name"),
+        ] {
+            let (identity, told) = learned(vec![answer], given).await;
+            assert!(identity.unwrap_err().contains(words));
+            assert_eq!(told, None);
+        }
     }
 
     #[test]

@@ -173,7 +173,8 @@ mod tests {
         let settings = mk_settings(dir.path());
         let listener = TcpListener::bind(settings.args.listen).await.unwrap();
         let address = listener.local_addr().unwrap();
-        let home = Home::open(&settings).await.unwrap();
+        let (waits, _told) = tokio::sync::watch::channel(None);
+        let home = Home::open(&settings, &waits).await.unwrap();
         let (agent, _socket) = agent(&settings, &home, listener, None).await.unwrap();
         let shutdown = CancellationToken::new();
         let running = tokio::spawn(agent.run(shutdown.clone()));
@@ -199,7 +200,7 @@ mod tests {
             }
         };
         tokio::time::timeout(limit, reported).await.unwrap();
-        let second = Home::open(&settings).await.err().unwrap();
+        let second = Home::open(&settings, &waits).await.err().unwrap();
         assert!(second.to_string().contains("in use"), "{second}");
         shutdown.cancel();
         let ended = tokio::time::timeout(limit, running).await.unwrap();

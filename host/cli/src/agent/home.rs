@@ -11,6 +11,8 @@ use leafhost_core::ports::{
 use leafhost_files::{FileHandlers, NodeState, Places, Standalone};
 use leafhost_k8s::{KubeConfigurations, KubeHandlers, KubeInstances, KubeReport};
 
+use tokio::sync::watch;
+
 use super::handler_sources::HandlerSources;
 use super::settings::Settings;
 
@@ -33,11 +35,11 @@ pub struct Home {
 }
 
 impl Home {
-    /// Opens the home that the flags name.
-    pub async fn open(settings: &Settings) -> Result<Self> {
+    /// Opens the home that the flags name. `waits` says for what that waits.
+    pub async fn open(settings: &Settings, waits: &watch::Sender<Option<String>>) -> Result<Self> {
         match &settings.dir {
             Some(dir) => Self::standalone(settings, dir).await,
-            None => Self::cluster(settings).await,
+            None => Self::cluster(settings, waits).await,
         }
     }
 
@@ -63,11 +65,12 @@ impl Home {
         })
     }
 
-    async fn cluster(settings: &Settings) -> Result<Self> {
+    async fn cluster(settings: &Settings, waits: &watch::Sender<Option<String>>) -> Result<Self> {
         let client = leafhost_k8s::connect().await?;
         let memory = |name: &str| settings.state_dir.join("cluster").join(name);
         let given = settings.node.as_deref();
-        let identity = leafhost_k8s::identify(&client, given, &memory("identity.json")).await?;
+        let kept = memory("identity.json");
+        let identity = leafhost_k8s::identify(&client, given, &kept, waits).await?;
         let node = identity.node;
         let state = NodeState::open(settings.state_dir.clone(), &node).await?;
         let instances = KubeInstances::watch(&client, &node, memory("instances.json"));

@@ -129,7 +129,9 @@ impl Search {
         for (place, endpoint) in places {
             match (request(&endpoint), endpoint) {
                 (Ok(answer), _) => return Ok(answer),
-                (Err(error @ FetchError::Slow(_)), _) => bail!(error.at(&place)),
+                (Err(error @ (FetchError::Slow(_) | FetchError::Starting(_))), _) => {
+                    bail!(error.at(&place))
+                }
                 // An agent may have no socket, or the user no permission.
                 (Err(_), Endpoint::Socket(_)) => {}
                 (Err(error), Endpoint::Address(_)) => tried.push(error.at(&place)),
@@ -149,6 +151,8 @@ enum FetchError {
     Absent(String),
     /// There was no answer in this time.
     Slow(Duration),
+    /// The agent waits for something.
+    Starting(String),
     /// The answer is not an agent's.
     Other(String),
 }
@@ -162,6 +166,7 @@ impl FetchError {
                 "the agent {place} has not answered within {} s: it is busy or hangs; try again, and read its log (`journalctl -u leafhost`, or where its stderr goes) before you restart it",
                 timeout.as_secs_f64()
             ),
+            Self::Starting(why) => format!("the agent {place} is not ready: {why}"),
             Self::Other(why) => format!("what answers {place} is no leafhost agent: {why}"),
         }
     }
@@ -211,13 +216,16 @@ fn fetch_ready(place: &Endpoint) -> Result<Option<String>, FetchError> {
     let mut response = get(place, "/readyz", ANSWER).map_err(told)?;
     match response.status().as_u16() {
         200 => Ok(None),
-        503 => {
-            let why = response.body_mut().with_config().limit(64 << 10);
-            let why = why.read_to_string().map_err(told)?;
-            Ok(Some(text::abridge(why.trim_end(), 4 * MAX_WHY)))
-        }
+        503 => reason(&mut response).map(Some).map_err(told),
         status => Err(told(ureq::Error::StatusCode(status))),
     }
+}
+
+/// What an agent that is not ready says.
+fn reason(response: &mut Response<Body>) -> Result<String, ureq::Error> {
+    let why = response.body_mut().with_config().limit(64 << 10);
+    let why = why.read_to_string()?;
+    Ok(text::abridge(why.trim_end(), 4 * MAX_WHY))
 }
 
 /// What is at a path, with any HTTP status.
@@ -257,6 +265,9 @@ fn fetch(
     let mut response = get(place, &format!("/status{query}"), timeout).map_err(told)?;
     if response.status().as_u16() == 304 {
         return Ok(None);
+    }
+    if response.status().as_u16() == 503 {
+        return Err(FetchError::Starting(reason(&mut response).map_err(told)?));
     }
     if !response.status().is_success() {
         let status = response.status().as_u16();
@@ -421,6 +432,15 @@ mod tests {
         search.ready().unwrap();
         let asked = server.join().unwrap();
         assert_eq!(asked, ["GET /readyz HTTP/1.1"; 3]);
+        let waits = "starting: the API server does not say which node this is: no answer\n";
+        let (address, server) = serve(vec![answer("503 Service Unavailable", waits)]);
+        let search = Search::new(Some(&address), None, &User::default());
+        let error = search.status(None).unwrap_err().to_string();
+        assert!(
+            error.contains(" is not ready: starting: the API"),
+            "{error}"
+        );
+        server.join().unwrap();
     }
 
     #[test]
