@@ -28,6 +28,7 @@ pub mod presence;
 mod problems;
 pub mod reconcile;
 pub mod registry;
+mod repeats;
 pub mod slots;
 pub mod status;
 pub mod wait;

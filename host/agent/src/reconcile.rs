@@ -2,9 +2,8 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::Duration;
 
-use leafhost_core::instance::{HeldSlots, Instance, InstanceKey};
+use leafhost_core::instance::{Edit, HeldSlots, Instance, InstanceKey};
 use leafhost_core::ports::{Change, InstanceSet, InstanceStore, StoreError};
 use leafhost_core::problem::Problem;
 use leafhost_core::text::chain;
@@ -17,13 +16,11 @@ use crate::backoff;
 use crate::discovery::DeviceSnapshot;
 use crate::metrics::Metrics;
 use crate::plan::{Plan, Reservations, is_local_to, plan};
+use crate::repeats::Repeats;
 use crate::wait::{SourceEnded, until};
 
 /// After this many conflicts in a row the next attempt waits for the backoff.
 const CONFLICTS: u32 = 3;
-
-/// How long to wait at least before what the store's rules refused is tried again.
-const DENIED: Duration = Duration::from_secs(30);
 
 /// The most changes of one write. Between two writes the plan is made anew if devices have changed.
 const BATCH: usize = 500;
@@ -46,6 +43,8 @@ pub struct ReconcileTask {
     report: watch::Sender<ReconcileReport>,
     metrics: Arc<Metrics>,
     held: watch::Receiver<Arc<HeldSlots>>,
+    /// The Instances that this node has created or joined.
+    joins: Repeats<InstanceKey>,
     failures: u32,
     retry: Option<Instant>,
 }
@@ -68,6 +67,7 @@ impl ReconcileTask {
             report,
             metrics,
             held,
+            joins: Repeats::default(),
             failures: 0,
             retry: None,
         };
@@ -93,6 +93,7 @@ impl ReconcileTask {
     async fn reconcile(&mut self, shutdown: &CancellationToken) {
         let mut errors = Vec::new();
         let mut read = false;
+        let mut put_off = None;
         let mut problems = Vec::new();
         let mut reservations = Reservations::default();
         let collects = self.store.collects_garbage();
@@ -102,10 +103,18 @@ impl ReconcileTask {
             read = snapshot.read && instances.complete;
             reservations.held = Arc::clone(&self.held.borrow());
             let Plan {
-                changes,
+                mut changes,
                 problems: nameless,
             } = plan(&self.node, &snapshot, &instances, &reservations, collects);
             problems = nameless;
+            put_off = None;
+            changes.retain(|change| {
+                let Meant { key, enters, .. } = Meant::of(change);
+                let next = self.joins.next(&key, Instant::now());
+                let next = next.filter(|_| enters == Some(true));
+                put_off = put_off.into_iter().chain(next).min();
+                next.is_none()
+            });
             if changes.is_empty() {
                 errors.clear();
                 break;
@@ -125,6 +134,7 @@ impl ReconcileTask {
         let interrupted = instances.interrupted.clone();
         problems.extend(interrupted.map(|error| Problem::InstancesNotWatched { error }));
         self.conclude(read, &errors, problems);
+        self.retry = self.retry.into_iter().chain(put_off).min();
     }
 
     /// Makes the changes, a batch after the other; returns what failed, and whether all were made. They are not when devices are
@@ -155,24 +165,19 @@ impl ReconcileTask {
         changes: Vec<Change>,
         taken: &mut BTreeSet<InstanceKey>,
     ) -> Vec<StoreError> {
-        let kinds: Vec<(&'static str, Option<String>)> = changes
-            .iter()
-            .map(|change| match change {
-                Change::Create(instance) => {
-                    let id = instance.device_id().map(str::to_owned);
-                    ("create", id.filter(|_| !instance.spec.shared))
-                }
-                Change::Update { .. } => ("update", None),
-                Change::Delete { .. } => ("delete", None),
-            })
-            .collect();
+        let meant: Vec<Meant> = changes.iter().map(Meant::of).collect();
         let results = self.store.apply(changes).await;
         let (mut errors, mut left) = (Vec::new(), Vec::new());
-        for (result, (kind, local_device)) in results.into_iter().zip(kinds) {
+        for (result, meant) in results.into_iter().zip(meant) {
             let label = result.as_ref().err().map_or("ok", StoreError::label);
-            self.metrics.wrote(kind, label);
+            self.metrics.wrote(meant.kind, label);
             let error = match result {
                 Ok(written) => {
+                    match meant.enters {
+                        Some(true) => self.joins.wrote(meant.key, Instant::now()),
+                        Some(false) => self.joins.forget(&meant.key),
+                        None => {}
+                    }
                     left.extend(written.filter(|instance| instance.spec.nodes.is_empty()));
                     continue;
                 }
@@ -182,7 +187,7 @@ impl ReconcileTask {
                 key,
                 found: Some(found),
             } = &error
-                && let Some(device) = local_device
+                && let Some(device) = meant.local_device
                 && !is_ours(&self.node, found, &device)
             {
                 // Another device has the name; ours takes a longer one. What is ours, after an answer that was lost, is waited for.
@@ -223,8 +228,6 @@ impl ReconcileTask {
             self.failures = self.failures.saturating_add(1);
             let wanted = errors.iter().filter_map(|error| match error {
                 StoreError::Unavailable { retry_after, .. } => *retry_after,
-                // Nothing tells when somebody has changed the rules.
-                StoreError::Denied { .. } => Some(DENIED),
                 _ => None,
             });
             let wait = backoff::wait(self.failures);
@@ -245,6 +248,43 @@ impl ReconcileTask {
             *held = new;
             differs
         });
+    }
+}
+
+/// What a change is, when it has been made.
+struct Meant {
+    kind: &'static str,
+    key: InstanceKey,
+    /// Whether it enters this node or takes it out.
+    enters: Option<bool>,
+    /// The local device that is created.
+    local_device: Option<String>,
+}
+
+impl Meant {
+    fn of(change: &Change) -> Self {
+        let (kind, enters) = match change {
+            Change::Create(_) => ("create", Some(true)),
+            Change::Update { edits, .. } => {
+                let enters = edits.iter().find_map(|edit| match edit {
+                    Edit::AddNode(_) => Some(true),
+                    Edit::RemoveNode(_) => Some(false),
+                    _ => None,
+                });
+                ("update", enters)
+            }
+            Change::Delete { .. } => ("delete", Some(false)),
+        };
+        let local_device = match change {
+            Change::Create(instance) if !instance.spec.shared => instance.device_id(),
+            _ => None,
+        };
+        Self {
+            kind,
+            key: change.key(),
+            enters,
+            local_device: local_device.map(str::to_owned),
+        }
     }
 }
 

@@ -20,6 +20,7 @@ use tokio_util::sync::CancellationToken;
 use crate::clock::Clock;
 use crate::discovery::DeviceSnapshot;
 use crate::metrics::Metrics;
+use crate::repeats::Repeats;
 use crate::wait::{SourceEnded, until};
 
 mod allocate;
@@ -113,6 +114,8 @@ pub struct SlotTask {
     unanswered: u32,
     /// Slots that the kubelet has and another node claims.
     problems: BTreeSet<Problem>,
+    /// The slots that were claimed because the kubelet has them.
+    adopted: Repeats<Place>,
     /// Why such a slot could not be claimed.
     adopt_problem: Option<Problem>,
     record_problems: Vec<Problem>,
@@ -165,6 +168,7 @@ impl SlotTask {
             unwritten: BTreeSet::new(),
             unanswered: 0,
             problems: BTreeSet::new(),
+            adopted: Repeats::default(),
             adopt_problem: None,
             record_problems: Vec::new(),
             socket_missing: false,

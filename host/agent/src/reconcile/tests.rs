@@ -128,6 +128,40 @@ async fn an_instance_somebody_deleted_is_made_again() {
     bench.instances(&["cams-8120fe"]).await;
 }
 
+/// As the controller does for a node whose object is deleted.
+#[tokio::test(start_paused = true)]
+async fn a_node_that_somebody_takes_out_each_time_enters_once_a_minute_in_the_end() {
+    for shared in [true, false] {
+        let bench = start();
+        bench.devices.send_replace(snapshot(&["foo0"], shared));
+        let begun = Instant::now();
+        let mut entered = 0;
+        while begun.elapsed() < Duration::from_mins(10) {
+            let has_node = |set: &Arc<InstanceSet>| {
+                let mut all = set.instances.values();
+                all.any(|instance| instance.spec.nodes == ["node-a"])
+            };
+            let mut shown = bench.store.subscribe();
+            shown.wait_for(has_node).await.unwrap();
+            entered += 1;
+            bench.store.edit(|set| {
+                let Some((key, mut instance)) = set.instances.pop_first() else {
+                    return;
+                };
+                let left = Arc::make_mut(&mut instance);
+                left.spec.nodes.clear();
+                left.status.nodes.clear();
+                // A local Instance goes with its node.
+                if shared {
+                    set.instances.insert(key, instance);
+                }
+            });
+        }
+        assert!((12..=15).contains(&entered), "{entered}");
+        assert_eq!(bench.report.borrow().problems, []);
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_conflict_is_met_by_looking_again() {
     let bench = start();

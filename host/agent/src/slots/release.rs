@@ -183,6 +183,8 @@ impl SlotTask {
                 .get(&hold.slot)
                 .map_or("", String::as_str)
             {
+                // What somebody frees again and again is claimed at a later look at the records.
+                "" if self.adopted.next(&place, Instant::now()).is_some() => {}
                 "" => {
                     changes.push(Change::Update {
                         key: instance.key(),
@@ -217,8 +219,14 @@ impl SlotTask {
     }
 
     /// What came of claiming what the kubelet has.
-    pub(super) fn adopted(&mut self, results: Vec<Written>) {
-        let errors: Vec<_> = results.into_iter().filter_map(Result::err).collect();
+    pub(super) fn adopted(&mut self, places: Vec<(Unit, Place)>, results: Vec<Written>) {
+        let mut errors = Vec::new();
+        for (result, (_, place)) in results.into_iter().zip(places) {
+            match result {
+                Ok(_) => self.adopted.wrote(place, Instant::now()),
+                Err(error) => errors.push(error),
+            }
+        }
         self.adopt_problem = errors.first().map(|error| Problem::InstancesNotWritten {
             error: chain(error),
             more: errors.len() - 1,

@@ -148,7 +148,7 @@ impl SlotTask {
                 self.released(slots, results);
                 self.allocate(then).await;
             }
-            Purpose::Adopt { .. } => self.adopted(results),
+            Purpose::Adopt { places } => self.adopted(places, results),
             Purpose::Trial => self.tried(),
         }
         let waiting = std::mem::take(&mut self.waiting);
