@@ -5,8 +5,10 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use leafhost_tests::cluster::{self, Cluster, Namespace};
 use leafhost_tests::program::source_tree;
-use leafhost_tests::wait::within;
+use leafhost_tests::wait::{eventually, within};
 use serde_json::{Value, json};
+
+mod owners;
 
 const NAMESPACE: &str = "guarded";
 /// What the definition of Instances says of a field that nobody changes.
@@ -123,9 +125,25 @@ fn instance(name: &str, node: &str, shared: bool) -> Value {
     })
 }
 
+/// The Configuration of the Instances.
+fn configure(cluster: &Cluster, space: &Namespace<'_>, capacity: u32) -> Result<()> {
+    let manifest = format!(
+        "apiVersion: akri.sh/v0\nkind: Configuration\nmetadata: {{name: cams, namespace: {}}}\nspec: {{discoveryHandler: {{name: none}}, capacity: {capacity}}}\n",
+        space.name()
+    );
+    cluster.apply(&manifest).map(drop)
+}
+
+fn instance_path(space: &Namespace<'_>, name: &str) -> String {
+    format!(
+        "/apis/akri.sh/v0/namespaces/{}/instances/{name}",
+        space.name()
+    )
+}
+
 fn report(name: &str, node: &str) -> Value {
     json!({"apiVersion": "leafhost.dev/v1alpha1", "kind": "DiscoveryHandler", "metadata": {"name": name},
-        "spec": {"node": node, "handler": "onvif"}})
+        "spec": {"node": node, "handler": "attacks"}})
 }
 
 fn refused(what: &str, done: Result<String>, by: &str) -> Result<()> {
@@ -172,17 +190,19 @@ fn the_token_of_an_agent_writes_what_is_of_its_node_and_nothing_else() -> Result
         refused("an Instance of another node", done, "spec.nodes")
     })?;
 
-    cluster.apply(&format!(
-        "apiVersion: akri.sh/v0\nkind: Configuration\nmetadata: {{name: cams, namespace: {}}}\nspec: {{discoveryHandler: {{name: none}}}}\n",
-        space.name()
-    ))?;
+    // Each edit of the spec makes a generation; Instances are of the third.
+    for capacity in [4, 3, 2] {
+        configure(cluster, &space, capacity)?;
+    }
 
     // What agents do.
-    b.create(&instance("local-b", "node-b", false))?;
+    eventually("the API server knows the generation", || {
+        b.create(&instance("local-b", "node-b", false))
+    })?;
     b.create(&instance("shared", "node-b", true))?;
-    b.create(&report("onvif-b", "node-b"))?;
+    b.create(&report("node-b.attacks", "node-b"))?;
     a.create(&instance("local-a", "node-a", false))?;
-    a.create(&report("onvif-a", "node-a"))?;
+    a.create(&report("node-a.attacks", "node-a"))?;
     a.patch(
         "shared",
         &json!([
@@ -196,7 +216,16 @@ fn the_token_of_an_agent_writes_what_is_of_its_node_and_nothing_else() -> Result
         "shared",
         &json!({"spec": {"deviceUsage": {"shared-0": ""}}}),
     )?;
-    a.patch("shared", &json!({"metadata": {"annotations": {"leafhost.dev/generation": "4"}}, "spec": {"capacity": 3}}))?;
+    configure(cluster, &space, 3)?;
+    let newer = json!({"metadata": {"annotations": {"leafhost.dev/generation": "4"}}, "spec": {"capacity": 3}});
+    eventually("the API server knows the generation", || {
+        a.patch("shared", &newer)
+    })?;
+    // Somebody has edited it.
+    let path = instance_path(&space, "shared");
+    let edited = json!({"spec": {"capacity": 99}});
+    cluster.api().merge(&path, &edited)?;
+    a.patch("shared", &json!({"spec": {"capacity": 3}}))?;
     a.patch(
         "shared",
         &json!({"spec": {"brokerProperties": {"URL": "new"}}}),
@@ -228,7 +257,7 @@ fn the_token_of_an_agent_writes_what_is_of_its_node_and_nothing_else() -> Result
         (
             "an Instance with another owner",
             a.create(&with_owner),
-            "metadata:",
+            "metadata.ownerReferences",
         ),
         (
             "an Instance with another node's label",
@@ -340,12 +369,12 @@ fn the_token_of_an_agent_writes_what_is_of_its_node_and_nothing_else() -> Result
         (
             "an owner added",
             a.patch("local-a", &json!({"metadata": {"ownerReferences": owner}})),
-            "metadata:",
+            "metadata.ownerReferences",
         ),
         (
             "a finalizer added",
             a.patch("local-a", &json!({"metadata": {"finalizers": ["a/b"]}})),
-            "metadata:",
+            "metadata.finalizers",
         ),
         (
             "another Configuration",
@@ -363,9 +392,9 @@ fn the_token_of_an_agent_writes_what_is_of_its_node_and_nothing_else() -> Result
             "spec:",
         ),
         (
-            "capacity with the same generation",
+            "another capacity than the Configuration's",
             a.patch("shared", &json!({"spec": {"capacity": 9}})),
-            "leafhost.dev/generation",
+            "spec.capacity",
         ),
         (
             "an older generation",
@@ -378,17 +407,17 @@ fn the_token_of_an_agent_writes_what_is_of_its_node_and_nothing_else() -> Result
         ),
         (
             "another node's report",
-            a.patch_report("onvif-b"),
+            a.patch_report("node-b.attacks"),
             "spec.node",
         ),
         (
             "a report for another node",
-            a.create(&report("onvif-c", "node-b")),
+            a.create(&report("node-b.other", "node-b")),
             "spec.node",
         ),
         (
             "another node's report deleted",
-            a.delete("discoveryhandlers.leafhost.dev", "onvif-b"),
+            a.delete("discoveryhandlers.leafhost.dev", "node-b.attacks"),
             "spec.node",
         ),
         (
@@ -432,15 +461,13 @@ fn the_token_of_an_agent_writes_what_is_of_its_node_and_nothing_else() -> Result
         free.create(&instance("free", "node-a", false)),
         "bound to a node",
     )?;
-    let left = cluster.get(&format!(
-        "/apis/akri.sh/v0/namespaces/{}/instances/shared",
-        space.name()
-    ))?;
+    let left = cluster.get(&path)?;
     ensure!(
         left["spec"]["deviceUsage"]["shared-1"] == "node-b",
         "{left:#}"
     );
-    for name in ["onvif-a", "onvif-b"] {
+    owners::check(&a)?;
+    for name in ["node-a.attacks", "node-b.attacks"] {
         cluster.kubectl(&["delete", "dh", name])?;
     }
     handlers(cluster)

@@ -97,3 +97,32 @@ fn idle_connections_and_slow_readers_do_not_block_the_status() -> Result<()> {
     drop(held);
     Ok(())
 }
+
+#[test]
+fn the_first_agent_of_a_node_says_that_it_waits_for_the_api_server() -> Result<()> {
+    let mut home = Home::new()?;
+    let nobody = "{apiVersion: v1, kind: Config, current-context: a, contexts: [{name: a, context: {cluster: a, user: a}}], \
+        clusters: [{name: a, cluster: {server: \"http://127.0.0.1:1\"}}], users: [{name: a, user: {token: a}}]}";
+    home.write("kubeconfig", nobody)?;
+    home.join(&home.path().join("kubeconfig"));
+    let mut agent = Ended(home.command(&[])?.stdin(Stdio::null()).spawn()?);
+    for arguments in [&["status", "--ready"][..], &["status"]] {
+        eventually("it says what it waits for", || {
+            let told = home.leafhost(arguments)?;
+            let words = "is not ready: starting: the API server does not say which node this is";
+            ensure!(told.code == Some(1) && told.err.contains(words), "{told:?}");
+            Ok(())
+        })?;
+    }
+    ensure!(
+        agent.0.try_wait()?.is_none(),
+        "it has ended: {}",
+        home.log()
+    );
+    kill(Pid::from_raw(i32::try_from(agent.0.id())?), Signal::SIGTERM)?;
+    within(Duration::from_secs(10), "it ends", || {
+        let ended = agent.0.try_wait()?.context("it still runs")?;
+        ensure!(ended.success(), "{ended}");
+        Ok(())
+    })
+}

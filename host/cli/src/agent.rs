@@ -1,7 +1,9 @@
 //! `leafhost agent`: chooses the folders, starts the log, assembles the agent, and stops it when it is told to.
 
+use std::fs::DirBuilder;
 use std::net::SocketAddr;
 use std::os::fd::AsFd as _;
+use std::os::unix::fs::DirBuilderExt as _;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
@@ -106,6 +108,12 @@ async fn open(settings: &Settings, listener: &TcpListener, file: &AgentFile) -> 
         .try_clone_to_owned()
         .and_then(|fd| TcpListener::from_std(std::net::TcpListener::from(fd)));
     let second = second.context("cannot serve the status while the agent waits")?;
+    let mut folder = DirBuilder::new();
+    let folder = folder
+        .recursive(true)
+        .mode(0o700)
+        .create(&settings.state_dir);
+    folder.with_context(|| format!("cannot create {}", settings.state_dir.display()))?;
     let _published = file.publish(&settings.state_dir).inspect_err(|error| {
         tracing::debug!(
             error = format!("{error:#}"),
