@@ -64,7 +64,7 @@ mod tests {
             }
         }
         assert_eq!(writes, 4 + 10);
-        let now = begun + Duration::from_secs(600);
+        let now = begun + Duration::from_mins(10);
         assert_eq!(repeats.next(&"b", now), None);
         assert!(
             repeats

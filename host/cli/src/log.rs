@@ -89,7 +89,9 @@ pub fn start(format: LogFormat, level: &str) -> Result<Log> {
 fn filter(level: &str) -> Option<Targets> {
     let parts = level.split(',').map(str::trim);
     let mut parts = parts.filter(|part| !part.is_empty());
-    parts.try_fold(Targets::new(), |targets, part| {
+    // Whoever makes a request says why it failed.
+    let targets = Targets::new().with_target("kube_client", LevelFilter::OFF);
+    parts.try_fold(targets, |targets, part| {
         match part.split_once('=') {
             None => Some(targets.with_default(part.parse::<LevelFilter>().ok()?)),
             // Parts of spans are not filtered.
@@ -157,6 +159,8 @@ mod tests {
             ("warn,leafhost_wasm=debug", "leafhost_wasm::cache", 4),
             ("INFO,leafhost_wasm=off", "leafhost_wasm", 0),
             ("off", "leafhost_agent", 0),
+            ("info", "kube_client::client", 0),
+            ("info,kube_client=debug", "kube_client::client", 4),
         ] {
             assert_eq!(most(level, target), expected, "{level}: {target}");
         }

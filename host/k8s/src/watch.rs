@@ -48,7 +48,7 @@ pub enum Event<K> {
 pub struct Watch<K> {
     api: Api<K>,
     list: ListParams,
-    watch: WatchParams,
+    follow: WatchParams,
     events: Option<BoxStream<'static, Result<Event<K>, Failure>>>,
     /// A list does not begin before that.
     resume: Instant,
@@ -72,7 +72,7 @@ where
         Self {
             api,
             list: ListParams::default().limit(PAGE),
-            watch: WatchParams::default().timeout(OPEN),
+            follow: WatchParams::default().timeout(OPEN),
             events: None,
             resume: Instant::now(),
         }
@@ -81,14 +81,14 @@ where
     /// Those that a field selector selects.
     pub fn fields(mut self, selector: &str) -> Self {
         self.list = self.list.fields(selector);
-        self.watch = self.watch.fields(selector);
+        self.follow = self.follow.fields(selector);
         self
     }
 
     /// Those that a label selector selects.
     pub fn labels(mut self, selector: &str) -> Self {
         self.list = self.list.labels(selector);
-        self.watch = self.watch.labels(selector);
+        self.follow = self.follow.labels(selector);
         self
     }
 
@@ -99,7 +99,7 @@ where
             let reader = Reader {
                 api: self.api.clone(),
                 list: self.list.clone(),
-                watch: self.watch.clone(),
+                follow: self.follow.clone(),
                 at: At::Start,
                 backoff: DefaultBackoff::default(),
                 resume: self.resume,
@@ -127,7 +127,7 @@ where
 struct Reader<K> {
     api: Api<K>,
     list: ListParams,
-    watch: WatchParams,
+    follow: WatchParams,
     at: At<K>,
     backoff: DefaultBackoff,
     /// Nothing is asked before that.
@@ -217,7 +217,7 @@ where
 
     async fn open(&mut self, version: String) -> Step<K> {
         sleep_until(self.resume).await;
-        match answer(self.limit(), self.api.watch(&self.watch, &version)).await {
+        match answer(self.limit(), self.api.watch(&self.follow, &version)).await {
             Ok(events) => {
                 self.at = At::Open(Open {
                     version,
@@ -301,7 +301,7 @@ where
 
     /// How long the API server may be silent. It ends a watch before that.
     fn limit(&self) -> Duration {
-        Duration::from_secs(self.watch.timeout.unwrap_or(OPEN).into()) + MARGIN
+        Duration::from_secs(self.follow.timeout.unwrap_or(OPEN).into()) + MARGIN
     }
 }
 

@@ -14,7 +14,7 @@ pub fn check(a: &Agent<'_>) -> Result<()> {
     );
     let uid_of =
         |path: &str| -> Result<Value> { Ok(a.cluster.get(path)?["metadata"]["uid"].clone()) };
-    let owned = |uid: &Value| json!([{"apiVersion": "akri.sh/v0", "kind": "Configuration", "name": "cams", "uid": uid, "controller": true}]);
+    let list_of = |uid: &Value| json!([{"apiVersion": "akri.sh/v0", "kind": "Configuration", "name": "cams", "uid": uid, "controller": true}]);
     let with = |name: &str, field: &str, value: Value| {
         let mut object = instance(name, "node-a", false);
         object["metadata"][field] = value;
@@ -23,9 +23,9 @@ pub fn check(a: &Agent<'_>) -> Result<()> {
     let generation = |generation: &str| json!({"leafhost.dev/generation": generation});
     let change = |metadata: Value| a.patch("owned", &json!({"metadata": metadata}));
 
-    let right = owned(&uid_of(&configuration)?);
+    let right = list_of(&uid_of(&configuration)?);
     a.create(&with("owned", "ownerReferences", right.clone()))?;
-    let gone = owned(&json!("00000000-0000-0000-0000-000000000000"));
+    let gone = list_of(&json!("00000000-0000-0000-0000-000000000000"));
     let mut other_kind = right.clone();
     other_kind[0]["apiVersion"] = json!("v1");
     let mut both = right.clone();
@@ -132,7 +132,7 @@ pub fn check(a: &Agent<'_>) -> Result<()> {
     a.cluster.kubectl(&[&delete[..], &space].concat())?;
     configure(a.cluster, a.space, 2)?;
     let mut again = json!({"metadata": {
-        "ownerReferences": owned(&uid_of(&configuration)?), "annotations": generation("1"),
+        "ownerReferences": list_of(&uid_of(&configuration)?), "annotations": generation("1"),
     }, "spec": {"capacity": 2}});
     eventually("the API server knows the Configuration", || {
         a.patch("owned", &again)

@@ -50,7 +50,7 @@ fn error(code: u16) -> Value {
 
 fn watch(stub: &Stub) -> Watch<ConfigMap> {
     let mut watch = Watch::new(Api::all(stub.client.clone()));
-    watch.watch.timeout = Some(1);
+    watch.follow.timeout = Some(1);
     watch
 }
 
