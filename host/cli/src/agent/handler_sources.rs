@@ -244,7 +244,10 @@ mod tests {
                 ..mk_set(&[])
             })
         };
-        let joined = join(&[grants(&[("a", "1")]), grants(&[("a", "2"), ("b", "3")])], &mut BTreeMap::new());
+        let joined = join(
+            &[grants(&[("a", "1")]), grants(&[("a", "2"), ("b", "3")])],
+            &mut BTreeMap::new(),
+        );
         assert_eq!(joined.grants, grants(&[("a", "1"), ("b", "3")]).grants);
     }
 
