@@ -5,6 +5,7 @@ use std::sync::Arc;
 use anyhow::{Context as _, Result};
 use leafhost_controller::{BrokerTask, Controller};
 use leafhost_k8s::{KubeBrokers, KubeCluster};
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::args::ControllerArgs;
@@ -33,15 +34,18 @@ async fn serve(args: &ControllerArgs) -> Result<()> {
     let cluster = KubeCluster::watch(&client, namespace, holder);
     let cluster = Arc::new(cluster);
     let shutdown = CancellationToken::new();
-    let brokers = (!args.no_brokers)
-        .then(|| BrokerTask::new(Arc::new(KubeBrokers::watch(&client, &cluster))));
+    let problems = watch::Sender::default();
+    let brokers = (!args.no_brokers).then(|| {
+        let brokers = KubeBrokers::watch(&client, &cluster);
+        BrokerTask::new(Arc::new(brokers), problems.clone())
+    });
     let brokers = async {
         match brokers {
             Some(brokers) => brokers.run(shutdown.clone()).await,
             None => Ok(()),
         }
     };
-    let controller = Controller::new(cluster.clone(), cluster);
+    let controller = Controller::new(cluster.clone(), cluster, problems.subscribe());
     let running = async { tokio::try_join!(controller.run(shutdown.clone()), brokers).map(drop) };
     tokio::pin!(running);
     tokio::select! {

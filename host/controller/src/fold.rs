@@ -7,7 +7,7 @@ use leafhost_core::cluster::NodeSet;
 use leafhost_core::names::ConfigurationKey;
 use leafhost_core::node_report::{HANDLER_REFUSED, ReportedConfiguration, ReportedProblem};
 use leafhost_core::ports::InstanceSet;
-use leafhost_core::problem::{Problem, Reason};
+use leafhost_core::problem::{Problem, Reason, Subject};
 use leafhost_core::status_store::{
     Condition, ConditionType, ConfigurationState, ConfigurationStates, ConfigurationStatus, Event,
     Regarding, ReportSet, Truth,
@@ -27,6 +27,8 @@ pub struct Seen<'a> {
     pub reports: &'a ReportSet,
     /// The Instances.
     pub instances: &'a InstanceSet,
+    /// What is wrong with brokers.
+    pub brokers: &'a [Problem],
 }
 
 /// What is to be shown.
@@ -67,8 +69,18 @@ pub fn fold(seen: &Seen<'_>, now: Timestamp) -> Folded {
                 consumer: "the kubelet",
             })
         });
-        let problems = problems(&reports, taken.as_ref());
-        let conditions = conditions(&reports, &problems);
+        let mut problems = problems(&reports, taken.as_ref());
+        let mut conditions = conditions(&reports, &problems);
+        let brokers = seen.brokers.iter();
+        let brokers = brokers.filter(|one| one.subject() == Subject::Configuration(key));
+        let brokers: Vec<ReportedProblem> = brokers.map(told).collect();
+        conditions.extend(brokers.first().map(|problem| Told {
+            kind: ConditionType::BrokersMade,
+            status: Truth::False,
+            reason: problem.reason.clone(),
+            message: problem.message.clone(),
+        }));
+        problems.extend(brokers.into_iter().map(|one| (one.reason, one.message)));
         let ready = reports.iter().filter(|one| !one.is_blocked());
         let ready = if taken.is_some() { 0 } else { ready.count() };
         let mut status = ConfigurationStatus {

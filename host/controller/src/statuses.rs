@@ -8,6 +8,7 @@ use jiff::{Timestamp, Unit};
 use leafhost_core::cluster::{Cluster, NodeSet};
 use leafhost_core::names::ConfigurationKey;
 use leafhost_core::ports::InstanceSet;
+use leafhost_core::problem::Problem;
 use leafhost_core::status_store::{
     ConfigurationStates, Event, Regarding, ReportSet, StatusStore, WriteError,
 };
@@ -28,10 +29,11 @@ const FIRST_REPORT: Duration = Duration::from_secs(10);
 /// The problems of objects, for Events.
 pub type Problems = Arc<BTreeMap<(Regarding, String), Event>>;
 
-/// Runs without end. `problems` gets what is wrong.
+/// Runs without end. `brokers` is what is wrong with brokers; `problems` gets all that is wrong.
 pub async fn run(
     cluster: &dyn Cluster,
     store: &dyn StatusStore,
+    brokers: watch::Receiver<Arc<Vec<Problem>>>,
     problems: watch::Sender<Problems>,
 ) -> Result<(), Error> {
     let mut task = Showing {
@@ -41,6 +43,7 @@ pub async fn run(
         instances: cluster.instances(),
         configurations: store.configurations(),
         reports: store.reports(),
+        brokers,
         problems,
         paused: BTreeMap::new(),
         first_seen: BTreeMap::new(),
@@ -55,6 +58,7 @@ pub async fn run(
             changed = task.instances.changed() => changed.map_err(|_| Error("Instances"))?,
             changed = task.configurations.changed() => changed.map_err(|_| Error("Configurations"))?,
             changed = task.reports.changed() => changed.map_err(|_| Error("reports"))?,
+            changed = task.brokers.changed() => changed.map_err(|_| Error("the brokers' problems"))?,
             () = sleep_until(at.unwrap_or_else(Instant::now)), if at.is_some() => {
                 next = task.pass().await;
                 continue;
@@ -72,6 +76,7 @@ struct Showing<'a> {
     instances: watch::Receiver<Arc<InstanceSet>>,
     configurations: watch::Receiver<Arc<ConfigurationStates>>,
     reports: watch::Receiver<Arc<ReportSet>>,
+    brokers: watch::Receiver<Arc<Vec<Problem>>>,
     problems: watch::Sender<Problems>,
     /// Configurations that are not written before then.
     paused: BTreeMap<ConfigurationKey, Instant>,
@@ -88,6 +93,7 @@ impl Showing<'_> {
         let instances = Arc::clone(&self.instances.borrow_and_update());
         let configurations = Arc::clone(&self.configurations.borrow_and_update());
         let reports = Arc::clone(&self.reports.borrow_and_update());
+        let brokers = Arc::clone(&self.brokers.borrow_and_update());
         let leads = *self.leads.borrow_and_update();
         let is_read =
             nodes.complete && instances.complete && configurations.complete && reports.complete;
@@ -99,6 +105,7 @@ impl Showing<'_> {
             configurations: &configurations,
             reports: &reports,
             instances: &instances,
+            brokers: &brokers,
         };
         // The API server keeps whole seconds.
         let now = Timestamp::now();

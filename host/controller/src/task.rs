@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use leafhost_core::cluster::Cluster;
+use leafhost_core::problem::Problem;
 use leafhost_core::status_store::StatusStore;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -18,12 +19,21 @@ pub struct Error(pub(crate) &'static str);
 pub struct Controller {
     cluster: Arc<dyn Cluster>,
     statuses: Arc<dyn StatusStore>,
+    brokers: watch::Receiver<Arc<Vec<Problem>>>,
 }
 
 impl Controller {
-    /// One that acts on this cluster while it leads.
-    pub fn new(cluster: Arc<dyn Cluster>, statuses: Arc<dyn StatusStore>) -> Self {
-        Self { cluster, statuses }
+    /// One that acts on this cluster while it leads, and shows what is wrong with `brokers`, too.
+    pub fn new(
+        cluster: Arc<dyn Cluster>,
+        statuses: Arc<dyn StatusStore>,
+        brokers: watch::Receiver<Arc<Vec<Problem>>>,
+    ) -> Self {
+        Self {
+            cluster,
+            statuses,
+            brokers,
+        }
     }
 
     /// Runs until `shutdown`. A write that is being made then is left to the API server.
@@ -34,7 +44,7 @@ impl Controller {
             tokio::try_join!(
                 releasing::run(cluster),
                 finalizers::run(cluster),
-                statuses::run(cluster, store, sender),
+                statuses::run(cluster, store, self.brokers, sender),
                 events::run(cluster.leads(), store, problems),
             )
         };

@@ -96,6 +96,8 @@ pub enum ConditionType {
     Discovering,
     /// An older Configuration of another namespace has the name.
     NameTaken,
+    /// Its brokers and services are as it says. Shown only where they are not.
+    BrokersMade,
 }
 
 /// Whether something is so.

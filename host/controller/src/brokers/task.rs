@@ -30,19 +30,14 @@ pub struct BrokerTask {
 }
 
 impl BrokerTask {
-    /// One for this cluster.
-    pub fn new(brokers: Arc<dyn Brokers>) -> Self {
+    /// One for this cluster. `problems` gets what is wrong with the brokers of Configurations, sorted; nothing while another controller acts.
+    pub fn new(brokers: Arc<dyn Brokers>, problems: watch::Sender<Arc<Vec<Problem>>>) -> Self {
         Self {
             brokers,
-            problems: watch::Sender::default(),
+            problems,
             attempts: Attempts::default(),
             restarts: Restarts::default(),
         }
-    }
-
-    /// What is wrong with the brokers of Configurations, sorted. Empty while another controller acts.
-    pub fn problems(&self) -> watch::Receiver<Arc<Vec<Problem>>> {
-        self.problems.subscribe()
     }
 
     /// Runs until `shutdown`.

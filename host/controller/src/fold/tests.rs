@@ -12,6 +12,7 @@ struct Cluster {
     configurations: ConfigurationStates,
     reports: ReportSet,
     instances: InstanceSet,
+    brokers: Vec<Problem>,
 }
 
 fn key(name: &str) -> ConfigurationKey {
@@ -36,6 +37,7 @@ impl Cluster {
             configurations: ConfigurationStates::default(),
             reports: ReportSet::default(),
             instances: InstanceSet::default(),
+            brokers: Vec::new(),
         };
         for node in nodes {
             let there = NodeState::default();
@@ -94,6 +96,7 @@ impl Cluster {
             configurations: &self.configurations,
             reports: &self.reports,
             instances: &self.instances,
+            brokers: &self.brokers,
         };
         fold(&seen, at(1000))
     }
@@ -116,6 +119,29 @@ impl Cluster {
         let mut conditions = conditions.into_iter();
         conditions.find(|one| one.kind == kind).unwrap().message
     }
+}
+
+#[test]
+fn brokers_that_cannot_be_made_are_a_condition_and_an_event_of_their_configuration() {
+    let mut cluster = Cluster::new(&["a"]);
+    cluster.report("a", "onvif", 2, None);
+    let works = cluster.shown();
+    let refused = |name| Problem::BrokerNotWritten {
+        configuration: key(name),
+        object: "Pod default/cams-1-pod".into(),
+        error: "exceeded quota".into(),
+        more: 0,
+    };
+    cluster.brokers = vec![refused("cams"), refused("others")];
+    assert_eq!(
+        cluster.shown(),
+        format!("{works} BrokersMade=False/BrokerNotWritten")
+    );
+    let message = cluster.message(ConditionType::BrokersMade);
+    assert!(message.contains("exceeded quota"), "{message}");
+    let events = cluster.fold().events;
+    let reasons: Vec<&str> = events.keys().map(|(_, reason)| reason.as_str()).collect();
+    assert_eq!(reasons, ["BrokerNotWritten"]);
 }
 
 #[test]

@@ -29,7 +29,10 @@ fn start(configurations: usize) -> (Arc<Fake>, AbortOnDropHandle<Result<(), Erro
         }));
     let cluster = Arc::clone(&fake);
     let (problems, _) = watch::channel(Arc::default());
-    let task = tokio::spawn(async move { run(&*cluster, &*cluster, problems).await });
+    let task = tokio::spawn(async move {
+        let brokers = watch::Sender::default();
+        run(&*cluster, &*cluster, brokers.subscribe(), problems).await
+    });
     (fake, AbortOnDropHandle::new(task))
 }
 

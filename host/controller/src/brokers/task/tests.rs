@@ -74,7 +74,7 @@ impl Fake {
             writes: watch::Sender::default(),
         });
         fake.show();
-        let task = BrokerTask::new(fake.clone());
+        let task = BrokerTask::new(fake.clone(), watch::Sender::default());
         (fake, task)
     }
 
@@ -155,7 +155,7 @@ async fn what_is_refused_is_told_and_tried_ever_later_and_at_once_when_it_was_ed
     let (fake, task) = Fake::start();
     let refused = WriteError::Refused("quota exceeded".into());
     *fake.answer.lock().unwrap() = Err(refused);
-    let mut problems = task.problems();
+    let mut problems = task.problems.subscribe();
     let _task = spawn(task);
     let told = problems.wait_for(|problems| !problems.is_empty()).await;
     let told = told.unwrap().clone();
@@ -191,7 +191,7 @@ async fn a_name_that_is_taken_is_told_once_for_all_objects() {
         .unwrap()
         .add(instance("cams-2", false, &["a"], 1));
     fake.show();
-    let mut problems = task.problems();
+    let mut problems = task.problems.subscribe();
     let _task = spawn(task);
     let told = problems.wait_for(|problems| !problems.is_empty()).await;
     let told = told.unwrap().clone();
@@ -225,7 +225,7 @@ async fn while_the_api_server_does_not_answer_one_write_is_tried_every_ten_secon
 async fn who_does_not_lead_writes_nothing_and_tells_nothing() {
     let (fake, task) = Fake::start();
     *fake.answer.lock().unwrap() = Err(WriteError::Taken);
-    let mut problems = task.problems();
+    let mut problems = task.problems.subscribe();
     let _task = spawn(task);
     drop(problems.wait_for(|problems| !problems.is_empty()).await);
     fake.leads.send_replace(false);
