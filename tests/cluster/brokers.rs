@@ -298,7 +298,9 @@ fn pods_and_services_of_a_shared_device_come_are_replaced_and_go() -> Result<()>
     let describe = ["describe", "akric", "wrong", "--namespace", space.name()];
     eventually("an Event of the Configuration names it", || {
         let shown = cluster.kubectl(&describe)?;
-        let mut events = shown.lines().filter(|line| line.contains("BrokerNotWritten"));
+        let mut events = shown
+            .lines()
+            .filter(|line| line.contains("BrokerNotWritten"));
         ensure!(events.any(|line| line.contains("imagee")), "{shown}");
         Ok(())
     })?;

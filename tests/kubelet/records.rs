@@ -176,7 +176,8 @@ fn slots_stay_used_while_a_kubelet_does_not_know_its_pods_yet() -> Result<()> {
 fn a_slot_whose_record_the_kubelet_has_lost_is_given_to_nobody_by_an_agent_that_starts_then()
 -> Result<()> {
     let mut node = Node::with(5, &["foo"], &[])?;
-    let own = resource(&node.instance("foo")?);
+    let name = node.instance("foo")?;
+    let own = resource(&name);
     let holder = node.run("holder", &own, 1)?;
     let held = node.held(&holder, &own);
     let slot = held.first().cloned().unwrap_or_default();
@@ -192,6 +193,11 @@ fn a_slot_whose_record_the_kubelet_has_lost_is_given_to_nobody_by_an_agent_that_
     node.home.start(&[])?;
     node.until_listed(2)?;
     node.until_health(&own, &slot, "Unhealthy")?;
+    // The others wait until the handler has said that the device is there.
+    let others = (0..5).map(|number| format!("{name}-{number}"));
+    for other in others.filter(|other| *other != slot) {
+        node.until_health(&own, &other, "Healthy")?;
+    }
     node.until_trouble("has no record of slots")?;
     for number in 0..4 {
         let uid = node.run(&format!("p{number}"), &own, 1)?;
