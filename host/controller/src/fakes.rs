@@ -95,8 +95,8 @@ impl Cluster for Fake {
         self.answer()
     }
 
-    async fn has_node(&self, name: &str) -> Result<bool, ReadError> {
-        Ok(self.nodes.borrow().nodes.contains_key(name))
+    async fn node(&self, name: &str) -> Result<Option<NodeState>, ReadError> {
+        Ok(self.nodes.borrow().nodes.get(name).copied())
     }
 
     async fn requested(&self, _node: &str) -> Result<BTreeSet<String>, ReadError> {

@@ -147,15 +147,23 @@ impl Releasing<'_> {
         instances: &InstanceSet,
         next: &mut Earliest,
     ) -> BTreeMap<String, Absence> {
-        let mut named = BTreeSet::new();
+        // Each with whether an Instance that names it is shared.
+        let mut named: BTreeMap<&str, bool> = BTreeMap::new();
         for instance in instances.instances.values() {
             if self.attempts.paused(instance).is_none() {
-                let of_instance = release::nodes(instance).into_iter();
-                named.extend(of_instance.filter(|node| !self.attempts.is_released(instance, node)));
+                for node in release::nodes(instance) {
+                    if !self.attempts.is_released(instance, node) {
+                        *named.entry(node).or_default() |= instance.spec.shared;
+                    }
+                }
             }
         }
         let mut absent = BTreeMap::new();
-        for node in named {
+        for (node, is_shared) in named {
+            // A node that is only away keeps its local devices.
+            if !is_shared && nodes.nodes.contains_key(node) {
+                continue;
+            }
             if let Some(until) = self.kept.get(node).filter(|until| **until > Instant::now()) {
                 next.by(*until);
                 continue;
@@ -182,22 +190,25 @@ impl Releasing<'_> {
     }
 
     async fn absence(&self, nodes: &NodeSet, node: &str) -> Result<Finding, ReadError> {
-        let Some(state) = nodes.nodes.get(node) else {
-            // The Instance may be newer than what is known of the nodes.
-            let is_there = self.cluster.has_node(node).await?;
-            return Ok(if is_there {
-                Finding::PresentFor(LOOK_AGAIN)
-            } else {
-                Finding::Absent(Absence::Deleted)
-            });
-        };
         let now = Timestamp::now();
-        Ok(match release::verdict(state, now) {
-            Verdict::Present => Finding::Present,
-            Verdict::PresentUntil(then) => {
+        match nodes
+            .nodes
+            .get(node)
+            .map(|known| release::verdict(known, now))
+        {
+            Some(Verdict::Present) => return Ok(Finding::Present),
+            Some(Verdict::PresentUntil(then)) => {
                 let left = Duration::try_from(then.duration_since(now)).unwrap_or_default();
-                Finding::PresentFor(left.max(SOON))
+                return Ok(Finding::PresentFor(left.max(SOON)));
             }
+            Some(Verdict::OutOfService | Verdict::NotReady) | None => {}
+        }
+        // What is known of the nodes may be old, and the Instance newer.
+        let Some(state) = self.cluster.node(node).await? else {
+            return Ok(Finding::Absent(Absence::Deleted));
+        };
+        Ok(match release::verdict(&state, now) {
+            Verdict::Present | Verdict::PresentUntil(_) => Finding::PresentFor(LOOK_AGAIN),
             // Its pods are deleted by force, and none of them runs.
             Verdict::OutOfService => Finding::Absent(Absence::Away(BTreeSet::new())),
             Verdict::NotReady => {

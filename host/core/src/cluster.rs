@@ -87,8 +87,8 @@ pub trait Cluster: Send + Sync {
         object: &Deleting,
         finalizers: &[String],
     ) -> Result<(), WriteError>;
-    /// Whether the cluster has a node, read now.
-    async fn has_node(&self, name: &str) -> Result<bool, ReadError>;
+    /// What the cluster has of a node, read now; nothing if there is no such node.
+    async fn node(&self, name: &str) -> Result<Option<NodeState>, ReadError>;
     /// The resources that pods of a node ask for, of those pods that have not ended; read now.
     async fn requested(&self, node: &str) -> Result<BTreeSet<String>, ReadError>;
     /// Writes a change of `base`, if the object still is as it was seen; one that somebody was quicker than fails.

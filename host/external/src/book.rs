@@ -27,6 +27,8 @@ use crate::timeouts::{FORGET, LOOK, REFUSED, REGISTER_SPACING, UNUSED};
 pub const MOST: usize = 32;
 /// The most names that one endpoint may serve.
 pub const MOST_NAMES: usize = 4;
+/// The most endpoints of one name: each has its own streams and devices.
+const MOST_OF_NAME: usize = 4;
 /// The most refusals that are told.
 const MOST_REFUSALS: usize = 16;
 
@@ -66,8 +68,8 @@ struct Entry {
     unused_since: Instant,
     /// Since when it has not answered.
     silent_since: Option<Instant>,
-    /// When it is looked for, if no session uses it.
-    look_at: Option<Instant>,
+    /// When it is looked for, if no session uses it: one that has gone without being used would keep its place for ever.
+    look_at: Instant,
 }
 
 impl Entry {
@@ -80,7 +82,7 @@ impl Entry {
             streams: 0,
             unused_since: now,
             silent_since: None,
-            look_at: None,
+            look_at: now + LOOK,
         }
     }
 
@@ -94,7 +96,7 @@ impl Entry {
     }
 
     fn look_at(&self) -> Option<Instant> {
-        self.look_at.filter(|_| self.sessions == 0)
+        (self.sessions == 0).then_some(self.look_at)
     }
 
     fn forgotten_at(&self) -> Option<Instant> {
@@ -106,7 +108,7 @@ impl Entry {
     fn renew(&mut self, now: Instant) {
         self.generation = self.generation.wrapping_add(1);
         self.silent_since = None;
-        self.look_at = None;
+        self.look_at = now + LOOK;
         self.taken = now;
     }
 
@@ -153,7 +155,7 @@ impl Book {
         let kept = kept.into_iter().filter(is_here);
         let entries = kept.take(MOST).map(|registered| {
             let mut entry = Entry::new(registered, now);
-            entry.look_at = Some(now);
+            entry.look_at = now;
             (entry.registered.source(folder), entry)
         });
         Self {
@@ -186,6 +188,15 @@ impl Book {
         if self.entries.values().filter(same).count() >= MOST_NAMES {
             return Err(format!(
                 "{MOST_NAMES} handlers have registered this endpoint already, which is the most; let each handler serve on a socket of its own"
+            ));
+        }
+        let of_name = self
+            .entries
+            .values()
+            .filter(|entry| entry.registered.name == registered.name && entry.is_source(now));
+        if of_name.count() >= MOST_OF_NAME {
+            return Err(format!(
+                "{MOST_OF_NAME} endpoints have registered this name already, which is the most; stop those that are not wanted"
             ));
         }
         if self.entries.len() >= MOST {
@@ -232,9 +243,7 @@ impl Book {
             SessionEvent::Closed => {
                 entry.sessions = entry.sessions.saturating_sub(1);
                 entry.unused_since = now;
-                if entry.silent_since.is_some() {
-                    entry.look_at = Some(now + LOOK);
-                }
+                entry.look_at = now + LOOK;
             }
             SessionEvent::StreamBegun => entry.streams += 1,
             SessionEvent::StreamEnded => entry.streams = entry.streams.saturating_sub(1),
@@ -248,7 +257,7 @@ impl Book {
         let mut looks = Vec::new();
         for (source, entry) in &mut self.entries {
             if entry.look_at().is_some_and(|at| at <= now) {
-                entry.look_at = Some(now + LOOK);
+                entry.look_at = now + LOOK;
                 looks.push((source.clone(), entry.registered.clone()));
             }
         }
@@ -264,8 +273,6 @@ impl Book {
             entry.silent_since.get_or_insert(now);
         } else if entry.silent_since.is_some() {
             entry.renew(now);
-        } else {
-            entry.look_at = None;
         }
     }
 

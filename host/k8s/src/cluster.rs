@@ -128,11 +128,11 @@ impl Cluster for KubeCluster {
         finalizers::set(&self.client, object, finalizers).await
     }
 
-    async fn has_node(&self, name: &str) -> Result<bool, ReadError> {
+    async fn node(&self, name: &str) -> Result<Option<NodeState>, ReadError> {
         let nodes: Api<Node> = Api::all(self.client.clone());
-        let found = errors::within(nodes.get_metadata_opt(name)).await;
+        let found = errors::within(nodes.get_opt(name)).await;
         found
-            .map(|node| node.is_some())
+            .map(|node| node.as_ref().map(state))
             .map_err(|failure| read_error(format!("Node {name}"), &failure))
     }
 

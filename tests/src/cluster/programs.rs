@@ -57,6 +57,8 @@ pub(super) fn folder() -> Result<PathBuf> {
         "containerd/go.sum",
         "helm/go.mod",
         "helm/go.sum",
+        "helm3/go.mod",
+        "helm3/go.sum",
     ] {
         let path = modules.join(file);
         digest.update(fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?);

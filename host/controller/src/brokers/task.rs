@@ -65,9 +65,13 @@ impl BrokerTask {
                     };
                     let is_leader = *leads.borrow_and_update();
                     next = if is_leader && seen.is_complete() {
+                        // What was planned holds no longer.
+                        let is_outdated = || {
+                            leads.has_changed().unwrap_or(true) || manifests.has_changed().unwrap_or(true)
+                        };
                         tokio::select! {
                             () = shutdown.cancelled() => return Ok(()),
-                            next = self.pass(&seen) => next,
+                            next = self.pass(&seen, is_outdated) => next,
                         }
                     } else {
                         if !is_leader {
@@ -84,7 +88,7 @@ impl BrokerTask {
     }
 
     /// Writes what is to be written. Returns when to look again although nothing changes.
-    async fn pass(&mut self, seen: &Seen) -> Option<Instant> {
+    async fn pass(&mut self, seen: &Seen, is_outdated: impl Fn() -> bool) -> Option<Instant> {
         let (now, clock) = (Instant::now(), Timestamp::now());
         let Plan {
             changes,
@@ -103,6 +107,9 @@ impl BrokerTask {
             if let Some(later) = self.attempts.later(change, there, Instant::now()) {
                 by(later);
                 continue;
+            }
+            if is_outdated() {
+                break;
             }
             let written = self.brokers.write(change).await;
             log(change, written.as_ref().err());

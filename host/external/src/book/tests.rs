@@ -90,7 +90,7 @@ fn a_handler_that_fails_and_is_not_used_is_no_source_until_it_is_found_or_regist
     assert_eq!(book.take_looks(found).len(), 1);
     book.looked(source, true, found);
     assert_ne!(bytes(&book, source, found), first, "the agent begins anew");
-    assert_eq!(book.deadline(found), None);
+    assert_eq!(book.deadline(found), Some(found + LOOK));
 
     book.looked(source, false, found);
     assert!(names(&book, found).is_empty());
@@ -144,18 +144,35 @@ fn a_thousand_names_leave_room_for_others() {
         assert!(why.contains("a socket of its own"), "{why}");
     }
     for number in MOST_NAMES..MOST {
-        assert_eq!(refused(&mut book, "a", &format!("{number}.sock")), None);
+        let (name, socket) = (format!("a{number}"), format!("{number}.sock"));
+        assert_eq!(refused(&mut book, &name, &socket), None);
     }
     let why = refused(&mut book, "b", "new.sock").unwrap();
     assert!(why.contains("stop those that are not wanted"), "{why}");
     // One that is gone makes room.
-    book.looked("a@5.sock", false, now - UNUSED);
+    book.looked("a5@5.sock", false, now - UNUSED);
     let later = now + UNUSED;
     book.register(mk_handler("b", "new.sock"), folder(), later)
         .unwrap();
     let names = names(&book, later);
     assert_eq!(names.len(), MOST);
-    assert!(!names.contains(&"a@5.sock".to_owned()));
+    assert!(!names.contains(&"a5@5.sock".to_owned()));
+}
+
+#[test]
+fn a_name_has_four_endpoints_at_most_and_those_that_are_gone_do_not_count() {
+    let (mut book, now) = (Book::default(), Instant::now());
+    let register =
+        |book: &mut Book, socket: &str, at| book.register(mk_handler("a", socket), folder(), at);
+    for number in 0..MOST_OF_NAME {
+        register(&mut book, &format!("{number}.sock"), now).unwrap();
+    }
+    let why = register(&mut book, "more.sock", now).unwrap_err();
+    assert!(why.contains("stop those that are not wanted"), "{why}");
+    // It ended without having been used.
+    assert_eq!(book.take_looks(now + LOOK).len(), MOST_OF_NAME);
+    book.looked("a@0.sock", false, now + LOOK);
+    register(&mut book, "more.sock", now + LOOK + UNUSED).unwrap();
 }
 
 #[test]

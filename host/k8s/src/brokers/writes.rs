@@ -159,7 +159,7 @@ async fn within<T>(request: impl Future<Output = Result<T, Error>>) -> Result<T,
             {
                 Failure::NotFound
             }
-            429 => Failure::NoAnswer(shown(&status.message)),
+            429 | 503 | 504 => Failure::NoAnswer(shown(&status.message)),
             _ => Failure::Refused(shown(&status.message)),
         }),
         Ok(Err(error)) => Err(Failure::NoAnswer(shown(&text::chain(&error)))),
