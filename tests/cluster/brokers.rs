@@ -213,7 +213,9 @@ fn pods_and_services_of_a_shared_device_come_are_replaced_and_go() -> Result<()>
                 &slices,
                 &format!("kubernetes.io/service-name%3D{name}"),
             )?;
-            let endpoints = found.iter().flat_map(|slice| slice["endpoints"].as_array());
+            let endpoints = found
+                .iter()
+                .filter_map(|slice| slice["endpoints"].as_array());
             ensure!(endpoints.flatten().count() == 2, "{found:#?}");
             Ok(())
         })

@@ -1,12 +1,14 @@
 //! Agents of nodes without machines compete for slots: none is lost, and none has two owners.
 
 use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-use anyhow::{Context, Result, ensure};
-use leafhost_tests::cluster::{self, Cluster, Namespace};
+use anyhow::{Context, Result, anyhow, ensure};
+use leafhost_tests::cluster::{Cluster, Namespace};
 use leafhost_tests::contest::{Contest, book};
 use leafhost_tests::kubelet::pods::PodSpec;
 use leafhost_tests::random::{self, Random};
+use leafhost_tests::requirement;
 use leafhost_tests::slot_history::{Holders, Recorder, holders};
 use leafhost_tests::stand_in_node::{StandInNode, configure, instances_path, name_of, until_seen};
 use leafhost_tests::wait::eventually;
@@ -28,6 +30,22 @@ fn two_nodes_that_race_for_the_slots_of_fifty_devices_never_share_one() -> Resul
 #[ignore = "takes half an hour: make soak"]
 fn soak_two_nodes_race_for_the_slots_of_fifty_devices() -> Result<()> {
     race(random::rounds(100_000), random::seed()?, 20)
+}
+
+/// A cluster for one test at a time: agents of nodes without machines join the Instances of all tests.
+pub fn cluster() -> Result<Option<(&'static Cluster, MutexGuard<'static, ()>)>> {
+    static CLUSTER: OnceLock<Result<Cluster, String>> = OnceLock::new();
+    static TURN: Mutex<()> = Mutex::new(());
+    if requirement::lacks(Cluster::missing())? {
+        return Ok(None);
+    }
+    let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let cluster = CLUSTER.get_or_init(|| Cluster::start(1).map_err(|error| format!("{error:#}")));
+    let cluster = cluster.as_ref();
+    Ok(Some((
+        cluster.map_err(|error| anyhow!("no cluster: {error}"))?,
+        turn,
+    )))
 }
 
 /// A runtime for the kubelets' stand-ins and their pods.
@@ -58,7 +76,9 @@ pub fn start(
         if nodes.is_empty() {
             node.home.until("the handler is compiled", |status| {
                 let handlers = status.get("handlers").and_then(Value::as_array);
-                handlers.is_some_and(|all| all.iter().any(|one| one["status"] == "Waiting"))
+                let is_there =
+                    |one: &Value| one["status"] == "Waiting" || one["status"] == "Active";
+                handlers.is_some_and(|all| all.iter().any(is_there))
             })?;
         }
         nodes.push(node);
@@ -67,7 +87,7 @@ pub fn start(
 }
 
 fn race(claims: usize, seed: u64, asks: u64) -> Result<()> {
-    let Some(cluster) = cluster::shared()? else {
+    let Some((cluster, _turn)) = cluster()? else {
         return Ok(());
     };
     let mut random = Random::new(seed);

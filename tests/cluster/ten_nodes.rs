@@ -4,7 +4,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use leafhost_tests::cluster;
 use leafhost_tests::kubelet::Kubelet;
 use leafhost_tests::kubelet::model::Refusal;
 use leafhost_tests::kubelet::pods::PodSpec;
@@ -35,7 +34,7 @@ fn lock(states: &Mutex<Vec<State>>) -> MutexGuard<'_, Vec<State>> {
 
 #[test]
 fn of_ten_pods_that_want_one_of_five_slots_five_run_and_another_when_one_ends() -> Result<()> {
-    let Some(cluster) = cluster::shared()? else {
+    let Some((cluster, _turn)) = races::cluster()? else {
         return Ok(());
     };
     let runtime = races::runtime()?;
