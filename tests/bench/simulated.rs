@@ -155,8 +155,10 @@ impl Running {
         fs::create_dir_all(&folder)?;
         let client = leafhost_k8s::connect().await?;
         let memory = |name: &str| folder.join(name);
-        let identity =
-            leafhost_k8s::identify(&client, Some(&node), &memory("identity.json")).await?;
+        // Nobody reads for what it waits.
+        let waits = tokio::sync::watch::Sender::default();
+        let kept = memory("identity.json");
+        let identity = leafhost_k8s::identify(&client, Some(&node), &kept, &waits).await?;
         let simulation = Arc::new(Simulation::new(number));
         let instances = KubeInstances::watch(&client, &node, memory("instances.json"));
         let configurations = KubeConfigurations::watch(
