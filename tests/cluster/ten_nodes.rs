@@ -33,7 +33,8 @@ fn lock(states: &Mutex<Vec<State>>) -> MutexGuard<'_, Vec<State>> {
 }
 
 #[test]
-fn of_ten_pods_that_want_one_of_five_slots_five_run_and_another_when_one_ends() -> Result<()> {
+#[ignore = "ten agents keep a small machine busy: make soak"]
+fn soak_of_ten_pods_that_want_one_of_five_slots_five_run_and_another_when_one_ends() -> Result<()> {
     let Some((cluster, _turn)) = races::cluster()? else {
         return Ok(());
     };
