@@ -1,8 +1,5 @@
 //! An agent that stops and starts while pods have slots.
 
-use std::fs::Permissions;
-use std::os::unix::fs::PermissionsExt as _;
-
 use anyhow::{Context, Result, ensure};
 use leafhost_tests::kubelet::model::Refusal;
 use leafhost_tests::kubelet::pods::PodSpec;
@@ -146,12 +143,11 @@ fn until_a_handler_is_compiled_again_no_free_slot_is_offered_and_held_ones_stay(
     let go = node.home.path().join("go");
     let real = program::leafhost()?.with_file_name("leafhost-compile");
     let script = format!(
-        "#!/bin/sh\nuntil [ -e {} ]; do sleep 0.1; done\nexec {} \"$@\"\n",
+        "until [ -e {} ]; do sleep 0.1; done\nexec {} \"$@\"",
         go.display(),
         real.display()
     );
-    std::fs::write(&compiler, script)?;
-    std::fs::set_permissions(&compiler, Permissions::from_mode(0o755))?;
+    program::script(&compiler, &script)?;
     let compiler = compiler.to_str().context("no text")?;
     node.home.start(&["--compiler", compiler])?;
     node.until_health(&own, held, "Healthy")?;

@@ -1,7 +1,7 @@
 //! Unusable files in place of a handler or its grants, tampered native code, and failing compilers.
 
 use std::fs::{self, File};
-use std::os::unix::fs::{PermissionsExt as _, symlink};
+use std::os::unix::fs::symlink;
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
@@ -347,9 +347,7 @@ fn a_compiler_that_hangs_floods_or_dies_is_reported_and_stops_no_running_handler
     fixture.serve("good")?;
     fixture.home.stop(Signal::SIGTERM)?;
     let compiler = fixture.home.path().join("compiler");
-    let begin = "#!/bin/sh\n";
-    fs::write(&compiler, begin)?;
-    fs::set_permissions(&compiler, fs::Permissions::from_mode(0o755))?;
+    program::script(&compiler, "")?;
     let path = compiler.to_string_lossy().into_owned();
     fixture
         .home
@@ -358,8 +356,7 @@ fn a_compiler_that_hangs_floods_or_dies_is_reported_and_stops_no_running_handler
         for (number, (script, words)) in (0..).zip(COMPILERS) {
             // Renamed into place: a running program cannot be written to.
             let next = compiler.with_extension("next");
-            fs::write(&next, format!("{begin}{script}\n"))?;
-            fs::set_permissions(&next, fs::Permissions::from_mode(0o755))?;
+            program::script(&next, script)?;
             fs::rename(&next, &compiler)?;
             fixture.home.write(WASM, noted(number)?)?;
             fixture.until_reported(words)?;

@@ -106,6 +106,20 @@ pub fn run_in<A: AsRef<OsStr>>(
     finish(command)
 }
 
+/// Copies a program so that it can be run at once.
+///
+/// `cp` does it: a child that another test starts meanwhile inherits what this process has open for writing, and Linux runs no such file.
+pub fn copy(from: &Path, to: &Path) -> Result<()> {
+    run("cp", [from, to])?.good().map(drop)
+}
+
+/// Writes a shell script that can be run at once, for the reason that [`copy`] has.
+pub fn script(path: &Path, lines: &str) -> Result<()> {
+    let write = r#"printf '#!/bin/sh\n%s\n' "$1" >"$0" && chmod 755 "$0""#;
+    let path = path.to_str().context("the path is no text")?;
+    run("sh", ["-c", write, path, lines])?.good().map(drop)
+}
+
 /// Runs a command to its end with an empty input.
 pub fn finish(mut command: Command) -> Result<Ended> {
     let output = command

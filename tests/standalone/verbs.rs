@@ -106,7 +106,7 @@ fn inspect_names_imports_grants_and_digest() -> Result<()> {
 fn a_new_handler_of_a_program_alone_has_the_sdk_in_its_folder() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let alone = folder.path().join("leafhost");
-    fs::copy(program::leafhost()?, &alone)?;
+    program::copy(&program::leafhost()?, &alone)?;
     let path = folder.path().join("thermo");
     let path = path.to_str().context("no text")?;
     program::run(&alone, ["handler", "new", "thermo", "--path", path])?.good()?;

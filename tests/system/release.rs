@@ -1,7 +1,6 @@
 //! A release, installed from its archive: what `make dist` makes for each architecture.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
@@ -74,11 +73,9 @@ fn emulate(usr: &Path, folder: &Path) -> Result<()> {
         let real = program.with_extension("arm64");
         fs::rename(&program, &real)?;
         let real = real.display();
-        let script = format!(
-            "#!/bin/sh\nulimit -Sv 16000000\nexec {EMULATOR} -E LD_PRELOAD={library} {real} \"$@\"\n"
-        );
-        fs::write(&program, script)?;
-        fs::set_permissions(&program, fs::Permissions::from_mode(0o755))?;
+        let script =
+            format!("ulimit -Sv 16000000\nexec {EMULATOR} -E LD_PRELOAD={library} {real} \"$@\"");
+        program::script(&program, &script)?;
     }
     Ok(())
 }
