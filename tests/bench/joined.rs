@@ -15,7 +15,7 @@ const TIMEOUT: Duration = Duration::from_mins(2);
 
 /// An agent on a node; it does not run yet.
 pub fn agent(cluster: &Cluster, node: &'static Node, handlers: &[&str]) -> Result<Home> {
-    cluster.apply(include_str!("../../deploy/chart/crds/crds.yaml"))?;
+    cluster.define()?;
     let mut home = Home::on(node)?;
     as_installed(&mut home)?;
     for name in handlers {

@@ -37,7 +37,7 @@ struct Cost {
 pub fn measure(cluster: &'static Cluster) -> Result<Vec<Line>> {
     let nodes = std::env::var("NODES").map_or(Ok(NODES), |nodes| nodes.parse())?;
     let few = FEW.min(nodes);
-    cluster.apply(include_str!("../../deploy/chart/crds/crds.yaml"))?;
+    cluster.define()?;
     let folder = tempfile::Builder::new().tempdir_in("/dev/shm")?;
     let _nodes = Nodes::create(cluster, nodes + 1)?;
     let space = cluster.namespace("nodes")?;

@@ -34,8 +34,7 @@ impl Agents {
     pub fn start(cluster: &'static Cluster, name: &str, arguments: &[&str]) -> Result<Self> {
         let taken = cluster.take_nodes(2)?;
         // Another test may define them at the same moment.
-        let definitions = include_str!("../../deploy/chart/crds/crds.yaml");
-        eventually("the definitions are there", || cluster.apply(definitions))?;
+        cluster.define()?;
         let space = cluster.namespace(name)?;
         let rights = rights(cluster, space.name())?;
         let sites: Result<Vec<Site>> = taken

@@ -22,7 +22,7 @@ struct Guarded {
 
 impl Guarded {
     fn install(cluster: &'static Cluster) -> Result<Self> {
-        cluster.apply(include_str!("../../deploy/chart/crds/crds.yaml"))?;
+        cluster.define()?;
         let chart = source_tree().join("deploy/chart");
         let chart = chart.to_string_lossy();
         let mut manifests =
@@ -230,6 +230,14 @@ fn the_token_of_an_agent_writes_what_is_of_its_node_and_nothing_else() -> Result
         "shared",
         &json!({"spec": {"brokerProperties": {"URL": "new"}}}),
     )?;
+    // An agent of Akri wrote it: it has neither an id nor labels.
+    let mut akris = instance("akris", "node-a", false);
+    akris["spec"]["leafhost"].take();
+    akris["metadata"]["labels"].take();
+    let in_space = ["create", "--namespace", space.name(), "--filename", "-"];
+    cluster.kubectl_with(&in_space, &akris.to_string())?;
+    let taken_over = json!({"metadata": {"labels": {"leafhost.dev/node": "node-a"}}, "spec": {"leafhost": {"id": "akris"}}});
+    a.patch("akris", &taken_over)?;
     a.patch("local-a", &json!({"spec": {"nodes": []}}))?;
     a.patch(
         "local-a",
@@ -505,6 +513,25 @@ fn handlers(cluster: &Cluster) -> Result<()> {
     refused(
         "a handler",
         within_space(&as_writer, labelled),
+        "may not install handlers",
+    )?;
+    // The garbage collector has no such right.
+    let kept = labelled.replace("metadata: {", "metadata: {finalizers: [example.com/kept], ");
+    within_space(&["apply", "--filename", "-"], &kept)?;
+    let patch = [
+        "--as",
+        "writer",
+        "patch",
+        "configmap",
+        "handler",
+        "--type=merge",
+        "--patch",
+    ];
+    let change = |text: &str| within_space(&[&patch[..], &[text]].concat(), "");
+    change("{\"metadata\": {\"finalizers\": null}}")?;
+    refused(
+        "the handler of an object replaced",
+        change("{\"binaryData\": {\"a.wasm\": \"AA==\"}}"),
         "may not install handlers",
     )?;
     // `kubectl create role` refuses resources that the API server does not serve.

@@ -329,7 +329,9 @@ fn a_report_that_somebody_edits_or_deletes_is_written_again_once() -> Result<()>
             let requests = agents.requests(start)?;
             let writes: usize = requests
                 .iter()
-                .filter(|(one, _)| one.is_write() && one.node == "node-a" && one.code < 300)
+                .filter(|(one, _)| {
+                    one.is_write() && one.name == "node-a.debugecho" && one.code < 300
+                })
                 .map(|(_, count)| count)
                 .sum();
             ensure!(writes == 1, "{what}: {requests:#?}");

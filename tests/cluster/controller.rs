@@ -112,7 +112,7 @@ fn the_slots_of_nodes_that_are_gone_come_back_and_a_pod_that_may_run_keeps_its_o
     let Some(cluster) = cluster::shared()? else {
         return Ok(());
     };
-    cluster.apply(include_str!("../../deploy/chart/crds/crds.yaml"))?;
+    cluster.define()?;
     let space = cluster.namespace("controller")?;
     let path = format!("/apis/akri.sh/v0/namespaces/{}/instances", space.name());
     let long_ago = "2020-01-01T00:00:00Z";

@@ -204,7 +204,7 @@ fn what_agents_of_akri_left_keeps_no_object_that_is_deleted() -> Result<()> {
     let Some(cluster) = cluster::shared()? else {
         return Ok(());
     };
-    cluster.apply(include_str!("../../deploy/chart/crds/crds.yaml"))?;
+    cluster.define()?;
     let space = cluster.namespace("finalizers")?;
     let path = format!("/apis/akri.sh/v0/namespaces/{}", space.name());
     let object = |kind: &str, name: &str, finalizers: Value, spec: Value| json!({"apiVersion": "akri.sh/v0", "kind": kind, "metadata": {"name": name, "finalizers": finalizers}, "spec": spec});

@@ -41,8 +41,7 @@ fn what_a_handler_in_python_sees_is_a_device_of_pods_and_kubectl_shows_where_it_
         return Ok(());
     }
     let taken = cluster.take_node()?;
-    let definitions = include_str!("../../deploy/chart/crds/crds.yaml");
-    eventually("the definitions are there", || cluster.apply(definitions))?;
+    cluster.define()?;
     let space = cluster.namespace("external")?;
     let apply = ["apply", "--filename", "-", "--namespace", space.name()];
     for manifest in [GRANTS, CONFIGURATION] {

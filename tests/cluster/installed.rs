@@ -44,7 +44,7 @@ impl Release {
         done.map(drop).with_context(|| self.state())
     }
 
-    /// What the agents and their pods say.
+    /// What the agents and their pods say, and their network.
     pub fn state(&self) -> String {
         let show = |arguments: &[&str]| {
             let shown = self.cluster.kubectl(arguments);
@@ -61,7 +61,25 @@ impl Release {
             "--output",
             "yaml",
         ]);
-        format!("{pods}\n{logs}\n{reports}")
+        // The controller is in the pods' network.
+        let routes = format!("{:#?}", program::run("ip", ["route"]));
+        let nodes = self.nodes.iter().flat_map(|node| {
+            let look = |program, arguments: &[&str]| {
+                let shown = node.run(program, arguments);
+                format!(
+                    "{}\n{}",
+                    node.name(),
+                    shown.unwrap_or_else(|error| format!("{error:#}"))
+                )
+            };
+            [
+                look("ip", &["neighbor"]),
+                look("ip", &["route"]),
+                look("iptables-save", &["-c"]),
+            ]
+        });
+        let network: Vec<String> = std::iter::once(routes).chain(nodes).collect();
+        format!("{pods}\n{logs}\n{reports}\n{}", network.join("\n"))
     }
 
     fn agents(&self) -> Result<Vec<String>> {

@@ -28,8 +28,7 @@ impl Pair {
         let taken = cluster.take_nodes(2)?;
         // As the chart has them.
         // Another test may define them at the same moment.
-        let definitions = include_str!("../../deploy/chart/crds/crds.yaml");
-        eventually("the definitions are there", || cluster.apply(definitions))?;
+        cluster.define()?;
         eventually("the API server serves Instances", || cluster.get(INSTANCES))?;
         let space = cluster.namespace(name)?;
         let mut sites = Vec::new();

@@ -41,8 +41,7 @@ fn partition(lasting: Duration, is_told: bool) -> Result<()> {
     }
     let own = Own::start(3)?;
     let cluster = own.0;
-    let definitions = include_str!("../../deploy/chart/crds/crds.yaml");
-    cluster.apply(definitions)?;
+    cluster.define()?;
     let space = cluster.namespace("cut")?;
     let mut sites = Vec::new();
     for taken in cluster.take_nodes(3)? {

@@ -29,8 +29,7 @@ fn the_api_server_refuses_nonsense_and_names_the_field() -> Result<()> {
     let Some(cluster) = cluster::shared()? else {
         return Ok(());
     };
-    let definitions = include_str!("../../deploy/chart/crds/crds.yaml");
-    eventually("the definitions are there", || cluster.apply(definitions))?;
+    cluster.define()?;
     let space = cluster.namespace("refused")?;
     let path = |kind: &str| {
         let plural = kind.to_lowercase() + "s";

@@ -138,7 +138,7 @@ fn without_definitions(cluster: &'static Cluster) -> Result<()> {
         let start = cluster.audit().now()?;
         until_status(&site, &["Configurations", apply])?;
         until_status(&site, &["cannot watch Instances"]).context(round)?;
-        cluster.apply(DEFINITIONS)?;
+        cluster.define()?;
         eventually("the Configuration is accepted", || {
             configure(
                 cluster,
@@ -166,7 +166,7 @@ fn writes_that_are_refused_or_not_answered_are_repeated_ever_rarer_until_they_pa
     let Some(cluster) = cluster::shared()? else {
         return Ok(());
     };
-    cluster.apply(DEFINITIONS)?;
+    cluster.define()?;
     let mut site = Site::on(cluster, cluster.take_node()?)?;
     let space = site.namespace("gated")?;
     let gate = Gate::start(cluster)?;

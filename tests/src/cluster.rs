@@ -32,6 +32,7 @@ pub use self::programs::Program;
 use self::reservation::{ClusterId, Reservation, Watchdog};
 use crate::lan::Host;
 use crate::requirement::{self, Missing};
+use crate::wait::eventually;
 
 /// What a cluster is to be.
 #[derive(Debug, Clone)]
@@ -222,6 +223,12 @@ impl Cluster {
     /// Applies manifests in YAML or JSON.
     pub fn apply(&self, manifests: &str) -> Result<String> {
         self.kubectl_with(&["apply", "--filename", "-"], manifests)
+    }
+
+    /// Applies the definitions of the chart. Several tests may do it at once.
+    pub fn define(&self) -> Result<()> {
+        let definitions = include_str!("../../deploy/chart/crds/crds.yaml");
+        eventually("the definitions are there", || self.apply(definitions)).map(drop)
     }
 
     /// Runs kubectl with this input.

@@ -16,7 +16,6 @@ use crate::wait::eventually;
 /// Memory, because the stand-in syncs its checkpoint at each change.
 const FOLDERS: &str = "/dev/shm";
 const NODES: &str = "/api/v1/nodes";
-const DEFINITIONS: &str = include_str!("../../deploy/chart/crds/crds.yaml");
 
 /// One such node. Its Node object goes with it.
 pub struct StandInNode {
@@ -33,7 +32,7 @@ pub struct StandInNode {
 impl StandInNode {
     /// One whose kubelet runs on that runtime. Its agent has the handler debug-echo and does not run yet. Not from async code.
     pub fn new(cluster: &Cluster, runtime: &Handle, name: &str) -> Result<Self> {
-        eventually("the definitions are there", || cluster.apply(DEFINITIONS))?;
+        cluster.define()?;
         let api = cluster.api().clone();
         api.create(NODES, &json!({"metadata": {"name": name}}))?;
         let folder = tempfile::Builder::new().tempdir_in(FOLDERS)?;

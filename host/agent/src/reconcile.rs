@@ -1,7 +1,8 @@
 //! The reconcile task: devices and Instances → plan → writes. All that is written of an Instance but its slots is written here.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use leafhost_core::instance::{Edit, HeldSlots, Instance, InstanceKey};
 use leafhost_core::ports::{Change, InstanceSet, InstanceStore, StoreError};
@@ -21,6 +22,9 @@ use crate::wait::{SourceEnded, until};
 
 /// After this many conflicts in a row the next attempt waits for the backoff.
 const CONFLICTS: u32 = 3;
+
+/// What failed is tried again after this at the latest: nothing tells that a right was given back or a folder made writable.
+const TRY_AGAIN: Duration = Duration::from_secs(30);
 
 /// The most changes of one write. Between two writes the plan is made anew if devices have changed.
 const BATCH: usize = 500;
@@ -45,7 +49,13 @@ pub struct ReconcileTask {
     held: watch::Receiver<Arc<HeldSlots>>,
     /// The Instances that this node has created or joined.
     joins: Repeats<InstanceKey>,
+    /// When a join that waits is due.
+    next_join: Option<Instant>,
+    /// The Instances whose last write failed, and why. They are left alone until `retry`, whatever else changes.
+    failed: BTreeMap<InstanceKey, String>,
+    /// How often in a row one has failed.
     failures: u32,
+    /// When what failed is tried again; present while something has failed.
     retry: Option<Instant>,
 }
 
@@ -68,6 +78,8 @@ impl ReconcileTask {
             metrics,
             held,
             joins: Repeats::default(),
+            next_join: None,
+            failed: BTreeMap::new(),
             failures: 0,
             retry: None,
         };
@@ -84,17 +96,20 @@ impl ReconcileTask {
                 () = shutdown.cancelled() => return Ok(()),
                 changed = self.devices.changed() => changed.map_err(|_| SourceEnded("devices"))?,
                 changed = self.instances.changed() => changed.map_err(|_| SourceEnded("Instances"))?,
-                () = until(self.retry) => {}
+                () = until(self.retry.into_iter().chain(self.next_join).min()) => {}
             }
             self.reconcile(&shutdown).await;
         }
     }
 
     async fn reconcile(&mut self, shutdown: &CancellationToken) {
-        let mut errors = Vec::new();
+        let mut errors: Vec<Failed> = Vec::new();
         let mut read = false;
-        let mut put_off = None;
         let mut problems = Vec::new();
+        if self.retry.is_some_and(|retry| retry <= Instant::now()) {
+            self.failed.clear();
+            self.retry = None;
+        }
         let mut reservations = Reservations::default();
         let collects = self.store.collects_garbage();
         for _ in 0..CONFLICTS {
@@ -107,12 +122,17 @@ impl ReconcileTask {
                 problems: nameless,
             } = plan(&self.node, &snapshot, &instances, &reservations, collects);
             problems = nameless;
-            put_off = None;
+            let planned: BTreeSet<InstanceKey> = changes.iter().map(Change::key).collect();
+            self.failed.retain(|key, _| planned.contains(key));
+            self.next_join = None;
             changes.retain(|change| {
                 let Meant { key, enters, .. } = Meant::of(change);
+                if self.failed.contains_key(&key) {
+                    return false;
+                }
                 let next = self.joins.next(&key, Instant::now());
                 let next = next.filter(|_| enters == Some(true));
-                put_off = put_off.into_iter().chain(next).min();
+                self.next_join = self.next_join.into_iter().chain(next).min();
                 next.is_none()
             });
             if changes.is_empty() {
@@ -124,7 +144,7 @@ impl ReconcileTask {
             // What is left is planned anew: at the next turn, if devices are others now.
             read &= whole;
             // What is unavailable does not become available by asking again at once.
-            if !errors.iter().any(StoreError::is_outdated) {
+            if !errors.iter().any(|(_, error)| error.is_outdated()) {
                 break;
             }
         }
@@ -134,7 +154,6 @@ impl ReconcileTask {
         let interrupted = instances.interrupted.clone();
         problems.extend(interrupted.map(|error| Problem::InstancesNotWatched { error }));
         self.conclude(read, &errors, problems);
-        self.retry = self.retry.into_iter().chain(put_off).min();
     }
 
     /// Makes the changes, a batch after the other; returns what failed, and whether all were made. They are not when devices are
@@ -144,7 +163,7 @@ impl ReconcileTask {
         changes: Vec<Change>,
         taken: &mut BTreeSet<InstanceKey>,
         shutdown: &CancellationToken,
-    ) -> (Vec<StoreError>, bool) {
+    ) -> (Vec<Failed>, bool) {
         let mut errors = Vec::new();
         let mut left = changes.into_iter();
         loop {
@@ -164,7 +183,7 @@ impl ReconcileTask {
         &mut self,
         changes: Vec<Change>,
         taken: &mut BTreeSet<InstanceKey>,
-    ) -> Vec<StoreError> {
+    ) -> Vec<Failed> {
         let meant: Vec<Meant> = changes.iter().map(Meant::of).collect();
         let results = self.store.apply(changes).await;
         let (mut errors, mut left) = (Vec::new(), Vec::new());
@@ -193,7 +212,7 @@ impl ReconcileTask {
                 // Another device has the name; ours takes a longer one. What is ours, after an answer that was lost, is waited for.
                 taken.insert(key.clone());
             }
-            errors.push(error);
+            errors.push((meant.key, error));
         }
         if !left.is_empty() {
             self.remove(left).await;
@@ -219,24 +238,29 @@ impl ReconcileTask {
         }
     }
 
-    fn conclude(&mut self, read: bool, errors: &[StoreError], mut problems: Vec<Problem>) {
-        let unwritten = errors.first().map(|error| Problem::InstancesNotWritten {
-            error: chain(error),
-            more: errors.len() - 1,
+    fn conclude(&mut self, read: bool, errors: &[Failed], mut problems: Vec<Problem>) {
+        let wanted = errors.iter().filter_map(|(_, error)| match error {
+            StoreError::Unavailable { retry_after, .. } => *retry_after,
+            _ => None,
         });
-        if unwritten.is_some() {
-            self.failures = self.failures.saturating_add(1);
-            let wanted = errors.iter().filter_map(|error| match error {
-                StoreError::Unavailable { retry_after, .. } => *retry_after,
-                _ => None,
-            });
-            let wait = backoff::wait(self.failures);
-            let wait = wanted.max().map_or(wait, |wanted| wait.max(wanted));
-            self.retry = Some(Instant::now() + wait.min(timeouts::BACKOFF_LAST));
-        } else {
+        let wanted = wanted.max().unwrap_or_default();
+        let texts = errors
+            .iter()
+            .map(|(key, error)| (key.clone(), chain(error)));
+        self.failed.extend(texts);
+        if self.failed.is_empty() {
             self.failures = 0;
             self.retry = None;
+        } else if self.retry.is_none() {
+            self.failures = self.failures.saturating_add(1);
+            let wait = backoff::wait(self.failures).min(TRY_AGAIN).max(wanted);
+            self.retry = Some(Instant::now() + wait.min(timeouts::BACKOFF_LAST));
         }
+        let unwritten = self.failed.values().next();
+        let unwritten = unwritten.map(|error| Problem::InstancesNotWritten {
+            error: error.clone(),
+            more: self.failed.len() - 1,
+        });
         let done = read && unwritten.is_none();
         problems.extend(unwritten);
         self.report.send_if_modified(|held| {
@@ -250,6 +274,9 @@ impl ReconcileTask {
         });
     }
 }
+
+/// A change that failed.
+type Failed = (InstanceKey, StoreError);
 
 /// What a change is, when it has been made.
 struct Meant {

@@ -59,12 +59,13 @@ pub fn nodes(instance: &Instance) -> BTreeSet<&str> {
         .collect()
 }
 
-/// The slots that nodes have.
+/// The slots that nodes have. What is no usage names none.
 fn holders(instance: &Instance) -> impl Iterator<Item = (&str, &str)> {
     let usage = instance.spec.device_usage.iter();
-    // The node is what follows the last colon, in each form of the value.
-    usage.filter_map(|(slot, usage)| {
-        let node = usage.rsplit(':').next().filter(|node| !node.is_empty())?;
+    usage.filter_map(|(slot, text)| {
+        let usage: DeviceUsage = text.parse().ok()?;
+        // It is the end of the text, from where it can be borrowed.
+        let node = text.get(text.len() - usage.node()?.len()..)?;
         Some((slot.as_str(), node))
     })
 }

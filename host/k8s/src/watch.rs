@@ -264,7 +264,7 @@ where
                 return self.failed(failure, At::Version(open.version));
             }
             // One event that cannot be read does not hold up those after it.
-            Some(Err(error @ kube::Error::SerdeError(_))) => {
+            Some(Err(error)) if is_undecodable(&error) => {
                 open.since = now;
                 return self.failed(Failure::from(&error), At::Open(open));
             }
@@ -302,6 +302,15 @@ where
     /// How long the API server may be silent. It ends a watch before that.
     fn limit(&self) -> Duration {
         Duration::from_secs(self.follow.timeout.unwrap_or(OPEN).into()) + MARGIN
+    }
+}
+
+/// Whether an event came that cannot be read. Its object may be one that reads as a status without a code, as each field of a status is optional.
+fn is_undecodable(error: &kube::Error) -> bool {
+    match error {
+        kube::Error::SerdeError(_) => true,
+        kube::Error::Api(status) => status.code == 0,
+        _ => false,
     }
 }
 
@@ -356,6 +365,9 @@ const MAX_MESSAGE: usize = 512;
 impl From<&kube::Error> for Failure {
     fn from(error: &kube::Error) -> Self {
         let (code, message) = match error {
+            kube::Error::Api(status) if status.code == 0 => {
+                (None, "an event of the watch cannot be read".to_owned())
+            }
             kube::Error::Api(status) if status.message.is_empty() => {
                 (Some(status.code), format!("it answers {}", status.code))
             }

@@ -17,7 +17,9 @@ pub fn check(a: &Agent<'_>) -> Result<()> {
     let list_of = |uid: &Value| json!([{"apiVersion": "akri.sh/v0", "kind": "Configuration", "name": "cams", "uid": uid, "controller": true}]);
     let with = |name: &str, field: &str, value: Value| {
         let mut object = instance(name, "node-a", false);
+        object["metadata"]["annotations"] = json!({"leafhost.dev/generation": "4"});
         object["metadata"][field] = value;
+        object["spec"]["capacity"] = json!(3);
         object
     };
     let generation = |generation: &str| json!({"leafhost.dev/generation": generation});
@@ -104,6 +106,11 @@ pub fn check(a: &Agent<'_>) -> Result<()> {
         (
             "an Instance with another capacity",
             a.create(&large),
+            "spec.capacity",
+        ),
+        (
+            "an Instance with the capacity of a generation before",
+            a.create(&instance("before", "node-a", false)),
             "spec.capacity",
         ),
     ] {

@@ -327,11 +327,15 @@ fn too_late() -> Refusal {
     Refusal::Unavailable("decided too late".to_owned())
 }
 
-pub(super) fn refused(error: &StoreError) -> Refusal {
+/// Why a claim of `chosen` is refused.
+pub(super) fn refused(error: &StoreError, chosen: &[Chosen]) -> Refusal {
+    let key = error.key();
     Refusal::Unavailable(if error.is_outdated() {
+        let slots = chosen.iter().filter(|one| one.instance.key() == *key);
+        let slots: Vec<&str> = slots.map(|one| one.slot.as_str()).collect();
         format!(
-            "another node was quicker: slots of Instance {} were claimed meanwhile",
-            error.key()
+            "another node was quicker: slot {} of Instance {key} was claimed meanwhile",
+            slots.join(" or ")
         )
     } else {
         format!("the claim cannot be written: {}", chain(error))

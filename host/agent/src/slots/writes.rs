@@ -140,7 +140,7 @@ impl SlotTask {
             } => match results.into_iter().find_map(Result::err) {
                 Some(error) => {
                     self.take_back(&chosen, &redeemed);
-                    self.refuse(request, super::allocate::refused(&error));
+                    self.refuse(request, super::allocate::refused(&error, &chosen));
                 }
                 None => self.grant(request, chosen, &redeemed).await,
             },

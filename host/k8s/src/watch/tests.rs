@@ -106,6 +106,20 @@ async fn after_an_error_the_watch_goes_on_where_it_was_and_says_when_it_works() 
     assert_eq!((stub.requests("watch=true"), stub.requests("")), (3, 4));
 }
 
+/// It reads as a status whose code is missing.
+#[tokio::test]
+async fn an_event_that_cannot_be_read_is_told_once_and_those_after_it_are_seen() {
+    let unreadable = json!({"type": "ADDED", "object": {"metadata": {"name": 7}}});
+    let stub = server([events([added("8"), unreadable, added("9")])]).await;
+    let mut watch = watch(&stub);
+    let told = "an event of the watch cannot be read";
+    assert_eq!(
+        seen(&mut watch, "9").await,
+        ["list", "listed all", "8", told, "9"]
+    );
+    assert_eq!(stub.requests("watch=true"), 1);
+}
+
 #[tokio::test]
 async fn what_is_too_long_ago_is_listed_again_and_no_failure() {
     let stub = server([
