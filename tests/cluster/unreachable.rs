@@ -152,7 +152,11 @@ fn without_definitions(cluster: &'static Cluster) -> Result<()> {
         site.until_amounts("akri.sh/cams", 1, 1)?;
         until_without(&site, apply)?;
         let requests = cluster.audit().since(start)?;
-        let loops: Vec<_> = requests.iter().filter(|(_, count)| **count > 200).collect();
+        // This test itself lists the Instances of its namespace.
+        let of_agent = requests
+            .iter()
+            .filter(|(one, _)| one.namespace != space.name());
+        let loops: Vec<_> = of_agent.filter(|(_, count)| **count > 200).collect();
         ensure!(loops.is_empty(), "{loops:#?}");
         cluster.kubectl_with(&["delete", "--filename", "-"], DEFINITIONS)?;
         // With the definitions their objects are gone for good.
