@@ -39,15 +39,19 @@ impl Agents {
         Ok(())
     }
 
-    /// The Events of an object with that reason: how often each was counted.
-    fn events(&self, name: &str, reason: &str) -> Result<Vec<u64>> {
+    /// How often that controller has told a reason, for each Event. Controllers of other tests tell it, too.
+    fn events(&self, name: &str, reason: &str, controller: &Controller) -> Result<Vec<u64>> {
+        let process = format!("-{}", controller.pid());
         let path = format!(
             "/apis/events.k8s.io/v1/namespaces/{}/events",
             self.space.name()
         );
         let all = self.cluster.get(&path)?;
         let all = all["items"].as_array().context("no items")?.iter();
-        let own = all.filter(|one| one["regarding"]["name"] == name && one["reason"] == reason);
+        let own = all.filter(|one| {
+            let by = one["reportingInstance"].as_str().unwrap_or_default();
+            one["regarding"]["name"] == name && one["reason"] == reason && by.ends_with(&process)
+        });
         Ok(own
             .map(|one| one["series"]["count"].as_u64().unwrap_or(1))
             .collect())
@@ -159,7 +163,7 @@ fn kubectl_describe_says_what_is_wrong_with_a_configuration_and_where() -> Resul
     agents.until_described("akric", "trap", &[everything_works[2]])?;
     agents.configure("trap", "hostile", "panic")?;
     within(AGAIN, "the Event counts once more", || {
-        let counts = agents.events("trap", "DiscoveryFailed")?;
+        let counts = agents.events("trap", "DiscoveryFailed", &controller)?;
         ensure!(counts == [2], "{counts:?}");
         Ok(())
     })
