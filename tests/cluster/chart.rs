@@ -102,7 +102,9 @@ fn the_agents_may_read_secrets_only_in_namespaces_that_are_named() -> Result<()>
         return Ok(());
     };
     let is_of_secrets = |right: &String| right.contains("secrets") || right.contains('*');
-    let usual = render(cluster, &[])?;
+    // The webhook has a Secret of its own.
+    let no_webhook = "webhookConfiguration.enabled=false";
+    let usual = render(cluster, &[no_webhook])?;
     for kind in ["Role", "ClusterRole"] {
         for (namespace, rights) in rights(&usual, kind) {
             assert!(!rights.iter().any(is_of_secrets), "{namespace} {rights:?}");
@@ -111,6 +113,7 @@ fn the_agents_may_read_secrets_only_in_namespaces_that_are_named() -> Result<()>
     let values = [
         "agent.propertiesNamespaces={cameras,plants}",
         "agent.handlersNamespace=handlers",
+        no_webhook,
     ];
     let named = render(cluster, &values)?;
     let rights_of = rights(&named, "Role");
@@ -124,7 +127,35 @@ fn the_agents_may_read_secrets_only_in_namespaces_that_are_named() -> Result<()>
     assert_eq!(rights_of["handlers"], configmaps.map(String::from).into());
     // None may be used without its binding; the fourth is that of the controller to its Lease.
     assert_eq!(of_kind(&named, "RoleBinding").len(), 4);
-    assert!(render(cluster, &["rbac.enabled=false"])?.len() < usual.len());
+    assert!(render(cluster, &["rbac.enabled=false", no_webhook])?.len() < usual.len());
+    Ok(())
+}
+
+#[test]
+fn the_webhook_may_read_and_write_its_own_secret_and_no_other() -> Result<()> {
+    let Some(cluster) = cluster::shared()? else {
+        return Ok(());
+    };
+    let objects = render(cluster, &["webhookConfiguration.failurePolicy=Ignore"])?;
+    let rules = of_kind(&objects, "Role")
+        .into_iter()
+        .flat_map(|role| role["rules"].as_array().into_iter().flatten());
+    let of_secrets: Vec<&Value> = rules
+        .filter(|rule| texts(&rule["resources"]).contains("secrets"))
+        .collect();
+    let named = serde_json::json!(["leafhost-webhook"]);
+    // A name says nothing of what is created.
+    let is_bound = |rule: &&Value| {
+        rule["resourceNames"] == named || texts(&rule["verbs"]) == BTreeSet::from(["create"])
+    };
+    assert!(
+        of_secrets.len() == 2 && of_secrets.iter().all(is_bound),
+        "{of_secrets:#?}"
+    );
+    let [webhook] = *of_kind(&objects, "ValidatingWebhookConfiguration") else {
+        anyhow::bail!("no webhook: {objects:#?}");
+    };
+    assert_eq!(webhook["webhooks"][0]["failurePolicy"], "Ignore");
     Ok(())
 }
 

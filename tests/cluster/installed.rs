@@ -21,15 +21,25 @@ pub struct Release {
 }
 
 impl Release {
-    /// Installs it; of the handlers it has udev alone.
+    /// Installs it in the cluster of all tests; of the handlers it has udev alone. There is no webhook, which would refuse what other tests
+    /// make meanwhile.
     pub fn install(cluster: &'static Cluster) -> Result<Self> {
-        let nodes = cluster.take_nodes(2)?;
+        Self::with(cluster, 2, &["--set", "webhookConfiguration.enabled=false"])
+    }
+
+    /// Installs it with all that it has in a cluster of one node.
+    pub fn whole(cluster: &'static Cluster) -> Result<Self> {
+        Self::with(cluster, 1, &[])
+    }
+
+    fn with(cluster: &'static Cluster, nodes: usize, values: &[&str]) -> Result<Self> {
+        let nodes = cluster.take_nodes(nodes)?;
         let archive = image()?;
         for node in &nodes {
             node.import_image(&archive.path().join("image.tar"))?;
         }
         let release = Self { cluster, nodes };
-        release.helm("install", &["--create-namespace"])?;
+        release.helm("install", &[&["--create-namespace"], values].concat())?;
         Ok(release)
     }
 

@@ -41,3 +41,4 @@ mod swapped;
 mod ten_nodes;
 mod two_nodes;
 mod unreachable;
+mod webhook;

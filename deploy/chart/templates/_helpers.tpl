@@ -38,3 +38,18 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 app.kubernetes.io/component: controller
 {{ include "leafhost.commonLabels" . }}
 {{- end }}
+
+{{- define "leafhost.webhookName" -}}
+{{ include "leafhost.name" . | trimSuffix "-agent" }}-webhook
+{{- end }}
+
+{{- define "leafhost.webhookSelector" -}}
+app.kubernetes.io/name: leafhost-webhook
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
+{{- define "leafhost.webhookLabels" -}}
+{{ include "leafhost.webhookSelector" . }}
+app.kubernetes.io/component: webhook
+{{ include "leafhost.commonLabels" . }}
+{{- end }}

@@ -20,7 +20,6 @@ use crate::log;
 use crate::signals::Signals;
 
 mod assemble;
-mod handler_sources;
 mod home;
 mod prerequisites;
 mod settings;

@@ -9,6 +9,7 @@ mod controller;
 mod failure;
 mod folders;
 mod handler;
+mod handler_sources;
 mod log;
 mod manual;
 mod signals;
@@ -16,6 +17,7 @@ mod status;
 mod table;
 mod terminal;
 mod version;
+mod webhook;
 
 use std::process::ExitCode;
 
@@ -30,6 +32,7 @@ fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Agent(args) => agent::run(*args),
         Command::Controller(args) => controller::run(&args),
+        Command::Webhook(args) => webhook::run(*args),
         Command::Status(args) => status::run(args),
         Command::Check(args) => check::run(args),
         Command::Handler(command) => handler::run(command),

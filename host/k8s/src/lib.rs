@@ -2,6 +2,7 @@
 //!
 //! Implements the ports of `leafhost-core`. The only crate that knows `kube`. Knows no handler, no Wasm and no kubelet.
 
+pub mod admission;
 pub mod brokers;
 pub mod client;
 pub mod cluster;
@@ -13,6 +14,7 @@ pub mod instances;
 mod lease;
 mod memory;
 pub mod report;
+pub mod serving;
 #[cfg(test)]
 mod stub;
 mod values;

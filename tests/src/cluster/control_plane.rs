@@ -96,6 +96,8 @@ pub(super) fn start(
             format!("--service-cluster-ip-range={SERVICES}"),
             "--authorization-mode=Node,RBAC".to_owned(),
             "--enable-admission-plugins=NodeRestriction".to_owned(),
+            // No kube-proxy runs beside it: it calls a webhook at the addresses of its pods.
+            "--enable-aggregator-routing=true".to_owned(),
             "--kubelet-preferred-address-types=InternalIP".to_owned(),
             format!("--token-auth-file={}", path("tokens.csv")),
             format!("--feature-gates={}", setup.gates.join(",")),

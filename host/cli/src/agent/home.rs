@@ -13,8 +13,8 @@ use leafhost_k8s::{KubeConfigurations, KubeHandlers, KubeInstances, KubeReport};
 
 use tokio::sync::watch;
 
-use super::handler_sources::HandlerSources;
 use super::settings::Settings;
+use crate::handler_sources::HandlerSources;
 
 /// The ports of a home. The state folder is held until this is dropped, which must outlive the agent.
 pub struct Home {

@@ -64,6 +64,12 @@ Examples:
   KUBECONFIG=~/.kube/config leafhost controller --lease-namespace leafhost
 ";
 
+/// `leafhost webhook --help`.
+pub const WEBHOOK: &str = "\
+Examples:
+  leafhost webhook --handlers-dir /usr/share/leafhost/handlers
+";
+
 /// `leafhost completions --help`.
 pub const COMPLETIONS: &str = "\
 Examples:

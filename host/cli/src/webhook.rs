@@ -1,0 +1,78 @@
+//! `leafhost webhook`: answers the API server's question whether a Configuration may be stored, until it is told to stop.
+
+use std::sync::Arc;
+
+use anyhow::{Context as _, Result};
+use leafhost_core::ports::HandlerSource;
+use leafhost_files::FileHandlers;
+use leafhost_k8s::KubeHandlers;
+use leafhost_k8s::serving::{self, Names};
+use leafhost_wasm::{Runtime, RuntimeConfig};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+use crate::args::WebhookArgs;
+use crate::handler_sources::HandlerSources;
+use crate::log;
+use crate::signals::Signals;
+
+mod handlers;
+mod server;
+
+use handlers::Handlers;
+
+/// Runs the verb.
+pub fn run(args: WebhookArgs) -> Result<()> {
+    let _log = log::start(args.log.log_format, &args.log.log_level)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .context("cannot start the webhook's threads")?;
+    let result = runtime.block_on(serve(args));
+    // A guest that still computes is abandoned.
+    runtime.shutdown_background();
+    result
+}
+
+async fn serve(args: WebhookArgs) -> Result<()> {
+    let mut signals = Signals::new()?;
+    let client = leafhost_k8s::connect().await?;
+    let own = client.default_namespace().to_owned();
+    let names = Names {
+        namespace: args.namespace.unwrap_or_else(|| own.clone()),
+        secret: args.secret,
+        service: args.service,
+        webhook: args.webhook_configuration,
+    };
+    let why = || "a webhook discovers nothing".to_owned();
+    let loader = Runtime::new(RuntimeConfig {
+        cache_dir: args.state_dir.join("native"),
+        compiler: args.compiler.compiler,
+        compile_timeout: args.compiler.compile_timeout,
+        own_folders: Vec::new(),
+        events: Err(why()),
+        network: Err(why()),
+    })
+    .context("cannot start the runtime for handlers")?;
+    let namespace = args.handlers_namespace.as_ref().unwrap_or(&own);
+    let kept = args.state_dir.join("cluster/handlers");
+    // In the order of an agent's.
+    let mut sources: Vec<Arc<dyn HandlerSource>> =
+        vec![Arc::new(KubeHandlers::watch(&client, namespace, kept))];
+    for dir in args.handlers_dir {
+        sources.push(Arc::new(FileHandlers::open(vec![dir])));
+    }
+    let handlers = Handlers::follow(Arc::new(HandlerSources::new(sources)), loader);
+    let (sender, certificate) = watch::channel(None);
+    let mut tasks = JoinSet::new();
+    tracing::info!(namespace = names.namespace, service = names.service, address = %args.listen, "webhook starts");
+    tasks.spawn(serving::keep(client, names, sender));
+    let server = server::Server::bind(args.listen, certificate, handlers)?;
+    server
+        .run(async {
+            let signal = signals.next().await;
+            tracing::info!(signal, "webhook stops");
+        })
+        .await
+}

@@ -1,0 +1,248 @@
+//! Reviews Configurations before the API server stores them.
+//!
+//! The broker's pod and job and the services are whole types of Kubernetes, of which the definition of Configurations says nothing: a
+//! misspelt field would be dropped without a word when the broker is made. Knows no handler: whoever answers adds what the handler says of
+//! the details.
+
+use k8s_openapi::api::batch::v1::JobSpec;
+use k8s_openapi::api::core::v1::{PodSpec, ServiceSpec};
+use kube::core::DynamicObject;
+use kube::core::admission::{AdmissionRequest, AdmissionResponse, AdmissionReview};
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+/// The most problems that are told of one field.
+const MOST: usize = 16;
+
+/// Why what was posted is no review.
+#[derive(Debug, thiserror::Error)]
+pub enum InvalidReview {
+    /// It is not JSON, or has other fields.
+    #[error(
+        "cannot read the AdmissionReview: {0}; the API server posts one of admission.k8s.io/v1"
+    )]
+    Json(#[from] serde_json::Error),
+    /// It has no request.
+    #[error("the AdmissionReview has no request; the API server posts one with a request")]
+    NoRequest,
+}
+
+/// What the API server asks about one object.
+#[derive(Debug)]
+pub struct Review {
+    request: AdmissionRequest<DynamicObject>,
+}
+
+impl Review {
+    /// Reads what the API server posts.
+    pub fn read(body: &[u8]) -> Result<Self, InvalidReview> {
+        let review: AdmissionReview<DynamicObject> = serde_json::from_slice(body)?;
+        let request = review.request.ok_or(InvalidReview::NoRequest)?;
+        Ok(Self { request })
+    }
+
+    /// The spec of the Configuration that is to be stored. A deletion has none, and what is being deleted is left alone: nobody may be
+    /// kept from removing its finalizers.
+    fn spec(&self) -> Option<&Value> {
+        let object = self.request.object.as_ref()?;
+        let is_deleted = object.metadata.deletion_timestamp.is_some();
+        let is_ours =
+            self.request.kind.group == "akri.sh" && self.request.kind.kind == "Configuration";
+        object.data.get("spec").filter(|_| is_ours && !is_deleted)
+    }
+
+    /// The name of the handler and the details that are for it.
+    pub fn details(&self) -> Option<(&str, &str)> {
+        let handler = self.spec()?.get("discoveryHandler")?;
+        let details = handler.get("discoveryDetails").and_then(Value::as_str);
+        Some((handler.get("name")?.as_str()?, details.unwrap_or_default()))
+    }
+
+    /// What Kubernetes would not read of the broker and the services, each with its field.
+    pub fn problems(&self) -> Vec<String> {
+        let mut problems = Vec::new();
+        let Some(spec) = self.spec() else {
+            return problems;
+        };
+        check::<PodSpec>(spec, "brokerSpec.brokerPodSpec", &mut problems);
+        check::<JobSpec>(spec, "brokerSpec.brokerJobSpec", &mut problems);
+        check::<ServiceSpec>(spec, "instanceServiceSpec", &mut problems);
+        check::<ServiceSpec>(spec, "configurationServiceSpec", &mut problems);
+        problems
+    }
+
+    /// The answer: a refusal if there are problems. kubectl shows each warning in a line.
+    pub fn answer(
+        &self,
+        problems: &[String],
+        warnings: Vec<String>,
+    ) -> AdmissionReview<DynamicObject> {
+        let mut answer = AdmissionResponse::from(&self.request);
+        if !problems.is_empty() {
+            answer = answer.deny(problems.join("; "));
+            // As the API server itself answers to a field that is wrong.
+            answer.result.code = 422;
+            "Invalid".clone_into(&mut answer.result.reason);
+        }
+        answer.warnings = Some(warnings).filter(|warnings| !warnings.is_empty());
+        answer.into_review()
+    }
+}
+
+/// Checks one field of the spec, named with dots, that has a type of Kubernetes.
+fn check<T: DeserializeOwned>(spec: &Value, field: &str, problems: &mut Vec<String>) {
+    let value = field
+        .split('.')
+        .try_fold(spec, |value, name| value.get(name));
+    let Some(value) = value.filter(|value| !value.is_null()) else {
+        return;
+    };
+    let mut unknown = Vec::new();
+    let mut ignored = |path: serde_ignored::Path<'_>| unknown.push(shown(&path.to_string()));
+    let fields = serde_ignored::Deserializer::new(value, &mut ignored);
+    let read: Result<T, _> = serde_path_to_error::deserialize(fields);
+    if let Err(error) = read {
+        let path = match error.path().to_string() {
+            path if path == "." => String::new(),
+            path => format!(".{}", shown(&path)),
+        };
+        problems.push(format!("spec.{field}{path}: {}", error.inner()));
+        return;
+    }
+    let unknown = unknown.into_iter().take(MOST);
+    problems.extend(unknown.map(|path| {
+        format!("spec.{field}.{path}: Kubernetes has no such field; remove it or correct its name")
+    }));
+}
+
+/// A path as kubectl shows it: `containers[0].image`, without the marks of optional fields.
+fn shown(path: &str) -> String {
+    let mut text = String::new();
+    for part in path.split('.').filter(|part| *part != "?") {
+        if part.parse::<usize>().is_ok() {
+            text.extend(["[", part, "]"]);
+        } else {
+            if !text.is_empty() {
+                text.push('.');
+            }
+            text.push_str(part);
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn review(operation: &str, object: &Value) -> Review {
+        let body = json!({
+            "apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview",
+            "request": {
+                "uid": "7", "operation": operation, "userInfo": {}, "name": "cams", "namespace": "n", "dryRun": false,
+                "kind": {"group": "akri.sh", "version": "v0", "kind": "Configuration"},
+                "resource": {"group": "akri.sh", "version": "v0", "resource": "configurations"},
+                "object": object,
+            },
+        });
+        Review::read(body.to_string().as_bytes()).unwrap()
+    }
+
+    fn configuration(spec: Value) -> Value {
+        json!({"apiVersion": "akri.sh/v0", "kind": "Configuration", "metadata": {"name": "cams", "namespace": "n"}, "spec": spec})
+    }
+
+    #[test]
+    fn what_kubernetes_does_not_read_is_named_by_its_field() {
+        let pod = |pod: Value| json!({"brokerSpec": {"brokerPodSpec": pod}});
+        let container =
+            json!([{"name": "c", "image": "i", "resources": {"limits": {"{{PLACEHOLDER}}": "1"}}}]);
+        for (spec, problems) in [
+            (pod(json!({"containers": container})), vec![]),
+            (
+                json!({"brokerSpec": null, "instanceServiceSpec": null}),
+                vec![],
+            ),
+            (
+                pod(json!({"containers": [{"name": "c", "imagee": "i"}], "nodeSelectors": {}})),
+                vec![
+                    "brokerSpec.brokerPodSpec.containers[0].imagee: Kubernetes has no such field",
+                    "brokerSpec.brokerPodSpec.nodeSelectors: ",
+                ],
+            ),
+            (
+                pod(json!({"containers": [{"name": "c", "ports": [{"containerPort": "high"}]}]})),
+                vec![
+                    "brokerSpec.brokerPodSpec.containers[0].ports[0].containerPort: invalid type: string \"high\"",
+                ],
+            ),
+            (pod(json!({})), vec![]),
+            (
+                json!({"brokerSpec": {"brokerJobSpec": {"template": {"spec": {"containers": []}}, "backofLimit": 1}}}),
+                vec!["brokerSpec.brokerJobSpec.backofLimit: "],
+            ),
+            (
+                json!({"instanceServiceSpec": {"type": "ClusterIP", "port": 80}, "configurationServiceSpec": {"ports": [{"port": "x"}]}}),
+                vec![
+                    "instanceServiceSpec.port: ",
+                    "configurationServiceSpec.ports[0].port: ",
+                ],
+            ),
+        ] {
+            let found = review("CREATE", &configuration(spec.clone())).problems();
+            assert_eq!(found.len(), problems.len(), "{spec}: {found:?}");
+            for (found, problem) in found.iter().zip(problems) {
+                assert!(found.starts_with(&format!("spec.{problem}")), "{found}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_problem_is_a_refusal_and_a_warning_is_none() {
+        let review = review(
+            "UPDATE",
+            &configuration(
+                json!({"discoveryHandler": {"name": "udev", "discoveryDetails": "a: 1"}}),
+            ),
+        );
+        assert_eq!(review.details(), Some(("udev", "a: 1")));
+        let answer = serde_json::to_value(review.answer(&[], vec!["w".to_owned()])).unwrap();
+        assert_eq!(answer["response"]["allowed"], true);
+        assert_eq!(answer["response"]["uid"], "7");
+        assert_eq!(answer["response"]["warnings"], json!(["w"]));
+        let answer =
+            serde_json::to_value(review.answer(&["a".to_owned(), "b".to_owned()], Vec::new()))
+                .unwrap();
+        assert_eq!(answer["response"]["allowed"], false);
+        assert_eq!(answer["response"]["status"]["message"], "a; b");
+        assert_eq!(answer["response"]["status"]["code"], 422);
+    }
+
+    #[test]
+    fn what_is_deleted_or_of_another_kind_is_not_looked_at() {
+        let wrong = json!({"brokerSpec": {"brokerPodSpec": {"a": 1}}});
+        let mut deleted = configuration(wrong.clone());
+        deleted["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+        assert_eq!(review("UPDATE", &deleted).problems(), [""; 0]);
+        assert_eq!(review("DELETE", &Value::Null).problems(), [""; 0]);
+        let mut other = review("CREATE", &configuration(wrong));
+        other.request.kind.kind = "Instance".into();
+        assert_eq!((other.problems().len(), other.details()), (0, None));
+    }
+
+    #[test]
+    fn what_is_no_review_is_refused_with_the_reason() {
+        for body in ["", "{", "[]", "{\"request\": 7}"] {
+            let error = Review::read(body.as_bytes()).unwrap_err().to_string();
+            assert!(
+                error.starts_with("cannot read the AdmissionReview"),
+                "{error}"
+            );
+        }
+        let empty = json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview"});
+        let error = Review::read(empty.to_string().as_bytes()).unwrap_err();
+        assert!(matches!(error, InvalidReview::NoRequest), "{error}");
+    }
+}

@@ -1,0 +1,279 @@
+//! The certificate of a webhook: kept in a Secret, renewed before it ends, and told to the API server.
+//!
+//! Each replica of the webhook does the same: whoever comes first makes the certificate, the others read it. The Secret has the text of
+//! the certificates that the API server is to trust, which is the new and the one before it, so that both are trusted while replicas
+//! change from one to the other.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::ByteString;
+use k8s_openapi::api::admissionregistration::v1::ValidatingWebhookConfiguration;
+use k8s_openapi::api::core::v1::Secret;
+use kube::api::{Patch, PatchParams, PostParams};
+use kube::{Api, Client, ResourceExt as _};
+use leafhost_core::text;
+use rustls::sign::CertifiedKey;
+use serde_json::json;
+use tokio::sync::watch;
+use tokio::time::{Instant, timeout};
+
+mod certificate;
+
+use certificate::Certificate;
+
+use crate::watch::{Event, Failure, Watch};
+use crate::{backoff, until};
+
+/// Time limit for a request.
+const REQUEST: Duration = Duration::from_secs(10);
+/// How long after the API server was told of a new certificate it is used in place of another: its own copies follow by then.
+const TOLD: Duration = Duration::from_secs(10);
+/// How often it is looked whether the certificate ends soon.
+const LOOK: Duration = Duration::from_hours(1);
+
+/// The objects of a webhook.
+#[derive(Debug, Clone)]
+pub struct Names {
+    /// The namespace of the Secret and the Service.
+    pub namespace: String,
+    /// The Secret.
+    pub secret: String,
+    /// The Service, by whose name the API server calls the webhook.
+    pub service: String,
+    /// The `ValidatingWebhookConfiguration`.
+    pub webhook: String,
+}
+
+impl Names {
+    fn dns(&self) -> String {
+        format!("{}.{}.svc", self.service, self.namespace)
+    }
+}
+
+/// What the webhook serves with.
+#[derive(Debug, Clone)]
+pub struct Serving {
+    /// The key and its certificate.
+    pub key: Arc<CertifiedKey>,
+    /// Whether the API server was told to trust it.
+    pub is_told: bool,
+}
+
+/// Keeps the certificate, without end.
+pub async fn keep(client: Client, names: Names, serving: watch::Sender<Option<Serving>>) {
+    let secrets: Api<Secret> = Api::namespaced(client.clone(), &names.namespace);
+    let webhooks: Api<ValidatingWebhookConfiguration> = Api::all(client);
+    let mut keeper = Keeper {
+        secret: Seen::new(secrets.clone(), &names.secret),
+        webhook: Seen::new(webhooks.clone(), &names.webhook),
+        secrets,
+        webhooks,
+        names,
+        serving,
+        told: None,
+    };
+    let mut failures = 0;
+    let mut next = None;
+    loop {
+        tokio::select! {
+            () = keeper.secret.changed() => {}
+            () = keeper.webhook.changed() => {}
+            () = until(next) => {}
+        }
+        next = match timeout(REQUEST, keeper.settle()).await {
+            Ok(Ok(wait)) => {
+                failures = 0;
+                Some(Instant::now() + wait)
+            }
+            outcome => {
+                failures += 1;
+                let error = match outcome {
+                    Ok(Err(error)) => error,
+                    _ => Failure::silent(REQUEST).message,
+                };
+                tracing::warn!(
+                    error,
+                    secret = keeper.names.secret,
+                    webhook = keeper.names.webhook,
+                    "cannot keep the webhook's certificate; it is tried again"
+                );
+                Some(Instant::now() + backoff(failures))
+            }
+        };
+    }
+}
+
+struct Keeper {
+    names: Names,
+    secrets: Api<Secret>,
+    webhooks: Api<ValidatingWebhookConfiguration>,
+    secret: Seen<Secret>,
+    webhook: Seen<ValidatingWebhookConfiguration>,
+    serving: watch::Sender<Option<Serving>>,
+    /// The certificates that the API server was told of last, and when.
+    told: Option<(Vec<u8>, Instant)>,
+}
+
+impl Keeper {
+    /// Makes what is missing. Returns when to look again.
+    async fn settle(&mut self) -> Result<Duration, String> {
+        if !self.secret.is_read || !self.webhook.is_read {
+            return Ok(LOOK);
+        }
+        let said = |error: kube::Error| text::chain(&error);
+        let (now, dns) = (Timestamp::now(), self.names.dns());
+        let found = self.secret.object.as_ref();
+        let kept = found.and_then(|secret| Certificate::of(secret, &dns));
+        let Some(kept) = kept.filter(|kept| kept.renew_after > now) else {
+            let before = found.and_then(|secret| Certificate::of(secret, &dns));
+            let made = Certificate::make(&dns, before.as_ref(), now)?;
+            let secret = self.secret_with(&made);
+            let written = match &secret.metadata.resource_version {
+                Some(_) => {
+                    self.secrets
+                        .replace(&self.names.secret, &PostParams::default(), &secret)
+                        .await
+                }
+                None => self.secrets.create(&PostParams::default(), &secret).await,
+            };
+            return match written {
+                // The watch shows it.
+                Ok(_) => Ok(LOOK),
+                // Another replica was quicker.
+                Err(kube::Error::Api(status)) if status.code == 409 => Ok(LOOK),
+                Err(error) => Err(said(error)),
+            };
+        };
+        let is_told = self.tell(&kept.trusted).await.map_err(said)?;
+        let serves = self.serving.borrow().clone();
+        let is_other = serves
+            .as_ref()
+            .is_some_and(|serves| serves.key.cert != kept.key.cert);
+        if let Some((_, told)) = &self.told
+            && is_other
+            && told.elapsed() < TOLD
+        {
+            return Ok(TOLD - told.elapsed());
+        }
+        if is_other || serves.is_none_or(|serves| serves.is_told != is_told) {
+            tracing::info!(
+                secret = self.names.secret,
+                is_told,
+                "serves with the certificate of the Secret"
+            );
+            self.serving.send_replace(Some(Serving {
+                key: kept.key,
+                is_told,
+            }));
+        }
+        Ok(LOOK)
+    }
+
+    /// Makes the API server trust these certificates; whether it does. It does not while its object is not there.
+    async fn tell(&mut self, trusted: &[u8]) -> kube::Result<bool> {
+        let Some(webhook) = &self.webhook.object else {
+            self.told = None;
+            return Ok(false);
+        };
+        let all = webhook.webhooks.iter().flatten().enumerate();
+        let differs = all.filter(|(_, one)| {
+            one.client_config
+                .ca_bundle
+                .as_ref()
+                .is_none_or(|bundle| bundle.0 != trusted)
+        });
+        let edits: Vec<_> = differs
+            .flat_map(|(index, one)| {
+                let place = format!("/webhooks/{index}");
+                [
+                    json!({"op": "test", "path": format!("{place}/name"), "value": one.name}),
+                    json!({"op": "add", "path": format!("{place}/clientConfig/caBundle"), "value": ByteString(trusted.to_vec())}),
+                ]
+            })
+            .collect();
+        if !edits.is_empty() {
+            let edits = serde_json::from_value(edits.into());
+            let patch: Patch<()> = Patch::Json(edits.map_err(kube::Error::SerdeError)?);
+            self.webhooks
+                .patch(&self.names.webhook, &PatchParams::default(), &patch)
+                .await?;
+        }
+        if self.told.as_ref().is_none_or(|(told, _)| told != trusted) {
+            self.told = Some((trusted.to_vec(), Instant::now()));
+        }
+        Ok(true)
+    }
+
+    /// The Secret as it is, with another certificate.
+    fn secret_with(&self, made: &certificate::Made) -> Secret {
+        let mut secret = self.secret.object.clone().unwrap_or_default();
+        secret.metadata.name = Some(self.names.secret.clone());
+        secret.metadata.managed_fields = None;
+        secret
+            .type_
+            .get_or_insert_with(|| "kubernetes.io/tls".to_owned());
+        made.put_into(&mut secret);
+        secret
+    }
+}
+
+/// One object, as a watch shows it.
+struct Seen<K> {
+    watch: Watch<K>,
+    /// Whether it was looked for.
+    is_read: bool,
+    object: Option<K>,
+    /// Whether the list that is being read has it.
+    is_listed: bool,
+}
+
+impl<K> Seen<K>
+where
+    K: kube::Resource + Clone + serde::de::DeserializeOwned + std::fmt::Debug + Send + 'static,
+{
+    fn new(api: Api<K>, name: &str) -> Self {
+        Self {
+            watch: Watch::new(api).fields(&format!("metadata.name={name}")),
+            is_read: false,
+            object: None,
+            is_listed: false,
+        }
+    }
+
+    /// Waits for the next change. A dropped future loses none.
+    async fn changed(&mut self) {
+        loop {
+            match self.watch.next().await {
+                Ok(Event::Init) => self.is_listed = false,
+                Ok(Event::InitApply(object)) => {
+                    self.is_listed = true;
+                    self.object = Some(object);
+                }
+                Ok(Event::InitDone) => {
+                    if !self.is_listed {
+                        self.object = None;
+                    }
+                    self.is_read = true;
+                    return;
+                }
+                Ok(Event::Apply(object)) => {
+                    self.object = Some(object);
+                    return;
+                }
+                Ok(Event::Delete(object)) => {
+                    let uid = object.uid();
+                    self.object = self.object.take().filter(|held| held.uid() != uid);
+                    return;
+                }
+                Ok(Event::Resumed) => {}
+                Err(failure) => {
+                    let error =
+                        failure.told("the webhook's Secret and ValidatingWebhookConfiguration");
+                    tracing::warn!(error, "the webhook's objects cannot be watched");
+                }
+            }
+        }
+    }
+}

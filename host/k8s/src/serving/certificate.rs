@@ -1,0 +1,189 @@
+//! A certificate that signs itself, and the Secret that has it.
+
+use std::sync::Arc;
+
+use jiff::{Timestamp, ToSpan as _, tz::TimeZone};
+use k8s_openapi::ByteString;
+use k8s_openapi::api::core::v1::Secret;
+use leafhost_core::text;
+use rcgen::{CertificateParams, DnType, ExtendedKeyUsagePurpose, KeyPair, date_time_ymd};
+use rustls::crypto::ring::default_provider;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::sign::CertifiedKey;
+
+/// The annotation with the time from which the certificate is renewed.
+const RENEW_AFTER: &str = "leafhost.dev/renew-after";
+/// The annotation with the name that the certificate is for.
+const DNS_NAME: &str = "leafhost.dev/dns-name";
+/// The keys of a Secret of the type `kubernetes.io/tls`, and that of what is to be trusted.
+const CHAIN: &str = "tls.crt";
+const KEY: &str = "tls.key";
+const TRUSTED: &str = "ca.crt";
+
+/// How long a certificate is good for, in days, and after how many of them it is renewed.
+const DAYS: i64 = 365;
+const RENEWED: i64 = 240;
+
+/// A certificate that can be used.
+#[derive(Debug)]
+pub struct Certificate {
+    /// With its key.
+    pub key: Arc<CertifiedKey>,
+    /// The certificates that the API server is to trust, as PEM.
+    pub trusted: Vec<u8>,
+    /// When it is renewed.
+    pub renew_after: Timestamp,
+    chain: Vec<u8>,
+}
+
+/// A certificate that was made.
+pub struct Made {
+    chain: String,
+    key: String,
+    trusted: Vec<u8>,
+    renew_after: Timestamp,
+    dns: String,
+}
+
+impl Certificate {
+    /// That of a Secret, if it is whole and for this name.
+    pub fn of(secret: &Secret, dns: &str) -> Option<Self> {
+        let annotations = secret.metadata.annotations.as_ref()?;
+        let renew_after = annotations.get(RENEW_AFTER)?.parse().ok()?;
+        if annotations.get(DNS_NAME)? != dns {
+            return None;
+        }
+        let data = secret.data.as_ref()?;
+        let chain = &data.get(CHAIN)?.0;
+        let certificates: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(chain).collect();
+        let private = PrivateKeyDer::from_pem_slice(&data.get(KEY)?.0).ok()?;
+        let key = CertifiedKey::from_der(certificates.ok()?, private, &default_provider()).ok()?;
+        let trusted = data.get(TRUSTED)?.0.clone();
+        let is_trusted = trusted.windows(chain.len()).any(|part| part == chain);
+        (is_trusted && !chain.is_empty()).then(|| Self {
+            key: Arc::new(key),
+            trusted,
+            renew_after,
+            chain: chain.clone(),
+        })
+    }
+
+    /// A new one, in place of another.
+    pub fn make(dns: &str, before: Option<&Self>, now: Timestamp) -> Result<Made, String> {
+        let said = |error: rcgen::Error| text::chain(&error);
+        let day = |days: i64| {
+            let day = now
+                .to_zoned(TimeZone::UTC)
+                .date()
+                .saturating_add(days.days());
+            let part = |part: i8| u8::try_from(part).unwrap_or(1);
+            date_time_ymd(day.year().into(), part(day.month()), part(day.day()))
+        };
+        let key = KeyPair::generate().map_err(said)?;
+        let mut params = CertificateParams::new(vec![dns.to_owned()]).map_err(said)?;
+        // Clocks of a cluster differ.
+        params.not_before = day(-1);
+        params.not_after = day(DAYS);
+        params
+            .distinguished_name
+            .push(DnType::CommonName, "leafhost webhook");
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+        let chain = params.self_signed(&key).map_err(said)?.pem();
+        let mut trusted = before
+            .map(|before| before.chain.clone())
+            .unwrap_or_default();
+        trusted.extend_from_slice(chain.as_bytes());
+        let renew_after = now.checked_add((RENEWED * 24).hours());
+        Ok(Made {
+            chain,
+            key: key.serialize_pem(),
+            trusted,
+            renew_after: renew_after.map_err(|error| text::chain(&error))?,
+            dns: dns.to_owned(),
+        })
+    }
+}
+
+impl Made {
+    /// Writes it into a Secret.
+    pub fn put_into(&self, secret: &mut Secret) {
+        let annotations = secret.metadata.annotations.get_or_insert_default();
+        annotations.insert(RENEW_AFTER.to_owned(), self.renew_after.to_string());
+        annotations.insert(DNS_NAME.to_owned(), self.dns.clone());
+        let data = secret.data.get_or_insert_default();
+        for (name, bytes) in [
+            (CHAIN, self.chain.as_bytes()),
+            (KEY, self.key.as_bytes()),
+            (TRUSTED, &self.trusted),
+        ] {
+            data.insert(name.to_owned(), ByteString(bytes.to_vec()));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DNS: &str = "webhook.leafhost.svc";
+
+    fn secret(before: Option<&Certificate>, now: Timestamp) -> Secret {
+        let mut secret = Secret::default();
+        let made = Certificate::make(DNS, before, now).unwrap();
+        made.put_into(&mut secret);
+        secret
+    }
+
+    #[test]
+    fn what_is_made_can_be_used_and_the_one_before_is_trusted_too() {
+        let now = Timestamp::now();
+        let first = Certificate::of(&secret(None, now), DNS).unwrap();
+        assert_eq!(first.trusted, first.chain);
+        assert!(first.renew_after > now);
+        let second = Certificate::of(&secret(Some(&first), now), DNS).unwrap();
+        assert_eq!(
+            second.trusted,
+            [first.chain.clone(), second.chain.clone()].concat()
+        );
+        // Of those before, the last alone is trusted.
+        let third = Certificate::of(&secret(Some(&second), now), DNS).unwrap();
+        assert_eq!(third.trusted, [second.chain, third.chain].concat());
+    }
+
+    #[test]
+    fn what_is_damaged_or_of_another_name_is_none() {
+        let whole = secret(None, Timestamp::now());
+        assert!(Certificate::of(&whole, "other.leafhost.svc").is_none());
+        for name in [CHAIN, KEY, TRUSTED] {
+            for bytes in [None, Some(""), Some("-----BEGIN"), Some("x")] {
+                let mut damaged = whole.clone();
+                let data = damaged.data.as_mut().unwrap();
+                match bytes {
+                    Some(bytes) => data.insert(name.to_owned(), ByteString(bytes.into())),
+                    None => data.remove(name),
+                };
+                assert!(
+                    Certificate::of(&damaged, DNS).is_none(),
+                    "{name}: {bytes:?}"
+                );
+            }
+        }
+        let mut mixed = whole.clone();
+        let other = secret(None, Timestamp::now());
+        let key = other.data.unwrap()[KEY].clone();
+        mixed.data.as_mut().unwrap().insert(KEY.to_owned(), key);
+        assert!(
+            Certificate::of(&mixed, DNS).is_none(),
+            "the key of another certificate"
+        );
+        let mut undated = whole;
+        undated
+            .metadata
+            .annotations
+            .as_mut()
+            .unwrap()
+            .insert(RENEW_AFTER.to_owned(), "soon".to_owned());
+        assert!(Certificate::of(&undated, DNS).is_none());
+    }
+}
