@@ -150,7 +150,7 @@ mod tests {
         Review::read(body.to_string().as_bytes()).unwrap()
     }
 
-    fn configuration(spec: Value) -> Value {
+    fn configuration(spec: &Value) -> Value {
         json!({"apiVersion": "akri.sh/v0", "kind": "Configuration", "metadata": {"name": "cams", "namespace": "n"}, "spec": spec})
     }
 
@@ -191,7 +191,7 @@ mod tests {
                 ],
             ),
         ] {
-            let found = review("CREATE", &configuration(spec.clone())).problems();
+            let found = review("CREATE", &configuration(&spec)).problems();
             assert_eq!(found.len(), problems.len(), "{spec}: {found:?}");
             for (found, problem) in found.iter().zip(problems) {
                 assert!(found.starts_with(&format!("spec.{problem}")), "{found}");
@@ -204,7 +204,7 @@ mod tests {
         let review = review(
             "UPDATE",
             &configuration(
-                json!({"discoveryHandler": {"name": "udev", "discoveryDetails": "a: 1"}}),
+                &json!({"discoveryHandler": {"name": "udev", "discoveryDetails": "a: 1"}}),
             ),
         );
         assert_eq!(review.details(), Some(("udev", "a: 1")));
@@ -223,11 +223,11 @@ mod tests {
     #[test]
     fn what_is_deleted_or_of_another_kind_is_not_looked_at() {
         let wrong = json!({"brokerSpec": {"brokerPodSpec": {"a": 1}}});
-        let mut deleted = configuration(wrong.clone());
+        let mut deleted = configuration(&wrong);
         deleted["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
         assert_eq!(review("UPDATE", &deleted).problems(), [""; 0]);
         assert_eq!(review("DELETE", &Value::Null).problems(), [""; 0]);
-        let mut other = review("CREATE", &configuration(wrong));
+        let mut other = review("CREATE", &configuration(&wrong));
         other.request.kind.kind = "Instance".into();
         assert_eq!((other.problems().len(), other.details()), (0, None));
     }

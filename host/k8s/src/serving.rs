@@ -155,7 +155,7 @@ impl Keeper {
             && is_other
             && told.elapsed() < TOLD
         {
-            return Ok(TOLD - told.elapsed());
+            return Ok(TOLD.saturating_sub(told.elapsed()));
         }
         if is_other || serves.is_none_or(|serves| serves.is_told != is_told) {
             tracing::info!(

@@ -119,11 +119,8 @@ async fn follow(
                 before
             }
         };
-        let loaded = Loaded {
-            version: version.clone(),
-            handler,
-        };
-        files.insert(file.clone(), loaded);
+        let version = version.clone();
+        files.insert(file.clone(), Loaded { version, handler });
     }
     is_whole
 }
@@ -134,13 +131,13 @@ async fn load(
     file: &str,
     version: &SourceVersion,
 ) -> Result<Arc<dyn Handler>, LoadError> {
-    let (reader, name, wanted) = (Arc::clone(source), file.to_owned(), version.clone());
-    let read = spawn_blocking(move || reader.read(&name, &wanted)).await;
-    let read = read.map_err(|_| LoadError {
+    let (from, name, wanted) = (Arc::clone(source), file.to_owned(), version.clone());
+    let bytes = spawn_blocking(move || from.read(&name, &wanted)).await;
+    let bytes = bytes.map_err(|_| LoadError {
         source_name: file.to_owned(),
         message: "reading it was interrupted".to_owned(),
         missing_grants: Vec::new(),
         transient: true,
     })??;
-    loader.load(&read).await
+    loader.load(&bytes).await
 }

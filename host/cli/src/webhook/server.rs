@@ -13,6 +13,7 @@ use axum::routing::{get, post};
 use axum::{Json, Router};
 use axum_server::Handle;
 use axum_server::tls_rustls::RustlsConfig;
+use leafhost_core::configuration::FieldProblem;
 use leafhost_core::text;
 use leafhost_k8s::admission::Review;
 use leafhost_k8s::serving::Serving;
@@ -137,28 +138,32 @@ async fn validate(State(shared): State<Arc<Shared>>, body: Bytes) -> Response {
     let mut warnings = Vec::new();
     if let Some((name, details)) = review.details() {
         let handlers = shared.handlers.all();
-        match handlers.get(name) {
-            Some(handler) => match timeout(VALIDATION, handler.validate(details)).await {
-                Ok(Ok(wrong)) => {
-                    problems.extend(wrong.into_iter().map(|wrong| match wrong.path.as_str() {
-                        "" => format!("{DETAILS}: {}", wrong.message),
-                        path => format!("{DETAILS}: {path}: {}", wrong.message),
-                    }))
+        if let Some(handler) = handlers.get(name) {
+            match timeout(VALIDATION, handler.validate(details)).await {
+                Ok(Ok(wrong)) => problems.extend(wrong.iter().map(at_details)),
+                Ok(Err(fault)) => {
+                    warnings.push(format!(
+                        "{DETAILS}: not checked: the handler failed: {fault}"
+                    ));
                 }
-                Ok(Err(fault)) => warnings.push(format!(
-                    "{DETAILS}: not checked: the handler failed: {fault}"
-                )),
                 Err(_) => warnings.push(format!(
                     "{DETAILS}: not checked: the handler took longer than {} s",
                     VALIDATION.as_secs()
                 )),
-            },
-            // It may be one that registers on a node.
-            None => {
-                let nearest = text::nearest(name, handlers.keys().map(String::as_str));
-                warnings.extend(nearest.map(|meant| format!("spec.discoveryHandler.name: no handler {name:?} is known here; did you mean {meant}?")));
             }
+        } else if let Some(meant) = text::nearest(name, handlers.keys().map(String::as_str)) {
+            // It may be one that registers on a node, so it is no problem.
+            warnings.push(format!(
+                "spec.discoveryHandler.name: no handler {name:?} is known here; did you mean {meant}?"
+            ));
         }
     }
     Json(review.answer(&problems, warnings)).into_response()
+}
+
+fn at_details(wrong: &FieldProblem) -> String {
+    match wrong.path.as_str() {
+        "" => format!("{DETAILS}: {}", wrong.message),
+        path => format!("{DETAILS}: {path}: {}", wrong.message),
+    }
 }
