@@ -37,7 +37,8 @@ impl Review {
     /// Reads what the API server posts.
     pub fn read(body: &[u8]) -> Result<Self, InvalidReview> {
         let review: AdmissionReview<DynamicObject> = serde_json::from_slice(body)?;
-        let request = review.request.ok_or(InvalidReview::NoRequest)?;
+        // The answer has the version of the question.
+        let request = review.try_into().map_err(|_| InvalidReview::NoRequest)?;
         Ok(Self { request })
     }
 
@@ -209,6 +210,8 @@ mod tests {
         );
         assert_eq!(review.details(), Some(("udev", "a: 1")));
         let answer = serde_json::to_value(review.answer(&[], vec!["w".to_owned()])).unwrap();
+        assert_eq!(answer["apiVersion"], "admission.k8s.io/v1");
+        assert_eq!(answer["kind"], "AdmissionReview");
         assert_eq!(answer["response"]["allowed"], true);
         assert_eq!(answer["response"]["uid"], "7");
         assert_eq!(answer["response"]["warnings"], json!(["w"]));
