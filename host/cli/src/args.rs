@@ -17,8 +17,10 @@ use clap_complete::ArgValueCompleter;
 
 mod examples;
 mod property;
+mod webhook;
 
 pub use property::{PropertyArg, PropertyValue};
+pub use webhook::WebhookArgs;
 
 /// The default of `--listen`.
 pub const DEFAULT_LISTEN: &str = "127.0.0.1:9478";
@@ -151,73 +153,6 @@ pub struct ControllerArgs {
     /// Make no pods, jobs and services for brokerSpec, instanceServiceSpec and configurationServiceSpec
     #[arg(long, env = "LEAFHOST_NO_BROKERS")]
     pub no_brokers: bool,
-
-    #[command(flatten)]
-    pub log: LogArgs,
-}
-
-/// Flags of `leafhost webhook`.
-#[derive(Debug, Args)]
-pub struct WebhookArgs {
-    /// The namespace of the Secret and the Service [default: that of the service account]
-    #[arg(long, env = "LEAFHOST_WEBHOOK_NAMESPACE", value_name = "NAMESPACE")]
-    pub namespace: Option<String>,
-
-    /// The Secret with the certificate; it is made if it is missing
-    #[arg(
-        long,
-        env = "LEAFHOST_WEBHOOK_SECRET",
-        value_name = "NAME",
-        default_value = "leafhost-webhook"
-    )]
-    pub secret: String,
-
-    /// The Service by whose name the API server calls the webhook
-    #[arg(
-        long,
-        env = "LEAFHOST_WEBHOOK_SERVICE",
-        value_name = "NAME",
-        default_value = "leafhost-webhook"
-    )]
-    pub service: String,
-
-    /// The ValidatingWebhookConfiguration in which the API server is told to trust the certificate
-    #[arg(
-        long,
-        env = "LEAFHOST_WEBHOOK_CONFIGURATION",
-        value_name = "NAME",
-        default_value = "leafhost-webhook"
-    )]
-    pub webhook_configuration: String,
-
-    /// The address to serve at, by TLS
-    #[arg(long, env = "LEAFHOST_LISTEN", value_name = "ADDR:PORT", default_value = "0.0.0.0:9443", value_parser = socket_address)]
-    pub listen: SocketAddr,
-
-    /// The namespace of the ConfigMaps with handlers [default: that of the service account]
-    #[arg(long, env = "LEAFHOST_HANDLERS_NAMESPACE", value_name = "NAMESPACE")]
-    pub handlers_namespace: Option<String>,
-
-    /// A folder with handlers, searched after the ConfigMaps; may be repeated
-    #[arg(
-        long,
-        env = "LEAFHOST_HANDLERS_DIR",
-        value_name = "DIR",
-        value_delimiter = ':'
-    )]
-    pub handlers_dir: Vec<PathBuf>,
-
-    /// The folder for compiled handlers and the ConfigMaps that were fetched
-    #[arg(
-        long,
-        env = "LEAFHOST_STATE_DIR",
-        value_name = "DIR",
-        default_value = "/var/lib/leafhost"
-    )]
-    pub state_dir: PathBuf,
-
-    #[command(flatten)]
-    pub compiler: CompilerArgs,
 
     #[command(flatten)]
     pub log: LogArgs,
