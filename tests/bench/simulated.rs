@@ -155,7 +155,7 @@ impl Running {
         fs::create_dir_all(&folder)?;
         let client = leafhost_k8s::connect().await?;
         let memory = |name: &str| folder.join(name);
-        // Nobody reads for what it waits.
+        // Nobody reads what it waits for.
         let waits = tokio::sync::watch::Sender::default();
         let kept = memory("identity.json");
         let identity = leafhost_k8s::identify(&client, Some(&node), &kept, &waits).await?;

@@ -33,7 +33,6 @@ impl Agents {
     /// They run with these arguments, and `steady` is found by both.
     pub fn start(cluster: &'static Cluster, name: &str, arguments: &[&str]) -> Result<Self> {
         let taken = cluster.take_nodes(2)?;
-        // Another test may define them at the same moment.
         cluster.define()?;
         let space = cluster.namespace(name)?;
         let rights = rights(cluster, space.name())?;

@@ -27,7 +27,6 @@ impl Pair {
     pub fn start(cluster: &'static Cluster, name: &str, arguments: &[&str]) -> Result<Self> {
         let taken = cluster.take_nodes(2)?;
         // As the chart has them.
-        // Another test may define them at the same moment.
         cluster.define()?;
         eventually("the API server serves Instances", || cluster.get(INSTANCES))?;
         let space = cluster.namespace(name)?;

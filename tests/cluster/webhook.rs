@@ -1,4 +1,4 @@
-//! The webhook of the chart: which Configurations it refuses, and that nobody is locked out while it is away.
+//! The webhook of the chart: which Configurations it refuses, and what is possible while none runs.
 
 use std::time::Duration;
 
@@ -48,7 +48,7 @@ fn refused(cluster: &Cluster, what: &str, spec: &Value, by: &str) -> Result<()> 
 }
 
 #[test]
-fn a_configuration_with_a_wrong_broker_or_wrong_details_is_refused_and_nobody_is_locked_out()
+fn a_configuration_with_a_wrong_broker_or_wrong_details_is_refused_and_without_a_webhook_it_can_be_deleted()
 -> Result<()> {
     if requirement::lacks(Cluster::missing())? {
         return Ok(());

@@ -1,7 +1,7 @@
 //! Reviews Configurations before the API server stores them.
 //!
 //! The broker's pod and job and the services are whole types of Kubernetes, of which the definition of Configurations says nothing: a
-//! misspelt field would be dropped without a word when the broker is made. Knows no handler: whoever answers adds what the handler says of
+//! misspelt field would be dropped silently when the broker is made. Knows no handler: whoever answers adds what the handler says of
 //! the details.
 
 use k8s_openapi::api::batch::v1::JobSpec;

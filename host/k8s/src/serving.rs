@@ -125,26 +125,14 @@ impl Keeper {
         let said = |error: kube::Error| text::chain(&error);
         let (now, dns) = (Timestamp::now(), self.names.dns());
         let found = self.secret.object.as_ref();
-        let kept = found.and_then(|secret| Certificate::of(secret, &dns));
-        let Some(kept) = kept.filter(|kept| kept.renew_after > now) else {
-            let before = found.and_then(|secret| Certificate::of(secret, &dns));
-            let made = Certificate::make(&dns, before.as_ref(), now)?;
-            let secret = self.secret_with(&made);
-            let written = match &secret.metadata.resource_version {
-                Some(_) => {
-                    self.secrets
-                        .replace(&self.names.secret, &PostParams::default(), &secret)
-                        .await
-                }
-                None => self.secrets.create(&PostParams::default(), &secret).await,
-            };
-            return match written {
-                // The watch shows it.
-                Ok(_) => Ok(LOOK),
-                // Another replica was quicker.
-                Err(kube::Error::Api(status)) if status.code == 409 => Ok(LOOK),
-                Err(error) => Err(said(error)),
-            };
+        let kept = match found.and_then(|secret| Certificate::of(secret, &dns)) {
+            Some(kept) if kept.renew_after > now => kept,
+            before => {
+                let made = Certificate::make(&dns, before.as_ref(), now)?;
+                self.write(&made).await.map_err(said)?;
+                // The watch shows what was written.
+                return Ok(LOOK);
+            }
         };
         let is_told = self.tell(&kept.trusted).await.map_err(said)?;
         let serves = self.serving.borrow().clone();
@@ -206,8 +194,8 @@ impl Keeper {
         Ok(true)
     }
 
-    /// The Secret as it is, with another certificate.
-    fn secret_with(&self, made: &certificate::Made) -> Secret {
+    /// Writes a certificate into the Secret, unless another replica was quicker.
+    async fn write(&mut self, made: &certificate::Made) -> kube::Result<()> {
         let mut secret = self.secret.object.clone().unwrap_or_default();
         secret.metadata.name = Some(self.names.secret.clone());
         secret.metadata.managed_fields = None;
@@ -215,7 +203,19 @@ impl Keeper {
             .type_
             .get_or_insert_with(|| "kubernetes.io/tls".to_owned());
         made.put_into(&mut secret);
-        secret
+        let params = PostParams::default();
+        let written = match &secret.metadata.resource_version {
+            Some(_) => {
+                self.secrets
+                    .replace(&self.names.secret, &params, &secret)
+                    .await
+            }
+            None => self.secrets.create(&params, &secret).await,
+        };
+        match written {
+            Err(kube::Error::Api(status)) if status.code == 409 => Ok(()),
+            written => written.map(drop),
+        }
     }
 }
 

@@ -86,7 +86,6 @@ impl Server {
         });
         let routes = Router::new()
             .route("/validate", post(validate))
-            .route("/healthz", get(|| async { "ok" }))
             .route("/readyz", get(ready))
             .layer(DefaultBodyLimit::max(MOST_BYTES))
             .with_state(shared);
@@ -116,13 +115,13 @@ impl Server {
 /// Ready is a webhook that the API server trusts.
 async fn ready(State(shared): State<Arc<Shared>>) -> (StatusCode, &'static str) {
     let serving = shared.certificate.borrow();
-    match serving.as_ref() {
-        Some(serving) if serving.is_told => (StatusCode::OK, "ok"),
-        Some(_) => (
+    if serving.as_ref().is_some_and(|serving| serving.is_told) {
+        (StatusCode::OK, "ok")
+    } else {
+        (
             StatusCode::SERVICE_UNAVAILABLE,
             "there is no ValidatingWebhookConfiguration",
-        ),
-        None => (StatusCode::SERVICE_UNAVAILABLE, "there is no certificate"),
+        )
     }
 }
 
