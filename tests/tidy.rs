@@ -208,7 +208,7 @@ fn the_sdks_limits_of_a_call_are_those_of_the_host() {
 }
 
 #[test]
-fn metrics_md_lists_the_metrics_of_the_agent() {
+fn metrics_md_lists_all_metrics_and_alerts_and_the_dashboard_name_no_others() {
     let read = |path: &str| {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(path);
         fs::read_to_string(path).unwrap()
@@ -222,7 +222,35 @@ fn metrics_md_lists_the_metrics_of_the_agent() {
         });
         names.collect()
     };
-    let registered = names(&read("host/agent/src/metrics.rs"), "\"", '"');
+    let mut registered = names(&read("host/agent/src/metrics.rs"), "\"", '"');
     assert!(registered.len() > 10, "{registered:?}");
-    assert_eq!(names(&read("docs/metrics.md"), "| `", '`'), registered);
+    registered.extend(names(&read("host/controller/src/metrics.rs"), "\"", '"'));
+    let document = read("docs/metrics.md");
+    assert_eq!(names(&document, "| `", '`'), registered);
+    // The metrics in the text of a query.
+    let metrics_of = |query: &str| -> BTreeSet<String> {
+        let words = query.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+        let own = words.filter(|word| word.starts_with("akri_") || word.starts_with("leafhost_"));
+        let metric = |word: &str| {
+            let series = ["_bucket", "_sum", "_count"];
+            let histogram = series.iter().find_map(|end| word.strip_suffix(end));
+            let histogram = histogram.filter(|name| registered.contains(*name));
+            histogram.unwrap_or(word).to_owned()
+        };
+        own.map(metric).collect()
+    };
+    let (_, alerts) = document.split_once("## Alerts").unwrap();
+    let unknown = &metrics_of(alerts) - &registered;
+    assert!(unknown.is_empty(), "in the alerts: {unknown:?}");
+    let dashboard = read("deploy/chart/dashboard.json");
+    let dashboard: serde_json::Value = serde_json::from_str(&dashboard).unwrap();
+    let panels = dashboard["panels"].as_array().unwrap().iter();
+    for target in panels.flat_map(|panel| panel["targets"].as_array().unwrap()) {
+        let query = target["expr"].as_str().unwrap();
+        let metrics = metrics_of(query);
+        assert!(
+            !metrics.is_empty() && metrics.is_subset(&registered),
+            "{query}"
+        );
+    }
 }

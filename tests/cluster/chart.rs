@@ -29,6 +29,13 @@ fn render(cluster: &Cluster, values: &[&str]) -> Result<Vec<Value>> {
         .collect())
 }
 
+/// What is in the chart only if it is asked for.
+const MONITORED: [&str; 3] = [
+    "prometheus.enabled=true",
+    "prometheus.podMonitor.enabled=true",
+    "prometheus.dashboard.enabled=true",
+];
+
 #[test]
 fn helm_3_and_helm_4_make_the_same_objects() -> Result<()> {
     let Some(cluster) = cluster::shared()? else {
@@ -43,13 +50,9 @@ fn helm_3_and_helm_4_make_the_same_objects() -> Result<()> {
         Ok(objects)
     };
     // Built as a module, Helm 3 does not know which Kubernetes it is for.
-    let template = [
-        "template",
-        "leafhost",
-        &chart(),
-        "--include-crds",
-        "--kube-version=1.35.0",
-    ];
+    let (chart, values) = (chart(), MONITORED.join(","));
+    let mut template = vec!["template", "leafhost", &chart, "--include-crds"];
+    template.extend(["--kube-version=1.35.0", "--set", &values]);
     let (three, four) = (cluster.helm3(&template)?, cluster.helm(&template)?);
     assert_eq!(read(three)?, read(four)?);
     Ok(())
@@ -87,8 +90,11 @@ fn the_chart_passes_lint_and_has_the_version_of_the_program() -> Result<()> {
         return Ok(());
     };
     let lint = ["lint", "--strict", &chart()];
-    cluster.helm(&lint)?;
-    cluster.helm3(&lint)?;
+    let values = MONITORED.join(",");
+    for lint in [&lint[..], &[&lint[..], &["--set", &values]].concat()] {
+        cluster.helm(lint)?;
+        cluster.helm3(lint)?;
+    }
     let text = fs::read_to_string(source_tree().join("deploy/chart/Chart.yaml"))?;
     let chart: Value = serde_yaml_ng::from_str(&text)?;
     assert_eq!(chart["version"], env!("CARGO_PKG_VERSION"));
@@ -279,6 +285,49 @@ fn handlers_built_for_akri_register_where_the_values_say_with_the_grants_they_ha
         let text = found.and_then(|map| map["data"]["debugEcho.grants.yaml"].as_str());
         assert_eq!(text, granted);
     }
+    Ok(())
+}
+
+#[test]
+fn monitors_of_the_prometheus_operator_find_the_ports_and_are_made_only_if_asked_for() -> Result<()>
+{
+    let Some(cluster) = cluster::shared()? else {
+        return Ok(());
+    };
+    let usual = render(cluster, &MONITORED[..1])?;
+    assert!(of_kind(&usual, "PodMonitor").is_empty());
+    assert!(of_kind(&usual, "ConfigMap").is_empty());
+    let mut values = MONITORED.to_vec();
+    values.extend(["prometheus.portName=numbers", "prometheus.port=9000"]);
+    let objects = render(cluster, &values)?;
+    let monitors = of_kind(&objects, "PodMonitor");
+    for (kind, name) in [("DaemonSet", "agent"), ("Deployment", "controller")] {
+        let name = format!("leafhost-{name}");
+        let is_named = |object: &&&Value| object["metadata"]["name"] == name;
+        let monitor = monitors.iter().find(is_named).context("no PodMonitor")?;
+        assert_eq!(monitor["metadata"]["labels"]["release"], "prometheus");
+        let endpoint = &monitor["spec"]["podMetricsEndpoints"][0];
+        assert_eq!(endpoint["path"], "/metrics");
+        let of_kind = of_kind(&objects, kind);
+        let workload = of_kind.iter().find(is_named).context("no workload")?;
+        let template = &workload["spec"]["template"];
+        let selected = monitor["spec"]["selector"]["matchLabels"].as_object();
+        for (label, value) in selected.context("no selector")? {
+            assert_eq!(template["metadata"]["labels"][label], *value, "{name}");
+        }
+        let container = &template["spec"]["containers"][0];
+        assert_eq!(container["ports"][0]["name"], endpoint["port"], "{name}");
+        assert_eq!(container["ports"][0]["containerPort"], 9000, "{name}");
+        let flag = "--metrics-listen=0.0.0.0:9000";
+        assert!(texts(&container["args"]).contains(flag), "{name}");
+    }
+    assert_eq!(monitors.len(), 2);
+    let [dashboard] = *of_kind(&objects, "ConfigMap") else {
+        anyhow::bail!("not one ConfigMap: {objects:#?}");
+    };
+    assert_eq!(dashboard["metadata"]["labels"]["grafana_dashboard"], "1");
+    let text = fs::read_to_string(source_tree().join("deploy/chart/dashboard.json"))?;
+    assert_eq!(dashboard["data"]["leafhost.json"], text);
     Ok(())
 }
 

@@ -227,7 +227,7 @@ impl Listener {
 /// Serves until `shutdown`. Then requests under way are answered, within [`DRAIN`].
 ///
 /// Not by `axum::serve`: that would leave the limit, the timeouts and the reserve to a listener and a stream of our own.
-pub(crate) async fn serve(listener: Listener, routes: Router, shutdown: CancellationToken) {
+pub async fn serve(listener: Listener, routes: Router, shutdown: CancellationToken) {
     let mut open = VecDeque::<CancellationToken>::new();
     let graceful = GracefulShutdown::new();
     let mut connections = JoinSet::new();

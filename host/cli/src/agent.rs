@@ -169,7 +169,7 @@ async fn until_signal(
     }
 }
 
-async fn bind(address: SocketAddr, flag: &str) -> Result<TcpListener> {
+pub async fn bind(address: SocketAddr, flag: &str) -> Result<TcpListener> {
     let error = match TcpListener::bind(address).await {
         Ok(listener) => return Ok(listener),
         Err(error) => error,

@@ -154,6 +154,10 @@ pub struct ControllerArgs {
     #[arg(long, env = "LEAFHOST_NO_BROKERS")]
     pub no_brokers: bool,
 
+    /// An address that serves /metrics, for scrapers on the network [default: none]
+    #[arg(long, env = "LEAFHOST_METRICS_LISTEN", value_name = "ADDR:PORT", value_parser = socket_address)]
+    pub metrics_listen: Option<SocketAddr>,
+
     #[command(flatten)]
     pub log: LogArgs,
 }

@@ -3,11 +3,19 @@
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
-use leafhost_controller::{BrokerTask, Controller};
+use axum::Router;
+use axum::http::header;
+use axum::routing::get;
+use leafhost_agent::admin::{self, Listener};
+use leafhost_agent::metrics::CONTENT_TYPE;
+use leafhost_controller::{BrokerTask, Controller, Metrics};
+use leafhost_core::brokers::Brokers as _;
+use leafhost_core::cluster::Cluster as _;
 use leafhost_k8s::{KubeBrokers, KubeCluster};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+use crate::agent::bind;
 use crate::args::ControllerArgs;
 use crate::log;
 use crate::signals::Signals;
@@ -24,6 +32,10 @@ pub fn run(args: &ControllerArgs) -> Result<()> {
 
 async fn serve(args: &ControllerArgs) -> Result<()> {
     let mut signals = Signals::new()?;
+    let listener = match args.metrics_listen {
+        Some(address) => Some(bind(address, "--metrics-listen").await?),
+        None => None,
+    };
     let client = leafhost_k8s::connect().await?;
     let namespace = args.lease_namespace.as_deref();
     let namespace = namespace.unwrap_or(client.default_namespace());
@@ -35,18 +47,32 @@ async fn serve(args: &ControllerArgs) -> Result<()> {
     let cluster = Arc::new(cluster);
     let shutdown = CancellationToken::new();
     let problems = watch::Sender::default();
-    let brokers = (!args.no_brokers).then(|| {
-        let brokers = KubeBrokers::watch(&client, &cluster);
-        BrokerTask::new(Arc::new(brokers), problems.clone())
-    });
+    let brokers = (!args.no_brokers).then(|| Arc::new(KubeBrokers::watch(&client, &cluster)));
+    let objects = brokers.as_ref().map(|brokers| brokers.objects());
+    let metrics = Metrics::new(cluster.leads(), objects);
+    let endpoint = async {
+        if let Some(listener) = listener {
+            let listener = Listener::Tcp(listener);
+            admin::serve(listener, routes(&metrics), shutdown.clone()).await;
+        }
+        Ok(())
+    };
+    let brokers =
+        brokers.map(|brokers| BrokerTask::new(brokers, problems.clone(), Arc::clone(&metrics)));
     let brokers = async {
         match brokers {
             Some(brokers) => brokers.run(shutdown.clone()).await,
             None => Ok(()),
         }
     };
-    let controller = Controller::new(cluster.clone(), cluster, problems.subscribe());
-    let running = async { tokio::try_join!(controller.run(shutdown.clone()), brokers).map(drop) };
+    let controller = Controller::new(
+        cluster.clone(),
+        cluster,
+        problems.subscribe(),
+        metrics.clone(),
+    );
+    let running =
+        async { tokio::try_join!(controller.run(shutdown.clone()), brokers, endpoint).map(drop) };
     tokio::pin!(running);
     tokio::select! {
         ended = &mut running => return Ok(ended?),
@@ -54,4 +80,10 @@ async fn serve(args: &ControllerArgs) -> Result<()> {
     }
     shutdown.cancel();
     Ok(running.await?)
+}
+
+fn routes(metrics: &Arc<Metrics>) -> Router {
+    let metrics = Arc::clone(metrics);
+    let answer = async move || ([(header::CONTENT_TYPE, CONTENT_TYPE)], metrics.render());
+    Router::new().route("/metrics", get(answer))
 }

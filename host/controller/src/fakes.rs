@@ -17,6 +17,8 @@ use serde_json::json;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use crate::metrics::Metrics;
+
 /// A cluster of plain data.
 pub struct Fake {
     pub leads: watch::Sender<bool>,
@@ -40,6 +42,7 @@ pub struct Fake {
     pub shown: Mutex<Vec<(Instant, ConfigurationKey)>>,
     pub events: Mutex<Vec<(Instant, Event)>>,
     pub finalizers: Mutex<Vec<(Instant, String, Vec<String>)>>,
+    pub metrics: Arc<Metrics>,
     /// What these writes are answered with.
     pub answer: Mutex<Option<WriteError>>,
 }
@@ -222,8 +225,10 @@ impl Fake {
             complete: true,
             ..ReportSet::default()
         };
+        let (leads, is_leader) = watch::channel(true);
         Arc::new(Self {
-            leads: watch::Sender::new(true),
+            metrics: Metrics::new(is_leader, None),
+            leads,
             nodes: watch::Sender::new(Arc::new(nodes)),
             instances: watch::Sender::new(Arc::new(set)),
             requested: Mutex::new(Some(BTreeSet::new())),

@@ -10,10 +10,12 @@ mod events;
 mod fakes;
 mod finalizers;
 mod fold;
+mod metrics;
 mod release;
 mod releasing;
 mod statuses;
 mod task;
 
 pub use brokers::BrokerTask;
+pub use metrics::Metrics;
 pub use task::{Controller, Error};

@@ -13,6 +13,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
 use crate::attempts::Attempts;
+use crate::metrics::{Metrics, Write};
 use crate::release::{self, Absence, Verdict};
 use crate::task::Error;
 
@@ -24,9 +25,10 @@ const LOOK_AGAIN: Duration = Duration::from_secs(10);
 pub const WRITE_AGAIN: Duration = Duration::from_secs(30);
 
 /// Runs without end.
-pub async fn run(cluster: &dyn Cluster) -> Result<(), Error> {
+pub async fn run(cluster: &dyn Cluster, metrics: &Metrics) -> Result<(), Error> {
     let mut task = Releasing {
         cluster,
+        metrics,
         leads: cluster.leads(),
         nodes: cluster.nodes(),
         instances: cluster.instances(),
@@ -56,6 +58,7 @@ pub async fn run(cluster: &dyn Cluster) -> Result<(), Error> {
 
 struct Releasing<'a> {
     cluster: &'a dyn Cluster,
+    metrics: &'a Metrics,
     leads: watch::Receiver<bool>,
     nodes: watch::Receiver<Arc<NodeSet>>,
     instances: watch::Receiver<Arc<InstanceSet>>,
@@ -116,6 +119,7 @@ impl Releasing<'_> {
         match outcome {
             Ok(()) => {
                 tracing::info!(instance = %instance.key(), gone = ?removed, "released what nodes left behind that are gone");
+                self.metrics.released(removed.len());
                 self.attempts.written(instance, removed);
                 None
             }
@@ -134,6 +138,7 @@ impl Releasing<'_> {
                 };
                 let error = chain(&error);
                 tracing::warn!(error, "cannot release what a node left behind");
+                self.metrics.failed(Write::Instance);
                 self.attempts.refused(instance);
                 wait
             }

@@ -16,6 +16,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
 use crate::fold::{self, Seen};
+use crate::metrics::{Metrics, Write};
 use crate::releasing::{Earliest, WRITE_AGAIN};
 use crate::task::Error;
 
@@ -35,9 +36,11 @@ pub async fn run(
     store: &dyn StatusStore,
     brokers: watch::Receiver<Arc<Vec<Problem>>>,
     problems: watch::Sender<Problems>,
+    metrics: &Metrics,
 ) -> Result<(), Error> {
     let mut task = Showing {
         store,
+        metrics,
         leads: cluster.leads(),
         nodes: cluster.nodes(),
         instances: cluster.instances(),
@@ -71,6 +74,7 @@ pub async fn run(
 
 struct Showing<'a> {
     store: &'a dyn StatusStore,
+    metrics: &'a Metrics,
     leads: watch::Receiver<bool>,
     nodes: watch::Receiver<Arc<NodeSet>>,
     instances: watch::Receiver<Arc<InstanceSet>>,
@@ -140,6 +144,12 @@ impl Showing<'_> {
                 return None;
             }
             let outcome = self.store.show(key, seen, status).await;
+            if matches!(
+                outcome,
+                Err(WriteError::Denied(_) | WriteError::NoAnswer(_))
+            ) {
+                self.metrics.failed(Write::Status);
+            }
             let now = Instant::now();
             let wait = match outcome {
                 Ok(()) | Err(WriteError::Outdated) => SPACING,

@@ -8,6 +8,7 @@ use leafhost_core::status_store::StatusStore;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+use crate::metrics::Metrics;
 use crate::{events, finalizers, releasing, statuses};
 
 /// Why the controller ended.
@@ -20,6 +21,7 @@ pub struct Controller {
     cluster: Arc<dyn Cluster>,
     statuses: Arc<dyn StatusStore>,
     brokers: watch::Receiver<Arc<Vec<Problem>>>,
+    metrics: Arc<Metrics>,
 }
 
 impl Controller {
@@ -28,23 +30,25 @@ impl Controller {
         cluster: Arc<dyn Cluster>,
         statuses: Arc<dyn StatusStore>,
         brokers: watch::Receiver<Arc<Vec<Problem>>>,
+        metrics: Arc<Metrics>,
     ) -> Self {
         Self {
             cluster,
             statuses,
             brokers,
+            metrics,
         }
     }
 
     /// Runs until `shutdown`. A write that is being made then is left to the API server.
     pub async fn run(self, shutdown: CancellationToken) -> Result<(), Error> {
-        let (cluster, store) = (&*self.cluster, &*self.statuses);
+        let (cluster, store, metrics) = (&*self.cluster, &*self.statuses, &*self.metrics);
         let (sender, problems) = watch::channel(Arc::default());
         let tasks = async {
             tokio::try_join!(
-                releasing::run(cluster),
+                releasing::run(cluster, metrics),
                 finalizers::run(cluster),
-                statuses::run(cluster, store, self.brokers, sender),
+                statuses::run(cluster, store, self.brokers, sender, metrics),
                 events::run(cluster.leads(), store, problems),
             )
         };

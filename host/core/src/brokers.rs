@@ -69,6 +69,8 @@ pub struct Object {
     pub configuration: Option<String>,
     /// The value of [`INSTANCE_LABEL`].
     pub instance: Option<String>,
+    /// The value of [`TARGET_NODE_LABEL`].
+    pub node: Option<String>,
     /// The digest of what it was made of; Akri writes none.
     pub made_of: Option<String>,
     /// Whether it is being deleted.

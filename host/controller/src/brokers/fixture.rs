@@ -143,6 +143,7 @@ impl Site {
             is_made: label("controller").is_some(),
             configuration: label("akri.sh/configuration"),
             instance: label("akri.sh/instance"),
+            node: label("akri.sh/target-node"),
             made_of: Some(made_of.to_owned()),
             is_deleting: false,
             phase: Phase::Pending,

@@ -17,6 +17,7 @@ use super::attempts::Attempts;
 use super::plan::{Plan, World, plan};
 use super::restarts::Restarts;
 use crate::Error;
+use crate::metrics::{Metrics, Write};
 
 /// How soon after a change it acts: many come together.
 const SOON: Duration = Duration::from_millis(100);
@@ -25,16 +26,22 @@ const SOON: Duration = Duration::from_millis(100);
 pub struct BrokerTask {
     brokers: Arc<dyn Brokers>,
     problems: watch::Sender<Arc<Vec<Problem>>>,
+    metrics: Arc<Metrics>,
     attempts: Attempts,
     restarts: Restarts,
 }
 
 impl BrokerTask {
     /// One for this cluster. `problems` gets what is wrong with the brokers of Configurations, sorted; nothing while another controller acts.
-    pub fn new(brokers: Arc<dyn Brokers>, problems: watch::Sender<Arc<Vec<Problem>>>) -> Self {
+    pub fn new(
+        brokers: Arc<dyn Brokers>,
+        problems: watch::Sender<Arc<Vec<Problem>>>,
+        metrics: Arc<Metrics>,
+    ) -> Self {
         Self {
             brokers,
             problems,
+            metrics,
             attempts: Attempts::default(),
             restarts: Restarts::default(),
         }
@@ -113,6 +120,9 @@ impl BrokerTask {
             }
             let written = self.brokers.write(change).await;
             log(change, written.as_ref().err());
+            if !matches!(written, Ok(()) | Err(WriteError::Conflict)) {
+                self.metrics.failed(Write::Broker);
+            }
             // The others would fail in the same way.
             let is_over = matches!(written, Err(WriteError::Unavailable(_)));
             by(self

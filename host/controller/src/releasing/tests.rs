@@ -7,7 +7,8 @@ use crate::fakes::{Fake, Meanwhile, WITHOUT_END, conflict, denied, no_answer};
 fn start_with(count: usize) -> (Arc<Fake>, AbortOnDropHandle<Result<(), Error>>) {
     let fake = Fake::new(count);
     let cluster = Arc::clone(&fake);
-    let task = tokio::spawn(async move { run(&*cluster).await });
+    let metrics = Arc::clone(&fake.metrics);
+    let task = tokio::spawn(async move { run(&*cluster, &metrics).await });
     (fake, AbortOnDropHandle::new(task))
 }
 

@@ -31,7 +31,14 @@ fn start(configurations: usize) -> (Arc<Fake>, AbortOnDropHandle<Result<(), Erro
     let (problems, _) = watch::channel(Arc::default());
     let task = tokio::spawn(async move {
         let brokers = watch::Sender::default();
-        run(&*cluster, &*cluster, brokers.subscribe(), problems).await
+        run(
+            &*cluster,
+            &*cluster,
+            brokers.subscribe(),
+            problems,
+            &cluster.metrics,
+        )
+        .await
     });
     (fake, AbortOnDropHandle::new(task))
 }

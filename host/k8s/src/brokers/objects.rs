@@ -12,7 +12,7 @@ use kube::core::Object as KubeObject;
 use kube::{Api, Client, Resource};
 use leafhost_core::brokers::{
     CONFIGURATION_LABEL, CONTROLLER_LABEL, INSTANCE_LABEL, Kind, MADE_OF_ANNOTATION, Object,
-    ObjectKey, ObjectSet, Phase,
+    ObjectKey, ObjectSet, Phase, TARGET_NODE_LABEL,
 };
 use leafhost_core::names::GROUP;
 use tokio::sync::watch;
@@ -125,6 +125,7 @@ fn read(metadata: &ObjectMeta, phase: Phase) -> Object {
         is_made: label(CONTROLLER_LABEL).is_some_and(|value| value == GROUP),
         configuration: label(CONFIGURATION_LABEL),
         instance: label(INSTANCE_LABEL),
+        node: label(TARGET_NODE_LABEL),
         made_of: annotations.and_then(|all| all.get(MADE_OF_ANNOTATION).cloned()),
         is_deleting: metadata.deletion_timestamp.is_some(),
         phase,

@@ -74,7 +74,8 @@ impl Fake {
             writes: watch::Sender::default(),
         });
         fake.show();
-        let task = BrokerTask::new(fake.clone(), watch::Sender::default());
+        let metrics = Metrics::new(fake.leads(), Some(fake.objects()));
+        let task = BrokerTask::new(fake.clone(), watch::Sender::default(), metrics);
         (fake, task)
     }
 
