@@ -1,9 +1,15 @@
+{{- /* What labels call the chart's parts. */ -}}
+{{- define "leafhost.chart" -}}
+{{ .Values.nameOverride | default "leafhost" }}
+{{- end }}
+
 {{- define "leafhost.name" -}}
-{{- if contains "leafhost" .Release.Name }}{{ .Release.Name | trunc 48 | trimSuffix "-" }}{{ else }}{{ printf "%s-leafhost" (.Release.Name | trunc 38 | trimSuffix "-") }}{{ end }}-agent
+{{- $chart := include "leafhost.chart" . }}
+{{- if contains $chart .Release.Name }}{{ .Release.Name | trunc 48 | trimSuffix "-" }}{{ else }}{{ printf "%s-%s" (.Release.Name | trunc 38 | trimSuffix "-") $chart | trunc 48 | trimSuffix "-" }}{{ end }}-agent
 {{- end }}
 
 {{- define "leafhost.selector" -}}
-app.kubernetes.io/name: leafhost-agent
+app.kubernetes.io/name: {{ include "leafhost.chart" . }}-agent
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end }}
 
@@ -14,7 +20,7 @@ app.kubernetes.io/component: agent
 {{- end }}
 
 {{- define "leafhost.commonLabels" -}}
-app.kubernetes.io/part-of: leafhost
+app.kubernetes.io/part-of: {{ include "leafhost.chart" . }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
@@ -29,7 +35,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end }}
 
 {{- define "leafhost.controllerSelector" -}}
-app.kubernetes.io/name: leafhost-controller
+app.kubernetes.io/name: {{ include "leafhost.chart" . }}-controller
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end }}
 
@@ -44,7 +50,7 @@ app.kubernetes.io/component: controller
 {{- end }}
 
 {{- define "leafhost.webhookSelector" -}}
-app.kubernetes.io/name: leafhost-webhook
+app.kubernetes.io/name: {{ include "leafhost.chart" . }}-webhook
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end }}
 
@@ -52,4 +58,35 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{ include "leafhost.webhookSelector" . }}
 app.kubernetes.io/component: webhook
 {{ include "leafhost.commonLabels" . }}
+{{- end }}
+
+{{- /* The image of a part: its own values, and those of the agent where it has none. Takes a list of the root and the part's image. */ -}}
+{{- define "leafhost.image" -}}
+{{- $root := index . 0 }}{{ $image := index . 1 | default dict }}{{ $agent := $root.Values.agent.image -}}
+image: "{{ $image.repository | default $agent.repository }}:{{ $image.tag | default $agent.tag | default $root.Chart.AppVersion }}"
+imagePullPolicy: {{ $image.pullPolicy | default $agent.pullPolicy }}
+{{- end }}
+
+{{- /* The handlers that run in pods of their own, as a JSON list: values, file, what their devices may give to a workload. */ -}}
+{{- define "leafhost.handlerPods" -}}
+{{- $pods := list }}
+{{- if .Values.debugEcho.discovery.enabled }}
+{{- $pods = append $pods (dict "values" .Values.debugEcho.discovery "handler" "debugEcho" "file" "debug-echo"
+  "grants" "devices: {env: ['DEBUG_ECHO_*']}") }}
+{{- end }}
+{{- if .Values.udev.discovery.enabled }}
+{{- $pods = append $pods (dict "values" .Values.udev.discovery "handler" "udev" "file" "udev"
+  "grants" "devices: {nodes: ['/dev/*', '/dev/*/*', '/dev/*/*/*'], env: ['UDEV_*', 'USB_RESOURCE_*', 'PCI_RESOURCE_*']}") }}
+{{- end }}
+{{- $pods | toJson }}
+{{- end }}
+
+{{- /* The image's handlers that agents do not use. */ -}}
+{{- define "leafhost.withoutHandlers" -}}
+{{- $names := .Values.agent.withoutHandlers }}
+{{- if not .Values.agent.allowDebugEcho }}{{ $names = append $names "debug-echo" }}{{ end }}
+{{- range include "leafhost.handlerPods" . | fromJsonArray }}{{ $names = append $names .file }}{{ end }}
+{{- $files := list }}
+{{- range $names | uniq }}{{ $files = append $files (printf "%s.wasm" .) }}{{ end }}
+{{- join "," $files }}
 {{- end }}

@@ -17,9 +17,11 @@ use clap_complete::ArgValueCompleter;
 
 mod examples;
 mod property;
+mod serve;
 mod webhook;
 
 pub use property::{PropertyArg, PropertyValue};
+pub use serve::ServeArgs;
 pub use webhook::WebhookArgs;
 
 /// The default of `--listen`.
@@ -119,6 +121,13 @@ pub enum HandlerCommand {
     /// kubectl keeps a copy of the object in an annotation, for which most components are too big.
     #[command(after_long_help = examples::CONFIGMAP)]
     Configmap(ConfigMapArgs),
+    /// Serve a component as a handler that was built for Akri
+    ///
+    /// It registers with the agent of its node, Leafhost's or Akri's, by a socket in a folder, and registers again when the agent is started
+    /// anew. What its devices bring along must be granted here, and where the agent is Leafhost's, in the agent's own grants too. An agent
+    /// of Leafhost needs none of this: it runs components itself.
+    #[command(after_long_help = examples::SERVE)]
+    Serve(ServeArgs),
 }
 
 /// Flags of the log.
@@ -245,6 +254,15 @@ pub struct AgentArgs {
         value_delimiter = ':'
     )]
     pub handlers_dir: Vec<PathBuf>,
+
+    /// Files of handlers that are not used, wherever they are found, such as debug-echo.wasm; may be repeated
+    #[arg(
+        long,
+        env = "LEAFHOST_WITHOUT_HANDLERS",
+        value_name = "NAME",
+        value_delimiter = ','
+    )]
+    pub without_handlers: Vec<String>,
 
     /// The folder where handlers built for Akri register: their sockets and agent-registration.sock are in it [default:
     /// /var/lib/akri in a cluster as root, else none]

@@ -11,6 +11,7 @@ mod config_map;
 mod inspect;
 mod new;
 mod run;
+mod serve;
 
 /// Runs the verb.
 pub fn run(command: HandlerCommand) -> Result<()> {
@@ -19,5 +20,6 @@ pub fn run(command: HandlerCommand) -> Result<()> {
         HandlerCommand::Inspect(args) => inspect::run(&args),
         HandlerCommand::Configmap(args) => config_map::run(&args),
         HandlerCommand::Run(args) => run::run(*args),
+        HandlerCommand::Serve(args) => serve::run(&args),
     }
 }

@@ -3,8 +3,8 @@
 //! So an operator replaces a handler of the image by a ConfigMap. Nothing is said of the file that is not used: that is what the order is
 //! for, and the status shows the version and digest of the one that serves.
 
-use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use futures::future::select_all;
@@ -22,10 +22,16 @@ pub struct HandlerSources {
 impl HandlerSources {
     /// Joins the sources.
     pub fn new(sources: Vec<Arc<dyn HandlerSource>>) -> Self {
+        Self::without(sources, &[])
+    }
+
+    /// Joins the sources, but for the files with these names.
+    pub fn without(sources: Vec<Arc<dyn HandlerSource>>, without: &[String]) -> Self {
         let sets = sources.iter().map(|source| source.handlers()).collect();
         let (sender, set) = watch::channel(Arc::default());
         let mut task = JoinSet::new();
-        task.spawn(follow(sets, sender));
+        let without = without.iter().map(|name| plain(name).to_owned());
+        task.spawn(follow(sets, without.collect(), sender));
         Self {
             sources,
             set,
@@ -64,13 +70,15 @@ impl HandlerSource for HandlerSources {
 
 async fn follow(
     mut sets: Vec<watch::Receiver<Arc<SourceSet>>>,
+    without: BTreeSet<String>,
     sender: watch::Sender<Arc<SourceSet>>,
 ) {
     let mut places = BTreeMap::new();
     loop {
         let seen = sets.iter_mut();
         let seen: Vec<_> = seen.map(|set| set.borrow_and_update().clone()).collect();
-        let joined = join(&seen, &mut places);
+        let mut joined = join(&seen, &mut places);
+        joined.files.retain(|name, _| !without.contains(name));
         sender.send_if_modified(|published| {
             let differs = **published != joined;
             if differs {
@@ -134,8 +142,6 @@ fn join(sets: &[Arc<SourceSet>], places: &mut BTreeMap<String, usize>) -> Source
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
-
     use leafhost_core::handler::Digest;
     use leafhost_core::node_report::ObjectName;
     use leafhost_core::ports::{GrantsFile, SourceProblem};
@@ -187,7 +193,8 @@ mod tests {
             sources.push(Arc::new(Source(receiver)));
             sender
         });
-        (HandlerSources::new(sources), senders)
+        let without = ["left-out.wasm".to_owned()];
+        (HandlerSources::without(sources, &without), senders)
     }
 
     #[tokio::test]
@@ -197,6 +204,7 @@ mod tests {
             ("udev.wasm.gz", "i1"),
             ("bad.wasm", "i2"),
             ("opcua.wasm.gz", "i3"),
+            ("left-out.wasm.gz", "i4"),
         ]);
         let (sources, [maps, _image]) = mk_sources([maps, image]);
         let mut set = sources.handlers();

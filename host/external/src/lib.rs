@@ -33,6 +33,7 @@ mod handler;
 mod keep;
 pub mod proto;
 mod registration;
+pub mod serve;
 mod session;
 mod socket;
 #[cfg(test)]
@@ -42,7 +43,7 @@ mod wire;
 
 use book::{Book, Registered, Source};
 use handler::{ExternalHandler, Loaded};
-use socket::Made;
+use socket::SocketFile;
 
 /// The agent's socket in the folder.
 const SOCKET: &str = "agent-registration.sock";
@@ -94,7 +95,7 @@ struct Shared {
     changed: Notify,
     socket_problem: watch::Sender<Option<String>>,
     /// The registration socket that was made last.
-    made: watch::Sender<Option<Made>>,
+    made: watch::Sender<Option<SocketFile>>,
 }
 
 impl Shared {

@@ -8,7 +8,6 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures::stream::BoxStream;
 use futures::{FutureExt as _, StreamExt as _};
-use hyper_util::rt::TokioIo;
 use leafhost_core::configuration::FieldProblem;
 use leafhost_core::fault::{Fault, FaultReason};
 use leafhost_core::session::{CallStats, Outcome, Report, Session, SessionSpec};
@@ -25,12 +24,10 @@ use crate::handler::Target;
 use crate::proto::discovery_handler_client::DiscoveryHandlerClient;
 use crate::proto::{ByteData, DiscoverRequest, DiscoverResponse};
 use crate::timeouts::{CALM, FLOOD_SPACING};
-use crate::wire::MAX_MESSAGE;
+use crate::wire::{MAX_MESSAGE, channel};
 
 /// The longest text of a status that is shown, in bytes.
 const MAX_TEXT: usize = 1024;
-/// What a handler may send before it must wait for the agent to read.
-const WINDOW: u32 = 64 << 10;
 /// So many sets one after the other are a flood.
 const FLOOD: u32 = 5;
 /// Of sets that are there at the same time, so many are read.
@@ -189,20 +186,7 @@ impl Course {
         let lost = |text: String| End::Lost(text);
         let connection = self.target.connect().await;
         let connection = connection.map_err(|error| lost(error.to_string()))?;
-        // For one connection only: what comes after its end is for the session to decide.
-        let mut once = Some(connection);
-        let connector = tower::service_fn(move |_| {
-            let connection = once.take();
-            async move {
-                connection
-                    .map(TokioIo::new)
-                    .ok_or_else(|| std::io::Error::from(std::io::ErrorKind::NotConnected))
-            }
-        });
-        tonic::transport::Endpoint::from_static("http://localhost")
-            .initial_stream_window_size(WINDOW)
-            .initial_connection_window_size(WINDOW)
-            .connect_with_connector(connector)
+        channel(connection)
             .await
             .map_err(|error| lost(format!("cannot speak to the handler: {}", chain(&error))))
     }

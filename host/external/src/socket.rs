@@ -1,12 +1,12 @@
-//! The agent's registration socket: one that another process serves is left alone, one that nobody serves is replaced.
+//! Sockets in the folder of external handlers: one that another process serves is left alone, one that nobody serves is replaced.
 
 use std::io;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use futures::StreamExt as _;
-use inotify::{Inotify, WatchMask};
+use inotify::{EventStream, Inotify, WatchMask};
 use tokio::net::{UnixListener, UnixStream};
 
 /// The longest path of a socket, in bytes, by `sockaddr_un` without the byte that ends it.
@@ -15,6 +15,9 @@ const MAX_PATH: usize = 107;
 const TRIED: Duration = Duration::from_secs(1);
 /// The most bytes of events that are read at once.
 const EVENTS: usize = 1024;
+
+/// What happens in a folder.
+pub type Events = EventStream<[u8; EVENTS]>;
 
 /// Why the socket is not there.
 #[derive(Debug, thiserror::Error)]
@@ -41,28 +44,30 @@ pub enum Error {
     },
 }
 
-/// A socket's file that this process made.
+/// A socket's file, as long as no other has its name.
 #[derive(Debug, Clone)]
-pub struct Made {
+pub struct SocketFile {
     path: PathBuf,
-    identity: (u64, u64),
+    identity: Identity,
 }
 
-impl Made {
+impl SocketFile {
+    /// The one that is there now.
+    pub fn at(path: &Path) -> io::Result<Self> {
+        Ok(Self {
+            path: path.to_owned(),
+            identity: identity(path)?,
+        })
+    }
+
     fn is_there(&self) -> bool {
         identity(&self.path).is_ok_and(|found| found == self.identity)
     }
 
     /// Ends when the file is gone or another one has its name, if that can be seen.
     pub async fn gone(&self) {
-        let watched = || {
-            let inotify = Inotify::init()?;
-            let folder = self.path.parent().unwrap_or(Path::new("/"));
-            let changes = WatchMask::CREATE | WatchMask::DELETE | WatchMask::MOVE;
-            inotify.watches().add(folder, changes)?;
-            inotify.into_event_stream([0; EVENTS])
-        };
-        if let Ok(mut events) = watched() {
+        let folder = self.path.parent().unwrap_or(Path::new("/"));
+        if let Ok(mut events) = names_of(folder) {
             while self.is_there() {
                 if events.next().await.is_none() {
                     break;
@@ -83,13 +88,31 @@ impl Made {
     }
 }
 
-fn identity(path: &Path) -> io::Result<(u64, u64)> {
-    let found = std::fs::symlink_metadata(path)?;
-    Ok((found.dev(), found.ino()))
+/// Events of a folder when a name comes or goes.
+pub fn names_of(folder: &Path) -> io::Result<Events> {
+    events(
+        folder,
+        WatchMask::CREATE | WatchMask::DELETE | WatchMask::MOVE,
+    )
 }
 
-/// Listens, for the agent's own user and root.
-pub async fn bind(path: &Path) -> Result<(UnixListener, Made), Error> {
+/// The events of a folder.
+pub fn events(folder: &Path, kinds: WatchMask) -> io::Result<Events> {
+    let inotify = Inotify::init()?;
+    inotify.watches().add(folder, kinds)?;
+    inotify.into_event_stream([0; EVENTS])
+}
+
+/// With the time at which it was made: a number is used again.
+type Identity = (u64, u64, Option<SystemTime>);
+
+fn identity(path: &Path) -> io::Result<Identity> {
+    let found = std::fs::symlink_metadata(path)?;
+    Ok((found.dev(), found.ino(), found.created().ok()))
+}
+
+/// Listens, for this process's own user and root.
+pub async fn bind(path: &Path) -> Result<(UnixListener, SocketFile), Error> {
     if path.as_os_str().len() > MAX_PATH {
         return Err(Error::TooLong(path.to_owned()));
     }
@@ -121,10 +144,7 @@ pub async fn bind(path: &Path) -> Result<(UnixListener, Made), Error> {
     }
     let bound = || {
         let listener = UnixListener::bind(path)?;
-        let made = Made {
-            path: path.to_owned(),
-            identity: identity(path)?,
-        };
+        let made = SocketFile::at(path)?;
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
         Ok((listener, made))
     };

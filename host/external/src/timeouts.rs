@@ -25,3 +25,5 @@ pub const SOCKET: Duration = Duration::from_secs(10);
 pub const FLOOD_SPACING: Duration = Duration::from_secs(1);
 /// How long there must be no set for the next to be no part of a flood.
 pub const CALM: Duration = Duration::from_secs(5);
+/// How soon a handler that is served here tries again to register, as Akri's handlers do.
+pub const REGISTER_AGAIN: Duration = Duration::from_secs(10);

@@ -1,22 +1,49 @@
-//! Protobuf that is weighed before it is decoded: an empty device takes two bytes on the wire and a hundred in memory.
+//! gRPC over a connection, and protobuf that is weighed before it is decoded: an empty device takes two bytes on the wire and a hundred in
+//! memory.
 
 use std::marker::PhantomData;
 
 use bytes::Buf as _;
+use hyper_util::rt::TokioIo;
 use prost::Message;
 use prost::encoding::{WireType, decode_key, decode_varint};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tonic::Status;
 use tonic::codec::{BufferSettings, DecodeBuf, Decoder};
+use tonic::transport::Channel;
 use tonic_prost::{ProstDecoder, ProstEncoder};
 
 /// The most bytes of one message. A set of devices may have 8 MiB of text, and each text takes some bytes more.
 pub const MAX_MESSAGE: usize = 12 << 20;
 /// What decoding may take in memory, as much as a component may make the host hold.
 const MAX_WEIGHT: usize = 32 << 20;
+/// What a handler may send before it must wait for the agent to read.
+const WINDOW: u32 = 64 << 10;
 /// What a field with a length takes in memory besides its bytes.
 const FIELD: usize = 100;
 /// How deep fields lie that have fields: in a set devices, in those properties.
 const DEPTH: u8 = 2;
+
+/// A channel over one connection: what comes after its end is for the caller to decide.
+pub async fn channel<S>(connection: S) -> Result<Channel, tonic::transport::Error>
+where
+    S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+{
+    let mut once = Some(connection);
+    let connector = tower::service_fn(move |_| {
+        let connection = once.take();
+        async move {
+            connection
+                .map(TokioIo::new)
+                .ok_or_else(|| std::io::Error::from(std::io::ErrorKind::NotConnected))
+        }
+    });
+    tonic::transport::Endpoint::from_static("http://localhost")
+        .initial_stream_window_size(WINDOW)
+        .initial_connection_window_size(WINDOW)
+        .connect_with_connector(connector)
+        .await
+}
 
 /// The codec that the generated code uses.
 pub struct Codec<T, U>(PhantomData<(T, U)>);

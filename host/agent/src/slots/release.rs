@@ -43,6 +43,8 @@ impl SlotTask {
 
     pub(super) fn read(&mut self) {
         self.next_read = None;
+        // In the words of Akri's agent, for which its end-to-end tests look.
+        tracing::debug!("reclaiming unused slots - start");
         let holds = self.holds.by_unit.values();
         let uids = holds.flat_map(|hold| hold.holder.uids()).collect();
         let open = self.holds.open(Instant::now());

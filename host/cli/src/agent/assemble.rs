@@ -18,6 +18,7 @@ use super::home::Home;
 use super::prerequisites::Machine;
 use super::settings::Settings;
 use super::socket::{self, Bound};
+use crate::handler_sources::HandlerSources;
 
 /// The agent, ready to run. The home must outlive it.
 pub async fn agent(
@@ -83,8 +84,13 @@ fn sources(
     runtime: Arc<Runtime>,
     network: Result<Network, String>,
 ) -> (Arc<dyn HandlerSource>, Arc<dyn Loader>) {
+    let mut components = Arc::clone(&home.handlers);
+    let without = &settings.args.without_handlers;
+    if !without.is_empty() {
+        components = Arc::new(HandlerSources::without(vec![components], without));
+    }
     let Some(folder) = settings.external_dir.clone() else {
-        return (Arc::clone(&home.handlers), runtime);
+        return (components, runtime);
     };
     let config = leafhost_external::Config {
         folder,
@@ -92,7 +98,7 @@ fn sources(
         own_folders: settings.own_folders(),
         network,
     };
-    let external = External::start(config, Arc::clone(&home.handlers), runtime);
+    let external = External::start(config, components, runtime);
     (Arc::clone(&external) as _, external)
 }
 
@@ -141,6 +147,7 @@ mod tests {
     use super::*;
     use crate::args::{Cli, Command};
     use crate::folders::User;
+    use crate::handler_sources::HandlerSources;
 
     fn mk_settings(dir: &std::path::Path) -> Settings {
         let line = format!(

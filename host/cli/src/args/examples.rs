@@ -91,6 +91,13 @@ Examples:
   leafhost handler inspect thermo.wasm --grants > thermo.grants.yaml
 ";
 
+/// `leafhost handler serve --help`.
+pub const SERVE: &str = "\
+Examples:
+  leafhost handler serve thermo.wasm
+  leafhost handler serve debug-echo.wasm --availability-file /tmp/debug-echo-availability.txt
+";
+
 /// `leafhost handler configmap --help`.
 pub const CONFIGMAP: &str = "\
 Examples:

@@ -12,7 +12,7 @@ use crate::folders;
 use crate::terminal::{self, Paint, Tone};
 
 mod document;
-mod input;
+pub mod input;
 mod page;
 
 use document::Document;

@@ -94,7 +94,7 @@ fn details(path: &Path) -> Result<String> {
 }
 
 /// The name of a Configuration for a handler that is run without one.
-fn stand_in(handler: &str) -> Result<ConfigurationKey> {
+pub fn stand_in(handler: &str) -> Result<ConfigurationKey> {
     let name: String = handler
         .chars()
         .map(|c| {

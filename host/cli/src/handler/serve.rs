@@ -1,0 +1,61 @@
+//! `leafhost handler serve`: a component as a handler built for Akri, which registers with the agent of its node.
+
+use anyhow::{Context as _, Result};
+use leafhost_core::ports::Loader as _;
+use leafhost_external::serve::{Availability, Config, serve};
+use tokio::sync::watch;
+
+use super::{open, run::input};
+use crate::args::ServeArgs;
+use crate::folders;
+use crate::log;
+use crate::signals::Signals;
+
+/// Runs the verb.
+pub fn run(args: &ServeArgs) -> Result<()> {
+    let _log = log::start(args.log.log_format, &args.log.log_level)?;
+    let node = match &args.node_name {
+        Some(name) => folders::check_node_name(name).map(|()| name.clone())?,
+        None => folders::node_name()?,
+    };
+    let folder = &args.external_handlers_dir;
+    let folder = std::fs::canonicalize(folder).with_context(|| {
+        format!(
+            "cannot use the folder {}, which the agent makes; start the agent, or give its folder with --external-handlers-dir DIR",
+            folder.display()
+        )
+    })?;
+    let source = open::read(&args.file, args.grants.as_deref())?;
+    open::block_on(async {
+        let mut signals = Signals::new()?;
+        let runtime = open::runtime(&args.compiler, true)?;
+        let handler = runtime.load(&source).await?;
+        for warning in handler.warnings() {
+            tracing::warn!(warning, "the handler serves, but");
+        }
+        let availability = args.availability_file.clone().map(|file| {
+            let shown = file.display().to_string();
+            Availability::follow(file).with_context(|| {
+                format!("cannot follow {shown}; give a file in a folder that is there")
+            })
+        });
+        let availability = availability.transpose()?;
+        let is_available = match &availability {
+            Some(followed) => followed.is_available.clone(),
+            None => watch::channel(true).1,
+        };
+        let config = Config {
+            folder,
+            node,
+            configuration: input::stand_in(&handler.description().name)?,
+            is_available,
+        };
+        tokio::select! {
+            error = serve(config, handler) => Err(error.into()),
+            signal = signals.next() => {
+                tracing::info!(signal, "the handler stops");
+                Ok(())
+            }
+        }
+    })
+}

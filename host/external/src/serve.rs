@@ -1,0 +1,211 @@
+//! The other side of the protocol: serves a handler as those are served that were built for Akri, so that it can run in a pod of its own,
+//! for this agent or for Akri's.
+//!
+//! Knows nothing of what the handler is; a session of it is a stream.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use futures::StreamExt as _;
+use futures::stream::BoxStream;
+use leafhost_core::names::ConfigurationKey;
+use leafhost_core::ports::Handler;
+use leafhost_core::session::{Opening, Property, SessionSpec};
+use leafhost_core::text::chain;
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::{Notify, watch};
+use tonic::transport::Server;
+use tonic::{Request, Response, Status};
+
+use crate::proto::discovery_handler_server::{DiscoveryHandler, DiscoveryHandlerServer};
+use crate::proto::register_discovery_handler_request::EndpointType;
+use crate::proto::registration_client::RegistrationClient;
+use crate::proto::{DiscoverRequest, DiscoverResponse, RegisterDiscoveryHandlerRequest};
+use crate::socket::{self, SocketFile};
+use crate::timeouts::{CONNECT, REGISTER_AGAIN};
+use crate::{SOCKET, wire};
+
+mod availability;
+mod discovery;
+
+pub use availability::Availability;
+use discovery::Discovering;
+
+/// How many streams may be open at a time: one for each Configuration that names the handler.
+const STREAMS: u32 = 256;
+
+/// What [`serve`] needs.
+#[derive(Debug)]
+pub struct Config {
+    /// The folder with the agent's registration socket; the handler's own is made there.
+    pub folder: PathBuf,
+    /// The name of this node.
+    pub node: String,
+    /// What the handler is told that it works for: the protocol does not say which Configuration asks.
+    pub configuration: ConfigurationKey,
+    /// While false, the handler says that there are no devices.
+    pub is_available: watch::Receiver<bool>,
+}
+
+/// Why a handler is served no longer.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Its socket cannot be made.
+    #[error("cannot serve the handler: {0}")]
+    Socket(#[from] socket::Error),
+    /// Another one has taken its place.
+    #[error("cannot serve the handler any longer: {} was removed or replaced; see whether another process serves the same handler", .0.display())]
+    Gone(PathBuf),
+    /// The server ended.
+    #[error("cannot serve the handler any longer on {}: {source}; start it again", path.display())]
+    Ended {
+        /// The socket.
+        path: PathBuf,
+        /// Why.
+        source: tonic::transport::Error,
+    },
+}
+
+/// Serves the handler and registers it with the agent, whenever one serves the folder and has no stream of it. Ends only with an error.
+pub async fn serve(config: Config, handler: Arc<dyn Handler>) -> Error {
+    let own = config
+        .folder
+        .join(format!("{}.sock", handler.description().name));
+    let (listener, made) = match socket::bind(&own).await {
+        Ok(bound) => bound,
+        Err(error) => return error.into(),
+    };
+    let ended = Arc::new(Notify::new());
+    let request = RegisterDiscoveryHandlerRequest {
+        name: handler.description().name.clone(),
+        endpoint: own.to_string_lossy().into_owned(),
+        endpoint_type: EndpointType::Uds.into(),
+        shared: handler.description().shared,
+    };
+    let agent = config.folder.join(SOCKET);
+    let service = Served {
+        handler,
+        config,
+        ended: Arc::clone(&ended),
+    };
+    let connections = futures::stream::unfold(listener, async |listener: UnixListener| {
+        let accepted = listener.accept().await.map(|(stream, _)| stream);
+        Some((accepted, listener))
+    });
+    let server = Server::builder()
+        .max_concurrent_streams(STREAMS)
+        .add_service(DiscoveryHandlerServer::new(service))
+        .serve_with_incoming(connections);
+    let error = tokio::select! {
+        Err(source) = server => Error::Ended { path: own, source },
+        () = made.gone() => Error::Gone(own),
+        () = register(&agent, &request, &ended) => Error::Gone(agent),
+    };
+    made.remove();
+    error
+}
+
+/// Registers again whenever the agent's socket is another, and when a stream has ended: the agent may have given the handler up. Never ends.
+async fn register(agent: &Path, request: &RegisterDiscoveryHandlerRequest, ended: &Notify) {
+    let folder = agent.parent().unwrap_or(Path::new("/"));
+    loop {
+        // Before anything is tried, so that nothing is missed.
+        let names = socket::names_of(folder);
+        let socket = SocketFile::at(agent);
+        match tried(agent, request.clone()).await {
+            Ok(()) => {
+                tracing::info!(agent = %agent.display(), handler = request.name, "the handler is registered");
+                let gone = async {
+                    match &socket {
+                        Ok(socket) => socket.gone().await,
+                        Err(_) => tokio::time::sleep(REGISTER_AGAIN).await,
+                    }
+                };
+                tokio::select! {
+                    () = ended.notified() => {}
+                    () = gone => {}
+                }
+            }
+            Err(why) => {
+                tracing::warn!(agent = %agent.display(), why, "cannot register the handler; trying again");
+                let appears = async {
+                    match names {
+                        Ok(mut names) => drop(names.next().await),
+                        Err(_) => std::future::pending().await,
+                    }
+                };
+                drop(tokio::time::timeout(REGISTER_AGAIN, appears).await);
+            }
+        }
+    }
+}
+
+async fn tried(agent: &Path, request: RegisterDiscoveryHandlerRequest) -> Result<(), String> {
+    let calling = async {
+        let stream = UnixStream::connect(agent).await;
+        let stream = stream.map_err(|error| error.to_string())?;
+        let channel = wire::channel(stream).await.map_err(|error| chain(&error))?;
+        let called = RegistrationClient::new(channel)
+            .register_discovery_handler(request)
+            .await;
+        called
+            .map(drop)
+            .map_err(|status| status.message().to_owned())
+    };
+    let called = tokio::time::timeout(CONNECT, calling).await;
+    called.unwrap_or_else(|_| Err("it does not answer".to_owned()))
+}
+
+struct Served {
+    handler: Arc<dyn Handler>,
+    config: Config,
+    /// A stream has ended.
+    ended: Arc<Notify>,
+}
+
+/// Tells when it is dropped.
+struct Ends(Arc<Notify>);
+
+impl Drop for Ends {
+    fn drop(&mut self) {
+        self.0.notify_one();
+    }
+}
+
+#[tonic::async_trait]
+impl DiscoveryHandler for Served {
+    type DiscoverStream = BoxStream<'static, Result<DiscoverResponse, Status>>;
+
+    async fn discover(
+        &self,
+        request: Request<DiscoverRequest>,
+    ) -> Result<Response<Self::DiscoverStream>, Status> {
+        let request = request.into_inner();
+        let problems = self.handler.validate(&request.discovery_details).await;
+        let problems = problems.map_err(|fault| Status::internal(fault.to_string()))?;
+        if !problems.is_empty() {
+            return Err(Status::invalid_argument(discovery::lines(&problems)));
+        }
+        let properties = request.discovery_properties.into_iter();
+        let properties = properties.map(|(name, value)| Property {
+            name,
+            value: value.vec.map(Arc::from),
+            // The protocol does not say, and an agent refuses no device for a value that is none.
+            secret: false,
+        });
+        let session = self.handler.open(SessionSpec {
+            node: self.config.node.clone(),
+            configuration: self.config.configuration.clone(),
+            details: request.discovery_details,
+            properties: properties.collect(),
+            opening: Opening::First,
+        });
+        let sets = Discovering::new(session, self.config.is_available.clone());
+        let ends = Ends(Arc::clone(&self.ended));
+        let sets = futures::stream::unfold((sets, ends), async |(mut sets, ends)| {
+            let next = sets.next().await?;
+            Some((next, (sets, ends)))
+        });
+        Ok(Response::new(sets.boxed()))
+    }
+}

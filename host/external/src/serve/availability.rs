@@ -1,0 +1,58 @@
+//! A file that says whether devices are there, as Akri's `debugEcho` handler has one: to try what happens when devices go and come back.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use futures::StreamExt as _;
+use inotify::WatchMask;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+use crate::socket;
+
+/// What the file says while there are no devices.
+const OFFLINE: &str = "OFFLINE";
+/// It is written, removed, or another one gets its name.
+const CHANGES: WatchMask = WatchMask::CLOSE_WRITE
+    .union(WatchMask::DELETE)
+    .union(WatchMask::MOVE);
+/// How much of it is read, in bytes.
+const READ: u64 = 64;
+
+/// Follows a file. Dropping it ends that.
+#[derive(Debug)]
+pub struct Availability {
+    /// False while the file says `OFFLINE`.
+    pub is_available: watch::Receiver<bool>,
+    _task: JoinSet<()>,
+}
+
+impl Availability {
+    /// # Errors
+    /// The folder of the file cannot be watched.
+    pub fn follow(file: PathBuf) -> io::Result<Self> {
+        let folder = file.parent().unwrap_or(Path::new("/"));
+        let mut events = socket::events(folder, CHANGES)?;
+        let (sender, is_available) = watch::channel(!is_offline(&file));
+        let mut task = JoinSet::new();
+        task.spawn(async move {
+            while events.next().await.is_some() {
+                let is_available = !is_offline(&file);
+                sender.send_if_modified(|was| std::mem::replace(was, is_available) != is_available);
+            }
+        });
+        Ok(Self {
+            is_available,
+            _task: task,
+        })
+    }
+}
+
+/// One that cannot be read says nothing.
+fn is_offline(file: &Path) -> bool {
+    use io::Read as _;
+    let mut text = String::new();
+    let opened = std::fs::File::open(file);
+    let read = opened.and_then(|file| file.take(READ).read_to_string(&mut text));
+    read.is_ok() && text.trim() == OFFLINE
+}

@@ -1,0 +1,152 @@
+//! The reports of a session as the full sets that the protocol sends.
+
+use std::collections::BTreeMap;
+
+use leafhost_core::configuration::FieldProblem;
+use leafhost_core::device::{self, Device};
+use leafhost_core::session::{Devices, Discovery, Outcome, Session};
+use tokio::sync::watch;
+use tonic::Status;
+
+use crate::proto::{self, DeviceSpec, DiscoverResponse, Mount};
+
+/// One stream of sets.
+pub struct Discovering {
+    session: Box<dyn Session>,
+    is_available: watch::Receiver<bool>,
+    devices: BTreeMap<String, Device>,
+    /// Whether the session has said which devices there are.
+    known: bool,
+    ended: bool,
+}
+
+impl Discovering {
+    /// The sets of a session; while the switch is off they are empty.
+    pub fn new(session: Box<dyn Session>, is_available: watch::Receiver<bool>) -> Self {
+        Self {
+            session,
+            is_available,
+            devices: BTreeMap::new(),
+            known: false,
+            ended: false,
+        }
+    }
+
+    /// The next set, or why there is none: then the stream has ended. What goes wrong after the first set withdraws no device.
+    pub async fn next(&mut self) -> Option<Result<DiscoverResponse, Status>> {
+        while !self.ended {
+            let outcome = tokio::select! {
+                report = self.session.next() => report.outcome,
+                // The switch may be gone; then nobody turns it any more.
+                Ok(()) = self.is_available.changed() => {
+                    if self.known {
+                        return Some(Ok(self.set()));
+                    }
+                    continue;
+                }
+            };
+            match outcome {
+                Outcome::Discovered(discovery) => {
+                    if self.take(discovery) {
+                        return Some(Ok(self.set()));
+                    }
+                }
+                Outcome::InvalidDetails(problems) => {
+                    self.ended = true;
+                    return Some(Err(Status::invalid_argument(lines(&problems))));
+                }
+                Outcome::Unavailable(why) => {
+                    if let Some(status) = self.failed(why, Status::unavailable) {
+                        return Some(Err(status));
+                    }
+                }
+                Outcome::Faulted(fault) => {
+                    if let Some(status) = self.failed(fault.to_string(), Status::internal) {
+                        return Some(Err(status));
+                    }
+                }
+            }
+        }
+        None
+    }
+
+    fn failed(&mut self, why: String, status: fn(String) -> Status) -> Option<Status> {
+        tracing::warn!(why, "the handler has no answer");
+        self.ended = !self.known;
+        self.ended.then(|| status(why))
+    }
+
+    /// Whether the set has changed.
+    fn take(&mut self, discovery: Discovery) -> bool {
+        let Discovery {
+            devices,
+            departed,
+            left_out,
+        } = discovery;
+        let before = self.known.then(|| self.devices.clone());
+        let is_complete = matches!(devices, Devices::Complete(_));
+        match devices {
+            Devices::Unchanged => {}
+            Devices::Complete(all) | Devices::Partial(all) => {
+                if is_complete {
+                    // One that could not be read this time may still be there.
+                    self.devices.retain(|id, _| left_out.ids.contains(id));
+                }
+                let all = all.into_iter().map(|device| (device.id.clone(), device));
+                self.devices.extend(all);
+            }
+        }
+        for id in departed {
+            self.devices.remove(&id);
+        }
+        self.known = true;
+        before.is_none_or(|before| before != self.devices)
+    }
+
+    fn set(&mut self) -> DiscoverResponse {
+        let is_available = *self.is_available.borrow_and_update();
+        let devices = self.devices.values().filter(|_| is_available);
+        DiscoverResponse {
+            devices: devices.cloned().map(raw).collect(),
+        }
+    }
+}
+
+/// What is wrong with details, as one text.
+pub fn lines(problems: &[FieldProblem]) -> String {
+    let lines = problems.iter().map(|problem| {
+        let FieldProblem { path, message } = problem;
+        if path.is_empty() {
+            message.clone()
+        } else {
+            format!("{path}: {message}")
+        }
+    });
+    let lines: Vec<String> = lines.collect();
+    lines.join("; ")
+}
+
+fn raw(device: Device) -> proto::Device {
+    proto::Device {
+        id: device.id,
+        properties: device.properties,
+        mounts: device.mounts.into_iter().map(mount).collect(),
+        device_specs: device.nodes.into_iter().map(node).collect(),
+    }
+}
+
+fn mount(mount: device::Mount) -> Mount {
+    Mount {
+        container_path: mount.container_path,
+        host_path: mount.host_path,
+        read_only: mount.read_only,
+    }
+}
+
+fn node(node: device::DeviceNode) -> DeviceSpec {
+    DeviceSpec {
+        container_path: node.container_path,
+        host_path: node.host_path,
+        permissions: node.permissions,
+    }
+}

@@ -1,0 +1,275 @@
+//! A handler that is served here as Akri's are, and an agent that asks it.
+
+use leafhost_core::configuration::FieldProblem;
+use leafhost_core::device::{Device as Found, DeviceNode};
+use leafhost_core::fault::Fault;
+use leafhost_core::handler::{Description, Digest};
+use leafhost_core::left_out::{Collector, LeftOut};
+use leafhost_core::session::CallStats;
+use tokio::sync::watch;
+
+use super::*;
+use crate::serve::{self, Availability, serve};
+
+type Outcomes = mpsc::UnboundedReceiver<Outcome>;
+
+/// A handler whose one session says what the test sends. It refuses details that say `nothing`.
+#[derive(Debug)]
+struct Scripted {
+    description: Description,
+    digest: Digest,
+    outcomes: Mutex<Option<Outcomes>>,
+    asked: mpsc::UnboundedSender<SessionSpec>,
+}
+
+struct Script(Option<Outcomes>);
+
+#[async_trait]
+impl Session for Script {
+    async fn next(&mut self) -> Report {
+        let outcomes = self.0.as_mut();
+        let outcome = match outcomes.map(mpsc::UnboundedReceiver::recv) {
+            Some(next) => next.await,
+            None => None,
+        };
+        let Some(outcome) = outcome else {
+            return std::future::pending().await;
+        };
+        Report {
+            outcome,
+            explained: Vec::new(),
+            explained_dropped: 0,
+            call: CallStats::default(),
+        }
+    }
+}
+
+#[async_trait]
+impl Handler for Scripted {
+    fn description(&self) -> &Description {
+        &self.description
+    }
+
+    fn digest(&self) -> &Digest {
+        &self.digest
+    }
+
+    fn warnings(&self) -> &[String] {
+        &[]
+    }
+
+    fn is_named(&self) -> bool {
+        false
+    }
+
+    fn most_devices(&self) -> usize {
+        usize::MAX
+    }
+
+    async fn validate(&self, details: &str) -> Result<Vec<FieldProblem>, Fault> {
+        let is_wrong = details == "nothing";
+        let problem = || FieldProblem::new("find", "is missing");
+        Ok(is_wrong.then(problem).into_iter().collect())
+    }
+
+    fn open(&self, spec: SessionSpec) -> Box<dyn Session> {
+        drop(self.asked.send(spec));
+        Box::new(Script(self.outcomes.lock().unwrap().take()))
+    }
+}
+
+struct Serving {
+    say: mpsc::UnboundedSender<Outcome>,
+    asked: mpsc::UnboundedReceiver<SessionSpec>,
+    is_available: watch::Sender<bool>,
+    task: JoinSet<serve::Error>,
+}
+
+/// Serves a handler named `a` in the folder.
+fn start(folder: std::path::PathBuf) -> Serving {
+    let (say, outcomes) = mpsc::unbounded_channel();
+    let (asking, asked) = mpsc::unbounded_channel();
+    let (is_available, available) = watch::channel(true);
+    let handler = Scripted {
+        description: Description {
+            name: "a".to_owned(),
+            version: "1".to_owned(),
+            summary: String::new(),
+            example: String::new(),
+            shared: true,
+        },
+        digest: Digest("d".to_owned()),
+        outcomes: Mutex::new(Some(outcomes)),
+        asked: asking,
+    };
+    let config = serve::Config {
+        folder,
+        node: "n".to_owned(),
+        configuration: ConfigurationKey::new("default", "c").unwrap(),
+        is_available: available,
+    };
+    let mut task = JoinSet::new();
+    task.spawn(serve(config, Arc::new(handler)));
+    Serving {
+        say,
+        asked,
+        is_available,
+        task,
+    }
+}
+
+impl Serving {
+    fn say(&self, devices: Devices, departed: &[&str], left_out: &[&str]) {
+        let mut left = Collector::default();
+        for id in left_out {
+            left.add(id, || LeftOut {
+                id: (*id).to_owned(),
+                reason: "could not be read".to_owned(),
+            });
+        }
+        let discovery = Discovery {
+            devices,
+            departed: departed.iter().map(|id| (*id).to_owned()).collect(),
+            left_out: left.done(),
+        };
+        self.say.send(Outcome::Discovered(discovery)).unwrap();
+    }
+}
+
+fn devices(ids: &[&str]) -> Vec<Found> {
+    ids.iter().map(|id| Found::new(*id, true)).collect()
+}
+
+#[tokio::test]
+async fn an_agent_finds_what_a_handler_that_is_served_finds() {
+    let mut node = Node::start();
+    node.grant(&[(
+        "a.grants.yaml",
+        "devices: {env: ['*'], nodes: ['/dev/null']}",
+    )]);
+    let mut serving = start(node.path(""));
+    let properties = [Property {
+        name: "user".to_owned(),
+        value: Some(b"admin".as_slice().into()),
+        secret: false,
+    }];
+    let mut session = node.open_with("a@a.sock", properties.to_vec()).await;
+    let mut all = devices(&["one", "two", "three"]);
+    all[0]
+        .properties
+        .insert("NAME".to_owned(), "value".to_owned());
+    all[0].nodes.push(DeviceNode {
+        container_path: "/dev/x".to_owned(),
+        host_path: "/dev/null".to_owned(),
+        permissions: "rw".to_owned(),
+    });
+    serving.say(Devices::Complete(all.clone()), &[], &[]);
+    let Devices::Complete(mut found) = discovered(&mut session).await.devices else {
+        panic!("not a set");
+    };
+    found.sort_by(|a, b| a.id.cmp(&b.id));
+    all.sort_by(|a, b| a.id.cmp(&b.id));
+    assert_eq!(found, all);
+    let asked = serving.asked.recv().await.unwrap();
+    assert_eq!(
+        (asked.details.as_str(), asked.node.as_str()),
+        ("find: everything", "n")
+    );
+    assert_eq!(asked.properties, properties);
+
+    // What has not changed is not sent; what was left out may still be there.
+    serving.say(Devices::Unchanged, &[], &[]);
+    serving.say(Devices::Partial(devices(&["four"])), &["two"], &[]);
+    assert_eq!(ids(&mut session).await, ["four", "one", "three"]);
+    serving.say(Devices::Complete(devices(&["five"])), &[], &["three"]);
+    assert_eq!(ids(&mut session).await, ["five", "three"]);
+
+    // Neither a call without an answer nor one that fails withdraws anything.
+    let fault = Fault::new(FaultReason::Trap, "it trapped");
+    serving.say.send(Outcome::Faulted(fault)).unwrap();
+    serving
+        .say
+        .send(Outcome::Unavailable("busy".to_owned()))
+        .unwrap();
+    serving.is_available.send_replace(false);
+    assert!(ids(&mut session).await.is_empty());
+    serving.say(Devices::Complete(devices(&["six"])), &[], &[]);
+    assert!(ids(&mut session).await.is_empty());
+    serving.is_available.send_replace(true);
+    assert_eq!(ids(&mut session).await, ["six"]);
+}
+
+#[tokio::test]
+async fn details_that_are_refused_and_a_first_call_without_an_answer_are_told() {
+    let mut node = Node::start();
+    let serving = start(node.path(""));
+    let handler = node.load("a@a.sock").await.unwrap();
+    let spec = |details: &str| SessionSpec {
+        node: "n".to_owned(),
+        configuration: ConfigurationKey::new("default", "c").unwrap(),
+        details: details.to_owned(),
+        properties: Vec::new(),
+        opening: Opening::First,
+    };
+    let mut session = handler.open(spec("nothing"));
+    match next(&mut session).await.outcome {
+        Outcome::InvalidDetails(problems) => assert!(
+            problems[0].message.contains("find: is missing"),
+            "{problems:?}"
+        ),
+        other => panic!("{other:?}"),
+    }
+    let mut session = handler.open(spec("find: everything"));
+    serving
+        .say
+        .send(Outcome::Unavailable("the bus is busy".to_owned()))
+        .unwrap();
+    let told = format!("{:?}", next(&mut session).await.outcome);
+    assert!(told.contains("the bus is busy"), "{told}");
+}
+
+#[tokio::test]
+async fn a_handler_registers_again_with_an_agent_that_forgot_it() {
+    let dir = Arc::new(tempfile::tempdir().unwrap());
+    std::fs::create_dir(dir.path().join("akri")).unwrap();
+    let _serving = start(dir.path().join("akri"));
+    let mut node = Node::start_in(Arc::clone(&dir));
+    node.sources(|set| set.files.contains_key("a@a.sock")).await;
+    drop(node);
+    drop(std::fs::remove_file(dir.path().join(KEPT)));
+    let mut node = Node::start_in(dir);
+    node.sources(|set| set.files.contains_key("a@a.sock")).await;
+}
+
+#[tokio::test]
+async fn a_socket_that_another_process_serves_is_left_alone_and_one_that_is_taken_away_is_told() {
+    let node = Node::start();
+    let other = Fake::serve(&node.path("a.sock"), always(&[]));
+    let mut serving = start(node.path(""));
+    let error = serving.task.join_next().await.unwrap().unwrap().to_string();
+    assert!(error.contains("another process serves"), "{error}");
+    drop(other);
+    std::fs::remove_file(node.path("a.sock")).unwrap();
+    let mut serving = start(node.path(""));
+    let mut node = node;
+    node.sources(|set| set.files.contains_key("a@a.sock")).await;
+    std::fs::remove_file(node.path("a.sock")).unwrap();
+    let error = serving.task.join_next().await.unwrap().unwrap().to_string();
+    assert!(error.contains("removed or replaced"), "{error}");
+}
+
+#[tokio::test]
+async fn a_file_says_whether_devices_are_there() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("availability.txt");
+    let mut followed = Availability::follow(file.clone()).unwrap();
+    assert!(*followed.is_available.borrow());
+    for (text, is_available) in [("OFFLINE\n", false), ("ONLINE\n", true), ("OFFLINE", false)] {
+        std::fs::write(&file, text).unwrap();
+        let turned = followed.is_available.wait_for(|is| *is == is_available);
+        tokio::time::timeout(LIMIT, turned).await.unwrap().unwrap();
+    }
+    std::fs::remove_file(&file).unwrap();
+    let turned = followed.is_available.wait_for(|is| *is);
+    tokio::time::timeout(LIMIT, turned).await.unwrap().unwrap();
+}
