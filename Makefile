@@ -7,7 +7,7 @@ PREFIX   ?= /usr/local
 DESTDIR  ?=
 
 .NOTPARALLEL:
-.PHONY: help setup setup-test setup-lint setup-fuzz setup-cluster setup-dist build handlers guests run test test-all test-release image cluster cluster-stop bench soak fuzz lint doc install dist clean
+.PHONY: help setup setup-test setup-lint setup-fuzz setup-cluster setup-dist build handlers guests run test test-all test-release image cluster cluster-stop akri-e2e bench soak fuzz lint doc install dist clean
 
 help:
 	@echo 'setup     install what building needs (says what; sudo only for that)'
@@ -22,6 +22,7 @@ help:
 	@echo 'fuzz      what reads answers, files, rules and what peers send, each for T seconds [T=60]'
 	@echo 'install   on this machine [PREFIX=/usr/local]'
 	@echo 'dist      releases for amd64 and arm64 in $(TARGET)/dist'
+	@echo 'akri-e2e  Akri'"'"'s own end-to-end tests on the chart, from a checkout [AKRI_E2E=DIR] (root)'
 	@echo 'bench, soak, lint, doc'
 
 setup:
@@ -95,6 +96,15 @@ cluster: setup-cluster image
 cluster-stop: setup-cluster
 	@cargo build --locked --quiet -p leafhost-tests --bin leafhost-cluster
 	@$(TARGET)/debug/leafhost-cluster stop
+
+# With the packages that they name.
+akri-e2e: setup-cluster setup-test handlers guests
+	@[ -n "$(AKRI_E2E)" ] || { echo 'name the folder with the tests, test/e2e of a checkout of Akri: make akri-e2e AKRI_E2E=DIR' >&2; exit 2; }
+	@[ -x $(TARGET)/akri-e2e/bin/pytest ] || { python3 -m venv --clear $(TARGET)/akri-e2e && \
+	  $(TARGET)/akri-e2e/bin/pip --quiet install 'pytest<8' 'kubernetes<27' 'pyyaml<7' 'faker<19' setuptools; }
+	cargo build --locked --workspace
+	AKRI_E2E=$(abspath $(AKRI_E2E)) AKRI_E2E_PYTHON=$(abspath $(TARGET))/akri-e2e/bin/python \
+	  cargo test --locked --workspace --test cluster -- --ignored --nocapture akri_e2e
 
 bench: setup-cluster build handlers guests
 	RUST_LIB_BACKTRACE=0 cargo bench --locked -p leafhost-compile --bench call

@@ -1,12 +1,14 @@
 #!/bin/sh
-# Writes the image NAME as an OCI archive to OUT, without a container engine; from the same input it is the same. The rest as for rootfs.sh.
-# usage: image.sh PROGRAMS HANDLERS ARCH NAME OUT
+# Writes the image NAME as an OCI archive to OUT, without a container engine; from the same input it is the same. What is in the folder
+# EXTRA is added. The rest as for rootfs.sh.
+# usage: image.sh PROGRAMS HANDLERS ARCH NAME OUT [EXTRA]
 set -eu
-programs=$1 handlers=$2 arch=$3 name=$4 out=$5
+programs=$1 handlers=$2 arch=$3 name=$4 out=$5 extra=${6-}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 root=$work/root layout=$work/layout
 "$(dirname "$0")/rootfs.sh" "$programs" "$handlers" "$arch" "$root"
+[ -z "$extra" ] || cp -R -P "$extra/." "$root/"
 
 archive() {
   tar -C "$1" --sort=name --owner=0 --group=0 --numeric-owner --mtime=@0 --format=posix \

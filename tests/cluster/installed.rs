@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
@@ -34,7 +35,7 @@ impl Release {
 
     fn with(cluster: &'static Cluster, nodes: usize, values: &[&str]) -> Result<Self> {
         let nodes = cluster.take_nodes(nodes)?;
-        let archive = image()?;
+        let archive = image(TAG, &["udev"], None)?;
         for node in &nodes {
             node.import_image(&archive.path().join("image.tar"))?;
         }
@@ -144,31 +145,32 @@ impl Drop for Release {
     }
 }
 
-/// The image with the programs of this build; of the handlers only udev, so that the others come from elsewhere.
-fn image() -> Result<tempfile::TempDir> {
+/// The image with the programs of this build, these handlers and what is in `extra`; it is `image.tar` in the folder.
+pub fn image(tag: &str, handlers: &[&str], extra: Option<&Path>) -> Result<tempfile::TempDir> {
     let folder = tempfile::tempdir()?;
-    let (handlers, archive) = (
+    let (copies, archive) = (
         folder.path().join("handlers"),
         folder.path().join("image.tar"),
     );
-    fs::create_dir(&handlers)?;
-    for file in [
-        handler("udev")?,
-        handler("udev")?.with_extension("grants.yaml"),
-    ] {
-        fs::copy(&file, handlers.join(file.file_name().context("no name")?))?;
+    fs::create_dir(&copies)?;
+    for name in handlers {
+        let component = handler(name)?;
+        for file in [component.with_extension("grants.yaml"), component] {
+            fs::copy(&file, copies.join(file.file_name().context("no name")?))?;
+        }
     }
     let arch = match std::env::consts::ARCH {
         "aarch64" => "arm64",
         _ => "amd64",
     };
-    let arguments = [
+    let mut arguments = vec![
         build_folder()?.into_os_string(),
-        handlers.into_os_string(),
+        copies.into_os_string(),
         arch.into(),
-        format!("docker.io/library/leafhost:{TAG}").into(),
+        format!("docker.io/library/leafhost:{tag}").into(),
         archive.into_os_string(),
     ];
+    arguments.extend(extra.map(|folder| folder.as_os_str().to_owned()));
     let made = program::run(source_tree().join("deploy/image.sh"), arguments)?;
     print!("{}", made.good()?);
     Ok(folder)

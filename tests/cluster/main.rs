@@ -6,6 +6,7 @@
 )]
 
 mod agents;
+mod akri_e2e;
 mod allocation;
 mod attacks;
 mod away;
@@ -22,6 +23,7 @@ mod edits;
 mod external;
 mod found;
 mod gate;
+mod handler_pods;
 mod health;
 mod installed;
 mod kill_points;

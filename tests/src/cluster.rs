@@ -25,6 +25,7 @@ use serde_json::Value;
 pub use self::api::{Api, TIMEOUT};
 pub use self::audit::{Audit, Request};
 use self::control_plane::ControlPlane;
+pub use self::image::APPLETS;
 pub use self::image::NAME as IMAGE;
 pub use self::node::Node;
 pub use self::pods::{Container, Namespace, Pod};
@@ -229,6 +230,11 @@ impl Cluster {
     pub fn define(&self) -> Result<()> {
         let definitions = include_str!("../../deploy/chart/crds/crds.yaml");
         eventually("the definitions are there", || self.apply(definitions)).map(drop)
+    }
+
+    /// The folder of kubectl, helm and the cluster's other programs.
+    pub fn programs(&self) -> &Path {
+        &self.programs
     }
 
     /// Runs kubectl with this input.

@@ -1,7 +1,7 @@
 //! The one image of the tests: busybox under its usual names, written as an OCI layout.
 
 use std::fs;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
@@ -13,9 +13,10 @@ use crate::program;
 /// What pods call it; the kubelet never pulls it.
 pub const NAME: &str = "leafhost.test/busybox:1";
 
-const APPLETS: [&str; 13] = [
-    "sh", "cat", "echo", "env", "grep", "head", "id", "ls", "mount", "sleep", "sort", "stat",
-    "wget",
+/// What busybox is called there.
+pub const APPLETS: [&str; 16] = [
+    "sh", "cat", "cut", "echo", "env", "grep", "head", "id", "ls", "mount", "sleep", "sort",
+    "stat", "tail", "uniq", "wget",
 ];
 
 /// Writes the image below `folder`; the path of its archive.
@@ -28,6 +29,10 @@ pub(super) fn write(folder: &Path) -> Result<PathBuf> {
     for applet in APPLETS {
         symlink("busybox", rootfs.join("bin").join(applet))?;
     }
+    // This busybox has none.
+    let printenv = rootfs.join("bin/printenv");
+    fs::write(&printenv, "#!/bin/sh\nexec env\n")?;
+    fs::set_permissions(printenv, fs::Permissions::from_mode(0o755))?;
     let layout = folder.join("layout");
     let blobs = layout.join("blobs/sha256");
     fs::create_dir_all(&blobs)?;
@@ -39,7 +44,7 @@ pub(super) fn write(folder: &Path) -> Result<PathBuf> {
         "architecture": architecture(),
         "os": "linux",
         // The pause container runs this.
-        "config": {"Cmd": ["/bin/sleep", "2147483647"], "Env": ["PATH=/bin"]},
+        "config": {"Cmd": ["/bin/sh", "-c", "trap exit TERM; sleep 2147483647 & wait"], "Env": ["PATH=/bin"]},
         "rootfs": {"type": "layers", "diff_ids": [layer.get("digest")]},
     });
     let config = blob(&blobs, config.to_string().as_bytes(), "config.v1+json")?;

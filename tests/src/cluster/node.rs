@@ -352,6 +352,17 @@ impl Node {
         .with_context(|| format!("cannot import {path}"))
     }
 
+    /// Gives the image of the tests another name.
+    pub fn tag_image(&self, name: &str) -> Result<()> {
+        let tag = ["-n", "k8s.io", "images", "tag", super::image::NAME, name];
+        self.run(self.programs.join("ctr"), &tag).map(drop)
+    }
+
+    /// Fills the node's udev database, by the rules of this machine and one that names the paths of PCI devices and of what is in them.
+    pub fn settle_udev(&self) -> Result<()> {
+        self.run("sh", &["-c", settings::UDEV]).map(drop)
+    }
+
     /// Ends all containers and containerd at once, as a power cut does. Only while no kubelet runs.
     pub fn stop_containers(&self) -> Result<()> {
         ensure!(

@@ -29,6 +29,18 @@ mount -t tmpfs -o mode=755 tmpfs /run
 mount --make-rshared /run
 "#;
 
+/// udev handles each device as if it had just come. It must not change the machine's device nodes.
+pub const UDEV: &str = r#"
+set -eu
+mkdir -p /run/udev/rules.d
+echo 'SUBSYSTEM=="pci|virtio", IMPORT{builtin}="path_id"' >/run/udev/rules.d/90-paths.rules
+unshare --mount sh -c '
+  mount -t tmpfs tmpfs /dev
+  for device in /sys/bus/pci/devices/* /sys/bus/virtio/devices/* /sys/class/block/*; do
+    udevadm test --action=add "$device" >/dev/null 2>&1
+  done'
+"#;
+
 /// containerd's, in TOML.
 pub fn containerd(cni: &Path) -> String {
     format!(
