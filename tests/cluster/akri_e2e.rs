@@ -76,7 +76,9 @@ fn akri_e2e() -> Result<()> {
     }
     let home = root.path().join("home");
     fs::create_dir_all(home.join(".kube"))?;
-    fs::copy(cluster.kubeconfig(), home.join(".kube/config"))?;
+    // With the certificates in it.
+    let config = cluster.kubectl(&["config", "view", "--flatten", "--raw"])?;
+    fs::write(home.join(".kube/config"), config)?;
     let command = |program: &str| {
         let path = std::env::var("PATH").unwrap_or_default();
         let mut command = Command::new(program);

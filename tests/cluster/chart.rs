@@ -332,6 +332,59 @@ fn monitors_of_the_prometheus_operator_find_the_ports_and_are_made_only_if_asked
 }
 
 #[test]
+fn a_handler_in_pods_of_its_own_is_left_out_by_the_agents_and_has_grants() -> Result<()> {
+    let Some(cluster) = cluster::shared()? else {
+        return Ok(());
+    };
+    let left_out = |objects: &[Value]| -> Option<String> {
+        let of_agent = |one: &&&Value| one["metadata"]["name"] == "leafhost-agent";
+        let daemonsets = of_kind(objects, "DaemonSet");
+        let agent = daemonsets.iter().find(of_agent)?;
+        let all = texts(&agent["spec"]["template"]["spec"]["containers"][0]["args"]);
+        let mut found = all
+            .iter()
+            .filter_map(|argument| argument.strip_prefix("--without-handlers="));
+        found.next().map(str::to_owned)
+    };
+    assert_eq!(left_out(&render(cluster, &[])?), None);
+    let values = [
+        "agent.allowDebugEcho=false",
+        "agent.withoutHandlers={opcua,debug-echo}",
+        "udev.discovery.enabled=true",
+        "udev.discovery.image.tag=other",
+    ];
+    let objects = render(cluster, &values)?;
+    let expected = "opcua.wasm,debug-echo.wasm,udev.wasm";
+    assert_eq!(left_out(&objects).as_deref(), Some(expected));
+    let daemonsets = of_kind(&objects, "DaemonSet");
+    let names: BTreeSet<&str> = daemonsets
+        .iter()
+        .filter_map(|one| one["metadata"]["name"].as_str())
+        .collect();
+    assert_eq!(names, ["leafhost-agent", "leafhost-udev-discovery"].into());
+    let images = daemonsets
+        .iter()
+        .map(|one| &one["spec"]["template"]["spec"]["containers"][0]["image"]);
+    let images: BTreeSet<&str> = images.filter_map(Value::as_str).collect();
+    let of_agent = format!("leafhost:{}", env!("CARGO_PKG_VERSION"));
+    assert_eq!(images, ["leafhost:other", &of_agent].into());
+    let maps = of_kind(&objects, "ConfigMap");
+    let granted = |map: &&Value| map["data"]["udev.grants.yaml"].is_string();
+    assert_eq!(maps.into_iter().filter(granted).count(), 1);
+
+    let values = [
+        "udev.discovery.enabled=true",
+        "agent.host.discoveryHandlers=",
+    ];
+    let error = format!("{:#}", render(cluster, &values).unwrap_err());
+    assert!(
+        error.contains("needs agent.host.discoveryHandlers"),
+        "{error}"
+    );
+    Ok(())
+}
+
+#[test]
 fn values_that_the_chart_does_not_have_are_refused() -> Result<()> {
     let Some(cluster) = cluster::shared()? else {
         return Ok(());

@@ -2,6 +2,7 @@
 //! Instance is lost or made again, and no slot is lost or given twice.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -35,6 +36,8 @@ const MORE: usize = 8;
 const PODS: usize = 5;
 /// How long it may take until the chosen write comes.
 const REACHED: Duration = Duration::from_mins(2);
+/// How often a node says that it is well when nothing else happens on it.
+const BEAT: Duration = Duration::from_secs(10);
 /// A node that is not there.
 const GONE: &str = "gone";
 
@@ -99,16 +102,27 @@ fn kill(agents: usize, controllers: usize, seed: u64) -> Result<()> {
     let grow = |is_first: bool, round: usize| is_first && round.is_multiple_of(MORE);
     std::thread::scope(|scope| {
         let mut threads = Vec::new();
+        let mut ends = Vec::new();
         for (number, victim) in victims.iter_mut().enumerate() {
             let (field, mut random) = (&field, next()?);
+            let (end, ended) = mpsc::channel::<()>();
+            ends.push(end);
             threads.push(scope.spawn(move || {
                 (0..agents).try_for_each(|round| {
                     field.kill_agent(victim, grow(number == 0, round), &mut random)
-                })
+                })?;
+                // Its node is there as long as controllers look.
+                while ended.recv_timeout(BEAT) == Err(RecvTimeoutError::Timeout) {
+                    victim.node.beat()?;
+                }
+                Ok(())
             }));
         }
         let (field, mut random) = (&field, next()?);
-        threads.push(scope.spawn(move || field.kill_controllers(&log, controllers, &mut random)));
+        threads.push(scope.spawn(move || {
+            let _ends = ends;
+            field.kill_controllers(&log, controllers, &mut random)
+        }));
         threads.into_iter().try_for_each(|thread| {
             let ended = thread.join();
             ended.map_err(|_| anyhow::anyhow!("a thread panicked"))?
