@@ -17,7 +17,7 @@ use crate::installed::image;
 /// What the tests of Akri call the images of a build.
 pub const TAG: &str = "pr";
 /// Longer than anything takes.
-const LIMIT: Duration = Duration::from_secs(120);
+const LIMIT: Duration = Duration::from_mins(2);
 const CONFIGURATION: &str = "trial";
 
 /// A cluster of one node with an image that has a shell.
@@ -79,7 +79,7 @@ fn wait_counts(cluster: &Cluster, configuration: &str, expected: [usize; 4]) -> 
     })
 }
 
-fn configuration(name: &str, handler: &str, details: &str, spec: Value) -> Value {
+fn configuration(name: &str, handler: &str, details: &str, spec: &Value) -> Value {
     let mut object = json!({
         "apiVersion": "akri.sh/v0", "kind": "Configuration",
         "metadata": {"name": name, "namespace": "default", "annotations": {"leafhost.dev/grace": "1s"}},
@@ -96,7 +96,7 @@ fn with_brokers(name: &str) -> Value {
         "resources": {"limits": {"{{PLACEHOLDER}}": "1"}}});
     let spec = json!({"capacity": 2, "brokerSpec": {"brokerPodSpec": {"containers": [broker]}},
         "instanceServiceSpec": service, "configurationServiceSpec": service});
-    configuration(name, "debugEcho", "descriptions: [bar0, bar1]", spec)
+    configuration(name, "debugEcho", "descriptions: [bar0, bar1]", &spec)
 }
 
 /// The one running pod of a part of the chart.
@@ -221,7 +221,7 @@ fn devices_of_udev(cluster: &Cluster) -> Result<()> {
         "null",
         "udev",
         "udevRules: ['KERNEL==\"null\"']",
-        json!({"capacity": 1}),
+        &json!({"capacity": 1}),
     );
     cluster.apply(&null.to_string())?;
     wait_counts(cluster, "null", [1, 0, 0, 0])?;
@@ -236,7 +236,7 @@ fn devices_of_udev(cluster: &Cluster) -> Result<()> {
         "groupRecursive: true\npermissions: rwm\nudevRules: ['ENV{{ID_PATH}}==\"{}\"']",
         path.trim()
     );
-    let grouped = configuration("grouped", "udev", &details, json!({"capacity": 1}));
+    let grouped = configuration("grouped", "udev", &details, &json!({"capacity": 1}));
     cluster.apply(&grouped.to_string())?;
     wait_counts(cluster, "grouped", [1, 0, 0, 0])
 }

@@ -147,7 +147,6 @@ mod tests {
     use super::*;
     use crate::args::{Cli, Command};
     use crate::folders::User;
-    use crate::handler_sources::HandlerSources;
 
     fn mk_settings(dir: &std::path::Path) -> Settings {
         let line = format!(
