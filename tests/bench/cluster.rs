@@ -4,6 +4,7 @@
 //! some of them: `cargo bench --bench cluster -- writes claims`. `many-nodes` is taken only by its name, because it takes long.
 #![allow(missing_docs, reason = "a benchmark")]
 
+mod brokers;
 mod claims;
 mod competing;
 mod config_map;
@@ -28,12 +29,13 @@ type Measure = (
     fn(&'static Cluster) -> Result<Vec<table::Line>>,
 );
 
-const MEASURES: [Measure; 8] = [
+const MEASURES: [Measure; 9] = [
     ("writes", writes::measure),
     ("config-map", config_map::measure),
     ("claims", claims::measure),
     ("competing", competing::measure),
     ("freed", freed::measure),
+    ("brokers", brokers::measure),
     ("in-use", in_use::measure),
     // Last, because the API server is busy with what they leave behind.
     ("many-devices", many_devices::measure),
