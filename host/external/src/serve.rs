@@ -96,13 +96,21 @@ pub async fn serve(config: Config, handler: Arc<dyn Handler>) -> Error {
         .max_concurrent_streams(STREAMS)
         .add_service(DiscoveryHandlerServer::new(service))
         .serve_with_incoming(connections);
-    let error = tokio::select! {
+    let removed = Removed(made);
+    tokio::select! {
         Err(source) = server => Error::Ended { path: own, source },
-        () = made.gone() => Error::Gone(own),
+        () = removed.0.gone() => Error::Gone(own),
         () = register(&agent, &request, &ended) => Error::Gone(agent),
-    };
-    made.remove();
-    error
+    }
+}
+
+/// A socket that goes with this.
+struct Removed(SocketFile);
+
+impl Drop for Removed {
+    fn drop(&mut self) {
+        self.0.remove();
+    }
 }
 
 /// Registers again whenever the agent's socket is another, and when a stream has ended: the agent may have given the handler up. Never ends.

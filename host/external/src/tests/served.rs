@@ -256,6 +256,19 @@ async fn a_socket_that_another_process_serves_is_left_alone_and_one_that_is_take
     std::fs::remove_file(node.path("a.sock")).unwrap();
     let error = serving.task.join_next().await.unwrap().unwrap().to_string();
     assert!(error.contains("removed or replaced"), "{error}");
+    let mut serving = start(node.path(""));
+    node.sources(|set| set.files.contains_key("a@a.sock")).await;
+    let socket = node.path("a.sock");
+    let is_there = || socket.exists();
+    tokio::time::timeout(LIMIT, async {
+        while !is_there() {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await
+    .unwrap();
+    serving.task.shutdown().await;
+    assert!(!is_there(), "the socket of a handler that has ended stays");
 }
 
 #[tokio::test]
