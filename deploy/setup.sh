@@ -106,5 +106,11 @@ case " $* " in *" test "*)
     cp tests/peers/node/package.json tests/peers/node/package-lock.json "$LEAFHOST_NODE"
     npm ci --prefix "$LEAFHOST_NODE" --ignore-scripts --no-audit --no-fund --loglevel error >/dev/null
     echo "$wanted" >"$LEAFHOST_NODE/installed"
+  fi
+  # Built anew only where something is new.
+  if command -v go >/dev/null; then
+    (cd tests/system/go && CGO_ENABLED=0 go build -trimpath -buildvcs=false -ldflags '-s -w' -o "${LEAFHOST_GO:=$HOME/.cache/leafhost/go}/handler" .)
+  else
+    echo 'setup: Go is not here; install Go 1.26 or later for the test with a handler in Go'
   fi ;;
 esac

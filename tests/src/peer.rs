@@ -218,6 +218,11 @@ pub fn python_folder() -> Result<PathBuf> {
     cached("LEAFHOST_PYTHON", "python")
 }
 
+/// The handler in Go that it builds.
+pub fn go_handler() -> Result<PathBuf> {
+    Ok(cached("LEAFHOST_GO", "go")?.join("handler"))
+}
+
 /// Where it puts Node packages.
 pub fn node_folder() -> Result<PathBuf> {
     cached("LEAFHOST_NODE", "node")

@@ -1,4 +1,4 @@
-//! A handler built for Akri in another language, with another gRPC (C-core in Python's grpcio), and the real agent.
+//! Handlers built for Akri in other languages, with other gRPCs (C-core in Python's grpcio, and grpc-go), and the real agent.
 
 use std::fs;
 use std::path::PathBuf;
@@ -81,7 +81,11 @@ fn sources(home: &Home, fits: impl Fn(&[(String, String)]) -> bool) -> Result<()
 }
 
 fn ids(instances: &[Value]) -> Vec<&str> {
-    let id = |one| Value::pointer(one, "/spec/brokerProperties/PY_ID");
+    ids_in(instances, "/spec/brokerProperties/PY_ID")
+}
+
+fn ids_in<'a>(instances: &'a [Value], field: &str) -> Vec<&'a str> {
+    let id = |one: &'a Value| one.pointer(field);
     let mut ids: Vec<&str> = instances
         .iter()
         .filter_map(id)
@@ -197,5 +201,46 @@ fn a_handler_that_stays_away_loses_its_devices_and_is_found_again_without_regist
     })?;
     home.stop(Signal::SIGTERM)?;
     peer.end()?;
+    Ok(())
+}
+
+#[test]
+fn a_handler_in_go_registers_by_address_and_by_path_and_its_end_is_noticed() -> Result<()> {
+    let program = peer::go_handler()?;
+    let name = program.to_str().context("the path is no text")?;
+    if requirement::lacks(requirement::files(&[name], "make setup-test"))? {
+        return Ok(());
+    }
+    for register in ["register", "register-by-path"] {
+        let mut home = Home::new()?;
+        let configuration = CONFIGURATION.replace("pyEcho", "goEcho").replace(
+            "name: py",
+            "name: go, annotations: {leafhost.dev/grace: 0s}",
+        );
+        home.write("configurations/go.yaml", configuration)?;
+        home.write("handlers/goEcho.grants.yaml", "devices: {env: ['GO_*']}")?;
+        start(&mut home, &[])?;
+        let mut command = Command::new(&program);
+        command.arg(home.path().join("akri"));
+        command.args(["goEcho", "a.sock"]);
+        let mut peer = Peer::start(command)?;
+        ask(&mut peer, "set one two", "set")?;
+        ask(&mut peer, register, "registered")?;
+        let field = "/spec/brokerProperties/GO_ID";
+        let instances = home.instances(2)?;
+        assert_eq!(ids_in(&instances, field), ["one", "two"], "{register}");
+        let details = instances
+            .first()
+            .and_then(|one| one.pointer("/spec/brokerProperties/GO_DETAILS"));
+        assert_eq!(details.and_then(Value::as_str), Some("find: all"));
+        let is = |wanted: &'static str| move |found: &[(String, String)]| matches!(found, [(_, status)] if status == wanted);
+        sources(&home, is("Active"))?;
+        ask(&mut peer, "set two", "set")?;
+        assert_eq!(ids_in(&home.instances(1)?, field), ["two"], "{register}");
+        assert_eq!(peer.ask("asked")?, "1", "{register}");
+        peer.kill()?;
+        sources(&home, is("Offline"))?;
+        home.stop(Signal::SIGTERM)?;
+    }
     Ok(())
 }
