@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
@@ -21,31 +21,55 @@ pub struct Release {
     pub nodes: Vec<TakenNode<'static>>,
 }
 
+fn chart() -> PathBuf {
+    source_tree().join("deploy/chart")
+}
+
 impl Release {
     /// Installs it in the cluster of all tests; of the handlers it has udev alone. There is no webhook, which would refuse what other tests
     /// make meanwhile.
     pub fn install(cluster: &'static Cluster) -> Result<Self> {
-        Self::with(cluster, 2, &["--set", "webhookConfiguration.enabled=false"])
+        let values = ["--set", "webhookConfiguration.enabled=false"];
+        Self::with(cluster, &chart(), 2, &values)
     }
 
     /// Installs it with all that it has in a cluster of one node.
     pub fn whole(cluster: &'static Cluster) -> Result<Self> {
-        Self::with(cluster, 1, &[])
+        Self::of_chart(cluster, &chart())
     }
 
-    fn with(cluster: &'static Cluster, nodes: usize, values: &[&str]) -> Result<Self> {
+    /// The same of another chart.
+    pub fn of_chart(cluster: &'static Cluster, chart: &Path) -> Result<Self> {
+        Self::with(cluster, chart, 1, &[])
+    }
+
+    fn with(
+        cluster: &'static Cluster,
+        chart: &Path,
+        nodes: usize,
+        values: &[&str],
+    ) -> Result<Self> {
         let nodes = cluster.take_nodes(nodes)?;
         let archive = image(TAG, &["udev"], None)?;
         for node in &nodes {
             node.import_image(&archive.path().join("image.tar"))?;
         }
         let release = Self { cluster, nodes };
-        release.helm("install", &[&["--create-namespace"], values].concat())?;
+        let more = [&["--create-namespace"], values].concat();
+        release.helm("install", chart, &more)?;
         Ok(release)
     }
 
-    fn helm(&self, verb: &str, more: &[&str]) -> Result<()> {
-        let chart = source_tree().join("deploy/chart");
+    /// Upgrades to this chart, with new agents.
+    pub fn upgrade(&self) -> Result<()> {
+        self.helm(
+            "upgrade",
+            &chart(),
+            &["--set", "agent.args={--log-level=debug}"],
+        )
+    }
+
+    fn helm(&self, verb: &str, chart: &Path, more: &[&str]) -> Result<()> {
         let (chart, tag) = (chart.to_string_lossy(), format!("agent.image.tag={TAG}"));
         let mut arguments = vec![verb, "leafhost", &chart, "--namespace", NAMESPACE];
         arguments.extend(["--set", &tag, "--set", "agent.image.pullPolicy=Never"]);
@@ -270,7 +294,7 @@ fn helm_install_a_handler_and_a_configuration_give_pods_on_both_nodes_a_slot_eac
 
     // Agents that start anew find everything as it is.
     let (start, old) = (cluster.audit().now()?, release.agents()?);
-    release.helm("upgrade", &["--set", "agent.args={--log-level=debug}"])?;
+    release.upgrade()?;
     eventually("all agents are new ones and ready", || {
         let agents = release.agents()?;
         ensure!(agents.len() == 2, "{agents:?}");

@@ -43,4 +43,5 @@ mod swapped;
 mod ten_nodes;
 mod two_nodes;
 mod unreachable;
+mod upgraded;
 mod webhook;

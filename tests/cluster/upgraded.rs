@@ -1,0 +1,110 @@
+//! An older release of the chart, upgraded as `docs/operate.md` says: Helm leaves definitions as they are.
+
+use std::fs;
+
+use anyhow::{Context, Result, ensure};
+use leafhost_tests::cluster::{Cluster, Container, Pod};
+use leafhost_tests::program::{self, leafhost, source_tree};
+use leafhost_tests::requirement;
+use leafhost_tests::wait::eventually;
+use serde::Deserialize as _;
+use serde_json::{Value, json};
+
+use crate::agents::configure;
+use crate::away::Own;
+use crate::installed::Release;
+
+/// What the older definition of Configurations does not have.
+const FIELD: &str = "/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties";
+const NEWER: &str = "instanceServiceSpec";
+
+/// The chart with older definitions.
+fn older() -> Result<tempfile::TempDir> {
+    let folder = tempfile::tempdir()?;
+    let chart = source_tree().join("deploy/chart");
+    let (from, to) = (chart.join("."), folder.path());
+    program::run("cp", ["-R".as_ref(), from.as_os_str(), to.as_os_str()])?.good()?;
+    let file = folder.path().join("crds/crds.yaml");
+    let text = fs::read_to_string(&file)?;
+    let mut older = String::new();
+    for definition in serde_yaml_ng::Deserializer::from_str(&text) {
+        let mut definition = Value::deserialize(definition)?;
+        if definition["metadata"]["name"] == "configurations.akri.sh" {
+            let fields = definition.pointer_mut(FIELD).and_then(Value::as_object_mut);
+            let removed = fields.context("no fields")?.remove(NEWER);
+            ensure!(removed.is_some(), "{NEWER} is not defined");
+        }
+        older.push_str(&format!("---\n{definition}\n"));
+    }
+    fs::write(file, older)?;
+    Ok(folder)
+}
+
+/// Whether a Configuration can have the newer field.
+fn has_newer(cluster: &Cluster) -> Result<bool> {
+    let path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/configurations.akri.sh";
+    let definition = cluster.get(path)?;
+    let fields = definition.pointer(FIELD).context("no fields")?;
+    Ok(fields.get(NEWER).is_some())
+}
+
+#[test]
+fn an_upgrade_with_the_definitions_of_the_new_version_keeps_instances_and_pods_run_on() -> Result<()>
+{
+    if requirement::lacks(Cluster::missing())? {
+        return Ok(());
+    }
+    let own = Own::start(1)?;
+    let cluster = own.0;
+    let chart = older()?;
+    let release = Release::of_chart(cluster, chart.path())?;
+    let check = || -> Result<()> {
+        release.add_handler("debug-echo")?;
+        let space = cluster.namespace("upgraded")?;
+        let details = "{shared: true, descriptions: [only]}";
+        configure(cluster, space.name(), "echo", "debugEcho", details)?;
+        let node = release.nodes.first().context("no node")?;
+        node.wait_allocatable("akri.sh/echo", 1)?;
+        let main = Container::new("main").device("akri.sh/echo", 1);
+        space.run(&Pod::new("user", &[main]).on(node))?;
+        let container = space.container("user")?;
+        let path = format!("/apis/akri.sh/v0/namespaces/{}/instances", space.name());
+        let instance = || -> Result<(Value, Value)> {
+            let list = cluster.get(&path)?;
+            let [one] = list["items"].as_array().context("no items")?.as_slice() else {
+                anyhow::bail!("not one Instance: {list:#}");
+            };
+            let spec = one["spec"].clone();
+            Ok((one["metadata"]["uid"].clone(), spec))
+        };
+        let before = instance()?;
+
+        let definitions = program::run(leafhost()?, ["crds"])?.good()?;
+        let apply = ["apply", "--server-side", "--filename", "-"];
+        let refused = cluster.kubectl_with(&apply, &definitions);
+        let refused = format!("{:#}", refused.err().context("the flag is not needed")?);
+        ensure!(refused.contains("conflict with \"helm\""), "{refused}");
+        ensure!(!has_newer(cluster)?, "the chart is no older one");
+        let apply = [&apply[..], &["--force-conflicts"]].concat();
+        cluster.kubectl_with(&apply, &definitions)?;
+        ensure!(has_newer(cluster)?, "the definitions are as before");
+        // The agents know nothing of it: an object with the field is kept whole.
+        let path = format!(
+            "/apis/akri.sh/v0/namespaces/{}/configurations/echo",
+            space.name()
+        );
+        let patch = json!({"spec": {NEWER: {"ports": [{"port": 80}]}}}).to_string();
+        let merge = ["patch", "akric", "echo", "--namespace", space.name()];
+        eventually("the newer field is stored", || {
+            cluster.kubectl(&[&merge[..], &["--type", "merge", "--patch", &patch]].concat())?;
+            let stored = cluster.get(&path)?;
+            ensure!(stored["spec"][NEWER].is_object(), "{stored:#}");
+            Ok(())
+        })?;
+        release.upgrade()?;
+        assert_eq!(instance()?, before);
+        assert_eq!(space.container("user")?, container);
+        Ok(())
+    };
+    check().with_context(|| release.state())
+}
