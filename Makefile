@@ -7,7 +7,7 @@ PREFIX   ?= /usr/local
 DESTDIR  ?=
 
 .NOTPARALLEL:
-.PHONY: help setup setup-test setup-lint setup-fuzz setup-cluster setup-dist build handlers guests run test test-all test-release image cluster cluster-stop akri-e2e bench soak fuzz lint doc install dist clean
+.PHONY: help setup setup-test setup-lint setup-fuzz setup-cluster setup-dist build handlers guests run test test-all test-release image cluster cluster-stop akri-e2e bench soak fuzz lint doc install dist programs-arm64 clean
 
 help:
 	@echo 'setup     install what building needs (says what; sudo only for that)'
@@ -17,7 +17,7 @@ help:
 	@echo 'test      all tests that need no root'
 	@echo 'test-all  those, the slow ones, and the ones with podman, real hot-plug, real peers and a real Kubernetes'
 	@echo 'test-release  the releases, installed and run (root)'
-	@echo 'image     the image of the agent in $(TARGET)/image, for nodes and registries; needs no container engine'
+	@echo 'image     the image of the agent in $(TARGET)/image, for nodes and registries; needs no container engine [ARCH=arm64]'
 	@echo 'cluster   a Kubernetes on this machine with the chart installed [NODES=2]; cluster-stop ends it (root)'
 	@echo 'fuzz      what reads answers, files, rules and what peers send, each for T seconds [T=60]'
 	@echo 'install   on this machine [PREFIX=/usr/local]'
@@ -76,17 +76,20 @@ test-all: setup-cluster setup-test test
 	cargo test --locked --workspace --test peers
 	cargo test --locked --workspace --test cluster
 
-# The releases, each installed and run; the one for arm64 in an emulator.
+# The releases and images, each unpacked and run; those for arm64 in an emulator.
 test-release: dist
+	@$(MAKE) --no-print-directory image ARCH=amd64
+	@$(MAKE) --no-print-directory image ARCH=arm64
 	cargo build --locked --workspace
 	cargo test --locked --workspace --test system -- --ignored release
 
 # As the chart names it.
 IMAGE := docker.io/library/leafhost:$(VERSION)
-ARCH  := $(if $(filter aarch64 arm64,$(shell uname -m)),arm64,amd64)
+HOST  := $(if $(filter aarch64 arm64,$(shell uname -m)),arm64,amd64)
+ARCH  := $(HOST)
 
-image: build handlers
-	@deploy/image.sh $(TARGET)/release $(TARGET)/handlers $(ARCH) $(IMAGE) $(TARGET)/image/leafhost-$(VERSION)-linux-$(ARCH).tar
+image: $(if $(filter $(HOST),$(ARCH)),build,programs-$(ARCH)) handlers
+	@deploy/image.sh $(TARGET)/$(if $(filter $(HOST),$(ARCH)),,$(ARM64)/)release $(TARGET)/handlers $(ARCH) $(IMAGE) $(TARGET)/image/leafhost-$(VERSION)-linux-$(ARCH).tar
 
 cluster: setup-cluster image
 	@cargo build --locked --quiet -p leafhost-tests --bin leafhost-cluster
@@ -157,9 +160,11 @@ ARM64 := aarch64-unknown-linux-gnu
 CROSS := CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc CC_aarch64_unknown_linux_gnu=aarch64-linux-gnu-gcc \
 	PKG_CONFIG_ALLOW_CROSS=1 PKG_CONFIG_LIBDIR=/usr/lib/aarch64-linux-gnu/pkgconfig
 
-dist: setup-dist build handlers
+programs-arm64: setup-dist
 	$(CROSS) cargo build --release --locked --target $(ARM64) -p leafhost
 	$(CROSS) cargo build --release --locked --target $(ARM64) -p leafhost-compile
+
+dist: build programs-arm64 handlers
 	@mkdir -p $(TARGET)/dist && rm -f $(TARGET)/dist/*
 	@for arch in amd64 arm64; do \
 	  case $$arch in amd64) programs=$(TARGET)/release ;; arm64) programs=$(TARGET)/$(ARM64)/release ;; esac; \
