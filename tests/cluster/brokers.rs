@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 use leafhost_tests::cluster::{self, Cluster, Container, Namespace, Pod};
-use leafhost_tests::program::{leafhost, source_tree};
+use leafhost_tests::program::{self, leafhost, source_tree};
 use leafhost_tests::wait::eventually;
 use serde::Deserialize as _;
 use serde_json::{Value, json};
@@ -53,6 +53,7 @@ impl Controller {
         let start = cluster.audit().now()?;
         let child = Command::new(leafhost()?)
             .args(["controller", "--lease-namespace", space])
+            .args(["--metrics-listen", "127.0.0.1:0"])
             .args(["--log-format", "text", "--log-level", "debug"])
             .env("KUBECONFIG", config)
             .stdin(Stdio::null())
@@ -71,6 +72,14 @@ impl Controller {
 
     fn log(&self) -> String {
         fs::read_to_string(self.folder.path().join("log")).unwrap_or_default()
+    }
+
+    /// What its `/metrics` says.
+    fn metrics(&self) -> Result<String> {
+        let log = self.log();
+        let (_, address) = log.split_once("metrics=").context("no address")?;
+        let address = address.split_whitespace().next().unwrap_or_default();
+        program::run("curl", ["-sSf", &format!("http://{address}/metrics")])?.good()
     }
 
     /// How often it wrote pods, jobs and services of its namespace, such as `create pods`; requests that were refused are counted apart.
@@ -191,6 +200,17 @@ fn pods_and_services_of_a_shared_device_come_are_replaced_and_go() -> Result<()>
         }
     }
     println!("both brokers run after {:?}", began.elapsed());
+    eventually("the metrics count both pods", || {
+        let metrics = controller.metrics()?;
+        let count =
+            |node| format!("akri_broker_pod_count{{configuration=\"cams\",node=\"{node}\"}} 1\n");
+        let lines = nodes.map(count).into_iter();
+        for line in lines.chain(["leafhost_controller_leads 1\n".to_owned()]) {
+            ensure!(metrics.contains(&line), "no {line}in\n{metrics}");
+        }
+        Ok(())
+    })
+    .with_context(shown)?;
 
     let own = [
         (

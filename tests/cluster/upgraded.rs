@@ -26,7 +26,7 @@ fn older() -> Result<tempfile::TempDir> {
     program::run("cp", ["-R".as_ref(), from.as_os_str(), to.as_os_str()])?.good()?;
     let file = folder.path().join("crds/crds.yaml");
     let text = fs::read_to_string(&file)?;
-    let mut older = String::new();
+    let mut older = Vec::new();
     for definition in serde_yaml_ng::Deserializer::from_str(&text) {
         let mut definition = Value::deserialize(definition)?;
         if definition["metadata"]["name"] == "configurations.akri.sh" {
@@ -34,9 +34,9 @@ fn older() -> Result<tempfile::TempDir> {
             let removed = fields.context("no fields")?.remove(NEWER);
             ensure!(removed.is_some(), "{NEWER} is not defined");
         }
-        older.push_str(&format!("---\n{definition}\n"));
+        older.push(definition.to_string());
     }
-    fs::write(file, older)?;
+    fs::write(file, older.join("\n---\n"))?;
     Ok(folder)
 }
 
@@ -46,6 +46,20 @@ fn has_newer(cluster: &Cluster) -> Result<bool> {
     let definition = cluster.get(path)?;
     let fields = definition.pointer(FIELD).context("no fields")?;
     Ok(fields.get(NEWER).is_some())
+}
+
+/// Helm keeps each release in a Secret, and etcd takes objects of 1.5 MB.
+fn small_secrets(cluster: &Cluster) -> Result<()> {
+    let secrets = "fieldSelector=type%3Dhelm.sh/release.v1";
+    let list = cluster.get(&format!("/api/v1/namespaces/leafhost/secrets?{secrets}"))?;
+    let secrets = list["items"].as_array().context("no items")?;
+    ensure!(secrets.len() == 2, "{} releases", secrets.len());
+    for secret in secrets {
+        let size = secret["data"]["release"].as_str().context("empty")?.len();
+        println!("the Secret of a release: {size} bytes");
+        ensure!(size < 500_000, "{size} bytes");
+    }
+    Ok(())
 }
 
 #[test]
@@ -68,9 +82,9 @@ fn an_upgrade_with_the_definitions_of_the_new_version_keeps_instances_and_pods_r
         let main = Container::new("main").device("akri.sh/echo", 1);
         space.run(&Pod::new("user", &[main]).on(node))?;
         let container = space.container("user")?;
-        let path = format!("/apis/akri.sh/v0/namespaces/{}/instances", space.name());
+        let instances = format!("/apis/akri.sh/v0/namespaces/{}/instances", space.name());
         let instance = || -> Result<(Value, Value)> {
-            let list = cluster.get(&path)?;
+            let list = cluster.get(&instances)?;
             let [one] = list["items"].as_array().context("no items")?.as_slice() else {
                 anyhow::bail!("not one Instance: {list:#}");
             };
@@ -88,8 +102,8 @@ fn an_upgrade_with_the_definitions_of_the_new_version_keeps_instances_and_pods_r
         let apply = [&apply[..], &["--force-conflicts"]].concat();
         cluster.kubectl_with(&apply, &definitions)?;
         ensure!(has_newer(cluster)?, "the definitions are as before");
-        // The agents know nothing of it: an object with the field is kept whole.
-        let path = format!(
+        // An object with the field is kept whole.
+        let configuration = format!(
             "/apis/akri.sh/v0/namespaces/{}/configurations/echo",
             space.name()
         );
@@ -97,12 +111,13 @@ fn an_upgrade_with_the_definitions_of_the_new_version_keeps_instances_and_pods_r
         let merge = ["patch", "akric", "echo", "--namespace", space.name()];
         eventually("the newer field is stored", || {
             cluster.kubectl(&[&merge[..], &["--type", "merge", "--patch", &patch]].concat())?;
-            let stored = cluster.get(&path)?;
+            let stored = cluster.get(&configuration)?;
             ensure!(stored["spec"][NEWER].is_object(), "{stored:#}");
             Ok(())
         })?;
         release.upgrade()?;
         assert_eq!(instance()?, before);
+        small_secrets(cluster)?;
         assert_eq!(space.container("user")?, container);
         Ok(())
     };

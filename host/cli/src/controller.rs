@@ -36,13 +36,19 @@ async fn serve(args: &ControllerArgs) -> Result<()> {
         Some(address) => Some(bind(address, "--metrics-listen").await?),
         None => None,
     };
+    let served = listener.as_ref().and_then(|one| one.local_addr().ok());
     let client = leafhost_k8s::connect().await?;
     let namespace = args.lease_namespace.as_deref();
     let namespace = namespace.unwrap_or(client.default_namespace());
     // A pod's hostname is its name; two processes of one machine differ by their number.
     let host = nix::unistd::gethostname().context("cannot read the hostname")?;
     let holder = format!("{}-{}", host.to_string_lossy(), std::process::id());
-    tracing::info!(holder, namespace, "controller starts");
+    tracing::info!(
+        holder,
+        namespace,
+        metrics = served.map(tracing::field::display),
+        "controller starts"
+    );
     let cluster = KubeCluster::watch(&client, namespace, holder);
     let cluster = Arc::new(cluster);
     let shutdown = CancellationToken::new();
