@@ -16,7 +16,7 @@ use crate::agents::kubeconfig;
 use crate::pair::Pair;
 
 /// A controller as the service account of the chart; it ends when this is dropped.
-struct Controller {
+pub struct Controller {
     child: Child,
     folder: tempfile::TempDir,
     cluster: &'static Cluster,
@@ -26,7 +26,7 @@ struct Controller {
 }
 
 impl Controller {
-    fn start(cluster: &'static Cluster, space: &Namespace<'_>) -> Result<Self> {
+    pub fn start(cluster: &'static Cluster, space: &Namespace<'_>) -> Result<Self> {
         let space = space.name();
         let account = format!("{space}-leafhost-controller");
         let chart = source_tree().join("deploy/chart");
@@ -70,7 +70,7 @@ impl Controller {
         })
     }
 
-    fn log(&self) -> String {
+    pub fn log(&self) -> String {
         fs::read_to_string(self.folder.path().join("log")).unwrap_or_default()
     }
 
@@ -83,7 +83,7 @@ impl Controller {
     }
 
     /// How often it wrote pods, jobs and services of its namespace, such as `create pods`; requests that were refused are counted apart.
-    fn writes(&self) -> Result<BTreeMap<String, usize>> {
+    pub fn writes(&self) -> Result<BTreeMap<String, usize>> {
         let user = format!(
             "system:serviceaccount:{0}:{0}-leafhost-controller",
             self.space

@@ -29,6 +29,7 @@ mod installed;
 mod kill_points;
 mod kills;
 mod many_pods;
+mod migrate;
 mod nodes;
 mod objects;
 mod pair;

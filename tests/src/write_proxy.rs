@@ -14,7 +14,14 @@ use nix::unistd::Pid;
 use crate::cluster::Api;
 
 /// Whose objects' writes count.
-const GROUPS: [&str; 2] = ["/apis/akri.sh/", "/apis/leafhost.dev/"];
+const GROUPS: [&str; 5] = [
+    "/apis/akri.sh/",
+    "/apis/leafhost.dev/",
+    // These are of `leafhost migrate` alone.
+    "/apis/apps/",
+    "/apis/apiextensions.k8s.io/",
+    "/apis/admissionregistration.k8s.io/",
+];
 /// The longest head of a request, and its longest body.
 const MOST: u64 = 8 << 20;
 

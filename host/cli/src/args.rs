@@ -16,10 +16,12 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::ArgValueCompleter;
 
 mod examples;
+mod migrate;
 mod property;
 mod serve;
 mod webhook;
 
+pub use migrate::{FromAkriArgs, MigrateArgs, MigrateCommand};
 pub use property::{PropertyArg, PropertyValue};
 pub use serve::ServeArgs;
 pub use webhook::WebhookArgs;
@@ -79,6 +81,9 @@ pub enum Command {
     /// Create, inspect and run discovery handlers
     #[command(subcommand)]
     Handler(HandlerCommand),
+    /// Take a cluster over from Akri, or give it back
+    #[command(subcommand)]
+    Migrate(MigrateCommand),
     /// Print the custom resource definitions that the API server of a cluster needs
     ///
     /// They are those of the Helm chart. Helm installs definitions and never replaces them, so apply them after an upgrade.

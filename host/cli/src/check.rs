@@ -144,6 +144,24 @@ async fn check(
     })
 }
 
+/// What the available handlers refuse of Configurations of a cluster, each with its name and as YAML.
+pub async fn details(
+    configurations: Vec<(String, String)>,
+    handlers_dirs: &[PathBuf],
+    compiler: &CompilerArgs,
+) -> Result<Vec<String>> {
+    let (mut problems, mut notes) = (Vec::new(), Vec::new());
+    let folders = handlers_dirs.iter().cloned().chain(installed_handlers());
+    let told = (&mut problems, &mut notes);
+    let handlers = Handlers::load(BTreeSet::new(), folders, compiler, told).await?;
+    for (name, text) in configurations {
+        for found in check_file(&name, &text).configurations {
+            problems.extend(handlers.validate(&found).await);
+        }
+    }
+    Ok(problems.iter().map(ToString::to_string).collect())
+}
+
 /// The folder of the handlers that were installed with this program.
 fn installed_handlers() -> Option<PathBuf> {
     let program = std::env::current_exe().ok()?;

@@ -12,6 +12,7 @@ mod handler;
 mod handler_sources;
 mod log;
 mod manual;
+mod migrate;
 mod signals;
 mod status;
 mod table;
@@ -36,6 +37,7 @@ fn main() -> ExitCode {
         Command::Status(args) => status::run(args),
         Command::Check(args) => check::run(args),
         Command::Handler(command) => handler::run(command),
+        Command::Migrate(command) => migrate::run(command),
         Command::Crds => crds(),
         Command::Completions { shell } => manual::completions(&shell),
         Command::Man { dir } => manual::pages(dir.as_deref()),

@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use leafhost_core::cluster::{Cluster, Deleting};
+use leafhost_core::cluster::{Cluster, Deleting, is_of_akri};
 use leafhost_core::status_store::WriteError;
 use tokio::time::{Instant, sleep_until};
 
@@ -17,8 +17,6 @@ use crate::task::Error;
 
 /// How long an agent of Akri has for it.
 const WAIT: Duration = Duration::from_secs(10);
-/// The finalizers of Kubernetes itself that have no domain.
-const OF_KUBERNETES: [&str; 2] = ["orphan", "foregroundDeletion"];
 
 /// Runs without end.
 pub async fn run(cluster: &dyn Cluster) -> Result<(), Error> {
@@ -65,7 +63,7 @@ pub async fn run(cluster: &dyn Cluster) -> Result<(), Error> {
 
 /// The other finalizers of an object, if it has some of agents of Akri.
 fn others(object: &Deleting) -> Option<Vec<String>> {
-    let is_other = |name: &&String| name.contains('/') || OF_KUBERNETES.contains(&name.as_str());
+    let is_other = |name: &&String| !is_of_akri(name);
     let others: Vec<String> = object.finalizers.iter().filter(is_other).cloned().collect();
     (others.len() < object.finalizers.len()).then_some(others)
 }

@@ -60,6 +60,14 @@ impl std::fmt::Display for Deleting {
     }
 }
 
+/// The finalizers of Kubernetes itself that have no domain.
+const OF_KUBERNETES: [&str; 2] = ["orphan", "foregroundDeletion"];
+
+/// Whether a finalizer of a Configuration or Instance is of an agent of Akri: it is the name of its node, without a domain.
+pub fn is_of_akri(finalizer: &str) -> bool {
+    !finalizer.contains('/') && !OF_KUBERNETES.contains(&finalizer)
+}
+
 /// A read that failed; it may succeed later.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("cannot read {what}: {why}; the controller tries again")]

@@ -61,15 +61,7 @@ impl Review {
 
     /// What Kubernetes would not read of the broker and the services, each with its field.
     pub fn problems(&self) -> Vec<String> {
-        let mut problems = Vec::new();
-        let Some(spec) = self.spec() else {
-            return problems;
-        };
-        check::<PodSpec>(spec, "brokerSpec.brokerPodSpec", &mut problems);
-        check::<JobSpec>(spec, "brokerSpec.brokerJobSpec", &mut problems);
-        check::<ServiceSpec>(spec, "instanceServiceSpec", &mut problems);
-        check::<ServiceSpec>(spec, "configurationServiceSpec", &mut problems);
-        problems
+        self.spec().map(problems).unwrap_or_default()
     }
 
     /// The answer: a refusal if there are problems. kubectl shows each warning in a line.
@@ -90,8 +82,38 @@ impl Review {
     }
 }
 
+/// What Kubernetes would not read of a spec, each with its field.
+pub(crate) fn problems(spec: &Value) -> Vec<String> {
+    checked(spec)
+        .into_iter()
+        .map(|problem| problem.text)
+        .collect()
+}
+
+/// What makes a spec one that cannot be read into the types of Kubernetes at all.
+pub(crate) fn unreadable(spec: &Value) -> Vec<String> {
+    let problems = checked(spec).into_iter();
+    let fatal = problems.filter(|problem| problem.is_fatal);
+    fatal.map(|problem| problem.text).collect()
+}
+
+struct Problem {
+    /// Whether nothing of the field can be read.
+    is_fatal: bool,
+    text: String,
+}
+
+fn checked(spec: &Value) -> Vec<Problem> {
+    let mut problems = Vec::new();
+    check::<PodSpec>(spec, "brokerSpec.brokerPodSpec", &mut problems);
+    check::<JobSpec>(spec, "brokerSpec.brokerJobSpec", &mut problems);
+    check::<ServiceSpec>(spec, "instanceServiceSpec", &mut problems);
+    check::<ServiceSpec>(spec, "configurationServiceSpec", &mut problems);
+    problems
+}
+
 /// Checks one field of the spec, named with dots, that has a type of Kubernetes.
-fn check<T: DeserializeOwned>(spec: &Value, field: &str, problems: &mut Vec<String>) {
+fn check<T: DeserializeOwned>(spec: &Value, field: &str, problems: &mut Vec<Problem>) {
     let value = field
         .split('.')
         .try_fold(spec, |value, name| value.get(name));
@@ -107,12 +129,18 @@ fn check<T: DeserializeOwned>(spec: &Value, field: &str, problems: &mut Vec<Stri
             path if path == "." => String::new(),
             path => format!(".{}", shown(&path)),
         };
-        problems.push(format!("spec.{field}{path}: {}", error.inner()));
+        problems.push(Problem {
+            is_fatal: true,
+            text: format!("spec.{field}{path}: {}", error.inner()),
+        });
         return;
     }
     let unknown = unknown.into_iter().take(MOST);
-    problems.extend(unknown.map(|path| {
-        format!("spec.{field}.{path}: Kubernetes has no such field; remove it or correct its name")
+    problems.extend(unknown.map(|path| Problem {
+        is_fatal: false,
+        text: format!(
+            "spec.{field}.{path}: Kubernetes has no such field; remove it or correct its name"
+        ),
     }));
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use kube::config::{InClusterError, KubeConfigOptions, KubeconfigError};
+use kube::config::{InClusterError, InferConfigError, KubeConfigOptions, KubeconfigError};
 use kube::{Client, Config};
 use leafhost_core::text;
 
@@ -23,6 +23,9 @@ pub enum ConnectError {
     /// The file is not usable.
     #[error("cannot read KUBECONFIG: {}; correct it, or unset it", text::chain(.0))]
     Kubeconfig(#[source] KubeconfigError),
+    /// Nothing says where the API server of a user is.
+    #[error("no cluster: {}; set KUBECONFIG to the kubeconfig of an administrator", text::chain(.0))]
+    NoUser(#[source] InferConfigError),
     /// The client refuses what it was told.
     #[error("cannot use the cluster's certificates or credentials: {}", text::chain(.0))]
     Client(#[source] Box<kube::Error>),
@@ -45,6 +48,13 @@ pub async fn connect() -> Result<Client, ConnectError> {
                 .map_err(ConnectError::Kubeconfig)?
         }
     };
+    bound(&mut config);
+    client(config).map_err(|error| ConnectError::Client(Box::new(error)))
+}
+
+/// A client of the API server that kubectl would use, with the rights of its user.
+pub async fn connect_as_user() -> Result<Client, ConnectError> {
+    let mut config = Config::infer().await.map_err(ConnectError::NoUser)?;
     bound(&mut config);
     client(config).map_err(|error| ConnectError::Client(Box::new(error)))
 }

@@ -25,7 +25,7 @@ use crate::lease;
 
 mod finalizers;
 mod follow;
-mod statuses;
+pub(crate) mod statuses;
 
 use finalizers::Finalizers;
 use follow::follow;
@@ -212,7 +212,7 @@ fn resources(pod: &Pod) -> BTreeSet<String> {
     names.filter(is_ours).collect()
 }
 
-fn state(node: &Node) -> NodeState {
+pub(crate) fn state(node: &Node) -> NodeState {
     let taints = node.spec.as_ref().and_then(|spec| spec.taints.as_ref());
     let is_out =
         taints.is_some_and(|taints| taints.iter().any(|taint| taint.key == OUT_OF_SERVICE));

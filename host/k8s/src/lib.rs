@@ -13,6 +13,7 @@ pub mod identity;
 pub mod instances;
 mod lease;
 mod memory;
+pub mod migrate;
 pub mod report;
 pub mod serving;
 #[cfg(test)]
@@ -28,7 +29,7 @@ use rand::RngExt as _;
 use tokio::time::{Instant, sleep_until};
 
 pub use brokers::KubeBrokers;
-pub use client::connect;
+pub use client::{connect, connect_as_user};
 pub use cluster::KubeCluster;
 pub use configurations::KubeConfigurations;
 pub use handlers::KubeHandlers;

@@ -70,6 +70,20 @@ Examples:
   leafhost webhook --handlers-dir /usr/share/leafhost/handlers
 ";
 
+/// `leafhost migrate from-akri --help`.
+pub const FROM_AKRI: &str = "\
+Examples:
+  leafhost migrate from-akri --dry-run
+  KUBECONFIG=~/.kube/plant leafhost migrate from-akri
+";
+
+/// `leafhost migrate to-akri --help`.
+pub const TO_AKRI: &str = "\
+Examples:
+  helm uninstall leafhost --namespace leafhost
+  leafhost migrate to-akri
+";
+
 /// `leafhost completions --help`.
 pub const COMPLETIONS: &str = "\
 Examples:

@@ -1,0 +1,60 @@
+//! The flags of `leafhost migrate`.
+
+use std::path::PathBuf;
+
+use clap::builder::BoolishValueParser;
+use clap::{Args, Subcommand};
+
+use super::{CompilerArgs, examples};
+
+/// Verbs for clusters that ran or will run Akri.
+#[derive(Debug, Subcommand)]
+pub enum MigrateCommand {
+    /// Stop Akri in a cluster, so that Leafhost can take over its Configurations, Instances and brokers
+    ///
+    /// It stops Akri's agents, its controller and the handlers that Leafhost has, too, keeps the API server from asking Akri's webhook,
+    /// removes the finalizers and field managers of Akri's agents, and replaces the definitions by those of Leafhost. Nothing is deleted:
+    /// Configurations, Instances, slots and pods stay. Until Leafhost's agents run no new pod gets a device. It uses the kubeconfig
+    /// that kubectl would use, shows what it will do, and asks. If it was interrupted, run it again.
+    #[command(after_long_help = examples::FROM_AKRI)]
+    FromAkri(FromAkriArgs),
+    /// Give a cluster back to Akri, which from-akri has stopped
+    ///
+    /// Leafhost must have been uninstalled. It makes the Instances such that Akri's agents can write them, removes what Akri refuses, and
+    /// starts what from-akri has stopped. Akri's agents delete the Instances of their nodes when they start, and make new ones: brokers
+    /// end and are made again. It shows what it will do, and asks. If it was interrupted, run it again.
+    #[command(after_long_help = examples::TO_AKRI)]
+    ToAkri(MigrateArgs),
+}
+
+/// Flags of `leafhost migrate from-akri`.
+#[derive(Debug, Args)]
+pub struct FromAkriArgs {
+    #[command(flatten)]
+    pub common: MigrateArgs,
+
+    /// Another folder with handlers, which check the discoveryDetails of the Configurations; may be repeated
+    #[arg(
+        long,
+        env = "LEAFHOST_HANDLERS_DIR",
+        value_name = "DIR",
+        value_delimiter = ':'
+    )]
+    pub handlers_dir: Vec<PathBuf>,
+
+    /// How handlers are compiled.
+    #[command(flatten)]
+    pub compiler: CompilerArgs,
+}
+
+/// Flags of `leafhost migrate`.
+#[derive(Debug, Args)]
+pub struct MigrateArgs {
+    /// Only show what would be done
+    #[arg(long, env = "LEAFHOST_DRY_RUN", value_parser = BoolishValueParser::new())]
+    pub dry_run: bool,
+
+    /// Do not ask
+    #[arg(long, short, env = "LEAFHOST_YES", value_parser = BoolishValueParser::new())]
+    pub yes: bool,
+}

@@ -1,0 +1,187 @@
+//! `leafhost migrate`: shows what is to be done to a cluster, asks, and does it.
+
+use std::io::{IsTerminal as _, Write as _};
+
+use anyhow::{Context as _, Result, bail};
+use leafhost_k8s::migrate::{self, Direction, Error, Plan};
+
+use crate::args::{FromAkriArgs, MigrateArgs, MigrateCommand};
+use crate::check;
+use crate::failure::Usage;
+use crate::handler::open::block_on;
+use crate::terminal::{self, Paint, Tone};
+
+/// How often it is looked again whether all is done. What others change meanwhile is done again.
+const ROUNDS: usize = 5;
+
+/// What to do when Akri is stopped.
+const AFTER_FROM: &str = "\
+Akri is stopped. Install Leafhost now; until its agents run no new pod gets a device:
+  helm install leafhost deploy/chart --namespace leafhost --create-namespace --set agent.image.repository=REGISTRY/leafhost
+Do not use helm upgrade or helm uninstall on Akri's release: docs/from-akri.md says how to remove Akri, and how to go back.
+";
+/// What to do when Akri goes on.
+const AFTER_TO: &str = "\
+Akri goes on. Its agents make the Instances of their nodes anew:
+  kubectl get akrii --all-namespaces --watch
+The definitions are still those of Leafhost, which have all fields of Akri's.
+";
+
+/// Runs the verb.
+pub fn run(command: MigrateCommand) -> Result<()> {
+    block_on(async {
+        match command {
+            MigrateCommand::FromAkri(args) => {
+                let FromAkriArgs {
+                    common,
+                    handlers_dir,
+                    compiler,
+                } = args;
+                move_on(Direction::FromAkri, &common, async |plan: &mut Plan| {
+                    let texts = std::mem::take(&mut plan.configurations);
+                    let found = check::details(texts, &handlers_dir, &compiler).await?;
+                    plan.notes.extend(found);
+                    Ok(())
+                })
+                .await
+            }
+            MigrateCommand::ToAkri(args) => {
+                move_on(Direction::ToAkri, &args, async |_: &mut Plan| Ok(())).await
+            }
+        }
+    })
+}
+
+async fn move_on(
+    direction: Direction,
+    args: &MigrateArgs,
+    look: impl AsyncFnOnce(&mut Plan) -> Result<()>,
+) -> Result<()> {
+    let client = leafhost_k8s::connect_as_user().await?;
+    let mut plan = migrate::plan(&client, direction).await?;
+    if !plan.steps.is_empty() {
+        look(&mut plan).await?;
+    }
+    terminal::print(&shown(&plan, Paint::stdout()))?;
+    let after = match direction {
+        Direction::FromAkri => AFTER_FROM,
+        Direction::ToAkri => AFTER_TO,
+    };
+    if plan.steps.is_empty() && plan.blockers.is_empty() {
+        // Somebody may have been interrupted just before.
+        let text = if plan.is_akri_stopped { after } else { "" };
+        return Ok(terminal::print(text)?);
+    }
+    if args.dry_run {
+        return Ok(());
+    }
+    if !plan.blockers.is_empty() {
+        bail!("nothing was done: put right what is in the way, and run this again");
+    }
+    if !args.yes && !confirmed()? {
+        bail!("nothing was done");
+    }
+    for _ in 0..ROUNDS {
+        for step in &plan.steps {
+            terminal::print(&format!("{} …\n", step.text))?;
+            match migrate::run(&client, step).await {
+                Err(Error::Changed(what)) => {
+                    terminal::print(&format!("{what} has changed meanwhile, looking again\n"))?;
+                    break;
+                }
+                done => done?,
+            }
+        }
+        plan = migrate::plan(&client, direction).await?;
+        if plan.steps.is_empty() {
+            terminal::print("Done.\n\n")?;
+            return Ok(terminal::print(after)?);
+        }
+    }
+    let left: Vec<&str> = plan.steps.iter().map(|step| step.text.as_str()).collect();
+    bail!(
+        "somebody undoes it again and again: {}; stop whoever does it, and run this again",
+        left.join("; ")
+    )
+}
+
+/// The plan as text.
+fn shown(plan: &Plan, paint: Paint) -> String {
+    let mut text = String::new();
+    let mut line = |tone, line: &str| {
+        text.push_str(&paint.apply(tone, line));
+        text.push('\n');
+    };
+    for found in &plan.found {
+        line(Tone::Plain, found);
+    }
+    for note in &plan.notes {
+        line(Tone::Warning, &format!("note: {note}."));
+    }
+    for blocker in &plan.blockers {
+        line(Tone::Bad, &format!("in the way: {blocker}"));
+    }
+    if plan.steps.is_empty() {
+        line(Tone::Plain, "Nothing is to be done.");
+        return text;
+    }
+    line(Tone::Heading, "What will be done:");
+    for (number, step) in (1..).zip(&plan.steps) {
+        line(Tone::Plain, &format!("  {number}. {}.", step.text));
+    }
+    text
+}
+
+/// Asks on the terminal.
+fn confirmed() -> Result<bool> {
+    let stdin = std::io::stdin();
+    if !stdin.is_terminal() {
+        return Err(
+            Usage("there is no terminal to ask at; use --yes to do it without".to_owned()).into(),
+        );
+    }
+    eprint!("Continue? [y/N] ");
+    std::io::stderr().flush().context("cannot ask")?;
+    let mut line = String::new();
+    stdin
+        .read_line(&mut line)
+        .context("cannot read the answer")?;
+    Ok(is_yes(&line))
+}
+
+fn is_yes(answer: &str) -> bool {
+    ["y", "yes"].contains(&answer.trim().to_ascii_lowercase().as_str())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_yes_is_a_yes() {
+        for (answer, yes) in [
+            ("y\n", true),
+            ("Yes\n", true),
+            ("\n", false),
+            ("", false),
+            ("n\n", false),
+            ("yep\n", false),
+        ] {
+            assert_eq!(is_yes(answer), yes, "{answer:?}");
+        }
+    }
+
+    #[test]
+    fn a_plan_without_steps_says_so_and_one_with_blockers_shows_them() {
+        let mut plan = Plan {
+            found: vec!["0 Configurations, 0 Instances".to_owned()],
+            ..Plan::default()
+        };
+        assert_eq!(
+            shown(&plan, Paint::PLAIN),
+            "0 Configurations, 0 Instances\nNothing is to be done.\n"
+        );
+        plan.blockers.push("Leafhost runs".into());
+        assert!(shown(&plan, Paint::PLAIN).contains("in the way: Leafhost runs\n"));
+    }
+}

@@ -1,0 +1,181 @@
+//! Takes a cluster over from Akri, and gives it back.
+//!
+//! What is to be done follows from what is there ([`plan`]), so whoever was interrupted begins anew. Objects, their uids, slots and pods
+//! stay. What was stopped says so itself: to start it again nothing has to be remembered elsewhere.
+
+mod objects;
+mod parts;
+mod plan;
+mod survey;
+mod workloads;
+
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::api::{DynamicObject, Patch, PatchParams};
+use kube::runtime::wait::{await_condition, conditions};
+use kube::{Api, Client, Resource, ResourceExt as _};
+use leafhost_core::text;
+use serde_json::Value;
+use tokio::time::timeout;
+
+pub use plan::{Plan, Step};
+
+use objects::MANAGER;
+use parts::{Part, part};
+use plan::{Action, Edit};
+
+/// Time limit for a request.
+const REQUEST: Duration = Duration::from_secs(30);
+/// How long pods have to end; Akri's agents ignore SIGTERM for the 30 s that they are given.
+const PODS: Duration = Duration::from_mins(3);
+
+/// Which way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Direction {
+    /// Leafhost takes over.
+    FromAkri,
+    /// Akri goes on.
+    ToAkri,
+}
+
+/// Why it does not go on.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The API server did not do what was asked.
+    #[error("cannot {what}: {why}; put it right and run this again, it goes on where it was")]
+    Request {
+        /// What was asked.
+        what: String,
+        /// What it said.
+        why: String,
+    },
+    /// Somebody else changed an object.
+    #[error("{0} has changed meanwhile; run this again, it goes on where it was")]
+    Changed(String),
+    /// Pods do not end.
+    #[error(
+        "these pods have not ended after 3 minutes: {0}; look why, and run this again, it goes on where it was"
+    )]
+    Pods(String),
+}
+
+/// What is left to be done.
+pub async fn plan(client: &Client, direction: Direction) -> Result<Plan, Error> {
+    let seen = survey::look(client).await?;
+    Ok(match direction {
+        Direction::FromAkri => plan::from_akri(&seen),
+        Direction::ToAkri => plan::to_akri(&seen),
+    })
+}
+
+/// Does a step. One that was done before does nothing.
+pub async fn run(client: &Client, step: &Step) -> Result<(), Error> {
+    match &step.action {
+        Action::Patch(edits) => {
+            for edit in edits {
+                patch(client, edit).await?;
+            }
+            Ok(())
+        }
+        Action::Wait => wait(client).await,
+        Action::Define(definitions) => {
+            let api: Api<CustomResourceDefinition> = Api::all(client.clone());
+            let params = PatchParams::apply(MANAGER).force();
+            for definition in definitions {
+                let name = definition.name_any();
+                let patch = Patch::Apply(definition);
+                let request = api.patch(&name, &params, &patch);
+                within(request, || format!("replace the definition {name}")).await?;
+            }
+            Ok(())
+        }
+    }
+}
+
+async fn patch(client: &Client, edit: &Edit) -> Result<(), Error> {
+    let (client, resource, name) = (client.clone(), &edit.resource, &edit.name);
+    let api: Api<DynamicObject> = match &edit.namespace {
+        Some(namespace) => Api::namespaced_with(client, namespace, resource),
+        None => Api::all_with(client, resource),
+    };
+    let params = PatchParams {
+        field_manager: Some(MANAGER.to_owned()),
+        ..PatchParams::default()
+    };
+    let patch: Patch<&Value> = Patch::Merge(&edit.patch);
+    let what = || {
+        let namespace = edit
+            .namespace
+            .as_ref()
+            .map(|namespace| format!("{namespace}/"));
+        format!("{} {}{name}", resource.kind, namespace.unwrap_or_default())
+    };
+    let done = if edit.is_status {
+        timeout(REQUEST, api.patch_status(name, &params, &patch)).await
+    } else {
+        timeout(REQUEST, api.patch(name, &params, &patch)).await
+    };
+    match done {
+        Ok(Ok(_)) => Ok(()),
+        // It needs nothing any more.
+        Ok(Err(kube::Error::Api(status))) if status.code == 404 => Ok(()),
+        Ok(Err(kube::Error::Api(status))) if status.code == 409 => Err(Error::Changed(what())),
+        Ok(Err(error)) => Err(failed(format!("change {}", what()), text::chain(&error))),
+        Err(_) => Err(silent(format!("change {}", what()))),
+    }
+}
+
+/// Waits for the end of the pods of Akri's agents and controller. Their workloads are stopped.
+async fn wait(client: &Client) -> Result<(), Error> {
+    let parts = [Part::Agent, Part::Controller];
+    if let Ok(ended) = timeout(PODS, ended(client, &parts)).await {
+        return ended;
+    }
+    let seen = survey::pods(client).await?;
+    Err(Error::Pods(plan::pods(&seen, &parts).0.join(", ")))
+}
+
+async fn ended(client: &Client, parts: &[Part]) -> Result<(), Error> {
+    // A controller that has not seen the change yet could still make a pod.
+    survey::until_observed(client, parts).await?;
+    loop {
+        let seen = survey::pods(client).await?;
+        let is_one = |pod: &&Pod| is_of(*pod, parts) && plan::is_waited_for(pod, &seen.ready_nodes);
+        let Some(pod) = seen.pods.iter().find(is_one) else {
+            return Ok(());
+        };
+        let (name, uid) = (pod.name_any(), pod.uid().unwrap_or_default());
+        let pods = Api::namespaced(client.clone(), &pod.namespace().unwrap_or_default());
+        let gone = await_condition::<Pod>(pods, &name, conditions::is_deleted(&uid));
+        gone.await
+            .map_err(|error| failed(format!("watch pod {name}"), text::chain(&error)))?;
+    }
+}
+
+fn is_of<K: Resource>(object: &K, parts: &[Part]) -> bool {
+    part(object.meta()).is_some_and(|part| parts.contains(&part))
+}
+
+async fn within<T>(
+    request: impl Future<Output = kube::Result<T>>,
+    what: impl Fn() -> String,
+) -> Result<T, Error> {
+    match timeout(REQUEST, request).await {
+        Ok(done) => done.map_err(|error| failed(what(), text::chain(&error))),
+        Err(_) => Err(silent(what())),
+    }
+}
+
+fn failed(what: String, why: String) -> Error {
+    Error::Request { what, why }
+}
+
+fn silent(what: String) -> Error {
+    let why = format!(
+        "the API server did not answer within {} seconds",
+        REQUEST.as_secs()
+    );
+    Error::Request { what, why }
+}

@@ -1,0 +1,461 @@
+//! What is to be done, by what is there. Pure: after any part of it has been done, what is left follows in the same way.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use k8s_openapi::api::admissionregistration::v1::ValidatingWebhookConfiguration;
+use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
+use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::api::{ApiResource, DynamicObject};
+use kube::{Resource, ResourceExt as _};
+use leafhost_core::names::{API_VERSION, GROUP};
+use serde_json::{Value, json};
+
+use super::objects;
+use super::parts::{Part, part, release, shown};
+use super::workloads::{ask, is_stopped, scale_down, scale_up, start, stop};
+use crate::cluster::statuses::configuration;
+use crate::instances::object::api_resource;
+use crate::{admission, crd};
+
+/// Akri's definitions that Leafhost has, too.
+const DEFINITIONS: [&str; 2] = ["configurations.akri.sh", "instances.akri.sh"];
+
+/// What a cluster has.
+#[derive(Debug, Default)]
+pub struct Seen {
+    pub daemon_sets: Vec<DaemonSet>,
+    pub deployments: Vec<Deployment>,
+    pub webhooks: Vec<ValidatingWebhookConfiguration>,
+    /// Pods of agents and controllers.
+    pub pods: Vec<Pod>,
+    pub ready_nodes: BTreeSet<String>,
+    pub definitions: Vec<CustomResourceDefinition>,
+    pub configurations: Vec<DynamicObject>,
+    pub instances: Vec<DynamicObject>,
+}
+
+/// What is to be done.
+#[derive(Debug, Default)]
+pub struct Plan {
+    /// What was found, a line each.
+    pub found: Vec<String>,
+    /// Whether Akri's agents are there and stopped.
+    pub is_akri_stopped: bool,
+    /// What must be put right first.
+    pub blockers: Vec<String>,
+    /// What should be known before.
+    pub notes: Vec<String>,
+    /// Each Configuration with its name, as YAML, for whoever has the handlers that can check it.
+    pub configurations: Vec<(String, String)>,
+    /// In this order.
+    pub steps: Vec<Step>,
+}
+
+/// A part of it.
+#[derive(Debug)]
+pub struct Step {
+    /// What it does, as a sentence without a full stop.
+    pub text: String,
+    pub(super) action: Action,
+}
+
+/// How it is done.
+#[derive(Debug)]
+pub(super) enum Action {
+    /// Each object is patched.
+    Patch(Vec<Edit>),
+    /// The pods of these workloads end, but for those whose node is not Ready.
+    Wait,
+    /// These definitions are replaced.
+    Define(Vec<CustomResourceDefinition>),
+}
+
+/// A JSON merge patch of an object.
+#[derive(Debug)]
+pub(super) struct Edit {
+    pub resource: ApiResource,
+    pub namespace: Option<String>,
+    pub name: String,
+    /// Whether it is one of the status.
+    pub is_status: bool,
+    pub patch: Value,
+}
+
+impl Edit {
+    fn typed<K: Resource<DynamicType = ()>>(object: &K, patch: Value) -> Self {
+        Self::of(ApiResource::erase::<K>(&()), object.meta(), patch)
+    }
+
+    fn of(resource: ApiResource, metadata: &ObjectMeta, patch: Value) -> Self {
+        Self {
+            resource,
+            namespace: metadata.namespace.clone(),
+            name: metadata.name.clone().unwrap_or_default(),
+            is_status: false,
+            patch,
+        }
+    }
+}
+
+/// What takes a cluster from Akri.
+pub fn from_akri(seen: &Seen) -> Plan {
+    let mut plan = Plan {
+        found: found(seen),
+        is_akri_stopped: seen.daemon_sets.iter().any(is_stopped),
+        notes: notes(seen),
+        configurations: seen.configurations.iter().filter_map(text).collect(),
+        ..Plan::default()
+    };
+    plan.patch(
+        |names| format!("Keep the API server from asking Akri's webhook {names}, which refuses Configurations that have a status"),
+        seen.webhooks.iter().filter(|one| is_akri(one.meta(), &[Part::Webhook])),
+        |one| Some(Edit::typed(one, ask(one, false)?)),
+    );
+    let stopped = [Part::Agent, Part::Handler];
+    plan.patch(
+        |names| format!("Stop the DaemonSets {names}: from now on their pods need a node with a label that no node has"),
+        seen.daemon_sets.iter().filter(|one| is_akri(one.meta(), &stopped)),
+        |one| Some(Edit::typed(one, stop(one)?)),
+    );
+    plan.patch(
+        |names| format!("Scale the Deployment {names} to 0"),
+        seen.deployments
+            .iter()
+            .filter(|one| is_akri(one.meta(), &[Part::Controller])),
+        |one| Some(Edit::typed(one, scale_down(one)?)),
+    );
+    let (waits, left) = pods(seen, &[Part::Agent, Part::Controller]);
+    if !left.is_empty() {
+        plan.notes.push(format!(
+            "These pods of Akri are on nodes that are not Ready, and are not waited for: {}. If such a node comes back, its kubelet ends them",
+            listed(&left)
+        ));
+    }
+    if !plan.steps.is_empty() || !waits.is_empty() {
+        plan.add(
+            "Wait until the pods of Akri's agents and controller have ended",
+            Action::Wait,
+        );
+    }
+    plan.patch(
+        |count| format!("Remove the finalizers and field managers of Akri's agents from {count}"),
+        &seen.configurations,
+        |one| {
+            Some(Edit::of(
+                configuration(),
+                &one.metadata,
+                objects::take_configuration(one)?,
+            ))
+        },
+    );
+    plan.patch(
+        |count| format!("Remove the finalizers and field managers of Akri's agents from {count}"),
+        &seen.instances,
+        |one| {
+            Some(Edit::of(
+                api_resource(),
+                &one.metadata,
+                objects::take_instance(one)?,
+            ))
+        },
+    );
+    let outdated = outdated(&seen.definitions);
+    if !outdated.is_empty() {
+        plan.add(
+            format!("Replace the definitions {} by those of this Leafhost, which have all fields of Akri's", DEFINITIONS.join(" and ")),
+            Action::Define(outdated),
+        );
+    }
+    plan
+}
+
+/// What gives a cluster back to Akri.
+pub fn to_akri(seen: &Seen) -> Plan {
+    let mut plan = Plan {
+        found: found(seen),
+        ..Plan::default()
+    };
+    let workloads = seen
+        .daemon_sets
+        .iter()
+        .map(|one| ("DaemonSet", shown(one), one.meta()));
+    let deployments = seen
+        .deployments
+        .iter()
+        .map(|one| ("Deployment", shown(one), one.meta()));
+    for (kind, name, metadata) in workloads.chain(deployments) {
+        if part(metadata) == Some(Part::Leafhost) {
+            let namespace = metadata.namespace.as_deref().unwrap_or_default();
+            let release = release(metadata).unwrap_or("leafhost");
+            plan.blockers.push(format!(
+                "Leafhost's {kind} {name} is there: helm uninstall {release} --namespace {namespace} removes it and keeps Configurations, Instances and running pods"
+            ));
+        }
+    }
+    let (waits, _) = pods(seen, &[Part::Leafhost]);
+    if plan.blockers.is_empty() && !waits.is_empty() {
+        plan.blockers.push(format!(
+            "These pods of Leafhost have not ended yet: {}",
+            listed(&waits)
+        ));
+    }
+    let mut agents = seen.daemon_sets.iter();
+    // Akri's agents are started last. What they have written since is theirs.
+    if !agents.any(|one| is_akri(one.meta(), &[Part::Agent]) && !is_stopped(one)) {
+        give_objects(seen, &mut plan);
+    }
+    plan.patch(
+        |names| format!("Let the API server ask Akri's webhook {names} again"),
+        &seen.webhooks,
+        |one| Some(Edit::typed(one, ask(one, true)?)),
+    );
+    plan.patch(
+        |names| format!("Scale the Deployment {names} to the replicas that it had"),
+        &seen.deployments,
+        |one| Some(Edit::typed(one, scale_up(one)?)),
+    );
+    plan.patch(
+        |names| format!("Start the DaemonSets {names}"),
+        &seen.daemon_sets,
+        |one| Some(Edit::typed(one, start(one)?)),
+    );
+    if plan.steps.is_empty() {
+        return plan;
+    }
+    let mut agents = seen.daemon_sets.iter();
+    if !agents.any(|one| is_akri(one.meta(), &[Part::Agent])) {
+        plan.notes
+            .push("Akri's agents are not installed: install Akri when this is done".to_owned());
+    }
+    plan.notes.push(
+        "Akri's agents delete the Instances of their nodes when they start, and make new ones: their brokers end and are made again".to_owned(),
+    );
+    plan
+}
+
+/// What Akri's agents need to find in the objects.
+fn give_objects(seen: &Seen, plan: &mut Plan) {
+    for one in &seen.configurations {
+        let unreadable = one
+            .data
+            .get("spec")
+            .map(admission::unreadable)
+            .unwrap_or_default();
+        plan.blockers.extend(unreadable.into_iter().map(|why| {
+            format!(
+                "Akri's agents stop at Configuration {}: {why}; correct or delete it",
+                shown(one)
+            )
+        }));
+    }
+    plan.patch(
+        |count| format!("Make each agent of Akri the field manager of its own slots and entries in {count}, and remove slots that are beyond the capacity"),
+        &seen.instances,
+        |one| Some(Edit::of(api_resource(), &one.metadata, objects::give_instance(one)?)),
+    );
+    plan.patch(
+        |count| format!("Remove the status of {count}, which Akri's webhook would refuse"),
+        &seen.configurations,
+        |one| {
+            let edit = Edit::of(
+                configuration(),
+                &one.metadata,
+                objects::give_configuration(one)?,
+            );
+            Some(Edit {
+                is_status: true,
+                ..edit
+            })
+        },
+    );
+}
+
+impl Plan {
+    fn add(&mut self, text: impl Into<String>, action: Action) {
+        let text = text.into();
+        self.steps.push(Step { text, action });
+    }
+
+    /// Adds a step that patches those of the objects that need it; `text` gets their names, or how many they are.
+    fn patch<'o, K: Resource + 'o>(
+        &mut self,
+        text: impl Fn(&str) -> String,
+        objects: impl IntoIterator<Item = &'o K>,
+        edit: impl Fn(&K) -> Option<Edit>,
+    ) {
+        let (mut names, mut edits) = (Vec::new(), Vec::new());
+        for object in objects {
+            if let Some(edit) = edit(object) {
+                names.push(shown(object));
+                edits.push(edit);
+            }
+        }
+        let Some(edit) = edits.first() else {
+            return;
+        };
+        let text = match edit.resource.group.as_str() {
+            GROUP => text(&count(names.len(), &edit.resource.kind)),
+            _ => text(&names.join(", ")),
+        };
+        self.add(text, Action::Patch(edits));
+    }
+}
+
+fn is_akri(metadata: &ObjectMeta, parts: &[Part]) -> bool {
+    part(metadata).is_some_and(|part| parts.contains(&part))
+}
+
+/// What there is of Akri.
+fn found(seen: &Seen) -> Vec<String> {
+    let agents = seen
+        .daemon_sets
+        .iter()
+        .filter(|one| is_akri(one.meta(), &[Part::Agent]));
+    let mut found: Vec<String> = agents
+        .map(|one| {
+            let version = one.labels().get("app.kubernetes.io/version");
+            let version = version.map_or("of an unknown version", String::as_str);
+            let release = release(one.meta()).map(|release| format!(", Helm release {release}"));
+            let pods = one
+                .status
+                .as_ref()
+                .map_or(0, |status| status.current_number_scheduled);
+            let state = if is_stopped(one) { ", stopped" } else { "" };
+            format!(
+                "Akri {version}: DaemonSet {}, {}{}{state}",
+                shown(one),
+                count(usize::try_from(pods).unwrap_or_default(), "pod"),
+                release.unwrap_or_default()
+            )
+        })
+        .collect();
+    found.push(format!(
+        "{}, {}",
+        count(seen.configurations.len(), "Configuration"),
+        count(seen.instances.len(), "Instance")
+    ));
+    found
+}
+
+/// What an operator should know before Akri goes.
+fn notes(seen: &Seen) -> Vec<String> {
+    let mut notes = Vec::new();
+    let mut of_releases: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+    for one in &seen.configurations {
+        if let Some(release) = release(&one.metadata) {
+            of_releases.entry(release).or_default().push(shown(one));
+        }
+    }
+    for (release, names) in of_releases {
+        notes.push(format!(
+            "The Helm release {release} has made the Configurations {}: helm uninstall and helm upgrade of it would delete or change them. \
+             docs/from-akri.md says how to remove Akri without them",
+            listed(&names)
+        ));
+    }
+    for one in &seen.daemon_sets {
+        match part(one.meta()) {
+            Some(Part::OtherHandler) => notes.push(format!(
+                "The handler of DaemonSet {} goes on, and registers with Leafhost's agents. What its devices bring along needs grants: docs/external.md",
+                shown(one)
+            )),
+            Some(Part::Agent) => {
+                let version = one.labels().get("app.kubernetes.io/version");
+                if version.is_some_and(|version| !version.starts_with("0.13.")) {
+                    notes.push("This was tested with Akri 0.13".to_owned());
+                }
+            }
+            _ => {}
+        }
+    }
+    for one in &seen.configurations {
+        let problems = one
+            .data
+            .get("spec")
+            .map(admission::problems)
+            .unwrap_or_default();
+        notes.extend(
+            problems
+                .into_iter()
+                .map(|problem| format!("Configuration {}: {problem}", shown(one))),
+        );
+    }
+    notes
+}
+
+/// A Configuration as a user would write it.
+fn text(configuration: &DynamicObject) -> Option<(String, String)> {
+    let (name, spec) = (configuration.name_any(), configuration.data.get("spec")?);
+    let metadata = json!({"name": name, "namespace": configuration.namespace()});
+    let object = json!({"apiVersion": API_VERSION, "kind": "Configuration", "metadata": metadata, "spec": spec});
+    let text = serde_yaml_ng::to_string(&object).ok()?;
+    Some((format!("Configuration {}", shown(configuration)), text))
+}
+
+fn count(number: usize, what: &str) -> String {
+    let plural = if number == 1 { "" } else { "s" };
+    format!("{number} {what}{plural}")
+}
+
+/// At most so many names, and how many more there are.
+fn listed(names: &[String]) -> String {
+    const MOST: usize = 10;
+    let shown = names
+        .iter()
+        .take(MOST)
+        .map(String::as_str)
+        .collect::<Vec<_>>()
+        .join(", ");
+    match names.len().checked_sub(MOST) {
+        None | Some(0) => shown,
+        Some(more) => format!("{shown} and {more} more"),
+    }
+}
+
+/// The pods of some parts that are waited for, and those whose node is not Ready.
+pub(super) fn pods(seen: &Seen, parts: &[Part]) -> (Vec<String>, Vec<String>) {
+    let of_them = seen.pods.iter().filter(|pod| is_akri(pod.meta(), parts));
+    let (waits, left): (Vec<&Pod>, Vec<&Pod>) =
+        of_them.partition(|pod| is_waited_for(pod, &seen.ready_nodes));
+    let names = |pods: Vec<&Pod>| pods.into_iter().map(shown).collect();
+    (names(waits), names(left))
+}
+
+/// A pod without a node has no process yet, and ends at once.
+pub(super) fn is_waited_for(pod: &Pod, ready: &BTreeSet<String>) -> bool {
+    let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_ref());
+    node.is_none_or(|node| ready.contains(node))
+}
+
+/// Our definitions that the cluster has with less.
+fn outdated(found: &[CustomResourceDefinition]) -> Vec<CustomResourceDefinition> {
+    let ours = crd::definitions().into_iter();
+    ours.filter(|ours| {
+        let name = ours.name_any();
+        let theirs = found.iter().find(|theirs| theirs.name_any() == name);
+        // Helm installs those that are missing.
+        DEFINITIONS.contains(&&*name)
+            && theirs.is_some_and(|theirs| !has(&json!(theirs.spec), &json!(ours.spec)))
+    })
+    .collect()
+}
+
+/// Whether a value has all of another one; the API server adds defaults.
+fn has(whole: &Value, part: &Value) -> bool {
+    match (whole, part) {
+        (Value::Object(whole), Value::Object(part)) => part
+            .iter()
+            .all(|(key, part)| whole.get(key).is_some_and(|whole| has(whole, part))),
+        (Value::Array(whole), Value::Array(part)) => {
+            whole.len() == part.len()
+                && whole.iter().zip(part).all(|(whole, part)| has(whole, part))
+        }
+        (Value::Number(whole), Value::Number(part)) => whole.as_f64() == part.as_f64(),
+        _ => whole == part,
+    }
+}
+
+#[cfg(test)]
+mod tests;

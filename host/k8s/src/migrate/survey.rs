@@ -1,0 +1,133 @@
+//! Reads what a cluster has of Akri and Leafhost.
+
+use std::collections::BTreeSet;
+use std::fmt::Debug;
+
+use k8s_openapi::NamespaceResourceScope;
+use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
+use k8s_openapi::api::core::v1::Node;
+use kube::api::{ListParams, ObjectList};
+use kube::runtime::wait::await_condition;
+use kube::{Api, Client, Resource, ResourceExt as _};
+use leafhost_core::text;
+use serde::de::DeserializeOwned;
+
+use super::parts::{NAME_LABEL, Part, WRITERS};
+use super::plan::Seen;
+use super::{Error, failed, is_of, within};
+use crate::cluster::statuses::configuration;
+use crate::instances::object::api_resource;
+
+/// How many objects a list has at a time.
+const PAGE: u32 = 500;
+
+/// All that matters.
+pub async fn look(client: &Client) -> Result<Seen, Error> {
+    let all = ListParams::default();
+    let Seen {
+        pods, ready_nodes, ..
+    } = pods(client).await?;
+    Ok(Seen {
+        daemon_sets: list(Api::all(client.clone()), &all, "DaemonSets").await?,
+        deployments: list(Api::all(client.clone()), &all, "Deployments").await?,
+        webhooks: list(
+            Api::all(client.clone()),
+            &all,
+            "ValidatingWebhookConfigurations",
+        )
+        .await?,
+        pods,
+        ready_nodes,
+        definitions: list(Api::all(client.clone()), &all, "CustomResourceDefinitions").await?,
+        configurations: list(
+            Api::all_with(client.clone(), &configuration()),
+            &all,
+            "Configurations",
+        )
+        .await?,
+        instances: list(
+            Api::all_with(client.clone(), &api_resource()),
+            &all,
+            "Instances",
+        )
+        .await?,
+    })
+}
+
+/// The pods of agents and controllers, and the nodes that are Ready.
+pub async fn pods(client: &Client) -> Result<Seen, Error> {
+    let writers = ListParams::default().labels(&format!("{NAME_LABEL} in ({})", WRITERS.join(",")));
+    let nodes: Vec<Node> = list(Api::all(client.clone()), &ListParams::default(), "Nodes").await?;
+    let is_ready = |node: &&Node| crate::cluster::state(node).not_ready_since.is_none();
+    let ready = nodes.iter().filter(is_ready).map(Node::name_any);
+    Ok(Seen {
+        pods: list(Api::all(client.clone()), &writers, "Pods").await?,
+        ready_nodes: ready.collect::<BTreeSet<_>>(),
+        ..Seen::default()
+    })
+}
+
+/// Waits until the controllers of Kubernetes have seen the workloads of these parts as they are.
+pub async fn until_observed(client: &Client, parts: &[Part]) -> Result<(), Error> {
+    let all = ListParams::default();
+    let sets: Vec<DaemonSet> = list(Api::all(client.clone()), &all, "DaemonSets").await?;
+    for set in sets.iter().filter(|set| is_of(*set, parts)) {
+        observed(client, set, |set: &DaemonSet| {
+            set.status.as_ref()?.observed_generation
+        })
+        .await?;
+    }
+    let deployments: Vec<Deployment> = list(Api::all(client.clone()), &all, "Deployments").await?;
+    for one in deployments.iter().filter(|one| is_of(*one, parts)) {
+        observed(client, one, |one: &Deployment| {
+            one.status.as_ref()?.observed_generation
+        })
+        .await?;
+    }
+    Ok(())
+}
+
+async fn observed<K>(
+    client: &Client,
+    object: &K,
+    generation: impl Fn(&K) -> Option<i64>,
+) -> Result<(), Error>
+where
+    K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
+    K: Clone + Debug + DeserializeOwned + Send + 'static,
+{
+    let (name, wanted) = (object.name_any(), object.meta().generation);
+    let api = Api::namespaced(client.clone(), &object.namespace().unwrap_or_default());
+    let is_seen = |now: Option<&K>| now.is_none_or(|now| generation(now) >= wanted);
+    await_condition(api, &name, is_seen)
+        .await
+        .map(drop)
+        .map_err(|error| failed(format!("watch {name}"), text::chain(&error)))
+}
+
+/// All objects; none if the API server does not know the kind.
+async fn list<K: Clone + Debug + DeserializeOwned>(
+    api: Api<K>,
+    selected: &ListParams,
+    what: &str,
+) -> Result<Vec<K>, Error> {
+    let mut params = selected.clone().limit(PAGE);
+    let mut found = Vec::new();
+    loop {
+        let page = async {
+            match api.list(&params).await {
+                Err(kube::Error::Api(status)) if status.code == 404 => Ok(None),
+                page => page.map(Some),
+            }
+        };
+        let page: Option<ObjectList<K>> = within(page, || format!("list {what}")).await?;
+        let Some(page) = page else {
+            return Ok(found);
+        };
+        found.extend(page.items);
+        match page.metadata.continue_.filter(|next| !next.is_empty()) {
+            Some(next) => params = params.continue_token(&next),
+            None => return Ok(found),
+        }
+    }
+}

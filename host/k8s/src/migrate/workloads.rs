@@ -1,0 +1,94 @@
+//! What stops the programs of Akri, and starts them again as they were. Pure.
+//!
+//! What is stopped says so itself, so that nothing has to be remembered elsewhere.
+
+use k8s_openapi::api::admissionregistration::v1::{
+    ValidatingWebhook, ValidatingWebhookConfiguration,
+};
+use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use kube::{Resource as _, ResourceExt as _};
+use serde_json::{Map, Value, json};
+
+use super::objects;
+
+/// What no node and no object has. Akri's `DaemonSet`s and webhook select by it while Akri is stopped.
+const STOPPED: &str = "leafhost.dev/akri-stopped";
+/// The annotation of a Deployment that is stopped, with the number of its replicas.
+const REPLICAS: &str = "leafhost.dev/replicas";
+
+/// Lets the webhooks be asked about no object, or about those that they were asked about before.
+pub fn ask(hooks: &ValidatingWebhookConfiguration, is_asked: bool) -> Option<Value> {
+    let mut all = hooks.webhooks.clone().unwrap_or_default();
+    for hook in &mut all {
+        let selector = hook.object_selector.take().unwrap_or_default();
+        let mut labels = selector.match_labels.clone().unwrap_or_default();
+        if is_asked {
+            labels.remove(STOPPED);
+        } else {
+            labels.insert(STOPPED.to_owned(), "true".to_owned());
+        }
+        hook.object_selector = Some(LabelSelector {
+            match_labels: Some(labels).filter(|labels| !labels.is_empty()),
+            ..selector
+        });
+    }
+    let is_so = |hook: &ValidatingWebhook| {
+        let labels = hook.object_selector.as_ref()?.match_labels.as_ref()?;
+        labels.get(STOPPED).map(drop)
+    };
+    let mut hooks_now = hooks.webhooks.iter().flatten();
+    if hooks_now.all(|hook| is_so(hook).is_none() == is_asked) {
+        return None;
+    }
+    let mut patch = objects::versioned(hooks.meta(), Map::new());
+    patch
+        .as_object_mut()?
+        .insert("webhooks".to_owned(), json!(all));
+    Some(patch)
+}
+
+/// Whether it is stopped.
+pub fn is_stopped(set: &DaemonSet) -> bool {
+    let template = set
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.template.spec.as_ref());
+    let selector = template.and_then(|pod| pod.node_selector.as_ref());
+    selector.is_some_and(|selector| selector.contains_key(STOPPED))
+}
+
+/// Stops it.
+pub fn stop(set: &DaemonSet) -> Option<Value> {
+    let patch = json!({"spec": {"template": {"spec": {"nodeSelector": {STOPPED: "true"}}}}});
+    (!is_stopped(set)).then_some(patch)
+}
+
+/// Starts it, if it is stopped.
+pub fn start(set: &DaemonSet) -> Option<Value> {
+    let patch = json!({"spec": {"template": {"spec": {"nodeSelector": {STOPPED: null}}}}});
+    is_stopped(set).then_some(patch)
+}
+
+/// Stops it and keeps the number of its replicas.
+pub fn scale_down(deployment: &Deployment) -> Option<Value> {
+    let replicas = deployment.spec.as_ref().and_then(|spec| spec.replicas);
+    let replicas = replicas.unwrap_or(1);
+    let mut patch = objects::versioned(
+        deployment.meta(),
+        Map::from_iter([(
+            "annotations".to_owned(),
+            json!({REPLICAS: replicas.to_string()}),
+        )]),
+    );
+    patch
+        .as_object_mut()?
+        .insert("spec".to_owned(), json!({"replicas": 0}));
+    (replicas != 0).then_some(patch)
+}
+
+/// Gives it the replicas that it had, if it is stopped.
+pub fn scale_up(deployment: &Deployment) -> Option<Value> {
+    let replicas: i32 = deployment.annotations().get(REPLICAS)?.parse().ok()?;
+    Some(json!({"metadata": {"annotations": {REPLICAS: null}}, "spec": {"replicas": replicas}}))
+}
