@@ -60,7 +60,7 @@ fn lay_out(tests: &Path) -> Result<tempfile::TempDir> {
 }
 
 #[test]
-#[ignore = "takes half an hour, and tests that are not in this tree: make akri-e2e AKRI_E2E=DIR"]
+#[ignore = "takes ten minutes, and needs tests that are not in this tree: make akri-e2e AKRI_E2E=DIR"]
 fn akri_e2e() -> Result<()> {
     let tests = std::env::var("AKRI_E2E")
         .context("AKRI_E2E names no folder with Akri's end-to-end tests")?;

@@ -100,7 +100,7 @@ async fn move_on(
     }
     let left: Vec<&str> = plan.steps.iter().map(|step| step.text.as_str()).collect();
     bail!(
-        "somebody undoes it again and again: {}; stop whoever does it, and run this again",
+        "these steps were done and something undid them {ROUNDS} times: {}; suspend what does that, such as Argo CD or Flux, and run this again",
         left.join("; ")
     )
 }

@@ -67,7 +67,7 @@ impl Metrics {
         self.releases.fetch_add(nodes, Ordering::Relaxed);
     }
 
-    /// A write failed that nobody else was quicker with.
+    /// A write failed, and not because the object had changed meanwhile.
     pub(crate) fn failed(&self, write: Write) {
         if let Some(count) = self.failures.get(write as usize) {
             count.fetch_add(1, Ordering::Relaxed);

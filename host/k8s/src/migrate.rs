@@ -15,7 +15,7 @@ use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{DynamicObject, Patch, PatchParams};
 use kube::runtime::wait::{await_condition, conditions};
-use kube::{Api, Client, Resource, ResourceExt as _};
+use kube::{Api, Client, Resource as _, ResourceExt as _};
 use leafhost_core::text;
 use serde_json::Value;
 use tokio::time::timeout;
@@ -23,7 +23,7 @@ use tokio::time::timeout;
 pub use plan::{Plan, Step};
 
 use objects::MANAGER;
-use parts::{Part, part};
+use parts::{Part, is_of};
 use plan::{Action, Edit};
 
 /// Time limit for a request.
@@ -142,7 +142,8 @@ async fn ended(client: &Client, parts: &[Part]) -> Result<(), Error> {
     survey::until_observed(client, parts).await?;
     loop {
         let seen = survey::pods(client).await?;
-        let is_one = |pod: &&Pod| is_of(*pod, parts) && plan::is_waited_for(pod, &seen.ready_nodes);
+        let is_one =
+            |pod: &&Pod| is_of(pod.meta(), parts) && plan::is_waited_for(pod, &seen.ready_nodes);
         let Some(pod) = seen.pods.iter().find(is_one) else {
             return Ok(());
         };
@@ -152,10 +153,6 @@ async fn ended(client: &Client, parts: &[Part]) -> Result<(), Error> {
         gone.await
             .map_err(|error| failed(format!("watch pod {name}"), text::chain(&error)))?;
     }
-}
-
-fn is_of<K: Resource>(object: &K, parts: &[Part]) -> bool {
-    part(object.meta()).is_some_and(|part| parts.contains(&part))
 }
 
 async fn within<T>(

@@ -21,7 +21,7 @@ pub struct Discovering {
 }
 
 impl Discovering {
-    /// The sets of a session; while the switch is off they are empty.
+    /// The sets of a session; while `is_available` is false they are empty.
     pub fn new(session: Box<dyn Session>, is_available: watch::Receiver<bool>) -> Self {
         Self {
             session,
@@ -37,7 +37,7 @@ impl Discovering {
         while !self.ended {
             let outcome = tokio::select! {
                 report = self.session.next() => report.outcome,
-                // The switch may be gone; then nobody turns it any more.
+                // If the sender is dropped, the value does not change any more.
                 Ok(()) = self.is_available.changed() => {
                     if self.known {
                         return Some(Ok(self.set()));

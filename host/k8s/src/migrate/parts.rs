@@ -68,6 +68,11 @@ pub fn part(metadata: &ObjectMeta) -> Option<Part> {
     }
 }
 
+/// Whether an object is one of these parts.
+pub fn is_of(metadata: &ObjectMeta, parts: &[Part]) -> bool {
+    part(metadata).is_some_and(|part| parts.contains(&part))
+}
+
 /// The Helm release that an object belongs to.
 pub fn release(metadata: &ObjectMeta) -> Option<&str> {
     let annotations = metadata.annotations.as_ref()?;

@@ -13,7 +13,7 @@ use leafhost_core::names::{API_VERSION, GROUP};
 use serde_json::{Value, json};
 
 use super::objects;
-use super::parts::{Part, part, release, shown};
+use super::parts::{Part, is_of, part, release, shown};
 use super::workloads::{ask, is_stopped, scale_down, scale_up, start, stop};
 use crate::cluster::statuses::configuration;
 use crate::instances::object::api_resource;
@@ -110,20 +110,20 @@ pub fn from_akri(seen: &Seen) -> Plan {
     };
     plan.patch(
         |names| format!("Keep the API server from asking Akri's webhook {names}, which refuses Configurations that have a status"),
-        seen.webhooks.iter().filter(|one| is_akri(one.meta(), &[Part::Webhook])),
+        seen.webhooks.iter().filter(|one| is_of(one.meta(), &[Part::Webhook])),
         |one| Some(Edit::typed(one, ask(one, false)?)),
     );
     let stopped = [Part::Agent, Part::Handler];
     plan.patch(
         |names| format!("Stop the DaemonSets {names}: from now on their pods need a node with a label that no node has"),
-        seen.daemon_sets.iter().filter(|one| is_akri(one.meta(), &stopped)),
+        seen.daemon_sets.iter().filter(|one| is_of(one.meta(), &stopped)),
         |one| Some(Edit::typed(one, stop(one)?)),
     );
     plan.patch(
         |names| format!("Scale the Deployment {names} to 0"),
         seen.deployments
             .iter()
-            .filter(|one| is_akri(one.meta(), &[Part::Controller])),
+            .filter(|one| is_of(one.meta(), &[Part::Controller])),
         |one| Some(Edit::typed(one, scale_down(one)?)),
     );
     let (waits, left) = pods(seen, &[Part::Agent, Part::Controller]);
@@ -203,7 +203,7 @@ pub fn to_akri(seen: &Seen) -> Plan {
     }
     let mut agents = seen.daemon_sets.iter();
     // Akri's agents are started last. What they have written since is theirs.
-    if !agents.any(|one| is_akri(one.meta(), &[Part::Agent]) && !is_stopped(one)) {
+    if !agents.any(|one| is_of(one.meta(), &[Part::Agent]) && !is_stopped(one)) {
         give_objects(seen, &mut plan);
     }
     plan.patch(
@@ -225,7 +225,7 @@ pub fn to_akri(seen: &Seen) -> Plan {
         return plan;
     }
     let mut agents = seen.daemon_sets.iter();
-    if !agents.any(|one| is_akri(one.meta(), &[Part::Agent])) {
+    if !agents.any(|one| is_of(one.meta(), &[Part::Agent])) {
         plan.notes
             .push("Akri's agents are not installed: install Akri when this is done".to_owned());
     }
@@ -303,16 +303,12 @@ impl Plan {
     }
 }
 
-fn is_akri(metadata: &ObjectMeta, parts: &[Part]) -> bool {
-    part(metadata).is_some_and(|part| parts.contains(&part))
-}
-
 /// What there is of Akri.
 fn found(seen: &Seen) -> Vec<String> {
     let agents = seen
         .daemon_sets
         .iter()
-        .filter(|one| is_akri(one.meta(), &[Part::Agent]));
+        .filter(|one| is_of(one.meta(), &[Part::Agent]));
     let mut found: Vec<String> = agents
         .map(|one| {
             let version = one.labels().get("app.kubernetes.io/version");
@@ -416,7 +412,7 @@ fn listed(names: &[String]) -> String {
 
 /// The pods of some parts that are waited for, and those whose node is not Ready.
 pub(super) fn pods(seen: &Seen, parts: &[Part]) -> (Vec<String>, Vec<String>) {
-    let of_them = seen.pods.iter().filter(|pod| is_akri(pod.meta(), parts));
+    let of_them = seen.pods.iter().filter(|pod| is_of(pod.meta(), parts));
     let (waits, left): (Vec<&Pod>, Vec<&Pod>) =
         of_them.partition(|pod| is_waited_for(pod, &seen.ready_nodes));
     let names = |pods: Vec<&Pod>| pods.into_iter().map(shown).collect();

@@ -12,9 +12,9 @@ use kube::{Api, Client, Resource, ResourceExt as _};
 use leafhost_core::text;
 use serde::de::DeserializeOwned;
 
-use super::parts::{NAME_LABEL, Part, WRITERS};
+use super::parts::{NAME_LABEL, Part, WRITERS, is_of};
 use super::plan::Seen;
-use super::{Error, failed, is_of, within};
+use super::{Error, failed, within};
 use crate::cluster::statuses::configuration;
 use crate::instances::object::api_resource;
 
@@ -71,14 +71,14 @@ pub async fn pods(client: &Client) -> Result<Seen, Error> {
 pub async fn until_observed(client: &Client, parts: &[Part]) -> Result<(), Error> {
     let all = ListParams::default();
     let sets: Vec<DaemonSet> = list(Api::all(client.clone()), &all, "DaemonSets").await?;
-    for set in sets.iter().filter(|set| is_of(*set, parts)) {
+    for set in sets.iter().filter(|set| is_of(set.meta(), parts)) {
         observed(client, set, |set: &DaemonSet| {
             set.status.as_ref()?.observed_generation
         })
         .await?;
     }
     let deployments: Vec<Deployment> = list(Api::all(client.clone()), &all, "Deployments").await?;
-    for one in deployments.iter().filter(|one| is_of(*one, parts)) {
+    for one in deployments.iter().filter(|one| is_of(one.meta(), parts)) {
         observed(client, one, |one: &Deployment| {
             one.status.as_ref()?.observed_generation
         })

@@ -131,7 +131,7 @@ fn run(seen: &mut Seen, step: &Step, most: usize) -> usize {
             assert!(
                 seen.daemon_sets
                     .iter()
-                    .filter(|one| is_akri(one.meta(), &[Part::Agent]))
+                    .filter(|one| is_of(one.meta(), &[Part::Agent]))
                     .all(is_stopped)
             );
             let ready = seen.ready_nodes.clone();
