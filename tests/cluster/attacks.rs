@@ -247,16 +247,25 @@ fn the_token_of_an_agent_writes_what_is_of_its_node_and_nothing_else() -> Result
     let slots = "spec.deviceUsage";
     let nodes = "spec.nodes";
     let owner = json!([{"apiVersion": "v1", "kind": "Pod", "name": "x", "uid": "y"}]);
-    let mut with_owner = instance("owned", "node-a", false);
+    // The API server names one of the policies that refuse an object, in no order: each attack is refused by one alone.
+    let current = |name: &str, node: &str| {
+        let mut instance = instance(name, node, false);
+        instance["metadata"]["annotations"]["leafhost.dev/generation"] = json!("4");
+        instance["spec"]["capacity"] = json!(3);
+        instance
+    };
+    let mut for_b = current("other", "node-b");
+    for_b["spec"]["deviceUsage"] = json!({});
+    let mut with_owner = current("owned", "node-a");
     with_owner["metadata"]["ownerReferences"] = owner.clone();
-    let mut of_b = instance("claimed", "node-a", false);
+    let mut of_b = current("claimed", "node-a");
     of_b["spec"]["deviceUsage"]["claimed-0"] = json!("node-b");
-    let mut labelled = instance("labelled", "node-a", false);
+    let mut labelled = current("labelled", "node-a");
     labelled["metadata"]["labels"] = json!({"leafhost.dev/node": "node-b"});
     let map = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "evil", "labels": {"leafhost.dev/handlers": "true"}}});
     let rbac = "forbidden";
     let attacks = [
-        ("an Instance for another node", a.create(&probe), nodes),
+        ("an Instance for another node", a.create(&for_b), nodes),
         (
             "an Instance with another node's claim",
             a.create(&of_b),
@@ -466,7 +475,7 @@ fn the_token_of_an_agent_writes_what_is_of_its_node_and_nothing_else() -> Result
     };
     refused(
         "a token of no node",
-        free.create(&instance("free", "node-a", false)),
+        free.create(&current("free", "node-a")),
         "bound to a node",
     )?;
     let left = cluster.get(&path)?;

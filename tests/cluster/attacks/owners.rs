@@ -76,7 +76,7 @@ pub fn check(a: &Agent<'_>) -> Result<()> {
         (
             "an Instance of no generation",
             a.create(&with("newest", "annotations", generation("newest"))),
-            number,
+            "leafhost.dev/generation",
         ),
         (
             "an Instance of a generation to come",
