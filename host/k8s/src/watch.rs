@@ -63,6 +63,15 @@ pub struct Failure {
     pub message: String,
 }
 
+/// A list of some objects as the API server remembers them, in one piece. For another list it may read and decode all objects of its database, for each
+/// agent that starts. What it remembers may be a little old: the watch goes on from there, and each write names what it assumes.
+fn selected(list: ListParams) -> ListParams {
+    ListParams {
+        limit: None,
+        ..list.match_any()
+    }
+}
+
 impl<K> Watch<K>
 where
     K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
@@ -80,14 +89,14 @@ where
 
     /// Those that a field selector selects.
     pub fn fields(mut self, selector: &str) -> Self {
-        self.list = self.list.fields(selector);
+        self.list = selected(self.list).fields(selector);
         self.follow = self.follow.fields(selector);
         self
     }
 
     /// Those that a label selector selects.
     pub fn labels(mut self, selector: &str) -> Self {
-        self.list = self.list.labels(selector);
+        self.list = selected(self.list).labels(selector);
         self.follow = self.follow.labels(selector);
         self
     }

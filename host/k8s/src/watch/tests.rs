@@ -149,3 +149,16 @@ async fn watches_that_end_at_once_are_opened_later_and_later() {
     assert!(begun.elapsed() >= Duration::from_millis(2_400));
     assert_eq!((stub.requests("watch=true"), stub.requests("")), (3, 4));
 }
+
+#[tokio::test]
+async fn a_list_of_some_objects_is_not_read_from_the_database_and_one_of_all_comes_in_pages() {
+    let stub = server([]).await;
+    seen(&mut watch(&stub), "listed all").await;
+    assert_eq!(stub.requests("limit=500"), 1);
+    assert_eq!(stub.requests("resourceVersion=0"), 0);
+    for mut watch in [watch(&stub).labels("a=b"), watch(&stub).fields("a=b")] {
+        seen(&mut watch, "listed all").await;
+    }
+    assert_eq!(stub.requests("resourceVersion=0"), 2);
+    assert_eq!(stub.requests("limit=500"), 1);
+}
