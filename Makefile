@@ -112,6 +112,7 @@ akri-e2e: setup-cluster setup-test handlers guests
 bench: setup-cluster build handlers guests
 	RUST_LIB_BACKTRACE=0 cargo bench --locked -p leafhost-compile --bench call
 	cargo bench --locked -p leafhost-agent --bench plan
+	cargo bench --locked -p leafhost-controller --bench brokers
 	cargo bench --locked -p leafhost-tests --bench agent
 	cargo bench --locked -p leafhost-tests --bench kubelet
 	cargo bench --locked -p leafhost-tests --bench cluster

@@ -18,4 +18,6 @@ mod restarts;
 mod task;
 mod template;
 
+pub use plan::{Plan, World, plan};
+pub use restarts::Restarts;
 pub use task::BrokerTask;

@@ -4,7 +4,7 @@
 //! Configuration, it shows on the Configuration. It makes the brokers that Configurations ask for. Two controllers do no harm: each write names what it assumes.
 
 mod attempts;
-mod brokers;
+pub mod brokers;
 mod events;
 #[cfg(test)]
 mod fakes;
@@ -16,6 +16,5 @@ mod releasing;
 mod statuses;
 mod task;
 
-pub use brokers::BrokerTask;
 pub use metrics::Metrics;
 pub use task::{Controller, Error};

@@ -23,10 +23,15 @@ use super::template::{Template, TemplateKind, made_of};
 const UNPLACED: SignedDuration = SignedDuration::from_secs(30);
 
 /// What is there.
+#[derive(Debug)]
 pub struct World<'a> {
+    /// The Configurations.
     pub manifests: &'a BTreeMap<ConfigurationKey, Arc<Manifest>>,
+    /// The Instances.
     pub instances: &'a BTreeMap<InstanceKey, Arc<Instance>>,
+    /// The pods, jobs and services of brokers.
     pub objects: &'a BTreeMap<ObjectKey, Arc<Object>>,
+    /// The nodes that have a Node object.
     pub nodes: &'a BTreeMap<String, NodeState>,
 }
 

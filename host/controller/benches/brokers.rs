@@ -1,0 +1,142 @@
+//! What a look at the brokers of a cluster costs: when each Instance gets a pod on both of its nodes, and when all pods run and nothing is to be
+//! written. Throughput is Instances a second, so a cost that grows faster than the Instances shows as a number that falls.
+#![allow(missing_docs, clippy::unwrap_used, reason = "a benchmark")]
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use jiff::Timestamp;
+use leafhost_controller::brokers::{Restarts, World, plan};
+use leafhost_core::brokers::{
+    CONFIGURATION_LABEL, Change, INSTANCE_LABEL, Object, ObjectKey, Phase, TARGET_NODE_LABEL,
+};
+use leafhost_core::cluster::NodeState;
+use leafhost_core::configuration::Manifest;
+use leafhost_core::instance::{Instance, InstanceKey};
+use leafhost_core::names::ConfigurationKey;
+use serde_json::{Value, json};
+
+/// A Configuration with brokers and services, and its Instances.
+struct Site {
+    manifests: BTreeMap<ConfigurationKey, Arc<Manifest>>,
+    instances: BTreeMap<InstanceKey, Arc<Instance>>,
+    objects: BTreeMap<ObjectKey, Arc<Object>>,
+    nodes: BTreeMap<String, NodeState>,
+}
+
+impl Site {
+    fn new(instances: u64) -> Self {
+        let ports = json!({"ports": [{"port": 80}]});
+        let resources = json!({"limits": {"{{PLACEHOLDER}}": "1"}});
+        let manifest = json!({
+            "apiVersion": "akri.sh/v0", "kind": "Configuration",
+            "metadata": {"name": "cameras", "namespace": "n", "uid": "configuration", "generation": 1},
+            "spec": {"discoveryHandler": {"name": "bench"}, "capacity": 2,
+                "brokerSpec": {"brokerPodSpec": {"containers": [{"name": "c", "image": "i", "resources": resources}]}},
+                "instanceServiceSpec": ports, "configurationServiceSpec": ports},
+        });
+        let key = ConfigurationKey::new("n", "cameras").unwrap();
+        let instances = (0..instances).map(|number| {
+            let instance = instance(&format!("cameras-{number:06}"));
+            (instance.key(), Arc::new(instance))
+        });
+        let node = |name: &str| (name.to_owned(), NodeState::default());
+        Self {
+            manifests: BTreeMap::from([(key, Arc::new(serde_json::from_value(manifest).unwrap()))]),
+            instances: instances.collect(),
+            objects: BTreeMap::new(),
+            nodes: BTreeMap::from([node("node-a"), node("node-b")]),
+        }
+    }
+
+    fn plan(&self) -> Vec<Change> {
+        let world = World {
+            manifests: &self.manifests,
+            instances: &self.instances,
+            objects: &self.objects,
+            nodes: &self.nodes,
+        };
+        let plan = plan(&world, &mut Restarts::default(), Timestamp::UNIX_EPOCH);
+        plan.changes.into_iter().map(|(_, change)| change).collect()
+    }
+
+    /// Creates what is planned; pods run at once.
+    fn create(&mut self) {
+        for change in self.plan() {
+            let Change::Create {
+                key, body, made_of, ..
+            } = change
+            else {
+                continue;
+            };
+            let object = object(&key, &body, made_of);
+            self.objects.insert(key, Arc::new(object));
+        }
+    }
+}
+
+/// One that two nodes see; each has a slot.
+fn instance(name: &str) -> Instance {
+    let owner = json!({"apiVersion": "akri.sh/v0", "kind": "Configuration", "name": "cameras", "uid": "configuration", "controller": true});
+    let usage = json!({format!("{name}-0"): "node-a", format!("{name}-1"): "node-b"});
+    serde_json::from_value(json!({
+        "apiVersion": "akri.sh/v0", "kind": "Instance",
+        "metadata": {"name": name, "namespace": "n", "uid": format!("uid-{name}"), "ownerReferences": [owner]},
+        "spec": {"configurationName": "cameras", "capacity": 2, "shared": true, "nodes": ["node-a", "node-b"], "deviceUsage": usage},
+    }))
+    .unwrap()
+}
+
+fn object(key: &ObjectKey, body: &Value, made_of: String) -> Object {
+    let labels = body.pointer("/metadata/labels").unwrap();
+    let label = |name: &str| {
+        let label = labels.get(name).and_then(Value::as_str);
+        label.map(str::to_owned)
+    };
+    let owner = body.pointer("/metadata/ownerReferences/0/uid");
+    let owner = owner.and_then(Value::as_str);
+    Object {
+        uid: key.to_string(),
+        owner: owner.map(str::to_owned),
+        is_made: true,
+        configuration: label(CONFIGURATION_LABEL),
+        instance: label(INSTANCE_LABEL),
+        node: label(TARGET_NODE_LABEL),
+        made_of: Some(made_of),
+        is_deleting: false,
+        phase: Phase::Running,
+    }
+}
+
+fn brokers(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("brokers");
+    for instances in [10, 100, 1_000, 10_000] {
+        group.throughput(Throughput::Elements(instances));
+        let mut site = Site::new(instances);
+        group.bench_with_input(
+            BenchmarkId::new("all new", instances),
+            &site,
+            |bencher, site| bencher.iter(|| site.plan()),
+        );
+        // Pods, then the services of those that run.
+        site.create();
+        site.create();
+        let made = site.objects.len();
+        assert_eq!(made, usize::try_from(instances * 3 + 1).unwrap());
+        assert_eq!(
+            site.plan(),
+            Vec::new(),
+            "an unchanged cluster writes nothing"
+        );
+        group.bench_with_input(
+            BenchmarkId::new("unchanged", instances),
+            &site,
+            |bencher, site| bencher.iter(|| site.plan()),
+        );
+    }
+    group.finish();
+}
+
+criterion_group!(benches, brokers);
+criterion_main!(benches);
