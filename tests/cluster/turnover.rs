@@ -1,0 +1,207 @@
+//! Pods of two nodes without machines that start and end at random, and what holds at the end: the slots that Instances say are used are those
+//! that the kubelets have given, and no slot was given twice.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::Instant;
+
+use anyhow::{Context, Result, ensure};
+use leafhost_tests::cluster::{Api, Cluster, Namespace};
+use leafhost_tests::contest::{Grant, book, overlaps};
+use leafhost_tests::kubelet::model::Refusal;
+use leafhost_tests::kubelet::pods::PodSpec;
+use leafhost_tests::random::Random;
+use leafhost_tests::slot_history::{Holders, Recorder, holders};
+use leafhost_tests::stand_in_node::{StandInNode, instances_path, name_of};
+use leafhost_tests::wait::eventually;
+use leafhost_tests::write_proxy::WriteProxy;
+use serde_json::{Value, json};
+use tokio::runtime::Runtime;
+
+/// A claim of an agent that was killed before it answered is free again after this.
+pub const GRACE: [&str; 2] = ["--slot-grace", "5s"];
+/// The Configuration of all devices.
+pub const CONFIGURATION: &str = "turnover";
+pub const SLOTS: u32 = 3;
+/// Pods of a node at a time.
+const PODS: usize = 5;
+/// A node that is not there.
+const GONE: &str = "gone";
+
+/// A node with an agent, whose writes pass through a proxy.
+pub struct Site {
+    pub node: StandInNode,
+    pub proxy: WriteProxy,
+    pods: Vec<Running>,
+}
+
+/// A pod that has a slot.
+struct Running {
+    uid: String,
+    instance: String,
+    slot: String,
+    from: Instant,
+}
+
+pub struct Turnover<'a> {
+    cluster: &'a Cluster,
+    pub space: &'a Namespace<'a>,
+    runtime: &'a Runtime,
+    grants: Mutex<Vec<Grant>>,
+}
+
+impl<'a> Turnover<'a> {
+    pub fn new(cluster: &'a Cluster, space: &'a Namespace<'a>, runtime: &'a Runtime) -> Self {
+        Self {
+            cluster,
+            space,
+            runtime,
+            grants: Mutex::default(),
+        }
+    }
+
+    /// A node whose agent runs.
+    pub fn site(&self, name: &str) -> Result<Site> {
+        let node = StandInNode::new(self.cluster, self.runtime.handle(), name)?;
+        let proxy = WriteProxy::start(self.api())?;
+        let mut site = Site {
+            node,
+            proxy,
+            pods: Vec::new(),
+        };
+        let home = &mut site.node.home;
+        home.write("kubeconfig", site.proxy.kubeconfig())?;
+        home.join(&home.path().join("kubeconfig"));
+        home.start(&GRACE)?;
+        self.space.show_log(&home.log_file());
+        Ok(site)
+    }
+
+    pub fn api(&self) -> &Api {
+        self.cluster.api()
+    }
+
+    fn instances(&self) -> Result<Vec<Value>> {
+        let list = self.api().get(&instances_path(self.space.name()))?;
+        Ok(list["items"].as_array().context("no items")?.clone())
+    }
+
+    fn holders(&self) -> Result<Holders> {
+        Ok(self.instances()?.iter().flat_map(holders).collect())
+    }
+
+    /// A pod of the node starts or ends; which.
+    pub fn step(&self, site: &mut Site, random: &mut Random) -> Result<String> {
+        let kubelet = &site.node.kubelet;
+        if site.pods.len() < PODS && random.below(2) == 0 {
+            let all = kubelet.capacities().into_iter();
+            let free: Vec<String> = all
+                .filter(|(resource, (_, healthy))| {
+                    resource.starts_with("akri.sh/turnover-") && *healthy > 0
+                })
+                .map(|(resource, _)| resource)
+                .collect();
+            let Some(resource) = random.pick(&free) else {
+                return Ok("nothing is free".to_owned());
+            };
+            let (uid, admitted) = self
+                .runtime
+                .block_on(kubelet.run_pod(&PodSpec::asking("pod", resource, 1)))?;
+            if let Err(refusal) = admitted {
+                ensure!(!matches!(refusal, Refusal::Crashed(_)), "{refusal}");
+                kubelet.delete_pod(&uid)?;
+                return Ok(refusal.to_string());
+            }
+            let slot = kubelet.held(&uid, "main", resource).into_iter().next();
+            site.pods.push(Running {
+                slot: slot.context("a pod was admitted without its device")?,
+                instance: resource.trim_start_matches("akri.sh/").to_owned(),
+                uid,
+                from: Instant::now(),
+            });
+            return Ok("a pod runs".to_owned());
+        }
+        if site.pods.is_empty() {
+            return Ok("no pod runs".to_owned());
+        }
+        let index = random.below(u64::try_from(site.pods.len())?);
+        let pod = site.pods.swap_remove(usize::try_from(index)?);
+        let path = format!("{}/{}", instances_path(self.space.name()), pod.instance);
+        let holder = holders(&self.api().get(&path)?).remove(&pod.slot);
+        let node = site.node.name();
+        ensure!(
+            holder.as_deref() == Some(node),
+            "{} is given on {node} and has {holder:?}",
+            pod.slot
+        );
+        let grant = Grant {
+            slot: pod.slot,
+            node: node.to_owned(),
+            from: pod.from,
+            until: Instant::now(),
+        };
+        self.grants
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(grant);
+        kubelet.delete_pod(&pod.uid)?;
+        Ok("a pod has ended".to_owned())
+    }
+
+    /// Writes a claim of a slot as the agent of a node would have that is not there.
+    pub fn claim_for_gone(&self, random: &mut Random) -> Result<()> {
+        let instances = self.instances()?;
+        let instance = random.pick(&instances).context("no Instance")?;
+        let name = name_of(instance);
+        let used = holders(instance);
+        let mut slots = (0..SLOTS).map(|number| format!("{name}-{number}"));
+        let slot = slots
+            .find(|slot| !used.contains_key(slot))
+            .context("no slot is free")?;
+        let claim = json!({"metadata": {"resourceVersion": instance["metadata"]["resourceVersion"]}, "spec": {"deviceUsage": {slot: GONE}}});
+        let path = format!("{}/{name}", instances_path(self.space.name()));
+        self.api().merge(&path, &claim).map(drop)
+    }
+
+    /// No slot is the one of the node that is not there.
+    pub fn has_none_of_gone(&self) -> Result<()> {
+        let holders = self.holders()?;
+        ensure!(holders.values().all(|node| node != GONE), "{holders:?}");
+        Ok(())
+    }
+
+    /// Waits until the Instances have the slots of all pods and no others; compares what was written with what the kubelets gave. How many pods
+    /// ran, and how many versions of the Instances there were.
+    pub fn finish(&self, sites: &[Site], recorder: Recorder) -> Result<(usize, usize)> {
+        let last = eventually(
+            "the Instances have the slots of all pods and no others",
+            || {
+                let now = self.holders()?;
+                let books: Vec<Holders> = sites.iter().map(|site| book(&site.node)).collect();
+                let union: Holders = books
+                    .iter()
+                    .flatten()
+                    .map(|(slot, node)| (slot.clone(), node.clone()))
+                    .collect();
+                ensure!(
+                    books.iter().map(Holders::len).sum::<usize>() == union.len(),
+                    "both have a slot: {books:?}"
+                );
+                ensure!(
+                    now == union,
+                    "the Instances have {now:?}, the kubelets {union:?}"
+                );
+                Ok(now)
+            },
+        )
+        .with_context(|| self.space.state())?;
+        let history = recorder.finish()?;
+        let grants = self.grants.lock().unwrap_or_else(PoisonError::into_inner);
+        overlaps(&grants)?;
+        ensure!(
+            history.holders() == last,
+            "the watch has seen {:?}",
+            history.holders()
+        );
+        Ok((grants.len(), history.versions))
+    }
+}
