@@ -161,11 +161,10 @@ fn settle(cluster: &Cluster, space: &Namespace<'_>, nodes: usize) -> Result<()> 
         ensure!(usize::try_from(count)? >= least, "{count} of {least}");
         Ok(())
     })?;
-    let mut moment = cluster.audit().now()?;
     within(Duration::from_mins(15), "nobody writes any more", || {
-        let now = cluster.audit().now()?;
+        let begun = cluster.audit().now()?;
         pass(QUIET)?;
-        let counts = writes(cluster, space, std::mem::replace(&mut moment, now))?;
+        let counts = writes(cluster, space, begun)?;
         ensure!(counts.is_empty(), "{counts:?}");
         Ok(())
     })
