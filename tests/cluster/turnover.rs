@@ -1,6 +1,7 @@
 //! Pods of two nodes without machines that start and end at random, and what holds at the end: the slots that Instances say are used are those
 //! that the kubelets have given, and no slot was given twice.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
@@ -24,8 +25,8 @@ pub const CONFIGURATION: &str = "turnover";
 pub const SLOTS: u32 = 3;
 /// Pods of a node at a time.
 const PODS: usize = 5;
-/// A node that is not there.
-const GONE: &str = "gone";
+/// How names of nodes begin that are not there.
+const GONE: &str = "gone-";
 
 /// A node with an agent, whose writes pass through a proxy.
 pub struct Site {
@@ -47,6 +48,8 @@ pub struct Turnover<'a> {
     pub space: &'a Namespace<'a>,
     runtime: &'a Runtime,
     grants: Mutex<Vec<Grant>>,
+    /// How many nodes there were that are not there. The controller releases what is of one and the same only once a minute.
+    gone: AtomicUsize,
 }
 
 impl<'a> Turnover<'a> {
@@ -56,6 +59,7 @@ impl<'a> Turnover<'a> {
             space,
             runtime,
             grants: Mutex::default(),
+            gone: AtomicUsize::default(),
         }
     }
 
@@ -157,15 +161,19 @@ impl<'a> Turnover<'a> {
         let slot = slots
             .find(|slot| !used.contains_key(slot))
             .context("no slot is free")?;
-        let claim = json!({"metadata": {"resourceVersion": instance["metadata"]["resourceVersion"]}, "spec": {"deviceUsage": {slot: GONE}}});
+        let node = format!("{GONE}{}", self.gone.fetch_add(1, Ordering::Relaxed));
+        let claim = json!({"metadata": {"resourceVersion": instance["metadata"]["resourceVersion"]}, "spec": {"deviceUsage": {slot: node}}});
         let path = format!("{}/{name}", instances_path(self.space.name()));
         self.api().merge(&path, &claim).map(drop)
     }
 
-    /// No slot is the one of the node that is not there.
+    /// No slot is one of a node that is not there.
     pub fn has_none_of_gone(&self) -> Result<()> {
         let holders = self.holders()?;
-        ensure!(holders.values().all(|node| node != GONE), "{holders:?}");
+        ensure!(
+            holders.values().all(|node| !node.starts_with(GONE)),
+            "{holders:?}"
+        );
         Ok(())
     }
 

@@ -61,7 +61,7 @@ impl Site {
         plan.changes.into_iter().map(|(_, change)| change).collect()
     }
 
-    /// Creates what is planned; pods run at once.
+    /// Creates what is planned. Pods run at once, and have their slots.
     fn create(&mut self) {
         for change in self.plan() {
             let Change::Create {
@@ -73,17 +73,22 @@ impl Site {
             let object = object(&key, &body, made_of);
             self.objects.insert(key, Arc::new(object));
         }
+        for instance in self.instances.values_mut() {
+            let name = instance.metadata.name.clone();
+            let nodes = self.nodes.keys().enumerate();
+            let slots = nodes.map(|(slot, node)| (format!("{name}-{slot}"), node.clone()));
+            Arc::make_mut(instance).spec.device_usage = slots.collect();
+        }
     }
 }
 
-/// One that two nodes see; each has a slot.
+/// One that two nodes see.
 fn instance(name: &str) -> Instance {
     let owner = json!({"apiVersion": "akri.sh/v0", "kind": "Configuration", "name": "cameras", "uid": "configuration", "controller": true});
-    let usage = json!({format!("{name}-0"): "node-a", format!("{name}-1"): "node-b"});
     serde_json::from_value(json!({
         "apiVersion": "akri.sh/v0", "kind": "Instance",
         "metadata": {"name": name, "namespace": "n", "uid": format!("uid-{name}"), "ownerReferences": [owner]},
-        "spec": {"configurationName": "cameras", "capacity": 2, "shared": true, "nodes": ["node-a", "node-b"], "deviceUsage": usage},
+        "spec": {"configurationName": "cameras", "capacity": 2, "shared": true, "nodes": ["node-a", "node-b"]},
     }))
     .unwrap()
 }
@@ -114,6 +119,8 @@ fn brokers(criterion: &mut Criterion) {
     for instances in [10, 100, 1_000, 10_000] {
         group.throughput(Throughput::Elements(instances));
         let mut site = Site::new(instances);
+        let created = usize::try_from(instances).unwrap();
+        assert_eq!(site.plan().len(), created * 2, "a pod on each node");
         group.bench_with_input(
             BenchmarkId::new("all new", instances),
             &site,
@@ -122,8 +129,7 @@ fn brokers(criterion: &mut Criterion) {
         // Pods, then the services of those that run.
         site.create();
         site.create();
-        let made = site.objects.len();
-        assert_eq!(made, usize::try_from(instances * 3 + 1).unwrap());
+        assert_eq!(site.objects.len(), created * 3 + 1);
         assert_eq!(
             site.plan(),
             Vec::new(),
