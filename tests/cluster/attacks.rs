@@ -8,6 +8,8 @@ use leafhost_tests::program::source_tree;
 use leafhost_tests::wait::{eventually, within};
 use serde_json::{Value, json};
 
+mod accounts;
+mod forms;
 mod owners;
 
 const NAMESPACE: &str = "guarded";
@@ -156,7 +158,7 @@ fn refused(what: &str, done: Result<String>, by: &str) -> Result<()> {
                 "{what} is refused by another rule: {text}"
             );
             ensure!(
-                ["Forbidden", "forbidden", FROZEN]
+                ["Forbidden", "forbidden", "no params found", FROZEN]
                     .iter()
                     .any(|word| text.contains(word)),
                 "{what}: {text}"
@@ -182,11 +184,11 @@ fn the_token_of_an_agent_writes_what_is_of_its_node_and_nothing_else() -> Result
         })
     };
     let (a, b) = (agent("node-a")?, agent("node-b")?);
-    let mut probe = instance("probe", "node-b", false);
+    let mut probe = instance("cams-0b0b0b", "node-b", false);
     probe["spec"]["deviceUsage"] = json!({});
     within(Duration::from_mins(1), "the policies are in force", || {
         let done = a.create(&probe);
-        let _ = b.delete("instance", "probe");
+        let _ = b.delete("instance", "cams-0b0b0b");
         refused("an Instance of another node", done, "spec.nodes")
     })?;
 
@@ -197,37 +199,37 @@ fn the_token_of_an_agent_writes_what_is_of_its_node_and_nothing_else() -> Result
 
     // What agents do.
     eventually("the API server knows the generation", || {
-        b.create(&instance("local-b", "node-b", false))
+        b.create(&instance("cams-00000b", "node-b", false))
     })?;
-    b.create(&instance("shared", "node-b", true))?;
+    b.create(&instance("cams-5ba0ed", "node-b", true))?;
     b.create(&report("node-b.attacks", "node-b"))?;
-    a.create(&instance("local-a", "node-a", false))?;
+    a.create(&instance("cams-00000a", "node-a", false))?;
     a.create(&report("node-a.attacks", "node-a"))?;
     a.patch(
-        "shared",
+        "cams-5ba0ed",
         &json!([
             {"op": "add", "path": "/spec/nodes/-", "value": "node-a"},
-            {"op": "test", "path": "/spec/deviceUsage/shared-0", "value": ""},
-            {"op": "add", "path": "/spec/deviceUsage/shared-0", "value": "C:cams-0:node-a"},
+            {"op": "test", "path": "/spec/deviceUsage/cams-5ba0ed-0", "value": ""},
+            {"op": "add", "path": "/spec/deviceUsage/cams-5ba0ed-0", "value": "C:cams-0:node-a"},
             {"op": "add", "path": "/status/nodes/node-a", "value": {"health": "Healthy"}},
         ]),
     )?;
     a.patch(
-        "shared",
-        &json!({"spec": {"deviceUsage": {"shared-0": ""}}}),
+        "cams-5ba0ed",
+        &json!({"spec": {"deviceUsage": {"cams-5ba0ed-0": ""}}}),
     )?;
     configure(cluster, &space, 3)?;
     let newer = json!({"metadata": {"annotations": {"leafhost.dev/generation": "4"}}, "spec": {"capacity": 3}});
     eventually("the API server knows the generation", || {
-        a.patch("shared", &newer)
+        a.patch("cams-5ba0ed", &newer)
     })?;
     // Somebody has edited it.
-    let path = instance_path(&space, "shared");
+    let path = instance_path(&space, "cams-5ba0ed");
     let edited = json!({"spec": {"capacity": 99}});
     cluster.api().merge(&path, &edited)?;
-    a.patch("shared", &json!({"spec": {"capacity": 3}}))?;
+    a.patch("cams-5ba0ed", &json!({"spec": {"capacity": 3}}))?;
     a.patch(
-        "shared",
+        "cams-5ba0ed",
         &json!({"spec": {"brokerProperties": {"URL": "new"}}}),
     )?;
     // An agent of Akri wrote it: it has neither an id nor labels.
@@ -238,10 +240,10 @@ fn the_token_of_an_agent_writes_what_is_of_its_node_and_nothing_else() -> Result
     cluster.kubectl_with(&in_space, &akris.to_string())?;
     let taken_over = json!({"metadata": {"labels": {"leafhost.dev/node": "node-a"}}, "spec": {"leafhost": {"id": "akris"}}});
     a.patch("akris", &taken_over)?;
-    a.patch("local-a", &json!({"spec": {"nodes": []}}))?;
+    a.patch("cams-00000a", &json!({"spec": {"nodes": []}}))?;
     a.patch(
-        "local-a",
-        &json!({"spec": {"nodes": ["node-a"], "deviceUsage": {"local-a-1": ""}}}),
+        "cams-00000a",
+        &json!({"spec": {"nodes": ["node-a"], "deviceUsage": {"cams-00000a-1": ""}}}),
     )?;
 
     let slots = "spec.deviceUsage";
@@ -254,13 +256,13 @@ fn the_token_of_an_agent_writes_what_is_of_its_node_and_nothing_else() -> Result
         instance["spec"]["capacity"] = json!(3);
         instance
     };
-    let mut for_b = current("other", "node-b");
+    let mut for_b = current("cams-0e0e0e", "node-b");
     for_b["spec"]["deviceUsage"] = json!({});
-    let mut with_owner = current("owned", "node-a");
+    let mut with_owner = current("cams-0e0e0d", "node-a");
     with_owner["metadata"]["ownerReferences"] = owner.clone();
-    let mut of_b = current("claimed", "node-a");
-    of_b["spec"]["deviceUsage"]["claimed-0"] = json!("node-b");
-    let mut labelled = current("labelled", "node-a");
+    let mut of_b = current("cams-c1a00d", "node-a");
+    of_b["spec"]["deviceUsage"]["cams-c1a00d-0"] = json!("node-b");
+    let mut labelled = current("cams-1abe1d", "node-a");
     labelled["metadata"]["labels"] = json!({"leafhost.dev/node": "node-b"});
     let map = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "evil", "labels": {"leafhost.dev/handlers": "true"}}});
     let rbac = "forbidden";
@@ -284,72 +286,78 @@ fn the_token_of_an_agent_writes_what_is_of_its_node_and_nothing_else() -> Result
         (
             "a claim in another node's name",
             a.patch(
-                "shared",
-                &json!({"spec": {"deviceUsage": {"shared-0": "node-b"}}}),
+                "cams-5ba0ed",
+                &json!({"spec": {"deviceUsage": {"cams-5ba0ed-0": "node-b"}}}),
             ),
             slots,
         ),
         (
             "a claim of a virtual device of another node",
             a.patch(
-                "shared",
-                &json!({"spec": {"deviceUsage": {"shared-0": "C:cams-0:node-b"}}}),
+                "cams-5ba0ed",
+                &json!({"spec": {"deviceUsage": {"cams-5ba0ed-0": "C:cams-0:node-b"}}}),
             ),
             slots,
         ),
         (
             "another node's slot freed",
             a.patch(
-                "shared",
-                &json!({"spec": {"deviceUsage": {"shared-1": ""}}}),
+                "cams-5ba0ed",
+                &json!({"spec": {"deviceUsage": {"cams-5ba0ed-1": ""}}}),
             ),
             slots,
         ),
         (
             "another node's slot taken",
             a.patch(
-                "shared",
-                &json!({"spec": {"deviceUsage": {"shared-1": "node-a"}}}),
+                "cams-5ba0ed",
+                &json!({"spec": {"deviceUsage": {"cams-5ba0ed-1": "node-a"}}}),
             ),
             slots,
         ),
         (
             "another node's slot removed",
             a.patch(
-                "shared",
-                &json!({"spec": {"deviceUsage": {"shared-1": null}}}),
+                "cams-5ba0ed",
+                &json!({"spec": {"deviceUsage": {"cams-5ba0ed-1": null}}}),
             ),
             slots,
         ),
         (
             "another node's local Instance deleted",
-            a.delete("instance", "local-b"),
+            a.delete("instance", "cams-00000b"),
             slots,
         ),
         (
             "a shared Instance that another node sees deleted",
-            a.delete("instance", "shared"),
+            a.delete("instance", "cams-5ba0ed"),
             slots,
         ),
         (
             "another node added",
-            a.patch("local-a", &json!({"spec": {"nodes": ["node-a", "node-b"]}})),
+            a.patch(
+                "cams-00000a",
+                &json!({"spec": {"nodes": ["node-a", "node-b"]}}),
+            ),
             nodes,
         ),
         (
             "another node removed",
-            a.patch("shared", &json!({"spec": {"nodes": ["node-a"]}})),
+            a.patch("cams-5ba0ed", &json!({"spec": {"nodes": ["node-a"]}})),
             nodes,
         ),
         (
             "another node's local Instance joined",
-            a.patch("local-b", &json!({"spec": {"nodes": ["node-b", "node-a"]}})),
+            a.patch(
+                "cams-00000b",
+                &json!({"spec": {"nodes": ["node-b", "node-a"]}}),
+            ),
             nodes,
         ),
         (
             "another node's local Instance changed",
             a.patch(
-                "local-b",
+                "cams-00000b",
                 &json!({"spec": {"brokerProperties": {"URL": "mine"}}}),
             ),
             nodes,
@@ -357,20 +365,23 @@ fn the_token_of_an_agent_writes_what_is_of_its_node_and_nothing_else() -> Result
         (
             "another node's health",
             a.patch(
-                "shared",
+                "cams-5ba0ed",
                 &json!({"status": {"nodes": {"node-b": {"health": "Unhealthy"}}}}),
             ),
             "status.nodes",
         ),
         (
             "another node's health removed",
-            a.patch("shared", &json!({"status": {"nodes": {"node-b": null}}})),
+            a.patch(
+                "cams-5ba0ed",
+                &json!({"status": {"nodes": {"node-b": null}}}),
+            ),
             "status.nodes",
         ),
         (
             "a label changed",
             a.patch(
-                "local-a",
+                "cams-00000a",
                 &json!({"metadata": {"labels": {"leafhost.dev/node": "node-b"}}}),
             ),
             "metadata.labels",
@@ -378,45 +389,54 @@ fn the_token_of_an_agent_writes_what_is_of_its_node_and_nothing_else() -> Result
         (
             "a label removed",
             a.patch(
-                "shared",
+                "cams-5ba0ed",
                 &json!({"metadata": {"labels": {"leafhost.dev/shared": null}}}),
             ),
             "metadata.labels",
         ),
         (
             "an owner added",
-            a.patch("local-a", &json!({"metadata": {"ownerReferences": owner}})),
+            a.patch(
+                "cams-00000a",
+                &json!({"metadata": {"ownerReferences": owner}}),
+            ),
             "metadata.ownerReferences",
         ),
         (
             "a finalizer added",
-            a.patch("local-a", &json!({"metadata": {"finalizers": ["a/b"]}})),
+            a.patch("cams-00000a", &json!({"metadata": {"finalizers": ["a/b"]}})),
             "metadata.finalizers",
         ),
         (
             "another Configuration",
-            a.patch("local-a", &json!({"spec": {"configurationName": "other"}})),
+            a.patch(
+                "cams-00000a",
+                &json!({"spec": {"configurationName": "other"}}),
+            ),
             FROZEN,
         ),
         (
             "a local Instance shared",
-            a.patch("local-a", &json!({"spec": {"shared": true}})),
+            a.patch("cams-00000a", &json!({"spec": {"shared": true}})),
             "spec:",
         ),
         (
             "another device",
-            a.patch("local-a", &json!({"spec": {"leafhost": {"id": "other"}}})),
+            a.patch(
+                "cams-00000a",
+                &json!({"spec": {"leafhost": {"id": "other"}}}),
+            ),
             "spec:",
         ),
         (
             "another capacity than the Configuration's",
-            a.patch("shared", &json!({"spec": {"capacity": 9}})),
+            a.patch("cams-5ba0ed", &json!({"spec": {"capacity": 9}})),
             "spec.capacity",
         ),
         (
             "an older generation",
             a.patch(
-                "shared",
+                "cams-5ba0ed",
                 &json!({"metadata": {"annotations": {"leafhost.dev/generation": "3"}},
             "spec": {"brokerProperties": {"URL": "old"}}}),
             ),
@@ -475,14 +495,16 @@ fn the_token_of_an_agent_writes_what_is_of_its_node_and_nothing_else() -> Result
     };
     refused(
         "a token of no node",
-        free.create(&current("free", "node-a")),
+        free.create(&current("cams-f0ee00", "node-a")),
         "bound to a node",
     )?;
     let left = cluster.get(&path)?;
     ensure!(
-        left["spec"]["deviceUsage"]["shared-1"] == "node-b",
+        left["spec"]["deviceUsage"]["cams-5ba0ed-1"] == "node-b",
         "{left:#}"
     );
+    forms::check(&a)?;
+    accounts::check(cluster, &space)?;
     owners::check(&a)?;
     for name in ["node-a.attacks", "node-b.attacks"] {
         cluster.kubectl(&["delete", "dh", name])?;

@@ -336,17 +336,19 @@ fn a_handler_in_pods_of_its_own_is_left_out_by_the_agents_and_has_grants() -> Re
     let Some(cluster) = cluster::shared()? else {
         return Ok(());
     };
-    let left_out = |objects: &[Value]| -> Option<String> {
-        let of_agent = |one: &&&Value| one["metadata"]["name"] == "leafhost-agent";
-        let daemonsets = of_kind(objects, "DaemonSet");
-        let agent = daemonsets.iter().find(of_agent)?;
-        let all = texts(&agent["spec"]["template"]["spec"]["containers"][0]["args"]);
+    let left_out = |objects: &[Value], kind: &str, name: &str| -> Option<String> {
+        let is_named = |one: &&&Value| one["metadata"]["name"] == name;
+        let all = of_kind(objects, kind);
+        let found = all.iter().find(is_named)?;
+        let all = texts(&found["spec"]["template"]["spec"]["containers"][0]["args"]);
         let mut found = all
             .iter()
             .filter_map(|argument| argument.strip_prefix("--without-handlers="));
         found.next().map(str::to_owned)
     };
-    assert_eq!(left_out(&render(cluster, &[])?), None);
+    let of_agents = |objects: &[Value]| left_out(objects, "DaemonSet", "leafhost-agent");
+    let usual = render(cluster, &[])?;
+    assert_eq!(of_agents(&usual), None);
     let values = [
         "agent.allowDebugEcho=false",
         "agent.withoutHandlers={opcua,debug-echo}",
@@ -355,7 +357,10 @@ fn a_handler_in_pods_of_its_own_is_left_out_by_the_agents_and_has_grants() -> Re
     ];
     let objects = render(cluster, &values)?;
     let expected = "opcua.wasm,debug-echo.wasm,udev.wasm";
-    assert_eq!(left_out(&objects).as_deref(), Some(expected));
+    assert_eq!(of_agents(&objects).as_deref(), Some(expected));
+    // The one in pods of its own is the image's, so that the webhook knows which details it takes.
+    let of_webhook = left_out(&objects, "Deployment", "leafhost-webhook");
+    assert_eq!(of_webhook.as_deref(), Some("opcua.wasm,debug-echo.wasm"));
     let daemonsets = of_kind(&objects, "DaemonSet");
     let names: BTreeSet<&str> = daemonsets
         .iter()

@@ -86,7 +86,12 @@ imagePullPolicy: {{ $image.pullPolicy | default $agent.pullPolicy }}
 {{- $names := .Values.agent.withoutHandlers }}
 {{- if not .Values.agent.allowDebugEcho }}{{ $names = append $names "debug-echo" }}{{ end }}
 {{- range include "leafhost.handlerPods" . | fromJsonArray }}{{ $names = append $names .file }}{{ end }}
+{{- include "leafhost.handlerFiles" ($names | uniq) }}
+{{- end }}
+
+{{- /* The files of the handlers with these names, separated by commas. */ -}}
+{{- define "leafhost.handlerFiles" -}}
 {{- $files := list }}
-{{- range $names | uniq }}{{ $files = append $files (printf "%s.wasm" .) }}{{ end }}
+{{- range . }}{{ $files = append $files (printf "%s.wasm" .) }}{{ end }}
 {{- join "," $files }}
 {{- end }}

@@ -122,18 +122,20 @@ impl Planner<'_> {
             if !instance.spec.shared && !is_local_to(self.node, instance) {
                 continue;
             }
-            match instance.device_id() {
-                Some(id) => {
-                    let key = DeviceKey {
-                        id: id.to_owned(),
-                        shared: instance.spec.shared,
-                    };
-                    match matched.entry(key) {
-                        Entry::Vacant(free) => drop(free.insert(instance)),
-                        // Two nodes were quicker than their watches: every node keeps the same one.
-                        Entry::Occupied(_) => changes.extend(withdraw(self.node, instance)),
+            // Whoever writes an id that the name does not stand for says nothing of the Instances of that device.
+            match self.device(instance) {
+                Some(key) => match matched.entry(key) {
+                    Entry::Vacant(free) => drop(free.insert(instance)),
+                    // Two nodes were quicker than their watches: every node keeps the one that was first.
+                    Entry::Occupied(mut held) => {
+                        let later = if is_before(instance, held.get()) {
+                            held.insert(instance)
+                        } else {
+                            instance
+                        };
+                        changes.extend(withdraw(self.node, later));
                     }
-                }
+                },
                 None => drop(unidentified.insert(&instance.metadata.name, instance)),
             }
         }
@@ -196,6 +198,18 @@ impl Planner<'_> {
                 changes.extend(withdraw(self.node, instance));
             }
         }
+    }
+
+    /// The device of an Instance, if its name stands for the id that it has.
+    fn device(&self, instance: &Instance) -> Option<DeviceKey> {
+        let key = DeviceKey {
+            id: instance.device_id()?.to_owned(),
+            shared: instance.spec.shared,
+        };
+        let name = &instance.metadata.name;
+        let mut lengths = DigestLength::ALL.into_iter();
+        let is_its = lengths.any(|length| self.name(&key, length).0 == *name);
+        is_its.then_some(key)
     }
 
     fn name(&self, key: &DeviceKey, length: DigestLength) -> (String, String) {
@@ -306,7 +320,7 @@ impl Planner<'_> {
         let owners = &instance.metadata.owner_references;
         let own = &self.configuration.uid;
         let is_others = !own.is_empty() && !owners.iter().any(|owner| owner.uid == *own);
-        if is_others && !self.configuration.deleting {
+        if is_others && !self.configuration.deleting && view.device.is_some() {
             // The Configuration was deleted and created again: what belongs to the deleted one is removed.
             edits.push(Edit::Owner(self.owner()));
         }
@@ -389,6 +403,15 @@ pub fn is_local_to(node: &str, instance: &Instance) -> bool {
 
 fn sees(node: &str, instance: &Instance) -> bool {
     instance.spec.nodes.iter().any(|seen| seen == node)
+}
+
+/// Whether an Instance was created before another one. Times have seconds, as text they sort as they are.
+fn is_before(one: &Instance, other: &Instance) -> bool {
+    let created = |instance: &Instance| {
+        let metadata = &instance.metadata;
+        (metadata.creation_timestamp.clone(), metadata.name.clone())
+    };
+    created(one) < created(other)
 }
 
 /// Takes this node out of an Instance, and the Instance away if no other node is left in it.

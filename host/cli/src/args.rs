@@ -16,11 +16,13 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::ArgValueCompleter;
 
 mod examples;
+mod handlers;
 mod migrate;
 mod property;
 mod serve;
 mod webhook;
 
+pub use handlers::{HandlersDirArgs, WithoutHandlersArgs};
 pub use migrate::{FromAkriArgs, MigrateArgs, MigrateCommand};
 pub use property::{PropertyArg, PropertyValue};
 pub use serve::ServeArgs;
@@ -251,23 +253,11 @@ pub struct AgentArgs {
     )]
     pub handlers_namespace: Option<String>,
 
-    /// Another folder with handlers, searched after DIR/handlers or the ConfigMaps; may be repeated
-    #[arg(
-        long,
-        env = "LEAFHOST_HANDLERS_DIR",
-        value_name = "DIR",
-        value_delimiter = ':'
-    )]
-    pub handlers_dir: Vec<PathBuf>,
+    #[command(flatten)]
+    pub folders: HandlersDirArgs,
 
-    /// Files of handlers that are not used, wherever they are found, such as debug-echo.wasm; may be repeated
-    #[arg(
-        long,
-        env = "LEAFHOST_WITHOUT_HANDLERS",
-        value_name = "NAME",
-        value_delimiter = ','
-    )]
-    pub without_handlers: Vec<String>,
+    #[command(flatten)]
+    pub without: WithoutHandlersArgs,
 
     /// The folder where handlers built for Akri register: their sockets and agent-registration.sock are in it [default:
     /// /var/lib/akri in a cluster as root, else none]
@@ -416,14 +406,8 @@ pub struct CheckArgs {
     #[arg(required = true, value_name = "DIR|FILE")]
     pub paths: Vec<PathBuf>,
 
-    /// Another folder with handlers, which check discoveryDetails; may be repeated
-    #[arg(
-        long,
-        env = "LEAFHOST_HANDLERS_DIR",
-        value_name = "DIR",
-        value_delimiter = ':'
-    )]
-    pub handlers_dir: Vec<PathBuf>,
+    #[command(flatten)]
+    pub folders: HandlersDirArgs,
 
     /// How handlers are compiled.
     #[command(flatten)]

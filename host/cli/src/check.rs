@@ -22,10 +22,10 @@ use handlers::Handlers;
 pub fn run(args: CheckArgs) -> Result<()> {
     let CheckArgs {
         paths,
-        handlers_dir,
+        folders,
         compiler,
     } = args;
-    let findings = block_on(check(&paths, &handlers_dir, &compiler))?;
+    let findings = block_on(check(&paths, &folders.handlers_dir, &compiler))?;
     let paint = Paint::stdout();
     let mut text = String::new();
     for problem in &findings.problems {
@@ -155,7 +155,9 @@ pub async fn details(
     let told = (&mut problems, &mut notes);
     let handlers = Handlers::load(BTreeSet::new(), folders, compiler, told).await?;
     for (name, text) in configurations {
-        for found in check_file(&name, &text).configurations {
+        let checked = check_file(&name, &text);
+        problems.extend(checked.problems);
+        for found in checked.configurations {
             problems.extend(handlers.validate(&found).await);
         }
     }

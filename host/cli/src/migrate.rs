@@ -34,12 +34,12 @@ pub fn run(command: MigrateCommand) -> Result<()> {
             MigrateCommand::FromAkri(args) => {
                 let FromAkriArgs {
                     common,
-                    handlers_dir,
+                    folders,
                     compiler,
                 } = args;
                 move_on(Direction::FromAkri, &common, async |plan: &mut Plan| {
                     let texts = std::mem::take(&mut plan.configurations);
-                    let found = check::details(texts, &handlers_dir, &compiler).await?;
+                    let found = check::details(texts, &folders.handlers_dir, &compiler).await?;
                     plan.notes.extend(found);
                     Ok(())
                 })
@@ -100,7 +100,7 @@ async fn move_on(
     }
     let left: Vec<&str> = plan.steps.iter().map(|step| step.text.as_str()).collect();
     bail!(
-        "these steps were done and something undid them {ROUNDS} times: {}; suspend what does that, such as Argo CD or Flux, and run this again",
+        "these steps are left after {ROUNDS} rounds, because something else changes the same objects: {}; suspend what does that, such as Argo CD or Flux, and run this again",
         left.join("; ")
     )
 }

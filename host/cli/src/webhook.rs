@@ -3,23 +3,22 @@
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
+use leafhost_agent::loader::LoaderTask;
 use leafhost_core::ports::HandlerSource;
-use leafhost_files::FileHandlers;
+use leafhost_files::{FileHandlers, FileLoaderStore};
 use leafhost_k8s::KubeHandlers;
 use leafhost_k8s::serving::{self, Names};
 use leafhost_wasm::{Runtime, RuntimeConfig};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
 
 use crate::args::WebhookArgs;
 use crate::handler_sources::HandlerSources;
 use crate::log;
 use crate::signals::Signals;
 
-mod handlers;
 mod server;
-
-use handlers::Handlers;
 
 /// Runs the verb.
 pub fn run(args: WebhookArgs) -> Result<()> {
@@ -60,12 +59,22 @@ async fn serve(args: WebhookArgs) -> Result<()> {
     // In the order of an agent's.
     let mut sources: Vec<Arc<dyn HandlerSource>> =
         vec![Arc::new(KubeHandlers::watch(&client, namespace, kept))];
-    for dir in args.handlers_dir {
+    for dir in args.folders.handlers_dir {
         sources.push(Arc::new(FileHandlers::open(vec![dir])));
     }
-    let handlers = Handlers::follow(Arc::new(HandlerSources::new(sources)), loader);
+    let source = HandlerSources::without(sources, &args.without.without_handlers);
+    let accepted = args.state_dir.join("accepted/handlers");
+    let store = FileLoaderStore::open(accepted, args.state_dir.clone()).await;
+    let store = store.with_context(|| {
+        let folder = args.state_dir.display();
+        format!(
+            "cannot keep handlers in {folder}; choose a folder that can be written with --state-dir"
+        )
+    })?;
+    let (loading, handlers) = LoaderTask::new(Arc::new(source), Arc::new(store), loader);
     let (sender, certificate) = watch::channel(None);
     let mut tasks = JoinSet::new();
+    tasks.spawn(loading.run(CancellationToken::new()));
     tracing::info!(namespace = names.namespace, service = names.service, address = %args.listen, "webhook starts");
     tasks.spawn(serving::keep(client, names, sender));
     let server = server::Server::bind(args.listen, certificate, handlers)?;

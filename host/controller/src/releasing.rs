@@ -99,6 +99,9 @@ impl Releasing<'_> {
                 self.rests = Instant::now() + wait;
                 return Some(self.rests);
             }
+            if let Some(until) = self.attempts.paused(instance) {
+                next.by(until);
+            }
         }
         next.0
     }
@@ -118,7 +121,7 @@ impl Releasing<'_> {
     ) -> Option<Duration> {
         match outcome {
             Ok(()) => {
-                tracing::info!(instance = %instance.key(), gone = ?removed, "released what nodes left behind that are gone");
+                tracing::info!(instance = %instance.key(), gone = ?removed, "released slots and entries of nodes that are gone");
                 self.metrics.released(removed.len());
                 self.attempts.written(instance, removed);
                 None
@@ -155,11 +158,13 @@ impl Releasing<'_> {
         // Each with whether an Instance that names it is shared.
         let mut named: BTreeMap<&str, bool> = BTreeMap::new();
         for instance in instances.instances.values() {
-            if self.attempts.paused(instance).is_none() {
-                for node in release::nodes(instance) {
-                    if !self.attempts.is_released(instance, node) {
-                        *named.entry(node).or_default() |= instance.spec.shared;
-                    }
+            if let Some(until) = self.attempts.paused(instance) {
+                next.by(until);
+                continue;
+            }
+            for node in release::nodes(instance) {
+                if !self.attempts.is_released(instance, node) {
+                    *named.entry(node).or_default() |= instance.spec.shared;
                 }
             }
         }

@@ -155,6 +155,7 @@ impl Showing<'_> {
                 Ok(()) | Err(WriteError::Outdated) => SPACING,
                 Err(WriteError::Denied(error)) => {
                     tracing::warn!(configuration = %key, error, "cannot show the status of a Configuration");
+                    next.by(now + WRITE_AGAIN);
                     WRITE_AGAIN
                 }
                 Err(WriteError::NoAnswer(error)) => {

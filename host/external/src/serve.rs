@@ -29,7 +29,7 @@ mod availability;
 mod discovery;
 
 pub use availability::Availability;
-use discovery::Discovering;
+pub(crate) use discovery::Discovering;
 
 /// How many streams may be open at a time: one for each Configuration that names the handler.
 const STREAMS: u32 = 256;
@@ -113,7 +113,7 @@ impl Drop for Removed {
     }
 }
 
-/// Registers again whenever the agent's socket is another, and when a stream has ended: the agent may have given the handler up. Never ends.
+/// Registers again whenever the agent's socket is another, and when the agent has ended a stream: it may have given the handler up. Never ends.
 async fn register(agent: &Path, request: &RegisterDiscoveryHandlerRequest, ended: &Notify) {
     let folder = agent.parent().unwrap_or(Path::new("/"));
     loop {
@@ -167,17 +167,40 @@ async fn tried(agent: &Path, request: RegisterDiscoveryHandlerRequest) -> Result
 struct Served {
     handler: Arc<dyn Handler>,
     config: Config,
-    /// A stream has ended.
+    /// The agent has ended a stream.
     ended: Arc<Notify>,
 }
 
-/// Tells when it is dropped.
-struct Ends(Arc<Notify>);
+/// Tells when it is dropped, unless the stream has ended by itself.
+struct Ends {
+    told: Arc<Notify>,
+    by_itself: bool,
+}
 
 impl Drop for Ends {
     fn drop(&mut self) {
-        self.0.notify_one();
+        if !self.by_itself {
+            self.told.notify_one();
+        }
     }
+}
+
+/// The sets of a stream. `ended` is told when the agent ends it, not when it ends by itself: then the agent asks again, after a pause
+/// that registering would cut short.
+pub(crate) fn until_dropped(
+    sets: Discovering,
+    ended: Arc<Notify>,
+) -> BoxStream<'static, Result<DiscoverResponse, Status>> {
+    let ends = Ends {
+        told: ended,
+        by_itself: false,
+    };
+    futures::stream::unfold((sets, ends), async |(mut sets, mut ends)| {
+        let next = sets.next().await;
+        ends.by_itself = !matches!(next, Some(Ok(_)));
+        Some((next?, (sets, ends)))
+    })
+    .boxed()
 }
 
 #[tonic::async_trait]
@@ -209,11 +232,6 @@ impl DiscoveryHandler for Served {
             opening: Opening::First,
         });
         let sets = Discovering::new(session, self.config.is_available.clone());
-        let ends = Ends(Arc::clone(&self.ended));
-        let sets = futures::stream::unfold((sets, ends), async |(mut sets, ends)| {
-            let next = sets.next().await?;
-            Some((next, (sets, ends)))
-        });
-        Ok(Response::new(sets.boxed()))
+        Ok(Response::new(until_dropped(sets, Arc::clone(&self.ended))))
     }
 }

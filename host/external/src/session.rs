@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use futures::future::BoxFuture;
 use futures::stream::BoxStream;
 use futures::{FutureExt as _, StreamExt as _};
 use leafhost_core::configuration::FieldProblem;
@@ -79,8 +80,27 @@ enum Phase {
     Refused,
 }
 
+/// Some servers send the head of their answer only with the first set, so that nothing may come of a call for long.
+enum Sets {
+    Asked(BoxFuture<'static, Result<Streaming<DiscoverResponse>, Status>>),
+    Begun(Streaming<DiscoverResponse>),
+}
+
+impl Sets {
+    /// The next set. Nothing is lost if this is dropped.
+    async fn next(&mut self) -> Result<Option<DiscoverResponse>, Status> {
+        if let Self::Asked(answer) = self {
+            *self = Self::Begun(answer.await?);
+        }
+        match self {
+            Self::Begun(sets) => sets.message().await,
+            Self::Asked(_) => Ok(None),
+        }
+    }
+}
+
 struct Open {
-    sets: Streaming<DiscoverResponse>,
+    sets: Sets,
     /// What came behind the set that was taken last.
     ended: Option<Result<(), Status>>,
     /// When the first set should have come, until it has or it was told that it has not.
@@ -138,7 +158,8 @@ impl Course {
                     let (begun, first) = (open.begun, open.taken_at.is_none());
                     match open.next_set().await {
                         Ok(Some(set)) => return self.take(set).await,
-                        Ok(None) => return self.silent(),
+                        Ok(None) if matches!(open.sets, Sets::Begun(_)) => return self.silent(),
+                        Ok(None) => return self.unanswered(),
                         Err(end) => {
                             let begun = if first { begun } else { Instant::now() };
                             return self.end(end, begun);
@@ -150,8 +171,8 @@ impl Course {
     }
 
     /// Connects and asks for devices.
-    async fn open(&self, begun: Instant) -> Result<Open, End> {
-        let channel = self.connect().await?;
+    async fn open(&mut self, begun: Instant) -> Result<Open, End> {
+        let channel = connect(&self.target).await?;
         let properties = self.spec.properties.iter().map(|property| {
             let vec = property.value.as_deref().map(<[u8]>::to_vec);
             (property.name.clone(), ByteData { vec })
@@ -163,11 +184,9 @@ impl Course {
         let first_by = begun + self.target.handler.grants.limits.wall;
         let mut client =
             DiscoveryHandlerClient::new(channel).max_decoding_message_size(MAX_MESSAGE);
-        // Some servers send the head of their answer only with the first set.
-        let answer = timeout_at(first_by, client.discover(request)).await;
-        let answer = answer.map_err(|_| End::Silent)?;
+        let answer = async move { Ok(client.discover(request).await?.into_inner()) };
         Ok(Open {
-            sets: answer.map_err(End::Status)?.into_inner(),
+            sets: Sets::Asked(answer.boxed()),
             ended: None,
             first_by: Some(first_by),
             begun,
@@ -180,15 +199,6 @@ impl Course {
                 SessionEvent::StreamEnded,
             ),
         })
-    }
-
-    async fn connect(&self) -> Result<Channel, End> {
-        let lost = |text: String| End::Lost(text);
-        let connection = self.target.connect().await;
-        let connection = connection.map_err(|error| lost(error.to_string()))?;
-        channel(connection)
-            .await
-            .map_err(|error| lost(format!("cannot speak to the handler: {}", chain(&error))))
     }
 
     /// Checks a set.
@@ -237,6 +247,18 @@ impl Course {
         report(Outcome::Unavailable(what), "first", wall)
     }
 
+    /// Nothing has come at all: the handler may hang. What comes later counts all the same.
+    fn unanswered(&mut self) -> Report {
+        let wall = self.target.handler.grants.limits.wall;
+        let what = format!(
+            "it has not begun to answer within {} s, and the agent waits; see the handler's log; a handler sends its devices as soon as it is asked, an empty set if there are none",
+            wall.as_secs()
+        );
+        self.target.tell(SessionEvent::Failed);
+        let fault = Fault::new(FaultReason::WallTimeout, what);
+        report(Outcome::Faulted(fault), "first", wall)
+    }
+
     /// The stream has ended, or there was none.
     fn end(&mut self, end: End, begun: Instant) -> Report {
         let outcome = self.outcome(end);
@@ -269,10 +291,6 @@ impl Course {
         match end {
             End::Fault(fault) => Outcome::Faulted(fault),
             End::Lost(text) => lost(text),
-            End::Silent => Outcome::Faulted(Fault::new(
-                FaultReason::WallTimeout,
-                "it has not begun to answer in time; see the handler's log, and start it again",
-            )),
             End::Done => lost(
                 "the handler has ended the stream of its devices; it is asked again, see its log for the reason"
                     .to_owned(),
@@ -300,6 +318,14 @@ impl Course {
     }
 }
 
+async fn connect(target: &Target) -> Result<Channel, End> {
+    let connection = target.connect().await;
+    let connection = connection.map_err(|error| End::Lost(error.to_string()))?;
+    channel(connection)
+        .await
+        .map_err(|error| End::Lost(format!("cannot speak to the handler: {}", chain(&error))))
+}
+
 impl Drop for Course {
     fn drop(&mut self) {
         // The stream first.
@@ -316,9 +342,9 @@ impl Open {
         }
         sleep_until(self.not_before).await;
         let first = match self.first_by {
-            None => self.sets.message().await,
+            None => self.sets.next().await,
             Some(by) => {
-                let Ok(first) = timeout_at(by, self.sets.message()).await else {
+                let Ok(first) = timeout_at(by, self.sets.next()).await else {
                     self.first_by = None;
                     return Ok(None);
                 };
@@ -332,7 +358,7 @@ impl Open {
             Err(status) => return Err(End::Status(status)),
         };
         for _ in 0..AT_ONCE {
-            match self.sets.message().now_or_never() {
+            match self.sets.next().now_or_never() {
                 None => break,
                 Some(Ok(Some(set))) => newest = set,
                 Some(Ok(None)) => {
@@ -370,8 +396,6 @@ impl Open {
 enum End {
     /// There is no connection.
     Lost(String),
-    /// The call was not answered.
-    Silent,
     /// The handler has ended the stream.
     Done,
     /// The handler, or the connection, has ended it with this status.

@@ -34,7 +34,8 @@ const LIMIT: Duration = Duration::from_secs(30);
 type Answer = Result<BoxStream<'static, Result<DiscoverResponse, Status>>, Status>;
 type Answers = dyn Fn(DiscoverRequest) -> Answer + Send + Sync;
 
-struct Served(Arc<Answers>);
+/// Answers as soon as the gate is open.
+struct Served(Arc<Answers>, watch::Receiver<bool>);
 
 #[tonic::async_trait]
 impl DiscoveryHandler for Served {
@@ -44,6 +45,7 @@ impl DiscoveryHandler for Served {
         &self,
         request: Request<DiscoverRequest>,
     ) -> Result<Response<Self::DiscoverStream>, Status> {
+        drop(self.1.clone().wait_for(|is_open| *is_open).await);
         self.0(request.into_inner()).map(Response::new)
     }
 }
@@ -58,6 +60,14 @@ impl Fake {
         path: &Path,
         answers: impl Fn(DiscoverRequest) -> Answer + Send + Sync + 'static,
     ) -> Self {
+        Self::serve_behind(watch::channel(true).1, path, answers)
+    }
+
+    fn serve_behind(
+        gate: watch::Receiver<bool>,
+        path: &Path,
+        answers: impl Fn(DiscoverRequest) -> Answer + Send + Sync + 'static,
+    ) -> Self {
         drop(std::fs::remove_file(path));
         let listener = UnixListener::bind(path).unwrap();
         let mut task = JoinSet::new();
@@ -66,7 +76,7 @@ impl Fake {
                 let accepted = listener.accept().await.map(|(stream, _)| stream);
                 Some((accepted, listener))
             });
-            let service = DiscoveryHandlerServer::new(Served(Arc::new(answers)));
+            let service = DiscoveryHandlerServer::new(Served(Arc::new(answers), gate));
             // Connections are tasks of their own; what is dropped at the end of a test ends with its runtime.
             drop(
                 Server::builder()

@@ -13,6 +13,8 @@ use serde_json::Value;
 
 /// The most problems that are told of one field.
 const MOST: usize = 16;
+/// The version of Kubernetes whose types these are, as the features of `k8s-openapi` say.
+const KNOWN: &str = "1.37";
 
 /// Why what was posted is no review.
 #[derive(Debug, thiserror::Error)]
@@ -139,7 +141,7 @@ fn check<T: DeserializeOwned>(spec: &Value, field: &str, problems: &mut Vec<Prob
     problems.extend(unknown.map(|path| Problem {
         is_fatal: false,
         text: format!(
-            "spec.{field}.{path}: Kubernetes has no such field; remove it or correct its name"
+            "spec.{field}.{path}: Kubernetes has no such field, up to version {KNOWN}; remove it or correct its name"
         ),
     }));
 }

@@ -23,10 +23,10 @@ pub fn check(a: &Agent<'_>) -> Result<()> {
         object
     };
     let generation = |generation: &str| json!({"leafhost.dev/generation": generation});
-    let change = |metadata: Value| a.patch("owned", &json!({"metadata": metadata}));
+    let change = |metadata: Value| a.patch("cams-0e0e0d", &json!({"metadata": metadata}));
 
     let right = list_of(&uid_of(&configuration)?);
-    a.create(&with("owned", "ownerReferences", right.clone()))?;
+    a.create(&with("cams-0e0e0d", "ownerReferences", right.clone()))?;
     let gone = list_of(&json!("00000000-0000-0000-0000-000000000000"));
     let mut other_kind = right.clone();
     other_kind[0]["apiVersion"] = json!("v1");
@@ -39,7 +39,7 @@ pub fn check(a: &Agent<'_>) -> Result<()> {
     let owner = "metadata.ownerReferences";
     let finalizer = json!(["example.com/stays"]);
     let number = "metadata.annotations[leafhost.dev/generation]";
-    let mut large = with("large", "annotations", generation("4"));
+    let mut large = with("cams-aaaaa4", "annotations", generation("4"));
     large["spec"]["capacity"] = json!(1000);
     for (what, done, by) in [
         (
@@ -60,12 +60,12 @@ pub fn check(a: &Agent<'_>) -> Result<()> {
         ),
         (
             "an Instance whose owner does not exist",
-            a.create(&with("orphan", "ownerReferences", gone.clone())),
+            a.create(&with("cams-aaaaa0", "ownerReferences", gone.clone())),
             owner,
         ),
         (
             "an Instance with a finalizer",
-            a.create(&with("kept", "finalizers", finalizer.clone())),
+            a.create(&with("cams-aaaaa1", "finalizers", finalizer.clone())),
             "metadata.finalizers",
         ),
         (
@@ -75,12 +75,12 @@ pub fn check(a: &Agent<'_>) -> Result<()> {
         ),
         (
             "an Instance of no generation",
-            a.create(&with("newest", "annotations", generation("newest"))),
+            a.create(&with("cams-aaaaa2", "annotations", generation("newest"))),
             "leafhost.dev/generation",
         ),
         (
             "an Instance of a generation to come",
-            a.create(&with("future", "annotations", generation("5"))),
+            a.create(&with("cams-aaaaa3", "annotations", generation("5"))),
             number,
         ),
         (
@@ -110,7 +110,7 @@ pub fn check(a: &Agent<'_>) -> Result<()> {
         ),
         (
             "an Instance with the capacity of a generation before",
-            a.create(&instance("before", "node-a", false)),
+            a.create(&instance("cams-bbbbbb", "node-a", false)),
             "spec.capacity",
         ),
     ] {
@@ -118,12 +118,12 @@ pub fn check(a: &Agent<'_>) -> Result<()> {
     }
 
     // What somebody else wrote is no number. The agents put it right, and use slots until then.
-    let path = instance_path(a.space, "owned");
+    let path = instance_path(a.space, "cams-0e0e0d");
     let nonsense = json!({"metadata": {"annotations": generation("nonsense")}});
     a.cluster.api().merge(&path, &nonsense)?;
     a.patch(
-        "owned",
-        &json!({"spec": {"deviceUsage": {"owned-0": "node-a"}}}),
+        "cams-0e0e0d",
+        &json!({"spec": {"deviceUsage": {"cams-0e0e0d-0": "node-a"}}}),
     )?;
     change(json!({"annotations": generation("4")}))?;
 
@@ -145,12 +145,12 @@ pub fn check(a: &Agent<'_>) -> Result<()> {
         "ownerReferences": list_of(&uid_of(&configuration)?), "annotations": generation("1"),
     }, "spec": {"capacity": 2}});
     eventually("the API server knows the Configuration", || {
-        a.patch("owned", &again)
+        a.patch("cams-0e0e0d", &again)
     })?;
     again["metadata"]["ownerReferences"] = right;
     refused(
         "the owner that was there before",
-        a.patch("owned", &again),
+        a.patch("cams-0e0e0d", &again),
         owner,
     )?;
 
@@ -210,7 +210,7 @@ fn reports(a: &Agent<'_>) -> Result<()> {
         refused(what, a.create(&object), by)?;
     }
     a.create(&with("ownerReferences", own("node-a")?))?;
-    let hashed = "node-a-attacks-0123456789abcdef";
+    let hashed = "node-a.attacks-0123456789abcdef";
     a.create(&report(hashed, "node-a"))?;
     a.delete("dh", hashed)?;
     Ok(())

@@ -148,6 +148,19 @@ async fn which_source_was_first_is_known_before_it_is_loaded_and_when_a_newcomer
 }
 
 #[tokio::test(start_paused = true)]
+async fn of_two_sources_of_a_handler_the_one_accepted_first_goes_by_its_name() {
+    let first = file("z.wasm", "udev@1");
+    let bench = start(Files::new(std::slice::from_ref(&first)));
+    bench.serves(&["z.wasm: udev@1"]).await;
+    bench.files.put(&[file("a.wasm", "udev@2"), first]);
+    bench.serves(&["a.wasm: udev@2", "z.wasm: udev@1"]).await;
+    let set = Arc::clone(&bench.handlers.borrow());
+    let digests = set.by_name().into_values().map(|udev| &udev.digest().0);
+    assert_eq!(digests.collect::<Vec<_>>(), ["udev@1"]);
+    bench.end().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn after_a_start_the_newest_version_wins_over_the_accepted_one() {
     let files = Files::new(&[file("a.wasm", "udev@2")]);
     files.accept(&file("a.wasm", "udev@1"), "udev");

@@ -420,12 +420,37 @@ fn ten_thousand_devices_all_have_an_instance_and_few_a_long_name() {
 
 #[test]
 fn of_two_instances_of_one_device_the_first_stays() {
+    let long = instance_name("cams", &device_hash("foo0", None, DigestLength::Five));
+    for (seconds, later) in [(1, long.as_str()), (9, "cams-8120fe")] {
+        let mut set = settled(&cams([shared("foo0")]));
+        let mut twin = only(&set).clone();
+        for instance in set.instances.values_mut() {
+            let created = format!("2026-01-01T00:00:0{seconds}Z");
+            Arc::make_mut(instance).metadata.creation_timestamp = Some(created);
+        }
+        twin.metadata.name.clone_from(&long);
+        twin.metadata.creation_timestamp = Some("2026-01-01T00:00:05Z".into());
+        set.instances.insert(twin.key(), Arc::new(twin));
+        let changes = planned(&cams([shared("foo0")]), &set);
+        assert_eq!(shown(&changes), [format!("delete {later}")]);
+    }
+}
+
+#[test]
+fn an_instance_whose_name_does_not_stand_for_its_device_takes_nothing_from_the_one_that_does() {
     let mut set = settled(&cams([shared("foo0")]));
-    let mut twin = only(&set).clone();
-    twin.metadata.name = "cams-ffffffffff".into();
-    set.instances.insert(twin.key(), Arc::new(twin));
-    let changes = planned(&cams([shared("foo0")]), &set);
-    assert_eq!(shown(&changes), ["delete cams-ffffffffff"]);
+    let mut other = only(&set).clone();
+    other.metadata.name = "cams-000000".into();
+    other.spec.nodes = vec!["node-b".into()];
+    set.instances.insert(other.key(), Arc::new(other));
+    assert_eq!(planned(&cams([shared("foo0")]), &set), []);
+    // Nor does an id that is not that of the device, if an agent of Akri wrote none.
+    for instance in set.instances.values_mut() {
+        let spec = &mut Arc::make_mut(instance).spec;
+        spec.nodes.push("node-c".into());
+        spec.leafhost.as_mut().unwrap().id = "other".into();
+    }
+    assert_eq!(planned(&cams([shared("foo0")]), &set), []);
 }
 
 #[test]

@@ -85,7 +85,7 @@ fn sources(
     network: Result<Network, String>,
 ) -> (Arc<dyn HandlerSource>, Arc<dyn Loader>) {
     let mut components = Arc::clone(&home.handlers);
-    let without = &settings.args.without_handlers;
+    let without = &settings.args.without.without_handlers;
     if !without.is_empty() {
         components = Arc::new(HandlerSources::without(vec![components], without));
     }

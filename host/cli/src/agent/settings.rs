@@ -72,6 +72,7 @@ impl Settings {
             folders::check_node_name(node)?;
         }
         let handlers_dirs = args
+            .folders
             .handlers_dir
             .iter()
             .map(|dir| absolute(dir))

@@ -1,11 +1,9 @@
 //! The flags of `leafhost migrate`.
 
-use std::path::PathBuf;
-
 use clap::builder::BoolishValueParser;
 use clap::{Args, Subcommand};
 
-use super::{CompilerArgs, examples};
+use super::{CompilerArgs, HandlersDirArgs, examples};
 
 /// Verbs for clusters that ran or will run Akri.
 #[derive(Debug, Subcommand)]
@@ -33,14 +31,8 @@ pub struct FromAkriArgs {
     #[command(flatten)]
     pub common: MigrateArgs,
 
-    /// Another folder with handlers, which check the discoveryDetails of the Configurations; may be repeated
-    #[arg(
-        long,
-        env = "LEAFHOST_HANDLERS_DIR",
-        value_name = "DIR",
-        value_delimiter = ':'
-    )]
-    pub handlers_dir: Vec<PathBuf>,
+    #[command(flatten)]
+    pub folders: HandlersDirArgs,
 
     /// How handlers are compiled.
     #[command(flatten)]

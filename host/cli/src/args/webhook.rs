@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::{CompilerArgs, LogArgs, socket_address};
+use super::{CompilerArgs, HandlersDirArgs, LogArgs, WithoutHandlersArgs, socket_address};
 
 /// Flags of `leafhost webhook`.
 #[derive(Debug, Args)]
@@ -49,16 +49,13 @@ pub struct WebhookArgs {
     #[arg(long, env = "LEAFHOST_HANDLERS_NAMESPACE", value_name = "NAMESPACE")]
     pub handlers_namespace: Option<String>,
 
-    /// A folder with handlers, searched after the ConfigMaps; may be repeated
-    #[arg(
-        long,
-        env = "LEAFHOST_HANDLERS_DIR",
-        value_name = "DIR",
-        value_delimiter = ':'
-    )]
-    pub handlers_dir: Vec<PathBuf>,
+    #[command(flatten)]
+    pub folders: HandlersDirArgs,
 
-    /// The folder for compiled handlers and the ConfigMaps that were fetched
+    #[command(flatten)]
+    pub without: WithoutHandlersArgs,
+
+    /// The folder for compiled handlers, those that were accepted, and the ConfigMaps that were fetched
     #[arg(
         long,
         env = "LEAFHOST_STATE_DIR",

@@ -31,7 +31,7 @@ pub fn run(args: &ServeArgs) -> Result<()> {
         let runtime = open::runtime(&args.compiler, true)?;
         let handler = runtime.load(&source).await?;
         for warning in handler.warnings() {
-            tracing::warn!(warning, "the handler serves, but");
+            tracing::warn!(warning, "handler serves with a warning");
         }
         let availability = args.availability_file.clone().map(|file| {
             let shown = file.display().to_string();

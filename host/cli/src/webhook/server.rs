@@ -5,14 +5,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use axum::body::Bytes;
-use axum::extract::{DefaultBodyLimit, State};
+use axum::body::{Body, to_bytes};
+use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use axum_server::Handle;
 use axum_server::tls_rustls::RustlsConfig;
+use leafhost_agent::loader::HandlerSet;
 use leafhost_core::configuration::FieldProblem;
 use leafhost_core::text;
 use leafhost_k8s::admission::Review;
@@ -23,12 +24,12 @@ use rustls::sign::CertifiedKey;
 use tokio::sync::{Semaphore, watch};
 use tokio::time::timeout;
 
-use super::handlers::Handlers;
-
 /// The most bytes of a request: the API server takes objects of 3 MiB, and posts the one before with the new one.
 const MOST_BYTES: usize = 8 << 20;
 /// How many requests are answered at once.
 const AT_ONCE: usize = 8;
+/// How long the API server may take to post a request.
+const READING: Duration = Duration::from_secs(3);
 /// How long a handler may take to validate details. The API server waits for ten seconds.
 const VALIDATION: Duration = Duration::from_secs(5);
 /// How long requests that are under way may take when the webhook stops.
@@ -44,7 +45,7 @@ pub struct Server {
 
 struct Shared {
     certificate: watch::Receiver<Option<Serving>>,
-    handlers: Handlers,
+    handlers: watch::Receiver<Arc<HandlerSet>>,
     slots: Semaphore,
 }
 
@@ -66,7 +67,7 @@ impl Server {
     pub fn bind(
         address: SocketAddr,
         certificate: watch::Receiver<Option<Serving>>,
-        handlers: Handlers,
+        handlers: watch::Receiver<Arc<HandlerSet>>,
     ) -> Result<Self> {
         let listener = TcpListener::bind(address)
             .with_context(|| format!("cannot listen on {address}; choose another with --listen"))?;
@@ -87,7 +88,6 @@ impl Server {
         let routes = Router::new()
             .route("/validate", post(validate))
             .route("/readyz", get(ready))
-            .layer(DefaultBodyLimit::max(MOST_BYTES))
             .with_state(shared);
         Ok(Self {
             listener,
@@ -125,9 +125,13 @@ async fn ready(State(shared): State<Arc<Shared>>) -> (StatusCode, &'static str) 
     }
 }
 
-async fn validate(State(shared): State<Arc<Shared>>, body: Bytes) -> Response {
+async fn validate(State(shared): State<Arc<Shared>>, body: Body) -> Response {
     let Ok(_slot) = shared.slots.acquire().await else {
         return StatusCode::SERVICE_UNAVAILABLE.into_response();
+    };
+    // Only then is it read: what waits takes no memory.
+    let Ok(Ok(body)) = timeout(READING, to_bytes(body, MOST_BYTES)).await else {
+        return StatusCode::BAD_REQUEST.into_response();
     };
     let review = match Review::read(&body) {
         Ok(review) => review,
@@ -136,7 +140,8 @@ async fn validate(State(shared): State<Arc<Shared>>, body: Bytes) -> Response {
     let mut problems = review.problems();
     let mut warnings = Vec::new();
     if let Some((name, details)) = review.details() {
-        let handlers = shared.handlers.all();
+        let set = Arc::clone(&shared.handlers.borrow());
+        let handlers = set.by_name();
         if let Some(handler) = handlers.get(name) {
             match timeout(VALIDATION, handler.validate(details)).await {
                 Ok(Ok(wrong)) => problems.extend(wrong.iter().map(at_details)),
@@ -150,7 +155,11 @@ async fn validate(State(shared): State<Arc<Shared>>, body: Bytes) -> Response {
                     VALIDATION.as_secs()
                 )),
             }
-        } else if let Some(meant) = text::nearest(name, handlers.keys().map(String::as_str)) {
+        } else if !set.complete {
+            warnings.push(format!(
+                "{DETAILS}: not checked: the webhook still loads handlers; apply it again in a minute"
+            ));
+        } else if let Some(meant) = text::nearest(name, handlers.keys().copied()) {
             // It may be one that registers on a node, so it is no problem.
             warnings.push(format!(
                 "spec.discoveryHandler.name: no handler {name:?} is known here; did you mean {meant}?"

@@ -118,9 +118,11 @@ impl Site {
                 assert!(self.objects.insert(key, Arc::new(object)).is_none());
                 told
             }
-            Change::Replace { made_of, .. } => {
+            Change::Replace { made_of, body, .. } => {
+                let owner = body["metadata"]["ownerReferences"][0]["uid"].as_str();
                 let object = Arc::make_mut(self.objects.get_mut(&key).unwrap());
                 object.made_of = Some(made_of.clone());
+                object.owner = object.owner.take().or_else(|| owner.map(str::to_owned));
                 format!("={name}")
             }
             Change::Delete { uid, .. } => {

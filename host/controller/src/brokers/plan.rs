@@ -304,7 +304,8 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// A service comes when a pod runs. It stays, with its address, while brokers are wanted.
+    /// A service comes when a pod runs. It stays, with its address, while brokers are wanted. It also stays if its owner was
+    /// deleted without it, and belongs to the next one of that name.
     fn service(&mut self, key: &ConfigurationKey, owner: Owner<'_>, spec: Option<&Value>) {
         let there = self.made.get(owner.uid());
         let there: Objects<'a> = there
@@ -314,8 +315,14 @@ impl<'a> Planner<'a> {
             .copied()
             .collect();
         let wanted = spec.map(|spec| body::service(owner, spec, &made_of(spec)));
+        let orphan = wanted.as_ref().filter(|_| there.is_empty());
+        let orphan = orphan.and_then(|wanted| self.world.objects.get_key_value(wanted.key()));
+        let orphan = orphan.filter(|(_, object)| object.is_made && object.owner.is_none());
         let mut is_there = false;
-        for (at, object) in there {
+        for (at, object) in there
+            .into_iter()
+            .chain(orphan.map(|(at, object)| (at, &**object)))
+        {
             is_there = true;
             if object.is_deleting {
                 continue;
@@ -324,7 +331,7 @@ impl<'a> Planner<'a> {
                 Some(Change::Create { made_of, body, .. })
                     if wanted.as_ref().map(Change::key) == Some(at) =>
                 {
-                    if object.made_of.as_ref() != Some(made_of) {
+                    if object.made_of.as_ref() != Some(made_of) || object.owner.is_none() {
                         let change = Change::Replace {
                             key: at.clone(),
                             uid: object.uid.clone(),

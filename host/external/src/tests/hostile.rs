@@ -28,6 +28,29 @@ async fn sets_come_at_the_agents_pace_and_the_newest_counts() {
 }
 
 #[tokio::test]
+async fn what_has_not_begun_to_answer_in_time_has_failed_and_its_answer_counts_when_it_comes() {
+    let mut node = Node::start();
+    let (gate, is_open) = watch::channel(false);
+    let _fake = Fake::serve_behind(is_open, &node.path("a.sock"), always(&["one"]));
+    node.register_socket("a", "a.sock").await.unwrap();
+    let mut session = node.open("a@a.sock").await;
+    tokio::time::pause();
+    let waits = Duration::from_secs(30);
+    let report = tokio::time::timeout(waits + LIMIT, session.next()).await;
+    tokio::time::resume();
+    let Outcome::Faulted(fault) = report.unwrap().outcome else {
+        panic!("no fault");
+    };
+    assert_eq!(fault.reason, FaultReason::WallTimeout, "{fault}");
+    assert!(
+        fault.to_string().contains("an empty set if there are none"),
+        "{fault}"
+    );
+    gate.send_replace(true);
+    assert_eq!(ids(&mut session).await, ["one"]);
+}
+
+#[tokio::test]
 async fn a_set_that_is_too_large_is_a_fault_that_says_what_is_too_large() {
     let mut node = Node::start();
     let many: Vec<String> = (0..100_000).map(|number| number.to_string()).collect();

@@ -1,15 +1,16 @@
 //! A handler that is served here as Akri's are, and an agent that asks it.
 
+use futures::FutureExt as _;
 use leafhost_core::configuration::FieldProblem;
 use leafhost_core::device::{Device as Found, DeviceNode};
 use leafhost_core::fault::Fault;
 use leafhost_core::handler::{Description, Digest};
 use leafhost_core::left_out::{Collector, LeftOut};
 use leafhost_core::session::CallStats;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 
 use super::*;
-use crate::serve::{self, Availability, serve};
+use crate::serve::{self, Availability, Discovering, serve};
 
 type Outcomes = mpsc::UnboundedReceiver<Outcome>;
 
@@ -226,6 +227,32 @@ async fn details_that_are_refused_and_a_first_call_without_an_answer_are_told() 
         .unwrap();
     let told = format!("{:?}", next(&mut session).await.outcome);
     assert!(told.contains("the bus is busy"), "{told}");
+}
+
+#[tokio::test]
+async fn a_stream_that_ends_by_itself_is_no_reason_to_register_again_and_one_that_the_agent_ends_is()
+ {
+    for (outcome, is_agents) in [
+        (Outcome::Unavailable("the bus is busy".to_owned()), false),
+        (
+            Outcome::Discovered(Discovery {
+                devices: Devices::Unchanged,
+                departed: Vec::new(),
+                left_out: Collector::default().done(),
+            }),
+            true,
+        ),
+    ] {
+        let (say, outcomes) = mpsc::unbounded_channel();
+        say.send(outcome).unwrap();
+        let (_is_available, available) = watch::channel(true);
+        let ended = Arc::new(Notify::new());
+        let sets = Discovering::new(Box::new(Script(Some(outcomes))), available);
+        let mut sets = serve::until_dropped(sets, Arc::clone(&ended));
+        assert_eq!(sets.next().await.unwrap().is_ok(), is_agents);
+        drop(sets);
+        assert_eq!(ended.notified().now_or_never().is_some(), is_agents);
+    }
 }
 
 #[tokio::test]

@@ -82,7 +82,8 @@ async fn an_endpoint_in_the_network_needs_the_grant() {
             let accepted = listener.accept().await.map(|(stream, _)| stream);
             Some((accepted, listener))
         });
-        let service = DiscoveryHandlerServer::new(Served(Arc::new(always(&["one"]))));
+        let service =
+            DiscoveryHandlerServer::new(Served(Arc::new(always(&["one"])), watch::channel(true).1));
         drop(
             Server::builder()
                 .serve_with_incoming(service, connections)

@@ -71,17 +71,27 @@ async fn replace(
     if object.metadata.uid.as_deref() != Some(uid) {
         return Err(WriteError::Conflict);
     }
+    edit(&mut object, made_of, body);
+    // It has the version that was read: the API server refuses it if that is not the newest.
+    let data = serde_json::to_vec(&object).map_err(|error| Failure::Refused(error.to_string()))?;
+    let request = Request::new(api.resource_url()).replace(&key.name, &params(), data);
+    Ok(within(strictly(client, request)).await?)
+}
+
+/// Gives an object the spec of another one, and its owner if it has none: one that was deleted without it.
+fn edit(object: &mut DynamicObject, made_of: &str, body: &Value) {
     let annotations = object.metadata.annotations.get_or_insert_default();
     annotations.insert(MADE_OF_ANNOTATION.to_owned(), made_of.to_owned());
+    let owners = object.metadata.owner_references.get_or_insert_default();
+    if owners.is_empty() {
+        let wanted = body.pointer("/metadata/ownerReferences").cloned();
+        *owners = serde_json::from_value(wanted.unwrap_or_default()).unwrap_or_default();
+    }
     let data = object.data.as_object_mut();
     if let (Some(data), Some(spec)) = (data, body.get("spec")) {
         // The API server keeps what it chose itself, such as the address of a service.
         data.insert("spec".to_owned(), spec.clone());
     }
-    // It has the version that was read: the API server refuses it if that is not the newest.
-    let data = serde_json::to_vec(&object).map_err(|error| Failure::Refused(error.to_string()))?;
-    let request = Request::new(api.resource_url()).replace(&key.name, &params(), data);
-    Ok(within(strictly(client, request)).await?)
 }
 
 async fn delete(client: &Client, key: &ObjectKey, uid: &str) -> Result<(), WriteError> {
@@ -250,6 +260,25 @@ mod tests {
             assert_eq!(write(&stub.client, &create()).await, expected, "{code}");
             let strict = "POST /api/v1/namespaces/n/pods?&fieldManager=leafhost-controller&fieldValidation=Strict";
             assert_eq!(stub.requests(strict), 1);
+        }
+    }
+
+    #[test]
+    fn an_object_that_is_replaced_gets_an_owner_only_if_it_has_none() {
+        let owner = |uid: &str| json!([{"apiVersion": "v1", "kind": "X", "name": "x", "uid": uid}]);
+        for (owners, expected) in [(json!([]), "next"), (owner("first"), "first")] {
+            let there = json!({"metadata": {"name": "a", "ownerReferences": owners}, "spec": {"clusterIP": "c"}});
+            let mut object: DynamicObject = serde_json::from_value(there).unwrap();
+            let body =
+                json!({"metadata": {"ownerReferences": owner("next")}, "spec": {"ports": []}});
+            edit(&mut object, "digest", &body);
+            let edited = serde_json::to_value(&object).unwrap();
+            assert_eq!(edited["metadata"]["ownerReferences"], owner(expected));
+            assert_eq!(
+                edited["metadata"]["annotations"][MADE_OF_ANNOTATION],
+                "digest"
+            );
+            assert_eq!(edited["spec"], body["spec"]);
         }
     }
 

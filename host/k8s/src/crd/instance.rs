@@ -123,9 +123,11 @@ pub struct NodeStatus {
     pub health: Health,
     /// Why it does not work.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 65536))]
     pub reason: Option<String>,
     /// Since when the node does not see it any more, RFC 3339, until its grace is over.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 64))]
     pub missing_since: Option<String>,
     /// The same moment on the clock of that boot of the node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -148,6 +150,7 @@ pub enum Health {
 #[serde(rename_all = "camelCase")]
 pub struct Uptime {
     /// The id of the boot.
+    #[schemars(length(max = 64))]
     pub boot: String,
     /// Seconds since its start.
     pub seconds: i64,

@@ -50,10 +50,7 @@ pub fn ask(hooks: &ValidatingWebhookConfiguration, is_asked: bool) -> Option<Val
 
 /// Whether it is stopped.
 pub fn is_stopped(set: &DaemonSet) -> bool {
-    let template = set
-        .spec
-        .as_ref()
-        .and_then(|spec| spec.template.spec.as_ref());
+    let template = set.spec.template.spec.as_ref();
     let selector = template.and_then(|pod| pod.node_selector.as_ref());
     selector.is_some_and(|selector| selector.contains_key(STOPPED))
 }
@@ -72,8 +69,7 @@ pub fn start(set: &DaemonSet) -> Option<Value> {
 
 /// Stops it and keeps the number of its replicas.
 pub fn scale_down(deployment: &Deployment) -> Option<Value> {
-    let replicas = deployment.spec.as_ref().and_then(|spec| spec.replicas);
-    let replicas = replicas.unwrap_or(1);
+    let replicas = deployment.spec.replicas.unwrap_or(1);
     let mut patch = objects::versioned(
         deployment.meta(),
         Map::from_iter([(

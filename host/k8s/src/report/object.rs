@@ -24,7 +24,7 @@ const MAX_TEXT: usize = 512;
 /// The most bytes of the problems of all Configurations, so that the object stays below what etcd takes: 1.5 MiB.
 const MAX_TEXTS: usize = 384 << 10;
 /// The most bytes of a name before its digest.
-const MAX_HEAD: usize = 240;
+const MAX_HEAD: usize = 236;
 
 /// The node that the objects belong to.
 #[derive(Debug, Clone)]
@@ -52,10 +52,12 @@ impl Owner {
         let mut objects = BTreeMap::new();
         for (handler, reported) in &report.handlers {
             let plain = format!("{}.{}", self.node, handler.to_ascii_lowercase());
-            let name = if is_node_name(&plain) && !objects.contains_key(&plain) {
+            // Names of nodes may have dots: one in that of the handler would make it another node's.
+            let is_its = is_node_name(&plain) && !handler.contains('.');
+            let name = if is_its && !objects.contains_key(&plain) {
                 plain
             } else {
-                self.hashed(&plain, handler)
+                self.hashed(handler)
             };
             let object = self.object(&name, handler, reported);
             objects.insert(name, object);
@@ -63,18 +65,21 @@ impl Owner {
         objects
     }
 
-    /// A name for what cannot have its own, or whose name another handler has.
-    fn hashed(&self, plain: &str, handler: &str) -> String {
+    /// A name for what cannot have its own, or whose name another handler has. The last dot is the one behind the node.
+    fn hashed(&self, handler: &str) -> String {
         let is_plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
-        let (node, rest) = plain.split_at(self.node.len());
-        let rest: String = rest
-            .chars()
-            .map(|c| if is_plain(c) { c } else { '-' })
-            .collect();
-        let head: String = (node.to_owned() + &rest).chars().take(MAX_HEAD).collect();
+        let lower = handler.to_ascii_lowercase();
+        let handler_head = lower.replace(|c| !is_plain(c), "-");
+        let named = format!("{}.{}", self.node, handler_head.trim_matches('-'));
+        let head: String = named.chars().take(MAX_HEAD).collect();
         let head = head.trim_end_matches(|c| !is_plain(c));
+        let mark = if head.len() > self.node.len() {
+            '-'
+        } else {
+            '.'
+        };
         let digest = device_hash(handler, Some(&self.node), DigestLength::Eight);
-        format!("{head}-{digest}")
+        format!("{head}{mark}{digest}")
     }
 
     fn object(&self, name: &str, handler: &str, reported: &ReportedHandler) -> DiscoveryHandler {
@@ -287,17 +292,19 @@ mod tests {
         for (node, handler, expected) in [
             ("edge-1", "debugEcho", "edge-1.debugecho"),
             ("edge-1.lan", "mock-gpu", "edge-1.lan.mock-gpu"),
-            ("edge-1", "a_b", "edge-1-a-b-"),
-            ("edge-1", "a.-b", "edge-1-a--b-"),
-            ("edge-1", "", "edge-1-"),
-            ("edge-1", "日本", "edge-1-"),
+            ("edge-1", "a_b", "edge-1.a-b-"),
+            ("edge-1", "a.-b", "edge-1.a--b-"),
+            ("edge-1", "lan.udev", "edge-1.lan-udev-"),
+            ("edge-1", "", "edge-1."),
+            ("edge-1", "日本", "edge-1."),
+            (&long, "日本", &long[..236]),
             (&long, "debugEcho", &long[..240]),
         ] {
             let objects = mk_owner(node).objects(&mk_report(&[handler]));
             let (name, object) = objects.first_key_value().unwrap();
             assert!(name.starts_with(expected), "{name}");
             assert!(is_node_name(name), "{name}");
-            let exact = !expected.ends_with('-') && node != long;
+            let exact = !expected.ends_with(['-', '.']) && node != long;
             assert!(!exact || name == expected, "{name}");
             assert_eq!(object.spec.handler, handler);
             assert_eq!(object.spec.node, node);

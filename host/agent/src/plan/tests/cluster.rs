@@ -125,16 +125,21 @@ fn instances_of_a_deleted_configuration_are_left_to_a_store_that_collects_them()
 }
 
 #[test]
-fn instances_get_the_configuration_that_was_created_again_as_owner() {
+fn instances_get_the_configuration_that_was_created_again_as_owner_with_all_that_it_says() {
     let set = settled(&cams_at(1, &serde_json::json!({})));
     let mut again = at(1, &serde_json::json!({}));
     again.configuration.uid = "another".into();
-    let mut unseen = view(again, [shared("foo0")]);
+    let seen = view(again, [shared("foo0")]);
+    let mut unseen = seen.clone();
     for view in unseen.devices.values_mut() {
         view.device = None;
     }
-    let changes = planned(&snapshot([unseen]), &set);
-    assert_eq!(shown(&changes), ["update cams-8120fe: owner another"]);
+    assert_eq!(planned(&snapshot([unseen]), &set), []);
+    let changes = planned(&snapshot([seen]), &set);
+    assert_eq!(
+        shown(&changes),
+        ["update cams-8120fe: owner another, common"]
+    );
 }
 
 #[test]

@@ -234,6 +234,24 @@ fn what_akri_made_stays_and_its_service_is_brought_up_to_date() {
 }
 
 #[test]
+fn a_service_that_was_kept_when_its_configuration_was_deleted_belongs_to_the_next_one() {
+    let mut site = running();
+    site.change(Kind::Service, "cams-svc", |object| object.owner = None);
+    assert_eq!(site.step(), ["=cams-svc"]);
+    assert_eq!(site.step(), NOTHING);
+    // One that somebody else made has the name.
+    site.change(Kind::Service, "cams-svc", |object| {
+        object.owner = None;
+        object.is_made = false;
+    });
+    let changes = site.plan().changes;
+    assert!(
+        matches!(&changes[..], [(_, Change::Create { .. })]),
+        "{changes:?}"
+    );
+}
+
+#[test]
 fn what_somebody_else_made_is_not_touched() {
     let mut site = running();
     for (name, owner, is_made) in [

@@ -244,7 +244,7 @@ fn whoever_is_interrupted_anywhere_ends_with_the_same() {
 fn akri_gets_back_what_was_stopped_as_it_was() {
     let mut seen = akris();
     follow(&mut seen, from_akri, usize::MAX);
-    assert_eq!(seen.deployments[0].spec.as_ref().unwrap().replicas, Some(0));
+    assert_eq!(seen.deployments[0].spec.replicas, Some(0));
     follow(&mut seen, to_akri, usize::MAX);
     let (before, after) = (akris(), seen);
     assert_eq!(after.webhooks, before.webhooks);

@@ -1,0 +1,31 @@
+//! Flags that say which files of handlers are used, the same for each verb that loads handlers.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+/// Folders with handlers.
+#[derive(Debug, Clone, Args)]
+pub struct HandlersDirArgs {
+    /// Another folder with handlers, searched after DIR/handlers or the ConfigMaps; may be repeated
+    #[arg(
+        long,
+        env = "LEAFHOST_HANDLERS_DIR",
+        value_name = "DIR",
+        value_delimiter = ':'
+    )]
+    pub handlers_dir: Vec<PathBuf>,
+}
+
+/// Handlers that are left out.
+#[derive(Debug, Clone, Args)]
+pub struct WithoutHandlersArgs {
+    /// Files of handlers that are not used, wherever they are found, such as debug-echo.wasm; may be repeated
+    #[arg(
+        long,
+        env = "LEAFHOST_WITHOUT_HANDLERS",
+        value_name = "NAME",
+        value_delimiter = ','
+    )]
+    pub without_handlers: Vec<String>,
+}

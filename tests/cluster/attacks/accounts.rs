@@ -1,0 +1,203 @@
+//! What the policies refuse to the tokens of the controller and of the webhook, whatever their rights.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use leafhost_tests::cluster::{Cluster, Namespace};
+use leafhost_tests::wait::within;
+use serde_json::{Value, json};
+
+use super::{NAMESPACE, instance, refused};
+
+/// Somebody with all rights and the name of an account.
+struct Account<'a> {
+    cluster: &'a Cluster,
+    user: String,
+    namespace: &'a str,
+}
+
+impl<'a> Account<'a> {
+    fn new(cluster: &'a Cluster, part: &str, namespace: &'a str) -> Self {
+        Self {
+            cluster,
+            user: format!("system:serviceaccount:{NAMESPACE}:{NAMESPACE}-leafhost-{part}"),
+            namespace,
+        }
+    }
+
+    fn kubectl(&self, arguments: &[&str], input: &str) -> Result<String> {
+        let own = ["--as", &self.user, "--as-group", "system:masters"];
+        let space = ["--namespace", self.namespace];
+        let all = [&own[..], &space, arguments].concat();
+        self.cluster.kubectl_with(&all, input)
+    }
+
+    fn create(&self, object: &Value) -> Result<String> {
+        let create = ["create", "--dry-run=server", "--filename", "-"];
+        self.kubectl(&create, &object.to_string())
+    }
+
+    fn patch(&self, what: &[&str], patch: &Value) -> Result<String> {
+        let patch = patch.to_string();
+        let how = ["--type=merge", "--patch", &patch];
+        self.kubectl(&[&["patch"], what, &how].concat(), "")
+    }
+}
+
+/// With the Configuration `cams` in the namespace.
+pub fn check(cluster: &'static Cluster, space: &Namespace<'_>) -> Result<()> {
+    controller(cluster, space.name())?;
+    webhook(cluster)
+}
+
+fn controller(cluster: &Cluster, space: &str) -> Result<()> {
+    let admin = |arguments: &[&str], input: &str| {
+        cluster.kubectl_with(&[&["--namespace", space], arguments].concat(), input)
+    };
+    let controller = Account::new(cluster, "controller", space);
+    let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "broker"},
+        "spec": {"containers": [{"name": "c", "image": "none"}]}});
+    let mut broker = pod.clone();
+    broker["metadata"]["labels"] = json!({"controller": "akri.sh"});
+    broker["metadata"]["ownerReferences"] = json!([{"apiVersion": "akri.sh/v0", "kind": "Instance", "name": "cams-c0c0c0", "uid": "u",
+        "controller": true}]);
+    let mut unlabelled = broker.clone();
+    unlabelled["metadata"]["labels"].take();
+    within(Duration::from_mins(1), "the policies are in force", || {
+        refused("any pod", controller.create(&pod), "metadata:")
+    })?;
+    controller.create(&broker)?;
+    let elsewhere = Account::new(cluster, "controller", "kube-public");
+    let mut others = pod.clone();
+    others["metadata"]["name"] = json!("others");
+    others["spec"]["nodeName"] = json!("node-that-is-not-there");
+    admin(&["create", "--filename", "-"], &others.to_string())?;
+    let mut shared = instance("cams-c0c0c0", "node-b", true);
+    shared["metadata"]["finalizers"] = json!(["example.com/stays"]);
+    admin(&["create", "--filename", "-"], &shared.to_string())?;
+    let target = ["instance", "cams-c0c0c0"];
+    controller.patch(
+        &target,
+        &json!({"spec": {"nodes": [], "deviceUsage": {"cams-c0c0c0-1": ""}}, "status": {"nodes": {"node-b": null}}}),
+    )?;
+    controller.patch(&target, &json!({"metadata": {"finalizers": null}}))?;
+    for (what, done, by) in [
+        (
+            "a pod without the label",
+            controller.create(&unlabelled),
+            "metadata:",
+        ),
+        (
+            "a broker where there is no Configuration",
+            elsewhere.create(&broker),
+            "no params found",
+        ),
+        (
+            "somebody's pod deleted",
+            controller.kubectl(&["delete", "pod", "others", "--wait=false"], ""),
+            "metadata:",
+        ),
+        (
+            "a Configuration changed",
+            controller.patch(
+                &["configurations.akri.sh", "cams"],
+                &json!({"spec": {"capacity": 9}}),
+            ),
+            "spec:",
+        ),
+        (
+            "a Configuration labelled",
+            controller.patch(
+                &["configurations.akri.sh", "cams"],
+                &json!({"metadata": {"labels": {"a": "b"}}}),
+            ),
+            "metadata:",
+        ),
+        (
+            "a slot given",
+            controller.patch(
+                &target,
+                &json!({"spec": {"deviceUsage": {"cams-c0c0c0-0": "node-a"}}}),
+            ),
+            "spec:",
+        ),
+        (
+            "a node added",
+            controller.patch(&target, &json!({"spec": {"nodes": ["node-a"]}})),
+            "spec:",
+        ),
+        (
+            "properties changed",
+            controller.patch(
+                &target,
+                &json!({"spec": {"brokerProperties": {"URL": "mine"}}}),
+            ),
+            "spec:",
+        ),
+    ] {
+        refused(what, done, by)?;
+    }
+    admin(
+        &["delete", "pod", "others", "--grace-period=0", "--force"],
+        "",
+    )?;
+    Ok(())
+}
+
+fn webhook(cluster: &Cluster) -> Result<()> {
+    let name = format!("{NAMESPACE}-leafhost-webhook");
+    // It is asked about nothing that there is.
+    let hooks = json!({"apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingWebhookConfiguration", "metadata": {"name": name},
+        "webhooks": [{"name": "a.leafhost.dev", "admissionReviewVersions": ["v1"], "sideEffects": "None", "failurePolicy": "Ignore",
+            "clientConfig": {"service": {"namespace": NAMESPACE, "name": name}},
+            "rules": [{"apiGroups": ["none.leafhost.dev"], "apiVersions": ["v1"], "resources": ["none"], "operations": ["CREATE"]}]}]});
+    cluster.kubectl_with(&["create", "--filename", "-"], &hooks.to_string())?;
+    let webhook = Account::new(cluster, "webhook", NAMESPACE);
+    let change = |path: &str, value: Value| {
+        let patch = json!([{"op": "add", "path": format!("/webhooks/0/{path}"), "value": value}]);
+        let patch = patch.to_string();
+        let of = ["patch", "validatingwebhookconfiguration", &name];
+        webhook.kubectl(&[&of[..], &["--type=json", "--patch", &patch]].concat(), "")
+    };
+    let secret =
+        |name: &str| json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}});
+    let everything = json!([{"apiGroups": ["*"], "apiVersions": ["*"], "resources": ["*"], "operations": ["*"]}]);
+    let elsewhere = json!({"url": "https://127.0.0.1:1/"});
+    let selector = json!({"matchLabels": {"a": "b"}});
+    let result = (|| {
+        change("clientConfig/caBundle", json!("Y2VydGlmaWNhdGU="))?;
+        webhook.create(&secret(&name))?;
+        for (what, done, by) in [
+            (
+                "all requests asked for",
+                change("rules", everything),
+                "caBundle",
+            ),
+            (
+                "requests sent elsewhere",
+                change("clientConfig", elsewhere),
+                "caBundle",
+            ),
+            (
+                "requests left out",
+                change("namespaceSelector", selector),
+                "caBundle",
+            ),
+            (
+                "all refused",
+                change("failurePolicy", json!("Fail")),
+                "caBundle",
+            ),
+            (
+                "another Secret",
+                webhook.create(&secret("sh.helm.release.v1.leafhost.v9")),
+                "metadata.name",
+            ),
+        ] {
+            refused(what, done, by)?;
+        }
+        Ok(())
+    })();
+    cluster.kubectl(&["delete", "validatingwebhookconfiguration", &name])?;
+    result
+}
