@@ -158,7 +158,7 @@ fn refused(what: &str, done: Result<String>, by: &str) -> Result<()> {
                 "{what} is refused by another rule: {text}"
             );
             ensure!(
-                ["Forbidden", "forbidden", "no params found", FROZEN]
+                ["Forbidden", "forbidden", FROZEN]
                     .iter()
                     .any(|word| text.contains(word)),
                 "{what}: {text}"

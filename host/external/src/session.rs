@@ -83,14 +83,14 @@ enum Phase {
 /// Some servers send the head of their answer only with the first set, so that nothing may come of a call for long.
 enum Sets {
     Asked(BoxFuture<'static, Result<Streaming<DiscoverResponse>, Status>>),
-    Begun(Streaming<DiscoverResponse>),
+    Begun(Box<Streaming<DiscoverResponse>>),
 }
 
 impl Sets {
     /// The next set. Nothing is lost if this is dropped.
     async fn next(&mut self) -> Result<Option<DiscoverResponse>, Status> {
         if let Self::Asked(answer) = self {
-            *self = Self::Begun(answer.await?);
+            *self = Self::Begun(Box::new(answer.await?));
         }
         match self {
             Self::Begun(sets) => sets.message().await,

@@ -67,7 +67,6 @@ fn controller(cluster: &Cluster, space: &str) -> Result<()> {
         refused("any pod", controller.create(&pod), "metadata:")
     })?;
     controller.create(&broker)?;
-    let elsewhere = Account::new(cluster, "controller", "kube-public");
     let mut others = pod.clone();
     others["metadata"]["name"] = json!("others");
     others["spec"]["nodeName"] = json!("node-that-is-not-there");
@@ -86,11 +85,6 @@ fn controller(cluster: &Cluster, space: &str) -> Result<()> {
             "a pod without the label",
             controller.create(&unlabelled),
             "metadata:",
-        ),
-        (
-            "a broker where there is no Configuration",
-            elsewhere.create(&broker),
-            "no params found",
         ),
         (
             "somebody's pod deleted",
