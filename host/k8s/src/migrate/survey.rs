@@ -56,12 +56,22 @@ pub async fn look(client: &Client) -> Result<Seen, Error> {
 
 /// The pods of agents and controllers, and the nodes that are Ready.
 pub async fn pods(client: &Client) -> Result<Seen, Error> {
-    let writers = ListParams::default().labels(&format!("{NAME_LABEL} in ({})", WRITERS.join(",")));
+    let names = WRITERS.join(",");
+    // Leafhost's chart can be installed under any names.
+    let selectors = [
+        format!("{NAME_LABEL} in ({names})"),
+        format!("{NAME_LABEL} notin ({names}),helm.sh/chart,app.kubernetes.io/component in (agent,controller)"),
+    ];
+    let mut pods = Vec::new();
+    for selector in selectors {
+        let writers = ListParams::default().labels(&selector);
+        pods.extend(list(Api::all(client.clone()), &writers, "Pods").await?);
+    }
     let nodes: Vec<Node> = list(Api::all(client.clone()), &ListParams::default(), "Nodes").await?;
     let is_ready = |node: &&Node| crate::cluster::state(node).not_ready_since.is_none();
     let ready = nodes.iter().filter(is_ready).map(Node::name_any);
     Ok(Seen {
-        pods: list(Api::all(client.clone()), &writers, "Pods").await?,
+        pods,
         ready_nodes: ready.collect::<BTreeSet<_>>(),
         ..Seen::default()
     })
