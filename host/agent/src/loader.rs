@@ -3,7 +3,6 @@
 //! Any failure keeps what served before; after a restart that is the version accepted last. The bytes of a file are held
 //! until it is loaded and stored. Knows neither Configurations nor sessions.
 
-use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::iter;
 use std::sync::Arc;
@@ -43,15 +42,11 @@ pub struct HandlerSet {
 }
 
 impl HandlerSet {
-    /// The handlers that serve, by name. Of several sources of one it is that which was accepted first.
+    /// The handlers that serve, by name. Of several sources of one it is the first by its own name.
     pub fn by_name(&self) -> BTreeMap<&str, &Arc<dyn Handler>> {
-        let numbered = |source: &LoadedSource| source.registration.as_ref().map(|it| it.number);
-        let mut serving: Vec<_> = self.sources.values().collect();
         // Of those with one name the last stays in the map.
-        serving.sort_by_key(|source| Reverse(numbered(source)));
-        let handlers = serving
-            .into_iter()
-            .filter_map(|source| source.handler.as_ref());
+        let sources = self.sources.values().rev();
+        let handlers = sources.filter_map(|source| source.handler.as_ref());
         handlers
             .map(|handler| (handler.description().name.as_str(), handler))
             .collect()

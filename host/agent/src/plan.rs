@@ -118,11 +118,11 @@ impl Planner<'_> {
         let mut nameless: Option<(usize, &str, String)> = None;
         let mut matched: BTreeMap<DeviceKey, &Instance> = BTreeMap::new();
         let mut unidentified: BTreeMap<&str, &Instance> = BTreeMap::new();
+        let mut misnamed: Vec<&Instance> = Vec::new();
         for &instance in held {
             if !instance.spec.shared && !is_local_to(self.node, instance) {
                 continue;
             }
-            // Whoever writes an id that the name does not stand for says nothing of the Instances of that device.
             match self.device(instance) {
                 Some(key) => match matched.entry(key) {
                     Entry::Vacant(free) => drop(free.insert(instance)),
@@ -136,6 +136,8 @@ impl Planner<'_> {
                         changes.extend(withdraw(self.node, later));
                     }
                 },
+                // Whoever writes an id that the name does not stand for says nothing of the Instances of that device.
+                None if instance.device_id().is_some() => misnamed.push(instance),
                 None => drop(unidentified.insert(&instance.metadata.name, instance)),
             }
         }
@@ -194,7 +196,7 @@ impl Planner<'_> {
             }
         }
         if view.absent.is_gone() {
-            for instance in unidentified.values() {
+            for instance in unidentified.values().chain(&misnamed) {
                 changes.extend(withdraw(self.node, instance));
             }
         }

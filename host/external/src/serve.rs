@@ -12,6 +12,7 @@ use leafhost_core::names::ConfigurationKey;
 use leafhost_core::ports::Handler;
 use leafhost_core::session::{Opening, Property, SessionSpec};
 use leafhost_core::text::chain;
+use leafhost_core::timeouts::BACKOFF_LAST;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{Notify, watch};
 use tonic::transport::Server;
@@ -75,7 +76,7 @@ pub async fn serve(config: Config, handler: Arc<dyn Handler>) -> Error {
         Ok(bound) => bound,
         Err(error) => return error.into(),
     };
-    let ended = Arc::new(Notify::new());
+    let ended = Arc::new(Ended::default());
     let request = RegisterDiscoveryHandlerRequest {
         name: handler.description().name.clone(),
         endpoint: own.to_string_lossy().into_owned(),
@@ -113,8 +114,9 @@ impl Drop for Removed {
     }
 }
 
-/// Registers again whenever the agent's socket is another, and when the agent has ended a stream: it may have given the handler up. Never ends.
-async fn register(agent: &Path, request: &RegisterDiscoveryHandlerRequest, ended: &Notify) {
+/// Registers again whenever the agent's socket is another, and when a stream has ended, as the agent may have given the handler up. One
+/// that has ended by itself is asked for again by Leafhost's agent after a pause, but not always by Akri's. Never ends.
+async fn register(agent: &Path, request: &RegisterDiscoveryHandlerRequest, ended: &Ended) {
     let folder = agent.parent().unwrap_or(Path::new("/"));
     loop {
         // Before anything is tried, so that nothing is missed.
@@ -129,8 +131,13 @@ async fn register(agent: &Path, request: &RegisterDiscoveryHandlerRequest, ended
                         Err(_) => tokio::time::sleep(REGISTER_AGAIN).await,
                     }
                 };
+                let forgotten = async {
+                    ended.by_itself.notified().await;
+                    tokio::time::sleep(BACKOFF_LAST).await;
+                };
                 tokio::select! {
-                    () = ended.notified() => {}
+                    () = ended.by_agent.notified() => {}
+                    () = forgotten => {}
                     () = gone => {}
                 }
             }
@@ -167,29 +174,36 @@ async fn tried(agent: &Path, request: RegisterDiscoveryHandlerRequest) -> Result
 struct Served {
     handler: Arc<dyn Handler>,
     config: Config,
-    /// The agent has ended a stream.
-    ended: Arc<Notify>,
+    ended: Arc<Ended>,
 }
 
-/// Tells when it is dropped, unless the stream has ended by itself.
+/// Tells that a stream has ended.
+#[derive(Default)]
+pub(crate) struct Ended {
+    pub by_agent: Notify,
+    pub by_itself: Notify,
+}
+
+/// Tells it when it is dropped.
 struct Ends {
-    told: Arc<Notify>,
+    told: Arc<Ended>,
     by_itself: bool,
 }
 
 impl Drop for Ends {
     fn drop(&mut self) {
-        if !self.by_itself {
-            self.told.notify_one();
+        if self.by_itself {
+            self.told.by_itself.notify_one();
+        } else {
+            self.told.by_agent.notify_one();
         }
     }
 }
 
-/// The sets of a stream. `ended` is told when the agent ends it, not when it ends by itself: then the agent asks again, after a pause
-/// that registering would cut short.
+/// The sets of a stream.
 pub(crate) fn until_dropped(
     sets: Discovering,
-    ended: Arc<Notify>,
+    ended: Arc<Ended>,
 ) -> BoxStream<'static, Result<DiscoverResponse, Status>> {
     let ends = Ends {
         told: ended,

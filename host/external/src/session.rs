@@ -110,7 +110,8 @@ struct Open {
     not_before: Instant,
     taken_at: Option<Instant>,
     in_a_row: u32,
-    _counted: Counted,
+    /// While the call is answered, or may still be in time.
+    counted: Option<Counted>,
 }
 
 /// Counts something of the session in the book for as long as it is there.
@@ -193,11 +194,7 @@ impl Course {
             not_before: begun,
             taken_at: None,
             in_a_row: 0,
-            _counted: Counted::new(
-                &self.target,
-                SessionEvent::StreamBegun,
-                SessionEvent::StreamEnded,
-            ),
+            counted: Some(counted(&self.target)),
         })
     }
 
@@ -231,6 +228,7 @@ impl Course {
             if open.taken_at.is_none() {
                 (why, wall) = ("first", now - open.begun);
             }
+            open.counted.get_or_insert_with(|| counted(&self.target));
             open.taken(now, begun);
         }
         report(Outcome::Discovered(discovery), why, wall)
@@ -247,8 +245,11 @@ impl Course {
         report(Outcome::Unavailable(what), "first", wall)
     }
 
-    /// Nothing has come at all: the handler may hang. What comes later counts all the same.
+    /// Nothing has come at all: the handler may hang. What comes later counts all the same, and it may register again.
     fn unanswered(&mut self) -> Report {
+        if let Phase::Open(open) = &mut self.phase {
+            open.counted = None;
+        }
         let wall = self.target.handler.grants.limits.wall;
         let what = format!(
             "it has not begun to answer within {} s, and the agent waits; see the handler's log; a handler sends its devices as soon as it is asked, an empty set if there are none",
@@ -316,6 +317,11 @@ impl Course {
             },
         }
     }
+}
+
+/// A stream, as it is counted.
+fn counted(target: &Target) -> Counted {
+    Counted::new(target, SessionEvent::StreamBegun, SessionEvent::StreamEnded)
 }
 
 async fn connect(target: &Target) -> Result<Channel, End> {

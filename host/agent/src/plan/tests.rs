@@ -444,13 +444,19 @@ fn an_instance_whose_name_does_not_stand_for_its_device_takes_nothing_from_the_o
     other.spec.nodes = vec!["node-b".into()];
     set.instances.insert(other.key(), Arc::new(other));
     assert_eq!(planned(&cams([shared("foo0")]), &set), []);
-    // Nor does an id that is not that of the device, if an agent of Akri wrote none.
+    // One that has the name and another id is not its own.
     for instance in set.instances.values_mut() {
         let spec = &mut Arc::make_mut(instance).spec;
         spec.nodes.push("node-c".into());
         spec.leafhost.as_mut().unwrap().id = "other".into();
     }
-    assert_eq!(planned(&cams([shared("foo0")]), &set), []);
+    let long = instance_name("cams", &device_hash("foo0", None, DigestLength::Five));
+    let changes = planned(&cams([shared("foo0")]), &set);
+    let expected = [
+        format!("create {long}"),
+        "update cams-8120fe: -node-a".into(),
+    ];
+    assert_eq!(shown(&changes), expected);
 }
 
 #[test]

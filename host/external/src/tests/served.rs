@@ -230,8 +230,7 @@ async fn details_that_are_refused_and_a_first_call_without_an_answer_are_told() 
 }
 
 #[tokio::test]
-async fn a_stream_that_ends_by_itself_is_no_reason_to_register_again_and_one_that_the_agent_ends_is()
- {
+async fn it_is_told_whether_the_agent_has_ended_a_stream_or_it_has_ended_by_itself() {
     for (outcome, is_agents) in [
         (Outcome::Unavailable("the bus is busy".to_owned()), false),
         (
@@ -246,12 +245,14 @@ async fn a_stream_that_ends_by_itself_is_no_reason_to_register_again_and_one_tha
         let (say, outcomes) = mpsc::unbounded_channel();
         say.send(outcome).unwrap();
         let (_is_available, available) = watch::channel(true);
-        let ended = Arc::new(Notify::new());
+        let ended = Arc::new(serve::Ended::default());
         let sets = Discovering::new(Box::new(Script(Some(outcomes))), available);
         let mut sets = serve::until_dropped(sets, Arc::clone(&ended));
         assert_eq!(sets.next().await.unwrap().is_ok(), is_agents);
         drop(sets);
-        assert_eq!(ended.notified().now_or_never().is_some(), is_agents);
+        let is_told = |told: &Notify| told.notified().now_or_never().is_some();
+        assert_eq!(is_told(&ended.by_agent), is_agents);
+        assert_eq!(is_told(&ended.by_itself), !is_agents);
     }
 }
 

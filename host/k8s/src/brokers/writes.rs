@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{Pod, Service};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::api::{
     ApiResource, DeleteParams, DynamicObject, PartialObjectMeta, PostParams, Preconditions,
     PropagationPolicy,
@@ -78,14 +79,16 @@ async fn replace(
     Ok(within(strictly(client, request)).await?)
 }
 
-/// Gives an object the spec of another one, and its owner if it has none: one that was deleted without it.
+/// Gives an object the spec of another one, and its owner if none controls it: that was deleted without it.
 fn edit(object: &mut DynamicObject, made_of: &str, body: &Value) {
     let annotations = object.metadata.annotations.get_or_insert_default();
     annotations.insert(MADE_OF_ANNOTATION.to_owned(), made_of.to_owned());
-    let owners = object.metadata.owner_references.get_or_insert_default();
-    if owners.is_empty() {
+    if owner(&object.metadata).is_none() {
         let wanted = body.pointer("/metadata/ownerReferences").cloned();
-        *owners = serde_json::from_value(wanted.unwrap_or_default()).unwrap_or_default();
+        let wanted: Vec<OwnerReference> =
+            serde_json::from_value(wanted.unwrap_or_default()).unwrap_or_default();
+        let owners = object.metadata.owner_references.get_or_insert_default();
+        owners.extend(wanted);
     }
     let data = object.data.as_object_mut();
     if let (Some(data), Some(spec)) = (data, body.get("spec")) {
@@ -265,15 +268,20 @@ mod tests {
 
     #[test]
     fn an_object_that_is_replaced_gets_an_owner_only_if_it_has_none() {
-        let owner = |uid: &str| json!([{"apiVersion": "v1", "kind": "X", "name": "x", "uid": uid}]);
-        for (owners, expected) in [(json!([]), "next"), (owner("first"), "first")] {
+        let owner = |uid: &str, controls: bool| json!({"apiVersion": "v1", "kind": "X", "name": "x", "uid": uid, "controller": controls});
+        let next = owner("next", true);
+        let (first, other) = (owner("first", true), owner("other", false));
+        for (owners, expected) in [
+            (json!([]), json!([next])),
+            (json!([first]), json!([first])),
+            (json!([other]), json!([other, next])),
+        ] {
             let there = json!({"metadata": {"name": "a", "ownerReferences": owners}, "spec": {"clusterIP": "c"}});
             let mut object: DynamicObject = serde_json::from_value(there).unwrap();
-            let body =
-                json!({"metadata": {"ownerReferences": owner("next")}, "spec": {"ports": []}});
+            let body = json!({"metadata": {"ownerReferences": [next]}, "spec": {"ports": []}});
             edit(&mut object, "digest", &body);
             let edited = serde_json::to_value(&object).unwrap();
-            assert_eq!(edited["metadata"]["ownerReferences"], owner(expected));
+            assert_eq!(edited["metadata"]["ownerReferences"], expected);
             assert_eq!(
                 edited["metadata"]["annotations"][MADE_OF_ANNOTATION],
                 "digest"

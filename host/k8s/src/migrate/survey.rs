@@ -60,7 +60,9 @@ pub async fn pods(client: &Client) -> Result<Seen, Error> {
     // Leafhost's chart can be installed under any names.
     let selectors = [
         format!("{NAME_LABEL} in ({names})"),
-        format!("{NAME_LABEL} notin ({names}),helm.sh/chart,app.kubernetes.io/component in (agent,controller)"),
+        format!(
+            "{NAME_LABEL} notin ({names}),helm.sh/chart,app.kubernetes.io/component in (agent,controller)"
+        ),
     ];
     let mut pods = Vec::new();
     for selector in selectors {
