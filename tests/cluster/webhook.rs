@@ -35,7 +35,11 @@ fn json_merge(into: &mut Value, from: &Value) {
 
 fn refused(cluster: &Cluster, what: &str, spec: &Value, by: &str) -> Result<()> {
     match cluster.apply(&configuration("wrong", spec)) {
-        Ok(_) => bail!("{what} is stored"),
+        Ok(_) => {
+            // What is stored already is not reviewed again.
+            cluster.kubectl(&["delete", "configurations.akri.sh", "wrong"])?;
+            bail!("{what} is stored")
+        }
         Err(error) => {
             let text = format!("{error:#}");
             ensure!(
