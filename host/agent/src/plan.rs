@@ -136,7 +136,7 @@ impl Planner<'_> {
                         changes.extend(withdraw(self.node, later));
                     }
                 },
-                // Whoever writes an id that the name does not stand for says nothing of the Instances of that device.
+                // Its id is that of another device: it must not take the place of that device's own Instance.
                 None if instance.device_id().is_some() => misnamed.push(instance),
                 None => drop(unidentified.insert(&instance.metadata.name, instance)),
             }

@@ -177,14 +177,14 @@ struct Served {
     ended: Arc<Ended>,
 }
 
-/// Tells that a stream has ended.
+/// Told whenever a stream ends.
 #[derive(Default)]
 pub(crate) struct Ended {
     pub by_agent: Notify,
     pub by_itself: Notify,
 }
 
-/// Tells it when it is dropped.
+/// Tells how a stream has ended, when it is dropped.
 struct Ends {
     told: Arc<Ended>,
     by_itself: bool,

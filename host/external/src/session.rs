@@ -114,19 +114,19 @@ struct Open {
     counted: Option<Counted>,
 }
 
-/// Counts something of the session in the book for as long as it is there.
-struct Counted(Target, SessionEvent);
+/// A stream that the book counts for as long as this is there.
+struct Counted(Target);
 
 impl Counted {
-    fn new(target: &Target, begin: SessionEvent, end: SessionEvent) -> Self {
-        target.tell(begin);
-        Self(target.clone(), end)
+    fn new(target: &Target) -> Self {
+        target.tell(SessionEvent::StreamBegun);
+        Self(target.clone())
     }
 }
 
 impl Drop for Counted {
     fn drop(&mut self) {
-        self.0.tell(self.1);
+        self.0.tell(SessionEvent::StreamEnded);
     }
 }
 
@@ -194,7 +194,7 @@ impl Course {
             not_before: begun,
             taken_at: None,
             in_a_row: 0,
-            counted: Some(counted(&self.target)),
+            counted: Some(Counted::new(&self.target)),
         })
     }
 
@@ -228,7 +228,8 @@ impl Course {
             if open.taken_at.is_none() {
                 (why, wall) = ("first", now - open.begun);
             }
-            open.counted.get_or_insert_with(|| counted(&self.target));
+            open.counted
+                .get_or_insert_with(|| Counted::new(&self.target));
             open.taken(now, begun);
         }
         report(Outcome::Discovered(discovery), why, wall)
@@ -317,11 +318,6 @@ impl Course {
             },
         }
     }
-}
-
-/// A stream, as it is counted.
-fn counted(target: &Target) -> Counted {
-    Counted::new(target, SessionEvent::StreamBegun, SessionEvent::StreamEnded)
 }
 
 async fn connect(target: &Target) -> Result<Channel, End> {

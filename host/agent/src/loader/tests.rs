@@ -148,7 +148,7 @@ async fn which_source_was_first_is_known_before_it_is_loaded_and_when_a_newcomer
 }
 
 #[tokio::test(start_paused = true)]
-async fn of_two_sources_of_a_handler_the_first_goes_by_its_name() {
+async fn of_two_sources_of_a_handler_the_one_whose_own_name_is_first_has_the_name() {
     let first = file("z.wasm", "udev@1");
     let bench = start(Files::new(std::slice::from_ref(&first)));
     bench.serves(&["z.wasm: udev@1"]).await;

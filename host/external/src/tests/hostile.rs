@@ -27,6 +27,15 @@ async fn sets_come_at_the_agents_pace_and_the_newest_counts() {
     assert!(last > 5 * taken, "{last} of {taken}");
 }
 
+/// The report of a handler that has said nothing in the 30 s that it has.
+async fn after_30_seconds(session: &mut Box<dyn Session>) -> Report {
+    tokio::time::pause();
+    let waits = Duration::from_secs(30);
+    let report = tokio::time::timeout(waits + LIMIT, session.next()).await;
+    tokio::time::resume();
+    report.unwrap()
+}
+
 #[tokio::test]
 async fn what_has_not_begun_to_answer_in_time_has_failed_and_its_answer_counts_when_it_comes() {
     let mut node = Node::start();
@@ -34,11 +43,8 @@ async fn what_has_not_begun_to_answer_in_time_has_failed_and_its_answer_counts_w
     let _fake = Fake::serve_behind(is_open, &node.path("a.sock"), always(&["one"]));
     node.register_socket("a", "a.sock").await.unwrap();
     let mut session = node.open("a@a.sock").await;
-    tokio::time::pause();
-    let waits = Duration::from_secs(30);
-    let report = tokio::time::timeout(waits + LIMIT, session.next()).await;
-    tokio::time::resume();
-    let Outcome::Faulted(fault) = report.unwrap().outcome else {
+    let report = after_30_seconds(&mut session).await;
+    let Outcome::Faulted(fault) = report.outcome else {
         panic!("no fault");
     };
     assert_eq!(fault.reason, FaultReason::WallTimeout, "{fault}");
@@ -126,11 +132,8 @@ async fn a_stream_that_says_nothing_is_told_and_kept() {
     let sets = Sets::serve(&node.path("a.sock"));
     node.register_socket("a", "a.sock").await.unwrap();
     let mut session = node.open("a@a.sock").await;
-    tokio::time::pause();
-    let waits = Duration::from_secs(30);
-    let report = tokio::time::timeout(waits + LIMIT, session.next()).await;
-    tokio::time::resume();
-    match report.unwrap().outcome {
+    let report = after_30_seconds(&mut session).await;
+    match report.outcome {
         Outcome::Unavailable(what) => assert!(what.contains("within 30 s"), "{what}"),
         other => panic!("{other:?}"),
     }
