@@ -66,6 +66,21 @@ impl Agents {
             Ok(found)
         })
         .with_context(|| agents.space.state())?;
+        // Until the first write of these agents, the reports are those of a test before.
+        eventually("both nodes report steady", || {
+            for site in &agents.sites {
+                let reports = agents.reports(site)?;
+                let all = reports
+                    .iter()
+                    .filter_map(|one| one["status"]["configurations"].as_array());
+                let own = all
+                    .flatten()
+                    .find(|one| one["namespace"] == agents.space.name() && one["name"] == "steady");
+                ensure!(own.is_some_and(|one| one["devices"] == 1), "{reports:#?}");
+            }
+            Ok(())
+        })
+        .with_context(|| agents.space.state())?;
         Ok(agents)
     }
 
