@@ -95,3 +95,25 @@ imagePullPolicy: {{ $image.pullPolicy | default $agent.pullPolicy }}
 {{- range . }}{{ $files = append $files (printf "%s.wasm" .) }}{{ end }}
 {{- join "," $files }}
 {{- end }}
+
+{{- /* "true" if the policies are wanted and the API server has all that they say. */ -}}
+{{- define "leafhost.hasPolicies" -}}
+{{- if and .Values.policies.enabled (semverCompare ">=1.32.0-0" .Capabilities.KubeVersion.Version) }}true{{ end }}
+{{- end }}
+
+{{- /* Puts a policy into force. Takes a list of the root and the policy's name. */ -}}
+{{- define "leafhost.policyBinding" -}}
+{{- $root := index . 0 }}{{ $policy := printf "%s-%s" (include "leafhost.name" $root) (index . 1) -}}
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicyBinding
+metadata:
+  name: {{ $policy }}
+  labels: {{- include "leafhost.labels" $root | nindent 4 }}
+spec:
+  policyName: {{ $policy }}
+  {{- if eq (index . 1) "configurations" }}
+  # Whether there are parameters is asked before matchConditions: Deny would refuse everybody's Instances where there is no Configuration.
+  paramRef: {selector: {}, parameterNotFoundAction: Allow}
+  {{- end }}
+  validationActions: [Deny]
+{{- end }}
