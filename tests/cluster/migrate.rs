@@ -244,6 +244,27 @@ impl Field<'_> {
         anyhow::bail!("{verb} still writes after {RUNS} runs")
     }
 
+    /// Checks that a pod of Leafhost under another name is in the way while it is there.
+    fn keeps_waiting_for_leafhost(&self) -> Result<()> {
+        let labels = json!({"app.kubernetes.io/name": "edge-agent", "app.kubernetes.io/component": "agent", "helm.sh/chart": "leafhost-0.1.0"});
+        let name = "edge-agent-x";
+        let pod = Pod::new(name, &[Container::new("agent")]);
+        let object = json!({
+            "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": self.space.name(), "labels": labels},
+            "spec": pod.spec(),
+        });
+        let pods = self.space.collection("pods");
+        self.cluster.api().create(&pods, &object)?;
+        let tried = self.migrate(&["to-akri", "--yes"])?;
+        let waits = "in the way: These pods of Leafhost have not ended yet";
+        let words = format!("{waits}: {}/{name}", self.space.name());
+        ensure!(
+            tried.code == Some(1) && tried.out.contains(&words),
+            "{tried:?}"
+        );
+        self.space.delete(name)
+    }
+
     fn migrate(&self, arguments: &[&str]) -> Result<Ended> {
         let mut command = Command::new(leafhost()?);
         command
@@ -471,9 +492,10 @@ fn a_cluster_of_akri_is_taken_over_and_given_back_and_its_broker_runs_throughout
     );
     is_kept()?;
 
-    // The way back.
+    // The way back, when the last pod of Leafhost has ended, whatever its chart was called.
     drop(controller);
     site.home.stop(Signal::SIGTERM)?;
+    field.keeps_waiting_for_leafhost()?;
     let writes = field.migrate_killed(&proxy, &kubeconfig, "to-akri")?;
     println!("killed around each of {writes} writes");
     let given = is_kept()?;

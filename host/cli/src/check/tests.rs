@@ -108,3 +108,16 @@ async fn a_missing_file_is_an_error() {
         .unwrap_err();
     assert!(format!("{error:#}").contains("/nowhere.yaml"));
 }
+
+#[tokio::test]
+async fn configurations_of_a_cluster_that_cannot_be_read_are_named() {
+    let wrong = GOOD.replace("spec:\n", "spec:\n  capacity: many\n");
+    let configurations = [("ns/good", GOOD), ("ns/wrong", &wrong)]
+        .map(|(name, text)| (name.to_owned(), text.to_owned()));
+    let found = details(configurations.into(), &[], &compiler()).await;
+    let found = found.unwrap();
+    assert!(
+        found.len() == 1 && found[0].starts_with("ns/wrong:6: spec.capacity"),
+        "{found:?}"
+    );
+}

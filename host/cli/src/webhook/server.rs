@@ -175,3 +175,6 @@ fn at_details(wrong: &FieldProblem) -> String {
         path => format!("{DETAILS}: {path}: {}", wrong.message),
     }
 }
+
+#[cfg(test)]
+mod tests;
