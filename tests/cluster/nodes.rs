@@ -66,8 +66,9 @@ fn a_request_for_three_devices_gives_variables_and_nodes_of_all_three() -> Resul
     let space = site.namespace("three")?;
     site.until_amounts("akri.sh/three", 3, 3)?;
     let main = Container::new("main").device("akri.sh/three", 3);
+    let main = main.script("trap exit TERM; env; echo 'These are all'; sleep 2147483647 & wait");
     space.run(&Pod::new("pod", &[main]).on(site.node))?;
-    let log = space.wait_logs("pod", "main", "UDEV_DEVNODE=")?;
+    let log = space.wait_logs("pod", "main", "These are all")?;
     site.until_held_by(&space, &["pod"])?;
     for device in &devices {
         let node = device.node();

@@ -187,8 +187,8 @@ fn writes_that_are_refused_or_not_answered_are_repeated_ever_rarer_until_they_pa
     )?;
     let steady = until_instances(cluster, space.name(), "steady", 1)?;
     for (name, writes, words) in [
-        ("busy", Writes::Refused(429), "429"),
-        ("broken", Writes::Refused(500), "500"),
+        ("busy", Writes::Refused(429), "answered 429"),
+        ("broken", Writes::Refused(500), "answered 500"),
         ("silent", Writes::Silent, "did not answer within 3 seconds"),
     ] {
         gate.set(writes);

@@ -109,7 +109,7 @@ fn a_replaced_handler_that_finds_the_same_devices_causes_no_write() -> Result<()
 #[test]
 fn a_deleted_handler_goes_offline_keeps_its_devices_and_is_evicted_with_them() -> Result<()> {
     let mut home = home_with_echo()?;
-    home.start(&["--handler-eviction", "4s"])?;
+    home.start(&["--handler-eviction", "15s"])?;
     home.instances(2)?;
     home.remove("handlers/debug-echo.wasm")?;
     let status = home.until("it is Offline", |status| {

@@ -154,7 +154,7 @@ fn check_of_a_file_uses_the_handlers_of_its_own_installation() -> Result<()> {
         let folder = home.path().join(folder);
         fs::create_dir_all(&folder)?;
         let place = folder.join(file.file_name().context("no name")?);
-        fs::copy(file, &place)?;
+        program::copy(file, &place)?;
         Ok(place)
     };
     let installed = install(&built, "bin")?;

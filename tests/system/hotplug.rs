@@ -7,7 +7,6 @@ use leafhost_tests::agent::Home;
 use leafhost_tests::requirement;
 use leafhost_tests::wait::eventually;
 use leafhost_tests::zram::{self, Zram};
-use serde_json::Value;
 
 const ZRAM: &str = r#"apiVersion: akri.sh/v0
 kind: Configuration
@@ -35,11 +34,11 @@ fn a_plugged_in_device_has_an_instance_until_it_is_unplugged() -> Result<()> {
             .pointer("/handlers/0/status")
             .is_some_and(|status| status == "Active")
     })?;
-    let before = home
-        .status()?
-        .get("instances")
-        .and_then(Value::as_array)
-        .map_or(0, Vec::len);
+    let before = fs::read_dir("/sys/block")?
+        .filter_map(|entry| Some(entry.ok()?.file_name()))
+        .filter(|name| name.to_string_lossy().starts_with("zram"))
+        .count();
+    home.instances(before)?;
     let zram = Zram::add()?;
     let node = zram.node();
     home.instances(before + 1)?;

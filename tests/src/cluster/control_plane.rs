@@ -103,6 +103,8 @@ pub(super) fn start(
             format!("--feature-gates={}", setup.gates.join(",")),
             format!("--audit-policy-file={}", path("audit-policy.json")),
             format!("--audit-log-path={}", audit.display()),
+            // In megabytes: who reads it from a place on cannot follow into another file.
+            "--audit-log-maxsize=10000".to_owned(),
         ],
     );
     let server = Program::start("kube-apiserver", &folder, server)?;
