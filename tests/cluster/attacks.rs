@@ -29,7 +29,12 @@ impl Guarded {
         let chart = chart.to_string_lossy();
         let mut manifests =
             format!("apiVersion: v1\nkind: Namespace\nmetadata: {{name: {NAMESPACE}}}\n");
-        for template in ["rbac", "policies"] {
+        for template in [
+            "rbac",
+            "policies",
+            "policies-controller",
+            "policies-webhook",
+        ] {
             let template = format!("templates/{template}.yaml");
             let arguments = ["template", NAMESPACE, &chart, "--namespace", NAMESPACE];
             let version = ["--kube-version", "1.35.0", "--show-only", &template];

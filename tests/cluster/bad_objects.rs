@@ -66,7 +66,6 @@ fn a_configuration_that_cannot_serve_is_named_on_each_node_until_it_is_put_right
     for site in &agents.sites {
         site.until_amounts("akri.sh/twice", 1, 1)?;
     }
-    let other = cluster.namespace("a-second")?;
     // The API server's creation times have whole seconds.
     let age = || {
         agents.cluster.get(&format!(
@@ -75,13 +74,11 @@ fn a_configuration_that_cannot_serve_is_named_on_each_node_until_it_is_put_right
         ))
     };
     let created = age()?["metadata"]["creationTimestamp"].clone();
-    eventually("a second has passed", || {
-        let probe = cluster.get(&format!("/api/v1/namespaces/{}", other.name()))?;
-        ensure!(
-            probe["metadata"]["creationTimestamp"] != created,
-            "{created}"
-        );
-        Ok(())
+    let other = eventually("a second has passed", || {
+        let other = cluster.namespace("a-second")?;
+        let now = cluster.get(&format!("/api/v1/namespaces/{}", other.name()))?;
+        ensure!(now["metadata"]["creationTimestamp"] != created, "{created}");
+        Ok(other)
     })?;
     configure(
         cluster,

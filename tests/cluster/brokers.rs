@@ -251,9 +251,13 @@ fn pods_and_services_of_a_shared_device_come_are_replaced_and_go() -> Result<()>
     }
     let writes = |of: &[(&str, usize)]| {
         let expected = of.iter().map(|(what, count)| ((*what).to_owned(), *count));
-        let (expected, found) = (expected.collect::<BTreeMap<_, _>>(), controller.writes()?);
-        ensure!(found == expected, "{found:#?}\n{}", shown());
-        Ok(())
+        let expected: BTreeMap<_, _> = expected.collect();
+        eventually("the log has these writes and no others", || {
+            let found = controller.writes()?;
+            ensure!(found == expected, "{found:#?}");
+            Ok(())
+        })
+        .with_context(shown)
     };
     writes(&[("create pods", 2), ("create services", 2)])?;
 

@@ -86,8 +86,11 @@ fn an_edit_of_a_configuration_writes_each_instance_that_differs_once_and_leaves_
     let five = &found["five"];
     // One node leaves and the other deletes; if both leave at the same moment, the last of them deletes.
     let name = four["metadata"]["name"].as_str().context("no name")?;
-    let left = pair.writes()?[name] - 2;
-    ensure!((2..=3).contains(&left), "it was written {left} times");
+    let left = eventually("the log has both writes", || {
+        let left = pair.writes()?[name] - 2;
+        ensure!((2..=3).contains(&left), "it was written {left} times");
+        Ok(left)
+    })?;
     ledger.expect("only these two are written", &[(four, left), (five, 2)])?;
 
     let all = |count| [(one, count), (two, count), (three, count), (five, count)];

@@ -73,7 +73,7 @@ impl Release {
         let (chart, tag) = (chart.to_string_lossy(), format!("agent.image.tag={TAG}"));
         let mut arguments = vec![verb, "leafhost", &chart, "--namespace", NAMESPACE];
         arguments.extend(["--set", &tag, "--set", "agent.image.pullPolicy=Never"]);
-        arguments.extend(["--wait", "--timeout", "2m"]);
+        arguments.extend(["--wait", "--timeout", "5m"]);
         arguments.extend(more);
         let done = self.cluster.helm(&arguments);
         done.map(drop).with_context(|| self.state())
