@@ -105,10 +105,7 @@ fn a_config_map_that_cannot_be_used_is_named_and_what_was_accepted_before_serves
             .context(what)?;
     }
 
-    agents.check_calm(start)?;
-
     // A second ConfigMap with the same handler: under another key it is another source, under the same it is not used.
-    let start = cluster.audit().now()?;
     let other = good.replace("name: gpu", "name: copy");
     agents.apply_map(&other)?;
     let copy = format!("ConfigMap {}/copy", agents.space.name());
@@ -136,10 +133,8 @@ fn a_config_map_that_cannot_be_used_is_named_and_what_was_accepted_before_serves
     agents.until_told(&["gpus", "comes from second.wasm, too", "remove it"])?;
     agents.delete("configmap", "second")?;
     agents.until_solved("comes from second.wasm")?;
-    agents.check_calm(start)?;
 
     // Emptied, relabelled, deleted: the handler is gone, and comes again.
-    let start = cluster.audit().now()?;
     for (what, edit, words) in [
         (
             "emptied",
@@ -171,7 +166,7 @@ fn a_config_map_that_cannot_be_used_is_named_and_what_was_accepted_before_serves
 }
 
 #[test]
-fn a_value_that_cannot_be_had_is_named_and_a_new_one_is_used_within_seconds() -> Result<()> {
+fn a_value_that_cannot_be_had_is_named_and_a_new_one_is_used_within_two_seconds() -> Result<()> {
     let Some(cluster) = cluster::shared()? else {
         return Ok(());
     };
@@ -235,14 +230,16 @@ fn a_value_that_cannot_be_had_is_named_and_a_new_one_is_used_within_seconds() ->
             .api()
             .merge(&secret, &json!({"stringData": {"password": rotated}}))?;
         let began = Instant::now();
-        // Two as a rule; the machine may have more to do.
-        let limit = Duration::from_secs(15);
-        within(limit, "each node calls the handler again", || {
-            for (site, before) in before.iter().enumerate() {
-                ensure!(called(site)? != *before, "node {site}");
-            }
-            Ok(())
-        })
+        within(
+            Duration::from_secs(2),
+            "each node calls the handler again",
+            || {
+                for (site, before) in before.iter().enumerate() {
+                    ensure!(called(site)? != *before, "node {site}");
+                }
+                Ok(())
+            },
+        )
         .with_context(|| agents.space.state())?;
         println!("called again after {:?}", began.elapsed());
     }

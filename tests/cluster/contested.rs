@@ -60,17 +60,11 @@ fn contest(rounds: u64, seed: u64) -> Result<()> {
             anyhow::bail!("round {round}: {winners:?} run\n{}", pair.space.state());
         };
         pair.space.delete(winner)?;
-        // The scheduler may still give the node a pod for the slot that it has lost.
-        let failed = failed
-            || pair.space.until(loser, "it runs or is refused", |pod| {
-                let phase = text(&pod["status"]["phase"]);
-                ensure!(phase != "Pending", "{pod:#}");
-                Ok(phase == "Failed")
-            })?;
         if failed {
             refused += 1;
         } else {
             passed_on += 1;
+            pair.space.wait_running(loser)?;
         }
         pair.space.delete(loser)?;
         pair.until("the slot is free", &["one"], |one| used(one).is_empty())?;

@@ -3,12 +3,16 @@
 use std::fs::File;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use leafhost_tests::cluster::{self, Cluster, Namespace};
 use leafhost_tests::program::leafhost;
-use leafhost_tests::wait::eventually;
+use leafhost_tests::wait::{eventually, within};
 use serde_json::{Value, json};
+
+/// How long it may take until the slots of a deleted node are free.
+const RELEASED: Duration = Duration::from_secs(10);
 
 /// A controller; it ends when this is dropped.
 pub struct Controller(Child);
@@ -192,7 +196,7 @@ fn the_slots_of_nodes_that_are_gone_come_back_and_a_pod_that_may_run_keeps_its_o
     }
 
     gone.delete()?;
-    eventually("the slots of the deleted node are free", || {
+    within(RELEASED, "the slots of the deleted node are free", || {
         is_released("shared")?;
         ensure!(read("local").is_err(), "its local Instance is there");
         Ok(())

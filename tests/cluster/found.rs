@@ -85,7 +85,7 @@ fn a_camera_on_the_nodes_network_is_shared_and_a_device_of_one_node_is_offered_t
     let path = format!("/apis/akri.sh/v0/namespaces/{}/instances", space.name());
     // The only Instance of a Configuration, once it has these nodes.
     let until_on = |configuration: &str, expected: &BTreeSet<String>| {
-        let limit = Duration::from_mins(2);
+        let limit = Duration::from_secs(20);
         within(limit, &format!("{configuration} on {expected:?}"), || {
             let list = cluster.get(&path)?;
             let all = list["items"].as_array().context("no items")?;

@@ -133,7 +133,7 @@ fn with_handlers_in_pods_and_the_names_of_akri_the_chart_does_what_akri_does() -
     cluster.helm(
         &[
             &install[..],
-            &["--set", &values, "--wait", "--timeout", "5m"],
+            &["--set", &values, "--wait", "--timeout", "2m"],
         ]
         .concat(),
     )?;

@@ -3,12 +3,12 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use leafhost_tests::cluster::{self, Cluster, Container, Namespace, Pod, TakenNode};
 use leafhost_tests::program::{self, build_folder, handler, leafhost, source_tree};
-use leafhost_tests::wait::eventually;
+use leafhost_tests::wait::{eventually, within};
 use serde_json::Value;
 
 const NAMESPACE: &str = "leafhost";
@@ -73,7 +73,7 @@ impl Release {
         let (chart, tag) = (chart.to_string_lossy(), format!("agent.image.tag={TAG}"));
         let mut arguments = vec![verb, "leafhost", &chart, "--namespace", NAMESPACE];
         arguments.extend(["--set", &tag, "--set", "agent.image.pullPolicy=Never"]);
-        arguments.extend(["--wait", "--timeout", "5m"]);
+        arguments.extend(["--wait", "--timeout", "2m"]);
         arguments.extend(more);
         let done = self.cluster.helm(&arguments);
         done.map(drop).with_context(|| self.state())
@@ -236,11 +236,15 @@ fn helm_install_a_handler_and_a_configuration_give_pods_on_both_nodes_a_slot_eac
         space.name()
     ))?;
     let get = ["get", "akrii", "--namespace", space.name(), "--no-headers"];
-    eventually("the device is seen from both nodes", || {
-        let text = cluster.kubectl(&get)?;
-        ensure!(both.iter().all(|node| text.contains(node)), "{text}");
-        Ok(())
-    })
+    within(
+        Duration::from_secs(5),
+        "the device is seen from both nodes",
+        || {
+            let text = cluster.kubectl(&get)?;
+            ensure!(both.iter().all(|node| text.contains(node)), "{text}");
+            Ok(())
+        },
+    )
     .with_context(|| release.state())?;
     println!("seen from both nodes after {:?}", applied.elapsed());
     eventually("the handler is active on both nodes", || {

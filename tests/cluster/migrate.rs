@@ -244,8 +244,8 @@ impl Field<'_> {
         anyhow::bail!("{verb} still writes after {RUNS} runs")
     }
 
-    /// Checks that a pod of Leafhost under another name is in the way while it is there.
-    fn keeps_waiting_for_leafhost(&self) -> Result<()> {
+    /// Checks that Akri is not started while a pod of Leafhost runs, whatever name its chart was given.
+    fn is_refused_while_leafhost_runs(&self) -> Result<()> {
         let labels = json!({"app.kubernetes.io/name": "edge-agent", "app.kubernetes.io/component": "agent", "helm.sh/chart": "leafhost-0.1.0"});
         let name = "edge-agent-x";
         let pod = Pod::new(name, &[Container::new("agent")]);
@@ -492,10 +492,10 @@ fn a_cluster_of_akri_is_taken_over_and_given_back_and_its_broker_runs_throughout
     );
     is_kept()?;
 
-    // The way back, when the last pod of Leafhost has ended, whatever its chart was called.
+    // The way back.
     drop(controller);
     site.home.stop(Signal::SIGTERM)?;
-    field.keeps_waiting_for_leafhost()?;
+    field.is_refused_while_leafhost_runs()?;
     let writes = field.migrate_killed(&proxy, &kubeconfig, "to-akri")?;
     println!("killed around each of {writes} writes");
     let given = is_kept()?;

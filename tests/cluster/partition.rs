@@ -7,7 +7,7 @@ use leafhost_tests::cluster::{Cluster, Container, Pod};
 use leafhost_tests::requirement;
 use leafhost_tests::slot_history::{Holders, Recorder, holders};
 use leafhost_tests::stand_in_node::{configure, instances_path, name_of, until_seen};
-use leafhost_tests::wait::{eventually, within};
+use leafhost_tests::wait::within;
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 use tempfile::NamedTempFile;
@@ -16,6 +16,8 @@ use crate::away::Own;
 use crate::controller::Controller;
 use crate::device::Site;
 
+/// How long it may take until the slots of a node that is gone are free.
+const RELEASED: Duration = Duration::from_secs(10);
 /// How long a connection may seem to be there that is not.
 const HEALED: Duration = Duration::from_mins(4);
 const SLOTS: u32 = 4;
@@ -192,11 +194,15 @@ fn partition(lasting: Duration, is_told: bool) -> Result<()> {
 /// Waits until a node has no slot.
 fn released(node: &str, read: impl Fn() -> Result<Value>) -> Result<()> {
     let begun = Instant::now();
-    eventually("the slots of a node that is gone are free", || {
-        let holders = holders(&read()?);
-        ensure!(holders.values().all(|holder| holder != node), "{holders:?}");
-        Ok(())
-    })?;
+    within(
+        RELEASED,
+        "the slots of a node that is gone are free",
+        || {
+            let holders = holders(&read()?);
+            ensure!(holders.values().all(|holder| holder != node), "{holders:?}");
+            Ok(())
+        },
+    )?;
     println!("the slots of {node} were free after {:?}", begun.elapsed());
     Ok(())
 }

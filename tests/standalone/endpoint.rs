@@ -62,7 +62,7 @@ fn an_unread_log_delays_neither_answers_nor_the_shutdown() -> Result<()> {
     })?;
     home.status()?;
     kill(Pid::from_raw(i32::try_from(agent.0.id())?), Signal::SIGTERM)?;
-    let ended = within(Duration::from_secs(30), "the agent ends", || {
+    let ended = within(Duration::from_secs(10), "the agent ends", || {
         agent.0.try_wait()?.context("it still runs")
     })?;
     ensure!(ended.success(), "{ended}");
@@ -120,7 +120,7 @@ fn the_first_agent_of_a_node_says_that_it_waits_for_the_api_server() -> Result<(
         home.log()
     );
     kill(Pid::from_raw(i32::try_from(agent.0.id())?), Signal::SIGTERM)?;
-    within(Duration::from_secs(30), "it ends", || {
+    within(Duration::from_secs(10), "it ends", || {
         let ended = agent.0.try_wait()?.context("it still runs")?;
         ensure!(ended.success(), "{ended}");
         Ok(())

@@ -96,7 +96,7 @@ imagePullPolicy: {{ $image.pullPolicy | default $agent.pullPolicy }}
 {{- join "," $files }}
 {{- end }}
 
-{{- /* "true" if the policies are wanted and the API server has all that they say. */ -}}
+{{- /* "true" if the policies are wanted and the API server is new enough for their expressions. */ -}}
 {{- define "leafhost.hasPolicies" -}}
 {{- if and .Values.policies.enabled (semverCompare ">=1.32.0-0" .Capabilities.KubeVersion.Version) }}true{{ end }}
 {{- end }}

@@ -103,7 +103,7 @@ pub(super) fn start(
             format!("--feature-gates={}", setup.gates.join(",")),
             format!("--audit-policy-file={}", path("audit-policy.json")),
             format!("--audit-log-path={}", audit.display()),
-            // In megabytes: who reads it from a place on cannot follow into another file.
+            // In megabytes. The log must stay one file, because tests read it from an offset on.
             "--audit-log-maxsize=10000".to_owned(),
         ],
     );

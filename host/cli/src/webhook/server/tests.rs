@@ -25,7 +25,7 @@ fn endless(reads: &Arc<AtomicUsize>) -> Body {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_request_is_read_only_when_few_others_are_and_within_its_time() {
+async fn a_request_waits_unread_while_eight_are_read_and_is_refused_if_it_does_not_end() {
     let (shared, reads) = (shared(), Arc::new(AtomicUsize::new(0)));
     let mut requests: Vec<_> = (0..=AT_ONCE)
         .map(|_| validate(State(Arc::clone(&shared)), endless(&reads)).boxed())
