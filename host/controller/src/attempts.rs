@@ -1,93 +1,113 @@
-//! What was written lately, so that neither a refusal nor an agent that writes the opposite makes many requests. Does no I/O.
+//! Remembers the last write of each object, so that neither a refusal nor somebody who writes the opposite makes many requests. Does no I/O.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
-use leafhost_core::instance::{Instance, InstanceKey};
+use leafhost_core::timeouts::{BACKOFF_LAST, backoff};
 use tokio::time::Instant;
 
-use crate::release::{self, Absence};
-use crate::releasing::{Earliest, WRITE_AGAIN};
+use crate::writes::Outcome;
 
-/// An agent that runs on although its node is gone writes back what was released. It is contradicted at most so often.
-const RELEASE_AGAIN: Duration = Duration::from_mins(1);
+/// The last write of each object: `W` is what was written, `S` the object as it was seen before.
+#[derive(Debug)]
+pub struct Attempts<K, W, S>(BTreeMap<K, Attempt<W, S>>);
 
-/// By Instance.
-#[derive(Debug, Default)]
-pub struct Attempts(BTreeMap<InstanceKey, Attempt>);
-
-#[derive(Debug, Default)]
-struct Attempt {
-    /// The Instance is left alone until then; with a version, only as long as it has that.
-    pause: Option<(Option<String>, Instant)>,
-    /// The nodes that were removed from it, and how long they are not removed again.
-    released: BTreeMap<String, Instant>,
+#[derive(Debug)]
+struct Attempt<W, S> {
+    what: W,
+    /// Nothing if the write failed: then it does not matter what the object is now.
+    seen: Option<S>,
+    failures: u32,
+    again: Instant,
 }
 
-impl Attempts {
-    /// Forgets what is over.
-    pub fn forget(&mut self, now: Instant) {
-        self.0.retain(|_, attempt| {
-            attempt.released.retain(|_, until| *until > now);
-            attempt.pause.take_if(|(_, until)| *until <= now);
-            attempt.pause.is_some() || !attempt.released.is_empty()
-        });
+impl<K, W, S> Default for Attempts<K, W, S> {
+    fn default() -> Self {
+        Self(BTreeMap::new())
+    }
+}
+
+impl<K: Ord, W: PartialEq, S: PartialEq> Attempts<K, W, S> {
+    /// Returns when an object may be written, if not at once. What was written is not written again soon while the object is as it was before;
+    /// what failed is not, whatever the object is now.
+    pub fn later(&self, key: &K, what: &W, seen: &S, now: Instant) -> Option<Instant> {
+        let attempt = self.0.get(key)?;
+        let is_news = attempt.seen.as_ref().is_some_and(|before| before != seen);
+        (attempt.what == *what && !is_news && attempt.again > now).then_some(attempt.again)
     }
 
-    /// Until when an Instance is left alone.
-    pub fn paused(&self, instance: &Instance) -> Option<Instant> {
-        let (version, until) = self.0.get(&instance.key())?.pause.as_ref()?;
-        let has_it = |version: &String| *version == instance.metadata.resource_version;
-        version.as_ref().is_none_or(has_it).then_some(*until)
-    }
-
-    /// Whether the node was removed from the Instance a moment ago.
-    pub fn is_released(&self, instance: &Instance, node: &str) -> bool {
-        let attempt = self.0.get(&instance.key());
-        attempt.is_some_and(|attempt| attempt.released.contains_key(node))
-    }
-
-    /// The absent nodes of an Instance, without those that were removed from it a moment ago.
-    pub fn without_released<'a>(
-        &self,
-        instance: &Instance,
-        absent: &'a BTreeMap<String, Absence>,
-        next: &mut Earliest,
-    ) -> BTreeMap<&'a str, Absence> {
-        let attempt = self.0.get(&instance.key());
-        let mut left = BTreeMap::new();
-        for node in release::nodes(instance) {
-            if let Some(until) = attempt.and_then(|attempt| attempt.released.get(node)) {
-                next.by(*until);
-            } else if let Some((node, absence)) = absent.get_key_value(node) {
-                left.insert(node.as_str(), absence.clone());
+    /// Notes what came of a write. One that failed is tried again ever later; another one takes `settle` to be seen.
+    pub fn tried(
+        &mut self,
+        key: K,
+        (what, seen): (W, S),
+        outcome: Outcome,
+        settle: Duration,
+        at: Instant,
+    ) {
+        let before = self.0.get(&key).filter(|before| before.what == what);
+        let failures = before.map_or(0, |before| before.failures).saturating_add(1);
+        let wait = backoff(failures);
+        let (seen, failures, wait) = match outcome {
+            Outcome::Written | Outcome::Outdated => (Some(seen), 0, settle),
+            Outcome::Refused => (None, failures, wait),
+            Outcome::NoAnswer(retry_after) => {
+                let retry_after = retry_after.unwrap_or_default().min(BACKOFF_LAST);
+                (None, failures, wait.max(retry_after))
             }
+        };
+        let attempt = Attempt {
+            what,
+            seen,
+            failures,
+            again: at + wait,
+        };
+        self.0.insert(key, attempt);
+    }
+
+    /// Forgets the objects that are not to be written any more, unless they were written a moment ago.
+    pub fn forget(&mut self, is_wanted: impl Fn(&K) -> bool, now: Instant) {
+        self.0
+            .retain(|key, attempt| is_wanted(key) || attempt.again > now);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn what_fails_is_tried_ever_later_and_what_was_written_once_the_object_is_another() {
+        let mut attempts = Attempts::default();
+        let at = Instant::now();
+        let busy = Outcome::NoAnswer(Some(Duration::from_secs(30)));
+        let week = Outcome::NoAnswer(Some(Duration::from_hours(168)));
+        // What is written and seen, what comes of it, and the wait for the same of the same object, and of another one.
+        let table = [
+            ("pod", 1, Outcome::Refused, 1, 1),
+            ("pod", 1, Outcome::NoAnswer(None), 2, 2),
+            ("pod", 2, Outcome::Refused, 4, 4),
+            ("pod", 2, busy, 30, 30),
+            ("pod", 2, Outcome::Refused, 16, 16),
+            ("pod", 2, week, 300, 300),
+            // Something else is written.
+            ("job", 2, Outcome::Refused, 1, 1),
+            ("job", 2, Outcome::Written, 10, 0),
+            ("job", 3, Outcome::Outdated, 10, 0),
+            ("job", 3, Outcome::Refused, 1, 1),
+        ];
+        for (row, (what, seen, outcome, same, other)) in table.into_iter().enumerate() {
+            attempts.tried((), (what, seen), outcome, Duration::from_secs(10), at);
+            let wait = |seen| {
+                let later = attempts.later(&(), &what, &seen, at);
+                later.map_or(0, |later| (later - at).as_secs())
+            };
+            assert_eq!((wait(seen), wait(seen + 1)), (same, other), "row {row}");
+            assert_eq!(attempts.later(&(), &"another", &seen, at), None);
         }
-        left
-    }
-
-    /// The Instance was written without these nodes.
-    pub fn written(&mut self, instance: &Instance, nodes: &BTreeSet<&str>) {
-        self.outdated(instance);
-        let until = Instant::now() + RELEASE_AGAIN;
-        let attempt = self.0.entry(instance.key()).or_default();
-        let nodes = nodes.iter().map(|node| ((*node).to_owned(), until));
-        attempt.released.extend(nodes);
-    }
-
-    /// There is a newer version of the Instance.
-    pub fn outdated(&mut self, instance: &Instance) {
-        let version = instance.metadata.resource_version.clone();
-        self.pause(instance, Some(version));
-    }
-
-    /// The Instance could not be written.
-    pub fn refused(&mut self, instance: &Instance) {
-        self.pause(instance, None);
-    }
-
-    fn pause(&mut self, instance: &Instance, version: Option<String>) {
-        let attempt = self.0.entry(instance.key()).or_default();
-        attempt.pause = Some((version, Instant::now() + WRITE_AGAIN));
+        attempts.forget(|()| false, at);
+        assert!(attempts.later(&(), &"job", &3, at).is_some());
+        attempts.forget(|()| false, at + Duration::from_secs(1));
+        assert!(attempts.0.is_empty());
     }
 }

@@ -4,13 +4,13 @@
 //!  Configurations ─► template ─┐
 //!  Instances, nodes ───────────┼─► plan ─► writes ─► pods, jobs, services
 //!  pods, jobs, services ───────┘     ▲
-//!                                    └ attempts, restarts: what is not written at once
+//!                                    └ attempts, turns, restarts: what is not written at once
 //! ```
 //!
 //! Owner references let the cluster delete what belonged to an Instance or Configuration that is gone: here only what is there is looked at.
 
-mod attempts;
 mod body;
+mod failed;
 #[cfg(test)]
 mod fixture;
 mod plan;

@@ -6,20 +6,34 @@ use std::time::Duration;
 
 use leafhost_core::status_store::{Event, Regarding, StatusStore, WriteError};
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep};
 
-use crate::releasing::WRITE_AGAIN;
+use crate::attempts::Attempts;
+use crate::pace::{Earliest, Pace};
 use crate::statuses::Problems;
 use crate::task::Error;
+use crate::turns::Places;
+use crate::writes::{Answer as _, Done, Writes};
 
+/// How soon after a change it acts: many come together.
+const SOON: Duration = Duration::from_millis(100);
 /// How long an Event counts on; kube forgets it a minute later.
 const AGAIN: Duration = Duration::from_mins(5);
 /// An Event is made at most so often.
 const SPACING: Duration = Duration::from_secs(30);
 /// The pause after each request.
 const PAUSE: Duration = Duration::from_millis(100);
-/// The most problems of which Events are made: so many can be made within [`AGAIN`].
+/// The most problems of which Events are made: so many can be made within [`AGAIN`]. Each namespace has the same part of them.
 const MOST: usize = 2_000;
+/// Bounds the Events that are made at once: one, and one of a namespace where that takes long.
+const PLACES: Places = Places {
+    all: 1,
+    of_one: 1,
+    slow: 1,
+};
+
+/// An object and a reason.
+type Key = (Regarding, String);
 
 /// Runs without end.
 pub async fn run(
@@ -27,44 +41,112 @@ pub async fn run(
     store: &dyn StatusStore,
     mut problems: watch::Receiver<Problems>,
 ) -> Result<(), Error> {
-    let mut book = Book::default();
-    let mut rests = Instant::now();
+    let mut task = Making {
+        writes: Writes::new(PLACES),
+        attempts: Attempts::default(),
+        book: Book::default(),
+    };
+    let mut pace = Pace::new(SOON);
     loop {
-        let next = if *leads.borrow_and_update() {
-            book.next(&problems.borrow_and_update())
-        } else {
-            None
-        };
-        let at = next.as_ref().map_or(rests, |(at, _)| rests.max(*at));
         tokio::select! {
             changed = leads.changed() => changed.map_err(|_| Error("the lease"))?,
             changed = problems.changed() => changed.map_err(|_| Error("problems"))?,
-            () = sleep_until(at), if next.is_some() => {
-                if let Some((_, event)) = next {
-                    let pause = make(store, &event, &mut book).await;
-                    rests = Instant::now() + pause;
-                }
+            done = task.writes.done() => {
+                done.into_iter().for_each(|one| task.note(one));
+                task.begin(store, *leads.borrow());
+            }
+            () = pace.due() => {
+                let begun = Instant::now();
+                let is_leader = *leads.borrow_and_update();
+                let next = task.look(&problems.borrow_and_update(), is_leader);
+                pace.looked(begun, next);
+                task.begin(store, is_leader);
+                continue;
             }
         }
+        pace.changed();
     }
 }
 
-/// Makes an Event. Returns how long to make none.
-async fn make(store: &dyn StatusStore, event: &Event, book: &mut Book) -> Duration {
-    let outcome = store.publish(event).await;
-    book.made(event);
-    let (error, pause) = match outcome {
-        Ok(()) => return PAUSE,
-        Err(error @ WriteError::NoAnswer(_)) => (error, WRITE_AGAIN),
-        Err(error) => (error, PAUSE),
-    };
-    tracing::warn!(%error, reason = event.reason, "cannot make an Event");
-    pause
+struct Making<'a> {
+    writes: Writes<'a, Key, Event, Result<(), WriteError>>,
+    attempts: Attempts<Key, (), ()>,
+    book: Book,
+}
+
+impl<'a> Making<'a> {
+    /// Plans the Events that are due. Returns when to look again although nothing changes.
+    fn look(&mut self, problems: &Problems, is_leader: bool) -> Option<Instant> {
+        if !is_leader {
+            self.attempts = Attempts::default();
+            self.writes.plan([]);
+            return None;
+        }
+        let now = Instant::now();
+        self.book.forget(problems, now);
+        self.attempts.forget(|key| problems.contains_key(key), now);
+        let mut next = Earliest::default();
+        let mut due = Vec::new();
+        for (key, event) in parts(problems) {
+            let at = self.book.due(key);
+            match self.attempts.later(key, &(), &(), now).or(at) {
+                Some(at) if at > now => next.by(at),
+                _ => due.push((namespace(&key.0).to_owned(), key.clone(), event.clone())),
+            }
+        }
+        self.writes.plan(due);
+        next.0
+    }
+
+    fn begin(&mut self, store: &'a dyn StatusStore, is_leader: bool) {
+        if is_leader {
+            self.writes.begin(|_, event: Event| async move {
+                let answer = store.publish(&event).await;
+                sleep(PAUSE).await;
+                (event, answer)
+            });
+        }
+    }
+
+    /// Notes an Event that was made, or not.
+    fn note(&mut self, done: Done<Key, Event, Result<(), WriteError>>) {
+        let outcome = done.answer.outcome();
+        match &done.answer {
+            Ok(()) => self.book.made(done.key.clone(), done.at),
+            Err(error) => {
+                let reason = &done.value.reason;
+                tracing::warn!(%error, reason, "cannot make an Event");
+            }
+        }
+        self.attempts
+            .tried(done.key, ((), ()), outcome, PAUSE, done.at);
+    }
+}
+
+/// Returns [`MOST`] problems: the first of each namespace, then the second of each, and so on.
+fn parts(problems: &Problems) -> impl Iterator<Item = (&Key, &Event)> {
+    let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+    let mut ranked: Vec<(usize, &Key, &Event)> = Vec::new();
+    for (key, event) in problems.iter() {
+        let count = counts.entry(namespace(&key.0)).or_default();
+        *count += 1;
+        ranked.push((*count, key, event));
+    }
+    ranked.sort_by_key(|(rank, ..)| *rank);
+    let first = ranked.into_iter().take(MOST);
+    first.map(|(_, key, event)| (key, event))
+}
+
+fn namespace(regarding: &Regarding) -> &str {
+    match regarding {
+        Regarding::Configuration(key, _) => key.namespace(),
+        Regarding::ConfigMap(object) => &object.namespace,
+    }
 }
 
 /// When each Event was made.
 #[derive(Debug, Default)]
-struct Book(BTreeMap<(Regarding, String), Made>);
+struct Book(BTreeMap<Key, Made>);
 
 #[derive(Debug)]
 struct Made {
@@ -74,26 +156,21 @@ struct Made {
 }
 
 impl Book {
-    /// The Event that is due first, and when.
-    fn next(&mut self, problems: &Problems) -> Option<(Instant, Event)> {
-        let now = Instant::now();
+    /// Forgets what does not count on.
+    fn forget(&mut self, problems: &Problems, now: Instant) {
         self.0.retain(|key, made| {
             made.lasts &= problems.contains_key(key);
             made.lasts || made.at + AGAIN > now
         });
-        let due = problems.iter().take(MOST).map(|(key, event)| {
-            let at = self.0.get(key).map_or(now, |made| {
-                made.at + if made.lasts { AGAIN } else { SPACING }
-            });
-            (at, event)
-        });
-        let (at, event) = due.min_by_key(|(at, _)| *at)?;
-        Some((at, event.clone()))
     }
 
-    fn made(&mut self, event: &Event) {
-        let key = (event.regarding.clone(), event.reason.clone());
-        let at = Instant::now();
+    /// Returns when the Event is due, if it was made before.
+    fn due(&self, key: &Key) -> Option<Instant> {
+        let made = self.0.get(key)?;
+        Some(made.at + if made.lasts { AGAIN } else { SPACING })
+    }
+
+    fn made(&mut self, key: Key, at: Instant) {
         self.0.insert(key, Made { at, lasts: true });
     }
 }

@@ -10,8 +10,8 @@ use leafhost_core::instance::{Instance, InstanceKey};
 use leafhost_core::names::ConfigurationKey;
 use leafhost_core::ports::{Change, InstanceSet, StoreError};
 use leafhost_core::status_store::{
-    ConfigurationState, ConfigurationStates, ConfigurationStatus, Event, ReportSet, StatusStore,
-    WriteError,
+    ConfigurationState, ConfigurationStates, ConfigurationStatus, Event, Regarding, ReportSet,
+    StatusStore, WriteError,
 };
 use serde_json::json;
 use tokio::sync::watch;
@@ -33,6 +33,8 @@ pub struct Fake {
     pub tried: Mutex<Vec<(Instant, InstanceKey)>>,
     /// How writes fail; the first, or all.
     pub refuses: Mutex<Option<(usize, Refusal)>>,
+    /// The namespaces whose writes get no answer within three seconds.
+    pub hangs: Mutex<BTreeSet<&'static str>>,
     /// What happens at the first write.
     pub meanwhile: Mutex<Option<Meanwhile>>,
     pub deleting: watch::Sender<Vec<Deleting>>,
@@ -70,6 +72,13 @@ pub fn denied(key: InstanceKey) -> StoreError {
     }
 }
 
+pub fn unanswered() -> WriteError {
+    WriteError::NoAnswer {
+        message: "no answer".into(),
+        retry_after: None,
+    }
+}
+
 #[async_trait]
 impl Cluster for Fake {
     fn leads(&self) -> watch::Receiver<bool> {
@@ -95,6 +104,9 @@ impl Cluster for Fake {
     ) -> Result<(), WriteError> {
         let written = (Instant::now(), object.name.clone(), finalizers.to_vec());
         self.finalizers.lock().unwrap().push(written);
+        if self.hangs(&object.namespace).await {
+            return Err(unanswered());
+        }
         self.answer()
     }
 
@@ -117,6 +129,9 @@ impl Cluster for Fake {
             .lock()
             .unwrap()
             .push((Instant::now(), key.clone()));
+        if self.hangs(&key.namespace).await {
+            return Err(no_answer(key));
+        }
         if let Some(meanwhile) = self.meanwhile.lock().unwrap().take() {
             meanwhile(self);
         }
@@ -167,6 +182,9 @@ impl StatusStore for Fake {
             .lock()
             .unwrap()
             .push((Instant::now(), key.clone()));
+        if self.hangs(key.namespace()).await {
+            return Err(unanswered());
+        }
         self.answer()?;
         let mut all = ConfigurationStates::clone(&self.configurations.borrow());
         let state = all.configurations.get_mut(key).unwrap();
@@ -186,6 +204,11 @@ impl StatusStore for Fake {
             .lock()
             .unwrap()
             .push((Instant::now(), event.clone()));
+        if let Regarding::Configuration(key, _) = &event.regarding
+            && self.hangs(key.namespace()).await
+        {
+            return Err(unanswered());
+        }
         self.answer()
     }
 }
@@ -200,11 +223,19 @@ fn newer(mut instance: Instance) -> Instance {
 impl Fake {
     /// Shared Instances of nodes `a` and `b`, which both have a slot.
     pub fn new(count: usize) -> Arc<Self> {
-        let instances = (1..=count).map(|number| {
+        Self::with(&[("n", count)])
+    }
+
+    /// The same in several namespaces.
+    pub fn with(namespaces: &[(&str, usize)]) -> Arc<Self> {
+        let all = namespaces.iter();
+        let all =
+            all.flat_map(|(namespace, count)| (1..=*count).map(move |number| (namespace, number)));
+        let instances = all.map(|(namespace, number)| {
             let name = format!("cams-{number}");
             let instance: Instance = serde_json::from_value(json!({
                 "apiVersion": "akri.sh/v0", "kind": "Instance",
-                "metadata": {"name": name, "namespace": "n", "uid": "u", "resourceVersion": "7"},
+                "metadata": {"name": name, "namespace": namespace, "uid": "u", "resourceVersion": "7"},
                 "spec": {"configurationName": "cams", "capacity": 2, "shared": true, "nodes": ["a", "b"],
                     "deviceUsage": {format!("{name}-0"): "b", format!("{name}-1"): "a"}},
             }))
@@ -236,6 +267,7 @@ impl Fake {
             lists: Mutex::default(),
             tried: Mutex::default(),
             refuses: Mutex::default(),
+            hangs: Mutex::default(),
             meanwhile: Mutex::default(),
             deleting: watch::Sender::default(),
             configurations: watch::Sender::new(Arc::new(configurations)),
@@ -245,6 +277,14 @@ impl Fake {
             finalizers: Mutex::default(),
             answer: Mutex::default(),
         })
+    }
+
+    async fn hangs(&self, namespace: &str) -> bool {
+        let hangs = self.hangs.lock().unwrap().contains(namespace);
+        if hangs {
+            tokio::time::sleep(Duration::from_secs(3)).await;
+        }
+        hangs
     }
 
     fn answer(&self) -> Result<(), WriteError> {

@@ -10,54 +10,115 @@ use std::time::Duration;
 
 use leafhost_core::cluster::{Cluster, Deleting, is_of_akri};
 use leafhost_core::status_store::WriteError;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::Instant;
 
-use crate::releasing::{Earliest, WRITE_AGAIN};
+use crate::attempts::Attempts;
+use crate::pace::{Earliest, Pace};
 use crate::task::Error;
+use crate::writes::{Answer as _, Done, PLACES, Writes};
 
-/// How long an agent of Akri has for it.
+/// How soon after a change it acts: many come together.
+const SOON: Duration = Duration::from_millis(100);
+/// How long an agent of Akri has for it, and how long a write may take to be seen.
 const WAIT: Duration = Duration::from_secs(10);
+
+/// An object, and the finalizers that it keeps.
+type Job = (Deleting, Vec<String>);
 
 /// Runs without end.
 pub async fn run(cluster: &dyn Cluster) -> Result<(), Error> {
     let (mut leads, mut deleting) = (cluster.leads(), cluster.deleting());
-    // When each object may be written, by uid.
-    let mut due: BTreeMap<String, Instant> = BTreeMap::new();
-    let mut rests = Instant::now();
+    let mut task = Removing {
+        writes: Writes::new(PLACES),
+        attempts: Attempts::default(),
+        first: BTreeMap::new(),
+    };
+    let mut pace = Pace::new(SOON);
     loop {
-        let objects = deleting.borrow_and_update().clone();
-        due.retain(|uid, _| objects.iter().any(|object| object.uid == *uid));
-        let mut next = Earliest::default();
-        if *leads.borrow_and_update() {
-            for object in objects.iter().filter(|object| others(object).is_some()) {
-                let first = Instant::now() + WAIT;
-                next.by(*due.entry(object.uid.clone()).or_insert(first));
-            }
-        }
         tokio::select! {
             changed = leads.changed() => changed.map_err(|_| Error("the lease"))?,
             changed = deleting.changed() => changed.map_err(|_| Error("objects that are being deleted"))?,
-            () = sleep_until(next.0.map_or(rests, |next| next.max(rests))), if next.0.is_some() => {
-                for object in &objects {
-                    let is_due = due.get(&object.uid).is_some_and(|due| *due <= Instant::now());
-                    let Some(others) = others(object).filter(|_| is_due) else {
-                        continue;
-                    };
-                    due.insert(object.uid.clone(), Instant::now() + WRITE_AGAIN);
-                    let outcome = cluster.set_finalizers(object, &others).await;
-                    match &outcome {
-                        Ok(()) => tracing::info!(object = %object, "removed the finalizers of agents of Akri"),
-                        // Its next version shows what is there.
-                        Err(WriteError::Outdated) => drop(due.insert(object.uid.clone(), Instant::now() + WAIT)),
-                        Err(error) => tracing::warn!(object = %object, %error, "cannot remove the finalizers of agents of Akri"),
-                    }
-                    if matches!(outcome, Err(WriteError::NoAnswer(_))) {
-                        rests = Instant::now() + WRITE_AGAIN;
-                        break;
-                    }
-                }
+            done = task.writes.done() => {
+                done.into_iter().for_each(|one| task.note(one));
+                task.begin(cluster, *leads.borrow());
+            }
+            () = pace.due() => {
+                let begun = Instant::now();
+                let is_leader = *leads.borrow_and_update();
+                let next = task.look(&deleting.borrow_and_update(), is_leader);
+                pace.looked(begun, next);
+                task.begin(cluster, is_leader);
+                continue;
             }
         }
+        pace.changed();
+    }
+}
+
+struct Removing<'a> {
+    /// By uid.
+    writes: Writes<'a, String, Job, Result<(), WriteError>>,
+    attempts: Attempts<String, (), ()>,
+    /// When the finalizers of each object may be removed first.
+    first: BTreeMap<String, Instant>,
+}
+
+impl<'a> Removing<'a> {
+    /// Plans what is due. Returns when to look again although nothing changes.
+    fn look(&mut self, objects: &[Deleting], is_leader: bool) -> Option<Instant> {
+        if !is_leader {
+            // The next leader knows nothing of it, either.
+            self.attempts = Attempts::default();
+            self.first.clear();
+            self.writes.plan([]);
+            return None;
+        }
+        let now = Instant::now();
+        let waiting = objects.iter();
+        let waiting: BTreeMap<&str, Job> = waiting
+            .filter_map(|object| Some((object.uid.as_str(), (object.clone(), others(object)?))))
+            .collect();
+        self.first
+            .retain(|uid, _| waiting.contains_key(uid.as_str()));
+        self.attempts
+            .forget(|uid| waiting.contains_key(uid.as_str()), now);
+        let mut next = Earliest::default();
+        let mut due = Vec::new();
+        for (uid, job) in waiting {
+            let first = *self.first.entry(uid.to_owned()).or_insert(now + WAIT);
+            let later = self.attempts.later(&job.0.uid, &(), &(), now);
+            match later.or(Some(first).filter(|first| *first > now)) {
+                Some(until) => next.by(until),
+                None => due.push((job.0.namespace.clone(), uid.to_owned(), job)),
+            }
+        }
+        self.writes.plan(due);
+        next.0
+    }
+
+    fn begin(&mut self, cluster: &'a dyn Cluster, is_leader: bool) {
+        if is_leader {
+            self.writes.begin(|_, (object, others): Job| async move {
+                let answer = cluster.set_finalizers(&object, &others).await;
+                ((object, others), answer)
+            });
+        }
+    }
+
+    /// Remembers what came of a write.
+    fn note(&mut self, done: Done<String, Job, Result<(), WriteError>>) {
+        let (object, _) = &done.value;
+        match &done.answer {
+            Ok(()) => tracing::info!(%object, "removed the finalizers of agents of Akri"),
+            // Its next version shows what is there.
+            Err(WriteError::Outdated) => {}
+            Err(error) => {
+                tracing::warn!(%object, %error, "cannot remove the finalizers of agents of Akri");
+            }
+        }
+        let outcome = done.answer.outcome();
+        self.attempts
+            .tried(done.key, ((), ()), outcome, WAIT, done.at);
     }
 }
 

@@ -11,10 +11,14 @@ mod fakes;
 mod finalizers;
 mod fold;
 mod metrics;
+mod pace;
 mod release;
+mod released;
 mod releasing;
 mod statuses;
 mod task;
+mod turns;
+mod writes;
 
 pub use metrics::Metrics;
 pub use task::{Controller, Error};

@@ -6,23 +6,29 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use leafhost_core::cluster::{Cluster, NodeSet, ReadError};
-use leafhost_core::instance::Instance;
-use leafhost_core::ports::{InstanceSet, StoreError};
+use leafhost_core::instance::{Instance, InstanceKey};
+use leafhost_core::ports::{Change, InstanceSet, StoreError};
 use leafhost_core::text::chain;
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::Instant;
 
 use crate::attempts::Attempts;
 use crate::metrics::{Metrics, Write};
+use crate::pace::{Earliest, Pace};
 use crate::release::{self, Absence, Verdict};
+use crate::released::Released;
 use crate::task::Error;
+use crate::writes::{Answer as _, Done, PLACES, Writes};
 
 /// How soon after a change it acts: many come together.
 const SOON: Duration = Duration::from_millis(100);
 /// When it looks again at a node that is away and whose pods may still use devices.
 const LOOK_AGAIN: Duration = Duration::from_secs(10);
-/// When it writes again after the API server did not answer.
-pub const WRITE_AGAIN: Duration = Duration::from_secs(30);
+/// How long a write may take to be seen.
+const SEEN: Duration = Duration::from_secs(30);
+
+/// An Instance as it was seen, and what is written of it.
+type Job = (Arc<Instance>, Change);
 
 /// Runs without end.
 pub async fn run(cluster: &dyn Cluster, metrics: &Metrics) -> Result<(), Error> {
@@ -32,27 +38,35 @@ pub async fn run(cluster: &dyn Cluster, metrics: &Metrics) -> Result<(), Error> 
         leads: cluster.leads(),
         nodes: cluster.nodes(),
         instances: cluster.instances(),
+        writes: Writes::new(PLACES),
         attempts: Attempts::default(),
+        released: Released::default(),
         kept: BTreeMap::new(),
-        rests: Instant::now(),
     };
-    let mut next = Some(Instant::now());
+    let mut pace = Pace::new(SOON);
     loop {
-        let at = next.map(|next| next.max(task.rests));
         tokio::select! {
             changed = task.leads.changed() => changed.map_err(|_| Error("the lease"))?,
             changed = task.nodes.changed() => {
                 changed.map_err(|_| Error("nodes"))?;
                 task.kept.clear();
+                // What was concluded holds no longer.
+                task.writes.plan([]);
             }
             changed = task.instances.changed() => changed.map_err(|_| Error("Instances"))?,
-            () = sleep_until(at.unwrap_or_else(Instant::now)), if at.is_some() => {
-                next = task.pass().await;
+            done = task.writes.done() => {
+                done.into_iter().for_each(|one| task.note(one));
+                task.begin();
+            }
+            () = pace.due() => {
+                let begun = Instant::now();
+                let next = task.look().await;
+                pace.looked(begun, next);
+                task.begin();
                 continue;
             }
         }
-        let soon = Instant::now() + SOON;
-        next = Some(next.map_or(soon, |next| next.min(soon)));
+        pace.changed();
     }
 }
 
@@ -62,88 +76,86 @@ struct Releasing<'a> {
     leads: watch::Receiver<bool>,
     nodes: watch::Receiver<Arc<NodeSet>>,
     instances: watch::Receiver<Arc<InstanceSet>>,
-    attempts: Attempts,
+    writes: Writes<'a, InstanceKey, Job, Result<(), StoreError>>,
+    /// By the version of the Instance.
+    attempts: Attempts<InstanceKey, (), String>,
+    released: Released,
     /// Nodes that keep what they have until they are looked at again.
     kept: BTreeMap<String, Instant>,
-    /// Nothing is written before then.
-    rests: Instant,
 }
 
 impl Releasing<'_> {
-    /// Releases what absent nodes left behind. Returns when to look again although nothing changes.
-    async fn pass(&mut self) -> Option<Instant> {
+    /// Plans the release of what absent nodes left behind. Returns when to look again although nothing changes.
+    async fn look(&mut self) -> Option<Instant> {
         let nodes = Arc::clone(&self.nodes.borrow_and_update());
         let instances = Arc::clone(&self.instances.borrow_and_update());
-        if !*self.leads.borrow_and_update() || !nodes.complete || !instances.complete {
+        let is_leader = *self.leads.borrow_and_update();
+        self.writes.plan([]);
+        if !is_leader {
+            // The next leader knows nothing of it, either.
+            self.attempts = Attempts::default();
+        }
+        if !is_leader || !nodes.complete || !instances.complete {
             return None;
         }
+        let now = Instant::now();
+        let is_there = |key: &InstanceKey| instances.instances.contains_key(key);
+        self.attempts.forget(is_there, now);
+        self.released.forget(now);
         let mut next = Earliest::default();
-        self.attempts.forget(Instant::now());
         let absent = self.absent(&nodes, &instances, &mut next).await;
-        for instance in instances.instances.values() {
-            let absent = self.attempts.without_released(instance, &absent, &mut next);
-            let Some(change) = release::release(instance, &absent) else {
-                continue;
-            };
-            if let Some(until) = self.attempts.paused(instance) {
-                next.by(until);
-                continue;
-            }
-            // What was concluded holds no longer.
-            if self.is_outdated() {
-                return Some(Instant::now());
-            }
-            let outcome = self.cluster.write(instance, &change).await;
-            let removed = release::removed(instance, &change);
-            if let Some(wait) = self.note(instance, &removed, outcome) {
-                self.rests = Instant::now() + wait;
-                return Some(self.rests);
-            }
-            if let Some(until) = self.attempts.paused(instance) {
-                next.by(until);
+        let mut due = Vec::new();
+        for (key, instance) in &instances.instances {
+            if self.later(instance).is_none() {
+                let absent = self.released.without(instance, &absent, &mut next);
+                let change = release::release(instance, &absent);
+                let job = change.map(|change| (Arc::clone(instance), change));
+                due.extend(job.map(|job| (key.namespace.clone(), key.clone(), job)));
             }
         }
+        self.writes.plan(due);
         next.0
     }
 
-    /// Whether nodes or the lead have changed since the pass began.
-    fn is_outdated(&self) -> bool {
-        let is_new = |changed: Result<bool, watch::error::RecvError>| changed.unwrap_or(true);
-        is_new(self.leads.has_changed()) || is_new(self.nodes.has_changed())
+    /// Returns until when an Instance is left alone.
+    fn later(&self, instance: &Instance) -> Option<Instant> {
+        let version = &instance.metadata.resource_version;
+        let key = instance.key();
+        self.attempts.later(&key, &(), version, Instant::now())
     }
 
-    /// Remembers what came of a write. Returns how long to write nothing, if there was no answer.
-    fn note(
-        &mut self,
-        instance: &Instance,
-        removed: &BTreeSet<&str>,
-        outcome: Result<(), StoreError>,
-    ) -> Option<Duration> {
-        match outcome {
+    /// Begins writes, unless nodes have changed since they were planned.
+    fn begin(&mut self) {
+        if !*self.leads.borrow() || self.nodes.has_changed().unwrap_or(true) {
+            return;
+        }
+        let cluster = self.cluster;
+        self.writes.begin(|_, (instance, change): Job| async move {
+            let answer = cluster.write(&instance, &change).await;
+            ((instance, change), answer)
+        });
+    }
+
+    /// Remembers what came of a write.
+    fn note(&mut self, done: Done<InstanceKey, Job, Result<(), StoreError>>) {
+        let (instance, change) = &done.value;
+        let version = instance.metadata.resource_version.clone();
+        let outcome = done.answer.outcome();
+        self.attempts
+            .tried(done.key, ((), version), outcome, SEEN, done.at);
+        match done.answer {
             Ok(()) => {
+                let removed = release::removed(instance, change);
                 tracing::info!(instance = %instance.key(), gone = ?removed, "released slots and entries of nodes that are gone");
                 self.metrics.released(removed.len());
-                self.attempts.written(instance, removed);
-                None
+                self.released.note(instance, &removed, done.at);
             }
             // Somebody was quicker: the next version shows what is there.
-            Err(error) if error.is_outdated() => {
-                self.attempts.outdated(instance);
-                None
-            }
+            Err(error) if error.is_outdated() => {}
             Err(error) => {
-                let wait = match error {
-                    StoreError::Denied { .. } => None,
-                    StoreError::Unavailable { retry_after, .. } => {
-                        Some(WRITE_AGAIN.max(retry_after.unwrap_or_default()))
-                    }
-                    _ => Some(WRITE_AGAIN),
-                };
                 let error = chain(&error);
                 tracing::warn!(error, "cannot release what a node left behind");
                 self.metrics.failed(Write::Instance);
-                self.attempts.refused(instance);
-                wait
             }
         }
     }
@@ -158,12 +170,12 @@ impl Releasing<'_> {
         // Each with whether an Instance that names it is shared.
         let mut named: BTreeMap<&str, bool> = BTreeMap::new();
         for instance in instances.instances.values() {
-            if let Some(until) = self.attempts.paused(instance) {
+            if let Some(until) = self.later(instance) {
                 next.by(until);
                 continue;
             }
             for node in release::nodes(instance) {
-                if !self.attempts.is_released(instance, node) {
+                if !self.released.has(instance, node) {
                     *named.entry(node).or_default() |= instance.spec.shared;
                 }
             }
@@ -179,7 +191,7 @@ impl Releasing<'_> {
                 continue;
             }
             let again = Instant::now() + LOOK_AGAIN;
-            match self.absence(nodes, node).await {
+            match absence(self.cluster, nodes, node).await {
                 Ok(Finding::Present) => {}
                 Ok(Finding::PresentFor(time)) => next.by(Instant::now() + time),
                 Ok(Finding::Absent(absence)) => {
@@ -198,51 +210,39 @@ impl Releasing<'_> {
         }
         absent
     }
+}
 
-    async fn absence(&self, nodes: &NodeSet, node: &str) -> Result<Finding, ReadError> {
-        let now = Timestamp::now();
-        match nodes
-            .nodes
-            .get(node)
-            .map(|known| release::verdict(known, now))
-        {
-            Some(Verdict::Present) => return Ok(Finding::Present),
-            Some(Verdict::PresentUntil(then)) => {
-                let left = Duration::try_from(then.duration_since(now)).unwrap_or_default();
-                return Ok(Finding::PresentFor(left.max(SOON)));
-            }
-            Some(Verdict::OutOfService | Verdict::NotReady) | None => {}
+/// Finds out whether a node is gone.
+async fn absence(cluster: &dyn Cluster, nodes: &NodeSet, node: &str) -> Result<Finding, ReadError> {
+    let now = Timestamp::now();
+    match nodes
+        .nodes
+        .get(node)
+        .map(|known| release::verdict(known, now))
+    {
+        Some(Verdict::Present) => return Ok(Finding::Present),
+        Some(Verdict::PresentUntil(then)) => {
+            let left = Duration::try_from(then.duration_since(now)).unwrap_or_default();
+            return Ok(Finding::PresentFor(left.max(SOON)));
         }
-        // What is known of the nodes may be old, and the Instance newer.
-        let Some(state) = self.cluster.node(node).await? else {
-            return Ok(Finding::Absent(Absence::Deleted));
-        };
-        Ok(match release::verdict(&state, now) {
-            Verdict::Present | Verdict::PresentUntil(_) => Finding::PresentFor(LOOK_AGAIN),
-            // Its pods are deleted by force, and none of them runs.
-            Verdict::OutOfService => Finding::Absent(Absence::Away(BTreeSet::new())),
-            Verdict::NotReady => {
-                Finding::Absent(Absence::Away(self.cluster.requested(node).await?))
-            }
-        })
+        Some(Verdict::OutOfService | Verdict::NotReady) | None => {}
     }
+    // What is known of the nodes may be old, and the Instance newer.
+    let Some(state) = cluster.node(node).await? else {
+        return Ok(Finding::Absent(Absence::Deleted));
+    };
+    Ok(match release::verdict(&state, now) {
+        Verdict::Present | Verdict::PresentUntil(_) => Finding::PresentFor(LOOK_AGAIN),
+        // Its pods are deleted by force, and none of them runs.
+        Verdict::OutOfService => Finding::Absent(Absence::Away(BTreeSet::new())),
+        Verdict::NotReady => Finding::Absent(Absence::Away(cluster.requested(node).await?)),
+    })
 }
 
 enum Finding {
     Present,
     PresentFor(Duration),
     Absent(Absence),
-}
-
-/// The first of several moments.
-#[derive(Debug, Default)]
-pub struct Earliest(pub Option<Instant>);
-
-impl Earliest {
-    /// One of them.
-    pub fn by(&mut self, moment: Instant) {
-        self.0 = Some(self.0.map_or(moment, |earliest| earliest.min(moment)));
-    }
 }
 
 #[cfg(test)]

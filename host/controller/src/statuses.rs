@@ -10,15 +10,18 @@ use leafhost_core::names::ConfigurationKey;
 use leafhost_core::ports::InstanceSet;
 use leafhost_core::problem::Problem;
 use leafhost_core::status_store::{
-    ConfigurationStates, Event, Regarding, ReportSet, StatusStore, WriteError,
+    ConfigurationState, ConfigurationStates, ConfigurationStatus, Event, Regarding, ReportSet,
+    StatusStore, WriteError,
 };
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::Instant;
 
+use crate::attempts::Attempts;
 use crate::fold::{self, Seen};
 use crate::metrics::{Metrics, Write};
-use crate::releasing::{Earliest, WRITE_AGAIN};
+use crate::pace::{Earliest, Pace};
 use crate::task::Error;
+use crate::writes::{Answer as _, Done, PLACES, Writes};
 
 /// How soon after a change the reports are looked at: those of many nodes come together.
 const SOON: Duration = Duration::from_secs(1);
@@ -29,6 +32,9 @@ const FIRST_REPORT: Duration = Duration::from_secs(10);
 
 /// The problems of objects, for Events.
 pub type Problems = Arc<BTreeMap<(Regarding, String), Event>>;
+
+/// A Configuration as it was seen, and what is shown of it.
+type Job = (Arc<ConfigurationState>, ConfigurationStatus);
 
 /// Runs without end. `brokers` is what is wrong with brokers; `problems` gets all that is wrong.
 pub async fn run(
@@ -48,13 +54,12 @@ pub async fn run(
         reports: store.reports(),
         brokers,
         problems,
-        paused: BTreeMap::new(),
+        writes: Writes::new(PLACES),
+        attempts: Attempts::default(),
         first_seen: BTreeMap::new(),
-        rests: Instant::now(),
     };
-    let mut next = Some(Instant::now());
+    let mut pace = Pace::new(SOON);
     loop {
-        let at = next.map(|next| next.max(task.rests));
         tokio::select! {
             changed = task.leads.changed() => changed.map_err(|_| Error("the lease"))?,
             changed = task.nodes.changed() => changed.map_err(|_| Error("nodes"))?,
@@ -62,13 +67,19 @@ pub async fn run(
             changed = task.configurations.changed() => changed.map_err(|_| Error("Configurations"))?,
             changed = task.reports.changed() => changed.map_err(|_| Error("reports"))?,
             changed = task.brokers.changed() => changed.map_err(|_| Error("the brokers' problems"))?,
-            () = sleep_until(at.unwrap_or_else(Instant::now)), if at.is_some() => {
-                next = task.pass().await;
+            done = task.writes.done() => {
+                done.into_iter().for_each(|one| task.note(one));
+                task.begin();
+            }
+            () = pace.due() => {
+                let begun = Instant::now();
+                let next = task.look();
+                pace.looked(begun, next);
+                task.begin();
                 continue;
             }
         }
-        let soon = Instant::now() + SOON;
-        next = Some(next.map_or(soon, |next| next.min(soon)));
+        pace.changed();
     }
 }
 
@@ -82,17 +93,15 @@ struct Showing<'a> {
     reports: watch::Receiver<Arc<ReportSet>>,
     brokers: watch::Receiver<Arc<Vec<Problem>>>,
     problems: watch::Sender<Problems>,
-    /// Configurations that are not written before then.
-    paused: BTreeMap<ConfigurationKey, Instant>,
+    writes: Writes<'a, ConfigurationKey, Job, Result<(), WriteError>>,
+    attempts: Attempts<ConfigurationKey, (), ()>,
     /// When each Configuration was seen first, by uid, as long as no node reports on it.
     first_seen: BTreeMap<String, Instant>,
-    /// Nothing is written before then.
-    rests: Instant,
 }
 
 impl Showing<'_> {
-    /// Writes what differs and may be written now. Returns when to look again although nothing changes.
-    async fn pass(&mut self) -> Option<Instant> {
+    /// Plans what differs and may be written now. Returns when to look again although nothing changes.
+    fn look(&mut self) -> Option<Instant> {
         let nodes = Arc::clone(&self.nodes.borrow_and_update());
         let instances = Arc::clone(&self.instances.borrow_and_update());
         let configurations = Arc::clone(&self.configurations.borrow_and_update());
@@ -101,7 +110,12 @@ impl Showing<'_> {
         let leads = *self.leads.borrow_and_update();
         let is_read =
             nodes.complete && instances.complete && configurations.complete && reports.complete;
+        if !leads {
+            // The next leader knows nothing of it, either.
+            self.attempts = Attempts::default();
+        }
         if !leads || !is_read {
+            self.writes.plan([]);
             return None;
         }
         let seen = Seen {
@@ -123,50 +137,53 @@ impl Showing<'_> {
             differs
         });
         let now = Instant::now();
-        self.paused.retain(|_, until| *until > now);
         let all = configurations.configurations.values();
         let uids: BTreeSet<&str> = all.map(|one| one.uid.as_str()).collect();
         self.first_seen.retain(|uid, _| uids.contains(uid.as_str()));
+        let differs = |(key, status): (ConfigurationKey, ConfigurationStatus)| {
+            let seen = configurations.configurations.get(&key)?;
+            let differs = seen.status.as_ref() != Some(&status);
+            differs.then(|| (key, (Arc::clone(seen), status)))
+        };
+        let differing: BTreeMap<ConfigurationKey, Job> =
+            folded.statuses.into_iter().filter_map(differs).collect();
+        self.attempts.forget(|key| differing.contains_key(key), now);
         let mut next = Earliest::default();
-        for (key, status) in &folded.statuses {
-            let Some(seen) = configurations.configurations.get(key) else {
-                continue;
-            };
-            if seen.status.as_ref() == Some(status) {
-                continue;
-            }
-            let waits = self.paused.get(key).copied();
-            if let Some(until) = waits.or_else(|| self.waits_for_report(&seen.uid, status.nodes)) {
+        let mut due = Vec::new();
+        for (key, (seen, status)) in differing {
+            let later = self.attempts.later(&key, &(), &(), now);
+            if let Some(until) = later.or_else(|| self.waits_for_report(&seen.uid, status.nodes)) {
                 next.by(until);
-                continue;
+            } else {
+                due.push((key.namespace().to_owned(), key, (seen, status)));
             }
-            if !*self.leads.borrow() {
-                return None;
-            }
-            let outcome = self.store.show(key, seen, status).await;
-            if matches!(
-                outcome,
-                Err(WriteError::Denied(_) | WriteError::NoAnswer(_))
-            ) {
-                self.metrics.failed(Write::Status);
-            }
-            let now = Instant::now();
-            let wait = match outcome {
-                Ok(()) | Err(WriteError::Outdated) => SPACING,
-                Err(WriteError::Denied(error)) => {
-                    tracing::warn!(configuration = %key, error, "cannot show the status of a Configuration");
-                    next.by(now + WRITE_AGAIN);
-                    WRITE_AGAIN
-                }
-                Err(WriteError::NoAnswer(error)) => {
-                    tracing::warn!(configuration = %key, error, "cannot show the status of a Configuration");
-                    self.rests = now + WRITE_AGAIN;
-                    return Some(self.rests);
-                }
-            };
-            self.paused.insert(key.clone(), now + wait);
         }
+        self.writes.plan(due);
         next.0
+    }
+
+    fn begin(&mut self) {
+        if !*self.leads.borrow() {
+            return;
+        }
+        let store = self.store;
+        self.writes
+            .begin(|key: ConfigurationKey, (seen, status): Job| async move {
+                let answer = store.show(&key, &seen, &status).await;
+                ((seen, status), answer)
+            });
+    }
+
+    /// Remembers what came of a write.
+    fn note(&mut self, done: Done<ConfigurationKey, Job, Result<(), WriteError>>) {
+        if let Err(error @ (WriteError::Denied(_) | WriteError::NoAnswer { .. })) = &done.answer {
+            let error = error.to_string();
+            tracing::warn!(configuration = %done.key, error, "cannot show the status of a Configuration");
+            self.metrics.failed(Write::Status);
+        }
+        let outcome = done.answer.outcome();
+        self.attempts
+            .tried(done.key, ((), ()), outcome, SPACING, done.at);
     }
 
     /// Until when nothing is said of a new Configuration on which no node has reported yet.

@@ -164,8 +164,13 @@ pub enum WriteError {
     #[error("{0}")]
     Refused(String),
     /// The API server did not do it, or its answer is not known.
-    #[error("{0}")]
-    Unavailable(String),
+    #[error("{message}")]
+    Unavailable {
+        /// What happened.
+        message: String,
+        /// When the API server wants to be asked again, where it says so.
+        retry_after: Option<Duration>,
+    },
 }
 
 /// What brokers are made of, and where.

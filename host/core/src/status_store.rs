@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use jiff::Timestamp;
@@ -138,9 +139,14 @@ pub enum WriteError {
     /// It is refused until somebody changes the rules.
     #[error("{0}")]
     Denied(String),
-    /// No answer came.
-    #[error("{0}")]
-    NoAnswer(String),
+    /// No answer came, or the API server is busy.
+    #[error("{message}")]
+    NoAnswer {
+        /// What happened.
+        message: String,
+        /// When the API server wants to be asked again, where it says so.
+        retry_after: Option<Duration>,
+    },
 }
 
 /// Where the state of Configurations is read and shown.

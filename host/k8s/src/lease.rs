@@ -1,6 +1,7 @@
 //! Which of several controllers acts: the one that holds a Lease and renews it.
 //!
-//! Whether a Lease has run out is judged by this machine's own clock: by how long it has not seen the Lease change.
+//! This machine's own clock alone judges whether another one's Lease has run out, by how long it has not seen the Lease change, and when this
+//! one leads no longer, whether or not the API server answers meanwhile.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +11,7 @@ use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
 use kube::api::{Api, PostParams};
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 /// How long a Lease lasts that is not renewed.
 const DURATION: Duration = Duration::from_secs(15);
@@ -23,42 +24,70 @@ const REQUEST: Duration = Duration::from_secs(3);
 
 /// Tries to get and keep the Lease, without end; `leads` says whether this is the holder.
 pub async fn hold(api: Api<Lease>, name: String, holder: String, leads: watch::Sender<bool>) {
+    let lead = Lead {
+        lease: name.clone(),
+        until: None,
+        leads,
+    };
     let mut candidate = Candidate {
         api,
         name,
         holder,
         seen: None,
     };
-    let mut renewed: Option<Instant> = None;
+    keep(async || candidate.attempt().await, lead).await;
+}
+
+/// Attempts to get or renew the Lease, again and again.
+async fn keep(mut attempt: impl AsyncFnMut() -> Result<bool, kube::Error>, mut lead: Lead) {
     loop {
         let begun = Instant::now();
-        match timeout(REQUEST, candidate.attempt()).await {
-            Ok(Ok(true)) => renewed = Some(begun),
-            Ok(Ok(false)) => renewed = None,
+        match lead.during(timeout(REQUEST, attempt())).await {
+            Ok(Ok(true)) => lead.set(Some(begun + DEADLINE)),
+            Ok(Ok(false)) => lead.set(None),
             Ok(Err(error)) => {
-                let error = leafhost_core::text::chain(&error);
-                tracing::warn!(
-                    lease = candidate.name,
-                    error,
-                    "cannot read or renew the Lease"
-                );
+                let (lease, error) = (&lead.lease, leafhost_core::text::chain(&error));
+                tracing::warn!(lease, error, "cannot read or renew the Lease");
             }
-            Err(_) => tracing::warn!(lease = candidate.name, "the API server does not answer"),
+            Err(_) => tracing::warn!(lease = lead.lease, "the API server does not answer"),
         }
-        let is_leader = renewed.is_some_and(|renewed| renewed.elapsed() < DEADLINE);
-        leads.send_if_modified(|leads| {
+        lead.during(sleep(PERIOD)).await;
+    }
+}
+
+/// Says whether this process leads.
+struct Lead {
+    lease: String,
+    until: Option<Instant>,
+    leads: watch::Sender<bool>,
+}
+
+impl Lead {
+    /// Leads until then, or not at all.
+    fn set(&mut self, until: Option<Instant>) {
+        self.until = until.filter(|until| *until > Instant::now());
+        let is_leader = self.until.is_some();
+        self.leads.send_if_modified(|leads| {
             let differs = *leads != is_leader;
             if differs {
-                tracing::info!(
-                    lease = candidate.name,
-                    is_leader,
-                    "the Lease has changed hands"
-                );
+                let lease = &self.lease;
+                tracing::info!(lease, is_leader, "the Lease has changed hands");
                 *leads = is_leader;
             }
             differs
         });
-        sleep(PERIOD).await;
+    }
+
+    /// Waits for some work. The lead ends on time meanwhile.
+    async fn during<T>(&mut self, work: impl Future<Output = T>) -> T {
+        tokio::pin!(work);
+        if let Some(until) = self.until {
+            match timeout_at(until, &mut work).await {
+                Ok(done) => return done,
+                Err(_) => self.set(None),
+            }
+        }
+        work.await
     }
 }
 
@@ -199,5 +228,40 @@ mod tests {
         assert!(!candidate.attempt().await.unwrap());
         back(&mut candidate);
         assert!(candidate.attempt().await.unwrap());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_lead_ends_on_time_while_attempts_to_renew_hang_and_comes_back_with_a_renewal() {
+        let (leads, mut leading) = watch::channel(false);
+        let lead = Lead {
+            lease: "l".into(),
+            until: None,
+            leads,
+        };
+        let start = Instant::now();
+        let mut attempts = 0;
+        let attempt = async || {
+            attempts += 1;
+            match attempts {
+                1 | 2 | 6 => Ok(true),
+                7 => Ok(false),
+                _ => std::future::pending().await,
+            }
+        };
+        let follow = async {
+            let mut seen = Vec::new();
+            while seen.len() < 4 {
+                leading.changed().await.unwrap();
+                seen.push((*leading.borrow(), start.elapsed().as_secs()));
+            }
+            seen
+        };
+        tokio::select! {
+            () = keep(attempt, lead) => unreachable!("it has no end"),
+            seen = follow => {
+                // It was renewed at 3, and attempts hang from 6 to 9, from 12 to 15 and from 18 to 21.
+                assert_eq!(seen, [(true, 0), (false, 13), (true, 24), (false, 27)]);
+            }
+        }
     }
 }

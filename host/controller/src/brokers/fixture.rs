@@ -53,6 +53,13 @@ pub fn instance(name: &str, shared: bool, nodes: &[&str], capacity: u32) -> Inst
     .unwrap()
 }
 
+pub fn instance_in(namespace: &str, name: &str) -> Instance {
+    let mut instance = instance(name, false, &["a"], 1);
+    instance.metadata.namespace = namespace.to_owned();
+    instance.metadata.uid = format!("uid-{namespace}-{name}");
+    instance
+}
+
 impl Site {
     /// Nodes `a` and `b`, a Configuration with this spec, and no Instance.
     pub fn new(spec: &Value) -> Self {
@@ -75,6 +82,15 @@ impl Site {
     pub fn configure(&mut self, spec: &Value) {
         let key = ConfigurationKey::new("n", "cams").unwrap();
         self.manifests.insert(key, Arc::new(manifest(spec)));
+    }
+
+    /// Gives another namespace the same Configuration.
+    pub fn configure_in(&mut self, namespace: &str) {
+        let first = self.manifests.values().next().unwrap();
+        let mut manifest = Manifest::clone(first);
+        manifest.metadata.namespace = Some(namespace.to_owned());
+        let key = ConfigurationKey::new(namespace, "cams").unwrap();
+        self.manifests.insert(key, Arc::new(manifest));
     }
 
     pub fn add(&mut self, instance: Instance) {

@@ -54,8 +54,8 @@ struct Planner<'a> {
     world: &'a World<'a>,
     restarts: &'a mut Restarts,
     now: Timestamp,
-    /// What is made, by the uid of its owner.
-    made: BTreeMap<&'a str, Objects<'a>>,
+    /// What is made, by its namespace and the uid of its owner. An owner has nothing in other namespaces, whatever is written there.
+    made: BTreeMap<(&'a str, &'a str), Objects<'a>>,
     /// The labels of pods that run: namespace, label, value.
     running: BTreeSet<(&'a str, &'static str, &'a str)>,
     plan: Plan,
@@ -81,6 +81,7 @@ pub fn plan(world: &World<'_>, restarts: &mut Restarts, now: Timestamp) -> Plan 
     };
     for (key, object) in world.objects {
         if let Some(owner) = object.owner.as_deref().filter(|_| object.is_made) {
+            let owner = (key.namespace.as_str(), owner);
             planner.made.entry(owner).or_default().push((key, object));
         }
         if key.kind == Kind::Pod && object.phase == Phase::Running && !object.is_deleting {
@@ -150,8 +151,9 @@ impl<'a> Planner<'a> {
 
     /// Whether the Instance has a broker.
     fn instance(&mut self, subject: Subject<'a>, template: Option<&Template<'_>>) -> bool {
-        let made = self.made.get(subject.instance.metadata.uid.as_str());
-        let made = made.cloned().unwrap_or_default();
+        let metadata = &subject.instance.metadata;
+        let owner = (metadata.namespace.as_str(), metadata.uid.as_str());
+        let made = self.made.get(&owner).cloned().unwrap_or_default();
         let of = |kind| {
             let made = made.iter().filter(move |(key, _)| key.kind == kind);
             made.copied().collect::<Objects<'a>>()
@@ -307,7 +309,7 @@ impl<'a> Planner<'a> {
     /// A service comes when a pod runs. It stays, with its address, while brokers are wanted. It also stays if its owner was
     /// deleted without it, and belongs to the next one of that name.
     fn service(&mut self, key: &ConfigurationKey, owner: Owner<'_>, spec: Option<&Value>) {
-        let there = self.made.get(owner.uid());
+        let there = self.made.get(&(key.namespace(), owner.uid()));
         let there: Objects<'a> = there
             .into_iter()
             .flatten()

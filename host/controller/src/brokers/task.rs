@@ -5,30 +5,66 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use leafhost_core::brokers::{Brokers, Change, ManifestSet, ObjectSet, WriteError};
+use leafhost_core::brokers::{
+    Brokers, Change, ManifestSet, Object, ObjectKey, ObjectSet, WriteError,
+};
 use leafhost_core::cluster::NodeSet;
+use leafhost_core::names::ConfigurationKey;
 use leafhost_core::ports::InstanceSet;
 use leafhost_core::problem::Problem;
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::attempts::Attempts;
+use super::failed::Failed;
 use super::plan::{Plan, World, plan};
 use super::restarts::Restarts;
 use crate::Error;
+use crate::attempts::Attempts;
 use crate::metrics::{Metrics, Write};
+use crate::pace::{Earliest, Pace};
+use crate::writes::{Answer as _, Done, PLACES, Writes};
 
 /// How soon after a change it acts: many come together.
 const SOON: Duration = Duration::from_millis(100);
+/// How long a write may take to be seen.
+const SEEN: Duration = Duration::from_secs(10);
 
 /// Makes the brokers of a cluster while it leads.
 pub struct BrokerTask {
     brokers: Arc<dyn Brokers>,
     problems: watch::Sender<Arc<Vec<Problem>>>,
     metrics: Arc<Metrics>,
-    attempts: Attempts,
+    writes: Writes<'static, ObjectKey, Job, Result<(), WriteError>>,
+    attempts: Attempts<ObjectKey, What, Option<Arc<Object>>>,
+    failed: Failed,
     restarts: Restarts,
+}
+
+/// A change that waits or is being written.
+struct Job {
+    configuration: ConfigurationKey,
+    change: Change,
+    /// The object before.
+    there: Option<Arc<Object>>,
+}
+
+/// A change without what it writes.
+#[derive(Debug, PartialEq, Eq)]
+enum What {
+    Create(String),
+    Replace(String),
+    Delete(String),
+}
+
+impl What {
+    fn of(change: &Change) -> Self {
+        match change {
+            Change::Create { made_of, .. } => Self::Create(made_of.clone()),
+            Change::Replace { made_of, .. } => Self::Replace(made_of.clone()),
+            Change::Delete { uid, .. } => Self::Delete(uid.clone()),
+        }
+    }
 }
 
 impl BrokerTask {
@@ -42,7 +78,9 @@ impl BrokerTask {
             brokers,
             problems,
             metrics,
+            writes: Writes::new(PLACES),
             attempts: Attempts::default(),
+            failed: Failed::default(),
             restarts: Restarts::default(),
         }
     }
@@ -54,16 +92,25 @@ impl BrokerTask {
         let mut manifests = self.brokers.manifests();
         let mut instances = self.brokers.instances();
         let mut objects = self.brokers.objects();
-        let mut next = Some(Instant::now());
+        let mut pace = Pace::new(SOON);
         loop {
             tokio::select! {
                 () = shutdown.cancelled() => return Ok(()),
                 changed = leads.changed() => changed.map_err(|_| Error("the lease"))?,
                 changed = nodes.changed() => changed.map_err(|_| Error("nodes"))?,
-                changed = manifests.changed() => changed.map_err(|_| Error("Configurations"))?,
+                changed = manifests.changed() => {
+                    changed.map_err(|_| Error("Configurations"))?;
+                    // What was planned holds no longer.
+                    self.writes.plan([]);
+                }
                 changed = instances.changed() => changed.map_err(|_| Error("Instances"))?,
                 changed = objects.changed() => changed.map_err(|_| Error("pods, jobs and services"))?,
-                () = sleep_until(next.unwrap_or_else(Instant::now)), if next.is_some() => {
+                done = self.writes.done() => {
+                    done.into_iter().for_each(|one| self.note(one));
+                    self.begin(&leads, &manifests);
+                }
+                () = pace.due() => {
+                    let begun = Instant::now();
                     let seen = Seen {
                         nodes: nodes.borrow_and_update().clone(),
                         manifests: manifests.borrow_and_update().clone(),
@@ -71,70 +118,101 @@ impl BrokerTask {
                         objects: objects.borrow_and_update().clone(),
                     };
                     let is_leader = *leads.borrow_and_update();
-                    next = if is_leader && seen.is_complete() {
-                        // What was planned holds no longer.
-                        let is_outdated = || {
-                            leads.has_changed().unwrap_or(true) || manifests.has_changed().unwrap_or(true)
-                        };
-                        tokio::select! {
-                            () = shutdown.cancelled() => return Ok(()),
-                            next = self.pass(&seen, is_outdated) => next,
-                        }
-                    } else {
-                        if !is_leader {
-                            self.publish(Vec::new());
-                        }
-                        None
-                    };
+                    let next = self.look(&seen, is_leader);
+                    pace.looked(begun, next);
+                    self.begin(&leads, &manifests);
                     continue;
                 }
             }
-            let soon = Instant::now() + SOON;
-            next = Some(next.map_or(soon, |next| next.min(soon)));
+            pace.changed();
         }
     }
 
-    /// Writes what is to be written. Returns when to look again although nothing changes.
-    async fn pass(&mut self, seen: &Seen, is_outdated: impl Fn() -> bool) -> Option<Instant> {
+    /// Plans what is to be written. Returns when to look again although nothing changes.
+    fn look(&mut self, seen: &Seen, is_leader: bool) -> Option<Instant> {
+        if !is_leader {
+            // The next leader knows nothing of it, either.
+            self.attempts = Attempts::default();
+            self.failed = Failed::default();
+            self.publish(Vec::new());
+        }
+        if !is_leader || !seen.is_complete() {
+            self.writes.plan([]);
+            return None;
+        }
         let (now, clock) = (Instant::now(), Timestamp::now());
         let Plan {
             changes,
             mut problems,
-            next,
+            next: planned,
             pods,
         } = plan(&seen.world(), &mut self.restarts, clock);
         self.restarts.keep(&pods);
         let changed: BTreeSet<_> = changes.iter().map(|(_, change)| change.key()).collect();
-        self.attempts.keep(&changed);
-        let wait = next.map(|next| Duration::try_from(next.duration_since(clock)));
-        let mut next = wait.map(|wait| now + wait.unwrap_or_default().max(SOON));
-        let mut by = |moment: Instant| next = Some(next.map_or(moment, |next| next.min(moment)));
-        for (configuration, change) in &changes {
-            let there = seen.objects.objects.get(change.key());
-            if let Some(later) = self.attempts.later(change, there, Instant::now()) {
-                by(later);
+        self.attempts.forget(|key| changed.contains(key), now);
+        self.failed.forget(|key| changed.contains(key));
+        let mut next = Earliest::default();
+        if let Some(planned) = planned {
+            let wait = Duration::try_from(planned.duration_since(clock));
+            next.by(now + wait.unwrap_or_default().max(SOON));
+        }
+        let mut due = Vec::new();
+        for (configuration, change) in changes {
+            let key = change.key().clone();
+            let there = seen.objects.objects.get(&key).cloned();
+            let later = self.attempts.later(&key, &What::of(&change), &there, now);
+            if let Some(later) = later {
+                next.by(later);
                 continue;
             }
-            if is_outdated() {
-                break;
-            }
-            let written = self.brokers.write(change).await;
-            log(change, written.as_ref().err());
-            if !matches!(written, Ok(()) | Err(WriteError::Conflict)) {
-                self.metrics.failed(Write::Broker);
-            }
-            // The others would fail in the same way.
-            let is_over = matches!(written, Err(WriteError::Unavailable(_)));
-            by(self
-                .attempts
-                .tried(configuration, change, there, written, Instant::now()));
-            if is_over {
-                break;
-            }
+            let job = Job {
+                configuration,
+                change,
+                there,
+            };
+            due.push((key.namespace.clone(), key, job));
         }
-        problems.extend(self.attempts.problems());
+        self.writes.plan(due);
+        problems.extend(self.failed.problems());
         self.publish(problems);
-        next
+        next.0
+    }
+
+    /// Begins writes, unless what was planned holds no longer.
+    fn begin(
+        &mut self,
+        leads: &watch::Receiver<bool>,
+        manifests: &watch::Receiver<Arc<ManifestSet>>,
+    ) {
+        if !*leads.borrow() || manifests.has_changed().unwrap_or(true) {
+            return;
+        }
+        let brokers = &self.brokers;
+        self.writes.begin(|_, job: Job| {
+            let brokers = Arc::clone(brokers);
+            async move {
+                let answer = brokers.write(&job.change).await;
+                (job, answer)
+            }
+        });
+    }
+
+    fn note(&mut self, done: Done<ObjectKey, Job, Result<(), WriteError>>) {
+        let Done {
+            key,
+            value: job,
+            answer,
+            at,
+            ..
+        } = done;
+        log(&job.change, answer.as_ref().err());
+        if !matches!(answer, Ok(()) | Err(WriteError::Conflict)) {
+            self.metrics.failed(Write::Broker);
+        }
+        let what = What::of(&job.change);
+        self.attempts
+            .tried(key.clone(), (what, job.there), answer.outcome(), SEEN, at);
+        self.failed.note(key, job.configuration, answer);
     }
 
     fn publish(&self, mut problems: Vec<Problem>) {

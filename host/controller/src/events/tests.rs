@@ -4,7 +4,7 @@ use leafhost_core::names::ConfigurationKey;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::*;
-use crate::fakes::Fake;
+use crate::fakes::{Fake, unanswered};
 
 struct Bench {
     fake: Arc<Fake>,
@@ -85,9 +85,31 @@ async fn who_does_not_lead_makes_no_events_and_no_answer_is_no_reason_for_haste(
     bench.tell([problem(1, "failed")]);
     tokio::time::sleep(Duration::from_mins(10)).await;
     assert_eq!(bench.made(), 0);
-    *bench.fake.answer.lock().unwrap() = Some(WriteError::NoAnswer("away".into()));
+    *bench.fake.answer.lock().unwrap() = Some(unanswered());
     bench.fake.leads.send_replace(true);
-    bench.tell((0..100).map(|number| problem(number, "failed")));
+    bench.tell((0..1_000).map(|number| problem(number, "failed")));
     tokio::time::sleep(Duration::from_mins(10)).await;
-    assert!((19..=21).contains(&bench.made()), "{}", bench.made());
+    assert!((590..=601).contains(&bench.made()), "{}", bench.made());
+}
+
+#[tokio::test(start_paused = true)]
+async fn neither_many_problems_nor_events_that_cannot_be_made_delay_those_of_another_namespace() {
+    let bench = start();
+    let other = Event {
+        regarding: Regarding::Configuration(ConfigurationKey::new("zzz", "c").unwrap(), "u".into()),
+        ..problem(0, "failed")
+    };
+    for hangs in [false, true] {
+        bench.tell([]);
+        if hangs {
+            bench.fake.hangs.lock().unwrap().insert("default");
+        }
+        tokio::time::sleep(Duration::from_mins(10)).await;
+        bench.fake.events.lock().unwrap().clear();
+        let many = (0..3_000).map(|number| problem(number, "failed"));
+        bench.tell(many.chain([other.clone()]));
+        tokio::time::sleep(Duration::from_secs(4)).await;
+        let made = bench.fake.events.lock().unwrap().clone();
+        assert!(made.iter().any(|(_, event)| *event == other), "{hangs}");
+    }
 }

@@ -48,22 +48,39 @@ async fn what_agents_of_akri_left_goes_and_what_others_wait_for_stays() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_does_not_lead_removes_nothing_and_a_refusal_is_tried_again_twice_a_minute() {
+async fn who_does_not_lead_removes_nothing_and_each_object_that_cannot_be_written_is_tried_ever_later()
+ {
     let (fake, _task) = start();
     fake.leads.send_replace(false);
     fake.deleting
         .send_replace(vec![deleting("a", &["node-a"]), deleting("b", &["node-a"])]);
     tokio::time::sleep(Duration::from_mins(10)).await;
     assert_eq!(fake.finalizers.lock().unwrap().len(), 0);
-    for (error, most) in [
-        (WriteError::Denied("no right".into()), 40),
-        (WriteError::NoAnswer("away".into()), 21),
-    ] {
-        fake.leads.send_replace(true);
-        *fake.answer.lock().unwrap() = Some(error);
-        fake.finalizers.lock().unwrap().clear();
-        tokio::time::sleep(Duration::from_mins(10)).await;
-        let tried = fake.finalizers.lock().unwrap().len();
-        assert!((most / 2..=most).contains(&tried), "{tried}");
+    *fake.answer.lock().unwrap() = Some(WriteError::Denied("no right".into()));
+    fake.leads.send_replace(true);
+    tokio::time::sleep(Duration::from_mins(10)).await;
+    let tried = fake.finalizers.lock().unwrap();
+    for object in ["a", "b"] {
+        let times = tried.iter().filter(|(_, name, _)| name == object);
+        let times: Vec<Instant> = times.map(|(at, ..)| *at).collect();
+        let waits = times.windows(2).map(|two| (two[1] - two[0]).as_secs());
+        let waits: Vec<u64> = waits.collect();
+        assert_eq!(waits, [1, 2, 4, 8, 16, 32, 64, 128, 256], "{object}");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn objects_that_cannot_be_written_delay_none_of_another_namespace() {
+    let (fake, _task) = start();
+    fake.hangs.lock().unwrap().insert("n");
+    let other = Deleting {
+        namespace: "z".into(),
+        ..deleting("z", &["node-a"])
+    };
+    let all = (0..100).map(|number| deleting(&format!("a-{number:03}"), &["node-a"]));
+    fake.deleting.send_replace(all.chain([other]).collect());
+    tokio::time::sleep(WAIT + SOON * 2).await;
+    let written = fake.finalizers.lock().unwrap().clone();
+    assert_eq!(written.len(), PLACES.of_one + 1);
+    assert!(written.iter().any(|(_, name, _)| name == "z"));
 }

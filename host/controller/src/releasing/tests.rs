@@ -5,7 +5,10 @@ use super::*;
 use crate::fakes::{Fake, Meanwhile, WITHOUT_END, conflict, denied, no_answer};
 
 fn start_with(count: usize) -> (Arc<Fake>, AbortOnDropHandle<Result<(), Error>>) {
-    let fake = Fake::new(count);
+    start_on(Fake::new(count))
+}
+
+fn start_on(fake: Arc<Fake>) -> (Arc<Fake>, AbortOnDropHandle<Result<(), Error>>) {
     let cluster = Arc::clone(&fake);
     let metrics = Arc::clone(&fake.metrics);
     let task = tokio::spawn(async move { run(&*cluster, &metrics).await });
@@ -84,19 +87,77 @@ async fn a_write_that_somebody_was_quicker_than_is_tried_again_on_what_is_there_
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pass_ends_at_the_first_write_without_an_answer_and_begins_again_half_a_minute_later() {
-    let (fake, _task) = start_with(50);
-    *fake.refuses.lock().unwrap() = Some((2, no_answer));
+async fn instances_that_cannot_be_written_delay_none_of_another_namespace_nor_that_sorts_after_them()
+ {
+    // More namespaces cannot be written than writes are made at once.
+    let broken: Vec<String> = (0..20).map(|number| format!("a{number:02}")).collect();
+    let broken: Vec<&'static str> = broken.into_iter().map(|name| &*name.leak()).collect();
+    let mut all: Vec<(&str, usize)> = broken.iter().map(|name| (*name, 20)).collect();
+    all.extend([("b", 200), ("z", 200)]);
+    let (fake, _task) = start_on(Fake::with(&all));
+    fake.hangs.lock().unwrap().extend(&broken);
     fake.set("b", None);
-    fake.written(50).await;
-    let tried = fake.tried.lock().unwrap().clone();
-    let after = |index: usize| tried[index].0.duration_since(tried[0].0);
-    assert_eq!(tried.len(), 52);
-    assert_eq!((after(1), after(2)), (WRITE_AGAIN, 2 * WRITE_AGAIN));
+    // Each of the broken ones takes a place once, for three seconds and the rest after that.
+    tokio::time::timeout(Duration::from_secs(15), fake.written(400))
+        .await
+        .unwrap();
+    // One Instance of a namespace that cannot be written is no reason to leave the others.
+    tokio::time::sleep(Duration::from_mins(20)).await;
+    let tried: BTreeSet<InstanceKey> = {
+        let tried = fake.tried.lock().unwrap();
+        tried.iter().map(|(_, key)| key.clone()).collect()
+    };
+    assert_eq!(tried.len(), 800, "each was tried");
+    // What can be written again is: what sorts first, too.
+    fake.hangs.lock().unwrap().clear();
+    tokio::time::timeout(Duration::from_mins(7), fake.written(800))
+        .await
+        .unwrap();
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pass_ends_when_a_node_is_back_or_the_lead_is_lost() {
+async fn while_the_api_server_answers_nothing_two_writes_a_second_are_tried() {
+    let (fake, _task) = start_with(1_000);
+    *fake.refuses.lock().unwrap() = Some((WITHOUT_END, no_answer));
+    fake.set("b", None);
+    tokio::time::sleep(Duration::from_mins(1)).await;
+    let first = fake.tried();
+    assert!((110..=125).contains(&first), "{first}");
+    tokio::time::sleep(Duration::from_mins(10)).await;
+    let later = fake.tried() - first;
+    assert!((1_190..=1_200).contains(&later), "{later}");
+    // Who does not lead tries nothing, and who leads again does not wait.
+    fake.leads.send_replace(false);
+    tokio::time::sleep(Duration::from_mins(10)).await;
+    let before = fake.tried();
+    *fake.refuses.lock().unwrap() = None;
+    fake.leads.send_replace(true);
+    tokio::time::timeout(Duration::from_secs(2), fake.written(1_000))
+        .await
+        .unwrap();
+    assert_eq!(fake.tried() - before, 1_000);
+}
+
+#[tokio::test(start_paused = true)]
+async fn when_the_api_server_is_busy_writes_wait_as_long_as_it_asks_for() {
+    let busy: fn(InstanceKey) -> StoreError = |key| StoreError::Unavailable {
+        key,
+        message: "busy".into(),
+        retry_after: Some(Duration::from_secs(20)),
+        source: None,
+    };
+    let namespaces = ["a", "b", "c", "d"].map(|name| (name, 10));
+    let (fake, _task) = start_on(Fake::with(&namespaces));
+    *fake.refuses.lock().unwrap() = Some((WITHOUT_END, busy));
+    fake.set("b", None);
+    tokio::time::sleep(Duration::from_secs(19)).await;
+    assert_eq!(fake.tried(), PLACES.all);
+    tokio::time::sleep(Duration::from_secs(20)).await;
+    assert_eq!(fake.tried(), PLACES.all + PLACES.slow);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_planned_is_left_when_a_node_is_back_or_the_lead_is_lost() {
     let is_back: Meanwhile = |fake| fake.set("b", Some(NodeState::default()));
     let is_lost: Meanwhile = |fake| {
         fake.leads.send_replace(false);
@@ -105,7 +166,8 @@ async fn a_pass_ends_when_a_node_is_back_or_the_lead_is_lost() {
         let (fake, _task) = start_with(50);
         *fake.meanwhile.lock().unwrap() = Some(meanwhile);
         fake.set("b", None);
-        assert_eq!(fake.settled().await, 1);
+        // Those that had begun.
+        assert_eq!(fake.settled().await, PLACES.of_one);
     }
 }
 
@@ -135,18 +197,24 @@ async fn an_agent_that_writes_back_what_was_released_is_contradicted_once_a_minu
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_refused_is_tried_twice_a_minute_whatever_happens_to_it() {
+async fn what_is_refused_is_tried_ever_later_whatever_happens_to_it() {
     let (fake, _task) = start();
     *fake.refuses.lock().unwrap() = Some((WITHOUT_END, denied));
     fake.set("b", None);
-    for _ in 0..600 {
+    for _ in 0..1_200 {
         tokio::time::sleep(Duration::from_secs(1)).await;
         fake.edit(|instance| instance.spec.capacity += 1);
     }
-    assert_eq!(fake.tried(), 20);
+    let waits = |fake: &Fake| -> Vec<u64> {
+        let tried = fake.tried.lock().unwrap();
+        let waits = tried.windows(2).map(|two| (two[1].0 - two[0].0).as_secs());
+        waits.collect()
+    };
+    let expected = [1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300];
+    assert_eq!(waits(&fake), expected);
     // Also if nothing happens: somebody may have given the right that was missing.
     tokio::time::sleep(Duration::from_mins(10)).await;
-    assert_eq!(fake.tried(), 40);
+    assert_eq!(waits(&fake)[expected.len()..], [300, 300]);
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,18 +1,26 @@
 use leafhost_core::cluster::NodeState;
 use leafhost_core::node_report::{ReportedConfiguration, ReportedHandler, ReportedProblem};
 use leafhost_core::status_store::ConfigurationState;
+use leafhost_core::timeouts::BACKOFF_LAST;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::*;
-use crate::fakes::Fake;
+use crate::fakes::{Fake, unanswered};
 
 fn key(number: usize) -> ConfigurationKey {
     ConfigurationKey::new("default", &format!("c{number:03}")).unwrap()
 }
 
 fn start(configurations: usize) -> (Arc<Fake>, AbortOnDropHandle<Result<(), Error>>) {
+    start_with((0..configurations).map(key).collect())
+}
+
+fn start_with(
+    configurations: Vec<ConfigurationKey>,
+) -> (Arc<Fake>, AbortOnDropHandle<Result<(), Error>>) {
     let fake = Fake::new(0);
-    let states = (0..configurations).map(|number| {
+    let states = configurations.into_iter().enumerate();
+    let states = states.map(|(number, key)| {
         let state = ConfigurationState {
             uid: format!("u{number}"),
             resource_version: "1".into(),
@@ -20,7 +28,7 @@ fn start(configurations: usize) -> (Arc<Fake>, AbortOnDropHandle<Result<(), Erro
             handler: "onvif".into(),
             ..ConfigurationState::default()
         };
-        (key(number), Arc::new(state))
+        (key, Arc::new(state))
     });
     fake.configurations
         .send_replace(Arc::new(ConfigurationStates {
@@ -123,7 +131,7 @@ async fn the_first_status_of_a_configuration_is_that_of_the_first_reports() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_status_that_is_edited_by_hand_is_put_right_and_one_that_cannot_be_written_is_tried_twice_a_minute()
+async fn a_status_that_is_edited_by_hand_is_put_right_and_one_that_cannot_be_written_tried_ever_later()
  {
     let (fake, _task) = start(1);
     report(&fake, "a", 1, "no");
@@ -141,23 +149,43 @@ async fn a_status_that_is_edited_by_hand_is_put_right_and_one_that_cannot_be_wri
     edit();
     tokio::time::sleep(SPACING).await;
     assert_eq!(fake.shown.lock().unwrap().len(), 2);
-    for error in [
-        WriteError::Denied("no right".into()),
-        WriteError::NoAnswer("away".into()),
-    ] {
+    for error in [WriteError::Denied("no right".into()), unanswered()] {
+        *fake.answer.lock().unwrap() = None;
+        tokio::time::sleep(BACKOFF_LAST * 2).await;
+        fake.shown.lock().unwrap().clear();
         *fake.answer.lock().unwrap() = Some(error);
-        tokio::time::sleep(WRITE_AGAIN).await;
-        let before = fake.shown.lock().unwrap().len();
         for _ in 0..600 {
             edit();
             tokio::time::sleep(Duration::from_secs(1)).await;
         }
-        let tried = fake.shown.lock().unwrap().len() - before;
-        assert!((19..=20).contains(&tried), "{tried}");
+        let waits: Vec<u64> = times(&fake, 0).iter().map(Duration::as_secs).collect();
+        // It looks at most once a second.
+        assert!(waits[..3].iter().all(|wait| *wait <= 5), "{waits:?}");
+        assert!(waits[3..].is_sorted() && waits.len() == 9, "{waits:?}");
         // Also if nothing changes: somebody may have given the right that was missing.
-        let before = fake.shown.lock().unwrap().len();
-        tokio::time::sleep(Duration::from_mins(10)).await;
-        let tried = fake.shown.lock().unwrap().len() - before;
-        assert!((19..=20).contains(&tried), "{tried}");
+        tokio::time::sleep(BACKOFF_LAST * 2).await;
+        assert_eq!(times(&fake, 0).len(), 11);
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_namespace_whose_statuses_cannot_be_written_delays_no_other_one() {
+    let of = |namespace| {
+        let key = move |number| ConfigurationKey::new(namespace, &format!("c{number:03}"));
+        (0..100).map(move |number| key(number).unwrap())
+    };
+    let (fake, _task) = start_with(of("aaa").chain(of("zzz")).collect());
+    fake.hangs.lock().unwrap().insert("aaa");
+    // No node reports on them: that is told after a while.
+    tokio::time::sleep(FIRST_REPORT + SOON * 2).await;
+    let shown = fake.shown.lock().unwrap().clone();
+    let (other, broken): (Vec<_>, Vec<_>) = shown
+        .into_iter()
+        .partition(|(_, key)| key.namespace() == "zzz");
+    assert_eq!((other.len(), broken.len()), (100, PLACES.of_one));
+    // Each of the others is tried nevertheless.
+    tokio::time::sleep(Duration::from_mins(10)).await;
+    let shown = fake.shown.lock().unwrap();
+    let tried: BTreeSet<_> = shown.iter().map(|(_, key)| key).collect();
+    assert_eq!(tried.len(), 200);
 }

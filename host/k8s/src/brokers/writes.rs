@@ -146,7 +146,8 @@ enum Failure {
     Conflict,
     NotFound,
     Refused(String),
-    NoAnswer(String),
+    /// When the API server wants to be asked again, where it says so.
+    NoAnswer(String, Option<Duration>),
 }
 
 impl From<Failure> for WriteError {
@@ -154,7 +155,10 @@ impl From<Failure> for WriteError {
         match failure {
             Failure::AlreadyExists | Failure::Conflict | Failure::NotFound => Self::Conflict,
             Failure::Refused(message) => Self::Refused(message),
-            Failure::NoAnswer(message) => Self::Unavailable(message),
+            Failure::NoAnswer(message, retry_after) => Self::Unavailable {
+                message,
+                retry_after,
+            },
         }
     }
 }
@@ -172,14 +176,20 @@ async fn within<T>(request: impl Future<Output = Result<T, Error>>) -> Result<T,
             {
                 Failure::NotFound
             }
-            429 | 503 | 504 => Failure::NoAnswer(shown(&status.message)),
+            429 | 503 | 504 => {
+                let details = status.details.as_ref();
+                let seconds = details.map_or(0, |details| details.retry_after_seconds);
+                let retry_after = (seconds > 0).then(|| Duration::from_secs(seconds.into()));
+                Failure::NoAnswer(shown(&status.message), retry_after)
+            }
             _ => Failure::Refused(shown(&status.message)),
         }),
-        Ok(Err(error)) => Err(Failure::NoAnswer(shown(&text::chain(&error)))),
-        Err(_) => Err(Failure::NoAnswer(format!(
-            "the API server did not answer within {} seconds",
-            REQUEST.as_secs()
-        ))),
+        Ok(Err(error)) => Err(Failure::NoAnswer(shown(&text::chain(&error)), None)),
+        Err(_) => {
+            let seconds = REQUEST.as_secs();
+            let message = format!("the API server did not answer within {seconds} seconds");
+            Err(Failure::NoAnswer(message, None))
+        }
     }
 }
 
@@ -208,7 +218,7 @@ mod tests {
 
     fn status(code: u16, reason: &str, kind: &str) -> Answer {
         let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code, "reason": reason,
-            "message": "said", "details": {"name": "a-pod", "kind": kind}});
+            "message": "said", "details": {"name": "a-pod", "kind": kind, "retryAfterSeconds": if code == 429 { 7 } else { 0 }}});
         Answer::Object(code, status)
     }
 
@@ -256,7 +266,10 @@ mod tests {
                 429,
                 "TooManyRequests",
                 "",
-                Err(WriteError::Unavailable("said".into())),
+                Err(WriteError::Unavailable {
+                    message: "said".into(),
+                    retry_after: Some(Duration::from_secs(7)),
+                }),
             ),
         ] {
             let stub = Stub::start(move |_| status(code, reason, kind)).await;

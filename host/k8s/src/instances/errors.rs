@@ -59,7 +59,14 @@ impl Failure {
         match self {
             Self::AlreadyExists | Self::Conflict | Self::NotFound => WriteError::Outdated,
             Self::Denied(message) => WriteError::Denied(message),
-            Self::Unknown(message) | Self::Unavailable(message, _) => WriteError::NoAnswer(message),
+            Self::Unknown(message) => WriteError::NoAnswer {
+                message,
+                retry_after: None,
+            },
+            Self::Unavailable(message, retry_after) => WriteError::NoAnswer {
+                message,
+                retry_after,
+            },
         }
     }
 

@@ -304,6 +304,48 @@ fn a_job_runs_once_for_each_template() {
 }
 
 #[test]
+fn what_names_an_owner_of_another_namespace_belongs_to_nobody_here() {
+    let job = json!({"brokerSpec": {"brokerJobSpec": {"template": {"spec": {"containers": [{"name": "c"}]}}}}});
+    for (spec, kind, expected) in [
+        (job, Kind::Job, "+cams-1-7-job"),
+        (
+            json!({"brokerSpec": {"brokerPodSpec": pod_spec()}}),
+            Kind::Pod,
+            "+cams-1-pod",
+        ),
+    ] {
+        let mut site = Site::new(&spec);
+        site.add(instance("cams-1", false, &["a"], 1));
+        assert_eq!(site.step(), [expected]);
+        // Somebody in another namespace makes the same, with the uid of this namespace's Instance.
+        let ours = key(kind, &expected[1..]);
+        let theirs = ObjectKey {
+            namespace: "tenant".into(),
+            ..ours.clone()
+        };
+        let object = site.objects.remove(&ours).unwrap();
+        site.objects.insert(theirs, object);
+        assert_eq!(site.step(), [expected]);
+        assert_eq!(site.step(), NOTHING);
+    }
+    let mut site = running();
+    let spare = Site::new(&json!({})).manifests;
+    for name in ["cams-1-svc", "cams-svc"] {
+        let mut theirs = key(Kind::Service, name);
+        let object = site.objects.remove(&theirs).unwrap();
+        theirs.namespace = "tenant".into();
+        site.objects.insert(theirs, object);
+    }
+    assert_eq!(site.step(), ["+cams-1-svc", "+cams-svc"]);
+    // They are not deleted, either.
+    site.manifests = spare;
+    let deleted = site.step();
+    assert!(deleted.contains(&"-cams-svc".to_owned()), "{deleted:?}");
+    let theirs = site.objects.keys();
+    assert_eq!(theirs.filter(|key| key.namespace == "tenant").count(), 2);
+}
+
+#[test]
 fn a_broker_whose_resource_is_not_offered_is_told() {
     let mut site = Site::with_pods();
     site.add(instance("cams-1", true, &["a"], 1));

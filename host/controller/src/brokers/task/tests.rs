@@ -2,9 +2,10 @@ use std::sync::Mutex;
 
 use async_trait::async_trait;
 use leafhost_core::brokers::{Kind, ObjectKey};
+use serde_json::json;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::super::fixture::{Site, instance, key};
+use super::super::fixture::{Site, instance, instance_in, key};
 use super::*;
 
 /// A cluster in which writes are seen at once, unless they fail.
@@ -19,6 +20,8 @@ struct Fake {
     answer: Mutex<Result<(), WriteError>>,
     /// Whether what is written is seen.
     is_seen: Mutex<bool>,
+    /// How long a write takes, of all namespaces and of one that is slow.
+    takes: Mutex<(Duration, Option<(&'static str, Duration)>)>,
     writes: watch::Sender<Vec<(ObjectKey, Instant)>>,
 }
 
@@ -48,6 +51,11 @@ impl Brokers for Fake {
         let key = change.key().clone();
         self.writes
             .send_modify(|writes| writes.push((key, Instant::now())));
+        let (mut takes, slow) = *self.takes.lock().unwrap();
+        if let Some((_, slow)) = slow.filter(|(name, _)| change.key().namespace == *name) {
+            takes = slow;
+        }
+        tokio::time::sleep(takes).await;
         self.answer.lock().unwrap().clone()?;
         if *self.is_seen.lock().unwrap() {
             self.site.lock().unwrap().apply(change);
@@ -71,6 +79,7 @@ impl Fake {
             objects: watch::Sender::default(),
             answer: Mutex::new(Ok(())),
             is_seen: Mutex::new(true),
+            takes: Mutex::default(),
             writes: watch::Sender::default(),
         });
         fake.show();
@@ -85,10 +94,14 @@ impl Fake {
             complete: true,
             nodes: site.nodes.clone(),
         }));
-        self.manifests.send_replace(Arc::new(ManifestSet {
-            complete: true,
-            manifests: site.manifests.clone(),
-        }));
+        self.manifests.send_if_modified(|shown| {
+            let differs = !shown.complete || shown.manifests != site.manifests;
+            *shown = Arc::new(ManifestSet {
+                complete: true,
+                manifests: site.manifests.clone(),
+            });
+            differs
+        });
         self.instances
             .send_replace(Arc::new(InstanceSet::read(site.instances.clone())));
         self.objects.send_replace(Arc::new(ObjectSet {
@@ -206,9 +219,13 @@ async fn a_name_that_is_taken_is_told_once_for_all_objects() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn while_the_api_server_does_not_answer_one_write_is_tried_every_ten_seconds() {
+async fn while_the_api_server_does_not_answer_two_writes_a_second_are_tried_each_object_ever_later()
+{
     let (fake, task) = Fake::start();
-    *fake.answer.lock().unwrap() = Err(WriteError::Unavailable("no answer".into()));
+    *fake.answer.lock().unwrap() = Err(WriteError::Unavailable {
+        message: "no answer".into(),
+        retry_after: None,
+    });
     {
         let mut site = fake.site.lock().unwrap();
         for n in 0..100 {
@@ -217,9 +234,91 @@ async fn while_the_api_server_does_not_answer_one_write_is_tried_every_ten_secon
     }
     fake.show();
     let _task = spawn(task);
-    let waits = fake.waits().await;
-    assert_eq!(waits[..5], [1, 2, 4, 8, 10]);
-    assert!(waits[5..].iter().all(|wait| *wait == 10), "{waits:?}");
+    tokio::time::sleep(Duration::from_secs(30)).await;
+    assert!((55..=65).contains(&fake.count()), "{}", fake.count());
+    tokio::time::sleep(HOUR).await;
+    // Each is tried ten times in the first quarter of an hour, and every five minutes after that.
+    let count = fake.count();
+    assert!((101 * 18..=101 * 22).contains(&count), "{count}");
+}
+
+/// The Configuration of two namespaces, one with 400 devices.
+fn two_namespaces() -> (Arc<Fake>, BrokerTask) {
+    let (fake, task) = Fake::start();
+    let mut site = fake.site.lock().unwrap();
+    site.instances.clear();
+    for namespace in ["aaa", "zzz"] {
+        site.configure_in(namespace);
+    }
+    for number in 0..400 {
+        site.add(instance_in("aaa", &format!("cams-{number:03}")));
+    }
+    drop(site);
+    *fake.takes.lock().unwrap() = (Duration::from_millis(20), None);
+    fake.show();
+    (fake, task)
+}
+
+/// Waits until there is the pod of an Instance that `zzz` gets now.
+async fn time_to_pod(fake: &Fake, name: &str) -> Duration {
+    let begun = Instant::now();
+    fake.site.lock().unwrap().add(instance_in("zzz", name));
+    fake.show();
+    let pod = ObjectKey {
+        kind: Kind::Pod,
+        namespace: "zzz".into(),
+        name: format!("{name}-pod"),
+    };
+    let mut objects = fake.objects.subscribe();
+    let is_there = objects.wait_for(|seen| seen.objects.contains_key(&pod));
+    drop(is_there.await.unwrap());
+    begun.elapsed()
+}
+
+#[tokio::test(start_paused = true)]
+async fn many_devices_and_edits_of_one_namespace_do_not_delay_the_broker_of_another_one() {
+    let (fake, task) = two_namespaces();
+    let _task = spawn(task);
+    let editor = Arc::clone(&fake);
+    let edits = async move {
+        for edit in 0_u64.. {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            let mut site = editor.site.lock().unwrap();
+            // Each pod of it is deleted and made again; the other Configuration stays as it is.
+            let aaa = site.manifests.iter_mut();
+            for (_, manifest) in aaa.filter(|(key, _)| key.namespace() == "aaa") {
+                let spec = &mut Arc::make_mut(manifest).spec;
+                let pod = json!({"containers": [{"name": "c", "image": edit.to_string()}]});
+                spec.broker_spec = Some(json!({"brokerPodSpec": pod}));
+            }
+            drop(site);
+            editor.show();
+        }
+    };
+    let _edits = AbortOnDropHandle::new(tokio::spawn(edits));
+    for number in 0..20 {
+        tokio::time::sleep(Duration::from_millis(730)).await;
+        let before = fake.count();
+        let waited = time_to_pod(&fake, &format!("cams-{number}")).await;
+        // It is seen, is planned and written.
+        assert!(waited <= SOON + Duration::from_millis(60), "{waited:?}");
+        assert!(fake.count() > before);
+    }
+    let others = fake.writes.borrow();
+    let others = others.iter().filter(|(key, _)| key.namespace == "aaa");
+    assert!(others.count() > 1_000, "they are served, too");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_namespace_whose_brokers_take_long_to_write_does_not_delay_another_one() {
+    let (fake, task) = two_namespaces();
+    fake.takes.lock().unwrap().1 = Some(("aaa", Duration::from_secs(10)));
+    let _task = spawn(task);
+    for number in 0..5 {
+        tokio::time::sleep(Duration::from_secs(7)).await;
+        let waited = time_to_pod(&fake, &format!("cams-{number}")).await;
+        assert!(waited <= SOON + Duration::from_millis(30), "{waited:?}");
+    }
 }
 
 #[tokio::test(start_paused = true)]

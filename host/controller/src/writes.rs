@@ -1,0 +1,183 @@
+//! Makes writes for many namespaces, some at once, and begins those that failed ever later.
+
+use std::pin::Pin;
+use std::time::Duration;
+
+use futures_util::stream::FuturesUnordered;
+use futures_util::{FutureExt as _, StreamExt as _};
+use leafhost_core::{brokers, ports, status_store};
+use tokio::time::{Instant, sleep_until};
+
+use crate::turns::{Places, Turns, Waiting};
+
+/// Bounds the writes of a task that run at once.
+pub const PLACES: Places = Places {
+    all: 8,
+    of_one: 4,
+    slow: 2,
+};
+/// How long a write that gets no answer has its place at least: so few are tried while the API server does not answer.
+const NO_ANSWER: Duration = Duration::from_secs(1);
+/// How long a write keeps its place at most because the API server asks for that.
+const LONGEST: Duration = Duration::from_secs(30);
+/// A write that has its place for so long is slow.
+const SLOW: Duration = Duration::from_secs(1);
+
+/// What came of a write.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// It was made.
+    Written,
+    /// The object has changed meanwhile.
+    Outdated,
+    /// It was refused.
+    Refused,
+    /// The API server did not answer, or is busy; when it wants to be asked again.
+    NoAnswer(Option<Duration>),
+}
+
+/// An answer to a write.
+pub trait Answer {
+    /// Returns what came of it.
+    fn outcome(&self) -> Outcome;
+}
+
+impl Answer for Result<(), ports::StoreError> {
+    fn outcome(&self) -> Outcome {
+        use ports::StoreError;
+        match self {
+            Ok(()) => Outcome::Written,
+            Err(error) if error.is_outdated() => Outcome::Outdated,
+            Err(StoreError::Denied { .. }) => Outcome::Refused,
+            Err(StoreError::Unavailable { retry_after, .. }) => Outcome::NoAnswer(*retry_after),
+            Err(_) => Outcome::NoAnswer(None),
+        }
+    }
+}
+
+impl Answer for Result<(), status_store::WriteError> {
+    fn outcome(&self) -> Outcome {
+        use status_store::WriteError;
+        match self {
+            Ok(()) => Outcome::Written,
+            Err(WriteError::Outdated) => Outcome::Outdated,
+            Err(WriteError::Denied(_)) => Outcome::Refused,
+            Err(WriteError::NoAnswer { retry_after, .. }) => Outcome::NoAnswer(*retry_after),
+        }
+    }
+}
+
+impl Answer for Result<(), brokers::WriteError> {
+    fn outcome(&self) -> Outcome {
+        use brokers::WriteError;
+        match self {
+            Ok(()) => Outcome::Written,
+            Err(WriteError::Conflict) => Outcome::Outdated,
+            Err(WriteError::Taken | WriteError::Refused(_)) => Outcome::Refused,
+            Err(WriteError::Unavailable { retry_after, .. }) => Outcome::NoAnswer(*retry_after),
+        }
+    }
+}
+
+/// A write that has ended.
+pub struct Done<K, V, T> {
+    namespace: String,
+    is_slow: bool,
+    /// The object.
+    pub key: K,
+    /// What was to be written.
+    pub value: V,
+    /// What the API server said.
+    pub answer: T,
+    /// When it said so.
+    pub at: Instant,
+}
+
+type Running<'a, K, V, T> = Pin<Box<dyn Future<Output = Done<K, V, T>> + Send + 'a>>;
+
+/// The writes that wait, and those that run.
+pub struct Writes<'a, K, V, T> {
+    turns: Turns<K>,
+    waiting: Waiting<K, V>,
+    running: FuturesUnordered<Running<'a, K, V, T>>,
+}
+
+impl<'a, K, V, T> Writes<'a, K, V, T>
+where
+    K: Ord + Clone + Send + 'a,
+    V: Send + 'a,
+    T: Answer + Send + 'a,
+{
+    /// Returns one without any.
+    pub fn new(places: Places) -> Self {
+        Self {
+            turns: Turns::new(places),
+            waiting: Waiting::new(),
+            running: FuturesUnordered::new(),
+        }
+    }
+
+    /// Lets these wait, each with its namespace, in place of those that waited. An object that is being written is left out: look again when
+    /// that has ended.
+    pub fn plan(&mut self, due: impl IntoIterator<Item = (String, K, V)>) {
+        self.waiting.clear();
+        self.turns.forget(Instant::now());
+        for (namespace, key, value) in due {
+            if !self.turns.is_running(&namespace, &key) {
+                self.waiting
+                    .entry(namespace)
+                    .or_default()
+                    .insert(key, value);
+            }
+        }
+    }
+
+    /// Begins those for which there are places.
+    pub fn begin<F>(&mut self, write: impl Fn(K, V) -> F)
+    where
+        F: Future<Output = (V, T)> + Send + 'a,
+    {
+        let now = Instant::now();
+        while let Some((namespace, key)) = self.turns.next(&self.waiting, now) {
+            let queue = self.waiting.get_mut(&namespace);
+            let Some(value) = queue.and_then(|queue| queue.remove(&key)) else {
+                return;
+            };
+            let request = write(key.clone(), value);
+            self.running.push(Box::pin(async move {
+                let begun = Instant::now();
+                let (value, answer) = request.await;
+                let at = Instant::now();
+                if let Outcome::NoAnswer(retry_after) = answer.outcome() {
+                    let rest = retry_after.unwrap_or_default().min(LONGEST);
+                    sleep_until((at + rest).max(begun + NO_ANSWER)).await;
+                }
+                Done {
+                    namespace,
+                    is_slow: begun.elapsed() >= SLOW,
+                    key,
+                    value,
+                    answer,
+                    at,
+                }
+            }));
+        }
+    }
+
+    /// Returns the next writes that end; waits without end while none runs. A dropped future loses nothing.
+    pub async fn done(&mut self) -> Vec<Done<K, V, T>> {
+        let Some(first) = self.running.next().await else {
+            return std::future::pending().await;
+        };
+        let mut all = vec![first];
+        while let Some(Some(done)) = self.running.next().now_or_never() {
+            all.push(done);
+        }
+        let now = Instant::now();
+        for done in &all {
+            self.turns
+                .done(&done.namespace, &done.key, done.is_slow, now);
+        }
+        all
+    }
+}
