@@ -4,8 +4,10 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until};
 
-/// A task rests so many times as long as a look took.
+/// A task rests so many times as long as a look took, but not longer than [`LONGEST`].
 const REST: u32 = 9;
+/// The longest rest after a look.
+const LONGEST: Duration = Duration::from_secs(1);
 
 /// When a task looks next.
 #[derive(Debug)]
@@ -48,7 +50,8 @@ impl Pace {
     /// Notes that a look began then and is over; the next one is at `next`, if nothing changes before.
     pub fn looked(&mut self, begun: Instant, next: Option<Instant>) {
         self.next = next;
-        self.not_before = Instant::now() + begun.elapsed().saturating_mul(REST);
+        let rest = begun.elapsed().saturating_mul(REST);
+        self.not_before = Instant::now() + rest.min(LONGEST);
     }
 }
 
@@ -70,7 +73,14 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_task_looks_soon_after_a_change_and_rests_longer_after_a_long_look() {
         let mut pace = Pace::new(Duration::from_millis(100));
-        for (look, waited) in [(0, 0), (0, 100), (50, 100), (0, 450), (0, 100)] {
+        for (look, waited) in [
+            (0, 0),
+            (0, 100),
+            (50, 100),
+            (0, 450),
+            (5_000, 100),
+            (0, 1_000),
+        ] {
             let changed = Instant::now();
             pace.due().await;
             assert_eq!(changed.elapsed().as_millis(), waited);

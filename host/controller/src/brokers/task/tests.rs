@@ -228,7 +228,7 @@ async fn while_the_api_server_does_not_answer_two_writes_a_second_are_tried_each
     });
     {
         let mut site = fake.site.lock().unwrap();
-        for n in 0..100 {
+        for n in 0..49 {
             site.add(instance(&format!("more-{n}"), false, &["a"], 1));
         }
     }
@@ -236,10 +236,10 @@ async fn while_the_api_server_does_not_answer_two_writes_a_second_are_tried_each
     let _task = spawn(task);
     tokio::time::sleep(Duration::from_secs(30)).await;
     assert!((55..=65).contains(&fake.count()), "{}", fake.count());
-    tokio::time::sleep(HOUR).await;
-    // Each is tried ten times in the first quarter of an hour, and every five minutes after that.
+    tokio::time::sleep(HOUR / 2).await;
+    // Each is tried ten times within nine minutes, and every five minutes after that.
     let count = fake.count();
-    assert!((101 * 18..=101 * 22).contains(&count), "{count}");
+    assert!((50 * 12..=50 * 15).contains(&count), "{count}");
 }
 
 /// The Configuration of two namespaces, one with 400 devices.
@@ -296,7 +296,7 @@ async fn many_devices_and_edits_of_one_namespace_do_not_delay_the_broker_of_anot
         }
     };
     let _edits = AbortOnDropHandle::new(tokio::spawn(edits));
-    for number in 0..20 {
+    for number in 0..10 {
         tokio::time::sleep(Duration::from_millis(730)).await;
         let before = fake.count();
         let waited = time_to_pod(&fake, &format!("cams-{number}")).await;
@@ -306,7 +306,7 @@ async fn many_devices_and_edits_of_one_namespace_do_not_delay_the_broker_of_anot
     }
     let others = fake.writes.borrow();
     let others = others.iter().filter(|(key, _)| key.namespace == "aaa");
-    assert!(others.count() > 1_000, "they are served, too");
+    assert!(others.count() > 500, "they are served, too");
 }
 
 #[tokio::test(start_paused = true)]
