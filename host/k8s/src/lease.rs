@@ -6,6 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use async_trait::async_trait;
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
@@ -29,20 +30,20 @@ pub async fn hold(api: Api<Lease>, name: String, holder: String, leads: watch::S
         until: None,
         leads,
     };
-    let mut candidate = Candidate {
+    let candidate = Candidate {
         api,
         name,
         holder,
         seen: None,
     };
-    keep(async || candidate.attempt().await, lead).await;
+    keep(candidate, lead).await;
 }
 
 /// Attempts to get or renew the Lease, again and again.
-async fn keep(mut attempt: impl AsyncFnMut() -> Result<bool, kube::Error>, mut lead: Lead) {
+async fn keep(mut candidate: impl Attempt, mut lead: Lead) {
     loop {
         let begun = Instant::now();
-        match lead.during(timeout(REQUEST, attempt())).await {
+        match lead.during(timeout(REQUEST, candidate.attempt())).await {
             Ok(Ok(true)) => lead.set(Some(begun + DEADLINE)),
             Ok(Ok(false)) => lead.set(None),
             Ok(Err(error)) => {
@@ -91,6 +92,12 @@ impl Lead {
     }
 }
 
+#[async_trait]
+trait Attempt: Send {
+    /// Reads the Lease, and writes it if it is this one's or has run out. Returns whether this holds it.
+    async fn attempt(&mut self) -> Result<bool, kube::Error>;
+}
+
 struct Candidate {
     api: Api<Lease>,
     name: String,
@@ -99,8 +106,8 @@ struct Candidate {
     seen: Option<(Arc<LeaseSpec>, Instant)>,
 }
 
-impl Candidate {
-    /// Reads the Lease, and writes it if it is this one's or has run out. Whether this holds it.
+#[async_trait]
+impl Attempt for Candidate {
     async fn attempt(&mut self) -> Result<bool, kube::Error> {
         let Some(mut lease) = self.api.get_opt(&self.name).await? else {
             let lease = Lease {
@@ -124,7 +131,9 @@ impl Candidate {
                 .await,
         )
     }
+}
 
+impl Candidate {
     fn has_run_out(&mut self, spec: &LeaseSpec) -> bool {
         if spec.holder_identity.as_ref().is_none_or(String::is_empty) {
             return true;
@@ -230,6 +239,21 @@ mod tests {
         assert!(candidate.attempt().await.unwrap());
     }
 
+    /// Renews the Lease twice, gets no answer three times, renews it again, and loses it.
+    struct Hanging(usize);
+
+    #[async_trait]
+    impl Attempt for Hanging {
+        async fn attempt(&mut self) -> Result<bool, kube::Error> {
+            self.0 += 1;
+            match self.0 {
+                1 | 2 | 6 => Ok(true),
+                7 => Ok(false),
+                _ => std::future::pending().await,
+            }
+        }
+    }
+
     #[tokio::test(start_paused = true)]
     async fn the_lead_ends_on_time_while_attempts_to_renew_hang_and_comes_back_with_a_renewal() {
         let (leads, mut leading) = watch::channel(false);
@@ -239,15 +263,6 @@ mod tests {
             leads,
         };
         let start = Instant::now();
-        let mut attempts = 0;
-        let attempt = async || {
-            attempts += 1;
-            match attempts {
-                1 | 2 | 6 => Ok(true),
-                7 => Ok(false),
-                _ => std::future::pending().await,
-            }
-        };
         let follow = async {
             let mut seen = Vec::new();
             while seen.len() < 4 {
@@ -257,7 +272,7 @@ mod tests {
             seen
         };
         tokio::select! {
-            () = keep(attempt, lead) => unreachable!("it has no end"),
+            () = keep(Hanging(0), lead) => unreachable!("it has no end"),
             seen = follow => {
                 // It was renewed at 3, and attempts hang from 6 to 9, from 12 to 15 and from 18 to 21.
                 assert_eq!(seen, [(true, 0), (false, 13), (true, 24), (false, 27)]);
