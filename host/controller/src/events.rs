@@ -52,7 +52,9 @@ pub async fn run(
             changed = leads.changed() => changed.map_err(|_| Error("the lease"))?,
             changed = problems.changed() => changed.map_err(|_| Error("problems"))?,
             done = task.writes.done() => {
-                done.into_iter().for_each(|one| task.note(one));
+                for one in done {
+                    task.note(one);
+                }
                 task.begin(store, *leads.borrow());
             }
             () = pace.due() => {
@@ -119,7 +121,7 @@ impl<'a> Making<'a> {
             }
         }
         self.attempts
-            .tried(done.key, ((), ()), outcome, PAUSE, done.at);
+            .tried(done.key, ((), ()), outcome, SPACING, done.at);
     }
 }
 
@@ -127,7 +129,7 @@ impl<'a> Making<'a> {
 fn parts(problems: &Problems) -> impl Iterator<Item = (&Key, &Event)> {
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
     let mut ranked: Vec<(usize, &Key, &Event)> = Vec::new();
-    for (key, event) in problems.iter() {
+    for (key, event) in &**problems {
         let count = counts.entry(namespace(&key.0)).or_default();
         *count += 1;
         ranked.push((*count, key, event));

@@ -39,7 +39,9 @@ pub async fn run(cluster: &dyn Cluster) -> Result<(), Error> {
             changed = leads.changed() => changed.map_err(|_| Error("the lease"))?,
             changed = deleting.changed() => changed.map_err(|_| Error("objects that are being deleted"))?,
             done = task.writes.done() => {
-                done.into_iter().for_each(|one| task.note(one));
+                for one in done {
+                    task.note(one);
+                }
                 task.begin(cluster, *leads.borrow());
             }
             () = pace.due() => {

@@ -55,7 +55,9 @@ pub async fn run(cluster: &dyn Cluster, metrics: &Metrics) -> Result<(), Error> 
             }
             changed = task.instances.changed() => changed.map_err(|_| Error("Instances"))?,
             done = task.writes.done() => {
-                done.into_iter().for_each(|one| task.note(one));
+                for one in done {
+                    task.note(one);
+                }
                 task.begin();
             }
             () = pace.due() => {

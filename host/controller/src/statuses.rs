@@ -68,7 +68,9 @@ pub async fn run(
             changed = task.reports.changed() => changed.map_err(|_| Error("reports"))?,
             changed = task.brokers.changed() => changed.map_err(|_| Error("the brokers' problems"))?,
             done = task.writes.done() => {
-                done.into_iter().for_each(|one| task.note(one));
+                for one in done {
+                    task.note(one);
+                }
                 task.begin();
             }
             () = pace.due() => {

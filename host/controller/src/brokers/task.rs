@@ -106,7 +106,9 @@ impl BrokerTask {
                 changed = instances.changed() => changed.map_err(|_| Error("Instances"))?,
                 changed = objects.changed() => changed.map_err(|_| Error("pods, jobs and services"))?,
                 done = self.writes.done() => {
-                    done.into_iter().for_each(|one| self.note(one));
+                    for one in done {
+                        self.note(one);
+                    }
                     self.begin(&leads, &manifests);
                 }
                 () = pace.due() => {
