@@ -10,7 +10,6 @@ fn main() -> Result<(), Box<dyn Error>> {
     // Both sides: tests are handlers, too.
     tonic_prost_build::configure()
         .btree_map(".")
-        .codec_path("crate::wire::Codec")
         .out_dir(out)
         .compile_fds(descriptors)?;
     Ok(())

@@ -14,7 +14,7 @@ network: {interfaces: [lo]}
 devices:
   nodes: [/dev/fd, /dev/null]
   mounts: [\"/etc:ro\"]
-  env: [\"*\"]
+  env: [\"HOSTILE_*\"]
 ";
 
 fn ok<'a>(details: &'a str, words: &'a str) -> (&'a str, Outcome<'a>) {

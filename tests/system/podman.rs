@@ -121,7 +121,7 @@ fn mounts_below_a_read_only_mount_are_read_only() -> Result<()> {
     )?;
     let grants = format!(
         "udev: {{subsystems: ['*']}}\nnetwork: {{interfaces: [lo]}}\n\
-         devices: {{mounts: ['{}:ro'], env: ['*']}}\n",
+         devices: {{mounts: ['{}:ro'], env: ['HOSTILE_*']}}\n",
         shared.display()
     );
     home.write("handlers/hostile.grants.yaml", grants)?;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use leafhost_cdi::SpecDir;
+use leafhost_cdi::{Readers, SpecDir};
 use leafhost_core::names::GROUP;
 use leafhost_core::ports::{
     ConfigurationSource, HandlerSource, InstanceStore, Loader, LoaderStore, ReportSink,
@@ -47,6 +47,8 @@ pub struct AgentConfig {
     pub mode: String,
     /// Where CDI specs are written; nothing for none. The folder need not exist.
     pub cdi_dir: Option<PathBuf>,
+    /// Who reads them.
+    pub cdi_readers: Readers,
     /// The kubelet of this machine; nothing to offer it nothing. It need not be there.
     pub kubelet: Option<KubeletConfig>,
     /// How long a handler may be Offline before it is removed; by default [`timeouts::HANDLER_EVICTION`].
@@ -71,6 +73,7 @@ impl AgentConfig {
             version: version.into(),
             mode: "standalone".to_owned(),
             cdi_dir: None,
+            cdi_readers: Readers::Everybody,
             kubelet: None,
             handler_eviction: timeouts::HANDLER_EVICTION,
             problems: Vec::new(),
@@ -172,7 +175,8 @@ impl Agent {
         let cdi_text = config.cdi_dir.as_ref().map(|dir| dir.display().to_string());
         let offers = match config.cdi_dir {
             Some(dir) => {
-                let folder = SpecDir::new(dir, GROUP, "leafhost").map_err(Error::Cdi)?;
+                let folder = SpecDir::new(dir, GROUP, "leafhost", config.cdi_readers);
+                let folder = folder.map_err(Error::Cdi)?;
                 let (devices, instances) = (devices.clone(), instances.clone());
                 let (task, offers) = CdiTask::new(node.clone(), folder, devices, instances);
                 tasks.add("offer", task.run(stop.clone()));

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use leafhost_cdi::{Error, Published, SpecDir};
+use leafhost_cdi::{Error, SpecDir};
 use leafhost_core::names::ConfigurationKey;
 use leafhost_core::ports::InstanceSet;
 use leafhost_core::problem::Problem;
@@ -129,45 +129,42 @@ fn pass(
 ) -> (CdiReport, bool) {
     let mut report = CdiReport::default();
     let mut is_failed = false;
-    let (published, refused) = match folder.read() {
-        Ok(published) => (published, None),
-        Err(error) => (Published::default(), Some(error)),
-    };
-    let wanted = spec::wanted(node, devices, instances, &published.specs);
+    let wanted = spec::wanted(node, devices, instances);
     report.problems = wanted.problems;
-    if let Some(error) = refused {
-        let specs = wanted.specs.values().filter(|(_, spec)| spec.is_some());
-        let keys = specs.map(|(key, _)| Some(key)).chain([None]);
-        report
-            .problems
-            .extend(keys.map(|key| unwritten(key, &error)));
-        return (report, true);
-    }
-    for (class, (key, spec)) in &wanted.specs {
+    let classes = match folder.classes() {
+        Ok(classes) => classes,
+        Err(error) => {
+            let offers = wanted.offers.values().filter(|offer| !offer.is_empty());
+            let keys = offers.map(|offer| Some(offer.key)).chain([None]);
+            report
+                .problems
+                .extend(keys.map(|key| unwritten(key, &error)));
+            return (report, true);
+        }
+    };
+    // One after the other, so that of all specs only one is in memory.
+    for (class, offer) in &wanted.offers {
         if stop.is_cancelled() {
             return (report, is_failed);
         }
-        let result = match spec {
-            Some(spec) if published.specs.get(class) == Some(spec) => Ok(()),
-            Some(spec) => folder.write(spec).map(drop),
-            None => folder.remove(class).map(drop),
-        };
-        match result {
-            Ok(()) => {
-                if let Some(spec) = spec {
-                    report.kinds.insert(key.clone(), spec.kind.clone());
+        match written(folder, class, offer) {
+            Ok((is_there, over)) => {
+                if is_there {
+                    let kind = spec::kind(class);
+                    report.kinds.insert(offer.key.clone(), kind);
                 }
+                report.problems.extend(over);
             }
             Err(error) => {
-                report.problems.push(unwritten(Some(key), &error));
+                report.problems.push(unwritten(Some(offer.key), &error));
                 // Another attempt with a name that is too long would end the same way.
                 is_failed |= !matches!(error, Error::LongClass { .. });
             }
         }
     }
     if let Absent::Gone { unknown } = &devices.absent {
-        let classes = published.specs.keys().chain(published.damaged.keys());
-        for class in classes.filter(|class| !wanted.specs.contains_key(*class)) {
+        let unwanted = |class: &&String| !wanted.offers.contains_key(*class);
+        for class in classes.iter().filter(unwanted) {
             let spared = unknown.iter().any(|key| key.name() == class);
             if !spared && let Err(error) = folder.remove(class) {
                 report.problems.push(unwritten(None, &error));
@@ -176,6 +173,26 @@ fn pass(
         }
     }
     (report, is_failed)
+}
+
+/// Writes or removes the spec of a Configuration. Returns whether there is one, and what is not in it.
+fn written(
+    folder: &SpecDir,
+    class: &str,
+    offer: &spec::Offer<'_>,
+) -> Result<(bool, Option<Problem>), Error> {
+    let published = if offer.needs_published() {
+        folder.read(class)?
+    } else {
+        None
+    };
+    let (spec, over) = offer.spec(class, published.as_ref());
+    drop(published);
+    match &spec {
+        Some(spec) => folder.write(spec).map(drop)?,
+        None => folder.remove(class).map(drop)?,
+    }
+    Ok((spec.is_some(), over))
 }
 
 fn unwritten(configuration: Option<&ConfigurationKey>, error: &Error) -> Problem {

@@ -35,6 +35,7 @@ pub mod wait;
 
 pub use agent::{Agent, AgentConfig, Error, KubeletConfig, Ports};
 pub use document::AgentState;
+pub use leafhost_cdi::Readers as CdiReaders;
 pub use slots::SlotConfig;
 
 #[cfg(test)]

@@ -4,18 +4,18 @@
 //! An annotation would need version 0.6.0 of the specification, and a list kept elsewhere could be lost. Files with such a
 //! name belong to the one process that uses the folder; all others are never read, replaced or removed.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs;
-use std::io::{self, ErrorKind, Write as _};
+use std::io::{self, BufReader, BufWriter, ErrorKind, Read, Write};
 use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
 use crate::names::{class_problem, vendor_problem};
 use crate::spec::{InvalidSpec, Spec};
 
-/// The mode of spec files: every user's runtime reads them.
-const MODE: u32 = 0o644;
+/// How many bytes are compared at once.
+const PIECE: usize = 64 << 10;
 /// How the names of temporary files end. No runtime reads them.
 const TEMPORARY: &str = ".tmp";
 /// The most bytes of a file's name.
@@ -84,13 +84,23 @@ pub enum Written {
     Unchanged,
 }
 
-/// What the owner has in the folder.
-#[derive(Debug, Default)]
-pub struct Published {
-    /// By class.
-    pub specs: BTreeMap<String, Spec>,
-    /// Classes whose file is no spec of that class, and why: to be written again, or removed.
-    pub damaged: BTreeMap<String, String>,
+/// The users whose container runtimes read the specs. They say which variables workloads get.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Readers {
+    /// Each user: podman without root reads the folder as who calls it.
+    Everybody,
+    /// Root, as whom a node's runtime runs, and root's group.
+    Root,
+}
+
+impl Readers {
+    /// The mode of spec files.
+    fn mode(self) -> u32 {
+        match self {
+            Self::Everybody => 0o644,
+            Self::Root => 0o640,
+        }
+    }
 }
 
 /// A folder of specs, for the files of one vendor and owner. Only one process may use it at a time. All methods block.
@@ -99,6 +109,7 @@ pub struct SpecDir {
     directory: PathBuf,
     vendor: String,
     owner: String,
+    readers: Readers,
 }
 
 impl SpecDir {
@@ -107,6 +118,7 @@ impl SpecDir {
         directory: impl Into<PathBuf>,
         vendor: &str,
         owner: &str,
+        readers: Readers,
     ) -> Result<Self, InvalidSpec> {
         let invalid = |part, text: &str, problem| InvalidSpec::Name {
             part,
@@ -123,6 +135,7 @@ impl SpecDir {
             directory: directory.into(),
             vendor: vendor.to_owned(),
             owner: owner.to_owned(),
+            readers,
         })
     }
 
@@ -137,6 +150,7 @@ impl SpecDir {
             directory,
             vendor,
             owner,
+            readers: _,
         } = self;
         directory.join(format!("{vendor}-{class}_{owner}.json"))
     }
@@ -147,9 +161,10 @@ impl SpecDir {
             .map_err(|source| failed("create folder", &self.directory, source))
     }
 
-    /// Reads the owner's files. Removes the temporary file of a write that was interrupted. A missing folder counts as empty.
-    pub fn read(&self) -> Result<Published, Error> {
-        let mut published = Published::default();
+    /// Returns the classes that the owner has a file of. Removes the temporary file of a write that was interrupted. A missing folder
+    /// counts as empty.
+    pub fn classes(&self) -> Result<BTreeSet<String>, Error> {
+        let mut classes = BTreeSet::new();
         for path in self.entries()? {
             let Some(name) = path.file_name().and_then(OsStr::to_str) else {
                 continue;
@@ -160,15 +175,25 @@ impl SpecDir {
                 fs::remove_file(&path).map_err(|source| failed("remove", &path, source))?;
                 continue;
             }
-            let Some(class) = self.class_of(name) else {
-                continue;
-            };
-            match self.spec(class, &path)? {
-                Ok(spec) => drop(published.specs.insert(class.to_owned(), spec)),
-                Err(why) => drop(published.damaged.insert(class.to_owned(), why)),
-            }
+            classes.extend(self.class_of(name).map(str::to_owned));
         }
-        Ok(published)
+        Ok(classes)
+    }
+
+    /// Reads the spec of a class; nothing if there is no file, or one that holds no such spec.
+    pub fn read(&self, class: &str) -> Result<Option<Spec>, Error> {
+        let path = self.path(class);
+        let fail = |source| failed("read", &path, source);
+        match fs::symlink_metadata(&path) {
+            // To open a pipe is to wait for its other end.
+            Ok(found) if !found.is_file() => return Ok(None),
+            Ok(_) => {}
+            Err(error) if is_absent(&error) => return Ok(None),
+            Err(error) => return Err(fail(error)),
+        }
+        let bytes = fs::read(&path).map_err(fail)?;
+        let spec = Spec::from_json(&bytes).ok();
+        Ok(spec.filter(|spec| spec.kind == format!("{}/{class}", self.vendor)))
     }
 
     /// Writes the spec to its file. It is complete and durable when this returns, and no reader ever sees a part of it.
@@ -181,10 +206,6 @@ impl SpecDir {
                 vendor: self.vendor.clone(),
             });
         }
-        let bytes = spec.to_json().map_err(|source| Error::Encode {
-            kind: spec.kind.clone(),
-            source,
-        })?;
         let path = self.path(class);
         let length = path.file_name().map_or(0, OsStr::len);
         if length > MAX_NAME {
@@ -194,15 +215,18 @@ impl SpecDir {
             });
         }
         let written = match fs::symlink_metadata(&path) {
-            Ok(there) if there.is_file() => match fs::read(&path) {
-                Ok(old) if old == bytes => return Ok(Written::Unchanged),
-                _ => Written::Replaced,
-            },
+            Ok(there) if there.is_file() => {
+                let has_mode = there.permissions().mode() & 0o777 == self.readers.mode();
+                if has_mode && holds(&path, spec) {
+                    return Ok(Written::Unchanged);
+                }
+                Written::Replaced
+            }
             Ok(_) => Written::Replaced,
             Err(_) => Written::Created,
         };
         self.create()?;
-        self.replace(&bytes, &path)?;
+        self.replace(spec, &path)?;
         Ok(written)
     }
 
@@ -214,15 +238,7 @@ impl SpecDir {
                 self.sync()?;
                 Ok(true)
             }
-            // A name that is too long is no file's.
-            Err(error)
-                if matches!(
-                    error.kind(),
-                    ErrorKind::NotFound | ErrorKind::InvalidFilename
-                ) =>
-            {
-                Ok(false)
-            }
+            Err(error) if is_absent(&error) => Ok(false),
             Err(source) => Err(failed("remove", &path, source)),
         }
     }
@@ -236,21 +252,6 @@ impl SpecDir {
             .strip_suffix(self.owner.as_str())?
             .strip_suffix('_')
             .filter(|class| class_problem(class).is_none())
-    }
-
-    /// The spec in the file of a class, or why it holds none of that class.
-    fn spec(&self, class: &str, path: &Path) -> Result<Result<Spec, String>, Error> {
-        let fail = |source| failed("read", path, source);
-        // To open a pipe is to wait for its other end.
-        if !fs::symlink_metadata(path).map_err(fail)?.is_file() {
-            return Ok(Err("it is not a regular file".to_owned()));
-        }
-        let bytes = fs::read(path).map_err(fail)?;
-        Ok(match Spec::from_json(&bytes) {
-            Ok(spec) if spec.kind == format!("{}/{class}", self.vendor) => Ok(spec),
-            Ok(_) => Err("it holds another kind".to_owned()),
-            Err(error) => Err(error.to_string()),
-        })
     }
 
     fn entries(&self) -> Result<Vec<PathBuf>, Error> {
@@ -279,14 +280,22 @@ impl SpecDir {
             .map_err(|source| failed("write into", &self.directory, source))
     }
 
-    fn replace(&self, bytes: &[u8], path: &Path) -> Result<(), Error> {
+    fn replace(&self, spec: &Spec, path: &Path) -> Result<(), Error> {
         let mut file = self.temporary()?;
-        file.as_file_mut()
-            .write_all(bytes)
-            .and_then(|()| {
-                file.as_file()
-                    .set_permissions(fs::Permissions::from_mode(MODE))
-            })
+        let mut writer = BufWriter::with_capacity(PIECE, file.as_file_mut());
+        spec.write_json(&mut writer).map_err(|source| {
+            if source.is_io() {
+                failed("write", path, source.into())
+            } else {
+                let kind = spec.kind.clone();
+                Error::Encode { kind, source }
+            }
+        })?;
+        let mode = fs::Permissions::from_mode(self.readers.mode());
+        let flushed = writer.flush();
+        drop(writer);
+        flushed
+            .and_then(|()| file.as_file().set_permissions(mode))
             .and_then(|()| file.as_file().sync_all())
             .map_err(|source| failed("write", path, source))?;
         file.persist(path)
@@ -298,6 +307,47 @@ impl SpecDir {
         fs::File::open(&self.directory)
             .and_then(|directory| directory.sync_all())
             .map_err(|source| failed("write", &self.directory, source))
+    }
+}
+
+/// Whether there is no such file. A name that is too long is no file's.
+fn is_absent(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        ErrorKind::NotFound | ErrorKind::InvalidFilename
+    )
+}
+
+/// Whether the file holds the spec as it would be written. Neither is ever in memory as a whole.
+fn holds(path: &Path, spec: &Spec) -> bool {
+    let Ok(file) = fs::File::open(path) else {
+        return false;
+    };
+    let mut same = BufWriter::with_capacity(PIECE, Same(BufReader::with_capacity(PIECE, file)));
+    let is_same = spec.write_json(&mut same).is_ok() && same.flush().is_ok();
+    let mut more = [0];
+    is_same && matches!(same.get_mut().0.read(&mut more), Ok(0))
+}
+
+/// Takes what a file has, and nothing else.
+struct Same<R>(R);
+
+impl<R: Read> Write for Same<R> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let mut held = [0; 4096];
+        let length = bytes.len().min(held.len());
+        let (bytes, _) = bytes.split_at(length);
+        let (held, _) = held.split_at_mut(length);
+        self.0.read_exact(held)?;
+        if bytes == held {
+            Ok(length)
+        } else {
+            Err(ErrorKind::InvalidData.into())
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
 }
 

@@ -1,5 +1,6 @@
 //! A spec: one kind, its devices, and what each changes in a container.
 
+use std::io;
 use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
@@ -233,19 +234,19 @@ impl Spec {
         Ok(())
     }
 
-    /// The file's content: JSON in the lowest version that expresses it.
-    pub fn to_json(&self) -> Result<Vec<u8>, serde_json::Error> {
-        let mut bytes = serde_json::to_vec_pretty(&Written {
+    /// Writes the file's content: JSON in the lowest version that expresses it.
+    pub fn write_json(&self, mut file: impl io::Write) -> Result<(), serde_json::Error> {
+        let written = Written {
             cdi_version: minimum_version(self),
             kind: &self.kind,
             devices: &self.devices,
             container_edits: &self.container_edits,
-        })?;
-        bytes.push(b'\n');
-        Ok(bytes)
+        };
+        serde_json::to_writer_pretty(&mut file, &written)?;
+        file.write_all(b"\n").map_err(serde_json::Error::io)
     }
 
-    /// Reads what [`Spec::to_json`] wrote; a field that is never written is an error.
+    /// Reads what [`Spec::write_json`] wrote; a field that is never written is an error.
     pub fn from_json(bytes: &[u8]) -> Result<Self, serde_json::Error> {
         let read: Read = serde_json::from_slice(bytes)?;
         let Read {
@@ -393,7 +394,9 @@ mod tests {
                 devices: vec![device],
                 container_edits: ContainerEdits::default(),
             };
-            let real = spec.to_json().unwrap().len();
+            let mut written = Vec::new();
+            spec.write_json(&mut written).unwrap();
+            let real = written.len();
             assert!(
                 (real * 3 / 4..=real * 5 / 4).contains(&said),
                 "{said} of {real}"

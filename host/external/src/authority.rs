@@ -12,7 +12,8 @@ use bytes::{Buf as _, BufMut as _, BytesMut};
 use loona_hpack::Decoder;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-const PREFACE: usize = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".len();
+/// The bytes that a client sends before its first frame.
+pub const PREFACE: usize = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".len();
 const FRAME_HEADER: usize = 9;
 /// The largest frame a client may send, as the server's settings leave it.
 const MAX_FRAME: usize = 16 << 10;

@@ -21,7 +21,8 @@ use sha2::{Digest as _, Sha256};
 use tokio::time::Instant;
 
 use crate::endpoint::Endpoint;
-use crate::timeouts::{FORGET, LOOK, REFUSED, REGISTER_SPACING, UNUSED};
+use crate::first_connection::FirstConnection;
+use crate::timeouts::{FIRST_CONNECTION, FORGET, LOOK, REFUSED, REGISTER_SPACING, UNUSED};
 
 /// The most external handlers: a third of all.
 pub const MOST: usize = 32;
@@ -44,12 +45,26 @@ pub struct Registered {
     pub shared: bool,
     /// The user that has registered it.
     pub user: u32,
+    /// Tells registrations of one address apart: another pod may have it by now. Absent for a socket.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mark: Option<u32>,
 }
 
 impl Registered {
     /// The name of the source that it is.
     pub fn source(&self, folder: &Path) -> String {
-        format!("{}@{}", self.name, self.endpoint.file_name(folder))
+        let mark = self.mark.map(|mark| format!("~{mark:08x}"));
+        format!(
+            "{}@{}{}",
+            self.name,
+            self.endpoint.file_name(folder),
+            mark.unwrap_or_default()
+        )
+    }
+
+    /// Whether it may be the same handler.
+    fn is_at(&self, other: &Self) -> bool {
+        self.name == other.name && self.endpoint == other.endpoint
     }
 }
 
@@ -70,6 +85,10 @@ struct Entry {
     silent_since: Option<Instant>,
     /// When it is looked for, if no session uses it: one that has gone without being used would keep its place for ever.
     look_at: Instant,
+    /// When a handler in the network registered, in this run.
+    registered_at: Option<Instant>,
+    /// The connection that was made then.
+    first: Option<FirstConnection>,
 }
 
 impl Entry {
@@ -83,7 +102,24 @@ impl Entry {
             unused_since: now,
             silent_since: None,
             look_at: now + LOOK,
+            registered_at: None,
+            first: None,
         }
+    }
+
+    /// Registers now. One in the network is connected to at once: later another pod may have its address.
+    fn registers(registered: Registered, now: Instant) -> Self {
+        let is_marked = registered.mark.is_some();
+        let mut entry = Self::new(registered, now);
+        if is_marked {
+            (entry.look_at, entry.registered_at) = (now, Some(now));
+        }
+        entry
+    }
+
+    /// Whether the connection that was made when it registered has held since.
+    fn is_held(&self) -> bool {
+        self.first.as_ref().is_some_and(FirstConnection::holds)
     }
 
     /// From when on it is no source.
@@ -164,16 +200,31 @@ impl Book {
         }
     }
 
-    /// A handler registers. It may be known already; then it has started again, or has noticed that nobody listens to it.
+    /// A handler registers. It may be known already; then it has started again, or has noticed that nobody listens to it. An address is
+    /// that of the same handler only while the connection holds that was made to it before.
     ///
     /// # Errors
     /// There are too many; the text names the remedy.
     pub fn register(
         &mut self,
-        registered: Registered,
+        mut registered: Registered,
         folder: &Path,
         now: Instant,
     ) -> Result<(), String> {
+        if registered.mark.is_some() {
+            let known = self.entries.iter();
+            let mut known = known.filter(|(_, entry)| entry.registered.is_at(&registered));
+            if let Some((source, entry)) = known.next() {
+                let since = entry.registered_at;
+                let is_now = since.is_some_and(|at| now < at + REGISTER_SPACING);
+                if entry.is_held() || is_now {
+                    registered.mark = entry.registered.mark;
+                } else {
+                    let source = source.clone();
+                    self.entries.remove(&source);
+                }
+            }
+        }
         let source = registered.source(folder);
         if let Some(entry) = self.entries.get_mut(&source) {
             let differs = entry.registered != registered;
@@ -212,7 +263,8 @@ impl Book {
             };
             self.entries.remove(&gone);
         }
-        self.entries.insert(source, Entry::new(registered, now));
+        self.entries
+            .insert(source, Entry::registers(registered, now));
         self.is_unkept = true;
         Ok(())
     }
@@ -249,6 +301,26 @@ impl Book {
             SessionEvent::StreamEnded => entry.streams = entry.streams.saturating_sub(1),
             SessionEvent::Answered => entry.silent_since = None,
             SessionEvent::Failed => drop(entry.silent_since.get_or_insert(now)),
+        }
+    }
+
+    /// Tells the connection that was made to a handler in the network when it registered. While there is none, one may be made for a
+    /// moment.
+    pub fn first_connection(&self, source: &str, now: Instant) -> First {
+        let Some(entry) = self.entries.get(source) else {
+            return First::Ended;
+        };
+        match (&entry.first, entry.registered_at) {
+            (Some(first), _) if first.holds() => First::Holds(first.clone()),
+            (None, Some(at)) if now < at + FIRST_CONNECTION => First::ToCome,
+            _ => First::Ended,
+        }
+    }
+
+    /// Such a connection was made. Of two the first counts.
+    pub fn connected(&mut self, source: &str, first: FirstConnection) {
+        if let Some(entry) = self.entries.get_mut(source) {
+            entry.first.get_or_insert(first);
         }
     }
 
@@ -326,6 +398,17 @@ impl Book {
         let all = self.entries.values();
         is_unkept.then(|| all.map(|entry| entry.registered.clone()).collect())
     }
+}
+
+/// How the connection stands that was made to a handler in the network when it registered.
+#[derive(Debug, Clone)]
+pub enum First {
+    /// It may still be made.
+    ToCome,
+    /// It has held since.
+    Holds(FirstConnection),
+    /// It has ended, or was not made in time.
+    Ended,
 }
 
 /// What happens to a session.

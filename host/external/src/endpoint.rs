@@ -4,7 +4,6 @@
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
-use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
 use leafhost_core::text::{clean, is_unprintable};
@@ -14,6 +13,7 @@ use socket2::{SockRef, TcpKeepalive};
 use tokio::net::{TcpStream, UnixStream};
 use tokio_util::either::Either;
 
+use crate::folder::{self, Folder};
 use crate::proto::register_discovery_handler_request::EndpointType;
 use crate::timeouts::{CONNECT, KEEPALIVE};
 
@@ -44,11 +44,13 @@ pub enum Error {
         /// Why.
         source: io::Error,
     },
-    /// It leads out of the folder.
-    #[error("{at} is not in {}; let the handler serve in that folder", folder.display())]
+    /// It is not in the folder, or behind a link.
+    #[error("{at} {why}; let the handler serve in {}, and register the path without links", folder.display())]
     Outside {
-        /// What it leads to.
+        /// The endpoint.
         at: String,
+        /// Why.
+        why: folder::Error,
         /// The folder of external handlers.
         folder: PathBuf,
     },
@@ -63,6 +65,14 @@ pub enum Error {
         owner: u32,
         /// Who has registered it.
         user: u32,
+    },
+    /// The connection that was made when it registered does not hold.
+    #[error(
+        "the connection that was made to {at} when it registered has ended, and another pod may have that address by now: it gets no discoveryProperties; let the handler register again, for which it may have to be restarted"
+    )]
+    NotTheFirst {
+        /// The endpoint.
+        at: String,
     },
     /// The grants do not have it.
     #[error("{denied}; `network.tcp` in the handler's grants file lists where it may serve")]
@@ -92,12 +102,11 @@ impl fmt::Display for Endpoint {
 }
 
 impl Endpoint {
-    /// The endpoint that a handler of `user` registers. `folder` is that of external handlers, without links, `own` the agent's socket
-    /// in it. Blocks.
+    /// The endpoint that a handler of `user` registers; `own` is the agent's socket in the folder.
     pub fn parse(
         kind: EndpointType,
         text: &str,
-        folder: &Path,
+        folder: &Folder,
         own: &Path,
         user: u32,
     ) -> Result<Self, Error> {
@@ -124,16 +133,17 @@ impl Endpoint {
                 if !path.is_absolute() {
                     return Err(invalid("is no socket, which has an absolute path"));
                 }
-                let (path, owner) = look(path, folder)?;
+                let unusable = |why| unusable(path, folder, why);
+                let path = folder.within(path).map_err(unusable)?;
                 if path == own {
                     return Err(invalid("is the agent's own socket; register the handler's"));
                 }
-                if let Some(owner) = owner.filter(|owner| *owner != user) {
-                    let at = path.display().to_string();
-                    return Err(Error::OtherUser { at, owner, user });
+                // A handler may register before it serves.
+                if let Some(socket) = folder.socket_to_come(&path).map_err(unusable)? {
+                    check_owner(&path, socket.owner, user)?;
                 }
                 let endpoint = Self::Socket(path);
-                if endpoint.file_name(folder).len() > MAX_NAME {
+                if endpoint.file_name(folder.path()).len() > MAX_NAME {
                     return Err(invalid("is too long a path for a socket"));
                 }
                 Ok(endpoint)
@@ -144,7 +154,7 @@ impl Endpoint {
     /// Connects, if it may be. `user` has registered it.
     pub async fn connect(
         &self,
-        folder: &Path,
+        folder: &Folder,
         user: u32,
         policy: Option<&Policy>,
     ) -> Result<Connection, Error> {
@@ -155,20 +165,13 @@ impl Endpoint {
         let connecting = async {
             match self {
                 Self::Socket(path) => {
-                    let (path, folder) = (path.clone(), folder.to_owned());
-                    let looked = tokio::task::spawn_blocking(move || look(&path, &folder)).await;
-                    let (path, _) =
-                        looked.map_err(|error| unreachable(io::Error::other(error)))??;
-                    let stream = UnixStream::connect(&path).await.map_err(unreachable)?;
+                    let socket = folder.socket(path);
+                    let socket = socket.map_err(|why| unusable(path, folder, why))?;
+                    check_owner(path, socket.owner, user)?;
+                    let stream = socket.connect().await.map_err(unreachable)?;
                     // Of the process that listens.
                     let owner = stream.peer_cred().map_err(unreachable)?.uid();
-                    if owner != user {
-                        return Err(Error::OtherUser {
-                            at: self.to_string(),
-                            owner,
-                            user,
-                        });
-                    }
+                    check_owner(path, owner, user)?;
                     Ok(Either::Left(stream))
                 }
                 Self::Network(address) => {
@@ -187,6 +190,11 @@ impl Endpoint {
         };
         let connected = tokio::time::timeout(CONNECT, connecting).await;
         connected.unwrap_or_else(|_| Err(unreachable(io::ErrorKind::TimedOut.into())))
+    }
+
+    /// Whether it is an address, which another pod may have later.
+    pub fn is_network(&self) -> bool {
+        matches!(self, Self::Network(_))
     }
 
     /// Whether its grants let it be connected to.
@@ -220,34 +228,26 @@ fn check(address: SocketAddr, policy: Option<&Policy>) -> Result<(), Error> {
     denied.map_or(Ok(()), |denied| Err(Error::NotGranted { denied }))
 }
 
-/// What a path leads to, if that is a socket in the folder or nothing yet; and whose it is.
-fn look(path: &Path, folder: &Path) -> Result<(PathBuf, Option<u32>), Error> {
-    let unreachable = |source| Error::Unreachable {
-        at: clean(&path.to_string_lossy(), 256),
-        source,
-    };
-    let found = match std::fs::canonicalize(path) {
-        // A handler may register before it serves.
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            let (Some(above), Some(name)) = (path.parent(), path.file_name()) else {
-                return Err(unreachable(error));
-            };
-            std::fs::canonicalize(above)
-                .map_err(unreachable)?
-                .join(name)
-        }
-        found => found.map_err(unreachable)?,
-    };
-    if !found.starts_with(folder) {
-        return Err(Error::Outside {
-            at: clean(&found.to_string_lossy(), 256),
-            folder: folder.to_owned(),
-        });
+fn unusable(path: &Path, folder: &Folder, why: folder::Error) -> Error {
+    let at = clean(&path.to_string_lossy(), 256);
+    match why {
+        folder::Error::Outside | folder::Error::Link => Error::Outside {
+            at,
+            why,
+            folder: folder.path().to_owned(),
+        },
+        folder::Error::NoSocket => Error::Unreachable {
+            at,
+            source: io::Error::other(why),
+        },
+        folder::Error::Io(source) => Error::Unreachable { at, source },
     }
-    match std::fs::symlink_metadata(&found) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok((found, None)),
-        Err(error) => Err(unreachable(error)),
-        Ok(is) if is.file_type().is_socket() => Ok((found, Some(is.uid()))),
-        Ok(_) => Err(unreachable(io::Error::other("it is no socket"))),
+}
+
+fn check_owner(path: &Path, owner: u32, user: u32) -> Result<(), Error> {
+    if owner == user {
+        return Ok(());
     }
+    let at = path.display().to_string();
+    Err(Error::OtherUser { at, owner, user })
 }

@@ -11,7 +11,10 @@ use tokio::task::{JoinSet, spawn_blocking};
 use tokio::time::{Instant, sleep_until};
 
 use crate::book::Registered;
-use crate::{Shared, endpoint, keep, of_socket};
+use crate::endpoint::Error;
+use crate::first_connection::reach;
+use crate::handler::Target;
+use crate::{Shared, keep, of_socket};
 
 /// Runs until nobody publishes components any more.
 pub async fn run(
@@ -84,11 +87,13 @@ async fn look(
     grants: Option<Arc<str>>,
 ) -> (String, bool) {
     let grants = Grants::read(grants.as_deref()).unwrap_or_default();
-    let policy = shared.config.policy(&grants);
-    let Registered { endpoint, user, .. } = &registered;
-    let connected = endpoint.connect(&shared.config.folder, *user, policy.as_ref());
-    let is_gone = matches!(connected.await, Err(endpoint::Error::Unreachable { .. }));
-    (source, !is_gone)
+    let target = Target::new(shared, source, registered, &grants);
+    let reached = match reach(&target).await {
+        Err(Error::NotTheFirst { .. }) => target.connect().await.map(drop),
+        reached => reached.map(drop),
+    };
+    let is_gone = matches!(reached, Err(Error::Unreachable { .. }));
+    (target.source, !is_gone)
 }
 
 async fn keep_registrations(shared: &Arc<Shared>) {

@@ -16,25 +16,23 @@ use crate::Shared;
 use crate::book::{Registered, SessionEvent, Source};
 use crate::endpoint::{Connection, Error};
 use crate::session::ExternalSession;
+use crate::threads::Quota;
 
 /// A handler that is registered.
 pub struct ExternalHandler {
-    pub registered: Registered,
-    pub source: String,
+    pub target: Target,
     /// The endpoint, for people.
     endpoint: String,
     pub description: Description,
     digest: Digest,
     pub grants: Grants,
-    policy: Option<Policy>,
     warnings: Vec<String>,
-    shared: Arc<Shared>,
 }
 
 impl std::fmt::Debug for ExternalHandler {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("ExternalHandler")
-            .field("source", &self.source)
+            .field("source", &self.target.source)
             .field("digest", &self.digest.short())
             .finish_non_exhaustive()
     }
@@ -84,7 +82,6 @@ impl ExternalHandler {
             ));
         }
         Ok(Self {
-            source: file.name.clone(),
             endpoint: registered.endpoint.to_string(),
             description: Description {
                 name: registered.name.clone(),
@@ -94,35 +91,52 @@ impl ExternalHandler {
                 shared: registered.shared,
             },
             digest: source.digest(),
-            registered,
+            target: Target::new(shared, file.name.clone(), registered, &grants),
             grants,
-            policy,
             warnings,
-            shared,
         })
-    }
-}
-
-/// A handler that sessions connect to.
-#[derive(Clone)]
-pub struct Target {
-    pub handler: Arc<ExternalHandler>,
-}
-
-impl Target {
-    /// Connects, if that is still allowed.
-    pub async fn connect(&self) -> Result<Connection, Error> {
-        let (handler, shared) = (&self.handler, &self.handler.shared);
-        let Registered { endpoint, user, .. } = &handler.registered;
-        endpoint
-            .connect(&shared.config.folder, *user, handler.policy.as_ref())
-            .await
     }
 
     /// Something has happened to a session.
     pub fn tell(&self, event: SessionEvent) {
-        let (handler, shared) = (&self.handler, &self.handler.shared);
-        shared.edit(|book, now| book.session(&handler.source, event, now));
+        let Target { shared, source, .. } = &self.target;
+        shared.edit(|book, now| book.session(source, event, now));
+    }
+}
+
+/// What is connected to.
+pub struct Target {
+    pub shared: Arc<Shared>,
+    pub source: String,
+    pub registered: Registered,
+    /// Where it may serve in the network.
+    policy: Option<Policy>,
+    pub quota: Quota,
+}
+
+impl Target {
+    /// A handler with these grants.
+    pub fn new(
+        shared: Arc<Shared>,
+        source: String,
+        registered: Registered,
+        grants: &Grants,
+    ) -> Self {
+        Self {
+            policy: shared.config.policy(grants),
+            quota: shared.threads.of(&source),
+            shared,
+            source,
+            registered,
+        }
+    }
+
+    /// Connects, if that is still allowed.
+    pub async fn connect(&self) -> Result<Connection, Error> {
+        let Registered { endpoint, user, .. } = &self.registered;
+        let folder = &self.shared.config.folder;
+        let policy = self.policy.as_ref();
+        endpoint.connect(folder, *user, policy).await
     }
 }
 
@@ -163,6 +177,6 @@ impl Handler for Loaded {
 
     fn open(&self, spec: SessionSpec) -> Box<dyn Session> {
         let handler = Arc::clone(&self.0);
-        Box::new(ExternalSession::new(Target { handler }, spec))
+        Box::new(ExternalSession::new(handler, spec))
     }
 }

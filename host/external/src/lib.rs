@@ -28,9 +28,12 @@ mod answer;
 mod authority;
 mod book;
 mod endpoint;
+mod first_connection;
+mod folder;
 mod follow;
 mod handler;
 mod keep;
+mod paced;
 pub mod proto;
 mod registration;
 pub mod serve;
@@ -38,12 +41,15 @@ mod session;
 mod socket;
 #[cfg(test)]
 mod tests;
+mod threads;
 mod timeouts;
 mod wire;
 
 use book::{Book, Registered, Source};
+use folder::Folder;
 use handler::{ExternalHandler, Loaded};
 use socket::SocketFile;
+use threads::Threads;
 
 /// The agent's socket in the folder.
 const SOCKET: &str = "agent-registration.sock";
@@ -66,8 +72,7 @@ pub struct Config {
 /// The same, prepared.
 #[derive(Debug)]
 struct Places {
-    /// Without links.
-    folder: PathBuf,
+    folder: Folder,
     kept: PathBuf,
     never: Arc<[String]>,
     network: Result<leafhost_net::Network, String>,
@@ -75,7 +80,7 @@ struct Places {
 
 impl Places {
     fn socket(&self) -> PathBuf {
-        self.folder.join(SOCKET)
+        self.folder.path().join(SOCKET)
     }
 
     /// Where a handler with these grants may serve in the network; nothing for nowhere.
@@ -90,6 +95,8 @@ impl Places {
 #[derive(Debug)]
 struct Shared {
     config: Places,
+    /// What is done for handlers and blocks.
+    threads: Threads,
     book: Mutex<Book>,
     /// The book was changed.
     changed: Notify,
@@ -116,7 +123,7 @@ impl Shared {
         tracing::debug!(handler = registered.name, endpoint = %registered.endpoint, "external handler registers");
         self.edit(|book, now| {
             let name = registered.name.clone();
-            book.register(registered, &self.config.folder, now)?;
+            book.register(registered, self.config.folder.path(), now)?;
             book.accepted(&name);
             Ok(())
         })
@@ -158,10 +165,8 @@ impl External {
             own_folders,
             network,
         } = config;
-        // Told by the socket, which cannot be made there.
-        let made = std::fs::create_dir_all(&folder).and_then(|()| std::fs::canonicalize(&folder));
         let config = Places {
-            folder: made.unwrap_or(folder),
+            folder: Folder::new(folder),
             kept: state_dir.join(KEPT),
             never: leafhost_grants::never(&own_folders),
             network,
@@ -171,9 +176,10 @@ impl External {
                 "cannot read which external handlers were registered; those that run register again when they are started again");
             Vec::new()
         });
-        let book = Book::of_earlier_run(kept, &config.folder, Instant::now());
+        let book = Book::of_earlier_run(kept, config.folder.path(), Instant::now());
         let shared = Arc::new(Shared {
             config,
+            threads: Threads::default(),
             book: Mutex::new(book),
             changed: Notify::new(),
             socket_problem: watch::Sender::new(None),
@@ -254,7 +260,10 @@ fn changed(name: &str) -> LoadError {
 /// A problem of the registration socket.
 fn of_socket(shared: &Shared, message: &str) -> SourceProblem {
     SourceProblem::new(
-        format!("external handlers in {}", shared.config.folder.display()),
+        format!(
+            "external handlers in {}",
+            shared.config.folder.path().display()
+        ),
         format!("cannot register: {message}"),
     )
 }

@@ -21,9 +21,10 @@ use tonic::transport::server::Connected;
 use tonic::{Request, Response, Status};
 
 use crate::Shared;
-use crate::authority::Localhost;
+use crate::authority::{Localhost, PREFACE};
 use crate::book::Registered;
 use crate::endpoint::Endpoint;
+use crate::paced::Paced;
 use crate::proto::registration_server::{Registration, RegistrationServer};
 use crate::proto::{Empty, RegisterDiscoveryHandlerRequest};
 use crate::socket;
@@ -97,7 +98,7 @@ impl Registration for Service {
         // The semaphore is never closed.
         let _turn = self.turn.acquire().await;
         sleep(PAUSE).await;
-        match self.register(request, user).await {
+        match self.register(request, user) {
             Ok(()) => Ok(Response::new(Empty {})),
             Err(why) => {
                 let problem = SourceProblem::new(
@@ -114,11 +115,7 @@ impl Registration for Service {
 }
 
 impl Service {
-    async fn register(
-        &self,
-        request: RegisterDiscoveryHandlerRequest,
-        user: u32,
-    ) -> Result<(), String> {
+    fn register(&self, request: RegisterDiscoveryHandlerRequest, user: u32) -> Result<(), String> {
         let kind = request.endpoint_type();
         let RegisterDiscoveryHandlerRequest {
             name,
@@ -132,17 +129,12 @@ impl Service {
                     .to_owned(),
             );
         }
-        let state = Arc::clone(&self.shared);
-        let looked = tokio::task::spawn_blocking(move || {
-            let config = &state.config;
-            Endpoint::parse(kind, &endpoint, &config.folder, &config.socket(), user)
-        });
-        let endpoint = looked
-            .await
-            .map_err(|_| "looking at its endpoint panicked; this is a bug, see the log".to_owned())?
-            .map_err(|error| error.to_string())?;
+        let config = &self.shared.config;
+        let endpoint = Endpoint::parse(kind, &endpoint, &config.folder, &config.socket(), user);
+        let endpoint = endpoint.map_err(|error| error.to_string())?;
         self.shared.register(Registered {
             name,
+            mark: endpoint.is_network().then(rand::random),
             endpoint,
             shared,
             user,
@@ -158,7 +150,7 @@ struct Client {
 
 /// A connection of a handler. It ends after some time, whatever the handler does.
 struct Incoming {
-    stream: Localhost<UnixStream>,
+    stream: Localhost<Paced<UnixStream>>,
     client: Client,
     end: Pin<Box<Sleep>>,
     _place: OwnedSemaphorePermit,
@@ -218,7 +210,7 @@ fn connections(listener: UnixListener) -> impl Stream<Item = Result<Incoming, In
             match accepted {
                 Ok((user, stream)) => {
                     let incoming = Incoming {
-                        stream: Localhost::new(stream),
+                        stream: Localhost::new(Paced::after(stream, PREFACE)),
                         client: Client { user },
                         end: Box::pin(sleep(REGISTRATION)),
                         _place: place,

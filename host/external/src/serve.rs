@@ -18,6 +18,7 @@ use tokio::sync::{Notify, watch};
 use tonic::transport::Server;
 use tonic::{Request, Response, Status};
 
+use crate::paced::Paced;
 use crate::proto::discovery_handler_server::{DiscoveryHandler, DiscoveryHandlerServer};
 use crate::proto::register_discovery_handler_request::EndpointType;
 use crate::proto::registration_client::RegistrationClient;
@@ -159,7 +160,9 @@ async fn tried(agent: &Path, request: RegisterDiscoveryHandlerRequest) -> Result
     let calling = async {
         let stream = UnixStream::connect(agent).await;
         let stream = stream.map_err(|error| error.to_string())?;
-        let channel = wire::channel(stream).await.map_err(|error| chain(&error))?;
+        let channel = wire::channel(Paced::new(stream))
+            .await
+            .map_err(|error| chain(&error))?;
         let called = RegistrationClient::new(channel)
             .register_discovery_handler(request)
             .await;

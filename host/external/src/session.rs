@@ -8,6 +8,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures::future::BoxFuture;
 use futures::stream::BoxStream;
+use bytes::Bytes;
 use futures::{FutureExt as _, StreamExt as _};
 use leafhost_core::configuration::FieldProblem;
 use leafhost_core::fault::{Fault, FaultReason};
@@ -15,17 +16,20 @@ use leafhost_core::session::{CallStats, Outcome, Report, Session, SessionSpec};
 use leafhost_core::text::chain;
 use leafhost_core::timeouts::{self, BACKOFF_FIRST, WAKE_SPACING};
 use leafhost_grants::Secrets;
-use tokio::time::{Instant, sleep_until, timeout_at};
+use prost::Message as _;
+use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 use tonic::transport::Channel;
 use tonic::{Code, Status, Streaming};
 
 use crate::answer::Checks;
 use crate::book::SessionEvent;
-use crate::handler::Target;
-use crate::proto::discovery_handler_client::DiscoveryHandlerClient;
+use crate::endpoint::Error;
+use crate::first_connection::reach;
+use crate::handler::{ExternalHandler, Target};
+use crate::paced::Paced;
 use crate::proto::{ByteData, DiscoverRequest, DiscoverResponse};
 use crate::timeouts::{CALM, FLOOD_SPACING};
-use crate::wire::{MAX_MESSAGE, channel};
+use crate::wire::{channel, discover};
 
 /// The longest text of a status that is shown, in bytes.
 const MAX_TEXT: usize = 1024;
@@ -41,8 +45,8 @@ pub struct ExternalSession(BoxStream<'static, Report>);
 
 impl ExternalSession {
     /// A session that has not connected yet.
-    pub fn new(target: Target, spec: SessionSpec) -> Self {
-        let course = Course::new(target, spec);
+    pub fn new(handler: Arc<ExternalHandler>, spec: SessionSpec) -> Self {
+        let course = Course::new(handler, spec);
         let reports = futures::stream::unfold(course, async |mut course| {
             let report = course.next().await;
             Some((report, course))
@@ -63,7 +67,7 @@ impl Session for ExternalSession {
 
 /// The course of a session.
 struct Course {
-    target: Target,
+    handler: Arc<ExternalHandler>,
     spec: SessionSpec,
     secrets: Arc<Secrets>,
     phase: Phase,
@@ -82,13 +86,13 @@ enum Phase {
 
 /// Some servers send the head of their answer only with the first set, so that nothing may come of a call for long.
 enum Sets {
-    Asked(BoxFuture<'static, Result<Streaming<DiscoverResponse>, Status>>),
-    Begun(Box<Streaming<DiscoverResponse>>),
+    Asked(BoxFuture<'static, Result<Streaming<Bytes>, Status>>),
+    Begun(Box<Streaming<Bytes>>),
 }
 
 impl Sets {
     /// The next set. Nothing is lost if this is dropped.
-    async fn next(&mut self) -> Result<Option<DiscoverResponse>, Status> {
+    async fn next(&mut self) -> Result<Option<Bytes>, Status> {
         if let Self::Asked(answer) = self {
             *self = Self::Begun(Box::new(answer.await?));
         }
@@ -115,12 +119,12 @@ struct Open {
 }
 
 /// A stream that the book counts for as long as this is there.
-struct Counted(Target);
+struct Counted(Arc<ExternalHandler>);
 
 impl Counted {
-    fn new(target: &Target) -> Self {
-        target.tell(SessionEvent::StreamBegun);
-        Self(target.clone())
+    fn new(handler: &Arc<ExternalHandler>) -> Self {
+        handler.tell(SessionEvent::StreamBegun);
+        Self(Arc::clone(handler))
     }
 }
 
@@ -131,11 +135,11 @@ impl Drop for Counted {
 }
 
 impl Course {
-    fn new(target: Target, spec: SessionSpec) -> Self {
-        target.tell(SessionEvent::Opened);
+    fn new(handler: Arc<ExternalHandler>, spec: SessionSpec) -> Self {
+        handler.tell(SessionEvent::Opened);
         Self {
             secrets: Arc::new(Secrets::new(&spec.properties)),
-            target,
+            handler,
             spec,
             phase: Phase::Apart(Instant::now()),
             failures: 0,
@@ -173,7 +177,8 @@ impl Course {
 
     /// Connects and asks for devices.
     async fn open(&mut self, begun: Instant) -> Result<Open, End> {
-        let channel = connect(&self.target).await?;
+        let has_properties = !self.spec.properties.is_empty();
+        let channel = connect(&self.handler.target, has_properties).await?;
         let properties = self.spec.properties.iter().map(|property| {
             let vec = property.value.as_deref().map(<[u8]>::to_vec);
             (property.name.clone(), ByteData { vec })
@@ -182,54 +187,62 @@ impl Course {
             discovery_details: self.spec.details.clone(),
             discovery_properties: properties.collect(),
         };
-        let first_by = begun + self.target.handler.grants.limits.wall;
-        let mut client =
-            DiscoveryHandlerClient::new(channel).max_decoding_message_size(MAX_MESSAGE);
-        let answer = async move { Ok(client.discover(request).await?.into_inner()) };
+        let first_by = begun + self.handler.grants.limits.wall;
         Ok(Open {
-            sets: Sets::Asked(answer.boxed()),
+            sets: Sets::Asked(discover(channel, request).boxed()),
             ended: None,
             first_by: Some(first_by),
             begun,
             not_before: begun,
             taken_at: None,
             in_a_row: 0,
-            counted: Some(Counted::new(&self.target)),
+            counted: Some(Counted::new(&self.handler)),
         })
     }
 
-    /// Checks a set.
-    async fn take(&mut self, set: DiscoverResponse) -> Report {
+    /// Decodes and checks a set. Where its devices have paths, that may hang.
+    async fn take(&mut self, set: Bytes) -> Report {
         let begun = Instant::now();
-        let (handler, secrets) = (Arc::clone(&self.target.handler), Arc::clone(&self.secrets));
-        let checked = tokio::task::spawn_blocking(move || {
+        let (handler, secrets) = (Arc::clone(&self.handler), Arc::clone(&self.secrets));
+        let checked = self.handler.target.quota.run(move || {
+            let set = DiscoverResponse::decode(set)
+                .map_err(|error| End::Lost(format!("what the handler has sent is no set of devices ({error}); it is asked again, see that it is built for this version of the protocol")))?;
             let checks = Checks {
                 grants: &handler.grants,
                 shared: handler.description.shared,
                 secrets: &secrets,
             };
-            checks.discovery(set)
+            checks.discovery(set).map_err(End::Fault)
         });
-        let checked = checked.await.unwrap_or_else(|_| {
-            Err(Fault::new(
+        let wall = self.handler.grants.limits.wall;
+        let checked = match timeout(wall, checked).await {
+            Ok(Ok(checked)) => checked,
+            Ok(Err(why)) => Err(End::Fault(Fault::new(
                 FaultReason::Host,
-                "checking the set panicked; this is a bug, see the log",
-            ))
-        });
+                format!("cannot check the set: {why}"),
+            ))),
+            Err(_) => Err(End::Fault(Fault::new(
+                FaultReason::WallTimeout,
+                format!(
+                    "the set could not be checked within {} s: a file system with a node or mount of its devices may hang; see that it answers, or grant no paths there",
+                    wall.as_secs()
+                ),
+            ))),
+        };
         let discovery = match checked {
             Ok(discovery) => discovery,
-            Err(fault) => return self.end(End::Fault(fault), begun),
+            Err(end) => return self.end(end, begun),
         };
         let now = Instant::now();
         self.failures = 0;
-        self.target.tell(SessionEvent::Answered);
+        self.handler.tell(SessionEvent::Answered);
         let (mut why, mut wall) = ("set", now - begun);
         if let Phase::Open(open) = &mut self.phase {
             if open.taken_at.is_none() {
                 (why, wall) = ("first", now - open.begun);
             }
             open.counted
-                .get_or_insert_with(|| Counted::new(&self.target));
+                .get_or_insert_with(|| Counted::new(&self.handler));
             open.taken(now, begun);
         }
         report(Outcome::Discovered(discovery), why, wall)
@@ -237,12 +250,12 @@ impl Course {
 
     /// No set has come although there should be one. The stream stays: what it has said before, or another agent's Instances, hold.
     fn silent(&mut self) -> Report {
-        let wall = self.target.handler.grants.limits.wall;
+        let wall = self.handler.grants.limits.wall;
         let what = format!(
             "it has sent no set of devices within {} s, and the agent waits; a handler sends its devices as soon as it is asked, an empty set if there are none",
             wall.as_secs()
         );
-        self.target.tell(SessionEvent::Answered);
+        self.handler.tell(SessionEvent::Answered);
         report(Outcome::Unavailable(what), "first", wall)
     }
 
@@ -251,12 +264,12 @@ impl Course {
         if let Phase::Open(open) = &mut self.phase {
             open.counted = None;
         }
-        let wall = self.target.handler.grants.limits.wall;
+        let wall = self.handler.grants.limits.wall;
         let what = format!(
             "it has not begun to answer within {} s, and the agent waits; see the handler's log; a handler sends its devices as soon as it is asked, an empty set if there are none",
             wall.as_secs()
         );
-        self.target.tell(SessionEvent::Failed);
+        self.handler.tell(SessionEvent::Failed);
         let fault = Fault::new(FaultReason::WallTimeout, what);
         report(Outcome::Faulted(fault), "first", wall)
     }
@@ -267,7 +280,7 @@ impl Course {
         let mut next = None;
         self.phase = match &outcome {
             Outcome::InvalidDetails(_) => {
-                self.target.tell(SessionEvent::Answered);
+                self.handler.tell(SessionEvent::Answered);
                 Phase::Refused
             }
             outcome => {
@@ -275,7 +288,7 @@ impl Course {
                     Outcome::Faulted(_) => SessionEvent::Failed,
                     _ => SessionEvent::Answered,
                 };
-                self.target.tell(event);
+                self.handler.tell(event);
                 self.failures = self.failures.saturating_add(1);
                 let wait = backoff(self.failures);
                 next = Some(wait);
@@ -320,10 +333,18 @@ impl Course {
     }
 }
 
-async fn connect(target: &Target) -> Result<Channel, End> {
+/// Connects. A handler in the network gets properties over the connection alone that was made when it registered.
+async fn connect(target: &Target, has_properties: bool) -> Result<Channel, End> {
+    if target.registered.endpoint.is_network() {
+        match reach(target).await {
+            Ok(channel) => return Ok(channel),
+            Err(Error::NotTheFirst { .. }) if !has_properties => {}
+            Err(error) => return Err(End::Lost(error.to_string())),
+        }
+    }
     let connection = target.connect().await;
     let connection = connection.map_err(|error| End::Lost(error.to_string()))?;
-    channel(connection)
+    channel(Paced::new(connection))
         .await
         .map_err(|error| End::Lost(format!("cannot speak to the handler: {}", chain(&error))))
 }
@@ -332,13 +353,13 @@ impl Drop for Course {
     fn drop(&mut self) {
         // The stream first.
         self.phase = Phase::Refused;
-        self.target.tell(SessionEvent::Closed);
+        self.handler.tell(SessionEvent::Closed);
     }
 }
 
 impl Open {
     /// The newest set; nothing if the first one does not come.
-    async fn next_set(&mut self) -> Result<Option<DiscoverResponse>, End> {
+    async fn next_set(&mut self) -> Result<Option<Bytes>, End> {
         if let Some(ended) = self.ended.take() {
             return Err(End::of(ended));
         }

@@ -1,18 +1,23 @@
 //! Sockets in the folder of external handlers: one that another process serves is left alone, one that nobody serves is replaced.
 
 use std::io;
-use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use futures::StreamExt as _;
 use inotify::{EventStream, Inotify, WatchMask};
+use nix::sys::stat::{Mode, fchmod};
+use socket2::{Domain, SockAddr, Socket, Type};
 use tokio::net::{UnixListener, UnixStream};
 
 /// The longest path of a socket, in bytes, by `sockaddr_un` without the byte that ends it.
 const MAX_PATH: usize = 107;
 /// How long to try an existing socket before calling it served.
 const TRIED: Duration = Duration::from_secs(1);
+/// How many connections may wait to be accepted.
+const WAITING: i32 = 128;
 /// The most bytes of events that are read at once.
 const EVENTS: usize = 1024;
 
@@ -143,10 +148,13 @@ pub async fn bind(path: &Path) -> Result<(UnixListener, SocketFile), Error> {
         }
     }
     let bound = || {
-        let listener = UnixListener::bind(path)?;
-        let made = SocketFile::at(path)?;
-        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
-        Ok((listener, made))
+        let socket = Socket::new(Domain::UNIX, Type::STREAM.nonblocking(), None)?;
+        // The file is made with the mode of the socket; its name may be another file's a moment later.
+        fchmod(&socket, Mode::S_IRUSR | Mode::S_IWUSR)?;
+        socket.bind(&SockAddr::unix(path)?)?;
+        socket.listen(WAITING)?;
+        let listener = UnixListener::from_std(OwnedFd::from(socket).into())?;
+        Ok((listener, SocketFile::at(path)?))
     };
     bound().map_err(refused)
 }

@@ -24,6 +24,7 @@ use crate::proto::registration_client::RegistrationClient;
 use crate::proto::{Device, DiscoverRequest, DiscoverResponse, RegisterDiscoveryHandlerRequest};
 
 mod hostile;
+mod network;
 mod served;
 mod sockets;
 

@@ -13,6 +13,9 @@ pub const LOOK: Duration = Duration::from_mins(1);
 pub const UNUSED: Duration = Duration::from_secs(5);
 /// How long a handler that does not answer is looked for. One that starts registers anyway.
 pub const FORGET: Duration = Duration::from_hours(1);
+/// How long after a registration a handler in the network may be connected to for the first time, and still be who has registered: longer than
+/// from one look to the next.
+pub const FIRST_CONNECTION: Duration = Duration::from_mins(2);
 /// How close registrations of one handler may be to have an effect.
 pub const REGISTER_SPACING: Duration = Duration::from_secs(1);
 /// How long it is told that a handler was refused: Akri's handlers try again after ten seconds.

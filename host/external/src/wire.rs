@@ -1,17 +1,19 @@
 //! gRPC over a connection, and protobuf that is weighed before it is decoded: an empty device takes two bytes on the wire and a hundred in
 //! memory.
 
-use std::marker::PhantomData;
-
-use bytes::Buf as _;
+use bytes::{Buf as _, Bytes};
 use hyper_util::rt::TokioIo;
-use prost::Message;
 use prost::encoding::{WireType, decode_key, decode_varint};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tonic::Status;
+use tonic::client::Grpc;
 use tonic::codec::{BufferSettings, DecodeBuf, Decoder};
+use tonic::codegen::http::uri::PathAndQuery;
 use tonic::transport::Channel;
-use tonic_prost::{ProstDecoder, ProstEncoder};
+use tonic::{Request, Status, Streaming};
+use tonic_prost::ProstEncoder;
+
+use crate::paced::Paced;
+use crate::proto::DiscoverRequest;
 
 /// The most bytes of one message. A set of devices may have 8 MiB of text, and each text takes some bytes more.
 pub const MAX_MESSAGE: usize = 12 << 20;
@@ -19,13 +21,15 @@ pub const MAX_MESSAGE: usize = 12 << 20;
 const MAX_WEIGHT: usize = 32 << 20;
 /// What a handler may send before it must wait for the agent to read.
 const WINDOW: u32 = 64 << 10;
+/// The same for all sessions that share a connection: one that waits holds up few others.
+const WINDOW_OF_ALL: u32 = 4 * WINDOW;
 /// What a field with a length takes in memory besides its bytes.
 const FIELD: usize = 100;
 /// How deep fields lie that have fields: in a set devices, in those properties.
 const DEPTH: u8 = 2;
 
 /// A channel over one connection: what comes after its end is for the caller to decide.
-pub async fn channel<S>(connection: S) -> Result<Channel, tonic::transport::Error>
+pub async fn channel<S>(connection: Paced<S>) -> Result<Channel, tonic::transport::Error>
 where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
@@ -40,55 +44,57 @@ where
     });
     tonic::transport::Endpoint::from_static("http://localhost")
         .initial_stream_window_size(WINDOW)
-        .initial_connection_window_size(WINDOW)
+        .initial_connection_window_size(WINDOW_OF_ALL)
         .connect_with_connector(connector)
         .await
 }
 
-/// The codec that the generated code uses.
-pub struct Codec<T, U>(PhantomData<(T, U)>);
-
-impl<T, U> Default for Codec<T, U> {
-    fn default() -> Self {
-        Self(PhantomData)
-    }
+/// Asks for devices. The sets are decoded by who takes them: of many only the newest, and not on the threads that connections need.
+pub async fn discover(
+    channel: Channel,
+    request: DiscoverRequest,
+) -> Result<Streaming<Bytes>, Status> {
+    let mut client = Grpc::new(channel).max_decoding_message_size(MAX_MESSAGE);
+    let lost = |error: tonic::transport::Error| Status::from_error(Box::new(error));
+    client.ready().await.map_err(lost)?;
+    let path = PathAndQuery::from_static("/v0.DiscoveryHandler/Discover");
+    let answer = client
+        .server_streaming(Request::new(request), path, Raw)
+        .await?;
+    Ok(answer.into_inner())
 }
 
-impl<T, U> tonic::codec::Codec for Codec<T, U>
-where
-    T: Message + Send + 'static,
-    U: Message + Default + Send + 'static,
-{
-    type Encode = T;
-    type Decode = U;
-    type Encoder = ProstEncoder<T>;
-    type Decoder = Weighing<U>;
+/// The codec of [`discover`].
+struct Raw;
+
+impl tonic::codec::Codec for Raw {
+    type Encode = DiscoverRequest;
+    type Decode = Bytes;
+    type Encoder = ProstEncoder<DiscoverRequest>;
+    type Decoder = Self;
 
     fn encoder(&mut self) -> Self::Encoder {
         ProstEncoder::new(BufferSettings::default())
     }
 
-    fn decoder(&mut self) -> Self::Decoder {
-        Weighing(ProstDecoder::new(BufferSettings::default()))
+    fn decoder(&mut self) -> Self {
+        Self
     }
 }
 
-/// Decodes what is not too heavy.
-pub struct Weighing<U>(ProstDecoder<U>);
-
-impl<U: Message + Default> Decoder for Weighing<U> {
-    type Item = U;
+impl Decoder for Raw {
+    type Item = Bytes;
     type Error = Status;
 
-    fn decode(&mut self, source: &mut DecodeBuf<'_>) -> Result<Option<U>, Status> {
+    fn decode(&mut self, source: &mut DecodeBuf<'_>) -> Result<Option<Bytes>, Status> {
         // Of one piece: tonic collects a message before it has it decoded.
-        match weight(source.chunk(), DEPTH) {
-            weight if weight > MAX_WEIGHT => Err(Status::out_of_range(format!(
+        if weight(source.chunk(), DEPTH) > MAX_WEIGHT {
+            return Err(Status::out_of_range(format!(
                 "a message would take more than {} MiB of memory",
                 MAX_WEIGHT >> 20
-            ))),
-            _ => self.0.decode(source),
+            )));
         }
+        Ok(Some(source.copy_to_bytes(source.remaining())))
     }
 }
 
@@ -129,6 +135,8 @@ fn next_field(mut message: &[u8]) -> Option<(Option<&[u8]>, &[u8])> {
 
 #[cfg(test)]
 mod tests {
+    use prost::Message as _;
+
     use super::*;
     use crate::proto::{Device, DiscoverResponse};
 

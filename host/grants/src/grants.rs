@@ -138,6 +138,52 @@ fn is_never_env(name: &str) -> bool {
     name == "PATH" || name.starts_with("LD_") || name.starts_with("KUBERNETES_")
 }
 
+/// Returns a name that is never handed out and that the pattern has: it was meant otherwise, or grants more than was thought of.
+fn never_env_in(pattern: &Pattern) -> Option<&'static str> {
+    const NAMES: [&str; 16] = [
+        "PATH",
+        "LD_PRELOAD",
+        "LD_LIBRARY_PATH",
+        "KUBERNETES_SERVICE_HOST",
+        "BASH_ENV",
+        "ENV",
+        "GIT_SSH_COMMAND",
+        "HTTP_PROXY",
+        "HTTPS_PROXY",
+        "NO_PROXY",
+        "https_proxy",
+        "JAVA_TOOL_OPTIONS",
+        "NODE_OPTIONS",
+        "PERL5OPT",
+        "PYTHONPATH",
+        "PYTHONSTARTUP",
+    ];
+    let mut names = NAMES.into_iter().filter(|name| is_never_env(name));
+    names.find(|name| pattern.matches(name))
+}
+
+/// Returns a path that a wildcard reaches and that is the system's, or holds what programs trust each other by. Whoever means such a path
+/// writes it out.
+fn system_path_in(pattern: &Pattern) -> Option<&'static str> {
+    const SYSTEM: [&str; 12] = [
+        "/etc",
+        "/etc/shadow",
+        "/etc/kubernetes",
+        "/home",
+        "/root",
+        "/root/.ssh",
+        "/run",
+        "/run/docker.sock",
+        "/run/containerd",
+        "/usr",
+        "/var",
+        "/var/lib",
+    ];
+    let is_literal = !pattern.as_str().contains(['*', '?', '[']);
+    let mut paths = SYSTEM.into_iter().filter(|_| !is_literal);
+    paths.find(|path| pattern.matches_with(path, PATHS))
+}
+
 #[derive(Deserialize, Default)]
 #[serde(deny_unknown_fields, default)]
 struct File {
@@ -350,6 +396,12 @@ impl DevicesSection {
                     format!("{entry:?} is never handed out, as are PATH, LD_* and KUBERNETES_*; remove it"),
                 )),
                 Ok(pattern) if !entry.is_empty() && entry.chars().all(named) => {
+                    if let Some(name) = never_env_in(&pattern) {
+                        problems.push(FieldProblem::new(
+                            format!("devices.env[{index}]"),
+                            format!("{entry:?} has {name}, which is never handed out; begin with what the names that are meant have in common, such as \"UDEV_*\""),
+                        ));
+                    }
                     grants.env.push(pattern);
                 }
                 _ => problems.push(FieldProblem::new(
@@ -399,6 +451,11 @@ fn mount_grant(entry: &str) -> Result<MountGrant, String> {
         return Err("lies in /dev, /proc or /sys; nodes are granted by `devices.nodes`".to_owned());
     }
     let path = path_pattern(path)?;
+    if let Some(system) = system_path_in(&path) {
+        return Err(format!(
+            "has {system}, too; write out the files and folders that are meant, such as \"/etc/vendor.conf:ro\""
+        ));
+    }
     Ok(MountGrant { path, write })
 }
 

@@ -100,7 +100,11 @@ impl FromStr for Ports {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || format!("has the ports {text:?}; must be a port, `4840-4850`, or `*`");
+        let wrong = || {
+            format!(
+                "has the ports {text:?}; must be a port, `4840-4850`, or `*`, in digits without a sign or a zero in front"
+            )
+        };
         if text == "*" {
             return Ok(Self {
                 first: 1,
@@ -108,12 +112,19 @@ impl FromStr for Ports {
             });
         }
         let (first, last) = text.split_once('-').unwrap_or((text, text));
-        let (first, last) = (first.parse().ok(), last.parse().ok());
+        let (first, last) = (number(first), number(last));
         match (first, last) {
             (Some(first), Some(last)) if 0 < first && first <= last => Ok(Self { first, last }),
             _ => Err(wrong()),
         }
     }
+}
+
+/// Reads a number as it is written by people: a sign or a zero in front may be a slip, and other programs read octal numbers there.
+fn number<T: FromStr>(text: &str) -> Option<T> {
+    let is_plain = text.bytes().all(|byte| byte.is_ascii_digit());
+    let has_zero = text.len() > 1 && text.starts_with('0');
+    text.parse().ok().filter(|_| is_plain && !has_zero)
 }
 
 impl fmt::Display for Ports {
@@ -171,11 +182,13 @@ fn parse_net(text: &str) -> Result<IpNet, String> {
         .map_err(|_| format!("has {bare:?}, which is no IP address"))?;
     let most = if parsed.is_ipv4() { 32 } else { 128 };
     let length = match length {
-        Some(text) => text
-            .parse()
-            .ok()
+        Some(text) => number(text)
             .filter(|length| *length <= most)
-            .ok_or_else(|| format!("has the prefix length {text:?}; must be 0 to {most}"))?,
+            .ok_or_else(|| {
+                format!(
+                    "has the prefix length {text:?}; must be 0 to {most}, in digits without a sign or a zero in front"
+                )
+            })?,
         None => most,
     };
     let net = IpNet::new(parsed, length).map_err(|error| error.to_string())?;
@@ -243,6 +256,13 @@ mod tests {
             "lan:0-80",
             "lan:81-80",
             "lan:65536",
+            "lan:+80",
+            "lan:080",
+            "lan:80-+90",
+            "lan: 80",
+            "10.0.0.0/08:80",
+            "10.0.0.0/+8:80",
+            "[::]/00:80",
             "lan:80,81",
             "api.example.com:443",
         ] {

@@ -9,6 +9,7 @@ use leafhost_core::ports::InstanceSet;
 use leafhost_core::problem::Problem;
 
 use super::device_edits::DeviceEdits;
+use crate::devices::DeviceView;
 use crate::discovery::{ConfigurationDevices, DeviceSnapshot};
 
 /// The device that stands for all devices of its Configuration.
@@ -19,20 +20,33 @@ const MAX_SPEC: usize = 32 << 20;
 
 /// What should lie in the folder.
 #[derive(Debug, Default)]
-pub struct Wanted {
-    /// By class: the Configuration and its spec, nothing if it has no device.
-    pub specs: BTreeMap<String, (ConfigurationKey, Option<Spec>)>,
+pub struct Wanted<'a> {
+    /// By class.
+    pub offers: BTreeMap<String, Offer<'a>>,
     /// What keeps a Configuration from being offered.
     pub problems: Vec<Problem>,
 }
 
-/// What should lie in the folder, given what does.
-pub fn wanted(
+/// A Configuration whose devices are offered. Its spec is made when it is asked for, since it may be large.
+#[derive(Debug)]
+pub struct Offer<'a> {
+    /// The Configuration.
+    pub key: &'a ConfigurationKey,
+    view: &'a ConfigurationDevices,
+    hashes: Hashes<'a>,
+}
+
+/// Returns the CDI kind of a class.
+pub fn kind(class: &str) -> String {
+    format!("{GROUP}/{class}")
+}
+
+/// Returns what should lie in the folder.
+pub fn wanted<'a>(
     node: &str,
-    devices: &DeviceSnapshot,
-    instances: &InstanceSet,
-    published: &BTreeMap<String, Spec>,
-) -> Wanted {
+    devices: &'a DeviceSnapshot,
+    instances: &'a InstanceSet,
+) -> Wanted<'a> {
     let mut wanted = Wanted::default();
     let mut held = held(node, instances);
     // Of two with one class the older has it: a newcomer must not put its device into a container of the other's.
@@ -48,23 +62,16 @@ pub fn wanted(
             wanted.problems.push(Problem::InvalidCdiClass {
                 configuration: key.clone(),
             });
-        } else if let Some((first, _)) = wanted.specs.get(class) {
+        } else if let Some(first) = wanted.offers.get(class) {
             wanted.problems.push(Problem::NameTaken {
                 configuration: key.clone(),
-                owner: first.clone(),
+                owner: first.key.clone(),
                 consumer: "container runtimes",
             });
         } else {
-            let held = held.remove(key).unwrap_or_default();
-            let (spec, over) = spec(class, view, &held.hashes, published.get(class));
-            if over > 0 {
-                wanted.problems.push(Problem::CdiSpecTooLarge {
-                    configuration: key.clone(),
-                    devices: over,
-                    mebibytes: MAX_SPEC >> 20,
-                });
-            }
-            wanted.specs.insert(class.to_owned(), (key.clone(), spec));
+            let Held { hashes, since: _ } = held.remove(key).unwrap_or_default();
+            let offer = Offer { key, view, hashes };
+            wanted.offers.insert(class.to_owned(), offer);
         }
     }
     wanted
@@ -105,63 +112,79 @@ fn held<'a>(node: &str, instances: &'a InstanceSet) -> BTreeMap<ConfigurationKey
     all
 }
 
-/// The spec, and how many devices are not in it because it would be too large.
-fn spec(
-    class: &str,
-    view: &ConfigurationDevices,
-    hashes: &Hashes<'_>,
-    published: Option<&Spec>,
-) -> (Option<Spec>, usize) {
-    let own = &view.configured.configuration.broker_properties;
-    let mut all = All::default();
-    let mut devices = Vec::new();
-    let (mut size, mut over) = (0, 0);
-    // In the order of ids, in which the first gives `all` its plain variables.
-    for (key, device) in &view.devices {
-        let Some(hash) = hashes.get(key) else {
-            continue;
-        };
-        // Those behind the first that finds no room have none either: which ones are there depends on no size behind them.
-        if over > 0 {
-            over += 1;
-            continue;
-        }
-        let edits = if let Some(device) = &device.device {
-            edits(class, hash, device, own)
-        } else {
-            let entries = published.map(|spec| &spec.devices).into_iter().flatten();
-            match entries.into_iter().find(|entry| entry.name == **hash) {
-                Some(entry) => entry.container_edits.clone(),
-                None => continue,
+impl Offer<'_> {
+    /// The devices that have an Instance, with the hash in its name, in the order of ids.
+    fn devices(&self) -> impl Iterator<Item = (&str, &DeviceView)> {
+        let devices = self.view.devices.iter();
+        devices.filter_map(|(key, device)| Some((*self.hashes.get(key)?, device)))
+    }
+
+    /// Whether there is no device.
+    pub fn is_empty(&self) -> bool {
+        self.devices().next().is_none()
+    }
+
+    /// Whether there is a device whose entry is only in the spec that was written before.
+    pub fn needs_published(&self) -> bool {
+        self.devices().any(|(_, device)| device.device.is_none())
+    }
+
+    /// Makes the spec, given the one that was written before; nothing if it has no device. Says which devices are not in it because it
+    /// would be too large.
+    pub fn spec(&self, class: &str, published: Option<&Spec>) -> (Option<Spec>, Option<Problem>) {
+        let own = &self.view.configured.configuration.broker_properties;
+        let mut all = All::default();
+        let mut devices = Vec::new();
+        let (mut size, mut over) = (0, 0);
+        // In the order of ids, in which the first gives `all` its plain variables.
+        for (hash, device) in self.devices() {
+            // Those behind the first that finds no room have none either: which ones are there depends on no size behind them.
+            if over > 0 {
+                over += 1;
+                continue;
             }
-        };
-        let device = CdiDevice {
-            name: (*hash).to_owned(),
-            container_edits: edits,
-        };
-        // Once for itself and once for its part of `all`.
-        size += 2 * device.size();
-        if size > MAX_SPEC {
-            over = 1;
-            continue;
+            let edits = if let Some(device) = &device.device {
+                edits(class, hash, device, own)
+            } else {
+                let entries = published.map(|spec| &spec.devices).into_iter().flatten();
+                match entries.into_iter().find(|entry| entry.name == *hash) {
+                    Some(entry) => entry.container_edits.clone(),
+                    None => continue,
+                }
+            };
+            let device = CdiDevice {
+                name: hash.to_owned(),
+                container_edits: edits,
+            };
+            // Once for itself and once for its part of `all`.
+            size += 2 * device.size();
+            if size > MAX_SPEC {
+                over = 1;
+                continue;
+            }
+            all.add(&device.container_edits);
+            devices.push(device);
         }
-        all.add(&device.container_edits);
-        devices.push(device);
+        let problem = (over > 0).then(|| Problem::CdiSpecTooLarge {
+            configuration: self.key.clone(),
+            devices: over,
+            mebibytes: MAX_SPEC >> 20,
+        });
+        if devices.is_empty() {
+            return (None, problem);
+        }
+        devices.sort_by(|one, two| one.name.cmp(&two.name));
+        devices.push(CdiDevice {
+            name: ALL.to_owned(),
+            container_edits: all.edits,
+        });
+        let spec = Spec {
+            kind: kind(class),
+            devices,
+            container_edits: ContainerEdits::default(),
+        };
+        (Some(spec), problem)
     }
-    if devices.is_empty() {
-        return (None, over);
-    }
-    devices.sort_by(|one, two| one.name.cmp(&two.name));
-    devices.push(CdiDevice {
-        name: ALL.to_owned(),
-        container_edits: all.edits,
-    });
-    let spec = Spec {
-        kind: format!("{GROUP}/{class}"),
-        devices,
-        container_edits: ContainerEdits::default(),
-    };
-    (Some(spec), over)
 }
 
 /// What a container gets with one device.

@@ -3,7 +3,7 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 
-use leafhost_cdi::Spec;
+use leafhost_cdi::{Readers, Spec};
 use leafhost_core::device::{Device, DeviceNode, Mount};
 use leafhost_core::ports::{Change, ConfiguredDiscovery};
 use tokio_util::task::AbortOnDropHandle;
@@ -82,7 +82,14 @@ fn names(spec: &Spec) -> Vec<&str> {
 }
 
 fn folder(dir: &tempfile::TempDir) -> SpecDir {
-    SpecDir::new(dir.path(), "akri.sh", "leafhost").unwrap()
+    SpecDir::new(dir.path(), "akri.sh", "leafhost", Readers::Everybody).unwrap()
+}
+
+fn specs(folder: &SpecDir) -> BTreeMap<String, Spec> {
+    let classes = folder.classes().unwrap().into_iter();
+    classes
+        .filter_map(|class| Some((class.clone(), folder.read(&class).unwrap()?)))
+        .collect()
 }
 
 /// One pass and what lies in the folder then.
@@ -92,7 +99,7 @@ fn passed(
 ) -> (CdiReport, BTreeMap<String, Spec>) {
     let stop = CancellationToken::new();
     let (report, _) = pass(NODE, folder, &home.0, &home.1, &stop);
-    (report, folder.read().unwrap().specs)
+    (report, specs(folder))
 }
 
 #[test]
@@ -208,9 +215,10 @@ fn what_devices_have_in_common_is_in_all_once() {
 fn ten_thousand_devices_are_offered_in_seconds() {
     let (snapshot, instances) = cams((0..10_000).map(|n| camera(&format!("c{n}"))).collect());
     let started = std::time::Instant::now();
-    let wanted = spec::wanted(NODE, &snapshot, &instances, &BTreeMap::new());
-    let (_, spec) = &wanted.specs["cams"];
-    let all = spec.as_ref().unwrap().devices.last().unwrap();
+    let wanted = spec::wanted(NODE, &snapshot, &instances);
+    let (spec, _) = wanted.offers["cams"].spec("cams", None);
+    let spec = spec.unwrap();
+    let all = spec.devices.last().unwrap();
     assert_eq!(all.container_edits.device_nodes.len(), 10_000);
     assert_eq!(all.container_edits.env.len(), 10_001);
     assert!(
@@ -427,7 +435,7 @@ async fn a_folder_that_is_none_is_a_problem_with_a_remedy_and_tried_again() {
         report.problems.is_empty() && !report.kinds.is_empty()
     })
     .await;
-    assert_eq!(folder(&dir).read().unwrap().specs.len(), 1);
+    assert_eq!(specs(&folder(&dir)).len(), 1);
 }
 
 #[tokio::test(start_paused = true)]

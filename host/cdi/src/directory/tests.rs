@@ -20,9 +20,21 @@ fn mk_spec(class: &str, devices: &[&str]) -> Spec {
     }
 }
 
+fn mk_dir_for(folder: &tempfile::TempDir, readers: Readers) -> SpecDir {
+    SpecDir::new(folder.path().join("cdi"), "akri.sh", "leafhost", readers).unwrap()
+}
+
+/// The specs in the folder, by class.
+fn specs(directory: &SpecDir) -> std::collections::BTreeMap<String, Spec> {
+    let classes = directory.classes().unwrap().into_iter();
+    classes
+        .filter_map(|class| Some((class.clone(), directory.read(&class).unwrap()?)))
+        .collect()
+}
+
 fn mk_dir() -> (tempfile::TempDir, SpecDir) {
     let folder = tempfile::tempdir().unwrap();
-    let directory = SpecDir::new(folder.path().join("cdi"), "akri.sh", "leafhost").unwrap();
+    let directory = mk_dir_for(&folder, Readers::Everybody);
     (folder, directory)
 }
 
@@ -38,14 +50,11 @@ fn a_spec_is_written_once_read_back_replaced_and_removed() {
     assert_eq!(inode(&path), before, "an unchanged spec causes no write");
     assert_eq!(
         fs::metadata(&path).unwrap().permissions().mode() & 0o777,
-        MODE
+        0o644
     );
     let second = mk_spec("cams", &["a"]);
     assert_eq!(directory.write(&second).unwrap(), Written::Replaced);
-    assert_eq!(
-        directory.read().unwrap().specs,
-        [("cams".into(), second)].into()
-    );
+    assert_eq!(specs(&directory), [("cams".into(), second)].into());
     assert!(directory.remove("cams").unwrap());
     assert!(!directory.remove("cams").unwrap());
     assert_eq!(fs::read_dir(directory.directory()).unwrap().count(), 0);
@@ -57,12 +66,13 @@ fn a_class_that_is_too_long_for_a_file_name_is_refused_with_the_remedy() {
     let longest = "c".repeat(233);
     let spec = mk_spec(&longest, &["a"]);
     assert_eq!(directory.write(&spec).unwrap(), Written::Created);
-    assert!(directory.read().unwrap().specs.contains_key(&longest));
+    assert!(specs(&directory).contains_key(&longest));
     let too_long = "c".repeat(234);
     let error = directory.write(&mk_spec(&too_long, &["a"])).unwrap_err();
     assert!(matches!(error, Error::LongClass { .. }), "{error}");
     assert!(error.to_string().contains("shorter name"), "{error}");
     assert!(!directory.remove(&too_long).unwrap());
+    assert_eq!(directory.read(&too_long).unwrap(), None);
 }
 
 #[test]
@@ -75,8 +85,7 @@ fn files_of_others_are_neither_read_nor_replaced_nor_removed() {
     for name in names {
         fs::write(at(name), theirs).unwrap();
     }
-    let published = directory.read().unwrap();
-    assert!(published.specs.is_empty() && published.damaged.is_empty());
+    assert!(directory.classes().unwrap().is_empty());
     directory.write(&mk_spec("cams", &["a"])).unwrap();
     assert!(directory.remove("cams").unwrap());
     for name in names {
@@ -101,13 +110,11 @@ fn a_file_of_ours_that_is_no_spec_of_its_class_is_named_and_replaced() {
     ];
     for break_it in breaks {
         break_it();
-        let damaged = directory.read().unwrap().damaged;
-        assert_eq!(damaged.keys().collect::<Vec<_>>(), ["cams"]);
+        assert_eq!(directory.classes().unwrap(), ["cams".to_owned()].into());
+        assert_eq!(directory.read("cams").unwrap(), None);
         let spec = mk_spec("cams", &["a"]);
         assert_eq!(directory.write(&spec).unwrap(), Written::Replaced);
-        let published = directory.read().unwrap();
-        assert_eq!(published.specs, [("cams".into(), spec)].into());
-        assert!(published.damaged.is_empty());
+        assert_eq!(specs(&directory), [("cams".into(), spec)].into());
     }
 }
 
@@ -122,7 +129,7 @@ fn what_a_crash_left_is_cleared_and_never_ends_in_json() {
             .extension()
             .is_some_and(|end| end == "json" || end == "yaml")
     );
-    directory.read().unwrap();
+    directory.classes().unwrap();
     assert!(!path.exists());
 }
 
@@ -132,7 +139,7 @@ fn a_folder_that_cannot_be_written_is_named_with_the_remedy() {
     let blocked = folder.path().join("file");
     fs::write(&blocked, "").unwrap();
     for path in [blocked.clone(), blocked.join("cdi")] {
-        let directory = SpecDir::new(&path, "akri.sh", "leafhost").unwrap();
+        let directory = SpecDir::new(&path, "akri.sh", "leafhost", Readers::Everybody).unwrap();
         for error in [
             directory.create().unwrap_err(),
             directory.write(&mk_spec("cams", &["a"])).unwrap_err(),
@@ -222,4 +229,34 @@ fn a_reader_never_sees_half_a_file() {
             seen += 1;
         }
     });
+}
+
+#[test]
+fn a_file_that_others_may_read_is_written_anew_where_they_need_not() {
+    let (folder, directory) = mk_dir();
+    let spec = mk_spec("cams", &["a"]);
+    directory.write(&spec).unwrap();
+    let directory = mk_dir_for(&folder, Readers::Root);
+    for expected in [Written::Replaced, Written::Unchanged] {
+        assert_eq!(directory.write(&spec).unwrap(), expected);
+        let found = fs::metadata(directory.path("cams")).unwrap();
+        assert_eq!(found.permissions().mode() & 0o777, 0o640);
+    }
+}
+
+#[test]
+fn a_file_that_is_shorter_longer_or_another_is_written_anew() {
+    let (_folder, directory) = mk_dir();
+    let spec = mk_spec("cams", &["a", "b"]);
+    directory.write(&spec).unwrap();
+    let path = directory.path("cams");
+    let whole = fs::read(&path).unwrap();
+    let mut other = whole.clone();
+    other[whole.len() / 2] ^= 1;
+    let longer = [whole.as_slice(), b"\n"].concat();
+    for held in [&whole[..whole.len() - 1], &other, &longer, b""] {
+        fs::write(&path, held).unwrap();
+        assert_eq!(directory.write(&spec).unwrap(), Written::Replaced);
+        assert_eq!(fs::read(&path).unwrap(), whole);
+    }
 }

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::Result;
+use leafhost_agent::CdiReaders;
 use leafhost_core::ports::{
     ConfigurationSource, HandlerSource, InstanceStore, LoaderStore, ReportSink, ResourceLedger,
     SourceProblem,
@@ -22,6 +23,8 @@ pub struct Home {
     pub node: String,
     /// `standalone` or `cluster`.
     pub mode: &'static str,
+    /// Whose container runtimes read the CDI specs: in a cluster those of nodes, which run as root.
+    pub cdi_readers: CdiReaders,
     pub configurations: Arc<dyn ConfigurationSource>,
     pub handlers: Arc<dyn HandlerSource>,
     pub accepted: Arc<dyn LoaderStore>,
@@ -54,6 +57,7 @@ impl Home {
         Ok(Self {
             node,
             mode: "standalone",
+            cdi_readers: CdiReaders::Everybody,
             problems: home.problems().to_vec(),
             configurations: home.configurations,
             handlers: home.handlers,
@@ -92,6 +96,7 @@ impl Home {
             .collect();
         Ok(Self {
             mode: "cluster",
+            cdi_readers: CdiReaders::Root,
             problems: state.problem().cloned().into_iter().collect(),
             configurations: Arc::new(KubeConfigurations::watch(
                 client,

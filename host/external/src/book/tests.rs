@@ -14,6 +14,7 @@ fn mk_handler(name: &str, socket: &str) -> Registered {
         endpoint: Endpoint::Socket(folder().join(socket)),
         shared: true,
         user: 0,
+        mark: None,
     }
 }
 
@@ -218,4 +219,52 @@ fn refusals_are_few_and_forgotten() {
     assert!(book.deadline(now).is_some());
     book.tidy(now + REFUSED + Duration::from_secs(1));
     assert_eq!(book.refusals().count(), 0);
+}
+
+#[tokio::test]
+async fn an_address_is_that_of_the_same_handler_only_while_its_connection_holds() {
+    let (mut book, start) = (Book::default(), Instant::now());
+    let mk_network = |mark| Registered {
+        endpoint: Endpoint::Network("[fd00::1]:10000".parse().unwrap()),
+        mark: Some(mark),
+        ..mk_handler("a", "")
+    };
+    let register = |book: &mut Book, mark, at| {
+        book.register(mk_network(mark), folder(), at).unwrap();
+        let mut names = names(book, at);
+        assert_eq!(names.len(), 1, "{names:?}");
+        names.remove(0)
+    };
+    let source = register(&mut book, 1, start);
+    assert_eq!(source, "a@[fd00::1]:10000~00000001");
+    assert_eq!(book.take_looks(start).len(), 1, "at once");
+    let first = |book: &Book, source: &str, at| match book.first_connection(source, at) {
+        First::ToCome => "to come",
+        First::Holds(_) => "holds",
+        First::Ended => "ended",
+    };
+    assert_eq!(first(&book, &source, start), "to come");
+    assert_eq!(first(&book, &source, start + FIRST_CONNECTION), "ended");
+    assert_eq!(register(&mut book, 2, start), source, "too soon to matter");
+
+    let ended = tokio_util::sync::CancellationToken::new();
+    book.connected(&source, FirstConnection::mk(ended.clone()));
+    let later = start + Duration::from_hours(1);
+    assert_eq!(first(&book, &source, later), "holds");
+    assert_eq!(register(&mut book, 3, later), source);
+    ended.cancel();
+    assert_eq!(first(&book, &source, later), "ended");
+    let again = later + REGISTER_SPACING;
+    let other = register(&mut book, 4, again);
+    assert_eq!(other, "a@[fd00::1]:10000~00000004");
+    assert_eq!(first(&book, &other, again), "to come");
+
+    let kept = book.take_unkept().unwrap();
+    let mut book = Book::of_earlier_run(kept, folder(), again);
+    assert_eq!(first(&book, &other, again), "ended");
+    let again = again + REGISTER_SPACING;
+    assert_eq!(
+        register(&mut book, 5, again),
+        "a@[fd00::1]:10000~00000005"
+    );
 }

@@ -92,6 +92,63 @@ async fn a_set_that_is_too_large_is_a_fault_that_says_what_is_too_large() {
 }
 
 #[tokio::test]
+async fn a_check_that_hangs_is_a_fault_of_that_handler_alone() {
+    let mut node = Node::start();
+    let sets = Sets::serve(&node.path("a.sock"));
+    node.register_socket("a", "a.sock").await.unwrap();
+    let mut session = node.open("a@a.sock").await;
+    sets.send(&["one"]);
+    assert_eq!(ids(&mut session).await, ["one"]);
+    // As two checks of paths that do not come back.
+    let quota = node.external.shared.threads.of("a@a.sock");
+    let mut ends = Vec::new();
+    for _ in 0..2 {
+        let (end, ended) = std::sync::mpsc::channel::<()>();
+        let hangs = quota.run(move || drop(ended.recv()));
+        assert!(futures::FutureExt::now_or_never(hangs).is_none());
+        ends.push(end);
+    }
+    sets.send(&["two"]);
+    let report = after_30_seconds(&mut session).await;
+    let Outcome::Faulted(fault) = report.outcome else {
+        panic!("no fault");
+    };
+    assert_eq!(fault.reason, FaultReason::WallTimeout, "{fault}");
+    assert!(fault.message.contains("may hang"), "{fault}");
+
+    let _fake = Fake::serve(&node.path("b.sock"), always(&["three"]));
+    node.register_socket("b", "b.sock").await.unwrap();
+    let mut other = node.open("b@b.sock").await;
+    assert_eq!(ids(&mut other).await, ["three"]);
+    drop(ends);
+    assert_eq!(quota.run(|| 1).await, Ok(1));
+}
+
+#[tokio::test]
+async fn what_is_no_set_is_a_fault_that_says_so() {
+    let mut node = Node::start();
+    let path = node.path("a.sock");
+    let listener = UnixListener::bind(&path).unwrap();
+    let mut task = JoinSet::new();
+    task.spawn(async move {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        let mut read = [0; 4096];
+        let _ = stream.read(&mut read).await;
+        // Settings, then the head of an answer and a message that is a group which nothing begins.
+        let frames: &[u8] = b"\x00\x00\x00\x04\x00\x00\x00\x00\x00\
+              \x00\x00\x13\x01\x04\x00\x00\x00\x01\x88\x5f\x10application/grpc\
+              \x00\x00\x06\x00\x00\x00\x00\x00\x01\x00\x00\x00\x00\x01\x0c";
+        let _ = stream.write_all(frames).await;
+        std::future::pending::<()>().await;
+    });
+    node.register_socket("a", "a.sock").await.unwrap();
+    let mut session = node.open("a@a.sock").await;
+    let fault = fault(&mut session).await;
+    assert_eq!(fault.reason, FaultReason::ConnectionLost, "{fault}");
+    assert!(fault.message.contains("no set of devices"), "{fault}");
+}
+
+#[tokio::test]
 async fn half_a_message_and_no_grpc_are_lost_connections() {
     let mut node = Node::start();
     let path = node.path("a.sock");

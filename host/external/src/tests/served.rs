@@ -146,7 +146,7 @@ async fn an_agent_finds_what_a_handler_that_is_served_finds() {
     let mut node = Node::start();
     node.grant(&[(
         "a.grants.yaml",
-        "devices: {env: ['*'], nodes: ['/dev/null']}",
+        "devices: {env: ['N*E'], nodes: ['/dev/null']}",
     )]);
     let mut serving = start(node.path(""));
     let properties = [Property {

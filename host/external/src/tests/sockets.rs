@@ -2,7 +2,7 @@
 
 use std::os::unix::fs::{PermissionsExt as _, chown, symlink};
 
-use leafhost_net::{Interfaces, Network};
+use futures::FutureExt as _;
 
 use super::*;
 
@@ -24,9 +24,9 @@ async fn endpoints_outside_the_folder_and_of_others_are_refused_and_told() {
     let inside = |name: &str| folder.join(name).to_str().unwrap().to_owned();
     let outside = outside.to_str().unwrap().to_owned();
     for (endpoint, words) in [
-        (outside, "is not in"),
-        (inside("link.sock"), "is not in"),
-        (inside("../out.sock"), "is not in"),
+        (outside, "is not in the folder"),
+        (inside("link.sock"), "is a link"),
+        (inside("../out.sock"), "is not in the folder"),
         (inside("none/a.sock"), "cannot connect"),
         (inside("file"), "no socket"),
         (inside(SOCKET), "agent's own socket"),
@@ -72,49 +72,21 @@ async fn a_handler_may_register_before_it_serves() {
 }
 
 #[tokio::test]
-async fn an_endpoint_in_the_network_needs_the_grant() {
-    let dir = tempfile::tempdir().unwrap();
-    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap();
-    let mut task = JoinSet::new();
-    task.spawn(async move {
-        let connections = futures::stream::unfold(listener, async |listener| {
-            let accepted = listener.accept().await.map(|(stream, _)| stream);
-            Some((accepted, listener))
-        });
-        let service =
-            DiscoveryHandlerServer::new(Served(Arc::new(always(&["one"])), watch::channel(true).1));
-        drop(
-            Server::builder()
-                .serve_with_incoming(service, connections)
-                .await,
-        );
-    });
-    let (_interfaces, seen) = watch::channel(Arc::new(Interfaces::default()));
-    let mut node = Node::start_with(Arc::new(dir), Ok(Network::fixed(seen)));
-    let endpoint = format!("http://{address}");
-    node.register("a", &endpoint, EndpointType::Network)
-        .await
-        .unwrap();
-    let source = format!("a@{address}");
-    let error = node.load(&source).await.unwrap_err();
-    assert_eq!(error.missing_grants, ["network"]);
-    assert!(error.message.contains("a.grants.yaml"), "{error}");
-    for (net, granted) in [("10.0.0.0/8", false), ("127.0.0.1/32", true)] {
-        let text = format!("network: {{tcp: ['{net}:*']}}");
-        node.grant(&[("a.grants.yaml", &text)]);
-        node.sources(|set| set.grants.values().any(|file| *file.text == *text))
-            .await;
-        match node.load(&source).await {
-            Ok(handler) => assert_eq!((handler.endpoint(), granted), (Some(&*endpoint), true)),
-            Err(error) => {
-                assert!(!granted, "{error}");
-                assert!(error.message.contains("connect to 127.0.0.1"), "{error}");
-            }
-        }
-    }
-    let mut session = node.open(&source).await;
+async fn a_socket_that_becomes_a_link_is_connected_to_no_more() {
+    let mut node = Node::start();
+    let own = Fake::serve(&node.path("a.sock"), always(&["one"]));
+    node.register_socket("a", "a.sock").await.unwrap();
+    let mut session = node.open("a@a.sock").await;
     assert_eq!(ids(&mut session).await, ["one"]);
+    let outside = node.dir.path().join("out.sock");
+    let others = UnixListener::bind(&outside).unwrap();
+    drop((own, session));
+    std::fs::remove_file(node.path("a.sock")).unwrap();
+    symlink(&outside, node.path("a.sock")).unwrap();
+    let mut session = node.open("a@a.sock").await;
+    let fault = fault(&mut session).await;
+    assert!(fault.message.contains("is a link"), "{fault}");
+    assert!(others.accept().now_or_never().is_none());
 }
 
 #[tokio::test]

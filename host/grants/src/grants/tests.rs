@@ -2,10 +2,21 @@ use std::fmt::Write as _;
 
 use super::*;
 
+/// Grants for writing, wider than a file may have them.
+fn mk_mounts(patterns: &[&str]) -> DeviceGrants {
+    let mounts = patterns.iter().map(|pattern| MountGrant {
+        path: Pattern::new(pattern).unwrap(),
+        write: true,
+    });
+    DeviceGrants {
+        mounts: mounts.collect(),
+        ..DeviceGrants::default()
+    }
+}
+
 #[test]
 fn folders_of_the_agent_and_the_kubelet_fit_no_pattern() {
-    let grants = Grants::parse("devices: {mounts: ['/*:rw', '/*/*:rw', '/*/*/*:rw']}").unwrap();
-    let mut devices = grants.devices;
+    let mut devices = mk_mounts(&["/*", "/*/*", "/*/*/*"]);
     assert!(devices.allows_mount("/var/lib", true));
     devices.never = ["/var/lib/kubelet".to_owned(), "/etc/leafhost".to_owned()].into();
     for (path, allowed) in [
@@ -79,6 +90,7 @@ fn variables_are_granted_by_name_and_by_pattern() {
         ("*_B", "A_B", true),
         ("A*B*", "A_BC", true),
         ("A*B*", "A_C", false),
+        ("UDEV_*", "UDEV_DEVNODE", true),
     ] {
         let grants = Grants::parse(&format!("devices: {{env: ['{pattern}']}}")).unwrap();
         assert_eq!(grants.devices.allows_env(name), allowed, "{pattern} {name}");
@@ -87,7 +99,10 @@ fn variables_are_granted_by_name_and_by_pattern() {
 
 #[test]
 fn some_variables_are_never_granted() {
-    let grants = Grants::parse("devices: {env: ['*']}").unwrap().devices;
+    let grants = DeviceGrants {
+        env: vec![Pattern::new("*").unwrap()],
+        ..DeviceGrants::default()
+    };
     for (name, allowed) in [
         ("A", true),
         ("PATH", false),
@@ -202,6 +217,20 @@ fn a_wrong_field_is_named_with_its_path() {
             "not absolute",
         ),
         ("devices: {env: ['A-B']}", "devices.env[0]", "a name"),
+        ("devices: {env: ['*']}", "devices.env[0]", "has PATH"),
+        ("devices: {env: ['P*']}", "devices.env[0]", "has PATH"),
+        ("devices: {env: ['A_*', '?D_PRELOAD']}", "devices.env[1]", "has LD_PRELOAD"),
+        ("devices: {env: ['L*']}", "devices.env[0]", "has LD_PRELOAD"),
+        ("devices: {env: ['*_HOST']}", "devices.env[0]", "has KUBERNETES_SERVICE_HOST"),
+        ("devices: {env: ['LD_*']}", "devices.env[0]", "never handed out"),
+        ("devices: {mounts: ['/etc/*:ro']}", "devices.mounts[0]", "has /etc/shadow"),
+        ("devices: {mounts: ['/e?c:ro']}", "devices.mounts[0]", "has /etc, too"),
+        ("devices: {mounts: ['/srv:ro', '/*:rw']}", "devices.mounts[1]", "has /etc, too"),
+        ("devices: {mounts: ['/*/*:ro']}", "devices.mounts[0]", "has /etc/shadow"),
+        ("devices: {mounts: ['/run/*:rw']}", "devices.mounts[0]", "has /run/docker.sock"),
+        ("network: {tcp: ['lan:+80']}", "network.tcp[0]", "without a sign"),
+        ("network: {http: ['camera:+80']}", "network.http[0]", "without a sign"),
+        ("network: {tcp: ['10.0.0.0/08:80']}", "network.tcp[0]", "a zero in front"),
         (
             "devices: {env: [7, 8]}\nlimits: 3",
             "limits",
@@ -252,8 +281,7 @@ fn what_a_reader_would_take_long_or_much_for_is_not_read() {
 
 #[test]
 fn no_pattern_mounts_the_root_or_what_the_kernel_shows() {
-    let grants = Grants::parse("devices: {mounts: ['/*:rw', '/*/*:rw', '/[dps]*/*/*:rw']}");
-    let grants = grants.unwrap().devices;
+    let grants = mk_mounts(&["/*", "/*/*", "/[dps]*/*/*"]);
     for (path, allowed) in [
         ("/srv", true),
         ("/srv/data", true),
@@ -272,4 +300,15 @@ fn no_pattern_mounts_the_root_or_what_the_kernel_shows() {
 fn many_entries_are_refused() {
     let text = format!("udev: {{subsystems: [{}]}}", "a, ".repeat(300));
     assert!(problem(&text).message.contains("at most 256"));
+}
+
+#[test]
+fn what_is_meant_is_written_out_or_begun() {
+    for text in [
+        "devices: {env: ['UDEV_*', 'A?_*', 'PATHS', 'E', 'K*S']}",
+        "devices: {mounts: ['/etc:ro', '/etc/shadow:ro', '/etc/vendor*:ro', '/run/udev:ro', '/srv/*:rw', '/var/lib/vendor/*:ro']}",
+        "network: {tcp: ['10.0.0.0/8:80', '0.0.0.0/0:1-65535']}",
+    ] {
+        assert!(Grants::parse(text).is_ok(), "{text}");
+    }
 }

@@ -5,7 +5,7 @@ use crate::bindings::leafhost::udev::types as udev_types;
 
 const GRANTS: &str = r#"
 udev: {subsystems: ["*"]}
-devices: {nodes: [udev, "/dev/vfio/*"], mounts: ["/run/udev:ro", "/srv/*:rw", "/*:ro"], env: ["UDEV_*"]}
+devices: {nodes: [udev, "/dev/vfio/*"], mounts: ["/run/udev:ro", "/srv/*:rw", "/a*:ro"], env: ["UDEV_*"]}
 "#;
 
 /// Changes a device.

@@ -1,0 +1,190 @@
+//! The folder of external handlers. A socket in it is reached part by part and without following a link, and connected to through what was
+//! opened: whoever may write in the folder cannot lead the agent elsewhere, not even between a check and its use.
+//!
+//! `openat2(2)` would do it in one call, but needs Linux 5.6. Nothing of this waits for another file system than that of the folder.
+
+use std::io;
+use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::path::{Component, Path, PathBuf};
+
+use nix::fcntl::{AT_FDCWD, OFlag, openat};
+use nix::sys::stat::{FileStat, Mode, SFlag, fstat};
+use tokio::net::UnixStream;
+
+/// The folder of external handlers.
+#[derive(Debug, Clone)]
+pub struct Folder {
+    /// As it was named.
+    named: PathBuf,
+    /// Without links.
+    real: PathBuf,
+}
+
+/// Why there is no socket that may be used.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The path does not lie in the folder.
+    #[error("is not in the folder of external handlers")]
+    Outside,
+    /// The path has a link.
+    #[error("is a link, or lies behind one")]
+    Link,
+    /// Something else is there.
+    #[error("it is no socket")]
+    NoSocket,
+    /// The system refused, or there is nothing.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+}
+
+/// A socket in the folder: the file itself, whatever has its name by now.
+#[derive(Debug)]
+pub struct Socket {
+    file: OwnedFd,
+    /// The user that owns the file.
+    pub owner: u32,
+}
+
+impl Folder {
+    /// Makes the folder, if it is not there.
+    pub fn new(named: PathBuf) -> Self {
+        // An error is told by the socket, which cannot be made there.
+        let made = std::fs::create_dir_all(&named).and_then(|()| std::fs::canonicalize(&named));
+        Self {
+            real: made.unwrap_or_else(|_| named.clone()),
+            named,
+        }
+    }
+
+    /// The folder, without links.
+    pub fn path(&self) -> &Path {
+        &self.real
+    }
+
+    /// The path with the folder as it is without links, if it lies in the folder.
+    pub fn within(&self, path: &Path) -> Result<PathBuf, Error> {
+        let rest = [&self.real, &self.named]
+            .into_iter()
+            .find_map(|folder| path.strip_prefix(folder).ok());
+        let rest = rest.ok_or(Error::Outside)?;
+        let mut parts = rest.components().peekable();
+        let is_plain = |part| matches!(part, Component::Normal(_));
+        if parts.peek().is_none() || !parts.all(is_plain) {
+            return Err(Error::Outside);
+        }
+        Ok(self.real.join(rest))
+    }
+
+    /// Opens the socket at a path in the folder.
+    pub fn socket(&self, path: &Path) -> Result<Socket, Error> {
+        let (file, found) = self.open(path)?;
+        if !is(&found, SFlag::S_IFSOCK) {
+            return Err(Error::NoSocket);
+        }
+        Ok(Socket {
+            file,
+            owner: found.st_uid,
+        })
+    }
+
+    /// Opens the socket at a path in the folder; nothing if only its name is missing.
+    pub fn socket_to_come(&self, path: &Path) -> Result<Option<Socket>, Error> {
+        match self.socket(path) {
+            Err(Error::Io(error)) if error.kind() == io::ErrorKind::NotFound => {
+                let above = path.parent().filter(|above| self.within(above).is_ok());
+                above.map_or(Ok(()), |above| self.open(above).map(drop))?;
+                Ok(None)
+            }
+            found => found.map(Some),
+        }
+    }
+
+    fn open(&self, path: &Path) -> Result<(OwnedFd, FileStat), Error> {
+        let path = self.within(path)?;
+        let rest = path.strip_prefix(&self.real).map_err(|_| Error::Outside)?;
+        let flags = OFlag::O_PATH | OFlag::O_CLOEXEC;
+        let folder = flags | OFlag::O_DIRECTORY;
+        let opened = openat(AT_FDCWD, &self.real, folder, Mode::empty());
+        let mut file = opened.map_err(io::Error::from)?;
+        let mut found = fstat(&file).map_err(io::Error::from)?;
+        for part in rest {
+            let opened = openat(&file, part, flags | OFlag::O_NOFOLLOW, Mode::empty());
+            file = opened.map_err(io::Error::from)?;
+            found = fstat(&file).map_err(io::Error::from)?;
+            if is(&found, SFlag::S_IFLNK) {
+                return Err(Error::Link);
+            }
+        }
+        Ok((file, found))
+    }
+}
+
+fn is(found: &FileStat, kind: SFlag) -> bool {
+    SFlag::from_bits_truncate(found.st_mode) & SFlag::S_IFMT == kind
+}
+
+impl Socket {
+    /// Connects to what was opened.
+    pub async fn connect(&self) -> io::Result<UnixStream> {
+        UnixStream::connect(format!("/proc/self/fd/{}", self.file.as_raw_fd())).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use tokio::net::UnixListener;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_socket_that_is_replaced_by_a_link_after_it_was_opened_is_still_the_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = Folder::new(dir.path().join("akri"));
+        let (own, other) = (folder.path().join("a.sock"), dir.path().join("other.sock"));
+        let listener = UnixListener::bind(&own).unwrap();
+        let elsewhere = UnixListener::bind(&other).unwrap();
+        let socket = folder.socket(&own).unwrap();
+        std::fs::rename(&own, folder.path().join("moved")).unwrap();
+        symlink(&other, &own).unwrap();
+        let (connected, accepted) = tokio::join!(socket.connect(), listener.accept());
+        assert!(connected.is_ok() && accepted.is_ok(), "{connected:?}");
+        let nobody = futures::FutureExt::now_or_never(elsewhere.accept());
+        assert!(nobody.is_none(), "{nobody:?}");
+        assert!(matches!(folder.socket(&own), Err(Error::Link)));
+    }
+
+    #[tokio::test]
+    async fn no_part_of_a_path_is_a_link_or_leads_out() {
+        let dir = tempfile::tempdir().unwrap();
+        let named = dir.path().join("named");
+        std::fs::create_dir_all(dir.path().join("real/sub")).unwrap();
+        symlink(dir.path().join("real"), &named).unwrap();
+        let folder = Folder::new(named.clone());
+        let real = folder.path().to_owned();
+        let _listeners = [real.join("sub/a.sock"), dir.path().join("out.sock")]
+            .map(|path| UnixListener::bind(path).unwrap());
+        std::fs::write(real.join("file"), "").unwrap();
+        symlink(real.join("sub"), real.join("link")).unwrap();
+        symlink("sub/a.sock", real.join("inner.sock")).unwrap();
+        for (path, expected) in [
+            (named.join("sub/a.sock"), "socket"),
+            (real.join("sub/a.sock"), "socket"),
+            (real.join("link/a.sock"), "is a link, or lies behind one"),
+            (real.join("inner.sock"), "is a link, or lies behind one"),
+            (real.join("file"), "it is no socket"),
+            (real.join("sub"), "it is no socket"),
+            (real.join("sub/../sub/a.sock"), "is not in the folder of external handlers"),
+            (real.join("../out.sock"), "is not in the folder of external handlers"),
+            (dir.path().join("out.sock"), "is not in the folder of external handlers"),
+            (real.clone(), "is not in the folder of external handlers"),
+            (real.join("none"), "No such file or directory (os error 2)"),
+            (real.join("file/a.sock"), "Not a directory (os error 20)"),
+        ] {
+            let found = folder.socket(&path).map(|_| "socket".to_owned());
+            let found = found.unwrap_or_else(|error| error.to_string());
+            assert_eq!(found, expected, "{}", path.display());
+        }
+    }
+}

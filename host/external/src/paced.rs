@@ -1,0 +1,203 @@
+//! Reads a connection at a bounded pace: the frames of HTTP/2 are counted as they come in, and beyond the pace nothing is read, so that the
+//! other side has to wait. What the HTTP/2 library does for a frame, whichever it is, is bounded by that.
+
+use std::future::Future as _;
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::Buf as _;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::{Instant, Sleep, sleep_until};
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+/// Each frame takes so long: 500 a second, 8 MiB a second in the largest ones.
+const FRAME: Duration = Duration::from_millis(2);
+/// So far ahead of the pace it may be: 2,000 frames. The largest message takes 768 of the usual ones.
+const AHEAD: Duration = Duration::from_secs(4);
+/// The bytes of a frame's header.
+const HEADER: u8 = 9;
+/// How many of these are its length.
+const LENGTH: u8 = 3;
+
+/// A connection that is read at that pace.
+pub struct Paced<S> {
+    inner: S,
+    frames: Frames,
+    /// Until when the frames that were read last by the pace.
+    until: Instant,
+    pause: Option<Pin<Box<Sleep>>>,
+    ended: DropGuard,
+}
+
+impl<S> Paced<S> {
+    /// Reads a connection to a server.
+    pub fn new(inner: S) -> Self {
+        Self::after(inner, 0)
+    }
+
+    /// Reads a connection that begins with so many bytes that are no frames.
+    pub fn after(inner: S, preface: usize) -> Self {
+        Self {
+            inner,
+            frames: Frames {
+                left: preface,
+                ..Frames::default()
+            },
+            until: Instant::now(),
+            pause: None,
+            ended: CancellationToken::new().drop_guard(),
+        }
+    }
+
+    /// Is cancelled when the connection ends.
+    pub fn ended(&self) -> CancellationToken {
+        self.ended.token().clone()
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Paced<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let this = &mut *self;
+        if let Some(pause) = &mut this.pause {
+            ready!(pause.as_mut().poll(context));
+            this.pause = None;
+        }
+        let before = buffer.filled().len();
+        ready!(Pin::new(&mut this.inner).poll_read(context, buffer))?;
+        let read = buffer.filled().get(before..).unwrap_or_default();
+        let (frames, now) = (this.frames.count(read), Instant::now());
+        this.until = this.until.max(now) + FRAME * frames;
+        if this.until > now + AHEAD {
+            this.pause = Some(Box::pin(sleep_until(this.until - AHEAD)));
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Paced<S> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.inner).poll_write(context, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.inner).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.inner).poll_shutdown(context)
+    }
+}
+
+/// Counts frames in what is read piece by piece.
+#[derive(Debug, Default)]
+struct Frames {
+    /// Bytes until the next header.
+    left: usize,
+    /// Bytes of the header that were read, and the length as far as it was.
+    header: u8,
+    length: usize,
+}
+
+impl Frames {
+    /// Counts the headers that end in these bytes.
+    fn count(&mut self, mut bytes: &[u8]) -> u32 {
+        let mut frames = 0;
+        while let Some(&first) = bytes.first() {
+            if self.left > 0 {
+                let within = self.left.min(bytes.len());
+                self.left -= within;
+                bytes.advance(within);
+                continue;
+            }
+            if self.header < LENGTH {
+                self.length = self.length << 8 | usize::from(first);
+            }
+            self.header += 1;
+            bytes.advance(1);
+            if self.header == HEADER {
+                frames += 1;
+                *self = Self {
+                    left: self.length,
+                    ..Self::default()
+                };
+            }
+        }
+        frames
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+    use super::*;
+
+    fn frame(length: u8) -> Vec<u8> {
+        let mut frame = vec![0, 0, length, 6, 0, 0, 0, 0, 0];
+        frame.extend(std::iter::repeat_n(0xff, length.into()));
+        frame
+    }
+
+    #[test]
+    fn frames_are_counted_however_they_are_cut() {
+        let mut bytes = b"preface".to_vec();
+        for length in [0, 8, 255, 0, 1] {
+            bytes.extend(frame(length));
+        }
+        for size in [1, 2, 9, 10, 500] {
+            let mut frames = Frames {
+                left: 7,
+                ..Frames::default()
+            };
+            let counted = bytes.chunks(size).map(|piece| frames.count(piece));
+            assert_eq!(counted.sum::<u32>(), 5, "{size}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_floods_with_frames_waits_and_who_sends_large_ones_does_not() {
+        let flood = async |frame: Vec<u8>, count: usize| {
+            let (mut handler, agent) = tokio::io::duplex(1 << 14);
+            let mut agent = Paced::new(agent);
+            let begun = Instant::now();
+            let all = frame.len() * count;
+            let sends = async {
+                for _ in 0..count {
+                    handler.write_all(&frame).await.unwrap();
+                }
+            };
+            let reads = async {
+                let (mut read, mut buffer) = (0, [0; 4096]);
+                while read < all {
+                    read += agent.read(&mut buffer).await.unwrap();
+                }
+            };
+            tokio::join!(sends, reads);
+            begun.elapsed().as_secs()
+        };
+        assert_eq!(flood(frame(0), 1_900).await, 0);
+        assert!((14..=16).contains(&flood(frame(0), 10_000).await));
+        let mut large = vec![0, 0x40, 0, 0, 0, 0, 0, 0, 1];
+        large.resize(9 + 0x4000, 7);
+        assert_eq!(flood(large, 768).await, 0);
+    }
+
+    #[tokio::test]
+    async fn the_end_of_a_connection_is_told() {
+        let paced = Paced::new(tokio::io::duplex(1).0);
+        let ended = paced.ended();
+        assert!(!ended.is_cancelled());
+        drop(paced);
+        assert!(ended.is_cancelled());
+    }
+}
