@@ -7,7 +7,7 @@ PREFIX   ?= /usr/local
 DESTDIR  ?=
 
 .NOTPARALLEL:
-.PHONY: help setup setup-test setup-lint setup-fuzz setup-cluster setup-dist build handlers guests run test test-all test-release image cluster cluster-stop akri-e2e bench soak fuzz lint doc install dist programs-arm64 clean
+.PHONY: help setup setup-test setup-lint setup-fuzz setup-cluster setup-dist build handlers guests run test test-all test-release image cluster cluster-stop akri-e2e bench soak fuzz lint advisories doc install dist programs-arm64 clean
 
 help:
 	@echo 'setup     install what building needs (says what; sudo only for that)'
@@ -23,6 +23,7 @@ help:
 	@echo 'install   on this machine [PREFIX=/usr/local]'
 	@echo 'dist      releases for amd64 and arm64 in $(TARGET)/dist'
 	@echo 'akri-e2e  Akri'"'"'s own end-to-end tests on the chart, from a checkout [AKRI_E2E=DIR] (root)'
+	@echo 'advisories  known weaknesses of what comes in with dependencies; fetches the list of them'
 	@echo 'bench, soak, lint, doc'
 
 setup:
@@ -145,6 +146,10 @@ lint: setup-lint
 	cargo clippy --locked --target wasm32-wasip2 $(HANDLERS:%=-p handler-%) -- -D warnings
 	cargo package --locked --allow-dirty --quiet -p leafhost-sdk-macros -p leafhost-sdk
 	PATH="$(TOOLS)/bin:$$PATH" cargo deny --log-level error check bans licenses sources
+
+# Apart from lint, which needs no network.
+advisories: setup-lint
+	PATH="$(TOOLS)/bin:$$PATH" cargo deny --locked --log-level error check advisories
 
 doc: setup
 	RUSTDOCFLAGS='-D warnings' cargo doc --locked --workspace --no-deps

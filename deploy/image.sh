@@ -27,8 +27,9 @@ contents=$(sha256sum "$work/layer" | cut -d' ' -f1)
 unpacked=$(stat -c %s "$work/layer")
 gzip -n "$work/layer"
 layer=$(blob "$work/layer.gz" layer.v1.tar+gzip)
+# Without rights by default: whoever runs the agent, which needs root, says so, as the chart does.
 # One heap for what the C libraries keep, none of it kept by each thread, and no stacks of threads that have ended.
-printf '{"architecture":"%s","os":"linux","config":{"Entrypoint":["/usr/bin/leafhost"],"Cmd":["agent"],"Env":["PATH=/usr/bin","LEAFHOST_HANDLERS_DIR=/usr/share/leafhost/handlers","RUST_LIB_BACKTRACE=0","MALLOC_ARENA_MAX=1","GLIBC_TUNABLES=glibc.pthread.stack_cache_size=0:glibc.malloc.tcache_count=0"]},"rootfs":{"type":"layers","diff_ids":["sha256:%s"]}}' \
+printf '{"architecture":"%s","os":"linux","config":{"User":"65532:65532","Entrypoint":["/usr/bin/leafhost"],"Cmd":["agent"],"Env":["PATH=/usr/bin","LEAFHOST_HANDLERS_DIR=/usr/share/leafhost/handlers","RUST_LIB_BACKTRACE=0","MALLOC_ARENA_MAX=1","GLIBC_TUNABLES=glibc.pthread.stack_cache_size=0:glibc.malloc.tcache_count=0"]},"rootfs":{"type":"layers","diff_ids":["sha256:%s"]}}' \
   "$arch" "$contents" >"$work/config"
 config=$(blob "$work/config" config.v1+json)
 printf '{"schemaVersion":2,"mediaType":"application/vnd.oci.image.manifest.v1+json","config":%s,"layers":[%s]}' "$config" "$layer" >"$work/manifest"

@@ -195,6 +195,8 @@ fn unpack(image: &Path, architecture: &str, folder: &Path) -> Result<PathBuf> {
     let manifest = read(&blob(index.pointer("/manifests/0"))?)?;
     let config = read(&blob(manifest.get("config"))?)?;
     ensure!(config.get("architecture") == is, "{config:#}");
+    let user = config.pointer("/config/User");
+    ensure!(user == Some(&"65532:65532".into()), "{config:#}");
     extract(&blob(manifest.pointer("/layers/0"))?, &root)?;
     Ok(root)
 }

@@ -16,9 +16,11 @@ use leafhost_core::timeouts;
 use crate::clock::later;
 
 mod bucket;
+mod budget;
 mod merge;
 
 pub use bucket::Bucket;
+pub use budget::Budget;
 pub use merge::{DeviceView, Lost, Part, SourceRank, merge};
 
 /// How long a missing device keeps its Instance.

@@ -8,6 +8,7 @@ use super::served::{SourceSession, Taken};
 use super::session::{Answer, Said, SessionId};
 use crate::backoff;
 use crate::clock::later;
+use crate::devices::Budget;
 use crate::metrics::{Call, CallResult};
 
 /// The most bytes of explanations that are kept of all sessions.
@@ -19,6 +20,13 @@ impl DiscoveryTask {
         EXPLANATIONS / self.ids.len().max(1)
     }
 
+    /// What the devices of all sessions have.
+    fn budget(&self) -> Budget {
+        let served = self.served.values();
+        let sessions = served.flat_map(|served| served.sessions.values());
+        Budget::of(sessions.map(|session| &session.devices))
+    }
+
     /// A session has said something.
     pub(super) fn answered(&mut self, answer: Answer) {
         let Answer {
@@ -27,6 +35,7 @@ impl DiscoveryTask {
             said,
         } = answer;
         let (now, explanations) = (self.now(), self.explanations());
+        let budget = self.budget();
         let Some(served) = self.served.get_mut(&id.configuration) else {
             return;
         };
@@ -41,7 +50,14 @@ impl DiscoveryTask {
             differs,
             left_out,
         } = match said {
-            Said::Report(report) => {
+            Said::Report(mut report) => {
+                if let Outcome::Discovered(discovery) = &report.outcome
+                    && let Err(why) = budget.admit(&session.devices, discovery, grace)
+                {
+                    // No fault of the handler: others may have filled the budget.
+                    report.outcome = Outcome::Unavailable(why);
+                    session.refuse(now);
+                }
                 let result = match &report.outcome {
                     Outcome::Discovered(discovery) if session.is_partial(discovery) => {
                         CallResult::Partial

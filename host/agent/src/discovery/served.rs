@@ -19,6 +19,8 @@ use tokio::sync::watch;
 use super::events::{self, Event};
 use super::published::{CallResult, ConfigurationDevices, SessionReport};
 use super::session::Order;
+use crate::backoff;
+use crate::clock::later;
 use crate::devices::DeviceView;
 use crate::devices::{Bucket, Grace, Lost, Part, SessionDevices, SourceRank, Unseen, merge};
 use crate::presence::Absent;
@@ -63,6 +65,8 @@ pub(super) struct SourceSession {
     pub digest: Option<Digest>,
     /// Before then the task is not started again.
     pub restart: Option<Timestamp>,
+    /// How many answers in a row were not taken in, since all sessions together have too much.
+    refusals: u32,
     pub invalid: Vec<FieldProblem>,
     /// Whether the last answer with devices was partial.
     partial: bool,
@@ -363,6 +367,13 @@ impl SourceSession {
         }
     }
 
+    /// Ends the session because its answer is not taken in: what it says next would be said of that answer. It is opened again after a while.
+    pub fn refuse(&mut self, now: Timestamp) {
+        self.running = None;
+        self.refusals = self.refusals.saturating_add(1);
+        self.restart = Some(later(now, backoff::wait(self.refusals)));
+    }
+
     /// Takes in what came of a call, with at most so many bytes of explanations.
     pub fn take(
         &mut self,
@@ -402,6 +413,7 @@ impl SourceSession {
         match outcome {
             Outcome::Discovered(discovery) => {
                 self.invalid.clear();
+                self.refusals = 0;
                 view.failures = 0;
                 self.partial = self.is_partial(&discovery);
                 view.result = if self.partial {

@@ -581,6 +581,7 @@ async fn a_source_that_is_not_read_yet_deletes_nothing() {
     assert_eq!(bench.has_now("a"), ["1"]);
 }
 
+mod budget;
 mod counts;
 mod restart;
 mod sources;

@@ -104,7 +104,9 @@ async fn a_check_that_hangs_is_a_fault_of_that_handler_alone() {
     let mut ends = Vec::new();
     for _ in 0..2 {
         let (end, ended) = std::sync::mpsc::channel::<()>();
-        let hangs = quota.run(move || drop(ended.recv()));
+        let hangs = quota.run(move || {
+            let _ = ended.recv();
+        });
         assert!(futures::FutureExt::now_or_never(hangs).is_none());
         ends.push(end);
     }

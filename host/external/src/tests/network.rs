@@ -122,6 +122,13 @@ async fn who_has_the_address_later_gets_no_properties_before_it_registers_and_is
     assert!(second.asked.recv().now_or_never().is_none());
 
     // Also to an agent that has kept the registration.
+    let kept = dir.path().join(KEPT);
+    let written = async {
+        while !std::fs::read_to_string(&kept).is_ok_and(|text| text.contains("mark")) {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(LIMIT, written).await.unwrap();
     drop((session, node));
     let mut node = mk_node(Arc::clone(&dir));
     grant(&mut node, "127.0.0.1/32").await;
@@ -135,7 +142,6 @@ async fn who_has_the_address_later_gets_no_properties_before_it_registers_and_is
     let mut session = node.open_with(&another, password()).await;
     second.send(&["two"]);
     assert_eq!(ids(&mut session).await, ["two"]);
-    // Without properties before that, when it was looked for.
     let asked = second.asked.recv().await.unwrap();
     assert!(asked.discovery_properties.contains_key("password"));
     drop(pod);

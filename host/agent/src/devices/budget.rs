@@ -1,0 +1,205 @@
+//! How much text the devices of all sessions have: what handlers make the agent keep has a sum, whichever handlers they are. Pure.
+//!
+//! A text of a device is in memory some times: here, in its Instance, and while it is written or read.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use leafhost_core::device::{Device, MAX_TEXT};
+use leafhost_core::session::{Devices, Discovery};
+
+use super::{Grace, SessionDevices};
+
+/// The most bytes of text of all sessions together.
+const MOST: usize = 64 << 20;
+/// What each session may have whatever the others have, in bytes, as long as there are not so many that it adds up to more than [`MOST`].
+const SHARE: usize = 1 << 20;
+
+/// What the sessions have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Budget {
+    sessions: usize,
+    held: usize,
+}
+
+impl Budget {
+    /// Counts what these sessions have.
+    pub fn of<'a>(sessions: impl Iterator<Item = &'a SessionDevices>) -> Self {
+        let empty = Self {
+            sessions: 0,
+            held: 0,
+        };
+        sessions.fold(empty, |sum, session| Self {
+            sessions: sum.sessions + 1,
+            held: sum.held + session.held(),
+        })
+    }
+
+    /// Tells whether an answer of one of the sessions may be taken in: if it is within the session's share, there is room, or the session
+    /// has no more after it.
+    ///
+    /// # Errors
+    /// What there would be too much of, with the remedy.
+    pub fn admit(
+        self,
+        session: &SessionDevices,
+        answer: &Discovery,
+        grace: Grace,
+    ) -> Result<(), String> {
+        let before = session.held();
+        let after = session.held_after(answer, grace);
+        let all = self.held.saturating_sub(before) + after;
+        let share = (MOST / self.sessions.max(1)).clamp(MAX_TEXT, SHARE);
+        if after <= share || after <= before || all <= MOST {
+            return Ok(());
+        }
+        Err(format!(
+            "its devices would have {} MiB of text and those of all handlers on this node {} MiB, at most {} MiB ({} KiB are always free for each Configuration and handler); the answer is not used and the devices before it stay; report fewer devices or shorter properties, or remove a Configuration that has many",
+            after.div_ceil(1 << 20),
+            all.div_ceil(1 << 20),
+            MOST >> 20,
+            share >> 10
+        ))
+    }
+}
+
+impl SessionDevices {
+    /// Counts the bytes of text that are kept of the session.
+    fn held(&self) -> usize {
+        self.text + bytes(&self.left_out) + bytes(&self.departed)
+    }
+
+    /// Counts what would be kept after an answer: its devices, and those that it does not have and that stay.
+    fn held_after(&self, answer: &Discovery, grace: Grace) -> usize {
+        let Discovery {
+            devices,
+            departed,
+            left_out,
+        } = answer;
+        let (reported, is_complete) = match devices {
+            Devices::Unchanged => return self.held(),
+            Devices::Complete(devices) => (devices, true),
+            Devices::Partial(devices) => (devices, false),
+        };
+        let present: BTreeMap<(&str, bool), usize> = reported
+            .iter()
+            .map(|device: &Device| ((device.id.as_str(), device.shared), device.text()))
+            .collect();
+        let departed: BTreeSet<&str> = departed.iter().map(String::as_str).collect();
+        let stay = self.tracked.iter().filter(|(key, _)| {
+            let id = key.id.as_str();
+            let is_lacking = is_complete && !left_out.ids.contains(id);
+            !present.contains_key(&(id, key.shared))
+                && !departed.contains(id)
+                && !(is_lacking && grace.of(key.shared).is_zero())
+        });
+        let stay: usize = stay.map(|(_, tracked)| tracked.device.text()).sum();
+        let ids = bytes(&left_out.ids) + departed.iter().map(|id| id.len()).sum::<usize>();
+        present.values().sum::<usize>() + stay + ids
+    }
+}
+
+fn bytes(ids: &BTreeSet<String>) -> usize {
+    ids.iter().map(String::len).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use jiff::Timestamp;
+    use leafhost_core::left_out::LeftOuts;
+
+    use super::*;
+
+    const MIB: usize = 1 << 20;
+    const NONE: Grace = Grace(Some(Duration::ZERO));
+
+    fn devices(name: &str, mebibytes: usize) -> Vec<Device> {
+        // A little less each, for the ids.
+        let device = |number: usize| {
+            let mut device = Device::new(format!("{name}{number}"), false);
+            let text = "x".repeat((MIB >> 5) - 64);
+            device.properties.insert("A".into(), text);
+            device
+        };
+        (0..mebibytes << 5).map(device).collect()
+    }
+
+    fn answer(devices: Devices) -> Discovery {
+        Discovery {
+            devices,
+            departed: Vec::new(),
+            left_out: LeftOuts::default(),
+        }
+    }
+
+    fn complete(name: &str, mebibytes: usize) -> Discovery {
+        answer(Devices::Complete(devices(name, mebibytes)))
+    }
+
+    /// Takes an answer in if that is allowed.
+    fn take(sessions: &mut [SessionDevices], index: usize, answer: Discovery) -> Result<(), String> {
+        Budget::of(sessions.iter()).admit(&sessions[index], &answer, NONE)?;
+        sessions[index].fold(answer, NONE, Timestamp::UNIX_EPOCH);
+        Ok(())
+    }
+
+    #[test]
+    fn all_sessions_together_have_so_much_and_each_always_its_share() {
+        let mut sessions = vec![SessionDevices::default(); 10];
+        for index in 0..8 {
+            take(&mut sessions, index, complete("a", 8)).unwrap();
+        }
+        let why = take(&mut sessions, 8, complete("a", 2)).unwrap_err();
+        for words in ["2 MiB of text", "66 MiB", "at most 64 MiB", "1024 KiB are always free"] {
+            assert!(why.contains(words), "{why}");
+        }
+        assert!(sessions[8].tracked().is_empty(), "refused whole");
+        take(&mut sessions, 8, complete("a", 1)).unwrap();
+        take(&mut sessions, 9, complete("a", 1)).unwrap();
+        // What has no more than before is taken, also beyond the sum, and what goes makes room.
+        take(&mut sessions, 0, complete("b", 8)).unwrap();
+        take(&mut sessions, 0, complete("b", 5)).unwrap();
+        take(&mut sessions, 9, complete("a", 2)).unwrap();
+        take(&mut sessions, 9, complete("a", 3)).unwrap_err();
+        assert_eq!(sessions[9].tracked().len(), 64);
+    }
+
+    #[test]
+    fn what_stays_beside_an_answer_counts() {
+        let mut sessions = vec![SessionDevices::default(); 8];
+        for index in 0..8 {
+            let taken = complete("a", if index == 0 { 6 } else { 8 });
+            take(&mut sessions, index, taken).unwrap();
+        }
+        let more = |mebibytes| answer(Devices::Partial(devices("b", mebibytes)));
+        take(&mut sessions, 0, more(3)).unwrap_err();
+        take(&mut sessions, 0, more(2)).unwrap();
+        let mut others = complete("c", 7);
+        others.left_out.ids = devices("a", 2).into_iter().map(|one| one.id).collect();
+        take(&mut sessions, 0, others.clone()).unwrap_err();
+        others.departed = others.left_out.ids.iter().cloned().collect();
+        take(&mut sessions, 0, others).unwrap();
+        // With a grace, what a complete answer lacks stays for a while.
+        let (budget, grace) = (Budget::of(sessions.iter()), Grace(Some(Duration::from_secs(1))));
+        budget.admit(&sessions[1], &complete("b", 8), grace).unwrap_err();
+        budget.admit(&sessions[1], &complete("b", 8), NONE).unwrap();
+        budget.admit(&sessions[1], &answer(Devices::Unchanged), grace).unwrap();
+    }
+
+    #[test]
+    fn the_shares_of_many_sessions_are_smaller() {
+        let budget = Budget {
+            sessions: 1000,
+            held: MOST,
+        };
+        let session = SessionDevices::default();
+        let of = |bytes: usize| {
+            let mut device = Device::new("a", true);
+            device.properties.insert("A".into(), "x".repeat(bytes));
+            answer(Devices::Complete(vec![device]))
+        };
+        budget.admit(&session, &of(60 << 10), NONE).unwrap();
+        budget.admit(&session, &complete("a", 1), NONE).unwrap_err();
+    }
+}
