@@ -1,7 +1,7 @@
 //! A spec: one kind, its devices, and what each changes in a container.
 
-use std::io;
 use std::collections::BTreeSet;
+use std::io;
 
 use serde::{Deserialize, Serialize};
 

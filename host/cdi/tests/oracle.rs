@@ -76,7 +76,8 @@ fn each_spec_has_the_lowest_version_the_library_accepts() {
     for (version, spec) in table() {
         assert_eq!(minimum_version(&spec), version, "{spec:?}");
         let folder = tempfile::tempdir().unwrap();
-        let directory = SpecDir::new(folder.path(), "akri.sh", "leafhost", Readers::Everybody).unwrap();
+        let directory =
+            SpecDir::new(folder.path(), "akri.sh", "leafhost", Readers::Everybody).unwrap();
         directory.write(&spec).unwrap();
         let (_, class) = spec.vendor_and_class().unwrap();
         let path = directory.path(class);

@@ -175,9 +175,18 @@ mod tests {
             (real.join("inner.sock"), "is a link, or lies behind one"),
             (real.join("file"), "it is no socket"),
             (real.join("sub"), "it is no socket"),
-            (real.join("sub/../sub/a.sock"), "is not in the folder of external handlers"),
-            (real.join("../out.sock"), "is not in the folder of external handlers"),
-            (dir.path().join("out.sock"), "is not in the folder of external handlers"),
+            (
+                real.join("sub/../sub/a.sock"),
+                "is not in the folder of external handlers",
+            ),
+            (
+                real.join("../out.sock"),
+                "is not in the folder of external handlers",
+            ),
+            (
+                dir.path().join("out.sock"),
+                "is not in the folder of external handlers",
+            ),
             (real.clone(), "is not in the folder of external handlers"),
             (real.join("none"), "No such file or directory (os error 2)"),
             (real.join("file/a.sock"), "Not a directory (os error 20)"),

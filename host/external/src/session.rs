@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use bytes::Bytes;
 use futures::future::BoxFuture;
 use futures::stream::BoxStream;
-use bytes::Bytes;
 use futures::{FutureExt as _, StreamExt as _};
 use leafhost_core::configuration::FieldProblem;
 use leafhost_core::fault::{Fault, FaultReason};

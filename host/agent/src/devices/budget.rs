@@ -138,7 +138,11 @@ mod tests {
     }
 
     /// Takes an answer in if that is allowed.
-    fn take(sessions: &mut [SessionDevices], index: usize, answer: Discovery) -> Result<(), String> {
+    fn take(
+        sessions: &mut [SessionDevices],
+        index: usize,
+        answer: Discovery,
+    ) -> Result<(), String> {
         Budget::of(sessions.iter()).admit(&sessions[index], &answer, NONE)?;
         sessions[index].fold(answer, NONE, Timestamp::UNIX_EPOCH);
         Ok(())
@@ -151,7 +155,12 @@ mod tests {
             take(&mut sessions, index, complete("a", 8)).unwrap();
         }
         let why = take(&mut sessions, 8, complete("a", 2)).unwrap_err();
-        for words in ["2 MiB of text", "66 MiB", "at most 64 MiB", "1024 KiB are always free"] {
+        for words in [
+            "2 MiB of text",
+            "66 MiB",
+            "at most 64 MiB",
+            "1024 KiB are always free",
+        ] {
             assert!(why.contains(words), "{why}");
         }
         assert!(sessions[8].tracked().is_empty(), "refused whole");
@@ -181,10 +190,17 @@ mod tests {
         others.departed = others.left_out.ids.iter().cloned().collect();
         take(&mut sessions, 0, others).unwrap();
         // With a grace, what a complete answer lacks stays for a while.
-        let (budget, grace) = (Budget::of(sessions.iter()), Grace(Some(Duration::from_secs(1))));
-        budget.admit(&sessions[1], &complete("b", 8), grace).unwrap_err();
+        let (budget, grace) = (
+            Budget::of(sessions.iter()),
+            Grace(Some(Duration::from_secs(1))),
+        );
+        budget
+            .admit(&sessions[1], &complete("b", 8), grace)
+            .unwrap_err();
         budget.admit(&sessions[1], &complete("b", 8), NONE).unwrap();
-        budget.admit(&sessions[1], &answer(Devices::Unchanged), grace).unwrap();
+        budget
+            .admit(&sessions[1], &answer(Devices::Unchanged), grace)
+            .unwrap();
     }
 
     #[test]

@@ -263,8 +263,5 @@ async fn an_address_is_that_of_the_same_handler_only_while_its_connection_holds(
     let mut book = Book::of_earlier_run(kept, folder(), again);
     assert_eq!(first(&book, &other, again), "ended");
     let again = again + REGISTER_SPACING;
-    assert_eq!(
-        register(&mut book, 5, again),
-        "a@[fd00::1]:10000~00000005"
-    );
+    assert_eq!(register(&mut book, 5, again), "a@[fd00::1]:10000~00000005");
 }

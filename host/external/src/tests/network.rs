@@ -98,7 +98,8 @@ async fn an_endpoint_in_the_network_needs_the_grant() {
 }
 
 #[tokio::test]
-async fn who_has_the_address_later_gets_no_properties_before_it_registers_and_is_a_source_of_its_own() {
+async fn who_has_the_address_later_gets_no_properties_before_it_registers_and_is_a_source_of_its_own()
+ {
     let dir = Arc::new(tempfile::tempdir().unwrap());
     let mut node = mk_node(Arc::clone(&dir));
     grant(&mut node, "127.0.0.1/32").await;
