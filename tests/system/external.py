@@ -3,6 +3,7 @@
 external.py FOLDER NAME SOCKET   serves on FOLDER/SOCKET; prints `ready`; lines of its input:
   register                       registers as NAME with the agent of FOLDER, as C-core names it by default; prints `registered`
   set ID…                        these are the devices from now on; prints `set`
+  fill COUNT BYTES               so many devices from now on, each with a property of that length; prints `filled`
   asked                          prints how many streams are open
 """
 import os
@@ -19,11 +20,11 @@ protos, services = grpc.protos_and_services("discovery.proto")
 class Handler(services.DiscoveryHandlerServicer):
     def __init__(self):
         self.changed = threading.Condition()
-        self.ids, self.version, self.open = [], 0, 0
+        self.ids, self.text, self.version, self.open = [], {}, 0, 0
 
-    def set(self, ids):
+    def set(self, ids, text={}):
         with self.changed:
-            self.ids, self.version = ids, self.version + 1
+            self.ids, self.text, self.version = ids, text, self.version + 1
             self.changed.notify_all()
 
     def Discover(self, request, context):
@@ -36,11 +37,11 @@ class Handler(services.DiscoveryHandlerServicer):
                     self.changed.wait_for(lambda: self.version != said, timeout=0.2)
                     if self.version == said:
                         continue
-                    said, ids = self.version, list(self.ids)
+                    said, ids, text = self.version, list(self.ids), self.text
                 details = request.discovery_details.strip()
                 user = request.discovery_properties["user"].vec.decode() if "user" in request.discovery_properties else ""
                 yield protos.DiscoverResponse(
-                    devices=[protos.Device(id=id, properties={"PY_ID": id, "PY_DETAILS": details, "PY_USER": user}) for id in ids]
+                    devices=[protos.Device(id=id, properties={"PY_ID": id, "PY_DETAILS": details, "PY_USER": user, **text}) for id in ids]
                 )
         finally:
             with self.changed:
@@ -67,6 +68,10 @@ def main():
         elif command == "set":
             handler.set(words)
             print("set", flush=True)
+        elif command == "fill":
+            count, length = map(int, words)
+            handler.set([f"d{number}" for number in range(count)], {"PY_TEXT": "x" * length})
+            print("filled", flush=True)
         elif command == "asked":
             print(handler.open, flush=True)
     server.stop(0)

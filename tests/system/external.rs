@@ -204,6 +204,64 @@ fn a_handler_that_stays_away_loses_its_devices_and_is_found_again_without_regist
     Ok(())
 }
 
+/// The sessions that report as much text as a set may have.
+const WORDY: usize = 8;
+/// The devices of each, and the bytes of text of each of these.
+const DEVICES: usize = 127;
+const TEXT: usize = 64_000;
+/// The most memory that the agent may take then, in MiB.
+const MEMORY: u64 = 420;
+
+#[test]
+fn as_much_text_as_there_may_be_takes_the_agent_no_more_memory_than_it_may() -> Result<()> {
+    let Some((mut home, python)) = home()? else {
+        return Ok(());
+    };
+    for number in 1..WORDY {
+        let configuration = CONFIGURATION.replace("name: py", &format!("name: py{number}"));
+        home.write(&format!("configurations/py{number}.yaml"), configuration)?;
+    }
+    start(&mut home, &[])?;
+    let mut peer = handler(&home, &python, "a.sock")?;
+    ask(&mut peer, &format!("fill {DEVICES} {TEXT}"), "filled")?;
+    ask(&mut peer, "register", "registered")?;
+    home.instances(WORDY * DEVICES)?;
+    // All specs are looked at again, and one is missing.
+    let spec = home.cdi().join("akri.sh-py_leafhost.json");
+    eventually("the spec", || {
+        fs::remove_file(&spec).context("it is not there yet")
+    })?;
+    let more = CONFIGURATION.replace("name: py", "name: more");
+    home.write("configurations/more.yaml", more.replace("pyEcho", "none"))?;
+    eventually("the spec again", || Ok(fs::metadata(&spec).map(drop)?))?;
+    let peak = || -> Result<u64> {
+        let status = fs::read_to_string(format!("/proc/{}/status", home.pid()?))?;
+        let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+        let peak = peak.and_then(|peak| peak.split_whitespace().next());
+        Ok(peak.context("no VmHWM")?.parse::<u64>()? >> 10)
+    };
+    let full = peak()?;
+    println!("agent with {WORDY} sessions of {DEVICES} devices of {TEXT} bytes: at most {full} MiB");
+
+    // As many sessions more find no room, and the others go on.
+    for number in WORDY..2 * WORDY {
+        let configuration = CONFIGURATION.replace("name: py", &format!("name: py{number}"));
+        home.write(&format!("configurations/py{number}.yaml"), configuration)?;
+    }
+    home.until("the budget is named", |status| {
+        let views = status.get("configurations").and_then(Value::as_array);
+        let is_told = |view: &&Value| view.to_string().contains("at most 64 MiB");
+        views.is_some_and(|all| all.iter().filter(is_told).count() == WORDY)
+    })?;
+    home.instances(WORDY * DEVICES)?;
+    let beyond = peak()?;
+    println!("the same with as many sessions more: at most {beyond} MiB");
+    ensure!(beyond <= MEMORY, "{full} MiB, then {beyond} MiB");
+    home.stop(Signal::SIGTERM)?;
+    peer.end()?;
+    Ok(())
+}
+
 #[test]
 fn a_handler_in_go_registers_by_address_and_by_path_and_its_end_is_noticed() -> Result<()> {
     let program = peer::go_handler()?;

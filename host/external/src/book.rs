@@ -122,6 +122,12 @@ impl Entry {
         self.first.as_ref().is_some_and(FirstConnection::holds)
     }
 
+    /// Whether the connection of its registration may still be made.
+    fn is_to_be_reached(&self, now: Instant) -> bool {
+        let since = self.registered_at.filter(|_| self.first.is_none());
+        since.is_some_and(|at| now < at + FIRST_CONNECTION)
+    }
+
     /// From when on it is no source.
     fn withheld_from(&self) -> Option<Instant> {
         (self.silent_since.is_some() && self.sessions == 0).then(|| self.unused_since + UNUSED)
@@ -222,6 +228,7 @@ impl Book {
                 } else {
                     let source = source.clone();
                     self.entries.remove(&source);
+                    self.is_unkept = true;
                 }
             }
         }
@@ -310,9 +317,9 @@ impl Book {
         let Some(entry) = self.entries.get(source) else {
             return First::Ended;
         };
-        match (&entry.first, entry.registered_at) {
-            (Some(first), _) if first.holds() => First::Holds(first.clone()),
-            (None, Some(at)) if now < at + FIRST_CONNECTION => First::ToCome,
+        match &entry.first {
+            Some(first) if first.holds() => First::Holds(first.clone()),
+            _ if entry.is_to_be_reached(now) => First::ToCome,
             _ => First::Ended,
         }
     }
@@ -341,7 +348,10 @@ impl Book {
         let Some(entry) = self.entries.get_mut(source) else {
             return;
         };
-        if !is_there {
+        if !is_there && entry.is_to_be_reached(now) {
+            // It may register before it serves.
+            entry.look_at = now + UNUSED;
+        } else if !is_there {
             entry.silent_since.get_or_insert(now);
         } else if entry.silent_since.is_some() {
             entry.renew(now);

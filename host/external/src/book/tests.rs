@@ -246,6 +246,9 @@ async fn an_address_is_that_of_the_same_handler_only_while_its_connection_holds(
     assert_eq!(first(&book, &source, start), "to come");
     assert_eq!(first(&book, &source, start + FIRST_CONNECTION), "ended");
     assert_eq!(register(&mut book, 2, start), source, "too soon to matter");
+    book.looked(&source, false, start);
+    assert_eq!(names(&book, start + UNUSED), [source.as_str()]);
+    assert_eq!(book.take_looks(start + UNUSED).len(), 1, "soon again");
 
     let ended = tokio_util::sync::CancellationToken::new();
     book.connected(&source, FirstConnection::mk(ended.clone()));
