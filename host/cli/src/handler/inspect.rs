@@ -8,6 +8,7 @@ use anyhow::{Context as _, Result};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use leafhost_core::ports::{Loader as _, SourceFile};
+use leafhost_grants::Grants;
 use leafhost_wasm::{Inspection, suggest};
 
 use super::open;
@@ -93,7 +94,19 @@ fn surface(text: &mut String, file: &SourceFile, inspection: &Inspection) -> Res
         ),
     };
     field(text, "Needs grants", &given);
+    for problem in grants_problems(file.grants.as_deref().unwrap_or_default()) {
+        let problem = Paint::stdout().apply(Tone::Warning, &problem);
+        field(text, "Problem", &problem);
+    }
     Ok(())
+}
+
+/// Lists what is wrong with the grants file next to the component.
+fn grants_problems(text: &str) -> Vec<String> {
+    let problems = Grants::parse(text).err().unwrap_or_default().into_iter();
+    problems
+        .map(|problem| format!("its grants file: {}: {}", problem.path, problem.message))
+        .collect()
 }
 
 fn field(text: &mut String, name: &str, value: &str) {
@@ -113,4 +126,18 @@ fn packed_size(bytes: &[u8]) -> Result<usize> {
     let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
     encoder.write_all(bytes)?;
     Ok(encoder.finish()?.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_wrong_with_the_grants_is_shown() {
+        let wrong = grants_problems("devices: {env: ['?D_PRELOAD'], mounts: ['/etc/*:ro']}");
+        assert_eq!(wrong.len(), 2, "{wrong:?}");
+        assert!(wrong[0].contains("devices.mounts[0]"), "{wrong:?}");
+        assert!(wrong[1].contains("devices.env[0]"), "{wrong:?}");
+        assert_eq!(grants_problems(""), Vec::<String>::new());
+    }
 }
