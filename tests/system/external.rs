@@ -241,7 +241,9 @@ fn as_much_text_as_there_may_be_takes_the_agent_no_more_memory_than_it_may() -> 
         Ok(peak.context("no VmHWM")?.parse::<u64>()? >> 10)
     };
     let full = peak()?;
-    println!("agent with {WORDY} sessions of {DEVICES} devices of {TEXT} bytes: at most {full} MiB");
+    println!(
+        "agent with {WORDY} sessions of {DEVICES} devices of {TEXT} bytes: at most {full} MiB"
+    );
 
     // As many sessions more find no room, and the others go on.
     for number in WORDY..2 * WORDY {
