@@ -7,9 +7,11 @@ use serde::{Deserialize, Serialize};
 use crate::names::ConfigurationKey;
 use crate::text;
 
+mod broker_properties;
 mod resources;
 mod workloads;
 
+pub use broker_properties::{MAX_BROKER_PROPERTIES, broker_problems};
 pub use resources::{RESOURCES_ANNOTATION, Resources};
 
 /// The annotation that sets how long a missing device keeps its Instance, such as `30s` or `5m`.
@@ -214,8 +216,6 @@ pub const MAX_CAPACITY: u32 = 1000;
 pub const MAX_CONFIGURATIONS: usize = 2_000;
 /// The most text `discoveryDetails` may have, in bytes.
 pub const MAX_DETAILS: usize = 256 << 10;
-/// The most text `brokerProperties` may have, names and values together, in bytes: each Instance has a copy.
-pub const MAX_BROKER_PROPERTIES: usize = 64 << 10;
 /// The most bytes of a path that are shown.
 const MAX_PATH: usize = 256;
 /// The most bytes of a message that are shown.
@@ -369,38 +369,6 @@ fn property_problems(properties: &[DiscoveryProperty]) -> Vec<FieldProblem> {
     problems
 }
 
-fn broker_problems(properties: &BTreeMap<String, String>) -> Vec<FieldProblem> {
-    let sizes = properties
-        .iter()
-        .map(|(name, value)| name.len() + value.len());
-    let size: usize = sizes.sum();
-    if size > MAX_BROKER_PROPERTIES {
-        return vec![FieldProblem::new(
-            "spec.brokerProperties",
-            format!(
-                "has {size} bytes of names and values, at most {MAX_BROKER_PROPERTIES} are allowed: each Instance has a copy; give larger ones to the containers as files"
-            ),
-        )];
-    }
-    let problem = |(name, value): (&String, &String)| {
-        let message = if crate::names::is_env_name(name) {
-            // In JSON, in which CDI specs are kept, each would take six bytes.
-            let control = value.chars().find(|c| text::is_foreign_control(*c))?;
-            format!(
-                "value has the control character U+{:04X}; only tab, newline and carriage return may be in it",
-                u32::from(control)
-            )
-        } else {
-            "name must be letters, digits and _, not beginning with a digit".to_owned()
-        };
-        Some(FieldProblem::new(
-            format!("spec.brokerProperties.{name}"),
-            message,
-        ))
-    };
-    properties.iter().filter_map(problem).collect()
-}
-
 /// A whole number with `s`, `m` or `h`; `0` needs no unit. At most a day.
 fn parse_duration(text: &str) -> Option<std::time::Duration> {
     let (number, factor) = match text.strip_suffix(['s', 'm', 'h']) {
@@ -474,38 +442,6 @@ mod tests {
             ),
         ] {
             assert_eq!(paths(manifest(&spec)), [expected]);
-        }
-    }
-
-    #[test]
-    fn broker_properties_have_at_most_64_kib_and_no_control_characters_but_those_of_text() {
-        let half = "x".repeat(MAX_BROKER_PROPERTIES / 2 - 1);
-        for (properties, wrong) in [
-            (json!({"A": half, "B": half}), None),
-            (
-                json!({"A": half, "BC": half}),
-                Some(("", "has 65537 bytes")),
-            ),
-            (json!({"A": "tab\t, line\r\nand ä \u{202e}"}), None),
-            (json!({"A": "a\0"}), Some((".A", "U+0000; only tab"))),
-            (json!({"A": "a\u{1b}[2J"}), Some((".A", "U+001B"))),
-            (json!({"A": "\u{9b}"}), Some((".A", "U+009B"))),
-            (
-                json!({"A\nB": ""}),
-                Some((".A\\nB", "name must be letters")),
-            ),
-        ] {
-            let spec =
-                json!({"discoveryHandler": {"name": "udev"}, "brokerProperties": properties});
-            let problems = Configuration::try_from(manifest(&spec)).err();
-            match (problems.as_deref(), wrong) {
-                (None, None) => {}
-                (Some([problem]), Some((path, words))) => {
-                    assert_eq!(problem.path, format!("spec.brokerProperties{path}"));
-                    assert!(problem.message.contains(words), "{}", problem.message);
-                }
-                other => panic!("{other:?}"),
-            }
         }
     }
 

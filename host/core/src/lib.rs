@@ -26,4 +26,5 @@ pub mod slot;
 pub mod status_store;
 pub mod text;
 pub mod timeouts;
+pub mod variables;
 pub mod yaml_cost;

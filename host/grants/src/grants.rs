@@ -9,7 +9,7 @@ use std::time::Duration;
 use glob::{MatchOptions, Pattern};
 use leafhost_core::configuration::FieldProblem;
 use leafhost_core::names::is_handler_name;
-use leafhost_core::yaml_cost;
+use leafhost_core::{variables, yaml_cost};
 use serde::Deserialize;
 
 use crate::limits::Limits;
@@ -105,7 +105,7 @@ impl DeviceGrants {
                 None => pattern.matches(name),
             }
         };
-        !is_never_env(name) && self.env.iter().any(matches)
+        !variables::is_never_set(name) && self.env.iter().any(matches)
     }
 }
 
@@ -133,11 +133,6 @@ pub(crate) fn is_within(path: &str, folder: &str) -> bool {
         .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
-/// Whether that name, or whatever a pattern that begins so names, is never handed out.
-fn is_never_env(name: &str) -> bool {
-    name == "PATH" || name.starts_with("LD_") || name.starts_with("KUBERNETES_")
-}
-
 /// Returns a name that is never handed out and that the pattern has: it was meant otherwise, or grants more than was thought of.
 fn never_env_in(pattern: &Pattern) -> Option<&'static str> {
     const NAMES: [&str; 16] = [
@@ -158,7 +153,7 @@ fn never_env_in(pattern: &Pattern) -> Option<&'static str> {
         "PYTHONPATH",
         "PYTHONSTARTUP",
     ];
-    let mut names = NAMES.into_iter().filter(|name| is_never_env(name));
+    let mut names = NAMES.into_iter().filter(|name| variables::is_never_set(name));
     names.find(|name| pattern.matches(name))
 }
 
@@ -391,9 +386,12 @@ impl DevicesSection {
         for (index, entry) in self.env.iter().enumerate() {
             let named = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '*' | '?');
             match Pattern::new(entry) {
-                Ok(_) if is_never_env(entry) => problems.push(FieldProblem::new(
+                Ok(_) if variables::is_never_set(entry) => problems.push(FieldProblem::new(
                     format!("devices.env[{index}]"),
-                    format!("{entry:?} is never handed out, as are PATH, LD_* and KUBERNETES_*; remove it"),
+                    format!(
+                        "{entry:?} is never handed out, because {}; remove it",
+                        variables::NEVER_SET
+                    ),
                 )),
                 Ok(pattern) if !entry.is_empty() && entry.chars().all(named) => {
                     if let Some(name) = never_env_in(&pattern) {

@@ -34,7 +34,7 @@ impl HandOut<'_> {
             .find(|name| !grants.allows_env(name))
         {
             return Err(format!(
-                "property {name} is not granted; `devices.env` in the grants lists what may be set (never PATH, LD_*, KUBERNETES_*)"
+                "property {name} is not granted; `devices.env` in the grants lists what may be set (never PATH, LD_*, PYTHON*, *_PROXY and the like)"
             ));
         }
         for node in &mut device.nodes {

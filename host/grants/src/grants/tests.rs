@@ -109,8 +109,18 @@ fn some_variables_are_never_granted() {
         ("PATHS", true),
         ("LD_PRELOAD", false),
         ("KUBERNETES_SERVICE_HOST", false),
+        ("BASH_ENV", false),
+        ("https_proxy", false),
+        ("PYTHONSTARTUP", false),
     ] {
         assert_eq!(grants.allows_env(name), allowed, "{name}");
+    }
+    for pattern in ["PYTHON*", "NODE_OPTIONS", "*_PROXY"] {
+        let problems = Grants::parse(&format!("devices: {{env: ['{pattern}']}}")).unwrap_err();
+        assert!(
+            problems[0].message.contains("is never handed out"),
+            "{problems:?}"
+        );
     }
 }
 
