@@ -45,6 +45,7 @@ fn snapshot(devices: usize) -> DeviceSnapshot {
     DeviceSnapshot {
         read: true,
         boot: None,
+        names: Arc::default(),
         absent: Absent::GONE,
         configurations: BTreeMap::from([(key, Arc::new(devices))]),
     }

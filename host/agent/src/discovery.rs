@@ -321,6 +321,7 @@ impl DiscoveryTask {
         let snapshot = DeviceSnapshot {
             read: set.complete && self.handler_set.complete,
             boot: self.config.clock.boot(),
+            names: Arc::clone(&set.names),
             absent: if set.complete {
                 let problems = set.problems.iter();
                 Absent::Gone {

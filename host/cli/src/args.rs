@@ -170,6 +170,10 @@ pub struct ControllerArgs {
     #[arg(long, env = "LEAFHOST_NO_BROKERS")]
     pub no_brokers: bool,
 
+    /// How long a name stays with its namespace after the last Configuration with that name was deleted there
+    #[arg(long, env = "LEAFHOST_NAME_GRACE", value_name = "DURATION", default_value = "1h", value_parser = duration)]
+    pub name_grace: Duration,
+
     /// An address that serves /metrics, for scrapers on the network [default: none]
     #[arg(long, env = "LEAFHOST_METRICS_LISTEN", value_name = "ADDR:PORT", value_parser = socket_address)]
     pub metrics_listen: Option<SocketAddr>,

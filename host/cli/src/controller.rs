@@ -74,7 +74,9 @@ async fn serve(args: &ControllerArgs) -> Result<()> {
     };
     let controller = Controller::new(
         cluster.clone(),
+        cluster.clone(),
         cluster,
+        args.name_grace,
         problems.subscribe(),
         metrics.clone(),
     );

@@ -15,6 +15,7 @@ use leafhost_core::cluster::NodeState;
 use leafhost_core::configuration::Manifest;
 use leafhost_core::instance::{Instance, InstanceKey};
 use leafhost_core::names::ConfigurationKey;
+use leafhost_core::resource_names::ResourceNames;
 use serde_json::{Value, json};
 
 /// A Configuration with brokers and services, and its Instances.
@@ -56,6 +57,7 @@ impl Site {
             instances: &self.instances,
             objects: &self.objects,
             nodes: &self.nodes,
+            names: &ResourceNames::default(),
         };
         let plan = plan(&world, &mut Restarts::default(), Timestamp::UNIX_EPOCH);
         plan.changes.into_iter().map(|(_, change)| change).collect()

@@ -5,10 +5,12 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use jiff::Timestamp;
 use leafhost_core::cluster::{Cluster, Deleting, NodeSet, NodeState, ReadError};
 use leafhost_core::instance::{Instance, InstanceKey};
 use leafhost_core::names::ConfigurationKey;
 use leafhost_core::ports::{Change, InstanceSet, StoreError};
+use leafhost_core::resource_names::{NameRecord, NameSet, NameStore, Reservation};
 use leafhost_core::status_store::{
     ConfigurationState, ConfigurationStates, ConfigurationStatus, Event, Regarding, ReportSet,
     StatusStore, WriteError,
@@ -44,6 +46,11 @@ pub struct Fake {
     pub shown: Mutex<Vec<(Instant, ConfigurationKey)>>,
     pub events: Mutex<Vec<(Instant, Event)>>,
     pub finalizers: Mutex<Vec<(Instant, String, Vec<String>)>>,
+    pub names: watch::Sender<Arc<NameSet>>,
+    /// What was written of names, and when.
+    pub named: Mutex<Vec<(Instant, String)>>,
+    /// What writes of these names are answered with.
+    pub unnamed: Mutex<BTreeMap<String, WriteError>>,
     pub metrics: Arc<Metrics>,
     /// What these writes are answered with.
     pub answer: Mutex<Option<WriteError>>,
@@ -213,6 +220,50 @@ impl StatusStore for Fake {
     }
 }
 
+#[async_trait]
+impl NameStore for Fake {
+    fn names(&self) -> watch::Receiver<Arc<NameSet>> {
+        self.names.subscribe()
+    }
+
+    async fn reserve(&self, name: &str, namespace: &str) -> Result<(), WriteError> {
+        self.name(name, format!("{name} for {namespace}"), |records| {
+            let record = NameRecord {
+                reservation: Reservation {
+                    namespace: namespace.to_owned(),
+                    created: Some(Timestamp::now()),
+                },
+                uid: "u".into(),
+                resource_version: "1".into(),
+                unused_since: None,
+            };
+            let before = records.insert(name.to_owned(), record);
+            assert_eq!(before, None);
+        })
+    }
+
+    async fn note_unused(
+        &self,
+        name: &str,
+        seen: &NameRecord,
+        since: Option<Timestamp>,
+    ) -> Result<(), WriteError> {
+        let word = if since.is_some() { "unused" } else { "used" };
+        self.name(name, format!("{name} {word}"), |records| {
+            let record = records.get_mut(name).unwrap();
+            assert_eq!(record, seen);
+            record.unused_since = since;
+        })
+    }
+
+    async fn free(&self, name: &str, seen: &NameRecord) -> Result<(), WriteError> {
+        self.name(name, format!("{name} free"), |records| {
+            let before = records.remove(name);
+            assert_eq!(before.as_ref(), Some(seen));
+        })
+    }
+}
+
 /// With the version that follows.
 fn newer(mut instance: Instance) -> Instance {
     let version: u64 = instance.metadata.resource_version.parse().unwrap();
@@ -275,6 +326,9 @@ impl Fake {
             shown: Mutex::default(),
             events: Mutex::default(),
             finalizers: Mutex::default(),
+            names: watch::Sender::new(Arc::new(NameSet::read(BTreeMap::new()))),
+            named: Mutex::default(),
+            unnamed: Mutex::default(),
             answer: Mutex::default(),
         })
     }
@@ -285,6 +339,22 @@ impl Fake {
             tokio::time::sleep(Duration::from_secs(3)).await;
         }
         hangs
+    }
+
+    fn name(
+        &self,
+        name: &str,
+        told: String,
+        write: impl FnOnce(&mut BTreeMap<String, NameRecord>),
+    ) -> Result<(), WriteError> {
+        self.named.lock().unwrap().push((Instant::now(), told));
+        if let Some(error) = self.unnamed.lock().unwrap().get(name) {
+            return Err(error.clone());
+        }
+        let mut records = self.names.borrow().records.clone();
+        write(&mut records);
+        self.names.send_replace(Arc::new(NameSet::read(records)));
+        Ok(())
     }
 
     fn answer(&self) -> Result<(), WriteError> {

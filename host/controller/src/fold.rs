@@ -8,11 +8,14 @@ use leafhost_core::names::ConfigurationKey;
 use leafhost_core::node_report::{HANDLER_REFUSED, ReportedConfiguration, ReportedProblem};
 use leafhost_core::ports::InstanceSet;
 use leafhost_core::problem::{Problem, Reason, Subject};
+use leafhost_core::resource_names::ResourceNames;
 use leafhost_core::status_store::{
     Condition, ConditionType, ConfigurationState, ConfigurationStates, ConfigurationStatus, Event,
     Regarding, ReportSet, Truth,
 };
 use leafhost_core::text::few;
+
+use crate::names::Owners;
 
 /// The most nodes that a message names.
 const NAMED: usize = 3;
@@ -27,6 +30,8 @@ pub struct Seen<'a> {
     pub reports: &'a ReportSet,
     /// The Instances.
     pub instances: &'a InstanceSet,
+    /// The names that namespaces have.
+    pub names: &'a ResourceNames,
     /// What is wrong with brokers.
     pub brokers: &'a [Problem],
 }
@@ -44,8 +49,8 @@ pub struct Folded {
 pub fn fold(seen: &Seen<'_>, now: Timestamp) -> Folded {
     let mut folded = Folded::default();
     let mut reported = by_configuration(seen);
-    let devices = devices(seen);
-    let owners = owners(seen.configurations);
+    let owners = Owners::of_states(seen.names, seen.configurations);
+    let devices = devices(seen, &owners);
     for (key, configuration) in &seen.configurations.configurations {
         if configuration.is_deleting {
             continue;
@@ -61,16 +66,17 @@ pub fn fold(seen: &Seen<'_>, now: Timestamp) -> Folded {
         if reports.is_empty() && !reported.is_empty() {
             continue;
         }
-        let owner = owners.get(key.name()).filter(|owner| **owner != key);
-        let taken = owner.map(|owner| {
-            told(&Problem::NameTaken {
-                configuration: key.clone(),
-                owner: (*owner).clone(),
-                consumer: "the kubelet",
-            })
+        let found = devices.get(key);
+        let taken = owners.of_configuration(key);
+        let is_taken = taken.is_some();
+        let taken = taken.map(|owner| Problem::NameTaken {
+            configuration: key.clone(),
+            owner,
+            consumer: "the kubelet",
         });
+        let taken = taken.or_else(|| found?.taken.clone()).as_ref().map(told);
         let mut problems = problems(&reports, taken.as_ref());
-        let mut conditions = conditions(&reports, &problems);
+        let mut conditions = conditions(&reports, &problems, taken.as_ref());
         let brokers = seen.brokers.iter();
         let brokers = brokers.filter(|one| one.subject() == Subject::Configuration(key));
         let brokers: Vec<ReportedProblem> = brokers.map(told).collect();
@@ -82,13 +88,13 @@ pub fn fold(seen: &Seen<'_>, now: Timestamp) -> Folded {
         }));
         problems.extend(brokers.into_iter().map(|one| (one.reason, one.message)));
         let ready = reports.iter().filter(|one| !one.is_blocked());
-        let ready = if taken.is_some() { 0 } else { ready.count() };
+        let ready = if is_taken { 0 } else { ready.count() };
         let mut status = ConfigurationStatus {
             observed_generation: configuration.generation,
             ready: format!("{ready}/{}", reported.len()),
             nodes: reported.len(),
             ready_nodes: ready,
-            devices: devices.get(key).copied().unwrap_or_default(),
+            devices: found.map_or(0, |found| found.count),
             conditions: Vec::new(),
         };
         let before = configuration.status.as_ref();
@@ -187,33 +193,35 @@ fn by_configuration<'a>(seen: &Seen<'a>) -> BTreeMap<&'a ConfigurationKey, Vec<R
     all
 }
 
-/// How many Instances of each Configuration a node sees that is Ready.
-fn devices(seen: &Seen<'_>) -> BTreeMap<ConfigurationKey, usize> {
-    let mut all = BTreeMap::new();
+/// The Instances of a Configuration.
+#[derive(Debug, Default)]
+struct Devices {
+    /// How many a node sees that is Ready.
+    count: usize,
+    /// The first whose name another namespace has.
+    taken: Option<Problem>,
+}
+
+fn devices(seen: &Seen<'_>, owners: &Owners<'_>) -> BTreeMap<ConfigurationKey, Devices> {
+    let mut all: BTreeMap<_, Devices> = BTreeMap::new();
     for (key, instance) in &seen.instances.instances {
         let spec = &instance.spec;
         let is_seen = spec.nodes.iter().any(|node| is_ready(seen.nodes, node));
         let configuration = ConfigurationKey::new(&key.namespace, &spec.configuration_name);
-        if let (true, Ok(configuration)) = (is_seen, configuration) {
-            let count: &mut usize = all.entry(configuration).or_default();
-            *count = count.saturating_add(1);
+        let (true, Ok(configuration)) = (is_seen, configuration) else {
+            continue;
+        };
+        let devices = all.entry(configuration).or_default();
+        devices.count = devices.count.saturating_add(1);
+        if devices.taken.is_none() {
+            let owner = owners.of_name(&key.namespace, &key.name);
+            devices.taken = owner.map(|owner| Problem::InstanceNameTaken {
+                instance: key.clone(),
+                owner,
+            });
         }
     }
     all
-}
-
-/// Which of several Configurations has a name: the oldest, as agents see it, too.
-fn owners(states: &ConfigurationStates) -> BTreeMap<&str, &ConfigurationKey> {
-    let mut owners: BTreeMap<&str, (&ConfigurationKey, &ConfigurationState)> = BTreeMap::new();
-    for (key, state) in &states.configurations {
-        let age = |state: &ConfigurationState| (state.created.is_none(), state.created);
-        let owner = owners.entry(key.name()).or_insert((key, state));
-        if (age(state), &state.uid) < (age(owner.1), &owner.1.uid) {
-            *owner = (key, state);
-        }
-    }
-    let names = owners.into_iter();
-    names.map(|(name, (key, _))| (name, key)).collect()
 }
 
 fn told(problem: &Problem) -> ReportedProblem {
@@ -299,7 +307,11 @@ impl Told {
     }
 }
 
-fn conditions(reports: &[Report<'_>], problems: &BTreeMap<String, String>) -> Vec<Told> {
+fn conditions(
+    reports: &[Report<'_>],
+    problems: &BTreeMap<String, String>,
+    taken: Option<&ReportedProblem>,
+) -> Vec<Told> {
     use Concerns::{Details, Discovery, Handler, Remark};
 
     let of = |wanted: &[Concerns]| {
@@ -335,7 +347,12 @@ fn conditions(reports: &[Report<'_>], problems: &BTreeMap<String, String>) -> Ve
             with(kind, Truth::Unknown, reason, message.to_owned())
         }
     };
-    let taken = <&str>::from(Reason::NameTaken);
+    // An agent may know it before the controller does.
+    let reported = || {
+        let reason = <&str>::from(Reason::NameTaken);
+        problems.get(reason).map(|message| (reason, message))
+    };
+    let taken = taken.map(|taken| (&*taken.reason, &taken.message));
     vec![
         judge(
             ConditionType::HandlerAvailable,
@@ -358,18 +375,18 @@ fn conditions(reports: &[Report<'_>], problems: &BTreeMap<String, String>) -> Ve
             "HandlerAnswers",
             "the handler looks for devices",
         ),
-        match problems.get(taken) {
-            Some(message) => with(
+        match taken.or_else(reported) {
+            Some((reason, message)) => with(
                 ConditionType::NameTaken,
                 Truth::True,
-                taken,
+                reason,
                 message.clone(),
             ),
             None => with(
                 ConditionType::NameTaken,
                 Truth::False,
                 "NameFree",
-                "no older Configuration has the name".to_owned(),
+                "no other namespace has the name".to_owned(),
             ),
         },
     ]

@@ -25,6 +25,8 @@ pub(crate) enum Write {
     Status,
     /// A broker or a service.
     Broker,
+    /// A reservation of a name.
+    Name,
 }
 
 /// All metrics of the controller.
@@ -223,7 +225,7 @@ mod tests {
         let releases = || lines(&metrics, "leafhost_controller_releases_total");
         let failures = || lines(&metrics, "leafhost_controller_failed_writes_total");
         assert_eq!(releases(), [" 0"]);
-        let none = ["instance", "status", "broker"].map(|of| format!("{{of=\"{of}\"}} 0"));
+        let none = ["instance", "status", "broker", "name"].map(|of| format!("{{of=\"{of}\"}} 0"));
         assert_eq!(failures(), none);
         metrics.released(2);
         metrics.failed(Write::Broker);

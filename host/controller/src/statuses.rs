@@ -9,6 +9,7 @@ use leafhost_core::cluster::{Cluster, NodeSet};
 use leafhost_core::names::ConfigurationKey;
 use leafhost_core::ports::InstanceSet;
 use leafhost_core::problem::Problem;
+use leafhost_core::resource_names::{NameSet, NameStore};
 use leafhost_core::status_store::{
     ConfigurationState, ConfigurationStates, ConfigurationStatus, Event, Regarding, ReportSet,
     StatusStore, WriteError,
@@ -40,6 +41,7 @@ type Job = (Arc<ConfigurationState>, ConfigurationStatus);
 pub async fn run(
     cluster: &dyn Cluster,
     store: &dyn StatusStore,
+    names: &dyn NameStore,
     brokers: watch::Receiver<Arc<Vec<Problem>>>,
     problems: watch::Sender<Problems>,
     metrics: &Metrics,
@@ -52,6 +54,7 @@ pub async fn run(
         instances: cluster.instances(),
         configurations: store.configurations(),
         reports: store.reports(),
+        names: names.names(),
         brokers,
         problems,
         writes: Writes::new(PLACES),
@@ -66,6 +69,7 @@ pub async fn run(
             changed = task.instances.changed() => changed.map_err(|_| Error("Instances"))?,
             changed = task.configurations.changed() => changed.map_err(|_| Error("Configurations"))?,
             changed = task.reports.changed() => changed.map_err(|_| Error("reports"))?,
+            changed = task.names.changed() => changed.map_err(|_| Error("ResourceNames"))?,
             changed = task.brokers.changed() => changed.map_err(|_| Error("the brokers' problems"))?,
             done = task.writes.done() => {
                 for one in done {
@@ -93,6 +97,7 @@ struct Showing<'a> {
     instances: watch::Receiver<Arc<InstanceSet>>,
     configurations: watch::Receiver<Arc<ConfigurationStates>>,
     reports: watch::Receiver<Arc<ReportSet>>,
+    names: watch::Receiver<Arc<NameSet>>,
     brokers: watch::Receiver<Arc<Vec<Problem>>>,
     problems: watch::Sender<Problems>,
     writes: Writes<'a, ConfigurationKey, Job, Result<(), WriteError>>,
@@ -108,10 +113,14 @@ impl Showing<'_> {
         let instances = Arc::clone(&self.instances.borrow_and_update());
         let configurations = Arc::clone(&self.configurations.borrow_and_update());
         let reports = Arc::clone(&self.reports.borrow_and_update());
+        let names = Arc::clone(&self.names.borrow_and_update());
         let brokers = Arc::clone(&self.brokers.borrow_and_update());
         let leads = *self.leads.borrow_and_update();
-        let is_read =
-            nodes.complete && instances.complete && configurations.complete && reports.complete;
+        let is_read = nodes.complete
+            && instances.complete
+            && configurations.complete
+            && reports.complete
+            && names.is_known;
         if !leads {
             // The next leader knows nothing of it, either.
             self.attempts = Attempts::default();
@@ -125,6 +134,7 @@ impl Showing<'_> {
             configurations: &configurations,
             reports: &reports,
             instances: &instances,
+            names: &names.names,
             brokers: &brokers,
         };
         // The API server keeps whole seconds.

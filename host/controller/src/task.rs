@@ -1,15 +1,17 @@
 //! The task: all that the controller does, each in a loop of its own, so that none of them waits for another one's writes.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use leafhost_core::cluster::Cluster;
 use leafhost_core::problem::Problem;
+use leafhost_core::resource_names::NameStore;
 use leafhost_core::status_store::StatusStore;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::metrics::Metrics;
-use crate::{events, finalizers, releasing, statuses};
+use crate::{events, finalizers, names, releasing, statuses};
 
 /// Why the controller ended.
 #[derive(Debug, thiserror::Error)]
@@ -20,21 +22,28 @@ pub struct Error(pub(crate) &'static str);
 pub struct Controller {
     cluster: Arc<dyn Cluster>,
     statuses: Arc<dyn StatusStore>,
+    names: Arc<dyn NameStore>,
+    name_grace: Duration,
     brokers: watch::Receiver<Arc<Vec<Problem>>>,
     metrics: Arc<Metrics>,
 }
 
 impl Controller {
-    /// One that acts on this cluster while it leads, and shows what is wrong with `brokers`, too.
+    /// Makes one that acts on this cluster while it leads, and shows what is wrong with `brokers`, too. A name that nobody uses any more
+    /// stays reserved for `name_grace`.
     pub fn new(
         cluster: Arc<dyn Cluster>,
         statuses: Arc<dyn StatusStore>,
+        names: Arc<dyn NameStore>,
+        name_grace: Duration,
         brokers: watch::Receiver<Arc<Vec<Problem>>>,
         metrics: Arc<Metrics>,
     ) -> Self {
         Self {
             cluster,
             statuses,
+            names,
+            name_grace,
             brokers,
             metrics,
         }
@@ -43,12 +52,14 @@ impl Controller {
     /// Runs until `shutdown`. A write that is being made then is left to the API server.
     pub async fn run(self, shutdown: CancellationToken) -> Result<(), Error> {
         let (cluster, store, metrics) = (&*self.cluster, &*self.statuses, &*self.metrics);
+        let names = &*self.names;
         let (sender, problems) = watch::channel(Arc::default());
         let tasks = async {
             tokio::try_join!(
                 releasing::run(cluster, metrics),
                 finalizers::run(cluster),
-                statuses::run(cluster, store, self.brokers, sender, metrics),
+                names::run(cluster, store, names, self.name_grace, metrics),
+                statuses::run(cluster, store, names, self.brokers, sender, metrics),
                 events::run(cluster.leads(), store, problems),
             )
         };

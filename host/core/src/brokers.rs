@@ -14,6 +14,7 @@ use crate::cluster::NodeSet;
 use crate::configuration::Manifest;
 use crate::names::ConfigurationKey;
 use crate::ports::InstanceSet;
+use crate::resource_names::NameSet;
 
 /// The label that names an object after itself, as in Akri.
 pub const APP_LABEL: &str = "app";
@@ -186,6 +187,8 @@ pub trait Brokers: Send + Sync {
     fn instances(&self) -> watch::Receiver<Arc<InstanceSet>>;
     /// The pods, jobs and services.
     fn objects(&self) -> watch::Receiver<Arc<ObjectSet>>;
+    /// The names that namespaces have.
+    fn names(&self) -> watch::Receiver<Arc<NameSet>>;
     /// Writes a change.
     async fn write(&self, change: &Change) -> Result<(), WriteError>;
 }

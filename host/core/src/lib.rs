@@ -21,6 +21,7 @@ pub mod node_report;
 pub mod ports;
 pub mod problem;
 pub mod properties;
+pub mod resource_names;
 pub mod session;
 pub mod slot;
 pub mod status_store;

@@ -162,6 +162,15 @@ pub enum DigestLength {
 impl DigestLength {
     /// From short to long.
     pub const ALL: [Self; 3] = [Self::Three, Self::Five, Self::Eight];
+
+    /// Returns how many hex digits stand for it in a name.
+    pub fn digits(self) -> usize {
+        match self {
+            Self::Three => 6,
+            Self::Five => 10,
+            Self::Eight => 16,
+        }
+    }
 }
 
 /// The hash of a device: lower-case hex of BLAKE2b with a digest of that length (a parameter of the function, no
@@ -228,7 +237,9 @@ mod tests {
     fn a_longer_digest_is_another_one_and_not_a_longer_text() {
         let short = device_hash("foo0", None, DigestLength::Three);
         let long = device_hash("foo0", None, DigestLength::Five);
-        assert_eq!(long.len(), 10);
+        for length in DigestLength::ALL {
+            assert_eq!(device_hash("foo0", None, length).len(), length.digits());
+        }
         assert!(!long.starts_with(&short));
     }
 

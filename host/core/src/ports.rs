@@ -16,6 +16,7 @@ use crate::handler::{Description, Digest, Registration};
 use crate::instance::{Edit, Instance, InstanceKey};
 use crate::names::ConfigurationKey;
 use crate::node_report::{NodeReport, ObjectName};
+use crate::resource_names::ResourceNames;
 use crate::session::{Property, Session, SessionSpec};
 use crate::text;
 
@@ -70,6 +71,8 @@ pub struct ConfigurationSet {
     pub problems: Vec<SourceProblem>,
     /// What has no effect in Configurations that can be used, such as a misspelt field; sorted.
     pub warnings: Vec<SourceProblem>,
+    /// The names that namespaces have in a cluster.
+    pub names: Arc<ResourceNames>,
 }
 
 /// A Configuration with its properties resolved.

@@ -70,15 +70,16 @@ pub enum Problem {
         field: FieldProblem,
     },
     #[error(
-        "{configuration} has the name of {owner}, which is older: its devices are not offered to {consumer}; rename one of them"
+        "{configuration} has the name of {owner}, which had it first: its devices are not offered to {consumer}; rename one of them"
     )]
     NameTaken {
         configuration: ConfigurationKey,
-        owner: ConfigurationKey,
+        /// The Configuration that has the name, or whose Instance has it.
+        owner: String,
         consumer: &'static str,
     },
     #[error(
-        "Instance {instance} has the name of {owner}, which is offered to the kubelet instead; rename a Configuration"
+        "Instance {instance} has the name of {owner}, which goes before it: its device is not offered to the kubelet; rename one of the Configurations"
     )]
     InstanceNameTaken {
         instance: InstanceKey,

@@ -95,7 +95,7 @@ pub enum ConditionType {
     DetailsValid,
     /// The handler finds its devices.
     Discovering,
-    /// An older Configuration of another namespace has the name.
+    /// Another namespace has the name, or that of one of its Instances.
     NameTaken,
     /// Its brokers and services are as it says. Shown only where they are not.
     BrokersMade,

@@ -11,6 +11,7 @@ use leafhost_core::cluster::{Cluster as _, NodeSet};
 use leafhost_core::configuration::{Configuration, Manifest};
 use leafhost_core::names::ConfigurationKey;
 use leafhost_core::ports::InstanceSet;
+use leafhost_core::resource_names::{NameSet, NameStore as _};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
@@ -33,6 +34,7 @@ pub struct KubeBrokers {
     instances: watch::Receiver<Arc<InstanceSet>>,
     manifests: watch::Receiver<Arc<ManifestSet>>,
     objects: watch::Receiver<Arc<ObjectSet>>,
+    names: watch::Receiver<Arc<NameSet>>,
     _tasks: JoinSet<()>,
 }
 
@@ -51,6 +53,7 @@ impl KubeBrokers {
             instances: cluster.instances(),
             manifests,
             objects,
+            names: cluster.names(),
             _tasks: tasks,
         }
     }
@@ -76,6 +79,10 @@ impl Brokers for KubeBrokers {
 
     fn objects(&self) -> watch::Receiver<Arc<ObjectSet>> {
         self.objects.clone()
+    }
+
+    fn names(&self) -> watch::Receiver<Arc<NameSet>> {
+        self.names.clone()
     }
 
     async fn write(&self, change: &Change) -> Result<(), WriteError> {

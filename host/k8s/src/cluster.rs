@@ -14,6 +14,7 @@ use leafhost_core::cluster::{Cluster, Deleting, DeletingKind, NodeSet, NodeState
 use leafhost_core::instance::{Instance, InstanceKey};
 use leafhost_core::names::GROUP;
 use leafhost_core::ports::{Change, InstanceSet, StoreError};
+use leafhost_core::resource_names::{NameSet, ResourceNames};
 use leafhost_core::status_store::WriteError;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -25,6 +26,7 @@ use crate::lease;
 
 mod finalizers;
 mod follow;
+mod names;
 pub(crate) mod statuses;
 
 use finalizers::Finalizers;
@@ -43,6 +45,7 @@ pub struct KubeCluster {
     nodes: watch::Receiver<Arc<NodeSet>>,
     instances: watch::Receiver<Arc<InstanceSet>>,
     deleting: watch::Receiver<Vec<Deleting>>,
+    names: watch::Receiver<Arc<NameSet>>,
     statuses: Statuses,
     /// Ends with this.
     _tasks: JoinSet<()>,
@@ -83,12 +86,16 @@ impl KubeCluster {
         let all = Api::all_with(client.clone(), &api_resource());
         tasks.spawn(follow(all, "Instances", key, read, publish));
         let statuses = Statuses::watch(client, &holder_name, finalizers, &mut tasks);
+        let (sender, names) = watch::channel(Arc::default());
+        let remembered = ResourceNames::default();
+        tasks.spawn(crate::names::follow(client.clone(), remembered, sender));
         Self {
             client: client.clone(),
             leads,
             nodes,
             instances,
             deleting,
+            names,
             statuses,
             _tasks: tasks,
         }

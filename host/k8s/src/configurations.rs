@@ -7,6 +7,7 @@ use std::sync::Arc;
 use kube::api::{ApiResource, DynamicObject};
 use kube::{Api, Client};
 use leafhost_core::ports::{ConfigurationSet, ConfigurationSource, SourceProblem};
+use leafhost_core::resource_names::{NameSet, ResourceNames};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
@@ -14,11 +15,14 @@ mod book;
 
 use crate::crd;
 use crate::memory;
+use crate::names;
 use crate::values::{Object, Values, Wanted};
 use crate::watch::{Event, Failure, Watch};
 use book::Book;
 pub(crate) use book::manifest;
 
+/// The file that keeps the names of resources that namespaces have.
+const NAMES: &str = "names.json";
 /// The most events that are taken together.
 const TOGETHER: usize = 1_000;
 
@@ -30,16 +34,24 @@ pub struct KubeConfigurations {
 
 impl KubeConfigurations {
     /// Watches them. Secrets and `ConfigMap`s are read in their own namespaces and in `namespaces`. `memory` is the file that keeps the
-    /// Configurations for an agent that starts while the API server is away; their Secrets are not in it.
+    /// Configurations for an agent that starts while the API server is away; their Secrets are not in it. A file beside it keeps their
+    /// names.
     pub fn watch(client: Client, namespaces: BTreeSet<String>, memory: PathBuf) -> Self {
         let (sender, set) = watch::channel(Arc::default());
         let mut book = Book::default();
         if let Some(objects) = memory::read(&memory) {
             book.remember(objects);
         }
+        let file = memory.with_file_name(NAMES);
+        let remembered = memory::read(&file).unwrap_or_default();
+        let (name_sender, names) = watch::channel(Arc::default());
         let (keep, kept) = watch::channel(None);
         let mut tasks = JoinSet::new();
-        tasks.spawn(run(client, namespaces, book, sender, keep));
+        tasks.spawn(names::follow(client.clone(), remembered, name_sender));
+        tasks.spawn(memory::keep(file, names.clone(), |set: &Arc<NameSet>| {
+            set.is_read.then(|| ResourceNames::clone(&set.names))
+        }));
+        tasks.spawn(run(client, namespaces, book, names, sender, keep));
         tasks.spawn(memory::keep(memory, kept, Clone::clone));
         Self { set, _tasks: tasks }
     }
@@ -55,6 +67,7 @@ async fn run(
     client: Client,
     namespaces: BTreeSet<String>,
     mut book: Book,
+    mut names: watch::Receiver<Arc<NameSet>>,
     sender: watch::Sender<Arc<ConfigurationSet>>,
     keep: watch::Sender<Option<Vec<DynamicObject>>>,
 ) {
@@ -73,7 +86,8 @@ async fn run(
         }
         values.want(wanted);
         let looked_up = found.borrow_and_update().clone();
-        let mut next = book.set(&namespaces, &looked_up, &sender.borrow());
+        let known = Arc::clone(&names.borrow_and_update());
+        let mut next = book.set(&namespaces, &looked_up, &known, &sender.borrow());
         next.problems.extend(trouble.clone());
         next.problems.sort();
         if crate::publish(&sender, next) {
@@ -88,6 +102,9 @@ async fn run(
                 }
             }
             changed = found.changed() => if changed.is_err() {
+                return;
+            },
+            changed = names.changed() => if changed.is_err() {
                 return;
             },
         }

@@ -18,6 +18,7 @@ use kube::CustomResourceExt as _;
 mod configuration;
 mod discovery_handler;
 mod instance;
+mod resource_name;
 
 pub use configuration::Configuration;
 pub use discovery_handler::{
@@ -25,13 +26,15 @@ pub use discovery_handler::{
     DiscoveryHandlerStatus, Phase, SourceKind, SourceReport,
 };
 pub use instance::Instance;
+pub use resource_name::{ResourceName, ResourceNameSpec};
 
 /// All of them, as the API server takes them.
-pub fn definitions() -> [CustomResourceDefinition; 3] {
+pub fn definitions() -> [CustomResourceDefinition; 4] {
     [
         Configuration::crd(),
         without_subresources(Instance::crd()),
         without_subresources(DiscoveryHandler::crd()),
+        without_subresources(ResourceName::crd()),
     ]
 }
 

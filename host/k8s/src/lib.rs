@@ -14,6 +14,7 @@ pub mod instances;
 mod lease;
 mod memory;
 pub mod migrate;
+mod names;
 pub mod report;
 pub mod serving;
 #[cfg(test)]

@@ -7,6 +7,7 @@ use leafhost_core::device::{Device, DeviceKey};
 use leafhost_core::names::{ConfigurationKey, GROUP, is_cdi_class};
 use leafhost_core::ports::InstanceSet;
 use leafhost_core::problem::Problem;
+use leafhost_core::resource_names::NameOwners;
 
 use super::device_edits::DeviceEdits;
 use crate::devices::DeviceView;
@@ -49,23 +50,35 @@ pub fn wanted<'a>(
 ) -> Wanted<'a> {
     let mut wanted = Wanted::default();
     let mut held = held(node, instances);
-    // Of two with one class the older has it: a newcomer must not put its device into a container of the other's.
-    let mut configurations: Vec<_> = devices.configurations.iter().collect();
-    configurations.sort_by_key(|(key, view)| {
-        let created = view.configured.configuration.seniority();
-        let since = held.get(key).and_then(|held| held.since);
-        (created.is_none(), created, since.is_none(), since, *key)
-    });
-    for (key, view) in configurations {
+    // Of two with one class the one whose name it is has it: a newcomer must not put its device into a container of the other's.
+    let mut configurations: Vec<_> = devices
+        .configurations
+        .iter()
+        .map(|(key, view)| {
+            let created = view.configured.configuration.seniority();
+            let since = held.get(key).and_then(|held| held.since);
+            let age = (created.is_none(), created, since.is_none(), since, key);
+            (age, view)
+        })
+        .collect();
+    configurations.sort_by_key(|(age, _)| *age);
+    let aged = configurations
+        .iter()
+        .filter(|((ageless, ..), _)| !ageless)
+        .map(|((.., key), _)| *key);
+    let names = NameOwners::new(&devices.names, aged);
+    for ((.., key), view) in configurations {
         let class = key.name();
+        let taken = names.taken_from(key.namespace(), class);
+        let first = || wanted.offers.get(class).map(|first| first.key.to_string());
         if !is_cdi_class(class) {
             wanted.problems.push(Problem::InvalidCdiClass {
                 configuration: key.clone(),
             });
-        } else if let Some(first) = wanted.offers.get(class) {
+        } else if let Some(owner) = taken.map(|owner| owner.to_string()).or_else(first) {
             wanted.problems.push(Problem::NameTaken {
                 configuration: key.clone(),
-                owner: first.key.clone(),
+                owner,
                 consumer: "container runtimes",
             });
         } else {

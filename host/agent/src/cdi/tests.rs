@@ -6,6 +6,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use leafhost_cdi::{Readers, Spec};
 use leafhost_core::device::{Device, DeviceNode, Mount};
 use leafhost_core::ports::{Change, ConfiguredDiscovery};
+use leafhost_core::resource_names::Reservation;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::*;
@@ -347,6 +348,40 @@ fn of_two_configurations_of_one_kind_the_older_wins_and_keeps_it() {
             .starts_with("default/cams has the name of edge/cams"),
         "{report:?}"
     );
+}
+
+#[test]
+fn a_kind_whose_name_is_reserved_is_that_of_its_namespace_alone() {
+    let edge = || {
+        configured_as(serde_json::json!({
+            "apiVersion": "akri.sh/v0", "kind": "Configuration", "metadata": {"name": "cams", "namespace": "edge"},
+            "spec": {"discoveryHandler": {"name": "udev"}},
+        }))
+    };
+    for (namespace, devices) in [
+        ("default", Some("a19705")),
+        ("edge", Some("8120fe")),
+        // Its Configuration was deleted a moment ago.
+        ("other", None),
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        let views = vec![
+            (edge(), vec![camera("foo0")]),
+            (configured("cams", "udev", ""), vec![camera("foo1")]),
+        ];
+        let (mut snapshot, instances) = home(views);
+        let reservation = Reservation {
+            namespace: namespace.into(),
+            created: None,
+        };
+        snapshot.names = Arc::new([("cams".to_owned(), reservation)].into_iter().collect());
+        let (report, specs) = passed(&folder(&dir), &(snapshot, instances));
+        let found = specs.get("cams").map(|spec| names(spec)[0]);
+        assert_eq!(found, devices);
+        let told = format!("has the name of {namespace}/cams, which had it first");
+        assert_eq!(report.problems.len(), 2 - usize::from(devices.is_some()));
+        assert!(report.problems[0].to_string().contains(&told), "{report:?}");
+    }
 }
 
 #[test]

@@ -11,6 +11,7 @@ use leafhost_core::left_out::LeftOut;
 use leafhost_core::names::ConfigurationKey;
 use leafhost_core::ports::{ConfiguredDiscovery, SourceProblem};
 use leafhost_core::problem::Problem;
+use leafhost_core::resource_names::ResourceNames;
 use leafhost_core::session::{CallStats, Explanation};
 
 use crate::clock::Boot;
@@ -26,6 +27,8 @@ pub struct DeviceSnapshot {
     pub boot: Option<Boot>,
     /// By Configuration.
     pub configurations: BTreeMap<ConfigurationKey, Arc<ConfigurationDevices>>,
+    /// The names that namespaces have.
+    pub names: Arc<ResourceNames>,
     /// The other Configurations: deleted, or not read yet. Nothing is known of the devices of one that cannot be used as it is now written.
     pub absent: Absent<ConfigurationKey>,
 }

@@ -43,6 +43,7 @@ fn snapshot(views: impl IntoIterator<Item = ConfigurationDevices>) -> DeviceSnap
     DeviceSnapshot {
         read: true,
         boot: None,
+        names: Arc::default(),
         absent: Absent::GONE,
         configurations: views
             .into_iter()

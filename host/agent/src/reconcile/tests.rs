@@ -63,6 +63,7 @@ fn snapshot(ids: &[&str], shared: bool) -> Arc<DeviceSnapshot> {
     Arc::new(DeviceSnapshot {
         read: true,
         boot: None,
+        names: Arc::default(),
         absent: Absent::GONE,
         configurations: BTreeMap::from([(key("cams"), Arc::new(view))]),
     })

@@ -9,6 +9,7 @@ use leafhost_core::cluster::NodeState;
 use leafhost_core::configuration::Manifest;
 use leafhost_core::instance::{Instance, InstanceKey};
 use leafhost_core::names::ConfigurationKey;
+use leafhost_core::resource_names::ResourceNames;
 use serde_json::{Value, json};
 
 use super::plan::{Plan, World, plan};
@@ -22,6 +23,7 @@ pub struct Site {
     pub instances: BTreeMap<InstanceKey, Arc<Instance>>,
     pub objects: BTreeMap<ObjectKey, Arc<Object>>,
     pub nodes: BTreeMap<String, NodeState>,
+    pub names: ResourceNames,
     pub restarts: Restarts,
     pub now: Timestamp,
     made: usize,
@@ -111,6 +113,7 @@ impl Site {
             instances: &self.instances,
             objects: &self.objects,
             nodes: &self.nodes,
+            names: &self.names,
         };
         plan(&world, &mut self.restarts, self.now)
     }

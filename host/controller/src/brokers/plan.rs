@@ -12,12 +12,14 @@ use leafhost_core::configuration::{Manifest, RESOURCES_ANNOTATION, Resources};
 use leafhost_core::instance::{Instance, InstanceKey};
 use leafhost_core::names::{ConfigurationKey, digest};
 use leafhost_core::problem::Problem;
+use leafhost_core::resource_names::ResourceNames;
 use leafhost_core::slot::slot_number;
 use serde_json::Value;
 
 use super::body::{self, Owner};
 use super::restarts::Restarts;
 use super::template::{Template, TemplateKind, made_of};
+use crate::names::Owners;
 
 /// How long the scheduler may look for a place for a pod before the slot that it waits for is promised to another node, too.
 const UNPLACED: SignedDuration = SignedDuration::from_secs(30);
@@ -33,6 +35,8 @@ pub struct World<'a> {
     pub objects: &'a BTreeMap<ObjectKey, Arc<Object>>,
     /// The nodes that have a Node object.
     pub nodes: &'a BTreeMap<String, NodeState>,
+    /// The names that namespaces have.
+    pub names: &'a ResourceNames,
 }
 
 /// What follows.
@@ -103,10 +107,14 @@ pub fn plan(world: &World<'_>, restarts: &mut Restarts, now: Timestamp) -> Plan 
 impl<'a> Planner<'a> {
     fn all(&mut self) {
         let world = self.world;
+        // The pods of the others would get the device of the namespace that has the name, with its variables.
+        let names = Owners::of_manifests(world.names, world.manifests);
         let of = |(key, manifest): (&'a ConfigurationKey, &'a Arc<Manifest>)| {
             // Whatever belongs to a Configuration that is being deleted goes with it.
             let is_deleting = manifest.metadata.deletion_timestamp.is_some();
-            (!is_deleting).then(|| (key, (manifest, Template::of(&manifest.spec))))
+            let template = || Template::of(&manifest.spec);
+            let template = || names.of_configuration(key).map_or_else(template, |_| None);
+            (!is_deleting).then(|| (key, (manifest, template())))
         };
         let templates: BTreeMap<_, _> = world.manifests.iter().filter_map(of).collect();
         let mut served = BTreeSet::new();
@@ -130,7 +138,9 @@ impl<'a> Planner<'a> {
                 manifest,
                 instance,
             };
-            if self.instance(subject, template.as_ref()) {
+            let taken = names.of_name(&metadata.namespace, &metadata.name);
+            let template = template.as_ref().filter(|_| taken.is_none());
+            if self.instance(subject, template) {
                 served.insert(*key);
             }
         }

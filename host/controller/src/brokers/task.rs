@@ -12,6 +12,7 @@ use leafhost_core::cluster::NodeSet;
 use leafhost_core::names::ConfigurationKey;
 use leafhost_core::ports::InstanceSet;
 use leafhost_core::problem::Problem;
+use leafhost_core::resource_names::NameSet;
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -92,6 +93,7 @@ impl BrokerTask {
         let mut manifests = self.brokers.manifests();
         let mut instances = self.brokers.instances();
         let mut objects = self.brokers.objects();
+        let mut names = self.brokers.names();
         let mut pace = Pace::new(SOON);
         loop {
             tokio::select! {
@@ -104,6 +106,7 @@ impl BrokerTask {
                     self.writes.plan([]);
                 }
                 changed = instances.changed() => changed.map_err(|_| Error("Instances"))?,
+                changed = names.changed() => changed.map_err(|_| Error("ResourceNames"))?,
                 changed = objects.changed() => changed.map_err(|_| Error("pods, jobs and services"))?,
                 done = self.writes.done() => {
                     for one in done {
@@ -118,6 +121,7 @@ impl BrokerTask {
                         manifests: manifests.borrow_and_update().clone(),
                         instances: instances.borrow_and_update().clone(),
                         objects: objects.borrow_and_update().clone(),
+                        names: names.borrow_and_update().clone(),
                     };
                     let is_leader = *leads.borrow_and_update();
                     let next = self.look(&seen, is_leader);
@@ -248,6 +252,7 @@ struct Seen {
     manifests: Arc<ManifestSet>,
     instances: Arc<InstanceSet>,
     objects: Arc<ObjectSet>,
+    names: Arc<NameSet>,
 }
 
 impl Seen {
@@ -256,6 +261,7 @@ impl Seen {
             && self.manifests.complete
             && self.instances.complete
             && self.objects.complete
+            && self.names.is_known
     }
 
     fn world(&self) -> World<'_> {
@@ -264,6 +270,7 @@ impl Seen {
             instances: &self.instances.instances,
             objects: &self.objects.objects,
             nodes: &self.nodes.nodes,
+            names: &self.names.names,
         }
     }
 }

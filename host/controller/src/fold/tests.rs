@@ -2,6 +2,7 @@ use std::sync::Arc;
 
 use leafhost_core::cluster::NodeState;
 use leafhost_core::node_report::{ObjectName, ReportedHandler, ReportedSource};
+use leafhost_core::resource_names::Reservation;
 use serde_json::json;
 
 use super::*;
@@ -12,6 +13,7 @@ struct Cluster {
     configurations: ConfigurationStates,
     reports: ReportSet,
     instances: InstanceSet,
+    names: ResourceNames,
     brokers: Vec<Problem>,
 }
 
@@ -37,6 +39,7 @@ impl Cluster {
             configurations: ConfigurationStates::default(),
             reports: ReportSet::default(),
             instances: InstanceSet::default(),
+            names: ResourceNames::default(),
             brokers: Vec::new(),
         };
         for node in nodes {
@@ -96,6 +99,7 @@ impl Cluster {
             configurations: &self.configurations,
             reports: &self.reports,
             instances: &self.instances,
+            names: &self.names,
             brokers: &self.brokers,
         };
         fold(&seen, at(1000))
@@ -269,10 +273,49 @@ fn the_younger_of_two_configurations_with_one_name_is_told_that_it_is_taken() {
     assert!(
         cluster
             .message(ConditionType::NameTaken)
-            .contains("zoo/cams, which is older")
+            .contains("zoo/cams, which had it first")
     );
     let other = cluster.fold().statuses.remove(&older).unwrap();
     assert_eq!(other.conditions[3].status, Truth::False);
+}
+
+#[test]
+fn a_name_that_is_reserved_is_taken_from_older_configurations_and_by_what_instances_are_named() {
+    let mut cluster = Cluster::new(&["a"]);
+    cluster.report("a", "onvif", 2, None);
+    let reserve = |cluster: &mut Cluster, name: &str, namespace: &str, second: i64| {
+        let reservation = Reservation {
+            namespace: namespace.into(),
+            created: Some(at(second)),
+        };
+        cluster.names.insert(name.into(), reservation);
+    };
+    // Its Configuration was deleted a moment ago.
+    reserve(&mut cluster, "cams", "zoo", 500);
+    let message = |cluster: &Cluster| cluster.message(ConditionType::NameTaken);
+    assert!(message(&cluster).contains("default/cams has the name of zoo/cams"));
+    reserve(&mut cluster, "cams", "default", 500);
+    assert!(cluster.shown().ends_with("NameTaken=False/NameFree"));
+    let squatter = ConfigurationKey::new("zoo", "cams-8120fe").unwrap();
+    cluster.configure(squatter.clone(), "u0", 99);
+    let other = cluster.fold().statuses.remove(&squatter).unwrap();
+    assert_eq!(other.conditions[3].status, Truth::True);
+    assert_eq!(other.ready_nodes, 0);
+    let told = "has the name of an Instance of default/cams, which had it first";
+    assert!(other.conditions[3].message.contains(told));
+    cluster.instance("cams-8120fe", &["a"]);
+    assert!(cluster.shown().ends_with("NameTaken=False/NameFree"));
+    // The squatter was there before.
+    reserve(&mut cluster, "cams-8120fe", "zoo", 400);
+    assert!(cluster.shown().starts_with("1/1 "));
+    assert!(
+        cluster
+            .shown()
+            .ends_with("NameTaken=True/InstanceNameTaken")
+    );
+    assert!(
+        message(&cluster).contains("Instance default/cams-8120fe has the name of zoo/cams-8120fe")
+    );
 }
 
 #[test]

@@ -42,6 +42,7 @@ fn start_with(
         run(
             &*cluster,
             &*cluster,
+            &*cluster,
             brokers.subscribe(),
             problems,
             &cluster.metrics,

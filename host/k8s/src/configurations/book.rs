@@ -11,6 +11,7 @@ use leafhost_core::configuration::{
 use leafhost_core::names::{API_VERSION, ConfigurationKey};
 use leafhost_core::ports::{ConfigurationSet, ConfiguredDiscovery, SourceProblem};
 use leafhost_core::properties::{self, Reference};
+use leafhost_core::resource_names::NameSet;
 use leafhost_core::text;
 use serde_json::Value;
 
@@ -117,14 +118,22 @@ impl Book {
         good.flat_map(|good| properties::references(good, Some(namespaces)))
     }
 
-    /// What serves. While values of a Configuration are being read, it serves as it did `before`.
+    /// What serves. While values of a Configuration are being read, it serves as it did `before`. What has which of the `names` must be
+    /// known, or a Configuration could get what is another namespace's.
     pub fn set(
         &self,
         namespaces: &BTreeSet<String>,
         found: &Found,
+        names: &NameSet,
         before: &ConfigurationSet,
     ) -> ConfigurationSet {
-        let mut set = ConfigurationSet::default();
+        let mut set = ConfigurationSet {
+            names: Arc::clone(&names.names),
+            ..ConfigurationSet::default()
+        };
+        let unread = names.problem.as_ref();
+        let unread = unread.map(|why| SourceProblem::new("ResourceNames", why));
+        set.problems.extend(unread);
         let mut is_pending = false;
         for (name, entry) in &self.entries {
             set.problems.extend(entry.problems.iter().cloned());
@@ -170,7 +179,7 @@ impl Book {
             set.problems
                 .push(SourceProblem::new("Configurations", message));
         }
-        set.complete = self.is_complete && (before.complete || !is_pending);
+        set.complete = self.is_complete && names.is_known && (before.complete || !is_pending);
         if !set.complete && !self.is_remembered {
             // Not all that it names could be read, so nothing may be concluded from it.
             set.accepted.clear();

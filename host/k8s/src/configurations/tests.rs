@@ -29,6 +29,9 @@ struct Server {
     names: Vec<&'static str>,
     /// What ends or feeds the watches.
     watches: Vec<mpsc::UnboundedSender<Value>>,
+    name_watches: Vec<mpsc::UnboundedSender<Value>>,
+    /// Which namespace has the name `a`, if one has it.
+    owner: Option<&'static str>,
     /// The password in the Secret that Configurations name, if there is one.
     password: Option<&'static str>,
 }
@@ -46,6 +49,20 @@ impl Server {
                 ),
                 None => failure(404, "not there"),
             };
+        }
+        if request.contains("/resourcenames?") {
+            if request.contains("watch=true") {
+                // It stays open without an event.
+                let (sender, events) = mpsc::unbounded_channel();
+                self.name_watches.push(sender);
+                return Answer::Events(events);
+            }
+            let object = |owner| {
+                json!({"apiVersion": "leafhost.dev/v1alpha1", "kind": "ResourceName",
+                "metadata": {"name": "a", "uid": "u", "resourceVersion": "3"}, "spec": {"namespace": owner}})
+            };
+            let objects: Vec<_> = self.owner.into_iter().map(object).collect();
+            return list("7", &objects);
         }
         if request.contains("watch=true") {
             let (sender, events) = mpsc::unbounded_channel();
@@ -260,13 +277,14 @@ async fn an_agent_that_starts_without_the_api_server_serves_what_an_earlier_one_
     };
     let (_server, stub) = start(Server {
         names: vec!["a"],
+        owner: Some("elsewhere"),
         ..Server::default()
     })
     .await;
     let earlier = watch(&stub);
     until(&earlier, "complete", |set| set.complete).await;
     let wait = async {
-        while !memory.exists() {
+        while !memory.exists() || !memory.with_file_name("names.json").exists() {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
@@ -282,8 +300,10 @@ async fn an_agent_that_starts_without_the_api_server_serves_what_an_earlier_one_
     let later = watch(&stub);
     let set = until(&later, "remembered", |set| !set.accepted.is_empty()).await;
     assert!(!set.complete && set.accepted.len() == 1);
+    assert_eq!(set.names.get("a").unwrap().namespace, "elsewhere");
     server.lock().unwrap().failure = None;
     // It was deleted meanwhile.
     let set = until(&later, "complete", |set| set.complete).await;
     assert!(set.accepted.is_empty());
+    assert_eq!(set.names.get("a"), None);
 }

@@ -444,8 +444,10 @@ fn kubectl_knows_them_by_short_names_and_shows_akris_columns_first() {
         ("akric", "Capacity Handler Ready Devices Age"),
         ("akrii", "Config Shared Nodes Capacity Age Device"),
         ("dh", "Node Handler Status Since Devices Problem"),
+        ("", "Namespace Age"),
     ]) {
-        assert_eq!(definition.spec.names.short_names.unwrap(), [short]);
+        let names = definition.spec.names.short_names.unwrap_or_default();
+        assert_eq!(names.concat(), short);
         let version = definition.spec.versions.into_iter().next().unwrap();
         let shown = version.additional_printer_columns.unwrap();
         let names: Vec<_> = shown.into_iter().map(|column| column.name).collect();

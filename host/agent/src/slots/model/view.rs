@@ -9,11 +9,13 @@ use leafhost_core::instance::{Instance, InstanceKey};
 use leafhost_core::names::ConfigurationKey;
 use leafhost_core::ports::{ConfiguredDiscovery, InstanceSet};
 use leafhost_core::problem::Problem;
+use leafhost_core::resource_names::NameOwners;
 
 use crate::discovery::DeviceSnapshot;
 use crate::presence::Presence;
 
-/// Which object a resource's name stands for. Two objects of different namespaces may have one name: the older has it.
+/// Says which object a resource's name stands for. Objects of two namespaces may have one name: it is that of the namespace that
+/// [`NameOwners`] says. Of two whose age is not known the first has it, and a Configuration goes before an Instance.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Owners {
     /// By the name of the Instance.
@@ -60,32 +62,38 @@ impl Owners {
             })
             .collect();
         configurations.sort();
+        let aged = configurations.iter().filter(|(ageless, ..)| !ageless);
+        let names = NameOwners::new(&devices.names, aged.map(|(.., key)| *key));
         for (_, _, _, _, key) in configurations {
-            match owners.configurations.get(key.name()) {
+            let taken = names.taken_from(key.namespace(), key.name());
+            let first = || owners.configurations.get(key.name());
+            let owner = taken.map(|owner| owner.to_string());
+            match owner.or_else(|| first().map(ToString::to_string)) {
                 None => drop(
                     owners
                         .configurations
                         .insert(key.name().to_owned(), key.clone()),
                 ),
-                Some(older) => drop(owners.problems.insert(Problem::NameTaken {
+                Some(owner) => drop(owners.problems.insert(Problem::NameTaken {
                     configuration: key.clone(),
-                    owner: older.clone(),
+                    owner,
                     consumer: "the kubelet",
                 })),
             }
         }
         ours.sort();
         for (_, key) in ours {
-            if owners.configurations.contains_key(&key.name) {
-                owners.problems.insert(Problem::InstanceNameTaken {
-                    instance: key,
-                    owner: "a Configuration".to_owned(),
-                });
-            } else if let Some(older) = owners.instances.get(&key.name) {
-                owners.problems.insert(Problem::InstanceNameTaken {
-                    owner: older.to_string(),
-                    instance: key,
-                });
+            let taken = names.taken_from(&key.namespace, &key.name);
+            let configuration = || owners.configurations.get(&key.name);
+            let first = || owners.instances.get(&key.name);
+            let owner = taken
+                .map(|owner| owner.to_string())
+                .or_else(|| configuration().map(ToString::to_string))
+                .or_else(|| first().map(ToString::to_string));
+            if let Some(owner) = owner {
+                let instance = key;
+                let problem = Problem::InstanceNameTaken { instance, owner };
+                owners.problems.insert(problem);
             } else {
                 owners.instances.insert(key.name.clone(), key);
             }
@@ -212,3 +220,6 @@ impl Seen {
         !self.missing && self.unhealthy.is_none()
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,5 +1,6 @@
 use std::time::Duration;
 
+use leafhost_core::resource_names::Reservation;
 use serde_json::json;
 
 use super::super::fixture::{Site, instance, key, pod_spec};
@@ -265,6 +266,32 @@ fn what_somebody_else_made_is_not_touched() {
         site.objects.insert(key(Kind::Pod, name), Arc::new(object));
     }
     assert_eq!(site.step(), NOTHING);
+}
+
+#[test]
+fn what_another_namespace_has_the_name_of_gets_no_broker_and_loses_the_one_it_has() {
+    let reservation = |namespace: &str| Reservation {
+        namespace: namespace.into(),
+        created: Some(Timestamp::UNIX_EPOCH),
+    };
+    // The name of the Configuration, and that of its Instance.
+    for name in ["cams", "cams-8120fe"] {
+        let mut site = Site::with_pods();
+        site.names.insert(name.into(), reservation("other"));
+        site.add(instance("cams-8120fe", false, &["a"], 1));
+        assert_eq!(site.step(), NOTHING, "{name}");
+        site.names.insert(name.into(), reservation("n"));
+        assert_eq!(site.step(), ["+cams-8120fe-pod"], "{name}");
+        site.names.insert(name.into(), reservation("other"));
+        assert_eq!(site.step(), ["-cams-8120fe-pod"], "{name}");
+    }
+    // Others of the Configuration keep theirs.
+    let mut site = Site::with_pods();
+    site.names
+        .insert("cams-8120fe".into(), reservation("other"));
+    site.add(instance("cams-8120fe", false, &["a"], 1));
+    site.add(instance("cams-a19705", false, &["a"], 1));
+    assert_eq!(site.step(), ["+cams-a19705-pod"]);
 }
 
 #[test]

@@ -1,3 +1,4 @@
+use std::collections::BTreeMap;
 use std::sync::Mutex;
 
 use async_trait::async_trait;
@@ -16,6 +17,7 @@ struct Fake {
     manifests: watch::Sender<Arc<ManifestSet>>,
     instances: watch::Sender<Arc<InstanceSet>>,
     objects: watch::Sender<Arc<ObjectSet>>,
+    names: watch::Sender<Arc<NameSet>>,
     /// What is answered to the creation of a pod.
     answer: Mutex<Result<(), WriteError>>,
     /// Whether what is written is seen.
@@ -45,6 +47,10 @@ impl Brokers for Fake {
 
     fn objects(&self) -> watch::Receiver<Arc<ObjectSet>> {
         self.objects.subscribe()
+    }
+
+    fn names(&self) -> watch::Receiver<Arc<NameSet>> {
+        self.names.subscribe()
     }
 
     async fn write(&self, change: &Change) -> Result<(), WriteError> {
@@ -77,6 +83,7 @@ impl Fake {
             manifests: watch::Sender::default(),
             instances: watch::Sender::default(),
             objects: watch::Sender::default(),
+            names: watch::Sender::new(Arc::new(NameSet::read(BTreeMap::new()))),
             answer: Mutex::new(Ok(())),
             is_seen: Mutex::new(true),
             takes: Mutex::default(),

@@ -34,8 +34,14 @@ fn set(book: &Book) -> ConfigurationSet {
     book.set(
         &BTreeSet::new(),
         &Found::default(),
+        &read(),
         &ConfigurationSet::default(),
     )
+}
+
+/// Reservations, of which there are none.
+fn read() -> NameSet {
+    NameSet::read(BTreeMap::new())
 }
 
 fn names(set: &ConfigurationSet) -> Vec<&str> {
@@ -191,7 +197,7 @@ fn while_a_value_is_being_read_what_served_before_serves() {
     book.apply(mk_object("new", "v", &spec));
     let references: Vec<_> = book.references(&nothing).collect();
     assert_eq!((references.len(), references[0].namespace), (2, "site"));
-    let pending = book.set(&nothing, &Found::default(), &before);
+    let pending = book.set(&nothing, &Found::default(), &read(), &before);
     assert!(pending.complete);
     assert_eq!(pending.accepted, before.accepted);
     // At the start nothing is said until all was read.
@@ -208,7 +214,7 @@ fn what_does_not_change_stays_the_very_same() {
         "v",
         &json!({"discoveryHandler": {"name": "onvif"}}),
     ));
-    let after = book.set(&BTreeSet::new(), &Found::default(), &before);
+    let after = book.set(&BTreeSet::new(), &Found::default(), &read(), &before);
     let same: Vec<_> = before
         .accepted
         .values()
@@ -216,4 +222,23 @@ fn what_does_not_change_stays_the_very_same() {
         .map(|(before, after)| Arc::ptr_eq(before, after))
         .collect();
     assert_eq!(same, [true, false]);
+}
+
+#[test]
+fn nothing_is_complete_before_it_is_known_who_has_which_name() {
+    let book = mk_book([mk_object("a", "u", &good())]);
+    for (is_known, problem) in [(false, None), (true, None), (true, Some("no right"))] {
+        let names = NameSet {
+            is_known,
+            problem: problem.map(str::to_owned),
+            ..NameSet::default()
+        };
+        let nothing = ConfigurationSet::default();
+        let set = book.set(&BTreeSet::new(), &Found::default(), &names, &nothing);
+        assert_eq!(set.complete, is_known);
+        assert_eq!(set.accepted.len(), usize::from(is_known));
+        let told = set.problems.first().map(ToString::to_string);
+        let expected = problem.map(|problem| format!("ResourceNames: {problem}"));
+        assert_eq!(told, expected);
+    }
 }

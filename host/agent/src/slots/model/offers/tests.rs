@@ -398,7 +398,7 @@ fn a_configuration_that_is_named_like_an_instance_has_the_name() {
             .first()
             .unwrap()
             .to_string()
-            .contains("Instance default/cams-a has the name of a Configuration"),
+            .contains("Instance default/cams-a has the name of default/cams-a"),
         "{problems:?}"
     );
 }

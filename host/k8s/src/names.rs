@@ -1,0 +1,125 @@
+//! The names of resources that namespaces have: follows `resourcenames.leafhost.dev`, for agents and for the controller.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use kube::core::DeserializeGuard;
+use kube::{Api, Client, ResourceExt as _};
+use leafhost_core::resource_names::{NameRecord, NameSet, Reservation, ResourceNames};
+use tokio::sync::watch;
+
+use crate::crd::ResourceName;
+use crate::watch::{Event, Failure, Watch};
+
+/// The annotation that says since when no Configuration of the namespace has the name, RFC 3339.
+pub const UNUSED_SINCE: &str = "leafhost.dev/unused-since";
+/// The most events that are taken together.
+const TOGETHER: usize = 1_000;
+/// So many failures in a row mean that the reservations cannot be read.
+const TRIES: u32 = 5;
+
+/// Follows them without end. Until they are read `remembered` counts.
+pub async fn follow(
+    client: Client,
+    remembered: ResourceNames,
+    sender: watch::Sender<Arc<NameSet>>,
+) {
+    let mut watch: Watch<DeserializeGuard<ResourceName>> = Watch::new(Api::all(client));
+    let mut book = Book {
+        remembered: Arc::new(remembered),
+        ..Book::default()
+    };
+    loop {
+        crate::publish(&sender, book.set());
+        let mut next = Some(watch.next().await);
+        for _ in 0..TOGETHER {
+            let Some(event) = next else { break };
+            book.take(event);
+            next = watch.try_next();
+        }
+    }
+}
+
+/// Keeps what was read, and the list that is being read.
+#[derive(Debug, Default)]
+struct Book {
+    remembered: Arc<ResourceNames>,
+    records: BTreeMap<String, NameRecord>,
+    listing: BTreeMap<String, NameRecord>,
+    is_read: bool,
+    is_unreadable: bool,
+    /// Failures in a row.
+    failures: u32,
+    problem: Option<String>,
+}
+
+impl Book {
+    fn take(&mut self, event: Result<Event<DeserializeGuard<ResourceName>>, Failure>) {
+        match event {
+            Ok(Event::Init) => self.listing.clear(),
+            Ok(Event::InitApply(object)) => self.listing.extend(record(object)),
+            Ok(Event::InitDone) => {
+                self.records = std::mem::take(&mut self.listing);
+                self.is_read = true;
+            }
+            Ok(Event::Apply(object)) => {
+                let name = object.name_any();
+                match record(object) {
+                    Some((name, record)) => drop(self.records.insert(name, record)),
+                    None => drop(self.records.remove(&name)),
+                }
+            }
+            Ok(Event::Delete(object)) => drop(self.records.remove(&object.name_any())),
+            Ok(Event::Resumed) => {
+                self.failures = 0;
+                self.problem = None;
+            }
+            Err(failure) => {
+                self.failures = self.failures.saturating_add(1);
+                let is_final = matches!(failure.code, Some(401 | 403 | 404));
+                self.is_unreadable |= is_final || self.failures >= TRIES;
+                let why = failure.told("resourcenames.leafhost.dev");
+                self.problem = Some(format!(
+                    "cannot be watched: {why}; a name that was read before stays with its namespace, any other is that of the oldest Configuration"
+                ));
+            }
+        }
+    }
+
+    fn set(&self) -> NameSet {
+        let problem = self.problem.clone();
+        if self.is_read {
+            let read = NameSet::read(self.records.clone());
+            return NameSet { problem, ..read };
+        }
+        NameSet {
+            is_known: self.is_unreadable,
+            problem,
+            names: Arc::clone(&self.remembered),
+            ..NameSet::default()
+        }
+    }
+}
+
+/// Reads an object; nothing of one that no controller wrote.
+fn record(object: DeserializeGuard<ResourceName>) -> Option<(String, NameRecord)> {
+    let object = object.0.ok()?;
+    let unused = object.annotations().get(UNUSED_SINCE);
+    let unused: Option<Timestamp> = unused.and_then(|text| text.parse().ok());
+    let name = object.name_any();
+    let metadata = object.metadata;
+    let record = NameRecord {
+        reservation: Reservation {
+            namespace: object.spec.namespace,
+            created: metadata.creation_timestamp.map(|time| time.0),
+        },
+        uid: metadata.uid.unwrap_or_default(),
+        resource_version: metadata.resource_version.unwrap_or_default(),
+        unused_since: unused,
+    };
+    Some((name, record))
+}
+
+#[cfg(test)]
+mod tests;
