@@ -7,6 +7,7 @@ use leafhost_agent::loader::LoaderTask;
 use leafhost_core::ports::HandlerSource;
 use leafhost_files::{FileHandlers, FileLoaderStore};
 use leafhost_k8s::KubeHandlers;
+use leafhost_k8s::admission::NameCheck;
 use leafhost_k8s::serving::{self, Names};
 use leafhost_wasm::{Runtime, RuntimeConfig};
 use tokio::sync::watch;
@@ -76,8 +77,9 @@ async fn serve(args: WebhookArgs) -> Result<()> {
     let mut tasks = JoinSet::new();
     tasks.spawn(loading.run(CancellationToken::new()));
     tracing::info!(namespace = names.namespace, service = names.service, address = %args.listen, "webhook starts");
+    let check = NameCheck::new(client.clone());
     tasks.spawn(serving::keep(client, names, sender));
-    let server = server::Server::bind(args.listen, certificate, handlers)?;
+    let server = server::Server::bind(args.listen, certificate, handlers, check)?;
     server
         .run(async {
             let signal = signals.next().await;

@@ -8,8 +8,13 @@ use k8s_openapi::api::batch::v1::JobSpec;
 use k8s_openapi::api::core::v1::{PodSpec, ServiceSpec};
 use kube::core::DynamicObject;
 use kube::core::admission::{AdmissionRequest, AdmissionResponse, AdmissionReview};
+use leafhost_core::configuration::broker_problems;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
+
+mod names;
+
+pub use names::{NameAnswer, NameCheck};
 
 /// The most problems that are told of one field.
 const MOST: usize = 16;
@@ -61,9 +66,14 @@ impl Review {
         Some((handler.get("name")?.as_str()?, details.unwrap_or_default()))
     }
 
-    /// What Kubernetes would not read of the broker and the services, each with its field.
+    /// What Kubernetes would not read of the broker and the services, and what agents would not set for workloads, each with its field.
     pub fn problems(&self) -> Vec<String> {
-        self.spec().map(problems).unwrap_or_default()
+        let Some(spec) = self.spec() else {
+            return Vec::new();
+        };
+        let mut problems = problems(spec);
+        problems.extend(variables(spec));
+        problems
     }
 
     /// The answer: a refusal if there are problems. kubectl shows each warning in a line.
@@ -89,6 +99,17 @@ pub(crate) fn problems(spec: &Value) -> Vec<String> {
     checked(spec)
         .into_iter()
         .map(|problem| problem.text)
+        .collect()
+}
+
+/// Returns what is wrong with `brokerProperties`.
+fn variables(spec: &Value) -> Vec<String> {
+    let properties = spec.get("brokerProperties").cloned();
+    let properties = properties.and_then(|properties| serde_json::from_value(properties).ok());
+    let problems = properties.map(|properties| broker_problems(&properties));
+    let problems = problems.unwrap_or_default().into_iter().take(MOST);
+    problems
+        .map(|problem| format!("{}: {}", problem.path, problem.message))
         .collect()
 }
 
@@ -228,6 +249,18 @@ mod tests {
                 assert!(found.starts_with(&format!("spec.{problem}")), "{found}");
             }
         }
+    }
+
+    #[test]
+    fn variables_that_start_or_redirect_programs_are_named() {
+        let spec =
+            json!({"brokerProperties": {"MODE": "fast", "LD_PRELOAD": "/x", "https_proxy": "y"}});
+        let found = review("UPDATE", &configuration(&spec)).problems();
+        for (found, name) in found.iter().zip(["LD_PRELOAD", "https_proxy"]) {
+            let begin = format!("spec.brokerProperties.{name}: is never set");
+            assert!(found.starts_with(&begin), "{found}");
+        }
+        assert_eq!(found.len(), 2);
     }
 
     #[test]

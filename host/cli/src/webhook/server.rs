@@ -16,7 +16,7 @@ use axum_server::tls_rustls::RustlsConfig;
 use leafhost_agent::loader::HandlerSet;
 use leafhost_core::configuration::FieldProblem;
 use leafhost_core::text;
-use leafhost_k8s::admission::Review;
+use leafhost_k8s::admission::{NameCheck, Review};
 use leafhost_k8s::serving::Serving;
 use rustls::ServerConfig;
 use rustls::server::{ClientHello, ResolvesServerCert};
@@ -46,6 +46,7 @@ pub struct Server {
 struct Shared {
     certificate: watch::Receiver<Option<Serving>>,
     handlers: watch::Receiver<Arc<HandlerSet>>,
+    names: Option<NameCheck>,
     slots: Semaphore,
 }
 
@@ -68,6 +69,7 @@ impl Server {
         address: SocketAddr,
         certificate: watch::Receiver<Option<Serving>>,
         handlers: watch::Receiver<Arc<HandlerSet>>,
+        names: NameCheck,
     ) -> Result<Self> {
         let listener = TcpListener::bind(address)
             .with_context(|| format!("cannot listen on {address}; choose another with --listen"))?;
@@ -83,6 +85,7 @@ impl Server {
         let shared = Arc::new(Shared {
             certificate,
             handlers,
+            names: Some(names),
             slots: Semaphore::new(AT_ONCE),
         });
         let routes = Router::new()
@@ -139,6 +142,11 @@ async fn validate(State(shared): State<Arc<Shared>>, body: Body) -> Response {
     };
     let mut problems = review.problems();
     let mut warnings = Vec::new();
+    if let Some(names) = &shared.names {
+        let name = names.check(&review).await;
+        problems.extend(name.problem);
+        warnings.extend(name.warning);
+    }
     if let Some((name, details)) = review.details() {
         let set = Arc::clone(&shared.handlers.borrow());
         let handlers = set.by_name();

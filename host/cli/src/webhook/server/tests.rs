@@ -10,6 +10,7 @@ fn shared() -> Arc<Shared> {
     Arc::new(Shared {
         certificate: watch::channel(None).1,
         handlers: watch::channel(Arc::default()).1,
+        names: None,
         slots: Semaphore::new(AT_ONCE),
     })
 }
