@@ -53,6 +53,7 @@ impl Controller {
         let start = cluster.audit().now()?;
         let child = Command::new(leafhost()?)
             .args(["controller", "--lease-namespace", space])
+            .args(["--name-grace", "1s"])
             .args(["--metrics-listen", "127.0.0.1:0"])
             .args(["--log-format", "text", "--log-level", "debug"])
             .env("KUBECONFIG", config)

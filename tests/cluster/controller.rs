@@ -28,11 +28,23 @@ impl Controller {
         namespace: &str,
         log: &tempfile::NamedTempFile,
     ) -> Result<Self> {
+        // It reserves the names of other tests, too.
+        Self::start_with(kubeconfig, namespace, log, &["--name-grace", "1s"])
+    }
+
+    /// The same with more arguments.
+    pub fn start_with(
+        kubeconfig: &Path,
+        namespace: &str,
+        log: &tempfile::NamedTempFile,
+        arguments: &[&str],
+    ) -> Result<Self> {
         let log = File::options().append(true).open(log.path())?;
         let child = Command::new(leafhost()?)
             .args(["controller", "--lease-namespace", namespace])
             // It would make those of other tests.
             .args(["--log-format", "text", "--no-brokers"])
+            .args(arguments)
             .env("KUBECONFIG", kubeconfig)
             .stdin(Stdio::null())
             .stdout(log.try_clone()?)

@@ -30,6 +30,7 @@ mod kill_points;
 mod kills;
 mod many_pods;
 mod migrate;
+mod names;
 mod nodes;
 mod objects;
 mod pair;

@@ -93,6 +93,13 @@ fn check(cluster: &'static Cluster) -> Result<()> {
     })?;
     cluster.apply(&configuration("right", &pod(&broker)))?;
     cluster.apply(&configuration("right", &json!({"capacity": 2})))?;
+    refused(
+        cluster,
+        "a variable that starts programs",
+        &json!({"brokerProperties": {"LD_PRELOAD": "/dev/shm/x.so"}}),
+        "spec.brokerProperties.LD_PRELOAD: is never set",
+    )?;
+    crate::names::check_webhook(cluster, "right")?;
 
     // What is removed or damaged comes back.
     let before = cluster.get(SECRET)?;

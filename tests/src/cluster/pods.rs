@@ -11,6 +11,8 @@ use super::programs::tail;
 use super::{Cluster, Node, image};
 use crate::wait;
 
+const RESOURCE_NAMES: &str = "/apis/leafhost.dev/v1alpha1/resourcenames";
+
 /// A container that prints its environment and then waits, unless told otherwise.
 #[derive(Debug, Clone)]
 pub struct Container {
@@ -372,6 +374,27 @@ impl<'c> Namespace<'c> {
         wait::eventually("its pods are gone", || {
             let all = api.get(&self.collection("pods"))?;
             ensure!(items(&all).next().is_none(), "some are left");
+            Ok(())
+        })?;
+        self.free_names()
+    }
+
+    /// Frees the names of Configurations, which would stay with the namespace for a while.
+    fn free_names(&self) -> Result<()> {
+        let api = self.cluster.api();
+        let configurations = format!("/apis/akri.sh/v0/namespaces/{}/configurations", self.name);
+        if api.get(RESOURCE_NAMES).is_err() || api.delete(&configurations).is_err() {
+            // A cluster without our definitions.
+            return Ok(());
+        }
+        wait::eventually("its names are free", || {
+            let all = api.get(RESOURCE_NAMES)?;
+            let own = items(&all).filter(|one| text(one, "/spec/namespace") == self.name);
+            let own: Vec<&str> = own.map(|one| text(one, "/metadata/name")).collect();
+            for name in &own {
+                let _ = api.delete(&format!("{RESOURCE_NAMES}/{name}"));
+            }
+            ensure!(own.is_empty(), "{own:?}");
             Ok(())
         })
     }
