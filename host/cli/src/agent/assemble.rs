@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
-use leafhost_agent::{Agent, AgentConfig, CdiReaders, KubeletConfig, Ports, SlotConfig};
+use leafhost_agent::{Agent, AgentConfig, KubeletConfig, Ports, SlotConfig};
 use leafhost_core::ports::{HandlerSource, Loader};
 use leafhost_core::problem::Problem;
 use leafhost_external::External;
