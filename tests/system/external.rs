@@ -221,6 +221,8 @@ fn as_much_text_as_there_may_be_takes_the_agent_no_more_memory_than_it_may() -> 
         let configuration = CONFIGURATION.replace("name: py", &format!("name: py{number}"));
         home.write(&format!("configurations/py{number}.yaml"), configuration)?;
     }
+    // As where it is installed.
+    home.set_environment(&[("MALLOC_ARENA_MAX", "1".as_ref())]);
     start(&mut home, &[])?;
     let mut peer = handler(&home, &python, "a.sock")?;
     ask(&mut peer, &format!("fill {DEVICES} {TEXT}"), "filled")?;
