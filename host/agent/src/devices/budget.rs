@@ -88,9 +88,8 @@ impl SessionDevices {
         let stay = self.tracked.iter().filter(|(key, _)| {
             let id = key.id.as_str();
             let is_lacking = is_complete && !left_out.ids.contains(id);
-            !present.contains_key(&(id, key.shared))
-                && !departed.contains(id)
-                && !(is_lacking && grace.of(key.shared).is_zero())
+            let goes = is_lacking && grace.of(key.shared).is_zero();
+            !(goes || departed.contains(id) || present.contains_key(&(id, key.shared)))
         });
         let stay: usize = stay.map(|(_, tracked)| tracked.device.text()).sum();
         let ids = bytes(&left_out.ids) + departed.iter().map(|id| id.len()).sum::<usize>();
