@@ -85,7 +85,9 @@ impl Checks<'_> {
         }
         // First: what is wrong with a text is said with the text, escaped, and in that form a secret would not be known.
         if let Some(name) = texts(&raw).find_map(|text| self.secrets.find(text)) {
-            return Err(format!("has the value of the secret property {name}"));
+            return Err(format!(
+                "has the value of the secret property {name}, or a part of it"
+            ));
         }
         let mut device = Device::new(raw.id, self.shared);
         device.properties = raw.properties;

@@ -1,14 +1,17 @@
-//! Text that a handler wrote, made fit for logs and terminals: bounded, on one line, without secrets.
+//! Text that a handler wrote, made fit for logs and terminals: bounded, on one line, without secrets. The same pieces of secrets that are masked
+//! there keep a device from being handed out.
 //!
 //! What it takes to mask secrets depends on how much is shown, not on how much a handler says or how long the secrets are.
 
 use std::borrow::Cow;
-use std::collections::BTreeSet;
 use std::ops::Range;
 
 use leafhost_core::session::Property;
 use leafhost_core::text::clean;
-use memchr::memmem::Finder;
+
+mod pieces;
+
+use pieces::Pieces;
 
 /// What stands for a secret.
 const MASK: &str = "***";
@@ -22,83 +25,63 @@ pub fn cut(text: &str, max: usize) -> &str {
     text.get(..end.unwrap_or(0)).unwrap_or_default()
 }
 
-/// A line of a secret with several lines is masked by itself if it has at least this many bytes: guests write line by line.
-const MASKED_LINE: usize = 8;
 /// Longer secrets are masked in pieces of at most this many bytes, so that a text that is cut into longer parts shows no piece.
 pub const LONGEST_PIECE: usize = 1024;
 
 /// The values that must not be seen.
 #[derive(Default)]
 pub struct Secrets {
-    /// By the name of the property.
-    values: Vec<(String, String)>,
-    /// What is masked, in pieces of at most [`LONGEST_PIECE`] bytes: values and their lines, also as messages quote them.
-    pieces: Vec<Finder<'static>>,
+    /// The names of the properties.
+    names: Vec<String>,
+    /// What is masked, and refused in devices.
+    pieces: Pieces,
 }
 
 impl std::fmt::Debug for Secrets {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Secrets")
-            .field("values", &self.values.len())
+            .field("values", &self.names.len())
             .finish_non_exhaustive()
     }
-}
-
-/// `text` as it stands between the quotes of a message.
-fn escaped(text: &str) -> String {
-    let quoted = format!("{text:?}");
-    let inner = quoted
-        .strip_prefix('"')
-        .and_then(|rest| rest.strip_suffix('"'));
-    inner.unwrap_or_default().to_owned()
-}
-
-/// `text` in pieces that are about as long as each other: none is so short that it is found everywhere.
-fn in_pieces(text: &[u8]) -> impl Iterator<Item = &[u8]> {
-    let pieces = text.len().div_ceil(LONGEST_PIECE).max(1);
-    text.chunks(text.len().div_ceil(pieces).max(1))
 }
 
 impl Secrets {
     /// The secret ones of `properties`. A value that ends in a line end is also known without.
     pub fn new(properties: &[Property]) -> Self {
-        let mut values = Vec::new();
+        let (mut names, mut values) = (Vec::new(), Vec::new());
         for property in properties.iter().filter(|property| property.secret) {
             let Some(value) = property.value.as_deref() else {
                 continue;
             };
             let text = String::from_utf8_lossy(value).trim().to_owned();
             if !text.is_empty() {
-                values.push((property.name.clone(), text));
+                names.push(property.name.clone());
+                values.push(text);
             }
         }
-        let lines = values.iter().flat_map(|(_, value)| value.lines());
-        let masked: BTreeSet<String> = lines
-            .map(str::trim)
-            .filter(|line| line.len() >= MASKED_LINE)
-            .chain(values.iter().map(|(_, value)| value.as_str()))
-            .flat_map(|text| [text.to_owned(), escaped(text)])
-            .collect();
-        let pieces = masked.iter().flat_map(|text| in_pieces(text.as_bytes()));
         Self {
-            pieces: pieces
-                .map(|piece| Finder::new(piece).into_owned())
-                .collect(),
-            values,
+            pieces: Pieces::of(&values),
+            names,
         }
     }
 
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
-        self.values.is_empty()
+        self.names.is_empty()
     }
 
-    /// The name of a property whose value is in `text`.
+    /// The name of a property of which `text` has the value or a piece of it.
     pub fn find(&self, text: &str) -> Option<&str> {
-        self.values
-            .iter()
-            .find(|(_, value)| text.contains(value.as_str()))
-            .map(|(name, _)| name.as_str())
+        self.named(self.pieces.find(text.as_bytes())?)
+    }
+
+    /// The name of a property whose value is that number, or of which the number's digits have a piece.
+    pub fn find_number(&self, number: i64) -> Option<&str> {
+        self.named(self.pieces.find_number(number.unsigned_abs())?)
+    }
+
+    fn named(&self, value: usize) -> Option<&str> {
+        self.names.get(value).map(String::as_str)
     }
 
     /// At most `max` bytes of `text` without secrets, cleaned; `…` says that there is more. One that the end goes through is masked
@@ -145,27 +128,20 @@ impl Secrets {
     fn within(&self, text: &[u8], end: usize) -> Vec<Range<usize>> {
         let searched = end.saturating_add(LONGEST_PIECE).min(text.len());
         let searched = text.get(..searched).unwrap_or_default();
-        let mut found = Vec::new();
-        for piece in &self.pieces {
-            let mut from = 0;
-            // Also those that overlap: one that is no secret may hide the begin of one.
-            while let Some(at) = searched.get(from..).and_then(|rest| piece.find(rest)) {
-                let start = from + at;
-                if start >= end {
-                    break;
+        let mut found: Vec<Range<usize>> = Vec::new();
+        for start in 0..end.min(searched.len()) {
+            let rest = searched.get(start..).unwrap_or_default();
+            let Some((length, _)) = self.pieces.longest(rest) else {
+                continue;
+            };
+            let secret = start..start + length;
+            match found.last_mut() {
+                Some(before) if secret.start < before.end => {
+                    before.end = before.end.max(secret.end);
                 }
-                found.push(start..start + piece.needle().len());
-                from = start + 1;
+                _ => found.push(secret),
             }
         }
-        found.sort_by_key(|secret| secret.start);
-        found.dedup_by(|next, before| {
-            let overlaps = next.start < before.end;
-            if overlaps {
-                before.end = before.end.max(next.end);
-            }
-            overlaps
-        });
         found
     }
 }
@@ -217,6 +193,58 @@ mod tests {
         assert_eq!(secrets.clean("key MIIEvQIBADAN", 100), "key ***");
         assert_eq!(secrets.clean("cable", 100), "cable");
         assert_eq!(secrets.find("-----BEGIN KEY-----"), None);
+        assert_eq!(
+            secrets.clean("-----BEGIN KEY-----", 100),
+            "-----BEGIN KEY-----"
+        );
+    }
+
+    #[test]
+    fn what_is_masked_of_a_secret_is_found_in_a_device_too_and_common_words_are_neither() {
+        let pem = "-----BEGIN KEY-----\nMIIEvQIBADAN\nab\n-----END KEY-----\n";
+        let long = "0123456789abcdef".repeat(100);
+        for (secret, text, is_secret) in [
+            (pem, "id-MIIEvQIBADAN", true),
+            (pem, "-----END KEY-----", false),
+            (pem, "cable", false),
+            ("admin:hunter2hunter2", "rtsp://hunter2hunter2@cam", true),
+            ("admin:hunter2hunter2", "administrator", false),
+            ("key-4711:hunter2hunter2", "key-4711", true),
+            ("password: hunter2hunter2", "the password", false),
+            ("admin:hunter2", "hunter2", false),
+            ("10.0.0.50:4840", "10.0.0.50", false),
+            ("https://cam.example.com/a", "//cam.example.com/b", false),
+            ("a:b", "a:b", true),
+            (&long, &long[..1000], true),
+        ] {
+            let secrets = secrets(&[secret]);
+            assert_eq!(secrets.find(text).is_some(), is_secret, "{secret} {text}");
+            assert_eq!(
+                secrets.clean(text, 4096) != text,
+                is_secret,
+                "{secret} {text}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_number_that_is_a_secret_is_found_and_one_with_the_same_digits_in_it_is_not() {
+        for (secret, number, is_secret) in [
+            ("1234", 1234, true),
+            ("1234", -1234, true),
+            ("1234", 12345, false),
+            ("0042", 42, true),
+            ("12345678", 9_123_456_789, true),
+            ("pin:0012345678", 12_345_678, true),
+            ("x", 0, false),
+        ] {
+            let secrets = secrets(&[secret]);
+            assert_eq!(
+                secrets.find_number(number).is_some(),
+                is_secret,
+                "{secret} {number}"
+            );
+        }
     }
 
     #[test]

@@ -194,8 +194,18 @@ impl Bounds<'_> {
         if self.secrets.is_empty() {
             return Ok(());
         }
-        match texts(device).find_map(|text| self.secrets.find(text)) {
-            Some(name) => Err(format!("has the value of the secret property {name}")),
+        let mut attributes = device.attributes.iter();
+        let numbers = || {
+            attributes.find_map(|attribute| match attribute.value {
+                types::AttributeValue::Integer(number) => self.secrets.find_number(number),
+                _ => None,
+            })
+        };
+        let found = texts(device).find_map(|text| self.secrets.find(text));
+        match found.or_else(numbers) {
+            Some(name) => Err(format!(
+                "has the value of the secret property {name}, or a part of it"
+            )),
             None => Ok(()),
         }
     }

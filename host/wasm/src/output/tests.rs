@@ -293,6 +293,20 @@ fn a_device_with_a_secret_is_left_out_and_the_secret_is_not_shown() {
         secret: true,
     };
     let secrets = Secrets::new(&[property]);
+    let number = leafhost_core::session::Property {
+        name: "pin".into(),
+        value: Some(b"4711".as_slice().into()),
+        secret: true,
+    };
+    let mut device = raw("d");
+    device.attributes = vec![types::Attribute {
+        name: "a".into(),
+        value: types::AttributeValue::Integer(4711),
+    }];
+    let left_out = discovery(vec![device], &Secrets::new(&[number]))
+        .left_out
+        .shown;
+    assert!(left_out[0].reason.contains("secret property pin"));
     let places: [Break; 6] = [
         |d| d.id = "rtsp://a:hunter2@cam".into(),
         |d| d.physical_id = Some("hunter2".into()),
