@@ -9,6 +9,7 @@ pub mod brokers;
 pub mod cluster;
 pub mod configuration;
 pub mod device;
+pub mod fair;
 pub mod fault;
 pub mod grants_file;
 pub mod handler;

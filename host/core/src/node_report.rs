@@ -6,6 +6,9 @@ use jiff::Timestamp;
 
 use crate::names::ConfigurationKey;
 
+/// The most handlers of a node that are reported: who reads reports takes no more of a node.
+pub const MAX_REPORTS: usize = 100;
+
 /// All handlers of a node.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct NodeReport {

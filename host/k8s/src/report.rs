@@ -16,9 +16,11 @@ use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
 mod object;
+mod shelf;
 
-pub use object::reported;
 use object::{Owner, Write};
+pub use object::{reported, size};
+pub use shelf::Shelf;
 
 use crate::crd::DiscoveryHandler;
 use crate::watch::{Event, Failure, Watch};
@@ -70,9 +72,9 @@ struct Task {
     watch: Watch<DiscoveryHandler>,
     api: Api<DiscoveryHandler>,
     /// What a list that is not at its end has shown.
-    listing: BTreeMap<String, DiscoveryHandler>,
-    /// What the API server has of this node, by name; nothing until it was listed.
-    found: Option<BTreeMap<String, DiscoveryHandler>>,
+    listing: Shelf<DiscoveryHandler>,
+    /// What the API server has of this node; nothing until it was listed.
+    found: Option<Shelf<DiscoveryHandler>>,
     /// By name.
     wanted: BTreeMap<String, DiscoveryHandler>,
     /// The objects that are left alone for a while.
@@ -96,7 +98,7 @@ impl Task {
             owner,
             watch: Watch::new(api.clone()).labels(&label),
             api,
-            listing: BTreeMap::new(),
+            listing: Shelf::default(),
             found: None,
             wanted: BTreeMap::new(),
             pauses: HashMap::new(),
@@ -149,10 +151,8 @@ impl Task {
             }
         };
         match event {
-            Event::Init => self.listing.clear(),
-            Event::InitApply(object) => {
-                self.listing.insert(object.name_any(), object);
-            }
+            Event::Init => self.listing = Shelf::default(),
+            Event::InitApply(object) => put(&mut self.listing, &self.wanted, &self.owner, object),
             Event::InitDone => {
                 self.unwatched = None;
                 self.found = Some(std::mem::take(&mut self.listing));
@@ -177,7 +177,7 @@ impl Task {
             let name = object.name_any();
             let known = found.get(&name).and_then(version);
             if known <= version(&object) {
-                found.insert(name, object);
+                put(found, &self.wanted, &self.owner, object);
             }
         }
     }
@@ -197,7 +197,7 @@ impl Task {
     /// The write that is due first, and when.
     fn next(&self) -> Option<((String, Write), Instant)> {
         let found = self.found.as_ref()?;
-        let names = self.wanted.keys().chain(found.keys());
+        let names = self.wanted.keys().chain(found.names());
         let now = Instant::now();
         names
             .filter_map(|name| {
@@ -252,9 +252,9 @@ impl Task {
             && let Some(found) = &mut self.found
         {
             match object {
-                Some(object) => found.insert(name, object),
+                Some(object) => put(found, &self.wanted, &self.owner, object),
                 None => found.remove(&name),
-            };
+            }
         }
     }
 
@@ -288,6 +288,35 @@ impl Task {
         };
         self.saw(object);
         Ok(())
+    }
+}
+
+/// Takes in an object. Of those that are not wanted, and of what is more than a node may have, only that is held which another write needs.
+fn put(
+    shelf: &mut Shelf<DiscoveryHandler>,
+    wanted: &BTreeMap<String, DiscoveryHandler>,
+    owner: &Owner,
+    object: DiscoveryHandler,
+) {
+    let name = object.name_any();
+    let is_wanted = wanted.contains_key(&name);
+    let group = if is_wanted { "wanted" } else { "others" };
+    let object = if is_wanted {
+        let size = size(&object);
+        match shelf.put(&name, group, size, object) {
+            Ok(()) => return,
+            Err(object) => object,
+        }
+    } else {
+        object
+    };
+    let bare = owner.bare(object);
+    let size = size(&bare);
+    if shelf.put(&name, group, size, bare).is_err() && shelf.is_news() {
+        tracing::warn!(
+            report = name,
+            "a report is left alone, since too many have the label of this node; delete those that are not its agent's: kubectl get dh"
+        );
     }
 }
 

@@ -87,6 +87,12 @@ where
         }
     }
 
+    /// With so many objects of a list at a time.
+    pub fn page(mut self, objects: u32) -> Self {
+        self.list = self.list.limit(objects);
+        self
+    }
+
     /// Those that a field selector selects.
     pub fn fields(mut self, selector: &str) -> Self {
         self.list = selected(self.list).fields(selector);
@@ -129,6 +135,16 @@ where
     pub fn restart(&mut self) {
         self.events = None;
         self.resume = Instant::now() + DefaultBackoff::default().next().unwrap_or(LONGEST);
+    }
+}
+
+/// All objects.
+impl<K> From<Api<K>> for Watch<K>
+where
+    K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
+{
+    fn from(api: Api<K>) -> Self {
+        Self::new(api)
     }
 }
 

@@ -12,6 +12,7 @@ use kube::runtime::events::{self, EventType, Recorder, Reporter};
 use kube::{Client, Resource as _, ResourceExt as _};
 use leafhost_core::cluster::{Deleting, DeletingKind};
 use leafhost_core::names::{API_VERSION, ConfigurationKey};
+use leafhost_core::node_report::ReportedHandler;
 use leafhost_core::status_store::{
     ConfigurationState, ConfigurationStates, ConfigurationStatus, Event, Regarding, ReportSet,
     StatusStore, WriteError,
@@ -22,12 +23,15 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use super::finalizers::{self, Finalizers};
-use super::follow::follow;
+use super::follow::{Kept, follow};
 use super::{KubeCluster, NAME};
 use crate::crd::{Configuration, DiscoveryHandler};
 use crate::instances::errors::{self, Failure};
-use crate::report;
+use crate::report::{self, Shelf};
+use crate::watch::Watch;
 
+/// How many reports are read at a time: each may be large.
+const REPORTS: u32 = 50;
 /// The most bytes of an Event's text; the API server refuses more than a kilobyte.
 const MAX_NOTE: usize = 1_000;
 
@@ -36,6 +40,31 @@ type Read = (
     (ConfigurationKey, Arc<ConfigurationState>),
     Option<Deleting>,
 );
+
+/// A report of a node and a handler.
+struct Report {
+    reported: ((String, String), Arc<ReportedHandler>),
+    bytes: usize,
+}
+
+impl Kept<String, Report> for Shelf<Report> {
+    fn put(&mut self, name: String, report: Report) {
+        let ((node, _), _) = &report.reported;
+        let node = node.clone();
+        let is_left_out = Self::put(self, &name, &node, report.bytes, report).is_err();
+        if is_left_out && self.is_news() {
+            tracing::warn!(
+                report = name,
+                node = text::abridge(&node, 253),
+                "a report is not read, since its node has too many or too large ones, and perhaps others are not; delete those that are not its agent's: kubectl get dh"
+            );
+        }
+    }
+
+    fn drop_name(&mut self, name: &String) {
+        self.remove(name);
+    }
+}
 
 /// The watches, and what makes Events.
 pub struct Statuses {
@@ -73,21 +102,25 @@ impl Statuses {
         };
         tasks.spawn(follow(api, "Configurations", name, read, publish));
         let (sender, reports) = watch::channel(Arc::default());
-        let publish = move |all: &BTreeMap<String, _>| {
-            let handlers = all.values().cloned().collect();
+        let publish = move |all: &Shelf<Report>| {
+            let handlers = all.values().map(|one| one.reported.clone()).collect();
             let complete = true;
             crate::publish(&sender, ReportSet { complete, handlers });
         };
         let name = |object: &DeserializeGuard<DiscoveryHandler>| object.name_any();
         let read = |object: DeserializeGuard<DiscoveryHandler>| {
             let mut object = object.0.ok()?;
+            let bytes = report::size(&object);
             let spec = std::mem::take(&mut object.spec);
             let reported = Arc::new(report::reported(object));
-            Some(((spec.node, spec.handler), reported))
+            Some(Report {
+                reported: ((spec.node, spec.handler), reported),
+                bytes,
+            })
         };
         let api = Api::all(client.clone());
         tasks.spawn(follow(
-            api,
+            Watch::new(api).page(REPORTS),
             "discoveryhandlers.leafhost.dev",
             name,
             read,

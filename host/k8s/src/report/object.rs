@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::ResourceExt as _;
 use leafhost_core::configuration::MAX_CONFIGURATIONS;
+use leafhost_core::fair::in_turns;
 use leafhost_core::names::ConfigurationKey;
 use leafhost_core::names::{DigestLength, device_hash, is_node_name, label_value};
 use leafhost_core::node_report::{
@@ -23,6 +24,9 @@ use crate::crd::{
 const MAX_TEXT: usize = 512;
 /// The most bytes of the problems of all Configurations, so that the object stays below what etcd takes: 1.5 MiB.
 const MAX_TEXTS: usize = 384 << 10;
+/// The most sources of a handler, and the most missing grants of a source.
+const MAX_SOURCES: usize = 64;
+const MAX_GRANTS: usize = 64;
 /// The most bytes of a name before its digest.
 const MAX_HEAD: usize = 236;
 
@@ -100,6 +104,24 @@ impl Owner {
         object
     }
 
+    /// An object without what it says, which is written anew or deleted.
+    pub fn bare(&self, object: DiscoveryHandler) -> DiscoveryHandler {
+        let is_own = object.spec.node == self.node;
+        let spec = DiscoveryHandlerSpec {
+            node: if is_own {
+                self.node.clone()
+            } else {
+                String::new()
+            },
+            handler: String::new(),
+        };
+        let mut bare = DiscoveryHandler::new(&object.name_any(), spec);
+        bare.metadata.uid = object.metadata.uid;
+        bare.metadata.resource_version = object.metadata.resource_version;
+        bare.metadata.deletion_timestamp = object.metadata.deletion_timestamp;
+        bare
+    }
+
     fn labels(&self) -> BTreeMap<String, String> {
         [(NODE_LABEL.to_owned(), label_value(&self.node))].into()
     }
@@ -141,7 +163,8 @@ impl Owner {
 }
 
 fn status(reported: &ReportedHandler) -> DiscoveryHandlerStatus {
-    let sources = reported.sources.iter().map(|(name, source)| SourceReport {
+    let sources = reported.sources.iter().take(MAX_SOURCES);
+    let sources = sources.map(|(name, source)| SourceReport {
         name: bounded(name),
         kind: if source.endpoint.is_some() {
             SourceKind::External
@@ -154,6 +177,7 @@ fn status(reported: &ReportedHandler) -> DiscoveryHandlerStatus {
         missing_grants: source
             .missing_grants
             .iter()
+            .take(MAX_GRANTS)
             .map(|one| bounded(one))
             .collect(),
         reason: source.problem.as_ref().map(|one| one.reason.clone()),
@@ -168,6 +192,8 @@ fn status(reported: &ReportedHandler) -> DiscoveryHandlerStatus {
     let configurations = &reported.configurations;
     let mut listed: Vec<_> = configurations.iter().collect();
     listed.sort_by_key(|(_, one)| one.problem.is_none());
+    // Whoever has many does not push out those of others.
+    let mut listed = in_turns(listed, |(key, _)| key.namespace());
     listed.truncate(MAX_CONFIGURATIONS);
     listed.sort_by_key(|(key, _)| *key);
     let problems = listed.iter().filter(|(_, one)| one.problem.is_some());
@@ -224,20 +250,23 @@ pub fn reported(object: DiscoveryHandler) -> ReportedHandler {
             reported,
         ))
     });
-    let sources = status.sources.into_iter().map(|source| {
+    let sources = status.sources.into_iter().take(MAX_SOURCES);
+    let short = |text: Option<String>| text.map(|text| bounded(&text));
+    let sources = sources.map(|source| {
+        let missing = source.missing_grants.iter().take(MAX_GRANTS);
         let reported = ReportedSource {
-            endpoint: source.endpoint,
-            version: source.version,
-            digest: source.digest,
-            missing_grants: source.missing_grants,
+            endpoint: short(source.endpoint),
+            version: short(source.version),
+            digest: short(source.digest),
+            missing_grants: missing.map(|one| bounded(one)).collect(),
             problem: problem(source.reason, source.problem),
             object: source.config_map.map(|object| ObjectName {
-                namespace: object.namespace,
-                name: object.name,
-                uid: object.uid,
+                namespace: bounded(&object.namespace),
+                name: bounded(&object.name),
+                uid: bounded(&object.uid),
             }),
         };
-        (source.name, reported)
+        (bounded(&source.name), reported)
     });
     ReportedHandler {
         phase: match status.phase {
@@ -249,6 +278,11 @@ pub fn reported(object: DiscoveryHandler) -> ReportedHandler {
         sources: sources.collect(),
         configurations: configurations.collect(),
     }
+}
+
+/// How many bytes an object has.
+pub fn size(object: &DiscoveryHandler) -> usize {
+    serde_json::to_vec(object).map_or(usize::MAX, |bytes| bytes.len())
 }
 
 fn bounded(one: &str) -> String {
@@ -420,6 +454,47 @@ mod tests {
         };
         reported.sources.insert("udev.wasm".into(), source);
         assert_eq!(status(&reported).problem.as_deref(), Some("refused"));
+    }
+
+    #[test]
+    fn whoever_has_many_problems_leaves_those_of_others_in_the_report() {
+        let mut reported = ReportedHandler::default();
+        let mut add = |namespace: &str, n: usize, problem| {
+            let key = ConfigurationKey::new(namespace, &format!("c{n:04}")).unwrap();
+            let configuration = ReportedConfiguration {
+                problem,
+                ..ReportedConfiguration::default()
+            };
+            reported.configurations.insert(key, configuration);
+        };
+        for n in 0..MAX_CONFIGURATIONS + 10 {
+            add("aaa", n, Some(mk_problem("no".into())));
+        }
+        for n in 0..10 {
+            add("zzz", n, None);
+        }
+        let listed = status(&reported).configurations;
+        let of_zzz = listed.iter().filter(|one| one.namespace == "zzz");
+        assert_eq!((listed.len(), of_zzz.count()), (MAX_CONFIGURATIONS, 10));
+    }
+
+    #[test]
+    fn what_others_write_is_read_within_the_bounds_that_agents_keep() {
+        let owner = mk_owner("n");
+        let mut object = mk_found(&owner);
+        let long = "x".repeat(20_000);
+        let source = |n: usize| SourceReport {
+            name: format!("{n:03}{long}"),
+            endpoint: Some(long.clone()),
+            missing_grants: vec![long.clone(); 100],
+            ..SourceReport::default()
+        };
+        object.status.as_mut().unwrap().sources = (0..100).map(source).collect();
+        let read = reported(object);
+        assert_eq!(read.sources.len(), MAX_SOURCES);
+        let (name, source) = read.sources.first_key_value().unwrap();
+        assert!(name.len() < 600 && source.endpoint.as_ref().unwrap().len() < 600);
+        assert_eq!(source.missing_grants.len(), MAX_GRANTS);
     }
 
     #[test]

@@ -228,7 +228,7 @@ async fn an_api_server_that_drops_what_is_written_is_a_failure_and_not_written_t
     };
     let mut task = Task::new(owner, Api::all(stub.client.clone()));
     task.wanted = task.owner.objects(&report);
-    task.found = Some(BTreeMap::new());
+    task.found = Some(Shelf::default());
     for failures in 1..=2 {
         let ((name, write), _) = task.next().unwrap();
         task.write(name, write).await;

@@ -1,0 +1,118 @@
+//! The reports that are held: so many of a node, whatever somebody writes in its name. Pure.
+
+use std::collections::BTreeMap;
+
+use leafhost_core::node_report::MAX_REPORTS;
+
+/// The most bytes of the reports of a node.
+const MAX_BYTES: usize = 4 << 20;
+
+/// Reports by name, each of a node.
+#[derive(Debug)]
+pub struct Shelf<V> {
+    held: BTreeMap<String, Held<V>>,
+    nodes: BTreeMap<String, Share>,
+    is_told: bool,
+}
+
+#[derive(Debug)]
+struct Held<V> {
+    node: String,
+    bytes: usize,
+    value: V,
+}
+
+/// What is held of a node.
+#[derive(Debug, Default)]
+struct Share {
+    number: usize,
+    bytes: usize,
+}
+
+impl<V> Default for Shelf<V> {
+    fn default() -> Self {
+        Self {
+            held: BTreeMap::new(),
+            nodes: BTreeMap::new(),
+            is_told: false,
+        }
+    }
+}
+
+impl<V> Shelf<V> {
+    /// Takes in a report in the place of an earlier one; gives it back if its node has too many, or too much in them.
+    pub fn put(&mut self, name: &str, node: &str, bytes: usize, value: V) -> Result<(), V> {
+        self.remove(name);
+        let share = self.nodes.entry(node.to_owned()).or_default();
+        let after = share.bytes.saturating_add(bytes);
+        if share.number >= MAX_REPORTS || after > MAX_BYTES {
+            return Err(value);
+        }
+        *share = Share {
+            number: share.number.saturating_add(1),
+            bytes: after,
+        };
+        let node = node.to_owned();
+        self.held
+            .insert(name.to_owned(), Held { node, bytes, value });
+        Ok(())
+    }
+
+    /// Whether to say that a report is left out: once.
+    pub fn is_news(&mut self) -> bool {
+        !std::mem::replace(&mut self.is_told, true)
+    }
+
+    /// Forgets a report.
+    pub fn remove(&mut self, name: &str) {
+        let Some(held) = self.held.remove(name) else {
+            return;
+        };
+        if let Some(share) = self.nodes.get_mut(&held.node) {
+            share.number = share.number.saturating_sub(1);
+            share.bytes = share.bytes.saturating_sub(held.bytes);
+            if share.number == 0 {
+                self.nodes.remove(&held.node);
+            }
+        }
+    }
+
+    /// The report of that name.
+    pub fn get(&self, name: &str) -> Option<&V> {
+        self.held.get(name).map(|held| &held.value)
+    }
+
+    /// The names of all.
+    pub fn names(&self) -> impl Iterator<Item = &String> {
+        self.held.keys()
+    }
+
+    /// All of them.
+    pub fn values(&self) -> impl Iterator<Item = &V> {
+        self.held.values().map(|held| &held.value)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_has_so_many_reports_and_bytes_and_takes_none_of_anothers() {
+        let mut shelf = Shelf::default();
+        for number in 0..MAX_REPORTS + 20 {
+            let is_held = shelf.put(&format!("a.{number}"), "a", 10, number).is_ok();
+            assert_eq!(is_held, number < MAX_REPORTS);
+        }
+        assert_eq!(shelf.put("b.0", "b", MAX_BYTES, 0), Ok(()));
+        assert_eq!(shelf.put("b.1", "b", 1, 1), Err(1));
+        // A later version of the same takes the place of the earlier one.
+        assert_eq!(shelf.put("b.0", "b", MAX_BYTES / 2, 2), Ok(()));
+        assert_eq!(shelf.put("b.1", "b", MAX_BYTES / 2, 1), Ok(()));
+        assert_eq!(shelf.put("b.1", "b", MAX_BYTES, 1), Err(1));
+        assert_eq!((shelf.get("b.0"), shelf.get("b.1")), (Some(&2), None));
+        shelf.remove("a.0");
+        assert_eq!(shelf.put("a.200", "a", 10, 200), Ok(()));
+        assert_eq!(shelf.values().count(), MAX_REPORTS + 1);
+    }
+}
