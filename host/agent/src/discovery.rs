@@ -324,10 +324,9 @@ impl DiscoveryTask {
             names: Arc::clone(&set.names),
             absent: if set.complete {
                 let problems = set.problems.iter();
+                let problems = problems.filter_map(|problem| problem.configuration.clone());
                 Absent::Gone {
-                    unknown: problems
-                        .filter_map(|problem| problem.configuration.clone())
-                        .collect(),
+                    unknown: problems.chain(set.left_out.keys().cloned()).collect(),
                 }
             } else {
                 Absent::UNKNOWN

@@ -183,6 +183,7 @@ impl AgentState {
         let mut problems = self.machine_problems();
         let sources = handlers.problems.iter().chain(&report.problems);
         problems.extend(sources.cloned().map(Problem::InvalidSource));
+        problems.extend(report.too_many());
         for report in report.configurations.values() {
             problems.extend_from_slice(&report.problems);
         }

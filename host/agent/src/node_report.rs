@@ -5,9 +5,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use leafhost_core::fair::in_turns;
 use leafhost_core::names::ConfigurationKey;
 use leafhost_core::node_report::{
-    HANDLER_REFUSED, HandlerPhase, NodeReport, ReportedConfiguration, ReportedHandler,
+    HANDLER_REFUSED, HandlerPhase, MAX_REPORTS, NodeReport, ReportedConfiguration, ReportedHandler,
     ReportedProblem, ReportedSource,
 };
 use leafhost_core::ports::SourceProblem;
@@ -118,11 +119,40 @@ impl AgentState {
             };
             handler.configurations.insert(key.clone(), reported);
         }
+        for (key, one) in &report.left_out {
+            // Without a name of a handler nobody looks for it.
+            if one.handler.is_empty() {
+                continue;
+            }
+            let handler = handlers.entry(one.handler.clone()).or_default();
+            let reported = ReportedConfiguration {
+                generation: one.generation,
+                problem: problems.configurations.get(key).cloned(),
+                ..ReportedConfiguration::default()
+            };
+            handler.configurations.insert(key.clone(), reported);
+        }
         NodeReport {
             complete: true,
-            handlers,
+            handlers: shared_out(handlers),
         }
     }
+}
+
+/// So many handlers at most. Those that have a source go first; of the names that only Configurations have, each namespace has its turn.
+fn shared_out(handlers: BTreeMap<String, ReportedHandler>) -> BTreeMap<String, ReportedHandler> {
+    if handlers.len() <= MAX_REPORTS {
+        return handlers;
+    }
+    let (with_source, others): (Vec<_>, Vec<_>) = handlers
+        .into_iter()
+        .partition(|(_, handler)| !handler.sources.is_empty());
+    let others = in_turns(others, |(_, handler)| {
+        let first = handler.configurations.keys().next();
+        first.map(|key| key.namespace().to_owned())
+    });
+    let all = with_source.into_iter().chain(others);
+    all.take(MAX_REPORTS).collect()
 }
 
 /// The first problem of each Configuration, of each source, and of each ConfigMap if it is no source's.

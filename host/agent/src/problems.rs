@@ -32,7 +32,10 @@ impl AgentState {
         BTreeMap::from([
             ("machine", self.machine_problems().len()),
             ("handlers", handlers.problems.len() + refused),
-            ("configurations", report.problems.len() + configured),
+            (
+                "configurations",
+                report.problems.len() + report.left_out.len() + configured,
+            ),
             ("instances", self.reconcile.borrow().problems.len()),
             ("cdi", cdi),
             ("kubelet", kubelet),

@@ -150,6 +150,8 @@ impl Report<'_> {
 enum Concerns {
     /// Nothing is known yet.
     Loading,
+    /// An agent does not take it, because there are too many.
+    LeftOut,
     /// There is no handler.
     Handler,
     /// It cannot be used as it is written.
@@ -163,6 +165,7 @@ enum Concerns {
 fn concerns(reason: Reason) -> Concerns {
     match reason {
         Reason::HandlerLoading => Concerns::Loading,
+        Reason::TooManyConfigurations => Concerns::LeftOut,
         Reason::HandlerNotFound | Reason::HandlerRemoved => Concerns::Handler,
         Reason::InvalidDetails | Reason::InvalidSource => Concerns::Details,
         Reason::DiscoveryFailed | Reason::PropertyUnavailable => Concerns::Discovery,
@@ -312,7 +315,7 @@ fn conditions(
     problems: &BTreeMap<String, String>,
     taken: Option<&ReportedProblem>,
 ) -> Vec<Told> {
-    use Concerns::{Details, Discovery, Handler, Remark};
+    use Concerns::{Details, Discovery, Handler, LeftOut, Remark};
 
     let of = |wanted: &[Concerns]| {
         let mut found = problems.iter();
@@ -336,7 +339,7 @@ fn conditions(
             with(kind, Truth::False, reason, message.clone())
         } else if has(right) {
             with(kind, Truth::True, word, message.to_owned())
-        } else if let Some((reason, message)) = of(&[Handler, Details, Discovery]) {
+        } else if let Some((reason, message)) = of(&[LeftOut, Handler, Details, Discovery]) {
             with(kind, Truth::Unknown, reason, message.clone())
         } else if reports.is_empty() {
             let message = "no node that is Ready reports on it; look at the agents: kubectl get pods, kubectl get dh";
@@ -370,7 +373,7 @@ fn conditions(
         ),
         judge(
             ConditionType::Discovering,
-            &[Handler, Details, Discovery],
+            &[LeftOut, Handler, Details, Discovery],
             &[Remark],
             "HandlerAnswers",
             "the handler looks for devices",

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
 use crate::configuration::{Configuration, FieldProblem};
@@ -73,6 +74,19 @@ pub struct ConfigurationSet {
     pub warnings: Vec<SourceProblem>,
     /// The names that namespaces have in a cluster.
     pub names: Arc<ResourceNames>,
+    /// Those that are not taken because there are too many; of very many only some are named.
+    pub left_out: BTreeMap<ConfigurationKey, LeftOutConfiguration>,
+}
+
+/// A Configuration that is not taken because there are too many.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LeftOutConfiguration {
+    /// The handler that it names.
+    pub handler: String,
+    /// The object's version of its spec.
+    pub generation: Option<i64>,
+    /// The cap that it is beyond, such as `500 Configurations of a namespace`.
+    pub cap: String,
 }
 
 /// A Configuration with its properties resolved.
@@ -165,6 +179,34 @@ pub struct AcceptedVersion {
     pub registration: Registration,
 }
 
+/// The source that a handler's name belongs to: what Configurations keep secret is for it, also while it is not there.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Owner {
+    /// The source's name.
+    pub source: String,
+    /// Where it is.
+    #[serde(flatten)]
+    pub place: Place,
+}
+
+/// Where a source is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "place", rename_all = "camelCase")]
+pub enum Place {
+    /// In a folder of the node, or in the image.
+    Folder,
+    /// In a ConfigMap.
+    ConfigMap {
+        /// Its namespace.
+        namespace: String,
+        /// Its name.
+        name: String,
+    },
+    /// It serves elsewhere, and is no component.
+    External,
+}
+
 /// What the loader keeps over restarts of the agent. Every call blocks.
 pub trait LoaderStore: Send + Sync {
     /// The accepted versions of the earlier run whose bytes are whole, by source name.
@@ -177,6 +219,10 @@ pub trait LoaderStore: Send + Sync {
         accepted: &BTreeMap<String, AcceptedVersion>,
         files: &BTreeMap<String, SourceFile>,
     ) -> Result<(), Box<SourceProblem>>;
+    /// Which source each handler's name belongs to, as it was last kept.
+    fn owners(&self) -> BTreeMap<String, Owner>;
+    /// Keeps which source each handler's name belongs to, durable when it returns.
+    fn set_owners(&self, owners: &BTreeMap<String, Owner>) -> Result<(), Box<SourceProblem>>;
     /// How many times in a row the agent has died while this version was being loaded.
     fn deaths(&self, version: &SourceVersion) -> u32;
     /// Records that these versions are being loaded and no others, so that the next start knows it if the agent dies.

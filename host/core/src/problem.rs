@@ -64,6 +64,13 @@ pub enum Problem {
     InvalidSource(SourceProblem),
     #[error("{0}")]
     NoEffect(SourceProblem),
+    #[error(
+        "not used: it is beyond the {cap} that an agent takes, those first that it took before, then the oldest; remove Configurations that are not wanted, or let one find more devices"
+    )]
+    TooManyConfigurations {
+        configuration: ConfigurationKey,
+        cap: String,
+    },
     #[error("{}: {}; the handler is not called", field.path, field.message)]
     PropertyUnavailable {
         configuration: ConfigurationKey,
@@ -150,6 +157,15 @@ pub enum Problem {
         handler: String,
         source_name: String,
         first: String,
+    },
+    #[error(
+        "handler {handler:?} comes from {source_name}, and its name belongs to {owner}, which is gone: {source_name} gets none of this Configuration's properties; bring {owner} back, or write `name: {handler}` into the grants file of {source_name} if it is to be trusted as {owner} was"
+    )]
+    SourceNotOwner {
+        configuration: ConfigurationKey,
+        handler: String,
+        source_name: String,
+        owner: String,
     },
     #[error("{source_name} refuses the details, existing devices stay: {}", few(fields.iter().map(shown), 3))]
     InvalidDetails {
@@ -361,7 +377,8 @@ impl Problem {
                     None => Subject::Source(&problem.source),
                 }
             }
-            Self::PropertyUnavailable { configuration, .. }
+            Self::TooManyConfigurations { configuration, .. }
+            | Self::PropertyUnavailable { configuration, .. }
             | Self::NameTaken { configuration, .. }
             | Self::BrokerNotWritten { configuration, .. }
             | Self::BrokerNameTaken { configuration, .. }
@@ -371,6 +388,7 @@ impl Problem {
             | Self::HandlerRemoved { configuration, .. }
             | Self::HandlerAmbiguous { configuration, .. }
             | Self::SourceNotTrusted { configuration, .. }
+            | Self::SourceNotOwner { configuration, .. }
             | Self::InvalidDetails { configuration, .. }
             | Self::DiscoveryFailed { configuration, .. }
             | Self::DevicesDuplicated { configuration, .. }

@@ -130,6 +130,16 @@ pub enum Regarding {
     ConfigMap(ObjectName),
 }
 
+impl Regarding {
+    /// The object's namespace.
+    pub fn namespace(&self) -> &str {
+        match self {
+            Self::Configuration(key, _) => key.namespace(),
+            Self::ConfigMap(object) => &object.namespace,
+        }
+    }
+}
+
 /// Why a write was not made, or may not have been.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum WriteError {

@@ -10,14 +10,15 @@ use leafhost_core::ports::{ConfigurationSet, ConfigurationSource, SourceProblem}
 use leafhost_core::resource_names::{NameSet, ResourceNames};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
+use tokio::time::{Duration, Instant};
 
 mod book;
+mod taken;
 
-use crate::crd;
-use crate::memory;
 use crate::names;
-use crate::values::{Object, Values, Wanted};
+use crate::values::{Values, Wanted};
 use crate::watch::{Event, Failure, Watch};
+use crate::{crd, memory, until};
 use book::Book;
 pub(crate) use book::manifest;
 
@@ -25,6 +26,10 @@ pub(crate) use book::manifest;
 const NAMES: &str = "names.json";
 /// The most events that are taken together.
 const TOGETHER: usize = 1_000;
+/// When the objects are listed again for those that were too many and may serve now: the first time, and later ones. Who deletes and makes
+/// objects again and again costs the API server no more lists than that.
+const LIST_FIRST: Duration = Duration::from_secs(1);
+const LIST_AGAIN: Duration = Duration::from_mins(5);
 
 /// The Configurations of a cluster. Dropping it ends its tasks.
 pub struct KubeConfigurations {
@@ -78,28 +83,38 @@ async fn run(
     let values = Values::new(client);
     let mut found = values.found();
     let mut trouble = None;
+    let mut wanted = Wanted::default();
+    let mut not_before = Instant::now();
+    let mut list_at = None;
     loop {
-        let mut wanted = Wanted::new();
-        for reference in book.references(&namespaces) {
-            let keys = wanted.entry(Object::of(&reference)).or_default();
-            keys.insert(reference.key.to_owned());
-        }
-        values.want(wanted);
+        wanted = Wanted::of(book.references(&namespaces), &wanted);
+        values.want(wanted.clone());
         let looked_up = found.borrow_and_update().clone();
         let known = Arc::clone(&names.borrow_and_update());
-        let mut next = book.set(&namespaces, &looked_up, &known, &sender.borrow());
+        let values = (&wanted, &*looked_up);
+        let mut next = book.set(&namespaces, values, &known, &sender.borrow());
         next.problems.extend(trouble.clone());
         next.problems.sort();
         if crate::publish(&sender, next) {
             keep.send_replace(book.worth_keeping());
         }
+        if book.has_room() {
+            list_at.get_or_insert_with(|| not_before.max(Instant::now() + LIST_FIRST));
+        } else {
+            list_at = None;
+        }
         tokio::select! {
             event = watch.next() => {
-                take(event, &mut book, &mut trouble, &mut watch);
+                take(event, &mut book, &mut trouble);
                 for _ in 0..TOGETHER {
                     let Some(event) = watch.try_next() else { break };
-                    take(event, &mut book, &mut trouble, &mut watch);
+                    take(event, &mut book, &mut trouble);
                 }
+            }
+            () = until(list_at) => {
+                list_at = None;
+                not_before = Instant::now() + LIST_AGAIN;
+                watch.restart();
             }
             changed = found.changed() => if changed.is_err() {
                 return;
@@ -115,19 +130,13 @@ fn take(
     event: Result<Event<DynamicObject>, Failure>,
     book: &mut Book,
     trouble: &mut Option<SourceProblem>,
-    watch: &mut Watch<DynamicObject>,
 ) {
     match event {
         Ok(Event::Init) => book.begin(),
         Ok(Event::InitApply(object)) => book.list(object),
         Ok(Event::InitDone) => book.finish(),
         Ok(Event::Apply(object)) => book.apply(object),
-        Ok(Event::Delete(object)) => {
-            // One that was too many may serve now.
-            if book.delete(&object) {
-                watch.restart();
-            }
-        }
+        Ok(Event::Delete(object)) => book.delete(&object),
         Ok(Event::Resumed) => *trouble = None,
         Err(failure) => *trouble = Some(told(&failure)),
     }

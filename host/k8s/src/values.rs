@@ -8,18 +8,19 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use kube::Client;
-use leafhost_core::properties::{Lookup, Reference, ValueKind};
+use leafhost_core::properties::{Reference, ValueKind};
 use tokio::sync::{mpsc, watch};
-use tokio::task::JoinSet;
+use tokio::task::{AbortHandle, JoinSet};
 
 mod follow;
+mod found;
+mod wanted;
 
 use follow::follow;
+pub use found::Found;
+use found::Outcome;
+pub use wanted::Wanted;
 
-/// The most Secrets and `ConfigMap`s that an agent reads.
-const MAX_OBJECTS: usize = 1_000;
-/// The most bytes of values that an agent holds.
-const MAX_BYTES: usize = 32 << 20;
 /// The most namespaces that are watched, for Secrets and for `ConfigMap`s: each watch is a connection. Others are read from time to
 /// time.
 const MAX_WATCHES: usize = 16;
@@ -57,99 +58,8 @@ impl fmt::Display for Object {
     }
 }
 
-/// What is wanted: the keys of each object.
-pub type Wanted = BTreeMap<Object, BTreeSet<String>>;
-
 /// What an object has of the wanted keys.
 pub type Keys = BTreeMap<String, Arc<[u8]>>;
-
-/// What is known of an object.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Known {
-    /// It is there.
-    Keys(Keys),
-    /// It is not there.
-    Missing,
-    /// It cannot be read: why and the remedy.
-    Unreadable(String),
-}
-
-/// What is known of each wanted object, and for which keys. One that was not read yet is not in it.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Found(BTreeMap<Object, (BTreeSet<String>, Known)>);
-
-impl Found {
-    /// Whether the value was read, or could not be.
-    pub fn has(&self, reference: &Reference<'_>) -> bool {
-        let read = self.0.get(&Object::of(reference));
-        read.is_some_and(|(keys, _)| keys.contains(reference.key))
-    }
-
-    /// The value.
-    pub fn lookup(&self, reference: &Reference<'_>) -> Lookup {
-        let object = Object::of(reference);
-        match self.0.get(&object).map(|(_, known)| known) {
-            Some(Known::Keys(keys)) => match keys.get(reference.key) {
-                Some(value) => Lookup::Value(Arc::clone(value)),
-                None => Lookup::Missing(format!("{object} has no key {:?}; add it", reference.key)),
-            },
-            Some(Known::Missing) => Lookup::Missing(format!("{object} does not exist; create it")),
-            Some(Known::Unreadable(why)) => Lookup::Unavailable(why.clone()),
-            None => Lookup::Unavailable(format!("{object} is being read")),
-        }
-    }
-
-    /// Takes what came of reading an object. One that cannot be reached at the moment stays as it was read last.
-    fn insert(&mut self, object: Object, wanted: BTreeSet<String>, outcome: Outcome) {
-        let known = match outcome {
-            Outcome::Known(Known::Keys(keys)) => {
-                let others = self.0.iter().filter(|(other, _)| **other != object);
-                let held: usize = others.map(|(_, (_, known))| known.size()).sum();
-                if held + size(&keys) > MAX_BYTES {
-                    Known::Unreadable(format!(
-                        "{object} is beyond the {} MiB of values that an agent holds; name fewer or smaller ones",
-                        MAX_BYTES >> 20
-                    ))
-                } else {
-                    Known::Keys(keys)
-                }
-            }
-            Outcome::Known(known) => known,
-            Outcome::Failed(_) if self.is_read(&object) => return,
-            Outcome::Failed(why) => Known::Unreadable(why),
-        };
-        self.0.insert(object, (wanted, known));
-    }
-
-    fn is_read(&self, object: &Object) -> bool {
-        let known = self.0.get(object).map(|(_, known)| known);
-        matches!(known, Some(Known::Keys(_) | Known::Missing))
-    }
-}
-
-impl Known {
-    fn size(&self) -> usize {
-        match self {
-            Self::Keys(keys) => size(keys),
-            _ => 0,
-        }
-    }
-}
-
-fn size(keys: &Keys) -> usize {
-    keys.iter()
-        .map(|(key, value)| key.len() + value.len())
-        .sum()
-}
-
-/// What came of reading an object.
-#[derive(Debug, Clone, PartialEq, Eq)]
-enum Outcome {
-    /// This is known now.
-    Known(Known),
-    /// The API server did not answer: why.
-    Failed(String),
-}
 
 /// Reads what is wanted as long as it lives.
 pub struct Values {
@@ -161,7 +71,7 @@ pub struct Values {
 impl Values {
     /// With nothing wanted yet.
     pub fn new(client: Client) -> Self {
-        let (wanted, wishes) = watch::channel(Wanted::new());
+        let (wanted, wishes) = watch::channel(Wanted::default());
         let (sender, found) = watch::channel(Arc::default());
         let mut tasks = JoinSet::new();
         tasks.spawn(run(client, wishes, sender));
@@ -197,35 +107,38 @@ struct Place {
     is_watched: bool,
 }
 
+/// What was read: of which object, which keys of it, and what came of it.
+type Message = (Object, BTreeSet<String>, Outcome);
+
 async fn run(
     client: Client,
     mut wanted: watch::Receiver<Wanted>,
     sender: watch::Sender<Arc<Found>>,
 ) {
     let mut found = Found::default();
+    let mut tasks = JoinSet::new();
+    let mut following: Vec<(Place, AbortHandle)> = Vec::new();
+    let (messages, mut inbox) = mpsc::channel::<Message>(64);
     loop {
         let now = wanted.borrow_and_update().clone();
-        found
-            .0
-            .retain(|object, (keys, _)| now.get(object) == Some(keys));
-        let (places, beyond) = places(&now);
-        for object in beyond {
-            let why = format!(
-                "{object} is beyond the {MAX_OBJECTS} Secrets and ConfigMaps that an agent reads; name fewer"
-            );
-            let keys = now.get(&object).cloned().unwrap_or_default();
-            found.insert(object, keys, Outcome::Known(Known::Unreadable(why)));
-        }
+        found.keep(&now);
         crate::publish(&sender, found.clone());
-        // All are read anew. What is wanted changes rarely, and until then what was read before is there.
-        let mut tasks = JoinSet::new();
-        let (messages, mut inbox) = mpsc::channel(64);
+        let mut places = places(&now);
+        following.retain(|(place, task)| {
+            let is_wanted = places.contains(place);
+            if !is_wanted {
+                task.abort();
+            }
+            is_wanted
+        });
+        places.retain(|place| !following.iter().any(|(followed, _)| followed == place));
         for place in places {
-            let (client, messages) = (client.clone(), messages.clone());
-            match place.kind {
-                ValueKind::Secret => tasks.spawn(follow::<Secret>(client, place, messages)),
-                ValueKind::ConfigMap => tasks.spawn(follow::<ConfigMap>(client, place, messages)),
+            let (client, messages, named) = (client.clone(), messages.clone(), place.clone());
+            let task = match place.kind {
+                ValueKind::Secret => tasks.spawn(follow::<Secret>(client, named, messages)),
+                ValueKind::ConfigMap => tasks.spawn(follow::<ConfigMap>(client, named, messages)),
             };
+            following.push((place, task));
         }
         loop {
             tokio::select! {
@@ -233,39 +146,52 @@ async fn run(
                     Ok(()) => break,
                     Err(_) => return,
                 },
-                Some((object, outcome)) = inbox.recv() => {
-                    let keys = now.get(&object).cloned().unwrap_or_default();
-                    found.insert(object, keys, outcome);
-                    crate::publish(&sender, found.clone());
+                Some((object, keys, outcome)) = inbox.recv() => {
+                    // What others are reading now may be of no use any more.
+                    if let Some(want) = now.get(&object).filter(|want| want.keys == keys) {
+                        found.insert(object, want, outcome);
+                        crate::publish(&sender, found.clone());
+                    }
                 }
                 // They never end by themselves.
-                Some(_) = tasks.join_next() => return,
+                Some(ended) = tasks.join_next() => match ended {
+                    Err(error) if error.is_cancelled() => {}
+                    _ => return,
+                },
             }
         }
     }
 }
 
-/// The wanted objects by place; and those that are too many.
-fn places(wanted: &Wanted) -> (Vec<Place>, Vec<Object>) {
-    let mut places: Vec<Place> = Vec::new();
+/// The wanted objects by place. Those are watched that have the first objects.
+fn places(wanted: &Wanted) -> Vec<Place> {
+    let mut places: Vec<(usize, Place)> = Vec::new();
     // They are sorted by kind and namespace.
-    for (object, keys) in wanted.iter().take(MAX_OBJECTS) {
-        let named = (object.name.clone(), keys.clone());
-        let is_watched = places.len() < MAX_WATCHES;
+    for (object, want) in wanted.objects() {
+        let named = (object.name.clone(), want.keys.clone());
         match places.last_mut() {
-            Some(last) if last.kind == object.kind && last.namespace == object.namespace => {
+            Some((first, last))
+                if last.kind == object.kind && last.namespace == object.namespace =>
+            {
                 last.names.extend([named]);
+                *first = want.place.min(*first);
             }
-            _ => places.push(Place {
-                kind: object.kind,
-                namespace: object.namespace.clone(),
-                names: [named].into(),
-                is_watched,
-            }),
+            _ => {
+                let place = Place {
+                    kind: object.kind,
+                    namespace: object.namespace.clone(),
+                    names: [named].into(),
+                    is_watched: false,
+                };
+                places.push((want.place, place));
+            }
         }
     }
-    let beyond = wanted.keys().skip(MAX_OBJECTS).cloned().collect();
-    (places, beyond)
+    places.sort_by_key(|(first, _)| *first);
+    for (_, place) in places.iter_mut().take(MAX_WATCHES) {
+        place.is_watched = true;
+    }
+    places.into_iter().map(|(_, place)| place).collect()
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use leafhost_core::device::DeviceKey;
 use leafhost_core::fault::FaultReason;
 use leafhost_core::left_out::LeftOut;
 use leafhost_core::names::ConfigurationKey;
-use leafhost_core::ports::{ConfiguredDiscovery, SourceProblem};
+use leafhost_core::ports::{ConfiguredDiscovery, LeftOutConfiguration, SourceProblem};
 use leafhost_core::problem::Problem;
 use leafhost_core::resource_names::ResourceNames;
 use leafhost_core::session::{CallStats, Explanation};
@@ -87,9 +87,20 @@ pub struct DiscoveryReport {
     pub problems: Vec<SourceProblem>,
     /// What has no effect in them.
     pub warnings: Vec<SourceProblem>,
+    /// The Configurations that are not taken because there are too many.
+    pub left_out: BTreeMap<ConfigurationKey, LeftOutConfiguration>,
 }
 
 impl DiscoveryReport {
+    /// What is said of the Configurations that are left out.
+    pub fn too_many(&self) -> impl Iterator<Item = Problem> {
+        let left_out = self.left_out.iter();
+        left_out.map(|(key, one)| Problem::TooManyConfigurations {
+            configuration: key.clone(),
+            cap: one.cap.clone(),
+        })
+    }
+
     /// The sessions whose last call brought no devices.
     pub fn failures(&self) -> Vec<Problem> {
         let mut failures = Vec::new();

@@ -9,7 +9,7 @@ use leafhost_core::problem::Problem;
 use super::DiscoveryTask;
 use super::published::{ConfigurationReport, DiscoveryReport, HandlerReport};
 use super::served::Served;
-use super::sync::rank;
+use super::sync::{is_gone, rank};
 use crate::registry::{HandlerKey, Phase};
 
 impl DiscoveryTask {
@@ -27,6 +27,7 @@ impl DiscoveryTask {
                 .collect(),
             problems: self.configuration_set.problems.clone(),
             warnings: self.configuration_set.warnings.clone(),
+            left_out: self.configuration_set.left_out.clone(),
         }
     }
 
@@ -153,11 +154,23 @@ impl DiscoveryTask {
             });
         }
         for (newcomer, _) in newcomers {
-            problems.push(Problem::SourceNotTrusted {
-                configuration: key.clone(),
-                handler: handler.to_owned(),
-                source_name: newcomer.source.clone(),
-                first: served.first.clone().unwrap_or_default(),
+            let (configuration, handler) = (key.clone(), handler.to_owned());
+            let source_name = newcomer.source.clone();
+            let first = served.first.clone().unwrap_or_default();
+            problems.push(if is_gone(&self.handler_set, &handler) {
+                Problem::SourceNotOwner {
+                    configuration,
+                    handler,
+                    source_name,
+                    owner: first,
+                }
+            } else {
+                Problem::SourceNotTrusted {
+                    configuration,
+                    handler,
+                    source_name,
+                    first,
+                }
             });
         }
         for lost in &served.lost {

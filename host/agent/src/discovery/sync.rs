@@ -52,7 +52,8 @@ impl DiscoveryTask {
         if set.complete {
             let spared = |key: &ConfigurationKey| {
                 let mut problems = set.problems.iter();
-                problems.any(|problem| problem.configuration.as_ref() == Some(key))
+                set.left_out.contains_key(key)
+                    || problems.any(|problem| problem.configuration.as_ref() == Some(key))
             };
             self.known
                 .retain(|key, _| set.accepted.contains_key(key) || spared(key));
@@ -199,8 +200,11 @@ impl DiscoveryTask {
     }
 }
 
-/// The source of that handler that was accepted first.
+/// The source of that handler that is trusted: the first that was accepted, also if it is gone and no other has its place.
 fn first_source(set: &HandlerSet, handler: &str) -> Option<String> {
+    if let Some(trusted) = set.trusted.get(handler) {
+        return Some(trusted.source.clone());
+    }
     let registered = set.sources.iter().filter_map(|(source, loaded)| {
         let registration = loaded.registration.as_ref()?;
         (registration.handler == handler).then_some((registration.number, source))
@@ -208,13 +212,21 @@ fn first_source(set: &HandlerSet, handler: &str) -> Option<String> {
     registered.min().map(|(_, source)| source.clone())
 }
 
+/// Whether the source that is trusted is not there, and no other has its place.
+pub(super) fn is_gone(set: &HandlerSet, handler: &str) -> bool {
+    let trusted = set.trusted.get(handler);
+    trusted.is_some_and(|trusted| !trusted.is_there)
+}
+
 /// How a source stands among those of its handler.
 pub(super) fn rank(set: &HandlerSet, key: &HandlerKey, handler: &Arc<dyn Handler>) -> SourceRank {
     let loaded = set.sources.get(&key.source);
     let registration = loaded.and_then(|loaded| loaded.registration.as_ref());
     let first = first_source(set, &key.name);
+    let is_gone = is_gone(set, &key.name);
+    let is_first = !is_gone && first.is_none_or(|first| first == key.source);
     SourceRank {
-        newcomer: !handler.is_named() && first.is_some_and(|first| first != key.source),
+        newcomer: !handler.is_named() && !is_first,
         number: registration.map_or(u64::MAX, |registration| registration.number),
     }
 }

@@ -583,5 +583,6 @@ async fn a_source_that_is_not_read_yet_deletes_nothing() {
 
 mod budget;
 mod counts;
+mod left_out;
 mod restart;
 mod sources;

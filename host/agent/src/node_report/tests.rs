@@ -1,7 +1,7 @@
 use jiff::Timestamp;
 use leafhost_core::handler::Registration;
 use leafhost_core::node_report::ObjectName;
-use leafhost_core::ports::{InstanceSet, LoadError, SourceProblem};
+use leafhost_core::ports::{InstanceSet, LeftOutConfiguration, LoadError, SourceProblem};
 use leafhost_core::session::Explanation;
 
 use super::*;
@@ -335,6 +335,61 @@ fn a_configuration_is_reported_at_the_handler_that_it_names_also_if_there_is_non
     let problem = lost.problem.as_ref().unwrap();
     assert_eq!(problem.reason, "HandlerNotFound");
     assert!(problem.message.contains("onwif"), "{lost:?}");
+}
+
+#[test]
+fn a_configuration_that_is_left_out_is_reported_at_its_handler_with_the_cap() {
+    let board = mk_board();
+    let left_out = |handler: &str| LeftOutConfiguration {
+        handler: handler.into(),
+        generation: Some(7),
+        cap: "500 Configurations of a namespace".into(),
+    };
+    let left_out = [(key("a"), left_out("udev")), (key("b"), left_out(""))];
+    board.report.send_replace(Arc::new(DiscoveryReport {
+        left_out: left_out.into(),
+        ..DiscoveryReport::default()
+    }));
+    let handlers = board.state.node_report().handlers;
+    assert_eq!(handlers.keys().collect::<Vec<_>>(), ["udev"]);
+    let reported = &handlers["udev"].configurations[&key("a")];
+    assert_eq!(reported.generation, Some(7));
+    let problem = reported.problem.as_ref().unwrap();
+    assert_eq!(problem.reason, "TooManyConfigurations");
+    assert!(
+        problem
+            .message
+            .contains("beyond the 500 Configurations of a namespace")
+    );
+}
+
+#[test]
+fn of_very_many_handlers_those_with_a_source_are_reported_and_each_namespace_has_its_turn() {
+    let board = mk_board();
+    let serving = LoadedSource {
+        handler: Some(FakeHandler::new("udev@1") as _),
+        ..LoadedSource::default()
+    };
+    let sources = vec![("udev.wasm", serving)];
+    board
+        .handlers
+        .send_replace(Arc::new(handler_set(sources, Vec::new())));
+    let names = (0..500).map(|n| ("aaa", format!("a{n}")));
+    let names = names.chain([("zzz", "z".to_owned())]);
+    let configurations = names.map(|(namespace, handler)| {
+        let report = ConfigurationReport {
+            handler: handler.clone(),
+            ..ConfigurationReport::default()
+        };
+        (ConfigurationKey::new(namespace, &handler).unwrap(), report)
+    });
+    board.report.send_replace(Arc::new(DiscoveryReport {
+        configurations: configurations.collect(),
+        ..DiscoveryReport::default()
+    }));
+    let handlers = board.state.node_report().handlers;
+    assert_eq!(handlers.len(), MAX_REPORTS);
+    assert!(handlers.contains_key("udev") && handlers.contains_key("z"));
 }
 
 #[tokio::test(start_paused = true)]

@@ -164,6 +164,10 @@ fn each_problem_is_told_by_the_condition_that_it_concerns() {
             "1/1 HandlerAvailable=True/HandlerFound DetailsValid=True/DetailsAccepted Discovering=True/HandlerAnswers",
         ),
         (
+            "TooManyConfigurations",
+            "0/1 HandlerAvailable=Unknown/TooManyConfigurations DetailsValid=Unknown/TooManyConfigurations Discovering=False/TooManyConfigurations",
+        ),
+        (
             "HandlerNotFound",
             "0/1 HandlerAvailable=False/HandlerNotFound DetailsValid=Unknown/HandlerNotFound Discovering=False/HandlerNotFound",
         ),

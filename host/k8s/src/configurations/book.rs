@@ -1,6 +1,6 @@
 //! What was read of each Configuration, and what serves. Pure.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use kube::ResourceExt as _;
@@ -8,29 +8,34 @@ use kube::api::DynamicObject;
 use leafhost_core::configuration::{
     Configuration, FieldProblem, MAX_CONFIGURATIONS, Manifest, Metadata, Spec,
 };
-use leafhost_core::names::{API_VERSION, ConfigurationKey};
-use leafhost_core::ports::{ConfigurationSet, ConfiguredDiscovery, SourceProblem};
-use leafhost_core::properties::{self, Reference};
+use leafhost_core::names::{API_VERSION, ConfigurationKey, is_handler_name};
+use leafhost_core::ports::{
+    ConfigurationSet, ConfiguredDiscovery, LeftOutConfiguration, SourceProblem,
+};
+use leafhost_core::properties::{self, Lookup, Reference};
 use leafhost_core::resource_names::NameSet;
-use leafhost_core::text;
 use serde_json::Value;
 
-use crate::values::Found;
+use super::taken::{MAX_OF_NAMESPACE, Mention, Name, Object, Rank, Taken};
+use crate::values::{Found, Wanted};
 
 /// The most Configurations that one message names.
 const MAX_NAMED: usize = 5;
-
-/// Namespace and name of an object, whatever they are.
-type Name = (String, String);
+/// What the annotations begin with that agents read.
+const ANNOTATIONS: &str = "leafhost.dev/";
+/// The fields of a spec that agents do not use.
+const UNUSED: [&str; 3] = [
+    "brokerSpec",
+    "instanceServiceSpec",
+    "configurationServiceSpec",
+];
 
 /// The objects, and those of a list that is being read.
 #[derive(Debug, Default)]
 pub struct Book {
-    entries: BTreeMap<Name, Entry>,
-    /// Those beyond the most.
-    beyond: BTreeSet<Name>,
+    taken: Taken<Entry>,
     /// What the list has so far.
-    listing: Option<(BTreeMap<Name, Entry>, BTreeSet<Name>)>,
+    listing: Option<Taken<Entry>>,
     is_complete: bool,
     /// Whether the objects are those of an earlier agent.
     is_remembered: bool,
@@ -52,14 +57,17 @@ impl Book {
     pub fn remember(&mut self, objects: Vec<DynamicObject>) {
         self.is_remembered = true;
         for object in objects {
-            self.apply(object);
+            let name = name_of(&object);
+            let object = read(object, None);
+            self.taken.put(name, object);
         }
+        self.taken.settle();
     }
 
     /// What the next agent should know; nothing before the first whole list.
     pub fn worth_keeping(&self) -> Option<Vec<DynamicObject>> {
-        let sources = self.entries.values();
-        let sources = sources.filter_map(|entry| entry.source.as_deref().cloned());
+        let sources = self.taken.by_name();
+        let sources = sources.filter_map(|(_, entry)| entry.source.as_deref().cloned());
         self.is_complete.then(|| sources.collect())
     }
 
@@ -71,19 +79,16 @@ impl Book {
     /// An object of the list.
     pub fn list(&mut self, object: DynamicObject) {
         let name = name_of(&object);
-        let earlier = self.entries.get(&name);
-        let (entries, beyond) = self.listing.get_or_insert_default();
-        if entries.len() < MAX_CONFIGURATIONS {
-            entries.insert(name, Entry::read(object, earlier));
-        } else {
-            beyond.insert(name);
-        }
+        let object = read(object, self.taken.get(&name));
+        let listing = self.listing.get_or_insert_default();
+        listing.put_listed(&self.taken, name, object);
     }
 
     /// The list has ended: what it does not have is gone.
     pub fn finish(&mut self) {
-        if let Some((entries, beyond)) = self.listing.take() {
-            (self.entries, self.beyond) = (entries, beyond);
+        if let Some(listing) = self.listing.take() {
+            self.taken = listing;
+            self.taken.settle();
             (self.is_complete, self.is_remembered) = (true, false);
         }
     }
@@ -91,31 +96,32 @@ impl Book {
     /// An object is new or has changed.
     pub fn apply(&mut self, object: DynamicObject) {
         let name = name_of(&object);
-        if self.entries.len() < MAX_CONFIGURATIONS || self.entries.contains_key(&name) {
-            let entry = Entry::read(object, self.entries.get(&name));
-            self.entries.insert(name, entry);
-        } else {
-            self.beyond.insert(name);
-        }
+        let object = read(object, self.taken.get(&name));
+        self.taken.put(name, object);
+        self.taken.settle();
     }
 
-    /// An object is gone. Returns whether there is room now for one that was too many.
-    pub fn delete(&mut self, object: &DynamicObject) -> bool {
-        let name = name_of(object);
-        self.beyond.remove(&name);
-        self.entries.remove(&name).is_some() && !self.beyond.is_empty()
+    /// An object is gone.
+    pub fn delete(&mut self, object: &DynamicObject) {
+        self.taken.remove(&name_of(object));
     }
 
-    /// The values that are to be looked up.
+    /// Whether another list would have objects that could be taken now.
+    pub fn has_room(&self) -> bool {
+        self.taken.has_room()
+    }
+
+    /// The values that are to be looked up, each with the namespace of the Configuration that names it. Those of Configurations that were there
+    /// before are first, then those of the oldest.
     pub fn references<'a>(
         &'a self,
         namespaces: &'a BTreeSet<String>,
-    ) -> impl Iterator<Item = Reference<'a>> {
-        let good = self
-            .entries
-            .values()
-            .filter_map(|entry| entry.good.as_ref());
-        good.flat_map(|good| properties::references(good, Some(namespaces)))
+    ) -> impl Iterator<Item = (&'a str, Reference<'a>)> {
+        let good = self.taken.by_rank().filter_map(|entry| entry.good.as_ref());
+        good.flat_map(|good| {
+            let references = properties::references(good, Some(namespaces));
+            references.map(|reference| (good.key.namespace(), reference))
+        })
     }
 
     /// What serves. While values of a Configuration are being read, it serves as it did `before`. What has which of the `names` must be
@@ -123,7 +129,7 @@ impl Book {
     pub fn set(
         &self,
         namespaces: &BTreeSet<String>,
-        found: &Found,
+        (wanted, found): (&Wanted, &Found),
         names: &NameSet,
         before: &ConfigurationSet,
     ) -> ConfigurationSet {
@@ -135,21 +141,25 @@ impl Book {
         let unread = unread.map(|why| SourceProblem::new("ResourceNames", why));
         set.problems.extend(unread);
         let mut is_pending = false;
-        for (name, entry) in &self.entries {
+        for (name, entry) in self.taken.by_name() {
             set.problems.extend(entry.problems.iter().cloned());
             let Some(good) = &entry.good else {
                 continue;
             };
             let earlier = before.accepted.get(&good.key);
+            let own = good.key.namespace();
             let mut references = properties::references(good, Some(namespaces));
-            if references.any(|reference| !found.has(&reference)) {
+            if references.any(|reference| wanted.has(&reference) && !found.has(&reference)) {
                 is_pending = true;
                 let serving = earlier.map(|earlier| (good.key.clone(), Arc::clone(earlier)));
                 set.accepted.extend(serving);
                 continue;
             }
-            let properties =
-                properties::resolve(good, Some(namespaces), |reference| found.lookup(reference));
+            let lookup = |reference: &Reference<'_>| {
+                let refusal = wanted.refusal(own, reference);
+                refusal.map_or_else(|| found.lookup(reference), Lookup::Unavailable)
+            };
+            let properties = properties::resolve(good, Some(namespaces), lookup);
             if let Err(wrong) = &properties {
                 let message = format!("{}; the handler is not called", wrong.message);
                 set.problems
@@ -166,25 +176,72 @@ impl Book {
             });
             set.accepted.insert(good.key.clone(), discovery);
         }
-        if !self.beyond.is_empty() {
-            let names = self
-                .beyond
-                .iter()
-                .map(|(namespace, name)| format!("{namespace}/{name}"));
-            let message = format!(
-                "there are {} beyond the {MAX_CONFIGURATIONS} that an agent takes, which are not used: {}; remove some, or let one find more devices",
-                self.beyond.len(),
-                text::few(names, MAX_NAMED)
-            );
-            set.problems
-                .push(SourceProblem::new("Configurations", message));
-        }
+        self.tell_left_out(&mut set);
         set.complete = self.is_complete && names.is_known && (before.complete || !is_pending);
         if !set.complete && !self.is_remembered {
             // Not all that it names could be read, so nothing may be concluded from it.
             set.accepted.clear();
         }
         set
+    }
+
+    fn tell_left_out(&self, set: &mut ConfigurationSet) {
+        let count = self.taken.left_out_count();
+        if count == 0 {
+            return;
+        }
+        let mut names = Vec::new();
+        for (namespace, name, one) in self.taken.left_out() {
+            if names.len() < MAX_NAMED {
+                names.push(format!("{namespace}/{name}"));
+            }
+            let Ok(key) = ConfigurationKey::new(namespace, name) else {
+                continue;
+            };
+            let left_out = LeftOutConfiguration {
+                handler: one.mention.handler.clone(),
+                generation: one.mention.generation,
+                cap: one.cap.told(),
+            };
+            set.left_out.insert(key, left_out);
+        }
+        let message = format!(
+            "{count} are not used, since an agent takes {MAX_OF_NAMESPACE} of a namespace and {MAX_CONFIGURATIONS} of all, such as {}; remove some, or let one find more devices",
+            names.join(", ")
+        );
+        set.problems
+            .push(SourceProblem::new("Configurations", message));
+    }
+}
+
+/// Reads an object, without what an agent does not use of it.
+fn read(mut object: DynamicObject, earlier: Option<&Entry>) -> Object<Entry> {
+    let metadata = &mut object.metadata;
+    metadata.managed_fields = None;
+    if let Some(annotations) = &mut metadata.annotations {
+        annotations.retain(|name, _| name.starts_with(ANNOTATIONS));
+    }
+    if let Value::Object(data) = &mut object.data {
+        data.remove("status");
+        if let Some(Value::Object(spec)) = data.get_mut("spec") {
+            spec.retain(|field, _| !UNUSED.contains(&field.as_str()));
+        }
+    }
+    let uid = object.metadata.uid.as_deref().unwrap_or_default();
+    let handler = object.data.pointer("/spec/discoveryHandler/name");
+    let handler = handler.and_then(Value::as_str).unwrap_or_default();
+    Object {
+        rank: Rank::new(object.metadata.creation_timestamp.clone(), uid),
+        bytes: serde_json::to_vec(&object).map_or(0, |bytes| bytes.len()),
+        mention: Mention {
+            handler: if is_handler_name(handler) {
+                handler.to_owned()
+            } else {
+                String::new()
+            },
+            generation: object.metadata.generation,
+        },
+        value: Entry::read(object, earlier),
     }
 }
 

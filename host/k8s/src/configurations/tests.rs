@@ -191,6 +191,33 @@ async fn nothing_is_complete_before_the_first_whole_list() {
     until(&configurations, "the list", |set| set.complete).await;
 }
 
+#[tokio::test]
+async fn one_that_was_too_many_serves_when_another_is_deleted() {
+    let names = (0..=taken::MAX_OF_NAMESPACE).map(|n| &*format!("c{n:04}").leak());
+    let (server, stub) = start(Server {
+        names: names.collect(),
+        ..Server::default()
+    })
+    .await;
+    let folder = tempfile::tempdir().unwrap();
+    let memory = folder.path().join("configurations.json");
+    let configurations = KubeConfigurations::watch(stub.client.clone(), BTreeSet::new(), memory);
+    let set = until(&configurations, "the list", |set| set.complete).await;
+    assert_eq!(set.accepted.len(), taken::MAX_OF_NAMESPACE);
+    assert_eq!(set.left_out.len(), 1);
+    until_watched(&server, 1).await;
+    {
+        let mut server = server.lock().unwrap();
+        server.names.remove(0);
+        server.send(&json!({"type": "DELETED", "object": mk_object("c0000", "8")}));
+    }
+    let set = until(&configurations, "the one that was too many", |set| {
+        set.left_out.is_empty() && has(set, "c0500")
+    })
+    .await;
+    assert_eq!(set.accepted.len(), taken::MAX_OF_NAMESPACE);
+}
+
 async fn until_watched(server: &Mutex<Server>, watches: usize) {
     let wait = async {
         while server.lock().unwrap().watches.len() < watches {

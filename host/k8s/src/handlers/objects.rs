@@ -212,8 +212,11 @@ impl Objects {
         objects
     }
 
+    /// Those that are read: the ones first that are on disk already, then the oldest.
     fn used(&self) -> impl Iterator<Item = (&String, &Object)> {
-        self.by_age().into_iter().take(MOST)
+        let mut objects = self.by_age();
+        objects.sort_by_key(|(_, object)| object.held.is_none());
+        objects.into_iter().take(MOST)
     }
 
     /// Whether each was read, or could not be, since the list was read or could not be.
@@ -237,7 +240,8 @@ impl Objects {
             ));
         }
         let mut owners: BTreeMap<&str, String> = BTreeMap::new();
-        for (index, (name, object)) in self.by_age().into_iter().enumerate() {
+        let used: BTreeSet<&String> = self.used().map(|(name, _)| name).collect();
+        for (name, object) in self.by_age() {
             let source = format!("ConfigMap {}/{name}", self.namespace);
             let identity = ObjectName {
                 namespace: self.namespace.clone(),
@@ -251,9 +255,9 @@ impl Objects {
                     ..SourceProblem::new(&source, message)
                 });
             };
-            if index >= MOST {
+            if !used.contains(name) {
                 let message = format!(
-                    "is not read: {MOST} older ConfigMaps have handlers, which is the most; remove those that are not wanted"
+                    "is not read: {MOST} ConfigMaps have handlers that were there before or are older, which is the most; remove those that are not wanted"
                 );
                 told("", message);
                 continue;
@@ -557,5 +561,12 @@ mod tests {
             .find(|one| one.message.contains("is not read"))
             .unwrap();
         assert_eq!(named.source, format!("ConfigMap leafhost/m{MOST}"));
+        // One that gets the label later takes no other's place, however old it is.
+        let older = mk_map("older", -1, "u", "1", &[]);
+        objects.changed(&older.metadata, Instant::now);
+        assert_eq!(objects.next(), None);
+        let set = objects.sources();
+        let mut named = set.problems.iter().map(|one| one.source.as_str());
+        assert!(named.any(|one| one == "ConfigMap leafhost/older"));
     }
 }

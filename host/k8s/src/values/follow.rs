@@ -12,7 +12,8 @@ use serde::de::DeserializeOwned;
 use tokio::sync::mpsc;
 use tokio::time::{Duration, Instant, sleep_until, timeout};
 
-use super::{Keys, Known, Object, Outcome, Place};
+use super::found::{Known, Outcome};
+use super::{Keys, Message, Object, Place};
 use crate::watch::{Event, Failure, Watch};
 
 /// How long one request may take.
@@ -54,11 +55,7 @@ impl Holder for ConfigMap {
 /// Sends what comes of each reading. Never ends.
 ///
 /// Where the agent may not watch, each attempt to do so is followed by a reading of all, every 30 s in the end.
-pub async fn follow<K: Holder>(
-    client: Client,
-    place: Place,
-    messages: mpsc::Sender<(Object, Outcome)>,
-) {
+pub async fn follow<K: Holder>(client: Client, place: Place, messages: mpsc::Sender<Message>) {
     let api: Api<K> = Api::namespaced(client.clone(), &place.namespace);
     let mut watch = Watch::new(Api::<PartialObjectMeta<K>>::namespaced(
         client,
@@ -126,7 +123,11 @@ pub async fn follow<K: Holder>(
             if matches!(outcome, Outcome::Known(Known::Keys(_) | Known::Missing)) {
                 due.remove(name);
             }
-            if messages.send((object, outcome)).await.is_err() {
+            if messages
+                .send((object, keys.clone(), outcome))
+                .await
+                .is_err()
+            {
                 return;
             }
         }

@@ -4,6 +4,8 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
+use leafhost_core::properties::Lookup;
+
 use super::*;
 use crate::stub::{Answer, Stub, failure, list};
 
@@ -20,15 +22,17 @@ fn secret(name: &str) -> Object {
 }
 
 fn mk_wanted(objects: impl IntoIterator<Item = Object>) -> Wanted {
-    let key = BTreeSet::from(["password".to_owned()]);
-    objects
-        .into_iter()
-        .map(|object| (object, key.clone()))
-        .collect()
-}
-
-fn mk_keys(value: &[u8]) -> Outcome {
-    Outcome::Known(Known::Keys([("password".to_owned(), value.into())].into()))
+    let objects: Vec<Object> = objects.into_iter().collect();
+    let references = objects.iter().map(|object| {
+        let reference = Reference {
+            kind: object.kind,
+            namespace: &object.namespace,
+            name: &object.name,
+            key: "password",
+        };
+        (object.namespace.as_str(), reference)
+    });
+    Wanted::of(references, &Wanted::default())
 }
 
 fn looked_up(found: &Found, name: &str) -> Lookup {
@@ -41,14 +45,14 @@ fn looked_up(found: &Found, name: &str) -> Lookup {
 }
 
 #[test]
-fn there_is_one_place_for_a_namespace_and_a_bound_for_watches_and_objects() {
+fn there_is_one_place_for_a_kind_and_namespace() {
     let wanted = mk_wanted([
         secret("a"),
         secret("b"),
         mk_object(ValueKind::Secret, "other", "a"),
         mk_object(ValueKind::ConfigMap, "site", "a"),
     ]);
-    let (found, beyond) = places(&wanted);
+    let found = places(&wanted);
     let shown: Vec<_> = found
         .iter()
         .map(|place| {
@@ -63,67 +67,25 @@ fn there_is_one_place_for_a_namespace_and_a_bound_for_watches_and_objects() {
     assert_eq!(
         shown,
         [
-            ("Secret", "other", 1, true),
             ("Secret", "site", 2, true),
+            ("Secret", "other", 1, true),
             ("ConfigMap", "site", 1, true)
         ]
     );
-    assert!(beyond.is_empty());
-    let many = (0..=MAX_OBJECTS).map(|n| mk_object(ValueKind::Secret, &format!("n{n:04}"), "a"));
-    let (found, beyond) = places(&mk_wanted(many));
-    assert_eq!(
-        found.iter().filter(|place| place.is_watched).count(),
-        MAX_WATCHES
-    );
-    assert_eq!((found.len(), beyond.len()), (MAX_OBJECTS, 1));
 }
 
 #[test]
-fn what_cannot_be_reached_stays_as_it_was_read_and_what_is_forbidden_does_not() {
-    let failed = || Outcome::Failed("away".into());
-    let keys: BTreeSet<_> = ["password".to_owned()].into();
-    let mut found = Found::default();
-    found.insert(secret("a"), keys.clone(), failed());
-    assert_eq!(looked_up(&found, "a"), Lookup::Unavailable("away".into()));
-    found.insert(secret("a"), keys.clone(), mk_keys(b"x"));
-    found.insert(secret("a"), keys.clone(), failed());
-    assert_eq!(
-        looked_up(&found, "a"),
-        Lookup::Value(b"x".as_slice().into())
+fn the_places_of_the_first_objects_are_watched_whatever_their_names() {
+    let many = (0..MAX_WATCHES).map(|n| mk_object(ValueKind::Secret, &format!("a{n:04}"), "a"));
+    let first = mk_object(ValueKind::Secret, "zzz", "a");
+    let found = places(&mk_wanted([first].into_iter().chain(many)));
+    let is_watched = |place: &&Place| place.is_watched;
+    assert_eq!(found.iter().filter(is_watched).count(), MAX_WATCHES);
+    assert!(
+        found
+            .iter()
+            .any(|place| place.namespace == "zzz" && place.is_watched)
     );
-    let forbidden = Outcome::Known(Known::Unreadable("forbidden".into()));
-    found.insert(secret("a"), keys.clone(), forbidden);
-    assert_eq!(
-        looked_up(&found, "a"),
-        Lookup::Unavailable("forbidden".into())
-    );
-    found.insert(secret("a"), keys.clone(), Outcome::Known(Known::Missing));
-    let missing = Lookup::Missing("Secret site/a does not exist; create it".into());
-    assert_eq!(looked_up(&found, "a"), missing);
-    found.insert(secret("a"), keys, Outcome::Known(Known::Keys(Keys::new())));
-    let missing = Lookup::Missing("Secret site/a has no key \"password\"; add it".into());
-    assert_eq!(looked_up(&found, "a"), missing);
-}
-
-#[test]
-fn all_values_together_are_bounded() {
-    let keys: BTreeSet<_> = ["password".to_owned()].into();
-    let mut found = Found::default();
-    for n in 0..MAX_BYTES / (1 << 20) {
-        found.insert(
-            secret(&n.to_string()),
-            keys.clone(),
-            mk_keys(&vec![0; 1 << 20]),
-        );
-    }
-    let last = (MAX_BYTES / (1 << 20) - 1).to_string();
-    let Lookup::Unavailable(why) = looked_up(&found, &last) else {
-        panic!("{last} is held");
-    };
-    assert!(why.contains("beyond the 32 MiB"), "{why}");
-    // The same again takes no more.
-    found.insert(secret("0"), keys, mk_keys(&vec![1; 1 << 20]));
-    assert!(matches!(looked_up(&found, "0"), Lookup::Value(_)));
 }
 
 /// What the API server has.
@@ -190,11 +152,8 @@ async fn a_rotated_secret_is_read_again_and_only_the_named_one_is_watched() {
     let values = Values::new(stub.client.clone());
     values.want(mk_wanted([secret("a")]));
     until(&values, "the first value", |found| is_value(&found, b"one")).await;
-    let keys = match &values.found().borrow().0[&secret("a")] {
-        (_, Known::Keys(keys)) => keys.len(),
-        other => panic!("{other:?}"),
-    };
-    assert_eq!(keys, 1, "a key that nobody wants is not held");
+    let keys = values.found().borrow().keys(&secret("a"));
+    assert_eq!(keys, Some(1), "a key that nobody wants is not held");
     timeout(Duration::from_secs(10), async {
         while server.lock().unwrap().watches.is_empty() {
             tokio::task::yield_now().await;
@@ -235,7 +194,7 @@ async fn where_it_may_not_be_watched_it_is_read_and_a_right_that_is_granted_late
     .await;
     server.lock().unwrap().may_get = true;
     until(&values, "the value", |found| is_value(&found, b"one")).await;
-    values.want(Wanted::new());
+    values.want(Wanted::default());
     until(
         &values,
         "nothing",

@@ -1,6 +1,7 @@
 //! Sources of handlers that come, go, change, and meet.
 
 use super::*;
+use crate::loader::TrustedSource;
 
 #[tokio::test(start_paused = true)]
 async fn two_sources_of_a_handler_both_serve_and_the_warning_names_them() {
@@ -185,6 +186,38 @@ async fn a_newcomer_that_its_grants_name_or_that_is_left_alone_is_trusted() {
     bench
         .problem("a", "1.wasm and 2.wasm: each of them gets")
         .await;
+    assert_eq!(properties(&named), [1]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_source_that_is_left_alone_gets_no_secret_if_the_name_belongs_to_another() {
+    let second = FakeHandler::new("udev@2");
+    let bench = start(&[with_secret()], &[]);
+    let mut set = HandlerSet::clone(&registered(&[("a.wasm", Some(&second), 1)]));
+    let owner = |is_there| TrustedSource {
+        source: "z.wasm".to_owned(),
+        is_there,
+    };
+    set.trusted.insert("udev".to_owned(), owner(false));
+    bench.handlers.send_replace(Arc::new(set.clone()));
+    let told = "comes from a.wasm, and its name belongs to z.wasm, which is gone: a.wasm gets none";
+    bench.problem("a", told).await;
+    second.say("a", complete(&[shared("x")]));
+    bench.has("a", &["x"]).await;
+    // Not even where it has that name: it is another file.
+    let same = TrustedSource {
+        source: "a.wasm".to_owned(),
+        is_there: false,
+    };
+    set.trusted.insert("udev".to_owned(), same);
+    bench.handlers.send_replace(Arc::new(set.clone()));
+    idle().await;
+    assert_eq!(properties(&second), [0]);
+    let named = FakeHandler::named("udev@2");
+    let mut set = HandlerSet::clone(&registered(&[("a.wasm", Some(&named), 1)]));
+    set.trusted.insert("udev".to_owned(), owner(false));
+    bench.handlers.send_replace(Arc::new(set));
+    idle().await;
     assert_eq!(properties(&named), [1]);
 }
 

@@ -1,5 +1,6 @@
 use std::time::Duration;
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::{Value, json};
 
 use super::*;
@@ -31,12 +32,14 @@ fn mk_book(objects: impl IntoIterator<Item = DynamicObject>) -> Book {
 }
 
 fn set(book: &Book) -> ConfigurationSet {
-    book.set(
-        &BTreeSet::new(),
-        &Found::default(),
-        &read(),
-        &ConfigurationSet::default(),
-    )
+    set_after(book, &ConfigurationSet::default())
+}
+
+/// What serves while no value was read yet.
+fn set_after(book: &Book, before: &ConfigurationSet) -> ConfigurationSet {
+    let namespaces = BTreeSet::new();
+    let wanted = Wanted::of(book.references(&namespaces), &Wanted::default());
+    book.set(&namespaces, (&wanted, &Found::default()), &read(), before)
 }
 
 /// Reservations, of which there are none.
@@ -169,21 +172,116 @@ fn only_a_whole_list_says_that_an_object_is_gone() {
     assert!(!set(&empty).complete);
 }
 
+fn mk_numbered(namespace: &str, number: usize) -> DynamicObject {
+    let name = format!("c{number:05}");
+    let mut object = mk_object(&name, &format!("{namespace}-{name}"), &good());
+    object.metadata.namespace = Some(namespace.into());
+    object
+}
+
 #[test]
-fn beyond_the_most_those_that_serve_stay_and_one_that_goes_makes_room() {
-    let numbers = 0..MAX_CONFIGURATIONS + 2;
-    let mut book = mk_book(numbers.map(|n| mk_object(&format!("c{n:05}"), "u", &good())));
+fn a_namespace_with_too_many_takes_no_place_of_others_also_over_a_restart() {
+    let many = || (0..2_010).map(|n| mk_numbered("aaa", n));
+    let others = || (0..20).map(|n| mk_numbered(&format!("tenant-{n}"), n));
+    let book = mk_book(many().chain(others()));
+    let first = set(&book);
+    assert_eq!(first.accepted.len(), MAX_OF_NAMESPACE + 20);
+    let mut restarted = Book::default();
+    restarted.remember(book.worth_keeping().unwrap());
+    restarted.begin();
+    // Those that were not there before are the oldest now.
+    let older = (0..2_010).map(|n| mk_numbered("aab", n));
+    for mut object in older {
+        let older = "2020-01-02T03:04:05Z".parse().unwrap();
+        object.metadata.creation_timestamp = Some(Time(older));
+        restarted.list(object);
+    }
+    for object in many().chain(others()) {
+        restarted.list(object);
+    }
+    restarted.finish();
+    let second = set(&restarted);
+    assert!(
+        first
+            .accepted
+            .keys()
+            .all(|key| second.accepted.contains_key(key))
+    );
+    assert_eq!(second.accepted.len(), 2 * MAX_OF_NAMESPACE + 20);
+}
+
+#[test]
+fn one_that_is_left_out_says_so_with_the_handler_that_it_names() {
+    let mut book = mk_book((0..MAX_OF_NAMESPACE).map(|n| mk_numbered("aaa", n)));
+    book.apply(mk_numbered("aaa", 9_000));
     let told = set(&book);
-    assert_eq!(told.accepted.len(), MAX_CONFIGURATIONS);
+    let key = ConfigurationKey::new("aaa", "c09000").unwrap();
+    assert!(!told.accepted.contains_key(&key));
+    let left_out = &told.left_out[&key];
+    assert_eq!(
+        (left_out.handler.as_str(), left_out.generation),
+        ("udev", Some(3))
+    );
+    assert_eq!(left_out.cap, "500 Configurations of a namespace");
     let message = told.problems[0].to_string();
     assert!(
-        message.contains("there are 2 beyond") && message.contains("site/c02001"),
+        message.contains("1 are not used") && message.contains("aaa/c09000"),
         "{message}"
     );
-    book.apply(mk_object("a", "u", &good()));
-    assert!(!names(&set(&book)).contains(&"a"));
-    assert!(!book.delete(&mk_object("a", "u", &good())));
-    assert!(book.delete(&mk_object("c00000", "u", &good())));
+    book.delete(&mk_numbered("aaa", 0));
+    assert!(book.has_room());
+    book.apply(mk_numbered("aaa", 9_000));
+    assert!(set(&book).accepted.contains_key(&key) && set(&book).left_out.is_empty());
+}
+
+#[test]
+fn what_an_agent_does_not_use_of_an_object_is_not_held() {
+    let mut spec = good();
+    spec["brokerSpec"] = json!({"brokerPodSpec": {"containers": []}});
+    let mut object = mk_object("a", "u", &spec);
+    object.data["status"] = json!({"ready": "1/1"});
+    let annotations = object.metadata.annotations.get_or_insert_default();
+    annotations.insert(
+        "kubectl.kubernetes.io/last-applied-configuration".into(),
+        "x".into(),
+    );
+    let kept = mk_book([object]).worth_keeping().unwrap().remove(0);
+    assert_eq!(kept.data, json!({"spec": good()}));
+    assert_eq!(kept.metadata.managed_fields, None);
+    let annotations = kept.metadata.annotations.unwrap();
+    assert_eq!(
+        annotations.keys().collect::<Vec<_>>(),
+        ["leafhost.dev/grace"]
+    );
+}
+
+#[test]
+fn values_of_a_namespace_that_names_too_many_stop_only_its_own_configurations() {
+    let mk = |namespace: &str, number: usize| {
+        let mut object = mk_numbered(namespace, number);
+        object.data["spec"]["discoveryHandler"]["discoveryProperties"] = json!([
+            {"name": "p", "valueFrom": {"secretKeyRef": {"name": format!("s{number}"), "key": "k", "optional": true}}}]);
+        object
+    };
+    let book = mk_book((0..400).map(|n| mk("aaa", n)).chain([mk("zzz", 0)]));
+    let namespaces = BTreeSet::new();
+    let wanted = Wanted::of(book.references(&namespaces), &Wanted::default());
+    let of_zzz = wanted
+        .objects()
+        .filter(|(object, _)| object.namespace == "zzz");
+    assert_eq!((wanted.objects().count(), of_zzz.count()), (251, 1));
+    let told = book.set(
+        &namespaces,
+        (&wanted, &Found::default()),
+        &ConfigurationSet::default(),
+    );
+    let problem = &told.problems[0];
+    assert!(
+        problem.message.contains("beyond the 250 Secrets"),
+        "{problem}"
+    );
+    assert_eq!(problem.configuration.as_ref().unwrap().namespace(), "aaa");
+    assert_eq!(told.problems.len(), 150);
 }
 
 #[test]
@@ -196,8 +294,8 @@ fn while_a_value_is_being_read_what_served_before_serves() {
     book.apply(mk_object("a", "u", &spec));
     book.apply(mk_object("new", "v", &spec));
     let references: Vec<_> = book.references(&nothing).collect();
-    assert_eq!((references.len(), references[0].namespace), (2, "site"));
-    let pending = book.set(&nothing, &Found::default(), &read(), &before);
+    assert_eq!((references.len(), references[0].1.namespace), (2, "site"));
+    let pending = set_after(&book, &before);
     assert!(pending.complete);
     assert_eq!(pending.accepted, before.accepted);
     // At the start nothing is said until all was read.
@@ -214,7 +312,7 @@ fn what_does_not_change_stays_the_very_same() {
         "v",
         &json!({"discoveryHandler": {"name": "onvif"}}),
     ));
-    let after = book.set(&BTreeSet::new(), &Found::default(), &read(), &before);
+    let after = set_after(&book, &before);
     let same: Vec<_> = before
         .accepted
         .values()
