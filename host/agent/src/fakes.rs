@@ -13,7 +13,7 @@ use leafhost_core::left_out::LeftOuts;
 use leafhost_core::names::ConfigurationKey;
 use leafhost_core::ports::{
     AcceptedVersion, ConfigurationSet, ConfigurationSource, ConfiguredDiscovery, Handler,
-    HandlerSource, LedgerError, LoadError, Loader, LoaderStore, ResourceLedger, SourceFile,
+    HandlerSource, LedgerError, LoadError, Loader, LoaderStore, Owner, ResourceLedger, SourceFile,
     SourceProblem, SourceSet, SourceVersion,
 };
 use leafhost_core::session::{
@@ -106,6 +106,8 @@ pub(crate) struct Files {
     /// What lies there; what does not cannot be read.
     pub there: Mutex<Vec<SourceFile>>,
     pub accepted: Mutex<BTreeMap<String, (SourceFile, Registration)>>,
+    /// Which source each handler's name belongs to.
+    pub owners: Mutex<BTreeMap<String, Owner>>,
     /// How many files were stored as accepted.
     pub accepts: Mutex<usize>,
     /// Whether nothing can be stored.
@@ -122,6 +124,7 @@ impl Files {
             set: watch::Sender::new(Arc::default()),
             there: Mutex::default(),
             accepted: Mutex::default(),
+            owners: Mutex::default(),
             accepts: Mutex::default(),
             full: Mutex::default(),
             deaths: Mutex::default(),
@@ -227,6 +230,15 @@ impl LoaderStore for Files {
         Ok(())
     }
 
+    fn owners(&self) -> BTreeMap<String, Owner> {
+        self.owners.lock().unwrap().clone()
+    }
+
+    fn set_owners(&self, owners: &BTreeMap<String, Owner>) -> Result<(), Box<SourceProblem>> {
+        self.owners.lock().unwrap().clone_from(owners);
+        Ok(())
+    }
+
     fn deaths(&self, version: &SourceVersion) -> u32 {
         let deaths = self.deaths.lock().unwrap();
         deaths.get(&version.digest.0).copied().unwrap_or(0)
@@ -237,6 +249,9 @@ impl LoaderStore for Files {
         self.loading.lock().unwrap().push(digests.collect());
     }
 }
+
+/// How long bytes that begin with `slow` take to load.
+const SLOW_LOAD: Duration = Duration::from_secs(5);
 
 /// Loads `<handler>@<version>`; bytes that say `broken` do not load, those that say `busy` do not for now.
 #[derive(Debug, Default)]
@@ -260,7 +275,13 @@ impl Loader for FakeLoader {
             running.0 += 1;
             running.1 = running.1.max(running.0);
         }
-        tokio::time::sleep(Duration::from_millis(10)).await;
+        let is_slow = text.starts_with("slow");
+        let takes = if is_slow {
+            SLOW_LOAD
+        } else {
+            Duration::from_millis(10)
+        };
+        tokio::time::sleep(takes).await;
         self.running.lock().unwrap().0 -= 1;
         let error = |message: &str, transient| LoadError {
             source_name: file.name.clone(),

@@ -6,11 +6,12 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::iter;
 use std::sync::Arc;
+use std::time::Duration;
 
 use leafhost_core::handler::{MOST_HANDLERS, Registration};
 use leafhost_core::node_report::ObjectName;
 use leafhost_core::ports::{
-    AcceptedVersion, Handler, HandlerSource, LoadError, Loader, LoaderStore, SourceFile,
+    AcceptedVersion, Handler, HandlerSource, LoadError, Loader, LoaderStore, Place, SourceFile,
     SourceProblem, SourceSet, SourceVersion,
 };
 use leafhost_core::text;
@@ -21,63 +22,20 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 mod attempt;
+mod owners;
+mod published;
 use attempt::Attempt;
+use owners::{Candidate, Owners};
+pub use published::{HandlerSet, LoadedSource, TrustedSource};
 
 use crate::wait::until;
 
-/// How many files are loaded at once: compiling is the only work here that needs a whole core.
+/// How many files are loaded at once, of those that have just begun.
 const AT_ONCE: usize = 2;
-
-/// All sources of handlers and what each serves.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct HandlerSet {
-    /// Whether every file has been tried once. Until then an absent handler says nothing.
-    pub complete: bool,
-    /// By source name.
-    pub sources: BTreeMap<String, LoadedSource>,
-    /// The objects that have the sources, as in [`SourceSet`].
-    pub objects: BTreeMap<String, ObjectName>,
-    /// What cannot be read, sorted.
-    pub problems: Vec<SourceProblem>,
-}
-
-impl HandlerSet {
-    /// The handlers that serve, by name. Of several sources of one it is the first by its own name.
-    pub fn by_name(&self) -> BTreeMap<&str, &Arc<dyn Handler>> {
-        // Of those with one name the last stays in the map.
-        let sources = self.sources.values().rev();
-        let handlers = sources.filter_map(|source| source.handler.as_ref());
-        handlers
-            .map(|handler| (handler.description().name.as_str(), handler))
-            .collect()
-    }
-}
-
-/// A source.
-#[derive(Debug, Clone, Default)]
-pub struct LoadedSource {
-    /// What serves, perhaps an earlier version.
-    pub handler: Option<Arc<dyn Handler>>,
-    /// Why the newest version does not serve, if it does not.
-    pub error: Option<LoadError>,
-    /// Which handler the accepted version is, loaded or not, and its place among the sources of that handler.
-    pub registration: Option<Registration>,
-    /// Whether it is not tried any more, since the agent has died of it.
-    pub given_up: bool,
-}
-
-impl PartialEq for LoadedSource {
-    fn eq(&self, other: &Self) -> bool {
-        let same = match (&self.handler, &other.handler) {
-            (Some(one), Some(two)) => Arc::ptr_eq(one, two),
-            (None, None) => true,
-            _ => false,
-        };
-        same && self.error == other.error
-            && self.registration == other.registration
-            && self.given_up == other.given_up
-    }
-}
+/// What takes longer than this does not keep others from being loaded: it waits for the compiler, or for a handler that is slow to say who it is.
+const SLOW: Duration = Duration::from_millis(500);
+/// How many files are loaded at once, the slow ones included.
+const MOST_AT_ONCE: usize = 16;
 
 /// What is to be loaded.
 #[derive(Debug, Clone)]
@@ -134,8 +92,12 @@ pub struct LoaderTask {
     proven: VecDeque<Job>,
     queue: VecDeque<Job>,
     running: JoinSet<Result<Loaded, LoadError>>,
-    jobs: HashMap<Id, Job>,
+    /// What is being loaded, and since when.
+    jobs: HashMap<Id, (Job, Instant)>,
     read: bool,
+    owners: Owners,
+    /// The files that are there, as far as they can be read.
+    there: BTreeSet<String>,
     objects: BTreeMap<String, ObjectName>,
     problems: Vec<SourceProblem>,
 }
@@ -163,6 +125,8 @@ impl LoaderTask {
             running: JoinSet::new(),
             jobs: HashMap::new(),
             read: false,
+            owners: Owners::default(),
+            there: BTreeSet::new(),
             objects: BTreeMap::new(),
             problems: Vec::new(),
         };
@@ -172,8 +136,10 @@ impl LoaderTask {
     /// Runs until `shutdown`, or until the source of files is gone.
     pub async fn run(mut self, shutdown: CancellationToken) {
         let store = Arc::clone(&self.store);
-        if let Ok(accepted) = spawn_blocking(move || store.accepted()).await {
+        let kept = spawn_blocking(move || (store.accepted(), store.owners())).await;
+        if let Ok((accepted, owners)) = kept {
             self.accepted = accepted;
+            self.owners = Owners::new(owners);
         } else {
             tracing::error!("reading accepted handlers panicked; this is a bug");
         }
@@ -183,6 +149,7 @@ impl LoaderTask {
         files.mark_changed();
         loop {
             let retry = self.entries.values().filter_map(Entry::retry).min();
+            let next_slow = self.next_slow();
             tokio::select! {
                 () = shutdown.cancelled() => break,
                 changed = files.changed() => {
@@ -198,14 +165,21 @@ impl LoaderTask {
                         Err(error) if error.is_cancelled() => (error.id(), None),
                         Err(error) => (error.id(), Some(Err(self.broken(error.id())))),
                     };
-                    if let (Some(job), Some(result)) = (self.jobs.remove(&id), result) {
+                    if let (Some((job, _)), Some(result)) = (self.jobs.remove(&id), result) {
                         self.loaded(job, result);
                     }
                 }
                 () = until(retry) => self.retry(),
+                // Another may be loaded beside those that are slow.
+                () = until(next_slow) => {}
                 () = until(self.store_at.filter(|_| self.read)) => self.store().await,
             }
             self.start().await;
+            let mut owners = std::mem::take(&mut self.owners);
+            if owners.record(&self.candidates()) {
+                self.store_at.get_or_insert_with(Instant::now);
+            }
+            self.owners = owners;
             self.publish();
         }
         self.running.shutdown().await;
@@ -222,6 +196,7 @@ impl LoaderTask {
             return;
         }
         self.read = true;
+        self.there = set.files.keys().cloned().collect();
         let may_be_there = |name: &String| {
             set.files.contains_key(name) || (set.partial && !set.gone.contains(name))
         };
@@ -254,8 +229,11 @@ impl LoaderTask {
                 (known, accepted, name, version)
             })
             .collect();
-        // If there are too many, those that have never served are left out.
-        changed.sort_by_key(|(known, accepted, ..)| (!known, accepted.is_none()));
+        // If there are too many, those that have never served are left out, and of those the ones of ConfigMaps first.
+        changed.sort_by_key(|(known, accepted, name, _)| {
+            let is_of_object = set.objects.contains_key(*name);
+            (!known, accepted.is_none(), is_of_object)
+        });
         let mut too_many = Vec::new();
         for (known, accepted, name, version) in changed {
             if !known && self.entries.len() >= MOST_HANDLERS {
@@ -409,9 +387,14 @@ impl LoaderTask {
     /// Writes the accepted versions to the store. If that fails, it is tried again later.
     async fn store(&mut self) {
         let (store, accepted) = (Arc::clone(&self.store), self.accepted.clone());
-        let files = std::mem::take(&mut self.unstored);
+        let (files, owners) = (
+            std::mem::take(&mut self.unstored),
+            self.owners.kept().clone(),
+        );
         let written = spawn_blocking(move || {
-            let result = store.set_accepted(&accepted, &files);
+            // A file that goes is not forgotten before it is kept whose name its handler's is.
+            let owners = store.set_owners(&owners);
+            let result = owners.and_then(|()| store.set_accepted(&accepted, &files));
             (files, result)
         });
         self.store_at = None;
@@ -456,14 +439,21 @@ impl LoaderTask {
     /// shows that it is the cause.
     async fn start(&mut self) {
         let mut next = Vec::new();
-        while self.jobs.len() + next.len() < AT_ONCE
+        let slow = self
+            .jobs
+            .values()
+            .filter(|(_, since)| since.elapsed() >= SLOW)
+            .count();
+        let most = (slow + AT_ONCE).min(MOST_AT_ONCE);
+        while self.jobs.len() + next.len() < most
             && let Some(job) = self.proven.pop_front().or_else(|| self.queue.pop_front())
         {
             let entry = self.entries.get(&job.name);
             if !entry.is_some_and(|entry| entry.wants(&job)) {
                 continue;
             }
-            let mut others = self.jobs.values().chain(&next).peekable();
+            let running = self.jobs.values().map(|(job, _)| job);
+            let mut others = running.chain(&next).peekable();
             let is_alone = |job: &Job| self.store.deaths(&job.version) > 0;
             if others.peek().is_some() && (is_alone(&job) || others.any(is_alone)) {
                 self.proven.push_front(job);
@@ -476,13 +466,50 @@ impl LoaderTask {
             let (source, loader) = (Arc::clone(&self.source), Arc::clone(&self.loader));
             let store = Arc::clone(&self.store);
             let task = self.running.spawn(load(source, store, loader, job.clone()));
-            self.jobs.insert(task.id(), job);
+            self.jobs.insert(task.id(), (job, Instant::now()));
+        }
+    }
+
+    /// When the next of what is being loaded becomes slow, if others wait.
+    fn next_slow(&self) -> Option<Instant> {
+        if self.proven.is_empty() && self.queue.is_empty() {
+            return None;
+        }
+        let now = Instant::now();
+        let slow = self.jobs.values().map(|(_, since)| *since + SLOW);
+        slow.filter(|at| *at > now).min()
+    }
+
+    /// The sources that have said which handler they are.
+    fn candidates(&self) -> Vec<Candidate<'_>> {
+        let entries = self.entries.iter();
+        let candidates = entries.filter_map(|(source, entry)| {
+            Some(Candidate {
+                source,
+                registration: entry.loaded.registration.as_ref()?,
+                place: self.place(source, entry),
+            })
+        });
+        candidates.collect()
+    }
+
+    /// Where a source is, if that is known.
+    fn place(&self, source: &str, entry: &Entry) -> Option<Place> {
+        if entry.loaded.handler.as_ref()?.endpoint().is_some() {
+            return Some(Place::External);
+        }
+        match self.objects.get(source) {
+            Some(object) => Some(Place::ConfigMap {
+                namespace: object.namespace.clone(),
+                name: object.name.clone(),
+            }),
+            None => self.there.contains(source).then_some(Place::Folder),
         }
     }
 
     /// Records what is being loaded now, for the case that the agent dies.
     async fn record(&self, next: &[Job]) {
-        let jobs = self.jobs.values().chain(next);
+        let jobs = self.jobs.values().map(|(job, _)| job).chain(next);
         let versions: Vec<_> = jobs.map(|job| job.version.clone()).collect();
         let store = Arc::clone(&self.store);
         let recorded = spawn_blocking(move || store.set_loading(&versions)).await;
@@ -493,7 +520,7 @@ impl LoaderTask {
 
     fn publish(&self) {
         let queued = self.proven.iter().chain(&self.queue);
-        let jobs = queued.chain(self.jobs.values());
+        let jobs = queued.chain(self.jobs.values().map(|(job, _)| job));
         let waiting: BTreeSet<&str> = jobs.map(|job| job.name.as_str()).collect();
         let tried = |(name, entry): (&String, &Entry)| {
             entry.loaded.handler.is_some()
@@ -509,6 +536,7 @@ impl LoaderTask {
                 .iter()
                 .map(|(name, entry)| (name.clone(), entry.loaded.clone()))
                 .collect(),
+            trusted: self.owners.trusted(&self.candidates()),
             objects: self.objects.clone(),
             problems,
         };
@@ -522,7 +550,7 @@ impl LoaderTask {
     }
 
     fn broken(&self, id: Id) -> LoadError {
-        broken(self.jobs.get(&id).map_or("", |job| &job.name))
+        broken(self.jobs.get(&id).map_or("", |(job, _)| &job.name))
     }
 }
 

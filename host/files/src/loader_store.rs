@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use leafhost_core::handler::{Digest, Registration};
 use leafhost_core::ports::{
-    AcceptedVersion, LoaderStore, SourceFile, SourceProblem, SourceVersion,
+    AcceptedVersion, LoaderStore, Owner, SourceFile, SourceProblem, SourceVersion,
 };
 use serde::{Deserialize, Serialize};
 
@@ -20,7 +20,9 @@ use crate::handlers::MAX;
 use crate::regular::{self, Error};
 
 mod loads;
+mod owners;
 use loads::Loads;
+use owners::Owners;
 
 const VERSION: &str = ".yaml";
 const BYTES: &str = "bytes";
@@ -42,6 +44,7 @@ pub struct FileLoaderStore {
     /// As found when it was opened.
     accepted: BTreeMap<String, AcceptedVersion>,
     loads: Loads,
+    owners: Owners,
 }
 
 impl FileLoaderStore {
@@ -50,6 +53,7 @@ impl FileLoaderStore {
         blocking(move || {
             Ok(Self {
                 accepted: accepted(&folder)?,
+                owners: Owners::new(state.clone()),
                 loads: Loads::open(state),
                 folder,
             })
@@ -148,6 +152,20 @@ impl LoaderStore for FileLoaderStore {
                 atomic::remedy(&error)
             );
             Box::new(SourceProblem::new(self.folder.display().to_string(), message))
+        })
+    }
+
+    fn owners(&self) -> BTreeMap<String, Owner> {
+        self.owners.read()
+    }
+
+    fn set_owners(&self, owners: &BTreeMap<String, Owner>) -> Result<(), Box<SourceProblem>> {
+        self.owners.write(owners).map_err(|error| {
+            let message = format!(
+                "cannot keep which file each handler's name belongs to: {}: {error}",
+                atomic::remedy(&error)
+            );
+            Box::new(SourceProblem::new("the state folder", message))
         })
     }
 

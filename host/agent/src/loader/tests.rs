@@ -6,6 +6,8 @@ use super::*;
 use crate::backoff;
 use crate::fakes::{FakeLoader, Files, file, version, wait_for};
 
+mod neighbours;
+
 struct Bench {
     files: Arc<Files>,
     loader: Arc<FakeLoader>,

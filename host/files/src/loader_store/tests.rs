@@ -1,3 +1,4 @@
+use leafhost_core::ports::Place;
 use tempfile::TempDir;
 
 use super::*;
@@ -121,4 +122,28 @@ async fn what_is_damaged_is_ignored_and_written_again_when_it_is_accepted() {
         }
         assert_eq!(open(&folder).await.accepted(), BTreeMap::new());
     }
+}
+
+#[tokio::test]
+async fn the_owners_of_names_are_there_after_a_restart_and_a_damaged_file_names_none() {
+    let folder = tempfile::tempdir().unwrap();
+    let owner = |source: &str, place| Owner {
+        source: source.to_owned(),
+        place,
+    };
+    let of_object = Place::ConfigMap {
+        namespace: "leafhost".to_owned(),
+        name: "onvif".to_owned(),
+    };
+    let owners = BTreeMap::from([
+        ("onvif".to_owned(), owner("onvif.wasm", of_object)),
+        ("udev".to_owned(), owner("udev.wasm", Place::Folder)),
+    ]);
+    open(&folder).await.set_owners(&owners).unwrap();
+    assert_eq!(open(&folder).await.owners(), owners);
+    fs::write(folder.path().join("owners.yaml"), "- 7").unwrap();
+    let store = open(&folder).await;
+    assert_eq!(store.owners(), BTreeMap::new());
+    store.set_owners(&owners).unwrap();
+    assert_eq!(store.owners(), owners);
 }

@@ -1,0 +1,51 @@
+//! Which source each handler's name belongs to, in a file of the state folder.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::path::PathBuf;
+
+use leafhost_core::ports::Owner;
+
+use crate::atomic;
+
+/// The file's name in the state folder.
+const NAME: &str = "owners.yaml";
+/// The most bytes of it.
+const MAX: u64 = 4 << 20;
+
+/// The file.
+#[derive(Debug)]
+pub struct Owners {
+    folder: PathBuf,
+}
+
+impl Owners {
+    /// That of a state folder.
+    pub fn new(folder: PathBuf) -> Self {
+        Self { folder }
+    }
+
+    /// What is there. What cannot be read says nothing, and is replaced. Blocks.
+    pub fn read(&self) -> BTreeMap<String, Owner> {
+        let mut text = String::new();
+        let file = File::open(self.folder.join(NAME));
+        let read = file.and_then(|file| file.take(MAX).read_to_string(&mut text));
+        if read.is_err() {
+            return BTreeMap::new();
+        }
+        serde_yaml_ng::from_str(&text).unwrap_or_else(|error| {
+            tracing::warn!(%error, "cannot read which file each handler's name belongs to ({NAME}); the first files that are there have them now");
+            BTreeMap::new()
+        })
+    }
+
+    /// Replaces it. Blocks.
+    pub fn write(&self, owners: &BTreeMap<String, Owner>) -> io::Result<()> {
+        if *owners == self.read() {
+            return Ok(());
+        }
+        let text = serde_yaml_ng::to_string(owners).map_err(io::Error::other)?;
+        atomic::write(&self.folder, NAME, text.as_bytes())
+    }
+}
