@@ -195,10 +195,14 @@ fn kubectl_describe_says_what_is_wrong_with_a_configuration_and_where() -> Resul
         let most = match request.resource.as_str() {
             "configurations/status" => seconds / 5 + 1,
             "events" => seconds / 30 + 2,
+            // Those of all tests; a controller of another test may be quicker.
+            "resourcenames" => 40,
             _ => 2,
         };
         ensure!(*count <= most, "{count} in {seconds} s: {request:?}");
-        ensure!(request.code < 300 || request.code == 422, "{request:?}");
+        let is_late = request.resource == "resourcenames" && request.code == 409;
+        let is_done = request.code < 300 || request.code == 422;
+        ensure!(is_done || is_late, "{request:?}");
     }
     Ok(())
 }

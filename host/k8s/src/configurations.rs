@@ -91,8 +91,8 @@ async fn run(
         values.want(wanted.clone());
         let looked_up = found.borrow_and_update().clone();
         let known = Arc::clone(&names.borrow_and_update());
-        let values = (&wanted, &*looked_up);
-        let mut next = book.set(&namespaces, values, &known, &sender.borrow());
+        let looked_up = (&wanted, &*looked_up);
+        let mut next = book.set(&namespaces, looked_up, &known, &sender.borrow());
         next.problems.extend(trouble.clone());
         next.problems.sort();
         if crate::publish(&sender, next) {

@@ -273,6 +273,7 @@ fn values_of_a_namespace_that_names_too_many_stop_only_its_own_configurations() 
     let told = book.set(
         &namespaces,
         (&wanted, &Found::default()),
+        &read(),
         &ConfigurationSet::default(),
     );
     let problem = &told.problems[0];
@@ -332,7 +333,8 @@ fn nothing_is_complete_before_it_is_known_who_has_which_name() {
             ..NameSet::default()
         };
         let nothing = ConfigurationSet::default();
-        let set = book.set(&BTreeSet::new(), &Found::default(), &names, &nothing);
+        let values = (&Wanted::default(), &Found::default());
+        let set = book.set(&BTreeSet::new(), values, &names, &nothing);
         assert_eq!(set.complete, is_known);
         assert_eq!(set.accepted.len(), usize::from(is_known));
         let told = set.problems.first().map(ToString::to_string);
