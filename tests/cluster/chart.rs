@@ -390,6 +390,48 @@ fn a_handler_in_pods_of_its_own_is_left_out_by_the_agents_and_has_grants() -> Re
 }
 
 #[test]
+fn each_part_has_a_limit_of_memory_with_room_for_the_compiler() -> Result<()> {
+    let Some(cluster) = cluster::shared()? else {
+        return Ok(());
+    };
+    let objects = render(cluster, &[])?;
+    let workloads = of_kind(&objects, "DaemonSet").into_iter();
+    let limits: BTreeMap<&str, &Value> = workloads
+        .chain(of_kind(&objects, "Deployment"))
+        .map(|one| {
+            let container = &one["spec"]["template"]["spec"]["containers"][0];
+            let name = one["metadata"]["name"].as_str().unwrap_or_default();
+            (name, &container["resources"]["limits"]["memory"])
+        })
+        .collect();
+    let (compiling, other) = (Value::from("2Gi"), Value::from("512Mi"));
+    let expected = [
+        ("leafhost-agent", &compiling),
+        ("leafhost-controller", &other),
+        ("leafhost-webhook", &compiling),
+    ];
+    assert_eq!(limits, expected.into());
+    Ok(())
+}
+
+#[test]
+fn whether_authors_of_brokers_are_asked_for_their_rights_is_a_value() -> Result<()> {
+    let Some(cluster) = cluster::shared()? else {
+        return Ok(());
+    };
+    for (values, is_there) in [
+        (vec![], true),
+        (vec!["policies.brokerAuthors=false"], false),
+    ] {
+        let objects = render(cluster, &values)?;
+        let policies = of_kind(&objects, "ValidatingAdmissionPolicy");
+        let is_it = |one: &&Value| one["metadata"]["name"] == "leafhost-agent-authors";
+        assert_eq!(policies.iter().any(is_it), is_there);
+    }
+    Ok(())
+}
+
+#[test]
 fn values_that_the_chart_does_not_have_are_refused() -> Result<()> {
     let Some(cluster) = cluster::shared()? else {
         return Ok(());

@@ -101,6 +101,19 @@ imagePullPolicy: {{ $image.pullPolicy | default $agent.pullPolicy }}
 {{- if and .Values.policies.enabled (semverCompare ">=1.32.0-0" .Capabilities.KubeVersion.Version) }}true{{ end }}
 {{- end }}
 
+{{- /* Parts of the policies of agents, as JSON: whether an agent writes, the node of its token, and that it must have one. */ -}}
+{{- define "leafhost.anAgent" -}}
+{{- dict "name" "an-agent" "expression" (printf "request.userInfo.username == 'system:serviceaccount:%s:%s'" .Release.Namespace (include "leafhost.name" .)) | toJson }}
+{{- end }}
+
+{{- define "leafhost.nodeOfToken" -}}
+{{- dict "name" "node" "expression" "request.userInfo.?extra[?'authentication.kubernetes.io/node-name'][?0].orValue('')" | toJson }}
+{{- end }}
+
+{{- define "leafhost.boundToNode" -}}
+{{- dict "expression" "variables.node != ''" "reason" "Forbidden" "message" "the token of an agent must be bound to a node; an agent runs as a pod of its DaemonSet" | toJson }}
+{{- end }}
+
 {{- /* Puts a policy into force. Takes a list of the root and the policy's name. */ -}}
 {{- define "leafhost.policyBinding" -}}
 {{- $root := index . 0 }}{{ $policy := printf "%s-%s" (include "leafhost.name" $root) (index . 1) -}}
@@ -111,9 +124,14 @@ metadata:
   labels: {{- include "leafhost.labels" $root | nindent 4 }}
 spec:
   policyName: {{ $policy }}
-  {{- if eq (index . 1) "configurations" }}
+  {{- if has (index . 1) (list "configurations" "generations") }}
   # Whether there are parameters is asked before matchConditions: Deny would refuse everybody's Instances where there is no Configuration.
   paramRef: {selector: {}, parameterNotFoundAction: Allow}
+  {{- end }}
+  {{- if eq (index . 1) "generations" }}
+  matchResources:
+    objectSelector:
+      matchExpressions: [{key: leafhost.dev/odd-edit, operator: DoesNotExist}]
   {{- end }}
   validationActions: [Deny]
 {{- end }}

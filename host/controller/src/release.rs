@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::{SignedDuration, Timestamp};
 use leafhost_core::cluster::NodeState;
-use leafhost_core::instance::{Edit, Instance};
+use leafhost_core::instance::{Edit, Instance, NODE_LABEL};
 use leafhost_core::names::GROUP;
 use leafhost_core::ports::Change;
 use leafhost_core::slot::DeviceUsage;
@@ -12,6 +12,9 @@ use leafhost_core::slot::DeviceUsage;
 /// A node that does not report for this long has lost its shared devices, unless one of its pods may use them. The kubelet's own pods are
 /// evicted after five minutes.
 pub const NOT_READY: SignedDuration = SignedDuration::from_mins(6);
+
+/// The longest value of a label: the beginning of a longer name and a digest, or a name of that length.
+const MAX_LABEL: usize = 63;
 
 /// Why a node does not have what its entries say.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -49,10 +52,15 @@ pub fn verdict(state: &NodeState, now: Timestamp) -> Verdict {
     }
 }
 
-/// The nodes that an Instance names.
+/// Returns the nodes that an Instance names. Of a local one that no node sees it is the node of its label, where that has the whole name.
 pub fn nodes(instance: &Instance) -> BTreeSet<&str> {
     let spec = &instance.spec;
     let seen = spec.nodes.iter().map(String::as_str);
+    let label = instance.metadata.labels.get(NODE_LABEL).filter(|label| {
+        let is_left = !spec.shared && spec.nodes.is_empty();
+        is_left && label.len() < MAX_LABEL
+    });
+    let seen = seen.chain(label.map(String::as_str));
     let states = instance.status.nodes.keys().map(String::as_str);
     seen.chain(states)
         .chain(holders(instance).map(|(_, node)| node))
@@ -231,7 +239,14 @@ mod tests {
         left_over.spec.device_usage.clear();
         assert_eq!(release(&left_over, &BTreeMap::new()), delete);
         left_over.spec.shared = false;
+        left_over.status.nodes.clear();
+        assert_eq!(release(&left_over, &deleted("b")), None);
+        // The one who emptied it did not come to delete it.
+        let label = (NODE_LABEL.to_owned(), "b".to_owned());
+        left_over.metadata.labels.extend([label]);
         assert_eq!(release(&left_over, &BTreeMap::new()), None);
+        assert_eq!(release(&left_over, &away("b", &[])), None);
+        assert_eq!(release(&left_over, &deleted("b")), delete);
     }
 
     #[test]

@@ -17,6 +17,9 @@ pub const CONFIGURATION_LABEL: &str = "leafhost.dev/configuration";
 
 /// The annotation that names the generation of the Configuration from which the common fields were written.
 pub const GENERATION_ANNOTATION: &str = "leafhost.dev/generation";
+/// A label that is there after an odd number of edits of the owner, the generation or the capacity, so that the policies see which writes
+/// edit them.
+pub const ODD_EDIT_LABEL: &str = "leafhost.dev/odd-edit";
 
 /// The whole object.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -11,7 +11,7 @@ use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, Preconditions
 use kube::core::DeserializeGuard;
 use kube::{Client, ResourceExt as _};
 use leafhost_core::cluster::{Cluster, Deleting, DeletingKind, NodeSet, NodeState, ReadError};
-use leafhost_core::instance::{Instance, InstanceKey};
+use leafhost_core::instance::{Edit, Instance, InstanceKey};
 use leafhost_core::names::GROUP;
 use leafhost_core::ports::{Change, InstanceSet, StoreError};
 use leafhost_core::resource_names::{NameSet, ResourceNames};
@@ -158,35 +158,54 @@ impl Cluster for KubeCluster {
         let api: Api<InstanceObject> =
             Api::namespaced_with(self.client.clone(), &key.namespace, &api_resource());
         let done = match change {
-            Change::Update { edits, .. } => {
-                let patch = patch::of_version(base, edits)
-                    .and_then(|patch| serde_json::from_value(patch).ok());
-                let patch: Patch<()> =
-                    Patch::Json(patch.ok_or_else(|| StoreError::Conflict { key: key.clone() })?);
-                let params = PatchParams {
-                    field_manager: Some(NAME.to_owned()),
-                    ..PatchParams::default()
-                };
-                errors::within(api.patch(&key.name, &params, &patch).map_ok(drop)).await
-            }
+            Change::Update { edits, .. } => patch(&api, base, edits).await.map(drop),
             Change::Delete {
                 uid,
                 resource_version,
                 ..
-            } => {
-                let params = DeleteParams {
-                    preconditions: Some(Preconditions {
-                        resource_version: Some(resource_version.clone()),
-                        uid: Some(uid.clone()),
-                    }),
-                    ..DeleteParams::default()
-                };
-                errors::within(api.delete(&key.name, &params).map_ok(drop)).await
-            }
+            } => delete(&api, base, uid, resource_version).await,
             Change::Create(_) => Ok(()),
         };
         done.map_err(|failure| failure.for_key(&key))
     }
+}
+
+async fn patch(
+    api: &Api<InstanceObject>,
+    base: &Instance,
+    edits: &[Edit],
+) -> Result<InstanceObject, Failure> {
+    let patch = patch::of_version(base, edits).and_then(|patch| serde_json::from_value(patch).ok());
+    let patch: Patch<()> = Patch::Json(patch.ok_or(Failure::Conflict)?);
+    let params = PatchParams {
+        field_manager: Some(NAME.to_owned()),
+        ..PatchParams::default()
+    };
+    errors::within(api.patch(&base.metadata.name, &params, &patch)).await
+}
+
+/// Takes the nodes out and deletes what is left: the policies allow the controller to delete only what no node sees.
+async fn delete(
+    api: &Api<InstanceObject>,
+    base: &Instance,
+    uid: &str,
+    resource_version: &str,
+) -> Result<(), Failure> {
+    let mut version = Some(resource_version.to_owned());
+    let nodes = base.spec.nodes.iter();
+    let edits: Vec<Edit> = nodes.cloned().map(Edit::RemoveNode).collect();
+    if !edits.is_empty() {
+        let left = patch(api, base, &edits).await?;
+        version = left.metadata.resource_version;
+    }
+    let params = DeleteParams {
+        preconditions: Some(Preconditions {
+            resource_version: version,
+            uid: Some(uid.to_owned()),
+        }),
+        ..DeleteParams::default()
+    };
+    errors::within(api.delete(&base.metadata.name, &params).map_ok(drop)).await
 }
 
 fn read_error(what: String, failure: &Failure) -> ReadError {

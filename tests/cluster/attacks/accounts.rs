@@ -75,6 +75,16 @@ fn controller(cluster: &Cluster, space: &str) -> Result<()> {
     shared["metadata"]["finalizers"] = json!(["example.com/stays"]);
     admin(&["create", "--filename", "-"], &shared.to_string())?;
     let target = ["instance", "cams-c0c0c0"];
+    let service = |spec: Value| {
+        let mut service = broker.clone();
+        service["kind"] = json!("Service");
+        service["spec"] = spec;
+        service
+    };
+    let ports = json!([{"port": 80}]);
+    controller.create(&service(json!({"ports": ports})))?;
+    let seen = controller.kubectl(&["delete", "instance", "cams-c0c0c0"], "");
+    refused("an Instance that a node sees deleted", seen, "spec.nodes")?;
     controller.patch(
         &target,
         &json!({"spec": {"nodes": [], "deviceUsage": {"cams-c0c0c0-1": ""}}, "status": {"nodes": {"node-b": null}}}),
@@ -121,6 +131,33 @@ fn controller(cluster: &Cluster, space: &str) -> Result<()> {
             "spec:",
         ),
         (
+            "a node's health",
+            controller.patch(
+                &target,
+                &json!({"status": {"nodes": {"node-b": {"health": "Healthy", "reason": "x"}}}}),
+            ),
+            "status.nodes",
+        ),
+        (
+            "a service with an address of others",
+            controller.create(&service(
+                json!({"ports": ports, "externalIPs": ["192.0.2.1"]}),
+            )),
+            "externalIPs",
+        ),
+        (
+            "a service with a name elsewhere",
+            controller.create(&service(
+                json!({"type": "ExternalName", "externalName": "example.com"}),
+            )),
+            "ExternalName",
+        ),
+        (
+            "a Configuration deleted",
+            controller.kubectl(&["delete", "configurations.akri.sh", "cams"], ""),
+            "no Configuration",
+        ),
+        (
             "properties changed",
             controller.patch(
                 &target,
@@ -131,6 +168,7 @@ fn controller(cluster: &Cluster, space: &str) -> Result<()> {
     ] {
         refused(what, done, by)?;
     }
+    controller.kubectl(&["delete", "instance", "cams-c0c0c0"], "")?;
     admin(
         &["delete", "pod", "others", "--grace-period=0", "--force"],
         "",

@@ -77,14 +77,6 @@ pub fn check(a: &Agent<'_>) -> Result<()> {
             slots,
         ),
         (
-            "properties that fill the object",
-            a.create(&with(
-                "brokerProperties",
-                json!({"A": "a".repeat(300 << 10)}),
-            )),
-            "spec.brokerProperties",
-        ),
-        (
             "the report of another node's handler",
             a.create(&dotted),
             name,
@@ -108,6 +100,7 @@ fn too_early(a: &Agent<'_>) -> Result<()> {
     object["metadata"]["annotations"] = json!({"leafhost.dev/generation": "999999"});
     object["metadata"]["labels"]["leafhost.dev/configuration"] = json!(LATER);
     object["spec"]["configurationName"] = json!(LATER);
+    object["spec"]["cdiName"] = json!(format!("akri.sh/{LATER}=0a0a0a"));
     object["spec"]["capacity"] = json!(1000);
     a.create(&object)?;
     let space = a.space.name();
@@ -122,12 +115,12 @@ fn too_early(a: &Agent<'_>) -> Result<()> {
     eventually("the API server knows the Configuration", || {
         refused(
             "an owner with another capacity",
-            a.patch(name, &owned),
+            a.edit(name, &owned),
             "spec.capacity",
         )
     })?;
     owned["metadata"]["annotations"] = json!({"leafhost.dev/generation": "1"});
     owned["spec"] = json!({"capacity": 1});
-    a.patch(name, &owned)?;
+    a.edit(name, &owned)?;
     Ok(())
 }

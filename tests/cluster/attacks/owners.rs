@@ -23,11 +23,12 @@ pub fn check(a: &Agent<'_>) -> Result<()> {
         object
     };
     let generation = |generation: &str| json!({"leafhost.dev/generation": generation});
-    let change = |metadata: Value| a.patch("cams-0e0e0d", &json!({"metadata": metadata}));
+    let change = |metadata: Value| a.edit("cams-0e0e0d", &json!({"metadata": metadata}));
 
     let right = list_of(&uid_of(&configuration)?);
     a.create(&with("cams-0e0e0d", "ownerReferences", right.clone()))?;
     let gone = list_of(&json!("00000000-0000-0000-0000-000000000000"));
+    let long = list_of(&json!("u".repeat(1000)));
     let mut other_kind = right.clone();
     other_kind[0]["apiVersion"] = json!("v1");
     let mut both = right.clone();
@@ -50,6 +51,11 @@ pub fn check(a: &Agent<'_>) -> Result<()> {
         (
             "a second owner that does not exist",
             change(json!({"ownerReferences": both})),
+            owner,
+        ),
+        (
+            "an owner with a uid without bound",
+            change(json!({"ownerReferences": long})),
             owner,
         ),
         ("no owner", change(json!({"ownerReferences": null})), owner),
@@ -145,12 +151,12 @@ pub fn check(a: &Agent<'_>) -> Result<()> {
         "ownerReferences": list_of(&uid_of(&configuration)?), "annotations": generation("1"),
     }, "spec": {"capacity": 2}});
     eventually("the API server knows the Configuration", || {
-        a.patch("cams-0e0e0d", &again)
+        a.edit("cams-0e0e0d", &again)
     })?;
     again["metadata"]["ownerReferences"] = right;
     refused(
         "the owner that was there before",
-        a.patch("cams-0e0e0d", &again),
+        a.edit("cams-0e0e0d", &again),
         owner,
     )?;
 

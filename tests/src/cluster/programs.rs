@@ -174,6 +174,14 @@ impl Program {
             .until(what, look)
     }
 
+    /// Its process.
+    pub fn pid(&self) -> Result<u32> {
+        let running = self.lock();
+        let running = running.1.as_ref();
+        let running = running.with_context(|| format!("{} does not run", self.name))?;
+        Ok(running.pid())
+    }
+
     /// Kills it.
     pub fn kill(&self) -> Result<()> {
         let running = self.lock().1.take();

@@ -11,6 +11,7 @@ use leafhost_core::text::chain;
 use tokio::time::Instant;
 
 use super::SlotTask;
+use super::model::claim::claim;
 use super::model::hold::{Place, Reason};
 use super::model::snapshot::Snapshot;
 use super::model::unit::{Unit, unit_of};
@@ -191,11 +192,7 @@ impl SlotTask {
                     changes.push(Change::Update {
                         key: instance.key(),
                         uid: instance.metadata.uid.clone(),
-                        edits: vec![Edit::Slot {
-                            id: hold.slot.clone(),
-                            held: DeviceUsage::Unused,
-                            new: hold.usage.clone(),
-                        }],
+                        edits: claim(instance, &hold.slot, &hold.usage),
                     });
                     places.push((unit.clone(), place));
                 }

@@ -1,6 +1,8 @@
 //! Edits as a JSON Patch: each names what it assumes, so that it changes nothing else and fails where somebody was quicker. Pure.
 
-use leafhost_core::instance::{Edit, GENERATION_ANNOTATION, Instance};
+use std::collections::BTreeMap;
+
+use leafhost_core::instance::{Edit, GENERATION_ANNOTATION, Instance, ODD_EDIT_LABEL};
 use serde_json::{Value, json};
 
 use super::object;
@@ -27,6 +29,9 @@ fn operations(base: &Instance, edits: &[Edit], mut patch: Operations) -> Option<
         edit.apply(&mut now).ok()?;
         patch.add_edit(edit, &before, &now);
     }
+    if is_guarded(base, &now) {
+        patch.turn(&now.metadata.labels);
+    }
     if patch.is_whole {
         let version = json!(base.metadata.resource_version);
         patch.test("/metadata/resourceVersion", &version);
@@ -34,6 +39,18 @@ fn operations(base: &Instance, edits: &[Edit], mut patch: Operations) -> Option<
         patch.list.rotate_right(1);
     }
     Some(Value::Array(patch.list))
+}
+
+/// Tells whether the policies look at the Configuration before they allow what was edited.
+fn is_guarded(before: &Instance, now: &Instance) -> bool {
+    let (old, new) = (&before.metadata, &now.metadata);
+    let generation = |annotations: &BTreeMap<String, String>| {
+        let text = annotations.get(GENERATION_ANNOTATION);
+        text.cloned().unwrap_or_default()
+    };
+    before.spec.capacity != now.spec.capacity
+        || generation(&old.annotations) != generation(&new.annotations)
+        || old.owner_references != new.owner_references
 }
 
 #[derive(Default)]
@@ -56,6 +73,23 @@ impl Operations {
 
     fn remove(&mut self, path: &str) {
         self.list.push(json!({"op": "remove", "path": path}));
+    }
+
+    /// Adds the label of odd edits, or removes it if it is there.
+    fn turn(&mut self, labels: &BTreeMap<String, String>) {
+        if labels.is_empty() {
+            self.is_whole = true;
+            self.add("/metadata/labels", &json!({ODD_EDIT_LABEL: "true"}));
+            return;
+        }
+        let path = format!("/metadata/labels/{}", token(ODD_EDIT_LABEL));
+        let found = labels.get(ODD_EDIT_LABEL);
+        // An absent value is equal to null.
+        self.test(&path, &json!(found));
+        match found {
+            Some(_) => self.remove(&path),
+            None => self.add(&path, &json!("true")),
+        }
     }
 
     fn add_edit(&mut self, edit: &Edit, before: &Instance, now: &Instance) {
@@ -157,8 +191,6 @@ fn token(key: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
     use leafhost_core::device::Health;
     use leafhost_core::instance::{Leafhost, NodeStatus, OwnerReference};
     use leafhost_core::slot::DeviceUsage;
@@ -250,7 +282,10 @@ mod tests {
                 let mut object = serde_json::to_value(&base).unwrap();
                 let patch: json_patch::Patch = serde_json::from_value(patch).unwrap();
                 json_patch::patch(&mut object, &patch).unwrap();
-                let made: Instance = serde_json::from_value(object).unwrap();
+                let mut made: Instance = serde_json::from_value(object).unwrap();
+                let is_odd = made.metadata.labels.remove(ODD_EDIT_LABEL).is_some();
+                let is_guarded = matches!(edit, Edit::Owner(_) | Edit::Common { .. });
+                assert_eq!(is_odd, is_guarded, "{edit:?}");
                 assert_eq!(made, wanted, "{edit:?}");
                 assert!(edit.is_made(&made), "{edit:?}");
             }
@@ -281,6 +316,31 @@ mod tests {
             ))
         );
         assert_eq!(patch("a-1-5"), None);
+    }
+
+    #[test]
+    fn the_label_of_odd_edits_comes_and_goes_with_edits_of_owner_generation_and_capacity() {
+        let path = format!("/metadata/labels/{}", token(ODD_EDIT_LABEL));
+        let turns = |base: &Instance, edit: Edit| {
+            let patch = of(base, &[edit]).unwrap();
+            let operations = patch.as_array().unwrap().iter();
+            let found = operations.filter(|one| one["path"] == path.as_str());
+            found.map(|one| one["op"].clone()).collect::<Vec<_>>()
+        };
+        let unguarded = Edit::Common {
+            replaces: Some(2),
+            generation: Some(2),
+            capacity: 2,
+            broker_properties: BTreeMap::from([("A".to_owned(), "b".to_owned())]),
+            leafhost: Leafhost::default(),
+        };
+        let mut odd = base();
+        let label = (ODD_EDIT_LABEL.to_owned(), "true".to_owned());
+        odd.metadata.labels.extend([label]);
+        assert_eq!(turns(&base(), common(Some(2), Some(3))), ["test", "add"]);
+        assert_eq!(turns(&odd, common(Some(2), Some(2))), ["test", "remove"]);
+        assert!(turns(&odd, unguarded).is_empty());
+        assert!(turns(&odd, Edit::AddNode("o".into())).is_empty());
     }
 
     #[test]

@@ -22,11 +22,16 @@ use crate::crd::{
 
 /// The most bytes of a text.
 const MAX_TEXT: usize = 512;
-/// The most bytes of the problems of all Configurations, so that the object stays below what etcd takes: 1.5 MiB.
-const MAX_TEXTS: usize = 384 << 10;
-/// The most sources of a handler, and the most missing grants of a source.
+/// The most sources of an object. The policies allow an object 64, and 256 KiB of text in all; the following lists share those.
 const MAX_SOURCES: usize = 64;
-const MAX_GRANTS: usize = 64;
+/// The most bytes of the texts of all sources.
+const MAX_SOURCE_TEXTS: usize = 48 << 10;
+/// The most bytes of the names and reasons of all Configurations.
+const MAX_NAMES: usize = 112 << 10;
+/// The most bytes of the problems of all Configurations.
+const MAX_PROBLEMS: usize = 48 << 10;
+/// The most grants that a source is said to miss.
+const MAX_GRANTS: usize = 12;
 /// The most bytes of a name before its digest.
 const MAX_HEAD: usize = 236;
 
@@ -163,25 +168,32 @@ impl Owner {
 }
 
 fn status(reported: &ReportedHandler) -> DiscoveryHandlerStatus {
-    let sources = reported.sources.iter().take(MAX_SOURCES);
-    let sources = sources.map(|(name, source)| SourceReport {
-        name: bounded(name),
+    let count = reported.sources.len().clamp(1, MAX_SOURCES);
+    // Four texts and the grants.
+    let longest = MAX_TEXT.min(MAX_SOURCE_TEXTS / (count * (4 + MAX_GRANTS)));
+    let bounded_to = |text: &str| text::abridge(text, longest);
+    let mut listed: Vec<_> = reported.sources.iter().collect();
+    listed.sort_by_key(|(_, source)| source.problem.is_none());
+    listed.truncate(MAX_SOURCES);
+    listed.sort_by_key(|(name, _)| *name);
+    let sources = listed.into_iter().map(|(name, source)| SourceReport {
+        name: bounded_to(name),
         kind: if source.endpoint.is_some() {
             SourceKind::External
         } else {
             SourceKind::Component
         },
-        endpoint: source.endpoint.as_deref().map(bounded),
-        version: source.version.as_deref().map(bounded),
+        endpoint: source.endpoint.as_deref().map(bounded_to),
+        version: source.version.as_deref().map(bounded_to),
         digest: source.digest.clone(),
         missing_grants: source
             .missing_grants
             .iter()
             .take(MAX_GRANTS)
-            .map(|one| bounded(one))
+            .map(|one| bounded_to(one))
             .collect(),
         reason: source.problem.as_ref().map(|one| one.reason.clone()),
-        problem: source.problem.as_ref().map(|one| bounded(&one.message)),
+        problem: source.problem.as_ref().map(|one| bounded_to(&one.message)),
         config_map: source.object.clone().map(|object| ConfigMapName {
             namespace: object.namespace,
             name: object.name,
@@ -195,9 +207,15 @@ fn status(reported: &ReportedHandler) -> DiscoveryHandlerStatus {
     // Whoever has many does not push out those of others.
     let mut listed = in_turns(listed, |(key, _)| key.namespace());
     listed.truncate(MAX_CONFIGURATIONS);
+    let mut names = 0;
+    listed.retain(|(key, one)| {
+        let reason = one.problem.as_ref().map_or(0, |one| one.reason.len());
+        names += key.namespace().len() + key.name().len() + reason;
+        names <= MAX_NAMES
+    });
     listed.sort_by_key(|(key, _)| *key);
     let problems = listed.iter().filter(|(_, one)| one.problem.is_some());
-    let longest = MAX_TEXT.min(MAX_TEXTS / problems.count().max(1));
+    let longest = MAX_TEXT.min(MAX_PROBLEMS / problems.count().max(1));
     let listed = listed.into_iter().map(|(key, one)| ConfigurationReport {
         namespace: key.namespace().to_owned(),
         name: key.name().to_owned(),
@@ -456,6 +474,15 @@ mod tests {
         assert_eq!(status(&reported).problem.as_deref(), Some("refused"));
     }
 
+    fn text_of(value: &serde_json::Value) -> usize {
+        match value {
+            serde_json::Value::String(text) => text.len(),
+            serde_json::Value::Array(all) => all.iter().map(text_of).sum(),
+            serde_json::Value::Object(all) => all.values().map(text_of).sum(),
+            _ => 0,
+        }
+    }
+
     #[test]
     fn whoever_has_many_problems_leaves_those_of_others_in_the_report() {
         let mut reported = ReportedHandler::default();
@@ -497,8 +524,9 @@ mod tests {
         assert_eq!(source.missing_grants.len(), MAX_GRANTS);
     }
 
+    /// The policies refuse more.
     #[test]
-    fn an_object_with_all_configurations_and_the_longest_names_and_problems_fits_into_etcd() {
+    fn an_object_with_the_most_and_longest_texts_has_no_more_than_256_kib_of_them() {
         let mut report = mk_report(&["udev"]);
         let reported = report.handlers.get_mut("udev").unwrap();
         for n in 0..MAX_CONFIGURATIONS {
@@ -512,9 +540,48 @@ mod tests {
             let key = ConfigurationKey::new(&"n".repeat(63), &name).unwrap();
             reported.configurations.insert(key, configuration);
         }
-        let objects = mk_owner("n").objects(&report);
-        let bytes = serde_json::to_vec(&objects["n.udev"]).unwrap().len();
-        assert!(bytes < 1_500_000, "{bytes}");
+        for count in [1, 10, 100] {
+            for n in 0..count {
+                let source = ReportedSource {
+                    endpoint: Some("e".repeat(9000)),
+                    version: Some("v".repeat(9000)),
+                    digest: Some("d".repeat(64)),
+                    missing_grants: vec!["g".repeat(9000); 100],
+                    problem: Some(mk_problem("\"x".repeat(9000))),
+                    object: Some(ObjectName {
+                        namespace: "n".repeat(63),
+                        name: "c".repeat(253),
+                        uid: "u".repeat(36),
+                    }),
+                };
+                let name = format!("{n}{}", "s".repeat(9000));
+                report
+                    .handlers
+                    .get_mut("udev")
+                    .unwrap()
+                    .sources
+                    .insert(name, source);
+            }
+            let status = mk_owner("n").objects(&report)["n.udev"].status.clone();
+            let status = serde_json::to_value(status).unwrap();
+            let sources = status["sources"].as_array().unwrap();
+            assert_eq!(sources.len(), count.min(MAX_SOURCES));
+            assert!(sources.iter().map(text_of).all(|size| size <= 16 << 10));
+            let all = text_of(&status);
+            assert!(all <= 256 << 10, "{all}");
+        }
+    }
+
+    #[test]
+    fn two_thousand_configurations_with_usual_names_are_all_listed() {
+        let mut reported = ReportedHandler::default();
+        for n in 0..MAX_CONFIGURATIONS {
+            let key =
+                ConfigurationKey::new("production-eu", &format!("usb-cameras-of-line-{n:04}"));
+            let configuration = ReportedConfiguration::default();
+            reported.configurations.insert(key.unwrap(), configuration);
+        }
+        assert_eq!(status(&reported).configurations.len(), MAX_CONFIGURATIONS);
     }
 
     #[test]

@@ -304,17 +304,29 @@ pub fn claims(chosen: &[Chosen]) -> Vec<Change> {
             let (_, edits) = by_instance
                 .entry(one.instance.key())
                 .or_insert_with(|| (one.instance.metadata.uid.clone(), Vec::new()));
-            edits.push(Edit::Slot {
-                id: one.slot.clone(),
-                held: DeviceUsage::Unused,
-                new: usage.clone(),
-            });
+            edits.extend(claim(&one.instance, &one.slot, usage));
         }
     }
     by_instance
         .into_iter()
         .map(|(key, (uid, edits))| Change::Update { key, uid, edits })
         .collect()
+}
+
+/// Returns the edits that claim one slot. Only a node in the list of nodes may claim.
+pub fn claim(instance: &Instance, slot: &str, usage: &DeviceUsage) -> Vec<Edit> {
+    let nodes = &instance.spec.nodes;
+    let joins = usage.node().filter(|node| {
+        let is_there = nodes.iter().any(|seen| seen == node);
+        instance.spec.shared && !is_there
+    });
+    let joins = joins.map(|node| Edit::AddNode(node.to_owned()));
+    let claims = Edit::Slot {
+        id: slot.to_owned(),
+        held: DeviceUsage::Unused,
+        new: usage.clone(),
+    };
+    joins.into_iter().chain([claims]).collect()
 }
 
 /// What the container gets: everything for all its devices. Plain variables are those of the first id.
