@@ -140,7 +140,7 @@ impl Reserving<'_> {
             }
             let failures = before.map_or(0, |before| before.failures);
             let written = self.write(change, &set).await;
-            let is_away = matches!(written, Err(WriteError::NoAnswer(_)));
+            let is_away = matches!(written, Err(WriteError::NoAnswer { .. }));
             let (failures, wait) = match &written {
                 Ok(()) | Err(WriteError::Outdated) => (0, SEEN),
                 Err(_) => {

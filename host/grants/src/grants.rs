@@ -153,7 +153,9 @@ fn never_env_in(pattern: &Pattern) -> Option<&'static str> {
         "PYTHONPATH",
         "PYTHONSTARTUP",
     ];
-    let mut names = NAMES.into_iter().filter(|name| variables::is_never_set(name));
+    let mut names = NAMES
+        .into_iter()
+        .filter(|name| variables::is_never_set(name));
     names.find(|name| pattern.matches(name))
 }
 

@@ -258,31 +258,3 @@ pub(crate) fn state(node: &Node) -> NodeState {
         not_ready_since: since.map(|time| time.0),
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-    use crate::stub::{Answer, Stub};
-
-    #[tokio::test]
-    async fn an_instance_is_deleted_once_its_nodes_are_taken_out() {
-        let object = json!({
-            "apiVersion": "akri.sh/v0", "kind": "Instance",
-            "metadata": {"name": "a-1", "namespace": "n", "uid": "u", "resourceVersion": "7"},
-            "spec": {"configurationName": "a", "nodes": ["m"]},
-            "status": {"nodes": {"m": {"health": "Healthy"}}},
-        });
-        let mut base: Instance = serde_json::from_value(object.clone()).unwrap();
-        let stub = Stub::start(move |_| Answer::Object(200, object.clone())).await;
-        let client = stub.client.clone();
-        let api = Api::namespaced_with(client, "n", &api_resource());
-        let counts = || (stub.requests("PATCH "), stub.requests("DELETE "));
-        delete(&api, &base, "u", "7").await.unwrap();
-        assert_eq!(counts(), (1, 1));
-        base.spec.nodes.clear();
-        delete(&api, &base, "u", "7").await.unwrap();
-        assert_eq!(counts(), (1, 2));
-    }
-}

@@ -113,26 +113,3 @@ async fn neither_many_problems_nor_events_that_cannot_be_made_delay_those_of_ano
         assert!(made.iter().any(|(_, event)| *event == other), "{hangs}");
     }
 }
-
-#[tokio::test(start_paused = true)]
-async fn of_too_many_problems_each_namespace_has_its_turn() {
-    let of = |namespace: &str, number: usize| {
-        let key = ConfigurationKey::new(namespace, &format!("c{number}")).unwrap();
-        let regarding = Regarding::Configuration(key, "u".into());
-        Event {
-            regarding,
-            ..problem(number, "failed")
-        }
-    };
-    let all = (0..MOST + 10).map(|n| of("aaa", n)).chain([of("zzz", 0)]);
-    let problems = all.map(|one| ((one.regarding.clone(), one.reason.clone()), one));
-    let problems: Problems = Arc::new(problems.collect());
-    let mut book = Book::default();
-    let mut namespaces = Vec::new();
-    for _ in 0..2 {
-        let (_, event) = book.next(&problems).unwrap();
-        namespaces.push(event.regarding.namespace().to_owned());
-        book.made(&event);
-    }
-    assert_eq!(namespaces, ["aaa", "zzz"]);
-}

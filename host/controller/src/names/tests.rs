@@ -85,7 +85,10 @@ async fn a_name_that_an_administrator_frees_is_that_of_the_oldest_at_once() {
 async fn a_name_that_cannot_be_written_delays_no_other_and_is_tried_less_and_less_often() {
     for error in [
         WriteError::Denied("a policy".into()),
-        WriteError::NoAnswer("a policy hangs".into()),
+        WriteError::NoAnswer {
+            message: "a policy hangs".into(),
+            retry_after: None,
+        },
     ] {
         let (fake, _task) = start();
         let refused = ("bad".to_owned(), error);
