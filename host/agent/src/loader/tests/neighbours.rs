@@ -48,7 +48,7 @@ async fn a_source_of_a_config_map_inherits_no_name_also_after_a_restart() {
         files.set.send_replace(of_object(there));
     };
     let trusts = |source: &'static str, is_there| {
-        move |set: &HandlerSet| {
+        move |set: &Arc<HandlerSet>| {
             let trusted = set.trusted.get("udev");
             trusted.is_some_and(|one| one.source == source && one.is_there == is_there)
         }
