@@ -73,7 +73,7 @@ impl Book {
 
     /// A list begins.
     pub fn begin(&mut self) {
-        self.listing = Some(Default::default());
+        self.listing = Some(Taken::default());
     }
 
     /// An object of the list.
