@@ -20,7 +20,7 @@ use leafhost_core::fault::Fault;
 use leafhost_core::handler::{Description, Digest};
 use leafhost_core::left_out::LeftOuts;
 use leafhost_core::ports::{
-    AcceptedVersion, Handler, HandlerSource, LedgerError, LoadError, Loader, LoaderStore,
+    AcceptedVersion, Handler, HandlerSource, LedgerError, LoadError, Loader, LoaderStore, Owner,
     ResourceLedger, SourceFile, SourceProblem, SourceSet, SourceVersion,
 };
 use leafhost_core::session::{
@@ -253,6 +253,14 @@ impl LoaderStore for Simulation {
     ) -> Result<(), Box<SourceProblem>> {
         let mut kept = self.accepted.lock().unwrap_or_else(PoisonError::into_inner);
         kept.clone_from(accepted);
+        Ok(())
+    }
+
+    fn owners(&self) -> BTreeMap<String, Owner> {
+        BTreeMap::new()
+    }
+
+    fn set_owners(&self, _: &BTreeMap<String, Owner>) -> Result<(), Box<SourceProblem>> {
         Ok(())
     }
 
