@@ -138,12 +138,12 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_missing_device_is_dated_by_the_boot_in_which_it_went_missing() {
         let status = |since: &str, uptime: Option<(u128, u64)>| NodeStatus {
-            health: leafhost_core::device::Health::Healthy,
             missing_since: Some(since.to_owned()),
             missing_uptime: uptime.map(|(boot, seconds)| Uptime {
                 boot: format!("{boot:032x}"),
                 seconds,
             }),
+            ..NodeStatus::new(leafhost_core::device::Health::Healthy)
         };
         let clock = Clock::new("2026-01-01T01:00:00Z".parse().unwrap());
         let clock = clock.booted(7, Duration::from_hours(1));

@@ -22,7 +22,7 @@ use leafhost_core::session::{
 use tokio::sync::{mpsc, watch};
 
 mod store;
-pub(crate) use store::{Store, Trouble};
+pub(crate) use store::{HANGS, Store, Trouble};
 
 pub(crate) fn key(name: &str) -> ConfigurationKey {
     ConfigurationKey::new("default", name).unwrap()

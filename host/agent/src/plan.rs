@@ -11,7 +11,7 @@ use leafhost_core::configuration::Configuration;
 use leafhost_core::device::{Device, DeviceKey, Health};
 use leafhost_core::instance::{
     CONFIGURATION_LABEL, Edit, GENERATION_ANNOTATION, HeldSlots, Instance, InstanceKey,
-    InstanceMetadata, InstanceSpec, InstanceStatus, Leafhost, NODE_LABEL, NodeStatus,
+    InstanceMetadata, InstanceSpec, InstanceStatus, Leafhost, MAX_REASON, NODE_LABEL, NodeStatus,
     OwnerReference, SHARED_LABEL,
 };
 use leafhost_core::names::{
@@ -311,9 +311,9 @@ impl Planner<'_> {
         let stored = stored.and_then(|held| held.missing_uptime.clone());
         let uptime = || Some(self.boot?.uptime(view.missing_since?));
         NodeStatus {
-            health,
             missing_uptime: stored.or_else(uptime),
             missing_since,
+            ..NodeStatus::new(bounded(health))
         }
     }
 
@@ -385,6 +385,14 @@ impl Planner<'_> {
             leafhost,
         })
     }
+}
+
+/// As much of a reason as an Instance may have.
+fn bounded(mut health: Health) -> Health {
+    if let Health::Unhealthy(why) = &mut health {
+        why.truncate(why.floor_char_boundary(MAX_REASON));
+    }
+    health
 }
 
 fn leafhost(device: &Device) -> Leafhost {

@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::attribute::{Attributes, Capacities};
 use crate::device::Health;
+use crate::lenient;
 use crate::slot::{DeviceUsage, slot_number};
 
 /// The label that names the node of a local Instance.
@@ -34,7 +35,11 @@ pub struct Instance {
     /// The device.
     pub spec: InstanceSpec,
     /// How it is seen from the nodes.
-    #[serde(default, skip_serializing_if = "InstanceStatus::is_empty")]
+    #[serde(
+        default,
+        deserialize_with = "lenient::or_default",
+        skip_serializing_if = "InstanceStatus::is_empty"
+    )]
     pub status: InstanceStatus,
 }
 
@@ -86,32 +91,36 @@ pub struct OwnerReference {
     pub controller: Option<bool>,
 }
 
-/// The device.
+/// The device. What others wrote of it that does not fit is read as [`lenient`] says: it hides nothing else.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct InstanceSpec {
     /// The Configuration's name.
     pub configuration_name: String,
     /// `akri.sh/<configuration>=<hash>`.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "lenient::or_default")]
     pub cdi_name: String,
     /// How many slots.
-    #[serde(default = "one")]
+    #[serde(default = "one", deserialize_with = "lenient::count")]
     pub capacity: u32,
     /// The device's properties, overlaid by the Configuration's.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "lenient::texts")]
     pub broker_properties: BTreeMap<String, String>,
     /// Visible from many nodes.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "lenient::or_default")]
     pub shared: bool,
     /// The nodes that see it, each once.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "lenient::list")]
     pub nodes: Vec<String>,
     /// Slot id → who has it, see [`crate::slot::DeviceUsage`]; an absent key means free.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "lenient::texts")]
     pub device_usage: BTreeMap<String, String>,
     /// What Akri does not have.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(
+        default,
+        deserialize_with = "lenient::or_default",
+        skip_serializing_if = "Option::is_none"
+    )]
     pub leafhost: Option<Leafhost>,
 }
 
@@ -123,10 +132,18 @@ pub struct Leafhost {
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub id: String,
     /// What schedulers choose by.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[serde(
+        default,
+        deserialize_with = "lenient::entries",
+        skip_serializing_if = "BTreeMap::is_empty"
+    )]
     pub attributes: Attributes,
     /// Amounts of what the device has.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[serde(
+        default,
+        deserialize_with = "lenient::entries",
+        skip_serializing_if = "BTreeMap::is_empty"
+    )]
     pub capacity: Capacities,
     /// What identifies the piece of hardware.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -138,7 +155,7 @@ pub struct Leafhost {
 #[serde(rename_all = "camelCase")]
 pub struct InstanceStatus {
     /// One entry a node, written by that node only.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "node_statuses")]
     pub nodes: BTreeMap<String, NodeStatus>,
 }
 
@@ -148,6 +165,9 @@ impl InstanceStatus {
         self.nodes.is_empty()
     }
 }
+
+/// The longest reason of a device that does not work, in bytes: the object has one for each node.
+pub const MAX_REASON: usize = 1024;
 
 /// How one node sees the device. No timestamp of the last look: it would be a write at every look.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -162,6 +182,34 @@ pub struct NodeStatus {
     /// The same moment on the clock of that boot, which no correction of the wall clock changes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub missing_uptime: Option<Uptime>,
+    /// Whether it stands for an entry that cannot be read, so that it is equal to none that is written.
+    #[serde(skip)]
+    pub is_unreadable: bool,
+}
+
+impl NodeStatus {
+    /// An entry that says no more than that.
+    pub fn new(health: Health) -> Self {
+        Self {
+            health,
+            missing_since: None,
+            missing_uptime: None,
+            is_unreadable: false,
+        }
+    }
+}
+
+/// Reads the entries of all nodes. What cannot be read of one is Unknown, and stops nobody from reading the others'.
+fn node_statuses<'de, D>(deserializer: D) -> Result<BTreeMap<String, NodeStatus>, D::Error>
+where
+    D: Deserializer<'de>,
+{
+    lenient::entries_or(deserializer, || {
+        Some(NodeStatus {
+            is_unreadable: true,
+            ..NodeStatus::new(Health::Unknown)
+        })
+    })
 }
 
 /// A moment on the clock of one boot of a node.
@@ -200,6 +248,24 @@ impl Instance {
     pub fn generation(&self) -> Option<i64> {
         let text = self.metadata.annotations.get(GENERATION_ANNOTATION)?;
         text.parse().ok()
+    }
+
+    /// Whether the node sees the device or has a slot of it.
+    pub fn concerns(&self, node: &str) -> bool {
+        let mut usages = self.spec.device_usage.values();
+        self.spec.nodes.iter().any(|seen| seen == node)
+            || usages.any(|usage| is_usage_of(node, usage))
+    }
+
+    /// What of the object is this node's matter: a change of the rest, such as another node's slot, is none of its.
+    pub fn seen_from(&self, node: &str) -> Self {
+        let mut seen = self.clone();
+        seen.metadata.resource_version.clear();
+        seen.spec.nodes.retain(|other| other == node);
+        let usages = &mut seen.spec.device_usage;
+        usages.retain(|_, usage| is_usage_of(node, usage));
+        seen.status.nodes.retain(|other, _| other == node);
+        seen
     }
 
     /// The hash at the end of the name.
@@ -290,6 +356,11 @@ pub enum Outdated {
         /// The generation that was found.
         found: Option<i64>,
     },
+}
+
+/// Whether a value of `deviceUsage` names the node.
+fn is_usage_of(node: &str, usage: &str) -> bool {
+    !usage.is_empty() && usage.rsplit(':').next() == Some(node)
 }
 
 fn shown(usage: &str) -> String {
@@ -404,89 +475,4 @@ impl Edit {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_object_of_akri_0_12_without_newer_fields_is_read() {
-        let text = r#"{"apiVersion":"akri.sh/v0","kind":"Instance","metadata":{"name":"a-8120fe","namespace":"default"},
-            "spec":{"configurationName":"a","shared":true,"nodes":["n"],"deviceUsage":{"a-8120fe-0":""}}}"#;
-        let instance: Instance = serde_json::from_str(text).unwrap();
-        assert_eq!(
-            (instance.spec.capacity, instance.hash()),
-            (1, Some("8120fe"))
-        );
-    }
-
-    #[test]
-    fn health_and_reason_stand_side_by_side_in_the_status() {
-        let status = NodeStatus {
-            health: Health::Unhealthy("hot".into()),
-            missing_since: None,
-            missing_uptime: None,
-        };
-        assert_eq!(
-            serde_json::to_string(&status).unwrap(),
-            r#"{"health":"Unhealthy","reason":"hot"}"#
-        );
-        let back: NodeStatus = serde_json::from_str(r#"{"health":"Healthy"}"#).unwrap();
-        assert_eq!(back.health, Health::Healthy);
-    }
-
-    #[test]
-    fn a_node_is_added_once_and_takes_its_status_along_when_it_leaves() {
-        let text = r#"{"apiVersion":"akri.sh/v0","kind":"Instance","metadata":{"name":"a-1","namespace":"default"},
-            "spec":{"configurationName":"a"}}"#;
-        let mut instance: Instance = serde_json::from_str(text).unwrap();
-        Edit::AddNode("n".into()).apply(&mut instance).unwrap();
-        Edit::AddNode("n".into()).apply(&mut instance).unwrap();
-        Edit::Status {
-            node: "n".into(),
-            status: NodeStatus {
-                health: Health::Healthy,
-                missing_since: None,
-                missing_uptime: None,
-            },
-        }
-        .apply(&mut instance)
-        .unwrap();
-        assert_eq!(instance.spec.nodes, ["n"]);
-        Edit::RemoveNode("n".into()).apply(&mut instance).unwrap();
-        assert!(instance.spec.nodes.is_empty() && instance.status.is_empty());
-    }
-
-    #[test]
-    fn a_slot_goes_only_from_whom_the_edit_names() {
-        let text = r#"{"apiVersion":"akri.sh/v0","kind":"Instance","metadata":{"name":"a-1","namespace":"default"},
-            "spec":{"configurationName":"a","capacity":2,"deviceUsage":{"a-1-0":"","a-1-5":"n"}}}"#;
-        let instance: Instance = serde_json::from_str(text).unwrap();
-        let node = DeviceUsage::Node("n".into());
-        let free = DeviceUsage::Unused;
-        for (id, held, new, usage) in [
-            // An absent key and an empty value both mean free.
-            ("a-1-0", &free, &node, Some(Some("n"))),
-            ("a-1-1", &free, &node, Some(Some("n"))),
-            ("a-1-5", &free, &node, None),
-            ("a-1-0", &node, &free, None),
-            // What is free beyond the capacity is not there.
-            ("a-1-5", &node, &free, Some(None)),
-        ] {
-            let mut edited = instance.clone();
-            let (held, new) = (held.clone(), new.clone());
-            let done = Edit::Slot {
-                id: id.into(),
-                held,
-                new,
-            }
-            .apply(&mut edited);
-            match usage {
-                Some(usage) => {
-                    assert_eq!(done, Ok(()), "{id}");
-                    let found = edited.spec.device_usage.get(id);
-                    assert_eq!(found.map(String::as_str), usage, "{id}");
-                }
-                None => assert!(done.is_err() && edited == instance, "{id}"),
-            }
-        }
-    }
-}
+mod tests;

@@ -4,13 +4,13 @@
 //! The newest version of an object wins, wherever it came from: resource versions of one resource are comparable as numbers
 //! (KEP-5504). An event that is older than an answer changes nothing.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use crate::instance::{Instance, InstanceKey, NODE_LABEL, SHARED_LABEL};
 
-/// So many deleted objects are remembered. An event of one of them that is still on its way does not bring it back.
-const DELETED: usize = 4096;
+/// So many objects that are gone are remembered. An event of one of them that is still on its way does not bring it back.
+const GONE: usize = 4096;
 
 /// What a watch selects; each is listed for itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -42,11 +42,23 @@ impl Scope {
 #[derive(Debug, Default)]
 pub struct InstanceView {
     instances: BTreeMap<InstanceKey, Arc<Instance>>,
-    deleted: BTreeSet<String>,
-    /// In the order of their deletion.
-    deletions: VecDeque<String>,
-    /// The lists that are being read, each with what was seen since it began.
-    lists: BTreeMap<Scope, BTreeSet<InstanceKey>>,
+    /// The newest version of anything that was seen.
+    newest: u64,
+    /// By uid, before which version nothing is taken in of objects that are gone.
+    gone: BTreeMap<String, u64>,
+    /// In the order in which they went.
+    order: VecDeque<String>,
+    /// The lists that are being read.
+    lists: BTreeMap<Scope, Listing>,
+}
+
+/// A list that is being read.
+#[derive(Debug, Default)]
+struct Listing {
+    /// The newest version of anything that was seen before.
+    newest: u64,
+    /// What was seen since.
+    seen: BTreeMap<InstanceKey, Arc<Instance>>,
 }
 
 impl InstanceView {
@@ -55,32 +67,61 @@ impl InstanceView {
         &self.instances
     }
 
+    /// The newest version that was seen before the list of a scope began, where the list is older than that. Either who answered lags behind,
+    /// or the store was restored from a backup.
+    pub fn overtaken(&self, scope: Scope, listed: u64) -> Option<u64> {
+        let newest = self.lists.get(&scope)?.newest;
+        (listed < newest).then_some(newest)
+    }
+
     /// An object came as an answer, in an event or in a list. Whether that is news.
     pub fn saw(&mut self, instance: Instance) -> bool {
-        if self.deleted.contains(&instance.metadata.uid) {
-            return false;
+        let (key, now) = (instance.key(), version(&instance));
+        let instance = Arc::new(instance);
+        for Listing { seen, .. } in self.lists.values_mut() {
+            let earlier = seen.get(&key);
+            if earlier.is_none_or(|earlier| version(earlier) <= now) {
+                seen.insert(key.clone(), Arc::clone(&instance));
+            }
         }
-        let key = instance.key();
-        for seen in self.lists.values_mut() {
-            seen.insert(key.clone());
+        let gone = self.gone.get(&instance.metadata.uid);
+        if gone.is_some_and(|gone| now < *gone) {
+            return false;
         }
         let held = self.instances.get(&key);
-        if held.is_some_and(|held| version(held) >= version(&instance)) {
+        if held.is_some_and(|held| version(held) >= now) {
             return false;
         }
-        self.instances.insert(key, Arc::new(instance));
+        self.newest = self.newest.max(now);
+        self.instances.insert(key, instance);
         true
     }
 
     /// An object was deleted. Whether that is news.
     pub fn saw_deletion(&mut self, key: &InstanceKey, uid: &str) -> bool {
-        if self.deleted.insert(uid.to_owned()) {
-            self.deletions.push_back(uid.to_owned());
+        self.saw_leave(key, uid, u64::MAX)
+    }
+
+    /// An object is not among those that are watched any more: it is gone, or has lost its label with this version. It is shown again once
+    /// that or something newer is seen of it. Whether that is news.
+    pub fn saw_leave(&mut self, key: &InstanceKey, uid: &str, version: u64) -> bool {
+        if version < u64::MAX {
+            self.newest = self.newest.max(version);
         }
-        if self.deletions.len() > DELETED
-            && let Some(oldest) = self.deletions.pop_front()
+        let gone = self.gone.entry(uid.to_owned()).or_insert_with(|| {
+            self.order.push_back(uid.to_owned());
+            version
+        });
+        *gone = version.max(*gone);
+        if self.order.len() > GONE
+            && let Some(oldest) = self.order.pop_front()
         {
-            self.deleted.remove(&oldest);
+            self.gone.remove(&oldest);
+        }
+        for Listing { seen, .. } in self.lists.values_mut() {
+            if seen.get(key).is_some_and(|seen| seen.metadata.uid == uid) {
+                seen.remove(key);
+            }
         }
         let held = self.instances.get(key);
         let is_held = held.is_some_and(|held| held.metadata.uid == uid);
@@ -92,23 +133,46 @@ impl InstanceView {
 
     /// A list of a scope begins.
     pub fn list_begins(&mut self, scope: Scope) {
-        self.lists.insert(scope, BTreeSet::new());
+        let (newest, seen) = (self.newest, BTreeMap::new());
+        self.lists.insert(scope, Listing { newest, seen });
     }
 
-    /// A list of a scope has ended: what neither it nor anything since its beginning has shown is not there. Whether that is news.
-    pub fn list_ended(&mut self, scope: Scope) -> bool {
-        let Some(seen) = self.lists.remove(&scope) else {
+    /// A list of a scope, of that version, has ended: what neither it nor anything since its beginning has shown is not there, but for what
+    /// is newer than the list. Whether that is news.
+    pub fn list_ended(&mut self, scope: Scope, listed: u64) -> bool {
+        let Some(Listing { seen, .. }) = self.lists.remove(&scope) else {
             return false;
         };
+        self.newest = self.newest.max(listed);
         let before = self.instances.len();
-        self.instances
-            .retain(|key, instance| Scope::of(instance) != Some(scope) || seen.contains(key));
+        self.instances.retain(|key, instance| {
+            Scope::of(instance) != Some(scope)
+                || seen.contains_key(key)
+                || version(instance) > listed
+        });
         self.instances.len() != before
+    }
+
+    /// The same where the store itself has gone back to an earlier state: of this scope only what was seen since the list began is there, and
+    /// of all others nothing is known to be newer.
+    pub fn list_restored(&mut self, scope: Scope, listed: u64) -> bool {
+        let Listing { seen, .. } = self.lists.remove(&scope).unwrap_or_default();
+        self.gone.clear();
+        self.order.clear();
+        self.newest = listed;
+        self.instances
+            .retain(|_, instance| Scope::of(instance) != Some(scope));
+        for instance in self.instances.values_mut() {
+            let metadata = &mut Arc::make_mut(instance).metadata;
+            metadata.resource_version.clear();
+        }
+        self.instances.extend(seen);
+        true
     }
 }
 
 /// The resource version as the number it is.
-fn version(instance: &Instance) -> u64 {
+pub fn version(instance: &Instance) -> u64 {
     let version = &instance.metadata.resource_version;
     version.parse().unwrap_or_default()
 }
@@ -183,22 +247,69 @@ mod tests {
         view.list_begins(Scope::Shared);
         view.saw(shared("a-2", "u2", 2));
         view.saw(shared("a-4", "u4", 9));
-        assert!(view.list_ended(Scope::Shared));
+        assert!(view.list_ended(Scope::Shared, 8));
         assert_eq!(shown(&view), [("u2", 2), ("u3", 3), ("u4", 9)]);
-        assert!(!view.list_ended(Scope::Shared));
+        assert!(!view.list_ended(Scope::Shared, 8));
+    }
+
+    #[test]
+    fn what_is_newer_than_a_list_is_there_although_the_list_does_not_have_it() {
+        let mut view = InstanceView::default();
+        view.saw(shared("a-1", "u1", 7));
+        view.saw(shared("a-2", "u2", 9));
+        view.list_begins(Scope::Shared);
+        assert!(view.list_ended(Scope::Shared, 8));
+        assert_eq!(shown(&view), [("u2", 9)]);
+    }
+
+    #[test]
+    fn what_has_lost_its_label_comes_back_with_a_newer_version_and_no_older_one() {
+        let mut view = InstanceView::default();
+        view.saw(shared("a-1", "u", 5));
+        let key = shared("a-1", "u", 5).key();
+        assert!(view.saw_leave(&key, "u", 7));
+        assert!(!view.saw(shared("a-1", "u", 6)));
+        assert_eq!(shown(&view), []);
+        // Somebody looks, and it is there without its label.
+        assert!(view.saw(shared("a-1", "u", 7)));
+        assert!(view.saw(shared("a-1", "u", 8)));
+        assert_eq!(shown(&view), [("u", 8)]);
+    }
+
+    #[test]
+    fn a_store_that_was_restored_shows_what_it_has() {
+        let mut view = InstanceView::default();
+        for number in [40, 41, 42] {
+            view.saw(shared(&format!("a-{number}"), &number.to_string(), number));
+        }
+        view.saw(instance("b-1", "local", 43, Scope::Local));
+        let key = shared("a-40", "40", 40).key();
+        view.saw_deletion(&key, "40");
+        view.list_begins(Scope::Shared);
+        view.saw(shared("a-40", "40", 10));
+        view.saw(shared("a-41", "41", 11));
+        assert_eq!(view.overtaken(Scope::Shared, 12), Some(43));
+        assert!(view.list_restored(Scope::Shared, 12));
+        assert_eq!(shown(&view), [("40", 10), ("41", 11), ("local", 0)]);
+        // What happens then counts, although its versions are older than those that were seen once.
+        assert!(view.saw(shared("a-41", "41", 13)));
+        assert!(view.saw(instance("b-1", "local", 9, Scope::Local)));
+        assert_eq!(shown(&view), [("40", 10), ("41", 13), ("local", 9)]);
+        // A list that is no older than all that was seen before it is none of a restored store.
+        view.list_begins(Scope::Local);
+        view.saw(shared("a-41", "41", 20));
+        assert_eq!(view.overtaken(Scope::Local, 13), None);
+        assert_eq!(view.overtaken(Scope::Local, 12), Some(13));
     }
 
     #[test]
     fn deletions_are_remembered_in_bounded_number() {
         let mut view = InstanceView::default();
         let key = shared("a-1", "", 1).key();
-        for number in 0..=DELETED {
+        for number in 0..=GONE {
             view.saw_deletion(&key, &number.to_string());
         }
-        assert_eq!(
-            (view.deleted.len(), view.deletions.len()),
-            (DELETED, DELETED)
-        );
-        assert!(!view.deleted.contains("0"));
+        assert_eq!((view.gone.len(), view.order.len()), (GONE, GONE));
+        assert!(!view.gone.contains_key("0"));
     }
 }

@@ -16,6 +16,7 @@ pub mod handler;
 pub mod instance;
 pub mod instance_view;
 pub mod left_out;
+pub mod lenient;
 pub mod mounts;
 pub mod names;
 pub mod node_report;

@@ -245,6 +245,15 @@ pub enum Problem {
         "slots cannot be claimed, so no free one is offered until that is possible again: {error}"
     )]
     SlotsNotClaimed { error: String },
+    #[error(
+        "no free slot of Instance {instance}{} is offered until it can be written again: {error}",
+        and_more(*more)
+    )]
+    InstanceNotClaimed {
+        instance: InstanceKey,
+        error: String,
+        more: usize,
+    },
     #[error("{error}")]
     LedgerNotWritten { error: String },
     #[error("kubectl get dh may be out of date for this node: {error}")]
@@ -403,7 +412,8 @@ impl Problem {
                 configuration: Some(configuration),
                 ..
             } => Subject::Configuration(configuration),
-            Self::InstanceNameTaken { instance, .. } => Subject::Instance(instance),
+            Self::InstanceNameTaken { instance, .. }
+            | Self::InstanceNotClaimed { instance, .. } => Subject::Instance(instance),
             Self::InvalidResourceName { resource, .. } => Subject::Resource(resource),
             _ => Subject::Node,
         }

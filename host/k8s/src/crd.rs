@@ -54,4 +54,6 @@ pub fn yaml() -> Result<String, serde_yaml_ng::Error> {
 }
 
 #[cfg(test)]
+mod generated;
+#[cfg(test)]
 mod tests;

@@ -3,7 +3,7 @@
 //! Answers and events pass through [`InstanceView`], as those of a real API server do. Each change is followed by events that come late,
 //! come twice, or come as a whole list; none of that may ever be seen.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -17,6 +17,9 @@ use tokio::sync::watch;
 
 type Instances = BTreeMap<InstanceKey, Arc<Instance>>;
 
+/// How long no answer comes about an Instance that hangs.
+pub(crate) const HANGS: Duration = Duration::from_secs(4);
+
 /// The store.
 #[derive(Debug)]
 pub(crate) struct Store {
@@ -25,6 +28,10 @@ pub(crate) struct Store {
     writes: Mutex<Vec<String>>,
     calls: Mutex<usize>,
     pub broken: Mutex<bool>,
+    /// The Instances of which nobody may write anything, by name.
+    pub denied: Mutex<BTreeSet<String>>,
+    /// The Instances about which no answer comes for a long time, by name.
+    pub hanging: Mutex<BTreeSet<String>>,
     /// So many changes cannot be written.
     pub failures: Mutex<usize>,
     /// So many changes end in a conflict.
@@ -87,6 +94,8 @@ impl Store {
             writes: Mutex::default(),
             calls: Mutex::default(),
             broken: Mutex::default(),
+            denied: Mutex::default(),
+            hanging: Mutex::default(),
             failures: Mutex::default(),
             conflicts: Mutex::default(),
             foreign: Mutex::default(),
@@ -200,6 +209,10 @@ impl Store {
             *count = count.saturating_sub(1);
             is_due
         };
+        if self.denied.lock().unwrap().contains(&key.name) {
+            let message = "a policy forbids it; correct the policy".to_owned();
+            return Some(StoreError::Denied { key, message });
+        }
         if takes(&self.failures) || *self.broken.lock().unwrap() {
             return Some(StoreError::Unavailable {
                 key,
@@ -268,6 +281,9 @@ impl Store {
     /// The change with what goes wrong on the way there and back.
     async fn send(&self, change: Change) -> Written {
         let key = change.key();
+        if self.hanging.lock().unwrap().contains(&key.name) {
+            tokio::time::sleep(HANGS).await;
+        }
         let trouble = *self.trouble.lock().unwrap();
         let (fate, is_made, wait) = {
             let random = &mut self.state().random;
@@ -345,7 +361,7 @@ impl State {
                         self.view.saw(Instance::clone(instance));
                     }
                 }
-                self.view.list_ended(scope);
+                self.view.list_ended(scope, self.version);
             }
         }
     }

@@ -119,11 +119,7 @@ async fn edits_meet_the_newest_object_and_nothing_is_written_for_no_difference()
     assert!(!seen.has_changed().unwrap());
     assert_eq!(fs::read_to_string(path(&folder, "a-1")).unwrap(), text);
 
-    let status = NodeStatus {
-        health: Health::Healthy,
-        missing_since: None,
-        missing_uptime: None,
-    };
+    let status = NodeStatus::new(Health::Healthy);
     let results = store
         .apply(vec![
             update(vec![Edit::AddNode("edge-2".into())]),

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use kube::{CustomResource, KubeSchema};
+use leafhost_core::attribute;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 
@@ -57,14 +58,16 @@ use serde::{Deserialize, Serialize};
 #[serde(rename_all = "camelCase")]
 pub struct InstanceSpec {
     /// The name of the Configuration.
+    #[schemars(length(max = 253))]
     #[x_kube(validation = Rule::new("self == oldSelf").message("cannot be changed"))]
     pub configuration_name: String,
     /// The name of the CDI device.
     #[serde(default)]
+    #[schemars(length(max = 317))]
     pub cdi_name: String,
     /// How many slots it has: how many containers can use the device at a time.
     #[serde(default = "one")]
-    #[schemars(range(min = 0))]
+    #[schemars(range(min = 0, max = 2_147_483_647))]
     pub capacity: i64,
     /// Environment variables for each container that gets the device.
     #[serde(default)]
@@ -74,10 +77,12 @@ pub struct InstanceSpec {
     pub shared: bool,
     /// The nodes that see the device.
     #[serde(default)]
+    #[schemars(inner(length(max = 253)))]
     #[x_kube(merge_strategy = ListMerge::Set)]
     pub nodes: Vec<String>,
     /// By slot who has it: a node; C:DEVICE:NODE if through the Configuration's resource; nobody if empty or missing.
     #[serde(default)]
+    #[schemars(schema_with = "usages")]
     #[x_kube(merge_strategy = MapMerge::Granular)]
     pub device_usage: BTreeMap<String, String>,
     /// What Akri does not have.
@@ -99,6 +104,7 @@ pub struct Leafhost {
     pub attributes: BTreeMap<String, serde_json::Value>,
     /// Amounts of what the device has, as quantities.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(schema_with = "quantities")]
     pub capacity: BTreeMap<String, String>,
     /// What identifies the piece of hardware, whichever handler found it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -123,7 +129,7 @@ pub struct NodeStatus {
     pub health: Health,
     /// Why it does not work.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 65536))]
+    #[schemars(length(max = 1024))]
     pub reason: Option<String>,
     /// Since when the node does not see it any more, RFC 3339, until its grace is over.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -153,6 +159,7 @@ pub struct Uptime {
     #[schemars(length(max = 64))]
     pub boot: String,
     /// Seconds since its start.
+    #[schemars(range(min = 0))]
     pub seconds: i64,
 }
 
@@ -163,14 +170,31 @@ fn attributes(_: &mut SchemaGenerator) -> Schema {
         "additionalProperties": {
             "type": "object",
             "properties": {
-                "string": {"type": "string"},
+                "string": {"type": "string", "maxLength": attribute::MAX_VALUE},
                 "int": {"type": "integer", "format": "int64"},
                 "bool": {"type": "boolean"},
-                "version": {"type": "string"},
+                "version": {"type": "string", "maxLength": attribute::MAX_VALUE},
             },
             "minProperties": 1,
             "maxProperties": 1,
         },
+        "maxProperties": attribute::MAX_COUNT,
+    })
+}
+
+fn quantities(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({
+        "type": "object",
+        "additionalProperties": {"type": "string", "maxLength": attribute::MAX_VALUE},
+        "maxProperties": attribute::MAX_COUNT,
+    })
+}
+
+/// `C:`, a virtual device, `:`, a node: of DNS subdomains.
+fn usages(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({
+        "type": "object",
+        "additionalProperties": {"type": "string", "maxLength": 2 + 253 + 1 + 253},
     })
 }
 

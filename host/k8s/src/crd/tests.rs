@@ -83,6 +83,7 @@ fn mk_instance() -> core_instance::Instance {
     ];
     let status = core_instance::NodeStatus {
         health: Health::Unhealthy("hot".into()),
+        is_unreadable: false,
         missing_since: Some("2026-01-01T00:00:00Z".into()),
         missing_uptime: Some(core_instance::Uptime {
             boot: "b".into(),

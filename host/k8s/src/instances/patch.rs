@@ -231,11 +231,7 @@ mod tests {
     #[test]
     fn a_patch_does_what_its_edit_does() {
         let node = DeviceUsage::Node("n".into());
-        let status = NodeStatus {
-            health: Health::Unhealthy("hot".into()),
-            missing_since: None,
-            missing_uptime: None,
-        };
+        let status = NodeStatus::new(Health::Unhealthy("hot".into()));
         let owner = OwnerReference {
             api_version: "akri.sh/v0".into(),
             kind: "Configuration".into(),
