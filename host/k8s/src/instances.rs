@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use futures::StreamExt as _;
@@ -15,16 +16,18 @@ use kube::api::{
     Api, ApiResource, DeleteParams, PartialObjectMeta, Patch, PatchParams, PostParams,
     Preconditions,
 };
+use kube::core::DeserializeGuard;
 use leafhost_core::instance::{
     Edit, Instance, InstanceKey, InstanceStatus, Leafhost, OwnerReference,
 };
-use leafhost_core::instance_view::{InstanceView, Scope};
+use leafhost_core::instance_view::{InstanceView, Scope, version};
 use leafhost_core::ports::{Change, InstanceSet, InstanceStore, StoreError, Written};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 pub(crate) mod errors;
 mod events;
+mod kept;
 pub(crate) mod object;
 pub(crate) mod patch;
 
@@ -35,6 +38,8 @@ use object::{InstanceObject, api_resource};
 
 /// So many writes are under way at a time.
 const IN_FLIGHT: usize = 16;
+/// Time limit for a write with all looks that belong to it. One that hangs makes the others of its batch no later than that.
+const CHANGE: Duration = Duration::from_secs(4);
 /// The field manager of every agent: one for all, or the object would grow with the number of nodes.
 const MANAGER: &str = "leafhost";
 
@@ -50,7 +55,10 @@ pub struct KubeInstances {
 struct Shared {
     client: Client,
     resource: ApiResource,
+    node: String,
     state: Mutex<State>,
+    /// Counts the signs that the store has gone back to an earlier state: the watches list anew then.
+    restored: watch::Sender<u64>,
 }
 
 struct State {
@@ -96,6 +104,8 @@ impl KubeInstances {
         let shared = Arc::new(Shared {
             client: client.clone(),
             resource: api_resource(),
+            node: node.to_owned(),
+            restored: watch::Sender::new(0),
             state: Mutex::new(State {
                 view: InstanceView::default(),
                 unread: events::SCOPES.into(),
@@ -107,16 +117,11 @@ impl KubeInstances {
         let mut tasks = JoinSet::new();
         for scope in events::SCOPES {
             let api = Api::all_with(client.clone(), &shared.resource);
-            tasks.spawn(events::follow(
-                Arc::clone(&shared),
-                api,
-                scope,
-                node.to_owned(),
-            ));
+            tasks.spawn(events::follow(Arc::clone(&shared), api, scope));
         }
-        tasks.spawn(memory::keep(memory, set.clone(), |set| {
-            let all = || set.instances.values().map(|one| Instance::clone(one));
-            set.complete.then(|| all().collect::<Vec<_>>())
+        let mut worth = kept::Worth::of(node);
+        tasks.spawn(memory::keep(memory, set.clone(), move |set| {
+            worth.keeping(set)
         }));
         Self {
             shared,
@@ -134,7 +139,8 @@ impl InstanceStore for KubeInstances {
 
     async fn apply(&self, changes: Vec<Change>) -> Vec<Written> {
         let writes = changes.into_iter().enumerate();
-        let writes = writes.map(async |(place, change)| (place, self.shared.write(change).await));
+        let writes =
+            writes.map(async |(place, change)| (place, self.shared.write_in_time(change).await));
         // One that takes long holds none of the others up.
         let written = futures::stream::iter(writes).buffer_unordered(IN_FLIGHT);
         let mut written: Vec<_> = written.collect().await;
@@ -158,7 +164,8 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn api(&self, namespace: &str) -> Api<InstanceObject> {
+    /// The Instances of a namespace, as they are read.
+    fn api(&self, namespace: &str) -> Api<events::Object> {
         Api::namespaced_with(self.client.clone(), namespace, &self.resource)
     }
 
@@ -231,6 +238,27 @@ impl Shared {
         state.view.saw_deletion(key, uid);
     }
 
+    /// An object has lost its label, or is gone: which of both is not looked at.
+    fn saw_leave(&self, key: &InstanceKey, uid: &str, version: u64) {
+        let mut state = self.state();
+        state.pruned.remove(uid);
+        state.view.saw_leave(key, uid, version);
+    }
+
+    async fn write_in_time(&self, change: Change) -> Written {
+        let key = change.key();
+        let written = tokio::time::timeout(CHANGE, self.write(change)).await;
+        written.unwrap_or_else(|_| {
+            Err(StoreError::Unknown {
+                key,
+                message: format!(
+                    "the API server did not answer within {} seconds",
+                    CHANGE.as_secs()
+                ),
+            })
+        })
+    }
+
     async fn write(&self, change: Change) -> Written {
         let key = change.key();
         match change {
@@ -251,7 +279,8 @@ impl Shared {
             ..PostParams::default()
         };
         let object = object::from_instance(instance.clone());
-        let api = self.api(&key.namespace);
+        let api: Api<InstanceObject> =
+            Api::namespaced_with(self.client.clone(), &key.namespace, &self.resource);
         let failure = match errors::within(api.create(&params, &object)).await {
             Ok(object) => return Ok(Some(self.saw_written(object, instance))),
             Err(failure) => failure,
@@ -366,7 +395,16 @@ impl Shared {
         let api = self.api(&key.namespace);
         let patch: Patch<()> = Patch::Json(operations);
         let object = errors::within(api.patch(&key.name, &params, &patch)).await?;
-        Ok(self.saw_written(object, sent))
+        // It was written, whether the rest of it can be read or not.
+        let object = object.0.unwrap_or_else(|unreadable| InstanceObject {
+            metadata: unreadable.metadata,
+            ..object::from_instance(sent.clone())
+        });
+        let answer = self.saw_written(object, sent);
+        if version(&answer) < version(base) {
+            self.restored.send_modify(|signs| *signs += 1);
+        }
+        Ok(answer)
     }
 
     async fn delete(&self, key: &InstanceKey, uid: String, resource_version: String) -> Written {
@@ -400,7 +438,11 @@ impl Shared {
     /// Reads one object and takes in what is there.
     async fn look(&self, key: &InstanceKey) -> Result<Option<Arc<Instance>>, Failure> {
         match errors::within(self.api(&key.namespace).get_opt(&key.name)).await? {
-            Some(object) => Ok(Some(self.saw(object))),
+            Some(DeserializeGuard(Ok(object))) => Ok(Some(self.saw(object))),
+            Some(DeserializeGuard(Err(unreadable))) => Err(Failure::Unknown(format!(
+                "what is there cannot be read: {}",
+                unreadable.error
+            ))),
             None => Ok(None),
         }
     }

@@ -38,15 +38,17 @@ pub fn read<T: DeserializeOwned>(path: &Path) -> Option<T> {
 pub async fn keep<T, K>(
     path: PathBuf,
     mut source: watch::Receiver<T>,
-    worth: impl Fn(&T) -> Option<K>,
+    mut worth: impl FnMut(&T) -> Option<K>,
 ) where
-    T: Send + Sync + 'static,
+    T: Clone + Send + Sync + 'static,
     K: Serialize + Send + 'static,
 {
     let mut is_told = false;
     while source.changed().await.is_ok() {
         tokio::time::sleep(TOGETHER).await;
-        let Some(kept) = worth(&source.borrow_and_update()) else {
+        // Whoever shows something new waits for nothing that is done with it here.
+        let shown = source.borrow_and_update().clone();
+        let Some(kept) = worth(&shown) else {
             continue;
         };
         let file = path.clone();

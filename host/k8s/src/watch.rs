@@ -4,6 +4,8 @@
 //! after an error.
 
 use std::fmt::Debug;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::vec;
 
 use futures::stream::{self, BoxStream};
@@ -52,6 +54,8 @@ pub struct Watch<K> {
     events: Option<BoxStream<'static, Result<Event<K>, Failure>>>,
     /// A list does not begin before that.
     resume: Instant,
+    /// The version of the list that was last read.
+    listed: Arc<AtomicU64>,
 }
 
 /// Why a watch does not work at the moment. It is tried again by itself.
@@ -84,6 +88,7 @@ where
             follow: WatchParams::default().timeout(OPEN),
             events: None,
             resume: Instant::now(),
+            listed: Arc::default(),
         }
     }
 
@@ -119,6 +124,7 @@ where
                 backoff: DefaultBackoff::default(),
                 resume: self.resume,
                 is_failing: false,
+                listed: Arc::clone(&self.listed),
             };
             let next = async |mut reader: Reader<K>| Some((reader.next().await, reader));
             stream::unfold(reader, next).boxed()
@@ -129,6 +135,11 @@ where
     /// The next event if there is one already.
     pub fn try_next(&mut self) -> Option<Result<Event<K>, Failure>> {
         self.next().now_or_never()
+    }
+
+    /// The version of the list that has ended last; zero where it has none.
+    pub fn listed(&self) -> u64 {
+        self.listed.load(Ordering::Relaxed)
     }
 
     /// Lists the objects again, after a wait.
@@ -159,6 +170,8 @@ struct Reader<K> {
     resume: Instant,
     /// Whether the last that was said of the watch is that it does not work.
     is_failing: bool,
+    /// The version of the list that was last read.
+    listed: Arc<AtomicU64>,
 }
 
 /// What was read.
@@ -218,6 +231,8 @@ where
         let token = match after {
             After::Page(token) => token,
             After::End(version) => {
+                let number = version.parse().unwrap_or_default();
+                self.listed.store(number, Ordering::Relaxed);
                 self.at = At::Version(version);
                 return Ok(Some(Event::InitDone));
             }

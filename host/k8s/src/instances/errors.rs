@@ -25,7 +25,7 @@ pub enum Failure {
     Denied(String),
     /// No answer came.
     Unknown(String),
-    /// The server is busy or broken; when it wants to be asked again.
+    /// The server takes no writes at the moment, or there is no connection to it; when it wants to be asked again.
     Unavailable(String, Option<Duration>),
 }
 
@@ -97,7 +97,7 @@ impl Failure {
             400 | 405 | 413 | 415 | 422 => {
                 Self::Denied(format!("the API server refuses it: {message}"))
             }
-            code => {
+            code @ (429 | 503) => {
                 let seconds = details.map_or(0, |details| details.retry_after_seconds);
                 let retry_after = Duration::from_secs(seconds.into());
                 Self::Unavailable(
@@ -105,8 +105,31 @@ impl Failure {
                     (seconds > 0).then_some(retry_after),
                 )
             }
+            // What is behind it has failed, or was too slow: of this object, perhaps after it was written.
+            code => Self::Unknown(format!("the API server answered {code}: {message}")),
         }
     }
+}
+
+/// Whether the request cannot have left this node.
+fn is_without_connection(error: &Error) -> bool {
+    use std::io::ErrorKind;
+    let mut causes = std::iter::successors(Some(error as &dyn std::error::Error), |cause| {
+        cause.source()
+    });
+    causes.any(|cause| {
+        let cause = cause.downcast_ref::<std::io::Error>();
+        cause.is_some_and(|cause| {
+            matches!(
+                cause.kind(),
+                ErrorKind::ConnectionRefused
+                    | ErrorKind::HostUnreachable
+                    | ErrorKind::NetworkUnreachable
+                    | ErrorKind::NetworkDown
+                    | ErrorKind::AddrNotAvailable
+            )
+        })
+    })
 }
 
 /// The answer to a request, in bounded time.
@@ -114,6 +137,14 @@ pub async fn within<T>(request: impl Future<Output = Result<T, Error>>) -> Resul
     match tokio::time::timeout(REQUEST, request).await {
         Ok(Ok(answer)) => Ok(answer),
         Ok(Err(Error::Api(status))) => Err(Failure::of(&status)),
+        Ok(Err(error @ Error::SerdeError(_))) => Err(Failure::Unknown(format!(
+            "the API server's answer cannot be read: {}",
+            chain(&error)
+        ))),
+        Ok(Err(error)) if is_without_connection(&error) => Err(Failure::Unavailable(
+            format!("the API server cannot be reached: {}", chain(&error)),
+            None,
+        )),
         Ok(Err(error)) => Err(Failure::Unknown(format!(
             "the API server did not answer: {}",
             chain(&error)
@@ -163,7 +194,10 @@ mod tests {
                 r#"{"code":429,"details":{"retryAfterSeconds":7}}"#,
                 "unavailable",
             ),
-            (r#"{"code":500}"#, "unavailable"),
+            (r#"{"code":503}"#, "unavailable"),
+            // Of this object: too large for the database, or a webhook that fails; or it was slow and is written.
+            (r#"{"code":500}"#, "unknown"),
+            (r#"{"code":504}"#, "unknown"),
         ];
         let key = InstanceKey {
             namespace: "default".into(),
@@ -174,6 +208,18 @@ mod tests {
         }
         let busy = failure(r#"{"code":429,"details":{"retryAfterSeconds":7}}"#);
         assert!(matches!(busy, Failure::Unavailable(_, Some(wait)) if wait.as_secs() == 7));
+    }
+
+    #[tokio::test]
+    async fn a_request_without_a_connection_was_not_made() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        drop(listener);
+        let mut config = kube::Config::new(format!("http://{address}").parse().unwrap());
+        config.default_retry = false;
+        let client = crate::client::client(config).unwrap();
+        let ended = within(client.apiserver_version()).await;
+        assert!(matches!(ended, Err(Failure::Unavailable(..))), "{ended:?}");
     }
 
     #[tokio::test(start_paused = true)]

@@ -5,15 +5,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::StreamExt as _;
-use kube::api::Api;
+use kube::api::{Api, ListParams};
 use kube::core::DeserializeGuard;
-use leafhost_core::instance::{InstanceKey, NODE_LABEL, SHARED_LABEL};
+use leafhost_core::instance::{Instance, InstanceKey, NODE_LABEL, SHARED_LABEL};
 use leafhost_core::instance_view::Scope;
 use leafhost_core::names::label_value;
 use tokio::time::Instant;
 
 use super::object::InstanceObject;
-use super::{IN_FLIGHT, Shared};
+use super::{IN_FLIGHT, Shared, errors};
 use crate::watch::{Event, Watch};
 use crate::{backoff, until};
 
@@ -38,26 +38,37 @@ impl Drop for Guard {
 }
 
 /// Follows one watch without end.
-pub async fn follow(shared: Arc<Shared>, api: Api<Object>, scope: Scope, node: String) {
+pub async fn follow(shared: Arc<Shared>, api: Api<Object>, scope: Scope) {
     let guard = Guard(shared);
     let shared = &guard.0;
     let selector = match scope {
-        Scope::Local => format!("{NODE_LABEL}={}", label_value(&node)),
+        Scope::Local => format!("{NODE_LABEL}={}", label_value(&shared.node)),
         Scope::Shared => format!("{SHARED_LABEL}=true"),
     };
-    let mut watch = Watch::new(api).labels(&selector);
+    let mut watch = Watch::new(api.clone()).labels(&selector);
+    let mut restored = shared.restored.subscribe();
     let mut gone: BTreeSet<(InstanceKey, String)> = BTreeSet::new();
     let (mut failures, mut again) = (0_u32, None);
     loop {
         let mut next = tokio::select! {
             event = watch.next() => Some(event),
             () = until(again) => None,
+            // Its sender is there as long as this is.
+            Ok(()) = restored.changed() => {
+                watch.restart();
+                None
+            }
         };
         for _ in 0..TOGETHER {
             match next {
                 Some(Ok(event)) => {
                     if matches!(event, Event::InitDone | Event::Resumed) {
                         shared.interrupted(scope, None);
+                    }
+                    if matches!(event, Event::InitDone) {
+                        list_ended(shared, &api, scope, watch.listed()).await;
+                        // What this watch has just listed is not listed again.
+                        restored.mark_unchanged();
                     }
                     gone.extend(take_in(shared, scope, event));
                 }
@@ -82,6 +93,33 @@ pub async fn follow(shared: Arc<Shared>, api: Api<Object>, scope: Scope, node: S
     }
 }
 
+/// Takes the end of a list in. One that is older than what was seen before is believed if the database itself is older.
+async fn list_ended(shared: &Shared, api: &Api<Object>, scope: Scope, listed: u64) {
+    let overtaken = shared.state().view.overtaken(scope, listed);
+    let is_restored = match overtaken {
+        Some(newest) => current(api).await.is_some_and(|current| current < newest),
+        None => false,
+    };
+    let mut state = shared.state();
+    if is_restored {
+        state.view.list_restored(scope, listed);
+        state.unread.remove(&scope);
+        drop(state);
+        tracing::warn!("the API server has gone back to an earlier state, and so does this agent");
+        shared.restored.send_modify(|signs| *signs += 1);
+    } else {
+        state.view.list_ended(scope, listed);
+        state.unread.remove(&scope);
+    }
+}
+
+/// The version of the database, which is asked itself.
+async fn current(api: &Api<Object>) -> Option<u64> {
+    let least = ListParams::default().limit(1);
+    let answer = errors::within(api.list(&least)).await.ok()?;
+    answer.metadata.resource_version?.parse().ok()
+}
+
 /// Takes an event in; returns what it says is gone.
 fn take_in(shared: &Shared, scope: Scope, event: Event<Object>) -> Option<(InstanceKey, String)> {
     match event {
@@ -94,12 +132,7 @@ fn take_in(shared: &Shared, scope: Scope, event: Event<Object>) -> Option<(Insta
                 tracing::warn!(instance = name, error, "cannot read an Instance");
             }
         },
-        Event::Resumed => {}
-        Event::InitDone => {
-            let mut state = shared.state();
-            state.view.list_ended(scope);
-            state.unread.remove(&scope);
-        }
+        Event::Resumed | Event::InitDone => {}
         Event::Delete(object) => {
             let metadata = match object.0 {
                 Ok(object) => object.metadata,
@@ -110,11 +143,15 @@ fn take_in(shared: &Shared, scope: Scope, event: Event<Object>) -> Option<(Insta
                 name: metadata.name.unwrap_or_default(),
             };
             let uid = metadata.uid.unwrap_or_default();
-            let state = shared.state();
-            let held = state.view.instances().get(&key);
-            return held
-                .is_some_and(|held| held.metadata.uid == uid)
-                .then_some((key, uid));
+            let held = shared.state().view.instances().get(&key).cloned();
+            let held = held.filter(|held| held.metadata.uid == uid);
+            let is_ours = |held: &Instance| scope == Scope::Local || held.concerns(&shared.node);
+            if held.is_some_and(|held| is_ours(&held)) {
+                return Some((key, uid));
+            }
+            // Whether it is there without its label is the matter of the nodes that have it: they give the label back.
+            let version = metadata.resource_version.unwrap_or_default();
+            shared.saw_leave(&key, &uid, version.parse().unwrap_or_default());
         }
     }
     None

@@ -1,0 +1,124 @@
+//! What of the Instances is kept on disk, for a start without the API server: those that concern this node.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use leafhost_core::instance::{Instance, InstanceKey};
+use leafhost_core::ports::InstanceSet;
+use serde::{Serialize, Serializer};
+
+/// The Instances that concern a node, each as it was last kept.
+pub struct Worth {
+    node: String,
+    kept: Option<BTreeMap<InstanceKey, Arc<Instance>>>,
+}
+
+/// What is written.
+pub struct Kept(Vec<Arc<Instance>>);
+
+impl Serialize for Kept {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(self.0.iter().map(Arc::as_ref))
+    }
+}
+
+impl Worth {
+    /// Nothing is kept yet.
+    pub fn of(node: &str) -> Self {
+        Self {
+            node: node.to_owned(),
+            kept: None,
+        }
+    }
+
+    /// What has to be written, if anything is another than was kept. What other nodes do with an Instance is no reason: without the API server
+    /// no free slot is offered.
+    pub fn keeping(&mut self, set: &InstanceSet) -> Option<Kept> {
+        if !set.complete {
+            return None;
+        }
+        let all = set.instances.iter();
+        let all = all.filter(|(_, instance)| instance.concerns(&self.node));
+        let now: BTreeMap<_, _> = all
+            .map(|(key, instance)| (key.clone(), Arc::clone(instance)))
+            .collect();
+        let is_same = self.kept.as_ref().is_some_and(|kept| {
+            kept.len() == now.len()
+                && kept.iter().zip(&now).all(|((one, old), (two, new))| {
+                    one == two
+                        && (Arc::ptr_eq(old, new)
+                            || old.seen_from(&self.node) == new.seen_from(&self.node))
+                })
+        });
+        if is_same {
+            return None;
+        }
+        let written = Kept(now.values().cloned().collect());
+        self.kept = Some(now);
+        Some(written)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn set(instances: &[(&str, &[&str], &[&str])]) -> InstanceSet {
+        let made = instances.iter().map(|(name, nodes, users)| {
+            let usage: BTreeMap<String, &str> = users
+                .iter()
+                .enumerate()
+                .map(|(slot, user)| (format!("{name}-{slot}"), *user))
+                .collect();
+            let instance: Instance = serde_json::from_value(serde_json::json!({
+                "apiVersion": "akri.sh/v0", "kind": "Instance", "metadata": {"name": name, "namespace": "default"},
+                "spec": {"configurationName": "a", "shared": true, "nodes": nodes, "deviceUsage": usage},
+            }))
+            .unwrap();
+            (instance.key(), Arc::new(instance))
+        });
+        InstanceSet::read(made.collect())
+    }
+
+    #[test]
+    fn only_what_concerns_the_node_is_kept_and_a_reason_to_write() {
+        let mut worth = Worth::of("node-a");
+        let mut written = |set: &InstanceSet| {
+            let kept = worth.keeping(set)?;
+            let names: Vec<_> = kept.0.iter().map(|one| one.metadata.name.clone()).collect();
+            Some(names.join(" "))
+        };
+        let mut unread = set(&[("a-1", &["node-a"], &[])]);
+        unread.complete = false;
+        assert_eq!(written(&unread), None);
+        let others: &[&str] = &["node-b"];
+        let both: &[&str] = &["node-a", "node-b"];
+        let first = set(&[("a-1", both, &["", ""]), ("a-2", others, &[])]);
+        assert_eq!(written(&first).as_deref(), Some("a-1"));
+        for (what, others_do) in [
+            ("nothing", first.clone()),
+            (
+                "a slot",
+                set(&[("a-1", both, &["node-b", ""]), ("a-2", others, &["node-b"])]),
+            ),
+            (
+                "a node",
+                set(&[
+                    ("a-1", &["node-a", "node-c"], &["C:a-0:node-b"]),
+                    ("a-3", others, &[]),
+                ]),
+            ),
+        ] {
+            assert_eq!(written(&others_do), None, "{what}");
+        }
+        let own = set(&[("a-1", both, &["node-b", "node-a"])]);
+        assert_eq!(written(&own).as_deref(), Some("a-1"));
+        assert_eq!(written(&own), None);
+        let slot = set(&[
+            ("a-1", both, &["node-b", "node-a"]),
+            ("a-2", others, &["C:a-0:node-a"]),
+        ]);
+        assert_eq!(written(&slot).as_deref(), Some("a-1 a-2"));
+        assert_eq!(written(&set(&[])).as_deref(), Some(""));
+    }
+}
