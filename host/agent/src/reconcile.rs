@@ -51,12 +51,20 @@ pub struct ReconcileTask {
     joins: Repeats<InstanceKey>,
     /// When a join that waits is due.
     next_join: Option<Instant>,
-    /// The Instances whose last write failed, and why. They are left alone until `retry`, whatever else changes.
-    failed: BTreeMap<InstanceKey, String>,
-    /// How often in a row one has failed.
+    /// The Instances whose last write failed. Each is left alone for a time of its own, whatever else changes.
+    failing: BTreeMap<InstanceKey, Failing>,
+}
+
+/// An Instance that could not be written.
+struct Failing {
+    /// Why, and the remedy.
+    error: String,
+    /// So many writes in a row have failed.
     failures: u32,
-    /// When what failed is tried again; present while something has failed.
-    retry: Option<Instant>,
+    /// When it is tried again.
+    retry: Instant,
+    /// Whether the store said that it takes no writes.
+    is_unavailable: bool,
 }
 
 impl ReconcileTask {
@@ -79,9 +87,7 @@ impl ReconcileTask {
             held,
             joins: Repeats::default(),
             next_join: None,
-            failed: BTreeMap::new(),
-            failures: 0,
-            retry: None,
+            failing: BTreeMap::new(),
         };
         (task, seen)
     }
@@ -91,25 +97,29 @@ impl ReconcileTask {
         self.devices.mark_changed();
         self.instances.mark_changed();
         loop {
+            let next = self.next();
             tokio::select! {
                 biased;
                 () = shutdown.cancelled() => return Ok(()),
                 changed = self.devices.changed() => changed.map_err(|_| SourceEnded("devices"))?,
                 changed = self.instances.changed() => changed.map_err(|_| SourceEnded("Instances"))?,
-                () = until(self.retry.into_iter().chain(self.next_join).min()) => {}
+                () = until(next) => {}
             }
             self.reconcile(&shutdown).await;
         }
     }
 
+    /// When something is due that no event tells.
+    fn next(&self) -> Option<Instant> {
+        let retries = self.failing.values().map(|failing| failing.retry);
+        retries.chain(self.next_join).min()
+    }
+
     async fn reconcile(&mut self, shutdown: &CancellationToken) {
-        let mut errors: Vec<Failed> = Vec::new();
+        let mut outdated: Vec<Failed> = Vec::new();
         let mut read = false;
         let mut problems = Vec::new();
-        if self.retry.is_some_and(|retry| retry <= Instant::now()) {
-            self.failed.clear();
-            self.retry = None;
-        }
+        let begun = Instant::now();
         let mut reservations = Reservations::default();
         let collects = self.store.collects_garbage();
         for _ in 0..CONFLICTS {
@@ -123,11 +133,11 @@ impl ReconcileTask {
             } = plan(&self.node, &snapshot, &instances, &reservations, collects);
             problems = nameless;
             let planned: BTreeSet<InstanceKey> = changes.iter().map(Change::key).collect();
-            self.failed.retain(|key, _| planned.contains(key));
+            self.failing.retain(|key, _| planned.contains(key));
             self.next_join = None;
             changes.retain(|change| {
                 let Meant { key, enters, .. } = Meant::of(change);
-                if self.failed.contains_key(&key) {
+                if self.is_left_alone(&key, begun) {
                     return false;
                 }
                 let next = self.joins.next(&key, Instant::now());
@@ -135,25 +145,71 @@ impl ReconcileTask {
                 self.next_join = self.next_join.into_iter().chain(next).min();
                 next.is_none()
             });
+            outdated.clear();
             if changes.is_empty() {
-                errors.clear();
                 break;
             }
-            let whole;
-            (errors, whole) = self.apply(changes, &mut reservations.taken, shutdown).await;
+            let (errors, whole) = self.apply(changes, &mut reservations.taken, shutdown).await;
             // What is left is planned anew: at the next turn, if devices are others now.
             read &= whole;
             // What is unavailable does not become available by asking again at once.
-            if !errors.iter().any(|(_, error)| error.is_outdated()) {
+            let failed;
+            (outdated, failed) = errors
+                .into_iter()
+                .partition(|(_, error)| error.is_outdated());
+            self.leave_alone(&failed);
+            if outdated.is_empty() {
                 break;
             }
         }
+        self.leave_alone(&outdated);
         // Not marked as seen: besides our own write it may have what another wrote since.
         let instances = Arc::clone(&self.instances.borrow());
         self.metrics.count_instances(&instances, &self.node);
         let interrupted = instances.interrupted.clone();
         problems.extend(interrupted.map(|error| Problem::InstancesNotWatched { error }));
-        self.conclude(read, &errors, problems);
+        self.conclude(read && !self.is_barred(&instances), problems);
+    }
+
+    /// Whether an Instance failed before this turn and is not tried again in it.
+    fn is_left_alone(&self, key: &InstanceKey, begun: Instant) -> bool {
+        let failing = self.failing.get(key);
+        failing.is_some_and(|failing| failing.retry > begun)
+    }
+
+    /// Leaves what has failed alone for a while. What fails together is tried again together.
+    fn leave_alone(&mut self, errors: &[Failed]) {
+        let mut waits: BTreeMap<u32, Duration> = BTreeMap::new();
+        let now = Instant::now();
+        for (key, error) in errors {
+            let before = self.failing.get(key);
+            let failures = before.map_or(0, |before| before.failures).saturating_add(1);
+            let wait = waits
+                .entry(failures)
+                .or_insert_with(|| backoff::wait(failures).min(TRY_AGAIN));
+            let wanted = match error {
+                StoreError::Unavailable { retry_after, .. } => *retry_after,
+                _ => None,
+            };
+            let wait = (*wait).max(wanted.unwrap_or_default());
+            let failing = Failing {
+                error: chain(error),
+                failures,
+                retry: now + wait.min(timeouts::BACKOFF_LAST),
+                is_unavailable: matches!(error, StoreError::Unavailable { .. }),
+            };
+            self.failing.insert(key.clone(), failing);
+        }
+    }
+
+    /// Whether the Instances as a whole cannot be written: the store says so, or several fail and none of this node is as it should be. One
+    /// that fails alone is shown, and keeps the agent from nothing.
+    fn is_barred(&self, instances: &InstanceSet) -> bool {
+        let is_well = |(key, instance): (&InstanceKey, &Arc<Instance>)| {
+            !self.failing.contains_key(key) && instance.concerns(&self.node)
+        };
+        self.failing.values().any(|failing| failing.is_unavailable)
+            || (self.failing.len() > 1 && !instances.instances.iter().any(is_well))
     }
 
     /// Makes the changes, a batch after the other; returns what failed, and whether all were made. They are not when devices are
@@ -165,17 +221,21 @@ impl ReconcileTask {
         shutdown: &CancellationToken,
     ) -> (Vec<Failed>, bool) {
         let mut errors = Vec::new();
-        let mut left = changes.into_iter();
-        loop {
-            let batch: Vec<Change> = left.by_ref().take(BATCH).collect();
+        // What has failed before may hang: it comes by itself, after all others.
+        let (again, first): (Vec<_>, Vec<_>) = changes
+            .into_iter()
+            .partition(|change| self.failing.contains_key(&change.key()));
+        let mut batches = batches(first).chain(batches(again)).peekable();
+        while let Some(batch) = batches.next() {
             errors.extend(self.apply_batch(batch, taken).await);
-            if left.len() == 0 {
-                return (errors, true);
+            if batches.peek().is_none() {
+                break;
             }
             if shutdown.is_cancelled() || self.devices.has_changed().unwrap_or(true) {
                 return (errors, false);
             }
         }
+        (errors, true)
     }
 
     /// Makes some changes; returns what failed. Names that another device has are added to `taken`.
@@ -192,6 +252,7 @@ impl ReconcileTask {
             self.metrics.wrote(meant.kind, label);
             let error = match result {
                 Ok(written) => {
+                    self.failing.remove(&meant.key);
                     match meant.enters {
                         Some(true) => self.joins.wrote(meant.key, Instant::now()),
                         Some(false) => self.joins.forget(&meant.key),
@@ -238,31 +299,12 @@ impl ReconcileTask {
         }
     }
 
-    fn conclude(&mut self, read: bool, errors: &[Failed], mut problems: Vec<Problem>) {
-        let wanted = errors.iter().filter_map(|(_, error)| match error {
-            StoreError::Unavailable { retry_after, .. } => *retry_after,
-            _ => None,
-        });
-        let wanted = wanted.max().unwrap_or_default();
-        let texts = errors
-            .iter()
-            .map(|(key, error)| (key.clone(), chain(error)));
-        self.failed.extend(texts);
-        if self.failed.is_empty() {
-            self.failures = 0;
-            self.retry = None;
-        } else if self.retry.is_none() {
-            self.failures = self.failures.saturating_add(1);
-            let wait = backoff::wait(self.failures).min(TRY_AGAIN).max(wanted);
-            self.retry = Some(Instant::now() + wait.min(timeouts::BACKOFF_LAST));
-        }
-        let unwritten = self.failed.values().next();
-        let unwritten = unwritten.map(|error| Problem::InstancesNotWritten {
-            error: error.clone(),
-            more: self.failed.len() - 1,
-        });
-        let done = read && unwritten.is_none();
-        problems.extend(unwritten);
+    fn conclude(&mut self, done: bool, mut problems: Vec<Problem>) {
+        let first = self.failing.values().next();
+        problems.extend(first.map(|failing| Problem::InstancesNotWritten {
+            error: failing.error.clone(),
+            more: self.failing.len() - 1,
+        }));
         self.report.send_if_modified(|held| {
             let new = ReconcileReport {
                 done_once: held.done_once || done,
@@ -273,6 +315,15 @@ impl ReconcileTask {
             differs
         });
     }
+}
+
+/// Cuts changes into batches.
+fn batches(changes: Vec<Change>) -> impl Iterator<Item = Vec<Change>> {
+    let mut left = changes.into_iter();
+    std::iter::from_fn(move || {
+        let batch: Vec<Change> = left.by_ref().take(BATCH).collect();
+        (!batch.is_empty()).then_some(batch)
+    })
 }
 
 /// A change that failed.

@@ -25,13 +25,16 @@ use crate::wait::{SourceEnded, until};
 
 mod allocate;
 pub mod model;
+mod notes;
 mod publish;
+mod questions;
 pub mod queue;
 pub mod records;
 mod refusals;
 mod release;
 pub mod report;
 mod submounts;
+mod unwritable;
 mod writes;
 
 pub use queue::{AllocateQueue, SlotHandle};
@@ -43,11 +46,14 @@ use model::newcomers::Newcomers;
 use model::offers::Offerer;
 use model::snapshot::Snapshot;
 use model::view::Owners;
+use notes::Notes;
+use questions::Questions;
 use queue::{QUEUE, Request};
 use records::Records;
-use refusals::{Refusals, Unwritable};
+use refusals::Refusals;
 use release::SOON;
 use report::SlotReport;
+use unwritable::Unwritable;
 use writes::Writes;
 
 /// How long the first offer waits at most for the kubelet's records.
@@ -102,14 +108,14 @@ pub struct SlotTask {
     /// Nothing is offered before it is known who holds what, or before this moment.
     ready: Option<Instant>,
     writes: Writes,
-    /// Allocations of units of which something is being written.
+    questions: Questions,
+    notes: Notes,
+    /// Allocations of units of which something is being written or asked.
     waiting: Vec<Request>,
     /// Whether anything has changed that decides which slots are given back or claimed for pods that have them.
     is_due: bool,
     /// Claims whose allocation was answered with an error, until when: nobody can have them.
     void: BTreeMap<Place, Instant>,
-    /// Names that are offered and not written down.
-    unwritten: BTreeSet<String>,
     /// So many snapshots in a row told nothing.
     unanswered: u32,
     /// Slots that the kubelet has and another node claims.
@@ -121,8 +127,8 @@ pub struct SlotTask {
     record_problems: Vec<Problem>,
     /// A kubelet runs without its socket.
     socket_missing: bool,
-    /// Why no slot can be claimed, while that is so.
-    unwritable: Option<Unwritable>,
+    /// The Instances of which no slot can be claimed.
+    unwritable: Unwritable,
     refusals: Refusals,
     clock: Clock,
 }
@@ -162,17 +168,18 @@ impl SlotTask {
             next_read: Some(Instant::now()),
             ready: Some(Instant::now() + FIRST_LOOK),
             writes: Writes::default(),
+            questions: Questions::default(),
+            notes: Notes::default(),
             waiting: Vec::new(),
             is_due: true,
             void: BTreeMap::new(),
-            unwritten: BTreeSet::new(),
             unanswered: 0,
             problems: BTreeSet::new(),
             adopted: Repeats::default(),
             adopt_problem: None,
             record_problems: Vec::new(),
             socket_missing: false,
-            unwritable: None,
+            unwritable: Unwritable::default(),
             refusals: Refusals::default(),
             clock: Clock::new(jiff::Timestamp::now()),
         };
@@ -183,6 +190,7 @@ impl SlotTask {
     pub async fn run(mut self, shutdown: CancellationToken) -> Result<(), SourceEnded> {
         self.refresh();
         loop {
+            let again = self.notes.retry;
             tokio::select! {
                 () = shutdown.cancelled() => return self.finish().await,
                 changed = self.instances.changed() => changed.map_err(|_| SourceEnded("Instances"))?,
@@ -202,9 +210,14 @@ impl SlotTask {
                     self.written(done).await?;
                     tokio::task::yield_now().await;
                 }
+                Some(answer) = self.questions.next() => {
+                    self.answered(answer).await?;
+                    tokio::task::yield_now().await;
+                }
+                Some(note) = self.notes.next() => self.noted(note)?,
                 Some(snapshot) = self.reading.join_next() => {
                     if let Ok(snapshot) = snapshot {
-                        self.see(&snapshot).await;
+                        self.see(&snapshot);
                     } else {
                         tracing::error!("reading the kubelet's records panicked; this is a bug");
                         self.look_at(Instant::now() + FIRST_LOOK);
@@ -216,9 +229,8 @@ impl SlotTask {
                 }
                 () = until(self.next_read), if self.reading.is_empty() => self.read(),
                 () = until(self.ready) => self.ready = None,
-                () = until(self.unwritable.as_ref().map(|unwritable| unwritable.next)) => {
-                    self.try_to_write();
-                }
+                () = until(self.unwritable.next()) => self.try_to_write(),
+                () = until(again) => self.notes.retry = None,
                 () = until(self.refusals.next()) => {}
                 () = until(self.newcomers.next()) => drop(self.newcomers.expire(Instant::now())),
             }
@@ -227,7 +239,7 @@ impl SlotTask {
                 self.take_back_void();
                 self.adopt();
             }
-            self.publish().await;
+            self.publish();
         }
     }
 

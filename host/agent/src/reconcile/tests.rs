@@ -12,7 +12,7 @@ use tokio_util::task::AbortOnDropHandle;
 use super::*;
 use crate::devices::DeviceView;
 use crate::discovery::ConfigurationDevices;
-use crate::fakes::{Store, Trouble, configured, idle, key, wait_for};
+use crate::fakes::{HANGS, Store, Trouble, configured, idle, key, wait_for};
 use crate::presence::Absent;
 
 struct Bench {
@@ -411,4 +411,68 @@ async fn a_node_that_joins_while_another_leaves_does_not_lose_the_instance() {
     let server = store.server();
     let instance = server.values().next().unwrap();
     assert_eq!(instance.spec.nodes, ["node-b"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_instance_that_cannot_be_written_delays_no_other_and_keeps_the_agent_from_nothing() {
+    let bench = start();
+    bench
+        .store
+        .denied
+        .lock()
+        .unwrap()
+        .insert("cams-8120fe".into());
+    bench.see(&["foo0"]);
+    let report = wait_for(&bench.report, |report| !report.problems.is_empty()).await;
+    assert!(report.done_once, "one alone");
+    tokio::time::sleep(Duration::from_mins(10)).await;
+    // Another one fails once: it is tried again after a second, not when the first is.
+    bench
+        .store
+        .denied
+        .lock()
+        .unwrap()
+        .insert("cams-a19705".into());
+    bench.see(&["foo0", "foo1"]);
+    idle().await;
+    bench.store.denied.lock().unwrap().remove("cams-a19705");
+    let begun = Instant::now();
+    bench.instances(&["cams-a19705"]).await;
+    assert!(
+        begun.elapsed() <= Duration::from_secs(1),
+        "{:?}",
+        begun.elapsed()
+    );
+    // One that hangs is written after all others.
+    bench
+        .store
+        .hanging
+        .lock()
+        .unwrap()
+        .insert("cams-8120fe".into());
+    for _ in 0..3 {
+        let begun = Instant::now();
+        bench.see(&["foo0", "foo1", "foo2"]);
+        wait_for(&bench.store.subscribe(), |set| set.instances.len() == 2).await;
+        assert!(begun.elapsed() <= HANGS, "{:?}", begun.elapsed());
+        bench.see(&["foo0", "foo1"]);
+        wait_for(&bench.store.subscribe(), |set| set.instances.len() == 1).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_agent_is_not_ready_while_all_that_it_writes_is_denied() {
+    let bench = start();
+    let names = ["cams-8120fe", "cams-a19705"];
+    bench
+        .store
+        .denied
+        .lock()
+        .unwrap()
+        .extend(names.map(str::to_owned));
+    bench.see(&["foo0", "foo1"]);
+    tokio::time::sleep(Duration::from_mins(1)).await;
+    assert!(!bench.report.borrow().done_once);
+    bench.see(&["foo0", "foo1", "foo2"]);
+    wait_for(&bench.report, |report| report.done_once).await;
 }

@@ -2,25 +2,24 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::Duration;
 
 use leafhost_core::ports::StoreError;
 use leafhost_core::text::chain;
 use leafhost_kubelet::{KubeletRun, Refusal};
-use tokio::time::{Instant, timeout};
+use tokio::task::JoinError;
+use tokio::time::Instant;
 
 use super::SlotTask;
 use super::model::claim::{self, Chosen};
 use super::model::context::SlotContext;
 use super::model::hold::{Hold, Holder, Place, Reason};
 use super::model::unit::{Unit, resource_name};
+use super::questions::Answer;
 use super::queue::Request;
 use super::release::SOON;
 use super::submounts;
 use super::writes::Purpose;
-
-/// Time limit for a request to PodResources while an allocation waits.
-const ASK: Duration = Duration::from_secs(2);
+use crate::wait::SourceEnded;
 
 impl SlotTask {
     /// Decides these allocations, but for those of units of which something is being written: they wait for it.
@@ -44,20 +43,47 @@ impl SlotTask {
         }
     }
 
-    /// Sets those aside of whose units something is being written; returns the others.
+    /// Sets those aside of whose units something is being written or asked; returns the others.
     fn hold_back(&mut self, batch: Vec<Request>) -> Vec<Request> {
-        let is_busy = |request: &Request| request.units().any(|unit| self.writes.has_unit(&unit));
+        let is_busy = |request: &Request| {
+            let mut units = request.units();
+            units.any(|unit| self.writes.has_unit(&unit) || self.questions.has_unit(&unit))
+        };
         let (busy, free): (Vec<_>, Vec<_>) = batch.into_iter().partition(is_busy);
         self.waiting.extend(busy);
         free
     }
 
-    /// Decides allocations of which no two ask for the same.
+    /// Decides allocations of which no two ask for the same, but for those that the kubelet must be asked about first.
     async fn decide(&mut self, batch: Vec<Request>) {
         self.refresh();
-        let mut checked = self.check_holders(&batch).await;
+        let (held, free): (Vec<_>, Vec<_>) = batch.into_iter().partition(|request| {
+            !request.is_late() && request.units().any(|unit| self.is_seen(&unit, |_| true))
+        });
+        for request in held {
+            self.ask(request);
+        }
+        self.choose(free, BTreeMap::new()).await;
+    }
+
+    /// Decides an allocation about which the kubelet was asked, and those that have waited for that.
+    pub(super) async fn answered(
+        &mut self,
+        answer: Result<Answer, JoinError>,
+    ) -> Result<(), SourceEnded> {
+        let answer = answer.map_err(|_| SourceEnded("a question to the kubelet"))?;
+        self.refresh();
+        let checked = self.check_holders(&answer);
         // What was just found free is being released.
-        let batch = self.hold_back(batch);
+        let batch = self.hold_back(vec![answer.request]);
+        self.choose(batch, checked).await;
+        let waiting = std::mem::take(&mut self.waiting);
+        self.allocate(waiting).await;
+        Ok(())
+    }
+
+    /// Chooses slots for allocations, and begins to claim them. `checked` says of whose units somebody has.
+    async fn choose(&mut self, batch: Vec<Request>, mut checked: BTreeMap<Unit, Refusal>) {
         let batch = self.free_doubles(batch, &checked);
         self.refresh();
         let instances = Arc::clone(&self.instances.borrow());
@@ -69,6 +95,7 @@ impl SlotTask {
             owners: &self.owners,
             holds: &self.holds,
             new: self.newcomers.uids(),
+            barred: self.unwritable.barred(),
             kubelet: self.records.kubelet_run(),
         };
         let mut reserved = self.writes.slots();
@@ -123,32 +150,19 @@ impl SlotTask {
 
     /// Which of the ids somebody who lives has. A slot this node has is asked for again by the app container of the same
     /// pod, or after its pod has ended; or by a kubelet that has lost its records.
-    async fn check_holders(&mut self, batch: &[Request]) -> BTreeMap<Unit, Refusal> {
-        let seen: Vec<Unit> = batch
-            .iter()
-            .filter(|request| !request.is_late())
-            .flat_map(Request::units)
-            .filter(|unit| self.is_seen(unit, |_| true))
-            .collect();
+    fn check_holders(&mut self, answer: &Answer) -> BTreeMap<Unit, Refusal> {
+        let Answer {
+            request,
+            snapshot,
+            listed,
+        } = answer;
         let mut refusals = BTreeMap::new();
-        if seen.is_empty() {
-            return refusals;
+        let seen = request.units().filter(|unit| self.is_seen(unit, |_| true));
+        let seen: Vec<Unit> = seen.collect();
+        if let Some(snapshot) = snapshot {
+            let back = self.holds.see(snapshot, self.config.grace);
+            self.release(back, Vec::new());
         }
-        let current = self.records.kubelet_run();
-        let is_older =
-            |task: &Self, unit: &Unit| task.is_seen(unit, |kubelet_run| kubelet_run != current);
-        let mut snapshot = None;
-        if seen.iter().any(|unit| is_older(self, unit)) {
-            let uids = self.uids(seen.iter());
-            snapshot = timeout(ASK, self.records.read(uids, BTreeSet::new()))
-                .await
-                .ok();
-            if let Some(snapshot) = &snapshot {
-                let back = self.holds.see(snapshot, self.config.grace);
-                self.release(back, Vec::new());
-            }
-        }
-        let listed = timeout(ASK, self.records.listed()).await.ok().flatten();
         for unit in seen {
             let Some(Hold { holder, .. }) = self.holds.by_unit.get(&unit) else {
                 continue;
@@ -161,7 +175,7 @@ impl SlotTask {
                 format!(
                     "{unit} is held by {words}, which is still on this node although the kubelet has lost its record of it"
                 )
-            } else if is_older(self, &unit)
+            } else if self.is_of_older_kubelet(&unit)
                 && snapshot
                     .as_ref()
                     .is_none_or(|snapshot| snapshot.listed.is_none() || holder.is_running(snapshot))
@@ -175,6 +189,12 @@ impl SlotTask {
             refusals.insert(unit, Refusal::Unavailable(why));
         }
         refusals
+    }
+
+    /// Whether somebody was seen to have it, by another kubelet than that of now.
+    pub(super) fn is_of_older_kubelet(&self, unit: &Unit) -> bool {
+        let current = self.records.kubelet_run();
+        self.is_seen(unit, |kubelet_run| kubelet_run != current)
     }
 
     /// Whether somebody was seen to have it, by a kubelet that is as wished.
@@ -227,7 +247,7 @@ impl SlotTask {
         ready
     }
 
-    fn uids<'a>(&self, units: impl Iterator<Item = &'a Unit>) -> BTreeSet<String> {
+    pub(super) fn uids<'a>(&self, units: impl Iterator<Item = &'a Unit>) -> BTreeSet<String> {
         let holders = units.filter_map(|unit| self.holds.by_unit.get(unit));
         holders.flat_map(|hold| hold.holder.uids()).collect()
     }

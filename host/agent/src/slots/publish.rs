@@ -1,9 +1,9 @@
 //! What the slot task publishes: lists for the kubelet, held slots for the plan, a report for people.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use leafhost_core::problem::Problem;
-use leafhost_core::text::chain;
 use leafhost_kubelet::KubeletRun;
 
 use super::SlotTask;
@@ -33,7 +33,7 @@ impl SlotTask {
         lost.into_iter().chain(doubtful)
     }
 
-    pub(super) async fn publish(&mut self) {
+    pub(super) fn publish(&mut self) {
         let held = self.holds.held(&self.owners);
         self.held.send_if_modified(|old| {
             let differs = **old != held;
@@ -60,27 +60,22 @@ impl SlotTask {
             owners: &self.owners,
             holds: &self.holds,
             new: self.newcomers.uids(),
+            barred: self.unwritable.barred(),
             kubelet,
         };
-        let is_writable = self.unwritable.is_none() && instances.complete;
+        let is_writable = !self.unwritable.is_all() && instances.complete;
         let offered = self
             .offerer
             .offer(context, is_writable, &self.known, limits);
         let mut problems = offered.problems;
         // A name counts once a kubelet may have put it into the Node object.
-        if !offered.new_names.is_empty() && kubelet.is_some() {
-            self.known.extend(offered.new_names.iter().cloned());
-            self.unwritten.extend(offered.new_names);
+        let mut new_names = BTreeSet::new();
+        if kubelet.is_some() {
+            new_names = offered.new_names;
+            self.known.extend(new_names.iter().cloned());
         }
-        if !self.unwritten.is_empty() {
-            // What is offered without being written down is only forgotten over a restart.
-            match self.ledger.add(self.unwritten.clone()).await {
-                Ok(()) => self.unwritten.clear(),
-                Err(error) => drop(problems.insert(Problem::LedgerNotWritten {
-                    error: chain(&error),
-                })),
-            }
-        }
+        self.note_names(new_names);
+        problems.extend(self.notes.problem.clone());
         let offers = &offered.offers;
         self.refusals
             .keep(|resource| offers.keys().any(|name| name.as_str() == resource));
@@ -100,13 +95,7 @@ impl SlotTask {
         problems.extend(self.adopt_problem.iter().cloned());
         problems.extend(self.record_problems.iter().cloned());
         problems.extend(withdrawn(&self.holds, &self.owners));
-        problems.extend(
-            self.unwritable
-                .as_ref()
-                .map(|unwritable| Problem::SlotsNotClaimed {
-                    error: unwritable.problem.clone(),
-                }),
-        );
+        problems.extend(self.unwritable.problem());
         problems.extend(self.lost(kubelet));
         let slots = self
             .holds

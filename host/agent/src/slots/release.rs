@@ -55,7 +55,7 @@ impl SlotTask {
     }
 
     /// Takes a snapshot in, and gives back what it frees.
-    pub(super) async fn see(&mut self, snapshot: &Snapshot) {
+    pub(super) fn see(&mut self, snapshot: &Snapshot) {
         for problem in &snapshot.problems {
             if !self.record_problems.contains(problem) {
                 tracing::warn!(%problem, "cannot read all of the kubelet's records");
@@ -70,7 +70,7 @@ impl SlotTask {
         self.holds.adopt(&self.node, &self.owners, snapshot);
         self.release(back, Vec::new());
         self.is_due = true;
-        self.trust().await;
+        self.note_kubelet();
         if snapshot.is_answer() {
             self.ready = None;
             self.unanswered = 0;
@@ -88,16 +88,6 @@ impl SlotTask {
             return;
         };
         self.look_at(Instant::now() + wait);
-    }
-
-    /// Writes down which kubelet has all slots in its records. Where it cannot be written, the next agent holds what nobody is seen to
-    /// have for the grace.
-    async fn trust(&mut self) {
-        if let Some(kubelet) = self.holds.news()
-            && self.ledger.set_kubelet(kubelet.to_string()).await.is_ok()
-        {
-            self.holds.trust(kubelet);
-        }
     }
 
     /// Begins to give slots back. The allocations of `then` are decided when that is written; they are returned if nothing needs to be.
@@ -165,6 +155,7 @@ impl SlotTask {
             return;
         }
         let (mut changes, mut places) = (Vec::new(), Vec::new());
+        let mut waits = false;
         self.problems.clear();
         for (unit, hold) in &self.holds.by_unit {
             let owner = hold.owner(&self.owners);
@@ -188,6 +179,7 @@ impl SlotTask {
             {
                 // What somebody frees again and again is claimed at a later look at the records.
                 "" if self.adopted.next(&place, Instant::now()).is_some() => {}
+                "" if self.unwritable.has(&place.0) => waits = true,
                 "" => {
                     changes.push(Change::Update {
                         key: instance.key(),
@@ -210,10 +202,10 @@ impl SlotTask {
             }
         }
         self.metrics.set_slot_conflicts(self.problems.len());
-        if changes.is_empty() {
-            self.adopt_problem = None;
-        } else if self.unwritable.is_none() {
+        if !changes.is_empty() {
             self.write(Purpose::Adopt { places }, changes);
+        } else if !waits {
+            self.adopt_problem = None;
         }
     }
 

@@ -5,15 +5,17 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use leafhost_core::instance::InstanceKey;
 use leafhost_core::ports::{Change, StoreError, Written};
 use tokio::task::{JoinError, JoinSet};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use super::SlotTask;
 use super::model::claim::Chosen;
 use super::model::hold::{Place, Reason};
 use super::model::unit::Unit;
 use super::queue::Request;
+use super::unwritable::News;
 use crate::wait::SourceEnded;
 
 /// Time limit for the writes of one decision. Afterwards it is unknown whether they were made.
@@ -35,7 +37,7 @@ pub(super) enum Purpose {
     },
     /// Claims of what the kubelet was seen to have.
     Adopt { places: Vec<(Unit, Place)> },
-    /// Whether the store can be written again.
+    /// Whether what could not be written can be again.
     Trial,
 }
 
@@ -62,6 +64,8 @@ impl Purpose {
 /// A write that has ended.
 pub(super) struct Done {
     purpose: Purpose,
+    /// What was written, in the order of the results.
+    keys: Vec<InstanceKey>,
     results: Vec<Written>,
 }
 
@@ -107,14 +111,44 @@ impl SlotTask {
             let results = timeout(WRITE, store.apply(changes)).await;
             let results = results.unwrap_or_else(|_| {
                 let seconds = WRITE.as_secs();
-                let unknown = |key| StoreError::Unknown {
-                    key,
+                let unknown = |key: &InstanceKey| StoreError::Unknown {
+                    key: key.clone(),
                     message: format!("the store did not answer within {seconds} seconds"),
                 };
-                keys.into_iter().map(|key| Err(unknown(key))).collect()
+                keys.iter().map(|key| Err(unknown(key))).collect()
             });
-            Done { purpose, results }
+            Done {
+                purpose,
+                keys,
+                results,
+            }
         });
+    }
+
+    /// Tries whether what could not be written can be again.
+    pub(super) fn try_to_write(&mut self) {
+        let instances = Arc::clone(&self.instances.borrow());
+        let own = self.owners.instances.values();
+        let trials = self.unwritable.trials(&instances, own, Instant::now());
+        for change in trials {
+            self.write(Purpose::Trial, vec![change]);
+        }
+    }
+
+    /// Learns from what was written together whether slots can be claimed.
+    fn learn(&mut self, purpose: &Purpose, keys: &[InstanceKey], results: &[Written]) {
+        let is_trial = matches!(purpose, Purpose::Trial);
+        let news = self
+            .unwritable
+            .learn(keys, results, is_trial, Instant::now());
+        match (news, self.unwritable.problem()) {
+            (News::Worse, Some(problem)) => tracing::warn!(%problem, "slots cannot be claimed"),
+            (News::Better, _) => {
+                tracing::info!("slots can be claimed again");
+                self.is_due = true;
+            }
+            _ => {}
+        }
     }
 
     /// Takes in what came of a write.
@@ -122,7 +156,11 @@ impl SlotTask {
         &mut self,
         done: Result<Done, JoinError>,
     ) -> Result<(), SourceEnded> {
-        let Done { purpose, results } = done.map_err(|_| SourceEnded("a write of slots"))?;
+        let Done {
+            purpose,
+            keys,
+            results,
+        } = done.map_err(|_| SourceEnded("a write of slots"))?;
         let (units, places) = purpose.reserved();
         for unit in units {
             self.writes.units.remove(&unit);
@@ -131,7 +169,7 @@ impl SlotTask {
             self.writes.places.remove(&place);
         }
         self.refresh();
-        self.learn(&results);
+        self.learn(&purpose, &keys, &results);
         match purpose {
             Purpose::Claim {
                 request,
@@ -149,7 +187,7 @@ impl SlotTask {
                 self.allocate(then).await;
             }
             Purpose::Adopt { places } => self.adopted(places, results),
-            Purpose::Trial => self.tried(),
+            Purpose::Trial => {}
         }
         let waiting = std::mem::take(&mut self.waiting);
         self.allocate(waiting).await;
@@ -162,6 +200,9 @@ impl SlotTask {
         self.waiting.clear();
         while let Some(done) = self.writes.next().await {
             self.written(done).await?;
+        }
+        while let Some(note) = self.notes.next().await {
+            self.noted(note)?;
         }
         Ok(())
     }

@@ -204,7 +204,7 @@ impl SlotContext<'_> {
             }
             let one = order.find_map(|instance| {
                 let seen = self.visible(instance).ok()?;
-                if self.new.contains(&instance.metadata.uid) {
+                if self.is_held_back(instance) {
                     return None;
                 }
                 let mut free = free_slots(self.node, instance).into_iter();

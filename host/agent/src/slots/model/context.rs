@@ -3,12 +3,21 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use leafhost_core::instance::{Instance, InstanceKey};
 use leafhost_core::ports::InstanceSet;
 use leafhost_kubelet::KubeletRun;
 
 use super::holds::Holds;
 use super::view::Owners;
 use crate::discovery::DeviceSnapshot;
+
+impl SlotContext<'_> {
+    /// Whether no free slot of the Instance is given for the time being.
+    pub fn is_held_back(&self, instance: &Instance) -> bool {
+        let is_barred = || self.barred.contains(&instance.key());
+        self.new.contains(&instance.metadata.uid) || (!self.barred.is_empty() && is_barred())
+    }
+}
 
 /// All of it, at one moment.
 #[derive(Clone, Copy)]
@@ -25,6 +34,8 @@ pub struct SlotContext<'a> {
     pub holds: &'a Holds,
     /// The uids of Instances of which no slot is given yet: see [`super::newcomers`].
     pub new: &'a BTreeSet<String>,
+    /// The Instances that cannot be written, of which no slot is given either.
+    pub barred: &'a BTreeSet<InstanceKey>,
     /// The kubelet that runs now.
     pub kubelet: Option<KubeletRun>,
 }

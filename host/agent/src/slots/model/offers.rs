@@ -97,8 +97,8 @@ pub struct Offerer {
 struct Computed {
     instance: Arc<Instance>,
     device: Option<Arc<Device>>,
-    /// Whether none of its slots is given yet.
-    is_new: bool,
+    /// Whether no free slot of it is given for the time being.
+    is_held_back: bool,
     kept: bool,
     offered: bool,
     resources: Option<Resources>,
@@ -179,8 +179,8 @@ impl Offerer {
             instances,
             owners,
             holds,
-            new,
             kubelet,
+            ..
         } = context;
         if std::mem::replace(&mut self.is_writable, is_writable) != is_writable {
             self.cache.clear();
@@ -216,13 +216,14 @@ impl Offerer {
             let before = self.cache.get(key).filter(|computed| {
                 Arc::ptr_eq(&computed.instance, instance)
                     && computed.holds == held
-                    && computed.is_new == new.contains(&instance.metadata.uid)
+                    && computed.is_held_back == context.is_held_back(instance)
             });
             if before.is_none_or(|before| !(same_devices || before.is_as(node, devices))) {
                 let seen = Seen::new(node, devices, instance);
-                let is_new = new.contains(&instance.metadata.uid);
-                let mut computed = compute(node, instance, seen, held, is_writable && !is_new);
-                computed.is_new = is_new;
+                let is_held_back = context.is_held_back(instance);
+                let is_given = is_writable && !is_held_back;
+                let mut computed = compute(node, instance, seen, held, is_given);
+                computed.is_held_back = is_held_back;
                 self.cache.insert(key.clone(), computed);
             }
             let Some(computed) = self.cache.get(key) else {
@@ -477,7 +478,7 @@ fn compute(
         has_free: offered && is_writable && !free.is_empty(),
         instance: Arc::clone(instance),
         device: seen.device,
-        is_new: false,
+        is_held_back: false,
         kept,
         offered,
         resources,

@@ -38,7 +38,7 @@ impl Owners {
             .collect();
         let mut ours: Vec<(Option<&str>, InstanceKey)> = Vec::new();
         for (key, instance) in &instances.instances {
-            if !concerns(node, instance) {
+            if !instance.concerns(node) {
                 continue;
             }
             let made = instance.metadata.creation_timestamp.as_deref();
@@ -122,24 +122,11 @@ pub fn is_alike(node: &str, before: &InstanceSet, after: &InstanceSet) -> bool {
     let place = |instance: &Instance| {
         let made = instance.metadata.creation_timestamp.clone();
         let owner = instance.spec.configuration_name.clone();
-        (concerns(node, instance), made, owner)
+        (instance.concerns(node), made, owner)
     };
     before.len() == after.len()
         && before.iter().zip(after).all(|((one, old), (two, new))| {
             one == two && (Arc::ptr_eq(old, new) || place(old) == place(new))
-        })
-}
-
-/// Whether the node sees the Instance or has a slot of it.
-fn concerns(node: &str, instance: &Instance) -> bool {
-    let spec = &instance.spec;
-    spec.nodes.iter().any(|seen| seen == node)
-        || spec.device_usage.values().any(|usage| {
-            !usage.is_empty()
-                && usage
-                    .rsplit(':')
-                    .next()
-                    .is_some_and(|holder| holder == node)
         })
 }
 

@@ -90,6 +90,7 @@ impl World {
             owners: &owners,
             holds: &self.holds,
             new: &BTreeSet::new(),
+            barred: &BTreeSet::new(),
             kubelet: Some(kubelet(1)),
         };
         let offered = self.offerer.offer(context, true, &BTreeSet::new(), LIMITS);
@@ -121,6 +122,7 @@ impl World {
             owners: &self.fixture.owners(),
             holds: &self.holds,
             new: &BTreeSet::new(),
+            barred: &BTreeSet::new(),
             kubelet: Some(kubelet(1)),
         };
         context

@@ -29,6 +29,7 @@ fn choose_as(
         owners: &fixture.owners(),
         holds: &holds(fixture),
         new: &BTreeSet::new(),
+        barred: &BTreeSet::new(),
         kubelet: None,
     }
     .choose(
@@ -232,6 +233,7 @@ fn each_time_another_of_equal_instances_is_chosen() {
             owners: &fixture.owners(),
             holds: &holds(&fixture),
             new: &BTreeSet::new(),
+            barred: &BTreeSet::new(),
             kubelet: None,
         };
         let mut reserved = ids(taken);
@@ -300,6 +302,7 @@ async fn what_was_made_anew_is_claimed_anew() {
         owners: &fixture.owners(),
         holds: &holds,
         new: &BTreeSet::new(),
+        barred: &BTreeSet::new(),
         kubelet: None,
     }
     .choose(

@@ -51,6 +51,7 @@ fn again(
         owners: &fixture.owners(),
         holds,
         new: &BTreeSet::new(),
+        barred: &BTreeSet::new(),
         kubelet: None,
     };
     maker.offer(context, true, known, limits)

@@ -1,0 +1,104 @@
+//! What the slot task writes down for the agent after this one. It runs beside the task: a disk that hangs keeps nothing from being offered.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use leafhost_core::ports::LedgerError;
+use leafhost_core::problem::Problem;
+use leafhost_core::text::chain;
+use leafhost_kubelet::KubeletRun;
+use tokio::task::{JoinError, JoinSet};
+use tokio::time::Instant;
+
+use super::SlotTask;
+use crate::wait::SourceEnded;
+
+/// What could not be written is tried again after this.
+const AGAIN: Duration = Duration::from_secs(10);
+
+/// A write that has ended.
+pub(super) enum Note {
+    /// Of names that are offered.
+    Names(BTreeSet<String>, Result<(), LedgerError>),
+    /// Of the kubelet that has all slots in its records.
+    Kubelet(KubeletRun, Result<(), LedgerError>),
+}
+
+/// The writes that run, of each kind one.
+#[derive(Default)]
+pub(super) struct Notes {
+    running: JoinSet<Note>,
+    has_names: bool,
+    has_kubelet: bool,
+    /// Names that are offered and not written down: they are only forgotten over a restart.
+    unwritten: BTreeSet<String>,
+    /// When names that could not be written down are tried again.
+    pub retry: Option<Instant>,
+    /// Why they could not.
+    pub problem: Option<Problem>,
+}
+
+impl Notes {
+    /// The next that ends.
+    pub async fn next(&mut self) -> Option<Result<Note, JoinError>> {
+        self.running.join_next().await
+    }
+}
+
+impl SlotTask {
+    /// Begins to write down names, those that could not be before among them.
+    pub(super) fn note_names(&mut self, names: BTreeSet<String>) {
+        self.notes.unwritten.extend(names);
+        let is_due = !self.notes.unwritten.is_empty() && self.notes.retry.is_none();
+        if is_due && !std::mem::replace(&mut self.notes.has_names, true) {
+            let ledger = Arc::clone(&self.ledger);
+            let names = self.notes.unwritten.clone();
+            self.notes.running.spawn(async move {
+                let written = ledger.add(names.clone()).await;
+                Note::Names(names, written)
+            });
+        }
+    }
+
+    /// Begins to write down which kubelet has all slots in its records, if that is news. Where it cannot be written, the next agent holds what
+    /// nobody is seen to have for the grace.
+    pub(super) fn note_kubelet(&mut self) {
+        if let Some(kubelet) = self.holds.news()
+            && !std::mem::replace(&mut self.notes.has_kubelet, true)
+        {
+            let ledger = Arc::clone(&self.ledger);
+            self.notes.running.spawn(async move {
+                let written = ledger.set_kubelet(kubelet.to_string()).await;
+                Note::Kubelet(kubelet, written)
+            });
+        }
+    }
+
+    /// Takes in what came of one.
+    pub(super) fn noted(&mut self, note: Result<Note, JoinError>) -> Result<(), SourceEnded> {
+        match note.map_err(|_| SourceEnded("what is written down of the kubelet"))? {
+            Note::Names(names, written) => {
+                self.notes.has_names = false;
+                self.notes.problem = match written {
+                    Ok(()) => {
+                        self.notes.unwritten.retain(|name| !names.contains(name));
+                        None
+                    }
+                    Err(error) => {
+                        self.notes.retry = Some(Instant::now() + AGAIN);
+                        let error = chain(&error);
+                        Some(Problem::LedgerNotWritten { error })
+                    }
+                };
+            }
+            Note::Kubelet(kubelet, written) => {
+                self.notes.has_kubelet = false;
+                if written.is_ok() {
+                    self.holds.trust(kubelet);
+                }
+            }
+        }
+        Ok(())
+    }
+}
