@@ -2,6 +2,7 @@
 //! number of the others. `NODES` sets the number.
 
 use std::collections::BTreeMap;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::time::Duration;
 
@@ -9,7 +10,7 @@ use anyhow::{Context, Result, ensure};
 use leafhost_tests::cluster::{Cluster, Namespace};
 use leafhost_tests::wait::within;
 use leafhost_tests::write_proxy::WriteProxy;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::joined::{collection, configure};
 use crate::process::{Memory, mb, pass};
@@ -32,6 +33,16 @@ struct Cost {
     start: u64,
     steady: u64,
     restarts: u64,
+    strange: Strange,
+}
+
+/// What one agent does about shared Instances that it does not see, when their slots change hands and they are deleted.
+struct Strange {
+    instances: usize,
+    /// How often it asked for one of them.
+    looks: u64,
+    /// How often it wrote what it keeps of Instances on disk, in bytes.
+    kept: u64,
 }
 
 pub fn measure(cluster: &'static Cluster) -> Result<Vec<Line>> {
@@ -83,6 +94,18 @@ pub fn measure(cluster: &'static Cluster) -> Result<Vec<Line>> {
                 "{LOCAL} devices of each node and {SHARED_OF_NODE} of {SHARED} shared ones, {} processes, no kubelet; {steady:?}, {restarted:?}",
                 processes.len()
             ),
+        },
+        Line {
+            what: format!(
+                "one agent beside {few} / {nodes} others: requests and bytes on disk for {} / {} shared Instances of others that are claimed and deleted",
+                before.strange.instances, after.strange.instances
+            ),
+            value: format!(
+                "{} and {} / {} and {}",
+                before.strange.looks, before.strange.kept, after.strange.looks, after.strange.kept
+            ),
+            target: "0 and 0".into(),
+            reference: "through a proxy that counts; the file is another if it was written".into(),
         },
         Line {
             what: format!("one agent beside {few} / {nodes} others: memory"),
@@ -141,11 +164,58 @@ fn cost(
     let steady = proxy.answered();
     processes.first_mut().context("no process")?.restart()?;
     pass(QUIET)?;
+    let restarts = proxy.answered() - steady;
+    let strange = strange(cluster, space, &proxy, &folder.join(name(0)))?;
     Ok(Cost {
         memory: Memory::of(one.pid())?.resident,
         start: started - begun,
         steady: steady - started,
-        restarts: proxy.answered() - steady,
+        restarts,
+        strange,
+    })
+}
+
+/// Has others claim and give back slots of the Instances that node 0 does not see, and deletes them; `folder` is that of node 0.
+fn strange(
+    cluster: &Cluster,
+    space: &Namespace<'_>,
+    proxy: &WriteProxy,
+    folder: &Path,
+) -> Result<Strange> {
+    let collection = collection(space, "instances");
+    let list = cluster.get(&collection)?;
+    let all = list.pointer("/items").and_then(Value::as_array);
+    let mut paths = Vec::new();
+    for instance in all.context("no items")? {
+        let nodes = instance.pointer("/spec/nodes").and_then(Value::as_array);
+        let is_shared = instance.pointer("/spec/shared") == Some(&json!(true));
+        let has = nodes.is_some_and(|nodes| nodes.iter().any(|node| *node == name(0)));
+        let called = instance.pointer("/metadata/name").and_then(Value::as_str);
+        if let Some(called) = called.filter(|_| is_shared && !has) {
+            paths.push((format!("{collection}/{called}"), format!("{called}-0")));
+        }
+    }
+    let kept = folder.join("instances.json");
+    let state = || -> Result<(u64, i64, i64, u64)> {
+        let file = std::fs::metadata(&kept)?;
+        Ok((file.ino(), file.mtime(), file.mtime_nsec(), file.len()))
+    };
+    let (before, looks) = (state()?, proxy.looks());
+    for holder in [name(1), String::new()] {
+        for (path, slot) in &paths {
+            let usage = json!({"spec": {"deviceUsage": {slot: holder}}});
+            cluster.api().merge(path, &usage)?;
+        }
+    }
+    for (path, _) in &paths {
+        cluster.api().delete(path)?;
+    }
+    pass(QUIET)?;
+    let after = state()?;
+    Ok(Strange {
+        instances: paths.len(),
+        looks: proxy.looks() - looks,
+        kept: if after == before { 0 } else { after.3 },
     })
 }
 
@@ -157,7 +227,7 @@ fn settle(cluster: &Cluster, space: &Namespace<'_>, nodes: usize) -> Result<()> 
     within(Duration::from_mins(15), "all Instances are there", || {
         let list = cluster.get(&path)?;
         let more = list.pointer("/metadata/remainingItemCount");
-        let count = more.and_then(serde_json::Value::as_u64).unwrap_or_default() + 1;
+        let count = more.and_then(Value::as_u64).unwrap_or_default() + 1;
         ensure!(usize::try_from(count)? >= least, "{count} of {least}");
         Ok(())
     })?;

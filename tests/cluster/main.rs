@@ -47,5 +47,6 @@ mod ten_nodes;
 mod turnover;
 mod two_nodes;
 mod unreachable;
+mod unreadable;
 mod upgraded;
 mod webhook;

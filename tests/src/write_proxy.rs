@@ -49,6 +49,8 @@ struct State {
     has_struck: AtomicBool,
     is_over: AtomicBool,
     answered: AtomicU64,
+    /// How often a single Instance was asked for.
+    looks: AtomicU64,
 }
 
 /// The proxy. It ends when this is dropped.
@@ -69,6 +71,7 @@ impl WriteProxy {
             has_struck: AtomicBool::default(),
             is_over: AtomicBool::default(),
             answered: AtomicU64::default(),
+            looks: AtomicU64::default(),
         });
         let (address, shared) = (listener.local_addr()?, Arc::clone(&state));
         let thread = std::thread::spawn(move || {
@@ -114,6 +117,11 @@ impl WriteProxy {
     /// How many bytes the API server has answered.
     pub fn answered(&self) -> u64 {
         self.state.answered.load(Ordering::Relaxed)
+    }
+
+    /// How often a single Instance was asked for.
+    pub fn looks(&self) -> u64 {
+        self.state.looks.load(Ordering::Relaxed)
     }
 
     /// Whether the program was killed since [`Self::aim`].
@@ -197,6 +205,9 @@ impl State {
                 .by_ref()
                 .take(length.min(MOST))
                 .read_to_end(&mut request)?;
+            if is_look(&text) {
+                self.looks.fetch_add(1, Ordering::Relaxed);
+            }
             if is_write(&text)
                 && let Some(aim) = self.count()
             {
@@ -235,6 +246,15 @@ impl State {
             client.write_all(bytes.get(..count).unwrap_or_default())?;
         }
     }
+}
+
+/// Whether a head asks for one Instance.
+fn is_look(head: &str) -> bool {
+    let mut words = head.split_whitespace();
+    words.next() == Some("get")
+        && words
+            .next()
+            .is_some_and(|path| path.contains("/instances/"))
 }
 
 /// Whether a request, in lower case, changes an object that counts.
