@@ -36,12 +36,12 @@ struct Cost {
     strange: Strange,
 }
 
-/// What one agent does about shared Instances that it does not see, when their slots change hands and they are deleted.
+/// Counts what one agent does about shared Instances that it does not see, when their slots change hands and they are deleted.
 struct Strange {
     instances: usize,
-    /// How often it asked for one of them.
+    /// Counts the requests for one of them.
     looks: u64,
-    /// How often it wrote what it keeps of Instances on disk, in bytes.
+    /// Counts the bytes that it wrote of Instances to disk.
     kept: u64,
 }
 

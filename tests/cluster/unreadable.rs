@@ -1,4 +1,4 @@
-//! What one node writes of a shared device, and no agent can read, takes the device from no other node, and no other device.
+//! Shows that an entry of one node that no agent can read takes the device from no other node, and no other device.
 
 use anyhow::{Context, Result, ensure};
 use leafhost_tests::cluster;

@@ -49,7 +49,7 @@ struct State {
     has_struck: AtomicBool,
     is_over: AtomicBool,
     answered: AtomicU64,
-    /// How often a single Instance was asked for.
+    /// Counts the requests for single Instances.
     looks: AtomicU64,
 }
 
@@ -119,7 +119,7 @@ impl WriteProxy {
         self.state.answered.load(Ordering::Relaxed)
     }
 
-    /// How often a single Instance was asked for.
+    /// Counts the requests for single Instances.
     pub fn looks(&self) -> u64 {
         self.state.looks.load(Ordering::Relaxed)
     }
@@ -248,7 +248,7 @@ impl State {
     }
 }
 
-/// Whether a head asks for one Instance.
+/// Tells that a head asks for one Instance.
 fn is_look(head: &str) -> bool {
     let mut words = head.split_whitespace();
     words.next() == Some("get")

@@ -57,13 +57,13 @@ pub struct ReconcileTask {
 
 /// An Instance that could not be written.
 struct Failing {
-    /// Why, and the remedy.
+    /// Names the cause and the remedy.
     error: String,
-    /// So many writes in a row have failed.
+    /// Counts the writes in a row that have failed.
     failures: u32,
-    /// When it is tried again.
+    /// Sets the next attempt.
     retry: Instant,
-    /// Whether the store said that it takes no writes.
+    /// Tells that the store takes no writes at all.
     is_unavailable: bool,
 }
 
@@ -109,7 +109,7 @@ impl ReconcileTask {
         }
     }
 
-    /// When something is due that no event tells.
+    /// Returns the time of what is due and no event tells.
     fn next(&self) -> Option<Instant> {
         let retries = self.failing.values().map(|failing| failing.retry);
         retries.chain(self.next_join).min()
@@ -171,7 +171,7 @@ impl ReconcileTask {
         self.conclude(read && !self.is_barred(&instances), problems);
     }
 
-    /// Whether an Instance failed before this turn and is not tried again in it.
+    /// Tells of an Instance that failed before this turn and is not tried again in it.
     fn is_left_alone(&self, key: &InstanceKey, begun: Instant) -> bool {
         let failing = self.failing.get(key);
         failing.is_some_and(|failing| failing.retry > begun)
@@ -202,7 +202,7 @@ impl ReconcileTask {
         }
     }
 
-    /// Whether the Instances as a whole cannot be written: the store says so, or several fail and none of this node is as it should be. One
+    /// Tells that the Instances as a whole cannot be written: the store says so, or several fail and none of this node is as it should be. One
     /// that fails alone is shown, and keeps the agent from nothing.
     fn is_barred(&self, instances: &InstanceSet) -> bool {
         let is_well = |(key, instance): (&InstanceKey, &Arc<Instance>)| {
@@ -221,7 +221,7 @@ impl ReconcileTask {
         shutdown: &CancellationToken,
     ) -> (Vec<Failed>, bool) {
         let mut errors = Vec::new();
-        // What has failed before may hang: it comes by itself, after all others.
+        // An Instance that has failed before may hang: it comes by itself, after all others.
         let (again, first): (Vec<_>, Vec<_>) = changes
             .into_iter()
             .partition(|change| self.failing.contains_key(&change.key()));

@@ -182,7 +182,7 @@ pub struct NodeStatus {
     /// The same moment on the clock of that boot, which no correction of the wall clock changes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub missing_uptime: Option<Uptime>,
-    /// Whether it stands for an entry that cannot be read, so that it is equal to none that is written.
+    /// Marks that it stands for an entry that cannot be read, so that it is equal to none that is written.
     #[serde(skip)]
     pub is_unreadable: bool,
 }
@@ -250,14 +250,14 @@ impl Instance {
         text.parse().ok()
     }
 
-    /// Whether the node sees the device or has a slot of it.
+    /// Tells that the node sees the device or has a slot of it.
     pub fn concerns(&self, node: &str) -> bool {
         let mut usages = self.spec.device_usage.values();
         self.spec.nodes.iter().any(|seen| seen == node)
             || usages.any(|usage| is_usage_of(node, usage))
     }
 
-    /// What of the object is this node's matter: a change of the rest, such as another node's slot, is none of its.
+    /// Returns what of the object is this node's matter: a change of the rest, such as another node's slot, is none of its.
     pub fn seen_from(&self, node: &str) -> Self {
         let mut seen = self.clone();
         seen.metadata.resource_version.clear();
@@ -358,7 +358,7 @@ pub enum Outdated {
     },
 }
 
-/// Whether a value of `deviceUsage` names the node.
+/// Tells that a value of `deviceUsage` names the node.
 fn is_usage_of(node: &str, usage: &str) -> bool {
     !usage.is_empty() && usage.rsplit(':').next() == Some(node)
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use crate::instance::{Instance, InstanceKey, NODE_LABEL, SHARED_LABEL};
 
-/// So many objects that are gone are remembered. An event of one of them that is still on its way does not bring it back.
+/// Bounds how many objects that are gone are remembered. An event of one of them that is still on its way does not bring it back.
 const GONE: usize = 4096;
 
 /// What a watch selects; each is listed for itself.
@@ -57,7 +57,7 @@ pub struct InstanceView {
 struct Listing {
     /// The newest version of anything that was seen before.
     newest: u64,
-    /// What was seen since.
+    /// Holds what was seen since.
     seen: BTreeMap<InstanceKey, Arc<Instance>>,
 }
 
@@ -291,7 +291,7 @@ mod tests {
         assert_eq!(view.overtaken(Scope::Shared, 12), Some(43));
         assert!(view.list_restored(Scope::Shared, 12));
         assert_eq!(shown(&view), [("40", 10), ("41", 11), ("local", 0)]);
-        // What happens then counts, although its versions are older than those that were seen once.
+        // Later events count, although its versions are older than those that were seen once.
         assert!(view.saw(shared("a-41", "41", 13)));
         assert!(view.saw(instance("b-1", "local", 9, Scope::Local)));
         assert_eq!(shown(&view), [("40", 10), ("41", 13), ("local", 9)]);

@@ -17,7 +17,7 @@ use tokio::sync::watch;
 
 type Instances = BTreeMap<InstanceKey, Arc<Instance>>;
 
-/// How long no answer comes about an Instance that hangs.
+/// Delays each answer about an Instance that hangs.
 pub(crate) const HANGS: Duration = Duration::from_secs(4);
 
 /// The store.

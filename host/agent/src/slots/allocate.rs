@@ -191,7 +191,7 @@ impl SlotTask {
         refusals
     }
 
-    /// Whether somebody was seen to have it, by another kubelet than that of now.
+    /// Tells that somebody was seen to have it, by another kubelet than that of now.
     pub(super) fn is_of_older_kubelet(&self, unit: &Unit) -> bool {
         let current = self.records.kubelet_run();
         self.is_seen(unit, |kubelet_run| kubelet_run != current)

@@ -211,7 +211,7 @@ pub(crate) struct State {
     pub alive: BTreeSet<String>,
     /// Whether PodResources says nothing.
     pub is_mute: bool,
-    /// Whether PodResources gives no answer at all.
+    /// Keeps PodResources from giving any answer.
     pub hangs: bool,
     /// How long a snapshot takes.
     pub slow: Duration,

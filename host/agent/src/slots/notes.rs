@@ -1,4 +1,4 @@
-//! What the slot task writes down for the agent after this one. It runs beside the task: a disk that hangs keeps nothing from being offered.
+//! Writes down for the next agent what the slot task must not forget. It runs beside the task: a disk that hangs keeps nothing from being offered.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use super::SlotTask;
 use crate::wait::SourceEnded;
 
-/// What could not be written is tried again after this.
+/// Delays the next attempt to write what could not be written.
 const AGAIN: Duration = Duration::from_secs(10);
 
 /// A write that has ended.
@@ -33,9 +33,9 @@ pub(super) struct Notes {
     has_kubelet: bool,
     /// Names that are offered and not written down: they are only forgotten over a restart.
     unwritten: BTreeSet<String>,
-    /// When names that could not be written down are tried again.
+    /// Sets the next attempt for names that could not be written down.
     pub retry: Option<Instant>,
-    /// Why they could not.
+    /// Names the cause why they could not.
     pub problem: Option<Problem>,
 }
 

@@ -16,12 +16,12 @@ use super::queue::Request;
 /// Time limit for a request to PodResources while an allocation waits.
 const ASK: Duration = Duration::from_secs(2);
 
-/// What the kubelet says.
+/// Holds what the kubelet says to one question.
 pub(super) struct Answer {
     pub request: Request,
     /// A snapshot, where another kubelet than that of now was seen to have one of the ids.
     pub snapshot: Option<Snapshot>,
-    /// What PodResources says just now; nothing if it says nothing.
+    /// Holds what PodResources says just now; nothing if it says nothing.
     pub listed: Option<BTreeMap<Unit, BTreeSet<Pod>>>,
 }
 
@@ -33,7 +33,7 @@ pub(super) struct Questions {
 }
 
 impl Questions {
-    /// Whether one is about that unit.
+    /// Tells that one is about that unit.
     pub fn has_unit(&self, unit: &Unit) -> bool {
         self.units.contains(unit)
     }

@@ -1,4 +1,4 @@
-//! What cannot be written: single Instances, each for itself, or none at all. Pure; time is an argument.
+//! Learns what cannot be written: single Instances, each for itself, or none at all. Pure; time is an argument.
 //!
 //! An Instance whose write is denied, or of which no answer tells whether it was written, is barred alone. All are only when the store says
 //! that it takes no writes, or when another Instance fails before anything was written again.
@@ -22,7 +22,7 @@ const LONGEST_ALONE: Duration = Duration::from_mins(1);
 /// The least time after an attempt that told nothing.
 const SOON: Duration = Duration::from_secs(1);
 
-/// What cannot be written.
+/// Remembers what cannot be written.
 #[derive(Debug, Default)]
 pub struct Unwritable {
     /// The Instances that failed. One whose attempt has succeeded keeps the number of its failures until something is written of it.
@@ -37,15 +37,15 @@ pub struct Unwritable {
 
 #[derive(Debug)]
 struct Failing {
-    /// Why, and the remedy.
+    /// Names the cause and the remedy.
     problem: String,
-    /// So many writes in a row have failed.
+    /// Counts the writes in a row that have failed.
     failures: u32,
-    /// When it is tried again.
+    /// Sets the next attempt.
     next: Instant,
 }
 
-/// What has changed.
+/// Tells what a write has changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum News {
     /// Nothing.
@@ -62,17 +62,17 @@ impl Unwritable {
         &self.barred
     }
 
-    /// Whether no Instance can be written.
+    /// Tells that no Instance can be written.
     pub fn is_all(&self) -> bool {
         self.store.is_some()
     }
 
-    /// Whether this Instance cannot be written.
+    /// Tells that this Instance cannot be written.
     pub fn has(&self, key: &InstanceKey) -> bool {
         self.is_all() || self.barred.contains(key)
     }
 
-    /// When something is tried again.
+    /// Returns the time of the next attempt.
     pub fn next(&self) -> Option<Instant> {
         match &self.store {
             Some((_, store)) => Some(store.next),
@@ -160,7 +160,7 @@ impl Unwritable {
         self.fresh.remove(key);
     }
 
-    /// What is to be tried now, each for itself. `own` are the Instances of which this node may give slots.
+    /// Returns what is to be tried now, each for itself. `own` are the Instances of which this node may give slots.
     pub fn trials<'a>(
         &mut self,
         set: &InstanceSet,
@@ -186,7 +186,7 @@ impl Unwritable {
                 .collect();
             let turn = usize::try_from(store.failures).unwrap_or_default();
             let turn = turn.checked_rem(sound.len()).unwrap_or_default();
-            // What told it, unless that is one of those that fail alone; then another each time.
+            // The Instance that told it, unless it is one of those that fail alone; then another each time.
             let is_told = set.instances.contains_key(told) && !self.instances.contains_key(told);
             let next = is_told
                 .then_some(&*told)
@@ -213,7 +213,7 @@ impl Unwritable {
         tried.into_iter().filter_map(change).collect()
     }
 
-    /// What is wrong.
+    /// Returns the problem that is shown.
     pub fn problem(&self) -> Option<Problem> {
         if let Some((_, store)) = &self.store {
             let error = store.problem.clone();

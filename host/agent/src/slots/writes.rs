@@ -37,7 +37,7 @@ pub(super) enum Purpose {
     },
     /// Claims of what the kubelet was seen to have.
     Adopt { places: Vec<(Unit, Place)> },
-    /// Whether what could not be written can be again.
+    /// Tries whether what could not be written can be again.
     Trial,
 }
 
@@ -64,7 +64,7 @@ impl Purpose {
 /// A write that has ended.
 pub(super) struct Done {
     purpose: Purpose,
-    /// What was written, in the order of the results.
+    /// Lists the Instances that were written, in the order of the results.
     keys: Vec<InstanceKey>,
     results: Vec<Written>,
 }

@@ -165,7 +165,7 @@ fn a_field_of_the_device_that_cannot_be_read_hides_no_other() {
     ] {
         assert_eq!(with("/spec/capacity", value).spec.capacity, capacity);
     }
-    // What is not free must not look so.
+    // A slot that is not free must not look so.
     let usage = with("/spec/deviceUsage", json!({"a-1-0": 7, "a-1-1": null}));
     let usage: Vec<&str> = usage
         .spec

@@ -278,7 +278,7 @@ fn whatever_the_definition_of_instances_allows_is_read_and_its_slots_can_be_clai
         let entries = object["status"]["nodes"].as_object().map_or(0, Map::len);
         assert_eq!(instance.status.nodes.len(), entries, "{}", says("entries"));
 
-        // What a node writes.
+        // Makes the writes of a node.
         let claim = Edit::Slot {
             id: format!("{NAME}-0"),
             held: DeviceUsage::Unused,

@@ -105,13 +105,13 @@ impl Failure {
                     (seconds > 0).then_some(retry_after),
                 )
             }
-            // What is behind it has failed, or was too slow: of this object, perhaps after it was written.
+            // Something behind it has failed, or was too slow: of this object, perhaps after it was written.
             code => Self::Unknown(format!("the API server answered {code}: {message}")),
         }
     }
 }
 
-/// Whether the request cannot have left this node.
+/// Tells that the request cannot have left this node.
 fn is_without_connection(error: &Error) -> bool {
     use std::io::ErrorKind;
     let mut causes = std::iter::successors(Some(error as &dyn std::error::Error), |cause| {

@@ -67,7 +67,7 @@ pub async fn follow(shared: Arc<Shared>, api: Api<Object>, scope: Scope) {
                     }
                     if matches!(event, Event::InitDone) {
                         list_ended(shared, &api, scope, watch.listed()).await;
-                        // What this watch has just listed is not listed again.
+                        // Its own list is not read again.
                         restored.mark_unchanged();
                     }
                     gone.extend(take_in(shared, scope, event));
@@ -149,7 +149,7 @@ fn take_in(shared: &Shared, scope: Scope, event: Event<Object>) -> Option<(Insta
             if held.is_some_and(|held| is_ours(&held)) {
                 return Some((key, uid));
             }
-            // Whether it is there without its label is the matter of the nodes that have it: they give the label back.
+            // The nodes that have it find out whether it is there without its label, and give that back.
             let version = metadata.resource_version.unwrap_or_default();
             shared.saw_leave(&key, &uid, version.parse().unwrap_or_default());
         }

@@ -1,4 +1,4 @@
-//! What of the Instances is kept on disk, for a start without the API server: those that concern this node.
+//! Chooses which Instances are kept on disk, for a start without the API server: those that concern this node.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ pub struct Worth {
     kept: Option<BTreeMap<InstanceKey, Arc<Instance>>>,
 }
 
-/// What is written.
+/// Holds the Instances that are written.
 pub struct Kept(Vec<Arc<Instance>>);
 
 impl Serialize for Kept {
@@ -31,7 +31,7 @@ impl Worth {
         }
     }
 
-    /// What has to be written, if anything is another than was kept. What other nodes do with an Instance is no reason: without the API server
+    /// Returns what has to be written, if anything is another than was kept. What other nodes do with an Instance is no reason: without the API server
     /// no free slot is offered.
     pub fn keeping(&mut self, set: &InstanceSet) -> Option<Kept> {
         if !set.complete {

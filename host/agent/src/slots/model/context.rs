@@ -12,7 +12,7 @@ use super::view::Owners;
 use crate::discovery::DeviceSnapshot;
 
 impl SlotContext<'_> {
-    /// Whether no free slot of the Instance is given for the time being.
+    /// Tells that no free slot of the Instance is given for the time being.
     pub fn is_held_back(&self, instance: &Instance) -> bool {
         let is_barred = || self.barred.contains(&instance.key());
         self.new.contains(&instance.metadata.uid) || (!self.barred.is_empty() && is_barred())

@@ -97,7 +97,7 @@ pub struct Offerer {
 struct Computed {
     instance: Arc<Instance>,
     device: Option<Arc<Device>>,
-    /// Whether no free slot of it is given for the time being.
+    /// Tells that no free slot of it is given for the time being.
     is_held_back: bool,
     kept: bool,
     offered: bool,

@@ -63,7 +63,7 @@ async fn an_instance_that_cannot_be_written_is_barred_alone() {
         "{refusal}"
     );
     idle().await;
-    // What a container has of it stays, and all others are offered.
+    // A container keeps its slot of it, and all others are offered.
     assert_eq!(rig.listed("cams-a"), "cams-a-0- cams-a-1+");
     assert_eq!(rig.listed("cams-b"), "cams-b-0+ cams-b-1+");
     assert_eq!(rig.listed("cams"), "cams-0+ cams-1+ cams-2+");

@@ -14,7 +14,7 @@ fn set() -> InstanceSet {
     InstanceSet::read(made.map(|one: Arc<Instance>| (one.key(), one)).into())
 }
 
-/// What a store says of some Instances: `+` written, `-` denied, `?` no answer, `!` no writes at all, `~` somebody was quicker, `x` gone.
+/// Learns what a store says of some Instances: `+` written, `-` denied, `?` no answer, `!` no writes at all, `~` somebody was quicker, `x` gone.
 fn learn(unwritable: &mut Unwritable, told: &str, is_trial: bool) -> News {
     let told: Vec<(InstanceKey, Written)> = told
         .split(' ')
@@ -158,7 +158,7 @@ async fn an_instance_whose_trials_alone_succeed_is_barred_ever_longer() {
         assert_eq!(barred(&unwritable), "");
     }
     assert!(begun.elapsed().as_secs() > 150, "{:?}", begun.elapsed());
-    // What is written of it at last ends that.
+    // A write of it that succeeds at last ends that.
     learn(&mut unwritable, "a+", false);
     learn(&mut unwritable, "a-", false);
     let begun = Instant::now();

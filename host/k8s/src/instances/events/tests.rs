@@ -271,7 +271,7 @@ fn versions(set: &InstanceSet) -> Vec<String> {
 #[tokio::test]
 async fn after_a_restore_of_the_database_the_instances_are_as_it_has_them() {
     let (_stub, store, _folder) = listed_again("50").await;
-    // What happens since then counts, too.
+    // Later events count, too.
     until(&store, |set| versions(set) == ["51"]).await;
 }
 
