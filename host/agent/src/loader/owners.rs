@@ -127,13 +127,6 @@ fn inherits(owner: &Place, place: &Place) -> bool {
 mod tests {
     use super::*;
 
-    fn of_object(name: &str) -> Option<Place> {
-        Some(Place::ConfigMap {
-            namespace: "leafhost".to_owned(),
-            name: name.to_owned(),
-        })
-    }
-
     /// The trusted source if the `owner` had the name `udev` and these are there now, each with its place.
     fn trusted(owner: (&str, Option<Place>), there: &[(&str, Option<Place>)]) -> (String, bool) {
         let registrations: Vec<Registration> = (0..10)
@@ -166,6 +159,12 @@ mod tests {
 
     #[test]
     fn a_name_is_inherited_by_files_of_the_node_and_not_by_what_others_may_put_there() {
+        let of_object = |name: &str| {
+            Some(Place::ConfigMap {
+                namespace: "leafhost".to_owned(),
+                name: name.to_owned(),
+            })
+        };
         let folder = || Some(Place::Folder);
         let external = || Some(Place::External);
         for (owner, there, expected, is_there) in [

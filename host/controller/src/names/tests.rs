@@ -5,7 +5,7 @@ use tokio_util::task::AbortOnDropHandle;
 use super::*;
 use crate::fakes::Fake;
 
-const GRACE: Duration = Duration::from_mins(60);
+const GRACE: Duration = Duration::from_hours(1);
 
 fn start() -> (Arc<Fake>, AbortOnDropHandle<Result<(), Error>>) {
     let fake = Fake::new(0);
@@ -63,7 +63,7 @@ async fn who_is_deleted_and_applied_again_keeps_the_name_beside_an_older_rival()
     assert_eq!(written(&fake, MOMENT).await, ["echo used"]);
     show(&fake, &["b/echo"]);
     assert_eq!(written(&fake, MOMENT).await, ["echo unused"]);
-    age(&fake, GRACE - MOMENT);
+    age(&fake, GRACE.checked_sub(MOMENT).unwrap());
     assert_eq!(written(&fake, MOMENT).await, [""; 0]);
     age(&fake, MOMENT);
     assert_eq!(written(&fake, MOMENT).await, ["echo free", "echo for b"]);

@@ -47,7 +47,7 @@ fn objects_are_read_and_one_that_no_controller_wrote_is_none() {
     assert_eq!(noted("cams"), None);
     assert_eq!(set.records.len(), 2);
     let created = set.names.get("echo").unwrap().created;
-    assert_eq!(created.map(|time| time.as_second()), Some(1_767_323_045));
+    assert_eq!(created.map(Timestamp::as_second), Some(1_767_323_045));
     let odd = object("echo", &json!({}), None);
     book.take(Ok(Event::Apply(odd)));
     assert_eq!(book.set().names.get("echo"), None);

@@ -5,7 +5,7 @@ use leafhost_core::status_store::ConfigurationState;
 
 use super::*;
 
-const GRACE: Duration = Duration::from_mins(60);
+const GRACE: Duration = Duration::from_hours(1);
 
 fn at(second: i64) -> Timestamp {
     Timestamp::from_second(second).unwrap()
