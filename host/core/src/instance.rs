@@ -258,6 +258,7 @@ impl Instance {
     }
 
     /// Returns what of the object is this node's matter: a change of the rest, such as another node's slot, is none of its.
+    #[must_use]
     pub fn seen_from(&self, node: &str) -> Self {
         let mut seen = self.clone();
         seen.metadata.resource_version.clear();
