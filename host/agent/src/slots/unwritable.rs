@@ -164,7 +164,7 @@ impl Unwritable {
     pub fn trials<'a>(
         &mut self,
         set: &InstanceSet,
-        own: impl Iterator<Item = &'a InstanceKey> + Clone,
+        own: impl Iterator<Item = &'a InstanceKey>,
         now: Instant,
     ) -> Vec<Change> {
         let gone = |key: &&InstanceKey| !set.instances.contains_key(*key);
@@ -179,8 +179,8 @@ impl Unwritable {
             }
             // Not again before this attempt has ended.
             store.next = now + LONGEST;
-            let is_there = |key: &&InstanceKey| set.instances.contains_key(*key);
-            let sound = own.clone().filter(is_there);
+            let there: Vec<_> = own.filter(|key| set.instances.contains_key(*key)).collect();
+            let sound = there.iter().copied();
             let sound: Vec<_> = sound
                 .filter(|key| !self.instances.contains_key(*key))
                 .collect();
@@ -190,8 +190,8 @@ impl Unwritable {
             let is_told = set.instances.contains_key(told) && !self.instances.contains_key(told);
             let next = is_told
                 .then_some(&*told)
-                .or_else(|| sound.get(turn).copied());
-            let next = next.or_else(|| own.clone().find(is_there));
+                .or_else(|| sound.get(turn).copied())
+                .or_else(|| there.first().copied());
             match next {
                 Some(key) => tried.push(key.clone()),
                 // There is nothing to claim.
