@@ -149,19 +149,98 @@ fn the_webhook_may_read_and_write_its_own_secret_and_no_other() -> Result<()> {
     let of_secrets: Vec<&Value> = rules
         .filter(|rule| texts(&rule["resources"]).contains("secrets"))
         .collect();
-    let named = serde_json::json!(["leafhost-webhook"]);
-    // A name says nothing of what is created.
-    let is_bound = |rule: &&Value| {
-        rule["resourceNames"] == named || texts(&rule["verbs"]) == BTreeSet::from(["create"])
+    let [of_secrets] = of_secrets.as_slice() else {
+        anyhow::bail!("not one rule: {of_secrets:#?}");
     };
-    assert!(
-        of_secrets.len() == 2 && of_secrets.iter().all(is_bound),
-        "{of_secrets:#?}"
+    let named = serde_json::json!(["leafhost-webhook-certificate"]);
+    assert_eq!(of_secrets["resourceNames"], named);
+    assert_eq!(
+        texts(&of_secrets["verbs"]),
+        ["list", "update", "watch"].into()
+    );
+    let [secret] = *of_kind(&objects, "Secret") else {
+        anyhow::bail!("not one Secret: {objects:#?}");
+    };
+    assert_eq!(secret["metadata"]["name"], named[0]);
+    // What it holds is the webhook's to write.
+    assert_eq!(
+        (&secret["type"], &secret["data"]),
+        (&"Opaque".into(), &Value::Null)
     );
     let [webhook] = *of_kind(&objects, "ValidatingWebhookConfiguration") else {
         anyhow::bail!("no webhook: {objects:#?}");
     };
     assert_eq!(webhook["webhooks"][0]["failurePolicy"], "Ignore");
+    Ok(())
+}
+
+#[test]
+fn the_webhook_reviews_what_the_controller_writes_and_nothing_of_others() -> Result<()> {
+    let Some(cluster) = cluster::shared()? else {
+        return Ok(());
+    };
+    let hooks = |values: &[&str]| -> Result<Vec<Value>> {
+        let objects = render(cluster, values)?;
+        let [webhook] = *of_kind(&objects, "ValidatingWebhookConfiguration") else {
+            anyhow::bail!("no webhook: {objects:#?}");
+        };
+        let hooks = webhook["webhooks"].as_array();
+        Ok(hooks.cloned().unwrap_or_default())
+    };
+    let usual = hooks(&[])?;
+    let [_, brokers] = usual.as_slice() else {
+        anyhow::bail!("not two: {usual:#?}");
+    };
+    let conditions = brokers["matchConditions"].as_array().map_or(0, Vec::len);
+    let expression = &brokers["matchConditions"][0]["expression"];
+    let account = "request.userInfo.username == 'system:serviceaccount:agents:leafhost-controller'";
+    assert_eq!((conditions, expression), (1, &account.into()));
+    assert_eq!(brokers["failurePolicy"], "Fail");
+    for without in [
+        "controller.enabled",
+        "controller.brokers.enabled",
+        "webhookConfiguration.brokers.enabled",
+    ] {
+        let objects = hooks(&[&format!("{without}=false")])?;
+        assert_eq!(objects, usual[..1], "{without}");
+    }
+    Ok(())
+}
+
+#[test]
+fn clients_connect_to_the_webhook_and_to_metrics_and_to_nothing_else() -> Result<()> {
+    let Some(cluster) = cluster::shared()? else {
+        return Ok(());
+    };
+    let ingress = |values: &[&str]| -> Result<BTreeMap<String, Value>> {
+        let objects = render(cluster, values)?;
+        let policies = of_kind(&objects, "NetworkPolicy")
+            .into_iter()
+            .map(|policy| {
+                assert_eq!(
+                    policy["spec"]["policyTypes"],
+                    serde_json::json!(["Ingress"])
+                );
+                let name = policy["metadata"]["name"].as_str().unwrap_or_default();
+                (name.to_owned(), policy["spec"]["ingress"].clone())
+            });
+        Ok(policies.collect())
+    };
+    let https = serde_json::json!([{"ports": [{"port": "https", "protocol": "TCP"}]}]);
+    let usual = ingress(&[])?;
+    assert_eq!(usual["leafhost-webhook"], https);
+    assert_eq!(usual["leafhost-controller"], Value::Null);
+    let from = "webhookConfiguration.networkPolicy.from[0].ipBlock.cidr=10.0.0.0/24";
+    let more = ingress(&[from, "prometheus.enabled=true"])?;
+    let block = serde_json::json!([{"ipBlock": {"cidr": "10.0.0.0/24"}}]);
+    assert_eq!(more["leafhost-webhook"][0]["from"], block);
+    let metrics = serde_json::json!([{"ports": [{"port": "metrics", "protocol": "TCP"}]}]);
+    assert_eq!(more["leafhost-controller"], metrics);
+    let none = [
+        "webhookConfiguration.networkPolicy.enabled=false",
+        "controller.networkPolicy.enabled=false",
+    ];
+    assert_eq!(ingress(&none)?, BTreeMap::new());
     Ok(())
 }
 

@@ -12,7 +12,7 @@ use crate::away::Own;
 use crate::installed::Release;
 
 const NAME: &str = "leafhost-webhook";
-const SECRET: &str = "/api/v1/namespaces/leafhost/secrets/leafhost-webhook";
+const SECRET: &str = "/api/v1/namespaces/leafhost/secrets/leafhost-webhook-certificate";
 const WEBHOOK: &str =
     "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations/leafhost-webhook";
 const CONFIGURATIONS: &str = "/apis/akri.sh/v0/namespaces/default/configurations";
@@ -61,10 +61,133 @@ fn a_configuration_with_a_wrong_broker_or_wrong_details_is_refused_and_without_a
     let cluster = own.0;
     // `helm install` has waited for it.
     let release = Release::whole(cluster)?;
-    check(cluster).with_context(|| release.state())
+    check(cluster, &release).with_context(|| release.state())
 }
 
-fn check(cluster: &'static Cluster) -> Result<()> {
+/// What a stolen token of the controller makes.
+fn attacks(cluster: &'static Cluster) -> Result<()> {
+    let token = cluster.kubectl(&[
+        "--namespace",
+        "leafhost",
+        "create",
+        "token",
+        "leafhost-controller",
+    ])?;
+    let create = |object: &Value| {
+        let create = [
+            "--token",
+            token.trim(),
+            "create",
+            "--dry-run=server",
+            "--filename",
+            "-",
+        ];
+        cluster.kubectl_with(&create, &object.to_string())
+    };
+    let apply = |object: &Value| {
+        cluster.apply(&object.to_string())?;
+        let (kind, name) = (text(&object["kind"]), text(&object["metadata"]["name"]));
+        let plural = if kind == "Instance" {
+            "instances"
+        } else {
+            "configurations"
+        };
+        let found = cluster.get(&format!(
+            "/apis/akri.sh/v0/namespaces/default/{plural}/{name}"
+        ))?;
+        anyhow::Ok(text(&found["metadata"]["uid"]).to_owned())
+    };
+    let broker = json!({"containers": [{"name": "c", "image": "i"}]});
+    let service = json!({"ports": [{"port": 80}]});
+    let of = |name: &str, spec: &Value| -> Result<Value> {
+        Ok(serde_json::from_str(&configuration(name, spec))?)
+    };
+    let with = of(
+        "with-broker",
+        &json!({"brokerSpec": {"brokerPodSpec": broker}, "configurationServiceSpec": service}),
+    )?;
+    let with = apply(&with)?;
+    let without = apply(&of("without", &json!({}))?)?;
+    let instance = |name: &str, configuration: &str, uid: &str| {
+        apply(
+            &json!({"apiVersion": "akri.sh/v0", "kind": "Instance", "metadata": {"name": name, "namespace": "default", "ownerReferences": [
+            {"apiVersion": "akri.sh/v0", "kind": "Configuration", "name": configuration, "uid": uid, "controller": true}]},
+            "spec": {"configurationName": configuration, "capacity": 1, "shared": true, "nodes": ["away"]}}),
+        )
+    };
+    let (of_broker, of_none) = (
+        instance("with-broker-a1a1a1", "with-broker", &with)?,
+        instance("without-a1a1a1", "without", &without)?,
+    );
+    let owned = |kind: &str, spec: &Value, owner: (&str, &str, &str)| {
+        json!({"apiVersion": if kind == "Job" { "batch/v1" } else { "v1" }, "kind": kind,
+            "metadata": {"name": "evil", "namespace": "default", "labels": {"controller": "akri.sh"}, "ownerReferences": [
+                {"apiVersion": "akri.sh/v0", "kind": owner.0, "name": owner.1, "uid": owner.2, "controller": true}]}, "spec": spec})
+    };
+    let privileged = json!({"containers": [{"name": "c", "image": "i", "securityContext": {"privileged": true}}]});
+    let job = json!({"template": {"spec": {"restartPolicy": "Never", "containers": privileged["containers"]}}});
+    let open = json!({"ports": [{"port": 80}], "type": "NodePort"});
+    let (broker_owner, none_owner) = (
+        ("Instance", "with-broker-a1a1a1", &*of_broker),
+        ("Instance", "without-a1a1a1", &*of_none),
+    );
+    for (what, object, by) in [
+        (
+            "a privileged pod of an Instance without a broker",
+            owned("Pod", &privileged, none_owner),
+            "asks for no Pod",
+        ),
+        (
+            "a privileged pod of an Instance with one",
+            owned("Pod", &privileged, broker_owner),
+            "metadata.name",
+        ),
+        (
+            "a pod of no Instance",
+            owned("Pod", &privileged, ("Instance", "none", "u")),
+            "there is no such Configuration",
+        ),
+        (
+            "a pod of another Instance's uid",
+            owned("Pod", &broker, ("Instance", "with-broker-a1a1a1", &of_none)),
+            "there is no such Instance",
+        ),
+        (
+            "a job of an Instance with a pod",
+            owned("Job", &job, broker_owner),
+            "asks for no Job",
+        ),
+        (
+            "a service of another name",
+            owned("Service", &open, ("Configuration", "with-broker", &with)),
+            "metadata.name",
+        ),
+        (
+            "a service that nobody asked for",
+            owned("Service", &open, ("Configuration", "without", &without)),
+            "asks for no such service",
+        ),
+    ] {
+        let error = match create(&object) {
+            Ok(_) => bail!("{what} is allowed"),
+            Err(error) => format!("{error:#}"),
+        };
+        ensure!(
+            error.contains("brokers.leafhost.dev") && error.contains(by),
+            "{what}: {error}"
+        );
+    }
+    for name in ["with-broker", "without"] {
+        cluster.kubectl(&["delete", "configurations.akri.sh", name])?;
+    }
+    Ok(())
+}
+
+fn text(value: &Value) -> &str {
+    value.as_str().unwrap_or_default()
+}
+
+fn check(cluster: &'static Cluster, release: &Release) -> Result<()> {
     let broker = json!({"containers": [{"name": "c", "image": "i", "resources": {"limits": {"{{PLACEHOLDER}}": "1"}}}]});
     let mut misspelt = broker.clone();
     misspelt["containers"][0]["imagee"] = json!("i");
@@ -101,14 +224,49 @@ fn check(cluster: &'static Cluster) -> Result<()> {
     )?;
     crate::names::check_webhook(cluster, "right")?;
 
-    // What is removed or damaged comes back.
+    refused(
+        cluster,
+        "deep brackets",
+        &details(&"[".repeat(100_000)),
+        "spec.discoveryHandler.discoveryDetails: has brackets in each other more than 64 deep",
+    )?;
+    attacks(cluster)?;
+
+    // What is removed or damaged comes back, but for the Secret itself.
     let before = cluster.get(SECRET)?;
-    cluster.api().delete(SECRET)?;
-    eventually("another certificate is made", || {
+    release.upgrade()?;
+    let kept = cluster.get(SECRET)?;
+    ensure!(
+        kept["data"] == before["data"],
+        "an upgrade changes the Secret"
+    );
+    ensure!(kept["metadata"]["uid"] == before["metadata"]["uid"]);
+    cluster
+        .api()
+        .merge(SECRET, &json!({"data": {"tls.crt": null}}))?;
+    let other = |before: &Value| {
         let now = cluster.get(SECRET)?;
-        ensure!(now["data"]["tls.crt"] != before["data"]["tls.crt"]);
+        let certificate = &now["data"]["tls.crt"];
+        ensure!(certificate.is_string() && *certificate != before["data"]["tls.crt"]);
+        Ok(now)
+    };
+    let before = eventually("another certificate is made", || other(&before))?;
+    cluster.api().delete(SECRET)?;
+    eventually("the webhook says what is missing", || {
+        let logs = cluster.kubectl(&[
+            "--namespace",
+            "leafhost",
+            "logs",
+            "deployment/leafhost-webhook",
+        ])?;
+        ensure!(logs.contains(
+            "there is no Secret leafhost/leafhost-webhook-certificate; helm upgrade creates it"
+        ));
         Ok(())
     })?;
+    refused(cluster, "a misspelt field", &pod(&misspelt), "imagee")?;
+    release.upgrade()?;
+    eventually("another certificate is made", || other(&before))?;
     let no_trust = json!([{"op": "remove", "path": "/webhooks/0/clientConfig/caBundle"}]);
     cluster.kubectl(&[
         "patch",

@@ -9,3 +9,4 @@ mod handlers;
 mod instances;
 mod soak;
 mod verbs;
+mod webhook;

@@ -49,6 +49,16 @@ app.kubernetes.io/component: controller
 {{ include "leafhost.name" . | trimSuffix "-agent" }}-webhook
 {{- end }}
 
+{{- /* The Secret that the chart makes and the webhook writes. */ -}}
+{{- define "leafhost.webhookSecret" -}}
+{{ include "leafhost.webhookName" . }}-certificate
+{{- end }}
+
+{{- /* "true" if the webhook reviews what the controller writes. */ -}}
+{{- define "leafhost.reviewsBrokers" -}}
+{{- if and .Values.webhookConfiguration.enabled .Values.webhookConfiguration.brokers.enabled .Values.controller.enabled .Values.controller.brokers.enabled }}true{{ end }}
+{{- end }}
+
 {{- define "leafhost.webhookSelector" -}}
 app.kubernetes.io/name: {{ include "leafhost.chart" . }}-webhook
 app.kubernetes.io/instance: {{ .Release.Name }}

@@ -1,17 +1,21 @@
 //! `leafhost webhook`: answers the API server's question whether a Configuration may be stored, until it is told to stop.
 
+use std::collections::HashMap;
+use std::net::TcpListener;
 use std::sync::Arc;
+use std::time::Duration;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, anyhow};
 use leafhost_agent::loader::LoaderTask;
 use leafhost_core::ports::HandlerSource;
 use leafhost_files::{FileHandlers, FileLoaderStore};
-use leafhost_k8s::KubeHandlers;
 use leafhost_k8s::admission::NameCheck;
 use leafhost_k8s::serving::{self, Names};
+use leafhost_k8s::{KubeHandlers, Origins};
 use leafhost_wasm::{Runtime, RuntimeConfig};
 use tokio::sync::watch;
-use tokio::task::JoinSet;
+use tokio::task::{Id, JoinSet};
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use crate::args::WebhookArgs;
@@ -20,6 +24,11 @@ use crate::log;
 use crate::signals::Signals;
 
 mod server;
+
+use server::Server;
+
+/// How long the tasks may take to end when the webhook stops.
+const LAST: Duration = Duration::from_secs(6);
 
 /// Runs the verb.
 pub fn run(args: WebhookArgs) -> Result<()> {
@@ -73,17 +82,89 @@ async fn serve(args: WebhookArgs) -> Result<()> {
         )
     })?;
     let (loading, handlers) = LoaderTask::new(Arc::new(source), Arc::new(store), loader);
-    let (sender, certificate) = watch::channel(None);
-    let mut tasks = JoinSet::new();
-    tasks.spawn(loading.run(CancellationToken::new()));
-    tracing::info!(namespace = names.namespace, service = names.service, address = %args.listen, "webhook starts");
-    let check = NameCheck::new(client.clone());
-    tasks.spawn(serving::keep(client, names, sender));
-    let server = server::Server::bind(args.listen, certificate, handlers, check)?;
-    server
-        .run(async {
-            let signal = signals.next().await;
-            tracing::info!(signal, "webhook stops");
+    let client_ca = args.client_ca.as_deref().map(|path| {
+        let shown = path.display();
+        std::fs::read(path).with_context(|| {
+            format!("cannot read {shown}; --client-ca names a file with the certificates of a CA")
         })
-        .await
+    });
+    let address = args.listen;
+    let listener = TcpListener::bind(address)
+        .with_context(|| format!("cannot listen on {address}; choose another with --listen"))?;
+    let (sender, certificate) = watch::channel(None);
+    let server = Server::new(
+        listener,
+        client_ca.transpose()?.as_deref(),
+        certificate,
+        handlers,
+        Origins::new(client.clone()),
+        NameCheck::new(client.clone()),
+    )?;
+    tracing::info!(namespace = names.namespace, service = names.service, %address, "webhook starts");
+    let stop = CancellationToken::new();
+    let mut tasks = Tasks::default();
+    tasks.spawn("the loader of handlers", loading.run(stop.clone()));
+    let certificate = serving::keep(client, names, sender);
+    let stopped = stop.clone().cancelled_owned();
+    tasks.spawn("the keeper of the certificate", async {
+        tokio::select! {
+            () = certificate => {}
+            () = stopped => {}
+        }
+    });
+    tasks.spawn("the server", server.run(stop.clone()));
+    let ended = tokio::select! {
+        signal = signals.next() => {
+            tracing::info!(signal, "webhook stops");
+            Ok(())
+        }
+        ended = tasks.ended() => Err(anyhow!("{ended} has ended; this is a bug")),
+    };
+    stop.cancel();
+    // A handler that is being loaded is no cause of the end: the loader says so before it ends.
+    let _ = timeout(LAST, tasks.all_ended()).await;
+    ended
+}
+
+/// The tasks of the webhook, by name. Dropping them ends them.
+#[derive(Default)]
+struct Tasks {
+    tasks: JoinSet<()>,
+    names: HashMap<Id, &'static str>,
+}
+
+impl Tasks {
+    fn spawn(&mut self, name: &'static str, task: impl Future<Output = ()> + Send + 'static) {
+        let id = self.tasks.spawn(task).id();
+        self.names.insert(id, name);
+    }
+
+    /// Waits until one has ended, or has panicked, and says which.
+    async fn ended(&mut self) -> &'static str {
+        let id = match self.tasks.join_next_with_id().await {
+            Some(Ok((id, ()))) => id,
+            Some(Err(error)) => error.id(),
+            None => return "each task",
+        };
+        self.names.get(&id).copied().unwrap_or("a task")
+    }
+
+    async fn all_ended(&mut self) {
+        while self.tasks.join_next().await.is_some() {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_task_that_ends_or_panics_is_named() {
+        let mut tasks = Tasks::default();
+        tasks.spawn("one that stays", std::future::pending());
+        tasks.spawn("one that ends", async {});
+        assert_eq!(tasks.ended().await, "one that ends");
+        tasks.spawn("one that panics", async { panic!("as it must not") });
+        assert_eq!(tasks.ended().await, "one that panics");
+    }
 }

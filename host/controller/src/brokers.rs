@@ -15,9 +15,11 @@ mod failed;
 mod fixture;
 mod plan;
 mod restarts;
+mod review;
 mod task;
 mod template;
 
 pub use plan::{Plan, World, plan};
 pub use restarts::Restarts;
+pub use review::{Named, Written};
 pub use task::BrokerTask;

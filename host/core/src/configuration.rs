@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::names::ConfigurationKey;
 use crate::text;
+use crate::yaml_cost;
 
 mod broker_properties;
 mod resources;
@@ -280,10 +281,10 @@ impl TryFrom<Manifest> for Configuration {
                 ),
             ));
         }
-        if handler.discovery_details.len() > MAX_DETAILS {
+        if let Some(problem) = details_problem(&handler.discovery_details) {
             problems.push(FieldProblem::new(
                 "spec.discoveryHandler.discoveryDetails",
-                "is longer than 256 KiB",
+                problem,
             ));
         }
         let properties = handler.discovery_properties.unwrap_or_default();
@@ -337,6 +338,16 @@ impl TryFrom<Manifest> for Configuration {
             _ => Err(problems),
         }
     }
+}
+
+/// Returns why no handler is asked about these details.
+pub fn details_problem(details: &str) -> Option<&'static str> {
+    if details.len() > MAX_DETAILS {
+        return Some("is longer than 256 KiB");
+    }
+    yaml_cost::is_nested_too_deep(details).then_some(
+        "has brackets in each other more than 64 deep, or too many to tell; write lists as lines that begin with '-', or all as JSON",
+    )
 }
 
 fn property_problems(properties: &[DiscoveryProperty]) -> Vec<FieldProblem> {

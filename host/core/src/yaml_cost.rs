@@ -5,8 +5,8 @@
 use std::fmt;
 
 use serde::de::{
-    DeserializeSeed, Deserializer, EnumAccess, Error, MapAccess, SeqAccess, VariantAccess as _,
-    Visitor,
+    DeserializeSeed, Deserializer, EnumAccess, Error, IgnoredAny, MapAccess, SeqAccess,
+    VariantAccess as _, Visitor,
 };
 
 /// What a byte costs by itself, in steps.
@@ -18,6 +18,45 @@ pub fn steps(text: &str) -> u64 {
     let count = |n: usize| u64::try_from(n).unwrap_or(u64::MAX);
     let brackets = text.bytes().filter(|byte| matches!(byte, b'[' | b'{'));
     count(text.len()).saturating_mul(BYTE + count(brackets.count()))
+}
+
+/// How deep brackets may be open in each other.
+pub const MAX_NESTING: usize = 64;
+/// The most work of reading a text that is no JSON: a second or two.
+const MAX_STEPS: u64 = 1 << 30;
+
+/// Tells whether brackets are open in each other so deep that readers take long, or may be: in YAML only a reader knows which
+/// brackets are text, and closing ones that are text hide others.
+pub fn is_nested_too_deep(text: &str) -> bool {
+    // This reader takes a step for each byte, however deep brackets are.
+    let is_json = serde_json::from_str::<IgnoredAny>(text).is_ok();
+    nesting(text, is_json) > MAX_NESTING || !is_json && steps(text) > MAX_STEPS
+}
+
+/// Returns how many brackets are open at once at most. In JSON those in texts do not count.
+fn nesting(text: &str, is_json: bool) -> usize {
+    let (mut open, mut most) = (0_usize, 0_usize);
+    let mut bytes = text.bytes();
+    while let Some(byte) = bytes.next() {
+        match byte {
+            b'[' | b'{' => open += 1,
+            b']' | b'}' => open = open.saturating_sub(1),
+            b'"' if is_json => {
+                while let Some(byte) = bytes.next() {
+                    match byte {
+                        b'"' => break,
+                        b'\\' => {
+                            bytes.next();
+                        }
+                        _ => {}
+                    }
+                }
+            }
+            _ => {}
+        }
+        most = most.max(open);
+    }
+    most
 }
 
 /// Whether the aliases of `document`, a reader of `text`, stand for much more than is written.
@@ -120,6 +159,30 @@ mod tests {
         assert_eq!(steps(""), 0);
         assert_eq!(steps("abcd"), 4 * BYTE);
         assert_eq!(steps("[{}]"), 4 * (BYTE + 2));
+    }
+
+    #[test]
+    fn brackets_are_refused_where_they_may_be_deep_and_not_where_they_are_text() {
+        let nested = |depth: usize| "[".repeat(depth) + &"]".repeat(depth);
+        let rules = "- KERNEL==\"video[0-9]*\"\n".repeat(3_000);
+        let list = format!("[{}0]", "{\"url\": \"[\", \"ids\": [1]},\n".repeat(8_000));
+        for (text, expected) in [
+            (String::new(), false),
+            (nested(64), false),
+            (nested(65), true),
+            (format!("a: {}", nested(65)), true),
+            (format!("\"{}\"", "[".repeat(65)), false),
+            ("[".repeat(200_000), true),
+            ("{a: ".repeat(200_000), true),
+            // As many are open, though as many seem to be closed.
+            ("[\"]\",".repeat(40_000), true),
+            ("[ # ]\n".repeat(40_000), true),
+            (rules, false),
+            (list, false),
+        ] {
+            let begin: String = text.chars().take(40).collect();
+            assert_eq!(is_nested_too_deep(&text), expected, "{begin}");
+        }
     }
 
     #[test]

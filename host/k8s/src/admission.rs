@@ -7,8 +7,10 @@
 use k8s_openapi::api::batch::v1::JobSpec;
 use k8s_openapi::api::core::v1::{PodSpec, ServiceSpec};
 use kube::core::DynamicObject;
-use kube::core::admission::{AdmissionRequest, AdmissionResponse, AdmissionReview};
+use kube::core::admission::{AdmissionRequest, AdmissionResponse, AdmissionReview, Operation};
+use leafhost_core::brokers::Kind;
 use leafhost_core::configuration::broker_problems;
+use leafhost_core::names::ConfigurationKey;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
@@ -40,6 +42,17 @@ pub struct Review {
     request: AdmissionRequest<DynamicObject>,
 }
 
+/// An object that the controller writes.
+#[derive(Debug)]
+pub struct Broker {
+    /// What it is.
+    pub kind: Kind,
+    /// The object that is to be stored.
+    pub object: Value,
+    /// The object that it replaces.
+    pub before: Option<Value>,
+}
+
 impl Review {
     /// Reads what the API server posts.
     pub fn read(body: &[u8]) -> Result<Self, InvalidReview> {
@@ -64,6 +77,42 @@ impl Review {
         let handler = self.spec()?.get("discoveryHandler")?;
         let details = handler.get("discoveryDetails").and_then(Value::as_str);
         Some((handler.get("name")?.as_str()?, details.unwrap_or_default()))
+    }
+
+    /// Returns the namespace of the object; nothing if it has none.
+    pub fn namespace(&self) -> &str {
+        self.request.namespace.as_deref().unwrap_or_default()
+    }
+
+    /// Returns namespace and name of the Configuration that is to be created. One that can be no name is the API server's to refuse.
+    pub fn created(&self) -> Option<ConfigurationKey> {
+        self.spec()?;
+        let request = &self.request;
+        let name = request.object.as_ref()?.metadata.name.as_deref();
+        let key = ConfigurationKey::new(request.namespace.as_deref()?, name?).ok();
+        key.filter(|_| request.operation == Operation::Create)
+    }
+
+    /// Returns the object that the controller writes, if it is one that brokers are made of.
+    pub fn broker(&self) -> Option<Broker> {
+        let kind = match (&*self.request.kind.group, &*self.request.kind.kind) {
+            ("", "Pod") => Kind::Pod,
+            ("batch", "Job") => Kind::Job,
+            ("", "Service") => Kind::Service,
+            _ => return None,
+        };
+        let of = |object: &Option<DynamicObject>| serde_json::to_value(object.as_ref()?).ok();
+        Some(Broker {
+            kind,
+            object: of(&self.request.object)?,
+            before: of(&self.request.old_object),
+        })
+    }
+
+    /// Lets go of the objects, once all is known that is asked of them: only the answer is left.
+    pub fn forget_objects(&mut self) {
+        self.request.object = None;
+        self.request.old_object = None;
     }
 
     /// What Kubernetes would not read of the broker and the services, and what agents would not set for workloads, each with its field.
@@ -296,6 +345,28 @@ mod tests {
         let mut other = review("CREATE", &configuration(&wrong));
         other.request.kind.kind = "Instance".into();
         assert_eq!((other.problems().len(), other.details()), (0, None));
+    }
+
+    #[test]
+    fn an_object_of_a_broker_is_shown_whole_with_the_one_before() {
+        let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": {"hostPID": true}});
+        for (group, kind, expected) in [
+            ("", "Pod", Some(Kind::Pod)),
+            ("batch", "Job", Some(Kind::Job)),
+            ("", "Service", Some(Kind::Service)),
+            ("apps", "Pod", None),
+            ("akri.sh", "Configuration", None),
+        ] {
+            let mut review = review("CREATE", &pod);
+            (review.request.kind.group, review.request.kind.kind) = (group.into(), kind.into());
+            let broker = review.broker();
+            assert_eq!(broker.as_ref().map(|broker| broker.kind), expected);
+            if let Some(broker) = broker {
+                assert_eq!((broker.object, broker.before), (pod.clone(), None));
+            }
+            review.forget_objects();
+            assert!(review.broker().is_none());
+        }
     }
 
     #[test]

@@ -15,6 +15,7 @@ mod lease;
 mod memory;
 pub mod migrate;
 mod names;
+mod origins;
 pub mod report;
 pub mod serving;
 #[cfg(test)]
@@ -36,6 +37,7 @@ pub use configurations::KubeConfigurations;
 pub use handlers::KubeHandlers;
 pub use identity::{Identity, identify};
 pub use instances::KubeInstances;
+pub use origins::Origins;
 pub use report::KubeReport;
 
 /// Publishes `next` if it differs from what was published before; whether it does.

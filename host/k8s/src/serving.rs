@@ -1,6 +1,7 @@
 //! The certificate of a webhook: kept in a Secret, renewed before it ends, and told to the API server.
 //!
-//! Each replica of the webhook does the same: whoever comes first makes the certificate, the others read it. The Secret has the text of
+//! Each replica of the webhook does the same: whoever comes first makes the certificate, the others read it. The Secret is there before,
+//! empty: a webhook creates none, since whoever may create one could have it hold the token of another account. It has the text of
 //! the certificates that the API server is to trust, which is the new and the one before it, so that both are trusted while replicas
 //! change from one to the other.
 
@@ -117,19 +118,25 @@ struct Keeper {
 }
 
 impl Keeper {
-    /// Makes what is missing. Returns when to look again.
+    /// Makes what is missing but the Secret itself. Returns when to look again.
     async fn settle(&mut self) -> Result<Duration, String> {
         if !self.secret.is_read || !self.webhook.is_read {
             return Ok(LOOK);
         }
         let said = |error: kube::Error| text::chain(&error);
         let (now, dns) = (Timestamp::now(), self.names.dns());
-        let found = self.secret.object.as_ref();
-        let kept = match found.and_then(|secret| Certificate::of(secret, &dns)) {
+        let Some(found) = &self.secret.object else {
+            let (namespace, name) = (&self.names.namespace, &self.names.secret);
+            return Err(format!(
+                "there is no Secret {namespace}/{name}; helm upgrade creates it"
+            ));
+        };
+        let kept = match Certificate::of(found, &dns) {
             Some(kept) if kept.renew_after > now => kept,
             before => {
                 let made = Certificate::make(&dns, before.as_ref(), now)?;
-                self.write(&made).await.map_err(said)?;
+                let secret = found.clone();
+                self.write(secret, &made).await.map_err(said)?;
                 // The watch shows what was written.
                 return Ok(LOOK);
             }
@@ -195,24 +202,12 @@ impl Keeper {
     }
 
     /// Writes a certificate into the Secret, unless another replica was quicker.
-    async fn write(&mut self, made: &certificate::Made) -> kube::Result<()> {
-        let mut secret = self.secret.object.clone().unwrap_or_default();
-        secret.metadata.name = Some(self.names.secret.clone());
+    async fn write(&mut self, mut secret: Secret, made: &certificate::Made) -> kube::Result<()> {
         secret.metadata.managed_fields = None;
-        secret
-            .type_
-            .get_or_insert_with(|| "kubernetes.io/tls".to_owned());
         made.put_into(&mut secret);
         let params = PostParams::default();
-        let written = match &secret.metadata.resource_version {
-            Some(_) => {
-                self.secrets
-                    .replace(&self.names.secret, &params, &secret)
-                    .await
-            }
-            None => self.secrets.create(&params, &secret).await,
-        };
-        match written {
+        let written = self.secrets.replace(&self.names.secret, &params, &secret);
+        match written.await {
             Err(kube::Error::Api(status)) if status.code == 409 => Ok(()),
             written => written.map(drop),
         }

@@ -191,14 +191,34 @@ fn webhook(cluster: &Cluster) -> Result<()> {
         let of = ["patch", "validatingwebhookconfiguration", &name];
         webhook.kubectl(&[&of[..], &["--type=json", "--patch", &patch]].concat(), "")
     };
-    let secret =
-        |name: &str| json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}});
+    let annotate = |patch: &Value| webhook.patch(&["validatingwebhookconfiguration", &name], patch);
+    // That of the chart, and one that is another's.
+    let own = format!("{name}-certificate");
+    let secret = |name: &str| json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}, "type": "Opaque"});
+    let in_space = ["--namespace", NAMESPACE];
+    for name in [&own, "others"] {
+        let create = [&in_space[..], &["create", "--filename", "-"]].concat();
+        cluster.kubectl_with(&create, &secret(name).to_string())?;
+    }
+    let edit = |name: &str, patch: &Value| webhook.patch(&["secret", name], patch);
+    let owners = json!([{"apiVersion": "v1", "kind": "Pod", "name": "gone", "uid": "gone"}]);
+    let mut token = secret("token");
+    token["type"] = json!("kubernetes.io/service-account-token");
+    token["metadata"]["annotations"] =
+        json!({"kubernetes.io/service-account.name": format!("{NAMESPACE}-leafhost-controller")});
+    let metadata = |field: &str, value: &Value| json!({"metadata": {field: value}});
+    let data = |key: &str, bytes: usize| {
+        // Each three bytes are four letters.
+        json!({"data": {key: "AAAA".repeat(bytes.div_ceil(3))}})
+    };
     let everything = json!([{"apiGroups": ["*"], "apiVersions": ["*"], "resources": ["*"], "operations": ["*"]}]);
     let elsewhere = json!({"url": "https://127.0.0.1:1/"});
     let selector = json!({"matchLabels": {"a": "b"}});
     let result = (|| {
         change("clientConfig/caBundle", json!("Y2VydGlmaWNhdGU="))?;
-        webhook.create(&secret(&name))?;
+        for key in ["tls.crt", "tls.key", "ca.crt", "renew-after", "dns-name"] {
+            edit(&own, &data(key, 3_000))?;
+        }
         for (what, done, by) in [
             (
                 "all requests asked for",
@@ -221,15 +241,76 @@ fn webhook(cluster: &Cluster) -> Result<()> {
                 "caBundle",
             ),
             (
-                "another Secret",
+                "other reviews",
+                change("admissionReviewVersions", json!(["v1", "v2"])),
+                "caBundle",
+            ),
+            (
+                "a huge caBundle",
+                change("clientConfig/caBundle", json!("AAAA".repeat(20_000))),
+                "caBundle",
+            ),
+            (
+                "the webhook annotated",
+                annotate(&metadata("annotations", &json!({"a": "b"}))),
+                "metadata",
+            ),
+            (
+                "the token of the controller",
+                webhook.create(&token),
+                "metadata.name",
+            ),
+            (
+                "a Secret of Helm",
                 webhook.create(&secret("sh.helm.release.v1.leafhost.v9")),
                 "metadata.name",
             ),
+            (
+                "its own Secret made again",
+                webhook.kubectl(&["delete", "secret", &own, "--dry-run=server"], ""),
+                "metadata.name",
+            ),
+            (
+                "another Secret",
+                edit("others", &data("tls.crt", 3)),
+                "metadata.name",
+            ),
+            (
+                "its own Secret owned",
+                edit(&own, &metadata("ownerReferences", &owners)),
+                "metadata",
+            ),
+            (
+                "its own Secret kept",
+                edit(&own, &metadata("finalizers", &json!(["a.example/b"]))),
+                "metadata",
+            ),
+            (
+                "its own Secret labelled",
+                edit(&own, &metadata("labels", &json!({"a": "b"}))),
+                "metadata",
+            ),
+            (
+                "its own Secret of an account",
+                edit(
+                    &own,
+                    &metadata("annotations", &token["metadata"]["annotations"]),
+                ),
+                "metadata",
+            ),
+            (
+                "its own Secret frozen",
+                edit(&own, &json!({"immutable": true})),
+                "data",
+            ),
+            ("another key", edit(&own, &data("token", 3)), "data"),
+            ("a huge key", edit(&own, &data("tls.key", 20_000)), "data"),
         ] {
             refused(what, done, by)?;
         }
         Ok(())
     })();
+    cluster.kubectl(&[&in_space[..], &["delete", "secret", &own, "others"]].concat())?;
     cluster.kubectl(&["delete", "validatingwebhookconfiguration", &name])?;
     result
 }

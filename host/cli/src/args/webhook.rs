@@ -14,12 +14,12 @@ pub struct WebhookArgs {
     #[arg(long, env = "LEAFHOST_NAMESPACE", value_name = "NAMESPACE")]
     pub namespace: Option<String>,
 
-    /// The Secret with the certificate; it is made if it is missing
+    /// The Secret for the certificate; it must be there, and may be empty
     #[arg(
         long,
         env = "LEAFHOST_SECRET",
         value_name = "NAME",
-        default_value = "leafhost-webhook"
+        default_value = "leafhost-webhook-certificate"
     )]
     pub secret: String,
 
@@ -44,6 +44,10 @@ pub struct WebhookArgs {
     /// The address to serve at, by TLS
     #[arg(long, env = "LEAFHOST_LISTEN", value_name = "ADDR:PORT", default_value = "0.0.0.0:9443", value_parser = socket_address)]
     pub listen: SocketAddr,
+
+    /// A file with the certificates of a CA, as PEM; only who has a certificate of it is answered, such as an API server that is set up so
+    #[arg(long, env = "LEAFHOST_CLIENT_CA", value_name = "FILE")]
+    pub client_ca: Option<PathBuf>,
 
     /// The namespace of the ConfigMaps with handlers [default: that of the service account]
     #[arg(long, env = "LEAFHOST_HANDLERS_NAMESPACE", value_name = "NAMESPACE")]

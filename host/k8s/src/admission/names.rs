@@ -1,11 +1,9 @@
 //! Looks up whether a new Configuration may have its name.
 
-use kube::core::admission::Operation;
 use kube::{Api, Client};
 use leafhost_core::names::ConfigurationKey;
 use leafhost_core::resource_names::{NameOwners, Reservation, ResourceNames, configuration_of};
 
-use super::Review;
 use crate::crd::ResourceName;
 use crate::instances::errors::{self, Failure};
 
@@ -28,8 +26,8 @@ impl NameCheck {
     }
 
     /// Checks the name of a Configuration that is to be created. It makes at most two requests.
-    pub async fn check(&self, review: &Review) -> NameAnswer {
-        let Some(key) = created(review) else {
+    pub async fn check(&self, created: Option<&ConfigurationKey>) -> NameAnswer {
+        let Some(key) = created else {
             return NameAnswer::default();
         };
         let (namespace, name) = (key.namespace(), key.name());
@@ -66,15 +64,6 @@ impl NameCheck {
     }
 }
 
-/// Returns namespace and name of the Configuration that is to be created. One that can be no name is the API server's to refuse.
-fn created(review: &Review) -> Option<ConfigurationKey> {
-    review.spec()?;
-    let request = &review.request;
-    let name = request.object.as_ref()?.metadata.name.as_deref();
-    let key = ConfigurationKey::new(request.namespace.as_deref()?, name?).ok();
-    key.filter(|_| request.operation == Operation::Create)
-}
-
 /// Returns why a Configuration may not be created with that name. Of other namespaces it tells nothing but that they have it.
 fn judge(names: &ResourceNames, namespace: &str, name: &str) -> Option<String> {
     let owners = NameOwners::new(names, []);
@@ -103,6 +92,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::admission::Review;
     use crate::stub::{Answer, Stub, failure};
 
     fn review(operation: &str, name: &str) -> Review {
@@ -167,7 +157,7 @@ mod tests {
             ),
             ("other-8120fe", "Instances of another namespace"),
         ] {
-            let answer = check.check(&review("CREATE", name)).await;
+            let answer = check.check(review("CREATE", name).created().as_ref()).await;
             assert_eq!(answer.warning, None);
             let problem = answer.problem.unwrap_or_default();
             assert_eq!(problem.is_empty(), words.is_empty(), "{name}: {problem}");
@@ -175,7 +165,7 @@ mod tests {
             assert!(!problem.contains("namespace b"), "{problem}");
         }
         let before = stub.requests("");
-        let answer = check.check(&review("UPDATE", "other")).await;
+        let answer = check.check(review("UPDATE", "other").created().as_ref()).await;
         assert_eq!((answer, stub.requests("")), (NameAnswer::default(), before));
     }
 
@@ -183,7 +173,7 @@ mod tests {
     async fn a_name_that_cannot_be_looked_up_is_a_warning() {
         let stub = Stub::start(|_| failure(403, "no right")).await;
         let check = NameCheck::new(stub.client.clone());
-        let answer = check.check(&review("CREATE", "new-a19705")).await;
+        let answer = check.check(review("CREATE", "new-a19705").created().as_ref()).await;
         assert_eq!(answer.problem, None);
         let warning = answer.warning.unwrap();
         assert!(

@@ -12,11 +12,11 @@ use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::sign::CertifiedKey;
 
-/// The annotation with the time from which the certificate is renewed.
-const RENEW_AFTER: &str = "leafhost.dev/renew-after";
-/// The annotation with the name that the certificate is for.
-const DNS_NAME: &str = "leafhost.dev/dns-name";
-/// The keys of a Secret of the type `kubernetes.io/tls`, and that of what is to be trusted.
+/// The key of the time from which the certificate is renewed.
+const RENEW_AFTER: &str = "renew-after";
+/// The key of the name that the certificate is for.
+const DNS_NAME: &str = "dns-name";
+/// The keys of the certificate, as in a Secret of the type `kubernetes.io/tls`, and that of what is to be trusted.
 const CHAIN: &str = "tls.crt";
 const KEY: &str = "tls.key";
 const TRUSTED: &str = "ca.crt";
@@ -49,12 +49,12 @@ pub struct Made {
 impl Certificate {
     /// That of a Secret, if it is whole and for this name.
     pub fn of(secret: &Secret, dns: &str) -> Option<Self> {
-        let annotations = secret.metadata.annotations.as_ref()?;
-        let renew_after = annotations.get(RENEW_AFTER)?.parse().ok()?;
-        if annotations.get(DNS_NAME)? != dns {
+        let data = secret.data.as_ref()?;
+        let text = |key: &str| str::from_utf8(&data.get(key)?.0).ok();
+        let renew_after = text(RENEW_AFTER)?.parse().ok()?;
+        if text(DNS_NAME)? != dns {
             return None;
         }
-        let data = secret.data.as_ref()?;
         let chain = &data.get(CHAIN)?.0;
         let certificates: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(chain).collect();
         let private = PrivateKeyDer::from_pem_slice(&data.get(KEY)?.0).ok()?;
@@ -108,11 +108,11 @@ impl Certificate {
 impl Made {
     /// Writes it into a Secret.
     pub fn put_into(&self, secret: &mut Secret) {
-        let annotations = secret.metadata.annotations.get_or_insert_default();
-        annotations.insert(RENEW_AFTER.to_owned(), self.renew_after.to_string());
-        annotations.insert(DNS_NAME.to_owned(), self.dns.clone());
         let data = secret.data.get_or_insert_default();
+        let renew_after = self.renew_after.to_string();
         for (name, bytes) in [
+            (RENEW_AFTER, renew_after.as_bytes()),
+            (DNS_NAME, self.dns.as_bytes()),
             (CHAIN, self.chain.as_bytes()),
             (KEY, self.key.as_bytes()),
             (TRUSTED, &self.trusted),
@@ -155,7 +155,7 @@ mod tests {
     fn what_is_damaged_or_of_another_name_is_none() {
         let whole = secret(None, Timestamp::now());
         assert!(Certificate::of(&whole, "other.leafhost.svc").is_none());
-        for name in [CHAIN, KEY, TRUSTED] {
+        for name in [CHAIN, KEY, TRUSTED, RENEW_AFTER, DNS_NAME] {
             for bytes in [None, Some(""), Some("-----BEGIN"), Some("x")] {
                 let mut damaged = whole.clone();
                 let data = damaged.data.as_mut().unwrap();
@@ -177,13 +177,5 @@ mod tests {
             Certificate::of(&mixed, DNS).is_none(),
             "the key of another certificate"
         );
-        let mut undated = whole;
-        undated
-            .metadata
-            .annotations
-            .as_mut()
-            .unwrap()
-            .insert(RENEW_AFTER.to_owned(), "soon".to_owned());
-        assert!(Certificate::of(&undated, DNS).is_none());
     }
 }

@@ -1,59 +1,236 @@
+use std::collections::BTreeMap;
 use std::convert::Infallible;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
-use axum::body::Bytes;
+use async_trait::async_trait;
+use axum::body::{Bytes, to_bytes};
+use futures::future::{BoxFuture, join_all};
 use futures::{FutureExt as _, StreamExt as _, stream};
+use leafhost_agent::loader::LoadedSource;
+use leafhost_core::fault::Fault;
+use leafhost_core::handler::{Description, Digest};
+use leafhost_core::ports::Handler;
+use leafhost_core::session::{Session, SessionSpec};
+use serde_json::{Value, json};
+use tokio::time::Instant;
 
+use super::connections::Place;
 use super::*;
 
-fn shared() -> Arc<Shared> {
-    Arc::new(Shared {
-        certificate: watch::channel(None).1,
-        handlers: watch::channel(Arc::default()).1,
-        names: None,
-        slots: Semaphore::new(AT_ONCE),
-    })
+mod tls;
+
+/// A handler that never answers about `slow` details, and refuses `wrong` ones.
+#[derive(Debug)]
+struct Slow {
+    description: Description,
+    digest: Digest,
 }
 
-/// A body that counts its reads and has no end.
-fn endless(reads: &Arc<AtomicUsize>) -> Body {
-    let reads = Arc::clone(reads);
-    let first = stream::once(async move {
-        reads.fetch_add(1, Ordering::Relaxed);
-        Ok::<_, Infallible>(Bytes::from_static(b"{"))
-    });
+impl Slow {
+    fn set() -> watch::Receiver<Arc<HandlerSet>> {
+        let handler: Arc<dyn Handler> = Arc::new(Self {
+            description: Description {
+                name: "udev".into(),
+                version: String::new(),
+                summary: String::new(),
+                example: String::new(),
+                shared: false,
+            },
+            digest: Digest(String::new()),
+        });
+        let source = LoadedSource {
+            handler: Some(handler),
+            ..LoadedSource::default()
+        };
+        let set = HandlerSet {
+            complete: true,
+            sources: BTreeMap::from([("udev.wasm".to_owned(), source)]),
+            ..HandlerSet::default()
+        };
+        watch::channel(Arc::new(set)).1
+    }
+}
+
+#[async_trait]
+impl Handler for Slow {
+    fn description(&self) -> &Description {
+        &self.description
+    }
+
+    fn digest(&self) -> &Digest {
+        &self.digest
+    }
+
+    fn warnings(&self) -> &[String] {
+        &[]
+    }
+
+    fn is_named(&self) -> bool {
+        false
+    }
+
+    fn most_devices(&self) -> usize {
+        1
+    }
+
+    async fn validate(&self, details: &str) -> Result<Vec<FieldProblem>, Fault> {
+        match details {
+            "slow" => std::future::pending().await,
+            "wrong" => Ok(vec![FieldProblem::new("rule", "is wrong")]),
+            _ => Ok(Vec::new()),
+        }
+    }
+
+    fn open(&self, _: SessionSpec) -> Box<dyn Session> {
+        unreachable!("a webhook discovers nothing")
+    }
+}
+
+fn shared() -> Arc<Shared> {
+    Shared::new(watch::channel(None).1, Slow::set(), None)
+}
+
+fn caller(place: Place) -> Caller {
+    Caller {
+        place: Arc::new(place),
+        may_ask: true,
+    }
+}
+
+/// What the API server posts of a Configuration with these details.
+fn review(namespace: &str, details: &str) -> String {
+    let spec = json!({"discoveryHandler": {"name": "udev", "discoveryDetails": details}});
+    json!({
+        "apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview",
+        "request": {
+            "uid": "7", "operation": "CREATE", "userInfo": {}, "name": "cams", "namespace": namespace, "dryRun": false,
+            "kind": {"group": "akri.sh", "version": "v0", "kind": "Configuration"},
+            "resource": {"group": "akri.sh", "version": "v0", "resource": "configurations"},
+            "object": {"apiVersion": "akri.sh/v0", "kind": "Configuration", "metadata": {"name": "cams", "namespace": namespace}, "spec": spec},
+        },
+    })
+    .to_string()
+}
+
+fn asked(
+    shared: &Arc<Shared>,
+    caller: &Caller,
+    body: impl Into<Body>,
+) -> BoxFuture<'static, Response> {
+    validate(
+        State(Arc::clone(shared)),
+        Extension(caller.clone()),
+        body.into(),
+    )
+    .boxed()
+}
+
+async fn answer(response: Response) -> Value {
+    assert_eq!(response.status(), StatusCode::OK);
+    let body = to_bytes(response.into_body(), MOST_BYTES).await.unwrap();
+    serde_json::from_slice::<Value>(&body).unwrap()["response"].clone()
+}
+
+fn is_checked(answer: &Value) -> bool {
+    answer["warnings"].is_null()
+}
+
+/// A body that does not end.
+fn endless() -> Body {
+    let first = stream::iter([Ok::<_, Infallible>(Bytes::from_static(b"{"))]);
     Body::from_stream(first.chain(stream::pending()))
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_request_waits_unread_while_eight_are_read_and_is_refused_if_it_does_not_end() {
-    let (shared, reads) = (shared(), Arc::new(AtomicUsize::new(0)));
-    let mut requests: Vec<_> = (0..=AT_ONCE)
-        .map(|_| validate(State(Arc::clone(&shared)), endless(&reads)).boxed())
+async fn half_open_requests_and_slow_details_of_one_namespace_delay_no_other() {
+    let shared = shared();
+    let connections = Connections::new(CONNECTIONS, ALL_BYTES);
+    let api_server = || caller(connections.open([10, 0, 0, 1].into()));
+    let slow: Vec<_> = (0..60)
+        .map(|_| tokio::spawn(asked(&shared, &api_server(), review("aaa", "slow"))))
         .collect();
-    for request in &mut requests {
-        assert!(request.now_or_never().is_none());
+    let half_open: Vec<_> = (0..600)
+        .map(|_| {
+            let pod = caller(connections.open([10, 0, 0, 2].into()));
+            tokio::spawn(asked(&shared, &pod, endless()))
+        })
+        .collect();
+    // Time stands still while there is something to do.
+    let begin = Instant::now();
+    let other = asked(&shared, &api_server(), review("zzz", "wrong")).await;
+    assert!(
+        begin.elapsed() < Duration::from_millis(10),
+        "{:?}",
+        begin.elapsed()
+    );
+    assert!(slow.iter().all(|task| !task.is_finished()));
+    let hang = half_open.iter().filter(|task| !task.is_finished()).count();
+    assert!(hang > CONNECTIONS / 2, "{hang}");
+    let other = answer(other).await;
+    assert!(is_checked(&other));
+    let message = other["status"]["message"].as_str().unwrap();
+    assert!(
+        message.contains("discoveryDetails: rule: is wrong"),
+        "{message}"
+    );
+
+    for task in half_open {
+        assert_eq!(task.await.unwrap().status(), StatusCode::BAD_REQUEST);
     }
-    assert_eq!(reads.load(Ordering::Relaxed), AT_ONCE);
-    for answer in futures::future::join_all(requests).await {
-        assert_eq!(answer.status(), StatusCode::BAD_REQUEST);
+    assert!(begin.elapsed() <= READING + Duration::from_millis(10));
+    for answered in join_all(slow).await {
+        let answered = answer(answered.unwrap()).await;
+        assert_eq!(answered["allowed"], true);
+        assert!(!is_checked(&answered));
     }
-    assert_eq!(reads.load(Ordering::Relaxed), AT_ONCE + 1);
+    // The API server waits for ten seconds.
+    assert!(
+        begin.elapsed() < Duration::from_secs(9),
+        "{:?}",
+        begin.elapsed()
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_names_many_namespaces_delays_others_by_one_validation() {
+    let shared = shared();
+    let connections = Connections::new(CONNECTIONS, ALL_BYTES);
+    let pod = caller(connections.open([10, 0, 0, 2].into()));
+    let flood: Vec<_> = (0..200)
+        .map(|number| tokio::spawn(asked(&shared, &pod, review(&format!("n{number}"), "slow"))))
+        .collect();
+    tokio::time::sleep(VALIDATION / 2).await;
+    let begin = Instant::now();
+    let api_server = caller(connections.open([10, 0, 0, 1].into()));
+    let answered = asked(&shared, &api_server, review("zzz", "right")).await;
+    assert!(begin.elapsed() <= VALIDATION, "{:?}", begin.elapsed());
+    assert!(is_checked(&answer(answered).await));
+    drop(flood);
+}
+
+#[tokio::test]
+async fn details_that_are_nested_too_deep_are_shown_to_no_handler() {
+    let (shared, connections) = (shared(), Connections::new(1, ALL_BYTES));
+    let caller = caller(connections.open([10, 0, 0, 1].into()));
+    let deep = "[".repeat(200_000);
+    let answered = answer(asked(&shared, &caller, review("n", &deep)).await).await;
+    assert_eq!(answered["allowed"], false);
+    let message = answered["status"]["message"].as_str().unwrap();
+    let expected =
+        "spec.discoveryHandler.discoveryDetails: has brackets in each other more than 64 deep";
+    assert!(message.starts_with(expected), "{message}");
 }
 
 #[tokio::test]
 async fn a_request_that_is_too_large_is_refused() {
-    let review = br#"{"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": {
-        "uid": "1", "kind": {"group": "akri.sh", "version": "v0", "kind": "Configuration"},
-        "resource": {"group": "akri.sh", "version": "v0", "resource": "configurations"},
-        "operation": "DELETE", "userInfo": {}, "dryRun": false}}"#;
+    let connections = Connections::new(1, ALL_BYTES);
+    let caller = caller(connections.open([10, 0, 0, 1].into()));
     for (size, expected) in [
         (MOST_BYTES, StatusCode::OK),
         (MOST_BYTES + 1, StatusCode::BAD_REQUEST),
     ] {
-        let mut body = review.to_vec();
+        let mut body = review("n", "right").into_bytes();
         body.resize(size, b' ');
-        let answer = validate(State(shared()), body.into()).await;
+        let answer = asked(&shared(), &caller, body).await;
         assert_eq!(answer.status(), expected, "{size}");
     }
 }

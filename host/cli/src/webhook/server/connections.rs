@@ -1,0 +1,313 @@
+//! The open connections and the bytes of requests that they hold: bounded, and whoever holds most gives way.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use axum::body::Body;
+use futures::StreamExt as _;
+use tokio_util::sync::CancellationToken;
+
+/// The connections of a server.
+#[derive(Debug)]
+pub struct Connections {
+    most: usize,
+    most_bytes: usize,
+    open: Mutex<Open>,
+}
+
+#[derive(Debug, Default)]
+struct Open {
+    next: u64,
+    /// In the order in which they were opened.
+    places: BTreeMap<u64, Held>,
+}
+
+/// What a connection holds.
+#[derive(Debug)]
+struct Held {
+    peer: IpAddr,
+    closed: CancellationToken,
+    /// The bytes of its request's body.
+    bytes: usize,
+    /// Whether its request has come whole, and is not answered.
+    is_whole: bool,
+}
+
+/// The place of one connection. Dropping it frees it.
+#[derive(Debug)]
+pub struct Place {
+    connections: Arc<Connections>,
+    number: u64,
+    peer: IpAddr,
+    closed: CancellationToken,
+    asked: CancellationToken,
+}
+
+/// A request that is read, or has come whole and is not answered. Dropping it ends that.
+#[derive(Debug)]
+pub struct Whole<'a> {
+    place: &'a Place,
+    bytes: Vec<u8>,
+}
+
+/// Why a body was not read.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unread {
+    /// It did not come whole.
+    #[error("the connection ended before the request")]
+    Ended,
+    /// It is longer than a request may be.
+    #[error("the request is too large")]
+    TooLarge,
+    /// Others hold fewer bytes.
+    #[error("all requests together are too large; the one with the most bytes gives way")]
+    GaveWay,
+}
+
+impl Connections {
+    /// Returns a server's: so many, with so many bytes of requests together.
+    pub fn new(most: usize, most_bytes: usize) -> Arc<Self> {
+        Arc::new(Self {
+            most,
+            most_bytes,
+            open: Mutex::default(),
+        })
+    }
+
+    /// Opens one. If there are too many, one of the peer that has most gives way: the oldest that has not sent a whole request.
+    pub fn open(self: &Arc<Self>, peer: IpAddr) -> Place {
+        let mut open = self.lock();
+        let closed = CancellationToken::new();
+        let number = open.next;
+        open.next += 1;
+        if open.places.len() >= self.most {
+            let count = |peer| {
+                open.places
+                    .values()
+                    .filter(|held| held.peer == peer)
+                    .count()
+            };
+            let first = open
+                .places
+                .iter()
+                .max_by_key(|(number, held)| (count(held.peer), !held.is_whole, Reverse(**number)));
+            if let Some(number) = first.map(|(number, _)| *number) {
+                open.close(number);
+            }
+        }
+        let held = Held {
+            peer,
+            closed: closed.clone(),
+            bytes: 0,
+            is_whole: false,
+        };
+        open.places.insert(number, held);
+        Place {
+            connections: Arc::clone(self),
+            number,
+            peer,
+            closed,
+            asked: CancellationToken::new(),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Open> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Open {
+    fn close(&mut self, number: u64) {
+        if let Some(held) = self.places.remove(&number) {
+            held.closed.cancel();
+        }
+    }
+
+    fn bytes(&self, peer: Option<IpAddr>) -> usize {
+        let places = self.places.values();
+        let of = places.filter(|held| peer.is_none_or(|peer| held.peer == peer));
+        of.map(|held| held.bytes).sum()
+    }
+}
+
+impl Place {
+    /// Returns the address at the other end.
+    pub fn peer(&self) -> IpAddr {
+        self.peer
+    }
+
+    /// Waits until it has to give way to another.
+    pub async fn closed(&self) {
+        self.closed.cancelled().await;
+    }
+
+    /// Waits until the head of its first request has come.
+    pub async fn asked(&self) {
+        self.asked.cancelled().await;
+    }
+
+    /// Notes that the head of a request has come.
+    pub fn asks(&self) {
+        self.asked.cancel();
+    }
+
+    /// Reads the body of a request, of at most so many bytes.
+    pub async fn read(&self, body: Body, most: usize) -> Result<Whole<'_>, Unread> {
+        let mut stream = body.into_data_stream();
+        let mut whole = Whole {
+            place: self,
+            bytes: Vec::new(),
+        };
+        while let Some(part) = stream.next().await {
+            let part = part.map_err(|_| Unread::Ended)?;
+            if whole.bytes.len() + part.len() > most {
+                return Err(Unread::TooLarge);
+            }
+            if !self.takes(part.len()) {
+                return Err(Unread::GaveWay);
+            }
+            whole.bytes.extend_from_slice(&part);
+        }
+        if let Some(held) = self.held(&mut self.connections.lock()) {
+            held.is_whole = true;
+        }
+        Ok(whole)
+    }
+
+    fn held<'a>(&self, open: &'a mut Open) -> Option<&'a mut Held> {
+        open.places.get_mut(&self.number)
+    }
+
+    /// Counts more bytes, and closes others that hold more if there are too many; whether it is not closed itself.
+    fn takes(&self, bytes: usize) -> bool {
+        let mut open = self.connections.lock();
+        if let Some(held) = self.held(&mut open) {
+            held.bytes += bytes;
+        }
+        while open.bytes(None) > self.connections.most_bytes {
+            let first = open
+                .places
+                .iter()
+                .max_by_key(|(_, held)| (open.bytes(Some(held.peer)), !held.is_whole, held.bytes));
+            match first.map(|(number, _)| *number) {
+                Some(number) => open.close(number),
+                None => break,
+            }
+        }
+        open.places.contains_key(&self.number)
+    }
+}
+
+impl Whole<'_> {
+    /// Takes the body, which counts until it is released.
+    pub fn take(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.bytes)
+    }
+
+    /// Counts the body no longer, since it is gone.
+    pub fn release(&mut self) {
+        if let Some(held) = self.place.held(&mut self.place.connections.lock()) {
+            held.bytes = 0;
+        }
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.connections.lock().places.remove(&self.number);
+    }
+}
+
+impl Drop for Whole<'_> {
+    fn drop(&mut self) {
+        if let Some(held) = self.place.held(&mut self.place.connections.lock()) {
+            held.bytes = 0;
+            held.is_whole = false;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+
+    use axum::body::Bytes;
+    use futures::{FutureExt as _, stream};
+
+    use super::*;
+
+    fn peer(number: u8) -> IpAddr {
+        [10, 0, 0, number].into()
+    }
+
+    fn is_open(place: &Place) -> bool {
+        place.closed().now_or_never().is_none()
+    }
+
+    /// A body that does not end after so many bytes.
+    fn unfinished(bytes: usize) -> Body {
+        let first = stream::iter([Ok::<_, Infallible>(Bytes::from(vec![b' '; bytes]))]);
+        Body::from_stream(first.chain(stream::pending()))
+    }
+
+    #[test]
+    fn the_oldest_that_has_not_sent_a_whole_request_gives_way() {
+        let connections = Connections::new(3, 100);
+        let places: Vec<_> = (0..3).map(|_| connections.open(peer(1))).collect();
+        let whole = places[0].read("a".into(), 10).now_or_never().unwrap();
+        let _next = connections.open(peer(1));
+        let open: Vec<_> = places.iter().map(is_open).collect();
+        assert_eq!(open, [true, false, true]);
+        drop(whole);
+        let _next = connections.open(peer(1));
+        assert!(!is_open(&places[0]));
+    }
+
+    #[test]
+    fn who_has_most_connections_gives_way() {
+        let connections = Connections::new(10, 100);
+        let api_server = connections.open(peer(1));
+        let flood: Vec<_> = (0..600).map(|_| connections.open(peer(2))).collect();
+        assert!(is_open(&api_server));
+        assert_eq!(flood.iter().filter(|place| is_open(place)).count(), 9);
+        drop(flood);
+        assert_eq!(connections.lock().places.len(), 1);
+    }
+
+    #[test]
+    fn who_holds_most_bytes_gives_way_and_a_small_request_is_read() {
+        let connections = Connections::new(100, 1000);
+        let flood: Vec<_> = (0..9).map(|_| connections.open(peer(2))).collect();
+        let mut reads: Vec<_> = flood
+            .iter()
+            .map(|place| place.read(unfinished(110), 500).boxed())
+            .collect();
+        for read in &mut reads {
+            assert!(read.now_or_never().is_none());
+        }
+        let api_server = connections.open(peer(1));
+        let body = Body::from(vec![b' '; 200]);
+        let read = api_server.read(body, 500).now_or_never().unwrap().unwrap();
+        assert_eq!(read.bytes.len(), 200);
+        assert_eq!(flood.iter().filter(|place| is_open(place)).count(), 7);
+        drop(reads);
+        drop(read);
+        assert_eq!(connections.lock().bytes(None), 0);
+    }
+
+    #[test]
+    fn what_is_too_large_is_not_read() {
+        let connections = Connections::new(1, 1000);
+        let place = connections.open(peer(1));
+        for (size, most, expected) in [
+            (10, 10, None),
+            (11, 10, Some(Unread::TooLarge)),
+            (1001, 2000, Some(Unread::GaveWay)),
+        ] {
+            let read = place.read(Body::from(vec![b' '; size]), most);
+            assert_eq!(read.now_or_never().unwrap().err(), expected, "{size}");
+        }
+    }
+}

@@ -1,0 +1,209 @@
+//! Accepts connections by TLS, and gives each a place and deadlines.
+//!
+//! Not by `axum::serve`: that would leave the places and the deadlines to a listener and a stream of our own.
+
+use std::net::TcpListener as StdListener;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use axum::extract::Request;
+use axum::middleware::{Next, from_fn};
+use axum::response::Response;
+use axum::{Extension, Router};
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use leafhost_k8s::serving::Serving;
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::server::{ClientHello, ResolvesServerCert, WebPkiClientVerifier};
+use rustls::sign::CertifiedKey;
+use rustls::{RootCertStore, ServerConfig};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+use tokio_rustls::TlsAcceptor;
+use tokio_util::sync::CancellationToken;
+
+use super::connections::{Connections, Place};
+use super::turns::Party;
+
+/// How long a client may take for the handshake of TLS.
+const HANDSHAKE: Duration = Duration::from_secs(5);
+/// How long a client may take for the head of its first request.
+const HEAD: Duration = Duration::from_secs(5);
+/// How long a client may take for the head of another request. The API server ends its connections after 90 s without one.
+const ANOTHER: Duration = Duration::from_secs(100);
+/// The largest head of a request, in bytes.
+const HEAD_BYTES: usize = 16 << 10;
+/// How long requests that are under way may take when the webhook stops.
+const LAST: Duration = Duration::from_secs(5);
+/// The pause after a connection could not be accepted.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// Whoever has sent a request.
+#[derive(Debug, Clone)]
+pub struct Caller {
+    /// The place of the connection.
+    pub place: Arc<Place>,
+    /// Whether the caller may have objects reviewed.
+    pub may_ask: bool,
+}
+
+impl Caller {
+    /// Returns the party that a review for this namespace is for.
+    pub fn party(&self, namespace: &str) -> Party {
+        Party {
+            peer: self.place.peer(),
+            namespace: namespace.to_owned(),
+        }
+    }
+}
+
+/// Accepts connections.
+pub struct Listener {
+    listener: TcpListener,
+    connections: Arc<Connections>,
+    acceptor: TlsAcceptor,
+    demands_client: bool,
+}
+
+/// Gives each connection the certificate of the moment.
+#[derive(Debug)]
+struct Certificate(watch::Receiver<Option<Serving>>);
+
+impl ResolvesServerCert for Certificate {
+    fn resolve(&self, _hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        self.0
+            .borrow()
+            .as_ref()
+            .map(|serving| Arc::clone(&serving.key))
+    }
+}
+
+impl Listener {
+    /// Makes one of a bound listener. With a CA, as PEM, only clients that have a certificate of it may have objects reviewed.
+    pub fn new(
+        listener: StdListener,
+        connections: Arc<Connections>,
+        certificate: watch::Receiver<Option<Serving>>,
+        client_ca: Option<&[u8]>,
+    ) -> Result<Self> {
+        listener
+            .set_nonblocking(true)
+            .context("cannot prepare the listener")?;
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let tls = ServerConfig::builder_with_provider(Arc::clone(&provider))
+            .with_safe_default_protocol_versions()?;
+        let tls = match client_ca {
+            None => tls.with_no_client_auth(),
+            Some(pem) => {
+                let mut roots = RootCertStore::empty();
+                for certificate in CertificateDer::pem_slice_iter(pem) {
+                    let certificate = certificate.context("cannot read a certificate as PEM")?;
+                    roots.add(certificate)?;
+                }
+                let verifier = WebPkiClientVerifier::builder_with_provider(roots.into(), provider)
+                    // The kubelet has no certificate when it asks whether the webhook is ready.
+                    .allow_unauthenticated()
+                    .build()
+                    .context("there is no certificate of a CA")?;
+                tls.with_client_cert_verifier(verifier)
+            }
+        };
+        let tls = tls.with_cert_resolver(Arc::new(Certificate(certificate)));
+        Ok(Self {
+            listener: TcpListener::from_std(listener).context("cannot prepare the listener")?,
+            connections,
+            acceptor: Arc::new(tls).into(),
+            demands_client: client_ca.is_some(),
+        })
+    }
+
+    /// Serves until `stop`. Then requests under way are answered, within [`LAST`].
+    pub async fn run(self, routes: Router, stop: CancellationToken) {
+        let routes = routes.layer(from_fn(note_head));
+        let mut connections = JoinSet::new();
+        loop {
+            tokio::select! {
+                () = stop.cancelled() => break,
+                Some(_) = connections.join_next() => {}
+                accepted = self.listener.accept() => match accepted {
+                    Ok((stream, peer)) => {
+                        let connection = Connection {
+                            place: Arc::new(self.connections.open(peer.ip())),
+                            acceptor: self.acceptor.clone(),
+                            demands_client: self.demands_client,
+                            routes: routes.clone(),
+                            stop: stop.clone(),
+                        };
+                        connections.spawn(connection.serve(stream));
+                    }
+                    Err(error) => {
+                        // No file descriptor is free: a connection has to end first.
+                        tracing::warn!(%error, "cannot accept a connection; it is tried again");
+                        sleep(PAUSE).await;
+                    }
+                },
+            }
+        }
+        drop(self.listener);
+        let drained = async { while connections.join_next().await.is_some() {} };
+        // A client that does not read its answer is not waited for.
+        let _ = timeout(LAST, drained).await;
+        connections.shutdown().await;
+    }
+}
+
+async fn note_head(Extension(caller): Extension<Caller>, request: Request, next: Next) -> Response {
+    caller.place.asks();
+    next.run(request).await
+}
+
+struct Connection {
+    place: Arc<Place>,
+    acceptor: TlsAcceptor,
+    demands_client: bool,
+    routes: Router,
+    stop: CancellationToken,
+}
+
+impl Connection {
+    async fn serve(self, stream: TcpStream) {
+        let place = Arc::clone(&self.place);
+        let too_slow = async {
+            if timeout(HANDSHAKE + HEAD, place.asked()).await.is_ok() {
+                std::future::pending::<()>().await;
+            }
+        };
+        tokio::select! {
+            () = place.closed() => tracing::debug!(peer = %place.peer(), "a connection gives way to another"),
+            () = too_slow => tracing::debug!(peer = %place.peer(), "a client asks nothing"),
+            served = self.http(stream) => if let Err(error) = served {
+                tracing::debug!(peer = %place.peer(), %error, "a connection failed");
+            },
+        }
+    }
+
+    async fn http(self, stream: TcpStream) -> Result<()> {
+        let stream = timeout(HANDSHAKE, self.acceptor.accept(stream)).await??;
+        let caller = Caller {
+            may_ask: !self.demands_client || stream.get_ref().1.peer_certificates().is_some(),
+            place: self.place,
+        };
+        let service = TowerToHyperService::new(self.routes.layer(Extension(caller)));
+        let connection = http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(ANOTHER)
+            .max_buf_size(HEAD_BYTES)
+            .serve_connection(TokioIo::new(stream), service);
+        let mut connection = std::pin::pin!(connection);
+        tokio::select! {
+            ended = connection.as_mut() => return Ok(ended?),
+            () = self.stop.cancelled() => connection.as_mut().graceful_shutdown(),
+        }
+        Ok(connection.await?)
+    }
+}

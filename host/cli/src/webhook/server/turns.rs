@@ -1,0 +1,180 @@
+//! Turns: a few pieces of work run at once, one of each party, and those of a party that is new go first.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::oneshot;
+
+/// The party that work is done for: who asks, and for which namespace.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Party {
+    /// The address that the request comes from. Anybody may write any namespace into a request.
+    pub peer: IpAddr,
+    /// The namespace that the request names.
+    pub namespace: String,
+}
+
+/// Gives turns.
+#[derive(Debug)]
+pub struct Turns {
+    most: usize,
+    queue: Mutex<Queue>,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    next: u64,
+    running: BTreeMap<u64, Party>,
+    /// In the order of their numbers, which is that of their coming.
+    waiting: BTreeMap<u64, (Party, oneshot::Sender<()>)>,
+}
+
+/// A turn, or a place in the queue for one. Dropping it lets the next one run.
+#[derive(Debug)]
+pub struct Turn {
+    turns: Arc<Turns>,
+    number: u64,
+}
+
+impl Turns {
+    /// Returns turns of which so many run at once.
+    pub fn new(most: usize) -> Arc<Self> {
+        Arc::new(Self {
+            most,
+            queue: Mutex::default(),
+        })
+    }
+
+    /// Waits for a turn of this party.
+    pub async fn turn(self: &Arc<Self>, party: Party) -> Turn {
+        let (begin, begins) = oneshot::channel();
+        let turn = {
+            let mut queue = self.lock();
+            let number = queue.next;
+            queue.next += 1;
+            queue.waiting.insert(number, (party, begin));
+            queue.start(self.most);
+            Turn {
+                turns: Arc::clone(self),
+                number,
+            }
+        };
+        // The sender is there until the turn begins.
+        let _ = begins.await;
+        turn
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Queue {
+    /// Begins turns as long as some are free and a party waits that has none.
+    fn start(&mut self, most: usize) {
+        while self.running.len() < most {
+            let of = |peer: IpAddr| {
+                let running = self.running.values();
+                running.filter(|party| party.peer == peer).count()
+            };
+            let free = self
+                .waiting
+                .iter()
+                .filter(|(_, (party, _))| !self.running.values().any(|running| running == party));
+            let Some(number) = free
+                .min_by_key(|(number, (party, _))| (of(party.peer), **number))
+                .map(|(number, _)| *number)
+            else {
+                return;
+            };
+            if let Some((party, begin)) = self.waiting.remove(&number) {
+                self.running.insert(number, party);
+                // Whoever no longer waits gives the turn back.
+                let _ = begin.send(());
+            }
+        }
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        let mut queue = self.turns.lock();
+        queue.waiting.remove(&self.number);
+        queue.running.remove(&self.number);
+        queue.start(self.turns.most);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt as _;
+    use futures::future::BoxFuture;
+
+    use super::*;
+
+    fn party(peer: u8, namespace: &str) -> Party {
+        Party {
+            peer: [10, 0, 0, peer].into(),
+            namespace: namespace.into(),
+        }
+    }
+
+    fn asked(turns: &Arc<Turns>, peer: u8, namespace: &str) -> BoxFuture<'static, Turn> {
+        let turns = Arc::clone(turns);
+        let party = party(peer, namespace);
+        let mut turn = async move { turns.turn(party).await }.boxed();
+        // It is in the queue from its first poll.
+        if let Some(turn) = (&mut turn).now_or_never() {
+            return futures::future::ready(turn).boxed();
+        }
+        turn
+    }
+
+    #[test]
+    fn a_namespace_has_one_turn_at_a_time_and_others_do_not_wait_for_it() {
+        let turns = Turns::new(3);
+        let slow = asked(&turns, 1, "aaa").now_or_never().unwrap();
+        let mut more: Vec<_> = (0..60).map(|_| asked(&turns, 1, "aaa")).collect();
+        for waiting in &mut more {
+            assert!(waiting.now_or_never().is_none());
+        }
+        let other = asked(&turns, 1, "zzz").now_or_never();
+        assert!(other.is_some(), "60 of another namespace wait");
+        drop(slow);
+        let next = (&mut more[0]).now_or_never();
+        assert!(next.is_some());
+        assert!((&mut more[1]).now_or_never().is_none());
+    }
+
+    #[test]
+    fn who_names_many_namespaces_leaves_the_next_turn_to_others() {
+        let turns = Turns::new(2);
+        let mut many: Vec<_> = (0..60)
+            .map(|number| asked(&turns, 1, &format!("n{number}")))
+            .collect();
+        let first = (&mut many[0]).now_or_never().unwrap();
+        let _second = (&mut many[1]).now_or_never().unwrap();
+        let mut other = asked(&turns, 2, "zzz");
+        assert!((&mut other).now_or_never().is_none());
+        drop(first);
+        assert!((&mut other).now_or_never().is_some());
+        assert!((&mut many[2]).now_or_never().is_none());
+    }
+
+    #[test]
+    fn who_no_longer_waits_takes_no_turn() {
+        let turns = Turns::new(1);
+        let first = asked(&turns, 1, "a").now_or_never().unwrap();
+        let second = asked(&turns, 1, "b");
+        let mut third = asked(&turns, 1, "c");
+        drop(second);
+        drop(first);
+        assert!((&mut third).now_or_never().is_some());
+        let begun = asked(&turns, 1, "d");
+        drop(third);
+        drop(begun);
+        assert!(asked(&turns, 1, "e").now_or_never().is_some());
+        assert!(turns.lock().running.is_empty());
+    }
+}

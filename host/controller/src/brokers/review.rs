@@ -1,0 +1,239 @@
+//! Tells whether an object that the controller writes is the one that a Configuration asks for. Pure.
+//!
+//! Whoever has the controller's token can write pods in every namespace. So what it writes is made once more, of the Configuration and
+//! the Instance as the API server has them, and compared.
+
+use leafhost_core::brokers::{Change, Kind};
+use leafhost_core::configuration::Manifest;
+use leafhost_core::instance::Instance;
+use leafhost_core::names::API_VERSION;
+use serde_json::{Map, Value};
+
+use super::body::{self, Owner};
+use super::template::{Template, TemplateKind, made_of};
+
+mod compare;
+mod defaults;
+mod quantity;
+
+/// The annotation of the API server's plugin LimitRanger.
+const LIMIT_RANGER: &str = "kubernetes.io/limit-ranger";
+
+/// What the controller writes.
+#[derive(Debug)]
+pub struct Written<'a> {
+    /// What it is.
+    pub kind: Kind,
+    /// The object that is to be stored.
+    pub object: &'a Value,
+    /// The object that it replaces; nothing if it is new.
+    pub before: Option<&'a Value>,
+}
+
+/// The object that is to own a broker, as it is named.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Named {
+    /// Whether it is an Instance. If not, it is a Configuration.
+    pub is_instance: bool,
+    /// The namespace of both.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+}
+
+impl Written<'_> {
+    /// Returns the owner that the object names: an Instance, or a Configuration of which there may be a service alone.
+    pub fn owner(&self) -> Result<Named, String> {
+        let owner = self.controlling()?;
+        let is_instance = text(owner, "kind") == "Instance";
+        if !is_instance && (text(owner, "kind") != "Configuration" || self.kind != Kind::Service) {
+            return Err("metadata.ownerReferences: the owner must be an Instance, or of a service a Configuration".to_owned());
+        }
+        Ok(Named {
+            is_instance,
+            namespace: text(self.metadata(), "namespace").to_owned(),
+            name: text(owner, "name").to_owned(),
+        })
+    }
+
+    /// Returns what is wrong with the object, given what there is of the names that it has.
+    pub fn review(
+        &self,
+        instance: Option<&Instance>,
+        manifest: Option<&Manifest>,
+    ) -> Result<(), String> {
+        let named = self.owner()?;
+        let uid = text(self.controlling()?, "uid");
+        let Some(manifest) = manifest else {
+            return Err("there is no such Configuration".to_owned());
+        };
+        if manifest.metadata.deletion_timestamp.is_some() {
+            return Err("the Configuration is being deleted".to_owned());
+        }
+        if named.is_instance {
+            let instance = instance
+                .filter(|instance| instance.metadata.uid == uid && !uid.is_empty())
+                .ok_or("metadata.ownerReferences: there is no such Instance")?;
+            let metadata = &instance.metadata;
+            let mut owners = metadata.owner_references.iter();
+            if !owners.any(|owner| Some(&owner.uid) == manifest.metadata.uid.as_ref()) {
+                return Err("the Instance belongs to another Configuration".to_owned());
+            }
+            if metadata.deletion_timestamp.is_some() {
+                return Err("the Instance is being deleted".to_owned());
+            }
+            return self.of_instance(instance, manifest);
+        }
+        if manifest.metadata.uid.as_deref() != Some(uid) {
+            return Err("metadata.ownerReferences: there is no such Configuration".to_owned());
+        }
+        let spec = manifest.spec.configuration_service_spec.as_ref();
+        self.is_service(Owner::Configuration(manifest), spec)
+    }
+
+    fn of_instance(&self, instance: &Instance, manifest: &Manifest) -> Result<(), String> {
+        if self.kind == Kind::Service {
+            let spec = manifest.spec.instance_service_spec.as_ref();
+            return self.is_service(Owner::Instance(instance), spec);
+        }
+        let none = || format!("the Configuration asks for no {}", self.kind);
+        let template = Template::of(&manifest.spec).ok_or_else(none)?;
+        match (self.kind, template.kind) {
+            (Kind::Pod, TemplateKind::Pod) => {
+                let name = text(self.metadata(), "name");
+                let mut problem = "metadata.name: it is of no node that sees the device".to_owned();
+                for node in &instance.spec.nodes {
+                    if body::pod_key(instance, node).name != name {
+                        continue;
+                    }
+                    let made = body::pod(instance, node, template.spec, &template.made_of);
+                    match self.is(&made) {
+                        Ok(()) => return Ok(()),
+                        Err(differs) => problem = differs,
+                    }
+                }
+                Err(problem)
+            }
+            (Kind::Job, TemplateKind::Job) => {
+                let generation = manifest.metadata.generation.unwrap_or_default();
+                self.is(&body::job(
+                    instance,
+                    generation,
+                    template.spec,
+                    &template.made_of,
+                ))
+            }
+            _ => Err(none()),
+        }
+    }
+
+    fn is_service(&self, owner: Owner<'_>, spec: Option<&Value>) -> Result<(), String> {
+        let spec = spec.ok_or("the Configuration asks for no such service")?;
+        self.is(&body::service(owner, spec, &made_of(spec)))
+    }
+
+    /// Compares it with the object that is made of the Configuration.
+    fn is(&self, made: &Change) -> Result<(), String> {
+        let Change::Create { body, .. } = made else {
+            return Err("it is made of nothing".to_owned());
+        };
+        let differs =
+            |field: &str| format!("metadata.{field}: differs from what the Configuration asks for");
+        let (own, made) = (self.metadata(), field(body, "metadata"));
+        for name in ["name", "namespace"] {
+            if text(own, name) != text(made, name) {
+                return Err(differs(name));
+            }
+        }
+        let before = self.before.map(|before| field(before, "metadata"));
+        if !are_kept(&["labels"], own, before.unwrap_or(made)) {
+            return Err(differs("labels"));
+        }
+        // Others give a finalizer to a service.
+        if !are_kept(
+            &["finalizers", "generateName"],
+            own,
+            before.unwrap_or(&Value::Null),
+        ) {
+            return Err(differs("finalizers"));
+        }
+        if !has_annotations(own, made, before) {
+            return Err(differs("annotations"));
+        }
+        if !has_owners(own, made, before) {
+            return Err(differs("ownerReferences"));
+        }
+        compare::difference(self.kind, field(body, "spec"), field(self.object, "spec"))
+            .map_err(|path| format!("{path}: differs from what the Configuration asks for"))
+    }
+
+    fn metadata(&self) -> &Value {
+        field(self.object, "metadata")
+    }
+
+    /// Returns the one owner of ours that controls the object.
+    fn controlling(&self) -> Result<&Value, String> {
+        let owners = field(self.metadata(), "ownerReferences").as_array();
+        let ours = |owner: &&Value| {
+            text(owner, "apiVersion") == API_VERSION
+                && owner.get("controller") == Some(&true.into())
+        };
+        let mut owners = owners.into_iter().flatten().filter(ours);
+        match (owners.next(), owners.next()) {
+            (Some(owner), None) => Ok(owner),
+            _ => Err(
+                "metadata.ownerReferences: an Instance or a Configuration must control it"
+                    .to_owned(),
+            ),
+        }
+    }
+}
+
+/// Tells whether the annotations are those that were there before, and those that it is to have.
+fn has_annotations(own: &Value, made: &Value, before: Option<&Value>) -> bool {
+    let mut wanted = entries(before.unwrap_or(made), "annotations");
+    wanted.extend(entries(made, "annotations"));
+    let mut own = entries(own, "annotations");
+    if before.is_none() {
+        own.remove(LIMIT_RANGER);
+    }
+    own == wanted
+}
+
+/// Tells whether the owners are those that were there before, and the one that it is to have.
+fn has_owners(own: &Value, made: &Value, before: Option<&Value>) -> bool {
+    let of = |metadata: &Value| -> Vec<Value> {
+        let owners = field(metadata, "ownerReferences").as_array();
+        owners.cloned().unwrap_or_default()
+    };
+    let (own, made, before) = (of(own), of(made), of(before.unwrap_or(&Value::Null)));
+    made.iter().chain(&before).all(|owner| own.contains(owner))
+        && own
+            .iter()
+            .all(|owner| made.contains(owner) || before.contains(owner))
+}
+
+/// Tells whether fields of metadata are the same.
+fn are_kept(fields: &[&str], one: &Value, other: &Value) -> bool {
+    let of = |metadata: &Value, name: &str| -> Option<Value> {
+        let value = metadata.get(name).cloned();
+        value.filter(|value| !defaults::is_nothing(name, value))
+    };
+    fields.iter().all(|name| of(one, name) == of(other, name))
+}
+
+fn entries(metadata: &Value, name: &str) -> Map<String, Value> {
+    let entries = field(metadata, name).as_object();
+    entries.cloned().unwrap_or_default()
+}
+
+fn field<'a>(value: &'a Value, name: &str) -> &'a Value {
+    value.get(name).unwrap_or(&Value::Null)
+}
+
+fn text<'a>(value: &'a Value, name: &str) -> &'a str {
+    field(value, name).as_str().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,262 @@
+//! Compares the spec of an object that was made with the one that is to be stored.
+//!
+//! Each field that was made must be there, and nothing else but what the API server adds by itself.
+
+use leafhost_core::brokers::Kind;
+use serde_json::{Map, Value, json};
+
+use super::defaults::{is_added, is_added_object, is_nothing};
+use super::{quantity, text};
+
+/// Where containers find the token of their service account.
+const TOKEN_PATH: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
+/// How the volume with it is named.
+const TOKEN_VOLUME: &str = "kube-api-access-";
+/// What else a container has by limits for the namespace.
+const LIMITED: [&str; 3] = ["cpu", "memory", "ephemeral-storage"];
+/// The labels that the API server gives to the pods of a job.
+const JOB_LABELS: [&str; 4] = [
+    "batch.kubernetes.io/controller-uid",
+    "batch.kubernetes.io/job-name",
+    "controller-uid",
+    "job-name",
+];
+
+type Fields = Map<String, Value>;
+
+/// Returns the path of the first field that differs.
+pub fn difference(kind: Kind, made: &Value, written: &Value) -> Result<(), String> {
+    let root = match kind {
+        Kind::Pod => "pod",
+        Kind::Job => "job",
+        Kind::Service => "service",
+    };
+    Comparison::default().value("spec", "", root, made, written)
+}
+
+/// What of the pod matters for its parts.
+#[derive(Default)]
+struct Comparison {
+    /// The name of the volume with the service account's token, if one was added.
+    token: Option<String>,
+    uses_host_network: bool,
+}
+
+impl Comparison {
+    /// Compares a field that has this name in an object of that name.
+    fn value(
+        &self,
+        at: &str,
+        within: &str,
+        field: &str,
+        made: &Value,
+        written: &Value,
+    ) -> Result<(), String> {
+        let is_amount = matches!(
+            (within, field),
+            ("emptyDir", "sizeLimit") | ("resourceFieldRef", "divisor") | ("overhead", _)
+        );
+        match (made, written) {
+            (made, written) if made == written => Ok(()),
+            (made, Value::Null) if is_nothing(field, made) => Ok(()),
+            (Value::Object(made), Value::Object(written)) => self.object(at, field, made, written),
+            (Value::Null, Value::Object(written)) if is_added_object(within, field) => {
+                self.object(at, field, &Fields::new(), written)
+            }
+            (Value::Array(made), Value::Array(written)) if made.len() == written.len() => {
+                let mut pairs = made.iter().zip(written).enumerate();
+                pairs.try_for_each(|(index, (made, written))| {
+                    self.value(&format!("{at}[{index}]"), "", field, made, written)
+                })
+            }
+            (made, written) if is_amount && quantity::are_equal(made, written) => Ok(()),
+            (made, written) if is_nothing(field, made) && is_added(within, field, written) => {
+                Ok(())
+            }
+            _ => Err(at.to_owned()),
+        }
+    }
+
+    fn object(&self, at: &str, name: &str, made: &Fields, written: &Fields) -> Result<(), String> {
+        if name == "pod" {
+            let of_pod = Self {
+                token: added_token(made, written),
+                uses_host_network: made.get("hostNetwork") == Some(&true.into()),
+            };
+            return of_pod.fields(at, name, made, written);
+        }
+        self.fields(at, name, made, written)
+    }
+
+    fn fields(&self, at: &str, name: &str, made: &Fields, written: &Fields) -> Result<(), String> {
+        let left_out = made.keys().filter(|field| !written.contains_key(*field));
+        for field in written.keys().chain(left_out) {
+            let at = format!("{at}.{field}");
+            let of = |fields: &Fields| fields.get(field).cloned().unwrap_or_default();
+            let (made_value, mut value) = (of(made), of(written));
+            let is_right = match (name, field.as_str()) {
+                ("pod", "serviceAccountName" | "serviceAccount") => is_account(made, written),
+                ("pod", "tolerations") => has_all(&made_value, &value),
+                ("pod", "nodeSelector") => has_fields(&made_value, &value),
+                ("pod", "volumes") | ("containers", "volumeMounts") => {
+                    self.remove_token(&mut value, field == "volumeMounts");
+                    self.value(&at, name, field, &made_value, &value)?;
+                    true
+                }
+                // A plugin of the API server has images pulled each time.
+                ("containers", "imagePullPolicy") if value == "Always" => true,
+                ("ports", "hostPort") if is_nothing(field, &made_value) => {
+                    is_nothing(field, &value)
+                        || self.uses_host_network && Some(&value) == written.get("containerPort")
+                }
+                ("ports", "targetPort") if is_nothing(field, &made_value) => {
+                    Some(&value) == written.get("port")
+                }
+                ("pod" | "containers" | "claim", "resources") => has_resources(&made_value, &value),
+                ("metadata", "labels" | "annotations") => {
+                    for label in JOB_LABELS {
+                        let is_own = made_value.get(label).is_some();
+                        if let Some(labels) = value.as_object_mut().filter(|_| !is_own) {
+                            labels.remove(label);
+                        }
+                    }
+                    made_value == value
+                        || is_nothing(field, &made_value) && is_nothing(field, &value)
+                }
+                (_, other) => {
+                    let child = match (name, other) {
+                        ("template", "spec") => "pod",
+                        ("volumeClaimTemplate", "spec") => "claim",
+                        (_, "initContainers" | "ephemeralContainers") => "containers",
+                        (_, "livenessProbe" | "readinessProbe" | "startupProbe") => "probe",
+                        (_, other) => other,
+                    };
+                    self.value(&at, name, child, &made_value, &value)?;
+                    true
+                }
+            };
+            if !is_right {
+                return Err(at);
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes what was added for the token out of a list of volumes or of mounts.
+    fn remove_token(&self, list: &mut Value, are_mounts: bool) {
+        if let (Some(token), Some(list)) = (&self.token, list.as_array_mut()) {
+            list.retain(|entry| {
+                let is_there = !are_mounts || text(entry, "mountPath") == TOKEN_PATH;
+                text(entry, "name") != token || !is_there
+            });
+        }
+    }
+}
+
+/// Returns the name of the volume that the API server has added for the token of the service account.
+fn added_token(made: &Fields, written: &Fields) -> Option<String> {
+    let of = |fields: &Fields| {
+        let volumes = fields.get("volumes").and_then(Value::as_array);
+        volumes.cloned().unwrap_or_default()
+    };
+    let is_refused = made.get("automountServiceAccountToken") == Some(&false.into());
+    let made: Vec<Value> = of(made);
+    let has = |name: &str| made.iter().any(|volume| text(volume, "name") == name);
+    let written = of(written);
+    let mut added = written.iter().filter(|volume| {
+        let name = text(volume, "name");
+        name.starts_with(TOKEN_VOLUME) && !has(name)
+    });
+    let token = added.next().filter(|volume| is_token(volume))?;
+    (!is_refused && added.next().is_none()).then(|| text(token, "name").to_owned())
+}
+
+/// Tells whether a volume has what the API server gives each container: a token for itself, its certificate, and the namespace.
+fn is_token(volume: &Value) -> bool {
+    let mut fields: Vec<&str> = volume
+        .as_object()
+        .into_iter()
+        .flat_map(Fields::keys)
+        .map(String::as_str)
+        .collect();
+    fields.sort_unstable();
+    let sources = volume
+        .pointer("/projected/sources")
+        .and_then(Value::as_array);
+    let is_known = |source: &Value| {
+        let mut fields = source.as_object().into_iter().flatten();
+        match (fields.next(), fields.next()) {
+            (Some((kind, token)), None) if kind == "serviceAccountToken" => token
+                .get("audience")
+                .is_none_or(|audience| is_nothing("", audience)),
+            (Some((kind, map)), None) if kind == "configMap" => {
+                // The second is of OpenShift.
+                ["kube-root-ca.crt", "openshift-service-ca.crt"].contains(&text(map, "name"))
+            }
+            (Some((kind, _)), None) => kind == "downwardAPI",
+            _ => false,
+        }
+    };
+    fields == ["name", "projected"] && sources.is_some_and(|sources| sources.iter().all(is_known))
+}
+
+/// Tells whether the pod has its service account. In a job's template none is named where it is the default.
+fn is_account(made: &Fields, written: &Fields) -> bool {
+    let of = |fields: &Fields, field: &str| {
+        let name = fields.get(field).and_then(Value::as_str);
+        name.filter(|name| !name.is_empty()).map(str::to_owned)
+    };
+    // The second is the name of the field in early versions of Kubernetes.
+    let wanted = of(made, "serviceAccountName").or_else(|| of(made, "serviceAccount"));
+    let is_wanted = |name: Option<String>| match (&wanted, name) {
+        (None, name) => name.is_none_or(|name| name == "default"),
+        (Some(wanted), name) => Some(wanted) == name.as_ref(),
+    };
+    let (name, alias) = (
+        of(written, "serviceAccountName"),
+        of(written, "serviceAccount"),
+    );
+    is_wanted(name) && (alias.is_none() || is_wanted(alias))
+}
+
+/// Tells whether a list has all that was made.
+fn has_all(made: &Value, written: &Value) -> bool {
+    let of = |value: &Value| value.as_array().cloned().unwrap_or_default();
+    let written = of(written);
+    of(made).iter().all(|entry| written.contains(entry))
+}
+
+/// Tells whether an object has all fields that were made.
+fn has_fields(made: &Value, written: &Value) -> bool {
+    let mut made = made.as_object().into_iter().flatten();
+    made.all(|(field, value)| written.get(field) == Some(value))
+}
+
+/// Tells whether the amounts are those that were made, but for what a namespace gives to all.
+fn has_resources(made: &Value, written: &Value) -> bool {
+    let of = |value: &Value, kind: &str| value.get(kind).cloned().unwrap_or_default();
+    let is_kept = |kind: &str, defaults: &Value| {
+        let (made, written) = (of(made, kind), of(written, kind));
+        let has = |(name, amount): (&String, &Value)| {
+            let written = written.get(name).unwrap_or(&Value::Null);
+            amount == written || quantity::are_equal(amount, written)
+        };
+        let is_made_or_added = |(name, amount): (&String, &Value)| {
+            let default = defaults.get(name).unwrap_or(&Value::Null);
+            made.get(name).is_some()
+                || LIMITED.contains(&name.as_str())
+                || quantity::are_equal(default, amount)
+        };
+        made.as_object().into_iter().flatten().all(has)
+            && written
+                .as_object()
+                .into_iter()
+                .flatten()
+                .all(is_made_or_added)
+    };
+    let nothing = json!({});
+    // What is not requested is what is limited.
+    is_kept("limits", &nothing)
+        && is_kept("requests", &of(made, "limits"))
+        && of(made, "claims") == of(written, "claims")
+}
