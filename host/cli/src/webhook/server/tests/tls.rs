@@ -76,7 +76,7 @@ impl Running {
         let ca = client_ca.map(|ca| ca.chain.as_bytes());
         let listener = Listener::new(listener, connections, certificate.clone(), ca).unwrap();
         let stop = CancellationToken::new();
-        let routes = routes(&Shared::new(certificate, Slow::set()));
+        let routes = routes(&Shared::new(certificate, Slow::set(), None));
         let task = tokio::spawn(listener.run(routes, stop.clone()));
         Self {
             address,
