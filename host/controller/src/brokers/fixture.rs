@@ -55,8 +55,10 @@ pub fn instance(name: &str, shared: bool, nodes: &[&str], capacity: u32) -> Inst
     .unwrap()
 }
 
+/// An Instance of the Configuration that [`Site::configure_in`] makes.
 pub fn instance_in(namespace: &str, name: &str) -> Instance {
     let mut instance = instance(name, false, &["a"], 1);
+    instance.spec.configuration_name = format!("cams-of-{namespace}");
     instance.metadata.namespace = namespace.to_owned();
     instance.metadata.uid = format!("uid-{namespace}-{name}");
     instance
@@ -86,12 +88,14 @@ impl Site {
         self.manifests.insert(key, Arc::new(manifest(spec)));
     }
 
-    /// Gives another namespace the same Configuration.
+    /// Gives another namespace the same Configuration by another name: a name belongs to one namespace.
     pub fn configure_in(&mut self, namespace: &str) {
         let first = self.manifests.values().next().unwrap();
         let mut manifest = Manifest::clone(first);
+        let name = format!("cams-of-{namespace}");
         manifest.metadata.namespace = Some(namespace.to_owned());
-        let key = ConfigurationKey::new(namespace, "cams").unwrap();
+        manifest.metadata.name.clone_from(&name);
+        let key = ConfigurationKey::new(namespace, &name).unwrap();
         self.manifests.insert(key, Arc::new(manifest));
     }
 
