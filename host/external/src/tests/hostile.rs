@@ -134,8 +134,20 @@ async fn what_is_no_set_is_a_fault_that_says_so() {
     let mut task = JoinSet::new();
     task.spawn(async move {
         let (mut stream, _) = listener.accept().await.unwrap();
-        let mut read = [0; 4096];
-        let _ = stream.read(&mut read).await;
+        // An answer that comes before its request would be an error of the connection.
+        let mut preface = [0; crate::authority::PREFACE];
+        stream.read_exact(&mut preface).await.unwrap();
+        loop {
+            let mut head = [0; 9];
+            stream.read_exact(&mut head).await.unwrap();
+            let length = u32::from_be_bytes([0, head[0], head[1], head[2]]);
+            let mut frame = vec![0; length as usize];
+            stream.read_exact(&mut frame).await.unwrap();
+            let is_request = head[3] == 1;
+            if is_request {
+                break;
+            }
+        }
         // Settings, then the head of an answer and a message that is a group which nothing begins.
         let frames: &[u8] = b"\x00\x00\x00\x04\x00\x00\x00\x00\x00\
               \x00\x00\x13\x01\x04\x00\x00\x00\x01\x88\x5f\x10application/grpc\
