@@ -181,7 +181,8 @@ fn an_instance_that_somebody_edits_is_as_it_was_after_one_write() -> Result<()> 
                 "/spec/capacity",
                 "/spec/brokerProperties",
                 "/spec/deviceUsage",
-                "/metadata/labels",
+                "/metadata/labels/leafhost.dev~1shared",
+                "/metadata/labels/leafhost.dev~1configuration",
                 "/metadata/ownerReferences",
                 "/status/nodes",
             ] {

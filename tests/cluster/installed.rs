@@ -38,6 +38,11 @@ impl Release {
         Self::of_chart(cluster, &chart())
     }
 
+    /// The same in a cluster of so many nodes.
+    pub fn whole_on(cluster: &'static Cluster, nodes: usize) -> Result<Self> {
+        Self::with(cluster, &chart(), nodes, &[])
+    }
+
     /// The same of another chart.
     pub fn of_chart(cluster: &'static Cluster, chart: &Path) -> Result<Self> {
         Self::with(cluster, chart, 1, &[])
@@ -77,6 +82,17 @@ impl Release {
         arguments.extend(more);
         let done = self.cluster.helm(&arguments);
         done.map(drop).with_context(|| self.state())
+    }
+
+    /// Replaces the agents, and waits until the new ones are ready.
+    pub fn restart_agents(&self) -> Result<()> {
+        let daemon_set = ["daemonset/leafhost-agent", "--namespace", NAMESPACE];
+        let restart = ["rollout", "restart"];
+        self.cluster
+            .kubectl(&[&restart[..], &daemon_set].concat())?;
+        let wait = ["rollout", "status", "--timeout=2m"];
+        self.cluster.kubectl(&[&wait[..], &daemon_set].concat())?;
+        Ok(())
     }
 
     /// What the agents and their pods say, and their network.

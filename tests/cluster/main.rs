@@ -21,6 +21,7 @@ mod device;
 mod diagnosis;
 mod edits;
 mod external;
+mod fairness;
 mod found;
 mod gate;
 mod handler_pods;

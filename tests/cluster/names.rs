@@ -45,11 +45,11 @@ fn until_taken(agents: &Agents, space: &str, name: &str, status: &str, words: &s
     .with_context(|| agents.space.state())
 }
 
-/// Runs a pod with a device of a resource on the first node; what it says of its device.
-fn device(agents: &Agents, pod: &str, resource: &str) -> Result<String> {
+/// Runs a pod with a device of a resource, of which the first node has so many; what it says of its device.
+fn device(agents: &Agents, pod: &str, resource: &str, count: u64) -> Result<String> {
     let node = agents.sites.first().context("no site")?.node;
     let resource = format!("akri.sh/{resource}");
-    node.wait_allocatable(&resource, 1)?;
+    node.wait_allocatable(&resource, count)?;
     let main = Container::new("main").device(&resource, 1);
     agents.space.run(&Pod::new(pod, &[main]).on(node))?;
     let log = agents
@@ -89,7 +89,7 @@ fn a_configuration_that_is_named_like_anothers_instance_takes_nothing_from_its_p
     until_taken(&agents, rival.name(), &instance, "True", &told)?;
     until_taken(&agents, &space, "mine", "False", "")?;
     agents.until_told(&[&told])?;
-    assert_eq!(device(&agents, "user", &instance)?, "mine");
+    assert_eq!(device(&agents, "user", &instance, 2)?, "mine");
     let reserved = cluster.get(&format!("{RESOURCE_NAMES}/{instance}"));
     assert!(reserved.is_err(), "{reserved:?}");
     Ok(())
@@ -128,7 +128,7 @@ fn a_configuration_that_is_deleted_and_applied_again_keeps_its_name_until_somebo
     apply()?;
     until_taken(&agents, &space, "kept", "False", "")?;
     until_taken(&agents, rival.name(), "kept", "True", &told)?;
-    assert_eq!(device(&agents, "again", "kept")?, "mine");
+    assert_eq!(device(&agents, "again", "kept", 1)?, "mine");
     let found = cluster.get(&format!("{RESOURCE_NAMES}/kept"))?;
     ensure!(found["spec"]["namespace"] == space.as_str(), "{found:#}");
 

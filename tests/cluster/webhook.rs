@@ -124,8 +124,9 @@ fn attacks(cluster: &'static Cluster) -> Result<()> {
             "metadata": {"name": "evil", "namespace": "default", "labels": {"controller": "akri.sh"}, "ownerReferences": [
                 {"apiVersion": "akri.sh/v0", "kind": owner.0, "name": owner.1, "uid": owner.2, "controller": true}]}, "spec": spec})
     };
-    let privileged = json!({"containers": [{"name": "c", "image": "i", "securityContext": {"privileged": true}}]});
-    let job = json!({"template": {"spec": {"restartPolicy": "Never", "containers": privileged["containers"]}}});
+    // The API server of the tests itself takes no container that is privileged.
+    let privileged = json!({"hostPID": true, "containers": [{"name": "c", "image": "i"}]});
+    let job = json!({"template": {"spec": {"restartPolicy": "Never", "hostPID": true, "containers": privileged["containers"]}}});
     let open = json!({"ports": [{"port": 80}], "type": "NodePort"});
     let (broker_owner, none_owner) = (
         ("Instance", "with-broker-a1a1a1", &*of_broker),
