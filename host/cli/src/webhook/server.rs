@@ -140,14 +140,14 @@ impl Shared {
             Ok(whole) => whole,
             Err(why) => return refused(StatusCode::BAD_REQUEST, why.to_string()),
         };
-        let made = {
+        let result = {
             let _parses = self.parsing.acquire().await;
             let bytes = whole.take();
             spawn_blocking(move || Review::read(&bytes).map(make)).await
         };
         whole.release();
-        match made {
-            Ok(Ok(made)) => Ok((made, whole)),
+        match result {
+            Ok(Ok(question)) => Ok((question, whole)),
             Ok(Err(error)) => refused(StatusCode::BAD_REQUEST, error.to_string()),
             Err(error) => {
                 tracing::error!(%error, "reading a review panicked; this is a bug");

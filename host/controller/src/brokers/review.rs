@@ -16,7 +16,7 @@ mod compare;
 mod defaults;
 mod quantity;
 
-/// The annotation of the API server's plugin LimitRanger.
+/// The annotation of the API server's plugin `LimitRanger`.
 const LIMIT_RANGER: &str = "kubernetes.io/limit-ranger";
 
 /// What the controller writes.

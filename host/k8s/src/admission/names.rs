@@ -165,7 +165,9 @@ mod tests {
             assert!(!problem.contains("namespace b"), "{problem}");
         }
         let before = stub.requests("");
-        let answer = check.check(review("UPDATE", "other").created().as_ref()).await;
+        let answer = check
+            .check(review("UPDATE", "other").created().as_ref())
+            .await;
         assert_eq!((answer, stub.requests("")), (NameAnswer::default(), before));
     }
 
@@ -173,7 +175,9 @@ mod tests {
     async fn a_name_that_cannot_be_looked_up_is_a_warning() {
         let stub = Stub::start(|_| failure(403, "no right")).await;
         let check = NameCheck::new(stub.client.clone());
-        let answer = check.check(review("CREATE", "new-a19705").created().as_ref()).await;
+        let answer = check
+            .check(review("CREATE", "new-a19705").created().as_ref())
+            .await;
         assert_eq!(answer.problem, None);
         let warning = answer.warning.unwrap();
         assert!(

@@ -318,8 +318,8 @@ mod tests {
     fn the_label_of_odd_edits_comes_and_goes_with_edits_of_owner_generation_and_capacity() {
         let path = format!("/metadata/labels/{}", token(ODD_EDIT_LABEL));
         let turns = |base: &Instance, edit: Edit| {
-            let patch = of(base, &[edit]).unwrap();
-            let operations = patch.as_array().unwrap().iter();
+            let written = of(base, &[edit]).unwrap();
+            let operations = written.as_array().unwrap().iter();
             let found = operations.filter(|one| one["path"] == path.as_str());
             found.map(|one| one["op"].clone()).collect::<Vec<_>>()
         };

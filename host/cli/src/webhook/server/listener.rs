@@ -64,7 +64,7 @@ impl Caller {
 
 /// Accepts connections.
 pub struct Listener {
-    listener: TcpListener,
+    socket: TcpListener,
     connections: Arc<Connections>,
     acceptor: TlsAcceptor,
     demands_client: bool,
@@ -115,7 +115,7 @@ impl Listener {
         };
         let tls = tls.with_cert_resolver(Arc::new(Certificate(certificate)));
         Ok(Self {
-            listener: TcpListener::from_std(listener).context("cannot prepare the listener")?,
+            socket: TcpListener::from_std(listener).context("cannot prepare the listener")?,
             connections,
             acceptor: Arc::new(tls).into(),
             demands_client: client_ca.is_some(),
@@ -130,7 +130,7 @@ impl Listener {
             tokio::select! {
                 () = stop.cancelled() => break,
                 Some(_) = connections.join_next() => {}
-                accepted = self.listener.accept() => match accepted {
+                accepted = self.socket.accept() => match accepted {
                     Ok((stream, peer)) => {
                         let connection = Connection {
                             place: Arc::new(self.connections.open(peer.ip())),
@@ -149,7 +149,7 @@ impl Listener {
                 },
             }
         }
-        drop(self.listener);
+        drop(self.socket);
         let drained = async { while connections.join_next().await.is_some() {} };
         // A client that does not read its answer is not waited for.
         let _ = timeout(LAST, drained).await;
