@@ -122,7 +122,14 @@ fn devices(grants: &DeviceGrants) {
             }
         }
     }
-    for name in ["PATH", "LD_PRELOAD", "LD_", "BASH_ENV", "no_proxy", "KUBERNETES_SERVICE_HOST"] {
+    for name in [
+        "PATH",
+        "LD_PRELOAD",
+        "LD_",
+        "BASH_ENV",
+        "no_proxy",
+        "KUBERNETES_SERVICE_HOST",
+    ] {
         assert!(!grants.allows_env(name), "{name}");
     }
     let long = "a".repeat(500);

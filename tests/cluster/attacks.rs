@@ -115,8 +115,8 @@ impl Agent<'_> {
 
     /// Patches the capacity, the generation or the owner with the label that tells the policies so.
     fn edit(&self, name: &str, patch: &Value) -> Result<String> {
-        let path = instance_path(self.space, name);
-        let found = self.cluster.get(&path)?;
+        let object = instance_path(self.space, name);
+        let found = self.cluster.get(&object)?;
         let is_odd = found["metadata"]["labels"]["leafhost.dev/odd-edit"] == "true";
         let mut patch = patch.clone();
         patch["metadata"]["labels"]["leafhost.dev/odd-edit"] =

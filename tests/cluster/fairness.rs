@@ -71,6 +71,10 @@ const ABUSES: [(&str, Abuse); 9] = [
     ),
 ];
 
+#[expect(
+    clippy::unnecessary_wraps,
+    reason = "each abuse has the same type"
+)]
 impl Tenants {
     fn run(&self, release: &Release) -> Result<()> {
         release.add_handler("debug-echo")?;

@@ -41,9 +41,9 @@ impl Writer {
             .header(node, "node-a")
     }
 
-    fn patch(&self, path: &str, patch: &Value) -> Result<()> {
+    fn patch(&self, path: &str, fields: &Value) -> Result<()> {
         let request = self.request("PATCH", path, "application/merge-patch+json");
-        good(self.agent.run(request.body(patch.to_string())?)?)
+        good(self.agent.run(request.body(fields.to_string())?)?)
     }
 
     fn create_and_delete(&self, path: &str, object: &Value) -> Result<()> {
@@ -72,6 +72,9 @@ fn processor_time(pid: u32) -> Result<u32> {
     // A tick of the kernel is 10 ms.
     Ok((next()? + next()?) * 10)
 }
+
+/// A write that is measured; the number tells it from the one before.
+type Write<'a> = &'a dyn Fn(u32) -> Result<()>;
 
 #[test]
 #[ignore = "measures, in a cluster of its own"]
@@ -127,7 +130,7 @@ fn measure(cluster: &'static Cluster) -> Result<()> {
     let claim = |number: u32| writer.patch(&path, &use_slot(number));
     let edit = |number: u32| writer.patch(&path, &turn(number));
     let create = |_: u32| writer.create_and_delete(&made_path, &made);
-    let writes: [(&str, &dyn Fn(u32) -> Result<()>); 4] = [
+    let measured: [(&str, Write<'_>); 4] = [
         ("a claim, as the administrator", &admin),
         ("a claim of an agent", &claim),
         ("a change of the generation", &edit),
@@ -143,7 +146,7 @@ fn measure(cluster: &'static Cluster) -> Result<()> {
         for some in more.collect::<Vec<_>>().chunks(200) {
             cluster.kubectl_with(&["create", "--filename", "-"], &some.concat())?;
         }
-        for (what, write) in writes {
+        for (what, write) in measured {
             let (begun, before) = (Instant::now(), processor_time(pid)?);
             for number in 0..WRITES {
                 write(number)?;
