@@ -112,7 +112,7 @@ fn attacks(cluster: &'static Cluster) -> Result<()> {
         apply(
             &json!({"apiVersion": "akri.sh/v0", "kind": "Instance", "metadata": {"name": name, "namespace": "default", "ownerReferences": [
             {"apiVersion": "akri.sh/v0", "kind": "Configuration", "name": configuration, "uid": uid, "controller": true}]},
-            "spec": {"configurationName": configuration, "capacity": 1, "shared": true, "nodes": ["away"]}}),
+            "spec": {"configurationName": configuration, "capacity": 1, "shared": true, "nodes": ["node-a"]}}),
         )
     };
     let (of_broker, of_none) = (
