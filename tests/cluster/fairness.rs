@@ -31,8 +31,9 @@ const SECRETS: usize = 1_000;
 const CONFIGURATIONS: usize = 700;
 
 #[test]
-fn beside_each_abuse_of_one_namespace_another_gets_devices_brokers_status_and_answers() -> Result<()>
-{
+#[ignore = "takes a quarter of an hour: make soak"]
+fn soak_beside_each_abuse_of_one_namespace_another_gets_devices_brokers_status_and_answers()
+-> Result<()> {
     if requirement::lacks(Cluster::missing())? {
         return Ok(());
     }
@@ -71,10 +72,7 @@ const ABUSES: [(&str, Abuse); 9] = [
     ),
 ];
 
-#[expect(
-    clippy::unnecessary_wraps,
-    reason = "each abuse has the same type"
-)]
+#[expect(clippy::unnecessary_wraps, reason = "each abuse has the same type")]
 impl Tenants {
     fn run(&self, release: &Release) -> Result<()> {
         release.add_handler("debug-echo")?;
