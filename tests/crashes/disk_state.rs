@@ -102,11 +102,29 @@ pub fn is_as_expected(home: &Home, expected: &Expected) -> Result<()> {
     for name in ["agent.json", "agent.sock", "loading"] {
         entries.remove(name);
     }
-    let usual = ["accepted", "instances", "lock", "native", "node-name"];
+    let usual = [
+        "accepted",
+        "instances",
+        "lock",
+        "native",
+        "node-name",
+        "owners.yaml",
+    ];
     ensure!(
         entries.iter().eq(usual),
         "more or less than usual: {entries:?}"
     );
+    owners(home, expected)
+}
+
+/// Checks that each handler's name belongs to its file.
+fn owners(home: &Home, expected: &Expected) -> Result<()> {
+    let text = fs::read_to_string(home.path().join("state/owners.yaml"))?;
+    let owners: BTreeMap<String, Value> = serde_yaml_ng::from_str(&text)?;
+    let sources: BTreeSet<&str> = owners.values().map(|one| text_at(one, "/source")).collect();
+    for handler in &expected.handlers {
+        ensure!(sources.contains(handler), "{handler} owns no name: {text}");
+    }
     Ok(())
 }
 

@@ -146,8 +146,13 @@ impl Keeper {
         let is_other = serves
             .as_ref()
             .is_some_and(|serves| serves.key.cert != kept.key.cert);
+        // Replaces a certificate that is no longer trusted at once.
+        let is_trusted = serves
+            .as_ref()
+            .is_some_and(|serves| certificate::is_among(&serves.key.cert, &kept.trusted));
         if let Some((_, told)) = &self.told
             && is_other
+            && is_trusted
             && told.elapsed() < TOLD
         {
             return Ok(TOLD.saturating_sub(told.elapsed()));

@@ -105,6 +105,13 @@ impl Certificate {
     }
 }
 
+/// Returns true if the first certificate of a chain is among those that are trusted, as PEM.
+pub fn is_among(chain: &[CertificateDer<'_>], trusted: &[u8]) -> bool {
+    chain.first().is_some_and(|first| {
+        CertificateDer::pem_slice_iter(trusted).any(|one| one.is_ok_and(|one| one == *first))
+    })
+}
+
 impl Made {
     /// Writes it into a Secret.
     pub fn put_into(&self, secret: &mut Secret) {
@@ -148,6 +155,9 @@ mod tests {
         );
         // Of those before, the last alone is trusted.
         let third = Certificate::of(&secret(Some(&second), now), DNS).unwrap();
+        let is_trusted = |one: &Certificate| is_among(&one.key.cert, &third.trusted);
+        assert!(is_trusted(&third) && is_trusted(&second) && !is_trusted(&first));
+        assert!(!is_among(&[], &third.trusted));
         assert_eq!(third.trusted, [second.chain, third.chain].concat());
     }
 
