@@ -188,21 +188,23 @@ fn the_webhook_reviews_what_the_controller_writes_and_nothing_of_others() -> Res
         Ok(hooks.cloned().unwrap_or_default())
     };
     let usual = hooks(&[])?;
-    let [_, brokers] = usual.as_slice() else {
-        anyhow::bail!("not two: {usual:#?}");
+    let [users, brokers, names] = usual.as_slice() else {
+        anyhow::bail!("not three: {usual:#?}");
     };
-    let conditions = brokers["matchConditions"].as_array().map_or(0, Vec::len);
-    let expression = &brokers["matchConditions"][0]["expression"];
     let account = "request.userInfo.username == 'system:serviceaccount:agents:leafhost-controller'";
-    assert_eq!((conditions, expression), (1, &account.into()));
-    assert_eq!(brokers["failurePolicy"], "Fail");
-    for without in [
-        "controller.enabled",
-        "controller.brokers.enabled",
-        "webhookConfiguration.brokers.enabled",
+    for hook in [brokers, names] {
+        let conditions = hook["matchConditions"].as_array().map_or(0, Vec::len);
+        let expression = &hook["matchConditions"][0]["expression"];
+        assert_eq!((conditions, expression), (1, &account.into()));
+        assert_eq!(hook["failurePolicy"], "Fail");
+    }
+    for (without, left) in [
+        ("controller.enabled", vec![users]),
+        ("controller.brokers.enabled", vec![users, names]),
+        ("webhookConfiguration.brokers.enabled", vec![users, names]),
     ] {
         let objects = hooks(&[&format!("{without}=false")])?;
-        assert_eq!(objects, usual[..1], "{without}");
+        assert_eq!(objects.iter().collect::<Vec<_>>(), left, "{without}");
     }
     Ok(())
 }

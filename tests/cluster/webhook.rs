@@ -178,6 +178,22 @@ fn attacks(cluster: &'static Cluster) -> Result<()> {
             "{what}: {error}"
         );
     }
+    let reserved = |name: &str, namespace: &str| {
+        create(
+            &json!({"apiVersion": "leafhost.dev/v1alpha1", "kind": "ResourceName", "metadata": {"name": name}, "spec": {"namespace": namespace}}),
+        )
+    };
+    for (name, namespace) in [("none", "default"), ("none", "kube-system")] {
+        let error = match reserved(name, namespace) {
+            Ok(_) => bail!("{name} is reserved for {namespace}"),
+            Err(error) => format!("{error:#}"),
+        };
+        let by = format!("there is no Configuration {namespace}/{name}");
+        ensure!(
+            error.contains("names.leafhost.dev") && error.contains(&by),
+            "{error}"
+        );
+    }
     for name in ["with-broker", "without"] {
         cluster.kubectl(&["delete", "configurations.akri.sh", name])?;
     }

@@ -15,8 +15,10 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 mod names;
+mod reservations;
 
 pub use names::{NameAnswer, NameCheck};
+pub use reservations::Reserved;
 
 /// The most problems that are told of one field.
 const MOST: usize = 16;

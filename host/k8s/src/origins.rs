@@ -1,9 +1,10 @@
-//! The Configurations and Instances that objects of brokers name, as the API server has them at the moment.
+//! The Configurations and Instances that the controller's objects name, as the API server has them at the moment.
 
 use kube::api::{ApiResource, DynamicObject};
 use kube::{Api, Client};
 use leafhost_core::configuration::Manifest;
 use leafhost_core::instance::Instance;
+use leafhost_core::names::ConfigurationKey;
 use leafhost_core::text;
 
 use crate::configurations::manifest;
@@ -36,6 +37,19 @@ impl Origins {
             let (path, why) = (problem.path, problem.message);
             format!("cannot read the Configuration {namespace}/{name}: {path}: {why}; correct it")
         })
+    }
+
+    /// Tells if there is the Configuration.
+    pub async fn has_configuration(&self, key: &ConfigurationKey) -> Result<bool, String> {
+        let api: Api<crd::Configuration> = Api::namespaced(self.client.clone(), key.namespace());
+        let found = api.get_metadata_opt(key.name()).await;
+        let found = found.map_err(|error| {
+            format!(
+                "cannot get the Configuration {key}: {}",
+                text::chain(&error)
+            )
+        })?;
+        Ok(found.is_some())
     }
 
     /// Returns the Instance of that name, if there is one. Its status says nothing here.

@@ -47,6 +47,7 @@ impl<'a> Account<'a> {
 /// With the Configuration `cams` in the namespace.
 pub fn check(cluster: &'static Cluster, space: &Namespace<'_>) -> Result<()> {
     controller(cluster, space.name())?;
+    names(cluster, space.name())?;
     webhook(cluster)
 }
 
@@ -173,6 +174,80 @@ fn controller(cluster: &Cluster, space: &str) -> Result<()> {
         &["delete", "pod", "others", "--grace-period=0", "--force"],
         "",
     )?;
+    Ok(())
+}
+
+/// What the controller makes of the names of resources.
+fn names(cluster: &Cluster, space: &str) -> Result<()> {
+    const UNUSED: &str = "leafhost.dev/unused-since";
+    let controller = Account::new(cluster, "controller", space);
+    let name = |name: &str| json!({"apiVersion": "leafhost.dev/v1alpha1", "kind": "ResourceName", "metadata": {"name": name}, "spec": {"namespace": space}});
+    let made = |field: &str, value: &Value| {
+        let mut object = name("attacked-more");
+        object["metadata"][field] = value.clone();
+        controller.create(&object)
+    };
+    let target = ["resourcename", "attacked"];
+    let edit = |field: &str, value: &Value| {
+        controller.patch(&target, &json!({"metadata": {field: value}}))
+    };
+    let delete = || controller.kubectl(&["delete", "resourcename", "attacked"], "");
+    controller.create(&name("attacked"))?;
+    let owners = json!([{"apiVersion": "v1", "kind": "Namespace", "name": space, "uid": "u"}]);
+    for (what, done, by) in [
+        (
+            "a name with a finalizer",
+            made("finalizers", &json!(["a.example/b"])),
+            "metadata:",
+        ),
+        (
+            "a name with an owner",
+            made("ownerReferences", &owners),
+            "metadata:",
+        ),
+        (
+            "a name with a label",
+            made("labels", &json!({"a": "b"})),
+            "metadata:",
+        ),
+        (
+            "a name with a note",
+            made("annotations", &json!({"a": "b"})),
+            "metadata.annotations",
+        ),
+        (
+            "a name kept",
+            edit("finalizers", &json!(["a.example/b"])),
+            "metadata:",
+        ),
+        (
+            "a name labelled",
+            edit("labels", &json!({"a": "b"})),
+            "metadata:",
+        ),
+        (
+            "a name annotated",
+            edit("annotations", &json!({"a": "b"})),
+            "metadata.annotations",
+        ),
+        (
+            "a long note",
+            edit("annotations", &json!({UNUSED: "1".repeat(100)})),
+            "metadata.annotations",
+        ),
+        (
+            "a name given to others",
+            controller.patch(&target, &json!({"spec": {"namespace": "others"}})),
+            "cannot be changed",
+        ),
+        ("a used name freed", delete(), "metadata.annotations"),
+    ] {
+        refused(what, done, by)?;
+    }
+    edit("annotations", &json!({UNUSED: "2026-01-01T00:00:00Z"}))?;
+    edit("annotations", &json!({UNUSED: null}))?;
+    edit("annotations", &json!({UNUSED: "2026-01-01T00:00:00Z"}))?;
+    delete()?;
     Ok(())
 }
 

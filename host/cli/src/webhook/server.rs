@@ -23,8 +23,8 @@ use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-mod brokers;
 mod connections;
+mod controller;
 mod listener;
 mod turns;
 
@@ -78,7 +78,7 @@ impl Server {
         let listener = Listener::new(listener, connections, certificate.clone(), client_ca)
             .context("cannot set up TLS")?;
         let shared = Shared::new(certificate, handlers, Some(names));
-        let routes = routes(&shared).merge(brokers::routes(shared, origins));
+        let routes = routes(&shared).merge(controller::routes(shared, origins));
         Ok(Self { listener, routes })
     }
 

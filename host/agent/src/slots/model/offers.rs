@@ -9,6 +9,7 @@ use std::sync::Arc;
 use leafhost_core::attribute::AttributeValue;
 use leafhost_core::configuration::{MAX_CAPACITY, Resources};
 use leafhost_core::device::Device;
+use leafhost_core::fair::in_turns;
 use leafhost_core::instance::{Instance, InstanceKey};
 use leafhost_core::names::{ConfigurationKey, DigestLength, device_hash};
 use leafhost_core::problem::Problem;
@@ -320,7 +321,6 @@ impl Offerer {
         if candidates.len() > limits.live || known.len().saturating_add(new) > limits.ever {
             candidates.sort_by_key(|(name, computed)| {
                 (
-                    computed.holds.is_empty(),
                     !self.offered.contains(*name),
                     // After a restart those of before: each other one would use up a name.
                     is_new(name),
@@ -328,6 +328,11 @@ impl Offerer {
                     *name,
                 )
             });
+            // The names of one namespace take no place of the others.
+            candidates = in_turns(candidates, |(_, computed)| {
+                computed.instance.metadata.namespace.as_str()
+            });
+            candidates.sort_by_key(|(_, computed)| computed.holds.is_empty());
         }
         let all = candidates.len();
         let (mut full, mut worn, mut chosen) = (0_usize, 0_usize, Vec::new());

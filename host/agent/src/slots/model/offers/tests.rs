@@ -332,6 +332,34 @@ fn a_node_gets_so_many_instance_resources_and_the_used_ones_first() {
 }
 
 #[test]
+fn the_instances_of_one_namespace_take_no_resource_of_another() {
+    let instances: Vec<_> = (0..10)
+        .map(|number| instance("cams", &format!("{number}"), 1, &[]))
+        .collect();
+    let mut fixture = Fixture::new(&[("cams", &instances)]);
+    let limits = Limits { live: 4, ever: 100 };
+    let mut maker = Offerer::default();
+    let mut known = BTreeSet::new();
+    let offered = again(&mut maker, &fixture, &holds(&fixture), &known, limits);
+    known.extend(offered.new_names);
+    assert_eq!(known.len(), 4);
+
+    fixture.configure("zzz", "plc");
+    let plc = ConfigurationKey::new("zzz", "plc").unwrap();
+    for id in ["a", "b"] {
+        let mut late = instance("plc", id, 1, &[]);
+        late.metadata.namespace = "zzz".into();
+        late.metadata.creation_timestamp = Some("2026-02-02T00:00:00Z".into());
+        fixture.put(late);
+        fixture.see(&plc, id, |_| {});
+    }
+    let offered = again(&mut maker, &fixture, &holds(&fixture), &known, limits);
+    let names: Vec<_> = offered.offers.keys().map(ToString::to_string).collect();
+    let expected = ["cams", "cams-0", "cams-1", "plc", "plc-a", "plc-b"];
+    assert_eq!(names, expected.map(|name| format!("akri.sh/{name}")));
+}
+
+#[test]
 fn a_name_the_kubelet_refuses_is_named_and_the_rest_is_offered() {
     let long = "c".repeat(60);
     let fixture = Fixture::new(&[

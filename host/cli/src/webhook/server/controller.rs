@@ -1,4 +1,4 @@
-//! Answers whether a pod, job or service that the controller writes is the one that a Configuration asks for.
+//! Answers whether what the controller writes follows from a Configuration: pods, jobs and services, and the reservations of names.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use axum::routing::post;
 use axum::{Extension, Json, Router};
 use leafhost_controller::brokers::Written;
 use leafhost_k8s::Origins;
-use leafhost_k8s::admission::{Broker, Review};
+use leafhost_k8s::admission::{Broker, Reserved, Review};
 use tokio::time::timeout;
 
 use super::Shared;
@@ -22,25 +22,33 @@ use super::turns::Turns;
 const LOOKING: Duration = Duration::from_secs(5);
 /// How many objects are looked at at once, one for each namespace.
 const AT_ONCE: usize = 4;
-const REMEDY: &str = "the controller writes what Configurations ask for and nothing else; if another webhook or plugin of this cluster \
-    changes pods or services, set webhookConfiguration.brokers.enabled=false";
+const REMEDY: &str = "the controller writes what Configurations ask for and nothing else";
+const REMEDY_OF_BROKERS: &str = "if another webhook or plugin of this cluster changes pods or services, set \
+    webhookConfiguration.brokers.enabled=false";
 
-/// A question about an object of a broker.
+/// An object that the controller writes.
+enum Object {
+    Broker(Box<Broker>),
+    Reserved(Reserved),
+}
+
+/// A question about an object.
 struct Asked {
     review: Review,
-    broker: Option<Broker>,
+    object: Option<Object>,
 }
 
 impl Asked {
     fn of(mut review: Review) -> Self {
-        let broker = review.broker();
+        let broker = review.broker().map(Box::new).map(Object::Broker);
+        let object = broker.or_else(|| review.reserved().map(Object::Reserved));
         review.forget_objects();
-        Self { review, broker }
+        Self { review, object }
     }
 }
 
 /// What the answers are made with.
-struct Brokers {
+struct Reviewer {
     shared: Arc<Shared>,
     origins: Origins,
     turns: Arc<Turns>,
@@ -48,32 +56,32 @@ struct Brokers {
 
 /// Returns the path at which the API server asks.
 pub fn routes(shared: Arc<Shared>, origins: Origins) -> Router {
-    let brokers = Brokers {
+    let reviewer = Reviewer {
         shared,
         origins,
         turns: Turns::new(AT_ONCE),
     };
     Router::new()
-        .route("/validate-broker", post(validate))
-        .with_state(Arc::new(brokers))
+        .route("/validate-controller", post(validate))
+        .with_state(Arc::new(reviewer))
 }
 
 async fn validate(
-    State(brokers): State<Arc<Brokers>>,
+    State(reviewer): State<Arc<Reviewer>>,
     Extension(caller): Extension<Caller>,
     body: Body,
 ) -> Response {
-    let (Asked { review, broker }, _whole) =
-        match brokers.shared.question(&caller, body, Asked::of).await {
+    let (Asked { review, object }, _whole) =
+        match reviewer.shared.question(&caller, body, Asked::of).await {
             Ok(asked) => asked,
             Err(answer) => return *answer,
         };
-    let Some(broker) = broker else {
+    let Some(object) = object else {
         return Json(review.answer(&[], Vec::new())).into_response();
     };
     let looked = async {
-        let _turn = brokers.turns.turn(caller.party(review.namespace())).await;
-        look(&brokers.origins, &broker).await
+        let _turn = reviewer.turns.turn(caller.party(review.namespace())).await;
+        object.look(&reviewer.origins).await
     };
     let problem = match timeout(LOOKING, looked).await {
         Ok(Ok(problem)) => problem,
@@ -83,15 +91,27 @@ async fn validate(
             return (StatusCode::INTERNAL_SERVER_ERROR, why).into_response();
         }
     };
-    let problems: Vec<_> = problem
-        .map(|problem| format!("{problem}; {REMEDY}"))
-        .into_iter()
-        .collect();
+    let problems: Vec<_> = problem.into_iter().collect();
     Json(review.answer(&problems, Vec::new())).into_response()
 }
 
-/// Returns what is wrong with an object; an error if it cannot be told.
-async fn look(origins: &Origins, broker: &Broker) -> Result<Option<String>, String> {
+impl Object {
+    /// Returns the reason to refuse it; an error if it cannot be told.
+    async fn look(&self, origins: &Origins) -> Result<Option<String>, String> {
+        match self {
+            Self::Broker(broker) => {
+                let problem = look_at_broker(origins, broker).await?;
+                Ok(problem.map(|problem| format!("{problem}; {REMEDY}; {REMEDY_OF_BROKERS}")))
+            }
+            Self::Reserved(reserved) => {
+                let problem = reserved.check(origins).await?;
+                Ok(problem.map(|problem| format!("{problem}; {REMEDY}")))
+            }
+        }
+    }
+}
+
+async fn look_at_broker(origins: &Origins, broker: &Broker) -> Result<Option<String>, String> {
     let written = Written {
         kind: broker.kind,
         object: &broker.object,
