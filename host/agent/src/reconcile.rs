@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use leafhost_core::fair::in_turns;
 use leafhost_core::instance::{Edit, HeldSlots, Instance, InstanceKey};
 use leafhost_core::ports::{Change, InstanceSet, InstanceStore, StoreError};
 use leafhost_core::problem::Problem;
@@ -25,9 +26,6 @@ const CONFLICTS: u32 = 3;
 
 /// What failed is tried again after this at the latest: nothing tells that a right was given back or a folder made writable.
 const TRY_AGAIN: Duration = Duration::from_secs(30);
-
-/// The most changes of one write. Between two writes the plan is made anew if devices have changed.
-const BATCH: usize = 500;
 
 /// How reconciling goes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -149,6 +147,8 @@ impl ReconcileTask {
             if changes.is_empty() {
                 break;
             }
+            // Many Instances of one namespace delay none of another.
+            let changes = in_turns(changes, |change| change.key().namespace);
             let (errors, whole) = self.apply(changes, &mut reservations.taken, shutdown).await;
             // What is left is planned anew: at the next turn, if devices are others now.
             read &= whole;
@@ -213,7 +213,7 @@ impl ReconcileTask {
     }
 
     /// Makes the changes, a batch after the other; returns what failed, and whether all were made. They are not when devices are
-    /// others meanwhile, whose changes may be more urgent, and at `shutdown`.
+    /// others meanwhile: then all is planned anew. Nor are they at `shutdown`.
     async fn apply(
         &mut self,
         changes: Vec<Change>,
@@ -225,7 +225,8 @@ impl ReconcileTask {
         let (again, first): (Vec<_>, Vec<_>) = changes
             .into_iter()
             .partition(|change| self.failing.contains_key(&change.key()));
-        let mut batches = batches(first).chain(batches(again)).peekable();
+        let most = self.store.batch();
+        let mut batches = batches(first, most).chain(batches(again, most)).peekable();
         while let Some(batch) = batches.next() {
             errors.extend(self.apply_batch(batch, taken).await);
             if batches.peek().is_none() {
@@ -318,10 +319,10 @@ impl ReconcileTask {
 }
 
 /// Cuts changes into batches.
-fn batches(changes: Vec<Change>) -> impl Iterator<Item = Vec<Change>> {
+fn batches(changes: Vec<Change>, most: usize) -> impl Iterator<Item = Vec<Change>> {
     let mut left = changes.into_iter();
     std::iter::from_fn(move || {
-        let batch: Vec<Change> = left.by_ref().take(BATCH).collect();
+        let batch: Vec<Change> = left.by_ref().take(most.max(1)).collect();
         (!batch.is_empty()).then_some(batch)
     })
 }

@@ -446,6 +446,10 @@ pub trait InstanceStore: Send + Sync {
     fn instances(&self) -> watch::Receiver<Arc<InstanceSet>>;
     /// Makes the changes, each for itself, durable when it returns; one result a change, in order. It ends in bounded time.
     async fn apply(&self, changes: Vec<Change>) -> Vec<Written>;
+    /// Returns the most changes that `apply` is given at once. Until they are made nothing else is planned, so many take no long time.
+    fn batch(&self) -> usize {
+        500
+    }
     /// Whether agents of other nodes have slots of the same Instances.
     fn has_other_nodes(&self) -> bool {
         false

@@ -149,6 +149,10 @@ impl InstanceStore for KubeInstances {
         written.into_iter().map(|(_, written)| written).collect()
     }
 
+    fn batch(&self) -> usize {
+        IN_FLIGHT.saturating_mul(4)
+    }
+
     fn has_other_nodes(&self) -> bool {
         true
     }

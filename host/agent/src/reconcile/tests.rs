@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use leafhost_core::device::Device;
+use leafhost_core::names::ConfigurationKey;
 use rand::rngs::SmallRng;
 use rand::seq::IteratorRandom as _;
 use rand::{RngExt as _, SeedableRng as _};
@@ -261,7 +262,8 @@ async fn a_local_device_whose_name_is_taken_elsewhere_gets_a_longer_one() {
 async fn what_is_little_waits_for_no_more_than_a_piece_of_what_is_much() {
     let bench = start();
     *bench.store.slow.lock().unwrap() = Duration::from_secs(1);
-    let ids: Vec<String> = (0..4 * BATCH).map(|id| id.to_string()).collect();
+    let batch = bench.store.batch();
+    let ids: Vec<String> = (0..4 * batch).map(|id| id.to_string()).collect();
     let ids: Vec<&str> = ids.iter().map(String::as_str).collect();
     let much = snapshot(&ids, true);
     bench.devices.send_replace(Arc::clone(&much));
@@ -277,11 +279,37 @@ async fn what_is_little_waits_for_no_more_than_a_piece_of_what_is_much() {
     tokio::time::sleep(Duration::from_secs(2)).await;
     let names = bench.store.names();
     assert!(names.iter().any(|name| name.starts_with("doors-")));
-    assert_eq!(names.len(), 2 * BATCH);
+    assert_eq!(names.len(), 2 * batch);
     assert!(!bench.report.borrow().done_once, "half is missing");
     tokio::time::sleep(Duration::from_secs(3)).await;
     assert_eq!(bench.store.names().len(), ids.len() + 1);
     assert!(bench.report.borrow().done_once);
+}
+
+#[tokio::test(start_paused = true)]
+async fn many_configurations_of_one_namespace_delay_none_of_another() {
+    let bench = start();
+    *bench.store.slow.lock().unwrap() = Duration::from_secs(1);
+    let batch = bench.store.batch();
+    let mut all = DeviceSnapshot::clone(&snapshot(&[], true));
+    all.configurations.clear();
+    let many = (0..batch).map(|number| ("aaa", format!("cams{number}")));
+    for (namespace, name) in many.chain([("zzz", "doors".to_owned())]) {
+        let seen = snapshot(&["front"], true).configurations[&key("cams")].clone();
+        let mut configured = configured(&name, "udev", "");
+        let key = ConfigurationKey::new(namespace, &name).unwrap();
+        configured.configuration.key = key.clone();
+        let seen = ConfigurationDevices {
+            configured: Arc::new(configured),
+            ..ConfigurationDevices::clone(&seen)
+        };
+        all.configurations.insert(key, Arc::new(seen));
+    }
+    bench.devices.send_replace(Arc::new(all));
+    tokio::time::sleep(Duration::from_millis(1500)).await;
+    let names = bench.store.names();
+    assert!(names.iter().any(|name| name.starts_with("doors-")));
+    assert_eq!(names.len(), batch);
 }
 
 #[tokio::test(start_paused = true)]
@@ -294,13 +322,14 @@ async fn a_stop_waits_for_no_more_than_a_piece() {
     let (task, _report) = ReconcileTask::new("node-a".into(), port, seen, held, Arc::default());
     let stop = CancellationToken::new();
     let task = tokio::spawn(task.run(stop.clone()));
-    let ids: Vec<String> = (0..4 * BATCH).map(|id| id.to_string()).collect();
+    let batch = store.batch();
+    let ids: Vec<String> = (0..4 * batch).map(|id| id.to_string()).collect();
     let ids: Vec<&str> = ids.iter().map(String::as_str).collect();
     devices.send_replace(snapshot(&ids, true));
     tokio::time::sleep(Duration::from_millis(1500)).await;
     stop.cancel();
     task.await.unwrap().unwrap();
-    assert_eq!(store.names().len(), 2 * BATCH);
+    assert_eq!(store.names().len(), 2 * batch);
 }
 
 #[tokio::test(start_paused = true)]
