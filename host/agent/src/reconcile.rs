@@ -1,6 +1,7 @@
 //! The reconcile task: devices and Instances → plan → writes. All that is written of an Instance but its slots is written here.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::iter::Peekable;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -221,22 +222,26 @@ impl ReconcileTask {
         shutdown: &CancellationToken,
     ) -> (Vec<Failed>, bool) {
         let mut errors = Vec::new();
-        // An Instance that has failed before may hang: it comes by itself, after all others.
+        // An Instance that has failed before may hang, so it is in a batch without others. It has its turn however often devices change.
         let (again, first): (Vec<_>, Vec<_>) = changes
             .into_iter()
             .partition(|change| self.failing.contains_key(&change.key()));
         let most = self.store.batch();
-        let mut batches = batches(first, most).chain(batches(again, most)).peekable();
-        while let Some(batch) = batches.next() {
-            errors.extend(self.apply_batch(batch, taken).await);
-            if batches.peek().is_none() {
-                break;
+        let (mut first, mut again) = (batches(first, most), batches(again, most));
+        loop {
+            for batch in [first.next(), again.next()].into_iter().flatten() {
+                errors.extend(self.apply_batch(batch, taken).await);
+                if shutdown.is_cancelled() {
+                    return (errors, false);
+                }
             }
-            if shutdown.is_cancelled() || self.devices.has_changed().unwrap_or(true) {
+            if first.peek().is_none() && again.peek().is_none() {
+                return (errors, true);
+            }
+            if self.devices.has_changed().unwrap_or(true) {
                 return (errors, false);
             }
         }
-        (errors, true)
     }
 
     /// Makes some changes; returns what failed. Names that another device has are added to `taken`.
@@ -319,12 +324,13 @@ impl ReconcileTask {
 }
 
 /// Cuts changes into batches.
-fn batches(changes: Vec<Change>, most: usize) -> impl Iterator<Item = Vec<Change>> {
+fn batches(changes: Vec<Change>, most: usize) -> Peekable<impl Iterator<Item = Vec<Change>>> {
     let mut left = changes.into_iter();
-    std::iter::from_fn(move || {
+    let batches = std::iter::from_fn(move || {
         let batch: Vec<Change> = left.by_ref().take(most.max(1)).collect();
         (!batch.is_empty()).then_some(batch)
-    })
+    });
+    batches.peekable()
 }
 
 /// A change that failed.

@@ -472,7 +472,7 @@ async fn an_instance_that_cannot_be_written_delays_no_other_and_keeps_the_agent_
         "{:?}",
         begun.elapsed()
     );
-    // One that hangs is written after all others.
+    // One that hangs is written after the others.
     bench
         .store
         .hanging
@@ -487,6 +487,25 @@ async fn an_instance_that_cannot_be_written_delays_no_other_and_keeps_the_agent_
         bench.see(&["foo0", "foo1"]);
         wait_for(&bench.store.subscribe(), |set| set.instances.len() == 1).await;
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_has_failed_is_tried_again_though_devices_change_all_the_time() {
+    let bench = start();
+    let store = &bench.store;
+    store.denied.lock().unwrap().insert("cams-8120fe".into());
+    bench.see(&["foo0"]);
+    wait_for(&bench.report, |report| !report.problems.is_empty()).await;
+    store.denied.lock().unwrap().clear();
+    *store.slow.lock().unwrap() = Duration::from_secs(1);
+    for round in 0..10 {
+        let many = (0..2 * store.batch()).map(|number| format!("bar-{round}-{number}"));
+        let ids: Vec<String> = many.chain(["foo0".to_owned()]).collect();
+        bench.see(&ids.iter().map(String::as_str).collect::<Vec<_>>());
+        tokio::time::sleep(Duration::from_millis(900)).await;
+    }
+    let names = store.names();
+    assert!(names.iter().any(|name| name == "cams-8120fe"));
 }
 
 #[tokio::test(start_paused = true)]
