@@ -193,6 +193,8 @@ fn names(cluster: &Cluster, space: &str) -> Result<()> {
     };
     let delete = || controller.kubectl(&["delete", "resourcename", "attacked"], "");
     controller.create(&name("attacked"))?;
+    let made_by_admin = ["create", "--filename", "-"];
+    cluster.kubectl_with(&made_by_admin, &name("attacked").to_string())?;
     let owners = json!([{"apiVersion": "v1", "kind": "Namespace", "name": space, "uid": "u"}]);
     for (what, done, by) in [
         (
