@@ -173,9 +173,23 @@ fn check_of_a_file_uses_the_handlers_of_its_own_installation() -> Result<()> {
     let ended = check(DEBUG_ECHO.replace(r#"["foo0", "foo1"]"#, "7"))?;
     assert_eq!(ended.code, Some(1), "{ended:?}");
     assert!(ended.out.contains("descriptions"), "{ended:?}");
-    let out = check(DEBUG_ECHO.replace("name: debugEcho", "name: debugecho"))?.good()?;
-    let words = r#"not checked: no handler "debugecho" found (did you mean debugEcho?)"#;
-    assert!(out.contains(words), "{out}");
+    let ended = check(DEBUG_ECHO.replace("name: debugEcho", "name: debugecho"))?;
+    let words = r#"no handler is named "debugecho"; did you mean debugEcho?"#;
+    assert!(
+        ended.code == Some(1) && ended.out.contains(words),
+        "{ended:?}"
+    );
+    let other = DEBUG_ECHO.replace("name: debugEcho", "name: somethingElse");
+    let out = check(other.clone())?.good()?;
+    assert!(out.contains("not checked"), "{out}");
+    fs::write(&file, other)?;
+    let strict = ["check".as_ref(), "--strict".as_ref(), file.as_os_str()];
+    let ended = program::run(&installed, strict)?;
+    let words = "no problem, and 1 note, which --strict refuses";
+    assert!(
+        ended.code == Some(1) && ended.out.contains(words),
+        "{ended:?}"
+    );
     Ok(())
 }
 

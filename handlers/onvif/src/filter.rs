@@ -31,10 +31,9 @@ pub fn announcement(details: &Details, uuid: &str, scopes: &[String]) -> Result<
     })
 }
 
-/// Filters a camera by its addresses, as far as they are known.
-pub fn addresses(details: &Details, ip: Option<&str>, mac: Option<&str>) -> Result<(), Dropped> {
+/// Filters a camera by its address and the hardware addresses of all its interfaces, as far as they are known.
+pub fn addresses(details: &Details, ip: Option<&str>, macs: &[String]) -> Result<(), Dropped> {
     let ip = ip.map(|ip| [ip.to_owned()]);
-    let mac = mac.map(|mac| [mac.to_owned()]);
     decide(
         "ipAddresses",
         details.ip_addresses.as_ref(),
@@ -44,7 +43,7 @@ pub fn addresses(details: &Details, ip: Option<&str>, mac: Option<&str>) -> Resu
     decide(
         "macAddresses",
         details.mac_addresses.as_ref(),
-        mac.as_ref().map(<[_; 1]>::as_slice),
+        (!macs.is_empty()).then_some(macs),
         |one, item| mac::spell(one).eq_ignore_ascii_case(&mac::spell(item)),
     )
 }
@@ -236,7 +235,8 @@ mod tests {
                 true,
             ),
         ] {
-            let result = addresses(&mk_details(details), ip, mac);
+            let macs: Vec<String> = mac.into_iter().map(str::to_owned).collect();
+            let result = addresses(&mk_details(details), ip, &macs);
             assert_eq!(result.is_ok(), kept, "{details}");
         }
     }
@@ -246,7 +246,7 @@ mod tests {
         let dropped = addresses(
             &mk_details("ipAddresses: {action: Exclude, items: [192.168.7.9]}"),
             Some("192.168.7.9"),
-            None,
+            &[],
         )
         .unwrap_err();
         assert_eq!(dropped.rule, "ipAddresses");

@@ -5,7 +5,7 @@
 
 pub mod clock;
 
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 
 use crate::xml::{self, Element};
 use clock::UtcTime;
@@ -14,7 +14,9 @@ use clock::UtcTime;
 const MAX_TEXT: usize = 256;
 /// How many scopes are kept.
 const MAX_SCOPES: usize = 128;
-/// How many addresses of a camera are kept.
+/// How many network interfaces of a camera are kept.
+const MAX_INTERFACES: usize = 16;
+/// How many addresses of an interface are kept.
 const MAX_IPS: usize = 32;
 /// How many codes of a fault are kept.
 const MAX_CODES: usize = 8;
@@ -80,12 +82,31 @@ pub struct Answer {
     pub firmware: String,
     /// The serial number.
     pub serial: String,
-    /// The IPv4 addresses of its interfaces: manual, link-local and by DHCP, as they stand.
-    pub ips: Vec<Ipv4Addr>,
-    /// The first hardware address, unnormalized.
-    pub mac: String,
+    /// Its network interfaces, as they stand.
+    pub interfaces: Vec<Interface>,
     /// The scopes.
     pub scopes: Vec<String>,
+}
+
+/// A network interface.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Interface {
+    /// Whether it is switched off.
+    pub is_disabled: bool,
+    /// Its hardware address, unnormalized.
+    pub mac: String,
+    /// Its addresses: manual, link-local, by DHCP and from routers, as they stand.
+    pub ips: Vec<IpAddr>,
+}
+
+impl Interface {
+    /// Returns its IPv4 addresses.
+    pub fn ipv4(&self) -> impl Iterator<Item = Ipv4Addr> {
+        self.ips.iter().filter_map(|ip| match ip {
+            IpAddr::V4(ip) => Some(*ip),
+            IpAddr::V6(_) => None,
+        })
+    }
 }
 
 /// Why there is no answer.
@@ -121,6 +142,7 @@ pub fn read(operation: Operation, status: u16, body: &[u8]) -> Result<Answer, Fa
     let mut answer = Answer::default();
     let mut fault = Fault::default();
     let mut utc = Date::default();
+    let mut interface = Interface::default();
     let (mut is_envelope, mut is_fault, mut has_date) = (false, false, false);
     let response = format!("{}Response", operation.name());
     let read = xml::read(body, &mut |element| {
@@ -129,10 +151,17 @@ pub fn read(operation: Operation, status: u16, body: &[u8]) -> Result<Answer, Fa
             "Envelope" => is_envelope = element.name(1).is_empty(),
             "Fault" => is_fault |= element.name(1) == "Body",
             "UTCDateTime" => has_date = true,
+            "NetworkInterfaces" => {
+                let whole = std::mem::take(&mut interface);
+                if answer.interfaces.len() < MAX_INTERFACES {
+                    answer.interfaces.push(whole);
+                }
+            }
             name if name == response => answer.is_response = true,
             _ => {
                 take_fault(element, &mut fault);
                 take_number(element, &mut utc);
+                take_interface(element, &mut interface);
                 take(element, &mut answer, text);
             }
         }
@@ -163,13 +192,6 @@ fn take(element: &Element<'_>, answer: &mut Answer, text: &str) {
         "Model" => &mut answer.model,
         "FirmwareVersion" => &mut answer.firmware,
         "SerialNumber" => &mut answer.serial,
-        "HwAddress" if element.ends(&["NetworkInterfaces", "Info", "HwAddress"]) => &mut answer.mac,
-        "Address" if element.ends(&["NetworkInterfaces", "IPv4", "Config", "*", "Address"]) => {
-            if let (Ok(ip), true) = (text.parse(), answer.ips.len() < MAX_IPS) {
-                answer.ips.push(ip);
-            }
-            return;
-        }
         "ScopeItem" => {
             if answer.scopes.len() < MAX_SCOPES && !text.is_empty() {
                 answer.scopes.push(cut(text));
@@ -180,6 +202,23 @@ fn take(element: &Element<'_>, answer: &mut Answer, text: &str) {
     };
     if place.is_empty() {
         *place = cut(text);
+    }
+}
+
+/// Takes what belongs to the interface that is being read; its element ends after all of them.
+fn take_interface(element: &Element<'_>, interface: &mut Interface) {
+    let text = element.text;
+    if element.ends(&["NetworkInterfaces", "Enabled"]) {
+        interface.is_disabled = matches!(text, "false" | "0");
+    } else if element.ends(&["NetworkInterfaces", "Info", "HwAddress"]) {
+        if interface.mac.is_empty() {
+            interface.mac = cut(text);
+        }
+    } else if (element.ends(&["NetworkInterfaces", "IPv4", "Config", "*", "Address"])
+        || element.ends(&["NetworkInterfaces", "IPv6", "Config", "*", "Address"]))
+        && let (Ok(ip), true) = (text.parse(), interface.ips.len() < MAX_IPS)
+    {
+        interface.ips.push(ip);
     }
 }
 
@@ -213,7 +252,8 @@ fn take_fault(element: &Element<'_>, fault: &mut Fault) {
 
 impl Fault {
     /// What the fault means. Cameras that want credentials say so in a subcode (with HTTP status 400, mostly), in words, or
-    /// say no more than that it is the sender's fault, `Client` in SOAP 1.1.
+    /// say no more than that it is the sender's fault, `Client` in SOAP 1.1. A server that has no such operation says the
+    /// last, too, but adds so in words.
     fn classify(self, status: u16) -> Failure {
         let text = self.text();
         let lower = text.to_ascii_lowercase();
@@ -230,12 +270,20 @@ impl Fault {
             "authentication failed",
         ])
         .any(|words| lower.contains(words));
+        let lacks = [
+            "not implemented",
+            "not supported",
+            "not recognized",
+            "unknown method",
+        ]
+        .iter()
+        .any(|words| lower.contains(words));
         let local = |code: &str| {
             let name = code.rsplit(':').next().unwrap_or_default();
             matches!(name, "Sender" | "Client") || name.starts_with("Client.")
         };
         let only_sender = !self.codes.is_empty() && self.codes.iter().all(|code| local(code));
-        if says || only_sender || matches!(status, 401 | 403) {
+        if says || (only_sender && !lacks) || matches!(status, 401 | 403) {
             Failure::NotAuthorized(cut(&text))
         } else {
             Failure::Fault(cut(&text))

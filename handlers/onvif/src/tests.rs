@@ -8,9 +8,11 @@ mod floods;
 mod hostile;
 mod identity;
 mod impersonation;
+mod interfaces;
 mod later_calls;
 mod quirks;
 mod services;
+mod without_time;
 
 use std::cell::Cell;
 use std::rc::Rc;

@@ -268,10 +268,10 @@ impl<'a> Conversation<'a> {
         Ok(())
     }
 
-    /// Calls `FindServers`.
-    pub async fn servers(&mut self, url: &Url) -> Result<List<Application>, Error> {
+    /// Calls `FindServers` with a URL, which may be empty.
+    pub async fn servers(&mut self, url: &str) -> Result<List<Application>, Error> {
         let answer = self
-            .ask(|handle| messages::find_servers(handle, url.as_str()))
+            .ask(|handle| messages::find_servers(handle, url))
             .await?;
         Ok(messages::servers(&answer)?)
     }

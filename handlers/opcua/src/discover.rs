@@ -12,6 +12,7 @@ use crate::device::{comparison_text, device};
 use crate::facts::Facts;
 use crate::memory::Memory;
 use crate::messages::{Application, Endpoint};
+use crate::mirrored;
 use crate::search::{Answers, Outcome, Results, Search, Task, Told};
 use crate::table::Table;
 use crate::url::Url;
@@ -72,7 +73,15 @@ async fn run_task(host: &Host, budget: &Budget, task: Task) -> Outcome {
                 let ended = host
                     .within(
                         CONVERSATION_LIMIT,
-                        ask(host, budget, &url, facts, records, told, &mut answers),
+                        ask(
+                            host,
+                            budget,
+                            &url,
+                            facts,
+                            records,
+                            told.as_deref(),
+                            &mut answers,
+                        ),
                     )
                     .await
                     .unwrap_or(Err(client::Error::Slow(CONVERSATION_LIMIT)));
@@ -123,7 +132,7 @@ async fn ask(
     url: &Url,
     facts: bool,
     records: bool,
-    told: bool,
+    told: Option<&str>,
     answers: &mut Answers,
 ) -> Result<(), client::Error> {
     answers.refused = false;
@@ -135,21 +144,33 @@ async fn ask(
     let mut conversation = Conversation::begin(host, &answers.addresses, url, budget).await?;
     answers.alive = true;
     let opened = conversation.open().await;
-    opened.inspect_err(|error| answers.refused = error.is_refusal(told))?;
-    let servers = answers.servers.insert(conversation.servers(url).await?);
+    opened.inspect_err(|error| answers.refused = error.is_refusal(told.is_some()))?;
+    let found = conversation.servers(url.as_str()).await?;
+    let servers = answers.servers.insert(found);
     let discovery = servers.items.iter().find(|server| server.kind == 3);
     let own = match servers.items.as_slice() {
         [alone] => Some(alone),
         _ => discovery,
     };
     let knows_others = discovery.is_some();
-    if facts {
+    let is_mirrored = mirrored::is_mirrored(&servers.items, url);
+    // What the endpoints said before is out of date if the list no longer has it.
+    let is_replaced = servers.items.len() > 1
+        && told.is_some_and(|uri| !servers.items.iter().any(|server| server.uri == uri));
+    if facts || is_replaced {
         let listed = own.and_then(Application::url);
         answers.facts = Some(match conversation.endpoints(url, listed).await {
             // The connection can still be used.
             told @ (Ok(_) | Err(client::Error::Messages(_))) => facts_of(told),
             Err(error) => return Err(error),
         });
+    }
+    if is_mirrored {
+        answers.plain = match conversation.servers("").await {
+            Ok(plain) => Some(plain),
+            Err(client::Error::Messages(_)) => None,
+            Err(error) => return Err(error),
+        };
     }
     if records && knows_others {
         // Optional for a discovery server (OPC 10000-4, 5.5.3): many answer that they do not have it.

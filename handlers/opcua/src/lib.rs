@@ -11,6 +11,7 @@ mod location;
 mod memory;
 #[doc(hidden)]
 pub mod messages;
+mod mirrored;
 mod search;
 mod status;
 mod table;

@@ -22,6 +22,7 @@ use crate::facts::Facts;
 use crate::location::{self, Location, Lookup, Skip, Source};
 use crate::memory::{Memory, Peer};
 use crate::messages::{Application, Record};
+use crate::mirrored;
 use crate::table::Table;
 use crate::text::quoted;
 use crate::url::{Host, Url};
@@ -46,6 +47,8 @@ struct Asked {
     addresses: Vec<IpAddr>,
     /// Its own application URI.
     own: String,
+    /// The URI in its endpoints.
+    endpoints: String,
     /// How many of its listed servers have been considered, for the order.
     considered: u32,
 }
@@ -57,6 +60,8 @@ struct Wanted {
     application: Application,
     url: Url,
     own: bool,
+    /// Whether the same list has another application with this URL.
+    shared: bool,
 }
 
 /// What waits for a name lookup.
@@ -79,6 +84,8 @@ impl Waiting {
 struct Server {
     peer: Peer,
     state: State,
+    /// The URI by which it listed itself, if it was asked.
+    own: String,
 }
 
 #[derive(Debug)]
@@ -168,7 +175,12 @@ impl<'a> Search<'a> {
     }
 
     fn set_state(&mut self, peer: Peer, state: State) {
-        self.peers.put(&peer.to_string(), Server { peer, state });
+        let server = Server {
+            state,
+            own: String::new(),
+            peer,
+        };
+        self.peers.put(&server.peer.to_string(), server);
     }
 
     fn ask(&mut self, url: Url, rule: String, further: bool, priority: Priority) {
@@ -179,7 +191,10 @@ impl<'a> Search<'a> {
             facts: self.memory.wants_facts(&peer),
             records: !further,
             known: self.memory.knows(&peer),
-            told: self.memory.facts(&peer).is_some(),
+            told: self
+                .memory
+                .facts(&peer)
+                .map(|facts| facts.application.clone()),
             url: url.clone(),
         };
         self.tasks.add(priority, task);
@@ -192,6 +207,7 @@ impl<'a> Search<'a> {
             further,
             addresses: Vec::new(),
             own: String::new(),
+            endpoints: String::new(),
             considered: 0,
         });
     }
@@ -220,9 +236,16 @@ impl<'a> Search<'a> {
         }
         self.late |= answers.cut;
         asked.addresses = answers.addresses;
-        if let State::Alive(Some(facts), _) = &alive {
-            asked.own.clone_from(&facts.application);
-        }
+        let endpoints = match &alive {
+            State::Alive(Some(facts), _) => facts.application.clone(),
+            _ => String::new(),
+        };
+        let own = match &answers.servers {
+            Some(servers) => mirrored::own(&servers.items, &endpoints).to_owned(),
+            None => endpoints.clone(),
+        };
+        asked.own.clone_from(&own);
+        asked.endpoints = endpoints;
         let (url, rule) = (asked.url.clone(), asked.rule.clone());
         if let (Host::Name(name), false) = (url.host(), asked.addresses.is_empty()) {
             // The conversation has looked the name up.
@@ -240,7 +263,12 @@ impl<'a> Search<'a> {
         // Two URLs may lead to one server, of which one is alive.
         let known = self.peers.get(&peer.to_string());
         if !known.is_some_and(|known| matches!(known.state, State::Alive(..))) {
-            self.set_state(peer, state);
+            self.set_state(peer.clone(), state);
+        }
+        if let Some(server) = self.peers.get_mut(&peer.to_string())
+            && server.own.is_empty()
+        {
+            server.own.clone_from(&own);
         }
         let Some(servers) = answers.servers else {
             if answers.refused {
@@ -263,12 +291,18 @@ impl<'a> Search<'a> {
             );
         }
         let alone = servers.items.len() == 1;
+        let items = match answers.plain {
+            Some(plain) => mirrored::corrected(servers.items, &plain.items, &url, &own),
+            None => servers.items,
+        };
         let mut listed = Table::default();
-        for url in servers.items.iter().flat_map(|item| &item.urls) {
+        for url in items.iter().flat_map(|item| &item.urls) {
             listed.put(url, ());
         }
-        for application in servers.items {
-            self.listed(index, application, alone);
+        let shared = mirrored::shared_urls(&items);
+        for application in items {
+            let is_shared = application.url().is_some_and(|url| shared.has(url));
+            self.listed(index, application, alone, is_shared);
         }
         let Some(records) = answers.records else {
             return;
@@ -307,11 +341,19 @@ impl<'a> Search<'a> {
             application,
             url,
             own: true,
+            shared: false,
         }));
     }
 
     /// An application from `FindServers`.
-    fn listed(&mut self, asked: usize, application: Application, alone: bool) {
+    fn listed(&mut self, asked: usize, mut application: Application, alone: bool, shared: bool) {
+        // A server that lists itself without a URL is where it answered.
+        if let Some(asked) = self.asked.get(asked)
+            && (alone || !asked.own.is_empty() && asked.own == application.uri)
+            && application.url().is_none_or(|url| Url::parse(url).is_err())
+        {
+            application.urls = vec![asked.url.as_str().to_owned()];
+        }
         let url = match location::wanted(self.details, &application) {
             Ok(url) => url,
             Err(skip) => {
@@ -341,6 +383,7 @@ impl<'a> Search<'a> {
             application,
             url,
             own,
+            shared,
         };
         self.locate(Waiting::Device(wanted));
     }
@@ -412,7 +455,7 @@ impl<'a> Search<'a> {
         match (location, waiting) {
             (Err(why), _) => self.skip(listed.as_str(), "hostRewrite", why),
             (Ok(location), Waiting::Device(wanted)) => {
-                self.confirm(&location, &wanted.url, priority);
+                self.confirm(&location, &wanted, priority);
                 let rank = self.rank(&wanted);
                 self.placed.put(&rank, (wanted, location));
             }
@@ -422,17 +465,20 @@ impl<'a> Search<'a> {
         }
     }
 
-    fn confirm(&mut self, location: &Location, listed: &Url, priority: Priority) {
+    fn confirm(&mut self, location: &Location, wanted: &Wanted, priority: Priority) {
         let peer = peer_of(&location.url);
         if self.peers.has(&peer.to_string()) {
             return;
         }
         self.set_state(peer.clone(), State::Unknown);
+        // What is remembered of another application may be out of date.
+        let remembered = self.memory.facts(&peer);
+        let is_other = remembered.is_some_and(|facts| differs(wanted, [&facts.application]));
         let task = Task::Confirm {
-            facts: self.memory.wants_facts(&peer),
+            facts: is_other || self.memory.wants_facts(&peer),
             peer,
             url: location.url.clone(),
-            listed: listed.as_str().to_owned(),
+            listed: wanted.url.as_str().to_owned(),
             addresses: location.addresses.clone(),
             known: self.memory.knows(&peer_of(&location.url)),
         };
@@ -482,6 +528,18 @@ impl<'a> Search<'a> {
             self.skipped.put(&name, skip);
         }
     }
+}
+
+/// Whether the application is none of those that answer by these URIs, as far as they are told.
+fn differs<'n>(wanted: &Wanted, answering: impl IntoIterator<Item = &'n String>) -> bool {
+    let uri = wanted.application.uri.as_str();
+    let mut answering = answering
+        .into_iter()
+        .filter(|other| !other.is_empty())
+        .peekable();
+    !uri.is_empty()
+        && answering.peek().is_some()
+        && !answering.any(|other| other.eq_ignore_ascii_case(uri))
 }
 
 /// Host and port of a URL.

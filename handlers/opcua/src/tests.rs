@@ -2,6 +2,7 @@ mod akri;
 mod fake;
 mod hostile;
 mod later_calls;
+mod mirrored;
 mod secured;
 mod withdrawals;
 

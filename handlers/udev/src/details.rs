@@ -66,7 +66,7 @@ impl Details {
         for (index, rule) in rules.iter().enumerate() {
             for term in rule {
                 let path = format!("udevRules[{index}]");
-                let told = rules::remark(term).map(|told| format!("{:?} {told}", term.value));
+                let told = rules::remark(term);
                 remarks.extend(told.map(|told| Problem::new(path, told)));
             }
         }

@@ -201,8 +201,45 @@ pub fn looks_like_regex(value: &str) -> bool {
     false
 }
 
+/// Whether the value would be a regular expression by its looks, but is the natural glob for ports of a bus: `1-1.*` for
+/// those of a hub, `0000:00:1f.*` for the functions of a PCI device. The attribute `devpath` has a port without its bus.
+pub fn looks_like_port(value: &str, key: Option<&str>) -> bool {
+    let mut in_doubt = value
+        .split('|')
+        .filter(|text| looks_like_regex(text))
+        .peekable();
+    in_doubt.peek().is_some() && in_doubt.all(|text| is_port(text, key == Some("devpath")))
+}
+
+/// Whether the text is numbers and wildcards between `-`, `:` and `.`, with a bus before the port.
+fn is_port(text: &str, has_bus: bool) -> bool {
+    let (text, mut has_bus) = match text.strip_prefix("spi") {
+        Some(port) => (port, true),
+        None => (text, has_bus),
+    };
+    let mut is_empty = true;
+    let mut rest = text.chars();
+    while let Some(c) = rest.next() {
+        match c {
+            '[' => {
+                if !rest.any(|c| c == ']') {
+                    return false;
+                }
+                is_empty = false;
+            }
+            '-' | ':' | '.' if is_empty => return false,
+            '-' | ':' => (has_bus, is_empty) = (true, true),
+            '.' => is_empty = true,
+            '*' | '?' => is_empty = false,
+            _ if c.is_ascii_hexdigit() => is_empty = false,
+            _ => return false,
+        }
+    }
+    has_bus && !is_empty && text.starts_with(|c: char| !c.is_ascii_alphabetic())
+}
+
 /// The remark on a term that Akri read as a regular expression and udev does not.
-pub fn remark(term: &Term) -> Option<&'static str> {
+pub fn remark(term: &Term) -> Option<String> {
     let was_regex = match term.field {
         Field::Driver
         | Field::Attrs
@@ -213,10 +250,23 @@ pub fn remark(term: &Term) -> Option<&'static str> {
         Field::Devpath | Field::Env | Field::Kernel | Field::Tag => term.negated,
         Field::Attr | Field::Subsystem => false,
     };
-    (was_regex && looks_like_regex(&term.value)).then_some(if term.negated {
-        "is a glob, as in udev, and excludes less than the regular expression it was in Akri; write it as a glob"
+    let value = &term.value;
+    if !was_regex || !looks_like_regex(value) {
+        return None;
+    }
+    Some(if term.negated {
+        format!(
+            "{value:?} is a glob, as in udev, and excludes less than the regular expression it was in Akri; write it as a glob"
+        )
+    } else if looks_like_port(value, term.key.as_deref()) {
+        format!(
+            "{value:?} is read as a glob, because it looks like ports of a bus; for the regular expression that it was in Akri write \"({value})\""
+        )
     } else {
-        "is also read as a regular expression, as in Akri, and may match more than in udev; write it as a glob"
+        format!(
+            "{value:?} is also read as a regular expression, as in Akri, and may match more than in udev, unless it fits a \
+             device of the node as a glob; write it as a glob, for one with a dot [.]* instead of .*"
+        )
     })
 }
 
@@ -329,7 +379,13 @@ mod tests {
     fn values_that_look_like_regular_expressions_are_those_of_the_table() {
         for line in include_str!("../../../tests/contract/udev_patterns.txt").lines() {
             let (kind, value) = line.split_once(' ').unwrap_or((line, ""));
-            assert_eq!(looks_like_regex(value), kind == "regex", "{line:?}");
+            let is_port = kind == "port";
+            assert_eq!(
+                looks_like_regex(value),
+                kind == "regex" || is_port,
+                "{line:?}"
+            );
+            assert_eq!(looks_like_port(value, None), is_port, "{line:?}");
         }
     }
 

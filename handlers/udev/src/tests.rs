@@ -191,8 +191,17 @@ fn rules_that_look_like_regular_expressions_cause_a_remark() {
             Some("may match more than in udev"),
         ),
         (r#"KERNEL!="(sd|hd).*""#, Some("excludes less")),
+        (
+            r#"KERNELS=="1-1.*""#,
+            Some(
+                r#""1-1.*" is read as a glob, because it looks like ports of a bus; for the regular expression that it was in Akri write "(1-1.*)""#,
+            ),
+        ),
+        (r#"ATTRS{devpath}=="1.*""#, Some("is read as a glob")),
+        (r#"KERNELS=="(1-1.*)""#, Some("may match more than in udev")),
         // Akri handed these to udev.
         (r#"KERNEL=="sd.*""#, None),
+        (r#"KERNELS=="1-1[.]*""#, None),
         (r#"ATTR{x}!="a+""#, None),
         // These mean the same to both.
         (r#"DRIVERS=="uvc*|usb""#, None),

@@ -410,6 +410,19 @@ pub struct CheckArgs {
     #[arg(required = true, value_name = "DIR|FILE")]
     pub paths: Vec<PathBuf>,
 
+    /// Exit with 1 for notes as well
+    #[arg(long, env = "LEAFHOST_STRICT", value_parser = BoolishValueParser::new())]
+    pub strict: bool,
+
+    /// The namespaces that the agents of the cluster also read Secrets and ConfigMaps of; may be repeated
+    #[arg(
+        long,
+        env = "LEAFHOST_PROPERTIES_NAMESPACES",
+        value_name = "NAMESPACE",
+        value_delimiter = ','
+    )]
+    pub properties_namespaces: Vec<String>,
+
     #[command(flatten)]
     pub folders: HandlersDirArgs,
 

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result};
 use leafhost_core::grants_file;
 use leafhost_core::ports::SourceProblem;
-use leafhost_files::{Checked, Located, check_file, check_folder};
+use leafhost_files::{Checked, Located, check_file, check_folder, check_references};
 use leafhost_grants::Grants;
 
 use crate::args::{CheckArgs, CompilerArgs};
@@ -22,10 +22,16 @@ use handlers::Handlers;
 pub fn run(args: CheckArgs) -> Result<()> {
     let CheckArgs {
         paths,
+        strict,
+        properties_namespaces,
         folders,
         compiler,
     } = args;
-    let findings = block_on(check(&paths, &folders.handlers_dir, &compiler))?;
+    let plan = Plan {
+        namespaces: properties_namespaces.into_iter().collect(),
+        ..Plan::default()
+    };
+    let findings = block_on(check(plan, &paths, &folders.handlers_dir, &compiler))?;
     let paint = Paint::stdout();
     let mut text = String::new();
     for problem in &findings.problems {
@@ -47,10 +53,16 @@ pub fn run(args: CheckArgs) -> Result<()> {
     let configurations = count(findings.configurations, "Configuration");
     let handlers = count(findings.handlers, "handler");
     terminal::print(&text)?;
+    let notes = match findings.notes.len() {
+        number if strict && number > 0 => {
+            format!(", and {}, which --strict refuses", count(number, "note"))
+        }
+        _ => String::new(),
+    };
     terminal::print(&format!(
-        "{configurations} and {handlers} checked: {found}\n"
+        "{configurations} and {handlers} checked: {found}{notes}\n"
     ))?;
-    if findings.problems.is_empty() {
+    if findings.problems.is_empty() && notes.is_empty() {
         Ok(())
     } else {
         Err(Shown.into())
@@ -79,16 +91,18 @@ struct Plan {
     components: BTreeSet<PathBuf>,
     /// Folders whose handlers should be available.
     folders: BTreeSet<PathBuf>,
+    /// Namespaces besides their own that Configurations may name values of.
+    namespaces: BTreeSet<String>,
     problems: Vec<SourceProblem>,
     warnings: Vec<SourceProblem>,
 }
 
 async fn check(
+    mut plan: Plan,
     paths: &[PathBuf],
     handlers_dirs: &[PathBuf],
     compiler: &CompilerArgs,
 ) -> Result<Findings> {
-    let mut plan = Plan::default();
     for path in paths {
         plan.add(path)?;
     }
@@ -101,6 +115,7 @@ async fn check(
         folders,
         mut problems,
         warnings,
+        namespaces: _,
     } = plan;
     let mut notes: Vec<String> = warnings.iter().map(ToString::to_string).collect();
     let told = (&mut problems, &mut notes);
@@ -111,28 +126,29 @@ async fn check(
         if handlers.has(name) {
             problems.extend(handlers.validate(found).await);
             notes.extend(handlers.remarks(found).await);
-        } else if *complete {
-            let message = match handlers.nearest(name) {
-                Some(meant) => format!("no handler is named {name:?}; did you mean {meant}?"),
-                None => format!(
-                    "no handler is named {name:?}; there is {}",
-                    handlers.names()
-                ),
-            };
-            problems.push(SourceProblem {
-                line: found.handler_line,
-                ..problem(&found.file, "spec.discoveryHandler.name", message)
-            });
-        } else {
-            let hint = match handlers.nearest(name) {
-                Some(meant) => format!(" (did you mean {meant}?)"),
-                None => "; name its folder with --handlers-dir DIR".to_owned(),
-            };
-            notes.push(format!(
-                "{}: discoveryDetails of {} not checked: no handler {name:?} found{hint}",
-                found.file, found.configuration.key
-            ));
+            continue;
         }
+        let message = match (handlers.nearest(name), complete) {
+            (Some(meant), true) => format!("no handler is named {name:?}; did you mean {meant}?"),
+            (Some(meant), false) => format!(
+                "no handler is named {name:?}; did you mean {meant}? If it is another one, name its folder with --handlers-dir DIR"
+            ),
+            (None, true) => format!(
+                "no handler is named {name:?}; there is {}",
+                handlers.names()
+            ),
+            (None, false) => {
+                notes.push(format!(
+                    "{}: discoveryDetails of {} not checked: no handler {name:?} found; name its folder with --handlers-dir DIR",
+                    found.file, found.configuration.key
+                ));
+                continue;
+            }
+        };
+        problems.push(SourceProblem {
+            line: found.handler_line,
+            ..problem(&found.file, "spec.discoveryHandler.name", message)
+        });
     }
     problems.sort();
     problems.dedup();
@@ -164,11 +180,24 @@ pub async fn details(
     Ok(problems.iter().map(ToString::to_string).collect())
 }
 
-/// The folder of the handlers that were installed with this program.
+/// The folder of the handlers that were installed with this program, or built with it.
 fn installed_handlers() -> Option<PathBuf> {
     let program = std::env::current_exe().ok()?;
-    let folder = program.parent()?.parent()?.join("share/leafhost/handlers");
-    folder.is_dir().then_some(folder)
+    let installed = program.parent()?.parent()?.join("share/leafhost/handlers");
+    if installed.is_dir() {
+        return Some(installed);
+    }
+    // Cargo marks the folder that it builds in.
+    let mut above = program.ancestors().skip(1);
+    let target = above.find(|folder| folder.join("CACHEDIR.TAG").is_file())?;
+    Some(target.join("handlers")).filter(|folder| folder.is_dir())
+}
+
+/// The folder of the handlers that were built in the source tree that has this file.
+fn built_handlers(file: &Path) -> Option<PathBuf> {
+    let mut above = file.ancestors().skip(1);
+    let tree = above.find(|folder| folder.join("Cargo.lock").is_file())?;
+    Some(tree.join("target/handlers")).filter(|folder| folder.is_dir())
 }
 
 impl Plan {
@@ -192,13 +221,15 @@ impl Plan {
             return Ok(());
         }
         self.extend(check_file(&file, &text), false);
-        // The handlers next to it, if it is in a standalone folder.
-        let beside = path
-            .canonicalize()
-            .ok()
-            .and_then(|path| Some(path.parent()?.parent()?.join("handlers")))
-            .filter(|folder| folder.is_dir());
-        self.folders.extend(beside);
+        let wrong = check_references(&file, &text, &self.namespaces);
+        self.problems.extend(wrong);
+        if let Ok(path) = path.canonicalize() {
+            // The handlers next to it, if it is in a standalone folder.
+            let above = path.parent().and_then(Path::parent);
+            let beside = above.map(|folder| folder.join("handlers"));
+            self.folders.extend(beside.filter(|folder| folder.is_dir()));
+            self.folders.extend(built_handlers(&path));
+        }
         Ok(())
     }
 

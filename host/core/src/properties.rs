@@ -95,6 +95,25 @@ pub fn references<'a>(
     values.filter_map(move |value| place(value, configuration.key.namespace(), namespaces).ok())
 }
 
+/// The references of a Configuration that cannot be used, whatever is there, as [`resolve`] would say of each.
+pub fn invalid_references(
+    configuration: &Configuration,
+    namespaces: &BTreeSet<String>,
+) -> Vec<FieldProblem> {
+    let own = configuration.key.namespace();
+    let properties = configuration.properties.iter().enumerate();
+    let problems = properties.filter_map(|(index, property)| {
+        let from = property.value_from.as_ref()?;
+        let (field_of, message) = place(from, own, Some(namespaces)).err()?;
+        let (field, ..) = parts(from);
+        let path = format!(
+            "spec.discoveryHandler.discoveryProperties[{index}].valueFrom.{field}{field_of}"
+        );
+        Some(FieldProblem::new(path, message))
+    });
+    problems.collect()
+}
+
 /// A property; nothing if it may be missing and is.
 fn one(
     property: &DiscoveryProperty,

@@ -12,6 +12,7 @@ use leafhost_core::names::ConfigurationKey;
 use leafhost_core::ports::{
     ConfigurationSet, ConfigurationSource, ConfiguredDiscovery, SourceProblem,
 };
+use leafhost_core::properties::invalid_references;
 use leafhost_core::text;
 use leafhost_core::timeouts::FOLDER_BACKSTOP;
 use tokio::sync::watch;
@@ -200,6 +201,26 @@ pub fn check_file(file: &str, text: &str) -> Checked {
         problems: reading.problems,
         warnings: reading.warnings,
     }
+}
+
+/// Reads a Configuration file and returns which references of its properties no agent can use that reads values of
+/// `namespaces` besides those of the Configuration's own.
+pub fn check_references(
+    file: &str,
+    text: &str,
+    namespaces: &BTreeSet<String>,
+) -> Vec<SourceProblem> {
+    let documents = documents::read(file, text).documents;
+    let wrong = documents.iter().flat_map(|document| {
+        let wrong = invalid_references(&document.configuration, namespaces).into_iter();
+        wrong.map(move |wrong| SourceProblem {
+            line: document.line_of(&wrong.path),
+            path: wrong.path,
+            configuration: Some(document.configuration.key.clone()),
+            ..SourceProblem::new(file, wrong.message)
+        })
+    });
+    wrong.take(documents::MAX_PROBLEMS).collect()
 }
 
 /// Reads a standalone folder once, as the agent would without anything kept from before. Blocks.

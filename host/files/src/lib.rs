@@ -20,7 +20,7 @@ pub mod standalone;
 pub mod state;
 
 pub use configurations::{
-    Checked, FileConfigurations, Located, check_file, check_folder, check_text,
+    Checked, FileConfigurations, Located, check_file, check_folder, check_references, check_text,
 };
 pub use handlers::FileHandlers;
 pub use instances::FileInstances;

@@ -13,8 +13,10 @@ use crate::verdict::{Chain, Verdict, judge};
 use crate::{Error, Result};
 
 mod notes;
+mod readings;
 
 use notes::Notes;
+use readings::Readings;
 
 /// The most rules of one search.
 pub const MAX_RULES: usize = 64;
@@ -28,7 +30,8 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 pub struct Found {
     /// The devices for which a rule holds and their ancestors, sorted by devpath.
     pub devices: Vec<Device>,
-    /// What an operator should know: terms that held only as a regular expression, then devices that
+    /// What an operator should know: terms that are globs here and were regular expressions in Akri, terms that held only as a
+    /// regular expression, then devices that
     /// no rule took and one nearly did, those first for which most terms held. At most [`MAX_NOTES`].
     pub notes: Vec<Note>,
     /// How many more notes there were.
@@ -78,8 +81,11 @@ pub fn find(rules: &[Rule], allowed: &Subsystems) -> Result<Found> {
     let started = Instant::now();
     let listing = Listing::read().map_err(|source| Error::List { source })?;
     let walk = Walk::start(&listing, allowed);
+    let mut rules = rules.to_vec();
+    let globs = walk.readings(&listing, &rules, started)?.settle(&mut rules);
+    let rules = rules.as_slice();
     let mut matched: BTreeMap<&str, Matched<'_>> = BTreeMap::new();
-    let mut notes = Notes::default();
+    let mut notes = Notes::new(rules, globs);
     // The rules that held or nearly did.
     let mut near: BTreeSet<u32> = BTreeSet::new();
     // As in udev, what belongs to no subsystem is an ancestor at most.
@@ -104,11 +110,7 @@ pub fn find(rules: &[Rule], allowed: &Subsystems) -> Result<Found> {
         let mut held = Vec::new();
         let mut missed = Vec::new();
         for (index, rule) in (0..).zip(rules) {
-            if started.elapsed() > TIMEOUT {
-                return Err(Error::TooSlow {
-                    seconds: TIMEOUT.as_secs(),
-                });
-            }
+            in_time(started)?;
             match judge(rule, &chain) {
                 // A device that is gone since it was listed is skipped.
                 Verdict::Holds { .. } if node.device().is_none() => {}
@@ -149,6 +151,14 @@ pub fn find(rules: &[Rule], allowed: &Subsystems) -> Result<Found> {
     })
 }
 
+fn in_time(started: Instant) -> Result<()> {
+    if started.elapsed() > TIMEOUT {
+        let seconds = TIMEOUT.as_secs();
+        return Err(Error::TooSlow { seconds });
+    }
+    Ok(())
+}
+
 /// A device for which rules hold.
 struct Matched<'a> {
     rules: Vec<u32>,
@@ -158,6 +168,7 @@ struct Matched<'a> {
 
 /// All devices of one search.
 struct Walk<'a> {
+    allowed: &'a Subsystems,
     /// Every folder above a listed device, `None` if it is no device itself. Each is looked up once for all devices
     /// below it.
     folders: BTreeMap<&'a str, Option<Node<'a>>>,
@@ -178,7 +189,26 @@ impl<'a> Walk<'a> {
                 });
             }
         }
-        Self { folders }
+        Self { allowed, folders }
+    }
+
+    /// Compares what may be a glob or a regular expression with all devices.
+    fn readings(&self, listing: &Listing, rules: &[Rule], started: Instant) -> Result<Readings> {
+        let mut readings = Readings::new(rules);
+        let folders = self.folders.values().flatten();
+        for node in folders.filter(|node| node.is_allowed()) {
+            readings.look_at(node);
+        }
+        for (devpath, subsystem) in listing.iter() {
+            if readings.is_done() {
+                break;
+            }
+            in_time(started)?;
+            if self.allowed.allows(Some(subsystem)) && self.node(devpath).is_none() {
+                readings.look_at(&Node::listed(devpath, subsystem, self.allowed));
+            }
+        }
+        Ok(readings)
     }
 
     /// The device at `devpath`, if others lie below it.

@@ -59,6 +59,19 @@ impl Pattern {
         }
     }
 
+    /// The globs among the alternatives that look like regular expressions, if the value may be one.
+    pub(crate) fn globs_in_doubt(&self) -> Option<Self> {
+        self.regex.as_ref()?;
+        let alternatives = self.value.split('|');
+        let in_doubt: Vec<&str> = alternatives.filter(|text| looks_like_regex(text)).collect();
+        (!in_doubt.is_empty()).then(|| Self::glob(&in_doubt.join("|")))
+    }
+
+    /// Makes it a glob and nothing else.
+    pub(crate) fn read_as_glob(&mut self) {
+        self.regex = None;
+    }
+
     fn matches_glob(&self, text: &[u8]) -> bool {
         // As in udev: without any of these, alternatives are compared as they are, backslashes included.
         let is_glob = self.value.contains(['*', '?', '[']);
@@ -109,6 +122,43 @@ fn looks_like_regex(value: &str) -> bool {
         }
     }
     false
+}
+
+/// Whether the value would be a regular expression by its looks, but is the natural glob for ports of a bus: `1-1.*` for
+/// those of a hub, `0000:00:1f.*` for the functions of a PCI device. The attribute `devpath` has a port without its bus.
+pub(crate) fn looks_like_port(value: &str, key: Option<&str>) -> bool {
+    let mut in_doubt = value
+        .split('|')
+        .filter(|text| looks_like_regex(text))
+        .peekable();
+    in_doubt.peek().is_some() && in_doubt.all(|text| is_port(text, key == Some("devpath")))
+}
+
+/// Whether the text is numbers and wildcards between `-`, `:` and `.`, with a bus before the port.
+fn is_port(text: &str, has_bus: bool) -> bool {
+    let (text, mut has_bus) = match text.strip_prefix("spi") {
+        Some(port) => (port, true),
+        None => (text, has_bus),
+    };
+    let mut is_empty = true;
+    let mut rest = text.chars();
+    while let Some(c) = rest.next() {
+        match c {
+            '[' => {
+                if !rest.any(|c| c == ']') {
+                    return false;
+                }
+                is_empty = false;
+            }
+            '-' | ':' | '.' if is_empty => return false,
+            '-' | ':' => (has_bus, is_empty) = (true, true),
+            '.' => is_empty = true,
+            '*' | '?' => is_empty = false,
+            _ if c.is_ascii_hexdigit() => is_empty = false,
+            _ => return false,
+        }
+    }
+    has_bus && !is_empty && text.starts_with(|c: char| !c.is_ascii_alphabetic())
 }
 
 fn compile(text: &str) -> Option<Regex> {
@@ -200,7 +250,27 @@ mod tests {
     fn values_that_look_like_regular_expressions_are_those_of_the_table() {
         for line in include_str!("../../../tests/contract/udev_patterns.txt").lines() {
             let (kind, value) = line.split_once(' ').unwrap_or((line, ""));
-            assert_eq!(looks_like_regex(value), kind == "regex", "{line:?}");
+            let is_port = kind == "port";
+            assert_eq!(
+                looks_like_regex(value),
+                kind == "regex" || is_port,
+                "{line:?}"
+            );
+            assert_eq!(looks_like_port(value, None), is_port, "{line:?}");
+        }
+    }
+
+    #[test]
+    fn the_attribute_devpath_has_ports_without_a_bus() {
+        for (value, key, expected) in [
+            ("1.*", Some("devpath"), true),
+            ("1.4.*|2.*", Some("devpath"), true),
+            ("1.*", Some("idVendor"), false),
+            ("1.*", None, false),
+            (".*", Some("devpath"), false),
+            ("1*", Some("devpath"), false),
+        ] {
+            assert_eq!(looks_like_port(value, key), expected, "{value} {key:?}");
         }
     }
 

@@ -4,7 +4,7 @@
 
 use std::fmt;
 
-use crate::pattern::{Match, Pattern};
+use crate::pattern::{Match, Pattern, looks_like_port};
 
 /// The most terms a rule may have.
 pub const MAX_TERMS: usize = 32;
@@ -98,13 +98,20 @@ pub struct Term {
 
 impl Term {
     /// Whether a text that does not fit as a glob may also fit as a regular expression: on fields that Akri read so, a
-    /// value that is one by its looks (`.*`, `+`, `(`, or `\` before anything that means something to a glob).
+    /// value that is one by its looks (`.*`, `+`, `(`, or `\` before anything that means something to a glob), unless it is
+    /// the natural glob for ports of a bus. [`crate::find()`] does not read it so if, as a glob, it fits a device.
     pub fn is_regex(&self) -> bool {
         self.pattern().is_regex()
     }
 
+    /// Whether Akri read it as a regular expression, and it is a glob here because it looks like ports of a bus.
+    pub(crate) fn is_port(&self) -> bool {
+        let key = self.key.as_deref();
+        !self.negated && self.field.was_regex() && looks_like_port(&self.value, key)
+    }
+
     fn pattern(&self) -> Pattern {
-        if self.negated || !self.field.was_regex() {
+        if self.negated || !self.field.was_regex() || self.is_port() {
             Pattern::glob(&self.value)
         } else {
             Pattern::glob_or_regex(&self.value)
@@ -204,6 +211,13 @@ impl Rule {
     /// The terms, as they were given.
     pub fn terms(&self) -> impl Iterator<Item = &Term> {
         self.terms.iter().map(|compiled| &compiled.term)
+    }
+
+    /// Makes a term a glob and nothing else.
+    pub(crate) fn read_as_glob(&mut self, term: usize) {
+        if let Some(compiled) = self.terms.get_mut(term) {
+            compiled.pattern.read_as_glob();
+        }
     }
 
     pub(crate) fn compiled(&self) -> &[CompiledTerm] {

@@ -146,7 +146,7 @@ fn costs_a_file(field: Field) -> bool {
 }
 
 /// How the term holds for this very device.
-fn hold(term: &CompiledTerm, found: &Value<'_>) -> Match {
+pub(crate) fn hold(term: &CompiledTerm, found: &Value<'_>) -> Match {
     let pattern = &term.pattern;
     let matched = match found {
         Value::Absent => return Match::No,

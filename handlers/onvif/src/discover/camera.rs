@@ -47,7 +47,7 @@ pub struct Told {
     pub took: Duration,
     /// Whether a request timed out, so that asking again soon may tell more.
     pub is_cut_short: bool,
-    /// Whether it tells the time only to those with a password.
+    /// Whether it tells the time to nobody, or only to those with a password.
     pub hides_time: bool,
 }
 
@@ -181,13 +181,19 @@ enum QuestionError {
 
 impl Exchange<'_> {
     async fn questions(&mut self) -> Result<Told, AskError> {
-        self.ping().await?;
+        // Not every camera has GetSystemDateAndTime: an answer to anything else proves it as well.
+        let refused = match self.ping().await {
+            Ok(()) => None,
+            Err(error) if error.is_refusal() => Some(error),
+            Err(error) => return Err(error),
+        };
+        let mut is_proven = refused.is_none();
         let mut told = Told {
             info: Info::default(),
             scopes: Vec::new(),
             took: self.host.elapsed().saturating_sub(self.began),
             is_cut_short: false,
-            hides_time: !matches!(self.proof, Proof::None),
+            hides_time: refused.is_some() || !matches!(self.proof, Proof::None),
         };
         for operation in [
             Operation::GetNetworkInterfaces,
@@ -196,10 +202,19 @@ impl Exchange<'_> {
         ] {
             match self.ask(operation).await {
                 Ok(mut answer) => {
+                    is_proven = true;
                     told.scopes.append(&mut answer.scopes);
                     told.info.take(answer, &self.xaddr.host);
                 }
                 Err(trouble) => {
+                    // A service that lacks the time and knows this operation asks for credentials for it.
+                    let wants_credentials = matches!(
+                        trouble,
+                        QuestionError::Credentials(_)
+                            | QuestionError::Answer(Failure::NotAuthorized(_))
+                    );
+                    is_proven |= wants_credentials
+                        && matches!(refused, Some(AskError::Answer(Failure::Fault(_))));
                     told.is_cut_short |= matches!(trouble, QuestionError::Network(_));
                     if told.info.trouble.is_empty() {
                         told.info.trouble = format!("{}: {trouble}", operation.name());
@@ -207,7 +222,10 @@ impl Exchange<'_> {
                 }
             }
         }
-        Ok(told)
+        match refused {
+            Some(error) if !is_proven => Err(error),
+            _ => Ok(told),
+        }
     }
 
     async fn ping(&mut self) -> Result<(), AskError> {
@@ -238,7 +256,10 @@ impl Exchange<'_> {
                     self.note_time(operation, &Answer::default(), &response);
                     self.prove(&response, &mut may_renew)?;
                 }
-                Err(failure) => return Err(QuestionError::Answer(failure)),
+                Err(failure) => {
+                    self.note_time(operation, &Answer::default(), &response);
+                    return Err(QuestionError::Answer(failure));
+                }
             }
         }
     }
@@ -295,9 +316,9 @@ impl Exchange<'_> {
         Some(time.plus(self.host.elapsed().saturating_sub(at).as_secs()))
     }
 
-    /// Takes the time from the `Date` header if the camera refuses `GetSystemDateAndTime`.
+    /// Takes the time from the answer, else from the first `Date` header.
     fn note_time(&mut self, operation: Operation, answer: &Answer, response: &http::Response) {
-        if operation == Operation::GetSystemDateAndTime {
+        if operation == Operation::GetSystemDateAndTime || self.time.is_none() {
             let time = answer
                 .time
                 .or_else(|| UtcTime::from_http(response.header("date")?));

@@ -3,10 +3,10 @@
 
 mod bytes;
 
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 
 use crate::filter::mac;
-use crate::soap;
+use crate::soap::{self, Interface};
 use crate::xaddr::Host;
 use bytes::{Reader, Writer};
 
@@ -17,7 +17,7 @@ const MAX_CAMERAS: usize = 2_000;
 /// How many addresses that did not answer are remembered.
 const MAX_FAILED: usize = 1_000;
 /// Version of the encoding.
-const VERSION: u64 = 7;
+const VERSION: u64 = 8;
 
 /// Milliseconds of the host's monotonic clock.
 pub type Moment = u64;
@@ -60,7 +60,7 @@ pub struct Camera {
     pub fresh_for: u64,
     /// When it last refused credentials.
     pub refused: Moment,
-    /// Whether it tells the time only to those with a password.
+    /// Whether it tells the time to nobody, or only to those with a password.
     pub hides_time: bool,
     /// When a Bye for it was last found to be false.
     pub false_bye: Moment,
@@ -85,8 +85,10 @@ pub struct Camera {
 pub struct Info {
     /// Its address.
     pub ip: String,
-    /// Its hardware address.
+    /// The hardware address of the interface it is asked at.
     pub mac: String,
+    /// The hardware addresses of all its interfaces.
+    pub macs: Vec<String>,
     /// Its manufacturer.
     pub manufacturer: String,
     /// Its model.
@@ -143,6 +145,7 @@ impl Camera {
         let Info {
             ip,
             mac,
+            macs,
             manufacturer,
             model,
             firmware,
@@ -153,6 +156,7 @@ impl Camera {
         let texts = info
             .into_iter()
             .chain([&self.unhealthy, &self.moved_from])
+            .chain(macs)
             .chain(&self.scopes);
         texts.map(String::len).sum()
     }
@@ -161,6 +165,9 @@ impl Camera {
 impl Info {
     /// Fills empty fields from an earlier answer.
     pub fn fill(&mut self, before: &Self) {
+        if self.macs.is_empty() {
+            self.macs.clone_from(&before.macs);
+        }
         for (own, other) in [
             (&mut self.ip, &before.ip),
             (&mut self.mac, &before.mac),
@@ -177,9 +184,14 @@ impl Info {
 
     /// Takes the fields of an answer from the camera asked at `at`.
     pub fn take(&mut self, answer: soap::Answer, at: &Host) {
+        let (ip, mac) = addresses(&answer.interfaces, at);
+        let macs = macs(&answer.interfaces);
+        if !macs.is_empty() {
+            self.macs = macs;
+        }
         for (own, other) in [
-            (&mut self.ip, ip(&answer.ips, at)),
-            (&mut self.mac, mac::spell(&answer.mac)),
+            (&mut self.ip, ip),
+            (&mut self.mac, mac),
             (&mut self.manufacturer, answer.manufacturer),
             (&mut self.model, answer.model),
             (&mut self.firmware, answer.firmware),
@@ -192,12 +204,40 @@ impl Info {
     }
 }
 
-/// The told address at which the camera is asked, else the first one that is not link-local.
-fn ip(told: &[Ipv4Addr], at: &Host) -> String {
-    let is_of_use = |ip: &&Ipv4Addr| !ip.is_unspecified() && !ip.is_link_local();
-    let own = told.iter().find(|ip| *at == Host::Ip((**ip).into()));
-    let ip = own.or_else(|| told.iter().find(is_of_use));
-    ip.map(ToString::to_string).unwrap_or_default()
+/// The address and the hardware address of the interface at which the camera is asked. If it tells of none such: the
+/// first address that is not link-local and its interface, else the first interface. What is switched off comes last.
+fn addresses(told: &[Interface], at: &Host) -> (String, String) {
+    let mut told: Vec<&Interface> = told.iter().collect();
+    told.sort_by_key(|interface| interface.is_disabled);
+    let is_asked = |ip: &IpAddr| *at == Host::Ip(*ip);
+    let is_of_use = |ip: &Ipv4Addr| !ip.is_unspecified() && !ip.is_link_local();
+    let own = told.iter().find(|one| one.ips.iter().any(is_asked));
+    let own_ip = own.and_then(|one| one.ipv4().find(|ip| is_asked(&IpAddr::V4(*ip))));
+    let ip = own_ip.or_else(|| {
+        let mut all = told.iter().flat_map(|one| one.ipv4());
+        all.find(is_of_use)
+    });
+    let with_ip = told
+        .iter()
+        .find(|one| one.ipv4().any(|other| Some(other) == ip));
+    let mut by_rank = own.into_iter().chain(with_ip).chain(&told);
+    let mac = by_rank.find(|one| !one.mac.is_empty());
+    (
+        ip.map(|ip| ip.to_string()).unwrap_or_default(),
+        mac.map(|one| mac::spell(&one.mac)).unwrap_or_default(),
+    )
+}
+
+/// The hardware addresses, each once.
+fn macs(told: &[Interface]) -> Vec<String> {
+    let mut macs: Vec<String> = Vec::new();
+    for interface in told {
+        let mac = mac::spell(&interface.mac);
+        if !mac.is_empty() && !macs.contains(&mac) {
+            macs.push(mac);
+        }
+    }
+    macs
 }
 
 impl<T> Default for Entries<T> {
@@ -385,9 +425,13 @@ impl Camera {
                 firmware: reader.text()?,
                 serial: reader.text()?,
                 trouble: reader.text()?,
+                macs: Vec::new(),
             },
             scopes: Vec::new(),
         };
+        for _ in 0..reader.number()? {
+            camera.info.macs.push(reader.text()?);
+        }
         for _ in 0..reader.number()? {
             camera.scopes.push(reader.text()?);
         }
@@ -431,9 +475,11 @@ impl Camera {
         ] {
             writer.text(text);
         }
-        writer.count(self.scopes.len());
-        for scope in &self.scopes {
-            writer.text(scope);
+        for texts in [&info.macs, &self.scopes] {
+            writer.count(texts.len());
+            for text in texts {
+                writer.text(text);
+            }
         }
     }
 }

@@ -5,6 +5,20 @@ fn mk_envelope(body: &str) -> Vec<u8> {
         .into_bytes()
 }
 
+/// The addresses of each interface, and their hardware addresses.
+fn shown(answer: &Answer) -> (String, String) {
+    let ips = answer.interfaces.iter().map(|one| {
+        let ips: Vec<_> = one.ips.iter().map(ToString::to_string).collect();
+        ips.join(" ")
+    });
+    let macs: Vec<&str> = answer
+        .interfaces
+        .iter()
+        .map(|one| one.mac.as_str())
+        .collect();
+    (ips.collect::<Vec<_>>().join(" | "), macs.join(" | "))
+}
+
 fn is_not_authorized(status: u16, body: &[u8]) -> bool {
     matches!(
         read(Operation::GetDeviceInformation, status, body),
@@ -82,13 +96,12 @@ fn recorded_answers_are_read() {
         ),
         (
             include_bytes!("../../fixtures/hikvision-GetNetworkInterfaces.xml"),
-            "192.168.68.111",
+            "192.168.68.111 fe80::2a57:beff:fe65:7dd5 fe80::2a57:beff:fe65:7dd5",
             "28:57:be:65:7d:d5",
         ),
     ] {
         let answer = read(Operation::GetNetworkInterfaces, 200, body).unwrap();
-        let ips: Vec<_> = answer.ips.iter().map(ToString::to_string).collect();
-        assert_eq!((ips.join(" ").as_str(), answer.mac.as_str()), (ip, mac));
+        assert_eq!(shown(&answer), (ip.to_owned(), mac.to_owned()));
     }
     let scopes = |body: &[u8]| read(Operation::GetScopes, 200, body).unwrap().scopes;
     assert_eq!(
@@ -142,14 +155,14 @@ fn addresses_keep_their_order() {
         ),
         (
             interface("5792c4:5792c5:5792c6", v6),
-            "",
+            "2001:db8::1",
             "5792c4:5792c5:5792c6",
         ),
         (interface("", ""), "", ""),
         (
             interface("00-11-22", "") + &interface("33", &v4("Manual", "192.168.1.36")),
-            "192.168.1.36",
-            "00-11-22",
+            " | 192.168.1.36",
+            "00-11-22 | 33",
         ),
         (String::new(), "", ""),
     ] {
@@ -157,10 +170,9 @@ fn addresses_keep_their_order() {
             "<a:GetNetworkInterfacesResponse>{interfaces}</a:GetNetworkInterfacesResponse>"
         );
         let answer = read(Operation::GetNetworkInterfaces, 200, &mk_envelope(&body)).unwrap();
-        let ips: Vec<_> = answer.ips.iter().map(ToString::to_string).collect();
         assert_eq!(
-            (ips.join(" ").as_str(), answer.mac.as_str()),
-            (ip, mac),
+            shown(&answer),
+            (ip.to_owned(), mac.to_owned()),
             "{interfaces}"
         );
     }
@@ -301,6 +313,21 @@ fn every_form_of_not_authorized_is_recognized() {
         (403, Vec::new(), true),
         (403, fault("s:Receiver", "", "x"), true),
         (404, Vec::new(), false),
+        (
+            400,
+            fault(
+                "SOAP-ENV:Sender",
+                "",
+                "Method 'GetScopes' not implemented: method name or namespace not recognized",
+            ),
+            false,
+        ),
+        (
+            500,
+            fault("env:Sender", "", "The operation is not supported"),
+            false,
+        ),
+        (401, fault("env:Sender", "", "method not implemented"), true),
     ] {
         assert_eq!(
             is_not_authorized(status, &body),

@@ -2,7 +2,7 @@
 
 use leafhost_sdk::net::LOOK_UPS;
 
-use super::{Search, Server, State, UNNAMED, Wanted, peer_of};
+use super::{Search, Server, State, UNNAMED, Wanted, differs, peer_of};
 use crate::facts::Facts;
 use crate::location::{Location, Skip};
 use crate::memory::Memory;
@@ -43,7 +43,7 @@ impl Search<'_> {
         let left = self.lookups.left();
         let complete = asked && left.is_empty() && !self.late;
         let mut memory = self.memory.following();
-        for Server { peer, state } in self.peers.things() {
+        for Server { peer, state, .. } in self.peers.things() {
             match state {
                 State::Alive(facts, _) => memory.answered(peer, facts.clone()),
                 State::Dead(_) => memory.failed(peer),
@@ -93,6 +93,7 @@ impl Search<'_> {
             let peer = peer_of(&location.url);
             let subject = location.url.as_str().to_owned();
             let server = self.peers.get(&peer.to_string());
+            let own = server.map_or_else(String::new, |server| server.own.clone());
             let (facts, unknown) = match server.map(|server| &server.state) {
                 Some(State::Alive(facts, why)) => (facts.clone(), why.clone()),
                 Some(State::Dead(why)) => {
@@ -103,20 +104,17 @@ impl Search<'_> {
                 }
                 Some(State::Unknown) | None => continue,
             };
-            let other = facts.as_ref().map(|facts| facts.application.as_str());
-            let uri = wanted.application.uri.as_str();
-            let differs =
-                other.is_some_and(|other| !other.is_empty() && !uri.is_empty() && other != uri);
-            if location.moved && !wanted.own && differs {
-                let reason = format!(
-                    "{} leads nowhere from here, and on the host that listed it {} answers in its place, not {}",
-                    wanted.url.as_str(),
-                    quoted(other.unwrap_or_default()),
-                    quoted(uri)
-                );
-                self.skip(&subject, "hostRewrite", reason);
+            let other = facts.as_ref().map(|facts| &facts.application);
+            let mut answering: Vec<&String> = other.into_iter().chain([&own]).collect();
+            // A server whose list and endpoints disagree is the same one under another name of its host.
+            let same = asked.filter(|asked| wanted.own && other == Some(&asked.endpoints));
+            answering.extend(same.map(|asked| &asked.own));
+            if let Some((rule, reason)) = elsewhere(wanted, location, &answering) {
+                self.skip(&subject, rule, reason);
                 continue;
             }
+            let facts_differ = differs(wanted, other);
+            let uri = wanted.application.uri.as_str();
             // Two entries are surely the same server only at the same address: any server can use another's URI.
             let (mut twin, mut taken) = (false, false);
             for address in &location.addresses {
@@ -138,13 +136,22 @@ impl Search<'_> {
                 self.skip(&subject, "FindServersOnNetwork", reason);
                 continue;
             }
-            if !found.has(&subject) {
+            if let Some(Found { application, .. }) = found.get(&subject) {
+                if !uri.is_empty() && application.uri != uri {
+                    let reason = format!(
+                        "listed as {}, too, but {} is the device with this URL",
+                        quoted(&wanted.application.name),
+                        quoted(&application.name)
+                    );
+                    self.skip(&subject, "discoveryUrls", reason);
+                }
+            } else {
                 if facts.is_none() {
                     let endpoints = format!("endpoints of {subject}");
                     self.skip(&endpoints, "GetEndpoints", unknown);
                 }
                 let server = Found {
-                    facts: facts.filter(|_| !differs),
+                    facts: facts.filter(|_| !facts_differ),
                     application: wanted.application.clone(),
                     location: location.clone(),
                     known: self.memory.knows(&peer),
@@ -173,4 +180,39 @@ impl Search<'_> {
             application.uri, application.name
         )
     }
+}
+
+/// Why an application is not the one that answers at its URL, with the rule; `answering` are the URIs that are told there.
+fn elsewhere(
+    wanted: &Wanted,
+    location: &Location,
+    answering: &[&String],
+) -> Option<(&'static str, String)> {
+    let application = &wanted.application;
+    let answers = answering.iter().find(|uri| !uri.is_empty());
+    if differs(wanted, answering.iter().copied()) {
+        let answers = quoted(answers.map_or("", |uri| uri.as_str()));
+        let uri = quoted(&application.uri);
+        return Some(if location.moved {
+            let reason = format!(
+                "{} leads nowhere from here, and on the host that listed it {answers} answers in its place, not {uri}",
+                wanted.url.as_str()
+            );
+            ("hostRewrite", reason)
+        } else {
+            let reason = format!(
+                "listed as {}, but {answers} answers there, not {uri}; name that server's own URL",
+                quoted(&application.name)
+            );
+            ("discoveryUrls", reason)
+        });
+    }
+    let is_told = answers.is_some() && !application.uri.is_empty();
+    (wanted.shared && !is_told).then(|| {
+        let reason = format!(
+            "listed as {}, but other applications are listed with this URL, too, and nothing tells which of them answers there",
+            quoted(&application.name)
+        );
+        ("discoveryUrls", reason)
+    })
 }

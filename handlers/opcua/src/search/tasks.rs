@@ -24,8 +24,8 @@ pub enum Task {
         records: bool,
         /// Whether it answered last time.
         known: bool,
-        /// Whether its endpoints are known.
-        told: bool,
+        /// The application that its endpoints named, if they are known.
+        told: Option<String>,
     },
     /// Look up a name.
     LookUp(String),
@@ -69,6 +69,8 @@ pub struct Answers {
     pub alive: bool,
     /// The applications it knows.
     pub servers: Option<List<Application>>,
+    /// The same as a request without a URL gives them, if several have the URL that was asked.
+    pub plain: Option<List<Application>>,
     /// The servers it knows from the network.
     pub records: Option<List<Record>>,
     /// What its endpoints say.

@@ -28,6 +28,7 @@ pub struct Fake {
     slow: Duration,
     no_endpoints: bool,
     by_its_url: bool,
+    mirrors: bool,
     no_records: Option<StatusCode>,
     endpoints_by: Option<String>,
     refusal: Option<Vec<u8>>,
@@ -139,6 +140,12 @@ impl Fake {
         self
     }
 
+    /// Writes the requested URL, if there is one, into every entry, as open62541 does.
+    pub fn mirrors_the_request(mut self) -> Self {
+        self.mirrors = true;
+        self
+    }
+
     /// Answers `FindServersOnNetwork` with this.
     pub fn faults_at_records(mut self, status: StatusCode) -> Self {
         self.no_records = Some(status);
@@ -218,6 +225,16 @@ impl Fake {
         let service = u16::from_le_bytes(request[26..28].try_into().unwrap());
         let body = match (service, &self.records, self.fault) {
             (_, _, Some(status)) => fault(status),
+            (422, ..) if self.mirrors => {
+                let asked: FindServersRequest = decode(&request[24..]);
+                let mut fake = self.clone();
+                if !asked.endpoint_url.is_empty() {
+                    for application in &mut fake.applications {
+                        application.discovery_urls = Some(vec![asked.endpoint_url.clone()]);
+                    }
+                }
+                fake.list()
+            }
             (422, ..) if self.by_its_url => {
                 let asked: FindServersRequest = decode(&request[24..]);
                 let mut fake = self.clone();

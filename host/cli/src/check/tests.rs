@@ -21,7 +21,9 @@ fn compiler() -> CompilerArgs {
 }
 
 async fn checked(path: &Path) -> Findings {
-    check(&[path.to_owned()], &[], &compiler()).await.unwrap()
+    check(Plan::default(), &[path.to_owned()], &[], &compiler())
+        .await
+        .unwrap()
 }
 
 fn write(dir: &Path, file: &str, text: &str) -> PathBuf {
@@ -71,6 +73,56 @@ async fn an_invalid_field_is_reported_with_file_line_and_path() {
 }
 
 #[tokio::test]
+async fn a_reference_that_no_agent_can_use_is_a_problem() {
+    let dir = tempfile::tempdir().unwrap();
+    let with = |reference: &str| {
+        let property = format!(
+            "    discoveryProperties:\n    - name: a\n      valueFrom:\n        secretKeyRef: {{{reference}}}\n"
+        );
+        write(dir.path(), "a.yaml", &format!("{GOOD}{property}"))
+    };
+    for (reference, words) in [
+        ("name: s, key: a/b", "secretKeyRef.key: \"a/b\" is not"),
+        ("name: s, key: ''", "secretKeyRef.key: \"\" is not"),
+        ("name: S_1, key: k", "secretKeyRef.name: \"S_1\" is not"),
+        (
+            "name: s, key: k, namespace: other",
+            "secretKeyRef.namespace: is \"other\", must be that of the Configuration, \"default\", or one that the agents are started with",
+        ),
+    ] {
+        let findings = checked(&with(reference)).await;
+        let [problem] = &findings.problems[..] else {
+            panic!("{reference}: {findings:?}");
+        };
+        assert!(
+            problem.contains("a.yaml:12: ") && problem.contains(words),
+            "{problem}"
+        );
+    }
+    let path = with("name: s, key: k, namespace: other");
+    let plan = Plan {
+        namespaces: ["other".to_owned()].into(),
+        ..Plan::default()
+    };
+    let findings = check(plan, &[path], &[], &compiler()).await.unwrap();
+    assert_eq!(findings.problems, Vec::<String>::new());
+    let findings = checked(&with("name: s, key: k, namespace: default")).await;
+    assert_eq!(findings.problems, Vec::<String>::new());
+}
+
+#[test]
+fn the_handlers_built_in_a_source_tree_are_found_from_a_file_in_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = write(dir.path(), "tree/deploy/samples/a.yaml", GOOD);
+    assert_eq!(built_handlers(&file), None);
+    write(dir.path(), "tree/Cargo.lock", "");
+    assert_eq!(built_handlers(&file), None);
+    write(dir.path(), "tree/target/handlers/cam.wasm", "");
+    let folder = dir.path().join("tree/target/handlers");
+    assert_eq!(built_handlers(&file), Some(folder));
+}
+
+#[tokio::test]
 async fn a_folder_is_checked_with_its_handlers() {
     let dir = tempfile::tempdir().unwrap();
     write(dir.path(), "configurations/a.yaml", GOOD);
@@ -103,7 +155,7 @@ async fn a_grants_file_is_checked_by_itself() {
 
 #[tokio::test]
 async fn a_missing_file_is_an_error() {
-    let error = check(&["/nowhere.yaml".into()], &[], &compiler())
+    let error = check(Plan::default(), &["/nowhere.yaml".into()], &[], &compiler())
         .await
         .unwrap_err();
     assert!(format!("{error:#}").contains("/nowhere.yaml"));

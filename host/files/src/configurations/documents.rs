@@ -14,6 +14,8 @@ use uuid::Uuid;
 
 mod fields;
 mod locate;
+mod merged;
+mod scalars;
 mod wording;
 use fields::Unknown;
 use locate::{line, locate};
@@ -76,7 +78,7 @@ const READING: u64 = 1 << 30;
 /// The most work of locating the lines of problems, which reads a document again for each: less than a second.
 const LOCATING: u64 = 1 << 27;
 /// The most problems of a file that are reported, and the most warnings.
-const MAX_PROBLEMS: usize = 100;
+pub const MAX_PROBLEMS: usize = 100;
 
 /// The work that is left for a file.
 struct Budget {
@@ -276,8 +278,9 @@ struct Header {
 
 /// Why a document is not parsed at all, if so.
 fn unreadable(text: &str, budget: &mut Budget) -> Option<&'static str> {
-    // Once for the aliases, once for the kind, once for the whole, and once for the name if it has a mistake.
-    if !budget.allows(text, 4) {
+    // Once for the aliases, once for merge keys and types, once for the kind, once for the whole, and once for the name if it has
+    // a mistake.
+    if !budget.allows(text, 5) {
         return Some(
             "is too much to read: the file is too large, or has too many brackets; split it, and write lists with `-`",
         );
@@ -294,24 +297,56 @@ struct Parsed {
     without_effect: Vec<Mistake>,
 }
 
-fn parse(text: &str, budget: &mut Budget) -> Parsed {
+fn parse(written: &str, budget: &mut Budget) -> Parsed {
+    let whole: Option<Value> = serde_yaml_ng::from_str(written).ok();
+    let merged = whole.as_ref().and_then(merged::text);
+    let text = merged.as_deref().unwrap_or(written);
     let (mut unknown, mut ignored) = (Vec::new(), Vec::new());
     let configuration = read_header(text, budget)
         .and_then(|()| read_manifest(text, &mut unknown))
         .and_then(|manifest| {
             ignored.extend(manifest.spec.only_in_clusters());
-            Configuration::try_from(manifest).map_err(|problems| located(problems, text, budget))
+            let names = whole.as_ref().map(scalars::names).unwrap_or_default();
+            let read = Configuration::try_from(manifest);
+            let mut problems = match &read {
+                Ok(_) => Vec::new(),
+                Err(problems) => problems.clone(),
+            };
+            // What is no text is no name either, and that is the better reason.
+            problems.retain(|problem| !names.iter().any(|name| name.path == problem.path));
+            problems.extend(names);
+            match read {
+                Ok(configuration) if problems.is_empty() => Ok(configuration),
+                _ => Err(located(problems, written, budget)),
+            }
         })
+        .map_err(|mistakes| relocated(mistakes, merged.is_some(), written, budget))
         .map(|mut configuration| {
             let name = configuration.key.to_string();
             configuration.uid = Uuid::new_v5(&UIDS, name.as_bytes()).to_string();
             configuration
         });
+    ignored.extend(whole.as_ref().map(scalars::values).unwrap_or_default());
     let unknown = unknown.iter().map(Unknown::warning);
     Parsed {
         configuration,
-        without_effect: located(unknown.chain(ignored), text, budget),
+        without_effect: located(unknown.chain(ignored), written, budget),
     }
+}
+
+/// The mistakes with their lines in the text as it was written, if another one was read.
+fn relocated(
+    mut mistakes: Vec<Mistake>,
+    is_merged: bool,
+    written: &str,
+    budget: &mut Budget,
+) -> Vec<Mistake> {
+    if is_merged {
+        for mistake in mistakes.iter_mut().take(MAX_PROBLEMS) {
+            mistake.line = budget.locate(written, &mistake.path);
+        }
+    }
+    mistakes
 }
 
 fn read_header(text: &str, budget: &mut Budget) -> Result<(), Vec<Mistake>> {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::readings::Glob;
 use super::{MAX_NOTES, Note};
 use crate::listing::Listing;
 use crate::pattern::Match;
@@ -11,6 +12,10 @@ use crate::verdict::Miss;
 /// Collects notes.
 #[derive(Debug, Default)]
 pub(super) struct Notes<'a> {
+    /// Terms that are globs here, with the device that shows it.
+    globs: Vec<Glob>,
+    /// Terms that are globs because they look like ports.
+    ports: Vec<(u32, usize)>,
     /// By rule and term: the first device, and how many there were.
     as_regex: BTreeMap<(u32, usize), (&'a str, usize)>,
     missed: Vec<(u32, &'a str, Miss)>,
@@ -18,6 +23,20 @@ pub(super) struct Notes<'a> {
 }
 
 impl<'a> Notes<'a> {
+    /// Begins with how terms are read.
+    pub(super) fn new(rules: &[Rule], globs: Vec<Glob>) -> Self {
+        let mut ports = Vec::new();
+        for (index, rule) in (0..).zip(rules) {
+            let terms = rule.terms().enumerate();
+            ports.extend(terms.filter_map(|(term, it)| it.is_port().then_some((index, term))));
+        }
+        Self {
+            globs,
+            ports,
+            ..Self::default()
+        }
+    }
+
     /// A term of a rule that holds does so only as a regular expression.
     pub(super) fn matched_as_regex(&mut self, rule: u32, term: usize, devpath: &'a str) {
         self.as_regex.entry((rule, term)).or_insert((devpath, 0)).1 += 1;
@@ -43,8 +62,28 @@ impl<'a> Notes<'a> {
 
     /// The notes as texts, and how many were dropped.
     pub(super) fn written(mut self, rules: &[Rule]) -> (Vec<Note>, u64) {
-        let total = self.as_regex.len() + self.missed.len() + self.forgotten;
+        let read = self.globs.len() + self.ports.len() + self.as_regex.len();
+        let total = read + self.missed.len() + self.forgotten;
         self.sort();
+        let note = |subject: &str, rule: u32, term: usize, why: &str| {
+            let (rule, term) = lookup(rules, rule, term)?;
+            Some(Note {
+                subject: subject.to_owned(),
+                rule: rule.to_string(),
+                reason: format!(
+                    "{term} is read as a glob, {why}; for the regular expression that it was in Akri write \"({})\"",
+                    term.value
+                ),
+            })
+        };
+        let globs = self.globs.iter().filter_map(|glob| {
+            let why = "because it fits this device as one";
+            note(&glob.devpath, glob.rule, glob.term, why)
+        });
+        let ports = self.ports.iter().filter_map(|(rule, term)| {
+            let why = "because it looks like ports of a bus";
+            note("this machine", *rule, *term, why)
+        });
         let as_regex = self
             .as_regex
             .into_iter()
@@ -54,11 +93,16 @@ impl<'a> Notes<'a> {
                     0 | 1 => String::new(),
                     _ => format!(" (and {} other devices)", count - 1),
                 };
+                let dot = if term.value.contains(".*") {
+                    ", for one with a dot [.]* instead of .*"
+                } else {
+                    ""
+                };
                 Some(Note {
                     subject: devpath.to_owned(),
                     rule: rule.to_string(),
                     reason: format!(
-                        "{term} holds only as a regular expression, as Akri read it{others}; write it as a glob"
+                        "{term} holds only as a regular expression, as Akri read it{others}; write it as a glob{dot}"
                     ),
                 })
             });
@@ -70,7 +114,12 @@ impl<'a> Notes<'a> {
                 reason: format!("{term} does not hold: {}", found(term, &miss)),
             })
         });
-        let notes: Vec<Note> = as_regex.chain(missed).take(MAX_NOTES).collect();
+        let notes: Vec<Note> = globs
+            .chain(ports)
+            .chain(as_regex)
+            .chain(missed)
+            .take(MAX_NOTES)
+            .collect();
         let dropped = total.saturating_sub(notes.len());
         (notes, u64::try_from(dropped).unwrap_or(u64::MAX))
     }

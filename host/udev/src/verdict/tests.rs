@@ -235,6 +235,10 @@ fn a_regular_expression_matches_where_akri_read_it_and_leaves_a_note() -> Result
         (Tags, "", "s.*d", true, Some(vec![1])),
         (Attrs, "idVendor", "0.*d", true, Some(vec![1])),
         (Kernels, "", "1-1:1.[0]", true, Some(vec![])),
+        // The natural globs for ports are nothing else.
+        (Kernels, "", "1-1:1.*", true, Some(vec![])),
+        (Kernels, "", "1-1.*", true, None),
+        (Kernels, "", "(1-1.*)", true, Some(vec![1])),
         // The whole text, and not if there is none.
         (Kernels, "", "ideo.*", true, None),
         (Driver, "", ".*", true, None),

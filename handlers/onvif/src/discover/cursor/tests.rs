@@ -20,6 +20,7 @@ fn mk_cursor() -> Cursor {
     camera.claim = Claim::Contested;
     camera.refused = 4;
     camera.info.mac = "00:11".to_owned();
+    camera.info.macs = vec!["00:11".to_owned(), "00:22".to_owned()];
     camera.info.trouble = "\u{e4}".to_owned();
     cursor.cameras.insert("http://b".to_owned(), camera);
     cursor

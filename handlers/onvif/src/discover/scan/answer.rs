@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use leafhost_sdk::{AttributeValue, Device, Discovery, Health};
 
 use super::Scan;
-use crate::discover::cursor::{Camera, digest};
+use crate::discover::cursor::{Camera, Info, digest};
 use crate::discover::devices;
 use crate::filter;
 
@@ -25,9 +25,9 @@ impl Scan<'_> {
 
     /// Applies the address filters to what the camera told.
     pub(super) fn filter(&self, camera: &Camera) -> Result<(), filter::Dropped> {
-        let known = |text: &str| (!text.is_empty()).then(|| text.to_owned());
-        let (ip, mac) = (known(&camera.info.ip), known(&camera.info.mac));
-        filter::addresses(self.details, ip.as_deref(), mac.as_deref())
+        let Info { ip, macs, .. } = &camera.info;
+        let ip = (!ip.is_empty()).then_some(ip.as_str());
+        filter::addresses(self.details, ip, macs)
     }
 
     /// Reports why a known camera is left out or tells less than it could.

@@ -39,6 +39,13 @@ const KNOWN: &[(&str, &[&str])] = &[
         REFERENCE,
     ),
 ];
+/// Fields of earlier versions of Akri, and where they belong now.
+const MOVED: &[(&str, &str)] = &[
+    ("brokerPodSpec", "spec.brokerSpec.brokerPodSpec"),
+    ("brokerJobSpec", "spec.brokerSpec.brokerJobSpec"),
+    ("protocol", "spec.discoveryHandler"),
+    ("properties", "spec.brokerProperties"),
+];
 const REFERENCE: &[&str] = &["name", "namespace", "key", "optional"];
 
 /// A field that is not read.
@@ -74,9 +81,14 @@ impl Unknown {
         } = self;
         let siblings = KNOWN.iter().find(|(parent, _)| parent == place);
         let siblings: &[&str] = siblings.map_or(&[], |(_, names)| names);
-        let hint = match text::nearest(name, siblings.iter().copied()) {
-            Some(meant) => format!("did you mean {meant}?"),
-            None => elsewhere(name).unwrap_or_else(|| format!("known: {}", siblings.join(", "))),
+        let moved = MOVED.iter().find(|(old, _)| place == "spec" && old == name);
+        let near = text::nearest(name, siblings.iter().copied());
+        let hint = match (moved, near) {
+            (Some((_, now)), _) => format!("it belongs into {now}"),
+            (None, Some(meant)) => format!("did you mean {meant}?"),
+            (None, None) => {
+                elsewhere(name).unwrap_or_else(|| format!("known: {}", siblings.join(", ")))
+            }
         };
         FieldProblem::new(join(parent, name), format!("unknown field {name}; {hint}"))
     }

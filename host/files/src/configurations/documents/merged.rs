@@ -1,0 +1,94 @@
+//! YAML's merge keys (`<<: *defaults`), which kubectl resolves before it sends a document. Pure.
+
+use serde_yaml_ng::Value;
+
+/// Returns the document as text without merge keys; nothing if it has none, or none that can be resolved.
+pub fn text(document: &Value) -> Option<String> {
+    if !has_merge_key(document) {
+        return None;
+    }
+    let mut document = document.clone();
+    document.apply_merge().ok()?;
+    serde_yaml_ng::to_string(&document).ok()
+}
+
+fn has_merge_key(value: &Value) -> bool {
+    match value {
+        Value::Mapping(map) => map.contains_key("<<") || map.values().any(has_merge_key),
+        Value::Sequence(list) => list.iter().any(has_merge_key),
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::read;
+
+    const MERGED: &str = "\
+apiVersion: akri.sh/v0
+kind: Configuration
+metadata:
+  name: cams
+  annotations: {leafhost.dev/grace: '30s'}
+spec:
+  brokerProperties: &own
+    A: '1'
+    B: b
+  discoveryHandler:
+    <<: &handler
+      name: onvif
+      discoveryDetails: |
+        scopes: {items: ['a b']}
+    discoveryProperties:
+    - &value {name: a, value: x}
+    - {<<: *value, name: b}
+  capacity: 2
+";
+
+    #[test]
+    fn merge_keys_are_resolved_as_kubectl_does() {
+        let reading = read("f.yaml", MERGED);
+        assert_eq!(reading.problems, []);
+        assert_eq!(reading.warnings, []);
+        let configuration = &reading.documents[0].configuration;
+        assert_eq!(configuration.handler, "onvif");
+        assert_eq!(configuration.details, "scopes: {items: ['a b']}\n");
+        let properties: Vec<_> = configuration
+            .properties
+            .iter()
+            .map(|property| (property.name.as_str(), property.value.as_deref()))
+            .collect();
+        assert_eq!(properties, [("a", Some("x")), ("b", Some("x"))]);
+        assert_eq!(configuration.broker_properties["A"], "1");
+        assert_eq!(reading.documents[0].text, MERGED);
+    }
+
+    #[test]
+    fn a_mistake_in_a_merged_document_has_its_line() {
+        for (from, to, expected) in [
+            (
+                "capacity: 2",
+                "capacity: 0",
+                "f.yaml:18: spec.capacity: is 0, must be 1 to 1000",
+            ),
+            (
+                "capacity: 2",
+                "capacity: many",
+                "f.yaml:18: spec.capacity: is \"many\", must be a number",
+            ),
+        ] {
+            let reading = read("f.yaml", &MERGED.replace(from, to));
+            let shown: Vec<String> = reading.problems.iter().map(ToString::to_string).collect();
+            assert_eq!(shown, [expected]);
+        }
+        let reading = read("f.yaml", &MERGED.replace("capacity", "capcity"));
+        let warning = reading.warnings[0].to_string();
+        assert!(
+            warning.starts_with("f.yaml:18: spec.capcity: "),
+            "{warning}"
+        );
+        // What cannot be merged is told as it is read.
+        let reading = read("f.yaml", &MERGED.replace("<<: &handler", "<<: 1 #"));
+        assert!(!reading.problems.is_empty());
+    }
+}
