@@ -103,6 +103,7 @@ impl SlotTask {
             .iter()
             .map(|(unit, hold)| SlotView {
                 slot: hold.slot.clone(),
+                instance: hold.owner(&self.owners).cloned(),
                 unit: unit.clone(),
                 holder: hold.holder.words(),
             })

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
+use leafhost_core::instance::InstanceKey;
 use leafhost_core::problem::Problem;
 
 use super::model::unit::Unit;
@@ -36,6 +37,8 @@ pub struct RefusalView {
 pub struct SlotView {
     /// The slot's id.
     pub slot: String,
+    /// The Instance that it is of, where that is known.
+    pub instance: Option<InstanceKey>,
     /// What the kubelet calls it.
     pub unit: Unit,
     /// Who was seen to have it.
