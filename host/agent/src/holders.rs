@@ -3,7 +3,7 @@
 //! One task compares what the slot task publishes with what the Instances say, and writes the difference: an Instance at most once a second.
 //! Nothing is decided by it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -35,6 +35,8 @@ pub struct HoldersTask {
     store: Arc<dyn InstanceStore>,
     instances: watch::Receiver<Arc<InstanceSet>>,
     slots: watch::Receiver<Arc<SlotReport>>,
+    /// The slots that this task has seen a pod have.
+    seen: BTreeSet<(InstanceKey, String)>,
     /// The Instances that could not be written, how often in a row, and until when they are left alone.
     failed: BTreeMap<InstanceKey, (u32, Instant)>,
     /// Since when each has a number of used slots that is wrong although this node's holders are right.
@@ -53,6 +55,7 @@ impl HoldersTask {
             instances: store.instances(),
             store,
             slots,
+            seen: BTreeSet::new(),
             failed: BTreeMap::new(),
             miscounted: BTreeMap::new(),
         }
@@ -86,10 +89,10 @@ impl HoldersTask {
         let is_there = |key: &InstanceKey| instances.instances.contains_key(key);
         self.failed.retain(|key, _| is_there(key));
         self.miscounted.retain(|key, _| is_there(key));
-        if !instances.complete {
+        if !instances.complete || !slots.is_known {
             return (Vec::new(), None);
         }
-        let wanted = wanted(&slots);
+        let wanted = self.wanted(&slots, &instances);
         let none = SlotHolders::new();
         let (mut changes, mut next) = (Vec::new(), None::<Instant>);
         for (key, instance) in &instances.instances {
@@ -114,6 +117,40 @@ impl HoldersTask {
             }
         }
         (changes, next)
+    }
+
+    /// Returns who has slots, by Instance. A slot stays with whom an earlier agent saw until this one has seen a pod have it.
+    fn wanted(
+        &mut self,
+        slots: &SlotReport,
+        instances: &InstanceSet,
+    ) -> BTreeMap<InstanceKey, SlotHolders> {
+        let mut all: BTreeMap<InstanceKey, SlotHolders> = BTreeMap::new();
+        let mut seen = BTreeSet::new();
+        for view in &slots.slots {
+            let Some(key) = &view.instance else {
+                continue;
+            };
+            let place = (key.clone(), view.slot.clone());
+            let is_seen = view.holder.is_some() || self.seen.contains(&place);
+            let before = || {
+                let instance = instances.instances.get(key).filter(|_| !is_seen)?;
+                let entry = instance.status.nodes.get(&*self.node)?;
+                entry.holders.get(&view.slot)
+            };
+            let holder = view.holder.as_ref().or_else(before);
+            let holders = all.entry(key.clone()).or_default();
+            if let Some(holder) = holder
+                && holders.len() < MAX_HOLDERS
+            {
+                holders.insert(view.slot.clone(), abridge(holder, MAX_HOLDER));
+            }
+            if is_seen {
+                seen.insert(place);
+            }
+        }
+        self.seen = seen;
+        all
     }
 
     /// Returns when an Instance is to be written, if it says something else.
@@ -176,20 +213,6 @@ impl HoldersTask {
         let until = Instant::now() + backoff::wait(failures);
         self.failed.insert(key, (failures, until));
     }
-}
-
-/// Returns who has slots, by Instance.
-fn wanted(slots: &SlotReport) -> BTreeMap<InstanceKey, SlotHolders> {
-    let mut all: BTreeMap<InstanceKey, SlotHolders> = BTreeMap::new();
-    for view in &slots.slots {
-        if let (Some(key), Some(holder)) = (&view.instance, &view.holder) {
-            let holders = all.entry(key.clone()).or_default();
-            if holders.len() < MAX_HOLDERS {
-                holders.insert(view.slot.clone(), abridge(holder, MAX_HOLDER));
-            }
-        }
-    }
-    all
 }
 
 #[cfg(test)]

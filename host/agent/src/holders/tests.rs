@@ -44,6 +44,12 @@ fn start(nodes: &[&str]) -> Bench {
 
 impl Bench {
     fn hold(&self, held: &[(&str, &str)]) {
+        let held: Vec<_> = held.iter().map(|(slot, pod)| (*slot, Some(*pod))).collect();
+        self.see(&held);
+    }
+
+    /// Shows these slots as this node's, some without a pod that was seen to have it.
+    fn see(&self, held: &[(&str, Option<&str>)]) {
         let slots = held.iter().map(|(slot, pod)| SlotView {
             slot: (*slot).into(),
             instance: Some(key()),
@@ -51,9 +57,10 @@ impl Bench {
                 resource: "akri.sh/a-1".into(),
                 id: (*slot).into(),
             },
-            holder: Some((*pod).into()),
+            holder: pod.map(str::to_owned),
         });
         self.slots.send_replace(Arc::new(SlotReport {
+            is_known: true,
             slots: slots.collect(),
             ..SlotReport::default()
         }));
@@ -70,6 +77,7 @@ impl Bench {
 #[tokio::test(start_paused = true)]
 async fn who_has_a_slot_is_written_once_into_the_nodes_own_entry_and_used_slots_are_counted() {
     let bench = start(&["m", "n"]);
+    bench.hold(&[]);
     assert_eq!(bench.after(60).await.1, 0, "the first node counts");
     bench.hold(&[("a-1-0", "default/p")]);
     let (status, writes) = bench.after(1).await;
@@ -97,8 +105,29 @@ async fn changes_that_come_fast_are_at_most_one_write_a_second() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_agent_that_starts_anew_writes_nothing_while_it_has_not_seen_who_has_a_slot() {
+    let bench = start(&["m", "n"]);
+    bench.store.edit(|set| {
+        let instance = Arc::make_mut(set.instances.get_mut(&key()).unwrap());
+        let entry = instance.status.nodes.get_mut("n").unwrap();
+        entry.holders = [("a-1-0".to_owned(), "default/p".to_owned())].into();
+        instance.status.used = Some(2);
+    });
+    assert_eq!(bench.after(30).await.1, 0, "nothing is known yet");
+    bench.see(&[("a-1-0", None)]);
+    assert_eq!(bench.after(30).await.1, 0);
+    bench.hold(&[("a-1-0", "default/p")]);
+    assert_eq!(bench.after(30).await.1, 0);
+    // It was given back and claimed for another pod.
+    bench.see(&[("a-1-0", None)]);
+    let (status, writes) = bench.after(2).await;
+    assert_eq!((status["nodes"]["n"].get("holders"), writes), (None, 1));
+}
+
+#[tokio::test(start_paused = true)]
 async fn the_first_node_puts_a_wrong_number_right_after_a_while() {
     let bench = start(&["n", "m"]);
+    bench.hold(&[]);
     assert_eq!(bench.after(4).await.1, 0);
     let (status, writes) = bench.after(2).await;
     assert_eq!((&status["used"], writes), (&json!(2), 1));

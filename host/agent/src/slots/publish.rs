@@ -109,6 +109,7 @@ impl SlotTask {
             })
             .collect();
         let report = SlotReport {
+            is_known: true,
             slots,
             socket_missing: self.socket_missing,
             problems: problems.into_iter().collect(),

@@ -11,6 +11,8 @@ use super::model::unit::Unit;
 /// The slots of this node.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SlotReport {
+    /// Whether it is known who holds what. Until then an absent slot says nothing.
+    pub is_known: bool,
     /// Those this node has.
     pub slots: Vec<SlotView>,
     /// Whether a kubelet runs of which no registration socket is there.
