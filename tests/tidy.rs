@@ -208,7 +208,7 @@ fn the_sdks_limits_of_a_call_are_those_of_the_host() {
 }
 
 #[test]
-fn metrics_md_lists_all_metrics_and_alerts_and_the_dashboard_name_no_others() {
+fn metrics_md_lists_all_metrics_and_alerts_rules_and_the_dashboard_name_no_others() {
     let read = |path: &str| {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(path);
         fs::read_to_string(path).unwrap()
@@ -240,8 +240,15 @@ fn metrics_md_lists_all_metrics_and_alerts_and_the_dashboard_name_no_others() {
         own.map(metric).collect()
     };
     let (_, alerts) = document.split_once("## Alerts").unwrap();
-    let unknown = &metrics_of(alerts) - &registered;
-    assert!(unknown.is_empty(), "in the alerts: {unknown:?}");
+    let rules = read("deploy/chart/rules.yaml");
+    for (text, place) in [(alerts, "alerts"), (&*rules, "rules")] {
+        let named = metrics_of(text);
+        let unknown = &named - &registered;
+        assert!(
+            !named.is_empty() && unknown.is_empty(),
+            "{place}: {unknown:?}"
+        );
+    }
     let dashboard = read("deploy/chart/dashboard.json");
     let dashboard: serde_json::Value = serde_json::from_str(&dashboard).unwrap();
     let panels = dashboard["panels"].as_array().unwrap().iter();

@@ -293,6 +293,19 @@ fn helm_install_a_handler_and_a_configuration_give_pods_on_both_nodes_a_slot_eac
         Ok(())
     })
     .with_context(|| release.state())?;
+    eventually("the Instance names the pods that have its slots", || {
+        let all = instances(cluster, &space)?;
+        let status = &all.first().context("none")?["status"];
+        for node in &both {
+            let holders = status["nodes"][node]["holders"].as_object();
+            let pods: Vec<_> = holders.into_iter().flat_map(|all| all.values()).collect();
+            let pod = format!("{}/on-{node}", space.name());
+            ensure!(pods == [&Value::from(pod)], "{status:#}");
+        }
+        ensure!(status["used"] == 2, "{status:#}");
+        Ok(())
+    })
+    .with_context(|| release.state())?;
     let before = instances(cluster, &space)?;
     let [instance] = before.as_slice() else {
         anyhow::bail!("not one Instance: {before:#?}");

@@ -105,6 +105,21 @@ impl Pair {
         Ok(Pod::new(name, &[main]).on(site.node))
     }
 
+    /// Waits until the Instances name so many pods that have slots.
+    pub fn until_holders(&self, count: usize) -> Result<()> {
+        eventually("the pods that have slots are named", || {
+            let all = self.instances()?;
+            let nodes = all
+                .values()
+                .flat_map(|one| one["status"]["nodes"].as_object());
+            let entries = nodes.flat_map(|nodes| nodes.values());
+            let named = entries.filter_map(|entry| Some(entry["holders"].as_object()?.len()));
+            let named: usize = named.sum();
+            ensure!(named == count, "{named} are named: {all:#?}");
+            Ok(())
+        })
+    }
+
     /// How often each Instance was written since the agents started, by name. Requests that were refused do not count.
     pub fn writes(&self) -> Result<BTreeMap<String, usize>> {
         let mut writes = BTreeMap::new();

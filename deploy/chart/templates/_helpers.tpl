@@ -106,9 +106,40 @@ imagePullPolicy: {{ $image.pullPolicy | default $agent.pullPolicy }}
 {{- join "," $files }}
 {{- end }}
 
-{{- /* "true" if the policies are wanted and the API server is new enough for their expressions. */ -}}
+{{- /* Spreads the pods of a part over nodes, as far as there are any. Takes the part's selector. */ -}}
+{{- define "leafhost.spread" -}}
+topologySpreadConstraints:
+  - maxSkew: 1
+    topologyKey: kubernetes.io/hostname
+    whenUnsatisfiable: ScheduleAnyway
+    labelSelector:
+      matchLabels: {{- . | nindent 8 }}
+{{- end }}
+
+{{- /* Lets a drain of nodes end one pod of a part at a time. Takes a list of the root, and the part's name, labels and selector. */ -}}
+{{- define "leafhost.disruption" -}}
+apiVersion: policy/v1
+kind: PodDisruptionBudget
+metadata:
+  name: {{ index . 1 }}
+  namespace: {{ (index . 0).Release.Namespace }}
+  labels: {{- index . 2 | nindent 4 }}
+spec:
+  maxUnavailable: 1
+  unhealthyPodEvictionPolicy: AlwaysAllow
+  selector:
+    matchLabels: {{- index . 3 | nindent 6 }}
+{{- end }}
+
+{{- /* The address of the pod, for what serves metrics. */ -}}
+{{- define "leafhost.podAddress" -}}
+- name: LEAFHOST_POD_ADDRESS
+  valueFrom: {fieldRef: {fieldPath: status.podIP}}
+{{- end }}
+
+{{- /* "true" if the policies are wanted; checks.yaml refuses an API server that is too old for their expressions. */ -}}
 {{- define "leafhost.hasPolicies" -}}
-{{- if and .Values.policies.enabled (semverCompare ">=1.32.0-0" .Capabilities.KubeVersion.Version) }}true{{ end }}
+{{- if .Values.policies.enabled }}true{{ end }}
 {{- end }}
 
 {{- /* Parts of the policies of agents, as JSON: whether an agent writes, the node of its token, and that it must have one. */ -}}

@@ -20,6 +20,7 @@ pub mod devices;
 pub mod discovery;
 pub mod document;
 pub mod fd_reserve;
+pub mod holders;
 pub mod loader;
 pub mod metrics;
 mod node_report;

@@ -94,6 +94,24 @@ impl AgentState {
             reported.object = object.cloned();
             handler.sources.insert(source.clone(), reported);
         }
+        // What was never accepted is no source: a component as text, or grants of none.
+        for (source, problem) in &problems.sources {
+            if loaded
+                .sources
+                .keys()
+                .any(|one| source_name(one).as_ref() == Some(source))
+            {
+                continue;
+            }
+            let name = source.strip_suffix(".wasm").unwrap_or(source);
+            let handler = handlers.entry(name.to_owned()).or_default();
+            let reported = ReportedSource {
+                problem: Some(told(&Problem::InvalidSource(problem.clone()))),
+                object: loaded.objects.get(&problem.source).cloned(),
+                ..ReportedSource::default()
+            };
+            handler.sources.insert(source.clone(), reported);
+        }
         for one in &report.handlers {
             let handler = handlers.entry(one.name.clone()).or_default();
             add_registered(handler, one);
@@ -113,9 +131,9 @@ impl AgentState {
             let handler = handlers.entry(one.handler.clone()).or_default();
             let reported = ReportedConfiguration {
                 devices: found.map_or(0, |found| found.devices.len()),
-                skipped: skipped(one),
                 generation: found.and_then(|found| found.configured.configuration.generation),
                 problem: problems.configurations.get(key).cloned(),
+                ..left_out(one)
             };
             handler.configurations.insert(key.clone(), reported);
         }
@@ -275,11 +293,29 @@ fn add_registered(handler: &mut ReportedHandler, registered: &HandlerReport) {
     }
 }
 
-fn skipped(report: &ConfigurationReport) -> usize {
-    let sessions = report.sessions.iter();
-    let count = |dropped: u64| usize::try_from(dropped).unwrap_or(usize::MAX);
-    let skipped = sessions.map(|one| one.skipped.len().saturating_add(count(one.skipped_dropped)));
-    skipped.fold(0, usize::saturating_add)
+/// Counts what is no device although it was seen, and names the first in the order of the alphabet, which is the same after each call.
+fn left_out(report: &ConfigurationReport) -> ReportedConfiguration {
+    let count = |shown: usize, more: u64| {
+        let more = usize::try_from(more).unwrap_or(usize::MAX);
+        shown.saturating_add(more)
+    };
+    let mut left_out = ReportedConfiguration::default();
+    for session in &report.sessions {
+        let skipped = count(session.skipped.len(), session.skipped_dropped);
+        left_out.skipped = left_out.skipped.saturating_add(skipped);
+        let denied = count(session.left_out.len(), session.left_out_dropped);
+        let denied = denied.saturating_add(session.call.denied.len());
+        left_out.denied = left_out.denied.saturating_add(denied);
+    }
+    let sessions = || report.sessions.iter();
+    let skipped = sessions().flat_map(|one| &one.skipped).min();
+    left_out.first_skipped =
+        skipped.map(|one| format!("{} ({}): {}", one.subject, one.rule, one.reason));
+    let devices = sessions().flat_map(|one| &one.left_out);
+    let devices = devices.map(|one| format!("device {}: {}", one.id, one.reason));
+    let requests = sessions().flat_map(|one| one.call.denied.iter().cloned());
+    left_out.first_denied = devices.min().or_else(|| requests.min());
+    left_out
 }
 
 #[cfg(test)]

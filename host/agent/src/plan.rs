@@ -264,6 +264,7 @@ impl Planner<'_> {
                     self.node.to_owned(),
                     self.status(device.health.clone(), view, None),
                 )]),
+                used: None,
             },
         }
     }
@@ -313,6 +314,8 @@ impl Planner<'_> {
         NodeStatus {
             missing_uptime: stored.or_else(uptime),
             missing_since,
+            // Who has the slots is another task's matter.
+            holders: held.map_or_else(BTreeMap::new, |held| held.holders.clone()),
             ..NodeStatus::new(bounded(health))
         }
     }

@@ -166,6 +166,10 @@ pub struct ControllerArgs {
     #[arg(long, env = "LEAFHOST_LEASE_NAMESPACE", value_name = "NAMESPACE")]
     pub lease_namespace: Option<String>,
 
+    /// The labels of the agents' pods in that namespace: reports of nodes on which none has run for a minute are removed [default: all count]
+    #[arg(long, env = "LEAFHOST_AGENT_PODS", value_name = "LABELS")]
+    pub agent_pods: Option<String>,
+
     /// Make no pods, jobs and services for brokerSpec, instanceServiceSpec and configurationServiceSpec
     #[arg(long, env = "LEAFHOST_NO_BROKERS")]
     pub no_brokers: bool,
@@ -177,6 +181,10 @@ pub struct ControllerArgs {
     /// An address that serves /metrics, for scrapers on the network [default: none]
     #[arg(long, env = "LEAFHOST_METRICS_LISTEN", value_name = "ADDR:PORT", value_parser = socket_address)]
     pub metrics_listen: Option<SocketAddr>,
+
+    /// An address that serves /healthz, which answers 200 while the controller runs [default: none]
+    #[arg(long, env = "LEAFHOST_HEALTH_LISTEN", value_name = "ADDR:PORT", value_parser = socket_address)]
+    pub health_listen: Option<SocketAddr>,
 
     #[command(flatten)]
     pub log: LogArgs,
@@ -353,6 +361,10 @@ pub struct StatusArgs {
     /// Show nothing; fail with the reason if the agent is not ready, as /readyz says
     #[arg(long, env = "LEAFHOST_READY", value_parser = BoolishValueParser::new(), conflicts_with_all = ["view", "watch"])]
     pub ready: bool,
+
+    /// Show nothing; fail only if an agent runs that does not answer at all
+    #[arg(long, env = "LEAFHOST_LIVE", value_parser = BoolishValueParser::new(), conflicts_with_all = ["view", "watch", "ready"])]
+    pub live: bool,
 
     /// Show every change until interrupted; waits for an agent to start
     #[arg(long, short, env = "LEAFHOST_WATCH", value_parser = BoolishValueParser::new())]

@@ -37,6 +37,10 @@ async fn serve(args: &ControllerArgs) -> Result<()> {
         Some(address) => Some(bind(address, "--metrics-listen").await?),
         None => None,
     };
+    let health = match args.health_listen {
+        Some(address) => Some(bind(address, "--health-listen").await?),
+        None => None,
+    };
     let served = listener.as_ref().and_then(|one| one.local_addr().ok());
     let client = leafhost_k8s::connect().await?;
     let namespace = args.lease_namespace.as_deref();
@@ -50,7 +54,7 @@ async fn serve(args: &ControllerArgs) -> Result<()> {
         metrics = served.map(tracing::field::display),
         "controller starts"
     );
-    let cluster = KubeCluster::watch(&client, namespace, holder);
+    let cluster = KubeCluster::watch(&client, namespace, holder, args.agent_pods.as_deref());
     let cluster = Arc::new(cluster);
     let shutdown = CancellationToken::new();
     let problems = watch::Sender::default();
@@ -61,6 +65,13 @@ async fn serve(args: &ControllerArgs) -> Result<()> {
         if let Some(listener) = listener {
             let listener = Listener::Tcp(listener);
             admin::serve(listener, routes(&metrics), shutdown.clone()).await;
+        }
+        Ok(())
+    };
+    let health = async {
+        if let Some(listener) = health {
+            let routes = Router::new().route("/healthz", get(async || "ok\n"));
+            admin::serve(Listener::Tcp(listener), routes, shutdown.clone()).await;
         }
         Ok(())
     };
@@ -75,20 +86,25 @@ async fn serve(args: &ControllerArgs) -> Result<()> {
     let controller = Controller::new(
         cluster.clone(),
         cluster.clone(),
-        cluster,
+        cluster.clone(),
         args.name_grace,
         problems.subscribe(),
         metrics.clone(),
     );
-    let running =
-        async { tokio::try_join!(controller.run(shutdown.clone()), brokers, endpoint).map(drop) };
+    let running = async {
+        let controller = controller.run(shutdown.clone());
+        tokio::try_join!(controller, brokers, endpoint, health).map(drop)
+    };
     tokio::pin!(running);
     tokio::select! {
         ended = &mut running => return Ok(ended?),
         signal = signals.next() => tracing::info!(signal, "controller stops"),
     }
     shutdown.cancel();
-    Ok(running.await?)
+    let ended = running.await;
+    // Nothing is written any more, so that another one may act at once.
+    cluster.resign().await;
+    Ok(ended?)
 }
 
 fn routes(metrics: &Arc<Metrics>) -> Router {

@@ -1,14 +1,18 @@
 //! Several sources of handlers as one: a file of an earlier source takes the place of a later one's with the same name.
 //!
 //! So an operator replaces a handler of the image by a ConfigMap. Nothing is said of the file that is not used: that is what the order is
-//! for, and the status shows the version and digest of the one that serves.
+//! for, and the status shows the version and digest of the one that serves. A grants file without a component takes the place of that of a
+//! later source's component.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use futures::future::select_all;
-use leafhost_core::ports::{HandlerSource, LoadError, SourceFile, SourceSet, SourceVersion};
+use leafhost_core::grants_file;
+use leafhost_core::ports::{
+    HandlerSource, LoadError, SourceFile, SourceProblem, SourceSet, SourceVersion,
+};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
@@ -49,14 +53,18 @@ impl HandlerSource for HandlerSources {
         for source in &self.sources {
             let set = Arc::clone(&source.handlers().borrow());
             let mut files = set.files.iter();
-            let is_it = |(file, found): &(&String, &Option<SourceVersion>)| {
-                plain(file) == name && found.as_ref() == Some(version)
-            };
-            if let Some((file, _)) = files.find(is_it) {
-                let name = name.to_owned();
-                return source
-                    .read(file, version)
-                    .map(|file| SourceFile { name, ..file });
+            // Its grants may be those of another source.
+            let found = files.find_map(|(file, found)| {
+                let found = found.as_ref()?;
+                (plain(file) == name && found.digest == version.digest).then_some((file, found))
+            });
+            if let Some((file, found)) = found {
+                let file = source.read(file, found)?;
+                return Ok(SourceFile {
+                    name: name.to_owned(),
+                    grants: version.grants.clone(),
+                    ..file
+                });
             }
         }
         Err(LoadError {
@@ -110,11 +118,19 @@ fn join(sets: &[Arc<SourceSet>], places: &mut BTreeMap<String, usize>) -> Source
     if !joined.partial {
         places.clear();
     }
+    let mut of_others = BTreeSet::new();
     for (number, set) in sets.iter().enumerate() {
         for (file, version) in &set.files {
             if let Entry::Vacant(place) = joined.files.entry(plain(file).to_owned()) {
                 places.insert(place.key().clone(), number);
-                place.insert(version.clone());
+                let mut version = version.clone();
+                let earlier = sets.get(..number).unwrap_or_default();
+                if let Some(grants) = granted(earlier, place.key(), &mut of_others)
+                    && let Some(version) = &mut version
+                {
+                    version.grants = Some(grants);
+                }
+                place.insert(version);
                 if let Some(object) = set.objects.get(file) {
                     let file = plain(file).to_owned();
                     joined.objects.insert(file, object.clone());
@@ -136,15 +152,34 @@ fn join(sets: &[Arc<SourceSet>], places: &mut BTreeMap<String, usize>) -> Source
         joined.partial && !joined.files.contains_key(*name) && !is_missing(number)
     });
     joined.gone = gone.map(|(name, _)| name.clone()).collect();
+    joined.problems.retain(|one| !of_others.contains(one));
     joined.problems.sort();
     joined
+}
+
+/// Returns the grants that earlier sources without the component have for it. What they say of these as grants of no component goes to `told`.
+fn granted(
+    earlier: &[Arc<SourceSet>],
+    component: &str,
+    told: &mut BTreeSet<SourceProblem>,
+) -> Option<Arc<str>> {
+    earlier.iter().find_map(|set| {
+        let of_none = |name: &str| {
+            let grants = set.grants.get(name)?;
+            Some((grants, grants.orphaned.as_ref()?))
+        };
+        let name = grants_file::among(component, |name| of_none(name).is_some());
+        let (grants, orphaned) = of_none(&name)?;
+        told.insert(orphaned.clone());
+        Some(Arc::clone(&grants.text))
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use leafhost_core::handler::Digest;
     use leafhost_core::node_report::ObjectName;
-    use leafhost_core::ports::{GrantsFile, SourceProblem};
+    use leafhost_core::ports::GrantsFile;
 
     use super::*;
 
@@ -257,6 +292,47 @@ mod tests {
             &mut BTreeMap::new(),
         );
         assert_eq!(joined.grants, grants(&[("a", "1"), ("b", "3")]).grants);
+    }
+
+    #[tokio::test]
+    async fn grants_without_a_component_are_those_of_a_later_sources_component() {
+        let of_none = |name: &str| GrantsFile {
+            text: Arc::from("theirs"),
+            orphaned: Some(SourceProblem::new(name, "grants of no component")),
+        };
+        let beside = GrantsFile {
+            orphaned: None,
+            ..of_none("")
+        };
+        let maps = SourceSet {
+            grants: [
+                ("opcua.grants.yaml".into(), of_none("opcua")),
+                ("by-id.grants.yaml".into(), of_none("by-id")),
+                ("other.grants.yaml".into(), of_none("other")),
+                ("udev.grants.yaml".into(), beside),
+            ]
+            .into(),
+            problems: ["by-id", "opcua", "other"]
+                .map(|name| of_none(name).orphaned.unwrap())
+                .into(),
+            ..mk_set(&[])
+        };
+        let image = mk_set(&[
+            ("opcua.wasm.gz", "1"),
+            ("by_id.wasm", "2"),
+            ("udev.wasm", "3"),
+        ]);
+        let (sources, _senders) = mk_sources([maps, image]);
+        let mut set = sources.handlers();
+        let set = Arc::clone(&set.wait_for(|set| set.complete).await.unwrap());
+        let grants = |name: &str| set.files[name].as_ref().unwrap().grants.as_deref();
+        assert_eq!(grants("opcua.wasm"), Some("theirs"));
+        assert_eq!(grants("by_id.wasm"), Some("theirs"));
+        assert_eq!(grants("udev.wasm"), None);
+        assert_eq!(set.problems, [of_none("other").orphaned.unwrap()]);
+        let version = set.files["opcua.wasm"].clone().unwrap();
+        let file = sources.read("opcua.wasm", &version).unwrap();
+        assert_eq!((&file.bytes[..], file.grants), (&b"1"[..], version.grants));
     }
 
     #[test]

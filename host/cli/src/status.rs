@@ -55,6 +55,7 @@ pub fn run(args: StatusArgs) -> Result<()> {
         unhealthy,
         all,
         ready,
+        live,
         watch,
         output,
         agent,
@@ -73,6 +74,9 @@ pub fn run(args: StatusArgs) -> Result<()> {
     let search = client::Search::new(agent.as_deref(), state_dir.as_deref(), &User::current());
     if ready {
         return search.ready();
+    }
+    if live {
+        return search.live();
     }
     let request = Request {
         view,

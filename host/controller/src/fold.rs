@@ -20,6 +20,9 @@ use crate::names::Owners;
 /// The most nodes that a message names.
 const NAMED: usize = 3;
 
+/// The reason of an Event on things that are no devices although they should be.
+const LEFT_OUT: &str = "DevicesLeftOut";
+
 /// What is seen of the cluster.
 pub struct Seen<'a> {
     /// The nodes.
@@ -77,6 +80,13 @@ pub fn fold(seen: &Seen<'_>, now: Timestamp) -> Folded {
         let taken = taken.or_else(|| found?.taken.clone()).as_ref().map(told);
         let mut problems = problems(&reports, taken.as_ref());
         let mut conditions = conditions(&reports, &problems, taken.as_ref());
+        let left_out = left_out(&reports, &configuration.handler);
+        conditions.extend(left_out.map(|(told, is_problem)| {
+            if is_problem {
+                problems.insert(LEFT_OUT.to_owned(), told.message.clone());
+            }
+            told
+        }));
         let brokers = seen.brokers.iter();
         let brokers = brokers.filter(|one| one.subject() == Subject::Configuration(key));
         let brokers: Vec<ReportedProblem> = brokers.map(told).collect();
@@ -393,6 +403,47 @@ fn conditions(
             ),
         },
     ]
+}
+
+/// Tells what is no device although a handler saw it, and whether that is a problem: something was denied, or something was skipped where
+/// there is no device at all.
+fn left_out(reports: &[Report<'_>], handler: &str) -> Option<(Told, bool)> {
+    let sum = |count: fn(&ReportedConfiguration) -> usize| {
+        let counts = reports.iter().map(|one| count(one.reported));
+        counts.fold(0, usize::saturating_add)
+    };
+    let (skipped, denied) = (sum(|one| one.skipped), sum(|one| one.denied));
+    if skipped == 0 && denied == 0 {
+        return None;
+    }
+    let first = |text: fn(&ReportedConfiguration) -> Option<&String>| {
+        let mut places = Places::default();
+        for report in reports {
+            if let Some(text) = text(report.reported) {
+                places.add(report.node, text);
+            }
+        }
+        (!places.nodes.is_empty()).then(|| places.told(reports.len()))
+    };
+    let mut parts = Vec::new();
+    if denied > 0 {
+        let first = first(|one| one.first_denied.as_ref()).unwrap_or_default();
+        parts.push(format!(
+            "{denied} denied, first {first}; if it is wanted, grant it in {handler}.grants.yaml (agent.handlers.grants of the chart, or a ConfigMap with handlers)"
+        ));
+    }
+    if skipped > 0 {
+        let first = first(|one| one.first_skipped.as_ref()).unwrap_or_default();
+        parts.push(format!("{skipped} skipped, first {first}"));
+    }
+    let told = Told {
+        kind: ConditionType::DevicesLeftOut,
+        status: Truth::True,
+        reason: if denied > 0 { "Denied" } else { "Skipped" }.to_owned(),
+        message: parts.join("; "),
+    };
+    let is_problem = denied > 0 || sum(|one| one.devices) == 0;
+    Some((told, is_problem))
 }
 
 /// The ConfigMaps with a component that was refused, or with something that is none.

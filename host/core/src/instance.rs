@@ -157,17 +157,29 @@ pub struct InstanceStatus {
     /// One entry a node, written by that node only.
     #[serde(default, deserialize_with = "node_statuses")]
     pub nodes: BTreeMap<String, NodeStatus>,
+    /// How many slots somebody has, as it was last counted, where it is counted at all: people look at it, and no decision does.
+    #[serde(
+        default,
+        deserialize_with = "lenient::or_default",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub used: Option<u32>,
 }
 
 impl InstanceStatus {
     /// Whether nothing is said.
     pub fn is_empty(&self) -> bool {
-        self.nodes.is_empty()
+        self.nodes.is_empty() && self.used.is_none()
     }
 }
 
 /// The longest reason of a device that does not work, in bytes: the object has one for each node.
 pub const MAX_REASON: usize = 1024;
+
+/// The most slots of a node whose holders are shown.
+pub const MAX_HOLDERS: usize = 1_000;
+/// The longest text of a holder, in bytes: a namespace and the name of a pod.
+pub const MAX_HOLDER: usize = 63 + 1 + 253;
 
 /// How one node sees the device. No timestamp of the last look: it would be a write at every look.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -182,6 +194,13 @@ pub struct NodeStatus {
     /// The same moment on the clock of that boot, which no correction of the wall clock changes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub missing_uptime: Option<Uptime>,
+    /// By slot which pods of the node were seen to have it, `namespace/name`.
+    #[serde(
+        default,
+        deserialize_with = "lenient::texts",
+        skip_serializing_if = "BTreeMap::is_empty"
+    )]
+    pub holders: BTreeMap<String, String>,
     /// Marks that it stands for an entry that cannot be read, so that it is equal to none that is written.
     #[serde(skip)]
     pub is_unreadable: bool,
@@ -194,6 +213,7 @@ impl NodeStatus {
             health,
             missing_since: None,
             missing_uptime: None,
+            holders: BTreeMap::new(),
             is_unreadable: false,
         }
     }
@@ -269,6 +289,13 @@ impl Instance {
         seen
     }
 
+    /// Counts the slots that somebody has.
+    pub fn used(&self) -> u32 {
+        let usages = self.spec.device_usage.values();
+        let used = usages.filter(|usage| !usage.is_empty()).count();
+        u32::try_from(used).unwrap_or(u32::MAX)
+    }
+
     /// The hash at the end of the name.
     pub fn hash(&self) -> Option<&str> {
         self.metadata
@@ -322,12 +349,19 @@ pub enum Edit {
     AddNode(String),
     /// Removes a node from `spec.nodes` and its entry from the status.
     RemoveNode(String),
-    /// Replaces one node's entry in the status.
+    /// Replaces one node's entry in the status, but for the holders.
     Status {
         /// The node.
         node: String,
         /// Its entry.
         status: NodeStatus,
+    },
+    /// Replaces the holders in one node's entry in the status, if there is one, and counts the slots that are used.
+    Holders {
+        /// The node.
+        node: String,
+        /// By slot.
+        holders: BTreeMap<String, String>,
     },
     /// Hands a slot on: a compare-and-swap of one value of `spec.deviceUsage`. Without an effect on the other slots.
     Slot {
@@ -418,7 +452,19 @@ impl Edit {
                 instance.status.nodes.remove(node);
             }
             Self::Status { node, status } => {
-                instance.status.nodes.insert(node.clone(), status.clone());
+                let entry = instance.status.nodes.entry(node.clone());
+                let entry = entry.or_insert_with(|| status.clone());
+                let holders = std::mem::take(&mut entry.holders);
+                *entry = NodeStatus {
+                    holders,
+                    ..status.clone()
+                };
+            }
+            Self::Holders { node, holders } => {
+                if let Some(entry) = instance.status.nodes.get_mut(node) {
+                    entry.holders.clone_from(holders);
+                }
+                instance.status.used = Some(instance.used());
             }
             Self::Slot { id, held, new } => {
                 let found = instance

@@ -90,6 +90,12 @@ pub struct ReportedConfiguration {
     pub devices: usize,
     /// How many things the handler saw and did not take.
     pub skipped: usize,
+    /// The first of these, and why.
+    pub first_skipped: Option<String>,
+    /// How many devices of its answers, and how many of its requests, the agent denied.
+    pub denied: usize,
+    /// The first of these, and the grant that is missing.
+    pub first_denied: Option<String>,
     /// The version of its spec that this is about, where it has one.
     pub generation: Option<i64>,
     /// What is wrong first of all.

@@ -97,6 +97,8 @@ pub enum ConditionType {
     Discovering,
     /// Another namespace has the name, or that of one of its Instances.
     NameTaken,
+    /// The handler saw things that are no devices, or the agent denied it some. Shown only where it is so.
+    DevicesLeftOut,
     /// Its brokers and services are as it says. Shown only where they are not.
     BrokersMade,
 }

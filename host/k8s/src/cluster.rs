@@ -18,12 +18,14 @@ use leafhost_core::resource_names::{NameSet, ResourceNames};
 use leafhost_core::status_store::WriteError;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
 
 use crate::instances::errors::{self, Failure};
 use crate::instances::object::{self, InstanceObject, api_resource};
 use crate::instances::patch;
 use crate::lease;
 
+mod agents;
 mod finalizers;
 mod follow;
 mod names;
@@ -47,18 +49,23 @@ pub struct KubeCluster {
     deleting: watch::Receiver<Vec<Deleting>>,
     names: watch::Receiver<Arc<NameSet>>,
     statuses: Statuses,
+    /// Ends the hold on the Lease.
+    resigns: CancellationToken,
     /// Ends with this.
     _tasks: JoinSet<()>,
 }
 
 impl KubeCluster {
-    /// Watches it. `holder` names this process among those that want the Lease in `namespace`.
-    pub fn watch(client: &Client, namespace: &str, holder: String) -> Self {
+    /// Watches it. `holder` names this process among those that want the Lease in `namespace`. The reports of nodes on which none of the
+    /// pods runs that the labels in `agents` select there count no longer.
+    pub fn watch(client: &Client, namespace: &str, holder: String, agents: Option<&str>) -> Self {
         let mut tasks = JoinSet::new();
         let holder_name = holder.clone();
         let (lead, leads) = watch::channel(false);
         let leases: Api<Lease> = Api::namespaced(client.clone(), namespace);
-        tasks.spawn(lease::hold(leases, NAME.to_owned(), holder, lead));
+        let resigns = CancellationToken::new();
+        let held = lease::hold(leases, NAME.to_owned(), holder, lead, resigns.clone());
+        tasks.spawn(held);
         let (sender, nodes) = watch::channel(Arc::default());
         let publish = move |nodes: &BTreeMap<String, NodeState>| {
             let nodes = nodes.clone();
@@ -85,7 +92,11 @@ impl KubeCluster {
         };
         let all = Api::all_with(client.clone(), &api_resource());
         tasks.spawn(follow(all, "Instances", key, read, publish));
-        let statuses = Statuses::watch(client, &holder_name, finalizers, &mut tasks);
+        let mut statuses = Statuses::watch(client, &holder_name, finalizers, &mut tasks);
+        if let Some(selector) = agents {
+            let (place, leading) = ((namespace, selector), leads.clone());
+            statuses.reports = agents::watch(client, place, statuses.reports, leading, &mut tasks);
+        }
         let (sender, names) = watch::channel(Arc::default());
         let remembered = ResourceNames::default();
         tasks.spawn(crate::names::follow(client.clone(), remembered, sender));
@@ -97,8 +108,16 @@ impl KubeCluster {
             deleting,
             names,
             statuses,
+            resigns,
             _tasks: tasks,
         }
+    }
+
+    /// Gives the Lease back, so that another controller acts at once, and waits until that is done. Nothing may be written any more.
+    pub async fn resign(&self) {
+        self.resigns.cancel();
+        let mut leads = self.leads.clone();
+        while leads.changed().await.is_ok() {}
     }
 }
 

@@ -13,6 +13,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
 use kube::api::{Api, PostParams};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
+use tokio_util::sync::CancellationToken;
 
 /// How long a Lease lasts that is not renewed.
 const DURATION: Duration = Duration::from_secs(15);
@@ -23,24 +24,36 @@ const PERIOD: Duration = Duration::from_secs(3);
 /// Time limit for a request.
 const REQUEST: Duration = Duration::from_secs(3);
 
-/// Tries to get and keep the Lease, without end; `leads` says whether this is the holder.
-pub async fn hold(api: Api<Lease>, name: String, holder: String, leads: watch::Sender<bool>) {
-    let lead = Lead {
+/// Tries to get and keep the Lease until `stop`, and then gives it back; `leads` says whether this is the holder.
+pub async fn hold(
+    api: Api<Lease>,
+    name: String,
+    holder: String,
+    leads: watch::Sender<bool>,
+    stop: CancellationToken,
+) {
+    let mut lead = Lead {
         lease: name.clone(),
         until: None,
         leads,
     };
-    let candidate = Candidate {
+    let mut candidate = Candidate {
         api,
         name,
         holder,
         seen: None,
     };
-    keep(candidate, lead).await;
+    let kept = keep(&mut candidate, &mut lead);
+    stop.run_until_cancelled(kept).await;
+    lead.set(None);
+    if let Ok(Err(error)) = timeout(REQUEST, candidate.give_back()).await {
+        let (lease, error) = (&candidate.name, leafhost_core::text::chain(&error));
+        tracing::warn!(lease, error, "cannot give the Lease back; it runs out");
+    }
 }
 
 /// Attempts to get or renew the Lease, again and again.
-async fn keep(mut candidate: impl Attempt, mut lead: Lead) {
+async fn keep(candidate: &mut impl Attempt, lead: &mut Lead) {
     loop {
         let begun = Instant::now();
         match lead.during(timeout(REQUEST, candidate.attempt())).await {
@@ -134,6 +147,22 @@ impl Attempt for Candidate {
 }
 
 impl Candidate {
+    /// Names nobody as the holder, if this is the holder.
+    async fn give_back(&self) -> Result<(), kube::Error> {
+        let Some(mut lease) = self.api.get_opt(&self.name).await? else {
+            return Ok(());
+        };
+        let Some(spec) = lease.spec.as_mut() else {
+            return Ok(());
+        };
+        if spec.holder_identity.as_deref() != Some(&self.holder) {
+            return Ok(());
+        }
+        spec.holder_identity = Some(String::new());
+        let params = PostParams::default();
+        written(self.api.replace(&self.name, &params, &lease).await).map(drop)
+    }
+
     fn has_run_out(&mut self, spec: &LeaseSpec) -> bool {
         if spec.holder_identity.as_ref().is_none_or(String::is_empty) {
             return true;
@@ -239,6 +268,26 @@ mod tests {
         assert!(candidate.attempt().await.unwrap());
     }
 
+    #[tokio::test]
+    async fn a_lease_is_given_back_at_the_stop_by_its_holder_alone() {
+        for (holder, writes) in [("me", 2), ("other", 0)] {
+            let lease = held(holder, "2026-01-01T00:00:00.000000Z");
+            let (stub, _) = server(Some(lease)).await;
+            let (leads, mut leading) = watch::channel(false);
+            let stop = CancellationToken::new();
+            let api = Api::namespaced(stub.client.clone(), "n");
+            let held = hold(api, "l".into(), "me".into(), leads, stop.clone());
+            let stopped = async {
+                if holder == "me" {
+                    leading.wait_for(|leads| *leads).await.unwrap();
+                }
+                stop.cancel();
+            };
+            tokio::join!(held, stopped);
+            assert_eq!(stub.requests("PUT"), writes, "{holder}");
+        }
+    }
+
     /// Renews the Lease twice, gets no answer three times, renews it again, and loses it.
     struct Hanging(usize);
 
@@ -257,11 +306,12 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn the_lead_ends_on_time_while_attempts_to_renew_hang_and_comes_back_with_a_renewal() {
         let (leads, mut leading) = watch::channel(false);
-        let lead = Lead {
+        let mut lead = Lead {
             lease: "l".into(),
             until: None,
             leads,
         };
+        let mut hanging = Hanging(0);
         let start = Instant::now();
         let follow = async {
             let mut seen = Vec::new();
@@ -272,7 +322,7 @@ mod tests {
             seen
         };
         tokio::select! {
-            () = keep(Hanging(0), lead) => unreachable!("it has no end"),
+            () = keep(&mut hanging, &mut lead) => unreachable!("it has no end"),
             seen = follow => {
                 // It was renewed at 3, and attempts hang from 6 to 9, from 12 to 15 and from 18 to 21.
                 assert_eq!(seen, [(true, 0), (false, 13), (true, 24), (false, 27)]);

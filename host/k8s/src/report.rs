@@ -23,11 +23,11 @@ pub use object::{reported, size};
 pub use shelf::Shelf;
 
 use crate::crd::DiscoveryHandler;
-use crate::watch::{Event, Failure, Watch};
+use crate::watch::{Event, Failure, UNDEFINED, Watch};
 use crate::{backoff, until};
 
 /// The label with the node, which the watch selects by.
-const NODE_LABEL: &str = "leafhost.dev/node";
+pub(crate) const NODE_LABEL: &str = "leafhost.dev/node";
 /// How long a write may take.
 const REQUEST: Duration = Duration::from_secs(5);
 /// An object is written at most so often.
@@ -186,9 +186,7 @@ impl Task {
     fn problem(&self) -> Option<String> {
         let unwritten = self.pauses.iter().filter_map(|(name, pause)| {
             let error = pause.error.as_ref().filter(|_| self.differs(name))?;
-            Some(format!(
-                "cannot write discoveryhandler {name}: {error}; the agent tries again"
-            ))
+            Some(format!("cannot write discoveryhandler {name}: {error}"))
         });
         // Always the same one of several.
         self.unwatched.clone().or_else(|| unwritten.min())
@@ -212,6 +210,7 @@ impl Task {
     }
 
     async fn write(&mut self, name: String, write: Write) {
+        let is_new = matches!(write, Write::Create(_));
         let failure = match timeout(REQUEST, self.request(&name, write)).await {
             // Written again and again it would not differ less.
             Ok(Ok(())) if self.differs(&name) => Failure {
@@ -237,13 +236,18 @@ impl Task {
         };
         let before = self.pauses.get(&name).map_or(0, |pause| pause.failures);
         let failures = before.saturating_add(1);
-        let until = Instant::now() + backoff(failures);
+        // What is new can be missing only if nothing of its kind can be there.
+        let is_undefined = is_new && failure.code == Some(404);
+        let mut wait = backoff(failures);
+        if is_undefined {
+            wait = wait.min(UNDEFINED);
+        }
         // Somebody else was faster: that is no failure.
-        let is_race = matches!(failure.code, Some(404 | 409));
+        let is_race = matches!(failure.code, Some(404 | 409)) && !is_undefined;
         let pause = Pause {
-            until,
+            until: Instant::now() + wait,
             failures,
-            error: (!is_race).then_some(failure.message),
+            error: (!is_race).then(|| told(&failure)),
         };
         self.pauses.insert(name.clone(), pause);
         // The object is not what it was taken for.
@@ -288,6 +292,18 @@ impl Task {
         };
         self.saw(object);
         Ok(())
+    }
+}
+
+/// Says why an object was not written, with the remedy.
+fn told(failure: &Failure) -> String {
+    let resource = "discoveryhandlers.leafhost.dev";
+    match failure.code {
+        Some(401 | 403) => format!(
+            "{}; allow the agent's service account to write {resource}",
+            failure.message
+        ),
+        _ => failure.told(resource),
     }
 }
 

@@ -25,6 +25,8 @@ const MARGIN: Duration = Duration::from_secs(5);
 const WORKS: Duration = Duration::from_secs(5);
 /// The wait after an error if the backoff has none left, which it always has.
 const LONGEST: Duration = Duration::from_secs(30);
+/// The longest wait while the API server does not know such objects: somebody is about to apply their definition.
+pub(crate) const UNDEFINED: Duration = Duration::from_secs(5);
 /// How many objects a list has at a time.
 const PAGE: u32 = 500;
 
@@ -330,7 +332,11 @@ where
 
     /// Waits before it goes on at `at`; or with a list, which is no failure, if what was read is of too long ago.
     fn failed(&mut self, failure: Failure, at: At<K>) -> Step<K> {
-        self.resume = Instant::now() + self.backoff.next().unwrap_or(LONGEST);
+        let mut wait = self.backoff.next().unwrap_or(LONGEST);
+        if failure.code == Some(404) {
+            wait = wait.min(UNDEFINED);
+        }
+        self.resume = Instant::now() + wait;
         if failure.code == Some(410) {
             return Ok(None);
         }

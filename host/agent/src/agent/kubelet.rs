@@ -9,6 +9,7 @@ use tokio::sync::watch;
 
 use super::tasks::Tasks;
 use crate::document::KubeletBoard;
+use crate::holders::HoldersTask;
 use crate::metrics::Metrics;
 use crate::slots::records::KubeletRecords;
 use crate::slots::{AllocateQueue, SlotConfig, SlotPorts, SlotTask};
@@ -41,8 +42,14 @@ pub(super) fn add(
         DevicePluginsTask::new(folder, queue.offers(), Arc::new(queue.handle()));
     let (events, changes) = watch::channel(0);
     let report = handle.report();
+    let store = Arc::clone(&ports.store);
     let records = Arc::new(KubeletRecords::new(root.clone(), handle, changes));
     let (slots, slots_report) = SlotTask::new(queue, slots, ports, records, Arc::clone(metrics));
+    // On a machine of its own `leafhost status slots` says it.
+    if store.has_other_nodes() {
+        let holders = HoldersTask::new(node.into(), store, slots_report.clone());
+        tasks.add_loop("holders", holders.run());
+    }
     let pods = PodsFolder::new(&root);
     let events = tell(pods.changes(), report.clone(), events, Arc::clone(metrics));
     tasks.add_loop("kubelet events", events);

@@ -426,6 +426,9 @@ impl SourceSession {
                         view.skipped.clone_from(&old.skipped);
                         view.skipped_dropped = old.skipped_dropped;
                     }
+                    if view.call.denied.is_empty() {
+                        view.call.denied.clone_from(&old.call.denied);
+                    }
                 } else {
                     view.left_out.clone_from(&discovery.left_out.shown);
                     view.left_out_dropped = discovery.left_out.more;

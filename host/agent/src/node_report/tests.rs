@@ -1,8 +1,9 @@
 use jiff::Timestamp;
 use leafhost_core::handler::Registration;
+use leafhost_core::left_out::LeftOut;
 use leafhost_core::node_report::ObjectName;
 use leafhost_core::ports::{InstanceSet, LeftOutConfiguration, LoadError, SourceProblem};
-use leafhost_core::session::Explanation;
+use leafhost_core::session::{CallStats, Explanation};
 
 use super::*;
 use crate::discovery::{DeviceSnapshot, DiscoveryReport, SessionReport};
@@ -286,6 +287,22 @@ fn a_resource_that_cannot_be_offered_is_a_problem_of_its_configuration() {
 }
 
 #[test]
+fn a_component_that_is_text_and_was_never_loaded_is_a_source_with_its_object() {
+    let board = mk_board();
+    let mut text = SourceProblem::new("ConfigMap leafhost/mine", "is text");
+    text.path = "mine.wasm".into();
+    let mut set = handler_set(vec![], vec![text]);
+    let objects = [("ConfigMap leafhost/mine".to_owned(), object("mine"))];
+    set.objects = objects.into();
+    board.handlers.send_replace(Arc::new(set));
+    let handlers = board.state.node_report().handlers;
+    let source = &handlers["mine"].sources["mine.wasm"];
+    let problem = source.problem.as_ref().unwrap();
+    assert_eq!(problem.reason, "InvalidSource");
+    assert_eq!(source.object, Some(object("mine")));
+}
+
+#[test]
 fn a_configuration_is_reported_at_the_handler_that_it_names_also_if_there_is_none() {
     let board = mk_board();
     let skipped = Explanation {
@@ -301,6 +318,15 @@ fn a_configuration_is_reported_at_the_handler_that_it_names_also_if_there_is_non
             failures: 1,
             skipped: vec![skipped],
             skipped_dropped: 4,
+            left_out: vec![LeftOut {
+                id: "a".into(),
+                reason: "no grant for /dev/a".into(),
+            }],
+            left_out_dropped: 1,
+            call: CallStats {
+                denied: vec!["connect to 10.0.0.9:80".into()],
+                ..CallStats::default()
+            },
             ..SessionReport::default()
         })],
         ..ConfigurationReport::default()
@@ -321,7 +347,11 @@ fn a_configuration_is_reported_at_the_handler_that_it_names_also_if_there_is_non
     }));
     let handlers = board.state.node_report().handlers;
     let cams = &handlers["onvif"].configurations[&key("cams")];
-    assert_eq!((cams.devices, cams.skipped), (0, 5));
+    assert_eq!((cams.devices, cams.skipped, cams.denied), (0, 5, 3));
+    let first = cams.first_skipped.as_deref();
+    assert_eq!(first, Some("10.0.0.9 (ipAddresses): is excluded"));
+    let first = cams.first_denied.as_deref();
+    assert_eq!(first, Some("device a: no grant for /dev/a"));
     assert!(
         cams.problem
             .as_ref()

@@ -113,6 +113,7 @@ fn shown(changes: &[Change]) -> Vec<String> {
         Edit::AddNode(node) => format!("+{node}"),
         Edit::RemoveNode(node) => format!("-{node}"),
         Edit::Status { node, .. } => format!("status of {node}"),
+        Edit::Holders { node, .. } => format!("holders of {node}"),
         Edit::Slot { id, new, .. } => format!("{id}={new}"),
     };
     changes

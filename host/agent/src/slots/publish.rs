@@ -103,11 +103,13 @@ impl SlotTask {
             .iter()
             .map(|(unit, hold)| SlotView {
                 slot: hold.slot.clone(),
+                instance: hold.owner(&self.owners).cloned(),
                 unit: unit.clone(),
                 holder: hold.holder.words(),
             })
             .collect();
         let report = SlotReport {
+            is_known: true,
             slots,
             socket_missing: self.socket_missing,
             problems: problems.into_iter().collect(),

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
+use leafhost_core::instance::InstanceKey;
 use leafhost_core::problem::Problem;
 
 use super::model::unit::Unit;
@@ -10,6 +11,8 @@ use super::model::unit::Unit;
 /// The slots of this node.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SlotReport {
+    /// Whether it is known who holds what. Until then an absent slot says nothing.
+    pub is_known: bool,
     /// Those this node has.
     pub slots: Vec<SlotView>,
     /// Whether a kubelet runs of which no registration socket is there.
@@ -36,6 +39,8 @@ pub struct RefusalView {
 pub struct SlotView {
     /// The slot's id.
     pub slot: String,
+    /// The Instance that it is of, where that is known.
+    pub instance: Option<InstanceKey>,
     /// What the kubelet calls it.
     pub unit: Unit,
     /// Who was seen to have it.

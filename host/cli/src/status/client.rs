@@ -92,6 +92,17 @@ impl Search {
         }
     }
 
+    /// Fails if something listens in the place of the agent and does not answer. An agent that has not started yet is no failure.
+    pub fn live(&self) -> Result<()> {
+        self.ask(|place| match get(place, "/healthz", ANSWER) {
+            Ok(_) => Ok(()),
+            Err(error) => match fetch_error(error, ANSWER) {
+                error @ FetchError::Slow(_) => Err(error),
+                FetchError::Absent(_) | FetchError::Starting(_) | FetchError::Other(_) => Ok(()),
+            },
+        })
+    }
+
     /// What the first agent that answers says.
     fn ask<T>(&self, request: impl Fn(&Endpoint) -> Result<T, FetchError>) -> Result<T> {
         let (dirs, and_default_address) = match self {
@@ -320,6 +331,20 @@ mod tests {
             panic!("an address");
         };
         assert_eq!(dirs, [Path::new("/var/lib/leafhost")]);
+    }
+
+    #[test]
+    fn an_agent_that_listens_and_does_not_answer_is_not_alive() {
+        let dir = tempfile::tempdir().unwrap();
+        let search = Search::new(None, Some(dir.path()), &User::default());
+        search.live().unwrap();
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let search = Search::new(Some(&address), None, &User::default());
+        let error = format!("{:#}", search.live().unwrap_err());
+        assert!(error.contains("has not answered"), "{error}");
+        drop(listener);
+        search.live().unwrap();
     }
 
     #[test]

@@ -149,6 +149,45 @@ fn brokers_that_cannot_be_made_are_a_condition_and_an_event_of_their_configurati
 }
 
 #[test]
+fn what_is_skipped_or_denied_is_a_condition_and_an_event_where_devices_are_missing() {
+    let mut cluster = Cluster::new(&["a", "b"]);
+    for node in ["a", "b"] {
+        cluster.report(node, "onvif", 2, None);
+    }
+    let works = cluster.shown();
+    let mut set = |devices, skipped: usize, denied: usize| {
+        for node in ["a", "b"] {
+            let place = (node.to_owned(), "onvif".to_owned());
+            let report = Arc::make_mut(cluster.reports.handlers.get_mut(&place).unwrap());
+            let one = report.configurations.get_mut(&key("cams")).unwrap();
+            one.devices = devices;
+            one.skipped = skipped;
+            one.first_skipped = (skipped > 0).then(|| "10.0.0.9 (url): no answer".into());
+            one.denied = denied;
+            one.first_denied = (denied > 0).then(|| "no entry of `network.tcp` has it".into());
+        }
+        let shown = cluster.shown();
+        let events = cluster.fold().events;
+        let events: Vec<_> = events.into_values().map(|one| one.message).collect();
+        (shown, events)
+    };
+    let skipped = || format!("{works} DevicesLeftOut=True/Skipped");
+    assert_eq!(set(1, 0, 0), (works.clone(), vec![]));
+    assert_eq!(set(1, 2, 0), (skipped(), vec![]));
+    let (shown, events) = set(0, 2, 0);
+    assert_eq!(shown, skipped());
+    assert_eq!(
+        events,
+        ["4 skipped, first on a, b: 10.0.0.9 (url): no answer"]
+    );
+    let (shown, events) = set(1, 2, 1);
+    assert_eq!(shown, format!("{works} DevicesLeftOut=True/Denied"));
+    let told = "2 denied, first on a, b: no entry of `network.tcp` has it; if it is wanted, grant it in onvif.grants.yaml";
+    assert!(events[0].starts_with(told), "{events:?}");
+    assert_eq!(events.len(), 1);
+}
+
+#[test]
 fn each_problem_is_told_by_the_condition_that_it_concerns() {
     for (reason, shown) in [
         (

@@ -69,7 +69,7 @@ impl Kept<String, Report> for Shelf<Report> {
 /// The watches, and what makes Events.
 pub struct Statuses {
     configurations: watch::Receiver<Arc<ConfigurationStates>>,
-    reports: watch::Receiver<Arc<ReportSet>>,
+    pub(super) reports: watch::Receiver<Arc<ReportSet>>,
     recorder: Recorder,
 }
 

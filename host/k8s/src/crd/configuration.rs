@@ -160,7 +160,7 @@ pub struct ConfigurationStatus {
     #[serde(default)]
     #[schemars(schema_with = "count")]
     pub devices: u32,
-    /// What is known of it: HandlerAvailable, DetailsValid, Discovering, NameTaken, BrokersMade.
+    /// What is known of it: HandlerAvailable, DetailsValid, Discovering, NameTaken, DevicesLeftOut, BrokersMade.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,

@@ -21,6 +21,8 @@ use serde::{Deserialize, Serialize};
     printcolumn(name = "Status", type_ = "string", json_path = ".status.phase"),
     printcolumn(name = "Since", type_ = "date", json_path = ".status.since"),
     printcolumn(name = "Devices", type_ = "integer", json_path = ".status.devices"),
+    printcolumn(name = "Skipped", type_ = "integer", json_path = ".status.skipped"),
+    printcolumn(name = "Denied", type_ = "integer", json_path = ".status.denied"),
     printcolumn(name = "Problem", type_ = "string", json_path = ".status.problem")
 )]
 #[serde(rename_all = "camelCase")]
@@ -45,7 +47,15 @@ pub struct DiscoveryHandlerStatus {
     #[serde(default)]
     #[schemars(schema_with = "super::configuration::count")]
     pub devices: u32,
-    /// The first problem of all.
+    /// How many things it saw and did not take, for all Configurations together.
+    #[serde(default)]
+    #[schemars(schema_with = "super::configuration::count")]
+    pub skipped: u32,
+    /// How many of its devices and requests the agent denied, for all Configurations together.
+    #[serde(default)]
+    #[schemars(schema_with = "super::configuration::count")]
+    pub denied: u32,
+    /// The first problem of all. If there is none, what was denied first, or skipped for a Configuration without devices.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
     /// The components and external handlers that have this name.
@@ -138,6 +148,16 @@ pub struct ConfigurationReport {
     #[serde(default)]
     #[schemars(schema_with = "super::configuration::count")]
     pub skipped: u32,
+    /// The first of these, and why.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub first_skipped: Option<String>,
+    /// How many of its devices and requests the agent denied.
+    #[serde(default)]
+    #[schemars(schema_with = "super::configuration::count")]
+    pub denied: u32,
+    /// The first of these, and the grant that is missing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub first_denied: Option<String>,
     /// The version of the Configuration's spec that this is about.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub generation: Option<i64>,

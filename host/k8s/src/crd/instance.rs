@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use kube::{CustomResource, KubeSchema};
 use leafhost_core::attribute;
+use leafhost_core::instance::{MAX_HOLDER, MAX_HOLDERS};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 
@@ -41,6 +42,12 @@ use serde::{Deserialize, Serialize};
         type_ = "integer",
         json_path = ".spec.capacity",
         description = "How many containers can use the device at a time"
+    ),
+    printcolumn(
+        name = "Used",
+        type_ = "integer",
+        json_path = ".status.used",
+        description = "How many slots somebody has; .status.nodes[NODE].holders says which pods"
     ),
     printcolumn(
         name = "Age",
@@ -119,6 +126,10 @@ pub struct InstanceStatus {
     /// By node; each node writes its own.
     #[serde(default)]
     pub nodes: BTreeMap<String, NodeStatus>,
+    /// How many slots somebody has, as it was last counted. spec.deviceUsage decides, and is counted again whenever a holder changes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "super::configuration::count")]
+    pub used: Option<u32>,
 }
 
 /// How one node sees the device.
@@ -138,6 +149,10 @@ pub struct NodeStatus {
     /// The same moment on the clock of that boot of the node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub missing_uptime: Option<Uptime>,
+    /// By slot which pods of the node have it, as namespace/name.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(schema_with = "holders")]
+    pub holders: BTreeMap<String, String>,
 }
 
 /// Whether a device works.
@@ -195,6 +210,15 @@ fn usages(_: &mut SchemaGenerator) -> Schema {
     json_schema!({
         "type": "object",
         "additionalProperties": {"type": "string", "maxLength": 2 + 253 + 1 + 253},
+    })
+}
+
+/// Has the bounds of [`leafhost_core::instance`]: a namespace and a name for each slot.
+fn holders(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({
+        "type": "object",
+        "maxProperties": MAX_HOLDERS,
+        "additionalProperties": {"type": "string", "maxLength": MAX_HOLDER},
     })
 }
 

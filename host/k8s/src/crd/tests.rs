@@ -89,6 +89,7 @@ fn mk_instance() -> core_instance::Instance {
             boot: "b".into(),
             seconds: 1,
         }),
+        holders: map("cameras-8120fe-0", "default/pod"),
     };
     core_instance::Instance {
         api_version: "akri.sh/v0".into(),
@@ -116,6 +117,7 @@ fn mk_instance() -> core_instance::Instance {
             }),
         },
         status: core_instance::InstanceStatus {
+            used: Some(1),
             nodes: [("n".to_owned(), status)].into(),
         },
     }
@@ -132,6 +134,8 @@ fn mk_discovery_handler() -> DiscoveryHandler {
         phase: Phase::Offline,
         since: Some("2026-01-01T00:00:00Z".into()),
         devices: 1,
+        skipped: 2,
+        denied: 1,
         problem: text(),
         sources: vec![SourceReport {
             name: "onvif.wasm".into(),
@@ -149,6 +153,9 @@ fn mk_discovery_handler() -> DiscoveryHandler {
             name: "cameras".into(),
             devices: 1,
             skipped: 2,
+            first_skipped: text(),
+            denied: 1,
+            first_denied: text(),
             generation: Some(1),
             reason: text(),
             problem: text(),
@@ -443,8 +450,11 @@ fn only_a_configuration_has_a_status_subresource() {
 fn kubectl_knows_them_by_short_names_and_shows_akris_columns_first() {
     for (definition, (short, columns)) in definitions().into_iter().zip([
         ("akric", "Capacity Handler Ready Devices Age"),
-        ("akrii", "Config Shared Nodes Capacity Age Device"),
-        ("dh", "Node Handler Status Since Devices Problem"),
+        ("akrii", "Config Shared Nodes Capacity Used Age Device"),
+        (
+            "dh",
+            "Node Handler Status Since Devices Skipped Denied Problem",
+        ),
         ("", "Namespace Age"),
     ]) {
         let names = definition.spec.names.short_names.unwrap_or_default();

@@ -59,7 +59,7 @@ impl Contents {
             let of_key = |component: &&str| grants_file::among(component, has) == key;
             let orphaned = (!components.iter().any(of_key)).then(|| {
                 format!(
-                    "grants of no component: there is no {stem}.wasm in this ConfigMap, and no external handler {stem} has registered; add the component or remove the key"
+                    "grants of no component: neither this ConfigMap nor the agent's image has {stem}.wasm, and no external handler {stem} has registered; add the component, correct the name or remove the key"
                 )
             });
             contents
@@ -258,7 +258,7 @@ mod tests {
                 &[("a.wasm", b"1")],
                 &["a.wasm="],
                 "c.grants.yaml",
-                "there is no c.wasm",
+                "image has c.wasm",
             ),
             (&[], &[], &[], "", "has no handler"),
         ] {

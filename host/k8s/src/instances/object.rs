@@ -56,7 +56,8 @@ pub fn into_instance(object: InstanceObject) -> Instance {
 }
 
 /// The object to create.
-pub fn from_instance(instance: Instance) -> InstanceObject {
+pub fn from_instance(mut instance: Instance) -> InstanceObject {
+    instance.status.used = Some(instance.used());
     let metadata = instance.metadata;
     let some = |map: BTreeMap<String, String>| (!map.is_empty()).then_some(map);
     Object {
@@ -104,6 +105,12 @@ mod tests {
             "status": {"nodes": {"n": {"health": "Healthy"}}},
         }))
         .unwrap();
-        assert_eq!(into_instance(from_instance(instance.clone())), instance);
+        let made = into_instance(from_instance(instance.clone()));
+        assert_eq!(made.status.used, Some(0));
+        let status = InstanceStatus {
+            used: None,
+            ..made.status
+        };
+        assert_eq!(Instance { status, ..made }, instance);
     }
 }

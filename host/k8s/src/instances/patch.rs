@@ -33,6 +33,11 @@ fn operations(base: &Instance, edits: &[Edit], mut patch: Operations) -> Option<
         patch.turn(&now.metadata.labels);
     }
     if patch.is_whole {
+        // Nobody else writes the object meanwhile, so that the number is right.
+        let used = now.used();
+        if base.status.used.is_some() && now.status.used != Some(used) {
+            patch.add("/status/used", &json!(used));
+        }
         let version = json!(base.metadata.resource_version);
         patch.test("/metadata/resourceVersion", &version);
         // What is assumed comes first.
@@ -152,13 +157,25 @@ impl Operations {
                     self.remove(&format!("/status/nodes/{}", token(node)));
                 }
             }
-            Edit::Status { node, status } => {
+            Edit::Status { node, .. } => {
                 if before.status.nodes.is_empty() {
                     self.is_whole = true;
-                    self.add("/status", &json!({"nodes": {node.as_str(): status}}));
-                } else {
-                    self.add(&format!("/status/nodes/{}", token(node)), &json!(status));
+                    self.add("/status", &json!(now.status));
+                } else if let Some(entry) = now.status.nodes.get(node) {
+                    self.add(&format!("/status/nodes/{}", token(node)), &json!(entry));
                 }
+            }
+            Edit::Holders { node, holders } => {
+                self.is_whole = true;
+                if before.status.is_empty() {
+                    self.add("/status", &json!(now.status));
+                    return;
+                }
+                if before.status.nodes.contains_key(node) {
+                    let path = format!("/status/nodes/{}/holders", token(node));
+                    self.add(&path, &json!(holders));
+                }
+                self.add("/status/used", &json!(now.status.used));
             }
             Edit::Slot { id, .. } => {
                 let (old, new) = (&before.spec.device_usage, &now.spec.device_usage);
@@ -259,6 +276,10 @@ mod tests {
             },
             Edit::Owner(owner),
             Edit::Labels(labels),
+            Edit::Holders {
+                node: "n".into(),
+                holders: BTreeMap::from([("a-1-5".to_owned(), "default/p".to_owned())]),
+            },
         ];
         let of_bases = [
             (base(), common(Some(2), Some(3))),
@@ -353,6 +374,53 @@ mod tests {
             patch.as_array().unwrap()[1..],
             of(&base(), &edits).unwrap().as_array().unwrap()[..]
         );
+    }
+
+    #[test]
+    fn what_is_used_is_counted_again_where_nobody_else_can_have_written() {
+        let edits = [slot(
+            "a-1-5",
+            DeviceUsage::Node("n".into()),
+            DeviceUsage::Unused,
+        )];
+        let mut base = base();
+        base.status.used = Some(1);
+        let last = |patch: Option<Value>| patch.unwrap().as_array().unwrap().last().cloned();
+        let counted = json!({"op": "add", "path": "/status/used", "value": 0});
+        assert_eq!(last(of_version(&base, &edits)), Some(counted.clone()));
+        assert_ne!(last(of(&base, &edits)), Some(counted));
+    }
+
+    #[test]
+    fn holders_are_written_into_the_nodes_own_entry_and_a_state_keeps_them() {
+        let holders = BTreeMap::from([("a-1-5".to_owned(), "default/p".to_owned())]);
+        let held = Edit::Holders {
+            node: "n".into(),
+            holders: holders.clone(),
+        };
+        let patch = of(&base(), &[held]).unwrap();
+        let paths: Vec<&Value> = patch
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|one| &one["path"])
+            .collect();
+        let expected = [
+            "/metadata/resourceVersion",
+            "/metadata/uid",
+            "/status/nodes/n/holders",
+            "/status/used",
+        ];
+        assert_eq!(paths, expected);
+        let mut seen = base();
+        seen.status.nodes.get_mut("n").unwrap().holders = holders.clone();
+        let hot = Edit::Status {
+            node: "n".into(),
+            status: NodeStatus::new(Health::Unhealthy("hot".into())),
+        };
+        let patch = of(&seen, &[hot]).unwrap();
+        assert_eq!(patch[1]["value"]["holders"], json!(holders));
+        assert_eq!(patch[1]["value"]["reason"], "hot");
     }
 
     #[test]

@@ -27,9 +27,11 @@ const MAX_SOURCES: usize = 64;
 /// The most bytes of the texts of all sources.
 const MAX_SOURCE_TEXTS: usize = 48 << 10;
 /// The most bytes of the names and reasons of all Configurations.
-const MAX_NAMES: usize = 112 << 10;
+const MAX_NAMES: usize = 88 << 10;
 /// The most bytes of the problems of all Configurations.
 const MAX_PROBLEMS: usize = 48 << 10;
+/// The most bytes of what was skipped and denied first for all Configurations.
+const MAX_LEFT_OUT: usize = 32 << 10;
 /// The most grants that a source is said to miss.
 const MAX_GRANTS: usize = 12;
 /// The most bytes of a name before its digest.
@@ -203,7 +205,7 @@ fn status(reported: &ReportedHandler) -> DiscoveryHandlerStatus {
     let sources: Vec<SourceReport> = sources.collect();
     let configurations = &reported.configurations;
     let mut listed: Vec<_> = configurations.iter().collect();
-    listed.sort_by_key(|(_, one)| one.problem.is_none());
+    listed.sort_by_key(|(_, one)| (one.problem.is_none(), one.denied == 0));
     // Whoever has many does not push out those of others.
     let mut listed = in_turns(listed, |(key, _)| key.namespace());
     listed.truncate(MAX_CONFIGURATIONS);
@@ -216,11 +218,25 @@ fn status(reported: &ReportedHandler) -> DiscoveryHandlerStatus {
     listed.sort_by_key(|(key, _)| *key);
     let problems = listed.iter().filter(|(_, one)| one.problem.is_some());
     let longest = MAX_TEXT.min(MAX_PROBLEMS / problems.count().max(1));
+    let named = listed.iter().map(|(_, one)| {
+        [&one.first_skipped, &one.first_denied]
+            .into_iter()
+            .flatten()
+            .count()
+    });
+    let longest_name = MAX_TEXT.min(MAX_LEFT_OUT / named.sum::<usize>().max(1));
+    let first = |text: &Option<String>| {
+        let text = text.as_ref()?;
+        Some(text::abridge(text, longest_name))
+    };
     let listed = listed.into_iter().map(|(key, one)| ConfigurationReport {
         namespace: key.namespace().to_owned(),
         name: key.name().to_owned(),
         devices: number(one.devices),
         skipped: number(one.skipped),
+        first_skipped: first(&one.first_skipped),
+        denied: number(one.denied),
+        first_denied: first(&one.first_denied),
         generation: one.generation,
         reason: one.problem.as_ref().map(|one| one.reason.clone()),
         problem: one
@@ -231,7 +247,18 @@ fn status(reported: &ReportedHandler) -> DiscoveryHandlerStatus {
     let of_sources = sources.iter().filter_map(|source| source.problem.clone());
     let of_configurations = configurations.values();
     let of_configurations = of_configurations.filter_map(|one| one.problem.as_ref());
-    let mut problems = of_sources.chain(of_configurations.map(|one| bounded(&one.message)));
+    let problems = of_sources.chain(of_configurations.map(|one| bounded(&one.message)));
+    let of_configurations = || configurations.values();
+    let denied = of_configurations().filter_map(|one| one.first_denied.as_ref());
+    let denied = denied.map(|one| bounded(&format!("denied: {one}")));
+    let skipped = of_configurations().filter(|one| one.devices == 0);
+    let skipped = skipped.filter_map(|one| one.first_skipped.as_ref());
+    let skipped = skipped.map(|one| bounded(&format!("skipped: {one}")));
+    let mut problems = problems.chain(denied).chain(skipped);
+    let sum = |count: fn(&ReportedConfiguration) -> usize| {
+        let counts = of_configurations().map(count);
+        number(counts.fold(0, usize::saturating_add))
+    };
     DiscoveryHandlerStatus {
         phase: match reported.phase {
             HandlerPhase::Waiting => Phase::Waiting,
@@ -239,7 +266,9 @@ fn status(reported: &ReportedHandler) -> DiscoveryHandlerStatus {
             HandlerPhase::Offline => Phase::Offline,
         },
         since: reported.since.map(|since| since.to_string()),
-        devices: number(configurations.values().map(|one| one.devices).sum()),
+        devices: sum(|one| one.devices),
+        skipped: sum(|one| one.skipped),
+        denied: sum(|one| one.denied),
         problem: problems.next(),
         sources,
         configurations: listed.collect(),
@@ -260,6 +289,9 @@ pub fn reported(object: DiscoveryHandler) -> ReportedHandler {
         let reported = ReportedConfiguration {
             devices: usize::try_from(one.devices).unwrap_or(usize::MAX),
             skipped: usize::try_from(one.skipped).unwrap_or(usize::MAX),
+            first_skipped: one.first_skipped.map(|text| bounded(&text)),
+            denied: usize::try_from(one.denied).unwrap_or(usize::MAX),
+            first_denied: one.first_denied.map(|text| bounded(&text)),
             generation: one.generation,
             problem: problem(one.reason, one.problem),
         };

@@ -217,6 +217,26 @@ async fn an_object_that_is_there_although_the_watch_does_not_show_it_gets_its_la
 }
 
 #[tokio::test]
+async fn a_missing_definition_is_a_problem_and_tried_again_every_five_seconds() {
+    let stub = Stub::start(|_| failure(404, "page not found")).await;
+    let owner = Owner {
+        node: "n".into(),
+        uid: "u".into(),
+    };
+    let mut task = Task::new(owner, Api::all(stub.client.clone()));
+    task.wanted = task.owner.objects(&mk_report(HandlerPhase::Active));
+    task.found = Some(Shelf::default());
+    for _ in 0..10 {
+        let ((name, write), _) = task.next().unwrap();
+        task.write(name, write).await;
+        let (_, at) = task.next().unwrap();
+        assert!(at <= Instant::now() + UNDEFINED);
+    }
+    let told = task.problem().unwrap();
+    assert!(told.contains("leafhost crds"), "{told}");
+}
+
+#[tokio::test]
 async fn an_api_server_that_drops_what_is_written_is_a_failure_and_not_written_to_again_at_once() {
     let report = mk_report(HandlerPhase::Active);
     let mut pruned = mk_object(&report, "6");

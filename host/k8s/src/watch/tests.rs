@@ -151,6 +151,32 @@ async fn watches_that_end_at_once_are_opened_later_and_later() {
 }
 
 #[tokio::test]
+async fn objects_that_are_not_defined_are_looked_for_every_five_seconds() {
+    let stub = server([]).await;
+    let mut reader = Reader::<ConfigMap> {
+        api: Api::all(stub.client.clone()),
+        list: ListParams::default(),
+        follow: WatchParams::default(),
+        at: At::Start,
+        backoff: DefaultBackoff::default(),
+        resume: Instant::now(),
+        is_failing: false,
+        listed: Arc::default(),
+    };
+    let mut waits = |code| {
+        let failure = Failure {
+            code,
+            message: String::new(),
+        };
+        reader.failed(failure, At::Start).unwrap_err();
+        reader.resume - Instant::now()
+    };
+    let most = |waits: &mut dyn FnMut() -> Duration| (0..20).map(|_| waits()).max().unwrap();
+    assert!(most(&mut || waits(Some(404))) <= UNDEFINED);
+    assert!(most(&mut || waits(Some(500))) > UNDEFINED);
+}
+
+#[tokio::test]
 async fn a_list_of_some_objects_is_not_read_from_the_database_and_one_of_all_comes_in_pages() {
     let stub = server([]).await;
     seen(&mut watch(&stub), "listed all").await;

@@ -209,6 +209,31 @@ fn what_others_write_is_read_within_the_bounds_that_agents_keep() {
     assert_eq!(source.missing_grants.len(), MAX_GRANTS);
 }
 
+#[test]
+fn what_is_denied_and_what_is_skipped_is_counted_and_named_where_nothing_else_is_wrong() {
+    let mk = |devices, first_skipped: Option<&str>, first_denied: Option<&str>| {
+        let configuration = ReportedConfiguration {
+            devices,
+            skipped: first_skipped.map_or(0, |_| 3),
+            first_skipped: first_skipped.map(str::to_owned),
+            denied: first_denied.map_or(0, |_| 2),
+            first_denied: first_denied.map(str::to_owned),
+            ..ReportedConfiguration::default()
+        };
+        let key = ConfigurationKey::new("default", "cams").unwrap();
+        let handler = ReportedHandler {
+            configurations: [(key, configuration)].into(),
+            ..ReportedHandler::default()
+        };
+        let status = status(&handler);
+        (status.skipped, status.denied, status.problem)
+    };
+    let told = |text: &str| Some(text.to_owned());
+    assert_eq!(mk(1, Some("x"), None), (3, 0, None));
+    assert_eq!(mk(0, Some("x"), None), (3, 0, told("skipped: x")));
+    assert_eq!(mk(1, Some("x"), Some("y")), (3, 2, told("denied: y")));
+}
+
 /// The policies refuse more.
 #[test]
 fn an_object_with_the_most_and_longest_texts_has_no_more_than_256_kib_of_them() {
@@ -219,6 +244,9 @@ fn an_object_with_the_most_and_longest_texts_has_no_more_than_256_kib_of_them() 
         let configuration = ReportedConfiguration {
             devices: 4096,
             skipped: 1000,
+            first_skipped: Some("\"s".repeat(9000)),
+            denied: 1000,
+            first_denied: Some("\"d".repeat(9000)),
             generation: Some(1000),
             problem: Some(mk_problem("\"x".repeat(9000))),
         };
@@ -274,6 +302,9 @@ fn the_controller_reads_what_agents_write() {
     let configuration = ReportedConfiguration {
         devices: 2,
         skipped: 1,
+        first_skipped: Some("\"x\" (rule): why".into()),
+        denied: 2,
+        first_denied: Some("no entry of `network.tcp` has it".into()),
         generation: Some(3),
         problem: Some(mk_problem("no".into())),
     };
