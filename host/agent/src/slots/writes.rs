@@ -175,13 +175,15 @@ impl SlotTask {
                 request,
                 chosen,
                 redeemed,
-            } => match results.into_iter().find_map(Result::err) {
-                Some(error) => {
+            } => {
+                let errors: Vec<_> = results.into_iter().filter_map(Result::err).collect();
+                if errors.is_empty() {
+                    self.grant(request, chosen, &redeemed).await;
+                } else {
                     self.take_back(&chosen, &redeemed);
-                    self.refuse(request, super::allocate::refused(&error, &chosen));
+                    self.lose(request, &chosen, &errors).await;
                 }
-                None => self.grant(request, chosen, &redeemed).await,
-            },
+            }
             Purpose::Release { slots, then } => {
                 self.released(slots, results);
                 self.allocate(then).await;
@@ -198,6 +200,7 @@ impl SlotTask {
     pub(super) async fn finish(&mut self) -> Result<(), SourceEnded> {
         self.requests.close();
         self.waiting.clear();
+        self.patient.clear();
         while let Some(done) = self.writes.next().await {
             self.written(done).await?;
         }
