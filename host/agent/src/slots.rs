@@ -114,7 +114,7 @@ pub struct SlotTask {
     waiting: Vec<Request>,
     /// Allocations through a Configuration for which no slot is free at the moment.
     patient: Vec<Request>,
-    /// Whether anything has changed that decides which slots are given back or claimed for pods that have them.
+    /// Whether anything has changed that decides which slots are given back, claimed for pods that have them, or given to who waits.
     is_due: bool,
     /// Claims whose allocation was answered with an error, until when: nobody can have them.
     void: BTreeMap<Place, Instant>,
@@ -235,15 +235,15 @@ impl SlotTask {
                 () = until(self.unwritable.next()) => self.try_to_write(),
                 () = until(again) => self.notes.retry = None,
                 () = until(self.refusals.next()) => {}
-                () = until(self.newcomers.next()) => drop(self.newcomers.expire(Instant::now())),
-                () = until(patience) => {}
+                () = until(self.newcomers.next()) => self.is_due |= self.newcomers.expire(Instant::now()),
+                () = until(patience) => self.is_due = true,
             }
             self.refresh();
             if std::mem::take(&mut self.is_due) {
                 self.take_back_void();
                 self.adopt();
+                self.decide_patient().await;
             }
-            self.decide_patient().await;
             self.publish();
         }
     }

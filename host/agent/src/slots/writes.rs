@@ -168,6 +168,8 @@ impl SlotTask {
         for place in places {
             self.writes.places.remove(&place);
         }
+        // What was reserved may be free.
+        self.is_due |= !self.patient.is_empty();
         self.refresh();
         self.learn(&purpose, &keys, &results);
         match purpose {

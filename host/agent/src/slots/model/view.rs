@@ -39,9 +39,9 @@ impl Owners {
             .map(|key| ((key.namespace(), key.name()), key))
             .collect();
         let mut ours: Vec<(Option<&str>, InstanceKey)> = Vec::new();
-        let mut named: BTreeMap<&str, Vec<&InstanceKey>> = BTreeMap::new();
+        let mut by_name: BTreeMap<&str, Vec<&InstanceKey>> = BTreeMap::new();
         for (key, instance) in &instances.instances {
-            named.entry(&key.name).or_default().push(key);
+            by_name.entry(&key.name).or_default().push(key);
             if !instance.concerns(node) {
                 continue;
             }
@@ -102,7 +102,7 @@ impl Owners {
                 owners.instances.insert(key.name.clone(), key);
             }
         }
-        for (name, keys) in named {
+        for (name, keys) in by_name {
             if keys
                 .iter()
                 .any(|key| owners.instances.get(name) != Some(key))
