@@ -166,7 +166,7 @@ impl Running {
             BTreeSet::new(),
             memory("configurations.json"),
         );
-        let report = KubeReport::new(client, &node, &identity.node_uid);
+        let report = KubeReport::new(client, &node, &identity.node_uid, None);
         let ports = Ports {
             configurations: Arc::new(configurations),
             handlers: Arc::<Simulation>::clone(&simulation),

@@ -1,7 +1,10 @@
 //! Pods on two nodes compete for the only slot of a device: every version of the Instance shows one owner, and none takes over from another.
+//! Where there are as many slots of a Configuration as pods, each pod gets one.
 
-use anyhow::{Result, ensure};
-use leafhost_tests::cluster;
+use std::collections::BTreeSet;
+
+use anyhow::{Context as _, Result, ensure};
+use leafhost_tests::cluster::{self, Container, Pod};
 use leafhost_tests::random::{self, Random};
 use serde_json::Value;
 
@@ -17,6 +20,63 @@ fn a_slot_that_two_nodes_compete_for_never_has_two_owners() -> Result<()> {
 #[ignore = "takes minutes: make soak"]
 fn soak_nodes_that_compete_for_a_slot() -> Result<()> {
     contest(random::rounds(100), random::seed()?)
+}
+
+#[test]
+fn as_many_pods_of_two_nodes_as_a_configuration_has_slots_all_run() -> Result<()> {
+    fill(3)
+}
+
+/// `SOAK_ROUNDS` sets the number of rounds.
+#[test]
+#[ignore = "takes minutes: make soak"]
+fn soak_pods_of_two_nodes_that_want_all_slots_of_a_configuration() -> Result<()> {
+    fill(random::rounds(60))
+}
+
+/// Six pods ask at the same time for the six slots of three devices, again and again.
+fn fill(rounds: u64) -> Result<()> {
+    let Some(cluster) = cluster::shared()? else {
+        return Ok(());
+    };
+    let pair = Pair::start(cluster, "fill", &[])?;
+    let devices = ["one", "two", "three"];
+    pair.configure_with(
+        2,
+        &devices,
+        "{MODE: fast}",
+        "leafhost.dev/resources: configuration",
+    )?;
+    pair.until("both nodes see the devices", &devices, |_| true)?;
+    let resource = format!("akri.sh/{}", pair.name());
+    for round in 0..rounds {
+        for site in &pair.sites {
+            site.node.wait_allocatable(&resource, 3)?;
+        }
+        let pods: Vec<(usize, String)> = (0..6)
+            .map(|number| (number % 2, format!("p-{round}-{number}")))
+            .collect();
+        for (node, pod) in &pods {
+            let site = pair.sites.get(*node).context("no such node")?;
+            let main = Container::new("main").device(&resource, 1);
+            pair.space.create(&Pod::new(pod, &[main]).on(site.node))?;
+        }
+        for (_, pod) in &pods {
+            pair.space.wait_running(pod)?;
+        }
+        let held = pair.until("all slots are used", &devices, |one| used(one).len() == 2)?;
+        let nodes = held.values().flat_map(|one| used(one).into_values());
+        let nodes: BTreeSet<&str> = nodes.collect();
+        ensure!(
+            nodes.len() == 6,
+            "each pod has a slot of its own: {nodes:?}"
+        );
+        for (_, pod) in &pods {
+            pair.space.delete(pod)?;
+        }
+        pair.until("all slots are free", &devices, |one| used(one).is_empty())?;
+    }
+    Ok(())
 }
 
 fn contest(rounds: u64, seed: u64) -> Result<()> {

@@ -51,8 +51,19 @@ impl Pair {
 
     /// Applies the Configuration of these shared devices. One that is gone has no grace.
     pub fn configure(&self, capacity: u32, devices: &[&str], properties: &str) -> Result<()> {
+        self.configure_with(capacity, devices, properties, "")
+    }
+
+    /// The same with another annotation.
+    pub fn configure_with(
+        &self,
+        capacity: u32,
+        devices: &[&str],
+        properties: &str,
+        annotation: &str,
+    ) -> Result<()> {
         let manifest = format!(
-            "apiVersion: akri.sh/v0\nkind: Configuration\nmetadata:\n  name: {}\n  namespace: {}\n  annotations: {{leafhost.dev/grace: 0s}}\nspec:\n  \
+            "apiVersion: akri.sh/v0\nkind: Configuration\nmetadata:\n  name: {}\n  namespace: {}\n  annotations: {{leafhost.dev/grace: 0s, {annotation}}}\nspec:\n  \
              discoveryHandler:\n    name: debugEcho\n    discoveryDetails: |\n      {{shared: true, descriptions: [{}]}}\n  capacity: {capacity}\n  \
              brokerProperties: {properties}\n",
             self.name,
@@ -60,6 +71,11 @@ impl Pair {
             devices.join(", ")
         );
         self.cluster.apply(&manifest).map(drop)
+    }
+
+    /// The name of the Configuration.
+    pub fn name(&self) -> &str {
+        &self.name
     }
 
     /// The Instances by device.

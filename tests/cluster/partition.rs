@@ -184,6 +184,22 @@ fn partition(lasting: Duration, is_told: bool) -> Result<()> {
     cluster
         .api()
         .delete(&format!("/api/v1/nodes/{}", c.node.name()))?;
+    within(HEALED, "the controller knows that the node is gone", || {
+        ensure!(
+            !sees_unused(c.node.name())?,
+            "it is still a node of {unused}"
+        );
+        Ok(())
+    })
+    .with_context(|| space.state())?;
+    ensure!(
+        has(c.node.name(), &holders(&read(used)?)).len() == 1,
+        "the slot of a pod that the API server has is free"
+    );
+    let pod_of_c = format!("{}/{}", space.collection("pods"), c.node.name());
+    cluster
+        .api()
+        .delete(&format!("{pod_of_c}?gracePeriodSeconds=0"))?;
     released(c.node.name(), || read(used)).with_context(|| space.state())?;
     space.wait_running("waits")?;
     let history = recorder.finish()?;

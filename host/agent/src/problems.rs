@@ -29,6 +29,8 @@ impl AgentState {
             let slots = kubelet.slots.borrow();
             kubelet.plugins.borrow().problems.len() + slots.problems.len() + slots.refusals.len()
         });
+        let unreported = self.unreported.as_ref();
+        let unreported = unreported.is_some_and(|problem| problem.borrow().is_some());
         BTreeMap::from([
             ("machine", self.machine_problems().len()),
             ("handlers", handlers.problems.len() + refused),
@@ -39,6 +41,7 @@ impl AgentState {
             ("instances", self.reconcile.borrow().problems.len()),
             ("cdi", cdi),
             ("kubelet", kubelet),
+            ("report", usize::from(unreported)),
         ])
     }
 }

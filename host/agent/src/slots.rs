@@ -112,7 +112,9 @@ pub struct SlotTask {
     notes: Notes,
     /// Allocations of units of which something is being written or asked.
     waiting: Vec<Request>,
-    /// Whether anything has changed that decides which slots are given back or claimed for pods that have them.
+    /// Allocations through a Configuration for which no slot is free at the moment.
+    patient: Vec<Request>,
+    /// Whether anything has changed that decides which slots are given back, claimed for pods that have them, or given to who waits.
     is_due: bool,
     /// Claims whose allocation was answered with an error, until when: nobody can have them.
     void: BTreeMap<Place, Instant>,
@@ -171,6 +173,7 @@ impl SlotTask {
             questions: Questions::default(),
             notes: Notes::default(),
             waiting: Vec::new(),
+            patient: Vec::new(),
             is_due: true,
             void: BTreeMap::new(),
             unanswered: 0,
@@ -190,7 +193,7 @@ impl SlotTask {
     pub async fn run(mut self, shutdown: CancellationToken) -> Result<(), SourceEnded> {
         self.refresh();
         loop {
-            let again = self.notes.retry;
+            let (again, patience) = (self.notes.retry, self.patience());
             tokio::select! {
                 () = shutdown.cancelled() => return self.finish().await,
                 changed = self.instances.changed() => changed.map_err(|_| SourceEnded("Instances"))?,
@@ -232,12 +235,14 @@ impl SlotTask {
                 () = until(self.unwritable.next()) => self.try_to_write(),
                 () = until(again) => self.notes.retry = None,
                 () = until(self.refusals.next()) => {}
-                () = until(self.newcomers.next()) => drop(self.newcomers.expire(Instant::now())),
+                () = until(self.newcomers.next()) => self.is_due |= self.newcomers.expire(Instant::now()),
+                () = until(patience) => self.is_due = true,
             }
             self.refresh();
             if std::mem::take(&mut self.is_due) {
                 self.take_back_void();
                 self.adopt();
+                self.decide_patient().await;
             }
             self.publish();
         }

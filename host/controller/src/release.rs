@@ -19,9 +19,10 @@ const MAX_LABEL: usize = 63;
 /// Why a node does not have what its entries say.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Absence {
-    /// It is not in the cluster any more.
+    /// It is not in the cluster any more, and none of its pods that asks for devices is.
     Deleted,
-    /// It is out of service and not Ready, or has not been Ready for [`NOT_READY`]. Its pods may run on: these are the resources they ask for.
+    /// It is out of service and not Ready, or has not been Ready for [`NOT_READY`], or its object is gone. Its pods may run on: these are the
+    /// resources they ask for.
     Away(BTreeSet<String>),
 }
 

@@ -231,7 +231,13 @@ async fn absence(cluster: &dyn Cluster, nodes: &NodeSet, node: &str) -> Result<F
     }
     // What is known of the nodes may be old, and the Instance newer.
     let Some(state) = cluster.node(node).await? else {
-        return Ok(Finding::Absent(Absence::Deleted));
+        // Its pods run on if it was only cut off, and are there until Kubernetes has collected them.
+        let requested = cluster.requested(node).await?;
+        return Ok(Finding::Absent(if requested.is_empty() {
+            Absence::Deleted
+        } else {
+            Absence::Away(requested)
+        }));
     };
     Ok(match release::verdict(&state, now) {
         Verdict::Present | Verdict::PresentUntil(_) => Finding::PresentFor(LOOK_AGAIN),

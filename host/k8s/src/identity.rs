@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use k8s_openapi::api::authentication::v1::{SelfSubjectReview, UserInfo};
 use k8s_openapi::api::core::v1::Node;
-use kube::api::PostParams;
+use kube::api::{ListParams, PostParams};
 use kube::runtime::watcher::DefaultBackoff;
 use kube::{Api, Client};
 use leafhost_core::names::is_node_name;
@@ -112,6 +112,41 @@ pub async fn identify(
         }
         sleep(backoff.next().unwrap_or(REQUEST)).await;
     }
+}
+
+/// Which Node object is there of the one that the agent runs on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum NodeObject {
+    /// The one that the credentials are bound to, by its uid.
+    Bound(String),
+    /// One that was made later: until the credentials are renewed, policies let the agent make no object that belongs to it.
+    Newer,
+    /// None.
+    Gone,
+}
+
+/// Asks the API server again which Node object this is.
+pub(crate) async fn node_object(
+    client: &Client,
+    node_name: Option<&str>,
+) -> Result<NodeObject, IdentityError> {
+    let identity = ask(client, node_name).await?;
+    let nodes: Api<Node> = Api::all(client.clone());
+    let selector = format!("metadata.name={}", identity.node);
+    let params = ListParams::default().fields(&selector);
+    let found = match bounded(nodes.list_metadata(&params)).await {
+        Ok(found) => found.items,
+        // Who may not look goes by what the credentials say.
+        Err(Failure {
+            code: Some(403), ..
+        }) => return Ok(NodeObject::Bound(identity.node_uid)),
+        Err(failure) => return Err(unanswered(failure)),
+    };
+    Ok(match found.first().map(|node| &node.metadata.uid) {
+        None => NodeObject::Gone,
+        Some(Some(uid)) if *uid != identity.node_uid => NodeObject::Newer,
+        Some(_) => NodeObject::Bound(identity.node_uid),
+    })
 }
 
 async fn ask(client: &Client, node_name: Option<&str>) -> Result<Identity, IdentityError> {

@@ -10,7 +10,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use futures::StreamExt as _;
 use kube::Client;
 use kube::api::{
     Api, ApiResource, DeleteParams, PartialObjectMeta, Patch, PatchParams, PostParams,
@@ -22,7 +21,8 @@ use leafhost_core::instance::{
 };
 use leafhost_core::instance_view::{InstanceView, Scope, version};
 use leafhost_core::ports::{Change, InstanceSet, InstanceStore, StoreError, Written};
-use tokio::sync::watch;
+use rand::RngExt as _;
+use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 
 pub(crate) mod errors;
@@ -38,6 +38,9 @@ use object::{InstanceObject, api_resource};
 
 /// So many writes are under way at a time.
 const IN_FLIGHT: usize = 16;
+/// Nodes that see a new device at the same time make its Instance within this, each at another moment: the others then join what the first
+/// one has made.
+const SPREAD: Duration = Duration::from_secs(1);
 /// Time limit for a write with all looks that belong to it. One that hangs makes the others of its batch no later than that.
 const CHANGE: Duration = Duration::from_secs(4);
 /// The field manager of every agent: one for all, or the object would grow with the number of nodes.
@@ -131,6 +134,16 @@ impl KubeInstances {
     }
 }
 
+/// Waits for the moment of this node, if other nodes may make the same Instance now.
+async fn spread(change: &Change) {
+    if let Change::Create(instance) = change
+        && instance.spec.shared
+    {
+        let wait = SPREAD.mul_f64(rand::rng().random_range(0.0..1.0));
+        tokio::time::sleep(wait).await;
+    }
+}
+
 #[async_trait]
 impl InstanceStore for KubeInstances {
     fn instances(&self) -> watch::Receiver<Arc<InstanceSet>> {
@@ -138,15 +151,16 @@ impl InstanceStore for KubeInstances {
     }
 
     async fn apply(&self, changes: Vec<Change>) -> Vec<Written> {
-        let writes = changes.into_iter().enumerate();
-        let writes =
-            writes.map(async |(place, change)| (place, self.shared.write_in_time(change).await));
         // One that takes long holds none of the others up.
-        let written = futures::stream::iter(writes).buffer_unordered(IN_FLIGHT);
-        let mut written: Vec<_> = written.collect().await;
-        written.sort_unstable_by_key(|(place, _)| *place);
+        let places = Semaphore::new(IN_FLIGHT);
+        let writes = changes.into_iter().map(async |change| {
+            spread(&change).await;
+            let _place = places.acquire().await;
+            self.shared.write_in_time(change).await
+        });
+        let written = futures::future::join_all(writes).await;
         self.shared.publish();
-        written.into_iter().map(|(_, written)| written).collect()
+        written
     }
 
     fn batch(&self) -> usize {
@@ -277,6 +291,11 @@ impl Shared {
     }
 
     async fn create(&self, key: &InstanceKey, instance: Instance) -> Written {
+        let found = self.state().view.instances().get(key).cloned();
+        if found.is_some() {
+            let key = key.clone();
+            return Err(StoreError::AlreadyExists { key, found });
+        }
         let (node, device) = (instance.spec.nodes.clone(), instance.spec.leafhost.clone());
         let params = PostParams {
             field_manager: Some(MANAGER.to_owned()),

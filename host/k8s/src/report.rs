@@ -13,16 +13,19 @@ use leafhost_core::names::label_value;
 use leafhost_core::node_report::NodeReport;
 use leafhost_core::ports::ReportSink;
 use tokio::sync::watch;
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, sleep_until, timeout};
 
+mod lost;
 mod object;
 mod shelf;
 
+use lost::Lost;
 use object::{Owner, Write};
 pub use object::{reported, size};
 pub use shelf::Shelf;
 
 use crate::crd::DiscoveryHandler;
+use crate::identity::{self, NodeObject};
 use crate::watch::{Event, Failure, UNDEFINED, Watch};
 use crate::{backoff, until};
 
@@ -32,21 +35,33 @@ pub(crate) const NODE_LABEL: &str = "leafhost.dev/node";
 const REQUEST: Duration = Duration::from_secs(5);
 /// An object is written at most so often.
 const SPACING: Duration = Duration::from_secs(1);
+/// How often it is asked which Node object this is: the kubelet renews a token in less, and another token may say something else.
+const RENEWED: Duration = Duration::from_hours(1);
+/// The same while the credentials are not those of the Node object that is there.
+const OUTDATED: Duration = Duration::from_mins(5);
+/// The same while no Node object is there.
+const GONE: Duration = Duration::from_secs(10);
 
 /// Where the node's report goes.
 pub struct KubeReport {
     client: Client,
     owner: Owner,
+    given: Option<String>,
 }
 
 impl KubeReport {
-    /// Of the node with that uid. The client must not repeat requests by itself.
-    pub fn new(client: Client, node: &str, node_uid: &str) -> Self {
+    /// Of the node with that uid; `given` is the name that the operator says. The client must not repeat requests by itself.
+    pub fn new(client: Client, node: &str, node_uid: &str, given: Option<&str>) -> Self {
         let owner = Owner {
             node: node.to_owned(),
-            uid: node_uid.to_owned(),
+            uid: Some(node_uid.to_owned()),
         };
-        Self { client, owner }
+        let given = given.map(str::to_owned);
+        Self {
+            client,
+            owner,
+            given,
+        }
     }
 }
 
@@ -61,14 +76,23 @@ impl ReportSink for KubeReport {
         if reports.wait_for(|report| report.complete).await.is_err() {
             return;
         }
-        let api: Api<DiscoveryHandler> = Api::all(self.client.clone());
-        let mut task = Task::new(self.owner.clone(), api);
+        let (client, given) = (self.client.clone(), self.given.clone());
+        let mut task = Task::new(self.owner.clone(), client, given);
         task.run(reports, problem).await;
     }
 }
 
 struct Task {
+    client: Client,
+    given: Option<String>,
     owner: Owner,
+    /// Tells that there may be another Node object than the reports belong to.
+    is_doubtful: bool,
+    /// Sets the next question which one there is.
+    ask_again: Instant,
+    lost: Lost,
+    /// Holds what the agent reports.
+    report: Arc<NodeReport>,
     watch: Watch<DiscoveryHandler>,
     api: Api<DiscoveryHandler>,
     /// What a list that is not at its end has shown.
@@ -92,10 +116,17 @@ struct Pause {
 }
 
 impl Task {
-    fn new(owner: Owner, api: Api<DiscoveryHandler>) -> Self {
+    fn new(owner: Owner, client: Client, given: Option<String>) -> Self {
+        let api: Api<DiscoveryHandler> = Api::all(client.clone());
         let label = format!("{NODE_LABEL}={}", label_value(&owner.node));
         Self {
+            client,
+            given,
             owner,
+            is_doubtful: false,
+            ask_again: Instant::now() + RENEWED,
+            lost: Lost::default(),
+            report: Arc::default(),
             watch: Watch::new(api.clone()).labels(&label),
             api,
             listing: Shelf::default(),
@@ -125,15 +156,18 @@ impl Task {
                     if changed.is_err() {
                         return;
                     }
-                    let report = Arc::clone(&reports.borrow_and_update());
-                    self.wanted = self.owner.objects(&report);
+                    self.report = Arc::clone(&reports.borrow_and_update());
+                    self.wanted = self.owner.objects(&self.report);
                 }
                 event = self.watch.next() => self.take(event),
                 () = until(at) => {
-                    if let Some((name, write)) = next {
+                    if std::mem::take(&mut self.is_doubtful) {
+                        self.ask().await;
+                    } else if let Some((name, write)) = next {
                         self.write(name, write).await;
                     }
                 }
+                () = sleep_until(self.ask_again) => self.ask().await,
             }
         }
     }
@@ -165,8 +199,71 @@ impl Task {
                     && found.get(&name).is_some_and(|it| it.uid() == object.uid())
                 {
                     found.remove(&name);
+                    self.lose(name);
                 }
             }
+        }
+    }
+
+    /// Somebody else has deleted a report; garbage collection does, if it belongs to a Node object that is gone.
+    fn lose(&mut self, name: String) {
+        if !self.wanted.contains_key(&name) {
+            return;
+        }
+        self.is_doubtful = true;
+        let (until, is_again) = self.lost.note(&name, Instant::now());
+        let why = "it is deleted again and again; see who deletes it, or whether its Node is there: kubectl get nodes";
+        let pause = Pause {
+            until,
+            failures: 0,
+            error: is_again.then(|| why.to_owned()),
+        };
+        self.pauses.insert(name, pause);
+    }
+
+    /// Asks which Node object there is, and makes the reports its.
+    async fn ask(&mut self) {
+        self.ask_again = Instant::now() + RENEWED;
+        let uid = match identity::node_object(&self.client, self.given.as_deref()).await {
+            Ok(NodeObject::Bound(uid)) => Some(uid),
+            Ok(NodeObject::Newer) => {
+                self.ask_again = Instant::now() + OUTDATED;
+                None
+            }
+            // Reports go with their Node.
+            Ok(NodeObject::Gone) => {
+                self.is_doubtful = true;
+                let until = Instant::now() + GONE;
+                let pause = |name: &String| {
+                    let error = Some("its Node is gone".to_owned());
+                    let failures = 0;
+                    (
+                        name.clone(),
+                        Pause {
+                            until,
+                            failures,
+                            error,
+                        },
+                    )
+                };
+                self.pauses = self.wanted.keys().map(pause).collect();
+                return;
+            }
+            Err(error) => {
+                let error = error.to_string();
+                tracing::warn!(
+                    error,
+                    "cannot tell which Node object the reports of this node belong to"
+                );
+                return;
+            }
+        };
+        if uid != self.owner.uid {
+            tracing::info!(uid, "another Node object has the name of this node");
+            self.owner.uid = uid;
+            self.wanted = self.owner.objects(&self.report);
+            self.lost.forget();
+            self.pauses.clear();
         }
     }
 
@@ -244,6 +341,7 @@ impl Task {
         }
         // Somebody else was faster: that is no failure.
         let is_race = matches!(failure.code, Some(404 | 409)) && !is_undefined;
+        self.is_doubtful |= matches!(failure.code, Some(401 | 403 | 422));
         let pause = Pause {
             until: Instant::now() + wait,
             failures,

@@ -11,7 +11,7 @@ mod pods;
 
 pub use checkpoint::{CheckpointError, Stamp, read_checkpoint};
 pub use pod_resources::{Error, PodResources};
-pub use pods::{PodsFolder, pod_exists};
+pub use pods::{PodsFolder, pod_exists, pod_has_volumes};
 
 /// What PodResources answered.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

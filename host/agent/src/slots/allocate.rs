@@ -4,13 +4,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use leafhost_core::ports::StoreError;
+use leafhost_core::slot::slot_number;
 use leafhost_core::text::chain;
 use leafhost_kubelet::{KubeletRun, Refusal};
 use tokio::task::JoinError;
 use tokio::time::Instant;
 
 use super::SlotTask;
-use super::model::claim::{self, Chosen};
+use super::model::claim::{self, Chosen, Turns};
 use super::model::context::SlotContext;
 use super::model::hold::{Hold, Holder, Place, Reason};
 use super::model::unit::{Unit, resource_name};
@@ -105,20 +106,77 @@ impl SlotTask {
             let chosen = match held {
                 Some(refusal) => Err(refusal),
                 None if request.is_late() => Err(too_late()),
-                None => context.choose(
-                    &request.resource,
-                    &request.ids,
-                    &mut reserved,
-                    &mut self.turns,
-                ),
+                None => context.choose_for(&request, &mut reserved, &mut self.turns),
             };
             decided.push((request, chosen));
         }
         for (request, chosen) in decided {
             match chosen {
+                Err(_) if self.may_wait(&request) => self.patient.push(request),
+                Err(Refusal::Unavailable(why)) if !request.lost.is_empty() => {
+                    let lost: Vec<&str> = request.lost.iter().map(String::as_str).collect();
+                    let lost = lost.join(", ");
+                    let why = format!("{why}; another node was quicker to claim {lost}");
+                    self.refuse(request, Refusal::Unavailable(why));
+                }
                 Err(refusal) => self.refuse(request, refusal),
                 Ok(chosen) => self.claim(request, chosen).await,
             }
+        }
+    }
+
+    /// Tells that an allocation can be decided anew later: any device of a Configuration will do, and something of it may come back or become
+    /// known in a moment.
+    fn may_wait(&self, request: &Request) -> bool {
+        let name = resource_name(&request.resource).unwrap_or_default();
+        self.owners.configurations.contains_key(name)
+            && request.again_until().is_some()
+            && request.units().all(|unit| {
+                let is_known = slot_number(name, &unit.id).is_some();
+                is_known && !self.holds.by_unit.contains_key(&unit)
+            })
+    }
+
+    /// When the first of the allocations that wait for a free slot has waited for long enough.
+    pub(super) fn patience(&self) -> Option<Instant> {
+        let waiting = self.patient.iter();
+        waiting
+            .map(|request| request.again_until().unwrap_or(request.asked))
+            .min()
+    }
+
+    /// Decides again the allocations that wait for a free slot.
+    pub(super) async fn decide_patient(&mut self) {
+        let patient = std::mem::take(&mut self.patient);
+        self.allocate(patient).await;
+    }
+
+    /// Somebody else was quicker to claim what was chosen: chooses something else, or refuses.
+    pub(super) async fn lose(
+        &mut self,
+        mut request: Request,
+        chosen: &[Chosen],
+        errors: &[StoreError],
+    ) {
+        let lost = chosen.iter().filter(|one| {
+            let key = one.instance.key();
+            errors.iter().any(|error| *error.key() == key)
+        });
+        request.lost.extend(lost.map(|one| one.slot.clone()));
+        request.losses = request.losses.saturating_add(1);
+        let is_race = errors.iter().all(StoreError::is_outdated);
+        let name = resource_name(&request.resource).unwrap_or_default();
+        let is_any = self.owners.configurations.contains_key(name);
+        if is_race && is_any && request.again_until().is_some() {
+            tracing::debug!(
+                resource = request.resource,
+                slots = request.lost.iter().cloned().collect::<Vec<_>>().join(" "),
+                "another node was quicker; something else is chosen"
+            );
+            // What was claimed besides is being given back, for which it waits.
+            self.allocate(vec![request]).await;
+        } else if let Some(error) = errors.first() {
+            self.refuse(request, refused(error, chosen));
         }
     }
 
@@ -340,6 +398,27 @@ impl SlotTask {
             .map(|(unit, _)| (unit.clone(), Reason::Refused))
             .collect();
         self.release(back, Vec::new());
+    }
+}
+
+impl SlotContext<'_> {
+    /// Chooses slots for an allocation, rather not those that somebody else was quicker to claim.
+    fn choose_for(
+        &self,
+        request: &Request,
+        reserved: &mut BTreeSet<String>,
+        turns: &mut Turns,
+    ) -> Result<Vec<Chosen>, Refusal> {
+        let (resource, ids) = (&request.resource, &request.ids);
+        if !request.lost.is_empty() {
+            let mut others = reserved.clone();
+            others.extend(request.lost.iter().cloned());
+            if let Ok(chosen) = self.choose(resource, ids, &mut others, turns) {
+                reserved.extend(chosen.iter().map(|one| one.slot.clone()));
+                return Ok(chosen);
+            }
+        }
+        self.choose(resource, ids, reserved, turns)
     }
 }
 

@@ -183,6 +183,7 @@ pub(crate) fn snapshot(number: u64, held: &[(&Unit, &str)]) -> Snapshot {
             .iter()
             .map(|(_, name)| (format!("uid-{name}"), true))
             .collect(),
+        is_silent: false,
         checkpoint: Some(Checked {
             entries: listed.clone(),
             slots: BTreeMap::new(),

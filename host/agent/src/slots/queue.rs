@@ -18,6 +18,11 @@ use super::report::SlotReport;
 pub(super) const QUEUE: usize = 64;
 /// Time limit for a decision, after which the allocation is refused: the kubelet itself waits without end.
 const ALLOCATE: Duration = Duration::from_secs(8);
+/// How long an allocation through a Configuration is decided anew after what it was to get went to somebody else. The kubelet starts no other pod
+/// meanwhile.
+const AGAIN: Duration = Duration::from_secs(5);
+/// So often slots are claimed for one allocation.
+const CLAIMS: u32 = 4;
 
 /// A call that waits for its answer.
 pub(super) struct Request {
@@ -27,6 +32,10 @@ pub(super) struct Request {
     pub asked: Instant,
     /// Whether it has waited for a slot to come back: it does so once.
     pub has_waited: bool,
+    /// The slots that somebody else was quicker to claim.
+    pub lost: BTreeSet<String>,
+    /// How often slots were claimed for it in vain.
+    pub losses: u32,
 }
 
 impl Request {
@@ -35,6 +44,13 @@ impl Request {
             resource: self.resource.clone(),
             id: id.clone(),
         })
+    }
+
+    /// Until when it may be decided anew; nothing if that is over.
+    pub fn again_until(&self) -> Option<Instant> {
+        let until = self.asked + AGAIN;
+        let is_over = until <= Instant::now() || self.answer.is_closed();
+        (!is_over && self.losses < CLAIMS).then_some(until)
     }
 
     /// Whether nobody waits for the answer any more.
@@ -62,7 +78,7 @@ impl SlotHandle {
         all.find(|instance| instance.metadata.name == name)
             .map_or_else(
                 || usize::try_from(first(&self.node, name)).unwrap_or_default(),
-                |instance| place(&self.node, instance),
+                |instance| place(&self.node, name, &instance.spec.nodes),
             )
     }
 }
@@ -81,6 +97,8 @@ impl Allocator for SlotHandle {
             answer,
             asked: Instant::now(),
             has_waited: false,
+            lost: BTreeSet::new(),
+            losses: 0,
         };
         let stopping = || Refusal::Unavailable("the agent is stopping".to_owned());
         let decided = timeout(ALLOCATE, async {

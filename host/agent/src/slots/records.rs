@@ -9,7 +9,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 use leafhost_core::problem::Problem;
 use leafhost_core::text::chain;
-use leafhost_kubelet::records::{Checkpoint, Listed, PodResources, pod_exists, read_checkpoint};
+use leafhost_kubelet::records::{
+    Checkpoint, Listed, PodResources, pod_exists, pod_has_volumes, read_checkpoint,
+};
 use leafhost_kubelet::{DevicePlugins, KubeletRun};
 use tokio::sync::watch;
 use tokio::task::spawn_blocking;
@@ -216,12 +218,19 @@ impl Records for KubeletRecords {
             .filter_map(|pod| pod.uid.clone())
             .chain(uids)
             .collect();
-        let alive = spawn_blocking(move || {
-            uids.into_iter()
-                .filter_map(|uid| Some((pod_exists(&root, &uid)?, uid)))
-                .map(|(alive, uid)| (uid, alive))
-                .collect()
+        let pods = spawn_blocking(move || {
+            let mut alive = BTreeMap::new();
+            let mut is_silent = false;
+            for uid in uids {
+                let Some(is_there) = pod_exists(&root, &uid) else {
+                    continue;
+                };
+                is_silent |= is_there && !pod_has_volumes(&root, &uid);
+                alive.insert(uid, is_there);
+            }
+            (alive, is_silent)
         });
+        let (alive, is_silent) = pods.await.unwrap_or_default();
         let mut snapshot = Snapshot {
             begun,
             // A kubelet that was replaced meanwhile answered for neither.
@@ -229,7 +238,8 @@ impl Records for KubeletRecords {
             kubelet_run,
             active,
             checkpoint,
-            alive: alive.await.unwrap_or_default(),
+            alive,
+            is_silent,
             problems,
         };
         if snapshot.is_socket_missing() {

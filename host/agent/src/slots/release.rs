@@ -25,6 +25,8 @@ pub(super) const SOON: Duration = Duration::from_millis(150);
 const RETRY: Duration = Duration::from_millis(10);
 /// How often the records are read while this node has slots: PodResources sends no events.
 const EVERY: Duration = Duration::from_secs(10);
+/// The same while a pod has slots whose end no event tells: the kubelet removes its folder up to two seconds later.
+const SILENT: Duration = Duration::from_millis(600);
 
 impl SlotTask {
     /// Something happened: reads the records soon, if it can mean anything.
@@ -80,6 +82,8 @@ impl SlotTask {
         let wait = if self.unanswered > 0 {
             let doubled = 1_u32.checked_shl(self.unanswered - 1).unwrap_or(u32::MAX);
             RETRY.saturating_mul(doubled).min(EVERY)
+        } else if snapshot.is_silent && !self.holds.by_unit.is_empty() {
+            SILENT
         } else if !self.holds.by_unit.is_empty() {
             EVERY.min((self.config.grace / 4).max(SOON))
         } else if !snapshot.problems.is_empty() {

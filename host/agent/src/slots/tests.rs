@@ -10,7 +10,9 @@ use super::fixture::{Fixture, Kubelet, NODE, ids, instance, unit};
 use super::*;
 use crate::fakes::{Ledger, Store, idle, wait_for};
 
+mod again;
 mod agreement;
+mod moved;
 mod newcomers;
 mod races;
 mod snapshots;
@@ -185,7 +187,7 @@ async fn who_loses_a_race_is_refused_sees_the_truth_and_leaks_nothing() {
     let (refusal, ()) = tokio::join!(losing, other);
     let refusal = refusal.unwrap_err().to_string();
     assert!(
-        refusal.contains("another node was quicker") && refusal.contains("cams-b"),
+        refusal.contains("another node was quicker to claim cams-b-0"),
         "{refusal}"
     );
     pass(1).await;

@@ -168,6 +168,8 @@ impl SlotTask {
         for place in places {
             self.writes.places.remove(&place);
         }
+        // What was reserved may be free.
+        self.is_due |= !self.patient.is_empty();
         self.refresh();
         self.learn(&purpose, &keys, &results);
         match purpose {
@@ -175,13 +177,15 @@ impl SlotTask {
                 request,
                 chosen,
                 redeemed,
-            } => match results.into_iter().find_map(Result::err) {
-                Some(error) => {
+            } => {
+                let errors: Vec<_> = results.into_iter().filter_map(Result::err).collect();
+                if errors.is_empty() {
+                    self.grant(request, chosen, &redeemed).await;
+                } else {
                     self.take_back(&chosen, &redeemed);
-                    self.refuse(request, super::allocate::refused(&error, &chosen));
+                    self.lose(request, &chosen, &errors).await;
                 }
-                None => self.grant(request, chosen, &redeemed).await,
-            },
+            }
             Purpose::Release { slots, then } => {
                 self.released(slots, results);
                 self.allocate(then).await;
@@ -198,6 +202,7 @@ impl SlotTask {
     pub(super) async fn finish(&mut self) -> Result<(), SourceEnded> {
         self.requests.close();
         self.waiting.clear();
+        self.patient.clear();
         while let Some(done) = self.writes.next().await {
             self.written(done).await?;
         }

@@ -87,7 +87,7 @@ impl Home {
         for dir in &settings.handlers_dirs {
             handlers.push(Arc::new(FileHandlers::open(vec![dir.clone()])));
         }
-        let reports = KubeReport::new(client.clone(), &node, &identity.node_uid);
+        let reports = KubeReport::new(client.clone(), &node, &identity.node_uid, given);
         let namespaces = settings
             .args
             .properties_namespaces

@@ -37,6 +37,24 @@ async fn the_slots_of_a_deleted_node_are_free_with_one_write() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_deleted_node_keeps_the_slots_that_its_pods_ask_for_until_they_are_gone() {
+    for is_shared in [true, false] {
+        let (fake, _task) = start();
+        fake.edit(|instance| instance.spec.shared = is_shared);
+        *fake.requested.lock().unwrap() = Some(BTreeSet::from(["akri.sh/cams-1".to_owned()]));
+        fake.set("b", None);
+        assert_eq!(fake.settled().await, 0);
+        // What cannot be told frees nothing.
+        *fake.requested.lock().unwrap() = None;
+        assert_eq!(fake.settled().await, 0);
+        *fake.requested.lock().unwrap() = Some(BTreeSet::new());
+        tokio::time::sleep(LOOK_AGAIN).await;
+        fake.written(1).await;
+        assert_eq!(fake.holders(), ["", "a"]);
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn who_does_not_lead_writes_nothing_and_who_becomes_leader_begins() {
     let (fake, _task) = start();
     fake.leads.send_replace(false);

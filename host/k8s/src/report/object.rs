@@ -42,8 +42,8 @@ const MAX_HEAD: usize = 236;
 pub struct Owner {
     /// Its name.
     pub node: String,
-    /// Its uid.
-    pub uid: String,
+    /// The uid of its object; nothing while the agent may make none that belongs to it.
+    pub uid: Option<String>,
 }
 
 /// A write.
@@ -100,13 +100,15 @@ impl Owner {
         };
         let mut object = DiscoveryHandler::new(name, spec);
         object.metadata.labels = Some(self.labels());
-        object.metadata.owner_references = Some(vec![OwnerReference {
-            api_version: "v1".to_owned(),
-            kind: "Node".to_owned(),
-            name: self.node.clone(),
-            uid: self.uid.clone(),
-            ..OwnerReference::default()
-        }]);
+        object.metadata.owner_references = self.uid.clone().map(|uid| {
+            vec![OwnerReference {
+                api_version: "v1".to_owned(),
+                kind: "Node".to_owned(),
+                name: self.node.clone(),
+                uid,
+                ..OwnerReference::default()
+            }]
+        });
         object.status = Some(status(reported));
         object
     }

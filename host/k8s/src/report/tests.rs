@@ -8,6 +8,7 @@ use tokio::task::JoinSet;
 use super::*;
 use crate::stub::{Answer, Stub, failure, list};
 
+const CREATE: &str = "POST /apis/leafhost.dev";
 const LIMIT: Duration = Duration::from_secs(20);
 
 fn mk_report(phase: HandlerPhase) -> Arc<NodeReport> {
@@ -25,7 +26,7 @@ fn mk_report(phase: HandlerPhase) -> Arc<NodeReport> {
 fn mk_object(report: &NodeReport, version: &str) -> Value {
     let owner = Owner {
         node: "n".into(),
-        uid: "u".into(),
+        uid: Some("u".into()),
     };
     let mut object = serde_json::to_value(&owner.objects(report)["n.udev"]).unwrap();
     object["metadata"]["uid"] = json!("o1");
@@ -42,6 +43,8 @@ struct Cluster {
     unlisted: Mutex<Option<Value>>,
     /// Whether it refuses other writes for good.
     refused: Mutex<bool>,
+    /// The uids of the Node in the token and of the one that is there.
+    nodes: Mutex<(&'static str, Option<&'static str>)>,
     events: Mutex<Option<mpsc::UnboundedReceiver<Value>>>,
 }
 
@@ -59,10 +62,25 @@ async fn start(has: Vec<Value>) -> Bench {
     let cluster = Arc::new(Cluster {
         has: Mutex::new(has),
         events: Mutex::new(Some(receiver)),
+        nodes: Mutex::new(("u", Some("u"))),
         ..Cluster::default()
     });
     let shared = Arc::clone(&cluster);
     let stub = Stub::start(move |request| {
+        let (bound, there) = *shared.nodes.lock().unwrap();
+        if request.contains("/selfsubjectreviews") {
+            let extra = json!({
+                "authentication.kubernetes.io/node-name": ["n"],
+                "authentication.kubernetes.io/node-uid": [bound],
+            });
+            let user = json!({"username": "system:serviceaccount:l:a", "extra": extra});
+            let review = json!({"metadata": {}, "status": {"userInfo": user}});
+            return Answer::Object(201, review);
+        }
+        if request.contains("/nodes?") {
+            let node = |uid| json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n", "uid": uid}});
+            return list("5", &there.map(node).into_iter().collect::<Vec<_>>());
+        }
         if request.starts_with("GET") && request.contains("watch=true") {
             return match shared.events.lock().unwrap().take() {
                 Some(events) => Answer::Events(events),
@@ -85,7 +103,7 @@ async fn start(has: Vec<Value>) -> Bench {
         }
     })
     .await;
-    let sink = KubeReport::new(stub.client.clone(), "n", "u");
+    let sink = KubeReport::new(stub.client.clone(), "n", "u", None);
     let (reports, receiver) = watch::channel(Arc::default());
     let mut task = JoinSet::new();
     let (sender, problem) = watch::channel(None);
@@ -118,7 +136,7 @@ impl Bench {
     }
 
     fn writes(&self) -> usize {
-        ["POST", "PUT", "PATCH", "DELETE"]
+        [CREATE, "PUT", "PATCH", "DELETE"]
             .iter()
             .map(|verb| self.stub.requests(verb))
             .sum()
@@ -131,7 +149,7 @@ async fn an_object_is_made_changed_and_put_right_and_otherwise_left_alone() {
     let waiting = mk_report(HandlerPhase::Waiting);
     *bench.cluster.written.lock().unwrap() = Some(mk_object(&waiting, "6"));
     bench.reports.send_replace(Arc::clone(&waiting));
-    bench.wait_for("POST", 1).await;
+    bench.wait_for(CREATE, 1).await;
 
     let active = mk_report(HandlerPhase::Active);
     *bench.cluster.written.lock().unwrap() = Some(mk_object(&active, "8"));
@@ -150,7 +168,7 @@ async fn an_object_is_made_changed_and_put_right_and_otherwise_left_alone() {
 
     *bench.cluster.written.lock().unwrap() = Some(mk_object(&active, "12"));
     bench.send("DELETED", &mk_object(&active, "11"));
-    bench.wait_for("POST", 2).await;
+    bench.wait_for(CREATE, 2).await;
 
     *bench.cluster.written.lock().unwrap() =
         Some(json!({"kind": "Status", "apiVersion": "v1", "status": "Success"}));
@@ -211,9 +229,9 @@ async fn an_object_that_is_there_although_the_watch_does_not_show_it_gets_its_la
     bare["metadata"].as_object_mut().unwrap().remove("labels");
     *bench.cluster.unlisted.lock().unwrap() = Some(bare);
     bench.reports.send_replace(Arc::clone(&active));
-    bench.wait_for("POST", 1).await;
+    bench.wait_for(CREATE, 1).await;
     bench.wait_for("PUT", 1).await;
-    assert_eq!(bench.stub.requests("POST"), 1);
+    assert_eq!(bench.stub.requests(CREATE), 1);
 }
 
 #[tokio::test]
@@ -244,9 +262,9 @@ async fn an_api_server_that_drops_what_is_written_is_a_failure_and_not_written_t
     let stub = Stub::start(move |_| Answer::Object(200, pruned.clone())).await;
     let owner = Owner {
         node: "n".into(),
-        uid: "u".into(),
+        uid: Some("u".into()),
     };
-    let mut task = Task::new(owner, Api::all(stub.client.clone()));
+    let mut task = Task::new(owner, stub.client.clone(), None);
     task.wanted = task.owner.objects(&report);
     task.found = Some(Shelf::default());
     for failures in 1..=2 {
@@ -255,5 +273,74 @@ async fn an_api_server_that_drops_what_is_written_is_a_failure_and_not_written_t
         assert_eq!(task.pauses["n.udev"].failures, failures);
         let (_, at) = task.next().unwrap();
         assert!(at > Instant::now());
+    }
+}
+
+/// Deletes the next reports that the task makes, as garbage collection does.
+async fn collect(bench: &Bench, times: usize) {
+    let report = mk_report(HandlerPhase::Active);
+    for version in (10_u32..).step_by(2).take(times) {
+        let made = bench.stub.requests(CREATE);
+        let mut object = mk_object(&report, &version.to_string());
+        object["metadata"]["uid"] = json!(format!("o{version}"));
+        *bench.cluster.written.lock().unwrap() = Some(object.clone());
+        bench.wait_for(CREATE, made + 1).await;
+        object["metadata"]["resourceVersion"] = json!((version + 1).to_string());
+        while bench.cluster.written.lock().unwrap().is_some() {
+            tokio::task::yield_now().await;
+        }
+        bench.send("DELETED", &object);
+    }
+}
+
+#[tokio::test]
+async fn a_report_that_is_deleted_again_and_again_is_made_ever_more_rarely_and_that_is_a_problem() {
+    let mut bench = start(Vec::new()).await;
+    bench.reports.send_replace(mk_report(HandlerPhase::Active));
+    let begun = Instant::now();
+    collect(&bench, 3).await;
+    let told = |told: &Option<String>| {
+        let told = told.as_ref();
+        told.is_some_and(|text| text.contains("deleted again and again"))
+    };
+    bench.problem.wait_for(told).await.unwrap();
+    bench.wait_for(CREATE, 4).await;
+    // The second at once, then after three quarters of a second at least, and after twice that.
+    assert!(begun.elapsed() > Duration::from_secs(2));
+}
+
+#[tokio::test]
+async fn reports_of_a_node_object_that_was_made_again_belong_to_none_and_then_to_it() {
+    let bench = start(Vec::new()).await;
+    let active = mk_report(HandlerPhase::Active);
+    bench.reports.send_replace(Arc::clone(&active));
+    *bench.cluster.nodes.lock().unwrap() = ("u", Some("v"));
+    collect(&bench, 1).await;
+    bench.wait_for("/nodes?", 1).await;
+    let report = KubeReport::new(bench.stub.client.clone(), "n", "u", None);
+    let mut task = Task::new(report.owner, report.client, None);
+    task.wanted = task.owner.objects(&active);
+    task.report = active;
+    for (nodes, uid, is_outdated) in [
+        (("u", Some("u")), Some("u"), false),
+        (("u", Some("v")), None, true),
+        // Its reports stay as they are until there is one.
+        (("u", None), None, false),
+        (("v", Some("v")), Some("v"), false),
+    ] {
+        *bench.cluster.nodes.lock().unwrap() = nodes;
+        task.ask().await;
+        assert_eq!(task.owner.uid.as_deref(), uid);
+        let owners = task.wanted.values().next();
+        let owners = owners.and_then(|one| one.metadata.owner_references.as_ref());
+        if let Some(owners) = owners {
+            assert_eq!(Some(owners[0].uid.as_str()), uid);
+        }
+        let soon = Instant::now() + Duration::from_mins(6);
+        assert_eq!(task.ask_again < soon, is_outdated);
+        // Without a Node nothing is made that garbage collection would take.
+        task.found = Some(Shelf::default());
+        let (_, next) = task.next().unwrap();
+        assert_eq!(next > Instant::now(), nodes.1.is_none());
     }
 }

@@ -1,6 +1,8 @@
 //! The folders of the pods, `<kubelet's folder>/pods/<uid>`: a folder goes when the kubelet has stopped a pod's containers
-//! and let go of its volumes.
+//! and let go of its volumes. Those go first, and the folder up to two seconds later.
 
+use std::collections::HashMap;
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
@@ -19,6 +21,11 @@ mod tests;
 
 /// How often the folder is watched anew, for what inotify does not report: it was missing, or something was mounted over it.
 const BACKSTOP: Duration = Duration::from_secs(30);
+
+/// The folder of a pod's volumes, below the pod's; in it is a folder for each kind of volume.
+const VOLUMES: &str = "volumes";
+/// The most folders that are watched below that of all pods.
+const MOST: usize = 4096;
 
 /// Whether the kubelet still has a folder for the pod. `None` where that cannot be told: the folder of all pods cannot be
 /// read, or `uid` is not 1 to 64 letters, digits and `-`. Blocks.
@@ -42,6 +49,16 @@ pub fn pod_exists(kubelet_root: &Path, uid: &str) -> Option<bool> {
     }
 }
 
+/// Whether a pod has a volume, whose end tells that the pod's containers have ended. Blocks.
+pub fn pod_has_volumes(kubelet_root: &Path, uid: &str) -> bool {
+    let volumes = kubelet_root.join("pods").join(uid).join(VOLUMES);
+    let kinds = folders(&volumes).into_iter();
+    is_uid(uid)
+        && kinds
+            .map(|kind| volumes.join(kind))
+            .any(|kind| !folders(&kind).is_empty())
+}
+
 fn is_uid(text: &str) -> bool {
     (1..=64).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-')
 }
@@ -62,7 +79,7 @@ impl PodsFolder {
         }
     }
 
-    /// A number that grows when pods' folders come or go, and when that may have happened unseen: the folder of all pods
+    /// A number that grows when pods' folders come or go or lose a volume, and when that may have happened unseen: the folder of all pods
     /// comes, goes, or cannot be watched. Several at once may count as one.
     pub fn changes(&self) -> watch::Receiver<u64> {
         self.changes.subscribe()
@@ -132,6 +149,37 @@ struct Watcher {
     stream: EventStream<[u8; 1024]>,
     watches: Watches,
     watched: Option<WatchDescriptor>,
+    /// The folder of all pods.
+    pods: Option<PathBuf>,
+    below: HashMap<WatchDescriptor, Below>,
+}
+
+/// A folder below that of all pods.
+struct Below {
+    path: PathBuf,
+    level: Level,
+}
+
+/// What a folder is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Level {
+    /// A pod's.
+    Pod,
+    /// That of its volumes.
+    Volumes,
+    /// That of its volumes of one kind.
+    Kind,
+}
+
+impl Level {
+    /// What the folder of that name in it is, if it matters.
+    fn below(self, name: &OsStr) -> Option<Self> {
+        match self {
+            Self::Pod => (name == VOLUMES).then_some(Self::Volumes),
+            Self::Volumes => Some(Self::Kind),
+            Self::Kind => None,
+        }
+    }
 }
 
 impl Watcher {
@@ -142,6 +190,8 @@ impl Watcher {
             stream: inotify.into_event_stream([0; 1024])?,
             watches,
             watched: None,
+            pods: None,
+            below: HashMap::new(),
         })
     }
 
@@ -169,7 +219,38 @@ impl Watcher {
             // The kernel has dropped it already where the folder is gone.
             drop(self.watches.remove(before));
         }
+        for (before, _) in self.below.drain() {
+            drop(self.watches.remove(before));
+        }
+        self.pods = Some(path.to_owned());
+        for name in folders(path) {
+            if name.to_str().is_some_and(is_uid) {
+                self.enter(path.join(name), Level::Pod);
+            }
+        }
         true
+    }
+
+    /// Watches a folder below that of all pods, with what is in it. What cannot be watched, tells nothing: the pod's folder goes later.
+    fn enter(&mut self, path: PathBuf, level: Level) {
+        let mask = WatchMask::ONLYDIR
+            | WatchMask::DONT_FOLLOW
+            | WatchMask::CREATE
+            | WatchMask::DELETE
+            | WatchMask::MOVED_FROM
+            | WatchMask::MOVED_TO;
+        if self.below.len() >= MOST {
+            return;
+        }
+        let Ok(watch) = self.watches.add(&path, mask) else {
+            return;
+        };
+        for name in folders(&path) {
+            if let Some(level) = level.below(&name) {
+                self.enter(path.join(name), level);
+            }
+        }
+        self.below.insert(watch, Below { path, level });
     }
 
     /// Cancel-safe.
@@ -185,19 +266,46 @@ impl Watcher {
         if event.mask.contains(EventMask::Q_OVERFLOW) {
             return Change::Pod;
         }
+        let (mask, name) = (event.mask, event.name);
+        let goes = mask.intersects(EventMask::DELETE | EventMask::MOVED_FROM);
+        let folder = name.filter(|_| mask.contains(EventMask::ISDIR));
+        if let Some(below) = self.below.get(&event.wd) {
+            let level = below.level;
+            if mask.contains(EventMask::IGNORED) {
+                self.below.remove(&event.wd);
+            } else if goes && folder.is_some() && level == Level::Kind {
+                return Change::Pod;
+            } else if !goes
+                && let Some(name) = folder
+                && let Some(level) = level.below(&name)
+            {
+                let path = below.path.join(name);
+                self.enter(path, level);
+            }
+            return Change::Nothing;
+        }
         if self.watched.as_ref() != Some(&event.wd) {
             return Change::Nothing;
         }
         let of_all =
             EventMask::DELETE_SELF | EventMask::MOVE_SELF | EventMask::IGNORED | EventMask::UNMOUNT;
-        match event.name {
-            _ if event.mask.intersects(of_all) => Change::Moved,
-            Some(name)
-                if event.mask.contains(EventMask::ISDIR) && name.to_str().is_some_and(is_uid) =>
-            {
-                Change::Pod
-            }
-            _ => Change::Nothing,
+        if mask.intersects(of_all) {
+            return Change::Moved;
         }
+        let Some(uid) = folder.filter(|name| name.to_str().is_some_and(is_uid)) else {
+            return Change::Nothing;
+        };
+        if !goes && let Some(pods) = &self.pods {
+            let path = pods.join(uid);
+            self.enter(path, Level::Pod);
+        }
+        Change::Pod
     }
+}
+
+/// The names of the folders in a folder.
+fn folders(path: &Path) -> Vec<OsString> {
+    let entries = fs::read_dir(path).into_iter().flatten().flatten();
+    let folders = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+    folders.map(|entry| entry.file_name()).collect()
 }

@@ -10,11 +10,11 @@ use leafhost_core::slot::{DeviceUsage, slot_number};
 use leafhost_kubelet::{Allocation, DeviceSpec, Mount, Refusal};
 
 use super::context::SlotContext;
-use super::hold::Place;
+use super::hold::{Hold, Place};
 use super::newcomers::WAIT;
-use super::offers::{first, free_slots, left};
+use super::offers::{free_slots, in_order, left, place};
 use super::snapshot::SLOTS_ANNOTATION;
-use super::unit::{Unit, resource_name};
+use super::unit::{Unit, resource, resource_name};
 use super::view::Seen;
 use crate::cdi::device_edits::DeviceEdits;
 
@@ -54,6 +54,7 @@ impl SlotContext<'_> {
     ) -> Result<Vec<Chosen>, Refusal> {
         let name = resource_name(resource).unwrap_or_default();
         let mut now = reserved.clone();
+        now.extend(self.hidden(resource, ids));
         let mut chosen: Vec<Chosen> = Vec::new();
         // What this node has already decides which Instances are left for the rest.
         let (again, new): (Vec<_>, Vec<_>) = ids
@@ -91,9 +92,30 @@ impl SlotContext<'_> {
                 }
             }
         }
-        *reserved = now;
+        let new = chosen.iter().filter(|one| one.claim.is_some());
+        reserved.extend(new.map(|one| one.slot.clone()));
         chosen.sort_by(|one, two| one.unit.id.cmp(&two.unit.id));
         Ok(chosen)
+    }
+
+    /// Returns the slots that are in use although their Instances do not say so, but for those behind the ids that are asked for.
+    fn hidden(&self, resource: &str, ids: &BTreeSet<String>) -> BTreeSet<String> {
+        let mut by_name: BTreeMap<&str, Vec<&Hold>> = BTreeMap::new();
+        for name in self.owners.namesakes.keys() {
+            by_name.entry(name).or_default();
+        }
+        for (unit, hold) in &self.holds.by_unit {
+            let is_asked = unit.resource == resource && ids.contains(&unit.id);
+            let is_suspect = hold.stored.is_none() || by_name.contains_key(&*hold.instance);
+            if is_suspect && !is_asked {
+                by_name.entry(&hold.instance).or_default().push(hold);
+            }
+        }
+        let keys = by_name.into_iter().filter_map(|(name, holds)| {
+            let key = self.owners.instances.get(name)?;
+            Some(self.taken(key, holds.into_iter()))
+        });
+        keys.flatten().collect()
     }
 
     /// A slot that this node has already: the app container of a pod whose init container had it, or a new pod to which the
@@ -164,8 +186,8 @@ impl SlotContext<'_> {
     }
 
     /// A slot of another Instance for each, of those with the most free slots first, so that a container gets different
-    /// ones. Among equals each node begins with another one, and each time: a pod that asks for a certain Instance as well
-    /// would else never get both.
+    /// ones. Among equals nodes begin at opposite ends, and each time with another one: a pod that asks for a certain Instance as
+    /// well would else never get both.
     fn through_configuration(
         &self,
         key: &ConfigurationKey,
@@ -174,6 +196,10 @@ impl SlotContext<'_> {
         reserved: &mut BTreeSet<String>,
         turns: &mut Turns,
     ) -> Result<(), Refusal> {
+        let is_ours = |unit: &&Unit| slot_number(key.name(), &unit.id).is_some();
+        if let Some(unit) = units.iter().find(|unit| !is_ours(unit)) {
+            return Err(unknown(&unit.resource, &unit.id));
+        }
         let mut left: BTreeMap<usize, Vec<&Arc<Instance>>> = BTreeMap::new();
         for instance in self.instances_of(key) {
             let count = left_beside(instance, reserved);
@@ -183,32 +209,34 @@ impl SlotContext<'_> {
             }
         }
         let turn = turns.entry(key.clone()).or_default();
-        let place = usize::try_from(first(self.node, key.name())).unwrap_or_default();
-        let place = place.wrapping_add(*turn);
-        if left
-            .last_key_value()
-            .is_some_and(|(_, equals)| equals.len() > 1)
-        {
+        let begin = *turn;
+        let Some((_, equals)) = left.last_key_value() else {
+            return Err(self.none_free(key));
+        };
+        if equals.len() > 1 {
             *turn = turn.wrapping_add(1);
         }
+        let nodes = equals.first().map(|one| &one.spec.nodes);
+        let nodes = nodes.map_or(&[][..], Vec::as_slice);
+        let own = place(self.node, key.name(), nodes);
         let mut order = Vec::new();
-        for (_, mut equals) in left.into_iter().rev() {
-            let begin = place.checked_rem(equals.len()).unwrap_or_default();
+        for equals in left.values().rev() {
+            let mut equals = in_order(equals.clone(), own, nodes.len());
+            let begin = begin.checked_rem(equals.len()).unwrap_or_default();
             equals.rotate_left(begin);
             order.extend(equals);
         }
         let mut order = order.into_iter();
         for unit in units {
-            if slot_number(key.name(), &unit.id).is_none() {
-                return Err(unknown(&unit.resource, &unit.id));
-            }
             let one = order.find_map(|instance| {
                 let seen = self.visible(instance).ok()?;
                 if self.is_held_back(instance) {
                     return None;
                 }
-                let mut free = free_slots(self.node, instance).into_iter();
-                let slot = free.find(|id| !reserved.contains(id))?;
+                let free = free_slots(instance, &reserved_of(instance, reserved));
+                let (name, nodes) = (&instance.metadata.name, &instance.spec.nodes);
+                let free = in_order(free, place(self.node, name, nodes), nodes.len());
+                let slot = free.into_iter().next()?;
                 Some(Chosen {
                     unit: unit.clone(),
                     instance: Arc::clone(instance),
@@ -220,18 +248,20 @@ impl SlotContext<'_> {
                     seen,
                 })
             });
-            let one = one.ok_or_else(|| {
-                Refusal::Unavailable(format!(
-                    "{}: no further Instance of Configuration {} has a free slot on node {}",
-                    unit.resource,
-                    key.name(),
-                    self.node
-                ))
-            })?;
+            let one = one.ok_or_else(|| self.none_free(key))?;
             reserved.insert(one.slot.clone());
             chosen.push(one);
         }
         Ok(())
+    }
+
+    fn none_free(&self, key: &ConfigurationKey) -> Refusal {
+        Refusal::Unavailable(format!(
+            "{}: no further Instance of Configuration {} has a free slot on node {}",
+            resource(key.name()),
+            key.name(),
+            self.node
+        ))
     }
 
     fn instances_of(&self, key: &ConfigurationKey) -> impl Iterator<Item = &Arc<Instance>> {
@@ -266,17 +296,21 @@ impl SlotContext<'_> {
 
 /// How many more slots may be taken besides those that are reserved.
 fn left_beside(instance: &Instance, reserved: &BTreeSet<String>) -> usize {
+    left(instance, &reserved_of(instance, reserved))
+}
+
+/// The slots of an Instance that are reserved.
+fn reserved_of(instance: &Instance, reserved: &BTreeSet<String>) -> BTreeSet<String> {
     let name = &instance.metadata.name;
-    let also = if reserved.is_empty() {
-        0
-    } else {
-        reserved
-            .range(format!("{name}-")..)
-            .take_while(|id| id.starts_with(name.as_str()))
-            .filter(|id| slot_number(name, id).is_some())
-            .count()
-    };
-    left(instance).saturating_sub(also)
+    if reserved.is_empty() {
+        return BTreeSet::new();
+    }
+    reserved
+        .range(format!("{name}-")..)
+        .take_while(|id| id.starts_with(name.as_str()))
+        .filter(|id| slot_number(name, id).is_some())
+        .cloned()
+        .collect()
 }
 
 fn unknown(resource: &str, id: &str) -> Refusal {

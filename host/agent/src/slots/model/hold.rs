@@ -27,6 +27,8 @@ pub struct Hold {
     pub stored: Option<InstanceKey>,
     /// The Instance that last said so; nothing where only the kubelet does, which knows no namespace.
     pub origin: Option<InstanceKey>,
+    /// Whether that Instance is gone. The kubelet, which knows no namespace, then means whatever Instance has the name.
+    pub is_orphaned: bool,
     /// When it was last allocated by this agent: what was seen before that says nothing of it.
     pub allocated: Option<Instant>,
     /// Who has it.
@@ -119,10 +121,14 @@ impl Hold {
         matches!(self.holder, Holder::Unseen(_)) && current.is_some() && self.kubelet != current
     }
 
-    /// The Instance that may say so now: the one that did, or else the one that has the name.
-    pub fn owner<'a>(&self, owners: &'a Owners) -> Option<&'a InstanceKey> {
-        let owner = owners.instances.get(&self.instance);
-        owner.filter(|key| self.origin.as_ref().is_none_or(|origin| origin == *key))
+    /// The Instance that last said so, while it is there.
+    pub fn sayer(&self) -> Option<&InstanceKey> {
+        self.origin.as_ref().filter(|_| !self.is_orphaned)
+    }
+
+    /// The Instance that is to say so now: the one that did, or else the one that has the name.
+    pub fn owner<'a>(&'a self, owners: &'a Owners) -> Option<&'a InstanceKey> {
+        self.sayer().or_else(|| owners.named(&self.instance))
     }
 
     /// Where the store says so.

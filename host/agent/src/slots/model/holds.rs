@@ -52,6 +52,10 @@ impl Holds {
     /// Takes over what the store says. A slot that it says of another or of nobody stays only while the kubelet is seen to
     /// have it, or while an answer that gave it may be on its way.
     pub fn update(&mut self, node: &str, owners: &Owners, instances: &InstanceSet) {
+        for hold in self.by_unit.values_mut() {
+            let is_there = |origin: &InstanceKey| instances.instances.contains_key(origin);
+            hold.is_orphaned = hold.origin.as_ref().is_some_and(|one| !is_there(one));
+        }
         let mut by_unit: BTreeMap<Unit, Vec<Claim>> = BTreeMap::new();
         for (key, instance) in &instances.instances {
             for (unit, slot, usage) in claims(node, instance) {
@@ -90,6 +94,7 @@ impl Holds {
                 usage: DeviceUsage::Unused,
                 stored: None,
                 origin: None,
+                is_orphaned: false,
                 allocated: None,
                 holder: Holder::Unseen(Absence::default()),
                 absent: false,
@@ -97,6 +102,7 @@ impl Holds {
             });
             hold.instance.clone_from(&key.name);
             hold.origin = Some(key.clone());
+            hold.is_orphaned = false;
             (hold.slot, hold.usage, hold.stored) = (slot, usage, Some(key));
         }
     }
@@ -231,6 +237,7 @@ impl Holds {
                 right.stored = None;
             }
             right.origin.clone_from(&right.stored);
+            right.is_orphaned = false;
             self.by_unit.insert(unit, right);
             if let Some(key) = &wrong.stored {
                 let claim = Claim {
@@ -277,6 +284,7 @@ impl Holds {
                 usage,
                 stored: None,
                 origin: None,
+                is_orphaned: false,
                 allocated: None,
                 holder: Holder::Seen {
                     pods: found.pods,
@@ -298,15 +306,16 @@ impl Holds {
     }
 
     /// The slots that containers were seen to have, by the Instance they are of. Of a slot that only the kubelet knows that is the one that has
-    /// or would have the name.
+    /// or would have the name, or else the one that is gone.
     pub fn held(&self, owners: &Owners) -> HeldSlots {
         let mut held = HeldSlots::new();
         for hold in self.by_unit.values() {
             if let Holder::Seen { .. } = hold.holder
                 && let Some(key) = hold
-                    .origin
-                    .clone()
+                    .sayer()
+                    .cloned()
                     .or_else(|| owners.key_of(&hold.instance))
+                    .or_else(|| hold.origin.clone())
             {
                 let slots = held.entry(key).or_default();
                 slots.insert(hold.slot.clone(), hold.usage.clone());
@@ -363,10 +372,9 @@ fn behind(hold: Option<&Hold>, owners: &Owners, claims: &[Claim]) -> Option<usiz
     let mut best: Option<(usize, (bool, bool, bool))> = None;
     for (index, claim) in claims.iter().enumerate() {
         let is_slot = hold.is_some_and(|hold| {
-            let origin = hold.origin.as_ref();
             hold.slot == claim.slot
                 && hold.instance == claim.key.name
-                && origin.is_none_or(|origin| *origin == claim.key)
+                && hold.sayer().is_none_or(|sayer| *sayer == claim.key)
         });
         // What a container is seen to have stays what it is.
         if !is_slot && hold.is_some_and(|hold| matches!(hold.holder, Holder::Seen { .. })) {

@@ -28,52 +28,63 @@ pub const NAMES_EVER: usize = 1000;
 /// The attribute that says which NUMA node a device is near to, as Kubernetes names it.
 const NUMA_NODE: &str = "resource.kubernetes.io/numaNode";
 
-/// The free slots of an Instance that may be taken now, the best first. Nodes that race for an Instance try different ones.
+/// The free slots of an Instance that may be taken now; none of `taken`.
 ///
 /// At most as many as the capacity leaves: slots beyond a capacity that was lowered count until they are released.
-pub fn free_slots(node: &str, instance: &Instance) -> Vec<String> {
+pub fn free_slots(instance: &Instance, taken: &BTreeSet<String>) -> Vec<String> {
     let (name, spec) = (&instance.metadata.name, &instance.spec);
-    let used = |id: &str| {
-        spec.device_usage
-            .get(id)
-            .is_some_and(|usage| !usage.is_empty())
-    };
-    let left = left(instance);
+    let left = left(instance, taken);
     if left == 0 {
         return Vec::new();
     }
-    let capacity = spec.capacity.min(MAX_CAPACITY);
-    let first = u32::try_from(first(node, name) % u64::from(capacity.max(1))).unwrap_or_default();
-    (first..capacity)
-        .chain(0..first)
+    (0..spec.capacity.min(MAX_CAPACITY))
         .map(|slot| slot_id(name, slot))
-        .filter(|id| !used(id))
+        .filter(|id| !is_used(instance, id) && !taken.contains(id))
         .take(left)
         .collect()
 }
 
-/// How many free slots an Instance has.
-pub fn left(instance: &Instance) -> usize {
+/// How many free slots an Instance has, those of `taken` not counted.
+pub fn left(instance: &Instance, taken: &BTreeSet<String>) -> usize {
     let spec = &instance.spec;
-    let taken = spec.device_usage.values().filter(|usage| !usage.is_empty());
+    let used = spec.device_usage.values().filter(|usage| !usage.is_empty());
+    let also = taken
+        .iter()
+        .filter(|id| slot_number(&instance.metadata.name, id).is_some() && !is_used(instance, id));
     let capacity = usize::try_from(spec.capacity.min(MAX_CAPACITY)).unwrap_or(usize::MAX);
-    capacity.saturating_sub(taken.count())
+    capacity.saturating_sub(used.count().saturating_add(also.count()))
 }
 
-/// Where this node begins among the slots or Instances of that name: every node elsewhere.
+/// Tells that somebody has a slot of an Instance, as it says.
+pub fn is_used(instance: &Instance, slot: &str) -> bool {
+    let usage = instance.spec.device_usage.get(slot);
+    usage.is_some_and(|usage| !usage.is_empty())
+}
+
+/// The place of a node among `nodes`, another order for each name.
+pub fn place(node: &str, name: &str, nodes: &[String]) -> usize {
+    let rank = |node: &str| (first(node, name), node.to_owned());
+    let own = rank(node);
+    nodes.iter().filter(|other| rank(other) < own).count()
+}
+
+/// A number of a node, another for each name.
 pub fn first(node: &str, name: &str) -> u64 {
     let hash = device_hash(name, Some(node), DigestLength::Eight);
     u64::from_str_radix(&hash, 16).unwrap_or_default()
 }
 
-/// The place of a node among those that see an Instance, another order for each Instance: as many nodes as it has free slots begin with
-/// different ones.
-pub fn place(node: &str, instance: &Instance) -> usize {
-    let name = &instance.metadata.name;
-    let rank = |node: &str| (first(node, name), node.to_owned());
-    let own = rank(node);
-    let nodes = instance.spec.nodes.iter();
-    nodes.filter(|other| rank(other) < own).count()
+/// Puts what is chosen from into the order in which the node at `place` among so many tries it. Two nodes begin at opposite ends; of more,
+/// each further two begin further inside.
+pub fn in_order<T>(mut all: Vec<T>, place: usize, nodes: usize) -> Vec<T> {
+    let (pair, is_second) = (place / 2, place % 2 == 1);
+    if is_second {
+        all.reverse();
+    }
+    let pairs = nodes.max(place.saturating_add(1)).div_ceil(2);
+    let inside = all.len().saturating_mul(pair).checked_div(pairs);
+    all.rotate_left(inside.unwrap_or_default());
+    all
 }
 
 /// Computes offers and remembers what it computed.
@@ -104,6 +115,8 @@ struct Computed {
     offered: bool,
     resources: Option<Resources>,
     holds: Vec<Held>,
+    /// Lists the slots that are in use although the Instance does not say so.
+    taken: BTreeSet<String>,
     list: Arc<Devices>,
     has_free: bool,
     /// The name of its resource, or why it can have none.
@@ -204,9 +217,9 @@ impl Offerer {
             let Some(instance) = instances.instances.get(key) else {
                 continue;
             };
-            let held: Vec<Held> = by_instance
-                .remove(key.name.as_str())
-                .unwrap_or_default()
+            let own = by_instance.remove(key.name.as_str()).unwrap_or_default();
+            let taken = context.taken(key, own.iter().map(|(_, hold)| *hold));
+            let held: Vec<Held> = own
                 .into_iter()
                 .map(|(unit, hold)| Held {
                     unit: unit.clone(),
@@ -217,13 +230,14 @@ impl Offerer {
             let before = self.cache.get(key).filter(|computed| {
                 Arc::ptr_eq(&computed.instance, instance)
                     && computed.holds == held
+                    && computed.taken == taken
                     && computed.is_held_back == context.is_held_back(instance)
             });
             if before.is_none_or(|before| !(same_devices || before.is_as(node, devices))) {
                 let seen = Seen::new(node, devices, instance);
                 let is_held_back = context.is_held_back(instance);
                 let is_given = is_writable && !is_held_back;
-                let mut computed = compute(node, instance, seen, held, is_given);
+                let mut computed = compute(instance, seen, (held, taken), is_given);
                 computed.is_held_back = is_held_back;
                 self.cache.insert(key.clone(), computed);
             }
@@ -456,16 +470,15 @@ fn device(health: Health, numa: Option<i64>) -> leafhost_kubelet::Device {
 }
 
 fn compute(
-    node: &str,
     instance: &Arc<Instance>,
     seen: Seen,
-    holds: Vec<Held>,
+    (holds, taken): (Vec<Held>, BTreeSet<String>),
     is_writable: bool,
 ) -> Computed {
     let (kept, offered, resources) = (seen.is_kept(), seen.is_offered(), seen.resources());
     let spec = &instance.spec;
     let numa = seen.device.as_ref().and_then(|device| numa(device));
-    let free: BTreeSet<String> = free_slots(node, instance).into_iter().collect();
+    let free: BTreeSet<String> = free_slots(instance, &taken).into_iter().collect();
     let own = resource(&instance.metadata.name);
     let mut list = Devices::new();
     // Without a resource of its own, and while the Configuration is not known, only what containers have is listed.
@@ -488,6 +501,7 @@ fn compute(
         offered,
         resources,
         holds,
+        taken,
         list: Arc::default(),
         name: checked(own.clone()),
     };

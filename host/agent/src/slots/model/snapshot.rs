@@ -49,6 +49,8 @@ pub struct Snapshot {
     pub checkpoint: Option<Checked>,
     /// By pod uid, whether the pod is still on this node; what cannot be told is not here.
     pub alive: BTreeMap<String, bool>,
+    /// Whether one of those pods has no volume, so that no event tells when its containers have ended.
+    pub is_silent: bool,
     /// What could not be read, and the remedy.
     pub problems: Vec<Problem>,
 }
@@ -266,6 +268,7 @@ mod tests {
                 checkpoint: checkpoint.clone(),
                 active: BTreeSet::new(),
                 alive: BTreeMap::new(),
+                is_silent: false,
                 problems: Vec::new(),
             };
             assert_eq!(

@@ -20,6 +20,8 @@ use crate::presence::Presence;
 pub struct Owners {
     /// By the name of the Instance.
     pub instances: BTreeMap<String, InstanceKey>,
+    /// Lists the Instances of a name where they are not the one that has it alone: the kubelet, which knows no namespace, takes them for one.
+    pub namesakes: BTreeMap<String, Vec<InstanceKey>>,
     /// By the name of the Configuration.
     pub configurations: BTreeMap<String, ConfigurationKey>,
     /// What is not offered, and why.
@@ -37,7 +39,9 @@ impl Owners {
             .map(|key| ((key.namespace(), key.name()), key))
             .collect();
         let mut ours: Vec<(Option<&str>, InstanceKey)> = Vec::new();
+        let mut by_name: BTreeMap<&str, Vec<&InstanceKey>> = BTreeMap::new();
         for (key, instance) in &instances.instances {
+            by_name.entry(&key.name).or_default().push(key);
             if !instance.concerns(node) {
                 continue;
             }
@@ -98,7 +102,22 @@ impl Owners {
                 owners.instances.insert(key.name.clone(), key);
             }
         }
+        for (name, keys) in by_name {
+            if keys
+                .iter()
+                .any(|key| owners.instances.get(name) != Some(key))
+            {
+                let keys = keys.into_iter().cloned().collect();
+                owners.namesakes.insert(name.to_owned(), keys);
+            }
+        }
         owners
+    }
+
+    /// The Instance that has this name, or else the first that is named so.
+    pub fn named(&self, instance: &str) -> Option<&InstanceKey> {
+        let first = || self.namesakes.get(instance)?.first();
+        self.instances.get(instance).or_else(first)
     }
 
     /// The Instance that has this name, or would have it if it were made.

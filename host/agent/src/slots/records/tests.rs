@@ -79,6 +79,28 @@ async fn the_checkpoint_tells_units_pods_and_the_slots_behind_them() {
 }
 
 #[tokio::test]
+async fn a_pod_without_a_volume_is_silent_until_it_is_gone() {
+    let root = folder(&serde_json::json!([entry(
+        "u1",
+        "akri.sh/cams",
+        "cams-0",
+        TO_A
+    )]));
+    let records = records(&root);
+    let kind = root.path().join("pods/u1/volumes/kubernetes.io~projected");
+    for (make, is_silent) in [
+        (root.path().join("pods"), false),
+        (root.path().join("pods/u1"), true),
+        (kind.clone(), true),
+        (kind.join("token"), false),
+    ] {
+        fs::create_dir_all(make).unwrap();
+        let snapshot = records.read(BTreeSet::new(), BTreeSet::new()).await;
+        assert_eq!(snapshot.is_silent, is_silent);
+    }
+}
+
+#[tokio::test]
 async fn of_two_answers_for_one_id_none_is_believed() {
     let root = folder(&serde_json::json!([
         entry("u1", "akri.sh/cams", "cams-0", TO_A),

@@ -233,7 +233,7 @@ async fn the_last_refusals_of_a_resource_are_shown_until_it_is_allocated_or_for_
     idle().await;
     assert_eq!(shown("cams-a"), None);
 
-    *rig.store.conflicts.lock().unwrap() = 1;
+    *rig.store.conflicts.lock().unwrap() = 4;
     assert!(rig.allocate("cams", &["cams-0"]).await.is_err());
     pass(590).await;
     assert!(shown("cams").is_some());

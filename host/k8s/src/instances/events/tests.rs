@@ -2,8 +2,8 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use leafhost_core::instance::Edit;
-use leafhost_core::ports::{Change, InstanceSet, InstanceStore as _};
+use leafhost_core::instance::{Edit, Instance};
+use leafhost_core::ports::{Change, InstanceSet, InstanceStore as _, StoreError};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
@@ -287,4 +287,23 @@ async fn a_list_of_an_api_server_that_lags_behind_takes_nothing_back() {
     .await
     .unwrap();
     assert_eq!(versions(&store.instances().borrow()), ["90"]);
+}
+
+#[tokio::test]
+async fn an_instance_that_another_node_has_just_made_is_joined_and_not_made() {
+    let (stub, store, _folder) = listed_again("120").await;
+    let found = store
+        .instances()
+        .borrow()
+        .instances
+        .values()
+        .next()
+        .cloned();
+    let create = Change::Create(Box::new(Instance::clone(&found.clone().unwrap())));
+    let answer = store.apply(vec![create]).await.remove(0);
+    let Err(StoreError::AlreadyExists { found: known, .. }) = answer else {
+        panic!("{answer:?}");
+    };
+    assert_eq!(known, found);
+    assert_eq!(stub.requests("POST"), 0);
 }

@@ -3,7 +3,7 @@ use super::*;
 fn mk_owner(node: &str) -> Owner {
     Owner {
         node: node.to_owned(),
-        uid: "node-uid".to_owned(),
+        uid: Some("node-uid".to_owned()),
     }
 }
 

@@ -129,3 +129,26 @@ async fn a_folder_that_appears_or_is_made_anew_is_watched_within_thirty_seconds(
     it.changes.wait_for(|count| *count > before).await.unwrap();
     it.end().await;
 }
+
+#[tokio::test]
+async fn a_volume_that_a_pod_loses_counts_before_its_folder_goes() {
+    let mut it = Running::start(true);
+    it.changed().await;
+    for uid in ["4a5d-1", "4a5d-2"] {
+        let kind = it.pod(uid).join("volumes/kubernetes.io~projected");
+        fs::create_dir(it.pod(uid)).unwrap();
+        it.changed().await;
+        fs::create_dir_all(kind.join("token")).unwrap();
+        fs::create_dir_all(it.pod(uid).join("containers/main")).unwrap();
+        // Another pod's is told later.
+        let other = it.pod(&format!("{uid}-other"));
+        fs::create_dir(other).unwrap();
+        it.changed().await;
+        let before = *it.changes.borrow();
+        fs::remove_dir_all(it.pod(uid).join("containers")).unwrap();
+        fs::remove_dir(kind.join("token")).unwrap();
+        it.changed().await;
+        assert_eq!(*it.changes.borrow(), before + 1);
+    }
+    it.end().await;
+}

@@ -199,23 +199,50 @@ fn the_instance_with_the_most_free_slots_comes_first() {
 }
 
 #[test]
-fn nodes_that_race_begin_with_different_instances_and_slots() {
-    let instances: Vec<_> = (0..50)
-        .map(|number| instance("cams", &format!("{number:02}"), 10, &[]))
-        .collect();
-    let fixture = Fixture::new(&[("cams", &instances)]);
-    let first: BTreeSet<String> = (0..20)
-        .map(|node| {
-            let node = format!("node-{node}");
-            let chosen = choose_as(&node, &fixture, "cams", &["cams-0"], &mut BTreeSet::new());
-            chosen.unwrap()[0].instance.metadata.name.clone()
-        })
-        .collect();
-    assert!(first.len() > 10, "{first:?}");
-    let slots: BTreeSet<String> = (0..20)
-        .map(|node| free_slots(&format!("node-{node}"), &instances[0]).remove(0))
-        .collect();
-    assert!(slots.len() > 5, "{slots:?}");
+fn two_nodes_that_race_meet_only_at_the_last_free_slot() {
+    let nodes = ["node-a", "node-b"];
+    for (count, capacity) in [(9, 1), (1, 9), (3, 2), (4, 3)] {
+        let mut instances: Vec<_> = (0..count)
+            .map(|number| instance("cams", &number.to_string(), capacity, &[]))
+            .collect();
+        for one in &mut instances {
+            one.spec.nodes = nodes.map(str::to_owned).into();
+        }
+        let fixture = Fixture::new(&[("cams", &instances)]);
+        let firsts = nodes.map(|node| {
+            let chosen = choose_as(node, &fixture, "cams", &["cams-0"], &mut BTreeSet::new());
+            chosen.unwrap().remove(0).slot
+        });
+        let all: Vec<&String> = instances.iter().map(|one| &one.metadata.name).collect();
+        let ends = |name: &String| all.iter().position(|one| *one == name).unwrap();
+        let slots = firsts.map(|slot| {
+            let (instance, number) = slot.rsplit_once('-').unwrap();
+            (ends(&instance.to_owned()), number.parse::<u32>().unwrap())
+        });
+        let instances: BTreeSet<usize> = slots.iter().map(|(instance, _)| *instance).collect();
+        assert_eq!(instances, BTreeSet::from([0, count - 1]), "{slots:?}");
+        if count == 1 {
+            let numbers: BTreeSet<u32> = slots.iter().map(|(_, number)| *number).collect();
+            assert_eq!(numbers, BTreeSet::from([0, capacity - 1]));
+        }
+    }
+    // Of many nodes most begin alone.
+    let order = |place| in_order((0..50).collect(), place, 20)[0];
+    let begun: BTreeSet<i32> = (0..20).map(order).collect();
+    assert_eq!(begun.len(), 20);
+}
+
+#[test]
+fn a_slot_that_a_namesake_or_the_kubelet_says_is_in_use_is_given_to_nobody() {
+    let mut fixture = cams(2, &[]);
+    fixture.created(&key("cams"), "2026-01-01T00:00:00Z");
+    let mut other = instance("cams", "a", 2, &[(0, "C:cams-7:node-b")]);
+    other.metadata.namespace = "second".into();
+    fixture.put(other);
+    let chosen = choose(&fixture, "cams", &["cams-0"]).unwrap();
+    assert_eq!(chosen[0].slot, "cams-a-1");
+    let refusal = choose(&fixture, "cams-a", &["cams-a-0"]).unwrap_err();
+    assert!(refusal.to_string().contains("are used"), "{refusal}");
 }
 
 #[test]

@@ -226,7 +226,7 @@ async fn what_is_seen_stays_when_its_instance_goes_and_what_is_not_goes_along() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_pod_has_of_an_instance_that_is_gone_is_not_its_namesakes() {
+async fn what_a_pod_has_of_an_instance_that_is_gone_is_that_of_the_one_that_has_its_name() {
     let (mut holds, unit) = held();
     holds.see(&snapshot(1, &[(&unit, "p")]), GRACE);
     let mut fixture = Fixture::default();
@@ -234,19 +234,26 @@ async fn what_a_pod_has_of_an_instance_that_is_gone_is_not_its_namesakes() {
     let mut namesake = instance("cams", "a", 2, &[]);
     namesake.metadata.namespace = "second".into();
     fixture.put(namesake.clone());
+    // While the Instance is there, it is that one's.
+    let gone = instance("cams", "a", 2, &[]);
+    let mut both = fixture.clone();
+    both.put(gone.clone());
+    holds.update(NODE, &both.owners(), &both.instances);
+    let hold = &holds.by_unit[&unit];
+    assert_eq!(hold.owner(&fixture.owners()), Some(&gone.key()));
     holds.update(NODE, &fixture.owners(), &fixture.instances);
     let hold = &holds.by_unit[&unit];
-    assert_eq!((&hold.stored, hold.owner(&fixture.owners())), (&None, None));
-    let gone = instance("cams", "a", 2, &[]).key();
+    assert_eq!(hold.stored, None);
+    assert_eq!(hold.owner(&fixture.owners()), Some(&namesake.key()));
     let by_instance = holds.held(&fixture.owners());
-    assert_eq!(by_instance.keys().collect::<Vec<_>>(), [&gone]);
-    // Its claim under the same id is another slot.
+    assert_eq!(by_instance.keys().collect::<Vec<_>>(), [&namesake.key()]);
+    // Its claim under the same id is that slot.
     let usage = &mut namesake.spec.device_usage;
     usage.insert("cams-a-0".into(), NODE.into());
-    fixture.put(namesake);
+    fixture.put(namesake.clone());
     holds.update(NODE, &fixture.owners(), &fixture.instances);
-    assert_eq!(holds.by_unit[&unit].stored, None);
-    assert_eq!(holds.by_unit.len(), 2);
+    let stored = holds.by_unit.values().map(|hold| hold.stored.clone());
+    assert_eq!(stored.collect::<Vec<_>>(), [Some(namesake.key())]);
 }
 
 #[tokio::test(start_paused = true)]

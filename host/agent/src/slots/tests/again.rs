@@ -1,0 +1,107 @@
+//! Allocations through a Configuration of which another node was quicker to claim what was chosen.
+
+use super::*;
+
+async fn rig(hashes: &[&str], capacity: u32) -> Rig {
+    let instances = hashes
+        .iter()
+        .map(|hash| instance("cams", hash, capacity, &[]));
+    let instances: Vec<_> = instances.collect();
+    let fixture = Fixture::new(&[("cams", &instances)]);
+    let rig = Rig::new(&fixture, Kubelet::new(Some(1)));
+    idle().await;
+    *rig.store.slow.lock().unwrap() = Duration::from_secs(1);
+    rig
+}
+
+/// Half a second later another node has what the task has chosen to claim.
+async fn is_quicker(rig: &Rig, free: &[&str]) {
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    rig.store.edit(|set| {
+        for instance in set.instances.values_mut() {
+            let slots = Arc::make_mut(instance);
+            let capacity = slots.spec.capacity;
+            let name = slots.metadata.name.clone();
+            for slot in (0..capacity).map(|slot| format!("{name}-{slot}")) {
+                if !free.contains(&&*slot) {
+                    slots.spec.device_usage.insert(slot, "node-b".into());
+                }
+            }
+        }
+    });
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_loses_a_race_gets_what_is_free_then() {
+    for free in ["cams-a-0", "cams-a-1", "cams-b-0", "cams-b-1", "cams-c-1"] {
+        let rig = rig(&["a", "b", "c"], 2).await;
+        let asked = Instant::now();
+        let free_then = [free];
+        let (given, ()) = tokio::join!(
+            rig.allocate("cams", &["cams-0"]),
+            is_quicker(&rig, &free_then)
+        );
+        let given = given.unwrap();
+        assert_eq!(
+            given.annotations["slots.leafhost.dev/cams"],
+            format!("cams-0={free}")
+        );
+        assert!(asked.elapsed() <= Duration::from_secs(2));
+        assert_eq!(rig.usage(free), "C:cams-0:node-a");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_container_that_asks_for_two_gives_back_what_it_got_before_it_gets_two_others() {
+    let rig = rig(&["a", "b", "c"], 1).await;
+    let (given, ()) = tokio::join!(
+        rig.allocate("cams", &["cams-0", "cams-1"]),
+        is_quicker(&rig, &["cams-a-0", "cams-b-0"])
+    );
+    given.unwrap();
+    for slot in ["cams-a-0", "cams-b-0"] {
+        let usage = rig.usage(slot);
+        assert!(usage.ends_with(":node-a"), "{slot} {usage}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_finds_no_free_slot_gets_one_that_is_free_within_five_seconds() {
+    let rig = rig(&["a", "b"], 1).await;
+    let later = async {
+        is_quicker(&rig, &[]).await;
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        rig.put(instance("cams", "b", 1, &[]));
+    };
+    let (given, ()) = tokio::join!(rig.allocate("cams", &["cams-0"]), later);
+    given.unwrap();
+    assert_eq!(rig.usage("cams-b-0"), "C:cams-0:node-a");
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_finds_no_free_slot_for_five_seconds_is_refused_with_what_was_lost() {
+    let rig = rig(&["a"], 1).await;
+    let asked = Instant::now();
+    let (given, ()) = tokio::join!(rig.allocate("cams", &["cams-0"]), is_quicker(&rig, &[]));
+    let refusal = given.unwrap_err().to_string();
+    assert!(
+        refusal.contains("no further Instance") && refusal.contains("quicker to claim cams-a-0"),
+        "{refusal}"
+    );
+    assert_eq!(asked.elapsed().as_secs(), 5);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_slot_is_claimed_four_times_in_vain_at_most() {
+    let rig = rig(&["a", "b"], 4).await;
+    *rig.store.slow.lock().unwrap() = Duration::ZERO;
+    *rig.store.conflicts.lock().unwrap() = 3;
+    rig.allocate("cams", &["cams-0"]).await.unwrap();
+    *rig.store.conflicts.lock().unwrap() = 5;
+    let refusal = rig.allocate("cams", &["cams-1"]).await.unwrap_err();
+    assert!(refusal.to_string().contains("was quicker"), "{refusal}");
+    assert_eq!(*rig.store.conflicts.lock().unwrap(), 1);
+    // Of a certain Instance nothing else can be chosen.
+    assert!(rig.allocate("cams-a", &["cams-a-3"]).await.is_err());
+    assert_eq!(*rig.store.conflicts.lock().unwrap(), 0);
+}
