@@ -239,9 +239,9 @@ async fn a_missing_definition_is_a_problem_and_tried_again_every_five_seconds() 
     let stub = Stub::start(|_| failure(404, "page not found")).await;
     let owner = Owner {
         node: "n".into(),
-        uid: "u".into(),
+        uid: Some("u".into()),
     };
-    let mut task = Task::new(owner, Api::all(stub.client.clone()));
+    let mut task = Task::new(owner, stub.client.clone(), None);
     task.wanted = task.owner.objects(&mk_report(HandlerPhase::Active));
     task.found = Some(Shelf::default());
     for _ in 0..10 {
