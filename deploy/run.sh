@@ -7,25 +7,19 @@ mkdir -p "$run/handlers"
 cp -R deploy/samples/standalone/. "$run/"
 cp "$target"/handlers/*.wasm "$target"/handlers/*.grants.yaml "$run/handlers/"
 
-# As root the specs go where podman looks for those that last until the next start of the machine; otherwise they are beside
-# the rest. An installed agent has /etc/cdi.
+# As root the specs go where every podman looks, and leave with this trial; otherwise they are beside the rest.
 cdi=$run/cdi
-[ "$(id -u)" != 0 ] || cdi=/run/cdi
-[ -d "$run/state" ] || mkdir -m 700 "$run/state"
-state=$(realpath "$run/state")
+[ "$(id -u)" != 0 ] || cdi=/etc/cdi
 
 # In a session of its own: Ctrl-C in the terminal would be a first signal, and the one below a second, which ends it undrained.
-setsid "$target/release/leafhost" agent --standalone "$run" --state-dir "$state" --cdi-dir "$cdi" \
+setsid "$target/release/leafhost" agent --standalone "$run" --state-dir "$run/state" --cdi-dir "$cdi" \
   --no-kubelet --listen 127.0.0.1:0 --log-format text >"$run/log" 2>&1 &
 agent=$!
 finish() {
   kill "$agent" 2>/dev/null || true
   wait "$agent" 2>/dev/null || true
-  # The specs that this agent wrote: beside each is a note with its state folder.
-  for note in "$cdi"/.akri.sh-*_leafhost.own; do
-    [ -f "$note" ] && [ "$(cat "$note")" = "$state" ] || continue
-    name=$(basename "$note" .own)
-    rm -f "$cdi/${name#.}.json" "$note"
+  for sample in deploy/samples/standalone/configurations/*.yaml; do
+    rm -f "$cdi/akri.sh-$(basename "$sample" .yaml)_leafhost.json"
   done
   # Not if another agent has it.
   lock=$cdi/.akri.sh_leafhost.lock
@@ -37,7 +31,7 @@ trap : HUP INT TERM
 echo "agent $agent runs in $run, its log is $run/log"
 echo "CDI specs are in $cdi"
 [ "$(id -u)" = 0 ] || echo "not root: podman before 5.5 reads only the system's folders, where root must put the specs; newer ones take --cdi-spec-dir"
-"$target/release/leafhost" status --watch --state-dir "$state" || {
+"$target/release/leafhost" status --watch --state-dir "$run/state" || {
   status=$?
   [ $status -ge 128 ] || { echo "the last lines of $run/log:"; tail -n 20 "$run/log"; exit $status; }
 }

@@ -12,7 +12,7 @@ use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
 use crate::device::{Site, used_slots};
-use crate::pair::{Pair, used};
+use crate::pair::{Pair, resource, used};
 
 /// A cluster of one test alone, which ends with it.
 pub struct Own(pub &'static Cluster);
@@ -167,9 +167,14 @@ fn away(absences: &[Absence], lasting: Duration, arguments: &[&str]) -> Result<(
         println!("it was away for {:?}", begun.elapsed());
         let back = Instant::now();
 
+        let resource = resource(&found["two"]);
         for site in &pair.sites {
+            // Without the API server no free slot was offered.
+            let before = site.node.heartbeat()?;
             site.node.wait_ready()?;
             site.until_listed()?;
+            let before = before.as_deref();
+            site.node.wait_allocatable_after(before, &resource, 2)?;
         }
         println!("all is listed after {:?}", back.elapsed());
         // A pod on each node takes a slot and gives it back: all else was written before, had it been.

@@ -51,7 +51,8 @@ class Handler(services.DiscoveryHandlerServicer):
 def main():
     folder, name, socket = sys.argv[1:]
     handler, path = Handler(), os.path.join(folder, socket)
-    server = grpc.server(futures.ThreadPoolExecutor(8))
+    # Each session has a thread as long as it lasts.
+    server = grpc.server(futures.ThreadPoolExecutor(32))
     services.add_DiscoveryHandlerServicer_to_server(handler, server)
     server.add_insecure_port(f"unix:{path}")
     server.start()

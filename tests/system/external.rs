@@ -218,7 +218,7 @@ fn as_much_text_as_there_may_be_takes_the_agent_no_more_memory_than_it_may() -> 
         return Ok(());
     };
     for number in 1..WORDY {
-        let configuration = CONFIGURATION.replace("name: py", &format!("name: py{number}"));
+        let configuration = CONFIGURATION.replace("{name: py}", &format!("{{name: py{number}}}"));
         home.write(&format!("configurations/py{number}.yaml"), configuration)?;
     }
     // As where it is installed.
@@ -233,7 +233,7 @@ fn as_much_text_as_there_may_be_takes_the_agent_no_more_memory_than_it_may() -> 
     eventually("the spec", || {
         fs::remove_file(&spec).context("it is not there yet")
     })?;
-    let more = CONFIGURATION.replace("name: py", "name: more");
+    let more = CONFIGURATION.replace("{name: py}", "{name: more}");
     home.write("configurations/more.yaml", more.replace("pyEcho", "none"))?;
     eventually("the spec again", || Ok(fs::metadata(&spec).map(drop)?))?;
     let peak = || -> Result<u64> {
@@ -249,7 +249,7 @@ fn as_much_text_as_there_may_be_takes_the_agent_no_more_memory_than_it_may() -> 
 
     // As many sessions more find no room, and the others go on.
     for number in WORDY..2 * WORDY {
-        let configuration = CONFIGURATION.replace("name: py", &format!("name: py{number}"));
+        let configuration = CONFIGURATION.replace("{name: py}", &format!("{{name: py{number}}}"));
         home.write(&format!("configurations/py{number}.yaml"), configuration)?;
     }
     home.until("the budget is named", |status| {

@@ -7,6 +7,5 @@ mod hotplug;
 mod obstacles;
 mod podman;
 mod release;
-mod samples;
 mod terminal;
 mod wire;

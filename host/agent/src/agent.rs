@@ -49,8 +49,6 @@ pub struct AgentConfig {
     pub cdi_dir: Option<PathBuf>,
     /// Who reads them.
     pub cdi_readers: Readers,
-    /// The state folder, by which this agent's specs are told from those of others; empty if they need not be.
-    pub cdi_owner: String,
     /// The kubelet of this machine; nothing to offer it nothing. It need not be there.
     pub kubelet: Option<KubeletConfig>,
     /// How long a handler may be Offline before it is removed; by default [`timeouts::HANDLER_EVICTION`].
@@ -76,7 +74,6 @@ impl AgentConfig {
             mode: "standalone".to_owned(),
             cdi_dir: None,
             cdi_readers: Readers::Everybody,
-            cdi_owner: String::new(),
             kubelet: None,
             handler_eviction: timeouts::HANDLER_EVICTION,
             problems: Vec::new(),
@@ -111,9 +108,6 @@ pub enum Error {
     /// The CDI folder cannot be used under its name.
     #[error("cannot offer devices to container runtimes")]
     Cdi(#[source] leafhost_cdi::InvalidSpec),
-    /// Another agent uses the CDI folder.
-    #[error(transparent)]
-    CdiInUse(leafhost_cdi::Error),
     /// A task ended by itself.
     #[error("task {task} has ended")]
     Ended {
@@ -147,7 +141,7 @@ pub struct Agent {
 }
 
 impl Agent {
-    /// Puts the parts together and holds the folder of CDI specs. Nothing runs, and nothing else is read or written yet.
+    /// Puts the parts together. Nothing runs, and nothing is read or written yet.
     pub fn build(config: AgentConfig, ports: Ports) -> Result<Self, Error> {
         let node = config.node;
         let metrics = Arc::new(Metrics::default());
@@ -182,16 +176,7 @@ impl Agent {
         let offers = match config.cdi_dir {
             Some(dir) => {
                 let folder = SpecDir::new(dir, GROUP, "leafhost", config.cdi_readers);
-                let folder = folder.map_err(Error::Cdi)?.owned_by(config.cdi_owner);
-                let lock = match folder.lock() {
-                    Ok(lock) => Some(lock),
-                    Err(error @ leafhost_cdi::Error::InUse { .. }) => {
-                        return Err(Error::CdiInUse(error));
-                    }
-                    // The task tries again, and says what it cannot write.
-                    Err(_) => None,
-                };
-                let folder = (folder, lock);
+                let folder = folder.map_err(Error::Cdi)?;
                 let (devices, instances) = (devices.clone(), instances.clone());
                 let (task, offers) = CdiTask::new(node.clone(), folder, devices, instances);
                 tasks.add("offer", task.run(stop.clone()));

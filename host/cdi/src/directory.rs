@@ -2,8 +2,7 @@
 //!
 //! The name of a file says whose it is: `<vendor>-<class>_<owner>.json`, the form the specification has for generated specs.
 //! An annotation would need version 0.6.0 of the specification, and a list kept elsewhere could be lost. Files with such a
-//! name belong to the one process that holds the folder, unless a note beside one names another; all others are never read,
-//! replaced or removed.
+//! name belong to the one process that uses the folder; all others are never read, replaced or removed.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -14,11 +13,6 @@ use std::path::{Path, PathBuf};
 
 use crate::names::{class_problem, vendor_problem};
 use crate::spec::{InvalidSpec, Spec};
-
-mod lock;
-mod owners;
-
-pub use lock::SpecLock;
 
 /// How many bytes are compared at once.
 const PIECE: usize = 64 << 10;
@@ -54,28 +48,6 @@ pub enum Error {
         class: String,
         /// How long the name would be.
         length: usize,
-    },
-    /// Another process uses the folder.
-    #[error(
-        "the folder of CDI specs {} is in use by the agent with pid {pid}; stop that one, or name another folder with --cdi-dir",
-        directory.display()
-    )]
-    InUse {
-        /// The folder.
-        directory: PathBuf,
-        /// The other process, as far as it said so.
-        pid: String,
-    },
-    /// The spec was written by another process.
-    #[error(
-        "cannot write {}: the agent with the state folder {home} wrote it; name another folder with --cdi-dir, or remove the file if that agent is gone",
-        path.display()
-    )]
-    OtherOwner {
-        /// The file.
-        path: PathBuf,
-        /// The other process's own folder.
-        home: String,
     },
     /// The file system refused.
     #[error("cannot {action} {}: {remedy}", path.display())]
@@ -137,8 +109,6 @@ pub struct SpecDir {
     directory: PathBuf,
     vendor: String,
     owner: String,
-    /// The folder by which this process is known; empty if it need not be told from others.
-    home: String,
     readers: Readers,
 }
 
@@ -165,7 +135,6 @@ impl SpecDir {
             directory: directory.into(),
             vendor: vendor.to_owned(),
             owner: owner.to_owned(),
-            home: String::new(),
             readers,
         })
     }
@@ -181,7 +150,7 @@ impl SpecDir {
             directory,
             vendor,
             owner,
-            ..
+            readers: _,
         } = self;
         directory.join(format!("{vendor}-{class}_{owner}.json"))
     }
@@ -192,7 +161,7 @@ impl SpecDir {
             .map_err(|source| failed("create folder", &self.directory, source))
     }
 
-    /// Returns the classes that this process has a file of. Removes the temporary file of a write that was interrupted. A missing folder
+    /// Returns the classes that the owner has a file of. Removes the temporary file of a write that was interrupted. A missing folder
     /// counts as empty.
     pub fn classes(&self) -> Result<BTreeSet<String>, Error> {
         let mut classes = BTreeSet::new();
@@ -206,19 +175,13 @@ impl SpecDir {
                 fs::remove_file(&path).map_err(|source| failed("remove", &path, source))?;
                 continue;
             }
-            self.clear_owner(name.as_ref())?;
-            let class = self.class_in(name, ".json");
-            let class = class.filter(|class| self.other_owner(class).is_none());
-            classes.extend(class.map(str::to_owned));
+            classes.extend(self.class_of(name).map(str::to_owned));
         }
         Ok(classes)
     }
 
     /// Reads the spec of a class; nothing if there is no file, or one that holds no such spec.
     pub fn read(&self, class: &str) -> Result<Option<Spec>, Error> {
-        if self.other_owner(class).is_some() {
-            return Ok(None);
-        }
         let path = self.path(class);
         let fail = |source| failed("read", &path, source);
         match fs::symlink_metadata(&path) {
@@ -251,12 +214,7 @@ impl SpecDir {
                 length,
             });
         }
-        let found = fs::symlink_metadata(&path);
-        if let (Ok(_), Some(home)) = (&found, self.other_owner(class)) {
-            return Err(Error::OtherOwner { path, home });
-        }
-        self.note_owner(class)?;
-        let written = match found {
+        let written = match fs::symlink_metadata(&path) {
             Ok(there) if there.is_file() => {
                 let has_mode = there.permissions().mode() & 0o777 == self.readers.mode();
                 if has_mode && holds(&path, spec) {
@@ -275,12 +233,8 @@ impl SpecDir {
     /// Removes the file of a class. Returns whether there was one.
     pub fn remove(&self, class: &str) -> Result<bool, Error> {
         let path = self.path(class);
-        if self.other_owner(class).is_some() {
-            return Ok(false);
-        }
         match fs::remove_file(&path) {
             Ok(()) => {
-                self.forget_owner(class)?;
                 self.sync()?;
                 Ok(true)
             }
@@ -289,12 +243,12 @@ impl SpecDir {
         }
     }
 
-    /// The class in the name of a file of the owner that ends so.
-    fn class_in<'a>(&self, file_name: &'a str, suffix: &str) -> Option<&'a str> {
+    /// The class in the name of a file of the owner.
+    fn class_of<'a>(&self, file_name: &'a str) -> Option<&'a str> {
         file_name
             .strip_prefix(self.vendor.as_str())?
             .strip_prefix('-')?
-            .strip_suffix(suffix)?
+            .strip_suffix(".json")?
             .strip_suffix(self.owner.as_str())?
             .strip_suffix('_')
             .filter(|class| class_problem(class).is_none())
@@ -327,27 +281,16 @@ impl SpecDir {
     }
 
     fn replace(&self, spec: &Spec, path: &Path) -> Result<(), Error> {
-        self.replace_file(path, &mut |writer| {
-            spec.write_json(writer).map_err(|source| {
-                if source.is_io() {
-                    failed("write", path, source.into())
-                } else {
-                    let kind = spec.kind.clone();
-                    Error::Encode { kind, source }
-                }
-            })
-        })
-    }
-
-    /// Replaces a file as a whole.
-    fn replace_file(
-        &self,
-        path: &Path,
-        write: &mut dyn FnMut(&mut dyn Write) -> Result<(), Error>,
-    ) -> Result<(), Error> {
         let mut file = self.temporary()?;
         let mut writer = BufWriter::with_capacity(PIECE, file.as_file_mut());
-        write(&mut writer)?;
+        spec.write_json(&mut writer).map_err(|source| {
+            if source.is_io() {
+                failed("write", path, source.into())
+            } else {
+                let kind = spec.kind.clone();
+                Error::Encode { kind, source }
+            }
+        })?;
         let mode = fs::Permissions::from_mode(self.readers.mode());
         let flushed = writer.flush();
         drop(writer);

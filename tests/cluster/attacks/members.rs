@@ -22,6 +22,9 @@ pub fn check(a: &Agent<'_>, b: &Agent<'_>) -> Result<()> {
     let newer = json!({"metadata": {"annotations": {"leafhost.dev/generation": "4"}}});
     let (nodes, status) = ("spec.nodes", "status.nodes");
 
+    // So that the Configuration's capacity is another one, which an agent of its nodes would write.
+    admin(&json!({"spec": {"capacity": 2}}))?;
+
     // Its own entry in the status is all that there is to write.
     entry(json!({"health": "Unhealthy", "reason": "cold"}))?;
     for (what, done, by) in [
@@ -77,7 +80,7 @@ pub fn check(a: &Agent<'_>, b: &Agent<'_>) -> Result<()> {
         ),
         (
             "the capacity",
-            a.edit(NAME, &json!({"spec": {"capacity": 2}})),
+            a.edit(NAME, &json!({"spec": {"capacity": 3}})),
             nodes,
         ),
         (

@@ -425,6 +425,21 @@ impl Node {
         })
     }
 
+    /// Waits until a kubelet that has spoken since `before` says that the node has this amount of a resource allocatable.
+    pub fn wait_allocatable_after(
+        &self,
+        before: Option<&str>,
+        resource: &str,
+        count: u64,
+    ) -> Result<()> {
+        self.until("the kubelet speaks again", |node| {
+            let now = heartbeat(node);
+            ensure!(now.as_deref() != before, "it spoke last at {now:?}");
+            Ok(())
+        })?;
+        self.wait_allocatable(resource, count)
+    }
+
     /// Looks at the Node object at every change, until `look` gives something.
     pub fn until<T>(&self, what: &str, mut look: impl FnMut(&Value) -> Result<T>) -> Result<T> {
         self.api

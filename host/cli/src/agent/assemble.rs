@@ -47,9 +47,6 @@ pub async fn agent(
         socket,
         cdi_dir: settings.cdi_dir.clone(),
         cdi_readers: home.cdi_readers,
-        cdi_owner: std::path::absolute(&settings.state_dir)?
-            .display()
-            .to_string(),
         kubelet: settings.kubelet_dir.clone().map(|root| KubeletConfig {
             root,
             slots: SlotConfig {
@@ -130,8 +127,6 @@ async fn start_runtime(settings: &Settings) -> Result<Started> {
             events,
             network: network.clone(),
         })?;
-        let mut problems = problems;
-        problems.extend(runtime.unkept().cloned().map(Problem::InvalidSource));
         anyhow::Ok(Started {
             runtime,
             network,
