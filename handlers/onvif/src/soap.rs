@@ -14,9 +14,9 @@ use clock::UtcTime;
 const MAX_TEXT: usize = 256;
 /// How many scopes are kept.
 const MAX_SCOPES: usize = 128;
-/// How many network interfaces of a camera are kept.
+/// Bounds the network interfaces that are kept of a camera.
 const MAX_INTERFACES: usize = 16;
-/// How many addresses of an interface are kept.
+/// Bounds the addresses that are kept of an interface.
 const MAX_IPS: usize = 32;
 /// How many codes of a fault are kept.
 const MAX_CODES: usize = 8;
@@ -91,7 +91,7 @@ pub struct Answer {
 /// A network interface.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Interface {
-    /// Whether it is switched off.
+    /// Tells that it is switched off.
     pub is_disabled: bool,
     /// Its hardware address, unnormalized.
     pub mac: String,

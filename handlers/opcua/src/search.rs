@@ -60,7 +60,7 @@ struct Wanted {
     application: Application,
     url: Url,
     own: bool,
-    /// Whether the same list has another application with this URL.
+    /// Tells that the same list has another application with this URL.
     shared: bool,
 }
 
@@ -530,7 +530,7 @@ impl<'a> Search<'a> {
     }
 }
 
-/// Whether the application is none of those that answer by these URIs, as far as they are told.
+/// Returns true if the application has another URI than all that are known to answer at its URL.
 fn differs<'n>(wanted: &Wanted, answering: impl IntoIterator<Item = &'n String>) -> bool {
     let uri = wanted.application.uri.as_str();
     let mut answering = answering

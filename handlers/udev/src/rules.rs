@@ -201,7 +201,7 @@ pub fn looks_like_regex(value: &str) -> bool {
     false
 }
 
-/// Whether the value would be a regular expression by its looks, but is the natural glob for ports of a bus: `1-1.*` for
+/// Returns true if the value looks like a regular expression but is the natural glob for ports of a bus: `1-1.*` for
 /// those of a hub, `0000:00:1f.*` for the functions of a PCI device. The attribute `devpath` has a port without its bus.
 pub fn looks_like_port(value: &str, key: Option<&str>) -> bool {
     let mut in_doubt = value
@@ -211,7 +211,7 @@ pub fn looks_like_port(value: &str, key: Option<&str>) -> bool {
     in_doubt.peek().is_some() && in_doubt.all(|text| is_port(text, key == Some("devpath")))
 }
 
-/// Whether the text is numbers and wildcards between `-`, `:` and `.`, with a bus before the port.
+/// Returns true if the text is numbers and wildcards between `-`, `:` and `.`, with a bus before the port.
 fn is_port(text: &str, has_bus: bool) -> bool {
     let (text, mut has_bus) = match text.strip_prefix("spi") {
         Some(port) => (port, true),

@@ -146,7 +146,7 @@ impl Keeper {
         let is_other = serves
             .as_ref()
             .is_some_and(|serves| serves.key.cert != kept.key.cert);
-        // Replaces a certificate that is no longer trusted at once.
+        // Waits only while the old certificate is still trusted.
         let is_trusted = serves
             .as_ref()
             .is_some_and(|serves| certificate::is_among(&serves.key.cert, &kept.trusted));

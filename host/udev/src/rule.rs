@@ -104,7 +104,7 @@ impl Term {
         self.pattern().is_regex()
     }
 
-    /// Whether Akri read it as a regular expression, and it is a glob here because it looks like ports of a bus.
+    /// Returns true for a glob that looks like ports of a bus, which Akri read as a regular expression.
     pub(crate) fn is_port(&self) -> bool {
         let key = self.key.as_deref();
         !self.negated && self.field.was_regex() && looks_like_port(&self.value, key)

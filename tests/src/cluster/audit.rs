@@ -83,10 +83,14 @@ impl Audit {
     pub fn since(&self, moment: u64) -> Result<BTreeMap<Request, usize>> {
         let mut log = File::open(&self.path)
             .with_context(|| format!("cannot open {}", self.path.display()))?;
-        log.seek(SeekFrom::Start(moment))?;
+        log.seek(SeekFrom::Start(moment.saturating_sub(1)))?;
         let (mut seen, mut counts) = (BTreeSet::new(), BTreeMap::new());
         let mut log = BufReader::new(log);
         let mut line = String::new();
+        if moment > 0 {
+            // A line that was half written at that moment belongs to the time before.
+            log.skip_until(b'\n')?;
+        }
         // The last line may be half written.
         while log.read_line(&mut line)? > 0 && line.ends_with('\n') {
             let event: Value = serde_json::from_str(&line).context("a line is no JSON")?;

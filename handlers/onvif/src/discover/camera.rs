@@ -47,7 +47,7 @@ pub struct Told {
     pub took: Duration,
     /// Whether a request timed out, so that asking again soon may tell more.
     pub is_cut_short: bool,
-    /// Whether it tells the time to nobody, or only to those with a password.
+    /// Tells that the camera refuses the time, or asks for a password for it.
     pub hides_time: bool,
 }
 

@@ -60,7 +60,7 @@ pub struct Camera {
     pub fresh_for: u64,
     /// When it last refused credentials.
     pub refused: Moment,
-    /// Whether it tells the time to nobody, or only to those with a password.
+    /// Tells that the camera refuses the time, or asks for a password for it.
     pub hides_time: bool,
     /// When a Bye for it was last found to be false.
     pub false_bye: Moment,

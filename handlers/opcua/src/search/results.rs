@@ -182,7 +182,7 @@ impl Search<'_> {
     }
 }
 
-/// Why an application is not the one that answers at its URL, with the rule; `answering` are the URIs that are told there.
+/// Returns the rule and the reason if an application does not answer at its URL; `answering` are the URIs that are known to answer there.
 fn elsewhere(
     wanted: &Wanted,
     location: &Location,

@@ -22,8 +22,8 @@ use super::turns::Turns;
 const LOOKING: Duration = Duration::from_secs(5);
 /// How many objects are looked at at once, one for each namespace.
 const AT_ONCE: usize = 4;
-const REMEDY: &str = "the controller writes what Configurations ask for and nothing else";
-const REMEDY_OF_BROKERS: &str = "if another webhook or plugin of this cluster changes pods or services, set \
+const RULE: &str = "the controller writes what Configurations ask for and nothing else";
+const REMEDY: &str = "if another webhook or plugin of this cluster changes pods or services, set \
     webhookConfiguration.brokers.enabled=false";
 
 /// An object that the controller writes.
@@ -101,11 +101,11 @@ impl Object {
         match self {
             Self::Broker(broker) => {
                 let problem = look_at_broker(origins, broker).await?;
-                Ok(problem.map(|problem| format!("{problem}; {REMEDY}; {REMEDY_OF_BROKERS}")))
+                Ok(problem.map(|problem| format!("{problem}; {RULE}; {REMEDY}")))
             }
             Self::Reserved(reserved) => {
                 let problem = reserved.check(origins).await?;
-                Ok(problem.map(|problem| format!("{problem}; {REMEDY}")))
+                Ok(problem.map(|problem| format!("{problem}; {RULE}")))
             }
         }
     }

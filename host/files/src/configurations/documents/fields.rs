@@ -84,7 +84,7 @@ impl Unknown {
         let moved = MOVED.iter().find(|(old, _)| place == "spec" && old == name);
         let near = text::nearest(name, siblings.iter().copied());
         let hint = match (moved, near) {
-            (Some((_, now)), _) => format!("it belongs into {now}"),
+            (Some((_, now)), _) => format!("it belongs in {now}"),
             (None, Some(meant)) => format!("did you mean {meant}?"),
             (None, None) => {
                 elsewhere(name).unwrap_or_else(|| format!("known: {}", siblings.join(", ")))

@@ -425,14 +425,14 @@ fn a_field_without_effect_is_a_warning_with_its_line_and_refuses_nothing() {
             "capacity: 2",
             "brokerPodSpec: {}",
             Some(
-                "f.yaml:19: spec.brokerPodSpec: unknown field brokerPodSpec; it belongs into spec.brokerSpec.brokerPodSpec",
+                "f.yaml:19: spec.brokerPodSpec: unknown field brokerPodSpec; it belongs in spec.brokerSpec.brokerPodSpec",
             ),
         ),
         (
             "capacity: 2",
             "protocol: {}",
             Some(
-                "f.yaml:19: spec.protocol: unknown field protocol; it belongs into spec.discoveryHandler",
+                "f.yaml:19: spec.protocol: unknown field protocol; it belongs in spec.discoveryHandler",
             ),
         ),
         (
