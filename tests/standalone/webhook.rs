@@ -14,7 +14,11 @@ fn a_webhook_that_is_stopped_while_it_loads_a_handler_has_not_died_of_it() -> Re
     let folder = tempfile::tempdir()?;
     let at = |name: &str| folder.path().join(name);
     fs::create_dir(at("handlers"))?;
-    fs::copy(program::handler("udev")?, at("handlers/udev.wasm"))?;
+    let handler = program::handler("udev")?;
+    fs::copy(&handler, at("handlers/udev.wasm"))?;
+    // Without its grants it is refused before the compiler starts.
+    let grants = "udev.grants.yaml";
+    fs::copy(handler.with_file_name(grants), at("handlers").join(grants))?;
     program::script(&at("compiler"), "exec sleep 60")?;
     // Nothing listens there.
     let config = "apiVersion: v1\nkind: Config\ncurrent-context: c\ncontexts: [{name: c, context: {cluster: c, user: u}}]\n\
