@@ -13,6 +13,7 @@ mod away;
 mod bad_handlers;
 mod bad_objects;
 mod brokers;
+mod chaos;
 mod chart;
 mod containers;
 mod contested;

@@ -228,6 +228,28 @@ pub fn overlaps(grants: &[Grant]) -> Result<()> {
     Ok(())
 }
 
+/// Fails if more than `capacity` grants of one slot, or of one device, lasted at a time.
+pub fn crowds(grants: &[Grant], capacity: usize) -> Result<()> {
+    let mut by_slot: BTreeMap<&str, Vec<&Grant>> = BTreeMap::new();
+    for grant in grants {
+        by_slot.entry(&grant.slot).or_default().push(grant);
+    }
+    for (slot, grants) in by_slot {
+        for one in &grants {
+            let at_once = grants
+                .iter()
+                .filter(|other| other.from <= one.from && one.from < other.until);
+            let at_once: Vec<_> = at_once.collect();
+            ensure!(
+                at_once.len() <= capacity,
+                "{slot} was given {} times at once: {at_once:#?}",
+                at_once.len()
+            );
+        }
+    }
+    Ok(())
+}
+
 /// Which slots the pods of a node have, by its kubelet.
 pub fn book(node: &StandInNode) -> Holders {
     let slots = node.kubelet.all_held().into_iter();
@@ -258,5 +280,7 @@ mod tests {
         );
         assert!(overlaps(&[grant("m", 0, 9), grant("m", 3, 5), grant("n", 8, 12)]).is_err());
         assert!(overlaps(&[grant("n", 4, 5), grant("m", 0, 6)]).is_err());
+        let two = [grant("m", 0, 9), grant("m", 3, 5), grant("n", 5, 12)];
+        assert!(crowds(&two, 2).is_ok() && crowds(&two, 1).is_err());
     }
 }

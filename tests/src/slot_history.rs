@@ -11,11 +11,16 @@ use serde_json::Value;
 
 use crate::cluster::Api;
 use crate::stand_in_node::{instances_path, name_of};
+use crate::wait::within;
 
 /// How long one watch lasts, in seconds.
 const WINDOW: u32 = 2;
 /// How long the last version may take to arrive.
 const LATE: Duration = Duration::from_mins(1);
+/// How long the API server may be away.
+const AWAY: Duration = Duration::from_mins(2);
+/// The Instances of all namespaces.
+const ALL: &str = "/apis/akri.sh/v0/instances";
 
 /// By slot, the node that has it. Slots that nobody has are left out.
 pub type Holders = BTreeMap<String, String>;
@@ -38,6 +43,8 @@ pub fn holders(instance: &Value) -> Holders {
 /// What was seen.
 #[derive(Debug, Default)]
 pub struct SlotHistory {
+    /// Whether Instances may go.
+    go: bool,
     /// By Instance, its uid and who has its slots.
     now: BTreeMap<String, (String, Holders)>,
     /// By slot, the node that had it last.
@@ -53,14 +60,17 @@ pub struct SlotHistory {
 impl SlotHistory {
     /// Takes in one version: `ADDED`, `MODIFIED` or `DELETED`.
     pub fn see(&mut self, kind: &str, object: &Value) {
-        let name = name_of(object).to_owned();
-        let uid = object
-            .pointer("/metadata/uid")
-            .and_then(Value::as_str)
-            .unwrap_or_default();
+        let text = |pointer: &str| {
+            let text = object.pointer(pointer).and_then(Value::as_str);
+            text.unwrap_or_default()
+        };
+        let (space, uid) = (text("/metadata/namespace"), text("/metadata/uid"));
+        let name = format!("{space}/{}", name_of(object));
         self.versions += 1;
         if kind == "DELETED" {
-            self.faults.push(format!("{name} was deleted: {object}"));
+            if !self.go {
+                self.faults.push(format!("{name} was deleted: {object}"));
+            }
             self.now.remove(&name);
             return;
         }
@@ -112,14 +122,26 @@ pub struct Recorder {
 impl Recorder {
     /// Begins with what is there now.
     pub fn start(api: &Api, space: &str) -> Result<Self> {
-        let (api, path) = (api.clone(), instances_path(space));
+        Self::follow(api, instances_path(space), SlotHistory::default())
+    }
+
+    /// Records all namespaces, whose Instances may go.
+    pub fn start_anywhere(api: &Api) -> Result<Self> {
+        let history = SlotHistory {
+            go: true,
+            ..SlotHistory::default()
+        };
+        Self::follow(api, ALL.to_owned(), history)
+    }
+
+    fn follow(api: &Api, path: String, mut history: SlotHistory) -> Result<Self> {
+        let api = api.clone();
         let list = api.get(&path)?;
         let mut version = list
             .pointer("/metadata/resourceVersion")
             .and_then(Value::as_str)
             .context("a list has no version")?
             .to_owned();
-        let mut history = SlotHistory::default();
         for object in items(&list) {
             history.see("ADDED", object);
         }
@@ -127,8 +149,10 @@ impl Recorder {
         let over = Arc::clone(&is_over);
         let thread = std::thread::spawn(move || {
             while !over.load(Ordering::Acquire) {
-                api.changes(&path, &mut version, WINDOW, |kind, object| {
-                    history.see(kind, object);
+                within(AWAY, "changes are seen", || {
+                    api.changes(&path, &mut version, WINDOW, |kind, object| {
+                        history.see(kind, object);
+                    })
                 })?;
             }
             // All that was written until now is to be seen.

@@ -1,5 +1,6 @@
 //! A node of a cluster without a machine: a Node object, the stand-in of a kubelet, and the agent that serves it.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use anyhow::{Context, Result, ensure};
@@ -120,10 +121,24 @@ pub fn configure(
     capacity: u32,
     devices: &[String],
 ) -> Result<()> {
+    configure_with(cluster, space, name, capacity, devices, &[])
+}
+
+/// The same with more annotations.
+pub fn configure_with(
+    cluster: &Cluster,
+    space: &str,
+    name: &str,
+    capacity: u32,
+    devices: &[String],
+    annotations: &[(&str, &str)],
+) -> Result<()> {
     let details = json!({"shared": true, "descriptions": devices});
+    let mut all = BTreeMap::from([("leafhost.dev/grace", "0s")]);
+    all.extend(annotations.iter().copied());
     let object = json!({
         "apiVersion": "akri.sh/v0", "kind": "Configuration",
-        "metadata": {"name": name, "namespace": space, "annotations": {"leafhost.dev/grace": "0s"}},
+        "metadata": {"name": name, "namespace": space, "annotations": all},
         "spec": {"capacity": capacity, "discoveryHandler": {"name": "debugEcho", "discoveryDetails": details.to_string()}},
     });
     cluster.apply(&object.to_string()).map(drop)
