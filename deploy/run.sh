@@ -7,9 +7,10 @@ mkdir -p "$run/handlers"
 cp -R deploy/samples/standalone/. "$run/"
 cp "$target"/handlers/*.wasm "$target"/handlers/*.grants.yaml "$run/handlers/"
 
-# As root the specs go where every podman looks, and leave with this trial; otherwise they are beside the rest.
+# As root the specs go where podman looks for those that last until the next start of the machine; otherwise they are beside
+# the rest. An installed agent has /etc/cdi.
 cdi=$run/cdi
-[ "$(id -u)" != 0 ] || cdi=/etc/cdi
+[ "$(id -u)" != 0 ] || cdi=/run/cdi
 
 # In a session of its own: Ctrl-C in the terminal would be a first signal, and the one below a second, which ends it undrained.
 setsid "$target/release/leafhost" agent --standalone "$run" --state-dir "$run/state" --cdi-dir "$cdi" \
@@ -18,12 +19,9 @@ agent=$!
 finish() {
   kill "$agent" 2>/dev/null || true
   wait "$agent" 2>/dev/null || true
-  for sample in deploy/samples/standalone/configurations/*.yaml; do
-    rm -f "$cdi/akri.sh-$(basename "$sample" .yaml)_leafhost.json"
-  done
-  # Not if another agent has it.
+  # Not if another agent has the folder.
   lock=$cdi/.akri.sh_leafhost.lock
-  flock -n "$lock" rm -f "$lock" 2>/dev/null || true
+  flock -n "$lock" rm -f "$cdi"/akri.sh-*_leafhost.json "$lock" 2>/dev/null || true
 }
 trap finish EXIT
 trap : HUP INT TERM

@@ -142,8 +142,7 @@ fn specs(folder: &Path, instances: &BTreeMap<String, Value>) -> Result<()> {
     }
     let mut found = BTreeMap::new();
     for path in files(folder)? {
-        // The lock file of the folder is empty.
-        if path.ends_with(".akri.sh_leafhost.lock") && fs::metadata(&path)?.len() == 0 {
+        if path.ends_with(".akri.sh_leafhost.lock") {
             continue;
         }
         let spec: Value = serde_json::from_slice(&fs::read(&path)?)

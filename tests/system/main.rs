@@ -7,5 +7,6 @@ mod hotplug;
 mod obstacles;
 mod podman;
 mod release;
+mod samples;
 mod terminal;
 mod wire;

@@ -182,6 +182,46 @@ fn a_read_only_state_folder_is_reported_and_does_not_stop_the_agent() -> Result<
 }
 
 #[test]
+fn an_agent_starts_with_a_read_only_folder_for_native_code_and_reports_it() -> Result<()> {
+    if requirement::lacks(mounts::missing())? {
+        return Ok(());
+    }
+    let mounts = Arc::new(Mounts::new()?);
+    let mut home = Home::new()?;
+    let native = home.path().join("state/native");
+    fs::create_dir_all(&native)?;
+    mounts.bind(&native)?;
+    home.live_in(&mounts);
+    home.add_handler("debug-echo")?;
+    home.write("configurations/echo.yaml", echo("[a, b]", 1, "0"))?;
+    let words = "cannot keep native code: Read-only file system";
+    // Before anything was written there, and with what an earlier run left.
+    for is_first in [true, false] {
+        mounts.set_read_only(&native, true)?;
+        home.start(&[])?;
+        home.until("it serves and says so", |status| {
+            let status_text = status.to_string();
+            uids(status).len() == 2 && status_text.contains("Active") && status_text.contains(words)
+        })?;
+        home.stop(Signal::SIGTERM)?;
+        if is_first {
+            mounts.set_read_only(&native, false)?;
+            home.start(&[])?;
+            home.until("it serves", |status| {
+                uids(status).len() == 2 && !status.to_string().contains(words)
+            })?;
+            eventually("the code is kept", || {
+                let kept = fs::read_dir(mounts.outside(&native))?.count();
+                ensure!(kept == 2, "{kept} files");
+                Ok(())
+            })?;
+            home.stop(Signal::SIGTERM)?;
+        }
+    }
+    Ok(())
+}
+
+#[test]
 fn a_read_only_cdi_folder_is_reported_and_does_not_stop_the_agent() -> Result<()> {
     if requirement::lacks(mounts::missing())? {
         return Ok(());

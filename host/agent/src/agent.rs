@@ -108,6 +108,9 @@ pub enum Error {
     /// The CDI folder cannot be used under its name.
     #[error("cannot offer devices to container runtimes")]
     Cdi(#[source] leafhost_cdi::InvalidSpec),
+    /// Another agent uses the CDI folder.
+    #[error(transparent)]
+    CdiInUse(leafhost_cdi::Error),
     /// A task ended by itself.
     #[error("task {task} has ended")]
     Ended {
@@ -141,7 +144,7 @@ pub struct Agent {
 }
 
 impl Agent {
-    /// Puts the parts together. Nothing runs, and nothing is read or written yet.
+    /// Puts the parts together and holds the folder of CDI specs. Nothing runs, and nothing else is read or written yet.
     pub fn build(config: AgentConfig, ports: Ports) -> Result<Self, Error> {
         let node = config.node;
         let metrics = Arc::new(Metrics::default());
@@ -177,6 +180,15 @@ impl Agent {
             Some(dir) => {
                 let folder = SpecDir::new(dir, GROUP, "leafhost", config.cdi_readers);
                 let folder = folder.map_err(Error::Cdi)?;
+                let lock = match folder.lock() {
+                    Ok(lock) => Some(lock),
+                    Err(error @ leafhost_cdi::Error::InUse { .. }) => {
+                        return Err(Error::CdiInUse(error));
+                    }
+                    // The task tries again, and says what it cannot write.
+                    Err(_) => None,
+                };
+                let folder = (folder, lock);
                 let (devices, instances) = (devices.clone(), instances.clone());
                 let (task, offers) = CdiTask::new(node.clone(), folder, devices, instances);
                 tasks.add("offer", task.run(stop.clone()));

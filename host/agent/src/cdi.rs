@@ -1,14 +1,14 @@
 //! The offer task: Instances and devices → one CDI spec a Configuration, for container runtimes without a kubelet.
 //!
 //! Every pass starts from the files in the folder. So the entries of devices that were not reported since the agent's start
-//! stay, and a file that somebody removed is written again. The files stay when the agent stops. Only one agent may use a
-//! folder: it takes the specs of another for those of deleted Configurations.
+//! stay, and a file that somebody removed is written again. The files stay when the agent stops. Only one agent uses a folder
+//! at a time: it takes the specs of another for those of deleted Configurations.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use leafhost_cdi::{Error, SpecDir};
+use leafhost_cdi::{Error, SpecDir, SpecLock};
 use leafhost_core::names::ConfigurationKey;
 use leafhost_core::ports::InstanceSet;
 use leafhost_core::problem::Problem;
@@ -42,6 +42,8 @@ pub struct CdiReport {
 pub struct CdiTask {
     node: String,
     folder: SpecDir,
+    /// Held from the first pass on that gets it.
+    lock: Option<SpecLock>,
     devices: watch::Receiver<Arc<DeviceSnapshot>>,
     instances: watch::Receiver<Arc<InstanceSet>>,
     report: watch::Sender<Arc<CdiReport>>,
@@ -50,10 +52,10 @@ pub struct CdiTask {
 }
 
 impl CdiTask {
-    /// The task and what it publishes.
+    /// Makes the task, with the lock of its folder if it could be had, and what it publishes.
     pub fn new(
         node: String,
-        folder: SpecDir,
+        (folder, lock): (SpecDir, Option<SpecLock>),
         devices: watch::Receiver<Arc<DeviceSnapshot>>,
         instances: watch::Receiver<Arc<InstanceSet>>,
     ) -> (Self, watch::Receiver<Arc<CdiReport>>) {
@@ -61,6 +63,7 @@ impl CdiTask {
         let task = Self {
             node,
             folder,
+            lock,
             devices,
             instances,
             report,
@@ -92,12 +95,30 @@ impl CdiTask {
         }
         let (node, folder) = (self.node.clone(), self.folder.clone());
         let stop = shutdown.clone();
-        let work = spawn_blocking(move || pass(&node, &folder, &devices, &instances, &stop));
-        let Ok((report, is_failed)) = work.await else {
+        let held = self.lock.take();
+        let work = spawn_blocking(move || {
+            let lock = match held.map_or_else(|| folder.lock(), Ok) {
+                Ok(lock) => Some(lock),
+                Err(error @ Error::InUse { .. }) => {
+                    let problems = vec![unwritten(None, &error)];
+                    let report = CdiReport {
+                        problems,
+                        ..CdiReport::default()
+                    };
+                    return (report, true, None);
+                }
+                // Where no lock can be, nothing can be written either, and the pass says so if it must.
+                Err(_) => None,
+            };
+            let (report, is_failed) = pass(&node, &folder, &devices, &instances, &stop);
+            (report, is_failed, lock)
+        });
+        let Ok((report, is_failed, lock)) = work.await else {
             tracing::error!("writing CDI specs panicked; this is a bug");
             self.next = Instant::now() + BACKSTOP;
             return;
         };
+        self.lock = lock;
         if shutdown.is_cancelled() {
             return;
         }

@@ -2,7 +2,7 @@
 //!
 //! The name of a file says whose it is: `<vendor>-<class>_<owner>.json`, the form the specification has for generated specs.
 //! An annotation would need version 0.6.0 of the specification, and a list kept elsewhere could be lost. Files with such a
-//! name belong to the one process that uses the folder; all others are never read, replaced or removed.
+//! name belong to the one process that holds the folder; all others are never read, replaced or removed.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -13,6 +13,10 @@ use std::path::{Path, PathBuf};
 
 use crate::names::{class_problem, vendor_problem};
 use crate::spec::{InvalidSpec, Spec};
+
+mod lock;
+
+pub use lock::SpecLock;
 
 /// How many bytes are compared at once.
 const PIECE: usize = 64 << 10;
@@ -48,6 +52,17 @@ pub enum Error {
         class: String,
         /// How long the name would be.
         length: usize,
+    },
+    /// Another process uses the folder.
+    #[error(
+        "the folder of CDI specs {} is in use by the agent with pid {pid}; stop that one, or name another folder with --cdi-dir",
+        directory.display()
+    )]
+    InUse {
+        /// The folder.
+        directory: PathBuf,
+        /// The other process, as far as it said so.
+        pid: String,
     },
     /// The file system refused.
     #[error("cannot {action} {}: {remedy}", path.display())]

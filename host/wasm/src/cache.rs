@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use leafhost_core::handler::Digest;
+use leafhost_core::ports::SourceProblem;
 use wasmtime::Engine;
 use wasmtime::component::Component;
 
@@ -62,43 +63,38 @@ pub(crate) struct Cache {
     folder: PathBuf,
     fingerprint: String,
     seal: Seal,
+    /// What keeps new entries out, if nothing can be written.
+    unkept: Option<SourceProblem>,
 }
 
 impl Cache {
-    /// Uses `folder`, makes it if it is not there, and removes what nobody asks for any more. Blocks.
+    /// Uses `folder`, makes it if it is not there, and removes what nobody asks for any more. Where nothing can be written,
+    /// what is there is used, and nothing is added. Blocks.
     pub(crate) fn open(folder: &Path, fingerprint: String) -> Result<Self, CacheError> {
-        let prepare = || {
-            std::fs::DirBuilder::new()
-                .recursive(true)
-                .mode(0o700)
-                .create(folder)?;
-            // Fails if the folder is another user's.
-            std::fs::set_permissions(folder, Permissions::from_mode(0o700))?;
-            for entry in std::fs::read_dir(folder)?.flatten() {
-                // What a killed agent left.
-                if entry.file_name().to_string_lossy().starts_with(NEW) {
-                    let _ = std::fs::remove_file(entry.path());
-                }
-            }
-            if let Some(key) = read_key(folder) {
-                return Ok(key);
-            }
-            // Entries under an old key no longer verify.
-            let key: [u8; KEY] = rand::random();
-            write(folder, KEY_FILE, &[&key])?;
-            Ok(key)
-        };
-        let key = prepare().map_err(|source| CacheError::Folder {
+        let (key, unkept) = prepare(folder).map_err(|source| CacheError::Folder {
             path: folder.to_owned(),
             source,
         })?;
+        let unkept = unkept.map(|error| {
+            let message = format!(
+                "cannot keep native code: {error}; {}; until then each start compiles the handlers that are not in it",
+                restart_remedy(&error)
+            );
+            SourceProblem::new(folder.display().to_string(), message)
+        });
         let cache = Self {
             folder: folder.to_owned(),
             fingerprint,
             seal: Seal::new(key),
+            unkept,
         };
         cache.prune();
         Ok(cache)
+    }
+
+    /// Returns why nothing is kept.
+    pub(crate) fn unkept(&self) -> Option<&SourceProblem> {
+        self.unkept.as_ref()
     }
 
     /// The native code for the component with that digest, if this agent made it for an engine like this. Blocks.
@@ -138,6 +134,9 @@ impl Cache {
             Ok(component) => component,
             Err(error) => return Ok(Err(error)),
         };
+        if self.unkept.is_some() {
+            return Ok(Ok(component));
+        }
         let name = self.name(digest);
         write(&self.folder, &name, &[&self.seal.head(&name, code), code]).map_err(|source| {
             CacheError::Write {
@@ -214,6 +213,67 @@ fn remedy(error: &std::io::Error) -> &'static str {
     }
 }
 
+/// Makes the folder this user's alone. Returns the key, and why nothing can be written if that is so.
+fn prepare(folder: &Path) -> std::io::Result<([u8; KEY], Option<std::io::Error>)> {
+    // Entries under a key that is on no disk verify nowhere.
+    let key: [u8; KEY] = rand::random();
+    let made = std::fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(folder);
+    if let Err(error) = made {
+        return unwritable(error).map(|error| (key, Some(error)));
+    }
+    let metadata = std::fs::metadata(folder)?;
+    if metadata.uid() != nix::unistd::geteuid().as_raw() {
+        return Err(std::io::ErrorKind::PermissionDenied.into());
+    }
+    let mut unkept = None;
+    if metadata.mode() & 0o7777 != 0o700
+        && let Err(error) = std::fs::set_permissions(folder, Permissions::from_mode(0o700))
+    {
+        unkept = Some(unwritable(error)?);
+    }
+    for entry in std::fs::read_dir(folder)?.flatten() {
+        // What a killed agent left.
+        if entry.file_name().to_string_lossy().starts_with(NEW) {
+            let _ = std::fs::remove_file(entry.path());
+        }
+    }
+    if let Some(key) = read_key(folder) {
+        if unkept.is_none()
+            && let Err(error) = temporary(folder)
+        {
+            // What else may be wrong is told where an entry is written.
+            unkept = unwritable(error).ok();
+        }
+        return Ok((key, unkept));
+    }
+    if let Err(error) = write(folder, KEY_FILE, &[&key]) {
+        unkept = Some(unwritable(error)?);
+    }
+    Ok((key, unkept))
+}
+
+/// Passes an error on that says that nothing can be written at all, as a value; others as errors.
+fn unwritable(error: std::io::Error) -> std::io::Result<std::io::Error> {
+    use std::io::ErrorKind::{QuotaExceeded, ReadOnlyFilesystem, StorageFull};
+    match error.kind() {
+        ReadOnlyFilesystem | StorageFull | QuotaExceeded => Ok(error),
+        _ => Err(error),
+    }
+}
+
+/// What an operator can do about a folder that could not be written when the agent started.
+fn restart_remedy(error: &std::io::Error) -> &'static str {
+    match error.kind() {
+        std::io::ErrorKind::ReadOnlyFilesystem => {
+            "make it writable and restart the agent, or name another folder with --state-dir"
+        }
+        _ => "free some space and restart the agent",
+    }
+}
+
 /// The key, if its file is this user's alone and whole.
 fn read_key(folder: &Path) -> Option<[u8; KEY]> {
     let mut file = File::open(folder.join(KEY_FILE)).ok()?;
@@ -225,14 +285,19 @@ fn read_key(folder: &Path) -> Option<[u8; KEY]> {
     key.try_into().ok().filter(|_| private)
 }
 
-/// Writes a file under another name, syncs and renames it.
-fn write(folder: &Path, name: &str, parts: &[&[u8]]) -> std::io::Result<()> {
+/// Makes an empty file that is gone again unless it is kept.
+fn temporary(folder: &Path) -> std::io::Result<tempfile::NamedTempFile> {
     // Opened here, since tempfile's errors hide the kernel's number and differ by the name each time.
     let open = |path: &Path| {
         let mut options = OpenOptions::new();
         options.write(true).create_new(true).mode(0o600).open(path)
     };
-    let mut file = tempfile::Builder::new().prefix(NEW).make_in(folder, open)?;
+    tempfile::Builder::new().prefix(NEW).make_in(folder, open)
+}
+
+/// Writes a file under another name, syncs and renames it.
+fn write(folder: &Path, name: &str, parts: &[&[u8]]) -> std::io::Result<()> {
+    let mut file = temporary(folder)?;
     for part in parts {
         file.as_file_mut().write_all(part)?;
     }

@@ -121,4 +121,9 @@ impl Runtime {
             own_folders: leafhost_grants::never(&config.own_folders),
         }))
     }
+
+    /// Returns why native code is not kept, if nothing can be written in the folder for it.
+    pub fn unkept(&self) -> Option<&leafhost_core::ports::SourceProblem> {
+        self.cache.unkept()
+    }
 }

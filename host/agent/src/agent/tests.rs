@@ -63,6 +63,29 @@ async fn start(store: Arc<Store>) -> Bench {
     }
 }
 
+#[tokio::test]
+async fn a_second_agent_with_the_same_cdi_folder_is_refused_with_the_pid_of_the_first() {
+    let bench = start(Arc::default()).await;
+    let config = AgentConfig {
+        cdi_dir: Some(bench.cdi.path().to_owned()),
+        ..AgentConfig::new("node-b", "1.2.3")
+    };
+    let files = Arc::new(Files::new(&[]));
+    let ports = Ports {
+        configurations: Arc::new(Configurations(watch::channel(Arc::default()).1)),
+        handlers: Arc::<Files>::clone(&files),
+        accepted: files,
+        loader: Arc::<FakeLoader>::default(),
+        instances: Arc::<Store>::default(),
+        ledger: Arc::<Ledger>::default(),
+    };
+    let text = Agent::build(config, ports).err().unwrap().to_string();
+    let pid = format!("is in use by the agent with pid {}", std::process::id());
+    assert!(text.contains(&pid) && text.contains("--cdi-dir"), "{text}");
+    bench.shutdown.cancel();
+    bench.agent.await.unwrap().unwrap();
+}
+
 impl Bench {
     async fn get(&self, path: &str) -> (u16, BTreeMap<String, String>, String) {
         let mut stream = TcpStream::connect(self.address).await.unwrap();
@@ -253,7 +276,11 @@ async fn a_deleted_configuration_takes_instances_and_offers_along() {
     bench.configurations.send_replace(configuration_set([]));
     bench.instances(0).await;
     wait_for(&offers, |offers| offers.kinds.is_empty()).await;
-    assert_eq!(std::fs::read_dir(bench.cdi.path()).unwrap().count(), 0);
+    let left: Vec<_> = std::fs::read_dir(bench.cdi.path())
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name())
+        .collect();
+    assert_eq!(left, [".akri.sh_leafhost.lock"]);
     let status = loop {
         let status = bench.board.status();
         if status.configurations.is_empty() && status.handlers[0].status == "Waiting" {

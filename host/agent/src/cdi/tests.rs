@@ -443,7 +443,7 @@ struct Bench {
 fn start(dir: &tempfile::TempDir, home: (DeviceSnapshot, InstanceSet)) -> Bench {
     let (devices, d) = watch::channel(Arc::new(home.0));
     let (instances, i) = watch::channel(Arc::new(home.1));
-    let (task, report) = CdiTask::new(NODE.into(), folder(dir), d, i);
+    let (task, report) = CdiTask::new(NODE.into(), (folder(dir), None), d, i);
     let task = tokio::spawn(task.run(CancellationToken::new()));
     Bench {
         report,
@@ -471,6 +471,27 @@ async fn a_folder_that_is_none_is_a_problem_with_a_remedy_and_tried_again() {
     })
     .await;
     assert_eq!(specs(&folder(&dir)).len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_folder_that_another_agent_holds_is_left_alone_until_it_is_free() {
+    let dir = tempfile::tempdir().unwrap();
+    let other = folder(&dir);
+    let held = other.lock().unwrap();
+    let theirs = passed(&other, &cams(vec![camera("foo1")])).1;
+    let bench = start(&dir, cams(vec![camera("foo0")]));
+    let seen = wait_for(&bench.report, |report| !report.problems.is_empty()).await;
+    let text = seen.problems[0].to_string();
+    let pid = format!("in use by the agent with pid {}", std::process::id());
+    assert!(text.contains(&pid), "{text}");
+    assert_eq!(specs(&other), theirs);
+    drop(held);
+    wait_for(&bench.report, |report| {
+        report.problems.is_empty() && !report.kinds.is_empty()
+    })
+    .await;
+    assert_ne!(specs(&other), theirs);
+    assert!(other.lock().is_err(), "it is held from then on");
 }
 
 #[tokio::test(start_paused = true)]

@@ -127,6 +127,8 @@ async fn start_runtime(settings: &Settings) -> Result<Started> {
             events,
             network: network.clone(),
         })?;
+        let mut problems = problems;
+        problems.extend(runtime.unkept().cloned().map(Problem::InvalidSource));
         anyhow::Ok(Started {
             runtime,
             network,

@@ -1,0 +1,91 @@
+//! The lock of a folder of specs: two processes that use one remove each other's files.
+
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io::{Read as _, Seek as _, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+
+use super::{Error, SpecDir, failed};
+
+/// The most bytes of a lock file that are read.
+const MAX_PID: u64 = 32;
+
+/// A folder of specs, held until this is dropped.
+#[derive(Debug)]
+pub struct SpecLock {
+    _file: File,
+}
+
+impl SpecDir {
+    /// Holds the folder, which is made if need be, for this process. Blocks for a moment.
+    ///
+    /// # Errors
+    /// [`Error::InUse`] if another process holds it; else the file system refused.
+    pub fn lock(&self) -> Result<SpecLock, Error> {
+        self.create()?;
+        let path = self
+            .directory
+            .join(format!(".{}_{}.lock", self.vendor, self.owner));
+        if fs::symlink_metadata(&path).is_ok_and(|found| !found.is_file()) {
+            let source = std::io::ErrorKind::AlreadyExists.into();
+            return Err(failed("lock", &path, source));
+        }
+        // No other user may open it: who can open a file can hold it.
+        let mut options = OpenOptions::new();
+        let options = options.read(true).write(true).create(true).truncate(false);
+        let mut file = options
+            .mode(0o600)
+            .open(&path)
+            .map_err(|source| failed("open", &path, source))?;
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => {
+                let mut pid = String::new();
+                // Without the number the text says less.
+                let _ = (&file).take(MAX_PID).read_to_string(&mut pid);
+                return Err(Error::InUse {
+                    directory: self.directory.clone(),
+                    pid: pid.trim().to_owned(),
+                });
+            }
+            Err(TryLockError::Error(source)) => return Err(failed("lock", &path, source)),
+        }
+        // For the text of a second process only.
+        let _ = file
+            .set_len(0)
+            .and_then(|()| file.rewind())
+            .and_then(|()| writeln!(file, "{}", std::process::id()));
+        Ok(SpecLock { _file: file })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::directory::Readers;
+
+    #[test]
+    fn a_folder_is_held_once_and_the_second_process_learns_by_whom() {
+        let folder = tempfile::tempdir().unwrap();
+        let mk = || {
+            let directory = folder.path().join("cdi");
+            SpecDir::new(directory, "akri.sh", "leafhost", Readers::Everybody).unwrap()
+        };
+        let held = mk().lock().unwrap();
+        let text = mk().lock().unwrap_err().to_string();
+        let pid = format!("pid {}", std::process::id());
+        assert!(text.contains(&pid) && text.contains("--cdi-dir"), "{text}");
+        assert!(mk().classes().unwrap().is_empty());
+        drop(held);
+        assert!(mk().lock().is_ok());
+    }
+
+    #[test]
+    fn what_is_no_file_is_not_opened() {
+        let folder = tempfile::tempdir().unwrap();
+        let target = folder.path().join("target");
+        std::os::unix::fs::symlink(&target, folder.path().join(".akri.sh_leafhost.lock")).unwrap();
+        let directory = SpecDir::new(folder.path(), "akri.sh", "leafhost", Readers::Root).unwrap();
+        assert!(matches!(directory.lock(), Err(Error::Io { .. })));
+        assert!(!target.exists());
+    }
+}
