@@ -242,10 +242,10 @@ fn metrics_md_lists_all_metrics_and_alerts_rules_and_the_dashboard_name_no_other
     let (_, alerts) = document.split_once("## Alerts").unwrap();
     let rules = read("deploy/chart/rules.yaml");
     for (text, place) in [(alerts, "alerts"), (&*rules, "rules")] {
-        let named = metrics_of(text);
-        let unknown = &named - &registered;
+        let metrics = metrics_of(text);
+        let unknown = &metrics - &registered;
         assert!(
-            !named.is_empty() && unknown.is_empty(),
+            !metrics.is_empty() && unknown.is_empty(),
             "{place}: {unknown:?}"
         );
     }

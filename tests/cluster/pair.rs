@@ -127,7 +127,7 @@ impl Pair {
             let all = self.instances()?;
             let nodes = all
                 .values()
-                .flat_map(|one| one["status"]["nodes"].as_object());
+                .filter_map(|one| one["status"]["nodes"].as_object());
             let entries = nodes.flat_map(|nodes| nodes.values());
             let named = entries.filter_map(|entry| Some(entry["holders"].as_object()?.len()));
             let named: usize = named.sum();

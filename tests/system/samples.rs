@@ -12,7 +12,7 @@ use leafhost_tests::wait::eventually;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde::Deserialize as _;
-use serde_yaml_ng::Value;
+use serde_json::Value;
 
 /// The commands of the containers of all brokers in the samples.
 fn commands() -> Result<Vec<Vec<String>>> {
@@ -21,16 +21,13 @@ fn commands() -> Result<Vec<Vec<String>>> {
         let text = fs::read_to_string(entry?.path())?;
         for document in serde_yaml_ng::Deserializer::from_str(&text) {
             let document = Value::deserialize(document)?;
-            let spec = &document["spec"]["brokerSpec"];
-            let pods = [
-                &spec["brokerPodSpec"],
-                &spec["brokerJobSpec"]["template"]["spec"],
-            ];
-            let containers = pods
-                .iter()
-                .filter_map(|pod| pod["containers"].as_sequence());
-            for container in containers.flatten() {
-                commands.push(serde_yaml_ng::from_value(container["command"].clone())?);
+            let spec = "/spec/brokerSpec";
+            for pod in ["brokerPodSpec", "brokerJobSpec/template/spec"] {
+                let containers = document.pointer(&format!("{spec}/{pod}/containers"));
+                for container in containers.and_then(Value::as_array).into_iter().flatten() {
+                    let command = container.get("command").context("no command")?;
+                    commands.push(serde_json::from_value(command.clone())?);
+                }
             }
         }
     }

@@ -64,8 +64,8 @@ impl HoldersTask {
     /// Runs until it is dropped.
     pub async fn run(mut self) {
         loop {
-            let (changes, next) = self.look(Instant::now());
-            if changes.is_empty() {
+            let (writes, next) = self.look(Instant::now());
+            if writes.is_empty() {
                 let changed = tokio::select! {
                     changed = self.instances.changed() => changed,
                     changed = self.slots.changed() => changed,
@@ -76,7 +76,7 @@ impl HoldersTask {
                     std::future::pending::<()>().await;
                 }
             } else {
-                self.write(changes).await;
+                self.write(writes).await;
                 sleep(SPACING).await;
             }
         }

@@ -220,13 +220,13 @@ fn status(reported: &ReportedHandler) -> DiscoveryHandlerStatus {
     listed.sort_by_key(|(key, _)| *key);
     let problems = listed.iter().filter(|(_, one)| one.problem.is_some());
     let longest = MAX_TEXT.min(MAX_PROBLEMS / problems.count().max(1));
-    let named = listed.iter().map(|(_, one)| {
+    let texts = listed.iter().map(|(_, one)| {
         [&one.first_skipped, &one.first_denied]
             .into_iter()
             .flatten()
             .count()
     });
-    let longest_name = MAX_TEXT.min(MAX_LEFT_OUT / named.sum::<usize>().max(1));
+    let longest_name = MAX_TEXT.min(MAX_LEFT_OUT / texts.sum::<usize>().max(1));
     let first = |text: &Option<String>| {
         let text = text.as_ref()?;
         Some(text::abridge(text, longest_name))
