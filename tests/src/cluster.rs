@@ -11,6 +11,7 @@ mod node;
 mod pods;
 mod programs;
 mod reservation;
+mod stored;
 
 use std::io::Write;
 use std::ops::Deref;
@@ -31,6 +32,7 @@ pub use self::node::Node;
 pub use self::pods::{Container, Namespace, Pod};
 pub use self::programs::Program;
 use self::reservation::{ClusterId, Reservation, Watchdog};
+pub use self::stored::Stored;
 use crate::lan::Host;
 use crate::requirement::{self, Missing};
 use crate::wait::eventually;
@@ -189,6 +191,11 @@ impl Cluster {
     /// The process of etcd. Only for a cluster that no other test uses.
     pub fn etcd(&self) -> &Program {
         &self.control.etcd
+    }
+
+    /// The versions of objects in etcd.
+    pub fn stored(&self) -> Stored {
+        Stored::new(&format!("{}:2379", self.id.loopback()))
     }
 
     /// Waits until the API server serves.

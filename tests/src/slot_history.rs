@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow, ensure};
 use serde_json::Value;
 
-use crate::cluster::Api;
+use crate::cluster::{Api, Cluster};
 use crate::stand_in_node::{instances_path, name_of};
 use crate::wait::within;
 
@@ -21,6 +21,8 @@ const LATE: Duration = Duration::from_mins(1);
 const AWAY: Duration = Duration::from_mins(2);
 /// The Instances of all namespaces.
 const ALL: &str = "/apis/akri.sh/v0/instances";
+/// The same in etcd.
+const STORED: &str = "akri.sh/instances";
 
 /// By slot, the node that has it. Slots that nobody has are left out.
 pub type Holders = BTreeMap<String, String>;
@@ -122,19 +124,40 @@ pub struct Recorder {
 impl Recorder {
     /// Begins with what is there now.
     pub fn start(api: &Api, space: &str) -> Result<Self> {
-        Self::follow(api, instances_path(space), SlotHistory::default())
+        let path = instances_path(space);
+        let (watched, of_space) = (api.clone(), path.clone());
+        let changes = move |version: &mut String, history: &mut SlotHistory| {
+            watched.changes(&of_space, version, WINDOW, |kind, object| {
+                history.see(kind, object);
+            })
+        };
+        Self::follow(api, path, SlotHistory::default(), changes)
     }
 
-    /// Records all namespaces, whose Instances may go.
-    pub fn start_anywhere(api: &Api) -> Result<Self> {
+    /// Records all namespaces of a cluster, whose Instances may go and whose API server may end.
+    pub fn start_anywhere(cluster: &Cluster) -> Result<Self> {
+        let stored = cluster.stored();
+        let changes = move |version: &mut String, history: &mut SlotHistory| {
+            let window = Duration::from_secs(WINDOW.into());
+            within(AWAY, "etcd answers", || {
+                stored.changes(STORED, version, window, |kind, object| {
+                    history.see(kind, object);
+                })
+            })
+        };
         let history = SlotHistory {
             go: true,
             ..SlotHistory::default()
         };
-        Self::follow(api, ALL.to_owned(), history)
+        Self::follow(cluster.api(), ALL.to_owned(), history, changes)
     }
 
-    fn follow(api: &Api, path: String, mut history: SlotHistory) -> Result<Self> {
+    fn follow(
+        api: &Api,
+        path: String,
+        mut history: SlotHistory,
+        mut changes: impl FnMut(&mut String, &mut SlotHistory) -> Result<()> + Send + 'static,
+    ) -> Result<Self> {
         let api = api.clone();
         let list = api.get(&path)?;
         let mut version = list
@@ -149,11 +172,7 @@ impl Recorder {
         let over = Arc::clone(&is_over);
         let thread = std::thread::spawn(move || {
             while !over.load(Ordering::Acquire) {
-                within(AWAY, "changes are seen", || {
-                    api.changes(&path, &mut version, WINDOW, |kind, object| {
-                        history.see(kind, object);
-                    })
-                })?;
+                changes(&mut version, &mut history)?;
             }
             // All that was written until now is to be seen.
             let list = api.get(&path)?;
@@ -172,9 +191,7 @@ impl Recorder {
                     Instant::now() < end,
                     "the version {newest:?} does not arrive"
                 );
-                api.changes(&path, &mut version, WINDOW, |kind, object| {
-                    history.see(kind, object);
-                })?;
+                changes(&mut version, &mut history)?;
             }
         });
         Ok(Self { is_over, thread })

@@ -119,7 +119,7 @@ impl HoldersTask {
         (changes, next)
     }
 
-    /// Returns who has slots, by Instance. A slot stays with whom an earlier agent saw until this one has seen a pod have it.
+    /// Returns who has slots, by Instance. A slot stays with whom an earlier agent saw until this one has seen a pod have it and knows its name.
     fn wanted(
         &mut self,
         slots: &SlotReport,
@@ -134,11 +134,15 @@ impl HoldersTask {
             let place = (key.clone(), view.slot.clone());
             let is_seen = view.holder.is_some() || self.seen.contains(&place);
             let before = || {
-                let instance = instances.instances.get(key).filter(|_| !is_seen)?;
+                let instance = instances.instances.get(key)?;
                 let entry = instance.status.nodes.get(&*self.node)?;
                 entry.holders.get(&view.slot)
             };
-            let holder = view.holder.as_ref().or_else(before);
+            let holder = match &view.holder {
+                Some(named) if view.is_named => Some(named),
+                Some(unnamed) => before().or(Some(unnamed)),
+                None => before().filter(|_| !is_seen),
+            };
             let holders = all.entry(key.clone()).or_default();
             if let Some(holder) = holder
                 && holders.len() < MAX_HOLDERS

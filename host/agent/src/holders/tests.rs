@@ -58,6 +58,7 @@ impl Bench {
                 id: (*slot).into(),
             },
             holder: pod.map(str::to_owned),
+            is_named: pod.is_some_and(|pod| pod.contains('/')),
         });
         self.slots.send_replace(Arc::new(SlotReport {
             is_known: true,
@@ -115,6 +116,9 @@ async fn an_agent_that_starts_anew_writes_nothing_while_it_has_not_seen_who_has_
     });
     assert_eq!(bench.after(30).await.1, 0, "nothing is known yet");
     bench.see(&[("a-1-0", None)]);
+    assert_eq!(bench.after(30).await.1, 0);
+    // The kubelet has been started anew, too, and knows no names yet.
+    bench.hold(&[("a-1-0", "pod 1234")]);
     assert_eq!(bench.after(30).await.1, 0);
     bench.hold(&[("a-1-0", "default/p")]);
     assert_eq!(bench.after(30).await.1, 0);

@@ -113,13 +113,10 @@ impl SlotTask {
         for (request, chosen) in decided {
             match chosen {
                 Err(_) if self.may_wait(&request) => self.patient.push(request),
-                Err(Refusal::Unavailable(why)) if !request.lost.is_empty() => {
-                    let lost: Vec<&str> = request.lost.iter().map(String::as_str).collect();
-                    let lost = lost.join(", ");
-                    let why = format!("{why}; another node was quicker to claim {lost}");
-                    self.refuse(request, Refusal::Unavailable(why));
+                Err(refusal) => {
+                    let refusal = request.lost_with(refusal);
+                    self.refuse(request, refusal);
                 }
-                Err(refusal) => self.refuse(request, refusal),
                 Ok(chosen) => self.claim(request, chosen).await,
             }
         }
@@ -151,7 +148,7 @@ impl SlotTask {
         self.allocate(patient).await;
     }
 
-    /// Somebody else was quicker to claim what was chosen: chooses something else, or refuses.
+    /// What was chosen could not be claimed, mostly because somebody else was quicker: chooses something else, or refuses.
     pub(super) async fn lose(
         &mut self,
         mut request: Request,
@@ -164,14 +161,15 @@ impl SlotTask {
         });
         request.lost.extend(lost.map(|one| one.slot.clone()));
         request.losses = request.losses.saturating_add(1);
-        let is_race = errors.iter().all(StoreError::is_outdated);
+        let unwritten = errors.iter().find(|error| !error.is_outdated());
+        request.unwritten = unwritten.map(|error| refused(error, chosen));
         let name = resource_name(&request.resource).unwrap_or_default();
         let is_any = self.owners.configurations.contains_key(name);
-        if is_race && is_any && request.again_until().is_some() {
+        if is_any && request.again_until().is_some() {
             tracing::debug!(
                 resource = request.resource,
                 slots = request.lost.iter().cloned().collect::<Vec<_>>().join(" "),
-                "another node was quicker; something else is chosen"
+                "they cannot be claimed; something else is chosen"
             );
             // What was claimed besides is being given back, for which it waits.
             self.allocate(vec![request]).await;

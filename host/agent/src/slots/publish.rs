@@ -106,6 +106,7 @@ impl SlotTask {
                 instance: hold.owner(&self.owners).cloned(),
                 unit: unit.clone(),
                 holder: hold.holder.words(),
+                is_named: hold.holder.is_named(),
             })
             .collect();
         let report = SlotReport {

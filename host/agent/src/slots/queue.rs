@@ -32,8 +32,10 @@ pub(super) struct Request {
     pub asked: Instant,
     /// Whether it has waited for a slot to come back: it does so once.
     pub has_waited: bool,
-    /// The slots that somebody else was quicker to claim.
+    /// The slots that could not be claimed.
     pub lost: BTreeSet<String>,
+    /// Why the last of these could not be, unless somebody else was quicker.
+    pub unwritten: Option<Refusal>,
     /// How often slots were claimed for it in vain.
     pub losses: u32,
 }
@@ -51,6 +53,19 @@ impl Request {
         let until = self.asked + AGAIN;
         let is_over = until <= Instant::now() || self.answer.is_closed();
         (!is_over && self.losses < CLAIMS).then_some(until)
+    }
+
+    /// Returns the refusal of a request for which nothing else can be chosen, with why slots could not be claimed for it.
+    pub fn lost_with(&self, refusal: Refusal) -> Refusal {
+        match (refusal, &self.unwritten) {
+            (Refusal::Unavailable(_), Some(unwritten)) => unwritten.clone(),
+            (Refusal::Unavailable(why), None) if !self.lost.is_empty() => {
+                let lost: Vec<&str> = self.lost.iter().map(String::as_str).collect();
+                let lost = lost.join(", ");
+                Refusal::Unavailable(format!("{why}; another node was quicker to claim {lost}"))
+            }
+            (refusal, _) => refusal,
+        }
     }
 
     /// Whether nobody waits for the answer any more.
@@ -98,6 +113,7 @@ impl Allocator for SlotHandle {
             asked: Instant::now(),
             has_waited: false,
             lost: BTreeSet::new(),
+            unwritten: None,
             losses: 0,
         };
         let stopping = || Refusal::Unavailable("the agent is stopping".to_owned());

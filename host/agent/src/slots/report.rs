@@ -45,4 +45,6 @@ pub struct SlotView {
     pub unit: Unit,
     /// Who was seen to have it.
     pub holder: Option<String>,
+    /// Whether `holder` has the names of pods: a kubelet that has not asked the API server since its start knows their uids alone.
+    pub is_named: bool,
 }

@@ -215,4 +215,12 @@ impl Holder {
             }
         }
     }
+
+    /// Tells that the names of all its pods are known.
+    pub fn is_named(&self) -> bool {
+        match self {
+            Self::Unseen(_) => false,
+            Self::Seen { pods, .. } => pods.iter().all(|pod| pod.name.is_some()),
+        }
+    }
 }

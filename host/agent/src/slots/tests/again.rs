@@ -105,3 +105,44 @@ async fn a_slot_is_claimed_four_times_in_vain_at_most() {
     assert!(rig.allocate("cams-a", &["cams-a-3"]).await.is_err());
     assert_eq!(*rig.store.conflicts.lock().unwrap(), 0);
 }
+
+#[tokio::test(start_paused = true)]
+async fn whose_claim_gets_no_answer_gets_another_slot() {
+    let rig = rig(&["a", "b"], 1).await;
+    *rig.store.slow.lock().unwrap() = Duration::ZERO;
+    *rig.store.unknown.lock().unwrap() = 1;
+    rig.allocate("cams", &["cams-0"]).await.unwrap();
+    rig.kubelet.run("p", &[unit("cams", "cams-0")]);
+    rig.kubelet.tell();
+    // What may have been written is given back.
+    pass(30).await;
+    let usages = ["cams-a-0", "cams-b-0"].map(|slot| rig.usage(slot));
+    let used = usages.iter().filter(|usage| !usage.is_empty()).count();
+    assert_eq!(used, 1, "{usages:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn whose_claim_is_denied_gets_a_slot_of_another_instance() {
+    let rig = rig(&["a", "b"], 2).await;
+    *rig.store.slow.lock().unwrap() = Duration::ZERO;
+    rig.store.denied.lock().unwrap().insert("cams-a".into());
+    for id in ["cams-0", "cams-1"] {
+        rig.allocate("cams", &[id]).await.unwrap();
+    }
+    let refusal = rig.allocate("cams", &["cams-2"]).await.unwrap_err();
+    assert!(
+        refusal.to_string().contains("no further Instance"),
+        "{refusal}"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn whose_claim_cannot_be_written_for_five_seconds_learns_why() {
+    let rig = rig(&["a", "b"], 1).await;
+    *rig.store.broken.lock().unwrap() = true;
+    let asked = Instant::now();
+    let refusal = rig.allocate("cams", &["cams-0"]).await.unwrap_err();
+    let refusal = refusal.to_string();
+    assert!(refusal.contains("the claim cannot be written"), "{refusal}");
+    assert!(asked.elapsed() <= Duration::from_secs(6));
+}
