@@ -58,6 +58,8 @@ use writes::Writes;
 
 /// How long the first offer waits at most for the kubelet's records.
 const FIRST_LOOK: Duration = Duration::from_secs(10);
+/// How long the number of nodes counts.
+const COUNTED: Duration = Duration::from_secs(10);
 
 /// How slots are offered and come back.
 #[derive(Debug, Clone, Copy)]
@@ -100,6 +102,10 @@ pub struct SlotTask {
     owners: Owners,
     holds: Holds,
     newcomers: Newcomers,
+    /// Counts the nodes of the cluster.
+    counting: JoinSet<Option<usize>>,
+    /// When they were counted last.
+    counted: Option<Instant>,
     turns: Turns,
     offerer: Offerer,
     known: BTreeSet<String>,
@@ -164,6 +170,8 @@ impl SlotTask {
             met: (Arc::default(), Arc::default()),
             owners: Owners::default(),
             newcomers: Newcomers::default(),
+            counting: JoinSet::new(),
+            counted: None,
             turns: Turns::new(),
             offerer: Offerer::default(),
             reading: JoinSet::new(),
@@ -235,6 +243,9 @@ impl SlotTask {
                 () = until(self.unwritable.next()) => self.try_to_write(),
                 () = until(again) => self.notes.retry = None,
                 () = until(self.refusals.next()) => {}
+                Some(count) = self.counting.join_next() => {
+                    self.is_due |= self.newcomers.count(count.unwrap_or_default(), Instant::now());
+                }
                 () = until(self.newcomers.next()) => self.is_due |= self.newcomers.expire(Instant::now()),
                 () = until(patience) => self.is_due = true,
             }
@@ -266,6 +277,7 @@ impl SlotTask {
             if self.store.has_other_nodes() {
                 self.newcomers
                     .update(&instances, Instant::now(), self.clock.now());
+                self.count_nodes();
             }
             // A claim of this node that somebody else wrote, while it had none.
             let is_looking = self.next_read.is_some() || !self.reading.is_empty();
@@ -275,6 +287,17 @@ impl SlotTask {
         }
         self.is_due |= !(same && same_owners);
         self.met = (instances, devices);
+    }
+
+    /// Asks how many nodes there are, while an Instance waits for them.
+    fn count_nodes(&mut self) {
+        let is_new = self.counted.is_some_and(|at| at.elapsed() < COUNTED);
+        if !is_new && self.counting.is_empty() && !self.newcomers.uids().is_empty() {
+            self.counted = Some(Instant::now());
+            let store = Arc::clone(&self.store);
+            self.counting
+                .spawn(async move { store.count_nodes().await });
+        }
     }
 }
 

@@ -454,6 +454,10 @@ pub trait InstanceStore: Send + Sync {
     fn has_other_nodes(&self) -> bool {
         false
     }
+    /// Counts the nodes whose agents may have slots of the same Instances; nothing where that cannot be told now. It ends in bounded time.
+    async fn count_nodes(&self) -> Option<usize> {
+        None
+    }
     /// Whether the store itself removes the Instances of a Configuration that was deleted.
     fn collects_garbage(&self) -> bool {
         false

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{ConfigMap, Node};
-use kube::api::{ListParams, PartialObjectMeta};
+use kube::api::PartialObjectMeta;
 use kube::{Api, Client};
 use leafhost_core::ports::{HandlerSource, LoadError, SourceFile, SourceSet, SourceVersion};
 use rand::RngExt as _;
@@ -26,7 +26,7 @@ use disk::Disk;
 use objects::{Held, Objects};
 
 use crate::watch::{Event, Failure, Watch};
-use crate::{publish, until};
+use crate::{nodes, publish, until};
 
 /// The label of ConfigMaps with handlers.
 pub const LABEL: (&str, &str) = ("leafhost.dev/handlers", "true");
@@ -175,7 +175,9 @@ impl Task {
             Event::InitDone => {
                 self.objects.failure = None;
                 if self.spread.is_none() {
-                    self.spread = Some(spread(count(&self.nodes).await));
+                    // It is asked once: a cluster that has grown tenfold since is one that 429 slows down.
+                    let nodes = nodes::count(&self.nodes).await;
+                    self.spread = Some(spread(nodes.unwrap_or(NODES)));
                 }
                 let spread = self.spread;
                 self.objects.list_end(|| soon(spread));
@@ -269,25 +271,6 @@ fn told(failure: &Failure) -> String {
         _ => "",
     };
     format!("cannot be read: {}{remedy}", failure.message)
-}
-
-/// How many nodes there are. It is asked once: a cluster that has grown tenfold since is one that 429 slows down.
-async fn count(nodes: &Api<PartialObjectMeta<Node>>) -> u64 {
-    let params = ListParams::default().limit(1);
-    let listed = timeout(REQUEST, nodes.list(&params)).await;
-    let Some(listed) = listed.ok().and_then(Result::ok) else {
-        return NODES;
-    };
-    let remaining = listed.metadata.remaining_item_count;
-    let more = listed
-        .metadata
-        .continue_
-        .is_some_and(|next| !next.is_empty());
-    match remaining.and_then(|remaining| u64::try_from(remaining).ok()) {
-        Some(remaining) => remaining.saturating_add(1),
-        None if more => NODES,
-        None => 1,
-    }
 }
 
 /// Over how long that many nodes distribute their requests for a few hundred kilobytes: a second for 20, ten for 500.

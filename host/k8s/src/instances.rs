@@ -32,7 +32,7 @@ pub(crate) mod object;
 pub(crate) mod patch;
 
 use crate::crd::Configuration;
-use crate::memory;
+use crate::{memory, nodes};
 use errors::Failure;
 use object::{InstanceObject, api_resource};
 
@@ -169,6 +169,11 @@ impl InstanceStore for KubeInstances {
 
     fn has_other_nodes(&self) -> bool {
         true
+    }
+
+    async fn count_nodes(&self) -> Option<usize> {
+        let count = nodes::count(&Api::all(self.shared.client.clone())).await;
+        count.and_then(|count| usize::try_from(count).ok())
     }
 
     fn collects_garbage(&self) -> bool {

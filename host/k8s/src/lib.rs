@@ -15,6 +15,7 @@ mod lease;
 mod memory;
 pub mod migrate;
 mod names;
+mod nodes;
 mod origins;
 pub mod report;
 pub mod serving;

@@ -48,6 +48,8 @@ pub(crate) struct Store {
     pub collects: bool,
     /// Whether agents of other nodes write here.
     pub has_other_nodes: bool,
+    /// How many nodes there are, if the store can tell.
+    pub nodes: Mutex<Option<usize>>,
     /// How often something goes wrong.
     pub trouble: Mutex<Trouble>,
 }
@@ -104,6 +106,7 @@ impl Store {
             is_hidden: Mutex::default(),
             collects: false,
             has_other_nodes: false,
+            nodes: Mutex::default(),
             trouble: Mutex::default(),
         }
     }
@@ -396,5 +399,9 @@ impl InstanceStore for Store {
 
     fn has_other_nodes(&self) -> bool {
         self.has_other_nodes
+    }
+
+    async fn count_nodes(&self) -> Option<usize> {
+        *self.nodes.lock().unwrap()
     }
 }

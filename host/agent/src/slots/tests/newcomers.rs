@@ -13,9 +13,15 @@ fn made_now(uid: &str) -> Instance {
 }
 
 async fn rig(first: Instance) -> Rig {
+    rig_of(first, None).await
+}
+
+/// The same in a cluster with that many nodes.
+async fn rig_of(first: Instance, nodes: Option<usize>) -> Rig {
     let fixture = Fixture::new(&[("cams", &[first])]);
     let mut store = Store::default();
     store.has_other_nodes = true;
+    *store.nodes.lock().unwrap() = nodes;
     store.edit(|set| set.clone_from(&fixture.instances));
     let devices = watch::Sender::new(Arc::new(fixture.devices.clone()));
     let ledger = Ledger::default();
@@ -41,6 +47,28 @@ async fn no_slot_of_a_new_instance_is_given_until_other_nodes_had_time_to_claim_
     let asked = Instant::now();
     rig.allocate("cams", &["cams-0"]).await.unwrap();
     assert_eq!(asked.elapsed().as_secs(), 4);
+}
+
+#[tokio::test(start_paused = true)]
+async fn on_the_only_node_of_a_cluster_a_new_instance_gives_its_slots_at_once() {
+    let rig = rig_of(made_now("new"), Some(1)).await;
+    rig.allocate("cams-a", &["cams-a-0"]).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_new_instance_gives_its_slots_a_second_after_all_nodes_have_joined_it() {
+    let rig = rig_of(made_now("new"), Some(2)).await;
+    pass(2).await;
+    assert_eq!(rig.listed("cams-a"), "cams-a-0- cams-a-1-");
+    rig.store.edit(|set| {
+        for instance in set.instances.values_mut() {
+            Arc::make_mut(instance).spec.nodes.push("node-b".into());
+        }
+    });
+    idle().await;
+    assert_eq!(rig.listed("cams-a"), "cams-a-0- cams-a-1-");
+    pass(1).await;
+    assert_eq!(rig.listed("cams-a"), "cams-a-0+ cams-a-1+");
 }
 
 #[tokio::test(start_paused = true)]
