@@ -201,7 +201,7 @@ impl Chaos<'_> {
             }
             let which: Vec<_> = self.happened.iter().collect();
             crowd
-                .agree()
+                .agree(&self.sites)
                 .with_context(|| format!("{which:?} happened"))?;
         }
     }
@@ -481,10 +481,10 @@ impl Crowd<'_> {
         self.still.fetch_sub(1, Ordering::AcqRel);
     }
 
-    /// Lets no pod begin or end until pods and Instances say the same.
-    fn agree(&self) -> Result<()> {
+    /// Lets no pod begin or end until pods and Instances say the same and all nodes offer slots of all Configurations.
+    fn agree(&self, sites: &[Site]) -> Result<()> {
         self.is_still.store(true, Ordering::Release);
-        let agreed = self.compare();
+        let agreed = self.compare().and_then(|()| offered(sites));
         self.is_still.store(false, Ordering::Release);
         agreed
     }
@@ -530,6 +530,23 @@ impl Crowd<'_> {
             },
         )
     }
+}
+
+/// Waits until all nodes offer slots of all Configurations.
+fn offered(sites: &[Site]) -> Result<()> {
+    let begun = Instant::now();
+    for site in sites {
+        for name in NAMES {
+            let resource = format!("akri.sh/{name}");
+            within(OUTAGE, "the node offers slots", || {
+                let (_, allocatable) = site.amounts(&resource)?;
+                ensure!(allocatable > 0, "{} has no {resource}", site.node.name());
+                Ok(())
+            })?;
+        }
+    }
+    println!("all nodes offer slots after {:?}", begun.elapsed());
+    Ok(())
 }
 
 /// Tells whether an agent has refused the pod, not the kubelet without an agent.
