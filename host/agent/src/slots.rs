@@ -58,8 +58,8 @@ use writes::Writes;
 
 /// How long the first offer waits at most for the kubelet's records.
 const FIRST_LOOK: Duration = Duration::from_secs(10);
-/// How long the number of nodes counts.
-const COUNTED: Duration = Duration::from_secs(10);
+/// How often the nodes are counted.
+const COUNTED: Duration = Duration::from_secs(1);
 
 /// How slots are offered and come back.
 #[derive(Debug, Clone, Copy)]
@@ -244,7 +244,8 @@ impl SlotTask {
                 () = until(again) => self.notes.retry = None,
                 () = until(self.refusals.next()) => {}
                 Some(count) = self.counting.join_next() => {
-                    self.is_due |= self.newcomers.count(count.unwrap_or_default(), Instant::now());
+                    // A node that came later has no pod with a slot of an Instance that was made before.
+                    self.is_due |= count.ok().flatten() == Some(1) && self.newcomers.end();
                 }
                 () = until(self.newcomers.next()) => self.is_due |= self.newcomers.expire(Instant::now()),
                 () = until(patience) => self.is_due = true,
@@ -289,7 +290,7 @@ impl SlotTask {
         self.met = (instances, devices);
     }
 
-    /// Asks how many nodes there are, while an Instance waits for them.
+    /// Asks how many nodes there are, while an Instance waits for the others.
     fn count_nodes(&mut self) {
         let is_new = self.counted.is_some_and(|at| at.elapsed() < COUNTED);
         if !is_new && self.counting.is_empty() && !self.newcomers.uids().is_empty() {

@@ -7,7 +7,7 @@
     reason = "the documentation of flags is their help text, where backticks would be seen"
 )]
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -558,9 +558,15 @@ pub struct RunArgs {
     pub compiler: CompilerArgs,
 }
 
+/// Reads an address with a port. That of a pod comes without brackets where it is IPv6.
 fn socket_address(text: &str) -> Result<SocketAddr, String> {
-    let remedy = |_| format!("must be ADDR:PORT, such as {DEFAULT_LISTEN}");
-    text.parse().map_err(remedy)
+    let bare = || {
+        let (address, port) = text.rsplit_once(':')?;
+        let address: IpAddr = address.parse().ok()?;
+        Some(SocketAddr::new(address, port.parse().ok()?))
+    };
+    let address = text.parse().ok().or_else(bare);
+    address.ok_or_else(|| format!("must be ADDR:PORT, such as {DEFAULT_LISTEN}"))
 }
 
 /// Reads a length of time such as `30s`, `5m` or `1h 30m`.

@@ -13,10 +13,15 @@ const REQUEST: Duration = Duration::from_secs(10);
 pub async fn count(nodes: &Api<PartialObjectMeta<Node>>) -> Option<u64> {
     let params = ListParams::default().limit(1);
     let listed = timeout(REQUEST, nodes.list(&params)).await;
-    let metadata = listed.ok()?.ok()?.metadata;
-    let is_more = metadata.continue_.is_some_and(|next| !next.is_empty());
-    match metadata.remaining_item_count {
-        Some(remaining) => u64::try_from(remaining).ok()?.checked_add(1),
-        None => (!is_more).then_some(1),
+    let listed = listed.ok()?.ok()?;
+    // A server may list more than it was asked for.
+    let count = u64::try_from(listed.items.len()).ok()?;
+    let is_more = listed
+        .metadata
+        .continue_
+        .is_some_and(|next| !next.is_empty());
+    match listed.metadata.remaining_item_count {
+        Some(remaining) => count.checked_add(u64::try_from(remaining).ok()?),
+        None => (!is_more).then_some(count),
     }
 }

@@ -246,7 +246,8 @@ impl Task {
                         },
                     )
                 };
-                self.pauses = self.wanted.keys().map(pause).collect();
+                let found = self.found.iter().flat_map(Shelf::names);
+                self.pauses = self.wanted.keys().chain(found).map(pause).collect();
                 return;
             }
             Err(error) => {

@@ -15,6 +15,7 @@ use std::time::SystemTime;
 
 use leafhost_core::handler::Digest;
 use leafhost_core::ports::SourceProblem;
+use nix::unistd::AccessFlags;
 use wasmtime::Engine;
 use wasmtime::component::Component;
 
@@ -242,10 +243,10 @@ fn prepare(folder: &Path) -> std::io::Result<([u8; KEY], Option<std::io::Error>)
     }
     if let Some(key) = read_key(folder) {
         if unkept.is_none()
-            && let Err(error) = temporary(folder)
+            && let Err(error) = nix::unistd::access(folder, AccessFlags::W_OK)
         {
             // What else may be wrong is told where an entry is written.
-            unkept = unwritable(error).ok();
+            unkept = unwritable(error.into()).ok();
         }
         return Ok((key, unkept));
     }
@@ -285,19 +286,14 @@ fn read_key(folder: &Path) -> Option<[u8; KEY]> {
     key.try_into().ok().filter(|_| private)
 }
 
-/// Makes an empty file that is gone again unless it is kept.
-fn temporary(folder: &Path) -> std::io::Result<tempfile::NamedTempFile> {
+/// Writes a file under another name, syncs and renames it.
+fn write(folder: &Path, name: &str, parts: &[&[u8]]) -> std::io::Result<()> {
     // Opened here, since tempfile's errors hide the kernel's number and differ by the name each time.
     let open = |path: &Path| {
         let mut options = OpenOptions::new();
         options.write(true).create_new(true).mode(0o600).open(path)
     };
-    tempfile::Builder::new().prefix(NEW).make_in(folder, open)
-}
-
-/// Writes a file under another name, syncs and renames it.
-fn write(folder: &Path, name: &str, parts: &[&[u8]]) -> std::io::Result<()> {
-    let mut file = temporary(folder)?;
+    let mut file = tempfile::Builder::new().prefix(NEW).make_in(folder, open)?;
     for part in parts {
         file.as_file_mut().write_all(part)?;
     }

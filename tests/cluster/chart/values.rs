@@ -90,6 +90,10 @@ fn values_that_the_chart_does_not_have_are_refused() -> Result<()> {
             "agent.handlers.grants.a=x,agent.externalHandlers.grants.a=x",
             "both have a",
         ),
+        (
+            "agent.updateStrategy.rollingUpdate.maxSurge=1",
+            "maxSurge must be 0",
+        ),
     ] {
         let error = format!("{:#}", render(cluster, &[value]).unwrap_err());
         assert!(error.contains(named), "{error}");

@@ -128,3 +128,17 @@ fn views_flags_and_formats_are_accepted_in_any_order() {
         );
     }
 }
+
+#[test]
+fn an_address_with_a_port_may_be_that_of_a_pod_without_brackets() {
+    for (text, expected) in [
+        ("10.0.0.1:8081", "10.0.0.1:8081"),
+        ("[fd00::5]:8081", "[fd00::5]:8081"),
+        ("fd00::5:8081", "[fd00::5]:8081"),
+    ] {
+        assert_eq!(socket_address(text), Ok(expected.parse().unwrap()));
+    }
+    for text in ["", "8081", "10.0.0.1", "host:1", "10.0.0.1:65536"] {
+        assert!(socket_address(text).is_err(), "{text}");
+    }
+}

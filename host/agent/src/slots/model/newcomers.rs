@@ -11,8 +11,6 @@ use tokio::time::Instant;
 
 /// How long no slot of a new Instance is given, from when this node sees it.
 pub const WAIT: Duration = Duration::from_secs(5);
-/// The same from when all nodes of the cluster are in it: a node claims what its pods have when it sees the Instance, and joins it then.
-const JOINED: Duration = Duration::from_secs(1);
 /// An Instance of this age is not new, whenever this node begins to see it.
 const SETTLED: SignedDuration = SignedDuration::from_mins(1);
 
@@ -21,33 +19,10 @@ const SETTLED: SignedDuration = SignedDuration::from_mins(1);
 pub struct Newcomers {
     /// The uids of the shared Instances.
     known: BTreeMap<InstanceKey, String>,
-    /// By uid.
-    waiting: BTreeMap<String, Wait>,
+    /// By uid, until when.
+    waiting: BTreeMap<String, Instant>,
     /// The uids of those that wait.
     uids: BTreeSet<String>,
-    /// How many nodes the cluster has, where that is known.
-    nodes: Option<usize>,
-}
-
-/// Until when no slot of an Instance is given.
-#[derive(Debug)]
-struct Wait {
-    until: Instant,
-    /// How many nodes are in it.
-    nodes: usize,
-    /// When it was seen that all are.
-    joined: Option<Instant>,
-}
-
-impl Wait {
-    fn end(&self, all: Option<usize>) -> Instant {
-        match self.joined {
-            // No other node can have a slot.
-            Some(joined) if all == Some(1) => joined,
-            Some(joined) => self.until.min(joined + JOINED),
-            None => self.until,
-        }
-    }
 }
 
 impl Newcomers {
@@ -67,15 +42,7 @@ impl Newcomers {
             let is_known = self.known.get(key) == Some(uid);
             let is_new = !is_known && !is_old && !set.remembered;
             if is_new || gone.contains(key.name.as_str()) {
-                let wait = Wait {
-                    until: now + WAIT,
-                    nodes: 0,
-                    joined: None,
-                };
-                self.waiting.insert(uid.clone(), wait);
-            }
-            if let Some(wait) = self.waiting.get_mut(uid) {
-                wait.nodes = instance.spec.nodes.len();
+                self.waiting.insert(uid.clone(), now + WAIT);
             }
             known.insert(key.clone(), uid.clone());
         }
@@ -83,25 +50,18 @@ impl Newcomers {
         self.expire(now);
     }
 
-    /// Takes in how many nodes the cluster has; whether a wait has ended.
-    pub fn count(&mut self, nodes: Option<usize>, now: Instant) -> bool {
-        self.nodes = nodes;
-        self.expire(now)
+    /// Ends all waits: there is no other node whose pods could have a slot. Returns whether there were any.
+    pub fn end(&mut self) -> bool {
+        self.waiting.clear();
+        !std::mem::take(&mut self.uids).is_empty()
     }
 
     /// Forgets those whose time is over; whether there were any.
     pub fn expire(&mut self, now: Instant) -> bool {
         if !self.waiting.is_empty() {
             let known: BTreeSet<&String> = self.known.values().collect();
-            let all = self.nodes;
-            self.waiting.retain(|uid, wait| {
-                if all.is_some_and(|all| wait.nodes >= all) {
-                    wait.joined.get_or_insert(now);
-                } else {
-                    wait.joined = None;
-                }
-                wait.end(all) > now && known.contains(uid)
-            });
+            self.waiting
+                .retain(|uid, until| *until > now && known.contains(uid));
         }
         let before = self.uids.len();
         self.uids = self.waiting.keys().cloned().collect();
@@ -115,6 +75,6 @@ impl Newcomers {
 
     /// When the first of them is new no more.
     pub fn next(&self) -> Option<Instant> {
-        self.waiting.values().map(|wait| wait.end(self.nodes)).min()
+        self.waiting.values().min().copied()
     }
 }
