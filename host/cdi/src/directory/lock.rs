@@ -1,7 +1,7 @@
 //! The lock of a folder of specs: two processes that use one remove each other's files.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
-use std::io::{Read as _, Seek as _, Write as _};
+use std::io::{ErrorKind, Read as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 
 use super::{Error, SpecDir, failed};
@@ -25,17 +25,18 @@ impl SpecDir {
         let path = self
             .directory
             .join(format!(".{}_{}.lock", self.vendor, self.owner));
-        if fs::symlink_metadata(&path).is_ok_and(|found| !found.is_file()) {
-            let source = std::io::ErrorKind::AlreadyExists.into();
-            return Err(failed("lock", &path, source));
-        }
         // No other user may open it: who can open a file can hold it.
         let mut options = OpenOptions::new();
-        let options = options.read(true).write(true).create(true).truncate(false);
-        let mut file = options
-            .mode(0o600)
-            .open(&path)
-            .map_err(|source| failed("open", &path, source))?;
+        let made = options.write(true).create_new(true).mode(0o600).open(&path);
+        let is_file = || fs::symlink_metadata(&path).is_ok_and(|found| found.is_file());
+        match made {
+            Err(error) if error.kind() != ErrorKind::AlreadyExists || !is_file() => {
+                return Err(failed("create", &path, error));
+            }
+            _ => {}
+        }
+        // What is open for writing would keep the disk from being made read-only.
+        let file = File::open(&path).map_err(|source| failed("open", &path, source))?;
         match file.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
@@ -50,10 +51,7 @@ impl SpecDir {
             Err(TryLockError::Error(source)) => return Err(failed("lock", &path, source)),
         }
         // For the text of a second process only.
-        let _ = file
-            .set_len(0)
-            .and_then(|()| file.rewind())
-            .and_then(|()| writeln!(file, "{}", std::process::id()));
+        let _ = fs::write(&path, format!("{}\n", std::process::id()));
         Ok(SpecLock { _file: file })
     }
 }
