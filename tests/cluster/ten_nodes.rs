@@ -18,8 +18,10 @@ const NODES: usize = 10;
 const SLOTS: usize = 5;
 
 /// The only pod of a node.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq)]
 struct State {
+    /// Its node is asked for a slot, and has not answered.
+    asks: bool,
     /// It runs, under this uid.
     runs: Option<String>,
     /// The slots that it was refused, each because another node had just claimed it.
@@ -76,7 +78,8 @@ fn of_ten_pods_that_want_one_of_five_slots_five_run_and_another_when_one_ends() 
             eventually(&format!("{running} pods have run"), || {
                 let now = lock(&states).clone();
                 let run = now.iter().filter(|state| state.runs.is_some()).count();
-                ensure!(run == running, "{now:?}");
+                let asks = now.iter().any(|state| state.asks);
+                ensure!(run == running && !asks, "{now:?}");
                 for (state, node) in now.iter().zip(&nodes) {
                     let healthy = node.kubelet.capacity(&resource).map(|(_, healthy)| healthy);
                     let own =
@@ -89,6 +92,7 @@ fn of_ten_pods_that_want_one_of_five_slots_five_run_and_another_when_one_ends() 
                         node.name()
                     );
                 }
+                ensure!(*lock(&states) == now, "one has asked meanwhile");
                 Ok(now)
             })
             .with_context(|| space.state())
@@ -144,11 +148,15 @@ async fn want(
             })
             .await?;
         let spec = PodSpec::asking(&format!("pod-{number}"), &resource, 1);
-        let (uid, admitted) = kubelet.run_pod(&spec).await?;
         let note = |what: &dyn Fn(&mut State)| lock(&states).get_mut(index).map(what);
+        note(&|state| state.asks = true);
+        let (uid, admitted) = kubelet.run_pod(&spec).await?;
         match admitted {
             Ok(()) => {
-                note(&|state| state.runs = Some(uid.clone()));
+                note(&|state| {
+                    state.asks = false;
+                    state.runs = Some(uid.clone());
+                });
                 return Ok(());
             }
             Err(Refusal::Plugin {
@@ -174,6 +182,7 @@ async fn want(
             Err(Refusal::NoneHealthy(_) | Refusal::TooFew { .. }) => {}
             Err(other) => bail!("{other}"),
         }
+        note(&|state| state.asks = false);
         kubelet.delete_pod(&uid)?;
     }
     Ok(())
