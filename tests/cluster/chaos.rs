@@ -29,9 +29,9 @@ const NAMES: [&str; 2] = ["east", "west"];
 const CAPACITY: usize = 2;
 /// Pods of a node at a time. All nodes together want fewer slots than one Configuration has.
 const PODS: usize = 2;
-/// How long a pod may wait for a slot. Its Configuration may be moving.
+/// Bounds how long a pod waits for a slot. Its Configuration may be moving.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// How long the API server or a node may not answer.
+/// Bounds how long the API server or a node may not answer.
 const OUTAGE: Duration = Duration::from_mins(3);
 /// Of so many pods that ran one may have been refused.
 const RAN_PER_REFUSAL: usize = 50;
@@ -53,7 +53,7 @@ fn soak_an_hour_of_chaos_gives_no_slot_twice() -> Result<()> {
     chaos(Duration::from_mins(minutes), random::seed()?)
 }
 
-/// What happens to the cluster.
+/// Names each thing that happens to the cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
     Move,
@@ -169,7 +169,7 @@ fn chaos(lasting: Duration, seed: u64) -> Result<()> {
 struct Chaos<'c> {
     cluster: &'static Cluster,
     homes: &'c [Namespace<'static>; 2],
-    /// By Configuration, in which of `homes` it is.
+    /// Holds for each Configuration in which of `homes` it is.
     places: [usize; 2],
     sites: Vec<Site>,
     controller: Option<Controller>,
@@ -304,13 +304,13 @@ impl Chaos<'_> {
     }
 }
 
-/// What became of pods.
+/// Counts what became of pods.
 #[derive(Default)]
 struct Tally {
     grants: Vec<Grant>,
-    /// Why an agent refused a pod that wanted any device of a Configuration, while there was one.
+    /// Says why an agent refused a pod that wanted any device of a Configuration, while there was one.
     refused: Vec<String>,
-    /// Why others ended: an agent was killed meanwhile, or all slots of the Instance were used.
+    /// Says why others ended: an agent was killed meanwhile, or all slots of the Instance were used.
     failed: Vec<String>,
     without: usize,
 }

@@ -17,16 +17,16 @@ use crate::backoff;
 use crate::slots::report::SlotReport;
 use crate::wait::until;
 
-/// The pause after writes.
+/// Bounds how often an Instance is written.
 const SPACING: Duration = Duration::from_secs(1);
-/// The most Instances that are written together.
+/// Bounds the Instances that are written together.
 const TOGETHER: usize = 50;
-/// How long writes may take.
+/// Ends writes that get no answer.
 const WRITE: Duration = Duration::from_secs(5);
-/// How long a wrong number of used slots is left to the node whose slots have changed.
+/// Leaves a wrong number of used slots to the node whose slots have changed, for so long.
 const OTHERS: Duration = Duration::from_secs(5);
 
-/// By slot the pods that have it.
+/// Maps slots to the pods that have them.
 type SlotHolders = BTreeMap<String, String>;
 
 /// The task.
@@ -39,7 +39,7 @@ pub struct HoldersTask {
     seen: BTreeSet<(InstanceKey, String)>,
     /// The Instances that could not be written, how often in a row, and until when they are left alone.
     failed: BTreeMap<InstanceKey, (u32, Instant)>,
-    /// Since when each has a number of used slots that is wrong although this node's holders are right.
+    /// Maps Instances whose number of used slots is wrong, although this node's holders are right, to since when.
     miscounted: BTreeMap<InstanceKey, Instant>,
 }
 

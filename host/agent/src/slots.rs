@@ -58,7 +58,7 @@ use writes::Writes;
 
 /// How long the first offer waits at most for the kubelet's records.
 const FIRST_LOOK: Duration = Duration::from_secs(10);
-/// How often the nodes are counted.
+/// Bounds how often the nodes are counted.
 const COUNTED: Duration = Duration::from_secs(1);
 
 /// How slots are offered and come back.
@@ -104,7 +104,7 @@ pub struct SlotTask {
     newcomers: Newcomers,
     /// Counts the nodes of the cluster.
     counting: JoinSet<Option<usize>>,
-    /// When they were counted last.
+    /// Remembers when they were counted last.
     counted: Option<Instant>,
     turns: Turns,
     offerer: Offerer,
@@ -120,7 +120,7 @@ pub struct SlotTask {
     waiting: Vec<Request>,
     /// Allocations through a Configuration for which no slot is free at the moment.
     patient: Vec<Request>,
-    /// Whether anything has changed that decides which slots are given back, claimed for pods that have them, or given to who waits.
+    /// Tells that something has changed that decides which slots are given back, claimed for pods that have them, or given to requests that wait.
     is_due: bool,
     /// Claims whose allocation was answered with an error, until when: nobody can have them.
     void: BTreeMap<Place, Instant>,

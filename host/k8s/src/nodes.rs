@@ -1,4 +1,4 @@
-//! How many nodes there are. Knows nothing of what they are counted for.
+//! Counts the nodes. Knows nothing of what they are counted for.
 
 use std::time::Duration;
 

@@ -64,7 +64,7 @@ pub(crate) struct Cache {
     folder: PathBuf,
     fingerprint: String,
     seal: Seal,
-    /// What keeps new entries out, if nothing can be written.
+    /// Says why no entry is added, if nothing can be written.
     unkept: Option<SourceProblem>,
 }
 
@@ -265,7 +265,7 @@ fn unwritable(error: std::io::Error) -> std::io::Result<std::io::Error> {
     }
 }
 
-/// What an operator can do about a folder that could not be written when the agent started.
+/// Returns the remedy for a folder that could not be written when the agent started.
 fn restart_remedy(error: &std::io::Error) -> &'static str {
     match error.kind() {
         std::io::ErrorKind::ReadOnlyFilesystem => {

@@ -48,7 +48,7 @@ pub(crate) struct Store {
     pub collects: bool,
     /// Whether agents of other nodes write here.
     pub has_other_nodes: bool,
-    /// How many nodes there are, if the store can tell.
+    /// Counts the nodes, if the store can tell.
     pub nodes: Mutex<Option<usize>>,
     /// How often something goes wrong.
     pub trouble: Mutex<Trouble>,

@@ -134,7 +134,7 @@ impl SlotTask {
             })
     }
 
-    /// When the first of the allocations that wait for a free slot has waited for long enough.
+    /// Returns when the first of the allocations that wait for a free slot has waited for long enough.
     pub(super) fn patience(&self) -> Option<Instant> {
         let waiting = self.patient.iter();
         waiting
@@ -148,7 +148,7 @@ impl SlotTask {
         self.allocate(patient).await;
     }
 
-    /// What was chosen could not be claimed, mostly because somebody else was quicker: chooses something else, or refuses.
+    /// Chooses other slots for a request whose slots could not be claimed, mostly because another node was quicker, or refuses it.
     pub(super) async fn lose(
         &mut self,
         mut request: Request,

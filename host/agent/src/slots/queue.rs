@@ -18,10 +18,10 @@ use super::report::SlotReport;
 pub(super) const QUEUE: usize = 64;
 /// Time limit for a decision, after which the allocation is refused: the kubelet itself waits without end.
 const ALLOCATE: Duration = Duration::from_secs(8);
-/// How long an allocation through a Configuration is decided anew after what it was to get went to somebody else. The kubelet starts no other pod
+/// Bounds how long an allocation through a Configuration is decided anew after its slots could not be claimed. The kubelet starts no other pod
 /// meanwhile.
 const AGAIN: Duration = Duration::from_secs(5);
-/// So often slots are claimed for one allocation.
+/// Bounds how often slots are claimed for one allocation.
 const CLAIMS: u32 = 4;
 
 /// A call that waits for its answer.
@@ -34,9 +34,9 @@ pub(super) struct Request {
     pub has_waited: bool,
     /// The slots that could not be claimed.
     pub lost: BTreeSet<String>,
-    /// Why the last of these could not be, unless somebody else was quicker.
+    /// Says why the last of these could not be claimed, unless another node was quicker.
     pub unwritten: Option<Refusal>,
-    /// How often slots were claimed for it in vain.
+    /// Counts the claims that failed.
     pub losses: u32,
 }
 
@@ -48,7 +48,7 @@ impl Request {
         })
     }
 
-    /// Until when it may be decided anew; nothing if that is over.
+    /// Returns until when it may be decided anew; nothing if that is over.
     pub fn again_until(&self) -> Option<Instant> {
         let until = self.asked + AGAIN;
         let is_over = until <= Instant::now() || self.answer.is_closed();

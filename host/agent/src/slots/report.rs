@@ -11,7 +11,7 @@ use super::model::unit::Unit;
 /// The slots of this node.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SlotReport {
-    /// Whether it is known who holds what. Until then an absent slot says nothing.
+    /// Tells that it is known who holds what. Until then an absent slot says nothing.
     pub is_known: bool,
     /// Those this node has.
     pub slots: Vec<SlotView>,
@@ -45,6 +45,6 @@ pub struct SlotView {
     pub unit: Unit,
     /// Who was seen to have it.
     pub holder: Option<String>,
-    /// Whether `holder` has the names of pods: a kubelet that has not asked the API server since its start knows their uids alone.
+    /// Tells that `holder` has the names of pods: a kubelet that has not asked the API server since its start knows their uids alone.
     pub is_named: bool,
 }

@@ -6,7 +6,7 @@ use std::os::unix::fs::OpenOptionsExt as _;
 
 use super::{Error, SpecDir, failed};
 
-/// The most bytes of a lock file that are read.
+/// Bounds the bytes of a lock file that are read.
 const MAX_PID: u64 = 32;
 
 /// A folder of specs, held until this is dropped.

@@ -20,7 +20,7 @@ use crate::report::NODE_LABEL;
 use crate::until;
 use crate::watch::Watch;
 
-/// How long no agent runs on a node until its reports are old: one that is replaced is back by then.
+/// Lets an agent be away for so long before its reports are old: one that is replaced is back by then.
 const GRACE: Duration = Duration::from_mins(1);
 /// How long the removal of reports may take, and when it is tried again.
 const REMOVAL: Duration = Duration::from_secs(10);

@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use crate::backoff;
 
-/// A report that stayed this long counts as one that nobody deletes.
+/// Ends the row of deletions of a report that stayed this long.
 const STAYED: Duration = Duration::from_mins(10);
 
 /// Maps the names of reports to how often in a row they were deleted.

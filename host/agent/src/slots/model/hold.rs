@@ -27,7 +27,7 @@ pub struct Hold {
     pub stored: Option<InstanceKey>,
     /// The Instance that last said so; nothing where only the kubelet does, which knows no namespace.
     pub origin: Option<InstanceKey>,
-    /// Whether that Instance is gone. The kubelet, which knows no namespace, then means whatever Instance has the name.
+    /// Tells that that Instance is gone. The kubelet, which knows no namespace, then means whatever Instance has the name.
     pub is_orphaned: bool,
     /// When it was last allocated by this agent: what was seen before that says nothing of it.
     pub allocated: Option<Instant>,
