@@ -11,9 +11,10 @@ use leafhost_tests::program::{self, build_folder, handler, leafhost, source_tree
 use leafhost_tests::wait::{eventually, within};
 use serde_json::Value;
 
-const NAMESPACE: &str = "leafhost";
+pub const NAMESPACE: &str = "leafhost";
 const ACCOUNT: &str = "system:serviceaccount:leafhost:leafhost-agent";
 const TAG: &str = "test";
+const UNINSTALL: [&str; 4] = ["uninstall", "leafhost", "--namespace", NAMESPACE];
 
 /// The chart, installed until this is dropped, on nodes that no other test has meanwhile.
 pub struct Release {
@@ -81,6 +82,12 @@ impl Release {
         arguments.extend(["--wait", "--timeout", "2m"]);
         arguments.extend(more);
         let done = self.cluster.helm(&arguments);
+        done.map(drop).with_context(|| self.state())
+    }
+
+    /// Uninstalls it as a user does.
+    pub fn uninstall(&self) -> Result<()> {
+        let done = self.cluster.helm(&UNINSTALL);
         done.map(drop).with_context(|| self.state())
     }
 
@@ -174,8 +181,9 @@ impl Drop for Release {
         }
         let end = || {
             let all = ["delete", "namespace", NAMESPACE, "--wait"];
-            self.cluster
-                .helm(&["uninstall", "leafhost", "--namespace", NAMESPACE, "--wait"])?;
+            // Other tests of the cluster may look at what the hook removes.
+            let quietly = ["--wait", "--no-hooks", "--ignore-not-found"];
+            self.cluster.helm(&[&UNINSTALL[..], &quietly].concat())?;
             self.cluster.kubectl(&all)?;
             self.cluster.kubectl(&["delete", "dh", "--all"])
         };

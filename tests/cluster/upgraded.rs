@@ -1,4 +1,4 @@
-//! An older release of the chart, upgraded as `docs/operate.md` says: Helm leaves definitions as they are.
+//! An older release of the chart, upgraded and uninstalled as `docs/operate.md` says: Helm leaves definitions as they are.
 
 use std::fs;
 
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::agents::configure;
 use crate::away::Own;
-use crate::installed::Release;
+use crate::installed::{NAMESPACE, Release};
 
 /// What the older definition of Configurations does not have.
 const FIELD: &str = "/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties";
@@ -40,6 +40,17 @@ fn older() -> Result<tempfile::TempDir> {
     Ok(folder)
 }
 
+/// Returns the commands below a heading of the runbook.
+fn runbook(heading: &str) -> Result<String> {
+    let text = fs::read_to_string(source_tree().join("docs/operate.md"))?;
+    let (_, text) = text.split_once("\n## Runbook\n").context("no runbook")?;
+    let heading = format!("\n### {heading}\n");
+    let (_, text) = text.split_once(&heading).context(heading)?;
+    let (_, text) = text.split_once("```sh\n").context("no commands")?;
+    let (commands, _) = text.split_once("```").context("they do not end")?;
+    Ok(commands.to_owned())
+}
+
 /// Whether a Configuration can have the newer field.
 fn has_newer(cluster: &Cluster) -> Result<bool> {
     let path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/configurations.akri.sh";
@@ -63,7 +74,7 @@ fn small_secrets(cluster: &Cluster) -> Result<()> {
 }
 
 #[test]
-fn an_upgrade_with_the_definitions_of_the_new_version_keeps_instances_and_pods_run_on() -> Result<()>
+fn an_upgrade_with_newer_definitions_and_an_uninstall_keep_instances_and_pods_run_on() -> Result<()>
 {
     if requirement::lacks(Cluster::missing())? {
         return Ok(());
@@ -99,8 +110,9 @@ fn an_upgrade_with_the_definitions_of_the_new_version_keeps_instances_and_pods_r
         let refused = format!("{:#}", refused.err().context("the flag is not needed")?);
         ensure!(refused.contains("conflict with \"helm\""), "{refused}");
         ensure!(!has_newer(cluster)?, "the chart is no older one");
-        let apply = [&apply[..], &["--force-conflicts"]].concat();
-        cluster.kubectl_with(&apply, &definitions)?;
+        let upgrade = runbook("Upgrade the definitions")?;
+        let (definitions, upgrade) = upgrade.split_once('\n').context("one command")?;
+        cluster.shell(definitions)?;
         ensure!(has_newer(cluster)?, "the definitions are as before");
         // An object with the field is kept whole.
         let configuration = format!(
@@ -115,10 +127,81 @@ fn an_upgrade_with_the_definitions_of_the_new_version_keeps_instances_and_pods_r
             ensure!(stored["spec"][NEWER].is_object(), "{stored:#}");
             Ok(())
         })?;
-        release.upgrade()?;
+        cluster.shell(upgrade).with_context(|| release.state())?;
         assert_eq!(instance()?, before);
         small_secrets(cluster)?;
+        let back = runbook("Go back to an earlier version")?.replace("REVISION", "1");
+        cluster.shell(&back).with_context(|| release.state())?;
+        assert_eq!(instance()?, before);
+
+        let list = cluster.get(&instances)?;
+        let name = list["items"][0]["metadata"]["name"].as_str();
+        let name = name.context("no name")?;
+        let conflict = runbook("A slot conflict")?.replace("NAMESPACE", space.name());
+        let conflict = conflict.replace("NAME", name).replace("POD", "user");
+        let (look, delete) = conflict.split_at(conflict.find("kubectl delete").context("no end")?);
+        let seen = cluster.shell(look)?;
+        let holder = format!("{name} {name}-0 {} {}/user\n", node.name(), space.name());
+        ensure!(seen.starts_with(&holder), "{seen}");
+        ensure!(seen.contains(&format!("\"{name}-0\":\"")), "{seen}");
         assert_eq!(space.container("user")?, container);
+        cluster.shell(delete)?;
+        let mut unused = before.clone();
+        for holder in unused.1["deviceUsage"]
+            .as_object_mut()
+            .context("no slots")?
+            .values_mut()
+        {
+            *holder = "".into();
+        }
+        eventually("the slot of the deleted pod is free", || {
+            let now = instance()?;
+            ensure!(now == unused, "{now:#?}");
+            Ok(())
+        })?;
+        let main = Container::new("main").device("akri.sh/echo", 1);
+        space.run(&Pod::new("next", &[main]).on(node))?;
+        let container = space.container("next")?;
+        let before = instance()?;
+
+        let shown = || -> Result<(usize, Value)> {
+            let reports = cluster.get("/apis/leafhost.dev/v1alpha1/discoveryhandlers")?;
+            let reports = reports["items"].as_array().context("no items")?.len();
+            Ok((reports, cluster.get(&configuration)?["status"].clone()))
+        };
+        eventually("the agent and the controller show what they do", || {
+            let (reports, status) = shown()?;
+            ensure!(
+                reports > 0 && status["ready"] == "1/1",
+                "{reports} {status:#}"
+            );
+            Ok(())
+        })?;
+        release.uninstall()?;
+        let nothing = (0, Value::Null);
+        ensure!(shown()? == nothing, "{:?}", shown()?);
+        let left = cluster.kubectl(&[
+            "get",
+            "serviceaccounts,jobs,clusterroles,clusterrolebindings",
+            "--all-namespaces",
+            "--output",
+            "name",
+        ])?;
+        let left: Vec<&str> = left.lines().filter(|it| it.contains("leafhost")).collect();
+        ensure!(left.is_empty(), "{left:?}");
+        // What ended after the uninstall has shown nothing, either.
+        let pods = format!("/api/v1/namespaces/{NAMESPACE}/pods");
+        eventually("all pods of the release are gone", || {
+            let pods = cluster.get(&pods)?;
+            ensure!(
+                pods["items"].as_array().is_some_and(Vec::is_empty),
+                "{pods:#}"
+            );
+            Ok(())
+        })?;
+        ensure!(shown()? == nothing, "{:?}", shown()?);
+        assert_eq!(instance()?, before);
+        assert_eq!(space.container("next")?, container);
         Ok(())
     };
     check().with_context(|| release.state())

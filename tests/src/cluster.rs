@@ -34,6 +34,7 @@ pub use self::programs::Program;
 use self::reservation::{ClusterId, Reservation, Watchdog};
 pub use self::stored::Stored;
 use crate::lan::Host;
+use crate::program::source_tree;
 use crate::requirement::{self, Missing};
 use crate::wait::eventually;
 
@@ -259,9 +260,20 @@ impl Cluster {
         self.client("helm3", arguments, "")
     }
 
+    /// Runs commands of the documentation in the source tree, up to the first that fails, and returns what they printed.
+    pub fn shell(&self, commands: &str) -> Result<String> {
+        self.client("/bin/sh", &["-eu", "-c", commands], "")
+    }
+
     fn client(&self, program: &str, arguments: &[&str], input: &str) -> Result<String> {
         let folder = self.id.folder();
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        let path = [self.programs.clone()]
+            .into_iter()
+            .chain(std::env::split_paths(&path));
         let mut child = Command::new(self.programs.join(program))
+            .env("PATH", std::env::join_paths(path)?)
+            .current_dir(source_tree())
             .env("KUBECONFIG", self.kubeconfig())
             .env("KUBECACHEDIR", folder.join("kubectl"))
             .env("HELM_CACHE_HOME", folder.join("helm/cache"))

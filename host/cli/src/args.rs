@@ -174,6 +174,10 @@ pub struct ControllerArgs {
     #[arg(long, env = "LEAFHOST_NO_BROKERS")]
     pub no_brokers: bool,
 
+    /// Delete the reports of all nodes, remove the statuses of all Configurations, and end: after an uninstall nobody renews them
+    #[arg(long)]
+    pub clear: bool,
+
     /// How long a name stays with its namespace after the last Configuration with that name was deleted there
     #[arg(long, env = "LEAFHOST_NAME_GRACE", value_name = "DURATION", default_value = "1h", value_parser = duration)]
     pub name_grace: Duration,

@@ -28,7 +28,22 @@ pub fn run(args: &ControllerArgs) -> Result<()> {
         .enable_all()
         .build()
         .context("cannot start the controller's thread")?;
-    runtime.block_on(serve(args))
+    runtime.block_on(async {
+        if args.clear {
+            return clear().await;
+        }
+        serve(args).await
+    })
+}
+
+async fn clear() -> Result<()> {
+    let client = leafhost_k8s::connect().await?;
+    let configurations = leafhost_k8s::cluster::clear(&client).await?;
+    tracing::info!(
+        configurations,
+        "deleted all reports and removed the statuses of Configurations"
+    );
+    Ok(())
 }
 
 async fn serve(args: &ControllerArgs) -> Result<()> {

@@ -26,11 +26,13 @@ use crate::instances::patch;
 use crate::lease;
 
 mod agents;
+mod clear;
 mod finalizers;
 mod follow;
 mod names;
 pub(crate) mod statuses;
 
+pub use clear::clear;
 use finalizers::Finalizers;
 use follow::follow;
 use statuses::Statuses;
